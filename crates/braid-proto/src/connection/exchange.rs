@@ -1,0 +1,354 @@
+//! What both ends do alike once they are connected: QoS 0, 1 and 2 in both directions (MQTT 4.3), flow
+//! control (4.9), topic aliases and packet size limits.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::acks::{Token, Waiting, WaitingAcks};
+use super::alias::{InboundAliases, OutboundAliases};
+use super::outbox::Outbox;
+use crate::codec::wire::PACKET_SIZE_MAX;
+use crate::error::Violation;
+use crate::message::{Copy, Delivery, INLINE_PAYLOAD, Message, put_delivery};
+use crate::packet::{Ack, AckKind, Packet, PacketId, ProtocolVersion, Publish, QoS};
+use crate::reason::ReasonCode;
+use crate::session::{Phase, Session};
+
+/// What became of a message that was to be sent.
+#[derive(Debug)]
+pub enum Sent {
+    /// It is in the outbox; with QoS 1 and 2 under this identifier.
+    Out(Option<PacketId>),
+    /// Its Message Expiry Interval had passed. [MQTT-3.3.2-5]
+    Expired,
+    /// Larger than the peer's Maximum Packet Size. [MQTT-3.1.2-24]
+    TooLarge,
+    /// The peer's Receive Maximum is reached or no packet identifier is free: try again after an
+    /// acknowledgement.
+    Blocked(Box<Delivery>),
+}
+
+/// What was agreed in CONNECT and CONNACK.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agreement {
+    pub(crate) version: ProtocolVersion,
+    /// The most QoS 1 and 2 messages that we take unacknowledged.
+    pub(crate) receive_maximum: u16,
+    /// The most QoS 1 and 2 messages that the peer takes unacknowledged.
+    pub(crate) peer_receive_maximum: u16,
+    /// Bytes.
+    pub(crate) peer_maximum_packet_size: usize,
+    pub(crate) inbound_aliases: u16,
+    pub(crate) outbound_aliases: u16,
+}
+
+/// A message that arrived.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) message: Arc<Message>,
+    pub(crate) token: Option<Token>,
+}
+
+/// What an acknowledgement of the peer means for the application.
+#[derive(Debug)]
+pub(crate) enum Acknowledged {
+    /// The exchange of this identifier is over.
+    Complete(PacketId, ReasonCode),
+    /// PUBREL of a message that we received: its identifier is free again.
+    Released(Token),
+    /// Nothing to tell.
+    Nothing,
+}
+
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    pub(crate) session: Session,
+    pub(crate) outbox: Outbox,
+    pub(crate) waiting: WaitingAcks,
+    agreement: Agreement,
+    /// QoS 1 messages of the peer whose PUBACK has not been sent.
+    unacknowledged: u16,
+    /// What a resumed session must send again before anything new.
+    resend: VecDeque<PacketId>,
+    inbound_aliases: InboundAliases,
+    outbound_aliases: OutboundAliases,
+}
+
+impl Exchange {
+    pub(crate) fn new(mut session: Session, mut agreement: Agreement) -> Self {
+        agreement.peer_maximum_packet_size = agreement.peer_maximum_packet_size.min(PACKET_SIZE_MAX);
+        let resend = session.outbound.resume().into(); // [MQTT-4.4.0-1]
+        session.inbound.resume();
+        Self {
+            session,
+            outbox: Outbox::default(),
+            waiting: WaitingAcks::default(),
+            unacknowledged: 0,
+            resend,
+            inbound_aliases: InboundAliases::new(agreement.inbound_aliases),
+            outbound_aliases: OutboundAliases::new(agreement.outbound_aliases),
+            agreement,
+        }
+    }
+
+    pub(crate) fn version(&self) -> ProtocolVersion {
+        self.agreement.version
+    }
+
+    // -- Receiving ---------------------------------------------------------------------------------
+
+    /// Handles a PUBLISH: `None` for a duplicate of QoS 2.
+    pub(crate) fn handle_publish(
+        &mut self,
+        mut publish: Publish,
+        now: Instant,
+    ) -> Result<Option<Received>, Violation> {
+        let topic = self.inbound_aliases.resolve(publish.topic.take(), publish.topic_alias)?;
+        let (qos, packet_id) = (publish.qos, publish.packet_id);
+        let (Some(packet_id), true) = (packet_id, qos > QoS::AtMostOnce) else {
+            let message = Arc::new(Message::from_publish(publish, topic, now));
+            return Ok(Some(Received { message, token: None }));
+        };
+        let inbound = &mut self.session.inbound;
+        let counts = qos == QoS::AtLeastOnce || !inbound.is_unacknowledged(packet_id);
+        let unacknowledged = usize::from(self.unacknowledged) + inbound.unacknowledged();
+        // Before the session learns the identifier: what is refused here was not taken over.
+        if counts && unacknowledged >= usize::from(self.agreement.receive_maximum) {
+            return Err(Violation::ReceiveMaximumExceeded); // [MQTT-3.3.4-7]
+        }
+        if qos == QoS::ExactlyOnce && !inbound.receive(packet_id) {
+            // A PUBREC is owed all the same. [MQTT-4.3.3-8], [MQTT-4.3.3-10]
+            let ack = Ack::new(AckKind::Pubrec, packet_id, ReasonCode::Success);
+            self.waiting.push_without_effect(Waiting::Ack(ack));
+            return Ok(None);
+        }
+        let kind = if qos == QoS::AtLeastOnce {
+            self.unacknowledged += 1;
+            AckKind::Puback // [MQTT-4.3.2-4]
+        } else {
+            AckKind::Pubrec // [MQTT-4.3.3-8]
+        };
+        let message = Arc::new(Message::from_publish(publish, topic, now));
+        let token = self.waiting.push(Waiting::Ack(Ack::new(kind, packet_id, ReasonCode::Success)));
+        Ok(Some(Received { message, token: Some(token) }))
+    }
+
+    /// Sets the Reason Code of the acknowledgement that waits under `token`.
+    pub(crate) fn set_reason(&mut self, token: Token, reason: ReasonCode) {
+        let Some(Waiting::Ack(ack)) = self.waiting.get_mut(token) else { return };
+        ack.reason = reason;
+        if ack.kind == AckKind::Pubrec && reason.is_error() {
+            // Refused: the identifier may be used for a new message. Said now, because a PUBREC that is lost with
+            // the connection must not make the repetition a duplicate. [MQTT-4.3.3-9]
+            self.session.inbound.release(ack.packet_id);
+        }
+    }
+
+    /// Sends every acknowledgement whose effect is durable.
+    pub(crate) fn handle_persisted(&mut self, token: Option<Token>) {
+        if let Some(token) = token {
+            self.waiting.set_durable(token);
+        }
+        while let Some(waiting) = self.waiting.pop_durable() {
+            let packet = match waiting {
+                Waiting::Ack(ack) => {
+                    if ack.kind == AckKind::Puback {
+                        self.unacknowledged = self.unacknowledged.saturating_sub(1); // [MQTT-4.3.2-5]
+                    }
+                    Packet::Ack(ack)
+                }
+                Waiting::Suback(suback) => Packet::Suback(suback),
+                Waiting::Unsuback(unsuback) => Packet::Unsuback(unsuback),
+            };
+            self.send_packet(&packet);
+        }
+    }
+
+    /// Handles PUBACK, PUBREC, PUBREL and PUBCOMP.
+    pub(crate) fn handle_ack(&mut self, ack: &Ack) -> Acknowledged {
+        let (id, reason) = (ack.packet_id, ack.reason);
+        let outbound = &mut self.session.outbound;
+        let complete = match ack.kind {
+            AckKind::Puback => outbound.handle_puback(id).is_some(), // [MQTT-4.3.2-3], [MQTT-4.4.0-2]
+            AckKind::Pubrec if reason.is_error() => outbound.handle_pubrec_error(id), // [MQTT-4.4.0-2]
+            AckKind::Pubrec => {
+                let known = outbound.handle_pubrec(id);
+                self.send_pubrel(id, known);
+                false
+            }
+            AckKind::Pubcomp => outbound.handle_pubcomp(id), // [MQTT-4.3.3-5]
+            AckKind::Pubrel => return self.handle_pubrel(id),
+        };
+        if complete { Acknowledged::Complete(id, reason) } else { Acknowledged::Nothing }
+    }
+
+    fn send_pubrel(&mut self, id: PacketId, known: bool) {
+        let reason = if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
+        // Whatever the send quota is. [MQTT-4.3.3-4], [MQTT-3.3.4-8], [MQTT-3.3.4-10], [MQTT-4.9.0-3]
+        self.send_packet(&Packet::Ack(Ack::new(AckKind::Pubrel, id, reason)));
+    }
+
+    fn handle_pubrel(&mut self, id: PacketId) -> Acknowledged {
+        // [MQTT-4.3.3-11], [MQTT-4.3.3-12]
+        let ack = |reason| Waiting::Ack(Ack::new(AckKind::Pubcomp, id, reason));
+        if self.session.inbound.release(id) {
+            return Acknowledged::Released(self.waiting.push(ack(ReasonCode::Success)));
+        }
+        self.waiting.push_without_effect(ack(ReasonCode::PacketIdentifierNotFound));
+        Acknowledged::Nothing
+    }
+
+    // -- Sending -----------------------------------------------------------------------------------
+
+    /// Whether a QoS 1 or 2 message may be sent now.
+    pub(crate) fn has_send_quota(&self) -> bool {
+        self.resend.is_empty() && self.is_peer_ready() && self.session.outbound.has_free_id()
+    }
+
+    /// Whether the peer takes another QoS 1 or 2 message. [MQTT-4.9.0-1], [MQTT-4.9.0-2]
+    fn is_peer_ready(&self) -> bool {
+        self.session.outbound.unacknowledged() < usize::from(self.agreement.peer_receive_maximum)
+    }
+
+    /// Sends a message.
+    pub(crate) fn send(&mut self, delivery: Delivery, now: Instant) -> Sent {
+        if delivery.message.is_expired(now) {
+            return Sent::Expired; // [MQTT-3.3.2-5]
+        }
+        if delivery.qos == QoS::AtMostOnce {
+            return if self.put(&delivery, None, false, now) { Sent::Out(None) } else { Sent::TooLarge };
+        }
+        if !self.has_send_quota() {
+            return Sent::Blocked(Box::new(delivery)); // [MQTT-3.3.4-7], [MQTT-3.3.4-9]
+        }
+        let id = match self.session.outbound.send(delivery) {
+            Ok(id) => id,
+            Err(delivery) => return Sent::Blocked(delivery),
+        };
+        // [MQTT-4.3.2-2], [MQTT-4.3.3-2]
+        if self.put_inflight(id, false, now) {
+            return Sent::Out(Some(id));
+        }
+        // As if it had been sent: there is nobody to tell. [MQTT-3.1.2-25]
+        self.session.outbound.discard(id);
+        Sent::TooLarge
+    }
+
+    /// Sends what a resumed session owes, as far as the quota goes. Returns what exceeds the Maximum Packet Size of
+    /// this connection: those exchanges are over as if they had been completed. [MQTT-3.1.2-25], [MQTT-4.4.0-1]
+    pub(crate) fn flush_resend(&mut self, now: Instant) -> Vec<PacketId> {
+        let mut too_large = Vec::new();
+        while let Some(&id) = self.resend.front() {
+            match self.session.outbound.get(id) {
+                Some(Phase::Sent(_)) => {
+                    if !self.is_peer_ready() {
+                        break;
+                    }
+                    // Once sent it no longer expires. [MQTT-3.3.1-1], [MQTT-4.3.3-7]
+                    if self.put_inflight(id, true, now) {
+                        self.session.outbound.resend(id);
+                    } else {
+                        self.session.outbound.discard(id);
+                        too_large.push(id);
+                    }
+                }
+                Some(Phase::Released) => {
+                    if self.session.outbound.resend(id) {
+                        self.send_pubrel(id, true); // [MQTT-4.3.3-6]
+                    }
+                }
+                Some(Phase::Control) | None => {}
+            }
+            self.resend.pop_front();
+        }
+        too_large
+    }
+
+    /// Writes the message under `id`; false when it exceeds the peer's Maximum Packet Size.
+    fn put_inflight(&mut self, id: PacketId, dup: bool, now: Instant) -> bool {
+        let Some(Phase::Sent(delivery)) = self.session.outbound.get(id) else { return true };
+        put(&mut self.outbox, &mut self.outbound_aliases, &self.agreement, delivery, Some(id), dup, now)
+    }
+
+    fn put(&mut self, delivery: &Delivery, id: Option<PacketId>, dup: bool, now: Instant) -> bool {
+        put(&mut self.outbox, &mut self.outbound_aliases, &self.agreement, delivery, id, dup, now)
+    }
+
+    /// Sends any other packet. What exceeds the peer's Maximum Packet Size loses what is only for people, and
+    /// is not sent if that is not enough: then the answer is false. [MQTT-3.1.2-24], [MQTT-3.2.2-15]
+    pub(crate) fn send_packet(&mut self, packet: &Packet) -> bool {
+        let out = self.outbox.open();
+        let start = out.len();
+        packet.encode(self.agreement.version, out);
+        if out.len() - start <= self.agreement.peer_maximum_packet_size {
+            return true;
+        }
+        out.truncate(start);
+        let Some(bare) = without_properties(packet) else { return false };
+        bare.encode(self.agreement.version, out);
+        if out.len() - start <= self.agreement.peer_maximum_packet_size {
+            return true;
+        }
+        out.truncate(start);
+        false
+    }
+}
+
+fn put(
+    outbox: &mut Outbox,
+    aliases: &mut OutboundAliases,
+    agreement: &Agreement,
+    delivery: &Delivery,
+    packet_id: Option<PacketId>,
+    dup: bool,
+    now: Instant,
+) -> bool {
+    let topic = &delivery.message.topic;
+    let alias = aliases.assign(topic);
+    let mut copy = Copy { version: agreement.version, dup, packet_id, alias, now };
+    while put_delivery(outbox.open(), delivery, &copy, agreement.peer_maximum_packet_size).is_none() {
+        // The definition of an alias needs three bytes: without it the packet may fit.
+        let Some((_, named)) = copy.alias.take() else { return false };
+        if named {
+            aliases.revoke(topic);
+        }
+    }
+    if delivery.message.payload.len() > INLINE_PAYLOAD {
+        outbox.push_shared(delivery.message.payload.clone());
+    }
+    true
+}
+
+/// The packet without Reason String and User Properties, which may be left out. [MQTT-3.2.2-19],
+/// [MQTT-3.2.2-20], [MQTT-3.4.2-2], [MQTT-3.4.2-3], [MQTT-3.5.2-2], [MQTT-3.5.2-3], [MQTT-3.6.2-2],
+/// [MQTT-3.6.2-3], [MQTT-3.7.2-2], [MQTT-3.7.2-3], [MQTT-3.9.2-1], [MQTT-3.9.2-2], [MQTT-3.11.2-1],
+/// [MQTT-3.11.2-2], [MQTT-3.14.2-3], [MQTT-3.14.2-4], [MQTT-3.15.2-2], [MQTT-3.15.2-3]
+fn without_properties(packet: &Packet) -> Option<Packet> {
+    let mut packet = packet.clone();
+    match &mut packet {
+        Packet::Connack(connack) => {
+            connack.properties.reason_string = None;
+            connack.properties.user.clear();
+        }
+        Packet::Ack(ack) => ack.properties = None,
+        Packet::Suback(suback) => {
+            suback.reason_string = None;
+            suback.user.clear();
+        }
+        Packet::Unsuback(unsuback) => {
+            unsuback.reason_string = None;
+            unsuback.user.clear();
+        }
+        Packet::Disconnect(disconnect) => {
+            disconnect.reason_string = None;
+            disconnect.user.clear();
+        }
+        Packet::Auth(auth) => {
+            auth.reason_string = None;
+            auth.user.clear();
+        }
+        _ => return None,
+    }
+    Some(packet)
+}

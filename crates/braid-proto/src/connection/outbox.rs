@@ -1,0 +1,91 @@
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Above this the buffer is given back once it is empty: ten thousand receivers of one burst must not keep it.
+const KEEP_CAPACITY: usize = 8 * 1024;
+
+/// The bytes that one stream has to send: small packets side by side, large payloads by reference.
+///
+/// It implements [`Buf`], so that a shell writes it with vectored writes and advances it by what was taken.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// What was closed behind a large payload, oldest first.
+    closed: VecDeque<Bytes>,
+    closed_len: usize,
+    /// Where packets are appended.
+    open: BytesMut,
+    /// The most that `open` could hold since it was made: advancing and splitting hide it.
+    peak_capacity: usize,
+}
+
+impl Outbox {
+    /// The buffer to append encoded packets to.
+    pub(crate) fn open(&mut self) -> &mut BytesMut {
+        &mut self.open
+    }
+
+    /// Appends bytes by reference.
+    pub(crate) fn push_shared(&mut self, bytes: Bytes) {
+        self.closed_len += self.open.len() + bytes.len();
+        if !self.open.is_empty() {
+            self.peak_capacity = self.peak_capacity.max(self.open.capacity());
+            self.closed.push_back(self.open.split().freeze());
+        }
+        self.closed.push_back(bytes);
+    }
+
+    /// Bytes waiting.
+    pub fn len(&self) -> usize {
+        self.closed_len + self.open.len()
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Drops everything that waits.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Buf for Outbox {
+    fn remaining(&self) -> usize {
+        self.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.closed.front().map_or(&self.open, |bytes| bytes)
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let parts = self.closed.iter().map(|bytes| &bytes[..]).chain([&self.open[..]]);
+        let mut count = 0;
+        for (slice, part) in slices.iter_mut().zip(parts.filter(|part| !part.is_empty())) {
+            *slice = IoSlice::new(part);
+            count += 1;
+        }
+        count
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        while let Some(front) = self.closed.front_mut() {
+            let part = count.min(front.len());
+            self.closed_len -= part;
+            count -= part;
+            if part < front.len() {
+                front.advance(part);
+                return;
+            }
+            self.closed.pop_front();
+        }
+        self.peak_capacity = self.peak_capacity.max(self.open.capacity());
+        self.open.advance(count);
+        if self.open.is_empty() && (self.peak_capacity > KEEP_CAPACITY || self.closed.capacity() > 64) {
+            *self = Self::default();
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The Application Message on its way through the broker or client, and one Delivery of it.
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::codec::wire::PACKET_SIZE_MAX;
+use crate::packet::{
+    MessageProperties, PacketId, ProtocolVersion, Publish, PublishHead, QoS, Will, put_publish_head,
+};
+use crate::stream::{Priority, StreamKey};
+use crate::topic::{TopicFilter, TopicName};
+
+/// Payloads up to this many bytes are copied into the send buffer, longer ones are shared by reference: a
+/// segment of its own costs the kernel and us about as much as copying this much.
+pub(crate) const INLINE_PAYLOAD: usize = 1024;
+
+/// An Application Message. Shared behind an [`Arc`] by everybody it is delivered to.
+#[derive(Debug)]
+pub struct Message {
+    /// Where to.
+    pub topic: TopicName,
+    /// What.
+    pub payload: Bytes,
+    /// As published; a delivery may have less.
+    pub qos: QoS,
+    /// As published.
+    pub retain: bool,
+    /// `None` when it has none.
+    pub properties: Option<Box<MessageProperties>>,
+    /// When the Message Expiry Interval has passed.
+    pub expires_at: Option<Instant>,
+    templates: OnceLock<Box<Templates>>,
+}
+
+/// The encoded forms of a message: {MQTT 3, MQTT 5} x {without, with Packet Identifier}.
+type Templates = [OnceLock<Template>; 4];
+
+/// A PUBLISH as it goes to everybody with the same version and QoS; DUP, RETAIN, QoS and the Packet Identifier
+/// are patched into the copy.
+#[derive(Debug)]
+struct Template {
+    /// The payload is part of it up to [`INLINE_PAYLOAD`].
+    bytes: Box<[u8]>,
+    packet_id_at: Option<usize>,
+    packet_len: usize,
+}
+
+impl Message {
+    /// A message without properties.
+    pub fn new(topic: TopicName, payload: Bytes, qos: QoS, retain: bool) -> Self {
+        Self { topic, payload, qos, retain, properties: None, expires_at: None, templates: OnceLock::new() }
+    }
+
+    /// The message of a PUBLISH that arrived at `now`, with its topic's alias resolved to `topic`.
+    pub fn from_publish(publish: Publish, topic: TopicName, now: Instant) -> Self {
+        Self::new(topic, publish.payload, publish.qos, publish.retain)
+            .with_properties(publish.properties, now)
+    }
+
+    /// The message of a Will that is published at `now`.
+    pub fn from_will(will: Will, now: Instant) -> Self {
+        Self::new(will.topic, will.payload, will.qos, will.retain).with_properties(will.properties, now)
+    }
+
+    /// Sets the properties; a Message Expiry Interval begins to run at `now`.
+    #[must_use]
+    pub fn with_properties(mut self, properties: Option<Box<MessageProperties>>, now: Instant) -> Self {
+        self.expires_at = properties
+            .as_ref()
+            .and_then(|properties| properties.message_expiry)
+            .and_then(|seconds| now.checked_add(Duration::from_secs(seconds.into())));
+        self.properties = properties;
+        self
+    }
+
+    /// Whether its Message Expiry Interval has passed: then nobody gets it any more. [MQTT-3.3.2-5]
+    pub fn is_expired(&self, now: Instant) -> bool {
+        self.expires_at.is_some_and(|at| at <= now)
+    }
+
+    /// What is left of the Message Expiry Interval in seconds, rounded up so that it is never 0 while it lives.
+    fn remaining_expiry(&self, now: Instant) -> Option<u32> {
+        // The value received minus the time spent waiting here. [MQTT-3.3.2-6]
+        let left = self.expires_at?.saturating_duration_since(now);
+        Some(u32::try_from(left.as_millis().div_ceil(1000)).unwrap_or(u32::MAX))
+    }
+
+    fn template(&self, version: ProtocolVersion, with_id: bool) -> &Template {
+        let templates = self.templates.get_or_init(Box::default);
+        templates[usize::from(version.is_v5()) * 2 + usize::from(with_id)].get_or_init(|| {
+            let mut bytes = BytesMut::new();
+            let head = PublishHead {
+                packet_id: with_id.then_some(PacketId::FIRST),
+                message_expiry: None,
+                ..self.head(QoS::AtMostOnce)
+            };
+            let Some(packet_len) =
+                put_publish_head(&mut bytes, version, &head, self.payload.len(), PACKET_SIZE_MAX)
+            else {
+                return Template { bytes: Box::default(), packet_id_at: None, packet_len: usize::MAX };
+            };
+            let fixed_header = 2 + bytes[1..].iter().take_while(|byte| **byte & 0x80 != 0).count();
+            let packet_id_at = with_id.then_some(fixed_header + 2 + self.topic.as_str().len());
+            if self.payload.len() <= INLINE_PAYLOAD {
+                bytes.put_slice(&self.payload);
+            }
+            Template { bytes: bytes[..].into(), packet_id_at, packet_len }
+        })
+    }
+
+    fn head(&self, qos: QoS) -> PublishHead<'_> {
+        PublishHead {
+            dup: false,
+            qos,
+            retain: false,
+            topic: self.topic.as_str(),
+            packet_id: None,
+            topic_alias: None,
+            subscription_ids: &[],
+            properties: self.properties.as_deref(),
+            message_expiry: None,
+        }
+    }
+}
+
+/// The Subscription Identifiers of one delivery; mostly none or one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SubscriptionIds {
+    /// No matching subscription has one.
+    #[default]
+    None,
+    /// One has.
+    One(NonZeroU32),
+    /// Several have. [MQTT-3.3.4-4]
+    Many(Box<[NonZeroU32]>),
+}
+
+impl SubscriptionIds {
+    /// The identifiers in the order of the subscriptions.
+    pub fn as_slice(&self) -> &[NonZeroU32] {
+        match self {
+            Self::None => &[],
+            Self::One(number) => std::slice::from_ref(number),
+            Self::Many(numbers) => numbers,
+        }
+    }
+
+    /// Adds one more.
+    pub fn push(&mut self, number: NonZeroU32) {
+        *self = match std::mem::take(self) {
+            Self::None => Self::One(number),
+            Self::One(first) => Self::Many(Box::new([first, number])),
+            Self::Many(numbers) => Self::Many(numbers.iter().copied().chain([number]).collect()),
+        };
+    }
+}
+
+/// One Message for one Session, with what the matching subscriptions made of it.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// The message, shared.
+    pub message: Arc<Message>,
+    /// The effective QoS: the lesser of published and subscribed. [MQTT-3.8.4-8]
+    pub qos: QoS,
+    /// The RETAIN flag that the receiver sees.
+    pub retain: bool,
+    /// The identifiers of the subscriptions that matched. [MQTT-3.3.4-3]
+    pub subscription_ids: SubscriptionIds,
+    /// Where it goes.
+    pub stream: StreamKey,
+    /// Its place in the send order.
+    pub priority: Priority,
+    /// The shared subscription it came from: what is not acknowledged when the session ends goes to another
+    /// member of its group.
+    pub shared: Option<Arc<TopicFilter>>,
+}
+
+impl Delivery {
+    /// A delivery on the control stream, as a client sends its own messages.
+    pub fn of(message: Arc<Message>) -> Self {
+        Self {
+            qos: message.qos,
+            retain: message.retain,
+            message,
+            subscription_ids: SubscriptionIds::None,
+            stream: StreamKey::CONTROL,
+            priority: Priority::DEFAULT,
+            shared: None,
+        }
+    }
+}
+
+/// What one copy of a PUBLISH has of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copy {
+    pub(crate) version: ProtocolVersion,
+    pub(crate) dup: bool,
+    pub(crate) packet_id: Option<PacketId>,
+    /// The alias and whether the name goes with it.
+    pub(crate) alias: Option<(u16, bool)>,
+    pub(crate) now: Instant,
+}
+
+/// Writes the PUBLISH of a delivery up to a payload above [`INLINE_PAYLOAD`], which the caller adds by
+/// reference. `None`, with nothing written: the packet would exceed `maximum_packet_size`.
+pub(crate) fn put_delivery(
+    out: &mut BytesMut,
+    delivery: &Delivery,
+    copy: &Copy,
+    maximum_packet_size: usize,
+) -> Option<usize> {
+    let message = &*delivery.message;
+    let own_properties = copy.version.is_v5()
+        && (copy.alias.is_some()
+            || message.expires_at.is_some()
+            || delivery.subscription_ids != SubscriptionIds::None);
+    // Whoever holds the last reference gains nothing from a form that others could share.
+    if own_properties || Arc::strong_count(&delivery.message) == 1 {
+        let topic = if copy.alias.is_some_and(|(_, named)| !named) { "" } else { message.topic.as_str() };
+        let head = PublishHead {
+            dup: copy.dup,
+            retain: delivery.retain,
+            topic,
+            packet_id: copy.packet_id,
+            topic_alias: copy.alias.map(|(alias, _)| alias),
+            subscription_ids: delivery.subscription_ids.as_slice(),
+            message_expiry: message.remaining_expiry(copy.now),
+            ..message.head(delivery.qos)
+        };
+        let payload_len = message.payload.len();
+        let packet_len = put_publish_head(out, copy.version, &head, payload_len, maximum_packet_size)?;
+        if message.payload.len() <= INLINE_PAYLOAD {
+            out.put_slice(&message.payload);
+        }
+        return Some(packet_len);
+    }
+    let template = message.template(copy.version, copy.packet_id.is_some());
+    if template.packet_len > maximum_packet_size {
+        return None;
+    }
+    let start = out.len();
+    out.put_slice(&template.bytes);
+    out[start] |= u8::from(copy.dup) << 3 | delivery.qos.bits() << 1 | u8::from(delivery.retain);
+    if let (Some(at), Some(packet_id)) = (template.packet_id_at, copy.packet_id) {
+        out[start + at..start + at + 2].copy_from_slice(&packet_id.value().to_be_bytes());
+    }
+    Some(template.packet_len)
+}

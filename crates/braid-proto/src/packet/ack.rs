@@ -1,0 +1,129 @@
+use bytes::{BufMut, BytesMut};
+
+use super::properties::{PropertyWriter, UserProperties, id, put_properties, read_properties};
+use super::{PacketId, PacketType, ProtocolVersion, put_packet};
+use crate::codec::wire::Reader;
+use crate::error::Violation;
+use crate::reason::ReasonCode;
+
+/// Which of the four acknowledgements of a PUBLISH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names are the standard's")]
+pub enum AckKind {
+    Puback,
+    Pubrec,
+    Pubrel,
+    Pubcomp,
+}
+
+impl AckKind {
+    /// The packet's type.
+    pub const fn packet_type(self) -> PacketType {
+        match self {
+            Self::Puback => PacketType::Puback,
+            Self::Pubrec => PacketType::Pubrec,
+            Self::Pubrel => PacketType::Pubrel,
+            Self::Pubcomp => PacketType::Pubcomp,
+        }
+    }
+}
+
+/// PUBACK, PUBREC, PUBREL or PUBCOMP (MQTT 3.4 to 3.7): four packets of one shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ack {
+    /// Which of the four.
+    pub kind: AckKind,
+    /// The PUBLISH it belongs to. [MQTT-2.2.1-5]
+    pub packet_id: PacketId,
+    /// Always success before MQTT 5.
+    pub reason: ReasonCode,
+    /// Reason String and User Properties, which few acknowledgements have.
+    pub properties: Option<Box<AckProperties>>,
+}
+
+/// The properties of an acknowledgement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AckProperties {
+    /// For people, not for programs.
+    pub reason_string: Option<Box<str>>,
+    /// User Properties.
+    pub user: UserProperties,
+}
+
+impl Ack {
+    /// An acknowledgement without properties.
+    pub const fn new(kind: AckKind, packet_id: PacketId, reason: ReasonCode) -> Self {
+        Self { kind, packet_id, reason, properties: None }
+    }
+
+    pub(super) fn encode(&self, version: ProtocolVersion, out: &mut BytesMut) {
+        put_packet(out, self.kind.packet_type().first_byte(), |out| {
+            out.put_u16(self.packet_id.value());
+            if !version.is_v5() || self.reason == ReasonCode::Success && self.properties.is_none() {
+                return;
+            }
+            out.put_u8(self.reason.value());
+            if let Some(properties) = &self.properties {
+                put_properties(out, |to| {
+                    put_reason_and_user(to, properties.reason_string.as_deref(), &properties.user);
+                });
+            }
+        });
+    }
+
+    pub(super) fn decode(
+        kind: AckKind,
+        reader: &mut Reader<'_>,
+        version: ProtocolVersion,
+    ) -> Result<Self, Violation> {
+        let packet_id = PacketId::parse(reader.u16()?)?;
+        let mut ack = Self::new(kind, packet_id, ReasonCode::Success);
+        if !version.is_v5() || reader.is_empty() {
+            return Ok(ack);
+        }
+        ack.reason = read_reason(reader, kind.packet_type())?;
+        if reader.is_empty() {
+            return Ok(ack);
+        }
+        let mut properties = AckProperties::default();
+        read_reason_and_user(reader, &mut properties.reason_string, &mut properties.user)?;
+        if properties != AckProperties::default() {
+            ack.properties = Some(Box::new(properties));
+        }
+        Ok(ack)
+    }
+}
+
+/// A Reason Code which the standard lists for the packet.
+pub(super) fn read_reason(reader: &mut Reader<'_>, packet: PacketType) -> Result<ReasonCode, Violation> {
+    // [MQTT-3.2.2-8], [MQTT-3.4.2-1], [MQTT-3.5.2-1], [MQTT-3.6.2-1], [MQTT-3.7.2-1], [MQTT-3.14.2-1]
+    let value = reader.u8()?;
+    ReasonCode::from_u8(value)
+        .filter(|reason| reason.is_allowed_in(packet))
+        .ok_or(Violation::UnknownReasonCode(packet, value))
+}
+
+/// The property section that holds a Reason String and User Properties and nothing else.
+pub(super) fn read_reason_and_user(
+    reader: &mut Reader<'_>,
+    reason_string: &mut Option<Box<str>>,
+    user: &mut UserProperties,
+) -> Result<(), Violation> {
+    read_properties(reader, &[id::REASON_STRING, id::USER_PROPERTY], |_, id, value| {
+        if id == id::REASON_STRING {
+            *reason_string = Some(value.text().into());
+        } else {
+            user.push(value.pair());
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn put_reason_and_user(
+    to: &mut PropertyWriter<'_>,
+    reason_string: Option<&str>,
+    user: &UserProperties,
+) {
+    to.text(id::REASON_STRING, reason_string);
+    to.user(user);
+}
