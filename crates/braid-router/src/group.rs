@@ -1,0 +1,106 @@
+//! The members of one shared subscription and whose turn it is (MQTT 4.8.2).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use braid_proto::session::Subscription;
+use braid_proto::topic::TopicFilter;
+
+use crate::matches::Match;
+
+/// Everybody with the same `$share/{ShareName}/{filter}`. Another Share Name over the same pattern is
+/// another group, which receives its own copy of each message.
+///
+/// A group that a [`Matches`](crate::Matches) holds never changes its members: the router changes a copy.
+#[derive(Debug)]
+pub struct Group<K> {
+    filter: Arc<TopicFilter>,
+    /// Sorted by key, never empty while the router holds the group.
+    members: Vec<Match<K>>,
+    /// The index of the member whose turn it is; at most `members.len()`, which means the first.
+    turn: AtomicUsize,
+}
+
+impl<K: Clone> Clone for Group<K> {
+    fn clone(&self) -> Self {
+        let turn = AtomicUsize::new(self.turn.load(Ordering::Relaxed));
+        Self { filter: Arc::clone(&self.filter), members: self.members.clone(), turn }
+    }
+}
+
+impl<K> Group<K> {
+    /// The whole filter with its Share Name.
+    pub fn filter(&self) -> &Arc<TopicFilter> {
+        &self.filter
+    }
+
+    /// The members, sorted by key.
+    pub fn members(&self) -> &[Match<K>] {
+        &self.members
+    }
+
+    /// The member whose turn it is among those that are `ready`, who then goes to the end of the line.
+    /// `None` when nobody is ready; the turn is then unchanged.
+    ///
+    /// What happens then is the caller's choice: ask again with a weaker condition, at last with
+    /// `|_| true`. Several threads may select at once; the one that is overtaken asks `ready` again.
+    pub fn select(&self, mut ready: impl FnMut(&K) -> bool) -> Option<&Match<K>> {
+        let mut turn = self.turn.load(Ordering::Relaxed);
+        loop {
+            let (before, after) = self.members.split_at_checked(turn).unwrap_or((&self.members, &[]));
+            let ahead = after.iter().chain(before).position(|member| ready(&member.key))?;
+            let chosen = (turn + ahead) % self.members.len();
+            // Relaxed: the turn guards no other memory.
+            match self.turn.compare_exchange_weak(turn, chosen + 1, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return self.members.get(chosen),
+                Err(newer) => turn = newer,
+            }
+        }
+    }
+}
+
+impl<K: Copy + Ord> Group<K> {
+    pub(crate) fn new(filter: TopicFilter, first: Match<K>) -> Self {
+        Self { filter: Arc::new(filter), members: vec![first], turn: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// The subscription of one member.
+    pub fn subscription(&self, key: K) -> Option<Subscription> {
+        self.locate(key).ok().map(|at| self.members[at].subscription)
+    }
+
+    pub(crate) fn insert(&mut self, new: Match<K>) -> Option<Subscription> {
+        match self.locate(new.key) {
+            Ok(at) => Some(std::mem::replace(&mut self.members[at].subscription, new.subscription)),
+            Err(at) => {
+                let turn = self.turn.get_mut();
+                if *turn == self.members.len() {
+                    *turn = 0;
+                }
+                // Whoever had the turn keeps it: the new one goes to the end of the line.
+                if at <= *turn {
+                    *turn += 1;
+                }
+                self.members.insert(at, new);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: K) -> Option<Subscription> {
+        let at = self.locate(key).ok()?;
+        let turn = self.turn.get_mut();
+        if at < *turn {
+            *turn -= 1;
+        }
+        Some(self.members.remove(at).subscription)
+    }
+
+    fn locate(&self, key: K) -> Result<usize, usize> {
+        self.members.binary_search_by_key(&key, |member| member.key)
+    }
+}

@@ -1,0 +1,105 @@
+//! The hot path allocates nothing.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use braid_proto::message::Message;
+use braid_proto::packet::QoS;
+use braid_proto::topic::MAX_LEVELS;
+use braid_router::{Matches, Overlap, Router, route};
+use bytes::Bytes;
+
+use crate::generator::{parse_filter, parse_name, subscription};
+
+/// Counts what the current thread allocates, so that tests on other threads do not matter.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count() {
+    ALLOCATIONS.with(|allocations| allocations.set(allocations.get() + 1));
+}
+
+#[allow(
+    unsafe_code,
+    reason = "an allocator can only be counted by one, and that trait is unsafe; tests only"
+)]
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations(run: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.get();
+    run();
+    ALLOCATIONS.get() - before
+}
+
+#[test]
+fn matching_and_routing_allocate_nothing() {
+    let mut router = Router::new();
+    let deepest = vec!["a"; MAX_LEVELS].join("/");
+    let filters = ["a/b", "a/+", "#", "+/+/#", "$share/x/a/#", "$share/y/a/b", &deepest, "a/#", "+/b", "x/y"];
+    // Keys that interleave, so that many runs are merged.
+    for key in 0..2_000 {
+        router.subscribe(key * 7 % 2_000, &parse_filter(filters[key % filters.len()]), subscription(0));
+        router.subscribe(key, &parse_filter("a/+"), subscription(2));
+    }
+    let names = ["a/b", "a/c", "x/y", "$SYS/x", "nobody", &deepest, "a/b"].map(parse_name);
+    let message = Arc::new(Message::new(parse_name("a/b"), Bytes::new(), QoS::AtLeastOnce, false));
+    let (mut matches, mut out) = (Matches::with_capacity(8_000), Vec::with_capacity(16));
+    let mut found = (0, 0, 0);
+    let allocated = allocations(|| {
+        for name in &names {
+            router.matches(name, &mut matches);
+            found.0 += matches.direct.len();
+            for session in matches.sessions() {
+                out.clear();
+                route(&message, None, session, Overlap::Merge, &mut out);
+                found.1 += out.len();
+            }
+            let members = matches.shared.iter().filter_map(|group| group.select(|key| key % 3 != 0));
+            found.2 += members.count();
+        }
+    });
+    assert!(found.0 > found.1 && found.1 > 6_000 && found.2 > 5, "{found:?}");
+    assert_eq!(allocated, 0);
+    assert_eq!(allocations(|| drop(Box::new(1))), 1, "the counter counts");
+}
+
+/// A buffer without capacity has it after the first use.
+#[test]
+fn a_used_buffer_is_enough() {
+    let mut router = Router::new();
+    for key in 0..100 {
+        router.subscribe(key, &parse_filter("a/+"), subscription(1));
+        router.subscribe(key, &parse_filter("a/b"), subscription(1));
+        router.subscribe(key, &parse_filter("#"), subscription(1));
+    }
+    let mut matches = Matches::default();
+    let name = parse_name("a/b");
+    // Merging uses two buffers in turn, and both must have grown.
+    for _ in 0..2 {
+        router.matches(&name, &mut matches);
+    }
+    assert_eq!(allocations(|| router.matches(&name, &mut matches)), 0);
+    assert_eq!(matches.direct.len(), 300);
+}

@@ -1,0 +1,156 @@
+//! Shared subscriptions: whose turn it is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use braid_router::{Group, Matches, Router};
+
+use crate::generator::{for_each_seed, parse_filter, parse_name, subscription};
+
+const FILTER: &str = "$share/workers/jobs/+";
+
+fn router(members: impl IntoIterator<Item = u32>) -> Router<u32> {
+    let mut router = Router::new();
+    for key in members {
+        router.subscribe(key, &parse_filter(FILTER), subscription(key + 1));
+    }
+    router
+}
+
+fn group(router: &Router<u32>) -> &Group<u32> {
+    router.group(&parse_filter(FILTER)).expect("a group")
+}
+
+fn next(router: &Router<u32>) -> u32 {
+    group(router).select(|_| true).expect("a member").key
+}
+
+#[test]
+fn members_take_turns() {
+    let router = router([3, 1, 2]);
+    let served: Vec<_> = (0..7).map(|_| next(&router)).collect();
+    assert_eq!(served, [3, 1, 2, 3, 1, 2, 3], "whoever came first is first, then in the order of keys");
+    assert_eq!(group(&router).select(|_| true).map(|m| m.subscription), Some(subscription(2)));
+}
+
+/// The one behind a member that is not ready gets no double share for ever.
+#[test]
+fn only_ready_members_are_served_and_evenly() {
+    for_each_seed(30, |rng| {
+        let members = 2 + rng.u32(..8);
+        let router = router(0..members);
+        let absent = rng.u32(..members);
+        let mut served = BTreeMap::new();
+        for _ in 0..10 * (members - 1) {
+            let chosen = group(&router).select(|key| *key != absent).expect("a ready member");
+            *served.entry(chosen.key).or_insert(0) += 1;
+        }
+        let want = (0..members).filter(|key| *key != absent).map(|key| (key, 10)).collect();
+        assert_eq!(served, want);
+    });
+}
+
+#[test]
+fn nobody_ready_changes_nothing() {
+    let router = router([1, 2, 3]);
+    assert_eq!(next(&router), 1);
+    let mut asked = Vec::new();
+    let chosen = group(&router).select(|key| {
+        asked.push(*key);
+        false
+    });
+    assert_eq!((chosen, asked.as_slice()), (None, &[2, 3, 1][..]));
+    assert_eq!(next(&router), 2);
+}
+
+/// Between two turns of one member everybody who was there all the time has one, whoever comes and goes.
+#[test]
+fn coming_and_going_keeps_turns_fair() {
+    for_each_seed(100, |rng| {
+        let residents = [10, 20, 30, 40];
+        let mut router = router(residents);
+        let mut line = Vec::new();
+        for _ in 0..300 {
+            let key = rng.u32(..50);
+            match rng.u8(..3) {
+                0 if !residents.contains(&key) => {
+                    router.subscribe(key, &parse_filter(FILTER), subscription(1));
+                }
+                1 if !residents.contains(&key) => {
+                    router.unsubscribe(key, &parse_filter(FILTER));
+                }
+                _ => line.extend(Some(next(&router)).filter(|key| residents.contains(key))),
+            }
+        }
+        assert!(line.len() > 10);
+        for turns in line.windows(2) {
+            let at = residents.iter().position(|key| *key == turns[0]).expect("a resident");
+            assert_eq!(turns[1], residents[(at + 1) % residents.len()], "{line:?}");
+        }
+    });
+}
+
+/// A newcomer waits until all others had their turn.
+#[test]
+fn a_newcomer_joins_at_the_end_of_the_line() {
+    // The newcomer's key is just before the one whose turn it is, and at both ends of the order.
+    for (turns, newcomer) in [(0, 5), (0, 35), (1, 15), (2, 25), (3, 5), (3, 35)] {
+        let expected: Vec<u32> = (turns..turns + 3).map(|turn| 10 + 10 * (turn % 3)).collect();
+        let mut router = router([10, 20, 30]);
+        for _ in 0..turns {
+            next(&router);
+        }
+        router.subscribe(newcomer, &parse_filter(FILTER), subscription(1));
+        let served: Vec<u32> = (0..4).map(|_| next(&router)).collect();
+        assert_eq!(served[..3], expected);
+        assert_eq!(served[3], newcomer);
+    }
+}
+
+/// Two Share Names over one pattern are two groups; each receives its own copy (MQTT 4.8.2).
+#[test]
+fn share_names_divide_groups() {
+    let mut router = Router::new();
+    for (key, text) in
+        ["$share/b/t/#", "$share/a/t/#", "$share/a/t/#", "t/#", "$share/a/t/x"].iter().enumerate()
+    {
+        router.subscribe(key, &parse_filter(text), subscription(1));
+    }
+    let mut matches = Matches::default();
+    router.matches(&parse_name("t/x"), &mut matches);
+    let groups: Vec<_> = matches.shared.iter().map(|g| (g.filter().as_str(), g.members().len())).collect();
+    assert_eq!(groups, [("$share/a/t/x", 1), ("$share/a/t/#", 2), ("$share/b/t/#", 1)]);
+    assert_eq!(matches.direct.len(), 1);
+    assert!(router.unsubscribe(0, &parse_filter("$share/b/t/#")).is_some());
+    assert!(router.group(&parse_filter("$share/b/t/#")).is_none());
+    assert!(router.group(&parse_filter("$share/a/t/#")).is_some());
+}
+
+/// A match that is kept goes on with the members it found; the router goes on with its own copy.
+#[test]
+fn a_kept_group_never_changes() {
+    let mut router = router([1, 2]);
+    let mut matches = Matches::default();
+    router.matches(&parse_name("jobs/x"), &mut matches);
+    let kept = Arc::clone(&matches.shared[0]);
+    assert_eq!(next(&router), 1);
+    router.unsubscribe(2, &parse_filter(FILTER));
+    assert_eq!(kept.members().len(), 2);
+    assert_eq!(group(&router).members().len(), 1);
+    assert_eq!(kept.select(|_| true).map(|m| m.key), Some(2), "the copy took the turn along");
+    router.unsubscribe(1, &parse_filter(FILTER));
+    assert_eq!(kept.subscription(1), Some(subscription(2)));
+}
+
+#[test]
+fn threads_share_the_turns() {
+    let router = router(0..4);
+    let served = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| (0..1_000).map(|_| next(&router)).collect::<Vec<_>>())).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    for key in 0..4 {
+        assert_eq!(served.iter().filter(|served| **served == key).count(), 1_000);
+    }
+}
