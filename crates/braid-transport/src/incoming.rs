@@ -1,0 +1,127 @@
+//! From an accepted connection to a link.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::io::DuplexStream;
+use tokio::net::TcpStream;
+
+use crate::error::HandshakeError;
+use crate::link::{Link, Peer, Transport, single};
+use crate::quic::QuicIncoming;
+use crate::tls::{self, ServerTls};
+use crate::{WebSocketOptions, mem, ws};
+
+/// A connection whose handshake has not begun.
+pub struct Incoming {
+    kind: IncomingKind,
+}
+
+enum IncomingKind {
+    Stream { io: TcpStream, address: SocketAddr, upgrade: Upgrade },
+    Quic(Box<QuicIncoming>),
+    Mem(DuplexStream),
+}
+
+impl Incoming {
+    pub(crate) fn stream(io: TcpStream, address: SocketAddr, upgrade: Upgrade) -> Self {
+        Self { kind: IncomingKind::Stream { io, address, upgrade } }
+    }
+
+    pub(crate) fn quic(incoming: Box<QuicIncoming>) -> Self {
+        Self { kind: IncomingKind::Quic(incoming) }
+    }
+
+    pub(crate) fn mem(io: DuplexStream) -> Self {
+        Self { kind: IncomingKind::Mem(io) }
+    }
+
+    /// Where it comes from. `None` for in-memory links. On QUIC the address is not proven yet.
+    #[must_use]
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        match &self.kind {
+            IncomingKind::Stream { address, .. } => Some(*address),
+            IncomingKind::Quic(incoming) => Some(incoming.peer_address()),
+            IncomingKind::Mem(_) => None,
+        }
+    }
+
+    /// Brings the link up: TLS, WebSocket upgrade, or QUIC up to the control stream. It takes as
+    /// long as the peer likes, so put a timeout around it; dropping it closes the connection.
+    ///
+    /// # Errors
+    /// The peer left, or does not speak what is spoken here.
+    pub async fn handshake(self) -> Result<Link, HandshakeError> {
+        match self.kind {
+            // The handshakes are boxed so that the task of a plain connection, which lives as long
+            // as the connection, has not the size of the largest of them.
+            IncomingKind::Stream { io, address, upgrade } => match upgrade {
+                Upgrade::Nothing => Ok(single(Peer::plain(Transport::Tcp, Some(address)), io)),
+                upgrade => Box::pin(upgrade.accept(io, address)).await,
+            },
+            IncomingKind::Quic(incoming) => Box::pin(incoming.handshake()).await,
+            IncomingKind::Mem(io) => Ok(mem::link(io)),
+        }
+    }
+
+    /// Turns the peer away without a handshake.
+    pub fn refuse(self) {
+        if let IncomingKind::Quic(incoming) = self.kind {
+            incoming.refuse();
+        }
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming").field("peer_address", &self.peer_address()).finish_non_exhaustive()
+    }
+}
+
+/// What happens to a TCP connection before MQTT begins.
+#[derive(Clone)]
+pub(crate) enum Upgrade {
+    Nothing,
+    Tls(ServerTls),
+    Ws(Arc<WebSocketOptions>),
+    Wss(ServerTls, Arc<WebSocketOptions>),
+}
+
+impl Upgrade {
+    async fn accept(self, io: TcpStream, address: SocketAddr) -> Result<Link, HandshakeError> {
+        let plain = |transport| Peer::plain(transport, Some(address));
+        match self {
+            Self::Nothing => Ok(single(plain(Transport::Tcp), io)),
+            Self::Tls(server) => {
+                let io = server.accept_mqtt(io).await?;
+                let mut peer = plain(Transport::Tls);
+                tls::describe(&mut peer, io.get_ref().1);
+                Ok(single(peer, io))
+            }
+            Self::Ws(options) => Ok(single(plain(Transport::Ws), ws::accept(io, &options).await?)),
+            Self::Wss(server, options) => {
+                let io = server.accept_http(io).await?;
+                let mut peer = plain(Transport::Wss);
+                tls::describe(&mut peer, io.get_ref().1);
+                Ok(single(peer, ws::accept(io, &options).await?))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_handshake_of_a_plain_connection_is_small() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let address = listener.local_addr().expect("address");
+        let io = TcpStream::connect(address).await.expect("connect");
+        let handshake = Incoming::stream(io, address, Upgrade::Nothing).handshake();
+        // It is part of a task that lives as long as the connection; 10,000 of them are idle.
+        let size = size_of_val(&handshake);
+        assert!(size <= 512, "{size} bytes");
+    }
+}

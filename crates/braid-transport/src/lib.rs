@@ -1,0 +1,32 @@
+//! tokio adapters that carry MQTT bytes: TCP, TLS, WebSocket, QUIC and in-memory links.
+//!
+//! This crate never reads or writes an MQTT packet, keeps no session and takes no decision about a
+//! client: it turns an address into a [`Link`], from either side, and says in one line why it could
+//! not. It is the only crate of the project that names the TLS, WebSocket and QUIC libraries.
+//!
+//! A server binds a [`Listener`], accepts an [`Incoming`] (cheap) and runs
+//! [`Incoming::handshake`] in the connection's own task (slow). A client calls [`connect`].
+
+mod certificate;
+mod connect;
+mod der;
+mod error;
+mod incoming;
+mod link;
+mod listener;
+pub mod mem;
+pub mod quic;
+mod race;
+mod tcp;
+mod tls;
+mod wakers;
+mod ws;
+
+pub use certificate::{CertificateFiles, fingerprint_sha256, self_signed};
+pub use connect::{ConnectOptions, Target, connect};
+pub use error::{BindError, CertificateError, ConnectError, HandshakeError};
+pub use incoming::Incoming;
+pub use link::{ByteStream, Link, Peer, PeerCertificate, Single, Transport};
+pub use listener::{ListenOptions, Listener, ListenerKind};
+pub use tls::{ClientAuth, ClientTls, ClientTlsOptions, ServerTls};
+pub use ws::WebSocketOptions;

@@ -1,0 +1,155 @@
+//! Listeners of every kind: bind, accept cheaply, shake hands slowly.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::io::DuplexStream;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use crate::error::BindError;
+use crate::incoming::{Incoming, Upgrade};
+use crate::link::{Transport, canonical};
+use crate::quic::{QuicListener, QuicOptions};
+use crate::tls::ServerTls;
+use crate::{WebSocketOptions, tcp};
+
+/// What a listener speaks.
+#[derive(Clone, Debug)]
+pub enum ListenerKind {
+    /// MQTT on TCP.
+    Tcp,
+    /// MQTT on TLS.
+    Tls(ServerTls),
+    /// MQTT on WebSocket.
+    Ws,
+    /// MQTT on WebSocket on TLS.
+    Wss(ServerTls),
+    /// MQTT on QUIC (UDP).
+    Quic(ServerTls),
+}
+
+impl ListenerKind {
+    /// The transport of its links.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        match self {
+            Self::Tcp => Transport::Tcp,
+            Self::Tls(_) => Transport::Tls,
+            Self::Ws => Transport::Ws,
+            Self::Wss(_) => Transport::Wss,
+            Self::Quic(_) => Transport::Quic,
+        }
+    }
+}
+
+/// How a listener listens.
+#[derive(Clone, Debug)]
+pub struct ListenOptions {
+    /// TCP connections that the system keeps ready for `accept`; the system may cap it.
+    pub backlog: u32,
+    /// For [`ListenerKind::Ws`] and [`ListenerKind::Wss`].
+    pub websocket: WebSocketOptions,
+    /// For [`ListenerKind::Quic`].
+    pub quic: QuicOptions,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self { backlog: 4096, websocket: WebSocketOptions::default(), quic: QuicOptions::server() }
+    }
+}
+
+/// One bound address, or an in-memory hub.
+pub struct Listener {
+    address: Option<SocketAddr>,
+    transport: Transport,
+    socket: Socket,
+}
+
+enum Socket {
+    Stream { listener: TcpListener, upgrade: Upgrade },
+    Quic(Box<QuicListener>),
+    Hub(mpsc::Receiver<DuplexStream>),
+}
+
+impl Listener {
+    /// Binds `address`; port 0 lets the system choose. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// The address cannot be listened on, or QUIC cannot use the certificate.
+    pub fn bind(kind: ListenerKind, address: SocketAddr, options: &ListenOptions) -> Result<Self, BindError> {
+        let transport = kind.transport();
+        let websocket = || Arc::new(options.websocket.clone());
+        let upgrade = match kind {
+            ListenerKind::Tcp => Upgrade::Nothing,
+            ListenerKind::Tls(tls) => Upgrade::Tls(tls),
+            ListenerKind::Ws => Upgrade::Ws(websocket()),
+            ListenerKind::Wss(tls) => Upgrade::Wss(tls, websocket()),
+            ListenerKind::Quic(tls) => {
+                let listener = QuicListener::bind(tls, address, &options.quic)?;
+                let address = listener.local_addr().or(Some(address));
+                return Ok(Self { address, transport, socket: Socket::Quic(Box::new(listener)) });
+            }
+        };
+        let listener = tcp::listen(address, options.backlog)
+            .map_err(|error| BindError::from_io("TCP", address, error))?;
+        let address = listener.local_addr().ok().or(Some(address));
+        Ok(Self { address, transport, socket: Socket::Stream { listener, upgrade } })
+    }
+
+    pub(crate) fn from_hub(receiver: mpsc::Receiver<DuplexStream>) -> Self {
+        Self { address: None, transport: Transport::Mem, socket: Socket::Hub(receiver) }
+    }
+
+    /// The bound address, with the port that the system chose. `None` for an in-memory hub.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// The transport of its links.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// Takes the next connection without waiting for anything the peer still has to send.
+    /// Cancel safe. Once the last [`Connector`](crate::mem::Connector) of a hub is gone it waits forever.
+    ///
+    /// # Errors
+    /// The process is short of something (descriptors, memory); the listener stays usable, so pause
+    /// a moment and call again. `NotConnected` from a QUIC listener is final: its socket is lost.
+    pub async fn accept(&mut self) -> io::Result<Incoming> {
+        Ok(match &mut self.socket {
+            Socket::Stream { listener, upgrade } => {
+                let (io, address) = tcp::accept(listener).await?;
+                Incoming::stream(io, canonical(address), upgrade.clone())
+            }
+            Socket::Quic(listener) => Incoming::quic(listener.accept().await?),
+            Socket::Hub(receiver) => match receiver.recv().await {
+                Some(io) => Incoming::mem(io),
+                None => std::future::pending().await,
+            },
+        })
+    }
+
+    /// Stops listening. Links that exist live on. For QUIC, whose links share the socket, it waits
+    /// until all of them have said goodbye, at most a few seconds: call it last.
+    pub async fn close(self) {
+        if let Socket::Quic(listener) = self.socket {
+            listener.close().await;
+        }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("transport", &self.transport)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}

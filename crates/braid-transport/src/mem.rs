@@ -1,0 +1,63 @@
+//! Links inside this process: whole-broker tests without sockets, on tokio's paused clock too.
+
+use std::io;
+
+use tokio::io::{DuplexStream, duplex};
+use tokio::sync::mpsc;
+
+use crate::link::{Link, Peer, Transport, single};
+use crate::listener::Listener;
+
+/// Bytes that one direction of a hub's link holds before the writer waits.
+const HUB_CAPACITY: usize = 64 * 1024;
+
+/// Connections that wait for `accept` before `connect` waits.
+const BACKLOG: usize = 1024;
+
+/// Two connected links. `capacity` is the number of bytes that each direction holds before the
+/// writer waits.
+#[must_use]
+pub fn pair(capacity: usize) -> (Link, Link) {
+    let (left, right) = duplex(capacity);
+    (link(left), link(right))
+}
+
+/// A listener without an address, and what connects to it.
+#[must_use]
+pub fn hub() -> (Listener, Connector) {
+    let (sender, receiver) = mpsc::channel(BACKLOG);
+    (Listener::from_hub(receiver), Connector { sender })
+}
+
+/// Connects to the [`Listener`] it was made with by [`hub`].
+#[derive(Clone, Debug)]
+pub struct Connector {
+    sender: mpsc::Sender<DuplexStream>,
+}
+
+impl Connector {
+    /// A new link to the listener. It is usable at once; the other side may not be accepted yet.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` when the listener is gone.
+    pub async fn connect(&self) -> io::Result<Link> {
+        self.connect_with_capacity(HUB_CAPACITY).await
+    }
+
+    /// Like [`connect`](Self::connect), for links whose writer must soon wait for its reader:
+    /// `capacity` bytes per direction.
+    ///
+    /// # Errors
+    /// `ConnectionRefused` when the listener is gone.
+    pub async fn connect_with_capacity(&self, capacity: usize) -> io::Result<Link> {
+        let (ours, theirs) = duplex(capacity);
+        self.sender.send(theirs).await.map_err(|_| {
+            io::Error::new(io::ErrorKind::ConnectionRefused, "the in-memory listener is gone")
+        })?;
+        Ok(link(ours))
+    }
+}
+
+pub(crate) fn link(io: DuplexStream) -> Link {
+    single(Peer::plain(Transport::Mem, None), io)
+}

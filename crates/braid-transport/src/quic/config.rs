@@ -1,0 +1,114 @@
+//! How QUIC is tuned.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use noq::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
+use noq::{IdleTimeout, TransportConfig, VarInt};
+
+/// Who decides how fast to send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Congestion {
+    /// BBR version 3: models the path, keeps its queues short. What urgent messages want.
+    #[default]
+    Bbr3,
+    /// CUBIC: fills the path until it loses.
+    Cubic,
+    /// `NewReno`: the classic.
+    NewReno,
+}
+
+impl Congestion {
+    /// The algorithm of this name, as in a configuration file: `bbr3`, `cubic`, `newreno`.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "bbr3" => Some(Self::Bbr3),
+            "cubic" => Some(Self::Cubic),
+            "newreno" => Some(Self::NewReno),
+            _ => None,
+        }
+    }
+
+    fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
+        match self {
+            Self::Bbr3 => Arc::new(Bbr3Config::default()),
+            Self::Cubic => Arc::new(CubicConfig::default()),
+            Self::NewReno => Arc::new(NewRenoConfig::default()),
+        }
+    }
+}
+
+/// How one end of QUIC connections behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuicOptions {
+    /// Bytes that a peer may send on one stream beyond what was read. Small, so that bulk waits in
+    /// the application, where priorities are known, and not in QUIC.
+    pub stream_receive_window: u32,
+    /// Bytes of a connection that may be sent and not yet acknowledged. Large: bulk that fills it
+    /// makes urgent writes wait.
+    pub send_window: u64,
+    /// Bidirectional streams that the peer may have open. Known clients open five at once, others
+    /// one per topic.
+    pub bidi_streams: u32,
+    /// Unidirectional streams that the peer may have open.
+    pub uni_streams: u32,
+    /// A connection on which nothing arrives for so long is lost; `None` for never. The smaller
+    /// value of both ends counts, so it must exceed the Keep Alive of clients.
+    pub idle_timeout: Option<Duration>,
+    /// Sends something whenever the connection has been idle for so long; `None` for never.
+    pub keep_alive: Option<Duration>,
+    /// Who decides how fast to send.
+    pub congestion: Congestion,
+}
+
+impl QuicOptions {
+    /// What a server uses. MQTT's Keep Alive tells dead clients sooner than the idle timeout, which
+    /// is for those that asked for none.
+    #[must_use]
+    pub fn server() -> Self {
+        Self {
+            stream_receive_window: 256 * 1024,
+            send_window: 64 << 20,
+            bidi_streams: 256,
+            uni_streams: 16,
+            idle_timeout: Some(Duration::from_secs(30 * 60)),
+            keep_alive: None,
+            congestion: Congestion::default(),
+        }
+    }
+
+    /// What a client uses. It grants no streams, since a server opens none.
+    #[must_use]
+    pub fn client() -> Self {
+        Self { bidi_streams: 0, uni_streams: 0, ..Self::server() }
+    }
+
+    pub(super) fn transport(&self) -> Arc<TransportConfig> {
+        let mut config = TransportConfig::default();
+        config
+            .stream_receive_window(VarInt::from_u32(self.stream_receive_window))
+            .receive_window(VarInt::MAX)
+            .send_window(self.send_window)
+            .max_concurrent_bidi_streams(VarInt::from_u32(self.bidi_streams))
+            .max_concurrent_uni_streams(VarInt::from_u32(self.uni_streams))
+            .max_idle_timeout(self.idle_timeout.map(idle_timeout))
+            .keep_alive_interval(self.keep_alive)
+            .datagram_receive_buffer_size(None)
+            .congestion_controller_factory(self.congestion.factory());
+        Arc::new(config)
+    }
+}
+
+impl Default for QuicOptions {
+    /// [`QuicOptions::client`].
+    fn default() -> Self {
+        Self::client()
+    }
+}
+
+/// More than 49 days is 49 days.
+fn idle_timeout(duration: Duration) -> IdleTimeout {
+    let millis = u32::try_from(duration.as_millis()).unwrap_or(u32::MAX);
+    IdleTimeout::from(VarInt::from_u32(millis))
+}

@@ -1,0 +1,187 @@
+//! The client's side of TLS: whom it believes, and who it is.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use rustls::client::WantsClientCert;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, SupportedProtocolVersion};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::verifier::BelievesAnybody;
+use super::{ALPN_HTTP, ALPN_MQTT, config_error, explain, pem, provider};
+use crate::certificate::CertificateFiles;
+use crate::error::{CertificateError, ConnectError};
+
+/// How a client verifies servers and shows who it is. The default believes the system's CAs.
+#[derive(Clone, Debug, Default)]
+pub struct ClientTlsOptions {
+    /// PEM files with the authorities to believe, in place of the system's.
+    pub ca_files: Vec<PathBuf>,
+    /// The client's own certificate, for servers that ask for one.
+    pub identity: Option<CertificateFiles>,
+    /// Believe any certificate. Only for tests: anybody in between can read and change everything.
+    pub insecure: bool,
+    /// The name that the server's certificate must have, in place of the target's host.
+    pub server_name: Option<String>,
+    /// The application protocols to offer, in place of `mqtt` on QUIC, none on TLS and
+    /// `http/1.1` on secure WebSocket.
+    pub alpn: Vec<String>,
+}
+
+/// A client's TLS configuration. Clones share it, and with it the sessions to resume.
+///
+/// Files are read on the first secure connection, so a plain one needs none of them.
+#[derive(Clone, Debug, Default)]
+pub struct ClientTls {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    options: ClientTlsOptions,
+    mqtt: OnceLock<Arc<ClientConfig>>,
+    http: OnceLock<Arc<ClientConfig>>,
+    quic: OnceLock<Arc<ClientConfig>>,
+}
+
+impl ClientTls {
+    /// A configuration that is checked when it is first used, or by [`check`](Self::check).
+    #[must_use]
+    pub fn new(options: ClientTlsOptions) -> Self {
+        Self { shared: Arc::new(Shared { options, ..Shared::default() }) }
+    }
+
+    /// Reads the files now, so that a wrong one is known before anything is connected.
+    ///
+    /// # Errors
+    /// A file cannot be read or used; the message names it.
+    pub fn check(&self) -> Result<(), CertificateError> {
+        self.quic().map(drop)
+    }
+
+    /// The configuration for QUIC: TLS 1.3, and nothing but MQTT unless options say otherwise.
+    pub(crate) fn quic(&self) -> Result<Arc<ClientConfig>, CertificateError> {
+        self.config(&self.shared.quic, &[&rustls::version::TLS13], Some(ALPN_MQTT))
+    }
+
+    /// The application protocols that QUIC offers, for messages.
+    pub(crate) fn quic_alpn(&self) -> String {
+        let alpn = &self.shared.options.alpn;
+        if alpn.is_empty() { ALPN_MQTT.to_owned() } else { alpn.join(", ") }
+    }
+
+    /// The client's side of a TLS handshake for MQTT.
+    pub(crate) async fn connect_mqtt(
+        &self,
+        io: TcpStream,
+        host: &str,
+    ) -> Result<TlsStream<TcpStream>, ConnectError> {
+        let config = self.config(&self.shared.mqtt, rustls::ALL_VERSIONS, None)?;
+        self.handshake(config, io, host).await
+    }
+
+    /// The client's side of a TLS handshake for HTTP.
+    pub(crate) async fn connect_http(
+        &self,
+        io: TcpStream,
+        host: &str,
+    ) -> Result<TlsStream<TcpStream>, ConnectError> {
+        let config = self.config(&self.shared.http, rustls::ALL_VERSIONS, Some(ALPN_HTTP))?;
+        self.handshake(config, io, host).await
+    }
+
+    /// The name that the server must prove to have.
+    pub(crate) fn server_name<'a>(&'a self, host: &'a str) -> &'a str {
+        self.shared.options.server_name.as_deref().unwrap_or(host)
+    }
+
+    /// Says aloud that this connection can be read by anybody in between, if so.
+    pub(crate) fn warn_if_insecure(&self, host: &str) {
+        if self.shared.options.insecure {
+            tracing::warn!(host, "the server's certificate is NOT verified (insecure): for tests only");
+        }
+    }
+
+    async fn handshake(
+        &self,
+        config: Arc<ClientConfig>,
+        io: TcpStream,
+        host: &str,
+    ) -> Result<TlsStream<TcpStream>, ConnectError> {
+        self.warn_if_insecure(host);
+        let name = self.server_name(host);
+        let name = ServerName::try_from(name)
+            .map_err(|_| ConnectError::ServerName { name: name.to_owned() })?
+            .to_owned();
+        TlsConnector::from(config).connect(name, io).await.map_err(|error| explain::io_error(host, &error))
+    }
+
+    fn config(
+        &self,
+        slot: &OnceLock<Arc<ClientConfig>>,
+        versions: &[&'static SupportedProtocolVersion],
+        alpn: Option<&str>,
+    ) -> Result<Arc<ClientConfig>, CertificateError> {
+        if let Some(config) = slot.get() {
+            return Ok(Arc::clone(config));
+        }
+        let options = &self.shared.options;
+        let mut config = client_config(options, versions)?;
+        config.alpn_protocols = if options.alpn.is_empty() {
+            alpn.into_iter().map(|name| name.as_bytes().to_vec()).collect()
+        } else {
+            options.alpn.iter().map(|name| name.as_bytes().to_vec()).collect()
+        };
+        Ok(Arc::clone(slot.get_or_init(|| Arc::new(config))))
+    }
+}
+
+fn client_config(
+    options: &ClientTlsOptions,
+    versions: &[&'static SupportedProtocolVersion],
+) -> Result<ClientConfig, CertificateError> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(versions)
+        .map_err(|error| config_error(&error))?;
+    let builder = if options.insecure {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(BelievesAnybody::new(provider())))
+    } else {
+        builder.with_root_certificates(roots(options)?)
+    };
+    identify(builder, options.identity.as_ref())
+}
+
+fn identify(
+    builder: ConfigBuilder<ClientConfig, WantsClientCert>,
+    identity: Option<&CertificateFiles>,
+) -> Result<ClientConfig, CertificateError> {
+    let Some(files) = identity else { return Ok(builder.with_no_client_auth()) };
+    let chain = pem::certificates(&files.certificate)?;
+    let key = pem::private_key(&files.key)?;
+    builder.with_client_auth_cert(chain, key).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => {
+            CertificateError::Mismatch { certificate: files.certificate.clone(), key: files.key.clone() }
+        }
+        error => pem::unusable(&files.key, &error),
+    })
+}
+
+fn roots(options: &ClientTlsOptions) -> Result<RootCertStore, CertificateError> {
+    let mut roots = RootCertStore::empty();
+    for path in &options.ca_files {
+        pem::add_roots(&mut roots, path)?;
+    }
+    if options.ca_files.is_empty() {
+        let native = rustls_native_certs::load_native_certs();
+        let (added, _ignored) = roots.add_parsable_certificates(native.certs);
+        if added == 0 {
+            let reason =
+                native.errors.first().map_or_else(|| "none are installed".to_owned(), ToString::to_string);
+            return Err(CertificateError::NoSystemRoots { reason });
+        }
+    }
+    Ok(roots)
+}

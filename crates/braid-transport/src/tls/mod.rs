@@ -1,0 +1,48 @@
+//! TLS over TCP, and the configurations that QUIC takes from here: rustls with ring, 1.2 and 1.3.
+
+mod client;
+pub(crate) mod explain;
+pub(crate) mod pem;
+mod server;
+mod verifier;
+
+pub use client::{ClientTls, ClientTlsOptions};
+pub use server::{ClientAuth, ServerTls};
+
+use std::sync::Arc;
+
+use rustls::ProtocolVersion;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
+
+use crate::error::CertificateError;
+use crate::link::{Peer, PeerCertificate};
+
+/// The application protocol of MQTT over QUIC, and over TLS where a client offers it.
+pub(crate) const ALPN_MQTT: &str = "mqtt";
+
+/// What WebSocket clients may offer on TLS.
+pub(crate) const ALPN_HTTP: &str = "http/1.1";
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn config_error(error: &impl ToString) -> CertificateError {
+    CertificateError::Config { reason: error.to_string() }
+}
+
+/// Adds to `peer` what the TLS session knows about it.
+pub(crate) fn describe(peer: &mut Peer, session: &rustls::CommonState) {
+    peer.tls_version = match session.protocol_version() {
+        Some(ProtocolVersion::TLSv1_2) => Some("TLSv1.2"),
+        Some(ProtocolVersion::TLSv1_3) => Some("TLSv1.3"),
+        _ => None,
+    };
+    peer.alpn = session.alpn_protocol().map(|name| String::from_utf8_lossy(name).into());
+    peer.certificate = leaf(session.peer_certificates());
+}
+
+pub(crate) fn leaf(chain: Option<&[CertificateDer<'_>]>) -> Option<PeerCertificate> {
+    chain?.first().map(|leaf| PeerCertificate { der: leaf.as_ref().into() })
+}

@@ -1,0 +1,190 @@
+//! The server's side of TLS: configurations from files, swapped whole on reload.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{Acceptor, ServerSessionMemoryCache, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use tokio::net::TcpStream;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::{ALPN_HTTP, ALPN_MQTT, config_error, pem, provider};
+use crate::certificate::CertificateFiles;
+use crate::error::{CertificateError, HandshakeError};
+
+/// Sessions a server remembers for resumption; each costs some hundred bytes.
+const SESSIONS: usize = 1024;
+
+/// Whether clients prove who they are with a certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// They are not asked.
+    #[default]
+    None,
+    /// They are asked; one that sends a certificate must have it signed by this CA.
+    Optional {
+        /// PEM file with the authorities.
+        ca: PathBuf,
+    },
+    /// Without a certificate signed by this CA there is no connection.
+    Required {
+        /// PEM file with the authorities.
+        ca: PathBuf,
+    },
+}
+
+/// What a server needs for TLS. Clones share one configuration, so one [`reload`](Self::reload)
+/// reaches every listener that was bound with a clone.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    files: CertificateFiles,
+    client_auth: ClientAuth,
+    /// A std lock: it is held for a pointer's copy, never across an await.
+    current: RwLock<Configs>,
+}
+
+/// One rustls configuration per application protocol. rustls refuses a client that offers other
+/// protocols than ours; on TCP we would rather ignore them, so the choice is made per client.
+#[derive(Clone, Debug)]
+struct Configs {
+    any: Arc<ServerConfig>,
+    mqtt: Arc<ServerConfig>,
+    http: Arc<ServerConfig>,
+    quic: Arc<ServerConfig>,
+}
+
+impl ServerTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// A file cannot be read or used; the message names it.
+    pub fn load(files: CertificateFiles, client_auth: ClientAuth) -> Result<Self, CertificateError> {
+        let current = RwLock::new(Configs::load(&files, &client_auth)?);
+        Ok(Self { shared: Arc::new(Shared { files, client_auth, current }) })
+    }
+
+    /// Reads the same files again. Handshakes that begin from now on see the new certificate;
+    /// connections that exist stay as they are.
+    ///
+    /// # Errors
+    /// A file cannot be read or used; the configuration in use stays.
+    pub fn reload(&self) -> Result<(), CertificateError> {
+        let shared = &*self.shared;
+        let configs = Configs::load(&shared.files, &shared.client_auth)?;
+        *shared.current.write().unwrap_or_else(PoisonError::into_inner) = configs;
+        Ok(())
+    }
+
+    /// Where certificate and key come from.
+    #[must_use]
+    pub fn files(&self) -> &CertificateFiles {
+        &self.shared.files
+    }
+
+    /// The configuration for QUIC: TLS 1.3, and nothing but MQTT.
+    pub(crate) fn quic(&self) -> Arc<ServerConfig> {
+        self.current().quic
+    }
+
+    /// The server's side of a TLS handshake for MQTT.
+    pub(crate) async fn accept_mqtt(&self, io: TcpStream) -> Result<TlsStream<TcpStream>, HandshakeError> {
+        let current = self.current();
+        accept(io, ALPN_MQTT, current.mqtt, current.any).await
+    }
+
+    /// The server's side of a TLS handshake for HTTP.
+    pub(crate) async fn accept_http(&self, io: TcpStream) -> Result<TlsStream<TcpStream>, HandshakeError> {
+        let current = self.current();
+        accept(io, ALPN_HTTP, current.http, current.any).await
+    }
+
+    fn current(&self) -> Configs {
+        self.shared.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Configs {
+    fn load(files: &CertificateFiles, client_auth: &ClientAuth) -> Result<Self, CertificateError> {
+        let base = server_config(files, client_auth, rustls::ALL_VERSIONS)?;
+        let with_alpn = |name: &str| {
+            let mut config = base.clone();
+            config.alpn_protocols = vec![name.as_bytes().to_vec()];
+            Arc::new(config)
+        };
+        let mut quic = server_config(files, client_auth, &[&rustls::version::TLS13])?;
+        quic.alpn_protocols = vec![ALPN_MQTT.as_bytes().to_vec()];
+        Ok(Self {
+            mqtt: with_alpn(ALPN_MQTT),
+            http: with_alpn(ALPN_HTTP),
+            any: Arc::new(base),
+            quic: Arc::new(quic),
+        })
+    }
+}
+
+fn server_config(
+    files: &CertificateFiles,
+    client_auth: &ClientAuth,
+    versions: &[&'static SupportedProtocolVersion],
+) -> Result<ServerConfig, CertificateError> {
+    let chain = pem::certificates(&files.certificate)?;
+    let key = pem::private_key(&files.key)?;
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(versions)
+        .map_err(|error| config_error(&error))?;
+    let builder = match client_verifier(client_auth)? {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => {
+            CertificateError::Mismatch { certificate: files.certificate.clone(), key: files.key.clone() }
+        }
+        rustls::Error::InvalidCertificate(_) => pem::unusable(&files.certificate, &error),
+        error => pem::unusable(&files.key, &error),
+    })?;
+    // A new store each time: a session that began under another CA must not be resumed under this one.
+    config.session_storage = ServerSessionMemoryCache::new(SESSIONS);
+    Ok(config)
+}
+
+fn client_verifier(auth: &ClientAuth) -> Result<Option<Arc<dyn ClientCertVerifier>>, CertificateError> {
+    let (ca, optional) = match auth {
+        ClientAuth::None => return Ok(None),
+        ClientAuth::Optional { ca } => (ca, true),
+        ClientAuth::Required { ca } => (ca, false),
+    };
+    let mut roots = RootCertStore::empty();
+    pem::add_roots(&mut roots, ca)?;
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+    let builder = if optional { builder.allow_unauthenticated() } else { builder };
+    builder.build().map(Some).map_err(|error| pem::unusable(ca, &error))
+}
+
+/// Answers with `named` if the client offers `alpn`, else without any application protocol.
+async fn accept(
+    io: TcpStream,
+    alpn: &str,
+    named: Arc<ServerConfig>,
+    any: Arc<ServerConfig>,
+) -> Result<TlsStream<TcpStream>, HandshakeError> {
+    let start = LazyConfigAcceptor::new(Acceptor::default(), io).await.map_err(refused)?;
+    let offers_it =
+        start.client_hello().alpn().is_some_and(|mut offered| offered.any(|name| name == alpn.as_bytes()));
+    start.into_stream(if offers_it { named } else { any }).await.map_err(refused)
+}
+
+/// tokio-rustls hides TLS errors in I/O errors.
+fn refused(error: std::io::Error) -> HandshakeError {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(tls) => HandshakeError::Tls(tls.to_string()),
+        None => HandshakeError::Io(error),
+    }
+}

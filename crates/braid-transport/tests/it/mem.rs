@@ -1,0 +1,53 @@
+//! Links in memory, on the paused clock.
+
+use std::time::Duration;
+
+use braid_transport::{Link, Transport, mem};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::{carry, drain, pattern};
+
+#[tokio::test(start_paused = true)]
+async fn a_pair_works_while_time_stands_still() {
+    let (Link::Single(mut left), Link::Single(mut right)) = mem::pair(64);
+    let start = Instant::now();
+    carry(&mut left, &mut right, &pattern(10_000)).await;
+    carry(&mut right, &mut left, &pattern(10_000)).await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    left.io.shutdown().await.expect("shutdown");
+    assert!(drain(&mut right).await.is_empty());
+    assert_eq!((left.peer.transport, left.peer.address), (Transport::Mem, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_waits_when_the_capacity_is_used() {
+    let (Link::Single(mut left), Link::Single(mut right)) = mem::pair(8);
+    left.io.write_all(b"12345678").await.expect("fits");
+    let blocked = timeout(Duration::from_secs(3600), left.io.write_all(b"9")).await;
+    assert!(blocked.is_err(), "nobody has read");
+    right.io.read_exact(&mut [0; 8]).await.expect("read");
+    left.io.write_all(b"9").await.expect("there is room again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hub_is_a_listener() {
+    let (mut listener, connector) = mem::hub();
+    assert_eq!((listener.local_addr(), listener.transport()), (None, Transport::Mem));
+    for _ in 0..3 {
+        let Link::Single(mut client) = connector.connect().await.expect("connect");
+        let incoming = listener.accept().await.expect("accept");
+        assert_eq!(incoming.peer_address(), None);
+        let Link::Single(mut server) = incoming.handshake().await.expect("handshake");
+        sleep(Duration::from_secs(60)).await;
+        carry(&mut client, &mut server, b"through the hub").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hub_without_its_listener_refuses() {
+    let (listener, connector) = mem::hub();
+    listener.close().await;
+    let error = connector.connect().await.expect_err("nobody listens");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+}

@@ -1,0 +1,268 @@
+//! MQTT over QUIC, against a raw client of the QUIC library.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use braid_transport::quic::{Congestion, QuicOptions, codes};
+use braid_transport::{
+    ConnectError, ConnectOptions, HandshakeError, Link, ListenOptions, Listener, ListenerKind, Single,
+    connect,
+};
+use futures_util::FutureExt;
+use noq::crypto::rustls::QuicClientConfig;
+use noq::{ClientConfig, Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, VarInt};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{Pki, accept, address, bind, carry, drain, loopback, pair, target};
+
+/// A QUIC connection that offers `alpn` and has opened no stream.
+pub(crate) fn raw_client(
+    pki: &Pki,
+    address: SocketAddr,
+    alpn: &str,
+) -> impl Future<Output = Result<(Endpoint, Connection), ConnectionError>> + Send + use<> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(pki.ca()).expect("ca")).expect("root");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
+    let config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(config).expect("config")));
+    async move {
+        let endpoint = Endpoint::client(loopback()).expect("endpoint");
+        let connection = endpoint.connect_with(config, address, "localhost").expect("connect").await?;
+        Ok((endpoint, connection))
+    }
+}
+
+struct Raw {
+    server: Single,
+    connection: Connection,
+    send: SendStream,
+    recv: RecvStream,
+    _endpoint: Endpoint,
+    listener: Listener,
+}
+
+/// A raw client whose control stream is our server's link; one byte has gone from it.
+async fn raw_pair() -> Raw {
+    let pki = Pki::new();
+    let mut listener = bind(ListenerKind::Quic(pki.server()));
+    let client = tokio::spawn(raw_client(&pki, address(&listener), "mqtt"));
+    let server = accept(&mut listener).await;
+    let (endpoint, connection) = client.await.expect("join").expect("handshake");
+    let (mut send, recv) = connection.open_bi().await.expect("open");
+    send.write_all(b"!").await.expect("write");
+    let Link::Single(mut server) = server.await.expect("join").expect("handshake");
+    assert_eq!(server.io.read_u8().await.expect("read"), b'!');
+    Raw { server, connection, send, recv, _endpoint: endpoint, listener }
+}
+
+fn not_served() -> VarInt {
+    VarInt::from_u32(codes::STREAM_NOT_SERVED)
+}
+
+#[tokio::test]
+async fn a_further_bidirectional_stream_is_refused_and_the_control_stream_goes_on() {
+    let mut raw = raw_pair().await;
+    let (mut send, mut recv) = raw.connection.open_bi().await.expect("open");
+    send.write_all(b"PUBLISH").await.expect("write");
+    assert_eq!(send.stopped().await.expect("stopped"), Some(not_served()));
+    assert_eq!(recv.read(&mut [0; 8]).await, Err(ReadError::Reset(not_served())));
+
+    raw.send.write_all(b"still here").await.expect("write");
+    let mut received = [0; 10];
+    raw.server.io.read_exact(&mut received).await.expect("read");
+    assert_eq!(&received, b"still here");
+    raw.server.io.write_all(b"so am I").await.expect("write");
+    let mut received = [0; 7];
+    raw.recv.read_exact(&mut received).await.expect("read");
+    assert_eq!(&received, b"so am I");
+}
+
+#[tokio::test]
+async fn a_unidirectional_stream_is_refused_and_the_control_stream_goes_on() {
+    let mut raw = raw_pair().await;
+    let mut send = raw.connection.open_uni().await.expect("open");
+    send.write_all(b"PUBLISH").await.expect("write");
+    assert_eq!(send.stopped().await.expect("stopped"), Some(not_served()));
+    raw.send.write_all(b"x").await.expect("write");
+    assert_eq!(raw.server.io.read_u8().await.expect("read"), b'x');
+}
+
+#[tokio::test]
+async fn a_hundred_streams_are_granted_at_once() {
+    let raw = raw_pair().await;
+    let open: Vec<_> = (0..100).map_while(|_| raw.connection.open_bi().now_or_never()?.ok()).collect();
+    assert_eq!(open.len(), 100);
+}
+
+#[tokio::test]
+async fn shutdown_sends_the_end_of_the_stream_after_the_last_data_and_closes_with_0() {
+    let mut raw = raw_pair().await;
+    let before = raw.connection.stats().frame_rx.stream;
+    let close = async {
+        // No task runs between the two, so an end that did not wait would share the data's frame.
+        raw.server.io.write_all(b"DISCONNECT").await.expect("write");
+        raw.server.io.shutdown().await.expect("shutdown");
+    };
+    let ((), received) = tokio::join!(close, raw.recv.read_to_end(1000));
+    assert_eq!(received.expect("read"), b"DISCONNECT");
+    assert_eq!(
+        raw.connection.stats().frame_rx.stream - before,
+        2,
+        "one frame of data, one that ends the stream"
+    );
+    let ConnectionError::ApplicationClosed(close) = raw.connection.closed().await else {
+        panic!("not closed")
+    };
+    assert_eq!(close.error_code, VarInt::from_u32(codes::CLOSE_NORMAL));
+}
+
+#[tokio::test]
+async fn dropping_a_link_delivers_the_last_bytes_as_well() {
+    let mut raw = raw_pair().await;
+    raw.server.io.write_all(b"DISCONNECT").await.expect("write");
+    drop(raw.server);
+    assert_eq!(raw.recv.read_to_end(1000).await.expect("read"), b"DISCONNECT");
+    let ConnectionError::ApplicationClosed(close) = raw.connection.closed().await else {
+        panic!("not closed")
+    };
+    assert_eq!(close.error_code, VarInt::from_u32(codes::CLOSE_NORMAL));
+}
+
+#[tokio::test]
+async fn a_client_that_closes_the_connection_is_the_end_of_the_stream() {
+    let mut raw = raw_pair().await;
+    raw.connection.close(codes::CLOSE_NORMAL.into(), b"");
+    assert!(drain(&mut raw.server).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_client_that_closes_abnormally_is_an_error() {
+    let mut raw = raw_pair().await;
+    raw.connection.close(codes::CLOSE_ABNORMAL.into(), b"");
+    raw.server.io.read_u8().await.expect_err("abnormal");
+}
+
+#[tokio::test]
+async fn shutdown_does_not_wait_for_a_peer_that_is_gone() {
+    let mut raw = raw_pair().await;
+    raw.connection.close(codes::CLOSE_NORMAL.into(), b"");
+    assert!(drain(&mut raw.server).await.is_empty());
+    raw.server.io.shutdown().await.expect("shutdown");
+}
+
+#[tokio::test]
+async fn closing_the_listener_says_goodbye_to_all() {
+    let raw = raw_pair().await;
+    drop(raw.server);
+    raw.listener.close().await;
+    let ConnectionError::ApplicationClosed(close) = raw.connection.closed().await else {
+        panic!("not closed")
+    };
+    assert_eq!(close.error_code, VarInt::from_u32(codes::CLOSE_NORMAL));
+}
+
+#[tokio::test]
+async fn another_application_protocol_is_named_on_both_sides() {
+    let pki = Pki::new();
+    let mut listener = bind(ListenerKind::Quic(pki.server()));
+    let target = target(listener.transport(), address(&listener));
+    let tls = pki.client_with(|options| options.alpn = vec!["h3".to_owned(), "hq".to_owned()]);
+    let client = tokio::spawn(async move { connect(&target, &tls, &ConnectOptions::default()).await });
+    let error = accept(&mut listener).await.await.expect("join").expect_err("no common protocol");
+    let HandshakeError::Alpn { offered, spoken } = &error else { panic!("{error}") };
+    assert_eq!((offered.as_str(), *spoken), ("h3, hq", "mqtt"));
+    let error = client.await.expect("join").expect_err("no common protocol");
+    assert!(matches!(error, ConnectError::Alpn { .. }), "{error}");
+    assert!(error.to_string().contains("speaks QUIC but not the application protocol h3, hq"), "{error}");
+}
+
+#[tokio::test]
+async fn a_refused_client_is_told_so() {
+    let pki = Pki::new();
+    let mut listener = bind(ListenerKind::Quic(pki.server()));
+    let target = target(listener.transport(), address(&listener));
+    let tls = pki.client();
+    let client = tokio::spawn(async move { connect(&target, &tls, &ConnectOptions::default()).await });
+    listener.accept().await.expect("accept").refuse();
+    let error = client.await.expect("join").expect_err("refused").to_string();
+    assert!(error.contains("takes no more connections now"), "{error}");
+}
+
+#[tokio::test]
+async fn every_congestion_controller_carries_bytes() {
+    let pki = Pki::new();
+    for name in ["bbr3", "cubic", "newreno"] {
+        let congestion = Congestion::from_name(name).expect("known");
+        let quic = QuicOptions { congestion, ..QuicOptions::server() };
+        let options = ListenOptions { quic, ..ListenOptions::default() };
+        let mut listener =
+            Listener::bind(ListenerKind::Quic(pki.server()), loopback(), &options).expect("bind");
+        let (mut server, mut client) = pair(&mut listener, &pki.client()).await;
+        carry(&mut server, &mut client, &[7; 500_000]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_is_told_and_where_to_look() {
+    let silent = tokio::net::UdpSocket::bind(loopback()).await.expect("bind");
+    let target = target(braid_transport::Transport::Quic, silent.local_addr().expect("address"));
+    let tls = Pki::new().client();
+    let error = connect(&target, &tls, &ConnectOptions::default()).await.expect_err("silence").to_string();
+    assert!(error.contains("no answer from 127.0.0.1"), "{error}");
+    assert!(error.ends_with("does every firewall let UDP through?"), "{error}");
+}
+
+#[tokio::test]
+async fn a_peer_that_vanishes_does_not_hold_a_shutdown_for_long() {
+    let pki = Pki::new();
+    let mut listener = bind(ListenerKind::Quic(pki.server()));
+    // The peer's runtime is stopped: its socket closes without a word.
+    let elsewhere =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("runtime");
+    let client = elsewhere.spawn(raw_client(&pki, address(&listener), "mqtt"));
+    let server = accept(&mut listener).await;
+    let (endpoint, connection) = client.await.expect("join").expect("handshake");
+    let (mut send, recv) = connection.open_bi().await.expect("open");
+    send.write_all(b"!").await.expect("write");
+    let Link::Single(mut server) = server.await.expect("join").expect("handshake");
+    server.io.read_u8().await.expect("read");
+    elsewhere.shutdown_background();
+
+    tokio::time::pause();
+    let start = tokio::time::Instant::now();
+    server.io.write_all(&[0; 100_000]).await.expect("write");
+    server.io.shutdown().await.expect("shutdown");
+    assert!(start.elapsed() <= std::time::Duration::from_secs(4), "{:?}", start.elapsed());
+    drop((endpoint, connection, send, recv));
+}
+
+#[tokio::test]
+async fn an_unspecified_ipv6_listener_takes_ipv4() {
+    let pki = Pki::new();
+    let any: SocketAddr = "[::]:0".parse().expect("address");
+    let kind = ListenerKind::Quic(pki.server());
+    let Ok(mut listener) = Listener::bind(kind, any, &ListenOptions::default()) else {
+        eprintln!("skipped: no IPv6 here");
+        return;
+    };
+    let mut target = target(listener.transport(), address(&listener));
+    target.host = "127.0.0.1".to_owned();
+    let tls = pki.client();
+    let client = tokio::spawn(async move {
+        let Link::Single(mut link) =
+            connect(&target, &tls, &ConnectOptions::default()).await.expect("connect");
+        link.io.write_all(b"!").await.expect("write");
+        link
+    });
+    let server = accept(&mut listener).await.await.expect("join").expect("handshake");
+    assert!(server.peer().address.is_some_and(|address| address.is_ipv4()), "{server:?}");
+    drop(client);
+}

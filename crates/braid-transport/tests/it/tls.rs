@@ -1,0 +1,216 @@
+//! TLS: whom the ends believe, reload, and what goes wrong.
+
+use std::fs;
+use std::sync::Arc;
+
+use braid_transport::{
+    ClientAuth, ClientTls, ClientTlsOptions, ConnectError, ConnectOptions, HandshakeError, ListenerKind,
+    Transport, connect,
+};
+use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::support::{Pki, accept, address, bind, carry, dial, pair, target};
+
+fn secure_kinds(pki: &Pki, auth: &ClientAuth) -> [ListenerKind; 3] {
+    let tls = pki.server_with(auth.clone());
+    [ListenerKind::Tls(tls.clone()), ListenerKind::Wss(tls.clone()), ListenerKind::Quic(tls)]
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_known_to_the_server() {
+    let pki = Pki::new();
+    let identity = pki.issue("sensor-7", &["sensor.example"]);
+    let fingerprint = identity.fingerprint_sha256().expect("fingerprint");
+    let client = pki.client_with(|options| options.identity = Some(identity));
+    for auth in [ClientAuth::Optional { ca: pki.ca() }, ClientAuth::Required { ca: pki.ca() }] {
+        for kind in secure_kinds(&pki, &auth) {
+            let mut listener = bind(kind);
+            let (server, _client) = pair(&mut listener, &client).await;
+            let certificate = server.peer.certificate.expect("certificate");
+            assert_eq!(certificate.fingerprint_sha256(), fingerprint);
+            assert_eq!(certificate.common_name(), Some("sensor-7"));
+            assert_eq!(certificate.alternative_names(), ["sensor.example"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_optional_client_certificate_may_be_missing() {
+    let pki = Pki::new();
+    for kind in secure_kinds(&pki, &ClientAuth::Optional { ca: pki.ca() }) {
+        let mut listener = bind(kind);
+        let (server, _client) = pair(&mut listener, &pki.client()).await;
+        assert_eq!(server.peer.certificate, None);
+    }
+}
+
+#[tokio::test]
+async fn a_required_client_certificate_may_not_be_missing() {
+    let pki = Pki::new();
+    for kind in secure_kinds(&pki, &ClientAuth::Required { ca: pki.ca() }) {
+        let mut listener = bind(kind);
+        let client = dial(&listener, &pki.client());
+        let error = accept(&mut listener).await.await.expect("join").expect_err("no certificate");
+        assert!(matches!(error, HandshakeError::Tls(_) | HandshakeError::Quic(_)), "{error}");
+        assert!(error.to_string().contains("ertificate"), "{error}");
+        client.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_client_certificate_of_another_ca_is_refused_even_if_optional() {
+    let (pki, strangers) = (Pki::new(), Pki::new());
+    let identity = strangers.issue("stranger", &["stranger.example"]);
+    let client = pki.client_with(|options| options.identity = Some(identity));
+    for kind in secure_kinds(&pki, &ClientAuth::Optional { ca: pki.ca() }) {
+        let mut listener = bind(kind);
+        let attempt = dial(&listener, &client);
+        let error = accept(&mut listener).await.await.expect("join").expect_err("a stranger");
+        assert!(matches!(error, HandshakeError::Tls(_) | HandshakeError::Quic(_)), "{error}");
+        attempt.abort();
+    }
+}
+
+#[tokio::test]
+async fn reload_changes_the_certificate_of_new_connections_only() {
+    let pki = Pki::new();
+    let tls = pki.server();
+    let kinds =
+        [ListenerKind::Tls(tls.clone()), ListenerKind::Wss(tls.clone()), ListenerKind::Quic(tls.clone())];
+    for kind in kinds {
+        let mut listener = bind(kind);
+        let (mut old_server, mut old_client) = pair(&mut listener, &pki.client()).await;
+        let old = tls.files().fingerprint_sha256().expect("fingerprint");
+
+        let new = pki.issue("server", &["localhost"]).fingerprint_sha256().expect("fingerprint");
+        assert_ne!(old, new);
+        tls.reload().expect("reload");
+
+        let (_server, client) = pair(&mut listener, &pki.client()).await;
+        assert_eq!(client.peer.certificate.expect("certificate").fingerprint_sha256(), new);
+        assert_eq!(old_client.peer.certificate.as_ref().expect("certificate").fingerprint_sha256(), old);
+        carry(&mut old_client, &mut old_server, b"still here").await;
+    }
+}
+
+#[tokio::test]
+async fn a_reload_that_fails_leaves_the_old_certificate() {
+    let pki = Pki::new();
+    let tls = pki.server();
+    let old = tls.files().fingerprint_sha256().expect("fingerprint");
+    fs::write(&tls.files().certificate, "garbage").expect("write");
+    let error = tls.reload().expect_err("garbage").to_string();
+    assert!(error.starts_with(&tls.files().certificate.display().to_string()), "{error}");
+    for kind in [ListenerKind::Tls(tls.clone()), ListenerKind::Quic(tls.clone())] {
+        let mut listener = bind(kind);
+        let (_server, client) = pair(&mut listener, &pki.client()).await;
+        assert_eq!(client.peer.certificate.expect("certificate").fingerprint_sha256(), old);
+    }
+}
+
+/// What a client says about `kind`, whose handshake fails on the server as well.
+async fn refusal(kind: ListenerKind, client: &ClientTls) -> ConnectError {
+    let mut listener = bind(kind);
+    let attempt = dial(&listener, client);
+    let server = accept(&mut listener).await;
+    let error = attempt.await.expect("join").map(|link| link.peer).expect_err("refused");
+    assert!(server.await.expect("join").is_err());
+    error
+}
+
+#[tokio::test]
+async fn a_client_says_why_it_does_not_believe_the_server() {
+    let (pki, others) = (Pki::new(), Pki::new());
+    for kind in secure_kinds(&pki, &ClientAuth::None) {
+        let error = refusal(kind.clone(), &others.client()).await.to_string();
+        let expected =
+            "the certificate of localhost is not trusted: give its CA with --cafile, or --insecure for tests";
+        assert_eq!(error, expected);
+
+        let elsewhere = pki.client_with(|options| options.server_name = Some("other.example".to_owned()));
+        let error = refusal(kind, &elsewhere).await;
+        assert!(matches!(error, ConnectError::WrongName { .. }), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn insecure_believes_anybody() {
+    let pki = Pki::new();
+    let client = ClientTls::new(ClientTlsOptions { insecure: true, ..ClientTlsOptions::default() });
+    for kind in secure_kinds(&pki, &ClientAuth::None) {
+        let mut listener = bind(kind);
+        let (mut server, mut client) = pair(&mut listener, &client).await;
+        carry(&mut client, &mut server, b"hello").await;
+    }
+}
+
+#[tokio::test]
+async fn an_application_protocol_is_taken_if_it_is_ours_and_ignored_if_not() {
+    let pki = Pki::new();
+    for (offered, settled) in [("mqtt", Some("mqtt")), ("x-amzn-mqtt-ca", None)] {
+        let mut listener = bind(ListenerKind::Tls(pki.server()));
+        let client = pki.client_with(|options| options.alpn = vec![offered.to_owned()]);
+        let (server, _client) = pair(&mut listener, &client).await;
+        assert_eq!(server.peer.alpn.as_deref(), settled);
+    }
+}
+
+#[tokio::test]
+async fn tls_1_2_is_still_spoken() {
+    let pki = Pki::new();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(rustls::pki_types::CertificateDer::from_pem_file(pki.ca()).expect("ca")).expect("root");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let mut listener = bind(ListenerKind::Tls(pki.server()));
+    let socket = TcpStream::connect(address(&listener)).await.expect("connect");
+    let name = ServerName::try_from("localhost").expect("name");
+    let client = tokio::spawn(TlsConnector::from(Arc::new(config)).connect(name, socket).into_fallible());
+    let server = accept(&mut listener).await.await.expect("join").expect("handshake");
+    assert_eq!(server.peer().tls_version, Some("TLSv1.2"));
+    client.await.expect("join").map_err(|(error, _)| error).expect("connect");
+}
+
+#[tokio::test]
+async fn a_plain_client_on_a_tls_port_fails_alone() {
+    let pki = Pki::new();
+    let mut listener = bind(ListenerKind::Tls(pki.server()));
+    let socket = TcpStream::connect(address(&listener)).await.expect("connect");
+    let server = accept(&mut listener).await;
+    socket.writable().await.expect("writable");
+    socket.try_write(b"\x10\x10\0\x04MQTT\x04\x02\0\x3c\0\x04test").expect("write");
+    let error = server.await.expect("join").expect_err("not TLS");
+    assert!(matches!(error, HandshakeError::Tls(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_tls_client_on_a_plain_port_is_told_so() {
+    let pki = Pki::new();
+    let mut listener = bind(ListenerKind::Tcp);
+    let target = target(Transport::Tls, address(&listener));
+    let client = pki.client();
+    let attempt = tokio::spawn(async move { connect(&target, &client, &ConnectOptions::default()).await });
+    let braid_transport::Link::Single(mut server) =
+        accept(&mut listener).await.await.expect("join").expect("plain");
+    // A broker closes on what is no CONNECT.
+    server.io.read_exact(&mut [0; 200]).await.expect("a ClientHello");
+    drop(server);
+    let error = attempt.await.expect("join").expect_err("not TLS").to_string();
+    assert!(error.starts_with("TLS with localhost failed: "), "{error}");
+}
+
+#[tokio::test]
+async fn wrong_client_files_are_known_before_anything_is_connected() {
+    let pki = Pki::new();
+    let client = pki.client_with(|options| options.ca_files = vec![pki.path().join("gone.pem")]);
+    let error = client.check().expect_err("missing").to_string();
+    assert!(error.starts_with("cannot read ") && error.contains("gone.pem"), "{error}");
+}

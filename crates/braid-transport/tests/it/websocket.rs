@@ -1,0 +1,241 @@
+//! MQTT over WebSocket, against another implementation's frames.
+
+use braid_transport::{
+    ClientTls, ConnectOptions, HandshakeError, Link, ListenOptions, Listener, ListenerKind, Single,
+    Transport, WebSocketOptions, connect,
+};
+use futures_util::{SinkExt, StreamExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
+use tokio_tungstenite::{WebSocketStream, client_async};
+
+use crate::support::{accept, address, bind, drain, loopback, pattern, target};
+
+type Socket = WebSocketStream<TcpStream>;
+
+/// A raw client and our server's end of it.
+async fn upgraded_on(listener: &mut Listener, subprotocol: &'static str) -> (Socket, Single) {
+    let address = address(listener);
+    let client = tokio::spawn(async move {
+        let mut request = format!("ws://{address}/mqtt").into_client_request().expect("request");
+        request.headers_mut().insert("Sec-WebSocket-Protocol", subprotocol.parse().expect("header"));
+        let socket = TcpStream::connect(address).await.expect("connect");
+        client_async(request, socket).await.expect("upgrade")
+    });
+    let Link::Single(server) = accept(listener).await.await.expect("join").expect("handshake");
+    let (socket, response) = client.await.expect("join");
+    let answered = response.headers().get("Sec-WebSocket-Protocol").expect("subprotocol");
+    assert_eq!(answered, subprotocol.split(',').next_back().expect("a name").trim());
+    (socket, server)
+}
+
+async fn upgraded() -> (Socket, Single) {
+    upgraded_on(&mut bind(ListenerKind::Ws), "mqtt").await
+}
+
+/// Sends a request by hand and returns everything that comes back.
+async fn exchange(request: &str) -> (String, HandshakeError) {
+    let mut listener = bind(ListenerKind::Ws);
+    let mut socket = TcpStream::connect(address(&listener)).await.expect("connect");
+    let server = accept(&mut listener).await;
+    socket.write_all(request.replace('\n', "\r\n").as_bytes()).await.expect("write");
+    let error = server.await.expect("join").expect_err("refused");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.expect("answer");
+    (answer, error)
+}
+
+const KEY: &str = "Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\n";
+
+#[tokio::test]
+async fn another_path_is_not_found() {
+    let (answer, error) =
+        exchange(&format!("GET /ws HTTP/1.1\nHost: x\nSec-WebSocket-Protocol: mqtt\n{KEY}\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 404 Not Found\r\n"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\nMQTT over WebSocket is at /mqtt\n"), "{answer}");
+    assert_eq!(error.to_string(), "WebSocket request for /ws: MQTT is at /mqtt");
+}
+
+#[tokio::test]
+async fn a_request_without_the_subprotocol_is_a_bad_request() {
+    // [MQTT-6.0.0-3]
+    for (header, offered) in [("", "none"), ("Sec-WebSocket-Protocol: chat, superchat\n", "chat, superchat")]
+    {
+        let (answer, error) = exchange(&format!("GET /mqtt HTTP/1.1\nHost: x\n{header}{KEY}\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{answer}");
+        let body = format!("\r\n\r\nSec-WebSocket-Protocol must offer mqtt (offered: {offered})\n");
+        assert!(answer.ends_with(&body), "{answer}");
+        assert!(matches!(error, HandshakeError::Subprotocol { .. }), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_upgrade_fails_alone() {
+    let (_, error) = exchange("GET /mqtt HTTP/1.1\nHost: x\n\n").await;
+    assert!(matches!(error, HandshakeError::WebSocket(_)), "{error}");
+}
+
+#[tokio::test]
+async fn the_subprotocol_is_answered_among_others_and_under_its_old_name() {
+    // [MQTT-6.0.0-4]
+    upgraded_on(&mut bind(ListenerKind::Ws), "chat, mqtt").await;
+    upgraded_on(&mut bind(ListenerKind::Ws), "mqttv3.1").await;
+}
+
+#[tokio::test]
+async fn a_query_does_not_change_the_path() {
+    let mut listener = bind(ListenerKind::Ws);
+    let mut target = target(Transport::Ws, address(&listener));
+    target.path = "/mqtt?token=x".to_owned();
+    let client =
+        tokio::spawn(
+            async move { connect(&target, &ClientTls::default(), &ConnectOptions::default()).await },
+        );
+    accept(&mut listener).await.await.expect("join").expect("handshake");
+    client.await.expect("join").expect("connect");
+}
+
+#[tokio::test]
+async fn our_client_tells_the_servers_answer() {
+    let mut listener = bind(ListenerKind::Ws);
+    let mut target = target(Transport::Ws, address(&listener));
+    target.path = "/elsewhere".to_owned();
+    let client =
+        tokio::spawn(
+            async move { connect(&target, &ClientTls::default(), &ConnectOptions::default()).await },
+        );
+    accept(&mut listener).await.await.expect("join").expect_err("no such path");
+    let error = client.await.expect("join").expect_err("404").to_string();
+    let expected =
+        "localhost does not speak MQTT over WebSocket at /elsewhere: the server answered 404 Not Found";
+    assert!(error.starts_with(expected), "{error}");
+}
+
+#[tokio::test]
+async fn a_text_frame_closes_with_1003() {
+    // [MQTT-6.0.0-1]
+    let (mut socket, mut server) = upgraded().await;
+    socket.send(Message::text("CONNECT")).await.expect("send");
+    let error = server.io.read_u8().await.expect_err("text");
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+    let Some(Ok(Message::Close(Some(close)))) = socket.next().await else { panic!("no close frame") };
+    assert_eq!(close.code, CloseCode::Unsupported);
+    assert_eq!(server.io.read(&mut [0; 8]).await.expect("the end"), 0, "nothing is read after it");
+}
+
+#[tokio::test]
+async fn packets_and_frames_need_not_begin_or_end_together() {
+    // [MQTT-6.0.0-2]
+    let (mut socket, mut server) = upgraded().await;
+    for part in ["a", "bc", "", "def"] {
+        socket.send(Message::binary(part)).await.expect("send");
+    }
+    // One message in three frames, with a ping between them.
+    let first = Frame::message("gh", OpCode::Data(Data::Binary), false);
+    let last = Frame::message("i", OpCode::Data(Data::Continue), true);
+    socket.send(Message::Frame(first)).await.expect("send");
+    socket.send(Message::Ping("are you there".into())).await.expect("send");
+    socket.send(Message::Frame(last)).await.expect("send");
+    let mut received = [0; 9];
+    server.io.read_exact(&mut received).await.expect("read");
+    assert_eq!(&received, b"abcdefghi");
+    // The pong has been sent without anybody writing.
+    let pong = socket.next().await.expect("pong").expect("pong");
+    assert_eq!(pong, Message::Pong("are you there".into()));
+}
+
+#[tokio::test]
+async fn one_vectored_write_is_one_binary_frame() {
+    let (mut socket, mut server) = upgraded().await;
+    let parts =
+        [std::io::IoSlice::new(b"PUB"), std::io::IoSlice::new(b"ACK"), std::io::IoSlice::new(b"PINGRESP")];
+    assert_eq!(server.io.write_vectored(&parts).await.expect("write"), 14);
+    server.io.flush().await.expect("flush");
+    let message = socket.next().await.expect("message").expect("message");
+    assert_eq!(message, Message::binary("PUBACKPINGRESP"));
+}
+
+#[tokio::test]
+async fn shutdown_is_a_close_handshake() {
+    let (mut socket, mut server) = upgraded().await;
+    server.io.write_all(b"DISCONNECT").await.expect("write");
+    let close = async {
+        server.io.shutdown().await.expect("shutdown");
+    };
+    let client = async {
+        let mut seen = Vec::new();
+        while let Some(Ok(message)) = socket.next().await {
+            seen.push(message);
+        }
+        seen
+    };
+    let ((), seen) = tokio::join!(close, client);
+    assert_eq!(seen.first(), Some(&Message::binary("DISCONNECT")));
+    let Some(Message::Close(Some(frame))) = seen.last() else { panic!("no close frame in {seen:?}") };
+    assert_eq!(frame.code, CloseCode::Normal);
+}
+
+#[tokio::test]
+async fn a_close_frame_is_answered_and_ends_the_stream() {
+    let (mut socket, mut server) = upgraded().await;
+    socket.send(Message::binary("last")).await.expect("send");
+    socket.close(None).await.expect("close");
+    assert_eq!(drain(&mut server).await, b"last");
+    server.io.shutdown().await.expect("shutdown");
+    while let Some(message) = socket.next().await {
+        assert!(matches!(message, Ok(Message::Close(_))), "{message:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stranger_cannot_begin_with_a_large_message() {
+    let (mut socket, mut server) = upgraded().await;
+    socket.feed(Message::binary(vec![0; 65_537])).await.expect("send");
+    let flush = tokio::spawn(async move {
+        let _ = socket.flush().await;
+        socket
+    });
+    let error = server.io.read_u8().await.expect_err("too long");
+    assert!(error.to_string().contains("too long"), "{error}");
+    drop(server);
+    drop(flush.await.expect("join"));
+}
+
+#[tokio::test]
+async fn a_message_may_be_as_large_as_the_options_say() {
+    let websocket = WebSocketOptions { max_frame_bytes: 200_000, ..WebSocketOptions::default() };
+    let options = ListenOptions { websocket, ..ListenOptions::default() };
+    let mut listener = Listener::bind(ListenerKind::Ws, loopback(), &options).expect("bind");
+    let (mut socket, mut server) = upgraded_on(&mut listener, "mqtt").await;
+    let bytes = pattern(200_000);
+    let sent = bytes.clone();
+    let send = tokio::spawn(async move {
+        socket.send(Message::binary("CONNECT")).await.expect("send");
+        socket.send(Message::binary(sent)).await.expect("send");
+        let _ = socket.send(Message::binary(vec![0; 200_001])).await;
+        socket
+    });
+    server.io.read_exact(&mut [0; 7]).await.expect("CONNECT");
+    let mut received = vec![0; bytes.len()];
+    server.io.read_exact(&mut received).await.expect("read");
+    assert!(received == bytes);
+    let error = server.io.read_u8().await.expect_err("one byte too long");
+    assert!(error.to_string().contains("too long"), "{error}");
+    drop(server);
+    drop(send.await.expect("join"));
+}
+
+#[tokio::test]
+async fn a_peer_that_never_says_goodbye_is_not_waited_for_long() {
+    let (socket, mut server) = upgraded().await;
+    tokio::time::pause();
+    let start = tokio::time::Instant::now();
+    server.io.shutdown().await.expect("shutdown");
+    assert_eq!(start.elapsed().as_secs(), 2, "it had its time to answer");
+    drop(socket);
+}
