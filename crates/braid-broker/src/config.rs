@@ -1,0 +1,119 @@
+use std::time::Duration;
+
+use braid_proto::connection::ServerOptions;
+use braid_proto::session::SessionExpiry;
+use serde::{Deserialize, Serialize};
+
+/// What a broker grants and how much it holds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BrokerConfig {
+    /// What clients are granted.
+    pub mqtt: MqttConfig,
+    /// How much the broker holds.
+    pub limits: LimitsConfig,
+    /// The broker's own topics.
+    pub sys: SysConfig,
+}
+
+/// What clients are granted in CONNACK.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MqttConfig {
+    /// Maximum Packet Size in bytes, fixed header included.
+    pub maximum_packet_size: u32,
+    /// Unacknowledged QoS 1 and 2 messages taken from one client.
+    pub receive_maximum: u16,
+    /// Unacknowledged QoS 1 and 2 messages sent to one client, if it sets no lower Receive Maximum.
+    pub maximum_inflight: u16,
+    /// Topic aliases that one client may define, and that the broker defines for one.
+    pub topic_alias_maximum: u16,
+    /// The longest Keep Alive in seconds; 0 leaves the choice to the client.
+    pub maximum_keep_alive: u16,
+    /// The longest Session Expiry Interval in seconds; 4294967295 never expires.
+    pub maximum_session_expiry: u32,
+    /// The Response Information for clients that ask for it; empty for none.
+    pub response_information: String,
+}
+
+impl Default for MqttConfig {
+    fn default() -> Self {
+        Self {
+            maximum_packet_size: 268_435_460,
+            receive_maximum: 1024,
+            maximum_inflight: 1024,
+            topic_alias_maximum: 64,
+            maximum_keep_alive: 0,
+            maximum_session_expiry: u32::MAX,
+            response_information: String::new(),
+        }
+    }
+}
+
+/// How much the broker holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Connections at a time.
+    pub connections: usize,
+    /// Seconds for the handshakes under MQTT, and again for CONNECT.
+    pub connect_timeout_secs: u64,
+    /// Bytes that CONNECT may have.
+    pub connect_size: usize,
+    /// Messages queued for one session; more are dropped.
+    pub queued_messages: usize,
+    /// Bytes queued for one session; more are dropped.
+    pub queued_bytes: usize,
+    /// Subscriptions of one session.
+    pub subscriptions: usize,
+    /// Retained messages of the whole broker.
+    pub retained_messages: usize,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            connections: 1_000_000,
+            connect_timeout_secs: 5,
+            connect_size: 64 * 1024,
+            queued_messages: 100_000,
+            queued_bytes: 32 * 1024 * 1024,
+            subscriptions: 10_000,
+            retained_messages: 1_000_000,
+        }
+    }
+}
+
+/// The broker's own topics below `$SYS/broker`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SysConfig {
+    /// Seconds between two updates; 0 turns them off.
+    pub interval_secs: u64,
+}
+
+impl Default for SysConfig {
+    fn default() -> Self {
+        Self { interval_secs: 10 }
+    }
+}
+
+impl BrokerConfig {
+    /// The options of every connection.
+    pub(crate) fn server_options(&self) -> ServerOptions {
+        let (mqtt, limits) = (&self.mqtt, &self.limits);
+        ServerOptions {
+            connect_timeout: Duration::from_secs(limits.connect_timeout_secs),
+            connect_maximum_size: limits.connect_size,
+            receive_maximum: mqtt.receive_maximum.max(1),
+            maximum_inflight: mqtt.maximum_inflight.max(1),
+            maximum_packet_size: mqtt.maximum_packet_size as usize,
+            topic_alias_maximum: mqtt.topic_alias_maximum,
+            outbound_topic_aliases: mqtt.topic_alias_maximum,
+            maximum_keep_alive: mqtt.maximum_keep_alive,
+            maximum_session_expiry: SessionExpiry::from_secs(mqtt.maximum_session_expiry),
+            response_information: (!mqtt.response_information.is_empty())
+                .then(|| mqtt.response_information.as_str().into()),
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! One task per connection: it moves bytes between the link and the protocol machine, and messages between the
+//! machine and everybody else.
+//!
+//! A turn of the task goes: signals, read, events (messages are dispatched as a batch, acknowledgements become
+//! sendable), deliveries, write. So acknowledgements and deliveries ride in one write, and however much one
+//! read brought, each subscriber is woken once.
+
+mod events;
+mod scratch;
+mod subscribe;
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use braid_proto::connection::{Cause, Sent, Server};
+use braid_proto::message::Delivery;
+use braid_proto::packet::{Connect, QoS};
+use braid_proto::reason::ReasonCode;
+use braid_transport::{ByteStream, Incoming, Link, Peer, Single};
+use bytes::Buf;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use crate::hub::Hub;
+use crate::mailbox::Signal;
+use crate::routes::Routes;
+use crate::slot::{ConnectionId, Slot};
+
+/// Deliveries are encoded only up to here: what waits longer waits in the mailbox, where its order and its cap
+/// are.
+const OUTBOX_TARGET: usize = 64 * 1024;
+
+/// A client that does not take its acknowledgements is not read any further.
+const OUTBOX_LIMIT: usize = 256 * 1024;
+
+/// Slices of one vectored write.
+const SLICES: usize = 16;
+
+/// Rounds of one turn, before others get theirs.
+const ROUNDS: usize = 4;
+
+/// The longest that a closing connection may take for its last bytes.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// Serves one connection from its handshake to its end.
+pub(crate) async fn serve(hub: Arc<Hub>, incoming: Incoming) {
+    let limit = Duration::from_secs(hub.config.limits.connect_timeout_secs);
+    let from = incoming.peer_address();
+    let link = match tokio::time::timeout(limit, incoming.handshake()).await {
+        Ok(Ok(link)) => link,
+        Ok(Err(error)) => {
+            tracing::info!(?from, %error, "handshake failed");
+            return;
+        }
+        Err(_) => {
+            tracing::info!(?from, "handshake took too long");
+            return;
+        }
+    };
+    let Link::Single(single) = link;
+    Driver::new(hub, single).run().await;
+}
+
+pub(super) struct Driver {
+    hub: Arc<Hub>,
+    connection: ConnectionId,
+    io: Box<dyn ByteStream>,
+    peer: Peer,
+    server: Server,
+    /// The session's place, once a CONNECT was accepted.
+    slot: Option<Arc<Slot>>,
+    /// Taken from the mailbox, not sent yet.
+    inbox: VecDeque<Delivery>,
+    routes: Routes,
+    alarm: Alarm,
+    link_ended: bool,
+}
+
+/// What a turn ends with, apart from waiting.
+enum Turn {
+    /// A CONNECT to decide about.
+    Decide(Box<Connect>),
+    /// The connection is closed and its last bytes are on their way.
+    Over,
+}
+
+impl Driver {
+    fn new(hub: Arc<Hub>, single: Single) -> Self {
+        let server = Server::new(hub.server_options.clone(), now());
+        Self {
+            connection: hub.registry.next_connection(),
+            io: single.io,
+            peer: single.peer,
+            server,
+            slot: None,
+            inbox: VecDeque::new(),
+            routes: Routes::default(),
+            alarm: Alarm::default(),
+            link_ended: false,
+            hub,
+        }
+    }
+
+    async fn run(mut self) {
+        loop {
+            match poll_fn(|context| self.poll(context)).await {
+                // Boxed: it happens once, and its size must not stay with an idle connection.
+                Turn::Decide(connect) => Box::pin(self.decide(*connect)).await,
+                Turn::Over => break,
+            }
+        }
+        if !self.link_ended {
+            let goodbye = poll_fn(|context| Pin::new(&mut self.io).poll_shutdown(context));
+            let _ = tokio::time::timeout(FAREWELL, goodbye).await;
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
+        for _ in 0..ROUNDS {
+            self.poll_mailbox(context);
+            let has_read = self.poll_read(context);
+            if let Some(connect) = self.drain_events() {
+                return Poll::Ready(Turn::Decide(connect));
+            }
+            self.deliver();
+            let has_written = self.poll_write(context);
+            if self.server.is_closed() {
+                self.release();
+                if self.link_ended || self.is_written() {
+                    return Poll::Ready(Turn::Over);
+                }
+            }
+            if !has_read && !has_written && self.poll_alarm(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_mailbox(&mut self, context: &Context<'_>) {
+        let Some(slot) = &self.slot else { return };
+        match slot.mailbox.poll_take(&mut self.inbox, context) {
+            Some(Signal::TakeOver) => self.server.disconnect(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
+            Some(Signal::Close(reason)) => self.server.disconnect(reason),
+            None => {}
+        }
+    }
+
+    /// One read; false when nothing was there.
+    fn poll_read(&mut self, context: &mut Context<'_>) -> bool {
+        if !self.server.is_reading() || self.outbox_len() > OUTBOX_LIMIT {
+            return false;
+        }
+        scratch::with(|buffer| {
+            let mut buffer = ReadBuf::new(buffer);
+            match Pin::new(&mut self.io).poll_read(context, &mut buffer) {
+                Poll::Pending => return false,
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    self.hub.statistics.read(buffer.filled().len() as u64);
+                    self.server.handle_bytes(buffer.filled(), now());
+                }
+                Poll::Ready(result) => self.end_link(result.err()),
+            }
+            true
+        })
+    }
+
+    fn end_link(&mut self, error: Option<io::Error>) {
+        if let Some(error) = error {
+            tracing::debug!(peer = ?self.peer.address, %error, "link failed");
+        }
+        self.link_ended = true;
+        self.server.handle_link_closed();
+    }
+
+    /// Moves deliveries into the outbox as far as it, the peer and the mailbox go.
+    fn deliver(&mut self) {
+        if self.inbox.is_empty() {
+            return;
+        }
+        let now = now();
+        let (mut sent, mut dropped) = (0, 0);
+        while self.outbox_len() < OUTBOX_TARGET {
+            match self.inbox.front() {
+                None => break,
+                Some(next) if next.qos > QoS::AtMostOnce && !self.server.has_send_quota() => break,
+                Some(_) => {}
+            }
+            let Some(next) = self.inbox.pop_front() else { break };
+            match self.server.deliver(next, now) {
+                Sent::Out(_) => sent += 1,
+                Sent::Expired | Sent::TooLarge => dropped += 1,
+                Sent::Blocked(delivery) => {
+                    self.inbox.push_front(*delivery);
+                    break;
+                }
+            }
+        }
+        if self.inbox.is_empty() && self.inbox.capacity() > 64 {
+            self.inbox = VecDeque::new(); // Ten thousand receivers of one burst must not keep its memory.
+        }
+        self.hub.statistics.sent(sent);
+        self.hub.statistics.dropped(dropped);
+    }
+
+    /// Writes until the link takes no more; true when it took something.
+    fn poll_write(&mut self, context: &mut Context<'_>) -> bool {
+        let mut written = 0;
+        while let Some(outbox) = self.server.outbox()
+            && outbox.has_remaining()
+        {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = outbox.chunks_vectored(&mut slices);
+            match Pin::new(&mut self.io).poll_write_vectored(context, &slices[..count]) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(0)) => {
+                    self.end_link(None);
+                    return true;
+                }
+                Poll::Ready(Ok(taken)) => {
+                    written += taken;
+                    outbox.advance(taken);
+                }
+                Poll::Ready(Err(error)) => {
+                    self.end_link(Some(error));
+                    return true;
+                }
+            }
+        }
+        if let Poll::Ready(Err(error)) = Pin::new(&mut self.io).poll_flush(context) {
+            self.end_link(Some(error));
+        }
+        self.hub.statistics.written(written as u64);
+        written > 0
+    }
+
+    fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(at) = self.server.poll_timeout() else { return Poll::Pending };
+        if self.alarm.poll(at, context).is_pending() {
+            return Poll::Pending;
+        }
+        self.server.handle_timeout(now());
+        Poll::Ready(())
+    }
+
+    /// Gives the session back as soon as the connection is closed: whoever takes it over does not wait for the
+    /// last bytes of this one.
+    fn release(&mut self) {
+        let Some(end) = self.server.take_end() else { return };
+        let level = match end.cause {
+            Cause::Violation(_) => tracing::Level::INFO,
+            _ => tracing::Level::DEBUG,
+        };
+        let client = self.slot.as_ref().map(|slot| slot.client_id.as_str());
+        match level {
+            tracing::Level::INFO => {
+                tracing::info!(client, peer = ?self.peer.address, cause = %end.cause, "connection closed");
+            }
+            _ => tracing::debug!(client, peer = ?self.peer.address, cause = %end.cause, "connection closed"),
+        }
+        if let Some(slot) = self.slot.take() {
+            self.hub.release(&slot, self.connection, end, std::mem::take(&mut self.inbox));
+        }
+    }
+
+    fn outbox_len(&mut self) -> usize {
+        self.server.outbox().map_or(0, |outbox| outbox.len())
+    }
+
+    fn is_written(&mut self) -> bool {
+        self.outbox_len() == 0
+    }
+}
+
+impl Drop for Driver {
+    /// A connection that is dropped in the middle, because the runtime stops, loses its link like any other.
+    fn drop(&mut self) {
+        self.server.handle_link_closed();
+        self.release();
+    }
+}
+
+/// The time, which tests may pause.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// One timer for all that a connection waits for.
+#[derive(Default)]
+struct Alarm(Option<Pin<Box<Sleep>>>);
+
+impl Alarm {
+    fn poll(&mut self, at: Instant, context: &mut Context<'_>) -> Poll<()> {
+        let at = tokio::time::Instant::from_std(at);
+        let sleep = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
+        if sleep.deadline() != at {
+            sleep.as_mut().reset(at);
+        }
+        sleep.as_mut().poll(context)
+    }
+}

@@ -1,0 +1,84 @@
+//! SUBSCRIBE and UNSUBSCRIBE.
+
+use braid_proto::connection::Token;
+use braid_proto::packet::{Subscribe, SubscribeEntry, Unsubscribe};
+use braid_proto::reason::ReasonCode;
+use braid_proto::session::Subscription;
+use braid_proto::stream::{Priority, StreamKey};
+use braid_proto::topic::TopicFilter;
+use braid_router::replays_at_subscribe;
+
+use super::{Driver, now};
+
+impl Driver {
+    /// Subscribes to every filter that may be, and answers each. [MQTT-3.8.4-6]
+    pub(super) fn subscribe(&mut self, subscribe: Subscribe) -> Option<Token> {
+        let slot = self.slot.clone()?;
+        let limit = self.hub.config.limits.subscriptions;
+        let session = self.server.session_mut()?;
+        let mut codes = Vec::with_capacity(subscribe.entries.len());
+        let mut granted = Vec::with_capacity(subscribe.entries.len());
+        for entry in subscribe.entries {
+            let subscription = Subscription {
+                qos: entry.qos,
+                no_local: entry.no_local,
+                retain_as_published: entry.retain_as_published,
+                retain_handling: entry.retain_handling,
+                id: subscribe.id,
+                stream: StreamKey::CONTROL,
+                priority: Priority::DEFAULT,
+            };
+            let SubscribeEntry { filter: Ok(filter), qos, .. } = entry else {
+                codes.push(ReasonCode::TopicFilterInvalid);
+                continue;
+            };
+            let count = session.subscriptions.len();
+            if count >= limit && !session.subscriptions.contains_key(&filter) {
+                codes.push(ReasonCode::QuotaExceeded);
+                continue;
+            }
+            session.subscriptions.insert(filter.clone(), subscription); // [MQTT-3.8.4-3]
+            codes.push(qos.into()); // [MQTT-3.8.4-7], [MQTT-3.9.3-1]
+            granted.push((filter, subscription));
+        }
+        let replaced: Vec<bool> = self.hub.with_router(|router| {
+            let one = |(filter, subscription): &(TopicFilter, Subscription)| {
+                router.subscribe(slot.key, filter, *subscription).is_some()
+            };
+            granted.iter().map(one).collect()
+        });
+        let token = self.server.suback(subscribe.packet_id, codes);
+        let mut replayed = Vec::new();
+        for ((filter, subscription), replaced) in granted.iter().zip(replaced) {
+            if replays_at_subscribe(filter, subscription, replaced) {
+                self.hub.retained.replay(filter, subscription, now(), &mut replayed);
+            }
+        }
+        // Through the mailbox like everything else: its cap holds, and what came before goes before.
+        let mut wakers = Vec::new();
+        let dropped = slot.mailbox.push(replayed.into_iter(), self.hub.capacity, &mut wakers);
+        self.hub.statistics.dropped(dropped);
+        for waker in wakers {
+            waker.wake();
+        }
+        token
+    }
+
+    /// Removes the subscriptions and answers each filter. [MQTT-3.10.4-1], [MQTT-3.10.4-6]
+    pub(super) fn unsubscribe(&mut self, unsubscribe: Unsubscribe) -> Option<Token> {
+        let slot = self.slot.clone()?;
+        let session = self.server.session_mut()?;
+        let codes = self.hub.with_router(|router| {
+            let one = |filter: &Result<TopicFilter, _>| {
+                let Ok(filter) = filter else { return ReasonCode::TopicFilterInvalid };
+                session.subscriptions.remove(filter);
+                match router.unsubscribe(slot.key, filter) {
+                    Some(_) => ReasonCode::Success,
+                    None => ReasonCode::NoSubscriptionExisted,
+                }
+            };
+            unsubscribe.filters.iter().map(one).collect()
+        });
+        self.server.unsuback(unsubscribe.packet_id, codes)
+    }
+}

@@ -1,0 +1,26 @@
+//! The MQTT broker: listeners, one task per connection, the registry of sessions, and dispatch.
+//!
+//! This crate never parses a packet (that is `braid-proto`), never matches a topic (`braid-router`), never
+//! touches a socket, TLS or QUIC library (`braid-transport`), never reads arguments, files or the environment
+//! (`braidmq`), and never lets one client wait for another.
+
+mod auth;
+mod broker;
+mod config;
+mod dispatch;
+mod driver;
+mod expiry;
+mod hub;
+mod listen;
+mod mailbox;
+mod registry;
+mod retained;
+mod routes;
+mod slot;
+mod statistics;
+mod sys;
+
+pub use auth::{Anonymous, Authenticate};
+pub use broker::{Broker, Handle};
+pub use config::{BrokerConfig, LimitsConfig, MqttConfig, SysConfig};
+pub use statistics::Statistics;

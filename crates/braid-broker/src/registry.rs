@@ -1,0 +1,146 @@
+//! Which sessions exist, by client and by key, and how one passes from connection to connection.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+
+use braid_proto::packet::{ClientId, Will};
+use braid_proto::session::{Session, SessionExpiry};
+use hashbrown::HashMap;
+use tokio::sync::oneshot;
+
+use crate::mailbox::Signal;
+use crate::slot::{ConnectionId, Holder, Parked, Released, SessionKey, Slot};
+
+/// Claims of different clients rarely share a stripe; claims of one client always do.
+const STRIPES: usize = 64;
+
+/// All sessions, with or without a connection.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    by_client: Mutex<HashMap<ClientId, Arc<Slot>>>,
+    by_key: RwLock<HashMap<SessionKey, Arc<Slot>>>,
+    next_key: AtomicU64,
+    next_connection: AtomicU64,
+    /// Claims of one client happen one after the other.
+    stripes: Vec<tokio::sync::Mutex<()>>,
+    hasher: RandomState,
+}
+
+/// What a connection has claimed.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) session: Session,
+    /// The session existed before.
+    pub(crate) present: bool,
+    /// What the claim put an end to, for the hub to finish.
+    pub(crate) ended: Option<Ended>,
+}
+
+/// A session that is over.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) slot: Arc<Slot>,
+    /// `None` when it ended with the connection it was taken from, which has finished it already.
+    pub(crate) session: Option<Session>,
+    /// To be published now: the session's end does not wait for the delay.
+    pub(crate) will: Option<Will>,
+}
+
+impl Registry {
+    pub(crate) fn new() -> Self {
+        Self {
+            by_client: Mutex::default(),
+            by_key: RwLock::default(),
+            next_key: AtomicU64::new(1),
+            next_connection: AtomicU64::new(1),
+            stripes: (0..STRIPES).map(|_| tokio::sync::Mutex::default()).collect(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    pub(crate) fn next_connection(&self) -> ConnectionId {
+        ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// All sessions by key, for reading.
+    pub(crate) fn slots(&self) -> RwLockReadGuard<'_, HashMap<SessionKey, Arc<Slot>>> {
+        self.by_key.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clients(&self) -> MutexGuard<'_, HashMap<ClientId, Arc<Slot>>> {
+        self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the session of a client to a connection. Another connection that has it is closed first.
+    /// [MQTT-3.1.4-3]
+    pub(crate) async fn claim(
+        &self,
+        client_id: &ClientId,
+        clean_start: bool,
+        connection: ConnectionId,
+    ) -> Claim {
+        let stripe = usize::try_from(self.hasher.hash_one(client_id) % STRIPES as u64).unwrap_or(0);
+        let _turn = self.stripes[stripe].lock().await;
+        let existing = self.clients().get(client_id).cloned();
+        let Some(slot) = existing else { return self.create(client_id, connection, None) };
+        let Released { session, will } = take(&slot, connection).await;
+        match session {
+            // [MQTT-3.1.2-5]: the delayed Will of a session that goes on is not published. [MQTT-3.1.3-9]
+            Some(session) if !clean_start => Claim { slot, session, present: true, ended: None },
+            // [MQTT-3.1.2-4]
+            session => {
+                *slot.holder() = Holder::Nobody;
+                self.remove(&slot);
+                self.create(client_id, connection, Some(Ended { slot, session, will }))
+            }
+        }
+    }
+
+    fn create(&self, client_id: &ClientId, connection: ConnectionId, ended: Option<Ended>) -> Claim {
+        let key = SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed));
+        let slot = Arc::new(Slot::new(key, client_id.clone(), connection));
+        self.clients().insert(client_id.clone(), slot.clone());
+        self.by_key.write().unwrap_or_else(PoisonError::into_inner).insert(key, slot.clone());
+        let session = Session::new(client_id.clone(), SessionExpiry::WITH_CONNECTION);
+        Claim { slot, session, present: false, ended }
+    }
+
+    /// Forgets a session, unless the client has another one by now.
+    pub(crate) fn remove(&self, slot: &Arc<Slot>) {
+        let mut clients = self.clients();
+        if clients.get(&slot.client_id).is_some_and(|current| Arc::ptr_eq(current, slot)) {
+            clients.remove(&slot.client_id);
+        }
+        drop(clients);
+        self.by_key.write().unwrap_or_else(PoisonError::into_inner).remove(&slot.key);
+    }
+}
+
+/// Takes the session out of its slot and makes `connection` the holder.
+async fn take(slot: &Slot, connection: ConnectionId) -> Released {
+    let (released, waker) = {
+        let mut holder = slot.holder();
+        match std::mem::replace(&mut *holder, Holder::Connection(connection, None)) {
+            Holder::Parked(parked) => {
+                let Parked { session, will, .. } = *parked;
+                return Released { session: Some(session), will };
+            }
+            Holder::Nobody => return Released { session: None, will: None },
+            Holder::Connection(current, _) => {
+                let (release, released) = oneshot::channel();
+                *holder = Holder::Connection(current, Some(release));
+                (released, slot.mailbox.signal(Signal::TakeOver))
+            }
+        }
+    };
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+    // The holder is a task of this process which only has to notice: it answers at its next turn, and if it
+    // ends without an answer its session is gone.
+    let released = released.await.unwrap_or(Released { session: None, will: None });
+    *slot.holder() = Holder::Connection(connection, None);
+    released
+}

@@ -1,0 +1,104 @@
+//! Whom a topic reaches, remembered per publisher.
+
+use std::sync::Arc;
+
+use braid_proto::topic::TopicName;
+use braid_router::{Group, Match, Matches};
+
+use crate::hub::Hub;
+use crate::slot::{SessionKey, Slot};
+
+/// How many topics a publisher's connection remembers.
+const SLOTS: usize = 8;
+
+/// The routes of the topics that a connection published to last.
+///
+/// A publisher's decoder gives equal topics one allocation, so a hit costs a comparison of pointers; and a
+/// route stays true until the router's generation changes.
+#[derive(Debug, Default)]
+pub(crate) struct Routes {
+    /// Empty until the first PUBLISH: an idle connection pays nothing.
+    known: Vec<(TopicName, Arc<Route>)>,
+    next: usize,
+    matches: Matches<SessionKey>,
+}
+
+/// Everybody a topic reaches.
+#[derive(Debug)]
+pub(crate) struct Route {
+    generation: u64,
+    /// The matching subscriptions, those of one session side by side.
+    pub(crate) matches: Vec<Match<SessionKey>>,
+    /// Each session with where its matches end.
+    pub(crate) targets: Vec<(Arc<Slot>, usize)>,
+    pub(crate) groups: Vec<SharedTarget>,
+}
+
+/// A shared subscription with the places of its members.
+#[derive(Debug)]
+pub(crate) struct SharedTarget {
+    pub(crate) group: Arc<Group<SessionKey>>,
+    /// Sorted by key, like the group's members.
+    slots: Vec<Arc<Slot>>,
+}
+
+impl Route {
+    /// Whether nobody is reached.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.targets.is_empty() && self.groups.is_empty()
+    }
+}
+
+impl SharedTarget {
+    pub(crate) fn slot(&self, key: SessionKey) -> Option<&Arc<Slot>> {
+        self.slots.binary_search_by_key(&key, |slot| slot.key).ok().map(|at| &self.slots[at])
+    }
+}
+
+impl Routes {
+    /// The route of a topic.
+    pub(crate) fn find(&mut self, hub: &Hub, topic: &TopicName) -> Arc<Route> {
+        let generation = hub.generation();
+        let known = self.known.iter_mut().find(|(name, _)| name.same_allocation(topic));
+        if let Some((_, route)) = known {
+            if route.generation == generation {
+                return route.clone();
+            }
+            let new = Arc::new(resolve(hub, topic, &mut self.matches));
+            *route = new.clone();
+            return new;
+        }
+        let route = Arc::new(resolve(hub, topic, &mut self.matches));
+        let entry = (topic.clone(), route.clone());
+        if self.known.len() < SLOTS {
+            self.known.push(entry);
+        } else {
+            self.known[self.next] = entry;
+            self.next = (self.next + 1) % SLOTS;
+        }
+        route
+    }
+}
+
+fn resolve(hub: &Hub, topic: &TopicName, found: &mut Matches<SessionKey>) -> Route {
+    let generation = hub.find_matches(topic, found);
+    let mut route =
+        Route { generation, matches: Vec::with_capacity(found.direct.len()), targets: Vec::new(), groups: Vec::new() };
+    let registry = hub.registry.slots();
+    for of_session in found.sessions() {
+        // A session that is ending may be gone from the registry before its subscriptions are.
+        let Some(slot) = of_session.first().and_then(|first| registry.get(&first.key)) else { continue };
+        route.matches.extend_from_slice(of_session);
+        route.targets.push((slot.clone(), route.matches.len()));
+    }
+    drop(registry);
+    route.groups.extend(found.shared.iter().map(|group| shared_target(hub, group)));
+    route
+}
+
+/// A group with the places of its members.
+pub(crate) fn shared_target(hub: &Hub, group: &Arc<Group<SessionKey>>) -> SharedTarget {
+    let registry = hub.registry.slots();
+    let slots = group.members().iter().filter_map(|member| registry.get(&member.key).cloned()).collect();
+    SharedTarget { group: group.clone(), slots }
+}

@@ -1,0 +1,86 @@
+//! A session's place in the registry.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use braid_proto::packet::{ClientId, Will};
+use braid_proto::session::Session;
+use braid_router::Overlap;
+use tokio::sync::oneshot;
+
+use crate::mailbox::Mailbox;
+
+/// Names a session for as long as it lives; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct SessionKey(pub(crate) u64);
+
+/// Names a connection. A late clean-up of a displaced connection has the wrong one and is harmless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ConnectionId(pub(crate) u64);
+
+/// A session's place: its mailbox, which everybody may push to, and who holds its state.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) key: SessionKey,
+    pub(crate) client_id: ClientId,
+    pub(crate) mailbox: Mailbox,
+    /// The client speaks MQTT 5: several matches become one delivery.
+    merges: AtomicBool,
+    holder: Mutex<Holder>,
+}
+
+/// Who holds the session's state. It is moved from one to the other, never shared.
+#[derive(Debug)]
+pub(crate) enum Holder {
+    /// A connection, and who wants to take over from it.
+    Connection(ConnectionId, Option<oneshot::Sender<Released>>),
+    /// Nobody: the client is away.
+    Parked(Box<Parked>),
+    /// The session has ended.
+    Nobody,
+}
+
+/// A session without a connection.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    pub(crate) session: Session,
+    /// A Will whose delay has not passed.
+    pub(crate) will: Option<Will>,
+    /// Which of its absences this is: a timer that was set for an earlier one is stale.
+    pub(crate) absence: u64,
+}
+
+/// What a connection that was taken over from leaves.
+#[derive(Debug)]
+pub(crate) struct Released {
+    /// `None`: the session ended with the connection.
+    pub(crate) session: Option<Session>,
+    /// A Will whose delay has not passed.
+    pub(crate) will: Option<Will>,
+}
+
+impl Slot {
+    pub(crate) fn new(key: SessionKey, client_id: ClientId, connection: ConnectionId) -> Self {
+        Self {
+            key,
+            client_id,
+            mailbox: Mailbox::default(),
+            merges: AtomicBool::new(false),
+            holder: Mutex::new(Holder::Connection(connection, None)),
+        }
+    }
+
+    /// Held for a few moves of values, never across an await.
+    pub(crate) fn holder(&self) -> MutexGuard<'_, Holder> {
+        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What several matches of one message become.
+    pub(crate) fn overlap(&self) -> Overlap {
+        if self.merges.load(Ordering::Relaxed) { Overlap::Merge } else { Overlap::Separate }
+    }
+
+    pub(crate) fn set_merges(&self, merges: bool) {
+        self.merges.store(merges, Ordering::Relaxed);
+    }
+}

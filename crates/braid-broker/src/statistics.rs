@@ -1,0 +1,63 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a broker has counted since its start. Relaxed counters: none guards any other memory.
+#[derive(Debug, Default)]
+pub struct Statistics {
+    connections: AtomicU64,
+    connections_total: AtomicU64,
+    messages_received: AtomicU64,
+    messages_sent: AtomicU64,
+    messages_dropped: AtomicU64,
+    bytes_received: AtomicU64,
+    bytes_sent: AtomicU64,
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident, $add:ident;)*) => {
+        impl Statistics {
+            $(
+                $(#[$doc])*
+                pub fn $name(&self) -> u64 {
+                    self.$name.load(Ordering::Relaxed)
+                }
+
+                pub(crate) fn $add(&self, count: u64) {
+                    if count > 0 {
+                        self.$name.fetch_add(count, Ordering::Relaxed);
+                    }
+                }
+            )*
+        }
+    };
+}
+
+counters! {
+    /// PUBLISH packets received.
+    messages_received, received;
+    /// PUBLISH packets sent.
+    messages_sent, sent;
+    /// Deliveries that did not fit, had expired or were too large for their receiver.
+    messages_dropped, dropped;
+    /// Bytes received from clients.
+    bytes_received, read;
+    /// Bytes sent to clients.
+    bytes_sent, written;
+    /// Connections since the start.
+    connections_total, accepted;
+}
+
+impl Statistics {
+    /// Connections now.
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn connection_opened(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.accepted(1);
+    }
+
+    pub(crate) fn connection_closed(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,58 @@
+//! The broker's own topics below `$SYS/broker`, named as mosquitto names them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_proto::message::Message;
+use braid_proto::packet::QoS;
+use braid_proto::topic::TopicName;
+use bytes::Bytes;
+
+use crate::hub::Hub;
+
+/// Publishes all topics now and then every interval.
+pub(crate) async fn run(hub: Arc<Hub>) {
+    let interval = hub.config.sys.interval_secs;
+    if interval == 0 {
+        return;
+    }
+    let mut ticks = tokio::time::interval(Duration::from_secs(interval));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let version = format!("braidmq version {}", env!("CARGO_PKG_VERSION"));
+    publish(&hub, "version", version);
+    loop {
+        ticks.tick().await;
+        for (topic, value) in values(&hub) {
+            publish(&hub, topic, value);
+        }
+    }
+}
+
+fn values(hub: &Hub) -> Vec<(&'static str, String)> {
+    let statistics = &hub.statistics;
+    let subscriptions = hub.subscriptions();
+    let (sessions, online) = (hub.registry.slots().len(), statistics.connections());
+    let values: [(&str, u64); 13] = [
+        ("clients/connected", online),
+        ("clients/total", sessions as u64),
+        ("clients/disconnected", (sessions as u64).saturating_sub(online)),
+        ("connections/total", statistics.connections_total()),
+        ("messages/received", statistics.messages_received()),
+        ("messages/sent", statistics.messages_sent()),
+        ("messages/dropped", statistics.messages_dropped()),
+        ("publish/messages/received", statistics.messages_received()),
+        ("publish/messages/sent", statistics.messages_sent()),
+        ("bytes/received", statistics.bytes_received()),
+        ("bytes/sent", statistics.bytes_sent()),
+        ("subscriptions/count", subscriptions.subscriptions as u64),
+        ("retained messages/count", hub.retained.len() as u64),
+    ];
+    let mut texts: Vec<_> = values.into_iter().map(|(topic, value)| (topic, value.to_string())).collect();
+    texts.push(("uptime", format!("{} seconds", hub.started.elapsed().as_secs())));
+    texts
+}
+
+fn publish(hub: &Hub, topic: &str, value: String) {
+    let Ok(topic) = TopicName::parse(&format!("$SYS/broker/{topic}")) else { return };
+    hub.publish(Message::new(topic, Bytes::from(value), QoS::AtMostOnce, true));
+}
