@@ -1,0 +1,134 @@
+//! The configuration of `braidmq serve`: file, environment, `--set` and flags, merged and validated once.
+
+mod merge;
+mod parse;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use braid_broker::BrokerConfig;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use merge::{Layers, merge};
+pub(crate) use parse::ConfigError;
+
+/// Everything `braidmq serve` can be told. All keys are optional.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Config {
+    /// Where the broker keeps its files.
+    pub(crate) data_dir: PathBuf,
+    /// Clients without credentials may connect from other machines too.
+    pub(crate) allow_anonymous: bool,
+    /// Seconds that connections get for their last bytes when the broker stops.
+    pub(crate) drain_secs: u64,
+    /// Which transports listen where.
+    pub(crate) listeners: ListenersConfig,
+    /// Certificates for TLS, secure WebSocket and QUIC.
+    pub(crate) tls: TlsConfig,
+    /// What is logged, and how.
+    pub(crate) log: LogConfig,
+    /// The broker's own sections: `mqtt`, `limits`, `sys`.
+    pub(crate) mqtt: braid_broker::MqttConfig,
+    pub(crate) limits: braid_broker::LimitsConfig,
+    pub(crate) sys: braid_broker::SysConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let BrokerConfig { mqtt, limits, sys } = BrokerConfig::default();
+        Self {
+            data_dir: PathBuf::from("braidmq-data"),
+            allow_anonymous: false,
+            drain_secs: 5,
+            listeners: ListenersConfig::default(),
+            tls: TlsConfig::default(),
+            log: LogConfig::default(),
+            mqtt,
+            limits,
+            sys,
+        }
+    }
+}
+
+impl Config {
+    /// The part that the broker itself sees.
+    pub(crate) fn broker(&self) -> BrokerConfig {
+        BrokerConfig { mqtt: self.mqtt.clone(), limits: self.limits.clone(), sys: self.sys.clone() }
+    }
+}
+
+/// Addresses per transport, `HOST:PORT` with an IP address as host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ListenersConfig {
+    pub(crate) tcp: Vec<SocketAddr>,
+    pub(crate) tls: Vec<SocketAddr>,
+    pub(crate) ws: Vec<SocketAddr>,
+    pub(crate) wss: Vec<SocketAddr>,
+    pub(crate) quic: Vec<SocketAddr>,
+}
+
+impl ListenersConfig {
+    pub(crate) const fn none() -> Self {
+        Self { tcp: Vec::new(), tls: Vec::new(), ws: Vec::new(), wss: Vec::new(), quic: Vec::new() }
+    }
+}
+
+impl Default for ListenersConfig {
+    /// Every transport, on this machine only.
+    fn default() -> Self {
+        let at = |port| vec![SocketAddr::from(([127, 0, 0, 1], port))];
+        Self { tcp: at(1883), tls: at(8883), ws: at(8083), wss: at(8084), quic: at(14567) }
+    }
+}
+
+/// Certificates. Without them a self-signed pair is made in the data directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct TlsConfig {
+    /// PEM file with the chain, leaf first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<PathBuf>,
+    /// PEM file with the private key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<PathBuf>,
+    /// Whether clients prove who they are with a certificate.
+    pub(crate) client_auth: ClientAuthConfig,
+    /// PEM file with the authorities that sign clients' certificates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) client_ca: Option<PathBuf>,
+}
+
+/// Whether clients are asked for a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ClientAuthConfig {
+    #[default]
+    None,
+    Optional,
+    Required,
+}
+
+/// Logging, to standard error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct LogConfig {
+    /// `error`, `warn`, `info`, `debug` or `trace`, also per module: `info,braid_broker=debug`.
+    pub(crate) level: String,
+    /// For people or for machines.
+    pub(crate) format: LogFormat,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { level: "info".to_owned(), format: LogFormat::Text }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}

@@ -1,0 +1,123 @@
+//! Configuration text to values, with errors that name the place and the mend.
+
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+/// Why a configuration is refused: one line that says where and what to change.
+#[derive(Debug, Error)]
+pub(crate) enum ConfigError {
+    #[error("cannot read {path}: {source}", path = .path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    /// `place` is a file and line, an option or an environment variable.
+    #[error("{place}: {problem}")]
+    Refused { place: String, problem: String },
+}
+
+/// Reads a configuration file and checks every key of it against `T`.
+pub(crate) fn read_file<T: DeserializeOwned>(path: &Path) -> Result<toml::Table, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+    let refused = |error: &toml::de::Error| {
+        let line = error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+        ConfigError::Refused { place: format!("{}:{line}", path.display()), problem: explain(error.message()) }
+    };
+    toml::from_str::<T>(&text).map_err(|error| refused(&error))?;
+    toml::from_str(&text).map_err(|error| refused(&error))
+}
+
+/// One `KEY=VALUE` from the command line or the environment, checked against `T`. The value is TOML where it
+/// parses as such, and otherwise text.
+pub(crate) fn read_setting<T: DeserializeOwned>(
+    place: &str,
+    key: &str,
+    value: &str,
+) -> Result<toml::Table, ConfigError> {
+    let refused =
+        |problem: &str| ConfigError::Refused { place: place.to_owned(), problem: explain(problem) };
+    let parsed = toml::from_str::<toml::Table>(&format!("value = {value}"))
+        .ok()
+        .and_then(|mut table| table.remove("value"));
+    // `--set log.level=info`: nobody quotes twice on a command line.
+    let candidates = [parsed, Some(toml::Value::String(value.to_owned()))];
+    let mut problem = format!("{key} needs a value");
+    for candidate in candidates.into_iter().flatten() {
+        let table = nest(key, candidate);
+        match table.clone().try_into::<T>() {
+            Ok(_) => return Ok(table),
+            Err(error) => problem = error.message().to_owned(),
+        }
+    }
+    Err(refused(&problem))
+}
+
+fn nest(key: &str, value: toml::Value) -> toml::Table {
+    let (first, rest) = key.split_once('.').map_or((key, None), |(first, rest)| (first, Some(rest)));
+    let value = match rest {
+        Some(rest) => toml::Value::Table(nest(rest, value)),
+        None => value,
+    };
+    toml::Table::from_iter([(first.to_owned(), value)])
+}
+
+/// The deserializer's message on one line, with the nearest known key where the key is unknown.
+fn explain(message: &str) -> String {
+    let message = message.lines().collect::<Vec<_>>().join(" ");
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    match (message.starts_with("unknown field"), quoted.next()) {
+        (true, Some(unknown)) => {
+            let nearest = quoted.max_by(|a, b| {
+                strsim::jaro_winkler(a, unknown).total_cmp(&strsim::jaro_winkler(b, unknown))
+            });
+            match nearest {
+                Some(nearest) => format!("unknown key `{unknown}`; did you mean `{nearest}`?"),
+                None => format!("unknown key `{unknown}`"),
+            }
+        }
+        _ => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn file_error(text: &str) -> String {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let name = file.path().display().to_string();
+        read_file::<Config>(file.path()).unwrap_err().to_string().replace(&name, "FILE")
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line_and_the_nearest_known_one() {
+        assert_eq!(
+            file_error("data_dir = \"x\"\n\n[listeners]\ntpc = []\n"),
+            "FILE:4: unknown key `tpc`; did you mean `tcp`?"
+        );
+        assert_eq!(file_error("[limit]\n"), "FILE:1: unknown key `limit`; did you mean `limits`?");
+    }
+
+    #[test]
+    fn bad_values_and_bad_toml_are_named_with_their_line() {
+        assert!(file_error("\nallow_anonymous = 1\n").starts_with("FILE:2: invalid type: integer `1`"));
+        assert!(file_error("[listeners]\ntcp = [\"localhost\"]\n").starts_with("FILE:2: "));
+        assert!(file_error("a = \n").starts_with("FILE:1: "));
+    }
+
+    #[test]
+    fn settings_need_no_quotes_and_are_checked() {
+        let level = read_setting::<Config>("--set", "log.level", "debug").unwrap();
+        assert_eq!(level["log"]["level"].as_str(), Some("debug"));
+        let number = read_setting::<Config>("--set", "mqtt.receive_maximum", "7").unwrap();
+        assert_eq!(number["mqtt"]["receive_maximum"].as_integer(), Some(7));
+        let unknown = read_setting::<Config>("--set", "mqtt.recieve_maximum", "7").unwrap_err();
+        assert_eq!(
+            unknown.to_string(),
+            "--set: unknown key `recieve_maximum`; did you mean `receive_maximum`?"
+        );
+        assert!(read_setting::<Config>("--set", "mqtt.receive_maximum", "70000").is_err());
+    }
+}

@@ -1,0 +1,48 @@
+use std::fmt::Write;
+
+use braid_transport::{Listener, Transport};
+
+use super::bind::Certificate;
+use crate::config::Config;
+
+/// Prints where the broker listens and what to type next. Standard output, so that it can be read by programs
+/// while the log goes elsewhere.
+pub(super) fn print(config: &Config, listeners: &[Listener], certificate: Option<&Certificate>) {
+    print!("{}", text(config, listeners, certificate));
+}
+
+fn text(config: &Config, listeners: &[Listener], certificate: Option<&Certificate>) -> String {
+    let mut out = format!("BraidMQ {} is listening:\n", env!("CARGO_PKG_VERSION"));
+    let mut first = None;
+    for listener in listeners {
+        let Some(address) = listener.local_addr() else { continue };
+        let transport = listener.transport();
+        let path = if matches!(transport, Transport::Ws | Transport::Wss) { "/mqtt" } else { "" };
+        let url = format!("{}://{address}{path}", transport.scheme());
+        let _ = writeln!(out, "  {:<5} {url}", transport.to_string());
+        first.get_or_insert((url, transport));
+    }
+    if let Some(certificate) = certificate {
+        let kind = if certificate.is_self_signed { "self-signed certificate" } else { "certificate" };
+        let file = certificate.tls.files().certificate.display();
+        let _ = writeln!(out, "  {kind} {file}\n  SHA-256 {}", certificate.fingerprint);
+    }
+    let who = if config.allow_anonymous { "from anywhere" } else { "from this machine only" };
+    let _ = writeln!(out, "Clients without credentials may connect {who}.");
+    if let Some((url, transport)) = first {
+        let trust = match certificate {
+            Some(certificate) if certificate.is_self_signed && transport.is_encrypted() => {
+                format!(" --cafile {}", certificate.tls.files().certificate.display())
+            }
+            _ => String::new(),
+        };
+        let _ = write!(
+            out,
+            "Try it, in two other terminals:\n  \
+             braidmq sub --url {url}{trust} -t 'demo/#' -v\n  \
+             braidmq pub --url {url}{trust} -t demo/hello -m 'Hello, world'\n\
+             Stop with Ctrl-C.\n"
+        );
+    }
+    out
+}

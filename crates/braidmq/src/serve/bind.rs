@@ -1,0 +1,83 @@
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use braid_transport::{
+    CertificateFiles, ClientAuth, ListenOptions, Listener, ListenerKind, ServerTls, self_signed,
+};
+
+use super::StartError;
+use crate::config::{ClientAuthConfig, Config};
+
+/// The certificate of this broker, and how clients may check it.
+pub(super) struct Certificate {
+    pub(super) tls: ServerTls,
+    pub(super) fingerprint: String,
+    /// Made by ourselves: clients must be told to trust it.
+    pub(super) is_self_signed: bool,
+}
+
+/// Parses `HOST:PORT` addresses of an option. A name is resolved; all its addresses are listened on.
+pub(super) fn addresses(option: &'static str, given: &[String]) -> Result<Vec<SocketAddr>, StartError> {
+    let mut all = Vec::new();
+    for text in given {
+        let refused = |problem: String| StartError::Address { option, given: text.clone(), problem };
+        if text.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+            return Err(refused("write it as HOST:PORT, for example 127.0.0.1:1883 or [::1]:1883".to_owned()));
+        }
+        let resolved = text.to_socket_addrs().map_err(|error| refused(error.to_string()))?;
+        for address in resolved {
+            if !all.contains(&address) {
+                all.push(address);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The certificate for TLS, secure WebSocket and QUIC; `None` when no listener needs one.
+pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, StartError> {
+    let listeners = &config.listeners;
+    if listeners.tls.is_empty() && listeners.wss.is_empty() && listeners.quic.is_empty() {
+        return Ok(None);
+    }
+    let (files, is_self_signed) = match (&config.tls.certificate, &config.tls.key) {
+        (Some(certificate), Some(key)) => {
+            (CertificateFiles { certificate: certificate.clone(), key: key.clone() }, false)
+        }
+        (None, None) => {
+            let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+            (self_signed(&config.data_dir, &names)?, true)
+        }
+        (Some(_), None) => return Err(StartError::HalfPair { missing: "key" }),
+        (None, Some(_)) => return Err(StartError::HalfPair { missing: "certificate" }),
+    };
+    let ca = || config.tls.client_ca.clone().ok_or(StartError::NoClientCa);
+    let client_auth = match config.tls.client_auth {
+        ClientAuthConfig::None => ClientAuth::None,
+        ClientAuthConfig::Optional => ClientAuth::Optional { ca: ca()? },
+        ClientAuthConfig::Required => ClientAuth::Required { ca: ca()? },
+    };
+    let fingerprint = files.fingerprint_sha256()?;
+    let tls = ServerTls::load(files, client_auth)?;
+    Ok(Some(Certificate { tls, fingerprint, is_self_signed }))
+}
+
+/// Binds every listener; if one cannot be bound, none stays.
+pub(super) fn listeners(config: &Config, tls: Option<&ServerTls>) -> Result<Vec<Listener>, StartError> {
+    let options = ListenOptions::default();
+    let addresses = &config.listeners;
+    let mut listeners = Vec::new();
+    let mut bind = |kind: ListenerKind, addresses: &[SocketAddr]| -> Result<(), StartError> {
+        for address in addresses {
+            listeners.push(Listener::bind(kind.clone(), *address, &options)?);
+        }
+        Ok(())
+    };
+    bind(ListenerKind::Tcp, &addresses.tcp)?;
+    bind(ListenerKind::Ws, &addresses.ws)?;
+    if let Some(tls) = tls {
+        bind(ListenerKind::Tls(tls.clone()), &addresses.tls)?;
+        bind(ListenerKind::Wss(tls.clone()), &addresses.wss)?;
+        bind(ListenerKind::Quic(tls.clone()), &addresses.quic)?;
+    }
+    Ok(listeners)
+}

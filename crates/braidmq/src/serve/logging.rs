@@ -1,0 +1,43 @@
+use std::io::IsTerminal;
+
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+
+use super::StartError;
+use crate::config::{LogConfig, LogFormat};
+
+/// Changes the log level of the running process.
+pub(super) struct Reload(reload::Handle<EnvFilter, Registry>);
+
+/// Starts logging to standard error.
+pub(super) fn start(config: &LogConfig) -> Result<Reload, StartError> {
+    let (filter, handle) = reload::Layer::new(parse(&config.level)?);
+    let registry = Registry::default().with(filter);
+    let writer = std::io::stderr;
+    // Only the first call in a process can succeed, and there is only one.
+    let _ = match config.format {
+        LogFormat::Text => {
+            let colours = std::io::stderr().is_terminal();
+            registry.with(fmt::layer().with_writer(writer).with_ansi(colours)).try_init()
+        }
+        LogFormat::Json => registry.with(fmt::layer().json().with_writer(writer)).try_init(),
+    };
+    Ok(Reload(handle))
+}
+
+fn parse(level: &str) -> Result<EnvFilter, StartError> {
+    EnvFilter::try_new(level).map_err(|error| StartError::LogLevel {
+        level: level.to_owned(),
+        problem: error.to_string(),
+    })
+}
+
+impl Reload {
+    pub(super) fn set(&self, level: &str) -> Result<(), StartError> {
+        let filter = parse(level)?;
+        // Fails only when the process is going down.
+        let _ = self.0.reload(filter);
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! `braidmq serve`: puts a broker together from its configuration and runs it until a signal.
+
+mod banner;
+mod bind;
+mod logging;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use braid_broker::{Anonymous, Broker};
+use braid_transport::ServerTls;
+use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::{Config, ConfigError, Layers, ListenersConfig, merge};
+
+/// Exit code for everything that the user must change before the broker can start.
+const REFUSED: u8 = 2;
+
+/// Run the broker.
+///
+/// Without arguments it listens on this machine only, with every transport: TCP 1883, TLS 8883,
+/// WebSocket 8083, secure WebSocket 8084 (both at /mqtt) and QUIC 14567/udp. A self-signed certificate
+/// is made in the data directory at the first start.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Read this TOML file
+    #[arg(long, value_name = "FILE", env = "BRAIDMQ_CONFIG")]
+    config: Option<PathBuf>,
+    /// Listen for MQTT on TCP; repeatable; naming any listener replaces the default set
+    #[arg(long, value_name = "HOST:PORT")]
+    tcp: Vec<String>,
+    /// Listen for MQTT on TLS
+    #[arg(long, value_name = "HOST:PORT")]
+    tls: Vec<String>,
+    /// Listen for MQTT on WebSocket
+    #[arg(long, value_name = "HOST:PORT")]
+    ws: Vec<String>,
+    /// Listen for MQTT on secure WebSocket
+    #[arg(long, value_name = "HOST:PORT")]
+    wss: Vec<String>,
+    /// Listen for MQTT on QUIC
+    #[arg(long, value_name = "HOST:PORT")]
+    quic: Vec<String>,
+    /// Keep certificates and messages in this directory
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Let clients without credentials connect from other machines too
+    #[arg(long)]
+    allow_anonymous: bool,
+    /// Set any key of the configuration, for example --set log.level=debug; repeatable
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Print the configuration that would be used, as TOML, and exit
+    #[arg(long)]
+    print_config: bool,
+}
+
+/// Why the broker did not start: one line.
+#[derive(Debug, Error)]
+enum StartError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("{option} {given}: {problem}")]
+    Address { option: &'static str, given: String, problem: String },
+    #[error(transparent)]
+    Certificate(#[from] braid_transport::CertificateError),
+    #[error(transparent)]
+    Bind(#[from] braid_transport::BindError),
+    #[error("log.level {level:?}: {problem}; write for example info, or warn,braid_broker=debug")]
+    LogLevel { level: String, problem: String },
+    #[error("no listener is configured: name one with --tcp, --tls, --ws, --wss or --quic")]
+    NoListener,
+    #[error("the system refuses {what}: {source}")]
+    System { what: &'static str, source: std::io::Error },
+    #[error("tls.{missing} is missing: give certificate and key, or neither")]
+    HalfPair { missing: &'static str },
+    #[error("tls.client_ca is missing: client certificates need an authority to be checked against")]
+    NoClientCa,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    match try_run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("braidmq: {error}");
+            ExitCode::from(REFUSED)
+        }
+    }
+}
+
+fn try_run(args: Args) -> Result<(), StartError> {
+    let print_config = args.print_config;
+    let config = configure(&args)?;
+    if print_config {
+        print!("{}", toml::to_string_pretty(&config).unwrap_or_default());
+        return Ok(());
+    }
+    let reload_level = logging::start(&config.log)?;
+    // Ten thousand clients need as many descriptors; the usual soft limit is 1024.
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| StartError::System { what: "to start threads", source })?;
+    runtime.block_on(serve(&args, config, &reload_level))
+}
+
+/// The configuration that all sources together give.
+fn configure(args: &Args) -> Result<Config, StartError> {
+    let layers = Layers {
+        file: args.config.clone(),
+        environment: std::env::vars().collect(),
+        settings: args.set.clone(),
+    };
+    let mut config = merge(&layers)?;
+    let named = [&args.tcp, &args.tls, &args.ws, &args.wss, &args.quic];
+    if named.iter().any(|addresses| !addresses.is_empty()) {
+        config.listeners = ListenersConfig {
+            tcp: bind::addresses("--tcp", &args.tcp)?,
+            tls: bind::addresses("--tls", &args.tls)?,
+            ws: bind::addresses("--ws", &args.ws)?,
+            wss: bind::addresses("--wss", &args.wss)?,
+            quic: bind::addresses("--quic", &args.quic)?,
+        };
+    }
+    if config.listeners == ListenersConfig::none() {
+        return Err(StartError::NoListener);
+    }
+    if let Some(data_dir) = &args.data_dir {
+        config.data_dir.clone_from(data_dir);
+    }
+    config.allow_anonymous |= args.allow_anonymous;
+    Ok(config)
+}
+
+async fn serve(args: &Args, config: Config, reload_level: &logging::Reload) -> Result<(), StartError> {
+    let system = |source| StartError::System { what: "signal handlers", source };
+    let mut terminate = signal(SignalKind::terminate()).map_err(system)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(system)?;
+    let mut hang_up = signal(SignalKind::hangup()).map_err(system)?;
+    let certificate = bind::certificate(&config)?;
+    let listeners = bind::listeners(&config, certificate.as_ref().map(|certificate| &certificate.tls))?;
+    banner::print(&config, &listeners, certificate.as_ref());
+    let authenticate = Box::new(Anonymous { from_anywhere: config.allow_anonymous });
+    let broker = Broker::build(config.broker(), authenticate, listeners);
+    let handle = broker.handle();
+    let running = broker.run(Duration::from_secs(config.drain_secs));
+    tokio::pin!(running);
+    loop {
+        tokio::select! {
+            () = &mut running => return Ok(()),
+            _ = terminate.recv() => handle.stop(),
+            // A second Ctrl-C does not wait for anybody.
+            _ = interrupt.recv() => {
+                if handle.is_stopping() {
+                    return Ok(());
+                }
+                handle.stop();
+            }
+            _ = hang_up.recv() => {
+                reload(args, certificate.as_ref().map(|certificate| &certificate.tls), reload_level);
+            }
+        }
+    }
+}
+
+/// Reads certificates and log level again. What cannot be read leaves everything as it was.
+fn reload(args: &Args, tls: Option<&ServerTls>, reload_level: &logging::Reload) {
+    match tls.map(ServerTls::reload) {
+        Some(Ok(())) => tracing::info!("certificates reloaded"),
+        Some(Err(error)) => tracing::error!(%error, "certificates not reloaded, the old ones stay"),
+        None => {}
+    }
+    match configure(args).and_then(|config| reload_level.set(&config.log.level).map(|()| config)) {
+        Ok(config) => tracing::info!(level = config.log.level, "log level reloaded"),
+        Err(error) => tracing::error!(%error, "log level not reloaded"),
+    }
+}
