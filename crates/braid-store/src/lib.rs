@@ -1,0 +1,42 @@
+//! The durability seam: what must outlive the broker's process, behind one trait.
+//!
+//! This crate never routes a message, decides that something expires, reads a clock, draws a random number or
+//! knows a runtime. The broker keeps all live state in memory; it tells a [`Store`] every [`Change`] that must
+//! outlive the process, in [`Batch`]es, and gets everything back at start. The store speaks of sessions,
+//! queues, retained messages and claims, never of keys and values.
+//!
+//! - [`Store`]: commit, recover, claim, message, with the obligations of each.
+//! - [`Change`]: the vocabulary, with the effect of each change and when it may be late.
+//! - [`MemoryStore`]: everything in memory; outlives the broker's value, not the process.
+//! - [`suite`]: what every store must pass.
+//! - [`FailingStore`], [`HoldingStore`]: a disk that dies and a disk that is slow, for tests of what stands
+//!   above.
+
+mod batch;
+mod change;
+mod commit;
+mod error;
+mod failing;
+mod holding;
+mod identity;
+mod image;
+mod memory;
+mod message;
+mod recover;
+mod session;
+mod store;
+pub mod suite;
+
+pub use batch::Batch;
+pub use change::Change;
+pub use commit::{Commit, Completer, Completion, Receiver};
+pub use error::StoreError;
+pub use failing::FailingStore;
+pub use holding::HoldingStore;
+pub use identity::{Claim, Lsn, SessionId};
+pub use image::{Image, SessionImage};
+pub use memory::MemoryStore;
+pub use message::{Now, QueueEntry, StoredDelivery, StoredMessage};
+pub use recover::{NextIds, Recover};
+pub use session::SessionRecord;
+pub use store::Store;

@@ -1,0 +1,161 @@
+//! What a store holds, written as plainly as possible: lists that are searched, nothing counted, nothing
+//! indexed. One store value only; several are tried by hand-made cases.
+
+use std::collections::BTreeMap;
+
+use super::subject::without_claims;
+use crate::change::Change;
+use crate::error::StoreError;
+use crate::identity::{Claim, Lsn};
+use crate::image::{Image, SessionImage};
+use crate::message::{QueueEntry, StoredMessage};
+use crate::recover::Recover;
+use crate::session::SessionRecord;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Model {
+    /// The queues are kept in the order in which recovery shows them.
+    pub(super) image: Image,
+    pub(super) messages: BTreeMap<Lsn, StoredMessage>,
+    pub(super) highest_session: u64,
+    pub(super) highest_lsn: u64,
+}
+
+impl Model {
+    pub(super) fn claimed(&mut self, client: &str, claim: Claim) {
+        for session in self.image.sessions.values_mut() {
+            if session.record.client_id.as_str() == client {
+                session.claim = claim;
+            }
+        }
+    }
+
+    /// Takes over the claims that a recovery granted.
+    pub(super) fn recovered(&mut self, image: &Image) {
+        assert_eq!(without_claims(image), without_claims(&self.image));
+        for (id, session) in &mut self.image.sessions {
+            session.claim = image.sessions[id].claim;
+        }
+    }
+
+    pub(super) fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        for (at, change) in changes.iter().enumerate() {
+            let before = &changes[..at];
+            let stores = |lsn| before.iter().any(|c| matches!(c, Change::Stored { lsn: s, .. } if *s == lsn));
+            if let Some(message) = change.message().filter(|message| !stores(*message)) {
+                return Err(StoreError::NotStored { message });
+            }
+            let (Some(session), Some(claim)) = (change.session(), change.claim()) else { continue };
+            let own = before.iter().any(|c| {
+                c.session() == Some(session) && matches!(c, Change::Opened { .. } | Change::Resumed { .. })
+            });
+            let newer = |image: &SessionImage| match change {
+                _ if image.record.id == session => image.claim > claim,
+                Change::Opened { client_id, .. } => {
+                    image.record.client_id == *client_id && image.claim > claim
+                }
+                _ => false,
+            };
+            if !own && self.image.sessions.values().any(newer) {
+                return Err(StoreError::Fenced { session });
+            }
+        }
+        for change in changes {
+            self.apply(change);
+        }
+        let image = &self.image;
+        self.messages.retain(|lsn, _| {
+            let mut queued = image.sessions.values().flat_map(|session| &session.queue);
+            queued.any(|(_, entry)| entry.message() == Some(*lsn))
+                || image.retained.values().any(|r| r == lsn)
+        });
+        Ok(())
+    }
+
+    fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Opened { session, client_id, expiry, claim } => {
+                self.highest_session = self.highest_session.max(session.value());
+                self.image.sessions.retain(|id, old| id != session && old.record.client_id != *client_id);
+                let (id, client_id, expiry) = (*session, client_id.clone(), *expiry);
+                self.image.session(SessionRecord { id, client_id, expiry, parked_at: None }, *claim);
+            }
+            Change::Closed { session, .. } => {
+                self.image.sessions.remove(session);
+            }
+            Change::Stored { lsn, message } => {
+                self.highest_lsn = self.highest_lsn.max(lsn.value());
+                self.messages.entry(*lsn).or_insert_with(|| message.clone());
+            }
+            Change::Retained { message } => {
+                let topic = self.messages[message].topic().clone();
+                self.image.retained.insert(topic, *message);
+            }
+            Change::RetainCleared { topic } => {
+                self.image.retained.remove(topic);
+            }
+            _ => self.edit(change),
+        }
+    }
+
+    fn edit(&mut self, change: &Change) {
+        if let Change::Queued { lsn, .. } = change {
+            self.highest_lsn = self.highest_lsn.max(lsn.value());
+        }
+        let Some(session) = change.session().and_then(|id| self.image.sessions.get_mut(&id)) else { return };
+        let SessionImage { record, claim: current, subscriptions, will: current_will, received, queue } =
+            session;
+        match change {
+            Change::Resumed { expiry, claim, .. } => {
+                (record.expiry, record.parked_at, *current) = (*expiry, None, *claim);
+            }
+            Change::Parked { at, expiry, .. } => (record.expiry, record.parked_at) = (*expiry, Some(*at)),
+            Change::WillSet { will, .. } => *current_will = Some(will.clone()),
+            Change::WillCleared { .. } => *current_will = None,
+            Change::Subscribed { filter, subscription, .. } => {
+                subscriptions.insert(filter.clone(), *subscription);
+            }
+            Change::Unsubscribed { filter, .. } => subscriptions.retain(|known, _| known != filter),
+            Change::Received { packet_id, .. } => {
+                received.insert(*packet_id);
+            }
+            Change::ReceivedReleased { packet_id, .. } => received.retain(|known| known != packet_id),
+            Change::Completed { lsn, .. } => queue.retain(|(known, _)| known != lsn),
+            Change::Queued { lsn, delivery, .. } => {
+                queue.retain(|(known, _)| known != lsn);
+                queue.push((*lsn, QueueEntry::Waiting(delivery.clone())));
+                let (mut waiting, mut sent) = split(queue);
+                waiting.sort_by_key(|(lsn, _)| *lsn);
+                sent.append(&mut waiting);
+                *queue = sent;
+            }
+            Change::Sent { lsn, packet_id, .. } => step(queue, *lsn, |entry| match entry {
+                QueueEntry::Waiting(delivery) | QueueEntry::Sent(_, delivery) => {
+                    Some(QueueEntry::Sent(*packet_id, delivery.clone()))
+                }
+                QueueEntry::Released(_) => None,
+            }),
+            Change::Released { lsn, packet_id, .. } => {
+                step(queue, *lsn, |_| Some(QueueEntry::Released(*packet_id)));
+            }
+            _ => unreachable!("{change:?} is not inside a session"),
+        }
+    }
+}
+
+type Queue = Vec<(Lsn, QueueEntry)>;
+
+fn split(queue: &mut Queue) -> (Queue, Queue) {
+    queue.drain(..).partition(|(_, entry)| matches!(entry, QueueEntry::Waiting(_)))
+}
+
+/// What takes a step goes behind all that did before.
+fn step(queue: &mut Queue, lsn: Lsn, next: impl Fn(&QueueEntry) -> Option<QueueEntry>) {
+    let Some(at) = queue.iter().position(|(known, _)| *known == lsn) else { return };
+    let Some(entry) = next(&queue[at].1) else { return };
+    queue.remove(at);
+    let (waiting, mut sent) = split(queue);
+    sent.push((lsn, entry));
+    sent.extend(waiting);
+    *queue = sent;
+}
