@@ -1,0 +1,99 @@
+# Everything a newcomer and CI do. `make help` lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+# Arguments for `make run`: make run ARGS="--tcp 127.0.0.1:1884"
+ARGS ?=
+# Where the log of the last `cargo test` lies.
+TEST_LOG := target/cargo-test.log
+# Old enough for the compiler named in rust-toolchain.toml, new enough for deny.toml.
+CARGO_DENY := ^0.20
+
+announce = @printf '\n=== %s\n' "$(1)"
+
+.PHONY: help run test fmt fuzz audit tools format-check lint unit tidy spec deny peers summary
+
+help: ## List these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## Build BraidMQ and start the broker on loopback
+	cargo run --release --package braidmq -- serve $(ARGS)
+
+test: tools format-check lint unit tidy spec deny peers summary ## Everything CI checks, in its order
+
+fmt: ## Format the sources
+	cargo fmt --all
+
+fuzz: ## Run every fuzz target for a minute (needs a nightly compiler)
+	cargo xtask fuzz
+
+audit: cargo-deny ## Look for known vulnerabilities (fetches the advisory database: needs the network)
+	cargo deny check advisories
+
+# === The steps of `make test` ===
+
+tools: apt-packages cargo-deny ## Install what the checks need
+
+format-check: ## Are the sources formatted?
+	$(call announce,formatting)
+	cargo fmt --all --check
+
+lint: ## Clippy, warnings are errors
+	$(call announce,lints)
+	cargo clippy --workspace --all-targets -- -D warnings
+
+unit: ## cargo test
+	$(call announce,tests)
+	@mkdir -p $(dir $(TEST_LOG))
+	cargo test --workspace 2>&1 | tee $(TEST_LOG)
+
+tidy: ## Check the budgets of the house
+	$(call announce,budgets of the house)
+	cargo xtask tidy
+
+spec: ## Check the coverage of the standard's normative statements
+	$(call announce,normative statements)
+	cargo xtask spec --check
+
+deny: cargo-deny ## Check licences, bans and sources of the dependencies
+	$(call announce,licences and sources of dependencies)
+	cargo deny --log-level error check --hide-inclusion-graph licenses bans sources
+
+peers: ## Run third-party clients against the broker
+	$(call announce,third-party clients)
+	cargo xtask peers
+
+# The verdict of `cargo test` again, for whoever reads only the end.
+summary:
+	$(call announce,all checks passed: what cargo test said)
+	@grep -E '^test result: ' $(TEST_LOG)
+
+# === What the checks need ===
+
+.PHONY: apt-packages cargo-deny
+
+# COMMAND=PACKAGE: what must answer, and the Debian package that brings it. What comes from PyPI and npm,
+# `cargo xtask peers` puts into .peers, and says so.
+DEBIAN := cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm
+
+apt-packages:
+	$(call announce,tools)
+	@missing=(); \
+	for pair in $(DEBIAN); do \
+	  command -v "$${pair%%=*}" > /dev/null || missing+=("$${pair#*=}"); \
+	done; \
+	python3 -c 'import ensurepip, venv' 2> /dev/null || missing+=(python3-venv); \
+	if (( $${#missing[@]} == 0 )); then echo "Debian packages: all there"; exit; fi; \
+	echo "Debian packages to install: $${missing[*]}"; \
+	sudo=(); if (( $$(id -u) != 0 )); then sudo=(sudo); fi; \
+	"$${sudo[@]}" apt-get update -q; \
+	"$${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+	  apt-get install -q -y --no-install-recommends "$${missing[@]}"
+
+cargo-deny:
+	@if cargo deny --version > /dev/null 2>&1; then echo "cargo-deny: there"; else \
+	  echo "cargo-deny: cargo install cargo-deny (about three minutes, once)"; \
+	  cargo install --quiet --locked --version '$(CARGO_DENY)' cargo-deny; fi

@@ -1,0 +1,150 @@
+//! `cargo xtask bench`: brokers measured beside each other, in the same run, on the same machine.
+//!
+//! The load generator is our own (see [`load`]) because it shares its cores with the broker under test. What
+//! counts is always a ratio of neighbouring runs, never an absolute number of one machine.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+mod board;
+mod brokers;
+mod case;
+mod compare;
+mod first;
+mod idle;
+mod kernel;
+mod load;
+mod machine;
+mod packets;
+mod payload;
+mod profile;
+mod publishers;
+mod report;
+mod spread;
+mod subscribers;
+mod usage;
+
+/// Which measurement to make.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    measurement: Measurement,
+}
+
+#[derive(clap::Subcommand)]
+enum Measurement {
+    /// Measure the broker against its peers, alternating between them, and print ratios.
+    Broker(BrokerArgs),
+    /// Run one case under `perf record` and print the symbols that cost most.
+    Profile(ProfileArgs),
+}
+
+/// What `bench broker` takes.
+#[derive(clap::Args)]
+pub(crate) struct BrokerArgs {
+    /// Brokers to compare, each NAME or NAME=PROGRAM; the last one is the reference of every ratio. Default:
+    /// braidmq, rumqttd when it is installed, mosquitto.
+    #[arg(long, value_delimiter = ',', value_name = "NAME[=PROGRAM]")]
+    brokers: Vec<String>,
+    /// Cases to run, comma-separated; default all. `--list` names them.
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    cases: Vec<String>,
+    /// List the cases and leave.
+    #[arg(long)]
+    list: bool,
+    /// How often each broker is measured per case.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Seconds measured per run.
+    #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// Seconds of load before the measurement starts.
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
+    warm_up: f64,
+    /// One round of one second and 1,000 idle connections: shows that everything works, measures little.
+    #[arg(long)]
+    quick: bool,
+    /// On a busy machine, as root: run brokers and generator alike at nice -10, the session too.
+    #[arg(long)]
+    go_first: bool,
+    /// Before every run, wait up to this long until other programs leave the processors alone.
+    #[arg(long, default_value_t = 0.0, value_name = "SECONDS")]
+    quiet_wait: f64,
+    /// Also write everything measured as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+/// What `bench profile` takes.
+#[derive(clap::Args)]
+pub(crate) struct ProfileArgs {
+    /// The case to run.
+    #[arg(long, value_name = "NAME")]
+    case: String,
+    /// The broker to look into, NAME or NAME=PROGRAM.
+    #[arg(long, default_value = "braidmq", value_name = "NAME[=PROGRAM]")]
+    broker: String,
+    /// Seconds recorded.
+    #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// How many symbols to print.
+    #[arg(long, default_value_t = 25)]
+    top: usize,
+    /// Keep perf's recording here, for `perf report` with its call graphs.
+    #[arg(long, value_name = "FILE")]
+    keep: Option<PathBuf>,
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+/// Knobs of both measurements.
+#[derive(clap::Args)]
+pub(crate) struct Tuning {
+    /// Unanswered messages per publisher instead of the case's own number; 0 leaves QoS 0 to TCP alone.
+    #[arg(long, value_name = "MESSAGES")]
+    window: Option<u32>,
+    /// Connections of the idle case.
+    #[arg(long, default_value_t = 10_000, value_name = "COUNT")]
+    idle_connections: u32,
+    /// One more argument for `braidmq serve`; repeatable.
+    #[arg(long, allow_hyphen_values = true, value_name = "ARG")]
+    braidmq_arg: Vec<String>,
+    /// mosquitto's max_inflight_messages; 0 is no maximum. Its own default of 20 makes fan-in three times as slow.
+    #[arg(long, default_value_t = 1000, value_name = "COUNT")]
+    mosquitto_inflight: u32,
+}
+
+/// Runs the measurement; builds and becomes the optimised xtask first when it is not that already.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    if cfg!(debug_assertions) {
+        return become_release();
+    }
+    let outcome = match &args.measurement {
+        Measurement::Broker(args) => compare::run(args),
+        Measurement::Profile(args) => profile::run(args),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(reason) => {
+            eprintln!("bench: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Replaces this process by the release build of itself: a generator without optimisation would be the slowest
+/// part of what it measures. Returns only when that failed.
+fn become_release() -> ExitCode {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let reason = Command::new(cargo)
+        .args(["run", "--quiet", "--release", "--package", "xtask", "--"])
+        .args(std::env::args_os().skip(1))
+        .exec();
+    eprintln!(
+        "bench: cannot start the release build: {reason}; run `cargo run --release -p xtask -- bench ...`"
+    );
+    ExitCode::FAILURE
+}

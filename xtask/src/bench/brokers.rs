@@ -1,0 +1,261 @@
+//! The brokers: where they are, how each is configured for the same task, and their processes.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::Tuning;
+use super::load;
+
+/// How long a broker may take until it accepts a client.
+const START: Duration = Duration::from_secs(15);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Braidmq,
+    Mosquitto,
+    Rumqttd,
+}
+
+/// A broker that can be started.
+#[derive(Debug)]
+pub(super) struct Broker {
+    kind: Kind,
+    program: PathBuf,
+    /// What the report calls it; unique in a run.
+    pub(super) label: String,
+    /// Its own word for its version.
+    pub(super) version: String,
+    /// How it is configured, in words.
+    pub(super) settings: String,
+    arguments: Vec<String>,
+    inflight: u32,
+}
+
+/// A started broker; dropping it ends the process and removes its files.
+pub(super) struct Running {
+    child: Child,
+    directory: TempDir,
+    /// Where it listens for plain TCP.
+    pub(super) address: SocketAddr,
+}
+
+impl Kind {
+    fn parse(name: &str) -> Result<Self, String> {
+        match name {
+            "braidmq" => Ok(Self::Braidmq),
+            "mosquitto" => Ok(Self::Mosquitto),
+            "rumqttd" => Ok(Self::Rumqttd),
+            _ => Err(format!("no broker is called `{name}`; there are braidmq, mosquitto, rumqttd")),
+        }
+    }
+
+    /// Where the program is when nobody said it, and how to come by it when it is not there.
+    fn find(self) -> Result<PathBuf, String> {
+        match self {
+            Self::Braidmq => build_braidmq(),
+            Self::Mosquitto => on_path("mosquitto")
+                .ok_or_else(|| "mosquitto is not installed: `apt-get install mosquitto`".to_owned()),
+            Self::Rumqttd => on_path("rumqttd")
+                .ok_or_else(|| "rumqttd is not installed: `cargo install rumqttd`".to_owned()),
+        }
+    }
+}
+
+/// A program on the PATH, or in the places where Debian and cargo put programs.
+pub(super) fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let cargo = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo/bin"));
+    let places = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]).chain(cargo);
+    places.map(|place| place.join(name)).find(|program| program.is_file())
+}
+
+/// Builds braidmq in release; it lies beside this program, which is a release build of the same workspace.
+fn build_braidmq() -> Result<PathBuf, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo).args(["build", "--release", "--package", "braidmq"]).status();
+    match built {
+        Ok(status) if status.success() => {}
+        Ok(_) => return Err("`cargo build --release -p braidmq` failed".to_owned()),
+        Err(error) => return Err(format!("cannot start cargo: {error}")),
+    }
+    let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let program = own.with_file_name("braidmq");
+    if program.is_file() { Ok(program) } else { Err(format!("{} was not built", program.display())) }
+}
+
+/// The brokers named `NAME` or `NAME=PROGRAM`, or the usual ones when none is named.
+///
+/// # Errors
+/// An unknown name, or a program that is not there.
+pub(super) fn select(names: &[String], tuning: &Tuning) -> Result<Vec<Broker>, String> {
+    let mut names = names.to_vec();
+    if names.is_empty() {
+        names.push("braidmq".to_owned());
+        names.extend(on_path("rumqttd").map(|_| "rumqttd".to_owned()));
+        names.push("mosquitto".to_owned());
+    }
+    let mut brokers: Vec<Broker> = Vec::new();
+    for name in &names {
+        let mut broker = Broker::locate(name, tuning)?;
+        let same = brokers.iter().filter(|other| other.kind == broker.kind).count();
+        if same > 0 {
+            broker.label = format!("{}#{}", broker.label, same + 1);
+        }
+        brokers.push(broker);
+    }
+    Ok(brokers)
+}
+
+impl Broker {
+    fn locate(name: &str, tuning: &Tuning) -> Result<Self, String> {
+        let (label, program) = match name.split_once('=') {
+            Some((label, program)) => (label, Some(PathBuf::from(program))),
+            None => (name, None),
+        };
+        let kind = Kind::parse(label)?;
+        let program = match program {
+            Some(program) if program.is_file() => program,
+            Some(program) => return Err(format!("{} is not there", program.display())),
+            None => kind.find()?,
+        };
+        let settings = match kind {
+            Kind::Braidmq => format!("serve --tcp {}", tuning.braidmq_arg.join(" ")),
+            Kind::Mosquitto => format!(
+                "max_queued_messages 0, max_inflight_messages {}, persistence false, log_type none, set_tcp_nodelay true",
+                tuning.mosquitto_inflight
+            ),
+            Kind::Rumqttd => "max_inflight_count 100, max_outgoing_packet_count 200 (as shipped)".to_owned(),
+        };
+        Ok(Self {
+            version: version(kind, &program),
+            kind,
+            program,
+            label: label.to_owned(),
+            settings,
+            arguments: tuning.braidmq_arg.clone(),
+            inflight: tuning.mosquitto_inflight,
+        })
+    }
+
+    /// Is it this project's own?
+    pub(super) fn is_braidmq(&self) -> bool {
+        self.kind == Kind::Braidmq
+    }
+
+    /// Is it what the aims are relative to?
+    pub(super) fn is_mosquitto(&self) -> bool {
+        self.kind == Kind::Mosquitto
+    }
+
+    /// Starts a fresh process on a free loopback port and waits until it accepts a client.
+    ///
+    /// # Errors
+    /// It did not start; the text ends with the last it said.
+    pub(super) fn start(&self) -> Result<Running, String> {
+        let failed = |error: std::io::Error| format!("cannot start {}: {error}", self.label);
+        let directory = TempDir::with_prefix("braidmq-bench-").map_err(failed)?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        drop(listener);
+        let log = fs::File::create(directory.path().join("log")).map_err(failed)?;
+        let mut command = self.command(address, directory.path()).map_err(failed)?;
+        command.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
+        let child = command.spawn().map_err(failed)?;
+        let mut running = Running { child, directory, address };
+        running.ready().map_err(|reason| format!("{} did not start: {reason}", self.label))?;
+        Ok(running)
+    }
+
+    fn command(&self, address: SocketAddr, directory: &Path) -> std::io::Result<Command> {
+        let mut command = Command::new(&self.program);
+        let file = directory.join("config");
+        match self.kind {
+            Kind::Braidmq => {
+                command
+                    .args(["serve", "--tcp", &address.to_string(), "--data-dir"])
+                    .arg(directory.join("data"));
+                command.args(&self.arguments);
+            }
+            Kind::Mosquitto => {
+                fs::write(&file, mosquitto_config(address.port(), self.inflight))?;
+                command.arg("-c").arg(file);
+            }
+            Kind::Rumqttd => {
+                let file = file.with_extension("toml");
+                fs::write(&file, rumqttd_config(address.port()))?;
+                command.args(["--quiet", "--config"]).arg(file);
+            }
+        }
+        Ok(command)
+    }
+}
+
+/// No log, no disk, no queue limits. `user root` only matters when root starts it: it keeps the files readable.
+fn mosquitto_config(port: u16, inflight: u32) -> String {
+    format!(
+        "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\npersistence false\nlog_type none\n\
+         log_dest none\nconnection_messages false\nset_tcp_nodelay true\nmax_connections -1\n\
+         max_queued_messages 0\nmax_inflight_messages {inflight}\n"
+    )
+}
+
+/// As its own `rumqttd generate-config` says, with one listener and room for the idle case.
+fn rumqttd_config(port: u16) -> String {
+    format!(
+        "id = 0\n[router]\nid = 0\nmax_connections = 20010\nmax_outgoing_packet_count = 200\n\
+         max_segment_size = 104857600\nmax_segment_count = 10\n[v4.1]\nname = \"v4-1\"\n\
+         listen = \"127.0.0.1:{port}\"\nnext_connection_delay_ms = 0\n[v4.1.connections]\n\
+         connection_timeout_ms = 60000\nmax_payload_size = 20480\nmax_inflight_count = 100\n\
+         dynamic_filters = true\n"
+    )
+}
+
+fn version(kind: Kind, program: &Path) -> String {
+    // mosquitto has no --version: the first line of its help names it, with exit code 3.
+    let flag = if kind == Kind::Mosquitto { "-h" } else { "--version" };
+    let output = Command::new(program).arg(flag).stdin(Stdio::null()).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.lines().next().unwrap_or("version unknown").trim().to_owned()
+}
+
+impl Running {
+    /// The process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn ready(&mut self) -> Result<(), String> {
+        let deadline = Instant::now() + START;
+        loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(format!("{status}; it said: {}", self.last_words()));
+            }
+            match load::connect(self.address, "bench-ready") {
+                Ok(_) => return Ok(()),
+                Err(reason) if Instant::now() > deadline => return Err(reason),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// The last lines of the broker's output, for the reason of a failure.
+    pub(super) fn last_words(&self) -> String {
+        let log = fs::read(self.directory.path().join("log")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&log);
+        let lines: Vec<_> = text.lines().collect();
+        lines[lines.len().saturating_sub(3)..].join(" | ")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Nothing to save: its directory goes with it. An error means that it has already ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,45 @@
+//! Every chore of the project, the same on a desk and in CI: `cargo xtask --help`.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod bench;
+mod fuzz;
+mod peers;
+mod source;
+mod spec;
+mod tidy;
+mod tree;
+
+/// The chores of the BraidMQ project.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Check the budgets of the house: sizes, crate arrows, exports, docs.
+    Tidy(tidy::Args),
+    /// Join the specification's normative statements with the code and its tests.
+    Spec(spec::Args),
+    /// Build and run every fuzz target for a bounded time.
+    Fuzz(fuzz::Args),
+    /// Run third-party clients against a real `braidmq serve`.
+    Peers(peers::Args),
+    /// Measure the broker against its peers in the same run.
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().chore {
+        Chore::Tidy(args) => tidy::run(&args),
+        Chore::Spec(args) => spec::run(&args),
+        Chore::Fuzz(args) => fuzz::run(&args),
+        Chore::Peers(args) => peers::run(&args),
+        Chore::Bench(args) => bench::run(&args),
+    }
+}

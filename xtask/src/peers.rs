@@ -1,0 +1,99 @@
+//! Third-party clients against a real broker process: mosquitto-clients, paho-mqtt, MQTT.js, aioquic.
+//!
+//! The cases themselves are scripts in `peers/`. This module installs what they need, starts the broker, runs one
+//! suite after the other with the ports in its environment, and sums up.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+mod broker;
+mod install;
+mod ports;
+mod suite;
+
+use broker::Broker;
+use suite::{Suite, Tally};
+
+/// Which broker the clients meet.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Kind {
+    /// `braidmq serve`, with every listener.
+    Braidmq,
+    /// mosquitto from Debian, without QUIC: the yardstick of the cases themselves.
+    Mosquitto,
+}
+
+impl Kind {
+    /// As the scripts and the directories call it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Braidmq => "braidmq",
+            Self::Mosquitto => "mosquitto",
+        }
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The broker under test.
+    #[arg(long, value_enum, default_value = "braidmq")]
+    broker: Kind,
+    /// The braidmq binary.
+    #[arg(long, value_name = "PATH", default_value = "target/debug/braidmq")]
+    binary: PathBuf,
+    /// Run only cases whose name holds this text.
+    #[arg(long, value_name = "SUBSTRING", default_value = "")]
+    only: String,
+    /// Take the clients as they are installed; a missing one is still a failure.
+    #[arg(long)]
+    no_install: bool,
+}
+
+/// Every suite; the QUIC one needs a listener that mosquitto does not have.
+const SUITES: &[Suite] = &[
+    Suite { script: "run_mosquitto_clients.py", limit: Duration::from_secs(600) },
+    Suite { script: "run_raw.py", limit: Duration::from_secs(600) },
+    Suite { script: "run_paho.py", limit: Duration::from_secs(1200) },
+    Suite { script: "run_mqttjs.mjs", limit: Duration::from_secs(600) },
+    Suite { script: "run_quic.py", limit: Duration::from_secs(300) },
+];
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match peers(args) {
+        Ok(tally) => {
+            println!("{tally}");
+            if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(reason) => {
+            eprintln!("peers: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn peers(args: &Args) -> Result<Tally, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("the workspace root is not there")?;
+    let home = root.join(".peers");
+    if !args.no_install {
+        install::install(&root.join("peers"), &home, args.broker)?;
+    }
+    let mut broker = Broker::start(args.broker, &root.join(&args.binary), &home)?;
+    let mut tally = Tally::default();
+    for suite in SUITES {
+        if suite.needs_quic() && args.broker == Kind::Mosquitto {
+            println!("# {}: mosquitto has no QUIC listener", suite.script);
+            continue;
+        }
+        suite.run(root, &home, &broker, &args.only, &mut tally);
+        if let Some(end) = broker.ended() {
+            tally.fail("broker/stays-up", &format!("{end}; its log is {}", broker.log().display()));
+            return Ok(tally);
+        }
+    }
+    if tally.is_empty() {
+        return Err(format!("no case has {:?} in its name", args.only));
+    }
+    broker.stop(&mut tally);
+    Ok(tally)
+}

@@ -1,0 +1,256 @@
+//! The broker process: started on free ports, watched, stopped by SIGTERM.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Kind;
+use super::ports::Ports;
+use super::suite::Tally;
+
+/// How long the broker may take to listen everywhere, and to end after SIGTERM.
+const START_LIMIT: Duration = Duration::from_secs(20);
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+/// A broker that prints nothing more is asked again this often whether it accepts connections.
+const SILENCE: Duration = Duration::from_millis(100);
+
+/// A running broker. Dropped without [`Broker::stop`], it is killed.
+pub(super) struct Broker {
+    kind: Kind,
+    ports: Ports,
+    data_dir: PathBuf,
+    log: PathBuf,
+    process_id: u32,
+    exit: Receiver<ExitStatus>,
+    exited: Option<ExitStatus>,
+}
+
+impl Broker {
+    /// Starts the broker in a fresh directory under `home` and returns when every TCP port accepts.
+    ///
+    /// # Errors
+    /// One line that says what to change: the binary is missing, it ended, or it does not listen in time.
+    pub(super) fn start(kind: Kind, binary: &Path, home: &Path) -> Result<Self, String> {
+        let ports = Ports::free()?;
+        let data_dir = home.join(kind.name());
+        let log = home.join(format!("{}.log", kind.name()));
+        if data_dir.exists() {
+            fs::remove_dir_all(&data_dir).map_err(|error| format!("{}: {error}", data_dir.display()))?;
+        }
+        fs::create_dir_all(&data_dir).map_err(|error| format!("{}: {error}", data_dir.display()))?;
+        let mut command = match kind {
+            Kind::Braidmq => braidmq(binary, &ports, &data_dir)?,
+            Kind::Mosquitto => mosquitto(&ports, &data_dir, home)?,
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
+        let lines = follow(&mut child, &log)?;
+        let process_id = child.id();
+        let mut broker = Self { kind, ports, data_dir, log, process_id, exit: watch(child), exited: None };
+        broker.wait_until_ready(&lines)?;
+        println!("# {} is up, process {process_id}, log {}", kind.name(), broker.log.display());
+        Ok(broker)
+    }
+
+    /// Asks every TCP port again after each line the broker prints, because its banner follows its binding.
+    fn wait_until_ready(&mut self, lines: &Receiver<()>) -> Result<(), String> {
+        let deadline = Instant::now() + START_LIMIT;
+        while Instant::now() < deadline {
+            if let Err(RecvTimeoutError::Disconnected) = lines.recv_timeout(SILENCE) {
+                // Both pipes are closed, so the exit status is under way.
+                self.exited = self.exit.recv_timeout(STOP_LIMIT).ok();
+            }
+            if let Some(end) = self.ended() {
+                return Err(format!("the broker {end} while starting; its log is {}", self.log.display()));
+            }
+            if self.ports.stream_ports().into_iter().all(accepts) {
+                return Ok(());
+            }
+        }
+        let missing: Vec<u16> =
+            self.ports.stream_ports().into_iter().filter(|port| !accepts(*port)).collect();
+        Err(format!("no listener on {missing:?} after {START_LIMIT:?}; the log is {}", self.log.display()))
+    }
+
+    /// How the process ended, if it did.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        if self.exited.is_none() {
+            self.exited = self.exit.try_recv().ok();
+        }
+        self.exited.map(|status| format!("ended with {status}"))
+    }
+
+    /// SIGTERM, a bounded wait, and the verdict on the exit code and on the log.
+    pub(super) fn stop(mut self, tally: &mut Tally) {
+        let started = Instant::now();
+        signal::terminate(self.process_id);
+        self.exited = self.exit.recv_timeout(STOP_LIMIT).ok();
+        match self.exited {
+            Some(status) if status.success() => tally.pass("broker/clean-exit", started.elapsed()),
+            Some(status) => tally.fail("broker/clean-exit", &format!("{status} after SIGTERM, wanted 0")),
+            None => tally.fail("broker/clean-exit", &format!("still running {STOP_LIMIT:?} after SIGTERM")),
+        }
+        let log = fs::read(&self.log).unwrap_or_default();
+        match String::from_utf8_lossy(&log).lines().find(|line| line.contains("panicked at")) {
+            Some(line) => tally.fail("broker/never-panics", line),
+            None => tally.pass("broker/never-panics", Duration::ZERO),
+        }
+    }
+
+    /// Everything the broker has printed.
+    pub(super) fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// What the scripts are told about the broker.
+    pub(super) fn environment(&self) -> Vec<(&'static str, String)> {
+        let mut variables = vec![
+            ("PEERS_BROKER", self.kind.name().to_owned()),
+            ("PEERS_CA", self.data_dir.join("cert.pem").display().to_string()),
+            ("PEERS_TCP", self.ports.tcp.to_string()),
+            ("PEERS_TLS", self.ports.tls.to_string()),
+            ("PEERS_WS", self.ports.ws.to_string()),
+            ("PEERS_WSS", self.ports.wss.to_string()),
+        ];
+        if self.kind == Kind::Braidmq {
+            variables.push(("PEERS_QUIC", self.ports.quic.to_string()));
+        }
+        variables
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if self.ended().is_none() {
+            signal::kill(self.process_id);
+        }
+    }
+}
+
+// === Command lines ===
+
+fn braidmq(binary: &Path, ports: &Ports, data_dir: &Path) -> Result<Command, String> {
+    if !binary.is_file() {
+        return Err(format!(
+            "{} is not there: run `cargo build -p braidmq`, or name --binary",
+            binary.display()
+        ));
+    }
+    let mut command = Command::new(binary);
+    command.arg("serve");
+    for (flag, port) in [
+        ("--tcp", ports.tcp),
+        ("--tls", ports.tls),
+        ("--ws", ports.ws),
+        ("--wss", ports.wss),
+        ("--quic", ports.quic),
+    ] {
+        command.arg(flag).arg(format!("127.0.0.1:{port}"));
+    }
+    command.arg("--data-dir").arg(data_dir);
+    Ok(command)
+}
+
+fn mosquitto(ports: &Ports, data_dir: &Path, home: &Path) -> Result<Command, String> {
+    let made = Command::new(home.join("venv/bin/python"))
+        .arg("-B")
+        .arg(home.with_file_name("peers").join("certificate.py"))
+        .arg(data_dir)
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        return Err("certificate.py did not make a certificate for mosquitto".to_owned());
+    }
+    let directory = data_dir.display();
+    let secure = format!("certfile {directory}/cert.pem\nkeyfile {directory}/key.pem\n");
+    // As root, mosquitto would turn itself into a user who cannot read the key.
+    let config = format!(
+        "allow_anonymous true\npersistence false\nsys_interval 1\nuser root\n\
+         listener {tcp} 127.0.0.1\n\
+         listener {tls} 127.0.0.1\n{secure}\
+         listener {ws} 127.0.0.1\nprotocol websockets\n\
+         listener {wss} 127.0.0.1\nprotocol websockets\n{secure}",
+        tcp = ports.tcp,
+        tls = ports.tls,
+        ws = ports.ws,
+        wss = ports.wss,
+    );
+    let path = data_dir.join("mosquitto.conf");
+    fs::write(&path, config).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut command = Command::new("mosquitto");
+    // Debian installs the daemon where an ordinary user's PATH does not look.
+    command.env("PATH", super::install::search_path()).arg("-c").arg(path);
+    Ok(command)
+}
+
+// === Threads that wait ===
+
+/// Copies both outputs into the log; every line is also an event for whoever waits for readiness.
+fn follow(child: &mut Child, log: &Path) -> Result<Receiver<()>, String> {
+    let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
+    let file = Arc::new(Mutex::new(file));
+    let (sender, lines) = mpsc::channel();
+    if let Some(stdout) = child.stdout.take() {
+        copy_lines(stdout, Arc::clone(&file), sender.clone());
+    }
+    if let Some(stderr) = child.stderr.take() {
+        copy_lines(stderr, file, sender);
+    }
+    Ok(lines)
+}
+
+fn copy_lines(source: impl Read + Send + 'static, file: Arc<Mutex<File>>, sender: Sender<()>) {
+    thread::spawn(move || {
+        let mut source = BufReader::new(source);
+        let mut line = Vec::new();
+        while source.read_until(b'\n', &mut line).is_ok_and(|size| size > 0) {
+            // A full disk costs the log, not the run.
+            let _ = file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line);
+            let _ = sender.send(());
+            line.clear();
+        }
+    });
+}
+
+fn watch(mut child: Child) -> Receiver<ExitStatus> {
+    let (sender, exit) = mpsc::channel();
+    thread::spawn(move || {
+        if let Ok(status) = child.wait() {
+            let _ = sender.send(status);
+        }
+    });
+    exit
+}
+
+fn accepts(port: u16) -> bool {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
+}
+
+/// Signals to a process that we started and have not yet reaped.
+pub(super) mod signal {
+    /// SIGTERM.
+    pub(in super::super) fn terminate(process_id: u32) {
+        send(process_id, libc::SIGTERM);
+    }
+
+    /// SIGKILL.
+    pub(in super::super) fn kill(process_id: u32) {
+        send(process_id, libc::SIGKILL);
+    }
+
+    #[allow(
+        unsafe_code,
+        reason = "the standard library sends SIGKILL only; kill(2) has no memory to get wrong"
+    )]
+    fn send(process_id: u32, signal: i32) {
+        let Ok(process_id) = libc::pid_t::try_from(process_id) else { return };
+        // SAFETY: kill takes two integers; the process is our child, so the id names nobody else.
+        unsafe { libc::kill(process_id, signal) };
+    }
+}

@@ -1,0 +1,144 @@
+use std::collections::BTreeMap;
+
+use super::statement::{Binds, Standard, Statement};
+use super::tag::{Place, Tag};
+
+/// How one statement stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Enforced, and a test shows it.
+    Covered,
+    /// Enforced only.
+    Untested,
+    /// Not enforced, for a written reason.
+    Exception,
+    /// Not enforced.
+    Missing,
+    /// Binds nothing that a line of code could hold.
+    Free,
+}
+
+/// One statement and where the code keeps it.
+pub(super) struct Row {
+    /// As it is written in the code, without the brackets.
+    pub(super) tag: String,
+    pub(super) binds: Binds,
+    pub(super) summary: String,
+    /// The tags of 5.0 that together cover it too.
+    pub(super) same_as: Vec<String>,
+    pub(super) exception: Option<String>,
+    pub(super) state: State,
+    /// The first place, as `path:line`.
+    pub(super) enforced_at: Option<String>,
+    pub(super) tested_at: Option<String>,
+}
+
+/// One version of the standard, joined with the code.
+pub(super) struct Coverage {
+    pub(super) version: &'static str,
+    pub(super) file: &'static str,
+    pub(super) rows: Vec<Row>,
+    /// Tags of this version's form that no statement has.
+    pub(super) unknown: Vec<Unknown>,
+}
+
+/// A tag that no statement has.
+pub(super) struct Unknown {
+    pub(super) found: Tag,
+    /// The tag it was meant to be, if 3.1.1's number was written as one of 5.0.
+    pub(super) meant: Option<String>,
+}
+
+impl Coverage {
+    pub(super) fn count(&self, state: &State) -> usize {
+        self.rows.iter().filter(|row| row.state == *state).count()
+    }
+
+    /// How many statements bind a server or a client, exceptions included.
+    pub(super) fn binding(&self) -> usize {
+        self.rows.len() - self.count(&State::Free)
+    }
+}
+
+/// Joins 5.0 and 3.1.1, in this order, with the tags found.
+pub(super) fn join(standards: &[Standard; 2], tags: &[Tag]) -> Vec<Coverage> {
+    let [_, three] = standards;
+    let mut five: BTreeMap<&str, Kept> = BTreeMap::new();
+    let mut coverages = Vec::new();
+    for standard in standards {
+        let mut rows = Vec::new();
+        for statement in &standard.statements {
+            let tag = tag_of(standard, statement);
+            let kept = Kept::of(statement, &tag, tags, &five);
+            rows.push(kept.row(statement, tag));
+            if standard.tag_prefix == "MQTT-" {
+                five.insert(&statement.id, kept);
+            }
+        }
+        let unknown = tags.iter().filter(|tag| {
+            tag.id.starts_with(standard.tag_prefix) && !rows.iter().any(|row| row.tag == tag.id)
+        });
+        let unknown = unknown.map(|tag| Unknown { found: tag.clone(), meant: meant(three, tag) }).collect();
+        coverages.push(Coverage { version: standard.version, file: standard.file, rows, unknown });
+    }
+    coverages
+}
+
+/// What `[MQTT-4.8.0-1]` was to be: 5.0 has no such number, but 3.1.1 has.
+fn meant(three: &Standard, tag: &Tag) -> Option<String> {
+    three.statements.iter().any(|statement| statement.id == tag.id).then(|| tag.id.replace("MQTT-", "MQTT3-"))
+}
+
+fn tag_of(standard: &Standard, statement: &Statement) -> String {
+    let number = statement.id.trim_start_matches("MQTT-");
+    format!("{}{number}", standard.tag_prefix)
+}
+
+/// Where a statement is enforced and tested, by its own tag or by all those that mean the same.
+struct Kept {
+    enforced: Option<String>,
+    tested: Option<String>,
+    excepted: bool,
+}
+
+impl Kept {
+    fn of(statement: &Statement, tag: &str, tags: &[Tag], five: &BTreeMap<&str, Self>) -> Self {
+        let own = |place| {
+            let found = tags.iter().find(|found| found.id == tag && found.place == place)?;
+            Some(format!("{}:{}", found.path, found.line))
+        };
+        let same: Vec<&Self> =
+            statement.same_as.ids().iter().filter_map(|id| five.get(id.as_str())).collect();
+        let every = |place: fn(&Self) -> &Option<String>| {
+            let all: Option<Vec<&String>> = same.iter().map(|kept| place(kept).as_ref()).collect();
+            all?.first().map(|first| (*first).clone())
+        };
+        let enforced = own(Place::Enforced).or_else(|| every(|kept| &kept.enforced));
+        let inherited = !same.is_empty() && same.iter().all(|kept| kept.excepted || kept.enforced.is_some());
+        Self {
+            tested: own(Place::Tested).or_else(|| every(|kept| &kept.tested)),
+            excepted: statement.exception.is_some() || (enforced.is_none() && inherited),
+            enforced,
+        }
+    }
+
+    fn row(&self, statement: &Statement, tag: String) -> Row {
+        let state = match (statement.binds, &self.enforced, &self.tested) {
+            (Binds::None, ..) => State::Free,
+            (_, Some(_), Some(_)) => State::Covered,
+            (_, Some(_), None) => State::Untested,
+            (_, None, _) if self.excepted => State::Exception,
+            (_, None, _) => State::Missing,
+        };
+        Row {
+            tag,
+            binds: statement.binds,
+            summary: statement.summary.clone(),
+            same_as: statement.same_as.ids().to_vec(),
+            exception: statement.exception.clone(),
+            state,
+            enforced_at: self.enforced.clone(),
+            tested_at: self.tested.clone(),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Taste that a machine can check: the budgets of the house, as a chore and as an ordinary test.
+//!
+//! Every rule is a function from the parsed tree to its violations; what is tolerated, and why, is one file.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::source::{self, Source};
+use crate::tree::{self, Tree};
+
+mod arrow;
+mod document;
+mod exempt;
+mod mention;
+mod name;
+mod size;
+mod text;
+
+/// The folders whose Rust sources the rules are about.
+const SOURCES: &[&str] = &["crates/", "xtask/"];
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The repository to check, instead of this one.
+    #[arg(long, hide = true)]
+    root: Option<PathBuf>,
+}
+
+/// One place that breaks one rule. Printed as `path:line: what; remedy (rule)`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Violation {
+    pub(crate) path: String,
+    /// Counted from 1; 0 when the whole file or folder is meant.
+    pub(crate) line: usize,
+    pub(crate) rule: &'static str,
+    pub(crate) what: String,
+    pub(crate) remedy: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}; {} ({})", self.path, self.line.max(1), self.what, self.remedy, self.rule)
+    }
+}
+
+/// Prints every violation and a summary.
+///
+/// Exit code 0 when the house is tidy, 1 when it is not, 2 when it could not be read.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let root = args.root.clone().unwrap_or_else(tree::root);
+    match check(&root) {
+        Ok(report) => {
+            for violation in &report.violations {
+                println!("{violation}");
+            }
+            print!("{}", report.summary);
+            if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("tidy: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+struct Report {
+    violations: Vec<Violation>,
+    summary: String,
+}
+
+fn check(root: &Path) -> Result<Report, String> {
+    let tree = Tree::read(root)?;
+    let exemptions = exempt::read(&tree)?;
+    let (sources, unparsed) = source::parse(&tree, SOURCES);
+    let mut violations: Vec<_> = unparsed
+        .into_iter()
+        .map(|failed| Violation {
+            path: failed.path,
+            line: failed.line,
+            rule: "syntax",
+            what: format!("does not parse as Rust: {}", failed.message),
+            remedy: "make it compile".into(),
+        })
+        .collect();
+    violations.extend(size::check(&sources));
+    violations.extend(document::check(&sources));
+    violations.extend(name::check(&sources));
+    violations.extend(arrow::check(&tree, &sources));
+    violations.extend(text::check(&tree, &sources));
+    let mut violations = exempt::apply(&exemptions, violations);
+    violations.sort();
+    let summary = summarise(&sources, violations.len(), exemptions.len());
+    Ok(Report { violations, summary })
+}
+
+/// Test lines : code lines, per crate and for all: a report, never a failure.
+fn summarise(sources: &[Source<'_>], violations: usize, exemptions: usize) -> String {
+    let mut by_crate: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for source in sources {
+        let (code, test) = source.line_counts();
+        for key in [source.crate_folder(), "all"] {
+            let sum = by_crate.entry(key).or_default();
+            *sum = (sum.0 + code, sum.1 + test);
+        }
+    }
+    let mut out = String::from("test lines : code lines (0.4 to 0.9 is the aim)\n");
+    for (folder, (code, test)) in by_crate {
+        let hundredths = (test * 100).checked_div(code).unwrap_or(0);
+        let remark = if (40..=90).contains(&hundredths) { "" } else { "  outside the aim" };
+        let ratio = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+        out.push_str(&format!("  {folder:<24} {test:>6} : {code:<6} = {ratio}{remark}\n"));
+    }
+    out.push_str(&format!(
+        "files: {}, median {} lines without tests; violations: {violations}; exemptions: {exemptions}\n",
+        sources.len(),
+        size::median(sources),
+    ));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_house_is_tidy() {
+        let report = check(&tree::root()).unwrap();
+        let lines: Vec<_> = report.violations.iter().map(ToString::to_string).collect();
+        assert!(lines.is_empty(), "{} violations:\n{}", lines.len(), lines.join("\n"));
+    }
+
+    #[test]
+    fn the_ratio_is_told_for_each_crate() {
+        let text = "fn a() {}\nfn b() {}\n#[cfg(test)]\nmod tests {}\n";
+        let tree = Tree::of(&[("crates/a/src/lib.rs", text), ("crates/b/src/lib.rs", "fn a() {}\n")]);
+        let (sources, _) = source::parse(&tree, SOURCES);
+        let summary = summarise(&sources, 0, 0);
+        assert!(
+            summary.contains("crates/a                      2 : 2      = 1.00  outside the aim\n"),
+            "{summary}"
+        );
+        assert!(
+            summary.contains("crates/b                      0 : 1      = 0.00  outside the aim\n"),
+            "{summary}"
+        );
+        assert!(summary.contains("all                           2 : 3      = 0.66\n"), "{summary}");
+    }
+}

@@ -1,0 +1,168 @@
+use syn::spanned::Spanned;
+
+use super::Violation;
+use crate::source::{Source, is_test};
+
+/// The most names a crate's root may export.
+const EXPORT_LIMIT: usize = 40;
+
+/// Crate roots and module roots say what they are; crate roots export a few names, each by name.
+pub(super) fn check(sources: &[Source<'_>]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for source in sources.iter().filter(|source| !source.all_test) {
+        violations.extend(missing_docs(source));
+        violations.extend(globs(source));
+        if is_crate_root(source) {
+            violations.extend(too_many_exports(source));
+        }
+    }
+    violations
+}
+
+fn is_crate_root(source: &Source<'_>) -> bool {
+    source.path.strip_prefix(source.crate_folder()) == Some("/src/lib.rs")
+}
+
+fn missing_docs(source: &Source<'_>) -> Option<Violation> {
+    let docs = inner_docs(&source.ast);
+    let has_modules = source.ast.items.iter().any(|item| match item {
+        syn::Item::Mod(module) => module.content.is_none() && !is_test(&module.attrs),
+        _ => false,
+    });
+    let crate_root = is_crate_root(source);
+    let (rule, what, remedy) = if docs.is_empty() && (crate_root || has_modules || source.stem() == "mod") {
+        ("module-docs", "a module root without `//!` docs", "say in its first lines what the module is")
+    } else if crate_root && !docs.contains("never") {
+        (
+            "crate-docs",
+            "the crate's docs do not say what it never does",
+            "add a sentence with the word `never`",
+        )
+    } else {
+        return None;
+    };
+    Some(Violation { path: source.path.into(), line: 1, rule, what: what.into(), remedy: remedy.into() })
+}
+
+/// The text of a file's `//!` lines.
+fn inner_docs(ast: &syn::File) -> String {
+    let mut docs = String::new();
+    for attr in ast.attrs.iter().filter(|attr| attr.path().is_ident("doc")) {
+        if let Ok(syn::MetaNameValue { value: syn::Expr::Lit(literal), .. }) = attr.meta.require_name_value()
+            && let syn::Lit::Str(text) = &literal.lit
+        {
+            docs.push_str(&text.value());
+            docs.push('\n');
+        }
+    }
+    docs
+}
+
+fn globs(source: &Source<'_>) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for item in &source.ast.items {
+        let syn::Item::Use(import) = item else { continue };
+        let public = matches!(import.vis, syn::Visibility::Public(_));
+        if public && exported_names(&import.tree).iter().any(|name| name == "*") {
+            violations.push(Violation {
+                path: source.path.into(),
+                line: import.span().start().line,
+                rule: "glob-export",
+                what: "exports with `*`".into(),
+                remedy: "name what is exported".into(),
+            });
+        }
+    }
+    violations
+}
+
+fn too_many_exports(source: &Source<'_>) -> Option<Violation> {
+    let names: usize = source.ast.items.iter().map(exports).sum();
+    (names > EXPORT_LIMIT).then(|| Violation {
+        path: source.path.into(),
+        line: 1,
+        rule: "exports",
+        what: format!("exports {names} names, the limit is {EXPORT_LIMIT}"),
+        remedy: "group them in modules, or stop exporting what nobody needs".into(),
+    })
+}
+
+/// How many names an item of a crate root exports.
+fn exports(item: &syn::Item) -> usize {
+    let visibility = match item {
+        syn::Item::Use(item) if matches!(item.vis, syn::Visibility::Public(_)) => {
+            return exported_names(&item.tree).len();
+        }
+        syn::Item::Const(item) => &item.vis,
+        syn::Item::Enum(item) => &item.vis,
+        syn::Item::Fn(item) => &item.vis,
+        syn::Item::Mod(item) => &item.vis,
+        syn::Item::Static(item) => &item.vis,
+        syn::Item::Struct(item) => &item.vis,
+        syn::Item::Trait(item) => &item.vis,
+        syn::Item::Type(item) => &item.vis,
+        _ => return 0,
+    };
+    usize::from(matches!(visibility, syn::Visibility::Public(_)))
+}
+
+/// The names at the ends of a `use` tree; a glob is `*`.
+fn exported_names(tree: &syn::UseTree) -> Vec<String> {
+    match tree {
+        syn::UseTree::Path(path) => exported_names(&path.tree),
+        syn::UseTree::Name(name) => vec![name.ident.to_string()],
+        syn::UseTree::Rename(rename) => vec![rename.rename.to_string()],
+        syn::UseTree::Glob(_) => vec!["*".into()],
+        syn::UseTree::Group(group) => group.items.iter().flat_map(exported_names).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::parse;
+    use crate::tree::Tree;
+
+    fn rules(path: &str, text: &str) -> Vec<(usize, &'static str)> {
+        let tree = Tree::of(&[(path, text)]);
+        let (sources, _) = parse(&tree, &["crates/"]);
+        check(&sources).into_iter().map(|violation| (violation.line, violation.rule)).collect()
+    }
+
+    #[test]
+    fn a_crate_root_says_what_the_crate_is_and_never_does() {
+        assert_eq!(rules("crates/a/src/lib.rs", "pub struct A;\n"), [(1, "module-docs")]);
+        assert_eq!(rules("crates/a/src/lib.rs", "//! All of it.\n"), [(1, "crate-docs")]);
+        assert_eq!(rules("crates/a/src/lib.rs", "//! The core. It never opens a socket.\n"), []);
+        assert_eq!(rules("crates/a/src/packet/lib.rs", "struct A;\n"), []);
+    }
+
+    #[test]
+    fn a_module_root_has_docs_and_a_leaf_needs_none() {
+        assert_eq!(rules("crates/a/src/packet/mod.rs", "struct A;\n"), [(1, "module-docs")]);
+        assert_eq!(rules("crates/a/src/packet.rs", "mod connect;\n"), [(1, "module-docs")]);
+        assert_eq!(rules("crates/a/src/packet.rs", "//! Packets.\nmod connect;\n"), []);
+        assert_eq!(rules("crates/a/src/packet.rs", "#[cfg(test)]\nmod tests;\n"), []);
+        assert_eq!(rules("crates/a/src/packet.rs", "struct A;\n"), []);
+        assert_eq!(rules("crates/a/tests/it/main.rs", "mod a;\n"), []);
+    }
+
+    #[test]
+    fn exports_are_named() {
+        assert_eq!(rules("crates/a/src/b.rs", "\npub use a::{b, c::*};\n"), [(2, "glob-export")]);
+        assert_eq!(rules("crates/a/src/b.rs", "pub use a::{b, c::d as e};\nuse f::*;\n"), []);
+    }
+
+    #[test]
+    fn a_crate_root_exports_at_most_40_names() {
+        let root = |leaves: usize| {
+            let names: Vec<_> = (0..leaves).map(|n| format!("N{n}")).collect();
+            format!(
+                "//! It never.\npub mod a;\npub struct B;\nfn private() {{}}\npub use a::{{{}}};\n",
+                names.join(", ")
+            )
+        };
+        assert_eq!(rules("crates/a/src/lib.rs", &root(38)), []);
+        assert_eq!(rules("crates/a/src/lib.rs", &root(39)), [(1, "exports")]);
+    }
+}
