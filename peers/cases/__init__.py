@@ -1,0 +1,1 @@
+"""What paho-mqtt and hand-made packets ask of the broker, one module per chapter of MQTT."""

@@ -1,0 +1,48 @@
+"""Where the broker under test listens, as the orchestrator announced it in the environment."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from dataclasses import dataclass
+
+HOST = "127.0.0.1"
+WS_PATH = "/mqtt"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One listener: transport is tcp, tls, ws, wss or quic."""
+
+    transport: str
+    port: int
+
+    @property
+    def secure(self) -> bool:
+        """Whether TLS is spoken under MQTT."""
+        return self.transport in ("tls", "wss", "quic")
+
+    @property
+    def websocket(self) -> bool:
+        """Whether MQTT travels in WebSocket frames."""
+        return self.transport in ("ws", "wss")
+
+
+def ca_file() -> str:
+    """The PEM file that clients trust: the broker's own self-signed certificate."""
+    return os.environ["PEERS_CA"]
+
+
+def endpoint(transport: str) -> Endpoint:
+    """The listener of that transport; a KeyError names the variable that is missing."""
+    return Endpoint(transport, int(os.environ[f"PEERS_{transport.upper()}"]))
+
+
+def dial(transport: str, wait: float) -> socket.socket:
+    """A connected socket on the tcp or tls listener; every operation on it is bounded by `wait` seconds."""
+    plain = socket.create_connection((HOST, endpoint(transport).port), timeout=wait)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if transport == "tcp":
+        return plain
+    return ssl.create_default_context(cafile=ca_file()).wrap_socket(plain, server_hostname=HOST)
