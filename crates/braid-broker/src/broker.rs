@@ -32,7 +32,11 @@ pub struct Handle {
 
 impl Broker {
     /// Puts a broker together. Nothing is accepted before [`Broker::run`].
-    pub fn build(config: BrokerConfig, authenticate: Box<dyn Authenticate>, listeners: Vec<Listener>) -> Self {
+    pub fn build(
+        config: BrokerConfig,
+        authenticate: Box<dyn Authenticate>,
+        listeners: Vec<Listener>,
+    ) -> Self {
         let hub = Arc::new(Hub::new(config, authenticate));
         Self { hub, listeners, stop: watch::Sender::new(false) }
     }

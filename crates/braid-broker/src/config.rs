@@ -39,7 +39,7 @@ pub struct MqttConfig {
 impl Default for MqttConfig {
     fn default() -> Self {
         Self {
-            maximum_packet_size: 268_435_460,
+            maximum_packet_size: 268_435_455,
             receive_maximum: 1024,
             maximum_inflight: 1024,
             topic_alias_maximum: 64,

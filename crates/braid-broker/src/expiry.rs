@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -14,11 +14,24 @@ use crate::slot::Slot;
 /// How often expired retained messages are looked for.
 const SWEEP: Duration = Duration::from_secs(10);
 
+/// Below this many entries nobody looks for stale ones.
+const PURGE_FROM: usize = 1024;
+
 /// The absences that end at a known time, earliest first.
 #[derive(Debug, Default)]
 pub(crate) struct Expiry {
-    due: Mutex<BinaryHeap<Reverse<Due>>>,
+    heap: Mutex<Heap>,
     earlier: Notify,
+}
+
+/// What a client that came back left here is stale and would stay until its time, which may be in a hundred
+/// years: whenever the heap has doubled, the stale entries go. So it is never much larger than the number of
+/// sessions, however often they come and go.
+#[derive(Debug, Default)]
+struct Heap {
+    due: BinaryHeap<Reverse<Due>>,
+    /// How many entries the last purge left.
+    purged: usize,
 }
 
 #[derive(Debug)]
@@ -39,6 +52,10 @@ pub(crate) enum DueEvent {
 }
 
 impl Due {
+    fn is_stale(&self) -> bool {
+        self.slot.upgrade().is_none_or(|slot| slot.absence() != self.absence)
+    }
+
     fn order(&self) -> (Instant, DueEvent, u64) {
         (self.at, self.event, self.absence)
     }
@@ -69,23 +86,31 @@ impl Expiry {
     pub(crate) fn schedule(&self, event: DueEvent, after: Duration, absence: u64, slot: &Arc<Slot>) {
         let Some(at) = Instant::now().checked_add(after) else { return };
         let due = Due { at, event, absence, slot: Arc::downgrade(slot) };
-        let mut heap = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_first = heap.peek().is_none_or(|Reverse(first)| due.at < first.at);
-        heap.push(Reverse(due));
+        let mut heap = self.heap();
+        if heap.due.len() >= PURGE_FROM && heap.due.len() >= 2 * heap.purged {
+            heap.due.retain(|Reverse(due)| !due.is_stale());
+            heap.purged = heap.due.len();
+        }
+        let is_first = heap.due.peek().is_none_or(|Reverse(first)| due.at < first.at);
+        heap.due.push(Reverse(due));
         drop(heap);
         if is_first {
             self.earlier.notify_one();
         }
     }
 
+    fn heap(&self) -> MutexGuard<'_, Heap> {
+        self.heap.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What is due, or when to ask again.
     fn next(&self, now: Instant) -> Result<(DueEvent, u64, Weak<Slot>), Option<Instant>> {
-        let mut heap = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-        match heap.peek() {
+        let mut heap = self.heap();
+        match heap.due.peek() {
             Some(Reverse(first)) if first.at <= now => {}
             first => return Err(first.map(|Reverse(first)| first.at)),
         }
-        let Some(Reverse(due)) = heap.pop() else { return Err(None) };
+        let Some(Reverse(due)) = heap.due.pop() else { return Err(None) };
         Ok((due.event, due.absence, due.slot))
     }
 }
@@ -113,5 +138,27 @@ pub(crate) async fn run(hub: Arc<Hub>) {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slot::{ConnectionId, SessionKey};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_comes_and_goes_leaves_no_heap_behind() {
+        let expiry = Expiry::default();
+        let slot = |key| Arc::new(Slot::new(SessionKey(key), "client".into(), ConnectionId(1)));
+        let (restless, patient) = (slot(1), slot(2));
+        patient.set_absence(1);
+        expiry.schedule(DueEvent::SessionEnd, Duration::from_secs(50), 1, &patient);
+        for absence in 2..100_000 {
+            restless.set_absence(absence);
+            expiry.schedule(DueEvent::SessionEnd, Duration::from_secs(u32::MAX.into()), absence, &restless);
+        }
+        assert!(expiry.heap().due.len() <= PURGE_FROM);
+        let later = Instant::now() + Duration::from_secs(50);
+        assert!(expiry.next(later).is_ok_and(|(_, absence, _)| absence == 1));
     }
 }

@@ -62,7 +62,7 @@ impl Hub {
             expiry: Expiry::default(),
             statistics: Arc::default(),
             started: Instant::now(),
-            absences: AtomicU64::new(0),
+            absences: AtomicU64::new(1),
             stopping: AtomicBool::new(false),
             connection_ended: Notify::new(),
             config,
@@ -128,17 +128,23 @@ impl Hub {
         }
     }
 
-    /// Publishes a message of the broker itself: a Will, or one of its own topics.
+    /// Publishes a message of the broker itself.
     pub(crate) fn publish(&self, message: Message) {
+        self.publish_from(None, message);
+    }
+
+    fn publish_from(&self, publisher: Option<SessionKey>, message: Message) {
         let message = Arc::new(message);
         if message.retain {
             self.retained.set(&message);
         }
-        dispatch::publish(self, &mut Routes::default(), None, &[message], |_, _| {});
+        dispatch::publish(self, &mut Routes::default(), publisher, &[message], |_, _| {});
     }
 
-    fn publish_will(&self, will: Will) {
-        self.publish(Message::from_will(will, Instant::now().into_std())); // [MQTT-3.1.2-14], [MQTT-3.1.2-15]
+    /// Publishes a Will as a message of the session it belongs to: No Local holds for it. [MQTT-3.8.3-3]
+    fn publish_will(&self, slot: &Slot, will: Will) {
+        let message = Message::from_will(will, Instant::now().into_std());
+        self.publish_from(Some(slot.key), message); // [MQTT-3.1.2-14], [MQTT-3.1.2-15]
     }
 
     // -- Sessions ----------------------------------------------------------------------------------
@@ -153,7 +159,7 @@ impl Hub {
         let mut claim = self.registry.claim(client_id, clean_start, connection).await;
         if let Some(Ended { slot, session, will }) = claim.ended.take() {
             if let Some(will) = will {
-                self.publish_will(will);
+                self.publish_will(&slot, will);
             }
             if let Some(session) = session {
                 self.end_session(&slot, session);
@@ -177,7 +183,7 @@ impl Hub {
             Some(will) if will.delay > 0 && outlives => (None, Some(will)),
             will => (will, None), // [MQTT-3.1.2-8]
         };
-        slot.mailbox.park(leftover);
+        self.statistics.dropped(slot.mailbox.park(leftover));
         let mut ended = None;
         {
             let mut holder = slot.holder();
@@ -187,7 +193,8 @@ impl Hub {
                     match (release, outlives) {
                         (Some(release), true) => {
                             // Nobody waits any more if the connection that asked is gone too.
-                            if let Err(back) = release.send(Released { session: Some(session), will: later }) {
+                            if let Err(back) = release.send(Released { session: Some(session), will: later })
+                            {
                                 *holder = self.park(slot, back);
                             }
                         }
@@ -195,14 +202,16 @@ impl Hub {
                             *holder = Holder::Nobody;
                             ended = Some((session, release));
                         }
-                        (None, true) => *holder = self.park(slot, Released { session: Some(session), will: later }),
+                        (None, true) => {
+                            *holder = self.park(slot, Released { session: Some(session), will: later })
+                        }
                     }
                 }
                 _ => {}
             }
         }
         if let Some(will) = now {
-            self.publish_will(will);
+            self.publish_will(slot, will);
         }
         if let Some((session, release)) = ended {
             self.registry.remove(slot);
@@ -214,6 +223,7 @@ impl Hub {
     fn park(&self, slot: &Arc<Slot>, released: Released) -> Holder {
         let Released { session: Some(session), will } = released else { return Holder::Nobody };
         let absence = self.absences.fetch_add(1, Ordering::Relaxed);
+        slot.set_absence(absence);
         if let Some(will) = &will {
             let delay = Duration::from_secs(will.delay.into());
             self.expiry.schedule(DueEvent::Will, delay, absence, slot);
@@ -221,7 +231,7 @@ impl Hub {
         if let Some(interval) = session.expiry.interval() {
             self.expiry.schedule(DueEvent::SessionEnd, interval, absence, slot);
         }
-        Holder::Parked(Box::new(Parked { session, will, absence }))
+        Holder::Parked(Box::new(Parked { session, will }))
     }
 
     /// Carries out what was scheduled for an absence, if it still lasts.
@@ -229,7 +239,7 @@ impl Hub {
         let (will, session) = {
             let mut holder = slot.holder();
             let Holder::Parked(parked) = &mut *holder else { return };
-            if parked.absence != absence {
+            if slot.absence() != absence {
                 return;
             }
             let will = parked.will.take();
@@ -241,7 +251,7 @@ impl Hub {
         };
         // The end of the session ends the delay. [MQTT-3.1.3-9]
         if let Some(will) = will {
-            self.publish_will(will);
+            self.publish_will(slot, will);
         }
         if let Some(session) = session {
             self.registry.remove(slot);

@@ -3,13 +3,17 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
 
 use braid_proto::message::Delivery;
-use braid_proto::packet::QoS;
+use braid_proto::packet::{MessageProperties, QoS};
 use braid_proto::reason::ReasonCode;
 
-/// What a delivery costs beside its payload, about.
+/// What a delivery costs beside its texts and payload, about.
 const DELIVERY_OVERHEAD: usize = 256;
+
+/// What a User Property costs beside its texts, about.
+const PROPERTY_OVERHEAD: usize = 64;
 
 /// Capacity that an empty mailbox may keep.
 const KEEP_CAPACITY: usize = 64;
@@ -27,10 +31,19 @@ pub(crate) struct Mailbox(Mutex<Inner>);
 struct Inner {
     queue: VecDeque<Delivery>,
     bytes: usize,
+    /// What the owner took and had not sent when it last looked in. It counts like what is queued: otherwise a
+    /// client that never reads would double what it may hold, and add as much again with every reconnect.
+    taken: usize,
+    /// Counts until the last of what was taken is sent.
+    taken_bytes: usize,
     state: State,
     signal: Option<Signal>,
     /// Set while the owner sleeps.
     owner: Option<Waker>,
+    /// When the owner last sent something.
+    progress_at: Option<Instant>,
+    /// Publishers who wait with their acknowledgements until there is room again.
+    publishers: Vec<Waker>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,28 +71,48 @@ pub(crate) struct Capacity {
     pub(crate) bytes: usize,
 }
 
+impl Capacity {
+    /// From here on publishers are slowed down.
+    fn congestion(self) -> Self {
+        Self { messages: self.messages / 4, bytes: self.bytes / 4 }
+    }
+}
+
+/// What became of a push.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pushed {
+    /// Deliveries that were not wanted or did not fit.
+    pub(crate) dropped: u64,
+    /// The mailbox fills, though its owner sends: whoever pushes is faster than the client.
+    pub(crate) congested: bool,
+}
+
+/// An owner which has sent nothing for so long is not slow but stuck: nobody is slowed down for it.
+const STUCK_AFTER: Duration = Duration::from_millis(50);
+
 impl Mailbox {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic elsewhere must not take this session's messages with it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds deliveries and returns how many were dropped. The owner's waker goes to `wakers`, to be woken after
+    /// Adds deliveries. The owner's waker goes to `wakers`, to be woken after
     /// the whole batch and outside of every lock.
     pub(crate) fn push(
         &self,
         deliveries: impl Iterator<Item = Delivery>,
         capacity: Capacity,
+        now: Instant,
         wakers: &mut Vec<Waker>,
-    ) -> u64 {
+    ) -> Pushed {
         let mut dropped = 0;
         let mut inner = self.lock();
         for delivery in deliveries {
             let cost = cost(&delivery);
             let fits =
-                inner.queue.len() < capacity.messages && inner.bytes.saturating_add(cost) <= capacity.bytes;
+                inner.len() < capacity.messages && inner.bytes().saturating_add(cost) <= capacity.bytes;
             // A message larger than the whole mailbox is let in alone.
-            let fits = fits || inner.queue.is_empty() && capacity.messages > 0;
+            let fits = fits || inner.len() == 0 && capacity.messages > 0;
             let wanted = match inner.state {
                 State::Online => true,
                 State::Offline => delivery.qos > QoS::AtMostOnce,
@@ -95,15 +128,32 @@ impl Mailbox {
         if !inner.queue.is_empty() {
             wakers.extend(inner.owner.take());
         }
-        dropped
+        let congestion = capacity.congestion();
+        let congested = inner.state == State::Online
+            && (inner.len() > congestion.messages || inner.bytes() > congestion.bytes)
+            && inner.progress_at.is_some_and(|at| now.saturating_duration_since(at) < STUCK_AFTER);
+        Pushed { dropped, congested }
+    }
+
+    /// Whether there is room again; if not, the caller is woken when there is.
+    pub(crate) fn poll_room(&self, capacity: Capacity, context: &Context<'_>) -> bool {
+        let congestion = capacity.congestion();
+        let mut inner = self.lock();
+        if inner.state != State::Online
+            || inner.len() <= congestion.messages && inner.bytes() <= congestion.bytes
+        {
+            return true;
+        }
+        if !inner.publishers.iter().any(|waker| waker.will_wake(context.waker())) {
+            inner.publishers.push(context.waker().clone());
+        }
+        false
     }
 
     /// Whether a member of a shared subscription should get the next message.
     pub(crate) fn is_ready(&self, capacity: Capacity) -> bool {
         let inner = self.lock();
-        inner.state == State::Online
-            && inner.queue.len() < capacity.messages
-            && inner.bytes < capacity.bytes
+        inner.state == State::Online && inner.len() < capacity.messages && inner.bytes() < capacity.bytes
     }
 
     /// Whether anything pushed now is kept.
@@ -113,19 +163,36 @@ impl Mailbox {
 
     /// Moves everything into `inbox`, which must be empty. With nothing there, the owner is woken at the next
     /// push or signal.
-    pub(crate) fn poll_take(&self, inbox: &mut VecDeque<Delivery>, context: &Context<'_>) -> Option<Signal> {
+    ///
+    /// `progress_at`: when the owner last sent something.
+    pub(crate) fn poll_take(
+        &self,
+        inbox: &mut VecDeque<Delivery>,
+        progress_at: Option<Instant>,
+        capacity: Capacity,
+        context: &Context<'_>,
+    ) -> Option<Signal> {
         let mut inner = self.lock();
         let signal = inner.signal.take();
-        if inbox.is_empty() && !inner.queue.is_empty() {
+        inner.progress_at = progress_at;
+        if inbox.is_empty() {
             std::mem::swap(&mut inner.queue, inbox);
-            inner.bytes = 0;
+            inner.taken_bytes = std::mem::take(&mut inner.bytes);
             if inner.queue.capacity() > KEEP_CAPACITY {
                 inner.queue.shrink_to(KEEP_CAPACITY);
             }
         }
+        inner.taken = inbox.len();
         match &mut inner.owner {
             Some(owner) => owner.clone_from(context.waker()),
             owner => *owner = Some(context.waker().clone()),
+        }
+        let congestion = capacity.congestion();
+        let has_room = inner.len() <= congestion.messages && inner.bytes() <= congestion.bytes;
+        let publishers = if has_room { std::mem::take(&mut inner.publishers) } else { Vec::new() };
+        drop(inner);
+        for publisher in publishers {
+            publisher.wake();
         }
         signal
     }
@@ -141,24 +208,29 @@ impl Mailbox {
         inner.owner.take()
     }
 
-    /// A connection begins to take from here.
+    /// A connection begins to take from here; what was to be told to the one before is void. Only for whoever
+    /// claims the session, before another claim can begin: its signal must not be lost.
     pub(crate) fn open(&self) {
         let mut inner = self.lock();
         inner.state = State::Online;
         inner.signal = None;
     }
 
-    /// The connection has ended; what it took but did not send comes back to the front.
-    pub(crate) fn park(&self, leftover: VecDeque<Delivery>) {
+    /// The connection has ended; what it took but did not send comes back to the front. Returns how many were
+    /// dropped because they are of QoS 0.
+    pub(crate) fn park(&self, leftover: VecDeque<Delivery>) -> u64 {
         let mut inner = self.lock();
         inner.state = State::Offline;
         inner.owner = None;
+        inner.publishers = Vec::new(); // They do not wait long.
         for delivery in leftover.into_iter().rev() {
-            inner.bytes += cost(&delivery);
             inner.queue.push_front(delivery);
         }
+        let before = inner.queue.len();
         inner.queue.retain(|delivery| delivery.qos > QoS::AtMostOnce);
         inner.bytes = inner.queue.iter().map(cost).sum();
+        (inner.taken, inner.taken_bytes) = (0, 0);
+        (before - inner.queue.len()) as u64
     }
 
     /// The session has ended: what is left.
@@ -166,16 +238,36 @@ impl Mailbox {
         let mut inner = self.lock();
         inner.state = State::Closed;
         inner.owner = None;
+        inner.publishers = Vec::new();
         inner.bytes = 0;
+        (inner.taken, inner.taken_bytes) = (0, 0);
         std::mem::take(&mut inner.queue)
-    }
-
-    /// Messages waiting.
-    pub(crate) fn len(&self) -> usize {
-        self.lock().queue.len()
     }
 }
 
+impl Inner {
+    /// Messages that wait here or with the owner.
+    fn len(&self) -> usize {
+        self.queue.len() + self.taken
+    }
+
+    /// Their cost.
+    fn bytes(&self) -> usize {
+        self.bytes.saturating_add(self.taken_bytes)
+    }
+}
+
+/// The memory that a delivery keeps, about. Topic and properties may be many times the payload.
 fn cost(delivery: &Delivery) -> usize {
-    DELIVERY_OVERHEAD + delivery.message.payload.len()
+    let message = &delivery.message;
+    let properties = message.properties.as_deref().map_or(0, properties_cost);
+    DELIVERY_OVERHEAD + message.topic.as_str().len() + properties + message.payload.len()
+}
+
+fn properties_cost(properties: &MessageProperties) -> usize {
+    let user = properties.user.iter().map(|(name, value)| PROPERTY_OVERHEAD + name.len() + value.len());
+    let content_type = properties.content_type.as_ref().map_or(0, |text| text.len());
+    let response_topic = properties.response_topic.as_ref().map_or(0, |topic| topic.as_str().len());
+    let correlation_data = properties.correlation_data.as_ref().map_or(0, bytes::Bytes::len);
+    size_of::<MessageProperties>() + content_type + response_topic + correlation_data + user.sum::<usize>()
 }

@@ -88,7 +88,10 @@ impl Registry {
         let Released { session, will } = take(&slot, connection).await;
         match session {
             // [MQTT-3.1.2-5]: the delayed Will of a session that goes on is not published. [MQTT-3.1.3-9]
-            Some(session) if !clean_start => Claim { slot, session, present: true, ended: None },
+            Some(session) if !clean_start => {
+                slot.mailbox.open();
+                Claim { slot, session, present: true, ended: None }
+            }
             // [MQTT-3.1.2-4]
             session => {
                 *slot.holder() = Holder::Nobody;
@@ -101,6 +104,7 @@ impl Registry {
     fn create(&self, client_id: &ClientId, connection: ConnectionId, ended: Option<Ended>) -> Claim {
         let key = SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed));
         let slot = Arc::new(Slot::new(key, client_id.clone(), connection));
+        slot.mailbox.open();
         self.clients().insert(client_id.clone(), slot.clone());
         self.by_key.write().unwrap_or_else(PoisonError::into_inner).insert(key, slot.clone());
         let session = Session::new(client_id.clone(), SessionExpiry::WITH_CONNECTION);
@@ -124,7 +128,8 @@ async fn take(slot: &Slot, connection: ConnectionId) -> Released {
         let mut holder = slot.holder();
         match std::mem::replace(&mut *holder, Holder::Connection(connection, None)) {
             Holder::Parked(parked) => {
-                let Parked { session, will, .. } = *parked;
+                slot.set_absence(0);
+                let Parked { session, will } = *parked;
                 return Released { session: Some(session), will };
             }
             Holder::Nobody => return Released { session: None, will: None },

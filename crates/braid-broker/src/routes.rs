@@ -82,8 +82,12 @@ impl Routes {
 
 fn resolve(hub: &Hub, topic: &TopicName, found: &mut Matches<SessionKey>) -> Route {
     let generation = hub.find_matches(topic, found);
-    let mut route =
-        Route { generation, matches: Vec::with_capacity(found.direct.len()), targets: Vec::new(), groups: Vec::new() };
+    let mut route = Route {
+        generation,
+        matches: Vec::with_capacity(found.direct.len()),
+        targets: Vec::new(),
+        groups: Vec::new(),
+    };
     let registry = hub.registry.slots();
     for of_session in found.sessions() {
         // A session that is ending may be gone from the registry before its subscriptions are.

@@ -1,6 +1,6 @@
 //! A session's place in the registry.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use braid_proto::packet::{ClientId, Will};
@@ -26,6 +26,9 @@ pub(crate) struct Slot {
     pub(crate) mailbox: Mailbox,
     /// The client speaks MQTT 5: several matches become one delivery.
     merges: AtomicBool,
+    /// Which of its client's absences this is, 0 while there is none: a timer of an earlier one is stale. Written
+    /// with `holder` locked.
+    absence: AtomicU64,
     holder: Mutex<Holder>,
 }
 
@@ -46,8 +49,6 @@ pub(crate) struct Parked {
     pub(crate) session: Session,
     /// A Will whose delay has not passed.
     pub(crate) will: Option<Will>,
-    /// Which of its absences this is: a timer that was set for an earlier one is stale.
-    pub(crate) absence: u64,
 }
 
 /// What a connection that was taken over from leaves.
@@ -66,6 +67,7 @@ impl Slot {
             client_id,
             mailbox: Mailbox::default(),
             merges: AtomicBool::new(false),
+            absence: AtomicU64::new(0),
             holder: Mutex::new(Holder::Connection(connection, None)),
         }
     }
@@ -73,6 +75,14 @@ impl Slot {
     /// Held for a few moves of values, never across an await.
     pub(crate) fn holder(&self) -> MutexGuard<'_, Holder> {
         self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn absence(&self) -> u64 {
+        self.absence.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_absence(&self, absence: u64) {
+        self.absence.store(absence, Ordering::Relaxed);
     }
 
     /// What several matches of one message become.

@@ -9,6 +9,7 @@ use braid_proto::reason::ReasonCode;
 
 use super::{Driver, now};
 use crate::dispatch;
+use crate::slot::Slot;
 
 /// Messages that arrived together, and the tokens of those that want an acknowledgement.
 #[derive(Default)]
@@ -22,6 +23,7 @@ impl Driver {
     pub(super) fn drain_events(&mut self) -> Option<Box<Connect>> {
         let mut batch = Batch::default();
         let mut persisted = None;
+        let mut congested = None;
         while let Some(event) = self.server.poll_event() {
             match event {
                 Event::Publish(message, token) => {
@@ -30,25 +32,25 @@ impl Driver {
                     continue;
                 }
                 // Nothing overtakes the messages before it.
-                _ => persisted = self.publish(&mut batch).or(persisted),
+                _ => persisted = self.publish(&mut batch, &mut congested).or(persisted),
             }
             match event {
                 Event::Publish(..) | Event::Complete(..) => {}
                 Event::Release(token) => persisted = Some(token),
                 Event::Subscribe(subscribe) => persisted = self.subscribe(*subscribe).or(persisted),
-                Event::Unsubscribe(unsubscribe) => persisted = self.unsubscribe(*unsubscribe).or(persisted),
+                Event::Unsubscribe(unsubscribe) => persisted = self.unsubscribe(&unsubscribe).or(persisted),
                 Event::Connect(connect) => return Some(connect),
             }
         }
-        persisted = self.publish(&mut batch).or(persisted);
+        persisted = self.publish(&mut batch, &mut congested).or(persisted);
         if let Some(token) = persisted {
-            self.server.handle_persisted(token);
+            self.acknowledge(token, congested);
         }
         None
     }
 
-    /// Dispatches a batch; returns the last token in it.
-    fn publish(&mut self, batch: &mut Batch) -> Option<Token> {
+    /// Dispatches a batch; returns the last token in it, and in `congested` who cannot keep up with it.
+    fn publish(&mut self, batch: &mut Batch, congested: &mut Option<Arc<Slot>>) -> Option<Token> {
         let Batch { messages, tokens } = batch;
         if messages.is_empty() {
             return None;
@@ -60,11 +62,12 @@ impl Driver {
             self.hub.admit(messages, tokens, |token, reason| server.set_reason(token, reason));
         }
         let publisher = self.slot.as_ref().map(|slot| slot.key);
-        dispatch::publish(&self.hub, &mut self.routes, publisher, messages, |index, reached| {
+        let slow = dispatch::publish(&self.hub, &mut self.routes, publisher, messages, |index, reached| {
             if let (false, Some(token)) = (reached, tokens[index]) {
                 server.set_reason(token, ReasonCode::NoMatchingSubscribers);
             }
         });
+        *congested = slow.or(congested.take());
         messages.clear();
         tokens.clear();
         last
@@ -89,10 +92,13 @@ impl Driver {
         tracing::debug!(client = %client_id, version = %connect.version, transport = %self.peer.transport,
             present = claim.present, "connected");
         claim.slot.set_merges(connect.version.is_v5());
-        claim.slot.mailbox.open();
         self.slot = Some(claim.slot);
         let acceptance = Acceptance { session_present: claim.present, assigned_client_id };
         self.server.accept(claim.session, &acceptance, now());
+        // Whoever stopped the broker during the claim may have signalled before this connection could hear it.
+        if self.hub.is_stopping() {
+            self.server.disconnect(ReasonCode::ServerShuttingDown);
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! read brought, each subscriber is woken once.
 
 mod events;
+mod held;
 mod scratch;
 mod subscribe;
 
@@ -14,7 +15,7 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use braid_proto::connection::{Cause, Sent, Server};
@@ -45,7 +46,7 @@ const SLICES: usize = 16;
 const ROUNDS: usize = 4;
 
 /// The longest that a closing connection may take for its last bytes.
-const FAREWELL: Duration = Duration::from_secs(3);
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Serves one connection from its handshake to its end.
 pub(crate) async fn serve(hub: Arc<Hub>, incoming: Incoming) {
@@ -77,15 +78,21 @@ pub(super) struct Driver {
     /// Taken from the mailbox, not sent yet.
     inbox: VecDeque<Delivery>,
     routes: Routes,
+    /// Acknowledgements that wait for a receiver.
+    held: Option<held::Held>,
+    /// When a delivery was last sent.
+    progress_at: Option<Instant>,
     alarm: Alarm,
     link_ended: bool,
+    /// The broker closed the connection and told the peer why.
+    explains: bool,
 }
 
 /// What a turn ends with, apart from waiting.
 enum Turn {
     /// A CONNECT to decide about.
     Decide(Box<Connect>),
-    /// The connection is closed and its last bytes are on their way.
+    /// The connection is closed; its last bytes may still have to be written.
     Over,
 }
 
@@ -100,29 +107,58 @@ impl Driver {
             slot: None,
             inbox: VecDeque::new(),
             routes: Routes::default(),
+            held: None,
+            progress_at: None,
             alarm: Alarm::default(),
             link_ended: false,
+            explains: false,
             hub,
         }
     }
 
     async fn run(mut self) {
-        loop {
-            match poll_fn(|context| self.poll(context)).await {
-                // Boxed: it happens once, and its size must not stay with an idle connection.
-                Turn::Decide(connect) => Box::pin(self.decide(*connect)).await,
-                Turn::Over => break,
+        while let Turn::Decide(connect) = poll_fn(|context| self.poll(context)).await {
+            // Boxed: it happens once, and its size must not stay with an idle connection.
+            Box::pin(self.decide(*connect)).await;
+        }
+        // Boxed for the same reason.
+        let _ = tokio::time::timeout(FAREWELL, Box::pin(self.say_goodbye())).await;
+    }
+
+    /// Writes the last bytes, ends the link and, if the peer is to learn why, waits until it has ended it too:
+    /// a TCP socket that is closed with unread bytes takes back what it has not delivered yet.
+    async fn say_goodbye(&mut self) {
+        poll_fn(|context| {
+            self.poll_write(context);
+            if self.link_ended || self.is_written() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        if self.link_ended {
+            return;
+        }
+        let shutdown = poll_fn(|context| Pin::new(&mut self.io).poll_shutdown(context)).await;
+        if shutdown.is_ok() && self.explains {
+            poll_fn(|context| self.poll_discard(context)).await;
+        }
+    }
+
+    /// Reads what nobody will look at, until the peer ends the link.
+    fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        scratch::with(|buffer| {
+            loop {
+                let mut buffer = ReadBuf::new(buffer);
+                let result = ready!(Pin::new(&mut self.io).poll_read(context, &mut buffer));
+                if result.is_err() || buffer.filled().is_empty() {
+                    return Poll::Ready(());
+                }
             }
-        }
-        if !self.link_ended {
-            let goodbye = poll_fn(|context| Pin::new(&mut self.io).poll_shutdown(context));
-            let _ = tokio::time::timeout(FAREWELL, goodbye).await;
-        }
+        })
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
         for _ in 0..ROUNDS {
             self.poll_mailbox(context);
+            self.poll_held(context);
             let has_read = self.poll_read(context);
             if let Some(connect) = self.drain_events() {
                 return Poll::Ready(Turn::Decide(connect));
@@ -131,9 +167,7 @@ impl Driver {
             let has_written = self.poll_write(context);
             if self.server.is_closed() {
                 self.release();
-                if self.link_ended || self.is_written() {
-                    return Poll::Ready(Turn::Over);
-                }
+                return Poll::Ready(Turn::Over);
             }
             if !has_read && !has_written && self.poll_alarm(context).is_pending() {
                 return Poll::Pending;
@@ -145,7 +179,7 @@ impl Driver {
 
     fn poll_mailbox(&mut self, context: &Context<'_>) {
         let Some(slot) = &self.slot else { return };
-        match slot.mailbox.poll_take(&mut self.inbox, context) {
+        match slot.mailbox.poll_take(&mut self.inbox, self.progress_at, self.hub.capacity, context) {
             Some(Signal::TakeOver) => self.server.disconnect(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
             Some(Signal::Close(reason)) => self.server.disconnect(reason),
             None => {}
@@ -205,6 +239,9 @@ impl Driver {
         if self.inbox.is_empty() && self.inbox.capacity() > 64 {
             self.inbox = VecDeque::new(); // Ten thousand receivers of one burst must not keep its memory.
         }
+        if sent > 0 {
+            self.progress_at = Some(now);
+        }
         self.hub.statistics.sent(sent);
         self.hub.statistics.dropped(dropped);
     }
@@ -241,7 +278,8 @@ impl Driver {
     }
 
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Some(at) = self.server.poll_timeout() else { return Poll::Pending };
+        let times = [self.server.poll_timeout(), self.held_until()];
+        let Some(at) = times.into_iter().flatten().min() else { return Poll::Pending };
         if self.alarm.poll(at, context).is_pending() {
             return Poll::Pending;
         }
@@ -253,6 +291,8 @@ impl Driver {
     /// last bytes of this one.
     fn release(&mut self) {
         let Some(end) = self.server.take_end() else { return };
+        let is_our_choice = matches!(end.cause, Cause::Violation(_) | Cause::Closed(_) | Cause::Refused(_));
+        self.explains = is_our_choice && self.server.version().is_some();
         let level = match end.cause {
             Cause::Violation(_) => tracing::Level::INFO,
             _ => tracing::Level::DEBUG,

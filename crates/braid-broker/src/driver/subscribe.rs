@@ -9,6 +9,7 @@ use braid_proto::topic::TopicFilter;
 use braid_router::replays_at_subscribe;
 
 use super::{Driver, now};
+use crate::dispatch;
 
 impl Driver {
     /// Subscribes to every filter that may be, and answers each. [MQTT-3.8.4-6]
@@ -55,17 +56,12 @@ impl Driver {
             }
         }
         // Through the mailbox like everything else: its cap holds, and what came before goes before.
-        let mut wakers = Vec::new();
-        let dropped = slot.mailbox.push(replayed.into_iter(), self.hub.capacity, &mut wakers);
-        self.hub.statistics.dropped(dropped);
-        for waker in wakers {
-            waker.wake();
-        }
+        dispatch::deliver(&self.hub, &slot, replayed);
         token
     }
 
     /// Removes the subscriptions and answers each filter. [MQTT-3.10.4-1], [MQTT-3.10.4-6]
-    pub(super) fn unsubscribe(&mut self, unsubscribe: Unsubscribe) -> Option<Token> {
+    pub(super) fn unsubscribe(&mut self, unsubscribe: &Unsubscribe) -> Option<Token> {
         let slot = self.slot.clone()?;
         let session = self.server.session_mut()?;
         let codes = self.hub.with_router(|router| {

@@ -1,0 +1,19 @@
+//! The whole broker over in-memory links, on virtual time: what a client sees on the wire.
+
+#![allow(clippy::panic, reason = "what a test calls may end it, not only its own function")]
+
+mod support;
+
+mod connecting;
+mod delivery;
+mod flow;
+mod hostile;
+mod random;
+mod retained;
+mod sessions;
+mod shared;
+mod slow;
+mod stopping;
+mod subscriptions;
+mod takeover;
+mod wills;

@@ -1,0 +1,225 @@
+//! Clients that do not read, or do not speak: bounded, and nobody else's problem.
+
+use braid_broker::{BrokerConfig, LimitsConfig};
+use braid_proto::packet::{MessageProperties, Packet, ProtocolVersion, Publish, QoS};
+
+use crate::support::{Client, TestBroker, connect_v5, lasting, message, pass, quiet, settle};
+
+fn with_limits(limits: LimitsConfig) -> BrokerConfig {
+    BrokerConfig { limits, ..quiet() }
+}
+
+/// A subscriber of everything whose link holds 1,024 bytes, and who will not read.
+async fn deaf(broker: &TestBroker, client_id: &str, qos: QoS) -> Client {
+    let mut client = broker.narrow_link(ProtocolVersion::V5, 1024).await;
+    client.send_connect(lasting(client_id)).await;
+    client.accepted().await;
+    client.subscribe("#", qos).await;
+    client
+}
+
+/// Messages that the broker holds for its clients, given what it was to deliver.
+fn held(broker: &TestBroker, deliveries: u64) -> u64 {
+    let statistics = broker.statistics();
+    deliveries - statistics.messages_sent() - statistics.messages_dropped()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_of_everything_that_never_reads_holds_what_its_cap_allows() {
+    let limits = LimitsConfig { queued_messages: 1000, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with(with_limits(limits));
+    let mut publisher = broker.v5("publisher").await;
+    let mut healthy = broker.v5("healthy").await;
+    healthy.subscribe("t/#", QoS::AtMostOnce).await;
+    let _deaf = [deaf(&broker, "zero", QoS::AtMostOnce).await, deaf(&broker, "one", QoS::AtLeastOnce).await];
+    for number in 0..5000_u64 {
+        let text = format!("{number:0500}");
+        publisher.publish(&format!("t/{}", number % 10), &text, QoS::AtLeastOnce).await;
+        assert_eq!(healthy.take().await, text);
+        assert!(held(&broker, 3 * (number + 1)) <= 2 * 1000);
+    }
+    // Everything that did not fit is counted; the queues are full, not empty.
+    assert!(held(&broker, 3 * 5000) > 1900);
+    assert!(broker.statistics().messages_dropped() > 2000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cap_counts_bytes_of_every_kind() {
+    const CAP: usize = 1024 * 1024;
+    let limits = LimitsConfig { queued_bytes: CAP, ..LimitsConfig::default() };
+    let large = "x".repeat(50_000);
+    let user = vec![("name".into(), large.as_str().into())];
+    let properties = MessageProperties { user, ..MessageProperties::default() };
+    for publish in [
+        message("t", &large),
+        message(&large, "x"),
+        Publish { properties: Some(Box::new(properties)), ..message("t", "x") },
+    ] {
+        let broker = TestBroker::start_with(with_limits(limits.clone()));
+        let mut publisher = broker.v5("publisher").await;
+        let _deaf = deaf(&broker, "deaf", QoS::AtMostOnce).await;
+        for _ in 0..200 {
+            publisher.publish_as(publish.clone()).await;
+        }
+        settle().await;
+        let held = usize::try_from(held(&broker, 200)).expect("a few") * large.len();
+        assert!((CAP / 2..=CAP).contains(&held), "{held} bytes");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_beyond_the_cap_is_let_in_alone() {
+    let limits = LimitsConfig { queued_bytes: 1000, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with(with_limits(limits));
+    let mut publisher = broker.v5("publisher").await;
+    let mut client = broker.resume("client").await;
+    client.subscribe("t", QoS::AtLeastOnce).await;
+    client.disconnect().await;
+    for _ in 0..3 {
+        publisher.publish("t", "x".repeat(5000), QoS::AtLeastOnce).await;
+    }
+    assert_eq!(broker.statistics().messages_dropped(), 2);
+    assert_eq!(broker.resume("client").await.take_all().await.len(), 1);
+}
+
+// What a connection took and could not send goes back to the queue; each round would add a queue.
+#[tokio::test(start_paused = true)]
+async fn reconnecting_without_reading_gains_nothing() {
+    const CAP: u64 = 500;
+    let limits = LimitsConfig { queued_messages: 500, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with(with_limits(limits));
+    let mut publisher = broker.v5("publisher").await;
+    deaf(&broker, "deaf", QoS::AtLeastOnce).await.vanish().await;
+    for _ in 0..6 {
+        let mut connect = lasting("deaf");
+        connect.properties.receive_maximum = Some(1);
+        let client = broker.connect(connect).await;
+        for _ in 0..CAP {
+            publisher.publish("t", "x", QoS::AtLeastOnce).await;
+        }
+        client.vanish().await;
+    }
+    // With its queue there is the one message on its way, which was sent.
+    let mut client = broker.resume("deaf").await;
+    assert_eq!(client.take_all().await.len() as u64, CAP + 1);
+    assert_eq!(broker.statistics().messages_dropped(), 6 * CAP - CAP - 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_its_acknowledgements_is_not_read_either() {
+    let broker = TestBroker::start();
+    let mut greedy = broker.narrow_link(ProtocolVersion::V5, 64 * 1024).await;
+    greedy.send_connect(connect_v5("greedy")).await;
+    greedy.accepted().await;
+    // Two bytes each: answers to the first megabyte would fill the outbox of 256 KiB and the link of 64 KiB.
+    let pings = [0xC0, 0x00].repeat(512 * 1024);
+    let flood = tokio::time::timeout(std::time::Duration::from_secs(1), greedy.send_bytes(&pings)).await;
+    assert!(flood.is_err(), "the broker took everything");
+    assert!(broker.statistics().bytes_received() < 512 * 1024);
+    // It goes on as soon as its client does.
+    let mut pongs = 0;
+    while let Some(packet) = greedy.next_at_once().await {
+        assert_eq!(packet, Packet::Pingresp);
+        pongs += 1;
+    }
+    assert!(pongs > 128 * 1024);
+    greedy.send(Packet::Pingreq).await;
+    assert_eq!(greedy.next().await, Some(Packet::Pingresp));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_idle_connections_and_one_that_never_reads_disturb_nobody() {
+    const IDLE: u64 = 10_000;
+    let limits = LimitsConfig { queued_messages: 100, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with(with_limits(limits));
+    let mut idle = Vec::new();
+    let before = crate::support::allocated();
+    for number in 0..IDLE {
+        let mut client = broker.narrow_link(ProtocolVersion::V5, 64).await;
+        let connect = connect_v5(&format!("idle-{number}"));
+        client.send_connect(connect).await;
+        client.accepted().await;
+        idle.push(client);
+    }
+    settle().await;
+    // Ours and the broker's end together, links included.
+    let each = (crate::support::allocated() - before) / i64::try_from(IDLE).expect("small");
+    println!("{each} bytes for an idle connection, both ends");
+    assert!(each < 8 * 1024, "{each} bytes");
+    assert_eq!(broker.statistics().connections(), IDLE);
+    let _deaf = deaf(&broker, "deaf", QoS::AtMostOnce).await;
+    let mut publisher = broker.v5("publisher").await;
+    let mut healthy = broker.v5("healthy").await;
+    healthy.subscribe("t", QoS::AtLeastOnce).await;
+    let payload = "x".repeat(10_000);
+    let before = crate::support::allocated();
+    for _ in 0..2000 {
+        publisher.publish("t", &payload, QoS::AtLeastOnce).await;
+        assert_eq!(healthy.take().await.len(), payload.len());
+    }
+    let held = crate::support::allocated() - before;
+    println!("{held} bytes after 20 MB for a subscriber that never reads");
+    assert!(held < 3_000_000, "{held} bytes");
+    let (first, last) = (idle.swap_remove(0), idle.pop());
+    for mut client in [Some(first), last].into_iter().flatten() {
+        client.send(Packet::Pingreq).await;
+        assert_eq!(client.next().await, Some(Packet::Pingresp));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_to_many_leaves_nothing_behind() {
+    let broker = TestBroker::start();
+    let mut clients = Vec::new();
+    for number in 0..200 {
+        // Of a link's buffer stays what it once held, which is not our subject.
+        let mut client = broker.narrow_link(ProtocolVersion::V5, 512).await;
+        client.send_connect(connect_v5(&format!("client-{number}"))).await;
+        client.accepted().await;
+        client.subscribe("t", QoS::AtLeastOnce).await;
+        clients.push(client);
+    }
+    let mut publisher = broker.v5("publisher").await;
+    let before = crate::support::allocated();
+    for _ in 0..500 {
+        publisher.publish("t", "x".repeat(100), QoS::AtLeastOnce).await;
+    }
+    for client in &mut clients {
+        assert_eq!(client.take_all().await.len(), 500);
+    }
+    settle().await;
+    let each = (crate::support::allocated() - before) / 200;
+    println!("{each} bytes stay with each receiver of a burst of 500");
+    assert!(each < 16 * 1024, "{each} bytes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_half_open_connections_are_closed_in_time_and_disturb_nobody() {
+    let broker = TestBroker::start();
+    let mut strangers = Vec::new();
+    for number in 0..1000_u16 {
+        let mut stranger = broker.narrow_link(ProtocolVersion::V5, 256).await;
+        // Nothing, or the start of a CONNECT.
+        let part = &[0x10, 0x7F, 0, 4, b'M', b'Q', b'T', b'T', 5][..usize::from(number % 10)];
+        stranger.send_bytes(part).await;
+        strangers.push(stranger);
+    }
+    let mut client = broker.v5("client").await;
+    client.subscribe("t", QoS::ExactlyOnce).await;
+    client.publish("t", "x", QoS::ExactlyOnce).await;
+    assert_eq!(client.take().await, "x");
+    assert_eq!(broker.statistics().connections(), 1001);
+    pass(4).await;
+    for stranger in &mut strangers {
+        stranger.expect_silence().await;
+    }
+    let start = tokio::time::Instant::now();
+    for stranger in &mut strangers {
+        stranger.expect_end().await;
+    }
+    assert!(start.elapsed().as_secs() < 2);
+    settle().await;
+    assert_eq!(broker.statistics().connections(), 1);
+    client.publish("t", "y", QoS::ExactlyOnce).await;
+    assert_eq!(client.take().await, "y");
+}

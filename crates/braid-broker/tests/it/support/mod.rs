@@ -1,0 +1,129 @@
+//! A broker in this process and clients that speak raw packets to it, all on virtual time.
+
+mod allocator;
+mod client;
+mod packets;
+mod panics;
+mod receiver;
+
+use std::time::Duration;
+
+use braid_broker::{Anonymous, Authenticate, Broker, BrokerConfig, Handle, Statistics, SysConfig};
+use braid_proto::packet::{Connect, Packet, ProtocolVersion};
+use braid_transport::Link;
+use braid_transport::mem::{self, Connector};
+use tokio::task::JoinHandle;
+
+pub(crate) use allocator::allocated;
+pub(crate) use client::Client;
+pub(crate) use packets::{
+    connect_v3, connect_v5, filter, id, message, publish_packet, subscribe_packet, texts, topic,
+    unsubscribe_packet, will,
+};
+pub(crate) use panics::Seed;
+pub(crate) use receiver::Receiver;
+
+/// What a stopping broker waits for its clients at most.
+pub(crate) const DRAIN: Duration = Duration::from_secs(10);
+
+/// A running broker, reached through in-memory links.
+pub(crate) struct TestBroker {
+    connector: Connector,
+    pub(crate) handle: Handle,
+    task: JoinHandle<()>,
+}
+
+impl TestBroker {
+    /// A broker with the defaults, but silent below `$SYS`.
+    pub(crate) fn start() -> Self {
+        Self::start_with(quiet())
+    }
+
+    pub(crate) fn start_with(config: BrokerConfig) -> Self {
+        Self::start_with_rule(config, Anonymous::default())
+    }
+
+    pub(crate) fn start_with_rule(config: BrokerConfig, rule: impl Authenticate) -> Self {
+        panics::count();
+        let (listener, connector) = mem::hub();
+        let broker = Broker::build(config, Box::new(rule), vec![listener]);
+        let handle = broker.handle();
+        Self { connector, handle, task: tokio::spawn(broker.run(DRAIN)) }
+    }
+
+    /// A link on which nothing has been said.
+    pub(crate) async fn link(&self, version: ProtocolVersion) -> Client {
+        let Link::Single(single) = self.connector.connect().await.expect("the broker listens");
+        Client::new(single.io, version)
+    }
+
+    /// A link which holds no more than `capacity` bytes each way.
+    pub(crate) async fn narrow_link(&self, version: ProtocolVersion, capacity: usize) -> Client {
+        let Link::Single(single) =
+            self.connector.connect_with_capacity(capacity).await.expect("the broker listens");
+        Client::new(single.io, version)
+    }
+
+    /// A connected client.
+    pub(crate) async fn connect(&self, connect: Connect) -> Client {
+        let mut client = self.link(connect.version).await;
+        client.send(Packet::Connect(Box::new(connect))).await;
+        client.accepted().await;
+        client
+    }
+
+    /// A connected MQTT 5 client whose session ends with the connection.
+    pub(crate) async fn v5(&self, client_id: &str) -> Client {
+        self.connect(connect_v5(client_id)).await
+    }
+
+    /// A connected MQTT 3.1.1 client whose session ends with the connection.
+    pub(crate) async fn v3(&self, client_id: &str) -> Client {
+        self.connect(connect_v3(client_id)).await
+    }
+
+    /// A connected MQTT 5 client whose session lives an hour without a connection, and which goes on with it.
+    pub(crate) async fn resume(&self, client_id: &str) -> Client {
+        self.connect(lasting(client_id)).await
+    }
+
+    /// The broker has stopped.
+    pub(crate) async fn ended(&mut self) {
+        (&mut self.task).await.expect("the broker ends without a panic");
+    }
+
+    pub(crate) fn statistics(&self) -> std::sync::Arc<Statistics> {
+        self.handle.statistics()
+    }
+}
+
+impl Drop for TestBroker {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(panics::counted(), 0, "a task of the broker panicked");
+        }
+    }
+}
+
+/// The defaults without the broker's own messages.
+pub(crate) fn quiet() -> BrokerConfig {
+    BrokerConfig { sys: SysConfig { interval_secs: 0 }, ..BrokerConfig::default() }
+}
+
+/// Clean Start 0 and an hour of Session Expiry Interval.
+pub(crate) fn lasting(client_id: &str) -> Connect {
+    let mut connect = connect_v5(client_id);
+    connect.clean_start = false;
+    connect.properties.session_expiry = Some(3600);
+    connect
+}
+
+/// Lets everybody finish what can be done without time passing: the clock moves only when all are idle.
+pub(crate) async fn settle() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+/// Lets `seconds` pass, with everything that happens in them.
+pub(crate) async fn pass(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
