@@ -197,6 +197,7 @@ impl Delivery {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
     pub(crate) version: ProtocolVersion,
+    /// Whether this sending is a repetition, whatever the publisher's was. [MQTT-3.3.1-3]
     pub(crate) dup: bool,
     pub(crate) packet_id: Option<PacketId>,
     /// The alias and whether the name goes with it.

@@ -99,6 +99,12 @@ impl ReasonCode {
         self.value() >= 0x80
     }
 
+    /// This code, or "unspecified error" where the standard does not list it for the packet.
+    #[must_use]
+    pub const fn allowed_in(self, packet: PacketType) -> Self {
+        if self.is_allowed_in(packet) { self } else { Self::UnspecifiedError }
+    }
+
     /// The CONNACK return code of MQTT 3 (3.1.1, table 3.1) that says the same, 0..=5. `None` where it has no word
     /// for it: then the connection is closed without CONNACK. [MQTT3-3.2.2-6]
     pub const fn connack_v3(self) -> Option<u8> {

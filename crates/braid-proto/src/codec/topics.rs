@@ -43,3 +43,19 @@ impl TopicCache {
         Ok(name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_seen_before_is_shared_and_a_long_one_is_not_kept() {
+        let mut topics = TopicCache::default();
+        let first = topics.parse(b"a/b").unwrap();
+        assert!(topics.parse(b"a/b").unwrap().same_allocation(&first));
+        let long = vec![b'x'; NAME_MAX + 1];
+        let name = topics.parse(&long).unwrap();
+        assert!(!topics.parse(&long).unwrap().same_allocation(&name));
+        assert_eq!(topics.parse(&[0xFF]), Err(Violation::Utf8));
+    }
+}

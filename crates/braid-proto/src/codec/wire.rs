@@ -158,7 +158,11 @@ pub(crate) fn put_variable(out: &mut BytesMut, value: usize) {
 
 /// Writes a UTF-8 Encoded String; what is beyond 65,535 bytes is cut at a character.
 pub(crate) fn put_string(out: &mut BytesMut, text: &str) {
-    put_binary(out, text[..text.floor_char_boundary(usize::from(u16::MAX))].as_bytes());
+    let mut len = text.len().min(usize::from(u16::MAX));
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
+    put_binary(out, &text.as_bytes()[..len]);
 }
 
 /// Writes Binary Data; what is beyond 65,535 bytes is cut.

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use crate::packet::{Ack, Suback, Unsuback};
+use crate::packet::{Ack, PacketId, Suback, Unsuback};
 
 /// Names a request whose acknowledgement waits until its effect is durable. Tokens of a connection ascend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -10,6 +10,9 @@ pub struct Token(pub(crate) u64);
 #[derive(Debug)]
 pub(crate) enum Waiting {
     Ack(Ack),
+    /// The place of a SUBACK or UNSUBACK whose codes are not known yet: tokens ascend in the order of the
+    /// requests, whenever they are answered.
+    Unanswered(PacketId),
     Suback(Box<Suback>),
     Unsuback(Box<Unsuback>),
 }
@@ -26,6 +29,8 @@ pub(crate) struct WaitingAcks {
     entries: VecDeque<(bool, Waiting)>,
     /// Tokens below this are durable.
     durable: u64,
+    /// Tokens below this are answered.
+    first_unanswered: u64,
 }
 
 impl WaitingAcks {
@@ -54,6 +59,28 @@ impl WaitingAcks {
         }
     }
 
+    /// Puts the answer in the place that waits for it: the oldest of this identifier.
+    pub(crate) fn answer(&mut self, packet_id: PacketId, answer: Waiting) -> Option<Token> {
+        // Requests are answered in their order, so that mostly the first place is the one.
+        let start = self.first_unanswered.saturating_sub(self.front);
+        let mut passed_over = None;
+        for (index, (_, waiting)) in (0_u64..).zip(&mut self.entries).skip(usize::try_from(start).ok()?) {
+            let token = self.front + index;
+            match waiting {
+                Waiting::Unanswered(id) if *id == packet_id => {
+                    *waiting = answer;
+                    self.first_unanswered = passed_over.unwrap_or(token + 1);
+                    return Some(Token(token));
+                }
+                Waiting::Unanswered(_) => {
+                    passed_over.get_or_insert(token);
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
     /// Everything up to and including `token` is durable.
     pub(crate) fn set_durable(&mut self, token: Token) {
         debug_assert!(token.0 < self.front + self.entries.len() as u64, "a token that was never given");
@@ -62,8 +89,8 @@ impl WaitingAcks {
 
     /// The next acknowledgement that may be sent.
     pub(crate) fn pop_durable(&mut self) -> Option<Waiting> {
-        let (has_effect, _) = self.entries.front()?;
-        if *has_effect && self.front >= self.durable {
+        let (has_effect, waiting) = self.entries.front()?;
+        if *has_effect && self.front >= self.durable || matches!(waiting, Waiting::Unanswered(_)) {
             return None;
         }
         let (_, waiting) = self.entries.pop_front()?;
@@ -77,5 +104,59 @@ impl WaitingAcks {
     /// Acknowledgements that wait.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::AckKind;
+    use crate::reason::ReasonCode;
+
+    fn puback(id: PacketId) -> Waiting {
+        Waiting::Ack(Ack::new(AckKind::Puback, id, ReasonCode::Success))
+    }
+
+    /// [MQTT-4.6.0-2]
+    #[test]
+    fn what_is_not_answered_holds_back_what_is_durable_behind_it() {
+        let (first, second) = (PacketId::FIRST, PacketId::FIRST.next());
+        let mut waiting = WaitingAcks::default();
+        waiting.push(Waiting::Unanswered(first));
+        waiting.push_without_effect(puback(first));
+        let last = waiting.push(puback(second));
+        waiting.set_durable(last);
+        assert!(waiting.pop_durable().is_none());
+        assert_eq!(waiting.answer(second, puback(second)), None);
+        assert!(waiting.answer(first, puback(first)).is_some());
+        assert_eq!(std::iter::from_fn(|| waiting.pop_durable()).count(), 3);
+    }
+
+    #[test]
+    fn requests_may_be_answered_in_any_order() {
+        let ids: Vec<_> = (1..=6).filter_map(PacketId::new).collect();
+        let mut waiting = WaitingAcks::default();
+        let tokens: Vec<_> = ids.iter().map(|id| waiting.push(Waiting::Unanswered(*id))).collect();
+        for index in [2, 0, 1, 5, 3, 4] {
+            assert_eq!(waiting.answer(ids[index], puback(ids[index])), Some(tokens[index]));
+            assert_eq!(waiting.answer(ids[index], puback(ids[index])), None);
+        }
+        waiting.set_durable(tokens[5]);
+        assert_eq!(std::iter::from_fn(|| waiting.pop_durable()).count(), 6);
+    }
+
+    #[test]
+    fn tokens_go_on_where_the_last_burst_ended() {
+        let mut waiting = WaitingAcks::default();
+        for burst in 0..3 {
+            let tokens: Vec<_> = (0..100).map(|_| waiting.push(puback(PacketId::FIRST))).collect();
+            assert_eq!(tokens[0], Token(burst * 100));
+            waiting.set_durable(tokens[49]);
+            assert_eq!(std::iter::from_fn(|| waiting.pop_durable()).count(), 50);
+            assert!(waiting.get_mut(tokens[49]).is_none() && waiting.get_mut(tokens[50]).is_some());
+            waiting.set_durable(tokens[99]);
+            assert_eq!(std::iter::from_fn(|| waiting.pop_durable()).count(), 50);
+        }
+        assert_eq!(waiting.entries.capacity(), 0, "an idle connection keeps the memory of a burst");
     }
 }

@@ -93,6 +93,10 @@ pub struct Incoming {
     pub message: Arc<Message>,
     /// The server sent it before, or believes so.
     pub dup: bool,
+    /// The identifier of its PUBLISH; `None` with QoS 0.
+    pub packet_id: Option<PacketId>,
+    /// The Topic Alias that stood for its topic or was defined with it.
+    pub topic_alias: Option<u16>,
     /// The Subscription Identifiers that it matched.
     pub subscription_ids: Vec<NonZeroU32>,
     /// With QoS 1 and 2: give it to [`Client::acknowledge`] once the message is taken.
@@ -170,7 +174,12 @@ impl Client {
     /// A connection whose link came up at `now`. `session` is that of the connection before, from
     /// [`Client::into_end`], or an empty one to go on with what the server may have kept; `None` when there is
     /// none. With Clean Start it ends here, and what it has inflight comes back as [`Connected::lost`].
-    pub fn new(options: Arc<ClientOptions>, connect: Connect, session: Option<Session>, now: Instant) -> Self {
+    pub fn new(
+        options: Arc<ClientOptions>,
+        connect: Connect,
+        session: Option<Session>,
+        now: Instant,
+    ) -> Self {
         let mut timers = Timers::default();
         timers.set(Timer::Handshake, Some(now + options.handshake_timeout));
         let properties = &connect.properties;
@@ -373,11 +382,12 @@ impl Client {
 
     fn handle_publish(&mut self, mut publish: Publish, now: Instant) -> Result<(), Violation> {
         let State::Established(established) = &mut self.state else { return Ok(()) };
-        let dup = publish.dup;
+        let Publish { dup, packet_id, topic_alias, .. } = publish;
         let subscription_ids = mem::take(&mut publish.subscription_ids);
         if let Some(received) = established.exchange.handle_publish(publish, now)? {
             let (message, token) = (received.message, received.token);
-            self.events.push_back(ClientEvent::Message(Incoming { message, dup, subscription_ids, token }));
+            let incoming = Incoming { message, dup, packet_id, topic_alias, subscription_ids, token };
+            self.events.push_back(ClientEvent::Message(incoming));
         }
         Ok(())
     }
@@ -466,7 +476,9 @@ impl Client {
         }
         if disconnect.session_expiry.is_some() {
             // [MQTT-3.14.2-2]
-            return Err(Violation::PropertyNotAllowed(crate::packet::properties::id::SESSION_EXPIRY_INTERVAL));
+            return Err(Violation::PropertyNotAllowed(
+                crate::packet::properties::id::SESSION_EXPIRY_INTERVAL,
+            ));
         }
         let reason = disconnect.reason;
         self.events.push_back(ClientEvent::Disconnected(disconnect));
@@ -489,7 +501,9 @@ impl Client {
     /// # Errors
     /// What the server said in CONNACK that it does not take.
     pub fn publish(&mut self, delivery: Delivery, now: Instant) -> Result<Sent, Unsendable> {
-        let State::Established(established) = &mut self.state else { return Ok(Sent::Blocked(Box::new(delivery))) };
+        let State::Established(established) = &mut self.state else {
+            return Ok(Sent::Blocked(Box::new(delivery)));
+        };
         established.grants.check_publish(&delivery)?;
         let sent = established.exchange.send(delivery, now);
         if matches!(sent, Sent::Out(_)) {
@@ -511,9 +525,8 @@ impl Client {
     ) -> Result<PacketId, Unsendable> {
         let State::Established(established) = &mut self.state else { return Err(Unsendable::NotConnected) };
         established.grants.check_subscribe(&entries, id)?;
-        established.request(now, |packet_id| {
-            Packet::Subscribe(Box::new(Subscribe { packet_id, id, user, entries }))
-        })
+        established
+            .request(now, |packet_id| Packet::Subscribe(Box::new(Subscribe { packet_id, id, user, entries })))
     }
 
     /// Ends subscriptions; [`ClientEvent::Unsubscribed`] answers under the same identifier.

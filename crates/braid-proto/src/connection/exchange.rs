@@ -63,6 +63,7 @@ pub(crate) enum Acknowledged {
 
 #[derive(Debug)]
 pub(crate) struct Exchange {
+    /// As long as the connection. [MQTT-4.1.0-1]
     pub(crate) session: Session,
     pub(crate) outbox: Outbox,
     pub(crate) waiting: WaitingAcks,
@@ -96,9 +97,15 @@ impl Exchange {
         self.agreement.version
     }
 
+    /// Whether more may be received. Clients before MQTT 5 know no Receive Maximum: they are not disconnected for
+    /// running ahead of our acknowledgements, they are not read.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.waiting.len() < usize::from(self.agreement.receive_maximum)
+    }
+
     // -- Receiving ---------------------------------------------------------------------------------
 
-    /// Handles a PUBLISH: `None` for a duplicate of QoS 2.
+    /// Handles a PUBLISH: `None` for a duplicate of QoS 2. [MQTT-3.3.4-1], [MQTT-4.5.0-2]
     pub(crate) fn handle_publish(
         &mut self,
         mut publish: Publish,
@@ -114,7 +121,8 @@ impl Exchange {
         let counts = qos == QoS::AtLeastOnce || !inbound.is_unacknowledged(packet_id);
         let unacknowledged = usize::from(self.unacknowledged) + inbound.unacknowledged();
         // Before the session learns the identifier: what is refused here was not taken over.
-        if counts && unacknowledged >= usize::from(self.agreement.receive_maximum) {
+        let has_receive_maximum = self.agreement.version.is_v5();
+        if has_receive_maximum && counts && unacknowledged >= usize::from(self.agreement.receive_maximum) {
             return Err(Violation::ReceiveMaximumExceeded); // [MQTT-3.3.4-7]
         }
         if qos == QoS::ExactlyOnce && !inbound.receive(packet_id) {
@@ -137,6 +145,10 @@ impl Exchange {
     /// Sets the Reason Code of the acknowledgement that waits under `token`.
     pub(crate) fn set_reason(&mut self, token: Token, reason: ReasonCode) {
         let Some(Waiting::Ack(ack)) = self.waiting.get_mut(token) else { return };
+        if !matches!(ack.kind, AckKind::Puback | AckKind::Pubrec) {
+            return; // PUBCOMP has nothing to say.
+        }
+        let reason = reason.allowed_in(ack.kind.packet_type()); // [MQTT-3.4.2-1], [MQTT-3.5.2-1]
         ack.reason = reason;
         if ack.kind == AckKind::Pubrec && reason.is_error() {
             // Refused: the identifier may be used for a new message. Said now, because a PUBREC that is lost with
@@ -160,6 +172,7 @@ impl Exchange {
                 }
                 Waiting::Suback(suback) => Packet::Suback(suback),
                 Waiting::Unsuback(unsuback) => Packet::Unsuback(unsuback),
+                Waiting::Unanswered(_) => continue, // Never popped.
             };
             self.send_packet(&packet);
         }
@@ -190,7 +203,7 @@ impl Exchange {
     }
 
     fn handle_pubrel(&mut self, id: PacketId) -> Acknowledged {
-        // [MQTT-4.3.3-11], [MQTT-4.3.3-12]
+        // However old the message is. [MQTT-4.3.3-11], [MQTT-4.3.3-12], [MQTT-4.3.3-13]
         let ack = |reason| Waiting::Ack(Ack::new(AckKind::Pubcomp, id, reason));
         if self.session.inbound.release(id) {
             return Acknowledged::Released(self.waiting.push(ack(ReasonCode::Success)));
@@ -217,6 +230,7 @@ impl Exchange {
             return Sent::Expired; // [MQTT-3.3.2-5]
         }
         if delivery.qos == QoS::AtMostOnce {
+            // [MQTT-4.3.1-1]
             return if self.put(&delivery, None, false, now) { Sent::Out(None) } else { Sent::TooLarge };
         }
         if !self.has_send_quota() {
@@ -351,4 +365,82 @@ fn without_properties(packet: &Packet) -> Option<Packet> {
         _ => return None,
     }
     Some(packet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{Auth, Connack, ConnackProperties, Disconnect, Suback, Unsuback};
+
+    /// [MQTT-3.2.2-19], [MQTT-3.2.2-20], [MQTT-3.4.2-2], [MQTT-3.4.2-3], [MQTT-3.5.2-2], [MQTT-3.5.2-3],
+    /// [MQTT-3.6.2-2], [MQTT-3.6.2-3], [MQTT-3.7.2-2], [MQTT-3.7.2-3], [MQTT-3.9.2-1], [MQTT-3.9.2-2],
+    /// [MQTT-3.11.2-1], [MQTT-3.11.2-2], [MQTT-3.14.2-3], [MQTT-3.14.2-4], [MQTT-3.15.2-2], [MQTT-3.15.2-3]
+    #[test]
+    fn what_is_for_people_is_left_out_where_it_does_not_fit() {
+        let id = PacketId::FIRST;
+        let reason = ReasonCode::Success;
+        let reason_string = Some("too long by far".into());
+        let user = vec![("name".into(), "value".into())];
+        let properties = ConnackProperties {
+            reason_string: reason_string.clone(),
+            user: user.clone(),
+            ..ConnackProperties::default()
+        };
+        let disconnect = Disconnect {
+            reason_string: reason_string.clone(),
+            user: user.clone(),
+            ..Disconnect::new(ReasonCode::QuotaExceeded)
+        };
+        let codes = vec![reason];
+        let mut packets = vec![
+            Packet::Connack(Box::new(Connack { session_present: false, reason, properties })),
+            Packet::Disconnect(Box::new(disconnect)),
+            Packet::Suback(Box::new(Suback {
+                packet_id: id,
+                codes: codes.clone(),
+                reason_string: reason_string.clone(),
+                user: user.clone(),
+            })),
+            Packet::Unsuback(Box::new(Unsuback {
+                packet_id: id,
+                codes,
+                reason_string: reason_string.clone(),
+                user: user.clone(),
+            })),
+            Packet::Auth(Box::new(Auth {
+                reason,
+                method: None,
+                authentication_data: None,
+                reason_string: reason_string.clone(),
+                user: user.clone(),
+            })),
+        ];
+        for kind in [AckKind::Puback, AckKind::Pubrec, AckKind::Pubrel, AckKind::Pubcomp] {
+            let properties =
+                crate::packet::AckProperties { reason_string: reason_string.clone(), user: user.clone() };
+            packets.push(Packet::Ack(Ack {
+                properties: Some(Box::new(properties)),
+                ..Ack::new(kind, id, reason)
+            }));
+        }
+        for packet in packets {
+            for (limit, fits) in [(1000, true), (10, false)] {
+                let agreement = Agreement {
+                    version: ProtocolVersion::V5,
+                    receive_maximum: 1,
+                    peer_receive_maximum: 1,
+                    peer_maximum_packet_size: limit,
+                    inbound_aliases: 0,
+                    outbound_aliases: 0,
+                };
+                let mut exchange = Exchange::new(Session::default(), agreement);
+                assert!(exchange.send_packet(&packet));
+                let mut expected = bytes::BytesMut::new();
+                let bare = without_properties(&packet).expect("each of them has properties");
+                if fits { &packet } else { &bare }.encode(ProtocolVersion::V5, &mut expected);
+                assert_eq!(exchange.outbox.open(), &expected, "{packet:?}");
+                assert!(expected.len() <= limit);
+            }
+        }
+    }
 }

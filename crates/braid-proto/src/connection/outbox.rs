@@ -89,3 +89,38 @@ impl Buf for Outbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_leaves_no_memory_behind() {
+        for step in [1, 1000, 65_536] {
+            let mut outbox = Outbox::default();
+            outbox.open().extend_from_slice(&vec![0; 65_536]);
+            while !outbox.is_empty() {
+                outbox.advance(step.min(outbox.len()));
+            }
+            assert!(!outbox.open.try_reclaim(KEEP_CAPACITY + 1), "written in steps of {step}");
+        }
+        let mut outbox = Outbox::default();
+        (0..100).for_each(|_| outbox.push_shared(Bytes::from_static(&[0; 2000])));
+        outbox.advance(200_000);
+        assert!(outbox.is_empty() && outbox.closed.capacity() <= 64);
+    }
+
+    #[test]
+    fn parts_keep_their_order_and_their_length() {
+        let mut outbox = Outbox::default();
+        outbox.push_shared(Bytes::from_static(b"ab"));
+        outbox.open().extend_from_slice(b"cd");
+        outbox.push_shared(Bytes::from_static(b"ef"));
+        outbox.open().extend_from_slice(b"gh");
+        assert_eq!(outbox.len(), 8);
+        outbox.advance(3);
+        assert_eq!((outbox.len(), outbox.chunk()), (5, &b"d"[..]));
+        assert_eq!(outbox.copy_to_bytes(5), &b"defgh"[..]);
+        assert!(outbox.is_empty());
+    }
+}

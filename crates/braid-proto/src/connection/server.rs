@@ -11,6 +11,7 @@ use super::exchange::{Acknowledged, Agreement, Exchange, Sent};
 use super::outbox::Outbox;
 use super::timer::{Timer, Timers};
 use crate::codec::Decoder;
+use crate::codec::wire::{PACKET_SIZE_MAX, VARIABLE_BYTE_INTEGER_MAX};
 use crate::error::Violation;
 use crate::message::{Delivery, Message};
 use crate::packet::{
@@ -52,7 +53,7 @@ impl Default for ServerOptions {
             connect_maximum_size: 64 * 1024,
             receive_maximum: 1024,
             maximum_inflight: 1024,
-            maximum_packet_size: 268_435_460,
+            maximum_packet_size: PACKET_SIZE_MAX,
             topic_alias_maximum: 64,
             outbound_topic_aliases: 64,
             maximum_keep_alive: 0,
@@ -173,9 +174,14 @@ impl Server {
 
     // -- Getters -----------------------------------------------------------------------------------
 
-    /// Whether more bytes may be handled. False while the shell decides about a CONNECT, and at the end.
+    /// Whether more bytes may be handled. False while the shell decides about a CONNECT, while as many
+    /// acknowledgements wait as the Receive Maximum allows, and at the end.
     pub fn is_reading(&self) -> bool {
-        matches!(self.state, State::Listening | State::Established(_))
+        match &self.state {
+            State::Listening => true,
+            State::Deciding(_) | State::Closed(_) => false,
+            State::Established(established) => established.exchange.is_reading(),
+        }
     }
 
     /// Whether the connection is to be closed as soon as the outbox is written.
@@ -301,8 +307,14 @@ impl Server {
                 Acknowledged::Released(token) => self.events.push_back(Event::Release(token)),
                 Acknowledged::Nothing => {}
             },
-            Packet::Subscribe(subscribe) => self.events.push_back(Event::Subscribe(subscribe)),
-            Packet::Unsubscribe(unsubscribe) => self.events.push_back(Event::Unsubscribe(unsubscribe)),
+            Packet::Subscribe(subscribe) => {
+                exchange.waiting.push(Waiting::Unanswered(subscribe.packet_id));
+                self.events.push_back(Event::Subscribe(subscribe));
+            }
+            Packet::Unsubscribe(unsubscribe) => {
+                exchange.waiting.push(Waiting::Unanswered(unsubscribe.packet_id));
+                self.events.push_back(Event::Unsubscribe(unsubscribe));
+            }
             Packet::Pingreq => {
                 exchange.send_packet(&Packet::Pingresp); // [MQTT-3.12.4-1]
             }
@@ -323,7 +335,7 @@ impl Server {
         };
         check_client_id(&connect)?;
         if connect.properties.authentication_method.is_some() {
-            self.refuse(ReasonCode::BadAuthenticationMethod, connect.version); // [MQTT-4.12.0-1]
+            self.refuse(ReasonCode::BadAuthenticationMethod, connect.version); // [MQTT-4.12.0-1], [MQTT-4.12.0-4]
             return Ok(());
         }
         let properties = &connect.properties;
@@ -331,7 +343,7 @@ impl Server {
         let deciding = Deciding {
             version: connect.version,
             keep_alive: connect.keep_alive,
-            will: connect.will.take(), // [MQTT-3.1.2-7]
+            will: connect.will.take(), // [MQTT-3.1.2-7], [MQTT3-3.1.2-12]
             peer_receive_maximum: properties.receive_maximum.unwrap_or(u16::MAX),
             peer_maximum_packet_size: size,
             peer_topic_aliases: properties.topic_alias_maximum.unwrap_or(0),
@@ -378,7 +390,7 @@ impl Server {
             }
             State::Deciding(_) | State::Closed(_) => None,
         };
-        self.close(Cause::Violation(violation)); // [MQTT-4.13.2-1], [MQTT3-4.8.0-1]
+        self.close(Cause::Violation(violation)); // [MQTT-3.1.4-1], [MQTT-4.13.2-1], [MQTT3-4.8.0-1]
         if let Some((version, reason)) = refusal {
             self.send_refusal(reason, version);
         }
@@ -388,7 +400,7 @@ impl Server {
     fn refusal_of(&self, violation: Violation) -> Option<(ProtocolVersion, ReasonCode)> {
         let reason = violation.reason();
         match (violation, self.decoder.offered_version()) {
-            // [MQTT-3.1.2-2]: in the words of the version nearest to the one that was asked for.
+            // [MQTT-3.1.2-2], [MQTT3-3.1.2-2]: in the words of the version nearest to the one that was asked for.
             (Violation::UnsupportedVersion(level), _) if level > 5 => Some((ProtocolVersion::V5, reason)),
             (Violation::UnsupportedVersion(_), _) => Some((ProtocolVersion::V311, reason)),
             // [MQTT-3.1.3-8], [MQTT3-3.1.3-8]
@@ -410,7 +422,7 @@ impl Server {
             return;
         }
         if !matches!(self.state, State::Deciding(_)) {
-            return;
+            return; // [MQTT-3.2.0-2]
         }
         let State::Deciding(deciding) = mem::replace(&mut self.state, State::Listening) else { return };
         let Deciding { version, keep_alive, will, held, .. } = *deciding;
@@ -427,7 +439,10 @@ impl Server {
         let properties = ConnackProperties {
             session_expiry: (session.expiry != deciding.session_expiry).then(|| session.expiry.as_secs()),
             receive_maximum: Some(options.receive_maximum),
-            maximum_packet_size: u32::try_from(options.maximum_packet_size).ok(),
+            // The protocol's own limit needs no words, and some clients refuse to hear them.
+            maximum_packet_size: u32::try_from(options.maximum_packet_size)
+                .ok()
+                .filter(|_| options.maximum_packet_size < VARIABLE_BYTE_INTEGER_MAX),
             assigned_client_id: acceptance.assigned_client_id.then(|| session.client_id.clone()),
             topic_alias_maximum: Some(options.topic_alias_maximum),
             server_keep_alive: (keep_alive != deciding.keep_alive).then_some(keep_alive),
@@ -478,10 +493,12 @@ impl Server {
     /// Answers a CONNECT with a refusal and closes. [MQTT-3.2.2-7]
     pub fn reject(&mut self, reason: ReasonCode) {
         let State::Deciding(deciding) = &self.state else { return };
-        self.refuse(reason, deciding.version);
+        self.refuse(reason, deciding.version); // [MQTT-3.1.4-2], [MQTT3-3.1.3-9]
     }
 
     fn refuse(&mut self, reason: ReasonCode, version: ProtocolVersion) {
+        let reason = if reason.is_error() { reason } else { ReasonCode::UnspecifiedError };
+        let reason = reason.allowed_in(PacketType::Connack); // [MQTT-3.2.2-8]
         self.close(Cause::Closed(reason));
         self.send_refusal(reason, version);
     }
@@ -511,49 +528,53 @@ impl Server {
         }
     }
 
-    /// Answers a SUBSCRIBE, one code per entry; it waits for the token. `None` when the connection has ended.
+    /// Answers a SUBSCRIBE, one code per entry; it waits for the token. `None` when the connection has ended or
+    /// nothing is to be answered. Answer events in their order: a token stands for all before it.
     pub fn suback(&mut self, packet_id: PacketId, codes: Vec<ReasonCode>) -> Option<Token> {
+        let codes = codes.into_iter().map(|code| code.allowed_in(PacketType::Suback)).collect(); // [MQTT-3.8.4-7], [MQTT-3.9.3-2]
         let suback = Suback { packet_id, codes, reason_string: None, user: Vec::new() };
-        self.wait(Waiting::Suback(Box::new(suback))) // [MQTT-3.8.4-1], [MQTT-3.8.4-2], [MQTT-3.8.4-5], [MQTT-3.8.4-6]
+        self.answer(packet_id, Waiting::Suback(Box::new(suback))) // [MQTT-2.2.1-6], [MQTT-3.8.4-1], [MQTT-3.8.4-2], [MQTT-3.8.4-5], [MQTT-3.8.4-6]
     }
 
     /// Answers an UNSUBSCRIBE, one code per filter; it waits for the token. `None` when the connection has ended.
     pub fn unsuback(&mut self, packet_id: PacketId, codes: Vec<ReasonCode>) -> Option<Token> {
+        let codes = codes.into_iter().map(|code| code.allowed_in(PacketType::Unsuback)).collect(); // [MQTT-3.11.3-2]
         let unsuback = Unsuback { packet_id, codes, reason_string: None, user: Vec::new() };
-        self.wait(Waiting::Unsuback(Box::new(unsuback))) // [MQTT-3.10.4-4], [MQTT-3.10.4-5], [MQTT-3.10.4-6]
+        self.answer(packet_id, Waiting::Unsuback(Box::new(unsuback))) // [MQTT-3.10.4-4], [MQTT-3.10.4-5], [MQTT-3.10.4-6]
     }
 
-    fn wait(&mut self, waiting: Waiting) -> Option<Token> {
+    fn answer(&mut self, packet_id: PacketId, answer: Waiting) -> Option<Token> {
         let State::Established(established) = &mut self.state else { return None };
-        Some(established.exchange.waiting.push(waiting))
+        established.exchange.waiting.answer(packet_id, answer)
     }
 
-    /// The session, to keep its subscriptions.
+    /// The session, to keep its subscriptions. Also when the connection has ended, until [`Server::take_end`]: what
+    /// was received before its end counts, however the bytes were cut.
     pub fn session_mut(&mut self) -> Option<&mut Session> {
-        if let State::Established(established) = &mut self.state {
-            Some(&mut established.exchange.session)
-        } else {
-            None
+        match &mut self.state {
+            State::Established(established) => Some(&mut established.exchange.session),
+            State::Closed(closed) => closed.end.as_mut()?.session.as_mut(),
+            State::Listening | State::Deciding(_) => None,
         }
     }
 
     /// Closes the connection; the client learns why if it speaks MQTT 5.
     pub fn disconnect(&mut self, reason: ReasonCode) {
         if matches!(self.state, State::Deciding(_)) {
-            let connack = if reason.is_allowed_in(PacketType::Connack) {
-                reason
-            } else {
-                ReasonCode::ServerUnavailable
-            };
-            self.reject(connack);
+            let allowed = reason.is_error() && reason.is_allowed_in(PacketType::Connack);
+            self.reject(if allowed { reason } else { ReasonCode::ServerUnavailable });
             return;
         }
+        let reason = match reason {
+            ReasonCode::DisconnectWithWill => ReasonCode::Success, // A client's word.
+            reason => reason.allowed_in(PacketType::Disconnect),   // [MQTT-3.14.2-1]
+        };
         self.send_disconnect(reason, None);
         self.close(Cause::Closed(reason));
     }
 
     fn send_disconnect(&mut self, reason: ReasonCode, violation: Option<Violation>) {
-        let State::Established(established) = &mut self.state else { return };
+        let State::Established(established) = &mut self.state else { return }; // [MQTT-3.14.0-1]
         let exchange = &mut established.exchange;
         if !exchange.version().is_v5() {
             return; // MQTT 3 has no DISCONNECT from the server.
@@ -576,6 +597,7 @@ impl Server {
                 let Established { exchange, will, .. } = *established;
                 (exchange.outbox, Some(exchange.session), will)
             }
+            // What was held behind a refused CONNECT goes with it. [MQTT-3.1.4-6]
             State::Deciding(_) | State::Listening => (Outbox::default(), None, None),
         };
         self.timers = Timers::default();
@@ -629,8 +651,8 @@ fn check_client_id(connect: &Connect) -> Result<(), Violation> {
 pub(super) fn wanted_expiry(connect: &Connect) -> SessionExpiry {
     match (connect.version.is_v5(), connect.clean_start) {
         (true, _) => SessionExpiry::from_secs(connect.properties.session_expiry.unwrap_or(0)),
-        (false, true) => SessionExpiry::WITH_CONNECTION,
-        (false, false) => SessionExpiry::NEVER,
+        (false, true) => SessionExpiry::WITH_CONNECTION, // [MQTT3-3.1.2-6]
+        (false, false) => SessionExpiry::NEVER,          // [MQTT3-3.1.2-4]
     }
 }
 

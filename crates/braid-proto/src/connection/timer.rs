@@ -24,10 +24,6 @@ impl Timers {
         self.0[timer as usize].is_some_and(|at| at <= now)
     }
 
-    pub(crate) fn is_set(&self, timer: Timer) -> bool {
-        self.0[timer as usize].is_some()
-    }
-
     /// The earliest of all.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.0.iter().flatten().min().copied()

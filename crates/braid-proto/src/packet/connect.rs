@@ -157,6 +157,7 @@ impl Connect {
             properties = ConnectProperties::decode(reader)?;
         }
         let client_id = ClientId::from(reader.string()?); // [MQTT-3.1.3-1], [MQTT-3.1.3-3], [MQTT-3.1.3-4]
+        // [MQTT-3.1.2-9]
         let will = if flags & flag::WILL != 0 { Some(Will::decode(reader, flags, version)?) } else { None };
         // In MQTT 3.1 a flag may announce what the Remaining Length leaves out.
         let ends_early = |reader: &Reader<'_>| version == ProtocolVersion::V31 && reader.is_empty();

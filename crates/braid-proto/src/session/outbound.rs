@@ -105,7 +105,7 @@ impl Outbound {
         let Some(inflight) = self.inflight.get_mut(&packet_id) else { return false };
         match &inflight.phase {
             Phase::Sent(delivery) if delivery.qos == QoS::ExactlyOnce => {
-                inflight.phase = Phase::Released;
+                inflight.phase = Phase::Released; // [MQTT-4.3.3-3]
                 inflight.order = self.next_order; // [MQTT-4.6.0-4]
                 self.next_order += 1;
                 self.resend(packet_id);

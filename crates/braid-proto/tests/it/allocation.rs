@@ -1,0 +1,104 @@
+//! The hot path allocates what it must keep, and nothing else.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::Instant;
+
+use braid_proto::connection::Event;
+use braid_proto::message::Delivery;
+use braid_proto::packet::{ProtocolVersion, QoS};
+use bytes::Buf;
+
+use crate::rig::{Rig, connect, message, options};
+
+/// Counts what the current thread allocates, so that tests on other threads do not matter.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+#[allow(
+    unsafe_code,
+    reason = "an allocator can only be counted by one, and that trait is unsafe; tests only"
+)]
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|allocations| allocations.set(allocations.get() + 1));
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations(run: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.get();
+    run();
+    ALLOCATIONS.get() - before
+}
+
+fn drain(rig: &mut Rig) {
+    let outbox = rig.server.outbox().unwrap();
+    let len = outbox.len();
+    outbox.advance(len);
+}
+
+#[test]
+fn a_copy_for_another_subscriber_costs_no_allocation() {
+    for version in [ProtocolVersion::V311, ProtocolVersion::V5] {
+        let mut rig = Rig::connected(options(), connect(version));
+        let message = message("some/topic", vec![0; 200], QoS::AtMostOnce);
+        let now = rig.now;
+        // The first makes the form that all share, and the outbox grows.
+        for _ in 0..3 {
+            rig.server.deliver(Delivery::of(message.clone()), now);
+        }
+        drain(&mut rig);
+        let count = allocations(|| {
+            for _ in 0..3 {
+                rig.server.deliver(Delivery::of(message.clone()), now);
+            }
+        });
+        assert_eq!(count, 0, "{version}");
+    }
+}
+
+#[test]
+fn a_message_that_arrives_costs_its_payload_and_its_place() {
+    for (version, packet) in [
+        (ProtocolVersion::V311, &b"\x30\x08\x00\x03a/bxyz"[..]),
+        (ProtocolVersion::V5, &b"\x30\x09\x00\x03a/b\x00xyz"[..]),
+    ] {
+        let mut rig = Rig::connected(options(), connect(version));
+        let now = Instant::now();
+        let take = |rig: &mut Rig| {
+            rig.server.handle_bytes(packet, now);
+            let event = rig.server.poll_event();
+            assert!(matches!(event, Some(Event::Publish(..))));
+        };
+        take(&mut rig);
+        // The payload and the message; the topic is known, and the queue of events has its memory.
+        assert_eq!(allocations(|| take(&mut rig)), 2, "{version}");
+    }
+}
+
+#[test]
+fn an_acknowledgement_costs_no_allocation() {
+    let mut rig = Rig::connected(options(), connect(ProtocolVersion::V5));
+    let message = message("t", vec![0; 100], QoS::AtLeastOnce);
+    let exchange = |rig: &mut Rig, id: u8| {
+        rig.server.deliver(Delivery::of(message.clone()), rig.now);
+        drain(rig);
+        rig.server.handle_bytes(&[0x40, 2, 0, id], rig.now);
+        assert!(matches!(rig.server.poll_event(), Some(Event::Complete(..))));
+    };
+    exchange(&mut rig, 1);
+    exchange(&mut rig, 2);
+    assert_eq!(allocations(|| exchange(&mut rig, 3)), 0);
+}

@@ -1,0 +1,123 @@
+//! One server's protocol machine, its clock and what a shell would do at once.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use braid_proto::codec::Decoder;
+use braid_proto::connection::{Acceptance, Cause, End, Event, Server, ServerOptions};
+use braid_proto::message::{Delivery, Message};
+use braid_proto::packet::{Connect, Packet, ProtocolVersion, QoS};
+use braid_proto::session::{Session, SessionExpiry};
+use braid_proto::topic::TopicName;
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Small limits, so that tests reach them.
+pub(crate) fn options() -> ServerOptions {
+    ServerOptions {
+        receive_maximum: 2,
+        maximum_packet_size: 1024,
+        topic_alias_maximum: 4,
+        ..ServerOptions::default()
+    }
+}
+
+/// A CONNECT without Keep Alive; in MQTT 5 without problem information, so that answers are short.
+pub(crate) fn connect(version: ProtocolVersion) -> Connect {
+    let mut connect = Connect::new(version, "c");
+    connect.keep_alive = 0;
+    if version.is_v5() {
+        connect.properties.request_problem_information = Some(false);
+    }
+    connect
+}
+
+pub(crate) fn encoded(packet: &Packet, version: ProtocolVersion) -> Vec<u8> {
+    let mut out = BytesMut::new();
+    packet.encode(version, &mut out);
+    out.to_vec()
+}
+
+/// All packets of some bytes.
+#[track_caller]
+pub(crate) fn packets(mut bytes: &[u8], version: ProtocolVersion) -> Vec<Packet> {
+    let mut decoder = Decoder::default();
+    decoder.configure(version, usize::MAX);
+    let mut packets = Vec::new();
+    while let Some(packet) = decoder.decode(&mut bytes).unwrap() {
+        packets.push(packet);
+    }
+    assert_eq!(decoder.partial_len(), 0, "half a packet at the end");
+    packets
+}
+
+pub(crate) fn message(topic: &str, payload: impl Into<Bytes>, qos: QoS) -> Arc<Message> {
+    Arc::new(Message::new(TopicName::parse(topic).unwrap(), payload.into(), qos, false))
+}
+
+/// A delivery on the control stream whose RETAIN is 0.
+pub(crate) fn delivery(topic: &str, payload: impl Into<Bytes>, qos: QoS) -> Delivery {
+    Delivery::of(message(topic, payload, qos))
+}
+
+pub(crate) struct Rig {
+    pub(crate) server: Server,
+    pub(crate) now: Instant,
+}
+
+impl Rig {
+    /// A connection on which nothing has been said.
+    pub(crate) fn stranger(options: ServerOptions) -> Self {
+        let now = Instant::now();
+        Self { server: Server::new(Arc::new(options), now), now }
+    }
+
+    /// A connection with a new session; the CONNACK is read.
+    pub(crate) fn connected(options: ServerOptions, connect: Connect) -> Self {
+        Self::resumed(options, connect, Session::new("c".into(), SessionExpiry::NEVER))
+    }
+
+    /// A connection which goes on with a session; only the CONNACK is read.
+    pub(crate) fn resumed(options: ServerOptions, connect: Connect, session: Session) -> Self {
+        let mut rig = Self::stranger(options);
+        let version = connect.version;
+        rig.read(&encoded(&Packet::Connect(Box::new(connect)), version));
+        assert!(matches!(rig.server.poll_event(), Some(Event::Connect(_))));
+        rig.server.accept(session, &Acceptance::default(), rig.now);
+        let connack = rig.server.outbox().unwrap();
+        assert_eq!(connack.chunk()[0], 0x20);
+        let len = 2 + usize::from(connack.chunk()[1]);
+        connack.advance(len);
+        rig
+    }
+
+    pub(crate) fn read(&mut self, bytes: &[u8]) {
+        self.server.handle_bytes(bytes, self.now);
+    }
+
+    /// Takes what is in the outbox.
+    pub(crate) fn sent(&mut self) -> Vec<u8> {
+        let Some(outbox) = self.server.outbox() else { return Vec::new() };
+        let all = outbox.copy_to_bytes(outbox.remaining());
+        assert!(outbox.is_empty());
+        all.to_vec()
+    }
+
+    pub(crate) fn events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.server.poll_event()).collect()
+    }
+
+    pub(crate) fn wait(&mut self, time: Duration) {
+        self.now += time;
+        while self.server.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.server.handle_timeout(self.now);
+        }
+    }
+
+    pub(crate) fn end(&mut self) -> Option<End> {
+        self.server.take_end()
+    }
+
+    pub(crate) fn cause(&mut self) -> Option<Cause> {
+        self.end().map(|end| end.cause)
+    }
+}

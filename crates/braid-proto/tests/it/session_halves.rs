@@ -1,0 +1,161 @@
+//! The halves of a session alone: identifiers and their exhaustion, orders, what ends and what stays.
+
+use std::collections::BTreeMap;
+
+use braid_proto::packet::{PacketId, QoS};
+use braid_proto::session::{Inbound, Outbound, Phase};
+use fastrand::Rng;
+
+use crate::rig::delivery;
+
+fn id(value: u16) -> PacketId {
+    PacketId::new(value).unwrap()
+}
+
+// [MQTT-2.2.1-3], [MQTT-2.2.1-4]
+#[test]
+fn identifiers_begin_at_1_and_all_65535_can_be_in_use() {
+    let mut outbound = Outbound::default();
+    for expected in 1..=u16::MAX {
+        assert!(outbound.has_free_id());
+        assert_eq!(outbound.send(delivery("t", "", QoS::AtLeastOnce)).unwrap(), id(expected));
+    }
+    assert!(!outbound.has_free_id());
+    let returned = outbound.send(delivery("t", "mine", QoS::ExactlyOnce)).unwrap_err();
+    assert_eq!(returned.message.payload, "mine");
+    assert_eq!(outbound.send_control(), None);
+    assert_eq!(outbound.unacknowledged(), 65_535);
+
+    assert!(outbound.handle_puback(id(40_000)).is_some());
+    assert_eq!(outbound.send_control(), Some(id(40_000)));
+    assert!(outbound.handle_control(id(40_000)));
+    assert!(!outbound.handle_control(id(40_000)));
+    assert!(outbound.handle_puback(id(65_535)).is_some());
+    assert!(outbound.handle_puback(id(2)).is_some());
+    // Identifiers go round: 65535 comes before 2.
+    assert_eq!(outbound.send_control(), Some(id(65_535)));
+    assert_eq!(outbound.send_control(), Some(id(2)));
+}
+
+/// A list where the real thing is a table, and a search where it counts.
+#[derive(Default)]
+struct Naive {
+    /// Order, identifier, QoS or `None` for a request, PUBREC has come, goes on on this connection.
+    all: Vec<(u64, PacketId, Option<QoS>, bool, bool)>,
+    next: u64,
+}
+
+impl Naive {
+    fn find(&mut self, id: PacketId) -> Option<usize> {
+        self.all.iter().position(|entry| entry.1 == id)
+    }
+}
+
+#[test]
+fn random_operations_agree_with_a_list() {
+    for seed in 0..200 {
+        println!("seed {seed}");
+        let mut random = Rng::with_seed(seed);
+        let (mut outbound, mut naive) = (Outbound::default(), Naive::default());
+        for _ in 0..300 {
+            let any = id(random.u16(1..12));
+            let found = naive.find(any).map(|index| naive.all[index]);
+            match random.u8(0..9) {
+                0..3 => {
+                    let qos = random.choice([None, Some(QoS::AtLeastOnce), Some(QoS::ExactlyOnce)]).unwrap();
+                    let new = match qos {
+                        Some(qos) => outbound.send(delivery("t", "", qos)).unwrap(),
+                        None => outbound.send_control().unwrap(),
+                    };
+                    assert_eq!(naive.find(new), None, "an identifier in use");
+                    naive.all.push((naive.next, new, qos, false, qos.is_some()));
+                    naive.next += 1;
+                }
+                3 => {
+                    let fits = found.is_some_and(|entry| entry.2 == Some(QoS::AtLeastOnce));
+                    assert_eq!(outbound.handle_puback(any).is_some(), fits);
+                    naive.all.retain(|entry| !(fits && entry.1 == any));
+                }
+                4 => {
+                    let fits = found.is_some_and(|entry| entry.2 == Some(QoS::ExactlyOnce));
+                    assert_eq!(outbound.handle_pubrec(any), fits);
+                    if let Some(index) = naive.find(any).filter(|_| fits)
+                        && !naive.all[index].3
+                    {
+                        (naive.all[index].3, naive.all[index].4) = (true, true);
+                        naive.all[index].0 = naive.next;
+                        naive.next += 1;
+                    }
+                }
+                5 => {
+                    let fits = found.is_some_and(|entry| entry.3);
+                    assert_eq!(outbound.handle_pubcomp(any), fits);
+                    naive.all.retain(|entry| !(fits && entry.1 == any));
+                }
+                6 => {
+                    let fits = found.is_some_and(|entry| entry.2 == Some(QoS::ExactlyOnce));
+                    assert_eq!(outbound.handle_pubrec_error(any), fits);
+                    naive.all.retain(|entry| !(fits && entry.1 == any));
+                }
+                7 => {
+                    let fits = found.is_some_and(|entry| entry.2.is_none());
+                    assert_eq!(outbound.handle_control(any), fits);
+                    naive.all.retain(|entry| !(fits && entry.1 == any));
+                }
+                _ => {
+                    naive.all.retain(|entry| entry.2.is_some());
+                    naive.all.iter_mut().for_each(|entry| entry.4 = false);
+                    // [MQTT-4.6.0-1], [MQTT-4.6.0-4]
+                    let order: BTreeMap<_, _> =
+                        naive.all.iter().map(|entry| ((!entry.3, entry.0), entry.1)).collect();
+                    assert_eq!(outbound.resume(), order.into_values().collect::<Vec<_>>());
+                }
+            }
+            assert_eq!(outbound.len(), naive.all.len());
+            assert_eq!(outbound.is_empty(), naive.all.is_empty());
+            assert_eq!(outbound.unacknowledged(), naive.all.iter().filter(|entry| entry.4).count());
+            for entry in &naive.all {
+                let phase = outbound.get(entry.1).unwrap();
+                assert_eq!(matches!(phase, Phase::Released), entry.3);
+                assert_eq!(matches!(phase, Phase::Control), entry.2.is_none());
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_session_leaves_is_in_the_order_of_sending() {
+    let mut outbound = Outbound::default();
+    for (number, qos) in
+        [QoS::AtLeastOnce, QoS::ExactlyOnce, QoS::ExactlyOnce, QoS::AtLeastOnce].iter().enumerate()
+    {
+        outbound.send(delivery("t", vec![u8::try_from(number).unwrap()], *qos)).unwrap();
+    }
+    // [MQTT-4.8.2-5]: what the receiver already has goes to nobody else.
+    assert!(outbound.handle_pubrec(id(2)));
+    let left: Vec<_> =
+        outbound.into_unacknowledged().iter().map(|delivery| delivery.message.payload[0]).collect();
+    assert_eq!(left, [0, 2, 3]);
+}
+
+// [MQTT-4.3.3-10], [MQTT-4.3.3-12]
+#[test]
+fn the_receiver_counts_only_what_came_on_this_connection() {
+    let mut inbound = Inbound::default();
+    assert!(inbound.receive(id(7)));
+    assert!(!inbound.receive(id(7)));
+    assert!(inbound.receive(id(3)));
+    assert_eq!((inbound.len(), inbound.unacknowledged()), (2, 2));
+    inbound.resume();
+    assert_eq!((inbound.len(), inbound.unacknowledged()), (2, 0));
+    // Sent again it counts again, once.
+    assert!(!inbound.receive(id(7)));
+    assert!(!inbound.receive(id(7)));
+    assert_eq!((inbound.unacknowledged(), inbound.is_unacknowledged(id(7))), (1, true));
+    assert_eq!(inbound.packet_ids(), [id(3), id(7)]);
+    assert!(inbound.release(id(3)));
+    assert_eq!(inbound.unacknowledged(), 1);
+    assert!(inbound.release(id(7)));
+    assert!(!inbound.release(id(7)));
+    assert_eq!((inbound.is_empty(), inbound.unacknowledged()), (true, 0));
+}
