@@ -8,7 +8,7 @@ use noq::{Connection, Endpoint, RecvStream, SendStream};
 use rustls::pki_types::CertificateDer;
 
 use super::codes::{STREAM_NOT_SERVED, code};
-use super::shield::{Failures, Shield, is_sound};
+use super::shield::{Broken, Failures, Shield, is_sound};
 use super::stream::QuicStream;
 use crate::link::{Link, Peer, Transport, single};
 use crate::tls;
@@ -42,25 +42,27 @@ fn protocol(connection: &Connection) -> Option<Box<str>> {
 /// Turns away every further stream of the peer for as long as the connection lives, and wakes the
 /// control stream's tasks if the library panics in it: nobody else would.
 fn watch_over(connection: Connection, mut failures: Failures, wake: Waker) {
-    let shielded_refusals = Shield::new(refuse_streams(connection.clone()));
+    let refusals = Shield::new(refuse_streams(connection.clone()));
     tokio::spawn(async move {
-        tokio::pin!(shielded_refusals);
-        loop {
+        tokio::pin!(refusals);
+        let broken = loop {
             tokio::select! {
-                _ = &mut shielded_refusals => return,
+                // It may be the first to run into a broken connection.
+                outcome = &mut refusals => break outcome == Err(Broken),
                 failed = failures.changed() => {
                     if !is_sound(&connection) {
-                        std::mem::forget(connection);
-                        wake.wake();
-                        return;
+                        break true;
                     }
                     if failed.is_err() {
-                        // The endpoint is gone, and nothing can fail in it any more.
-                        let _ = shielded_refusals.await;
-                        return;
+                        // The endpoint is gone: nothing can fail in it any more.
+                        break refusals.as_mut().await == Err(Broken);
                     }
                 }
             }
+        };
+        if broken {
+            std::mem::forget(connection);
+            wake.wake();
         }
     });
 }

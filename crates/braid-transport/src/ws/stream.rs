@@ -280,3 +280,27 @@ fn gather(bufs: &[IoSlice<'_>]) -> Bytes {
 fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, "the WebSocket is closed")
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_writer_that_waits_is_woken_beside_a_reader_that_waits() {
+        let (ours, mut theirs) = duplex(64);
+        let (mut reader, mut writer) = split(WsStream::new(ours, Role::Server, 1 << 20));
+        let reading = tokio::spawn(async move { reader.read_u8().await });
+        let writing = tokio::spawn(async move {
+            writer.write_all(&[7; 100_000]).await.expect("write");
+            writer.flush().await.expect("flush");
+            writer
+        });
+        let mut received = vec![0; 100_000];
+        let read = timeout(Duration::from_secs(60), theirs.read_exact(&mut received)).await;
+        read.expect("the writer was never woken").expect("read");
+        drop((theirs, reading, writing));
+    }
+}

@@ -214,8 +214,9 @@ async fn every_congestion_controller_carries_bytes() {
 async fn silence_is_told_and_where_to_look() {
     let silent = tokio::net::UdpSocket::bind(loopback()).await.expect("bind");
     let target = target(braid_transport::Transport::Quic, silent.local_addr().expect("address"));
-    let tls = Pki::new().client();
-    let error = connect(&target, &tls, &ConnectOptions::default()).await.expect_err("silence").to_string();
+    let pki = Pki::new();
+    let error =
+        connect(&target, &pki.client(), &ConnectOptions::default()).await.expect_err("silence").to_string();
     assert!(error.contains("no answer from 127.0.0.1"), "{error}");
     assert!(error.ends_with("does every firewall let UDP through?"), "{error}");
 }
