@@ -15,6 +15,9 @@ use crate::slot::{SessionKey, Slot};
 /// Gives a batch of messages to everybody who subscribed, in order, and tells through `reached` whether each
 /// had a subscriber. Returns a session that cannot keep up with what it gets, if there is one.
 ///
+/// Whoever is away finds it in the mailbox [MQTT-4.5.0-1]. A mailbox is a queue that one publisher fills in the
+/// order of its messages. [MQTT-4.6.0-5], [MQTT-4.6.0-6]
+///
 /// Messages of one topic that follow each other go to each mailbox under one lock. Everybody is woken after the
 /// last message, outside of every lock: whoever wakes up finds all of it.
 pub(crate) fn publish(

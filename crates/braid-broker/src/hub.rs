@@ -109,8 +109,10 @@ impl Hub {
     ) {
         let mut index = 0;
         while let Some(message) = messages.get(index) {
+            // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
             let reason = if message.topic.as_str().starts_with(SYS_PREFIX) {
                 Some(ReasonCode::NotAuthorized)
+                // Without RETAIN nothing that is retained changes. [MQTT-3.3.1-8]
             } else if message.retain && !self.retained.set(message) {
                 Some(ReasonCode::QuotaExceeded)
             } else {
@@ -220,6 +222,7 @@ impl Hub {
         }
     }
 
+    /// The session keeps what it was sent, from shared subscriptions too, for its client's return. [MQTT-4.8.2-4]
     fn park(&self, slot: &Arc<Slot>, released: Released) -> Holder {
         let Released { session: Some(session), will } = released else { return Holder::Nobody };
         let absence = self.absences.fetch_add(1, Ordering::Relaxed);

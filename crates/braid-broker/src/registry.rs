@@ -18,6 +18,7 @@ const STRIPES: usize = 64;
 /// All sessions, with or without a connection.
 #[derive(Debug)]
 pub(crate) struct Registry {
+    /// [MQTT-3.1.3-2]
     by_client: Mutex<HashMap<ClientId, Arc<Slot>>>,
     by_key: RwLock<HashMap<SessionKey, Arc<Slot>>>,
     next_key: AtomicU64,
@@ -87,12 +88,12 @@ impl Registry {
         let Some(slot) = existing else { return self.create(client_id, connection, None) };
         let Released { session, will } = take(&slot, connection).await;
         match session {
-            // [MQTT-3.1.2-5]: the delayed Will of a session that goes on is not published. [MQTT-3.1.3-9]
+            // [MQTT-3.1.2-5], [MQTT-3.1.4-4]: the delayed Will of a session that goes on is not published. [MQTT-3.1.3-9]
             Some(session) if !clean_start => {
                 slot.mailbox.open();
                 Claim { slot, session, present: true, ended: None }
             }
-            // [MQTT-3.1.2-4]
+            // [MQTT-3.1.2-4], [MQTT-3.1.4-4]
             session => {
                 *slot.holder() = Holder::Nobody;
                 self.remove(&slot);
@@ -107,7 +108,7 @@ impl Registry {
         slot.mailbox.open();
         self.clients().insert(client_id.clone(), slot.clone());
         self.by_key.write().unwrap_or_else(PoisonError::into_inner).insert(key, slot.clone());
-        let session = Session::new(client_id.clone(), SessionExpiry::WITH_CONNECTION);
+        let session = Session::new(client_id.clone(), SessionExpiry::WITH_CONNECTION); // [MQTT-3.1.2-6]
         Claim { slot, session, present: false, ended }
     }
 

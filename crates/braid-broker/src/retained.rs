@@ -8,7 +8,7 @@ use braid_proto::session::Subscription;
 use braid_proto::topic::TopicFilter;
 use braid_router::{Retained, replay};
 
-/// The retained message of each topic.
+/// The retained message of each topic. They belong to no session. [MQTT3-3.1.2-7]
 #[derive(Debug)]
 pub(crate) struct RetainedMessages {
     index: RwLock<Retained<Arc<Message>>>,

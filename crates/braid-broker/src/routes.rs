@@ -80,6 +80,7 @@ impl Routes {
     }
 }
 
+/// The name that is delivered is the one that matched. [MQTT-3.3.2-3]
 fn resolve(hub: &Hub, topic: &TopicName, found: &mut Matches<SessionKey>) -> Route {
     let generation = hub.find_matches(topic, found);
     let mut route = Route {

@@ -54,7 +54,7 @@ impl<V, S: BuildHasher + Default> Exact<V, S> {
         slot.map(|slot| &mut slot.entry.value)
     }
 
-    pub(crate) fn get_or_default(&mut self, filter: &TopicFilter) -> &mut V
+    pub(crate) fn at_or_default(&mut self, filter: &TopicFilter) -> &mut V
     where
         V: Default,
     {
@@ -103,7 +103,7 @@ mod tests {
         let mut exact = Exact::<usize, BuildHasherDefault<Collide>>::new();
         let filters = ["a/b", "A/b", "b/a"].map(|text| TopicFilter::parse(text).expect("a filter"));
         for (value, filter) in filters.iter().enumerate() {
-            *exact.get_or_default(filter) = value;
+            *exact.at_or_default(filter) = value;
         }
         assert_eq!((exact.len(), exact.get("c")), (3, None));
         assert_eq!(exact.remove("A/b"), Some(1));

@@ -62,9 +62,9 @@ impl<K: Copy + Ord> Router<K> {
         subscription: Subscription,
     ) -> Option<Subscription> {
         let audience = if filter.has_wildcard() {
-            self.wildcard.get_or_default(filter.pattern())
+            self.wildcard.at_or_default(filter.pattern())
         } else {
-            self.exact.get_or_default(filter)
+            self.exact.at_or_default(filter)
         };
         let replaced = audience.insert(filter, Match { key, subscription }); // [MQTT-3.8.4-3]
         if replaced.is_none() {

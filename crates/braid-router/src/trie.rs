@@ -111,7 +111,7 @@ impl<V, S: BuildHasher + Default> Trie<V, S> {
         self.slot(id, below).as_deref_mut()
     }
 
-    pub(crate) fn get_or_default(&mut self, pattern: &str) -> &mut V
+    pub(crate) fn at_or_default(&mut self, pattern: &str) -> &mut V
     where
         V: Default,
     {
@@ -315,7 +315,7 @@ mod tests {
 
     fn filled<S: BuildHasher + Default>(mut trie: Trie<String, S>, patterns: &[&str]) -> Trie<String, S> {
         for pattern in patterns {
-            *trie.get_or_default(pattern) = (*pattern).to_owned();
+            *trie.at_or_default(pattern) = (*pattern).to_owned();
         }
         trie
     }
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(trie.remove("a/+/c").as_deref(), Some("a/+/c"));
         assert_eq!((trie.free.len(), trie.edges.len(), trie.len()), (3, 1, 2));
         assert_eq!(found(&trie, "a/b/c"), ["a/#"]);
-        trie.get_or_default("x/y/+");
+        trie.at_or_default("x/y/+");
         assert_eq!(trie.nodes.len(), nodes, "free nodes are used again");
         trie.remove("x/y/+");
         trie.remove("a/#");

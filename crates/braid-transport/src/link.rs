@@ -43,7 +43,7 @@ pub struct Single {
     pub peer: Peer,
 }
 
-/// A reliable, ordered stream of bytes both ways.
+/// A reliable, ordered stream of bytes both ways. [MQTT-4.2.0-1]
 ///
 /// One vectored write is one system call on TCP and one binary frame on WebSocket, so a driver
 /// that collects its packets before it writes gets the most of either.

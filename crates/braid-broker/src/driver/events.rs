@@ -35,6 +35,7 @@ impl Driver {
                 _ => persisted = self.publish(&mut batch, &mut congested).or(persisted),
             }
             match event {
+                // Refused or not it is over: nobody else gets a shared message because of that. [MQTT-4.8.2-6]
                 Event::Publish(..) | Event::Complete(..) => {}
                 Event::Release(token) => persisted = Some(token),
                 Event::Subscribe(subscribe) => persisted = self.subscribe(*subscribe).or(persisted),

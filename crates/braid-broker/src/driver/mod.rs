@@ -205,6 +205,7 @@ impl Driver {
         })
     }
 
+    /// A link that fails is a connection that is lost. [MQTT3-4.8.0-2]
     fn end_link(&mut self, error: Option<io::Error>) {
         if let Some(error) = error {
             tracing::debug!(peer = ?self.peer.address, %error, "link failed");

@@ -61,6 +61,9 @@ impl Driver {
     }
 
     /// Removes the subscriptions and answers each filter. [MQTT-3.10.4-1], [MQTT-3.10.4-6]
+    ///
+    /// From here on nothing is added for them [MQTT-3.10.4-2]; what the session was given before goes its way
+    /// [MQTT-3.10.4-3].
     pub(super) fn unsubscribe(&mut self, unsubscribe: &Unsubscribe) -> Option<Token> {
         let slot = self.slot.clone()?;
         let session = self.server.session_mut()?;

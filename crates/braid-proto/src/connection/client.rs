@@ -449,7 +449,7 @@ impl Client {
         let mut exchange = Exchange::new(session, agreement);
         exchange.outbox = mem::take(&mut connecting.outbox);
         exchange.flush_resend(now); // [MQTT-4.4.0-1]
-        let keep_alive = properties.server_keep_alive.unwrap_or(connecting.keep_alive); // [MQTT-3.2.2-21]
+        let keep_alive = properties.server_keep_alive.unwrap_or(connecting.keep_alive); // [MQTT-3.1.2-21], [MQTT-3.2.2-21]
         let keep_alive = (keep_alive > 0).then(|| Duration::from_secs(keep_alive.into()));
         self.timers = Timers::default();
         self.timers.set(Timer::Ping, keep_alive.map(|keep_alive| now + keep_alive));
@@ -491,12 +491,13 @@ impl Client {
         if reason.is_allowed_in(PacketType::Disconnect) {
             self.send_disconnect(&Disconnect::new(reason)); // [MQTT-4.13.1-1]
         }
-        self.close(Cause::Violation(violation)); // [MQTT-4.8.0-1]
+        self.close(Cause::Violation(violation)); // [MQTT3-4.8.0-1]
     }
 
     // -- Commands ----------------------------------------------------------------------------------
 
-    /// Sends a message. [`Sent::Blocked`] also before the connection is established and after its end.
+    /// Sends a message. [`Sent::Blocked`] also before the connection is established [MQTT-3.1.2-30] and after its
+    /// end.
     ///
     /// # Errors
     /// What the server said in CONNACK that it does not take.

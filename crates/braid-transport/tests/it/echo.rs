@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{Pki, bind, carry, drain, pair, pattern};
 
+/// [MQTT-4.2.0-1]
 #[tokio::test]
 async fn bytes_arrive_both_ways_unchanged() {
     let pki = Pki::new();
