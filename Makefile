@@ -19,7 +19,7 @@ announce = @printf '\n=== %s\n' "$(1)"
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## Build BraidMQ and start the broker on loopback
+run: compiler ## Build BraidMQ and start the broker on loopback
 	cargo run --release --package braidmq -- serve $(ARGS)
 
 test: tools format-check lint unit tidy spec deny peers summary ## Everything CI checks, in its order
@@ -73,19 +73,22 @@ summary:
 
 # === What the checks need ===
 
-.PHONY: apt-packages cargo-deny
+.PHONY: compiler apt-packages cargo-deny
 
 # COMMAND=PACKAGE: what must answer, and the Debian package that brings it. What comes from PyPI and npm,
 # `cargo xtask peers` puts into .peers, and says so.
-DEBIAN := cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm
+compiler: DEBIAN := cc=build-essential
+apt-packages: DEBIAN := cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm
 
-apt-packages:
+compiler apt-packages:
 	$(call announce,tools)
 	@missing=(); \
 	for pair in $(DEBIAN); do \
 	  command -v "$${pair%%=*}" > /dev/null || missing+=("$${pair#*=}"); \
 	done; \
-	python3 -c 'import ensurepip, venv' 2> /dev/null || missing+=(python3-venv); \
+	if [[ $@ == apt-packages ]]; then \
+	  python3 -c 'import ensurepip, venv' 2> /dev/null || missing+=(python3-venv); \
+	fi; \
 	if (( $${#missing[@]} == 0 )); then echo "Debian packages: all there"; exit; fi; \
 	echo "Debian packages to install: $${missing[*]}"; \
 	sudo=(); if (( $$(id -u) != 0 )); then sudo=(sudo); fi; \
