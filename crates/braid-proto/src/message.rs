@@ -1,6 +1,7 @@
 //! The Application Message on its way through the broker or client, and one Delivery of it.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,8 @@ pub struct Message {
     pub properties: Option<Box<MessageProperties>>,
     /// When the Message Expiry Interval has passed.
     pub expires_at: Option<Instant>,
+    /// Under which number a store has it; 0 while none has.
+    stored: AtomicU64,
     templates: OnceLock<Box<Templates>>,
 }
 
@@ -51,7 +54,16 @@ struct Template {
 impl Message {
     /// A message without properties.
     pub fn new(topic: TopicName, payload: Bytes, qos: QoS, retain: bool) -> Self {
-        Self { topic, payload, qos, retain, properties: None, expires_at: None, templates: OnceLock::new() }
+        Self {
+            topic,
+            payload,
+            qos,
+            retain,
+            properties: None,
+            expires_at: None,
+            stored: AtomicU64::new(0),
+            templates: OnceLock::new(),
+        }
     }
 
     /// The message of a PUBLISH that arrived at `now`, with its topic's alias resolved to `topic`.
@@ -74,6 +86,21 @@ impl Message {
             .and_then(|seconds| now.checked_add(Duration::from_secs(seconds.into())));
         self.properties = properties;
         self
+    }
+
+    /// The number under which a store has it, if one has.
+    pub fn stored(&self) -> Option<NonZeroU64> {
+        // Relaxed: the number says nothing about any other memory.
+        NonZeroU64::new(self.stored.load(Ordering::Relaxed))
+    }
+
+    /// Notes the number under which a store is to have it. Returns the one that holds: whoever comes first
+    /// names the message for everybody it is delivered to.
+    pub fn set_stored(&self, number: NonZeroU64) -> NonZeroU64 {
+        match self.stored.compare_exchange(0, number.get(), Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => number,
+            Err(before) => NonZeroU64::new(before).unwrap_or(number),
+        }
     }
 
     /// Whether its Message Expiry Interval has passed: then nobody gets it any more. [MQTT-3.3.2-5]
@@ -176,6 +203,8 @@ pub struct Delivery {
     /// The shared subscription it came from: what is not acknowledged when the session ends goes to another
     /// member of its group.
     pub shared: Option<Arc<TopicFilter>>,
+    /// Its place in the session's queue in a store; `None` when no store was told of it.
+    pub stored: Option<NonZeroU64>,
 }
 
 impl Delivery {
@@ -189,6 +218,7 @@ impl Delivery {
             stream: StreamKey::CONTROL,
             priority: Priority::DEFAULT,
             shared: None,
+            stored: None,
         }
     }
 }

@@ -102,5 +102,6 @@ fn deliver(message: &Arc<Message>, retain: bool, subscription: &Subscription) ->
         stream: subscription.stream,
         priority: subscription.priority,
         shared: None,
+        stored: None,
     }
 }

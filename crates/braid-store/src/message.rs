@@ -171,6 +171,7 @@ impl StoredDelivery {
             stream: self.stream,
             priority: self.priority,
             shared: self.shared.clone(),
+            stored: None,
         }
     }
 }

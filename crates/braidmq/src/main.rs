@@ -1,7 +1,11 @@
 //! The `braidmq` binary: MQTT broker and client in one.
 
+mod client;
 mod config;
+mod format;
+mod publish;
 mod serve;
+mod subscribe;
 
 use std::process::ExitCode;
 
@@ -18,10 +22,21 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Serve(serve::Args),
+    Pub(publish::Args),
+    Sub(subscribe::Args),
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
-        Command::Serve(args) => serve::run(args),
+    match Cli::try_parse() {
+        Ok(Cli { command: Command::Serve(args) }) => serve::run(args),
+        Ok(Cli { command: Command::Pub(args) }) => publish::run(args),
+        Ok(Cli { command: Command::Sub(args) }) => subscribe::run(args),
+        Err(error) => {
+            // Nothing is left to tell the user if their terminal is gone.
+            let _ = error.print();
+            // Scripts written for mosquitto_pub and mosquitto_sub know 1 for a wrong option.
+            let is_client = std::env::args().nth(1).is_some_and(|command| command == "pub" || command == "sub");
+            ExitCode::from(if is_client && error.exit_code() != 0 { 1 } else { error.exit_code() as u8 })
+        }
     }
 }

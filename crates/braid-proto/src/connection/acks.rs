@@ -4,7 +4,18 @@ use crate::packet::{Ack, PacketId, Suback, Unsuback};
 
 /// Names a request whose acknowledgement waits until its effect is durable. Tokens of a connection ascend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Token(pub(crate) u64);
+pub struct Token {
+    /// Counts the acknowledgements of the connection; it alone orders tokens, and no two have the same.
+    place: u64,
+    packet_id: PacketId,
+}
+
+impl Token {
+    /// The identifier of the request.
+    pub const fn packet_id(self) -> PacketId {
+        self.packet_id
+    }
+}
 
 /// An acknowledgement that waits.
 #[derive(Debug)]
@@ -15,6 +26,17 @@ pub(crate) enum Waiting {
     Unanswered(PacketId),
     Suback(Box<Suback>),
     Unsuback(Box<Unsuback>),
+}
+
+impl Waiting {
+    const fn packet_id(&self) -> PacketId {
+        match self {
+            Self::Ack(ack) => ack.packet_id,
+            Self::Unanswered(packet_id) => *packet_id,
+            Self::Suback(suback) => suback.packet_id,
+            Self::Unsuback(unsuback) => unsuback.packet_id,
+        }
+    }
 }
 
 /// Durable before visible: an acknowledgement enters here, and it leaves only after its token came back.
@@ -36,8 +58,9 @@ pub(crate) struct WaitingAcks {
 impl WaitingAcks {
     /// Adds the acknowledgement of a request which has an effect.
     pub(crate) fn push(&mut self, waiting: Waiting) -> Token {
+        let packet_id = waiting.packet_id();
         self.entries.push_back((true, waiting));
-        Token(self.front + self.entries.len() as u64 - 1)
+        Token { place: self.front + self.entries.len() as u64 - 1, packet_id }
     }
 
     /// Adds an acknowledgement which only waits for its turn, such as that of a duplicate.
@@ -47,13 +70,13 @@ impl WaitingAcks {
 
     /// The entry of a token, as long as it waits.
     pub(crate) fn get_mut(&mut self, token: Token) -> Option<&mut Waiting> {
-        let index = token.0.checked_sub(self.front)?;
+        let index = token.place.checked_sub(self.front)?;
         self.entries.get_mut(usize::try_from(index).ok()?).map(|(_, waiting)| waiting)
     }
 
     /// The effect under `token` need not become durable: its acknowledgement only waits for its turn.
     pub(crate) fn waive(&mut self, token: Token) {
-        let index = token.0.checked_sub(self.front).and_then(|index| usize::try_from(index).ok());
+        let index = token.place.checked_sub(self.front).and_then(|index| usize::try_from(index).ok());
         if let Some((has_effect, _)) = index.and_then(|index| self.entries.get_mut(index)) {
             *has_effect = false;
         }
@@ -65,15 +88,15 @@ impl WaitingAcks {
         let start = self.first_unanswered.saturating_sub(self.front);
         let mut passed_over = None;
         for (index, (_, waiting)) in (0_u64..).zip(&mut self.entries).skip(usize::try_from(start).ok()?) {
-            let token = self.front + index;
+            let place = self.front + index;
             match waiting {
                 Waiting::Unanswered(id) if *id == packet_id => {
                     *waiting = answer;
-                    self.first_unanswered = passed_over.unwrap_or(token + 1);
-                    return Some(Token(token));
+                    self.first_unanswered = passed_over.unwrap_or(place + 1);
+                    return Some(Token { place, packet_id });
                 }
                 Waiting::Unanswered(_) => {
-                    passed_over.get_or_insert(token);
+                    passed_over.get_or_insert(place);
                 }
                 _ => {}
             }
@@ -83,8 +106,8 @@ impl WaitingAcks {
 
     /// Everything up to and including `token` is durable.
     pub(crate) fn set_durable(&mut self, token: Token) {
-        debug_assert!(token.0 < self.front + self.entries.len() as u64, "a token that was never given");
-        self.durable = self.durable.max(token.0 + 1);
+        debug_assert!(token.place < self.front + self.entries.len() as u64, "a token that was never given");
+        self.durable = self.durable.max(token.place + 1);
     }
 
     /// The next acknowledgement that may be sent.
@@ -150,7 +173,7 @@ mod tests {
         let mut waiting = WaitingAcks::default();
         for burst in 0..3 {
             let tokens: Vec<_> = (0..100).map(|_| waiting.push(puback(PacketId::FIRST))).collect();
-            assert_eq!(tokens[0], Token(burst * 100));
+            assert_eq!(tokens[0].place, burst * 100);
             waiting.set_durable(tokens[49]);
             assert_eq!(std::iter::from_fn(|| waiting.pop_durable()).count(), 50);
             assert!(waiting.get_mut(tokens[49]).is_none() && waiting.get_mut(tokens[50]).is_some());

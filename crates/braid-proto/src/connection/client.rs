@@ -346,6 +346,10 @@ impl Client {
             Packet::Ack(ack) => match exchange.handle_ack(&ack) {
                 Acknowledged::Complete(id, reason) => {
                     exchange.flush_resend(now);
+                    // Only PUBCOMP says so, when the PUBCOMP before it was lost with its connection: the server
+                    // has the message. "This is not an error during recovery" (MQTT 5, table 3-13).
+                    let is_done = reason == ReasonCode::PacketIdentifierNotFound;
+                    let reason = if is_done { ReasonCode::Success } else { reason };
                     self.events.push_back(ClientEvent::Published(id, reason));
                 }
                 // Forgetting the identifier is in memory and done: PUBCOMP only waits for its turn.

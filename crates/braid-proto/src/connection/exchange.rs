@@ -2,6 +2,7 @@
 //! control (4.9), topic aliases and packet size limits.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,6 +28,15 @@ pub enum Sent {
     /// The peer's Receive Maximum is reached or no packet identifier is free: try again after an
     /// acknowledgement.
     Blocked(Box<Delivery>),
+}
+
+/// How far a delivery with a place in a store has come, for the store to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// PUBREC came: the message at this place is let go, the identifier stays in use.
+    Released(NonZeroU64, PacketId),
+    /// The exchange of the message at this place is over.
+    Completed(NonZeroU64),
 }
 
 /// What was agreed in CONNECT and CONNACK.
@@ -72,6 +82,8 @@ pub(crate) struct Exchange {
     unacknowledged: u16,
     /// What a resumed session must send again before anything new.
     resend: VecDeque<PacketId>,
+    /// Empty unless deliveries have a place in a store.
+    pub(crate) progress: VecDeque<Progress>,
     inbound_aliases: InboundAliases,
     outbound_aliases: OutboundAliases,
 }
@@ -87,6 +99,7 @@ impl Exchange {
             waiting: WaitingAcks::default(),
             unacknowledged: 0,
             resend,
+            progress: VecDeque::new(),
             inbound_aliases: InboundAliases::new(agreement.inbound_aliases),
             outbound_aliases: OutboundAliases::new(agreement.outbound_aliases),
             agreement,
@@ -183,17 +196,30 @@ impl Exchange {
         let (id, reason) = (ack.packet_id, ack.reason);
         let outbound = &mut self.session.outbound;
         let complete = match ack.kind {
-            AckKind::Puback => outbound.handle_puback(id).is_some(), // [MQTT-4.3.2-3], [MQTT-4.4.0-2]
-            AckKind::Pubrec if reason.is_error() => outbound.handle_pubrec_error(id), // [MQTT-4.4.0-2]
+            // [MQTT-4.3.2-3], [MQTT-4.4.0-2]
+            AckKind::Puback => outbound.handle_puback(id).map(|delivery| delivery.stored),
+            // [MQTT-4.4.0-2]
+            AckKind::Pubrec if reason.is_error() => outbound.take_refused(id).map(|phase| phase.stored()),
             AckKind::Pubrec => {
-                let known = outbound.handle_pubrec(id);
-                self.send_pubrel(id, known);
-                false
+                let known = outbound.release(id);
+                if let Some(Some(place)) = known {
+                    self.progress.push_back(Progress::Released(place, id));
+                }
+                self.send_pubrel(id, known.is_some());
+                None
             }
-            AckKind::Pubcomp => outbound.handle_pubcomp(id), // [MQTT-4.3.3-5]
+            AckKind::Pubcomp => outbound.take_completed(id).map(|phase| phase.stored()), // [MQTT-4.3.3-5]
             AckKind::Pubrel => return self.handle_pubrel(id),
         };
-        if complete { Acknowledged::Complete(id, reason) } else { Acknowledged::Nothing }
+        let Some(stored) = complete else { return Acknowledged::Nothing };
+        self.note_completed(stored);
+        Acknowledged::Complete(id, reason)
+    }
+
+    fn note_completed(&mut self, stored: Option<NonZeroU64>) {
+        if let Some(place) = stored {
+            self.progress.push_back(Progress::Completed(place));
+        }
     }
 
     fn send_pubrel(&mut self, id: PacketId, known: bool) {
@@ -263,11 +289,12 @@ impl Exchange {
                     if self.put_inflight(id, true, now) {
                         self.session.outbound.resend(id);
                     } else {
-                        self.session.outbound.discard(id);
+                        let over = self.session.outbound.discard(id);
+                        self.note_completed(over.and_then(|phase| phase.stored()));
                         too_large.push(id);
                     }
                 }
-                Some(Phase::Released) => {
+                Some(Phase::Released(_)) => {
                     if self.session.outbound.resend(id) {
                         self.send_pubrel(id, true); // [MQTT-4.3.3-6]
                     }

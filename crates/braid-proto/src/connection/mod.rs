@@ -20,7 +20,7 @@ mod timer;
 
 pub use acks::Token;
 pub use client::{Client, ClientEvent, ClientOptions, Connected, Incoming, Unsendable};
-pub use exchange::Sent;
+pub use exchange::{Progress, Sent};
 pub use outbox::Outbox;
 pub use server::{Acceptance, End, Event, Server, ServerOptions};
 

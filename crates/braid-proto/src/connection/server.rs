@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Cause;
 use super::acks::{Token, Waiting};
-use super::exchange::{Acknowledged, Agreement, Exchange, Sent};
+use super::exchange::{Acknowledged, Agreement, Exchange, Progress, Sent};
 use super::outbox::Outbox;
 use super::timer::{Timer, Timers};
 use crate::codec::Decoder;
@@ -161,6 +161,8 @@ struct Closed {
     outbox: Outbox,
     /// Until it is taken.
     end: Option<End>,
+    /// What the shell has not heard yet.
+    progress: VecDeque<Progress>,
 }
 
 impl Server {
@@ -196,6 +198,14 @@ impl Server {
         } else {
             None
         }
+    }
+
+    /// How long the session will outlive the connection if the CONNECT with the shell is accepted, and the Will
+    /// that the connection will have.
+    pub fn offer(&self) -> Option<(SessionExpiry, Option<&Will>)> {
+        let State::Deciding(deciding) = &self.state else { return None };
+        let expiry = deciding.session_expiry.min(self.options.maximum_session_expiry);
+        Some((expiry, deciding.will.as_ref()))
     }
 
     /// The version that the client speaks, once it is known.
@@ -588,20 +598,20 @@ impl Server {
     }
 
     fn close(&mut self, cause: Cause) {
-        let (outbox, session, will) = match mem::replace(&mut self.state, State::Listening) {
+        let (outbox, session, will, progress) = match mem::replace(&mut self.state, State::Listening) {
             State::Closed(closed) => {
                 self.state = State::Closed(closed);
                 return;
             }
             State::Established(established) => {
                 let Established { exchange, will, .. } = *established;
-                (exchange.outbox, Some(exchange.session), will)
+                (exchange.outbox, Some(exchange.session), will, exchange.progress)
             }
             // What was held behind a refused CONNECT goes with it. [MQTT-3.1.4-6]
-            State::Deciding(_) | State::Listening => (Outbox::default(), None, None),
+            State::Deciding(_) | State::Listening => (Outbox::default(), None, None, VecDeque::new()),
         };
         self.timers = Timers::default();
-        self.state = State::Closed(Box::new(Closed { outbox, end: Some(End { cause, session, will }) }));
+        self.state = State::Closed(Box::new(Closed { outbox, end: Some(End { cause, session, will }), progress }));
     }
 
     // -- Output ------------------------------------------------------------------------------------
@@ -613,6 +623,16 @@ impl Server {
             self.events = VecDeque::new(); // Ten thousand idle connections must not keep a burst's memory.
         }
         event
+    }
+
+    /// The next thing that a store must know of deliveries that have a place in one ([`Delivery::stored`]). What
+    /// came before the end of the connection is told after it, too.
+    pub fn poll_progress(&mut self) -> Option<Progress> {
+        match &mut self.state {
+            State::Established(established) => established.exchange.progress.pop_front(),
+            State::Closed(closed) => closed.progress.pop_front(),
+            State::Listening | State::Deciding(_) => None,
+        }
     }
 
     /// When to call [`Server::handle_timeout`].

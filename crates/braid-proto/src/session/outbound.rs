@@ -1,3 +1,5 @@
+use std::num::NonZeroU64;
+
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -30,8 +32,8 @@ pub struct Inflight {
 pub enum Phase {
     /// PUBLISH was sent: PUBACK or PUBREC is to come.
     Sent(Delivery),
-    /// PUBREC came, PUBREL was sent: PUBCOMP is to come.
-    Released,
+    /// PUBREC came, PUBREL was sent: PUBCOMP is to come. With [`Delivery::stored`] of the message.
+    Released(Option<NonZeroU64>),
     /// The identifier belongs to a SUBSCRIBE or UNSUBSCRIBE.
     Control,
 }
@@ -85,9 +87,22 @@ impl Outbound {
         first
     }
 
+    /// Puts back an exchange as it was before this process began, behind those put back before. It goes on with
+    /// [`Outbound::resume`]. False, with nothing changed: the identifier is in use.
+    pub fn restore(&mut self, packet_id: PacketId, phase: Phase) -> bool {
+        if self.inflight.contains_key(&packet_id) {
+            return false;
+        }
+        self.inflight.insert(packet_id, Inflight { phase, order: self.next_order, sent_here: false });
+        self.next_order += 1;
+        // Behind the last one that was used, as if the process had not ended. [MQTT-2.2.1-3]
+        self.next_id = packet_id.next();
+        true
+    }
+
     /// Ends an exchange that cannot go on.
-    pub(crate) fn discard(&mut self, packet_id: PacketId) {
-        self.take_if(packet_id, |_| true);
+    pub(crate) fn discard(&mut self, packet_id: PacketId) -> Option<Phase> {
+        self.take_if(packet_id, |_| true)
     }
 
     /// Handles PUBACK: the delivery that is done, if it was one of QoS 1.
@@ -102,32 +117,47 @@ impl Outbound {
     /// Handles PUBREC with a success: false when no QoS 2 message has this identifier. The payload is let go:
     /// it must not be sent again. [MQTT-4.3.3-6]
     pub fn handle_pubrec(&mut self, packet_id: PacketId) -> bool {
-        let Some(inflight) = self.inflight.get_mut(&packet_id) else { return false };
+        self.release(packet_id).is_some()
+    }
+
+    /// The same; returns [`Delivery::stored`] of the message if this let it go.
+    pub(crate) fn release(&mut self, packet_id: PacketId) -> Option<Option<NonZeroU64>> {
+        let inflight = self.inflight.get_mut(&packet_id)?;
         match &inflight.phase {
             Phase::Sent(delivery) if delivery.qos == QoS::ExactlyOnce => {
-                inflight.phase = Phase::Released; // [MQTT-4.3.3-3]
+                let stored = delivery.stored;
+                inflight.phase = Phase::Released(stored); // [MQTT-4.3.3-3]
                 inflight.order = self.next_order; // [MQTT-4.6.0-4]
                 self.next_order += 1;
                 self.resend(packet_id);
-                true
+                Some(stored)
             }
-            Phase::Released => true,
-            Phase::Sent(_) | Phase::Control => false,
+            Phase::Released(_) => Some(None),
+            Phase::Sent(_) | Phase::Control => None,
         }
     }
 
     /// Handles PUBREC with a failure: the exchange is over. False when no QoS 2 message has this identifier.
     pub fn handle_pubrec_error(&mut self, packet_id: PacketId) -> bool {
+        self.take_refused(packet_id).is_some()
+    }
+
+    /// The same; returns what is over.
+    pub(crate) fn take_refused(&mut self, packet_id: PacketId) -> Option<Phase> {
         self.take_if(packet_id, |phase| {
-            matches!(phase, Phase::Released)
+            matches!(phase, Phase::Released(_))
                 || matches!(phase, Phase::Sent(delivery) if delivery.qos == QoS::ExactlyOnce)
         })
-        .is_some()
     }
 
     /// Handles PUBCOMP: false when nothing was waiting for it.
     pub fn handle_pubcomp(&mut self, packet_id: PacketId) -> bool {
-        self.take_if(packet_id, |phase| matches!(phase, Phase::Released)).is_some()
+        self.take_completed(packet_id).is_some()
+    }
+
+    /// The same; returns what is over.
+    pub(crate) fn take_completed(&mut self, packet_id: PacketId) -> Option<Phase> {
+        self.take_if(packet_id, |phase| matches!(phase, Phase::Released(_)))
     }
 
     /// Handles SUBACK and UNSUBACK: false when nothing was waiting for it.
@@ -203,6 +233,15 @@ impl Outbound {
 }
 
 impl Phase {
+    /// [`Delivery::stored`] of the message, also when it was let go.
+    pub(crate) fn stored(&self) -> Option<NonZeroU64> {
+        match self {
+            Self::Sent(delivery) => delivery.stored,
+            Self::Released(stored) => *stored,
+            Self::Control => None,
+        }
+    }
+
     fn into_delivery(self) -> Option<Delivery> {
         if let Self::Sent(delivery) = self { Some(delivery) } else { None }
     }

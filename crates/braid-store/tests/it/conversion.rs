@@ -101,6 +101,7 @@ fn a_delivery_comes_back_as_it_went() {
         stream: StreamKey::new(5),
         priority: Priority::new(6),
         shared: Some(Arc::new(TopicFilter::parse("$share/g/a/b").unwrap())),
+        stored: None,
     };
     let stored = StoredDelivery::of(&delivery, Lsn::new(3));
     assert_eq!(stored.message, Lsn::new(3));

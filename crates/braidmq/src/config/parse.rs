@@ -67,9 +67,8 @@ fn explain(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     match (message.starts_with("unknown field"), quoted.next()) {
         (true, Some(unknown)) => {
-            let nearest = quoted.max_by(|a, b| {
-                strsim::jaro_winkler(a, unknown).total_cmp(&strsim::jaro_winkler(b, unknown))
-            });
+            let likeness = |known: &&str| strsim::normalized_damerau_levenshtein(known, unknown);
+            let nearest = quoted.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
             match nearest {
                 Some(nearest) => format!("unknown key `{unknown}`; did you mean `{nearest}`?"),
                 None => format!("unknown key `{unknown}`"),

@@ -120,3 +120,17 @@ fn the_identifier_of_an_unanswered_subscribe_is_free_on_the_next_connection() {
     let pair = Pair::established(resuming(ProtocolVersion::V5), clients, Some(session()));
     assert!(pair.client.session().unwrap().outbound.is_empty());
 }
+
+#[test]
+fn a_pubcomp_that_was_lost_with_its_connection_is_no_failure() {
+    // After a resume the server no longer knows the identifier of the PUBREL.
+    let mut pair = Pair::established(resuming(ProtocolVersion::V5), Some(session()), Some(session()));
+    pair.publish(QoS::ExactlyOnce);
+    for ack in [
+        Ack::new(AckKind::Pubrec, PacketId::FIRST, ReasonCode::Success),
+        Ack::new(AckKind::Pubcomp, PacketId::FIRST, ReasonCode::PacketIdentifierNotFound),
+    ] {
+        pair.forge(&Packet::Ack(ack), ProtocolVersion::V5);
+    }
+    assert_eq!(pair.published(), [(1, ReasonCode::Success)]);
+}

@@ -1,0 +1,126 @@
+//! The task that owns a client: it connects, runs the connection, and connects again.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Instant;
+
+use braid_proto::connection::Client as Protocol;
+use braid_proto::packet::ClientId;
+use braid_proto::session::{Session, SessionExpiry};
+use braid_transport::Link;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::sleep;
+use tracing::debug;
+
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::events::{ConnectionEvent, EventLog};
+use crate::inbox::Inbox;
+use crate::ledger::Ledger;
+use crate::reconnect::Backoff;
+use crate::request::Request;
+use crate::settings::Settings;
+
+pub(crate) struct Driver {
+    pub(crate) settings: Settings,
+    pub(crate) requests: mpsc::Receiver<Request>,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) events: Arc<EventLog>,
+    pub(crate) ended: watch::Sender<Option<Result<(), Error>>>,
+    /// Bytes that wait for the link.
+    pub(crate) unwritten: Arc<AtomicUsize>,
+    /// Who waits for the first connection and will not have a second attempt.
+    pub(crate) first: Option<oneshot::Sender<Result<(), Error>>>,
+    pub(crate) ledger: Ledger,
+    pub(crate) backoff: Backoff,
+    /// The Session State between connections.
+    pub(crate) session: Option<Session>,
+    /// Counts the connections, so that acknowledgements of an older one are told apart.
+    pub(crate) connections: u64,
+}
+
+impl Driver {
+    pub(crate) async fn run(mut self) {
+        if !self.settings.connect.clean_start {
+            // Empty, but it is one: the server may go on with what it has kept. [MQTT-3.2.2-4]
+            self.session = Some(Session::new(self.settings.connect.client_id.clone(), SessionExpiry::NEVER));
+        }
+        let result = loop {
+            let error = match self.serve_once().await {
+                Ok(()) => break Ok(()),
+                Err(error) => error,
+            };
+            debug!(%error, "no connection");
+            self.ledger.handle_connection_end(&error);
+            if self.first.is_some() || self.inbox.is_closing() || !error.is_transient() {
+                break Err(error);
+            }
+            let Some(pause) = self.backoff.pause(fastrand::f64()) else { break Err(error) };
+            self.events.push(ConnectionEvent::Disconnected { error: error.clone(), retry_in: Some(pause) });
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = poll_fn(|cx| self.inbox.poll_closing(cx)) => break Err(error),
+            }
+        };
+        self.end(result);
+    }
+
+    fn end(mut self, result: Result<(), Error>) {
+        let error = result.as_ref().err().cloned().unwrap_or(Error::Closed);
+        self.requests.close();
+        self.ledger.fail(&error);
+        while let Ok(request) = self.requests.try_recv() {
+            request.fail(error.clone());
+        }
+        if let Some(first) = self.first.take() {
+            let _ = first.send(Err(error.clone()));
+        }
+        self.events.push(ConnectionEvent::Disconnected { error, retry_in: None });
+        self.inbox.end();
+        self.ended.send_replace(Some(result));
+    }
+
+    /// One connection from its beginning to its end. `Ok`: it was ended from this side.
+    async fn serve_once(&mut self) -> Result<(), Error> {
+        let link = tokio::select! {
+            link = self.settings.dial() => link?,
+            () = poll_fn(|cx| self.inbox.poll_closing(cx)) => return Err(Error::Closed),
+        };
+        let Link::Single(single) = link;
+        let now = now();
+        let connect = self.settings.connect.clone();
+        debug!(client_id = %connect.client_id, "sending CONNECT");
+        let session = self.session.take();
+        let protocol = Protocol::new(Arc::clone(&self.settings.protocol), connect, session, now);
+        self.connections += 1;
+        let mut connection = Connection::new(single.io, protocol, self.connections);
+        let (result, session) = poll_fn(|cx| connection.poll(self, cx)).await;
+        self.session = session;
+        result
+    }
+
+    /// The server accepted the connection.
+    pub(crate) fn handle_connected(&mut self) {
+        self.backoff.reset();
+        let connect = &mut self.settings.connect;
+        // Only the first connection starts anew. MQTT 3 has one flag for that and for the session's end, so
+        // there it stays as it is.
+        if connect.version.is_v5() {
+            connect.clean_start = false;
+        }
+        if let Some(first) = self.first.take() {
+            let _ = first.send(Ok(()));
+        }
+    }
+
+    /// The server chose our Client Identifier: the session has it from now on. [MQTT-3.2.2-16]
+    pub(crate) fn handle_assigned_client_id(&mut self, id: &ClientId) {
+        self.settings.connect.client_id = id.clone();
+    }
+}
+
+/// tokio's clock, which tests can hold.
+pub(crate) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}

@@ -1,0 +1,129 @@
+//! A message to publish.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use braid_proto::message::{Delivery, Message};
+use braid_proto::packet::{MessageProperties, QoS, Will};
+use braid_proto::topic::{TopicError, TopicName};
+use bytes::Bytes;
+
+/// A message to publish: topic, payload, QoS 0 and no RETAIN unless it says otherwise.
+///
+/// ```
+/// use braid_client::{Publication, QoS};
+///
+/// let publication = Publication::to("sensors/7/temperature", "21.5")?
+///     .qos(QoS::AtLeastOnce)
+///     .retain(true)
+///     .content_type("text/plain");
+/// # Ok::<(), braid_client::TopicError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Publication {
+    pub(crate) topic: TopicName,
+    pub(crate) payload: Bytes,
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
+    properties: MessageProperties,
+}
+
+impl Publication {
+    /// A message to the topic of this name.
+    ///
+    /// # Errors
+    /// The name breaks a rule of MQTT 4.7.
+    pub fn to(topic: &str, payload: impl Into<Bytes>) -> Result<Self, TopicError> {
+        Ok(Self::new(TopicName::parse(topic)?, payload))
+    }
+
+    /// A message to a topic that was parsed before.
+    pub fn new(topic: TopicName, payload: impl Into<Bytes>) -> Self {
+        let payload = payload.into();
+        Self { topic, payload, qos: QoS::AtMostOnce, retain: false, properties: MessageProperties::default() }
+    }
+
+    /// Another payload.
+    #[must_use]
+    pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
+        self.payload = payload.into();
+        self
+    }
+
+    /// The Quality of Service.
+    #[must_use]
+    pub fn qos(mut self, qos: QoS) -> Self {
+        self.qos = qos;
+        self
+    }
+
+    /// Whether the server keeps it for those who subscribe later.
+    #[must_use]
+    pub fn retain(mut self, retain: bool) -> Self {
+        self.retain = retain;
+        self
+    }
+
+    /// All properties at once (MQTT 5, 3.3.2.3); MQTT 3 leaves them out.
+    #[must_use]
+    pub fn properties(mut self, properties: MessageProperties) -> Self {
+        self.properties = properties;
+        self
+    }
+
+    /// How long the message is worth delivering, counted from now on, in whole seconds (MQTT 5).
+    #[must_use]
+    pub fn expires_after(mut self, interval: Duration) -> Self {
+        self.properties.message_expiry = Some(u32::try_from(interval.as_secs()).unwrap_or(u32::MAX));
+        self
+    }
+
+    /// What the payload is, such as a MIME type (MQTT 5).
+    #[must_use]
+    pub fn content_type(mut self, content_type: impl Into<Box<str>>) -> Self {
+        self.properties.content_type = Some(content_type.into());
+        self
+    }
+
+    /// Where an answer is expected (MQTT 5).
+    #[must_use]
+    pub fn response_topic(mut self, topic: TopicName) -> Self {
+        self.properties.response_topic = Some(topic);
+        self
+    }
+
+    /// What an answer must carry to be recognised (MQTT 5).
+    #[must_use]
+    pub fn correlation_data(mut self, correlation_data: impl Into<Bytes>) -> Self {
+        self.properties.correlation_data = Some(correlation_data.into());
+        self
+    }
+
+    /// Adds a User Property; names may repeat (MQTT 5).
+    #[must_use]
+    pub fn user_property(mut self, name: impl Into<Box<str>>, value: impl Into<Box<str>>) -> Self {
+        self.properties.user.push((name.into(), value.into()));
+        self
+    }
+
+    pub(crate) fn into_delivery(self, now: Instant) -> Delivery {
+        let properties = boxed(self.properties);
+        let message = Message::new(self.topic, self.payload, self.qos, self.retain);
+        Delivery::of(Arc::new(message.with_properties(properties, now)))
+    }
+
+    pub(crate) fn into_will(self, delay: Duration) -> Will {
+        Will {
+            topic: self.topic,
+            payload: self.payload,
+            qos: self.qos,
+            retain: self.retain,
+            delay: u32::try_from(delay.as_secs()).unwrap_or(u32::MAX),
+            properties: boxed(self.properties),
+        }
+    }
+}
+
+fn boxed(properties: MessageProperties) -> Option<Box<MessageProperties>> {
+    (properties != MessageProperties::default()).then(|| Box::new(properties))
+}

@@ -1,0 +1,388 @@
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use braid_client::{
+    Builder, CertificateFiles, Client, ClientTlsOptions, ProtocolVersion, Publication, QoS, Reconnect,
+};
+
+use super::{Failure, Properties};
+
+const CONNECTION: &str = "Connection";
+const SESSION: &str = "Session";
+const WILL: &str = "Will";
+const TLS: &str = "TLS";
+const OUTPUT: &str = "Diagnostics";
+
+/// The options of a connection, named as those of `mosquitto_pub` and `mosquitto_sub`.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct ClientOptions {
+    /// The server's name or address.
+    #[arg(short = 'h', long, value_name = "HOST", default_value = "localhost", help_heading = CONNECTION)]
+    pub(crate) host: String,
+    /// The server's port: 1883, or 8883 with TLS.
+    #[arg(short, long, value_name = "PORT", help_heading = CONNECTION)]
+    pub(crate) port: Option<u16>,
+    /// Host, port, transport and more at once, in place of -h and -p:
+    /// {mqtt,mqtts,quic}://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC] or {ws,wss}://HOST[:PORT][/PATH].
+    ///
+    /// Ports are 1883 (mqtt), 8883 (mqtts), 14567 (quic), 8083 (ws) and 8084 (wss) unless given; the path of
+    /// WebSocket is /mqtt. quic is MQTT over QUIC: always encrypted.
+    #[arg(
+        short = 'L',
+        long,
+        value_name = "URL",
+        conflicts_with_all = ["port", "host"],
+        verbatim_doc_comment,
+        help_heading = CONNECTION
+    )]
+    pub(crate) url: Option<String>,
+    /// The user name.
+    #[arg(short, long, value_name = "NAME", help_heading = CONNECTION)]
+    pub(crate) username: Option<String>,
+    /// The password. Others on this machine can see it in the list of processes: the environment variable
+    /// or --password-stdin are better places.
+    #[arg(
+        short = 'P',
+        long = "pw",
+        value_name = "PASSWORD",
+        env = "BRAIDMQ_PASSWORD",
+        hide_env_values = true,
+        help_heading = CONNECTION
+    )]
+    pub(crate) password: Option<String>,
+    /// Read the password from standard input, up to its end or the end of the line.
+    #[arg(long, help_heading = CONNECTION)]
+    pub(crate) password_stdin: bool,
+    /// Version of MQTT: mqttv31, mqttv311 or mqttv5 (or 31, 311, 5). mqttv311 by default, or mqttv5 if an
+    /// option needs it (-x, -D).
+    #[arg(
+        short = 'V',
+        long,
+        value_name = "VERSION",
+        value_parser = parse_version,
+        help_heading = CONNECTION
+    )]
+    pub(crate) protocol_version: Option<ProtocolVersion>,
+    /// Keep Alive: the most seconds without a packet, 0 to 65535.
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 60, help_heading = CONNECTION)]
+    pub(crate) keepalive: u16,
+    /// Accepted because mosquitto has it: small packets are never held back here.
+    #[arg(long, hide = true)]
+    pub(crate) nodelay: bool,
+    /// Find the server by SRV records: not supported, give host and port.
+    #[arg(short = 'S', hide = true)]
+    pub(crate) srv: bool,
+
+    /// The Client Identifier. By default a random one.
+    #[arg(short, long, value_name = "ID", conflicts_with = "id_prefix", help_heading = SESSION)]
+    pub(crate) id: Option<String>,
+    /// Make the Client Identifier of this and the process id.
+    #[arg(short = 'I', long, value_name = "PREFIX", help_heading = SESSION)]
+    pub(crate) id_prefix: Option<String>,
+    /// Keep the session when the connection ends, and go on with the one of the last time. Needs -i.
+    #[arg(short = 'c', long, help_heading = SESSION)]
+    pub(crate) disable_clean_session: bool,
+    /// How many seconds the session outlives the connection (MQTT 5); -1 for ever. 0 by default, with -c -1.
+    #[arg(
+        short = 'x',
+        long,
+        value_name = "SECONDS",
+        value_parser = parse_expiry,
+        allow_hyphen_values = true,
+        help_heading = SESSION
+    )]
+    pub(crate) session_expiry_interval: Option<u32>,
+    /// The most messages of QoS 1 and 2 on their way.
+    #[arg(short = 'M', long, value_name = "COUNT", default_value_t = 20, help_heading = SESSION)]
+    pub(crate) max_inflight: u16,
+    /// Set a property (MQTT 5): the packet, the property's name, its value; for user-property name and
+    /// value.
+    ///
+    /// May be repeated. Packets are connect, publish, subscribe and will. Example:
+    ///   -D publish content-type text/plain -D publish user-property unit C
+    #[arg(
+        short = 'D',
+        long = "property",
+        value_names = ["PACKET", "NAME", "VALUE"],
+        num_args = 3..=4,
+        allow_hyphen_values = false,
+        verbatim_doc_comment,
+        help_heading = SESSION
+    )]
+    pub(crate) property: Vec<String>,
+
+    /// The topic of the Will: what the server publishes if this program is cut off.
+    #[arg(long, value_name = "TOPIC", help_heading = WILL)]
+    pub(crate) will_topic: Option<String>,
+    /// The payload of the Will; empty by default.
+    #[arg(long, value_name = "PAYLOAD", requires = "will_topic", help_heading = WILL)]
+    pub(crate) will_payload: Option<String>,
+    /// The QoS of the Will.
+    #[arg(
+        long,
+        value_name = "QOS",
+        value_parser = parse_qos,
+        default_value = "0",
+        requires = "will_topic",
+        help_heading = WILL
+    )]
+    pub(crate) will_qos: QoS,
+    /// Make the Will a retained message.
+    #[arg(long, requires = "will_topic", help_heading = WILL)]
+    pub(crate) will_retain: bool,
+
+    /// A PEM file with the CAs to trust, in place of the system's. Turns TLS on.
+    #[arg(long, value_name = "FILE", help_heading = TLS)]
+    pub(crate) cafile: Vec<PathBuf>,
+    /// The client's certificate (PEM). Turns TLS on.
+    #[arg(long, value_name = "FILE", requires = "key", help_heading = TLS)]
+    pub(crate) cert: Option<PathBuf>,
+    /// The key of the client's certificate (PEM, not encrypted).
+    #[arg(long, value_name = "FILE", requires = "cert", help_heading = TLS)]
+    pub(crate) key: Option<PathBuf>,
+    /// Trust the system's CAs. Turns TLS on.
+    #[arg(long, help_heading = TLS)]
+    pub(crate) tls_use_os_certs: bool,
+    /// The application protocol to ask for (ALPN).
+    #[arg(long, value_name = "PROTOCOL", help_heading = TLS)]
+    pub(crate) tls_alpn: Option<String>,
+    /// Do not check the server's certificate: for tests only, anybody in between can read and change
+    /// everything. Turns TLS on.
+    #[arg(long, help_heading = TLS)]
+    pub(crate) insecure: bool,
+
+    /// Tell on standard error what is sent and received.
+    #[arg(short, long, help_heading = OUTPUT)]
+    pub(crate) debug: bool,
+    /// Print no errors.
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) quiet: bool,
+    /// Print this help.
+    #[arg(long, action = clap::ArgAction::Help, help_heading = OUTPUT)]
+    pub(crate) help: Option<bool>,
+}
+
+/// What the options come to.
+pub(crate) struct Connection {
+    pub(crate) builder: Builder,
+    pub(crate) properties: Properties,
+    pub(crate) version: ProtocolVersion,
+    /// Of the URL, where it names one.
+    pub(crate) topic: Option<String>,
+}
+
+impl ClientOptions {
+    /// Checks the options, reads the password if it is to be read, and describes the client.
+    pub(crate) fn connection(&self) -> Result<Connection, Failure> {
+        if self.srv {
+            return Err(Failure::usage("Error: SRV records are not supported: give --host and --port."));
+        }
+        let properties = Properties::parse(&self.property)?;
+        let needs_v5 = self.session_expiry_interval.is_some() || !self.property.is_empty();
+        let default = if needs_v5 { ProtocolVersion::V5 } else { ProtocolVersion::V311 };
+        let version = self.protocol_version.unwrap_or(default);
+        if needs_v5 && !version.is_v5() {
+            return Err(Failure::usage("Error: -x and -D need MQTT 5: use -V mqttv5, or leave -V out."));
+        }
+        let (url, topic) = self.url()?;
+        let mut builder = Client::builder(&url)
+            .version(version)
+            .keep_alive(Duration::from_secs(self.keepalive.into()))
+            .maximum_inflight(self.max_inflight)
+            .reconnect(Reconnect::default())
+            .tls(self.tls());
+        builder = self.identify(builder)?;
+        builder = self.session(builder, version, &properties)?;
+        builder = self.will(builder, &properties)?;
+        Ok(Connection { builder: properties.connect(builder)?, properties, version, topic })
+    }
+
+    /// The URL for the client, without the topic that it may name.
+    fn url(&self) -> Result<(String, Option<String>), Failure> {
+        let Some(url) = &self.url else {
+            let scheme = if self.wants_tls() || self.port == Some(8883) { "mqtts" } else { "mqtt" };
+            let host = if self.host.contains(':') && !self.host.starts_with('[') {
+                format!("[{}]", self.host)
+            } else {
+                self.host.clone()
+            };
+            let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
+            return Ok((format!("{scheme}://{host}{port}"), None));
+        };
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return Err(Failure::usage(format!("Error: {url} is no URL: write it as mqtt://HOST[:PORT].")));
+        };
+        match rest.split_once('/') {
+            Some((authority, topic)) if !scheme.starts_with("ws") => {
+                let topic = Some(topic.to_owned()).filter(|topic| !topic.is_empty());
+                Ok((format!("{scheme}://{authority}"), topic))
+            }
+            _ => Ok((url.clone(), None)),
+        }
+    }
+
+    fn wants_tls(&self) -> bool {
+        !self.cafile.is_empty() || self.cert.is_some() || self.insecure || self.tls_use_os_certs
+    }
+
+    fn tls(&self) -> ClientTlsOptions {
+        let identity = self.cert.clone().zip(self.key.clone());
+        ClientTlsOptions {
+            ca_files: self.cafile.clone(),
+            identity: identity.map(|(certificate, key)| CertificateFiles { certificate, key }),
+            insecure: self.insecure,
+            server_name: None,
+            alpn: self.tls_alpn.iter().cloned().collect(),
+        }
+    }
+
+    fn identify(&self, mut builder: Builder) -> Result<Builder, Failure> {
+        if let Some(username) = &self.username {
+            builder = builder.user_name(username);
+        }
+        if self.password_stdin {
+            let mut line = Vec::new();
+            std::io::stdin()
+                .read_to_end(&mut line)
+                .map_err(|error| Failure::usage(format!("Error: cannot read the password: {error}.")))?;
+            let end = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')).unwrap_or(line.len());
+            line.truncate(end);
+            builder = builder.password(line);
+        } else if let Some(password) = &self.password {
+            builder = builder.password(password.clone());
+        }
+        Ok(builder)
+    }
+
+    fn session(
+        &self,
+        mut builder: Builder,
+        version: ProtocolVersion,
+        properties: &Properties,
+    ) -> Result<Builder, Failure> {
+        match (&self.id, &self.id_prefix) {
+            (Some(id), _) => builder = builder.client_id(id),
+            (None, Some(prefix)) => {
+                builder = builder.client_id(&format!("{prefix}{}", std::process::id()));
+            }
+            (None, None) if self.disable_clean_session => {
+                return Err(Failure::usage(
+                    "Error: -c keeps the session of a client identifier: give one with -i.",
+                ));
+            }
+            (None, None) => {}
+        }
+        builder = builder.clean_start(!self.disable_clean_session);
+        let default = if self.disable_clean_session { u32::MAX } else { 0 };
+        let expiry = self.session_expiry_interval.or(properties.session_expiry).unwrap_or(default);
+        if version.is_v5() && expiry > 0 {
+            builder = builder.session_expiry(Duration::from_secs(expiry.into()));
+        }
+        Ok(builder)
+    }
+
+    fn will(&self, builder: Builder, properties: &Properties) -> Result<Builder, Failure> {
+        let Some(topic) = &self.will_topic else {
+            return if properties.has_will() {
+                Err(Failure::usage("Error: properties of a will need one: give --will-topic."))
+            } else {
+                Ok(builder)
+            };
+        };
+        let payload = self.will_payload.clone().unwrap_or_default();
+        let will = Publication::to(topic, payload)
+            .map_err(|error| {
+                Failure::usage(format!("Error: the will's topic {topic:?} is no good: {error}."))
+            })?
+            .qos(self.will_qos)
+            .retain(self.will_retain)
+            .properties(properties.will.clone());
+        Ok(builder.will(will, Duration::from_secs(properties.will_delay.into())))
+    }
+}
+
+fn parse_version(text: &str) -> Result<ProtocolVersion, String> {
+    match text {
+        "mqttv31" | "31" => Ok(ProtocolVersion::V31),
+        "mqttv311" | "311" => Ok(ProtocolVersion::V311),
+        "mqttv5" | "mqttv50" | "5" => Ok(ProtocolVersion::V5),
+        _ => Err("use mqttv31, mqttv311 or mqttv5".to_owned()),
+    }
+}
+
+/// A QoS as users write it.
+pub(crate) fn parse_qos(text: &str) -> Result<QoS, String> {
+    match text {
+        "0" => Ok(QoS::AtMostOnce),
+        "1" => Ok(QoS::AtLeastOnce),
+        "2" => Ok(QoS::ExactlyOnce),
+        _ => Err("use 0, 1 or 2".to_owned()),
+    }
+}
+
+fn parse_expiry(text: &str) -> Result<u32, String> {
+    match text {
+        "-1" | "∞" => Ok(u32::MAX),
+        _ => text.parse().map_err(|_| "use 0 to 4294967294 seconds, or -1 for ever".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    struct Line {
+        #[command(flatten)]
+        options: ClientOptions,
+    }
+
+    fn options(line: &str) -> ClientOptions {
+        let words = ["braidmq"].into_iter().chain(line.split_whitespace());
+        Line::try_parse_from(words).unwrap().options
+    }
+
+    fn url(line: &str) -> (String, Option<String>) {
+        options(line).url().unwrap()
+    }
+
+    #[test]
+    fn host_and_port_make_a_url_and_tls_its_scheme() {
+        assert_eq!(url("").0, "mqtt://localhost");
+        assert_eq!(url("-h ::1 -p 99").0, "mqtt://[::1]:99");
+        assert_eq!(url("-h h --cafile ca.pem").0, "mqtts://h");
+        assert_eq!(url("-h h -p 8883").0, "mqtts://h:8883");
+    }
+
+    #[test]
+    fn a_url_may_name_a_topic_except_where_it_has_a_path() {
+        assert_eq!(url("-L mqtt://u:p@h:1/a/#"), ("mqtt://u:p@h:1".into(), Some("a/#".into())));
+        assert_eq!(url("--url quic://h/t"), ("quic://h".into(), Some("t".into())));
+        assert_eq!(url("-L mqtts://h/"), ("mqtts://h".into(), None));
+        assert_eq!(url("-L wss://h/path"), ("wss://h/path".into(), None));
+    }
+
+    #[test]
+    fn versions_have_the_names_of_mosquitto_and_properties_need_5() {
+        let version = |line: &str| options(line).connection().map(|connection| connection.version).ok();
+        assert_eq!(version(""), Some(ProtocolVersion::V311));
+        assert_eq!(version("-V mqttv31"), Some(ProtocolVersion::V31));
+        assert_eq!(version("-V 5"), Some(ProtocolVersion::V5));
+        assert_eq!(version("-x 60"), Some(ProtocolVersion::V5));
+        assert_eq!(version("-x -1 -D connect user-property a b"), Some(ProtocolVersion::V5));
+        assert_eq!(version("-V 311 -x 60"), None);
+    }
+
+    #[test]
+    fn contradictions_say_what_to_change() {
+        let error = |line: &str| options(line).connection().err().map(|failure| failure.to_string());
+        assert!(error("-c").is_some_and(|error| error.contains("-i")));
+        assert!(error("-D will content-type x").is_some_and(|error| error.contains("--will-topic")));
+        assert!(error("-S").is_some_and(|error| error.contains("--host and --port")));
+        assert!(error("-L localhost").is_some_and(|error| error.contains("mqtt://HOST")));
+    }
+}

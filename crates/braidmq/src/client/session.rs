@@ -1,0 +1,58 @@
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use tracing_subscriber::EnvFilter;
+
+use super::{ClientOptions, Failure};
+
+/// Runs a command of the client on a runtime of its own; one thread is all that one connection needs.
+pub(crate) fn run(options: &ClientOptions, command: impl Future<Output = Result<(), Failure>>) -> ExitCode {
+    if options.debug {
+        trace();
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let result = match runtime {
+        Ok(runtime) => {
+            let result = runtime.block_on(command);
+            // A thread that reads standard input cannot be stopped: do not wait for it.
+            runtime.shutdown_background();
+            result
+        }
+        Err(error) => Err(Failure::usage(format!("Error: no runtime: {error}"))),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(options.quiet),
+    }
+}
+
+/// What the client does, on standard error: standard output belongs to messages.
+fn trace() {
+    let filter = EnvFilter::new("braid_client=debug,braid_transport=debug");
+    let is_terminal = std::io::stderr().is_terminal();
+    let lines =
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).with_ansi(is_terminal);
+    // Only fails when somebody set one before, and then there is one.
+    let _ = lines.with_target(false).try_init();
+}
+
+/// Resolves when the user or the system wants the program to end.
+pub(crate) async fn stopped() {
+    let interrupted = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let Ok(mut terminated) = signal(SignalKind::terminate()) else {
+            let _ = interrupted.await;
+            return;
+        };
+        tokio::select! {
+            _ = interrupted => {}
+            _ = terminated.recv() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = interrupted.await;
+    }
+}

@@ -1,0 +1,275 @@
+//! `braidmq pub`: publishes messages.
+
+use std::collections::VecDeque;
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use braid_client::{
+    Acknowledgement, Client, Error, ProtocolVersion, Publication, QoS, ReasonCode, Reconnect, TopicName,
+};
+use bytes::Bytes;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
+
+use crate::client::{self, ClientOptions, Connection, Failure, parse_qos};
+
+/// Acknowledgements that are awaited at once before more lines are read.
+const AWAITED: usize = 1000;
+/// Nobody needs to see the progress of what takes less.
+const PROGRESS_AFTER: Duration = Duration::from_secs(2);
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+const EXAMPLES: &str = "\
+Examples:
+  braidmq pub -t sensors/7/temperature -m 21.5
+  braidmq pub --url quic://broker.example --cafile ca.pem -t firmware/7 -f image.bin -q 1
+  tail -f log.txt | braidmq pub -h broker.example -t log -l
+  BRAIDMQ_PASSWORD=secret braidmq pub -L mqtts://user@broker.example/door -m open -q 2 -r";
+
+/// Publish messages to an MQTT server, with the options of mosquitto_pub.
+///
+/// Connects, publishes one message (-m, -f, -s, -n) or one per line (-l) to a topic, waits until the server has
+/// them (QoS 1 and 2) or they are sent (QoS 0), and disconnects.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+#[command(after_long_help = format!("{EXAMPLES}\n\n{}", client::EXIT_CODES))]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["message", "file", "stdin_line", "stdin_file", "null_message"]))]
+pub(crate) struct Args {
+    /// The topic to publish to. May stand in the URL instead.
+    #[arg(short, long, value_name = "TOPIC")]
+    topic: Option<String>,
+    /// Publish this.
+    #[arg(short, long, value_name = "PAYLOAD", allow_hyphen_values = true)]
+    message: Option<String>,
+    /// Publish the content of a file.
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Publish each line of standard input as a message.
+    #[arg(short = 'l', long)]
+    stdin_line: bool,
+    /// Publish all of standard input as one message.
+    #[arg(short = 's', long)]
+    stdin_file: bool,
+    /// Publish an empty message; with -r it clears the retained one.
+    #[arg(short, long)]
+    null_message: bool,
+    /// The QoS: 0 at most once, 1 at least once, 2 exactly once.
+    #[arg(short, long, value_name = "QOS", value_parser = parse_qos, default_value = "0")]
+    qos: QoS,
+    /// Let the server keep the message for those who subscribe later.
+    #[arg(short, long)]
+    retain: bool,
+    /// Publish the message so many times (not with -l).
+    #[arg(long, value_name = "COUNT", default_value_t = 1, conflicts_with = "stdin_line")]
+    repeat: u32,
+    /// The pause between the messages of --repeat, in seconds, such as 0.5.
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
+    repeat_delay: Duration,
+    #[command(flatten)]
+    client: ClientOptions,
+}
+
+/// Runs `braidmq pub`.
+#[expect(clippy::needless_pass_by_value, reason = "the arguments of a subcommand are its own")]
+pub(crate) fn run(args: Args) -> ExitCode {
+    client::run(&args.client, publish(&args))
+}
+
+async fn publish(args: &Args) -> Result<(), Failure> {
+    let Connection { builder, properties, version, topic } = args.client.connection()?;
+    let topic = match (&args.topic, topic) {
+        (Some(_), Some(_)) => return Err(Failure::usage("Error: the topic is in the URL: leave -t out.")),
+        (Some(topic), None) => topic.clone(),
+        (None, Some(topic)) => topic,
+        (None, None) => return Err(Failure::usage("Error: give a topic to publish to with -t.")),
+    };
+    let topic = TopicName::parse(&topic)
+        .map_err(|error| Failure::usage(format!("Error: cannot publish to {topic:?}: {error}.")))?;
+    let template = Publication::new(topic, Bytes::new())
+        .qos(args.qos)
+        .retain(args.retain)
+        .properties(properties.publish.clone());
+    let payload = if args.stdin_line { None } else { Some(args.payload()?) };
+    // One message is over too soon to be worth waiting for a server that went away.
+    let reconnect = if args.stdin_line { Reconnect::default() } else { Reconnect::Never };
+    let connected = builder.reconnect(reconnect).connect().await;
+    let (client, messages) = connected.map_err(|error| Failure::of(&error, version))?;
+    drop(messages);
+
+    let mut outcome = Outcome { awaited: VecDeque::new(), version, quiet: args.client.quiet, number: 0 };
+    match payload {
+        Some(payload) => args.publish_payload(&client, &template, payload, &mut outcome).await?,
+        None => publish_lines(&client, &template, &mut outcome).await?,
+    }
+    outcome.settle(0).await?;
+    client.disconnect().await.map_err(|error| Failure::of(&error, version))
+}
+
+impl Args {
+    fn payload(&self) -> Result<Bytes, Failure> {
+        if let Some(message) = &self.message {
+            return Ok(message.clone().into());
+        }
+        if let Some(path) = &self.file {
+            return read_file(path);
+        }
+        let mut all = Vec::new();
+        if self.stdin_file {
+            std::io::stdin()
+                .read_to_end(&mut all)
+                .map_err(|error| Failure::usage(format!("Error: cannot read standard input: {error}.")))?;
+        }
+        check_size(all.len() as u64, "standard input")?;
+        Ok(all.into())
+    }
+
+    async fn publish_payload(
+        &self,
+        client: &Client,
+        template: &Publication,
+        payload: Bytes,
+        outcome: &mut Outcome,
+    ) -> Result<(), Failure> {
+        for round in 0..self.repeat {
+            if round > 0 && !self.repeat_delay.is_zero() {
+                sleep(self.repeat_delay).await;
+            }
+            let publication = template.clone().payload(payload.clone());
+            outcome.enqueue(client, publication).await?;
+            if !self.client.quiet && std::io::stderr().is_terminal() {
+                let mut progress = Progress { size: payload.len(), is_shown: false };
+                tokio::select! {
+                    result = outcome.settle(0) => result?,
+                    () = progress.show(client) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_file(path: &Path) -> Result<Bytes, Failure> {
+    let cannot = |error| Failure::usage(format!("Error: cannot read {}: {error}.", path.display()));
+    let size = std::fs::metadata(path).map_err(cannot)?.len();
+    check_size(size, &path.display().to_string())?;
+    std::fs::read(path).map(Bytes::from).map_err(cannot)
+}
+
+/// A packet cannot have more, so a larger file need not even be read.
+fn check_size(bytes: u64, what: &str) -> Result<(), Failure> {
+    if bytes > 268_435_455 {
+        return Err(Failure::usage(format!(
+            "Error: {what} is larger than an MQTT message can be (256 MiB)."
+        )));
+    }
+    Ok(())
+}
+
+/// Publishes each line without its line feed; the last one may have none.
+async fn publish_lines(
+    client: &Client,
+    template: &Publication,
+    outcome: &mut Outcome,
+) -> Result<(), Failure> {
+    let mut lines = BufReader::new(tokio::io::stdin());
+    loop {
+        let mut line = Vec::new();
+        let len = lines
+            .read_until(b'\n', &mut line)
+            .await
+            .map_err(|error| Failure::usage(format!("Error: cannot read standard input: {error}.")))?;
+        if len == 0 {
+            return Ok(());
+        }
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        }
+        outcome.enqueue(client, template.clone().payload(line)).await?;
+        outcome.settle(AWAITED).await?;
+    }
+}
+
+/// How much of a large message is sent, on a line of the terminal that is cleared in the end.
+struct Progress {
+    /// Bytes.
+    size: usize,
+    is_shown: bool,
+}
+
+impl Progress {
+    /// Shows it until it is dropped.
+    async fn show(&mut self, client: &Client) {
+        let mut ticks = interval_at(Instant::now() + PROGRESS_AFTER, PROGRESS_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            ticks.tick().await;
+            let sent = self.size.saturating_sub(client.unwritten());
+            let percent = sent * 100 / self.size.max(1);
+            self.is_shown = true;
+            // Nothing to do about a terminal that is gone.
+            let _ = write!(std::io::stderr(), "\r{:.1} of {:.1} MB ({percent} %) ", mb(sent), mb(self.size));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.is_shown {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "it is rounded to a tenth")]
+fn mb(bytes: usize) -> f64 {
+    bytes as f64 / 1e6
+}
+
+/// What became of the messages.
+struct Outcome {
+    awaited: VecDeque<(u64, Acknowledgement)>,
+    version: ProtocolVersion,
+    quiet: bool,
+    /// Counts the messages for people.
+    number: u64,
+}
+
+impl Outcome {
+    async fn enqueue(&mut self, client: &Client, publication: Publication) -> Result<(), Failure> {
+        self.number += 1;
+        let acknowledgement =
+            client.enqueue(publication).await.map_err(|error| Failure::of(&error, self.version))?;
+        self.awaited.push_back((self.number, acknowledgement));
+        Ok(())
+    }
+
+    /// Waits until at most `rest` messages are on their way. What the server refuses is a warning, as in
+    /// `mosquitto_pub`; everything else ends the program.
+    async fn settle(&mut self, rest: usize) -> Result<(), Failure> {
+        while self.awaited.len() > rest
+            && let Some((number, acknowledgement)) = self.awaited.front_mut()
+        {
+            let result = acknowledgement.await;
+            let number = *number;
+            self.awaited.pop_front();
+            match result {
+                Ok(ReasonCode::NoMatchingSubscribers) | Ok(_) => {}
+                Err(Error::PublishRefused(reason)) => {
+                    if !self.quiet {
+                        eprintln!("Warning: Publish {number} failed: {reason}.");
+                    }
+                }
+                Err(error) => return Err(Failure::of(&error, self.version)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || "use seconds, such as 2 or 0.5".to_owned();
+    let seconds: f64 = text.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}

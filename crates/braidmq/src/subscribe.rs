@@ -1,0 +1,268 @@
+//! `braidmq sub`: prints the messages that match.
+
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use braid_client::{Client, Messages, Publication, QoS, Received, RetainHandling, Subscribe, TopicFilter};
+use bytes::Bytes;
+use jiff::Zoned;
+use tokio::time::sleep;
+
+use crate::client::{self, ClientOptions, Connection, Failure, parse_qos, stopped};
+use crate::format::Format;
+
+const EXAMPLES: &str = "\
+Examples:
+  braidmq sub -t 'sensors/#' -v
+  braidmq sub -L quic://broker.example --cafile ca.pem -t firmware/7 -C 1 -N > image.bin
+  braidmq sub -t 'sensors/+/temperature' -F '%I %t %p' -W 60
+  braidmq sub -i logger -c -q 1 -t 'log/#' -F '%j' -V mqttv5
+
+Formats of -F:
+  %t topic  %p payload  %x %X payload in hexadecimal  %l payload's length  %q QoS  %r retained (0, 1)
+  %m packet identifier  %C content type  %D correlation data  %E message expiry  %F payload format
+  %P user properties  %R response topic  %S subscription identifier  %A topic alias
+  %I date and time of ISO 8601  %U seconds since 1970  @X what strftime makes of %X  @N nanoseconds
+  %j JSON with the payload as text  %J JSON with the payload as JSON
+  %% @@ \\\\ the character itself  \\0 \\a \\e \\n \\r \\t \\v as in C
+  Between % and the letter: 0 (fill with zeros), - (align left), a width, and .MAXIMUM for text: %-20.20t";
+
+/// Print the messages that match topic filters, with the options of mosquitto_sub.
+///
+/// Connects, subscribes, and prints each message that arrives, payload and a line feed unless -v, -F or -N say
+/// otherwise. A lost connection is replaced. Ends with -C, -W, -E or when it is interrupted.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+#[command(after_long_help = format!("{EXAMPLES}\n\n{}", client::EXIT_CODES))]
+pub(crate) struct Args {
+    /// A topic filter to subscribe to; may be repeated. + matches one level, # all that follow.
+    #[arg(short, long, value_name = "FILTER")]
+    topic: Vec<String>,
+    /// Unsubscribe from a filter that the session has; may be repeated.
+    #[arg(short = 'U', long, value_name = "FILTER")]
+    unsubscribe: Vec<String>,
+    /// Do not print messages on topics that match this filter; may be repeated.
+    #[arg(short = 'T', long, value_name = "FILTER")]
+    filter_out: Vec<String>,
+    /// The most QoS that messages may have.
+    #[arg(short, long, value_name = "QOS", value_parser = parse_qos, default_value = "0")]
+    qos: QoS,
+    /// End after so many messages.
+    #[arg(short = 'C', value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// End after so many seconds, with exit code 27.
+    #[arg(short = 'W', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
+    /// End as soon as the server has answered the subscriptions.
+    #[arg(short = 'E')]
+    exit_after_subscribe: bool,
+    /// Print the topic before the payload.
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print messages in this format; see the end of this page.
+    #[arg(short = 'F', value_name = "FORMAT", value_parser = Format::parse, allow_hyphen_values = true)]
+    format: Option<Format>,
+    /// Print no line feed after a message.
+    #[arg(short = 'N')]
+    no_line_feed: bool,
+    /// Do not print retained messages.
+    #[arg(short = 'R', conflicts_with = "retained_only")]
+    no_retained: bool,
+    /// Print retained messages only, and end with the first one that is not.
+    #[arg(long)]
+    retained_only: bool,
+    /// Clear each retained message that arrives (-T protects those that match).
+    #[arg(long)]
+    remove_retained: bool,
+    /// When the server sends retained messages: always, new (only for a new subscription) or never (MQTT 5).
+    #[arg(long, value_name = "WHEN", value_parser = parse_retain_handling, default_value = "always")]
+    retain_handling: RetainHandling,
+    /// Do not print what this client published itself (MQTT 5).
+    #[arg(long)]
+    no_local: bool,
+    /// Print the retain flag as the publisher set it (MQTT 5).
+    #[arg(long)]
+    retain_as_published: bool,
+    #[command(flatten)]
+    client: ClientOptions,
+}
+
+/// Runs `braidmq sub`.
+#[expect(clippy::needless_pass_by_value, reason = "the arguments of a subcommand are its own")]
+pub(crate) fn run(args: Args) -> ExitCode {
+    client::run(&args.client, subscribe(&args))
+}
+
+async fn subscribe(args: &Args) -> Result<(), Failure> {
+    let timeout = args.timeout.map(Duration::from_secs);
+    let timed_out = async {
+        match timeout {
+            Some(timeout) => sleep(timeout).await,
+            None => std::future::pending().await,
+        }
+    };
+    let connection = args.client.connection()?;
+    let version = connection.version;
+    let plan = Plan::new(args, &connection)?;
+    tokio::pin!(timed_out);
+    let connected = tokio::select! {
+        connected = connection.builder.connect() => connected,
+        () = &mut timed_out => return Err(Failure::timed_out()),
+    };
+    let (client, messages) = connected.map_err(|error| Failure::of(&error, version))?;
+    let result = tokio::select! {
+        result = plan.run(args, &client, messages) => result,
+        () = &mut timed_out => Err(Failure::timed_out()),
+        () = stopped() => Ok(()),
+        result = client.closed() => result.map_err(|error| Failure::of(&error, version)),
+    };
+    // How the connection ends changes nothing about what was printed.
+    let _ = client.disconnect().await;
+    result
+}
+
+/// What the options come to.
+struct Plan {
+    version: braid_client::ProtocolVersion,
+    subscribe: Option<Subscribe>,
+    filter_out: Vec<TopicFilter>,
+    format: Format,
+}
+
+impl Plan {
+    fn new(args: &Args, connection: &Connection) -> Result<Self, Failure> {
+        let topics: Vec<&str> =
+            args.topic.iter().map(String::as_str).chain(connection.topic.as_deref()).collect();
+        if topics.is_empty() && args.unsubscribe.is_empty() {
+            return Err(Failure::usage("Error: give a topic filter to subscribe to with -t."));
+        }
+        filters(args.unsubscribe.iter().map(String::as_str))?;
+        let properties = &connection.properties;
+        let mut subscribe = Subscribe::new(filters(topics)?)
+            .qos(args.qos)
+            .no_local(args.no_local)
+            .retain_as_published(args.retain_as_published)
+            .retain_handling(args.retain_handling);
+        if let Some(id) = properties.subscription_id {
+            subscribe = subscribe.id(id);
+        }
+        for (name, value) in &properties.subscribe_user {
+            subscribe = subscribe.user_property(name.clone(), value.clone());
+        }
+        Ok(Self {
+            version: connection.version,
+            subscribe: Some(subscribe).filter(|subscribe| !subscribe.is_empty()),
+            filter_out: filters(args.filter_out.iter().map(String::as_str))?,
+            format: args.format.clone().unwrap_or_else(Format::payload),
+        })
+    }
+
+    async fn run(&self, args: &Args, client: &Client, mut messages: Messages) -> Result<(), Failure> {
+        let fail = |error| Failure::of(&error, self.version);
+        if let Some(subscribe) = &self.subscribe {
+            let codes = client.subscribe(subscribe.clone()).await.map_err(fail)?;
+            for (filter, code) in subscribe.filters().zip(codes) {
+                if code.is_error() && !args.client.quiet {
+                    eprintln!("Warning: no subscription to {filter}: {code}.");
+                }
+            }
+        }
+        client.unsubscribe(args.unsubscribe.iter().map(String::as_str)).await.map_err(fail)?;
+        if args.exit_after_subscribe {
+            return Ok(());
+        }
+        let mut printed = 0;
+        while let Some(message) = messages.recv().await {
+            let mut next = Some(message);
+            // One write for all that is there.
+            let mut out = BufWriter::new(io::stdout().lock());
+            while let Some(message) = next {
+                let Some(is_printed) = self.handle(args, client, &message, &mut out)? else {
+                    return flush(&mut out).map(drop);
+                };
+                printed += u64::from(is_printed);
+                if Some(printed) == args.count {
+                    return flush(&mut out).map(drop);
+                }
+                next = messages.try_recv();
+            }
+            if !flush(&mut out)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints a message, if it is one of those. `None`: there is nothing more to print.
+    fn handle(
+        &self,
+        args: &Args,
+        client: &Client,
+        message: &Received,
+        out: &mut impl Write,
+    ) -> Result<Option<bool>, Failure> {
+        if args.retained_only && !message.retain {
+            return Ok(None);
+        }
+        let is_unwanted = self.filter_out.iter().any(|filter| filter.matches(&message.topic));
+        if is_unwanted || (args.no_retained && message.retain) {
+            return Ok(Some(false));
+        }
+        if args.remove_retained && message.retain {
+            let nothing = Publication::new(message.topic.clone(), Bytes::new()).retain(true);
+            // When the queue is full the message stays, and the next run gets it.
+            if let Err(error) = client.try_publish(nothing) {
+                eprintln!("Warning: the retained message on {} stays: {error}.", message.topic);
+            }
+        }
+        match self.print(args, message, out) {
+            Ok(printed) => Ok(Some(printed)),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(None), // Nobody reads any more.
+            Err(error) => Err(Failure::usage(format!("Error: cannot write the message: {error}."))),
+        }
+    }
+
+    fn print(&self, args: &Args, message: &Received, out: &mut impl Write) -> io::Result<bool> {
+        if args.verbose && args.format.is_none() {
+            let (topic, nothing) = (&message.topic, message.payload.is_empty());
+            write!(out, "{topic} {}", if nothing { "(null)" } else { "" })?;
+        }
+        if !self.format.write(message, &Zoned::now(), out)? {
+            if !args.client.quiet {
+                eprintln!("Error: Message payload is not valid JSON on topic {}.", message.topic);
+            }
+            return Ok(false);
+        }
+        if !args.no_line_feed {
+            out.write_all(b"\n")?;
+        }
+        Ok(true)
+    }
+}
+
+/// False: nobody reads any more.
+fn flush(out: &mut impl Write) -> Result<bool, Failure> {
+    match out.flush() {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::usage(format!("Error: cannot write: {error}."))),
+    }
+}
+
+fn filters<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<TopicFilter>, Failure> {
+    let parse = |text: &'a str| {
+        TopicFilter::parse(text)
+            .map_err(|error| Failure::usage(format!("Error: {text:?} is no topic filter: {error}.")))
+    };
+    texts.into_iter().map(parse).collect()
+}
+
+fn parse_retain_handling(text: &str) -> Result<RetainHandling, String> {
+    match text {
+        "always" => Ok(RetainHandling::SendAlways),
+        "new" => Ok(RetainHandling::SendIfNew),
+        "never" => Ok(RetainHandling::DoNotSend),
+        _ => Err("use always, new or never".to_owned()),
+    }
+}

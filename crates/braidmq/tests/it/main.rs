@@ -1,0 +1,6 @@
+//! The binary from outside: what it prints and returns.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod broker;
+mod client;
