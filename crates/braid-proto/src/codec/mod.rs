@@ -13,6 +13,10 @@ use wire::{PACKET_SIZE_MAX, Reader, Source, variable};
 /// From here on a packet that came in parts keeps its own allocation and its payload is a slice of it.
 const SHARE_FROM: usize = 4096;
 
+/// The most bytes of a packet other than PUBLISH. What they hold is parsed into many times their size, and no
+/// honest SUBSCRIBE comes near.
+const CONTROL_SIZE_MAX: usize = 1024 * 1024;
+
 /// Decodes the packets of one stream.
 ///
 /// Whole packets are read straight from the caller's buffer. Only a packet that ends beyond it is kept, and it
@@ -122,8 +126,10 @@ impl Decoder {
         }
         let Some((remaining, width)) = variable(rest)? else { return Ok(None) };
         let total = 1 + width + remaining;
-        if total > self.maximum_packet_size {
-            return Err(Violation::PacketTooLarge { size: total, limit: self.maximum_packet_size });
+        let is_publish = first >> 4 == PacketType::Publish as u8;
+        let limit = if is_publish { PACKET_SIZE_MAX } else { CONTROL_SIZE_MAX }.min(self.maximum_packet_size);
+        if total > limit {
+            return Err(Violation::PacketTooLarge { size: total, limit });
         }
         Ok(Some(total))
     }

@@ -444,6 +444,7 @@ impl Client {
                 .min(self.options.maximum_inflight.max(1)),
             // [MQTT-3.2.2-15]
             peer_maximum_packet_size: properties.maximum_packet_size.map_or(usize::MAX, |size| size as usize),
+            maximum_inflight_bytes: usize::MAX,
             inbound_aliases: connecting.inbound_aliases,
             outbound_aliases: properties
                 .topic_alias_maximum

@@ -49,6 +49,8 @@ pub(crate) struct Agreement {
     pub(crate) peer_receive_maximum: u16,
     /// Bytes.
     pub(crate) peer_maximum_packet_size: usize,
+    /// The most payload bytes that are kept until the peer acknowledges them; a single message may have more.
+    pub(crate) maximum_inflight_bytes: usize,
     pub(crate) inbound_aliases: u16,
     pub(crate) outbound_aliases: u16,
 }
@@ -245,9 +247,11 @@ impl Exchange {
         self.resend.is_empty() && self.is_peer_ready() && self.session.outbound.has_free_id()
     }
 
-    /// Whether the peer takes another QoS 1 or 2 message. [MQTT-4.9.0-1], [MQTT-4.9.0-2]
+    /// Whether the peer takes another QoS 1 or 2 message [MQTT-4.9.0-1], [MQTT-4.9.0-2], and we can keep it.
     fn is_peer_ready(&self) -> bool {
-        self.session.outbound.unacknowledged() < usize::from(self.agreement.peer_receive_maximum)
+        let outbound = &self.session.outbound;
+        outbound.unacknowledged() < usize::from(self.agreement.peer_receive_maximum)
+            && outbound.payload_bytes() <= self.agreement.maximum_inflight_bytes
     }
 
     /// Sends a message.
@@ -457,6 +461,7 @@ mod tests {
                     receive_maximum: 1,
                     peer_receive_maximum: 1,
                     peer_maximum_packet_size: limit,
+                    maximum_inflight_bytes: usize::MAX,
                     inbound_aliases: 0,
                     outbound_aliases: 0,
                 };

@@ -12,12 +12,22 @@ const KEEP_CAPACITY: usize = 8 * 1024;
 #[derive(Debug, Default)]
 pub struct Outbox {
     /// What was closed behind a large payload, oldest first.
-    closed: VecDeque<Bytes>,
+    closed: VecDeque<Part>,
     closed_len: usize,
+    /// Bytes in it that are payloads by reference.
+    shared_len: usize,
     /// Where packets are appended.
     open: BytesMut,
     /// The most that `open` could hold since it was made: advancing and splitting hide it.
     peak_capacity: usize,
+}
+
+/// A part that is closed.
+#[derive(Debug)]
+struct Part {
+    bytes: Bytes,
+    /// A payload by reference.
+    is_shared: bool,
 }
 
 impl Outbox {
@@ -31,14 +41,20 @@ impl Outbox {
         self.closed_len += self.open.len() + bytes.len();
         if !self.open.is_empty() {
             self.peak_capacity = self.peak_capacity.max(self.open.capacity());
-            self.closed.push_back(self.open.split().freeze());
+            self.closed.push_back(Part { bytes: self.open.split().freeze(), is_shared: false });
         }
-        self.closed.push_back(bytes);
+        self.shared_len += bytes.len();
+        self.closed.push_back(Part { bytes, is_shared: true });
     }
 
     /// Bytes waiting.
     pub fn len(&self) -> usize {
         self.closed_len + self.open.len()
+    }
+
+    /// Bytes waiting without the payloads by reference: acknowledgements and small messages.
+    pub fn packets_len(&self) -> usize {
+        self.len() - self.shared_len
     }
 
     /// Whether nothing waits.
@@ -58,11 +74,11 @@ impl Buf for Outbox {
     }
 
     fn chunk(&self) -> &[u8] {
-        self.closed.front().map_or(&self.open, |bytes| bytes)
+        self.closed.front().map_or(&self.open, |part| &part.bytes)
     }
 
     fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
-        let parts = self.closed.iter().map(|bytes| &bytes[..]).chain([&self.open[..]]);
+        let parts = self.closed.iter().map(|part| &part.bytes[..]).chain([&self.open[..]]);
         let mut count = 0;
         for (slice, part) in slices.iter_mut().zip(parts.filter(|part| !part.is_empty())) {
             *slice = IoSlice::new(part);
@@ -73,11 +89,14 @@ impl Buf for Outbox {
 
     fn advance(&mut self, mut count: usize) {
         while let Some(front) = self.closed.front_mut() {
-            let part = count.min(front.len());
-            self.closed_len -= part;
-            count -= part;
-            if part < front.len() {
-                front.advance(part);
+            let taken = count.min(front.bytes.len());
+            self.closed_len -= taken;
+            if front.is_shared {
+                self.shared_len -= taken;
+            }
+            count -= taken;
+            if taken < front.bytes.len() {
+                front.bytes.advance(taken);
                 return;
             }
             self.closed.pop_front();

@@ -32,6 +32,8 @@ pub struct ServerOptions {
     pub receive_maximum: u16,
     /// The most QoS 1 and 2 messages that are on their way to a client which sets no lower limit.
     pub maximum_inflight: u16,
+    /// The most payload bytes that are kept until a client acknowledges them; a single message may have more.
+    pub maximum_inflight_bytes: usize,
     /// Maximum Packet Size of the server, bytes with the fixed header.
     pub maximum_packet_size: usize,
     /// Topic Alias Maximum: how many a client may define.
@@ -53,6 +55,7 @@ impl Default for ServerOptions {
             connect_maximum_size: 64 * 1024,
             receive_maximum: 1024,
             maximum_inflight: 1024,
+            maximum_inflight_bytes: 32 * 1024 * 1024,
             maximum_packet_size: PACKET_SIZE_MAX,
             topic_alias_maximum: 64,
             outbound_topic_aliases: 64,
@@ -206,6 +209,16 @@ impl Server {
         let State::Deciding(deciding) = &self.state else { return None };
         let expiry = deciding.session_expiry.min(self.options.maximum_session_expiry);
         Some((expiry, deciding.will.as_ref()))
+    }
+
+    /// Whether events wait to be answered.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The Will of a CONNECT that waits for a decision.
+    pub fn offered_will(&self) -> Option<&Will> {
+        if let State::Deciding(deciding) = &self.state { deciding.will.as_ref() } else { None }
     }
 
     /// The version that the client speaks, once it is known.
@@ -467,6 +480,7 @@ impl Server {
             receive_maximum: if version.is_v5() { options.receive_maximum } else { u16::MAX },
             peer_receive_maximum: deciding.peer_receive_maximum.min(options.maximum_inflight),
             peer_maximum_packet_size: deciding.peer_maximum_packet_size,
+            maximum_inflight_bytes: options.maximum_inflight_bytes,
             inbound_aliases: options.topic_alias_maximum,
             outbound_aliases: deciding.peer_topic_aliases.min(options.outbound_topic_aliases),
         };
@@ -611,7 +625,8 @@ impl Server {
             State::Deciding(_) | State::Listening => (Outbox::default(), None, None, VecDeque::new()),
         };
         self.timers = Timers::default();
-        self.state = State::Closed(Box::new(Closed { outbox, end: Some(End { cause, session, will }), progress }));
+        self.state =
+            State::Closed(Box::new(Closed { outbox, end: Some(End { cause, session, will }), progress }));
     }
 
     // -- Output ------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ pub struct Outbound {
     next_order: u64,
     /// How many of `inflight` count against the peer's Receive Maximum.
     unacknowledged: usize,
+    /// Bytes of the payloads that are kept for a resend.
+    payload_bytes: usize,
 }
 
 /// A message on its way.
@@ -56,6 +58,7 @@ impl Outbound {
     fn insert(&mut self, id: PacketId, phase: Phase) {
         let sent_here = matches!(phase, Phase::Sent(_));
         self.unacknowledged += usize::from(sent_here);
+        self.payload_bytes += phase.payload_len();
         self.inflight.insert(id, Inflight { phase, order: self.next_order, sent_here });
         self.next_order += 1;
     }
@@ -93,6 +96,7 @@ impl Outbound {
         if self.inflight.contains_key(&packet_id) {
             return false;
         }
+        self.payload_bytes += phase.payload_len();
         self.inflight.insert(packet_id, Inflight { phase, order: self.next_order, sent_here: false });
         self.next_order += 1;
         // Behind the last one that was used, as if the process had not ended. [MQTT-2.2.1-3]
@@ -126,6 +130,7 @@ impl Outbound {
         match &inflight.phase {
             Phase::Sent(delivery) if delivery.qos == QoS::ExactlyOnce => {
                 let stored = delivery.stored;
+                self.payload_bytes -= delivery.message.payload.len();
                 inflight.phase = Phase::Released(stored); // [MQTT-4.3.3-3]
                 inflight.order = self.next_order; // [MQTT-4.6.0-4]
                 self.next_order += 1;
@@ -171,6 +176,7 @@ impl Outbound {
         }
         let Inflight { phase, sent_here, .. } = self.inflight.remove(&packet_id)?;
         self.unacknowledged -= usize::from(sent_here);
+        self.payload_bytes -= phase.payload_len();
         // An idle session keeps no large table.
         if self.inflight.is_empty() && self.inflight.capacity() > 64 {
             self.inflight = HashMap::default();
@@ -186,6 +192,11 @@ impl Outbound {
     /// Messages on their way.
     pub fn len(&self) -> usize {
         self.inflight.len()
+    }
+
+    /// Bytes of the payloads that are kept until they are acknowledged.
+    pub fn payload_bytes(&self) -> usize {
+        self.payload_bytes
     }
 
     /// Whether nothing is on its way.
@@ -233,6 +244,10 @@ impl Outbound {
 }
 
 impl Phase {
+    fn payload_len(&self) -> usize {
+        if let Self::Sent(delivery) = self { delivery.message.payload.len() } else { 0 }
+    }
+
     /// [`Delivery::stored`] of the message, also when it was let go.
     pub(crate) fn stored(&self) -> Option<NonZeroU64> {
         match self {
@@ -249,6 +264,6 @@ impl Phase {
 
 impl Default for Outbound {
     fn default() -> Self {
-        Self { inflight: HashMap::default(), next_id: PacketId::FIRST, next_order: 0, unacknowledged: 0 }
+        Self { inflight: HashMap::default(), next_id: PacketId::FIRST, next_order: 0, unacknowledged: 0, payload_bytes: 0 }
     }
 }

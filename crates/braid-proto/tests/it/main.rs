@@ -10,6 +10,7 @@ mod bodies;
 mod conversation_parts;
 mod corpus;
 mod deliveries;
+mod durable;
 mod fields;
 mod hex;
 mod rig;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use braid_proto::error::Violation;
 use braid_proto::connection::{Acceptance, Cause, Event, Sent, Server, ServerOptions};
 use braid_proto::packet::{Connack, Connect, Packet, PacketId, ProtocolVersion, QoS, Will};
 use braid_proto::reason::ReasonCode;
@@ -319,4 +320,55 @@ fn many_packets_of_one_read_are_answered_in_one_write() {
     let mut rig = Rig::connected(options(), connect(V311));
     rig.read(&[0xC0, 0].repeat(1000));
     assert_eq!(rig.sent(), [0xD0, 0].repeat(1000));
+}
+
+/// A client that reads and never acknowledges holds so many bytes, however large its Receive Maximum is.
+#[test]
+fn unacknowledged_payloads_are_bounded_in_bytes() {
+    let options = ServerOptions { maximum_inflight_bytes: 1000, ..options() };
+    let mut rig = Rig::connected(options, connect(V5));
+    let deliver = |rig: &mut Rig, qos| rig.server.deliver(delivery("t", vec![0; 600], qos), rig.now);
+    // The second begins below the limit; the third would not.
+    assert!(matches!(deliver(&mut rig, QoS::AtLeastOnce), Sent::Out(Some(_))));
+    assert!(matches!(deliver(&mut rig, QoS::ExactlyOnce), Sent::Out(Some(_))));
+    assert!(matches!(deliver(&mut rig, QoS::AtLeastOnce), Sent::Blocked(_)));
+    assert!(!rig.server.has_send_quota());
+    // QoS 0 is not kept.
+    assert!(matches!(deliver(&mut rig, QoS::AtMostOnce), Sent::Out(None)));
+    // PUBREC of the second lets its payload go.
+    rig.read(&hex::bytes("50 02 00 02"));
+    assert!(rig.server.has_send_quota());
+    assert!(matches!(deliver(&mut rig, QoS::AtLeastOnce), Sent::Out(Some(_))));
+    assert!(!rig.server.has_send_quota());
+    // PUBACK of the first.
+    rig.read(&hex::bytes("40 02 00 01"));
+    assert!(rig.server.has_send_quota());
+}
+
+/// What SUBSCRIBE holds is parsed into many times its size: it is limited where PUBLISH is not.
+#[test]
+fn only_a_publish_may_be_huge() {
+    let options = ServerOptions { maximum_packet_size: 268_435_455, ..options() };
+    let mut rig = Rig::connected(options.clone(), connect(V5));
+    rig.read(&hex::bytes("82 80 80 40"));
+    let limit = 1024 * 1024;
+    assert_eq!(rig.cause(), Some(Cause::Violation(Violation::PacketTooLarge { size: limit + 4, limit })));
+    let mut rig = Rig::connected(options, connect(V5));
+    rig.read(&hex::bytes("30 80 80 40"));
+    assert!(!rig.server.is_closed());
+}
+
+/// A payload on its way is no reason not to read: the peer's PINGREQ is in what is not read.
+#[test]
+fn the_outbox_tells_packets_from_payloads() {
+    let mut rig = Rig::connected(options(), connect(V5));
+    rig.server.deliver(delivery("t", vec![0; 50_000], QoS::AtMostOnce), rig.now);
+    rig.read(&hex::bytes("C0 00"));
+    let outbox = rig.server.outbox().unwrap();
+    assert_eq!(outbox.len(), outbox.packets_len() + 50_000);
+    let head = outbox.packets_len() - 2;
+    bytes::Buf::advance(outbox, head + 49_999);
+    assert_eq!((outbox.len(), outbox.packets_len()), (3, 2));
+    bytes::Buf::advance(outbox, 1);
+    assert_eq!((outbox.len(), outbox.packets_len()), (2, 2));
 }

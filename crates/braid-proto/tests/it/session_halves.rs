@@ -1,7 +1,9 @@
 //! The halves of a session alone: identifiers and their exhaustion, orders, what ends and what stays.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 
+use braid_proto::message::Delivery;
 use braid_proto::packet::{PacketId, QoS};
 use braid_proto::session::{Inbound, Outbound, Phase};
 use fastrand::Rng;
@@ -136,6 +138,26 @@ fn what_a_session_leaves_is_in_the_order_of_sending() {
     let left: Vec<_> =
         outbound.into_unacknowledged().iter().map(|delivery| delivery.message.payload[0]).collect();
     assert_eq!(left, [0, 2, 3]);
+}
+
+// [MQTT-4.4.0-1], [MQTT-2.2.1-3]
+#[test]
+fn restored_exchanges_go_on_as_if_nothing_had_happened() {
+    let place = NonZeroU64::new(9);
+    let sent = |qos| Phase::Sent(Delivery { stored: place, ..delivery("t", "", qos) });
+    let mut outbound = Outbound::default();
+    assert!(outbound.restore(id(40), sent(QoS::AtLeastOnce)));
+    assert!(outbound.restore(id(3), Phase::Released(place)));
+    assert!(outbound.restore(id(7), sent(QoS::ExactlyOnce)));
+    assert!(!outbound.restore(id(7), Phase::Released(None)), "in use");
+    assert!(matches!(outbound.get(id(7)), Some(Phase::Sent(_))));
+    assert_eq!((outbound.len(), outbound.unacknowledged()), (3, 0), "nothing went out here");
+    assert_eq!(outbound.send(delivery("t", "", QoS::AtLeastOnce)).unwrap(), id(8));
+    assert_eq!(outbound.resume(), [id(3), id(40), id(7), id(8)]);
+    assert!(outbound.handle_puback(id(40)).is_some_and(|delivery| delivery.stored == place));
+    assert!(outbound.handle_pubrec(id(7)));
+    assert!(matches!(outbound.get(id(7)), Some(Phase::Released(stored)) if *stored == place));
+    assert!(outbound.handle_pubcomp(id(3)) && outbound.handle_pubcomp(id(7)));
 }
 
 // [MQTT-4.3.3-10], [MQTT-4.3.3-12]

@@ -73,7 +73,8 @@ impl QuicOptions {
             bidi_streams: 256,
             uni_streams: 16,
             idle_timeout: Some(Duration::from_secs(30 * 60)),
-            keep_alive: None,
+            // Only a client with a longer Keep Alive, or none, is ever this silent; it must not be lost for it.
+            keep_alive: Some(Duration::from_secs(10 * 60)),
             congestion: Congestion::default(),
         }
     }
@@ -81,7 +82,7 @@ impl QuicOptions {
     /// What a client uses. It grants no streams, since a server opens none.
     #[must_use]
     pub fn client() -> Self {
-        Self { bidi_streams: 0, uni_streams: 0, ..Self::server() }
+        Self { bidi_streams: 0, uni_streams: 0, keep_alive: None, ..Self::server() }
     }
 
     pub(super) fn transport(&self) -> Arc<TransportConfig> {

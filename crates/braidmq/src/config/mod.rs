@@ -1,5 +1,6 @@
 //! The configuration of `braidmq serve`: file, environment, `--set` and flags, merged and validated once.
 
+mod check;
 mod merge;
 mod parse;
 

@@ -41,13 +41,20 @@ pub(crate) fn read_setting<T: DeserializeOwned>(
         .and_then(|mut table| table.remove("value"));
     // `--set log.level=info`: nobody quotes twice on a command line.
     let candidates = [parsed, Some(toml::Value::String(value.to_owned()))];
-    let mut problem = format!("{key} needs a value");
+    // What is wrong with the value as TOML says more than what is wrong with it as text.
+    let mut problem = None;
     for candidate in candidates.into_iter().flatten() {
         let table = nest(key, candidate);
         match table.clone().try_into::<T>() {
             Ok(_) => return Ok(table),
-            Err(error) => problem = error.message().to_owned(),
+            Err(error) => {
+                problem.get_or_insert_with(|| error.message().to_owned());
+            }
         }
+    }
+    let problem = problem.unwrap_or_default();
+    if problem.contains("expected a sequence") {
+        return Err(refused(&format!("write a list: [\"{value}\"]")));
     }
     Err(refused(&problem))
 }
@@ -70,8 +77,10 @@ fn explain(message: &str) -> String {
             let likeness = |known: &&str| strsim::normalized_damerau_levenshtein(known, unknown);
             let nearest = quoted.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
             match nearest {
-                Some(nearest) => format!("unknown key `{unknown}`; did you mean `{nearest}`?"),
-                None => format!("unknown key `{unknown}`"),
+                Some(nearest) if likeness(&nearest) > 0.4 => {
+                    format!("unknown key `{unknown}`; did you mean `{nearest}`?")
+                }
+                _ => format!("unknown key `{unknown}`"),
             }
         }
         _ => message,

@@ -1,4 +1,5 @@
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 
 use braid_transport::{Listener, Transport};
 
@@ -8,7 +9,15 @@ use crate::config::Config;
 /// Prints where the broker listens and what to type next. Standard output, so that it can be read by programs
 /// while the log goes elsewhere.
 pub(super) fn print(config: &Config, listeners: &[Listener], certificate: Option<&Certificate>) {
-    print!("{}", text(config, listeners, certificate));
+    // A broker whose standard output is gone serves all the same.
+    let _ = write(&text(config, listeners, certificate));
+}
+
+/// Writes to standard output.
+pub(super) fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
 }
 
 fn text(config: &Config, listeners: &[Listener], certificate: Option<&Certificate>) -> String {

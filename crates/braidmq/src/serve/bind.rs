@@ -63,7 +63,9 @@ pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, StartE
 
 /// Binds every listener; if one cannot be bound, none stays.
 pub(super) fn listeners(config: &Config, tls: Option<&ServerTls>) -> Result<Vec<Listener>, StartError> {
-    let options = ListenOptions::default();
+    let mut options = ListenOptions::default();
+    // Most clients send one packet as one frame.
+    options.websocket.max_frame_bytes = config.mqtt.maximum_packet_size as usize + 5;
     let addresses = &config.listeners;
     let mut listeners = Vec::new();
     let mut bind = |kind: ListenerKind, addresses: &[SocketAddr]| -> Result<(), StartError> {

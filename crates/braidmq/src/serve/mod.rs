@@ -6,9 +6,11 @@ mod logging;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use braid_broker::{Anonymous, Broker};
+use braid_store::{MemoryStore, StoreError};
 use braid_transport::ServerTls;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
@@ -74,6 +76,8 @@ enum StartError {
     NoListener,
     #[error("the system refuses {what}: {source}")]
     System { what: &'static str, source: std::io::Error },
+    #[error(transparent)]
+    Store(#[from] StoreError),
     #[error("tls.{missing} is missing: give certificate and key, or neither")]
     HalfPair { missing: &'static str },
     #[error("tls.client_ca is missing: client certificates need an authority to be checked against")]
@@ -94,8 +98,8 @@ fn try_run(args: Args) -> Result<(), StartError> {
     let print_config = args.print_config;
     let config = configure(&args)?;
     if print_config {
-        print!("{}", toml::to_string_pretty(&config).unwrap_or_default());
-        return Ok(());
+        let text = toml::to_string_pretty(&config).unwrap_or_default();
+        return banner::write(&text).map_err(|source| StartError::System { what: "the output", source });
     }
     let reload_level = logging::start(&config.log)?;
     // Ten thousand clients need as many descriptors; the usual soft limit is 1024.
@@ -111,7 +115,7 @@ fn try_run(args: Args) -> Result<(), StartError> {
 fn configure(args: &Args) -> Result<Config, StartError> {
     let layers = Layers {
         file: args.config.clone(),
-        environment: std::env::vars().collect(),
+        environment: environment()?,
         settings: args.set.clone(),
     };
     let mut config = merge(&layers)?;
@@ -132,7 +136,22 @@ fn configure(args: &Args) -> Result<Config, StartError> {
         config.data_dir.clone_from(data_dir);
     }
     config.allow_anonymous |= args.allow_anonymous;
+    config.check()?;
     Ok(config)
+}
+
+/// The environment variables that are ours.
+fn environment() -> Result<Vec<(String, String)>, ConfigError> {
+    let mut ours = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        let Some(name) = name.to_str().filter(|name| name.starts_with("BRAIDMQ_")) else { continue };
+        let value = value.into_string().map_err(|_| ConfigError::Refused {
+            place: name.to_owned(),
+            problem: "its value is not UTF-8".to_owned(),
+        })?;
+        ours.push((name.to_owned(), value));
+    }
+    Ok(ours)
 }
 
 async fn serve(args: &Args, config: Config, reload_level: &logging::Reload) -> Result<(), StartError> {
@@ -144,16 +163,16 @@ async fn serve(args: &Args, config: Config, reload_level: &logging::Reload) -> R
     let listeners = bind::listeners(&config, certificate.as_ref().map(|certificate| &certificate.tls))?;
     banner::print(&config, &listeners, certificate.as_ref());
     let authenticate = Box::new(Anonymous { from_anywhere: config.allow_anonymous });
-    let broker = Broker::build(config.broker(), authenticate, listeners);
+    let store = Arc::new(MemoryStore::new());
+    let broker = Broker::build(config.broker(), authenticate, store, listeners)?;
     let handle = broker.handle();
     let running = broker.run(Duration::from_secs(config.drain_secs));
     tokio::pin!(running);
     loop {
         tokio::select! {
             () = &mut running => return Ok(()),
-            _ = terminate.recv() => handle.stop(),
-            // A second Ctrl-C does not wait for anybody.
-            _ = interrupt.recv() => {
+            () = async { tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} } } => {
+                // A second signal does not wait for anybody.
                 if handle.is_stopping() {
                     return Ok(());
                 }

@@ -1,0 +1,64 @@
+//! Values that parse and still cannot be meant.
+
+use super::{Config, ConfigError};
+
+/// The words that are a level by themselves. Any other bare word would be taken for the name of a module, and
+/// nothing would be logged.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+impl Config {
+    /// Checks what types cannot say.
+    ///
+    /// # Errors
+    /// The first key whose value is out of its range, with the range.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let (mqtt, limits) = (&self.mqtt, &self.limits);
+        range("mqtt.maximum_packet_size", mqtt.maximum_packet_size.into(), 1024, 268_435_455)?;
+        range("mqtt.receive_maximum", mqtt.receive_maximum.into(), 1, 65_535)?;
+        range("mqtt.maximum_inflight", mqtt.maximum_inflight.into(), 1, 65_535)?;
+        range("limits.connections", limits.connections as u64, 1, u64::MAX)?;
+        range("limits.connect_timeout_secs", limits.connect_timeout_secs, 1, 3600)?;
+        range("limits.connect_size", limits.connect_size as u64, 64, 268_435_455)?;
+        range("limits.queued_messages", limits.queued_messages as u64, 1, u64::MAX)?;
+        range("limits.queued_bytes", limits.queued_bytes as u64, 1024, u64::MAX)?;
+        range("limits.subscriptions", limits.subscriptions as u64, 1, u64::MAX)?;
+        let level = self.log.level.as_str();
+        let is_bare_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());
+        if is_bare_word && !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
+            return Err(refused("log.level", format!("{level:?} is none of {}", LEVELS.join(", "))));
+        }
+        Ok(())
+    }
+}
+
+fn range(key: &str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    let bounds = if most == u64::MAX { format!("at least {least}") } else { format!("{least} to {most}") };
+    Err(refused(key, format!("{value} is out of range; it may be {bounds}")))
+}
+
+fn refused(key: &str, problem: String) -> ConfigError {
+    ConfigError::Refused { place: key.to_owned(), problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_fine_and_senseless_values_are_named() {
+        assert!(Config::default().check().is_ok());
+        let mut config = Config::default();
+        config.mqtt.maximum_packet_size = 0;
+        let error = config.check().unwrap_err().to_string();
+        assert_eq!(error, "mqtt.maximum_packet_size: 0 is out of range; it may be 1024 to 268435455");
+        let mut config = Config::default();
+        config.log.level = "inof".to_owned();
+        let error = config.check().unwrap_err().to_string();
+        assert_eq!(error, "log.level: \"inof\" is none of off, error, warn, info, debug, trace");
+        config.log.level = "warn,braid_broker=debug".to_owned();
+        assert!(config.check().is_ok());
+    }
+}
