@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use braid_proto::message::Message;
 use braid_proto::reason::ReasonCode;
+use braid_store::{Store, StoreError};
 use braid_transport::Listener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -31,14 +32,21 @@ pub struct Handle {
 }
 
 impl Broker {
-    /// Puts a broker together. Nothing is accepted before [`Broker::run`].
+    /// Puts a broker together that goes on where the last one over `store` was: its sessions are there, their
+    /// clients away; what fell due meanwhile is carried out. Nothing is accepted before [`Broker::run`].
+    ///
+    /// Blocks for as long as `store` takes to show what it holds.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] and whatever else keeps the store from showing it.
     pub fn build(
         config: BrokerConfig,
         authenticate: Box<dyn Authenticate>,
+        store: Arc<dyn Store>,
         listeners: Vec<Listener>,
-    ) -> Self {
-        let hub = Arc::new(Hub::new(config, authenticate));
-        Self { hub, listeners, stop: watch::Sender::new(false) }
+    ) -> Result<Self, StoreError> {
+        let hub = Arc::new(Hub::recover(config, authenticate, store)?);
+        Ok(Self { hub, listeners, stop: watch::Sender::new(false) })
     }
 
     /// A handle, which stays useful while the broker runs.

@@ -64,10 +64,16 @@ pub struct LimitsConfig {
     pub queued_messages: usize,
     /// Bytes queued for one session; more are dropped.
     pub queued_bytes: usize,
+    /// Payload bytes on their way to one client and not acknowledged; a single message may have more.
+    pub inflight_bytes: usize,
+    /// Sessions, with or without a connection.
+    pub sessions: usize,
     /// Subscriptions of one session.
     pub subscriptions: usize,
     /// Retained messages of the whole broker.
     pub retained_messages: usize,
+    /// Bytes of all retained messages.
+    pub retained_bytes: usize,
 }
 
 impl Default for LimitsConfig {
@@ -78,8 +84,11 @@ impl Default for LimitsConfig {
             connect_size: 64 * 1024,
             queued_messages: 100_000,
             queued_bytes: 32 * 1024 * 1024,
+            inflight_bytes: 32 * 1024 * 1024,
+            sessions: 1_000_000,
             subscriptions: 10_000,
             retained_messages: 1_000_000,
+            retained_bytes: 1024 * 1024 * 1024,
         }
     }
 }
@@ -107,6 +116,7 @@ impl BrokerConfig {
             connect_maximum_size: limits.connect_size,
             receive_maximum: mqtt.receive_maximum.max(1),
             maximum_inflight: mqtt.maximum_inflight.max(1),
+            maximum_inflight_bytes: limits.inflight_bytes,
             maximum_packet_size: mqtt.maximum_packet_size as usize,
             topic_alias_maximum: mqtt.topic_alias_maximum,
             outbound_topic_aliases: mqtt.topic_alias_maximum,

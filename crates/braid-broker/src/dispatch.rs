@@ -5,15 +5,22 @@ use std::task::Waker;
 use std::time::Instant;
 
 use braid_proto::message::{Delivery, Message};
+use braid_proto::topic::TopicFilter;
 use braid_router::{route, route_shared};
+use braid_store::{Change, Commit};
+use hashbrown::HashMap;
 
 use crate::hub::Hub;
 use crate::mailbox::Mailbox;
+use crate::persist;
 use crate::routes::{Route, Routes, SharedTarget, shared_target};
 use crate::slot::{SessionKey, Slot};
 
 /// Gives a batch of messages to everybody who subscribed, in order, and tells through `reached` whether each
-/// had a subscriber. Returns a session that cannot keep up with what it gets, if there is one.
+/// had a subscriber.
+///
+/// `changes` are committed together with what the messages cause, before anybody sees anything of it: whatever
+/// a subscriber's task tells the store of a delivery comes after the delivery itself.
 ///
 /// Whoever is away finds it in the mailbox [MQTT-4.5.0-1]. A mailbox is a queue that one publisher fills in the
 /// order of its messages. [MQTT-4.6.0-5], [MQTT-4.6.0-6]
@@ -25,9 +32,10 @@ pub(crate) fn publish(
     routes: &mut Routes,
     publisher: Option<SessionKey>,
     messages: &[Arc<Message>],
+    changes: Vec<Change>,
     mut reached: impl FnMut(usize, bool),
-) -> Option<Arc<Slot>> {
-    let mut pushing = Pushing::new(hub);
+) -> Dispatched {
+    let mut pushing = Pushing::new(hub, changes);
     let mut index = 0;
     for run in messages.chunk_by(|a, b| a.topic.same_allocation(&b.topic)) {
         let route = routes.find(hub, &run[0].topic);
@@ -40,23 +48,43 @@ pub(crate) fn publish(
     pushing.finish()
 }
 
-/// Gives what a session had got from shared subscriptions, and was not done with when it ended, to other members.
-pub(crate) fn redistribute(hub: &Hub, deliveries: impl Iterator<Item = Delivery>) {
-    let mut pushing = Pushing::new(hub);
+/// Gives what a session had got from shared subscriptions, and was not done with when it ended, to other members;
+/// what is left of it in the store goes with `end`.
+pub(crate) fn redistribute(hub: &Hub, deliveries: impl Iterator<Item = Delivery>, end: Option<Change>) {
+    let mut pushing = Pushing::new(hub, Vec::new());
+    // A hundred thousand deliveries are of a handful of groups.
+    let mut targets: HashMap<Arc<TopicFilter>, Option<SharedTarget>> = HashMap::new();
     for delivery in deliveries {
-        let Some(group) = delivery.shared.as_ref().and_then(|filter| hub.find_group(filter)) else {
-            continue;
-        };
-        pushing.push_shared(&shared_target(hub, &group), &delivery.message);
+        let Some(filter) = &delivery.shared else { continue };
+        let find = || hub.find_group(filter).map(|group| shared_target(hub, &group));
+        if let Some(shared) = targets.entry(filter.clone()).or_insert_with(find) {
+            pushing.push_shared(shared, &delivery.message);
+        }
     }
+    pushing.durable.changes.extend(end);
     pushing.finish();
 }
 
-/// Gives a session what is for it alone.
-pub(crate) fn deliver(hub: &Hub, slot: &Arc<Slot>, deliveries: Vec<Delivery>) {
-    let mut pushing = Pushing::new(hub);
+/// Gives a session what is for it alone, and commits `changes` with it.
+pub(crate) fn deliver(
+    hub: &Hub,
+    slot: &Arc<Slot>,
+    deliveries: Vec<Delivery>,
+    changes: Vec<Change>,
+) -> Option<Commit> {
+    let mut pushing = Pushing::new(hub, changes);
     pushing.push(slot, deliveries.into_iter());
-    pushing.finish();
+    pushing.finish().commit
+}
+
+/// What a batch led to.
+pub(crate) struct Dispatched {
+    /// A session that cannot keep up with what it gets.
+    pub(crate) congested: Option<Arc<Slot>>,
+    /// How many deliveries it was.
+    pub(crate) deliveries: usize,
+    /// What the acknowledgements wait for; `None` when the store had nothing to be told.
+    pub(crate) commit: Option<Commit>,
 }
 
 /// Pushes of one batch, and what they add up to.
@@ -65,20 +93,53 @@ struct Pushing<'a> {
     now: Instant,
     wakers: Vec<Waker>,
     dropped: u64,
+    deliveries: usize,
     congested: Option<Arc<Slot>>,
+    durable: Durable,
+}
+
+/// What the store must be told before it is pushed. Without sessions that the store knows, nothing ever is in it.
+struct Durable {
+    changes: Vec<Change>,
+    deliveries: Vec<(Arc<Slot>, Vec<Delivery>)>,
 }
 
 impl<'a> Pushing<'a> {
-    fn new(hub: &'a Hub) -> Self {
+    fn new(hub: &'a Hub, changes: Vec<Change>) -> Self {
         let now = tokio::time::Instant::now().into_std();
-        Self { hub, now, wakers: Vec::new(), dropped: 0, congested: None }
+        let durable = Durable { changes, deliveries: Vec::new() };
+        Self { hub, now, wakers: Vec::new(), dropped: 0, deliveries: 0, congested: None, durable }
     }
 
     fn push(&mut self, slot: &Arc<Slot>, deliveries: impl Iterator<Item = Delivery>) {
+        if slot.is_durable() {
+            self.keep(slot, deliveries.collect());
+        } else {
+            self.push_now(slot, deliveries);
+        }
+    }
+
+    /// Holds deliveries back until the store was told of them.
+    fn keep(&mut self, slot: &Arc<Slot>, mut deliveries: Vec<Delivery>) {
+        let Durable { changes, deliveries: kept } = &mut self.durable;
+        for delivery in &mut deliveries {
+            self.hub.persist.queue(changes, slot.id(), delivery);
+        }
+        if kept.is_empty() && deliveries.iter().all(|delivery| delivery.stored.is_none()) {
+            self.push_now(slot, deliveries.into_iter());
+        } else {
+            kept.push((slot.clone(), deliveries));
+        }
+    }
+
+    fn push_now(&mut self, slot: &Arc<Slot>, deliveries: impl Iterator<Item = Delivery>) {
         let pushed = slot.mailbox.push(deliveries, self.hub.capacity, self.now, &mut self.wakers);
         self.dropped += pushed.dropped;
         if pushed.congested {
             self.congested = Some(slot.clone());
+        }
+        if !pushed.lost.is_empty() {
+            self.hub.persist.commit_late(persist::completed(slot.id(), pushed.lost));
         }
     }
 
@@ -92,6 +153,7 @@ impl<'a> Pushing<'a> {
             for message in run {
                 route(message, publisher, matches, overlap, &mut deliveries);
             }
+            self.deliveries += deliveries.len();
             self.push(slot, deliveries.drain(..));
         }
         for shared in &to.groups {
@@ -106,7 +168,7 @@ impl<'a> Pushing<'a> {
     fn push_shared(&mut self, shared: &SharedTarget, message: &Arc<Message>) {
         let capacity = self.hub.capacity;
         let mailbox = |key: &SessionKey| shared.slot(*key).map(|slot| &slot.mailbox);
-        let ready = |key: &SessionKey| mailbox(key).is_some_and(|mailbox| mailbox.is_ready(capacity));
+        let ready = |key: &SessionKey| mailbox(key).is_some_and(|mailbox| mailbox.is_ready(message, capacity));
         let open = |key: &SessionKey| mailbox(key).is_some_and(Mailbox::is_open);
         let member = shared.group.select(ready).or_else(|| shared.group.select(open));
         let slot = member.and_then(|member| shared.slot(member.key));
@@ -118,11 +180,17 @@ impl<'a> Pushing<'a> {
         }
     }
 
-    fn finish(self) -> Option<Arc<Slot>> {
+    fn finish(mut self) -> Dispatched {
+        let Durable { changes, deliveries } = &mut self.durable;
+        let (changes, deliveries) = (std::mem::take(changes), std::mem::take(deliveries));
+        let commit = (!changes.is_empty()).then(|| self.hub.persist.commit(changes));
+        for (slot, deliveries) in deliveries {
+            self.push_now(&slot, deliveries.into_iter());
+        }
         self.hub.statistics.dropped(self.dropped);
         for waker in self.wakers {
             waker.wake();
         }
-        self.congested
+        Dispatched { congested: self.congested, deliveries: self.deliveries, commit }
     }
 }

@@ -121,22 +121,28 @@ pub(crate) async fn run(hub: Arc<Hub>) {
     loop {
         let now = Instant::now();
         if now >= sweep {
-            hub.retained.expire(now.into_std());
+            hub.retained.expire(now.into_std(), &hub.persist);
             sweep = now + SWEEP;
         }
+        let next = carry_out_due(&hub, now);
+        let until = next.map_or(sweep, |at| at.min(sweep));
+        tokio::select! {
+            () = tokio::time::sleep_until(until) => {}
+            () = hub.expiry.earlier.notified() => {}
+        }
+    }
+}
+
+/// Carries out what is due at `now`; returns when the next is.
+pub(crate) fn carry_out_due(hub: &Hub, now: Instant) -> Option<Instant> {
+    loop {
         match hub.expiry.next(now) {
             Ok((event, absence, slot)) => {
                 if let Some(slot) = slot.upgrade() {
                     hub.handle_due(&slot, event, absence);
                 }
             }
-            Err(next) => {
-                let until = next.map_or(sweep, |at| at.min(sweep));
-                tokio::select! {
-                    () = tokio::time::sleep_until(until) => {}
-                    () = hub.expiry.earlier.notified() => {}
-                }
-            }
+            Err(next) => return next,
         }
     }
 }

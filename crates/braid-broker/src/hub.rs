@@ -12,6 +12,7 @@ use braid_proto::reason::ReasonCode;
 use braid_proto::session::Session;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Group, Matches, Router};
+use braid_store::{Change, Commit, NextIds, Store};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -20,14 +21,12 @@ use crate::config::BrokerConfig;
 use crate::dispatch;
 use crate::expiry::{DueEvent, Expiry};
 use crate::mailbox::Capacity;
+use crate::persist::Persist;
 use crate::registry::{Claim, Ended, Registry};
-use crate::retained::RetainedMessages;
+use crate::retained::{RetainedMessages, Retaining, SYS_PREFIX};
 use crate::routes::Routes;
 use crate::slot::{ConnectionId, Holder, Parked, Released, SessionKey, Slot};
 use crate::statistics::Statistics;
-
-/// Only the broker itself publishes here.
-const SYS_PREFIX: &str = "$SYS/";
 
 /// The shared state of a broker. Locks inside are held for lookups and moves of values only.
 pub(crate) struct Hub {
@@ -40,6 +39,7 @@ pub(crate) struct Hub {
     generation: AtomicU64,
     pub(crate) registry: Registry,
     pub(crate) retained: RetainedMessages,
+    pub(crate) persist: Persist,
     pub(crate) expiry: Expiry,
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) started: Instant,
@@ -50,14 +50,21 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    pub(crate) fn new(config: BrokerConfig, authenticate: Box<dyn Authenticate>) -> Self {
+    /// An empty hub that counts from `next` on.
+    pub(crate) fn new(
+        config: BrokerConfig,
+        authenticate: Box<dyn Authenticate>,
+        store: Arc<dyn Store>,
+        next: NextIds,
+    ) -> Self {
         Self {
             server_options: Arc::new(config.server_options()),
             capacity: Capacity { messages: config.limits.queued_messages, bytes: config.limits.queued_bytes },
             authenticate,
             router: RwLock::new(Router::new()),
             generation: AtomicU64::new(0),
-            registry: Registry::new(),
+            registry: Registry::new(next.session),
+            persist: Persist::new(store, next.lsn),
             retained: RetainedMessages::new(config.limits.retained_messages),
             expiry: Expiry::default(),
             statistics: Arc::default(),
@@ -106,47 +113,60 @@ impl Hub {
         messages: &mut Vec<Arc<Message>>,
         tokens: &mut Vec<Option<Token>>,
         mut set_reason: impl FnMut(Token, ReasonCode),
-    ) {
-        let mut index = 0;
-        while let Some(message) = messages.get(index) {
+    ) -> Option<Commit> {
+        let mut retaining = None;
+        let mut retain = |message: &Arc<Message>| {
+            retaining.get_or_insert_with(|| self.retained.change(&self.persist)).set(message)
+        };
+        let mut refuse = |message: &Arc<Message>| {
             // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
-            let reason = if message.topic.as_str().starts_with(SYS_PREFIX) {
-                Some(ReasonCode::NotAuthorized)
-                // Without RETAIN nothing that is retained changes. [MQTT-3.3.1-8]
-            } else if message.retain && !self.retained.set(message) {
-                Some(ReasonCode::QuotaExceeded)
-            } else {
-                None
-            };
-            let Some(reason) = reason else {
-                index += 1;
-                continue;
-            };
-            messages.remove(index);
-            if let Some(token) = tokens.remove(index) {
-                set_reason(token, reason);
+            if message.topic.as_str().starts_with(SYS_PREFIX) {
+                return Some(ReasonCode::NotAuthorized);
             }
-            self.statistics.dropped(1);
+            // Without RETAIN nothing that is retained changes. [MQTT-3.3.1-8]
+            (message.retain && !retain(message)).then_some(ReasonCode::QuotaExceeded)
+        };
+        let refused: Vec<_> = messages.iter().map(&mut refuse).collect();
+        if refused.iter().any(Option::is_some) {
+            for (reason, token) in refused.iter().zip(tokens.iter()) {
+                if let (Some(reason), Some(token)) = (*reason, *token) {
+                    set_reason(token, reason);
+                }
+            }
+            let mut verdicts = refused.iter().cycle();
+            let mut stays = || verdicts.next().is_none_or(Option::is_none);
+            messages.retain(|_| stays());
+            tokens.retain(|_| stays());
+            self.statistics.dropped(refused.iter().flatten().count() as u64);
         }
+        retaining.and_then(Retaining::commit)
     }
 
     /// Publishes a message of the broker itself.
     pub(crate) fn publish(&self, message: Message) {
-        self.publish_from(None, message);
+        self.publish_from(None, message, Vec::new());
     }
 
-    fn publish_from(&self, publisher: Option<SessionKey>, message: Message) {
+    /// Nobody waits for the commit: there is nobody to acknowledge to.
+    fn publish_from(&self, publisher: Option<SessionKey>, message: Message, changes: Vec<Change>) {
         let message = Arc::new(message);
         if message.retain {
-            self.retained.set(&message);
+            let mut retaining = self.retained.change(&self.persist);
+            retaining.set(&message);
+            drop(retaining.commit());
         }
-        dispatch::publish(self, &mut Routes::default(), publisher, &[message], |_, _| {});
+        dispatch::publish(self, &mut Routes::default(), publisher, &[message], changes, |_, _| {});
     }
 
     /// Publishes a Will as a message of the session it belongs to: No Local holds for it. [MQTT-3.8.3-3]
     fn publish_will(&self, slot: &Slot, will: Will) {
         let message = Message::from_will(will, Instant::now().into_std());
-        self.publish_from(Some(slot.key), message); // [MQTT-3.1.2-14], [MQTT-3.1.2-15]
+        let mut changes = Vec::new();
+        if slot.has_stored_will() {
+            slot.set_stored_will(false);
+            changes.push(Change::WillCleared { session: slot.id() });
+        }
+        self.publish_from(Some(slot.key), message, changes); // [MQTT-3.1.2-14], [MQTT-3.1.2-15]
     }
 
     // -- Sessions ----------------------------------------------------------------------------------
@@ -186,80 +206,92 @@ impl Hub {
             will => (will, None), // [MQTT-3.1.2-8]
         };
         self.statistics.dropped(slot.mailbox.park(leftover));
-        let mut ended = None;
-        {
-            let mut holder = slot.holder();
-            match &mut *holder {
-                Holder::Connection(current, release) if *current == connection => {
-                    let release = release.take();
-                    match (release, outlives) {
-                        (Some(release), true) => {
-                            // Nobody waits any more if the connection that asked is gone too.
-                            if let Err(back) = release.send(Released { session: Some(session), will: later })
-                            {
-                                *holder = self.park(slot, back);
-                            }
-                        }
-                        (release, false) => {
-                            *holder = Holder::Nobody;
-                            ended = Some((session, release));
-                        }
-                        (None, true) => {
-                            *holder = self.park(slot, Released { session: Some(session), will: later })
-                        }
-                    }
-                }
-                _ => {}
-            }
-        }
+        // Before anybody can take over: what clears this Will must not clear the next connection's.
         if let Some(will) = now {
             self.publish_will(slot, will);
         }
-        if let Some((session, release)) = ended {
-            self.registry.remove(slot);
-            self.end_session(slot, session);
-            drop(release); // Whoever waits finds that the session has ended.
+        {
+            let mut holder = slot.holder();
+            let release = match &mut *holder {
+                Holder::Connection(current, release) if *current == connection => release,
+                _ => return,
+            };
+            if outlives {
+                let released = Released { session: Some(session), will: later };
+                let unwanted = match release.take() {
+                    // Nobody waits any more if the connection that asked is gone too.
+                    Some(release) => release.send(released).err(),
+                    None => Some(released),
+                };
+                if let Some(released) = unwanted {
+                    *holder = self.park(slot, released);
+                }
+                return;
+            }
         }
+        self.finish(slot, session);
+    }
+
+    /// Ends a session that this connection, or what stands for one, still holds: a claim that comes meanwhile
+    /// waits until it is gone, so that the store hears of the end before it hears of a new session.
+    fn finish(&self, slot: &Arc<Slot>, session: Session) {
+        self.end_session(slot, session);
+        let held = std::mem::replace(&mut *slot.holder(), Holder::Nobody);
+        self.registry.remove(slot);
+        drop(held); // Whoever waits finds that the session has ended.
     }
 
     /// The session keeps what it was sent, from shared subscriptions too, for its client's return. [MQTT-4.8.2-4]
     fn park(&self, slot: &Arc<Slot>, released: Released) -> Holder {
         let Released { session: Some(session), will } = released else { return Holder::Nobody };
+        self.persist_parked(slot, session.expiry, will.is_some());
+        let will_due_in = will.as_ref().map(|will| Duration::from_secs(will.delay.into()));
+        self.begin_absence(slot, will_due_in, session.expiry.interval());
+        Holder::Parked(Box::new(Parked { session, will }))
+    }
+
+    /// The client is away from now on: schedules what happens if it does not come back.
+    pub(crate) fn begin_absence(
+        &self,
+        slot: &Arc<Slot>,
+        will_due_in: Option<Duration>,
+        ends_in: Option<Duration>,
+    ) {
         let absence = self.absences.fetch_add(1, Ordering::Relaxed);
         slot.set_absence(absence);
-        if let Some(will) = &will {
-            let delay = Duration::from_secs(will.delay.into());
+        if let Some(delay) = will_due_in {
             self.expiry.schedule(DueEvent::Will, delay, absence, slot);
         }
-        if let Some(interval) = session.expiry.interval() {
+        if let Some(interval) = ends_in {
             self.expiry.schedule(DueEvent::SessionEnd, interval, absence, slot);
         }
-        Holder::Parked(Box::new(Parked { session, will }))
     }
 
     /// Carries out what was scheduled for an absence, if it still lasts.
     pub(crate) fn handle_due(&self, slot: &Arc<Slot>, event: DueEvent, absence: u64) {
-        let (will, session) = {
+        let (session, will) = {
             let mut holder = slot.holder();
             let Holder::Parked(parked) = &mut *holder else { return };
             if slot.absence() != absence {
                 return;
             }
             let will = parked.will.take();
-            let session = (event == DueEvent::SessionEnd).then(|| std::mem::take(&mut parked.session));
-            if session.is_some() {
-                *holder = Holder::Nobody;
+            if event == DueEvent::Will {
+                if let Some(will) = will {
+                    // With the session locked: what clears this Will must not clear that of a client which returns.
+                    self.publish_will(slot, will);
+                }
+                return;
             }
-            (will, session)
+            let session = std::mem::take(&mut parked.session);
+            *holder = Holder::Connection(self.registry.next_connection(), None);
+            (session, will)
         };
         // The end of the session ends the delay. [MQTT-3.1.3-9]
         if let Some(will) = will {
             self.publish_will(slot, will);
         }
-        if let Some(session) = session {
-            self.registry.remove(slot);
-            self.end_session(slot, session);
-        }
+        self.finish(slot, session);
     }
 
     /// Removes everything of a session that is over. [MQTT-4.1.0-2]
@@ -275,7 +307,9 @@ impl Hub {
         // A QoS 2 message that was on its way must not go to anybody else. [MQTT-4.8.2-5]
         let may_repeat = |delivery: &Delivery| delivery.qos == QoS::AtLeastOnce;
         let unacknowledged = session.outbound.into_unacknowledged().into_iter().filter(may_repeat);
-        dispatch::redistribute(self, unacknowledged.chain(queued));
+        // One batch: what goes to others is not lost with the session, and does not go twice.
+        let closed = Change::Closed { session: slot.id(), claim: slot.claim() };
+        dispatch::redistribute(self, unacknowledged.chain(queued), slot.is_durable().then_some(closed));
     }
 
     // -- Stopping ----------------------------------------------------------------------------------

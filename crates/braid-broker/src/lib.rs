@@ -2,7 +2,8 @@
 //!
 //! This crate never parses a packet (that is `braid-proto`), never matches a topic (`braid-router`), never
 //! touches a socket, TLS or QUIC library (`braid-transport`), never reads arguments, files or the environment
-//! (`braidmq`), and never lets one client wait for another.
+//! (`braidmq`), never lets one client wait for another, and never acknowledges what is not durable yet
+//! (`braid-store` says when it is).
 
 mod auth;
 mod broker;
@@ -13,6 +14,7 @@ mod expiry;
 mod hub;
 mod listen;
 mod mailbox;
+mod persist;
 mod registry;
 mod retained;
 mod routes;

@@ -1,11 +1,12 @@
 //! What others have for a session: the only thing of a session that other tasks touch.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use braid_proto::message::Delivery;
+use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{MessageProperties, QoS};
 use braid_proto::reason::ReasonCode;
 
@@ -20,7 +21,8 @@ const KEEP_CAPACITY: usize = 64;
 
 /// A session's bounded queue with the means to wake its owner.
 ///
-/// Overflow policy: what does not fit is dropped and counted; QoS 0 is dropped while nobody is online. Nobody
+/// Overflow policy: what does not fit is dropped and counted, QoS 0 before anything else; QoS 0 is dropped while
+/// nobody is online. Nobody
 /// ever waits here: a publisher pushes and goes on.
 ///
 /// A std Mutex: it is held for a few pushes or one swap, never across an await or a wake-up.
@@ -31,6 +33,8 @@ pub(crate) struct Mailbox(Mutex<Inner>);
 struct Inner {
     queue: VecDeque<Delivery>,
     bytes: usize,
+    /// Something of QoS 0 may be in the queue.
+    may_hold_qos0: bool,
     /// What the owner took and had not sent when it last looked in. It counts like what is queued: otherwise a
     /// client that never reads would double what it may hold, and add as much again with every reconnect.
     taken: usize,
@@ -79,10 +83,12 @@ impl Capacity {
 }
 
 /// What became of a push.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Pushed {
     /// Deliveries that were not wanted or did not fit.
     pub(crate) dropped: u64,
+    /// Their places in the store, of those that have one.
+    pub(crate) lost: Vec<NonZeroU64>,
     /// The mailbox fills, though its owner sends: whoever pushes is faster than the client.
     pub(crate) congested: bool,
 }
@@ -105,14 +111,15 @@ impl Mailbox {
         now: Instant,
         wakers: &mut Vec<Waker>,
     ) -> Pushed {
-        let mut dropped = 0;
+        let (mut dropped, mut lost) = (0, Vec::new());
         let mut inner = self.lock();
         for delivery in deliveries {
             let cost = cost(&delivery);
-            let fits =
-                inner.len() < capacity.messages && inner.bytes().saturating_add(cost) <= capacity.bytes;
-            // A message larger than the whole mailbox is let in alone.
-            let fits = fits || inner.len() == 0 && capacity.messages > 0;
+            let mut fits = inner.has_room(cost, capacity);
+            if !fits && delivery.qos > QoS::AtMostOnce && inner.may_hold_qos0 {
+                dropped += inner.drop_qos0();
+                fits = inner.has_room(cost, capacity);
+            }
             let wanted = match inner.state {
                 State::Online => true,
                 State::Offline => delivery.qos > QoS::AtMostOnce,
@@ -120,9 +127,11 @@ impl Mailbox {
             };
             if fits && wanted {
                 inner.bytes += cost;
+                inner.may_hold_qos0 |= delivery.qos == QoS::AtMostOnce;
                 inner.queue.push_back(delivery);
             } else {
                 dropped += 1;
+                lost.extend(delivery.stored);
             }
         }
         if !inner.queue.is_empty() {
@@ -132,7 +141,7 @@ impl Mailbox {
         let congested = inner.state == State::Online
             && (inner.len() > congestion.messages || inner.bytes() > congestion.bytes)
             && inner.progress_at.is_some_and(|at| now.saturating_duration_since(at) < STUCK_AFTER);
-        Pushed { dropped, congested }
+        Pushed { dropped, lost, congested }
     }
 
     /// Whether there is room again; if not, the caller is woken when there is.
@@ -151,9 +160,9 @@ impl Mailbox {
     }
 
     /// Whether a member of a shared subscription should get the next message.
-    pub(crate) fn is_ready(&self, capacity: Capacity) -> bool {
+    pub(crate) fn is_ready(&self, message: &Message, capacity: Capacity) -> bool {
         let inner = self.lock();
-        inner.state == State::Online && inner.len() < capacity.messages && inner.bytes() < capacity.bytes
+        inner.state == State::Online && inner.has_room(message_cost(message), capacity)
     }
 
     /// Whether anything pushed now is kept.
@@ -178,6 +187,7 @@ impl Mailbox {
         if inbox.is_empty() {
             std::mem::swap(&mut inner.queue, inbox);
             inner.taken_bytes = std::mem::take(&mut inner.bytes);
+            inner.may_hold_qos0 = false;
             if inner.queue.capacity() > KEEP_CAPACITY {
                 inner.queue.shrink_to(KEEP_CAPACITY);
             }
@@ -246,6 +256,21 @@ impl Mailbox {
 }
 
 impl Inner {
+    fn has_room(&self, cost: usize, capacity: Capacity) -> bool {
+        // A message larger than the whole mailbox is let in alone.
+        let fits = self.len() == 0 || self.bytes().saturating_add(cost) <= capacity.bytes;
+        fits && self.len() < capacity.messages
+    }
+
+    /// Makes room for what was or will be acknowledged; returns how many were dropped.
+    fn drop_qos0(&mut self) -> u64 {
+        let before = self.queue.len();
+        self.queue.retain(|delivery| delivery.qos > QoS::AtMostOnce);
+        self.bytes = self.queue.iter().map(cost).sum();
+        self.may_hold_qos0 = false;
+        (before - self.queue.len()) as u64
+    }
+
     /// Messages that wait here or with the owner.
     fn len(&self) -> usize {
         self.queue.len() + self.taken
@@ -259,7 +284,11 @@ impl Inner {
 
 /// The memory that a delivery keeps, about. Topic and properties may be many times the payload.
 fn cost(delivery: &Delivery) -> usize {
-    let message = &delivery.message;
+    message_cost(&delivery.message)
+}
+
+/// The memory that a message keeps, about.
+pub(crate) fn message_cost(message: &Message) -> usize {
     let properties = message.properties.as_deref().map_or(0, properties_cost);
     DELIVERY_OVERHEAD + message.topic.as_str().len() + properties + message.payload.len()
 }

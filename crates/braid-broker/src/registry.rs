@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use braid_proto::packet::{ClientId, Will};
 use braid_proto::session::{Session, SessionExpiry};
+use braid_store::SessionId;
 use hashbrown::HashMap;
 use tokio::sync::oneshot;
 
@@ -50,11 +51,12 @@ pub(crate) struct Ended {
 }
 
 impl Registry {
-    pub(crate) fn new() -> Self {
+    /// `next_session`: where the store goes on counting; one name serves here and there.
+    pub(crate) fn new(next_session: SessionId) -> Self {
         Self {
             by_client: Mutex::default(),
             by_key: RwLock::default(),
-            next_key: AtomicU64::new(1),
+            next_key: AtomicU64::new(next_session.value()),
             next_connection: AtomicU64::new(1),
             stripes: (0..STRIPES).map(|_| tokio::sync::Mutex::default()).collect(),
             hasher: RandomState::new(),
@@ -106,10 +108,15 @@ impl Registry {
         let key = SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed));
         let slot = Arc::new(Slot::new(key, client_id.clone(), connection));
         slot.mailbox.open();
-        self.clients().insert(client_id.clone(), slot.clone());
-        self.by_key.write().unwrap_or_else(PoisonError::into_inner).insert(key, slot.clone());
+        self.insert(&slot);
         let session = Session::new(client_id.clone(), SessionExpiry::WITH_CONNECTION); // [MQTT-3.1.2-6]
         Claim { slot, session, present: false, ended }
+    }
+
+    /// Adds a session.
+    pub(crate) fn insert(&self, slot: &Arc<Slot>) {
+        self.clients().insert(slot.client_id.clone(), slot.clone());
+        self.by_key.write().unwrap_or_else(PoisonError::into_inner).insert(slot.key, slot.clone());
     }
 
     /// Forgets a session, unless the client has another one by now.
@@ -149,4 +156,39 @@ async fn take(slot: &Slot, connection: ConnectionId) -> Released {
     let released = released.await.unwrap_or(Released { session: None, will: None });
     *slot.holder() = Holder::Connection(connection, None);
     released
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::future::{Future, poll_fn};
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use super::*;
+    use crate::mailbox::Capacity;
+
+    // Between the claim and whatever its connection does next, another thread may run the next claim: its signal
+    // must find an open mailbox, and nothing of the first may void it.
+    #[tokio::test]
+    async fn a_claim_that_follows_at_once_is_heard() {
+        let registry = Registry::new(SessionId::new(1));
+        let client_id = ClientId::from("client");
+        let capacity = Capacity { messages: 1, bytes: 1 };
+        let first = registry.claim(&client_id, false, ConnectionId(1)).await;
+        let topic = braid_proto::topic::TopicName::parse("t").unwrap();
+        let message = braid_proto::message::Message::new(
+            topic,
+            bytes::Bytes::new(),
+            braid_proto::packet::QoS::AtMostOnce,
+            false,
+        );
+        assert!(first.slot.mailbox.is_ready(&message, capacity));
+        let mut second = pin!(registry.claim(&client_id, false, ConnectionId(2)));
+        let signal = poll_fn(|context| {
+            assert!(second.as_mut().poll(context).is_pending());
+            Poll::Ready(first.slot.mailbox.poll_take(&mut VecDeque::new(), None, capacity, context))
+        });
+        assert_eq!(signal.await, Some(Signal::TakeOver));
+    }
 }

@@ -11,6 +11,10 @@ use crate::slot::{SessionKey, Slot};
 /// How many topics a publisher's connection remembers.
 const SLOTS: usize = 8;
 
+/// A route to more sessions than this is found anew for each batch: next to pushing to all of them that costs
+/// little, and ten thousand publishers must not each remember ten thousand subscribers.
+const REMEMBERED_TARGETS: usize = 128;
+
 /// The routes of the topics that a connection published to last.
 ///
 /// A publisher's decoder gives equal topics one allocation, so a hit costs a comparison of pointers; and a
@@ -43,6 +47,11 @@ pub(crate) struct SharedTarget {
 }
 
 impl Route {
+    /// How many sessions it names.
+    fn size(&self) -> usize {
+        self.targets.len() + self.groups.iter().map(|shared| shared.slots.len()).sum::<usize>()
+    }
+
     /// Whether nobody is reached.
     pub(crate) fn is_empty(&self) -> bool {
         self.targets.is_empty() && self.groups.is_empty()
@@ -59,22 +68,26 @@ impl Routes {
     /// The route of a topic.
     pub(crate) fn find(&mut self, hub: &Hub, topic: &TopicName) -> Arc<Route> {
         let generation = hub.generation();
-        let known = self.known.iter_mut().find(|(name, _)| name.same_allocation(topic));
-        if let Some((_, route)) = known {
-            if route.generation == generation {
-                return route.clone();
-            }
-            let new = Arc::new(resolve(hub, topic, &mut self.matches));
-            *route = new.clone();
-            return new;
+        let known = self.known.iter().position(|(name, _)| name.same_allocation(topic));
+        if let Some(at) = known
+            && self.known[at].1.generation == generation
+        {
+            return self.known[at].1.clone();
         }
         let route = Arc::new(resolve(hub, topic, &mut self.matches));
+        if route.size() > REMEMBERED_TARGETS {
+            known.map(|at| self.known.swap_remove(at));
+            self.matches = Matches::default();
+            return route;
+        }
         let entry = (topic.clone(), route.clone());
-        if self.known.len() < SLOTS {
-            self.known.push(entry);
-        } else {
-            self.known[self.next] = entry;
-            self.next = (self.next + 1) % SLOTS;
+        match known {
+            Some(at) => self.known[at] = entry,
+            None if self.known.len() < SLOTS => self.known.push(entry),
+            None => {
+                self.known[self.next] = entry;
+                self.next = (self.next + 1) % SLOTS;
+            }
         }
         route
     }

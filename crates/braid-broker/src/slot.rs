@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use braid_proto::packet::{ClientId, Will};
 use braid_proto::session::Session;
 use braid_router::Overlap;
+use braid_store::{Claim, SessionId};
 use tokio::sync::oneshot;
 
 use crate::mailbox::Mailbox;
@@ -26,6 +27,12 @@ pub(crate) struct Slot {
     pub(crate) mailbox: Mailbox,
     /// The client speaks MQTT 5: several matches become one delivery.
     merges: AtomicBool,
+    /// The store is told of the session. Set before anything can be pushed, and never unset.
+    durable: AtomicBool,
+    /// The store has a Will of the session.
+    has_stored_will: AtomicBool,
+    /// Under which the store is told of the session's life: that of its present or last connection.
+    claim: AtomicU64,
     /// Which of its client's absences this is, 0 while there is none: a timer of an earlier one is stale. Written
     /// with `holder` locked.
     absence: AtomicU64,
@@ -67,6 +74,9 @@ impl Slot {
             client_id,
             mailbox: Mailbox::default(),
             merges: AtomicBool::new(false),
+            durable: AtomicBool::new(false),
+            has_stored_will: AtomicBool::new(false),
+            claim: AtomicU64::new(0),
             absence: AtomicU64::new(0),
             holder: Mutex::new(Holder::Connection(connection, None)),
         }
@@ -83,6 +93,34 @@ impl Slot {
 
     pub(crate) fn set_absence(&self, absence: u64) {
         self.absence.store(absence, Ordering::Relaxed);
+    }
+
+    /// The session's name in the store.
+    pub(crate) fn id(&self) -> SessionId {
+        SessionId::new(self.key.0)
+    }
+
+    /// Whether the store is told of the session, and so of what is queued for it.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.durable.load(Ordering::Relaxed)
+    }
+
+    /// From now on the store is told of the session, under this claim.
+    pub(crate) fn set_durable(&self, claim: Claim) {
+        self.claim.store(claim.value(), Ordering::Relaxed);
+        self.durable.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn claim(&self) -> Claim {
+        Claim::new(self.claim.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn has_stored_will(&self) -> bool {
+        self.has_stored_will.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_stored_will(&self, has_stored_will: bool) {
+        self.has_stored_will.store(has_stored_will, Ordering::Relaxed);
     }
 
     /// What several matches of one message become.

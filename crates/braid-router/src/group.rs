@@ -44,17 +44,47 @@ impl<K> Group<K> {
     ///
     /// What happens then is the caller's choice: ask again with a weaker condition, at last with
     /// `|_| true`. Several threads may select at once; the one that is overtaken asks `ready` again.
-    pub fn select(&self, mut ready: impl FnMut(&K) -> bool) -> Option<&Match<K>> {
+    ///
+    /// Asks every member in front of the one it finds, all of them when nobody is ready, and that for each
+    /// message. Where asking is not free (a lock, say) and a group can have thousands of members, use
+    /// [`Group::select_within`].
+    pub fn select(&self, ready: impl FnMut(&K) -> bool) -> Option<&Match<K>> {
+        self.select_within(usize::MAX, ready)
+    }
+
+    /// [`Group::select`] that gives up when `probes` members were not ready. The turn then goes to the member
+    /// behind them, so that a few calls in a row come to everybody.
+    ///
+    /// `None` says that nobody is ready only if `probes` is at least the number of members; the turn is then
+    /// unchanged.
+    pub fn select_within(&self, probes: usize, mut ready: impl FnMut(&K) -> bool) -> Option<&Match<K>> {
+        let mut left = probes;
         let mut turn = self.turn.load(Ordering::Relaxed);
         loop {
             let (before, after) = self.members.split_at_checked(turn).unwrap_or((&self.members, &[]));
-            let ahead = after.iter().chain(before).position(|member| ready(&member.key))?;
+            let line = after.iter().chain(before);
+            let Some(ahead) = line.take(left).position(|member| ready(&member.key)) else {
+                self.pass_over(turn, left);
+                return None;
+            };
             let chosen = (turn + ahead) % self.members.len();
             // Relaxed: the turn guards no other memory.
             match self.turn.compare_exchange_weak(turn, chosen + 1, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return self.members.get(chosen),
                 Err(newer) => turn = newer,
             }
+            // Only who was not ready has cost a probe: where all are ready, nobody gives up because others are
+            // quicker.
+            left -= ahead;
+        }
+    }
+
+    /// Gives the turn to the member `count` places behind `turn`, unless that is everybody.
+    fn pass_over(&self, turn: usize, count: usize) {
+        if count < self.members.len() {
+            let next = (turn + count) % self.members.len();
+            // Whoever moved the turn meanwhile has passed these members as well.
+            let _ = self.turn.compare_exchange(turn, next, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }

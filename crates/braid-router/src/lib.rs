@@ -22,9 +22,10 @@ mod route;
 mod router;
 mod subscribers;
 mod trie;
+mod verdict;
 
 pub use group::Group;
 pub use matches::{Match, Matches};
-pub use retained::Retained;
+pub use retained::{Retained, Walked};
 pub use route::{Overlap, replay, replays_at_subscribe, route, route_shared};
 pub use router::{Router, Statistics};

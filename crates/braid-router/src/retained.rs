@@ -1,18 +1,26 @@
 //! The retained messages by Topic Name, and which of them a new subscription receives.
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
 use braid_proto::topic::{TopicFilter, TopicName};
 use hashbrown::{Equivalent, HashMap};
 
 use crate::level_order::{ByLevels, LevelText, compare};
-
-/// The least character a topic can have: behind a level and everything below it.
-const JUST_BEHIND: char = '\u{1}';
+use crate::verdict::{Verdict, judge, start};
 
 /// How many names a leap passes one by one before it searches: neighbours are cheap, a search is not.
 const NEAR: usize = 6;
+
+/// How far a [`Retained::walk`] came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a walk that is not finished goes on behind the name"]
+pub enum Walked {
+    /// Nothing further matches.
+    Finished,
+    /// The last name that was examined, whether it matched or not: the next piece begins behind it.
+    Unfinished(TopicName),
+}
 
 /// At most one `M` per Topic Name (MQTT 3.3.1.3).
 ///
@@ -92,15 +100,47 @@ impl<M> Retained<M> {
 
     /// Calls `visit` with every message that the pattern of `filter` matches, sorted by the levels of
     /// their names. A `$share/{ShareName}/` is ignored.
+    ///
+    /// Its cost has no bound but the number of messages: on behalf of a stranger, use [`Retained::walk`].
     pub fn matching(&self, filter: &TopicFilter, mut visit: impl FnMut(&TopicName, &M)) {
+        let walked = self.walk(filter, None, usize::MAX, |name, message| {
+            visit(name, message);
+            ControlFlow::Continue(())
+        });
+        debug_assert_eq!(walked, Walked::Finished);
+    }
+
+    /// One piece of [`Retained::matching`]: what is behind `after`, or everything when that is `None`.
+    ///
+    /// Examines at most `steps` names (but always one, so that a walk gets on), whether they match or not,
+    /// and searches the index at most once for each. Ends early when `visit` breaks; the message that it
+    /// broke at has been visited. A filter without wildcard is one lookup.
+    ///
+    /// The messages may change between two pieces, and `after` may be gone. Each piece ends behind the one
+    /// before, so that all pieces together visit no name twice, and every matching name that was there
+    /// throughout once. A name that came or went meanwhile may or may not be visited. Newcomers prolong a
+    /// walk only as long as they keep coming in ahead of it, `steps` for each piece.
+    pub fn walk(
+        &self,
+        filter: &TopicFilter,
+        after: Option<&TopicName>,
+        steps: usize,
+        mut visit: impl FnMut(&TopicName, &M) -> ControlFlow<()>,
+    ) -> Walked {
         let pattern = filter.pattern();
         if !filter.has_wildcard() {
-            if let Some((name, message)) = self.messages.get_key_value(&Text(pattern)) {
-                visit(name, message);
+            if after.is_none_or(|after| compare(after.as_str(), pattern).is_lt())
+                && let Some((name, message)) = self.messages.get_key_value(&Text(pattern))
+            {
+                // Whether it breaks or not: there is no other.
+                let _ = visit(name, message);
             }
-            return;
+            return Walked::Finished;
         }
-        let mut from = literal_prefix(pattern).to_owned();
+        let Some(mut from) = start(pattern, after.map(TopicName::as_str)) else {
+            return Walked::Finished;
+        };
+        let mut left = steps.max(1);
         'search: loop {
             let start: &dyn LevelText = &from.as_str();
             let names = self.order.range::<dyn LevelText, _>((Bound::Included(start), Bound::Unbounded));
@@ -108,32 +148,32 @@ impl<M> Retained<M> {
             for ByLevels(name) in names {
                 if passed > 0 && compare(name.as_str(), &from).is_lt() {
                     passed += 1;
-                    if passed > NEAR {
-                        continue 'search;
+                } else {
+                    passed = 0;
+                    match judge(pattern, name.as_str()) {
+                        Verdict::Match => {
+                            let message = self.messages.get(name);
+                            if message.is_some_and(|message| visit(name, message).is_break()) {
+                                return Walked::Unfinished(name.clone());
+                            }
+                        }
+                        Verdict::Next => {}
+                        Verdict::Done => return Walked::Finished,
+                        Verdict::Leap(leap) => {
+                            leap.land(name.as_str(), &mut from);
+                            passed = 1;
+                        }
                     }
-                    continue;
                 }
-                passed = 0;
-                match judge(pattern, name.as_str()) {
-                    Verdict::Match => {
-                        if let Some(message) = self.messages.get(name) {
-                            visit(name, message);
-                        }
-                    }
-                    Verdict::Next => {}
-                    Verdict::Done => return,
-                    Verdict::Leap { keep, then } => {
-                        from.clear();
-                        from.push_str(&name.as_str()[..keep]);
-                        match then {
-                            Some(levels) => from.push_str(levels),
-                            None => from.push(JUST_BEHIND),
-                        }
-                        passed = 1;
-                    }
+                left -= 1;
+                if left == 0 {
+                    return Walked::Unfinished(name.clone());
+                }
+                if passed > NEAR {
+                    continue 'search;
                 }
             }
-            return;
+            return Walked::Finished;
         }
     }
 }
@@ -146,72 +186,4 @@ impl Equivalent<TopicName> for Text<'_> {
     fn equivalent(&self, name: &TopicName) -> bool {
         self.0 == name.as_str()
     }
-}
-
-/// What a walk in the order of levels does with the name it has reached.
-enum Verdict<'a> {
-    /// It matches.
-    Match,
-    /// It does not, but the next one may.
-    Next,
-    /// Nothing that follows can match.
-    Done,
-    /// Nothing before this can match: the first `keep` bytes of the name followed by these levels, or
-    /// whatever is just behind those bytes and all below them.
-    Leap { keep: usize, then: Option<&'a str> },
-}
-
-/// The levels of `pattern` before its first wildcard: no match comes before them.
-fn literal_prefix(pattern: &str) -> &str {
-    match pattern.find(['+', '#']) {
-        // `a/#` matches `a` as well.
-        Some(at) => pattern[..at].strip_suffix('/').unwrap_or_default(),
-        None => pattern,
-    }
-}
-
-fn judge<'a>(pattern: &'a str, name: &str) -> Verdict<'a> {
-    let mut wanted = 0;
-    let mut had = 0;
-    loop {
-        // Both are at the start of a level here.
-        let want = level(pattern, wanted);
-        if want == "#" || want == "+" {
-            if wanted == 0 && name.starts_with('$') {
-                // [MQTT-4.7.2-1]
-                return Verdict::Leap { keep: level(name, 0).len(), then: None };
-            }
-            if want == "#" {
-                return Verdict::Match;
-            }
-        }
-        let have = level(name, had);
-        if want != "+" && want != have {
-            // [MQTT-4.7.3-4] Byte by byte.
-            return if want.as_bytes() > have.as_bytes() {
-                Verdict::Leap { keep: had, then: Some(literal_prefix(&pattern[wanted..])) }
-            } else if had == 0 {
-                Verdict::Done
-            } else {
-                Verdict::Leap { keep: had - 1, then: None }
-            };
-        }
-        wanted += want.len();
-        had += have.len();
-        match (wanted < pattern.len(), had < name.len()) {
-            (true, true) => {}
-            (false, false) => return Verdict::Match,
-            (true, false) if &pattern[wanted..] == "/#" => return Verdict::Match,
-            (true, false) => return Verdict::Next,
-            (false, true) => return Verdict::Leap { keep: had, then: None },
-        }
-        wanted += 1;
-        had += 1;
-    }
-}
-
-/// The level that starts at byte `at`.
-fn level(text: &str, at: usize) -> &str {
-    let rest = &text[at..];
-    rest.find('/').map_or(rest, |end| &rest[..end])
 }

@@ -4,18 +4,26 @@ use std::sync::Arc;
 
 use braid_proto::connection::{Acceptance, Event, Token};
 use braid_proto::message::Message;
-use braid_proto::packet::{ClientId, Connect};
+use braid_proto::packet::{ClientId, Connect, QoS};
 use braid_proto::reason::ReasonCode;
+use braid_store::Change;
 
 use super::{Driver, now};
 use crate::dispatch;
+use crate::persist::DurableProgress;
+use crate::retained::SYS_PREFIX;
 use crate::slot::Slot;
+
+/// The deliveries that one turn may lead to before others get theirs.
+const TURN_DELIVERIES: usize = 32 * 1024;
 
 /// Messages that arrived together, and the tokens of those that want an acknowledgement.
 #[derive(Default)]
 pub(super) struct Batch {
     messages: Vec<Arc<Message>>,
     tokens: Vec<Option<Token>>,
+    /// What else of a durable session is to be committed with them.
+    changes: Vec<Change>,
 }
 
 impl Driver {
@@ -24,11 +32,19 @@ impl Driver {
         let mut batch = Batch::default();
         let mut persisted = None;
         let mut congested = None;
-        while let Some(event) = self.server.poll_event() {
+        let mut budget = TURN_DELIVERIES;
+        while budget > 0
+            && let Some(event) = self.server.poll_event()
+        {
             match event {
                 Event::Publish(message, token) => {
                     batch.messages.push(message);
                     batch.tokens.push(token);
+                    // Few at a time where each goes to many.
+                    if batch.messages.len().saturating_mul(self.fan_out) >= TURN_DELIVERIES {
+                        persisted = self.publish(&mut batch, &mut congested).or(persisted);
+                        budget = 0;
+                    }
                     continue;
                 }
                 // Nothing overtakes the messages before it.
@@ -37,13 +53,20 @@ impl Driver {
             match event {
                 // Refused or not it is over: nobody else gets a shared message because of that. [MQTT-4.8.2-6]
                 Event::Publish(..) | Event::Complete(..) => {}
-                Event::Release(token) => persisted = Some(token),
+                Event::Release(token) => {
+                    self.persist_release(token, &mut batch);
+                    persisted = Some(token);
+                }
                 Event::Subscribe(subscribe) => persisted = self.subscribe(*subscribe).or(persisted),
                 Event::Unsubscribe(unsubscribe) => persisted = self.unsubscribe(&unsubscribe).or(persisted),
                 Event::Connect(connect) => return Some(connect),
             }
         }
         persisted = self.publish(&mut batch, &mut congested).or(persisted);
+        if !batch.changes.is_empty() {
+            let commit = self.hub.persist.commit(batch.changes);
+            self.watch(Some(commit));
+        }
         if let Some(token) = persisted {
             self.acknowledge(token, congested);
         }
@@ -52,26 +75,46 @@ impl Driver {
 
     /// Dispatches a batch; returns the last token in it, and in `congested` who cannot keep up with it.
     fn publish(&mut self, batch: &mut Batch, congested: &mut Option<Arc<Slot>>) -> Option<Token> {
-        let Batch { messages, tokens } = batch;
+        let Batch { messages, tokens, changes } = batch;
         if messages.is_empty() {
             return None;
         }
         self.hub.statistics.received(messages.len() as u64);
         let server = &mut self.server;
         let last = tokens.iter().rev().find_map(|token| *token);
+        let mut retained = None;
         if messages.iter().any(|message| message.topic.is_dollar() || message.retain) {
-            self.hub.admit(messages, tokens, |token, reason| server.set_reason(token, reason));
+            retained = self.hub.admit(messages, tokens, |token, reason| server.set_reason(token, reason));
         }
         let publisher = self.slot.as_ref().map(|slot| slot.key);
-        let slow = dispatch::publish(&self.hub, &mut self.routes, publisher, messages, |index, reached| {
+        if let Some(slot) = self.slot.as_ref().filter(|slot| slot.is_durable()) {
+            changes.extend(received(slot, messages, tokens));
+        }
+        let changes = std::mem::take(changes);
+        // QoS 0 owes nobody an acknowledgement, whatever becomes of what it retains.
+        let is_awaited = last.is_some() || !changes.is_empty();
+        let reached = |index: usize, reached| {
             if let (false, Some(token)) = (reached, tokens[index]) {
                 server.set_reason(token, ReasonCode::NoMatchingSubscribers);
             }
-        });
-        *congested = slow.or(congested.take());
+        };
+        let dispatched =
+            dispatch::publish(&self.hub, &mut self.routes, publisher, messages, changes, reached);
+        self.fan_out = (dispatched.deliveries / messages.len().max(1)).max(1);
+        *congested = dispatched.congested.or(congested.take());
+        self.watch(retained.filter(|_| is_awaited));
+        self.watch(dispatched.commit.filter(|_| is_awaited));
         messages.clear();
         tokens.clear();
         last
+    }
+
+    /// PUBREL: a durable session's identifier is free again, which PUBCOMP must not say too early.
+    fn persist_release(&self, token: Token, batch: &mut Batch) {
+        if let Some(slot) = self.slot.as_ref().filter(|slot| slot.is_durable()) {
+            let (session, packet_id) = (slot.id(), token.packet_id());
+            batch.changes.push(Change::ReceivedReleased { session, packet_id });
+        }
     }
 
     /// Decides about a CONNECT: who it is, whether it may, and which session it goes on with.
@@ -81,26 +124,52 @@ impl Driver {
             return self.server.reject(ReasonCode::BadAuthenticationMethod);
         }
         if let Err(reason) = self.hub.authenticate.authenticate(&connect, &self.peer) {
-            tracing::info!(client = %connect.client_id, peer = ?self.peer.address, %reason, "refused");
+            tracing::info!(client = connect.client_id.as_str(), peer = self.peer_name(), %reason, "refused");
             return self.server.reject(reason);
         }
         if self.hub.is_stopping() {
             return self.server.reject(ReasonCode::ServerUnavailable);
         }
+        // Not even as a last will.
+        if self.server.offered_will().is_some_and(|will| will.topic.as_str().starts_with(SYS_PREFIX)) {
+            return self.server.reject(ReasonCode::NotAuthorized);
+        }
         let assigned_client_id = connect.client_id.is_empty();
         let client_id = if assigned_client_id { new_client_id() } else { connect.client_id.clone() };
         let claim = self.hub.claim(&client_id, connect.clean_start, self.connection).await;
-        tracing::debug!(client = %client_id, version = %connect.version, transport = %self.peer.transport,
+        tracing::debug!(client = client_id.as_str(), version = %connect.version, transport = %self.peer.transport,
             present = claim.present, "connected");
         claim.slot.set_merges(connect.version.is_v5());
+        if let Err(error) = self.open(&claim.slot).await {
+            tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be stored");
+            self.server.reject(ReasonCode::ServerUnavailable);
+        } else if claim.slot.is_durable() {
+            self.progress = Some(Box::new(DurableProgress::new(claim.slot.id())));
+        }
         self.slot = Some(claim.slot);
         let acceptance = Acceptance { session_present: claim.present, assigned_client_id };
+        // After a refusal this only gives the session back.
         self.server.accept(claim.session, &acceptance, now());
+        // What came right behind CONNECT may have released something: no byte has left yet.
+        self.commit_progress(0);
         // Whoever stopped the broker during the claim may have signalled before this connection could hear it.
         if self.hub.is_stopping() {
             self.server.disconnect(ReasonCode::ServerShuttingDown);
         }
     }
+}
+
+/// The QoS 2 messages among those that a durable session hands over: not twice, whatever happens. [MQTT-4.3.3-10]
+fn received(
+    slot: &Slot,
+    messages: &[Arc<Message>],
+    tokens: &[Option<Token>],
+) -> impl Iterator<Item = Change> {
+    let session = slot.id();
+    messages.iter().zip(tokens).filter_map(move |(message, token)| {
+        let packet_id = token.filter(|_| message.qos == QoS::ExactlyOnce)?.packet_id();
+        Some(Change::Received { session, packet_id })
+    })
 }
 
 /// A Client Identifier that nobody else has. [MQTT-3.1.3-6], [MQTT-3.1.3-7]

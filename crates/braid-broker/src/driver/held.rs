@@ -26,7 +26,7 @@ pub(super) struct Held {
 
 impl Driver {
     /// Lets the acknowledgements up to `token` go, or holds them for `congested`.
-    pub(super) fn acknowledge(&mut self, token: Token, congested: Option<Arc<Slot>>) {
+    pub(super) fn hold(&mut self, token: Token, congested: Option<Arc<Slot>>) {
         match (&mut self.held, congested) {
             (Some(held), _) => held.token = token,
             (held, Some(slot)) => *held = Some(Held { token, slot, until: now() + PATIENCE }),

@@ -5,6 +5,7 @@
 //! sendable), deliveries, write. So acknowledgements and deliveries ride in one write, and however much one
 //! read brought, each subscriber is woken once.
 
+mod durable;
 mod events;
 mod held;
 mod scratch;
@@ -29,6 +30,7 @@ use tokio::time::Sleep;
 
 use crate::hub::Hub;
 use crate::mailbox::Signal;
+use crate::persist::DurableProgress;
 use crate::routes::Routes;
 use crate::slot::{ConnectionId, Slot};
 
@@ -36,7 +38,7 @@ use crate::slot::{ConnectionId, Slot};
 /// are.
 const OUTBOX_TARGET: usize = 64 * 1024;
 
-/// A client that does not take its acknowledgements is not read any further.
+/// A client that does not take its acknowledgements is not read any further. Large payloads do not count.
 const OUTBOX_LIMIT: usize = 256 * 1024;
 
 /// Slices of one vectored write.
@@ -78,8 +80,14 @@ pub(super) struct Driver {
     /// Taken from the mailbox, not sent yet.
     inbox: VecDeque<Delivery>,
     routes: Routes,
+    /// How many deliveries each message of the last batch led to.
+    fan_out: usize,
     /// Acknowledgements that wait for a receiver.
     held: Option<held::Held>,
+    /// Commits that acknowledgements wait for.
+    unsettled: VecDeque<durable::Unsettled>,
+    /// Of a session that outlives its connection: how far its deliveries are.
+    progress: Option<Box<DurableProgress>>,
     /// When a delivery was last sent.
     progress_at: Option<Instant>,
     alarm: Alarm,
@@ -107,7 +115,10 @@ impl Driver {
             slot: None,
             inbox: VecDeque::new(),
             routes: Routes::default(),
+            fan_out: 1,
             held: None,
+            unsettled: VecDeque::new(),
+            progress: None,
             progress_at: None,
             alarm: Alarm::default(),
             link_ended: false,
@@ -129,6 +140,7 @@ impl Driver {
     /// a TCP socket that is closed with unread bytes takes back what it has not delivered yet.
     async fn say_goodbye(&mut self) {
         poll_fn(|context| {
+            self.poll_barriers(context);
             self.poll_write(context);
             if self.link_ended || self.is_written() { Poll::Ready(()) } else { Poll::Pending }
         })
@@ -158,18 +170,22 @@ impl Driver {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
         for _ in 0..ROUNDS {
             self.poll_mailbox(context);
-            self.poll_held(context);
+            let unwritten = self.outbox_len();
             let has_read = self.poll_read(context);
             if let Some(connect) = self.drain_events() {
                 return Poll::Ready(Turn::Decide(connect));
             }
+            self.poll_unsettled(context);
+            self.poll_held(context);
             self.deliver();
+            self.commit_progress(unwritten);
+            self.poll_barriers(context);
             let has_written = self.poll_write(context);
             if self.server.is_closed() {
                 self.release();
                 return Poll::Ready(Turn::Over);
             }
-            if !has_read && !has_written && self.poll_alarm(context).is_pending() {
+            if !has_read && !has_written && !self.server.has_events() && self.poll_alarm(context).is_pending() {
                 return Poll::Pending;
             }
         }
@@ -188,7 +204,7 @@ impl Driver {
 
     /// One read; false when nothing was there.
     fn poll_read(&mut self, context: &mut Context<'_>) -> bool {
-        if !self.server.is_reading() || self.outbox_len() > OUTBOX_LIMIT {
+        if !self.server.is_reading() || self.server.has_events() || self.unwritten_packets() > OUTBOX_LIMIT {
             return false;
         }
         scratch::with(|buffer| {
@@ -208,7 +224,7 @@ impl Driver {
     /// A link that fails is a connection that is lost. [MQTT3-4.8.0-2]
     fn end_link(&mut self, error: Option<io::Error>) {
         if let Some(error) = error {
-            tracing::debug!(peer = ?self.peer.address, %error, "link failed");
+            tracing::debug!(peer = self.peer_name(), %error, "link failed");
         }
         self.link_ended = true;
         self.server.handle_link_closed();
@@ -228,9 +244,18 @@ impl Driver {
                 Some(_) => {}
             }
             let Some(next) = self.inbox.pop_front() else { break };
+            let (stored, qos) = (next.stored, next.qos);
             match self.server.deliver(next, now) {
-                Sent::Out(_) => sent += 1,
-                Sent::Expired | Sent::TooLarge => dropped += 1,
+                Sent::Out(packet_id) => {
+                    sent += 1;
+                    if let (Some(place), Some(packet_id)) = (stored, packet_id) {
+                        self.note_sent(place, qos, packet_id);
+                    }
+                }
+                Sent::Expired | Sent::TooLarge => {
+                    dropped += 1;
+                    self.note_dropped(stored);
+                }
                 Sent::Blocked(delivery) => {
                     self.inbox.push_front(*delivery);
                     break;
@@ -250,11 +275,20 @@ impl Driver {
     /// Writes until the link takes no more; true when it took something.
     fn poll_write(&mut self, context: &mut Context<'_>) -> bool {
         let mut written = 0;
+        let writable = self.progress.as_ref().and_then(|progress| progress.writable());
         while let Some(outbox) = self.server.outbox()
             && outbox.has_remaining()
         {
             let mut slices = [IoSlice::new(&[]); SLICES];
-            let count = outbox.chunks_vectored(&mut slices);
+            let count = match writable {
+                None => outbox.chunks_vectored(&mut slices),
+                Some(writable) if writable > written => {
+                    let chunk = outbox.chunk();
+                    slices[0] = IoSlice::new(&chunk[..chunk.len().min(writable - written)]);
+                    1
+                }
+                Some(_) => break,
+            };
             match Pin::new(&mut self.io).poll_write_vectored(context, &slices[..count]) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(0)) => {
@@ -273,6 +307,9 @@ impl Driver {
         }
         if let Poll::Ready(Err(error)) = Pin::new(&mut self.io).poll_flush(context) {
             self.end_link(Some(error));
+        }
+        if let Some(progress) = &mut self.progress {
+            progress.note_written(written);
         }
         self.hub.statistics.written(written as u64);
         written > 0
@@ -301,17 +338,28 @@ impl Driver {
         let client = self.slot.as_ref().map(|slot| slot.client_id.as_str());
         match level {
             tracing::Level::INFO => {
-                tracing::info!(client, peer = ?self.peer.address, cause = %end.cause, "connection closed");
+                tracing::info!(client, peer = self.peer_name(), cause = %end.cause, "connection closed");
             }
-            _ => tracing::debug!(client, peer = ?self.peer.address, cause = %end.cause, "connection closed"),
+            _ => tracing::debug!(client, peer = self.peer_name(), cause = %end.cause, "connection closed"),
         }
         if let Some(slot) = self.slot.take() {
             self.hub.release(&slot, self.connection, end, std::mem::take(&mut self.inbox));
         }
     }
 
+    /// Without payloads by reference: a client that takes its time for a large message is read all the same, or its
+    /// PINGREQ would not be heard.
+    fn unwritten_packets(&mut self) -> usize {
+        self.server.outbox().map_or(0, |outbox| outbox.packets_len())
+    }
+
     fn outbox_len(&mut self) -> usize {
         self.server.outbox().map_or(0, |outbox| outbox.len())
+    }
+
+    /// For the log.
+    fn peer_name(&self) -> String {
+        self.peer.address.map_or_else(|| self.peer.transport.to_string(), |address| address.to_string())
     }
 
     fn is_written(&mut self) -> bool {

@@ -7,6 +7,7 @@ use braid_proto::session::Subscription;
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
 use braid_router::replays_at_subscribe;
+use braid_store::Change;
 
 use super::{Driver, now};
 use crate::dispatch;
@@ -55,8 +56,15 @@ impl Driver {
                 self.hub.retained.replay(filter, subscription, now(), &mut replayed);
             }
         }
+        let mut changes = Vec::new();
+        if slot.is_durable() {
+            let session = slot.id();
+            let subscribed = |(filter, subscription)| Change::Subscribed { session, filter, subscription };
+            changes.extend(granted.into_iter().map(subscribed));
+        }
         // Through the mailbox like everything else: its cap holds, and what came before goes before.
-        dispatch::deliver(&self.hub, &slot, replayed);
+        let commit = dispatch::deliver(&self.hub, &slot, replayed, changes);
+        self.watch(commit);
         token
     }
 
@@ -78,6 +86,14 @@ impl Driver {
             };
             unsubscribe.filters.iter().map(one).collect()
         });
+        if slot.is_durable() {
+            let session = slot.id();
+            let filters = unsubscribe.filters.iter().filter_map(|filter| filter.as_ref().ok());
+            let changes: Vec<_> =
+                filters.map(|filter| Change::Unsubscribed { session, filter: filter.clone() }).collect();
+            let commit = (!changes.is_empty()).then(|| self.hub.persist.commit(changes));
+            self.watch(commit);
+        }
         self.server.unsuback(unsubscribe.packet_id, codes)
     }
 }

@@ -218,7 +218,7 @@ async fn what_was_sent_once_is_sent_again_even_after_its_expiry() {
     assert!(subscriber.expect_publish().await.dup); // [MQTT-3.3.1-1]
 }
 
-// [MQTT-4.7.2-1]
+// [MQTT-4.7.2-1], [MQTT3-3.3.5-2]
 #[tokio::test(start_paused = true)]
 async fn sys_topics_are_read_by_name_and_never_written() {
     let broker = TestBroker::start_with(braid_broker::BrokerConfig::default());

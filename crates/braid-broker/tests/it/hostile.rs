@@ -103,6 +103,7 @@ async fn packets_may_be_cut_anywhere() {
     }
 }
 
+// [MQTT3-4.8.0-2]
 #[tokio::test(start_paused = true)]
 async fn a_life_may_end_anywhere() {
     let broker = TestBroker::start();

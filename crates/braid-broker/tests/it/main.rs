@@ -6,6 +6,7 @@ mod support;
 
 mod connecting;
 mod delivery;
+mod durability;
 mod flow;
 mod hostile;
 mod random;
@@ -16,4 +17,5 @@ mod slow;
 mod stopping;
 mod subscriptions;
 mod takeover;
+mod waiting;
 mod wills;

@@ -1,11 +1,13 @@
 //! Random operations of several clients against a plain model of what each must receive.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 
 use braid_proto::packet::{
     Ack, AckKind, Connect, Disconnect, Packet, PacketId, Publish, QoS, SubscribeEntry,
 };
 use braid_proto::reason::ReasonCode;
+use braid_store::MemoryStore;
 
 use crate::support::{
     Client, Receiver, Seed, TestBroker, connect_v3, filter, id, lasting, pass, publish_packet, topic,
@@ -47,6 +49,8 @@ struct Actor {
     is_v5: bool,
     client: Option<Client>,
     has_session: bool,
+    /// The broker has not seen it since it began: it does not know the version and makes one copy of each message.
+    is_recovered: bool,
     receiver: Receiver,
     outgoing: VecDeque<Outgoing>,
     next_number: u32,
@@ -62,6 +66,7 @@ impl Actor {
             is_v5: !name.is_multiple_of(2),
             client: None,
             has_session: false,
+            is_recovered: false,
             receiver: Receiver::default(),
             outgoing: VecDeque::new(),
             next_number: 0,
@@ -83,6 +88,7 @@ impl Actor {
         let client = broker.connect(connect).await;
         assert_eq!(client.connack().session_present, self.has_session); // [MQTT-3.2.2-2], [MQTT-3.2.2-3]
         self.has_session = true;
+        self.is_recovered = false;
         let mut again = Vec::new();
         for outgoing in &mut self.outgoing {
             again.push(if outgoing.is_released {
@@ -180,11 +186,42 @@ fn handle_ack(outgoing: &mut VecDeque<Outgoing>, ack: &Ack) -> Option<Packet> {
 
 struct World {
     broker: TestBroker,
+    store: Arc<MemoryStore>,
     actors: Vec<Actor>,
     rng: fastrand::Rng,
 }
 
 impl World {
+    fn new(seed: u64) -> Self {
+        let store = Arc::new(MemoryStore::new());
+        let broker = TestBroker::start_over(store.clone());
+        let actors = (0..CLIENTS).map(Actor::new).collect();
+        Self { broker, store, actors, rng: fastrand::Rng::with_seed(seed) }
+    }
+
+    /// The broker ends in the middle of what it does, and another begins over what the store has by now: whatever
+    /// the old one still does is fenced.
+    fn crash(&mut self) {
+        self.store = Arc::new(self.store.reopen());
+        self.broker = TestBroker::start_over(self.store.clone());
+        for actor in &mut self.actors {
+            actor.client = None;
+            actor.is_recovered = true;
+        }
+    }
+
+    /// Everybody has got everything.
+    async fn finish(mut self) -> usize {
+        let mut received = 0;
+        for actor in &mut self.actors {
+            actor.connect(&self.broker, &mut self.rng).await;
+            actor.drain().await;
+            actor.check(true);
+            received += actor.receiver.messages.len();
+        }
+        received
+    }
+
     /// Publishes some messages and sees them acknowledged, with a lost link or a take-over in between or not.
     async fn publish(&mut self, who: usize) {
         let mut packets = Vec::new();
@@ -231,7 +268,7 @@ impl World {
             let matching =
                 actor.subscriptions.iter().filter(|(text, _)| filter(text).matches(&topic(TOPICS[to])));
             let mut copies: Vec<QoS> = matching.map(|(_, granted)| qos.min(*granted)).collect();
-            if actor.is_v5 {
+            if actor.is_v5 || actor.is_recovered {
                 copies = copies.into_iter().max().into_iter().collect(); // [MQTT-3.3.4-2]
             }
             if !copies.is_empty() {
@@ -309,18 +346,30 @@ async fn clients_get_what_they_must_whatever_they_do() {
     let mut received = 0;
     for seed in 0..SEEDS {
         let _named = Seed(seed);
-        let actors = (0..CLIENTS).map(Actor::new).collect();
-        let mut world = World { broker: TestBroker::start(), actors, rng: fastrand::Rng::with_seed(seed) };
+        let mut world = World::new(seed);
         for _ in 0..OPERATIONS {
             world.step().await;
         }
-        for actor in &mut world.actors {
-            actor.connect(&world.broker, &mut world.rng).await;
-            actor.drain().await;
-            actor.check(true);
-            received += actor.receiver.messages.len();
-        }
+        received += world.finish().await;
     }
     // The model is not right because nothing happens.
+    assert!(received > 10_000, "{received}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_get_what_they_must_whatever_the_broker_does() {
+    let mut received = 0;
+    for seed in 0..SEEDS {
+        let _named = Seed(seed);
+        let mut world = World::new(seed);
+        for _ in 0..OPERATIONS {
+            world.step().await;
+            if world.rng.u8(0..20) == 0 {
+                world.crash();
+            }
+        }
+        world.crash();
+        received += world.finish().await;
+    }
     assert!(received > 10_000, "{received}");
 }

@@ -143,6 +143,7 @@ async fn the_replay_has_the_lower_qos_and_the_subscription_identifier() {
     }
 }
 
+// [MQTT3-3.1.2-7]
 #[tokio::test(start_paused = true)]
 async fn retained_messages_outlive_their_publisher_and_have_a_limit() {
     let limits = LimitsConfig { retained_messages: 2, ..LimitsConfig::default() };

@@ -1,9 +1,11 @@
 //! Sessions beyond a connection (MQTT 4.1, 3.1.2.4, 3.1.2.11.2): what is kept, and until when.
 
-use braid_proto::packet::{AckKind, Connect, Disconnect, Packet, Publish, QoS};
+use braid_proto::packet::{AckKind, Connect, Disconnect, Packet, Publish, QoS, Will};
 use braid_proto::reason::ReasonCode;
 
-use crate::support::{Client, TestBroker, connect_v3, connect_v5, id, lasting, pass, publish_packet, texts};
+use crate::support::{
+    Client, TestBroker, connect_v3, connect_v5, id, lasting, pass, publish_packet, texts, will,
+};
 
 /// The session of an MQTT 3 client with Clean Session 0.
 async fn resume_v3(broker: &TestBroker, client_id: &str) -> Client {
@@ -11,6 +13,7 @@ async fn resume_v3(broker: &TestBroker, client_id: &str) -> Client {
 }
 
 // [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.1.2-6], [MQTT-3.2.2-2], [MQTT-3.2.2-3], [MQTT-4.1.0-1], [MQTT-4.5.0-1]
+// [MQTT-3.1.4-4]
 #[tokio::test(start_paused = true)]
 async fn a_session_keeps_subscriptions_and_messages_until_a_clean_start() {
     let broker = TestBroker::start();
@@ -167,6 +170,26 @@ async fn leave_with(mut client: Client, session_expiry: u32) {
     let goodbye = Disconnect { session_expiry: Some(session_expiry), ..Disconnect::new(ReasonCode::Success) };
     client.send(Packet::Disconnect(Box::new(goodbye))).await;
     client.expect_end().await;
+}
+
+// The timer of the first absence means nothing to the second.
+#[tokio::test(start_paused = true)]
+async fn each_absence_has_the_whole_expiry() {
+    let broker = TestBroker::start();
+    let mut connect = lasting("client");
+    connect.properties.session_expiry = Some(100);
+    connect.will = Some(Will { delay: 80, ..will("will", "late") });
+    let mut mourner = broker.v5("mourner").await;
+    mourner.subscribe("will", QoS::AtMostOnce).await;
+    for _ in 0..10 {
+        let client = broker.connect(connect.clone()).await;
+        client.vanish().await;
+        pass(60).await;
+    }
+    mourner.expect_silence().await;
+    pass(21).await;
+    assert_eq!(mourner.take().await, "late");
+    assert!(broker.connect(connect).await.connack().session_present);
 }
 
 #[tokio::test(start_paused = true)]

@@ -126,7 +126,7 @@ async fn claimants_on_several_threads_are_all_served() {
     let mut rounds = JoinSet::new();
     for task in 0..8 {
         let mut links = Vec::new();
-        for _ in 0..150 {
+        for _ in 0..500 {
             links.push(broker.link(braid_proto::packet::ProtocolVersion::V5).await);
         }
         rounds.spawn(async move {
@@ -138,6 +138,54 @@ async fn claimants_on_several_threads_are_all_served() {
         });
     }
     rounds.join_all().await;
+}
+
+// Publisher, old and new connection each on a thread of their own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn take_overs_lose_nothing_of_what_is_published_meanwhile() {
+    const COUNT: usize = 2000;
+    let broker = TestBroker::start();
+    let mut client = broker.resume("client").await;
+    client.subscribe("t", QoS::ExactlyOnce).await;
+    let mut publisher = broker.v5("publisher").await;
+    let publishing = tokio::spawn(async move {
+        for number in 0..COUNT {
+            let qos = if number % 2 == 0 { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
+            publisher.publish("t", number.to_string(), qos).await;
+        }
+    });
+    let mut receiver = Receiver::default();
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut counts = vec![0; COUNT];
+    let mut first_time = Vec::new();
+    while first_time.len() < COUNT {
+        for _ in 0..rng.usize(1..100) {
+            if first_time.len() == COUNT {
+                break;
+            }
+            let packet = client.next().await.expect("this connection is the newest");
+            let before = receiver.messages.len();
+            let answer = receiver.handle(&packet).filter(|_| rng.u8(..) > 5);
+            for text in texts(&receiver.messages[before..]) {
+                let number: usize = text.parse().expect("a number");
+                counts[number] += 1;
+                if counts[number] == 1 {
+                    first_time.push(number);
+                }
+            }
+            if let Some(answer) = answer {
+                client.send(answer).await;
+            }
+        }
+        let next = broker.resume("client").await;
+        assert!(next.connack().session_present);
+        client = next;
+    }
+    publishing.await.expect("the publisher was served");
+    assert!(first_time.is_sorted());
+    let once = counts.iter().skip(1).step_by(2);
+    assert!(once.into_iter().all(|count| *count == 1), "QoS 2 exactly once");
+    assert_eq!(broker.statistics().messages_dropped(), 0);
 }
 
 /// Publishes numbered messages for a client that is away, QoS 1 and 2 by turns.
@@ -184,6 +232,7 @@ async fn take_overs_while_ten_thousand_messages_drain_lose_and_reorder_nothing()
         assert!(next.connack().session_present);
         drop(std::mem::replace(&mut client, next));
         take_overs += 1;
+        assert!(take_overs < 1000, "it does not end");
     }
     assert!(take_overs > 5, "{take_overs}");
     // A last connection which answers everything.

@@ -78,6 +78,11 @@ pub(crate) fn filter(rng: &mut Rng) -> TopicFilter {
     }
 }
 
+/// A level sorts before what is below it: the order of the levels as a list.
+pub(crate) fn levels(name: &TopicName) -> Vec<String> {
+    name.as_str().split('/').map(str::to_owned).collect()
+}
+
 /// Subscriptions that differ in their identifier.
 pub(crate) fn subscription(id: u32) -> Subscription {
     Subscription { id: NonZeroU32::new(id), ..Subscription::default() }

@@ -63,6 +63,66 @@ fn nobody_ready_changes_nothing() {
     assert_eq!(next(&router), 2);
 }
 
+/// Giving up is bounded, and a few calls in a row ask everybody once.
+#[test]
+fn a_bounded_selection_goes_on_where_it_gave_up() {
+    let router = router(0..10);
+    let mut asked = Vec::new();
+    let mut ask = |probes, ready: Option<u32>| {
+        asked.clear();
+        let chosen = group(&router).select_within(probes, |key| {
+            asked.push(*key);
+            Some(*key) == ready
+        });
+        (chosen.map(|member| member.key), asked.clone())
+    };
+    assert_eq!(ask(4, Some(8)), (None, vec![0, 1, 2, 3]));
+    assert_eq!(ask(4, Some(8)), (None, vec![4, 5, 6, 7]));
+    assert_eq!(ask(4, Some(8)), (Some(8), vec![8]));
+    assert_eq!(ask(4, Some(8)), (None, vec![9, 0, 1, 2]), "the one who was served is last");
+    assert_eq!(ask(0, Some(3)), (None, vec![]), "no probes, no change");
+    assert_eq!(ask(4, Some(6)), (Some(6), vec![3, 4, 5, 6]), "the last probe may find one");
+    // Asking everybody in vain leaves the turn where it is.
+    for probes in [10, 11, usize::MAX] {
+        assert_eq!(ask(probes, None), (None, vec![7, 8, 9, 0, 1, 2, 3, 4, 5, 6]));
+    }
+    assert_eq!(ask(1, Some(7)), (Some(7), vec![7]));
+}
+
+/// Whatever the bound, ready members are served evenly, and nobody is asked for long.
+#[test]
+fn bounded_selections_are_even() {
+    for_each_seed(100, |rng| {
+        let members = 2 + rng.u32(..30);
+        let router = router(0..members);
+        let is_ready: Vec<_> = (0..members).map(|key| key == 0 || rng.bool()).collect();
+        let probes = 1 + rng.usize(..8);
+        let mut served = BTreeMap::new();
+        let mut in_vain = 0;
+        for _ in 0..10 * is_ready.iter().filter(|ready| **ready).count() {
+            loop {
+                let mut asked = 0;
+                let chosen = group(&router).select_within(probes, |key| {
+                    asked += 1;
+                    is_ready[*key as usize]
+                });
+                assert!(asked <= probes);
+                match chosen {
+                    Some(member) => {
+                        *served.entry(member.key).or_insert(0) += 1;
+                        in_vain = 0;
+                        break;
+                    }
+                    None => in_vain += asked,
+                }
+                assert!(in_vain < members as usize, "somebody ready was passed over");
+            }
+        }
+        let want = (0..members).filter(|key| is_ready[*key as usize]).map(|key| (key, 10)).collect();
+        assert_eq!(served, want);
+    });
+}
+
 /// Between two turns of one member everybody who was there all the time has one, whoever comes and goes.
 #[test]
 fn coming_and_going_keeps_turns_fair() {
@@ -153,4 +213,19 @@ fn threads_share_the_turns() {
     for key in 0..4 {
         assert_eq!(served.iter().filter(|served| **served == key).count(), 1_000);
     }
+}
+
+/// Being overtaken uses up no probe: where all are ready, one is enough.
+#[test]
+fn threads_that_overtake_each_other_all_find_a_member() {
+    let router = router(0..4);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..1_000 {
+                    assert!(group(&router).select_within(1, |_| true).is_some());
+                }
+            });
+        }
+    });
 }

@@ -6,3 +6,4 @@ mod groups;
 mod retained;
 mod routing;
 mod subscriptions;
+mod walk;

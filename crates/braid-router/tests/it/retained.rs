@@ -1,20 +1,28 @@
 //! `Retained` against a map that is searched name by name.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use braid_proto::topic::TopicName;
-use braid_router::Retained;
+use braid_router::{Retained, Walked};
 
-use crate::generator::{filter, for_each_seed, name, parse_filter, parse_name};
+use crate::generator::{filter, for_each_seed, levels, name, parse_filter, parse_name};
 
-/// A level sorts before what is below it: the order of the levels as a list.
-fn levels(name: &TopicName) -> Vec<String> {
-    name.as_str().split('/').map(str::to_owned).collect()
-}
-
+/// What matches, which pieces of any size find as well.
 fn found(retained: &Retained<u32>, pattern: &str) -> Vec<String> {
+    let filter = parse_filter(pattern);
     let mut names = Vec::new();
-    retained.matching(&parse_filter(pattern), |name, _| names.push(name.to_string()));
+    retained.matching(&filter, |name, _| names.push(name.to_string()));
+    for steps in 1..5 {
+        let (mut pieces, mut after) = (Vec::new(), None);
+        while let Walked::Unfinished(end) = retained.walk(&filter, after.as_ref(), steps, |name, _| {
+            pieces.push(name.to_string());
+            ControlFlow::Continue(())
+        }) {
+            after = Some(end);
+        }
+        assert_eq!(pieces, names, "{pattern} in pieces of {steps}");
+    }
     names
 }
 

@@ -6,10 +6,12 @@ mod packets;
 mod panics;
 mod receiver;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use braid_broker::{Anonymous, Authenticate, Broker, BrokerConfig, Handle, Statistics, SysConfig};
 use braid_proto::packet::{Connect, Packet, ProtocolVersion};
+use braid_store::{MemoryStore, Store};
 use braid_transport::Link;
 use braid_transport::mem::{self, Connector};
 use tokio::task::JoinHandle;
@@ -44,9 +46,23 @@ impl TestBroker {
     }
 
     pub(crate) fn start_with_rule(config: BrokerConfig, rule: impl Authenticate) -> Self {
+        Self::start_with_all(config, rule, Arc::new(MemoryStore::new()))
+    }
+
+    /// A broker that goes on where the last one over `store` was.
+    pub(crate) fn start_over(store: Arc<dyn Store>) -> Self {
+        Self::start_with_all(quiet(), Anonymous::default(), store)
+    }
+
+    pub(crate) fn start_with_all(
+        config: BrokerConfig,
+        rule: impl Authenticate,
+        store: Arc<dyn Store>,
+    ) -> Self {
         panics::count();
         let (listener, connector) = mem::hub();
-        let broker = Broker::build(config, Box::new(rule), vec![listener]);
+        let broker =
+            Broker::build(config, Box::new(rule), store, vec![listener]).expect("memory can be read");
         let handle = broker.handle();
         Self { connector, handle, task: tokio::spawn(broker.run(DRAIN)) }
     }
@@ -92,7 +108,7 @@ impl TestBroker {
         (&mut self.task).await.expect("the broker ends without a panic");
     }
 
-    pub(crate) fn statistics(&self) -> std::sync::Arc<Statistics> {
+    pub(crate) fn statistics(&self) -> Arc<Statistics> {
         self.handle.statistics()
     }
 }
@@ -118,12 +134,19 @@ pub(crate) fn lasting(client_id: &str) -> Connect {
     connect
 }
 
-/// Lets everybody finish what can be done without time passing: the clock moves only when all are idle.
+/// Lets everybody finish what can be done without time passing.
 pub(crate) async fn settle() {
-    tokio::time::sleep(Duration::from_millis(1)).await;
+    wait(Duration::from_millis(1)).await;
 }
 
 /// Lets `seconds` pass, with everything that happens in them.
 pub(crate) async fn pass(seconds: u64) {
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    wait(Duration::from_secs(seconds)).await;
+}
+
+/// Waits on the paused clock, which moves only when everybody is idle.
+async fn wait(duration: Duration) {
+    tokio::time::advance(Duration::ZERO).await; // Panics if the clock is a real one.
+    let nothing = tokio::time::timeout(duration, std::future::pending::<()>()).await;
+    assert!(nothing.is_err());
 }

@@ -1,0 +1,109 @@
+//! Acknowledgements that wait for the store, and what the store hears from this connection.
+
+use std::future::Future;
+use std::num::NonZeroU64;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use braid_proto::connection::Token;
+use braid_proto::packet::{PacketId, QoS};
+use braid_proto::reason::ReasonCode;
+use braid_store::{Commit, Completion, StoreError};
+
+use super::Driver;
+use crate::slot::Slot;
+
+/// A commit that was not done at once, in the order of the commits.
+pub(super) struct Unsettled {
+    commit: Commit,
+    /// The acknowledgements up to this one wait for it; and who holds them back then.
+    token: Option<Token>,
+    congested: Option<Arc<Slot>>,
+}
+
+impl Driver {
+    /// Tells the store of the session before CONNACK tells the client.
+    pub(super) async fn open(&mut self, slot: &Slot) -> Result<(), StoreError> {
+        let Some((expiry, will)) = self.server.offer() else { return Ok(()) };
+        let is_stored = expiry.outlives_connection() || slot.is_durable();
+        let will = will.filter(|_| is_stored).cloned().map(Arc::new);
+        self.hub.open(slot, expiry, will).await
+    }
+
+    /// Notes a commit whose effects this connection acknowledges.
+    pub(super) fn watch(&mut self, commit: Option<Commit>) {
+        match commit {
+            None | Some(Completion::Done(Ok(()))) => {}
+            Some(commit) => {
+                self.unsettled.push_back(Unsettled { commit, token: None, congested: None });
+            }
+        }
+    }
+
+    /// Lets the acknowledgements up to `token` go once every commit before is done.
+    pub(super) fn acknowledge(&mut self, token: Token, congested: Option<Arc<Slot>>) {
+        match self.unsettled.back_mut() {
+            None => self.hold(token, congested),
+            Some(last) => {
+                last.token = Some(token);
+                last.congested = congested.or(last.congested.take());
+            }
+        }
+    }
+
+    /// Lets go what is durable by now. After a commit that failed nothing is acknowledged any more.
+    pub(super) fn poll_unsettled(&mut self, context: &mut Context<'_>) {
+        while let Some(first) = self.unsettled.front_mut() {
+            let Poll::Ready(outcome) = Pin::new(&mut first.commit).poll(context) else { return };
+            let Some(Unsettled { token, congested, .. }) = self.unsettled.pop_front() else { return };
+            match (outcome, token) {
+                (Ok(()), Some(token)) => self.hold(token, congested),
+                (Ok(()), None) => {}
+                (Err(error), _) => {
+                    self.unsettled.clear();
+                    self.fail(&error);
+                    self.server.disconnect(ReasonCode::ImplementationSpecificError);
+                }
+            }
+        }
+    }
+
+    pub(super) fn note_sent(&mut self, place: NonZeroU64, qos: QoS, packet_id: PacketId) {
+        if let Some(progress) = &mut self.progress {
+            progress.note_sent(place, qos, packet_id);
+        }
+    }
+
+    pub(super) fn note_dropped(&mut self, stored: Option<NonZeroU64>) {
+        if let (Some(place), Some(progress)) = (stored, &mut self.progress) {
+            progress.note_dropped(place);
+        }
+    }
+
+    /// Tells the store how far deliveries have come. `unwritten`: bytes of the outbox that were there before.
+    pub(super) fn commit_progress(&mut self, unwritten: usize) {
+        let Some(progress) = &mut self.progress else { return };
+        while let Some(step) = self.server.poll_progress() {
+            progress.note(step);
+        }
+        progress.commit(&self.hub.persist, unwritten);
+    }
+
+    /// Lifts the barriers in the outbox that are durable by now. One that never will be ends the link: what is
+    /// behind it must not be written, not even to say why.
+    pub(super) fn poll_barriers(&mut self, context: &mut Context<'_>) {
+        let Some(progress) = &mut self.progress else { return };
+        if let Err(error) = progress.poll_barriers(context) {
+            self.progress = None;
+            self.fail(&error);
+            self.end_link(None);
+        }
+    }
+
+    fn fail(&self, error: &StoreError) {
+        self.hub.persist.complain(error);
+        let client = self.slot.as_ref().map(|slot| slot.client_id.as_str());
+        tracing::warn!(client, %error, "disconnected: what it waits for cannot be stored");
+    }
+}

@@ -1,0 +1,109 @@
+//! Everything back from the store, when a broker starts.
+
+use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use braid_proto::message::{Delivery, Message};
+use braid_proto::packet::Will;
+use braid_proto::session::{Phase, Session};
+use braid_proto::topic::TopicName;
+use braid_store::{
+    Claim, Image, Lsn, NextIds, Now, QueueEntry, SessionImage, SessionRecord, Store, StoreError,
+    StoredDelivery,
+};
+
+/// What a store held, alive again.
+pub(crate) struct Recovered {
+    pub(crate) next: NextIds,
+    pub(crate) sessions: Vec<RecoveredSession>,
+    /// Those that have expired are among them.
+    pub(crate) retained: Vec<(TopicName, Arc<Message>)>,
+}
+
+/// A session whose client is away.
+pub(crate) struct RecoveredSession {
+    pub(crate) record: SessionRecord,
+    pub(crate) claim: Claim,
+    pub(crate) session: Session,
+    pub(crate) will: Option<Arc<Will>>,
+    /// In their order.
+    pub(crate) waiting: VecDeque<Delivery>,
+}
+
+/// Reads everything. Blocks for as long as that takes.
+pub(crate) fn recover(store: &dyn Store, now: Now) -> Result<Recovered, StoreError> {
+    let mut image = Image::default();
+    let next = store.recover(&mut image)?;
+    let mut messages = Messages { store, now, read: HashMap::new() };
+    let mut recovered = Recovered { next, sessions: Vec::new(), retained: Vec::new() };
+    for (_, session) in image.sessions {
+        recovered.sessions.push(revive(session, &mut messages)?);
+    }
+    for (topic, lsn) in image.retained {
+        recovered.retained.push((topic, messages.read(lsn)?));
+    }
+    Ok(recovered)
+}
+
+fn revive(image: SessionImage, messages: &mut Messages<'_>) -> Result<RecoveredSession, StoreError> {
+    let SessionImage { record, claim, subscriptions, will, received, queue } = image;
+    let mut session = Session::new(record.client_id.clone(), record.expiry);
+    session.subscriptions = subscriptions;
+    for packet_id in received {
+        session.inbound.receive(packet_id);
+    }
+    let mut waiting = VecDeque::new();
+    for (lsn, entry) in queue {
+        let place = NonZeroU64::new(lsn.value());
+        let (packet_id, phase) = match entry {
+            QueueEntry::Waiting(delivery) => {
+                waiting.push_back(messages.revive(&delivery, place)?);
+                continue;
+            }
+            QueueEntry::Sent(packet_id, delivery) => {
+                (packet_id, Phase::Sent(messages.revive(&delivery, place)?))
+            }
+            QueueEntry::Released(packet_id) => (packet_id, Phase::Released(place)),
+        };
+        if !session.outbound.restore(packet_id, phase) {
+            let reason = format!("session {} uses the packet identifier {packet_id} twice", record.id);
+            return Err(StoreError::Damaged { reason: reason.into() });
+        }
+    }
+    Ok(RecoveredSession { record, claim, session, will, waiting })
+}
+
+/// Each message once, however many wait for it.
+struct Messages<'a> {
+    store: &'a dyn Store,
+    now: Now,
+    read: HashMap<Lsn, Arc<Message>>,
+}
+
+impl Messages<'_> {
+    fn read(&mut self, lsn: Lsn) -> Result<Arc<Message>, StoreError> {
+        if let Some(message) = self.read.get(&lsn) {
+            return Ok(Arc::clone(message));
+        }
+        let Some(stored) = self.store.message(lsn).wait()? else {
+            let reason = format!("message {lsn} is referred to and not there");
+            return Err(StoreError::Damaged { reason: reason.into() });
+        };
+        let message = stored.live(self.now);
+        if let Some(number) = NonZeroU64::new(lsn.value()) {
+            message.set_stored(number);
+        }
+        self.read.insert(lsn, Arc::clone(&message));
+        Ok(message)
+    }
+
+    fn revive(
+        &mut self,
+        delivery: &StoredDelivery,
+        place: Option<NonZeroU64>,
+    ) -> Result<Delivery, StoreError> {
+        let message = self.read(delivery.message)?;
+        Ok(Delivery { stored: place, ..delivery.live(message) })
+    }
+}

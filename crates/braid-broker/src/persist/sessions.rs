@@ -1,0 +1,117 @@
+//! The life of a session in the store's words, and its return after a restart.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use braid_proto::packet::Will;
+use braid_proto::session::SessionExpiry;
+use braid_store::{Change, Now, Store, StoreError};
+use tokio::time::Instant;
+
+use super::recover::{Recovered, RecoveredSession, recover};
+use crate::auth::Authenticate;
+use crate::config::BrokerConfig;
+use crate::expiry;
+use crate::hub::Hub;
+use crate::slot::{Holder, Parked, SessionKey, Slot};
+
+impl Hub {
+    /// A hub that goes on where the last one over this store was.
+    pub(crate) fn recover(
+        config: BrokerConfig,
+        authenticate: Box<dyn Authenticate>,
+        store: Arc<dyn Store>,
+    ) -> Result<Self, StoreError> {
+        let now = super::now();
+        let recovered = recover(&*store, now)?;
+        let hub = Self::new(config, authenticate, store, recovered.next);
+        hub.revive(recovered, now);
+        Ok(hub)
+    }
+
+    fn revive(&self, recovered: Recovered, now: Now) {
+        let Recovered { sessions, retained, next: _ } = recovered;
+        tracing::debug!(sessions = sessions.len(), retained = retained.len(), "recovered");
+        self.retained.restore(retained);
+        for session in sessions {
+            self.revive_session(session, now);
+        }
+        // What fell due while no broker ran comes before anybody connects.
+        expiry::carry_out_due(self, Instant::from_std(now.instant));
+    }
+
+    fn revive_session(&self, recovered: RecoveredSession, now: Now) {
+        let RecoveredSession { record, claim, session, will, waiting } = recovered;
+        let key = SessionKey(record.id.value());
+        // Of no connection: the session is parked before anybody sees it.
+        let slot = Arc::new(Slot::new(key, record.client_id.clone(), self.registry.next_connection()));
+        slot.set_durable(claim);
+        slot.set_stored_will(will.is_some());
+        // The store does not know the client's version. Both are allowed, and this is one copy.
+        slot.set_merges(true);
+        slot.mailbox.park(waiting);
+        self.with_router(|router| {
+            for (filter, subscription) in &session.subscriptions {
+                router.subscribe(key, filter, *subscription);
+            }
+        });
+        if record.parked_at.is_none() {
+            // Its clocks begin to run now, and must not begin anew at the next start.
+            let at = now.system;
+            let parked = Change::Parked { session: record.id, at, expiry: record.expiry, claim };
+            self.persist.commit_late([parked]);
+        }
+        let will_due_in = will.as_deref().map(|will| record.will_due_in(will, now.system));
+        self.begin_absence(&slot, will_due_in, record.expires_in(now.system));
+        let will = will.map(Arc::unwrap_or_clone);
+        *slot.holder() = Holder::Parked(Box::new(Parked { session, will }));
+        self.registry.insert(&slot);
+    }
+
+    /// Tells the store that the session has a connection; done when that is durable. A session that ends with its
+    /// connection is not the store's business. [MQTT-3.1.2-23]
+    pub(crate) async fn open(
+        &self,
+        slot: &Slot,
+        expiry: SessionExpiry,
+        will: Option<Arc<Will>>,
+    ) -> Result<(), StoreError> {
+        let is_known = slot.is_durable();
+        if !is_known && !expiry.outlives_connection() {
+            return Ok(());
+        }
+        // Whoever held the session before has told the store the last of it: from here on that would be fenced.
+        let claim = self.persist.claim(&slot.client_id).await?;
+        let session = slot.id();
+        let mut changes = vec![if is_known {
+            Change::Resumed { session, expiry, claim }
+        } else {
+            Change::Opened { session, client_id: slot.client_id.clone(), expiry, claim }
+        }];
+        let has_will = will.is_some();
+        match will {
+            Some(will) => changes.push(Change::WillSet { session, will }),
+            // Whatever became of the change that should have cleared it.
+            None if is_known => changes.push(Change::WillCleared { session }),
+            None => {}
+        }
+        self.persist.commit(changes).await?;
+        slot.set_stored_will(has_will);
+        slot.set_durable(claim);
+        Ok(())
+    }
+
+    /// Tells the store that the connection has ended and the session has not.
+    pub(crate) fn persist_parked(&self, slot: &Slot, expiry: SessionExpiry, keeps_will: bool) {
+        if !slot.is_durable() {
+            return;
+        }
+        let (session, claim, at) = (slot.id(), slot.claim(), SystemTime::now());
+        let parked = Change::Parked { session, at, expiry, claim };
+        if keeps_will || !slot.has_stored_will() {
+            return self.persist.commit_late([parked]);
+        }
+        slot.set_stored_will(false);
+        self.persist.commit_unwatched(vec![parked, Change::WillCleared { session }]);
+    }
+}

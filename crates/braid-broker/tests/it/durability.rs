@@ -1,0 +1,437 @@
+//! A broker that starts over the store of another goes on where that one was, however it ended.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use braid_broker::{Anonymous, BrokerConfig, LimitsConfig};
+use braid_proto::packet::{
+    Ack, AckKind, Connect, Disconnect, MessageProperties, Packet, Publish, QoS, SubscribeEntry, Will,
+};
+use braid_proto::reason::ReasonCode;
+use braid_store::{Change, Image, MemoryStore, QueueEntry, SessionImage, Store};
+
+use crate::support::{
+    Client, TestBroker, connect_v5, filter, id, lasting, message, pass, publish_packet, quiet, settle, texts,
+    unsubscribe_packet, will,
+};
+
+/// A broker whose process may end at any moment.
+struct Mortal {
+    store: Arc<MemoryStore>,
+    broker: TestBroker,
+}
+
+impl Mortal {
+    fn start() -> Self {
+        Self::over(MemoryStore::new())
+    }
+
+    fn over(store: MemoryStore) -> Self {
+        let store = Arc::new(store);
+        Self { broker: TestBroker::start_over(store.clone()), store }
+    }
+
+    /// What the store holds now.
+    fn image(&self) -> Image {
+        let mut image = Image::default();
+        self.store.recover(&mut image).expect("memory can be read");
+        image
+    }
+
+    fn session(&self, client_id: &str) -> Option<SessionImage> {
+        self.image().sessions.into_values().find(|session| session.record.client_id.as_str() == client_id)
+    }
+
+    /// The process ends in the middle of what it does, and another begins: whatever the old one still says is
+    /// fenced.
+    fn crash(self) -> Self {
+        self.crash_for(Duration::ZERO)
+    }
+
+    /// The same, and nothing runs for `downtime`.
+    fn crash_for(self, downtime: Duration) -> Self {
+        let store = self.store.reopen();
+        if !downtime.is_zero() {
+            age(&store, downtime);
+        }
+        Self::over(store)
+    }
+
+    /// The broker stops as it should, and another begins.
+    async fn restart(mut self) -> Self {
+        self.broker.handle.stop();
+        self.broker.ended().await;
+        Self::over(self.store.reopen())
+    }
+}
+
+/// Makes every absence longer by `downtime`.
+fn age(store: &MemoryStore, downtime: Duration) {
+    let mut image = Image::default();
+    store.recover(&mut image).expect("memory can be read");
+    for (session, SessionImage { record, claim, .. }) in image.sessions {
+        let at = record.parked_at.unwrap_or_else(SystemTime::now) - downtime;
+        let parked = Change::Parked { session, at, expiry: record.expiry, claim };
+        store.commit([parked].into_iter().collect()).wait().expect("memory takes everything");
+    }
+}
+
+fn entries(session: Option<SessionImage>) -> Vec<QueueEntry> {
+    session.expect("the store has the session").queue.into_iter().map(|(_, entry)| entry).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_come_back_with_subscriptions_and_queues_in_order() {
+    let mortal = Mortal::start();
+    let mut publisher = mortal.broker.v5("publisher").await;
+    let mut client = mortal.broker.resume("client").await;
+    client.subscribe("a/+", QoS::ExactlyOnce).await;
+    client.subscribe("b", QoS::AtLeastOnce).await;
+    client.subscribe("c", QoS::AtLeastOnce).await;
+    client.send(unsubscribe_packet(77, &["c"])).await;
+    client.find_unsuback().await;
+    client.disconnect().await;
+    let all: Vec<_> = (0..300).map(|number| number.to_string()).collect();
+    let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce];
+    for (number, text) in all[..200].iter().enumerate() {
+        publisher.publish(["a/1", "b", "a/2"][number % 3], text, qos[number % 2]).await;
+        publisher.publish("b", "not kept", QoS::AtMostOnce).await;
+    }
+    drop(publisher);
+    let mortal = mortal.restart().await;
+    let mut publisher = mortal.broker.v5("publisher").await;
+    for text in &all[200..] {
+        publisher.publish("a/1", text, QoS::AtLeastOnce).await;
+    }
+    publisher.publish("c", "unsubscribed", QoS::AtLeastOnce).await;
+    let mortal = mortal.crash();
+    let mut client = mortal.broker.resume("client").await;
+    assert!(client.connack().session_present);
+    let got = client.take_many(300).await;
+    assert_eq!(texts(&got), all);
+    assert!(got.iter().all(|publish| !publish.dup));
+    client.expect_silence().await;
+    assert_eq!(entries(mortal.session("client")), [], "what is done is not kept");
+    // The subscriptions are alive, not only listed.
+    let mut publisher = mortal.broker.v5("publisher").await;
+    publisher.publish("a/9", "live", QoS::ExactlyOnce).await;
+    assert_eq!(client.take().await, "live");
+}
+
+// [MQTT-4.4.0-1], [MQTT-3.3.1-1], [MQTT-4.6.0-1]
+#[tokio::test(start_paused = true)]
+async fn messages_on_their_way_are_sent_again_with_their_identifiers() {
+    let mortal = Mortal::start();
+    let mut publisher = mortal.broker.v5("publisher").await;
+    let mut client = mortal.broker.resume("client").await;
+    client.subscribe("t", QoS::AtLeastOnce).await;
+    for number in 0..5 {
+        publisher.publish("t", number.to_string(), QoS::AtLeastOnce).await;
+    }
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(client.expect_publish().await.packet_id.expect("QoS 1 has one"));
+    }
+    client.send_ack(AckKind::Puback, ids[1]).await;
+    settle().await;
+    let mortal = mortal.crash();
+    publisher = mortal.broker.v5("publisher").await;
+    publisher.publish("t", "5", QoS::AtLeastOnce).await;
+    let mut client = mortal.broker.resume("client").await;
+    let again = client.take_many(5).await;
+    assert_eq!(texts(&again), ["0", "2", "3", "4", "5"]);
+    let again_ids: Vec<_> = again.iter().filter_map(|publish| publish.packet_id).collect();
+    assert_eq!(again_ids[..4], [ids[0], ids[2], ids[3], ids[4]]);
+    assert!(!ids.contains(&again_ids[4]), "a new identifier for a new message"); // [MQTT-2.2.1-3]
+    let dups: Vec<_> = again.iter().map(|publish| publish.dup).collect();
+    assert_eq!(dups, [true, true, true, true, false]);
+    settle().await;
+    assert_eq!(entries(mortal.session("client")), []);
+}
+
+// [MQTT-4.3.3-6], [MQTT-4.4.0-1]
+#[tokio::test(start_paused = true)]
+async fn qos_2_arrives_exactly_once_at_a_subscriber() {
+    let mortal = Mortal::start();
+    let mut publisher = mortal.broker.v5("publisher").await;
+    let mut client = mortal.broker.resume("client").await;
+    client.subscribe("t", QoS::ExactlyOnce).await;
+    for text in ["sent", "released", "done"] {
+        publisher.publish("t", text, QoS::ExactlyOnce).await;
+    }
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(client.expect_publish().await.packet_id.expect("QoS 2 has one"));
+    }
+    for packet_id in &ids[1..] {
+        client.send_ack(AckKind::Pubrec, *packet_id).await;
+        client.find_ack(AckKind::Pubrel, *packet_id).await;
+    }
+    client.send_ack(AckKind::Pubcomp, ids[2]).await;
+    settle().await;
+    let mortal = mortal.crash();
+    let mut client = mortal.broker.resume("client").await;
+    assert_eq!(client.expect_ack(AckKind::Pubrel).await.packet_id, ids[1]);
+    let again = client.expect_publish().await;
+    assert_eq!((again.packet_id, again.dup, &*again.payload), (Some(ids[0]), true, &b"sent"[..]));
+    client.expect_silence().await;
+    client.send_ack(AckKind::Pubcomp, ids[1]).await;
+    client.acknowledge(&again).await;
+    client.expect_silence().await;
+    assert_eq!(entries(mortal.session("client")), []);
+}
+
+// [MQTT-4.3.3-10], [MQTT-4.3.3-12]
+#[tokio::test(start_paused = true)]
+async fn qos_2_arrives_exactly_once_from_a_publisher() {
+    let mortal = Mortal::start();
+    let mut subscriber = mortal.broker.resume("subscriber").await;
+    subscriber.subscribe("t", QoS::AtLeastOnce).await;
+    subscriber.disconnect().await;
+    let mut publisher = mortal.broker.resume("publisher").await;
+    for (packet_id, text) in [(7, "once"), (8, "finished")] {
+        publisher.send(publish_packet("t", text, QoS::ExactlyOnce, packet_id)).await;
+        publisher.find_ack(AckKind::Pubrec, id(packet_id)).await;
+    }
+    publisher.send_ack(AckKind::Pubrel, id(8)).await;
+    publisher.find_ack(AckKind::Pubcomp, id(8)).await;
+    let mortal = mortal.crash();
+    let mut publisher = mortal.broker.resume("publisher").await;
+    let again = Publish { dup: true, qos: QoS::ExactlyOnce, packet_id: Some(id(7)), ..message("t", "once") };
+    publisher.send(Packet::Publish(again)).await;
+    publisher.find_ack(AckKind::Pubrec, id(7)).await;
+    publisher.send_ack(AckKind::Pubrel, id(7)).await;
+    publisher.find_ack(AckKind::Pubcomp, id(7)).await;
+    let mortal = mortal.crash();
+    // Both identifiers are free for other messages.
+    let mut publisher = mortal.broker.resume("publisher").await;
+    for packet_id in [7, 8] {
+        publisher.send(publish_packet("t", "new", QoS::ExactlyOnce, packet_id)).await;
+        publisher.find_ack(AckKind::Pubrec, id(packet_id)).await;
+    }
+    let mut subscriber = mortal.broker.resume("subscriber").await;
+    assert_eq!(texts(&subscriber.take_all().await), ["once", "finished", "new", "new"]);
+}
+
+// What was received right before a DISCONNECT counts.
+#[tokio::test(start_paused = true)]
+async fn the_last_words_of_a_connection_are_stored() {
+    let mortal = Mortal::start();
+    let mut other = mortal.broker.v5("other").await;
+    let mut client = mortal.broker.resume("client").await;
+    client.subscribe("t", QoS::AtLeastOnce).await;
+    other.publish("t", "acknowledged", QoS::AtLeastOnce).await;
+    let publish = client.expect_publish().await;
+    let bye = Packet::Disconnect(Box::new(Disconnect::new(ReasonCode::Success)));
+    let packet_id = publish.packet_id.expect("QoS 1 has one");
+    let ack = Ack::new(AckKind::Puback, packet_id, ReasonCode::Success);
+    client.send_all([Packet::Ack(ack), publish_packet("t", "last", QoS::ExactlyOnce, 9), bye]).await;
+    while client.next().await.is_some() {}
+    let session = mortal.session("client").expect("it is parked");
+    assert!(session.record.parked_at.is_some());
+    assert_eq!(session.received.into_iter().collect::<Vec<_>>(), [id(9)]);
+    let mortal = mortal.crash();
+    let mut client = mortal.broker.resume("client").await;
+    assert_eq!(texts(&client.take_all().await), ["last"]);
+}
+
+// [MQTT-3.3.1-5], [MQTT-3.3.1-6]
+#[tokio::test(start_paused = true)]
+async fn retained_messages_come_back_and_cleared_ones_do_not() {
+    let mortal = Mortal::start();
+    let mut publisher = mortal.broker.v5("publisher").await;
+    let brief = MessageProperties { message_expiry: Some(5), ..MessageProperties::default() };
+    let kept = |topic: &str, payload: &str, qos| Publish { retain: true, qos, ..message(topic, payload) };
+    publisher.publish_as(kept("r/0", "qos 0", QoS::AtMostOnce)).await;
+    publisher.publish_as(kept("r/1", "replaced", QoS::AtLeastOnce)).await;
+    publisher.publish_as(kept("r/1", "qos 1", QoS::AtLeastOnce)).await;
+    publisher.publish_as(kept("r/2", "cleared", QoS::ExactlyOnce)).await;
+    publisher.publish_as(kept("r/2", "", QoS::ExactlyOnce)).await;
+    let brief = Publish { properties: Some(Box::new(brief)), ..kept("r/3", "brief", QoS::AtLeastOnce) };
+    publisher.publish_as(brief).await;
+    let mortal = mortal.crash();
+    let mut client = mortal.broker.v5("client").await;
+    client.subscribe("r/#", QoS::ExactlyOnce).await;
+    let mut got = client.take_all().await;
+    got.sort_by_key(|publish| publish.topic.clone());
+    assert_eq!(texts(&got), ["qos 0", "qos 1", "brief"]);
+    assert!(got.iter().all(|publish| publish.retain));
+    pass(30).await;
+    assert_eq!(mortal.image().retained.len(), 2, "what expired is forgotten here and there");
+}
+
+// [MQTT-3.1.3-9], [MQTT-3.1.2-8]
+#[tokio::test(start_paused = true)]
+async fn wills_are_published_after_a_restart() {
+    let mortal = Mortal::start();
+    let mut mourner = mortal.broker.resume("mourner").await;
+    mourner.subscribe("will/#", QoS::AtLeastOnce).await;
+    mourner.disconnect().await;
+    let with_will = |client_id, delay| {
+        let will = Will { delay, qos: QoS::AtLeastOnce, ..will(&format!("will/{client_id}"), client_id) };
+        Connect { will: Some(will), ..lasting(client_id) }
+    };
+    mortal.broker.connect(with_will("delayed", 60)).await.vanish().await;
+    mortal.broker.connect(with_will("dismissed", 60)).await.disconnect().await;
+    mortal.broker.connect(with_will("returned", 60)).await.vanish().await;
+    mortal.broker.resume("returned").await.vanish().await;
+    let _online = mortal.broker.connect(with_will("online", 0)).await;
+    let mortal = mortal.crash();
+    let mut mourner = mortal.broker.resume("mourner").await;
+    assert_eq!(mourner.take().await, "online");
+    pass(58).await;
+    mourner.expect_silence().await;
+    pass(2).await;
+    assert_eq!(mourner.take().await, "delayed");
+    settle().await;
+    // Published is published.
+    let mortal = mortal.crash();
+    let mut mourner = mortal.broker.resume("mourner").await;
+    pass(1000).await;
+    mourner.expect_silence().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_delay_of_a_will_runs_while_the_broker_is_down() {
+    let mortal = Mortal::start();
+    let mut mourner = mortal.broker.resume("mourner").await;
+    mourner.subscribe("will", QoS::AtLeastOnce).await;
+    mourner.disconnect().await;
+    let delayed = Will { delay: 600, qos: QoS::AtLeastOnce, ..will("will", "late") };
+    mortal.broker.connect(Connect { will: Some(delayed), ..lasting("mortal") }).await.vanish().await;
+    let mortal = mortal.crash_for(Duration::from_secs(500));
+    let mut mourner = mortal.broker.resume("mourner").await;
+    pass(98).await;
+    mourner.expect_silence().await;
+    pass(3).await;
+    assert_eq!(mourner.take().await, "late");
+}
+
+// [MQTT-3.1.2-23], [MQTT-4.1.0-2]
+#[tokio::test(start_paused = true)]
+async fn sessions_expire_while_the_broker_is_down() {
+    let mortal = Mortal::start();
+    let hour = |client_id: &str| lasting(client_id);
+    let mut day = lasting("day");
+    day.properties.session_expiry = Some(24 * 3600);
+    for connect in [hour("hour"), day.clone()] {
+        let mut client = mortal.broker.connect(connect).await;
+        client.subscribe("t", QoS::AtLeastOnce).await;
+        client.vanish().await;
+    }
+    let mortal = mortal.crash_for(Duration::from_secs(3000));
+    let client = mortal.broker.connect(hour("hour")).await;
+    assert!(client.connack().session_present, "ten minutes are left");
+    client.vanish().await;
+    let mortal = mortal.crash_for(Duration::from_secs(4000));
+    assert!(mortal.session("hour").is_none(), "it is gone from the store as well");
+    let client = mortal.broker.connect(hour("hour")).await;
+    assert!(!client.connack().session_present);
+    let client = mortal.broker.connect(day.clone()).await;
+    assert!(client.connack().session_present);
+    client.vanish().await;
+    // A client that was connected when its broker ended is away from the next start on, not from each one.
+    let _connected = mortal.broker.connect(day.clone()).await;
+    assert_eq!(mortal.session("day").and_then(|session| session.record.parked_at), None);
+    let mortal = mortal.crash();
+    assert!(mortal.session("day").is_some_and(|session| session.record.parked_at.is_some()));
+    // What was left of the day goes on running.
+    let mortal = mortal.crash_for(Duration::from_secs(20 * 3600));
+    pass(4 * 3600 + 10).await;
+    assert!(mortal.session("day").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ended_session_leaves_nothing() {
+    let mortal = Mortal::start();
+    let mut publisher = mortal.broker.v5("publisher").await;
+    let mut client = mortal.broker.resume("client").await;
+    client.subscribe("t", QoS::AtLeastOnce).await;
+    publisher.publish("t", "old", QoS::AtLeastOnce).await;
+    // A clean start takes over from a connection; nothing of the old session is there.
+    let mut clean = mortal.broker.connect(Connect { clean_start: true, ..lasting("client") }).await;
+    let session = mortal.session("client").expect("the new one");
+    assert!(session.subscriptions.is_empty() && session.queue.is_empty());
+    // DISCONNECT ends the session.
+    let mut bye = Disconnect::new(ReasonCode::Success);
+    bye.session_expiry = Some(0);
+    clean.send(Packet::Disconnect(Box::new(bye))).await;
+    clean.expect_end().await;
+    assert!(mortal.session("client").is_none());
+    // A session without expiry takes the place of one with it.
+    mortal.broker.resume("client").await.disconnect().await;
+    assert!(mortal.session("client").is_some());
+    mortal.broker.v5("client").await;
+    assert!(mortal.session("client").is_none());
+    let mortal = mortal.crash();
+    assert!(!mortal.broker.resume("client").await.connack().session_present);
+}
+
+// [MQTT-4.8.2-4]
+#[tokio::test(start_paused = true)]
+async fn shared_messages_move_to_another_member_in_the_store_too() {
+    let mortal = Mortal::start();
+    let mut publisher = mortal.broker.v5("publisher").await;
+    let mut first = mortal.broker.resume("first").await;
+    first.subscribe("$share/g/t", QoS::AtLeastOnce).await;
+    publisher.publish("t", "unacknowledged", QoS::AtLeastOnce).await;
+    first.expect_publish().await;
+    first.vanish().await;
+    publisher.publish("t", "waiting", QoS::AtLeastOnce).await;
+    let mut second = mortal.broker.resume("second").await;
+    second.subscribe("$share/g/t", QoS::AtLeastOnce).await;
+    second.vanish().await;
+    mortal.broker.v5("first").await.disconnect().await;
+    let mortal = mortal.crash();
+    let mut second = mortal.broker.resume("second").await;
+    assert_eq!(texts(&second.take_all().await), ["unacknowledged", "waiting"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_did_not_fit_is_not_kept() {
+    let store = Arc::new(MemoryStore::new());
+    let limits = LimitsConfig { queued_messages: 3, ..LimitsConfig::default() };
+    let config = BrokerConfig { limits, ..quiet() };
+    let broker = TestBroker::start_with_all(config, Anonymous::default(), store.clone());
+    let mortal = Mortal { store, broker };
+    let mut publisher = mortal.broker.v5("publisher").await;
+    let mut client = mortal.broker.resume("client").await;
+    client.subscribe("t", QoS::AtLeastOnce).await;
+    client.disconnect().await;
+    for number in 0..5 {
+        publisher.publish("t", number.to_string(), QoS::AtLeastOnce).await;
+    }
+    assert_eq!(mortal.broker.statistics().messages_dropped(), 2);
+    let mortal = mortal.crash();
+    let mut client = mortal.broker.resume("client").await;
+    assert_eq!(texts(&client.take_all().await), ["0", "1", "2"]);
+}
+
+/// The messages of a batch that are retained have been named before the others.
+#[tokio::test(start_paused = true)]
+async fn one_write_of_many_kinds_keeps_its_order() {
+    let mortal = Mortal::start();
+    let mut publisher = mortal.broker.v5("publisher").await;
+    let mut client: Client = mortal.broker.resume("client").await;
+    let entries = ["t", "t/#", "$share/g/t"].map(|text| SubscribeEntry::new(filter(text), QoS::AtLeastOnce));
+    client.subscribe_all(None, entries.into()).await;
+    client.disconnect().await;
+    let packets = (1..=20_u16).map(|number| {
+        let (qos, packet_id) = (QoS::AtLeastOnce, Some(id(number)));
+        let retain = number % 3 == 0;
+        Packet::Publish(Publish { retain, qos, packet_id, ..message("t", number.to_string()) })
+    });
+    publisher.send_all(packets).await;
+    publisher.find_ack(AckKind::Puback, id(20)).await;
+    let mortal = mortal.crash();
+    let mut client = mortal.broker.connect(Connect { clean_start: false, ..connect_v5("client") }).await;
+    let mut got = texts(&client.take_all().await);
+    let numbers: Vec<_> = (1..=20).map(|number| number.to_string()).collect();
+    // One copy for both overlapping subscriptions, one for the shared one, each in the order of sending.
+    let mut copies = [Vec::new(), Vec::new()];
+    for text in got.drain(..) {
+        let second = copies[0].contains(&text);
+        copies[usize::from(second)].push(text);
+    }
+    assert_eq!(copies, [numbers.clone(), numbers]);
+}

@@ -1,0 +1,330 @@
+//! Nothing is acknowledged before it is durable, whatever the store does; and whoever needs no store never meets
+//! it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use braid_proto::packet::{
+    Ack, AckKind, ClientId, Connect, Disconnect, Packet, ProtocolVersion, QoS, SubscribeEntry,
+};
+use braid_proto::reason::ReasonCode;
+use braid_store::{
+    Batch, Claim, Commit, Completion, FailingStore, HoldingStore, Lsn, MemoryStore, NextIds, Recover, Store,
+    StoreError, StoredMessage,
+};
+
+use crate::support::{
+    Client, TestBroker, connect_v3, filter, id, lasting, message, publish_packet, settle, subscribe_packet,
+    texts, unsubscribe_packet, will,
+};
+
+type Slow = Arc<HoldingStore<MemoryStore>>;
+
+fn slow() -> (Slow, TestBroker) {
+    let store = Arc::new(HoldingStore::new(MemoryStore::new()));
+    (store.clone(), TestBroker::start_over(store))
+}
+
+/// Everything that is held becomes durable, and what that causes.
+async fn release_all(store: &Slow) {
+    loop {
+        settle().await;
+        if !store.release() {
+            return;
+        }
+    }
+}
+
+/// A connected client whose session outlives the connection.
+async fn resume(store: &Slow, broker: &TestBroker, client_id: &str) -> Client {
+    let mut client = broker.link(ProtocolVersion::V5).await;
+    client.send_connect(lasting(client_id)).await;
+    release_all(store).await;
+    client.accepted().await;
+    client
+}
+
+#[tokio::test(start_paused = true)]
+async fn connack_waits_until_the_session_is_durable() {
+    let (store, broker) = slow();
+    for _ in 0..2 {
+        let mut client = broker.link(ProtocolVersion::V5).await;
+        client.send_connect(lasting("client")).await;
+        client.expect_silence().await;
+        assert!(store.release());
+        client.accepted().await;
+        client.disconnect().await;
+        release_all(&store).await;
+    }
+}
+
+// [MQTT-4.3.2-4], [MQTT-4.3.3-8], [MQTT-3.8.4-1], [MQTT-3.10.4-4]
+#[tokio::test(start_paused = true)]
+async fn acknowledgements_wait_and_pings_do_not() {
+    let (store, broker) = slow();
+    let mut client = resume(&store, &broker, "client").await;
+    let entries = |text| vec![SubscribeEntry::new(filter(text), QoS::AtMostOnce)];
+    let subscribe = |text| subscribe_packet(5, None, entries(text));
+    let publish = |qos, packet_id| publish_packet("t", "", qos, packet_id);
+    let ack = |kind, packet_id| Packet::Ack(Ack::new(kind, id(packet_id), ReasonCode::Success));
+    let mut other = resume(&store, &broker, "other").await;
+    other.send(subscribe("t")).await;
+    release_all(&store).await;
+    assert!(matches!(other.next().await, Some(Packet::Suback(_))));
+    // Somebody who keeps it, so that QoS 1 has something to store.
+    let mut keeper = resume(&store, &broker, "keeper").await;
+    keeper.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("t"), QoS::ExactlyOnce)])).await;
+    release_all(&store).await;
+    let cases = [
+        (subscribe("a"), "Suback"),
+        (publish(QoS::AtLeastOnce, 1), "Puback"),
+        (publish(QoS::ExactlyOnce, 2), "Pubrec"),
+        (ack(AckKind::Pubrel, 2), "Pubcomp"),
+        (unsubscribe_packet(6, &["a"]), "Unsuback"),
+    ];
+    for (packet, answer) in cases {
+        client.send(packet).await;
+        client.send(Packet::Pingreq).await;
+        assert_eq!(client.next().await, Some(Packet::Pingresp), "not held by {answer}");
+        client.expect_silence().await;
+        assert!(store.release(), "{answer} has something to wait for");
+        let next = client.next_at_once().await;
+        assert!(next.as_ref().is_some_and(|next| format!("{next:?}").contains(answer)), "{answer}: {next:?}");
+        client.expect_silence().await;
+        release_all(&store).await;
+    }
+}
+
+// [MQTT-4.6.0-2]
+#[tokio::test(start_paused = true)]
+async fn what_needs_no_store_waits_for_its_turn() {
+    let (store, broker) = slow();
+    let mut keeper = resume(&store, &broker, "keeper").await;
+    keeper.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("kept"), QoS::AtLeastOnce)])).await;
+    release_all(&store).await;
+    let mut client = broker.v5("client").await;
+    client.send(publish_packet("kept", "", QoS::AtLeastOnce, 1)).await;
+    settle().await;
+    client.send(publish_packet("nobody", "", QoS::AtLeastOnce, 2)).await;
+    client.expect_silence().await;
+    assert!(store.release());
+    assert_eq!(client.expect_ack(AckKind::Puback).await.packet_id, id(1));
+    assert_eq!(client.expect_ack(AckKind::Puback).await.packet_id, id(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retained_message_of_a_clean_session_waits_too() {
+    let (store, broker) = slow();
+    let mut client = broker.v5("client").await;
+    let mut publish = message("t", "kept");
+    (publish.retain, publish.qos, publish.packet_id) = (true, QoS::AtLeastOnce, Some(id(1)));
+    client.send(Packet::Publish(publish)).await;
+    client.expect_silence().await;
+    assert!(store.release());
+    client.expect_ack(AckKind::Puback).await;
+}
+
+// [MQTT-4.3.3-2], [MQTT-4.3.3-4]
+#[tokio::test(start_paused = true)]
+async fn qos_2_is_not_sent_before_its_identifier_is_durable() {
+    let (store, broker) = slow();
+    let mut client = resume(&store, &broker, "client").await;
+    client.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("t"), QoS::ExactlyOnce)])).await;
+    release_all(&store).await;
+    assert!(matches!(client.next().await, Some(Packet::Suback(_))));
+    let mut publisher = broker.v5("publisher").await;
+    publisher.send(publish_packet("t", "QoS 1", QoS::AtLeastOnce, 1)).await;
+    let first = client.expect_publish().await;
+    assert_eq!(first.qos, QoS::AtLeastOnce, "QoS 1 does not wait");
+    client.acknowledge(&first).await;
+    release_all(&store).await;
+    publisher.send(publish_packet("t", "QoS 2", QoS::ExactlyOnce, 2)).await;
+    client.expect_silence().await;
+    assert!(store.release(), "the publisher's message");
+    client.expect_silence().await;
+    assert!(store.release(), "the identifier");
+    let second = client.expect_publish().await;
+    let packet_id = second.packet_id.expect("QoS 2 has one");
+    client.send_ack(AckKind::Pubrec, packet_id).await;
+    client.expect_silence().await;
+    assert!(store.release(), "the release");
+    assert_eq!(client.expect_ack(AckKind::Pubrel).await.packet_id, packet_id);
+}
+
+// [MQTT-4.3.3-4]
+#[tokio::test(start_paused = true)]
+async fn a_pubrec_right_behind_connect_is_durable_before_its_pubrel() {
+    let (store, broker) = slow();
+    let mut client = resume(&store, &broker, "client").await;
+    client.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("t"), QoS::ExactlyOnce)])).await;
+    release_all(&store).await;
+    let mut publisher = broker.v5("publisher").await;
+    publisher.send(publish_packet("t", "", QoS::ExactlyOnce, 2)).await;
+    release_all(&store).await;
+    assert!(matches!(client.next().await, Some(Packet::Suback(_))));
+    let packet_id = client.expect_publish().await.packet_id.expect("QoS 2 has one");
+    client.vanish().await;
+    release_all(&store).await;
+    let mut client = broker.link(ProtocolVersion::V5).await;
+    let connect = Packet::Connect(Box::new(lasting("client")));
+    client.send_all([connect, Packet::Ack(Ack::new(AckKind::Pubrec, packet_id, ReasonCode::Success))]).await;
+    settle().await;
+    assert!(store.release(), "the new connection");
+    settle().await;
+    assert_eq!(store.held(), 1, "the release");
+    client.expect_silence().await;
+    assert!(store.release());
+    client.accepted().await;
+    assert_eq!(client.find_ack(AckKind::Pubrel, packet_id).await.reason, ReasonCode::Success);
+}
+
+#[tokio::test(start_paused = true)]
+async fn qos_2_whose_identifier_was_lost_is_never_sent() {
+    let (store, broker) = slow();
+    let mut client = resume(&store, &broker, "client").await;
+    client.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("t"), QoS::ExactlyOnce)])).await;
+    release_all(&store).await;
+    assert!(matches!(client.next().await, Some(Packet::Suback(_))));
+    let mut publisher = broker.v5("publisher").await;
+    publisher.send(publish_packet("t", "", QoS::ExactlyOnce, 2)).await;
+    settle().await;
+    assert!(store.release(), "the publisher's message");
+    client.send(Packet::Pingreq).await;
+    client.expect_silence().await;
+    assert_eq!(store.held(), 1, "the identifier");
+    store.lose();
+    client.expect_end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_never_durable_was_never_acknowledged() {
+    let (store, broker) = slow();
+    let mut keeper = resume(&store, &broker, "keeper").await;
+    keeper.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("t"), QoS::AtLeastOnce)])).await;
+    release_all(&store).await;
+    assert!(matches!(keeper.next().await, Some(Packet::Suback(_))));
+    keeper.vanish().await;
+    release_all(&store).await;
+    let mut publisher = broker.v5("publisher").await;
+    publisher.send(publish_packet("t", "lost", QoS::AtLeastOnce, 1)).await;
+    settle().await;
+    store.lose();
+    publisher.expect_disconnect(ReasonCode::ImplementationSpecificError).await;
+    let broker = TestBroker::start_over(Arc::new(store.inner().reopen()));
+    let mut keeper = broker.resume("keeper").await;
+    assert!(keeper.connack().session_present);
+    assert_eq!(texts(&keeper.take_all().await), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_ends_those_who_need_it_and_nobody_else() {
+    // One for the session, one for its subscription.
+    let store = Arc::new(FailingStore::after(2, MemoryStore::new()));
+    let broker = TestBroker::start_over(store);
+    let mut keeper = broker.resume("keeper").await;
+    keeper.subscribe("kept", QoS::AtLeastOnce).await;
+    let mut reader = broker.v5("reader").await;
+    reader.subscribe("free", QoS::ExactlyOnce).await;
+    let mut publisher = broker.v5("publisher").await;
+    publisher.send(publish_packet("kept", "", QoS::AtLeastOnce, 1)).await;
+    publisher.expect_disconnect(ReasonCode::ImplementationSpecificError).await;
+    let mut old = broker.v3("old").await;
+    old.send(publish_packet("kept", "", QoS::ExactlyOnce, 1)).await;
+    old.expect_end().await;
+    // SUBACK neither.
+    keeper.take_all().await;
+    keeper.send(subscribe_packet(9, None, vec![SubscribeEntry::new(filter("more"), QoS::AtMostOnce)])).await;
+    keeper.expect_disconnect(ReasonCode::ImplementationSpecificError).await;
+    // Who needs no store lives on, comes and goes.
+    let mut publisher = broker.v5("publisher").await;
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        publisher.publish("free", "alive", qos).await;
+        assert_eq!(reader.take().await, "alive");
+    }
+    // What nobody waits for ends nobody, though it is not stored.
+    let mut retained = message("free", "retained");
+    retained.retain = true;
+    publisher.send(Packet::Publish(retained)).await;
+    assert_eq!(reader.take().await, "retained");
+    publisher.publish("free", "alive", QoS::AtLeastOnce).await;
+    assert_eq!(reader.take().await, "alive");
+    // Who needs one is refused.
+    let mut refused = broker.link(ProtocolVersion::V5).await;
+    refused.send_connect(lasting("keeper")).await;
+    assert_eq!(refused.expect_connack().await.reason, ReasonCode::ServerUnavailable);
+    refused.expect_end().await;
+    let mut refused = broker.link(ProtocolVersion::V311).await;
+    refused.send_connect(Connect { clean_start: false, ..connect_v3("new") }).await;
+    assert_eq!(refused.expect_connack().await.reason, ReasonCode::ServerUnavailable);
+    refused.expect_end().await;
+}
+
+/// Counts what it is told.
+#[derive(Default)]
+struct CountingStore {
+    inner: MemoryStore,
+    calls: AtomicUsize,
+}
+
+impl Store for CountingStore {
+    fn recover(&self, into: &mut dyn Recover) -> Result<NextIds, StoreError> {
+        self.inner.recover(into)
+    }
+
+    fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        self.inner.claim(client_id)
+    }
+
+    fn commit(&self, batch: Batch) -> Commit {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        self.inner.commit(batch)
+    }
+
+    fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
+        self.inner.message(message)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clean_sessions_never_meet_the_store() {
+    let store = Arc::new(CountingStore::default());
+    let broker = TestBroker::start_over(store.clone());
+    let mut five = broker.v5("five").await;
+    let mut three = broker.connect(Connect { will: Some(will("t", "gone")), ..connect_v3("three") }).await;
+    for client in [&mut five, &mut three] {
+        client.subscribe("t", QoS::ExactlyOnce).await;
+        client.subscribe("$share/g/t", QoS::ExactlyOnce).await;
+    }
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        five.publish("t", "for both", qos).await;
+        settle().await;
+    }
+    five.take_many(3).await;
+    five.send(unsubscribe_packet(99, &["t"])).await;
+    five.find_unsuback().await;
+    three.vanish().await;
+    let bye = Packet::Disconnect(Box::new(Disconnect::new(ReasonCode::Success)));
+    five.send(bye).await;
+    settle().await;
+    assert_eq!(store.calls.load(Ordering::SeqCst), 0);
+    // The count counts.
+    broker.resume("lasting").await;
+    assert!(store.calls.load(Ordering::SeqCst) > 0);
+}
+
+/// What one write holds for a durable subscriber costs one commit, however much it is.
+#[tokio::test(start_paused = true)]
+async fn a_batch_is_the_unit() {
+    let store = Arc::new(CountingStore::default());
+    let broker = TestBroker::start_over(store.clone());
+    let mut keeper = broker.resume("keeper").await;
+    keeper.subscribe("t", QoS::AtLeastOnce).await;
+    keeper.vanish().await;
+    let mut publisher = broker.v5("publisher").await;
+    let before = store.calls.load(Ordering::SeqCst);
+    let packets = (1..=100).map(|number| publish_packet("t", "", QoS::AtLeastOnce, number));
+    publisher.send_all(packets).await;
+    publisher.find_ack(AckKind::Puback, id(100)).await;
+    assert_eq!(store.calls.load(Ordering::SeqCst) - before, 1);
+}
