@@ -6,7 +6,7 @@ use std::time::Duration;
 use braid_proto::message::Message;
 use braid_proto::reason::ReasonCode;
 use braid_store::{Store, StoreError};
-use braid_transport::Listener;
+use braid_transport::{Listener, Transport};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -68,13 +68,14 @@ impl Broker {
         let mut stopped = stop.subscribe();
         // The sender lives in `stop`: waiting cannot fail.
         let _ = stopped.wait_for(|stop| *stop).await;
-        let mut closed = Vec::new();
+        let mut shared = Vec::new();
         while let Some(listener) = accepting.join_next().await {
-            closed.extend(listener.ok());
+            // Others are closed by letting them go; the links of QUIC share its socket.
+            shared.extend(listener.ok().filter(|listener| listener.transport() == Transport::Quic));
         }
         close_all(&hub);
         let _ = tokio::time::timeout(drain, connections_ended(&hub)).await;
-        for listener in closed {
+        for listener in shared {
             listener.close().await;
         }
     }

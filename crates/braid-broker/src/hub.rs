@@ -1,7 +1,7 @@
 //! What all connections of a broker share, and what happens to sessions beyond a single connection.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -13,12 +13,13 @@ use braid_proto::session::Session;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Group, Matches, Router};
 use braid_store::{Change, Commit, NextIds, Store};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::auth::Authenticate;
 use crate::config::BrokerConfig;
 use crate::dispatch;
+use crate::driver::FILTERS_AT_ONCE;
 use crate::expiry::{DueEvent, Expiry};
 use crate::mailbox::Capacity;
 use crate::persist::Persist;
@@ -44,7 +45,7 @@ pub(crate) struct Hub {
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) started: Instant,
     absences: AtomicU64,
-    stopping: AtomicBool,
+    stopping: watch::Sender<bool>,
     /// Rings when a connection ends.
     pub(crate) connection_ended: Notify,
 }
@@ -65,12 +66,15 @@ impl Hub {
             generation: AtomicU64::new(0),
             registry: Registry::new(next.session),
             persist: Persist::new(store, next.lsn),
-            retained: RetainedMessages::new(config.limits.retained_messages),
+            retained: RetainedMessages::new(Capacity {
+                messages: config.limits.retained_messages,
+                bytes: config.limits.retained_bytes,
+            }),
             expiry: Expiry::default(),
             statistics: Arc::default(),
             started: Instant::now(),
             absences: AtomicU64::new(1),
-            stopping: AtomicBool::new(false),
+            stopping: watch::Sender::new(false),
             connection_ended: Notify::new(),
             config,
         }
@@ -297,11 +301,14 @@ impl Hub {
     /// Removes everything of a session that is over. [MQTT-4.1.0-2]
     fn end_session(&self, slot: &Slot, session: Session) {
         if !session.subscriptions.is_empty() {
-            self.with_router(|router| {
-                for filter in session.subscriptions.keys() {
-                    router.unsubscribe(slot.key, filter);
-                }
-            });
+            let filters: Vec<_> = session.subscriptions.keys().collect();
+            for some in filters.chunks(FILTERS_AT_ONCE) {
+                self.with_router(|router| {
+                    for filter in some {
+                        router.unsubscribe(slot.key, filter);
+                    }
+                });
+            }
         }
         let queued = slot.mailbox.close();
         // A QoS 2 message that was on its way must not go to anybody else. [MQTT-4.8.2-5]
@@ -315,10 +322,16 @@ impl Hub {
     // -- Stopping ----------------------------------------------------------------------------------
 
     pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+        *self.stopping.borrow()
     }
 
     pub(crate) fn set_stopping(&self) {
-        self.stopping.store(true, Ordering::Release);
+        self.stopping.send_replace(true);
+    }
+
+    /// Waits until the broker stops.
+    pub(crate) async fn stopped(&self) {
+        // The sender lives as long as `self`: waiting cannot fail.
+        let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
     }
 }

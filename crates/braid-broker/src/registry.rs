@@ -76,6 +76,12 @@ impl Registry {
         self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a session of this client is within `limit`. Concurrent claims may exceed it by their number.
+    pub(crate) fn has_room_for(&self, client_id: &ClientId, limit: usize) -> bool {
+        let clients = self.clients();
+        clients.len() < limit || clients.contains_key(client_id)
+    }
+
     /// Gives the session of a client to a connection. Another connection that has it is closed first.
     /// [MQTT-3.1.4-3]
     pub(crate) async fn claim(

@@ -1,5 +1,6 @@
 //! Retained messages (MQTT 3.3.1.3).
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
@@ -9,6 +10,7 @@ use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Retained, replay};
 use braid_store::{Change, Commit};
 
+use crate::mailbox::{Capacity, message_cost};
 use crate::persist::Persist;
 
 /// Topics of the broker itself: what they retain is true for its present life only, so no store has it.
@@ -17,33 +19,71 @@ pub(crate) const SYS_PREFIX: &str = "$SYS/";
 /// The retained message of each topic. They belong to no session. [MQTT3-3.1.2-7]
 #[derive(Debug)]
 pub(crate) struct RetainedMessages {
-    index: RwLock<Retained<Arc<Message>>>,
-    capacity: usize,
+    index: RwLock<Index>,
+    capacity: Capacity,
+    /// Some message has an expiry. Without one nobody looks for what has expired.
+    may_expire: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    messages: Retained<Arc<Message>>,
+    /// The memory that they keep, about.
+    bytes: usize,
+}
+
+impl Index {
+    fn insert(&mut self, message: &Arc<Message>) {
+        self.bytes += message_cost(message);
+        if let Some(old) = self.messages.insert(message.topic.clone(), message.clone()) {
+            self.bytes -= message_cost(&old);
+        }
+    }
+
+    /// False: there was none.
+    fn remove(&mut self, topic: &TopicName) -> bool {
+        let old = self.messages.remove(topic);
+        self.bytes -= old.as_deref().map_or(0, message_cost);
+        old.is_some()
+    }
+
+    fn has_room(&self, message: &Message, capacity: Capacity) -> bool {
+        let old = self.messages.get(&message.topic).map(|old| message_cost(old));
+        let bytes = self.bytes - old.unwrap_or(0) + message_cost(message);
+        bytes <= capacity.bytes && (old.is_some() || self.messages.len() < capacity.messages)
+    }
 }
 
 impl RetainedMessages {
-    pub(crate) fn new(capacity: usize) -> Self {
-        Self { index: RwLock::new(Retained::new()), capacity }
+    pub(crate) fn new(capacity: Capacity) -> Self {
+        Self { index: RwLock::default(), capacity, may_expire: AtomicBool::new(false) }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Retained<Arc<Message>>> {
+    fn read(&self) -> RwLockReadGuard<'_, Index> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Retained<Arc<Message>>> {
+    fn write(&self) -> RwLockWriteGuard<'_, Index> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins to change what is retained. Nobody else reads or changes it until [`Retaining::commit`].
     pub(crate) fn change<'a>(&'a self, persist: &'a Persist) -> Retaining<'a> {
-        Retaining { index: self.write(), capacity: self.capacity, persist, changes: Vec::new() }
+        Retaining { retained: self, index: self.write(), persist, changes: Vec::new() }
     }
 
     /// Puts back what the store held; what has expired is forgotten at the next [`RetainedMessages::expire`].
     pub(crate) fn restore(&self, messages: Vec<(TopicName, Arc<Message>)>) {
         let mut index = self.write();
-        for (topic, message) in messages {
-            index.insert(topic, message);
+        for (_, message) in messages {
+            self.note_expiry(&message);
+            index.insert(&message);
+        }
+    }
+
+    fn note_expiry(&self, message: &Message) {
+        if message.expires_at.is_some() {
+            self.may_expire.store(true, Ordering::Relaxed);
         }
     }
 
@@ -55,7 +95,7 @@ impl RetainedMessages {
         now: Instant,
         out: &mut Vec<Delivery>,
     ) {
-        self.read().matching(filter, |_, message| {
+        self.read().messages.matching(filter, |_, message| {
             if !message.is_expired(now) {
                 out.push(replay(message, subscription));
             }
@@ -64,24 +104,30 @@ impl RetainedMessages {
 
     /// Forgets what has expired.
     pub(crate) fn expire(&self, now: Instant, persist: &Persist) {
-        let any = self.read().iter().any(|(_, message)| message.is_expired(now));
+        if !self.may_expire.load(Ordering::Relaxed) {
+            return;
+        }
+        let any = self.read().messages.iter().any(|(_, message)| message.is_expired(now));
         if !any {
             return;
         }
         let mut cleared = Vec::new();
+        let mut freed = 0;
         let mut index = self.write();
-        index.retain(|topic, message| {
+        index.messages.retain(|topic, message| {
             let is_expired = message.is_expired(now);
             if is_expired {
+                freed += message_cost(message);
                 cleared.push(Change::RetainCleared { topic: topic.clone() });
             }
             !is_expired
         });
+        index.bytes -= freed;
         persist.commit_late(cleared);
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.read().len()
+        self.read().messages.len()
     }
 }
 
@@ -90,8 +136,8 @@ impl RetainedMessages {
 /// They are committed while nobody else can change anything: otherwise two publishers to one topic could leave
 /// one message here and the other in the store.
 pub(crate) struct Retaining<'a> {
-    index: RwLockWriteGuard<'a, Retained<Arc<Message>>>,
-    capacity: usize,
+    retained: &'a RetainedMessages,
+    index: RwLockWriteGuard<'a, Index>,
     persist: &'a Persist,
     changes: Vec<Change>,
 }
@@ -103,15 +149,17 @@ impl Retaining<'_> {
         let topic = &message.topic;
         let is_stored = !topic.as_str().starts_with(SYS_PREFIX);
         if message.payload.is_empty() {
-            if self.index.remove(topic).is_some() && is_stored {
+            if self.index.remove(topic) && is_stored {
                 self.changes.push(Change::RetainCleared { topic: topic.clone() });
             }
             return true;
         }
-        if self.index.len() >= self.capacity && self.index.get(topic).is_none() {
+        // The broker's own topics are few, and known before anybody else's.
+        if is_stored && !self.index.has_room(message, self.retained.capacity) {
             return false;
         }
-        self.index.insert(topic.clone(), message.clone());
+        self.retained.note_expiry(message);
+        self.index.insert(message);
         if is_stored {
             self.persist.retain(&mut self.changes, message);
         }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub struct Statistics {
     connections: AtomicU64,
+    clients: AtomicU64,
     connections_total: AtomicU64,
     messages_received: AtomicU64,
     messages_sent: AtomicU64,
@@ -50,6 +51,19 @@ impl Statistics {
     /// Connections now.
     pub fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Clients that are connected now: their CONNECT was accepted.
+    pub fn clients(&self) -> u64 {
+        self.clients.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn client_came(&self) {
+        self.clients.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn client_left(&self) {
+        self.clients.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn connection_opened(&self) {

@@ -31,7 +31,7 @@ pub(crate) async fn run(hub: Arc<Hub>) {
 fn values(hub: &Hub) -> Vec<(&'static str, String)> {
     let statistics = &hub.statistics;
     let subscriptions = hub.subscriptions();
-    let (sessions, online) = (hub.registry.slots().len(), statistics.connections());
+    let (sessions, online) = (hub.registry.slots().len(), statistics.clients());
     let values: [(&str, u64); 13] = [
         ("clients/connected", online),
         ("clients/total", sessions as u64),

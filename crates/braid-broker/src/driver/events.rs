@@ -135,7 +135,15 @@ impl Driver {
             return self.server.reject(ReasonCode::NotAuthorized);
         }
         let assigned_client_id = connect.client_id.is_empty();
-        let client_id = if assigned_client_id { new_client_id() } else { connect.client_id.clone() };
+        let client_id = if assigned_client_id { new_client_id() } else { Some(connect.client_id.clone()) };
+        let Some(client_id) = client_id else {
+            tracing::error!("the system gives no random numbers for a client identifier");
+            return self.server.reject(ReasonCode::ServerUnavailable);
+        };
+        if !self.hub.registry.has_room_for(&client_id, self.hub.config.limits.sessions) {
+            tracing::warn!("refused: the limit of sessions is reached");
+            return self.server.reject(ReasonCode::QuotaExceeded);
+        }
         let claim = self.hub.claim(&client_id, connect.clean_start, self.connection).await;
         tracing::debug!(client = client_id.as_str(), version = %connect.version, transport = %self.peer.transport,
             present = claim.present, "connected");
@@ -147,6 +155,7 @@ impl Driver {
             self.progress = Some(Box::new(DurableProgress::new(claim.slot.id())));
         }
         self.slot = Some(claim.slot);
+        self.hub.statistics.client_came();
         let acceptance = Acceptance { session_present: claim.present, assigned_client_id };
         // After a refusal this only gives the session back.
         self.server.accept(claim.session, &acceptance, now());
@@ -172,7 +181,10 @@ fn received(
     })
 }
 
-/// A Client Identifier that nobody else has. [MQTT-3.1.3-6], [MQTT-3.1.3-7]
-fn new_client_id() -> ClientId {
-    ClientId::from(format!("auto-{:032x}", fastrand::u128(..)).as_str())
+/// A Client Identifier that nobody else has, and nobody can guess: whoever knows it can take the session over.
+/// [MQTT-3.1.3-6], [MQTT-3.1.3-7]
+fn new_client_id() -> Option<ClientId> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).ok()?;
+    Some(ClientId::from(format!("auto-{:032x}", u128::from_ne_bytes(random)).as_str()))
 }

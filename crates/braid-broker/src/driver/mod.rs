@@ -11,6 +11,8 @@ mod held;
 mod scratch;
 mod subscribe;
 
+pub(crate) use subscribe::FILTERS_AT_ONCE;
+
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -50,23 +52,32 @@ const ROUNDS: usize = 4;
 /// The longest that a closing connection may take for its last bytes.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Serves one connection from its handshake to its end.
+/// Serves one connection from its handshake to its end. A stranger that has said no CONNECT when the broker stops is
+/// left at once.
 pub(crate) async fn serve(hub: Arc<Hub>, incoming: Incoming) {
-    let limit = Duration::from_secs(hub.config.limits.connect_timeout_secs);
+    let accepted = now();
     let from = incoming.peer_address();
-    let link = match tokio::time::timeout(limit, incoming.handshake()).await {
-        Ok(Ok(link)) => link,
-        Ok(Err(error)) => {
-            tracing::info!(?from, %error, "handshake failed");
-            return;
-        }
-        Err(_) => {
-            tracing::info!(?from, "handshake took too long");
-            return;
-        }
-    };
+    // Boxed: the handshake's size must not stay with a connection that is idle later.
+    let Some(link) = Box::pin(shake_hands(&hub, incoming)).await else { return };
     let Link::Single(single) = link;
-    Driver::new(hub, single).run().await;
+    tracing::trace!(?from, transport = %single.peer.transport, "link up");
+    Driver::new(hub, single, accepted).run().await;
+}
+
+async fn shake_hands(hub: &Hub, incoming: Incoming) -> Option<Link> {
+    let limit = Duration::from_secs(hub.config.limits.connect_timeout_secs);
+    let from = incoming.peer_address().map(tracing::field::display);
+    let handshake = tokio::time::timeout(limit, incoming.handshake());
+    let result = tokio::select! {
+        result = handshake => result,
+        () = hub.stopped() => return None,
+    };
+    match result {
+        Ok(Ok(link)) => return Some(link),
+        Ok(Err(error)) => tracing::info!(from, %error, "handshake failed"),
+        Err(_) => tracing::info!(from, "handshake took too long"),
+    }
+    None
 }
 
 pub(super) struct Driver {
@@ -105,8 +116,9 @@ enum Turn {
 }
 
 impl Driver {
-    fn new(hub: Arc<Hub>, single: Single) -> Self {
-        let server = Server::new(hub.server_options.clone(), now());
+    /// `accepted`: from then on the time for CONNECT runs.
+    fn new(hub: Arc<Hub>, single: Single, accepted: Instant) -> Self {
+        let server = Server::new(hub.server_options.clone(), accepted);
         Self {
             connection: hub.registry.next_connection(),
             io: single.io,
@@ -128,12 +140,28 @@ impl Driver {
     }
 
     async fn run(mut self) {
-        while let Turn::Decide(connect) = poll_fn(|context| self.poll(context)).await {
-            // Boxed: it happens once, and its size must not stay with an idle connection.
+        // Boxed: it happens once, and its size must not stay with an idle connection.
+        if let Some(connect) = Box::pin(self.await_connect()).await {
             Box::pin(self.decide(*connect)).await;
+            while let Turn::Decide(_) = poll_fn(|context| self.poll(context)).await {}
         }
         // Boxed for the same reason.
         let _ = tokio::time::timeout(FAREWELL, Box::pin(self.say_goodbye())).await;
+    }
+
+    /// The CONNECT of a stranger; `None` when there will be none.
+    async fn await_connect(&mut self) -> Option<Box<Connect>> {
+        let hub = self.hub.clone();
+        tokio::select! {
+            turn = poll_fn(|context| self.poll(context)) => match turn {
+                Turn::Decide(connect) => Some(connect),
+                Turn::Over => None,
+            },
+            () = hub.stopped() => {
+                self.end_link(None);
+                None
+            }
+        }
     }
 
     /// Writes the last bytes, ends the link and, if the peer is to learn why, waits until it has ended it too:
@@ -343,6 +371,7 @@ impl Driver {
             _ => tracing::debug!(client, peer = self.peer_name(), cause = %end.cause, "connection closed"),
         }
         if let Some(slot) = self.slot.take() {
+            self.hub.statistics.client_left();
             self.hub.release(&slot, self.connection, end, std::mem::take(&mut self.inbox));
         }
     }

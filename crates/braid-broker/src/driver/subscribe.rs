@@ -12,6 +12,9 @@ use braid_store::Change;
 use super::{Driver, now};
 use crate::dispatch;
 
+/// Nobody can publish while the router changes: long lists are taken in pieces.
+pub(crate) const FILTERS_AT_ONCE: usize = 256;
+
 impl Driver {
     /// Subscribes to every filter that may be, and answers each. [MQTT-3.8.4-6]
     pub(super) fn subscribe(&mut self, subscribe: Subscribe) -> Option<Token> {
@@ -43,12 +46,15 @@ impl Driver {
             codes.push(qos.into()); // [MQTT-3.8.4-7], [MQTT-3.9.3-1]
             granted.push((filter, subscription));
         }
-        let replaced: Vec<bool> = self.hub.with_router(|router| {
-            let one = |(filter, subscription): &(TopicFilter, Subscription)| {
-                router.subscribe(slot.key, filter, *subscription).is_some()
-            };
-            granted.iter().map(one).collect()
-        });
+        let mut replaced = Vec::with_capacity(granted.len());
+        for some in granted.chunks(FILTERS_AT_ONCE) {
+            self.hub.with_router(|router| {
+                let one = |(filter, subscription): &(TopicFilter, Subscription)| {
+                    router.subscribe(slot.key, filter, *subscription).is_some()
+                };
+                replaced.extend(some.iter().map(one));
+            });
+        }
         let token = self.server.suback(subscribe.packet_id, codes);
         let mut replayed = Vec::new();
         for ((filter, subscription), replaced) in granted.iter().zip(replaced) {
@@ -75,17 +81,19 @@ impl Driver {
     pub(super) fn unsubscribe(&mut self, unsubscribe: &Unsubscribe) -> Option<Token> {
         let slot = self.slot.clone()?;
         let session = self.server.session_mut()?;
-        let codes = self.hub.with_router(|router| {
-            let one = |filter: &Result<TopicFilter, _>| {
-                let Ok(filter) = filter else { return ReasonCode::TopicFilterInvalid };
-                session.subscriptions.remove(filter);
-                match router.unsubscribe(slot.key, filter) {
-                    Some(_) => ReasonCode::Success,
-                    None => ReasonCode::NoSubscriptionExisted,
-                }
-            };
-            unsubscribe.filters.iter().map(one).collect()
-        });
+        let mut codes = Vec::with_capacity(unsubscribe.filters.len());
+        for some in unsubscribe.filters.chunks(FILTERS_AT_ONCE) {
+            self.hub.with_router(|router| {
+                codes.extend(some.iter().map(|filter| {
+                    let Ok(filter) = filter else { return ReasonCode::TopicFilterInvalid };
+                    session.subscriptions.remove(filter);
+                    match router.unsubscribe(slot.key, filter) {
+                        Some(_) => ReasonCode::Success,
+                        None => ReasonCode::NoSubscriptionExisted,
+                    }
+                }));
+            });
+        }
         if slot.is_durable() {
             let session = slot.id();
             let filters = unsubscribe.filters.iter().filter_map(|filter| filter.as_ref().ok());

@@ -215,17 +215,28 @@ fn threads_share_the_turns() {
     }
 }
 
-/// Being overtaken uses up no probe: where all are ready, one is enough.
+/// Who is overtaken asks again. Only members that were not ready have cost a probe.
 #[test]
-fn threads_that_overtake_each_other_all_find_a_member() {
-    let router = router(0..4);
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                for _ in 0..1_000 {
-                    assert!(group(&router).select_within(1, |_| true).is_some());
-                }
-            });
+fn the_overtaken_asks_on_within_its_probes() {
+    let router = router(0..10);
+    let mut overtaken = 0;
+    let chosen = group(&router).select_within(1, |_| {
+        overtaken += 1;
+        if overtaken <= 3 {
+            next(&router);
         }
+        true
     });
+    assert_eq!((chosen.map(|member| member.key), overtaken), (Some(3), 4), "one probe, thrice in vain");
+    let mut asked = Vec::new();
+    let chosen = group(&router).select_within(3, |key| {
+        asked.push(*key);
+        let is_ready = asked.len() == 2;
+        if is_ready {
+            assert_eq!(next(&router), 4);
+        }
+        is_ready
+    });
+    assert_eq!((chosen, asked.as_slice()), (None, &[4, 5, 5, 6][..]));
+    assert_eq!(next(&router), 7);
 }

@@ -19,6 +19,10 @@ fn found(retained: &Retained<u32>, pattern: &str) -> Vec<String> {
             pieces.push(name.to_string());
             ControlFlow::Continue(())
         }) {
+            assert!(
+                after.is_none_or(|after| levels(&after) < levels(&end)),
+                "{pattern} got not beyond {end}"
+            );
             after = Some(end);
         }
         assert_eq!(pieces, names, "{pattern} in pieces of {steps}");

@@ -163,6 +163,20 @@ fn a_piece_without_a_match_ends_after_its_steps() {
     assert_eq!(ends(&retained, &filter, 0).len(), names.len(), "a walk always gets on");
 }
 
+/// Names that a leap passes one by one cost a step each as well.
+#[test]
+fn passed_names_count_as_examined() {
+    let mut retained = Retained::new();
+    for n in 0..100 {
+        retained.insert(parse_name(&format!("{:02}/{}", n / 4, n % 4)), ());
+    }
+    let names: Vec<_> = retained.iter().map(|(name, ())| name.clone()).collect();
+    for steps in 1..=names.len() {
+        let walked = retained.walk(&parse_filter("+/9"), None, steps, |_, ()| ControlFlow::Continue(()));
+        assert_eq!(walked, Walked::Unfinished(names[steps - 1].clone()));
+    }
+}
+
 /// The leap that a piece was about to make is made by the next one: 100 subtrees of 100 names cost two steps
 /// each, however short the pieces are.
 #[test]
@@ -202,15 +216,16 @@ fn breaking_off_counts_the_message_as_visited() {
     for text in ["a/1", "a/2", "a/3"] {
         retained.insert(parse_name(text), ());
     }
-    let (mut visited, mut after) = (Vec::new(), None);
-    while let Walked::Unfinished(end) =
-        retained.walk(&parse_filter("a/#"), after.as_ref(), usize::MAX, |name, ()| {
+    let mut visited: Vec<String> = Vec::new();
+    let mut after = None;
+    for _ in 0..3 {
+        let walked = retained.walk(&parse_filter("a/#"), after.as_ref(), usize::MAX, |name, ()| {
             visited.push(name.to_string());
             ControlFlow::Break(())
-        })
-    {
-        assert_eq!(visited.last().map(String::as_str), Some(end.as_str()));
-        after = Some(end);
+        });
+        let last = visited.last().map(|text| parse_name(text));
+        assert_eq!(Some(walked), last.clone().map(Walked::Unfinished));
+        after = last;
     }
     assert_eq!(visited, ["a/1", "a/2", "a/3"]);
 }
