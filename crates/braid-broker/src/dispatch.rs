@@ -65,16 +65,19 @@ pub(crate) fn redistribute(hub: &Hub, deliveries: impl Iterator<Item = Delivery>
     pushing.finish();
 }
 
-/// Gives a session what is for it alone, and commits `changes` with it.
-pub(crate) fn deliver(
-    hub: &Hub,
-    slot: &Arc<Slot>,
-    deliveries: Vec<Delivery>,
-    changes: Vec<Change>,
-) -> Option<Commit> {
-    let mut pushing = Pushing::new(hub, changes);
-    pushing.push(slot, deliveries.into_iter());
-    pushing.finish().commit
+/// Tells the store, if it knows the session, of what its own connection takes without a mailbox between. Nobody
+/// waits for the commit.
+pub(crate) fn take_directly(hub: &Hub, slot: &Slot, deliveries: &mut [Delivery]) {
+    if !slot.is_durable() {
+        return;
+    }
+    let mut changes = Vec::new();
+    for delivery in deliveries {
+        hub.persist.queue(&mut changes, slot.id(), delivery);
+    }
+    if !changes.is_empty() {
+        drop(hub.persist.commit(changes));
+    }
 }
 
 /// What a batch led to.

@@ -33,13 +33,15 @@ pub(crate) struct Mailbox(Mutex<Inner>);
 struct Inner {
     queue: VecDeque<Delivery>,
     bytes: usize,
-    /// Something of QoS 0 may be in the queue.
-    may_hold_qos0: bool,
+    /// How many in the queue are of QoS 0.
+    qos0: usize,
     /// What the owner took and had not sent when it last looked in. It counts like what is queued: otherwise a
     /// client that never reads would double what it may hold, and add as much again with every reconnect.
     taken: usize,
     /// Counts until the last of what was taken is sent.
     taken_bytes: usize,
+    /// How many were of QoS 0 when they were taken.
+    taken_qos0: usize,
     state: State,
     signal: Option<Signal>,
     /// Set while the owner sleeps.
@@ -116,9 +118,9 @@ impl Mailbox {
         for delivery in deliveries {
             let cost = cost(&delivery);
             let mut fits = inner.has_room(cost, capacity);
-            if !fits && delivery.qos > QoS::AtMostOnce && inner.may_hold_qos0 {
+            if !fits && delivery.qos > QoS::AtMostOnce {
                 dropped += inner.drop_qos0();
-                fits = inner.has_room(cost, capacity);
+                fits = inner.has_room_beside_qos0(cost, capacity);
             }
             let wanted = match inner.state {
                 State::Online => true,
@@ -127,7 +129,7 @@ impl Mailbox {
             };
             if fits && wanted {
                 inner.bytes += cost;
-                inner.may_hold_qos0 |= delivery.qos == QoS::AtMostOnce;
+                inner.qos0 += usize::from(delivery.qos == QoS::AtMostOnce);
                 inner.queue.push_back(delivery);
             } else {
                 dropped += 1;
@@ -187,7 +189,7 @@ impl Mailbox {
         if inbox.is_empty() {
             std::mem::swap(&mut inner.queue, inbox);
             inner.taken_bytes = std::mem::take(&mut inner.bytes);
-            inner.may_hold_qos0 = false;
+            inner.taken_qos0 = std::mem::take(&mut inner.qos0);
             if inner.queue.capacity() > KEEP_CAPACITY {
                 inner.queue.shrink_to(KEEP_CAPACITY);
             }
@@ -239,7 +241,7 @@ impl Mailbox {
         let before = inner.queue.len();
         inner.queue.retain(|delivery| delivery.qos > QoS::AtMostOnce);
         inner.bytes = inner.queue.iter().map(cost).sum();
-        (inner.taken, inner.taken_bytes) = (0, 0);
+        (inner.taken, inner.taken_bytes, inner.taken_qos0, inner.qos0) = (0, 0, 0, 0);
         (before - inner.queue.len()) as u64
     }
 
@@ -250,7 +252,7 @@ impl Mailbox {
         inner.owner = None;
         inner.publishers = Vec::new();
         inner.bytes = 0;
-        (inner.taken, inner.taken_bytes) = (0, 0);
+        (inner.taken, inner.taken_bytes, inner.taken_qos0, inner.qos0) = (0, 0, 0, 0);
         std::mem::take(&mut inner.queue)
     }
 }
@@ -262,12 +264,24 @@ impl Inner {
         fits && self.len() < capacity.messages
     }
 
-    /// Makes room for what was or will be acknowledged; returns how many were dropped.
+    /// The same for what is to be acknowledged: QoS 0 that the owner holds does not stand in its way.
+    fn has_room_beside_qos0(&self, cost: usize, capacity: Capacity) -> bool {
+        let taken = self.taken.saturating_sub(self.taken_qos0);
+        let taken_bytes = if self.taken_qos0 == 0 { self.taken_bytes } else { 0 };
+        let bytes = self.bytes.saturating_add(taken_bytes);
+        let fits = self.len() == 0 || bytes.saturating_add(cost) <= capacity.bytes;
+        fits && self.queue.len() + taken < capacity.messages
+    }
+
+    /// Makes room for what is to be acknowledged; returns how many were dropped.
     fn drop_qos0(&mut self) -> u64 {
+        if self.qos0 == 0 {
+            return 0;
+        }
         let before = self.queue.len();
         self.queue.retain(|delivery| delivery.qos > QoS::AtMostOnce);
         self.bytes = self.queue.iter().map(cost).sum();
-        self.may_hold_qos0 = false;
+        self.qos0 = 0;
         (before - self.queue.len()) as u64
     }
 

@@ -1,13 +1,13 @@
 //! Retained messages (MQTT 3.3.1.3).
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
-use braid_proto::message::{Delivery, Message};
-use braid_proto::session::Subscription;
+use braid_proto::message::Message;
 use braid_proto::topic::{TopicFilter, TopicName};
-use braid_router::{Retained, replay};
+use braid_router::{Retained, Walked};
 use braid_store::{Change, Commit};
 
 use crate::mailbox::{Capacity, message_cost};
@@ -87,19 +87,15 @@ impl RetainedMessages {
         }
     }
 
-    /// The deliveries for a new subscription. [MQTT-3.3.1-9]
-    pub(crate) fn replay(
+    /// Visits some of what a filter matches: behind `after`, and at most `steps` names.
+    pub(crate) fn walk(
         &self,
         filter: &TopicFilter,
-        subscription: &Subscription,
-        now: Instant,
-        out: &mut Vec<Delivery>,
-    ) {
-        self.read().messages.matching(filter, |_, message| {
-            if !message.is_expired(now) {
-                out.push(replay(message, subscription));
-            }
-        });
+        after: Option<&TopicName>,
+        steps: usize,
+        mut visit: impl FnMut(&Arc<Message>) -> ControlFlow<()>,
+    ) -> Walked {
+        self.read().messages.walk(filter, after, steps, |_, message| visit(message))
     }
 
     /// Forgets what has expired.

@@ -8,6 +8,7 @@
 mod durable;
 mod events;
 mod held;
+mod replay;
 mod scratch;
 mod subscribe;
 
@@ -91,6 +92,8 @@ pub(super) struct Driver {
     /// Taken from the mailbox, not sent yet.
     inbox: VecDeque<Delivery>,
     routes: Routes,
+    /// Retained messages that are still owed.
+    replays: VecDeque<replay::Replay>,
     /// How many deliveries each message of the last batch led to.
     fan_out: usize,
     /// Acknowledgements that wait for a receiver.
@@ -127,6 +130,7 @@ impl Driver {
             slot: None,
             inbox: VecDeque::new(),
             routes: Routes::default(),
+            replays: VecDeque::new(),
             fan_out: 1,
             held: None,
             unsettled: VecDeque::new(),
@@ -206,6 +210,7 @@ impl Driver {
             self.poll_unsettled(context);
             self.poll_held(context);
             self.deliver();
+            let has_replayed = self.replay();
             self.commit_progress(unwritten);
             self.poll_barriers(context);
             let has_written = self.poll_write(context);
@@ -213,7 +218,7 @@ impl Driver {
                 self.release();
                 return Poll::Ready(Turn::Over);
             }
-            if !has_read && !has_written && !self.server.has_events() && self.poll_alarm(context).is_pending() {
+            if !has_read && !has_written && !has_replayed && !self.server.has_events() && self.poll_alarm(context).is_pending() {
                 return Poll::Pending;
             }
         }

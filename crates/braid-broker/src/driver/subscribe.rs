@@ -9,8 +9,7 @@ use braid_proto::topic::TopicFilter;
 use braid_router::replays_at_subscribe;
 use braid_store::Change;
 
-use super::{Driver, now};
-use crate::dispatch;
+use super::Driver;
 
 /// Nobody can publish while the router changes: long lists are taken in pieces.
 pub(crate) const FILTERS_AT_ONCE: usize = 256;
@@ -56,21 +55,17 @@ impl Driver {
             });
         }
         let token = self.server.suback(subscribe.packet_id, codes);
-        let mut replayed = Vec::new();
         for ((filter, subscription), replaced) in granted.iter().zip(replaced) {
             if replays_at_subscribe(filter, subscription, replaced) {
-                self.hub.retained.replay(filter, subscription, now(), &mut replayed);
+                self.begin_replay(filter.clone(), *subscription);
             }
         }
-        let mut changes = Vec::new();
-        if slot.is_durable() {
+        if slot.is_durable() && !granted.is_empty() {
             let session = slot.id();
             let subscribed = |(filter, subscription)| Change::Subscribed { session, filter, subscription };
-            changes.extend(granted.into_iter().map(subscribed));
+            let commit = self.hub.persist.commit(granted.into_iter().map(subscribed).collect());
+            self.watch(Some(commit));
         }
-        // Through the mailbox like everything else: its cap holds, and what came before goes before.
-        let commit = dispatch::deliver(&self.hub, &slot, replayed, changes);
-        self.watch(commit);
         token
     }
 

@@ -7,6 +7,7 @@ mod support;
 mod connecting;
 mod delivery;
 mod durability;
+mod fairness;
 mod flow;
 mod hostile;
 mod random;

@@ -145,12 +145,12 @@ fn a_walk_begins_strictly_behind_any_name() {
 #[test]
 fn a_piece_without_a_match_ends_after_its_steps() {
     let mut retained = Retained::new();
-    for n in 0..10_000 {
+    for n in 0..2_000 {
         retained.insert(parse_name(&format!("{:02}/{n:04}/a/x", n / 100)), ());
     }
     let names: Vec<_> = retained.iter().map(|(name, ())| name.clone()).collect();
     let filter = parse_filter("+/+/+/nothing");
-    for steps in [1, 7, 100, 9_999] {
+    for steps in [1, 7, 100, 1_999] {
         let ends = ends(&retained, &filter, steps);
         let mut after = None;
         for end in &ends {
@@ -159,7 +159,7 @@ fn a_piece_without_a_match_ends_after_its_steps() {
         }
         assert_eq!(ends.len(), names.len() / steps);
     }
-    assert_eq!(ends(&retained, &filter, 10_001), []);
+    assert_eq!(ends(&retained, &filter, 2_001), []);
     assert_eq!(ends(&retained, &filter, 0).len(), names.len(), "a walk always gets on");
 }
 

@@ -1,0 +1,67 @@
+//! Retained messages for new subscriptions, a piece per turn.
+
+use std::ops::ControlFlow;
+
+use braid_proto::session::Subscription;
+use braid_proto::topic::{TopicFilter, TopicName};
+use braid_router::{Walked, replay};
+
+use super::{Driver, OUTBOX_TARGET, now};
+use crate::dispatch;
+use crate::mailbox::message_cost;
+
+/// Names that one piece looks at.
+const STEPS: usize = 1024;
+
+/// Deliveries of one piece.
+const DELIVERIES: usize = 256;
+
+/// Memory that the deliveries of one piece keep, about; the last may exceed it.
+const BYTES: usize = 256 * 1024;
+
+/// What a new subscription is still owed of the retained messages. [MQTT-3.3.1-9]
+///
+/// A subscription may match a million of them. They are not collected: each turn looks at some and goes on when
+/// their client has taken them, so that nobody else waits and no queue overflows.
+pub(super) struct Replay {
+    pub(super) filter: TopicFilter,
+    pub(super) subscription: Subscription,
+    /// Where the last piece ended.
+    after: Option<TopicName>,
+}
+
+impl Driver {
+    /// Begins to replay for a subscription; anew, if that was under way.
+    pub(super) fn begin_replay(&mut self, filter: TopicFilter, subscription: Subscription) {
+        self.replays.retain(|replay| replay.filter != filter);
+        self.replays.push_back(Replay { filter, subscription, after: None });
+    }
+
+    /// Replays a piece once everything before it is on its way; false when there is nothing to do.
+    pub(super) fn replay(&mut self) -> bool {
+        if !self.inbox.is_empty() || self.outbox_len() >= OUTBOX_TARGET {
+            return false;
+        }
+        let (Some(slot), Some(front)) = (&self.slot, self.replays.front_mut()) else { return false };
+        let now = now();
+        let mut piece = Vec::new();
+        let mut bytes = 0;
+        let Replay { filter, subscription, after } = front;
+        let walked = self.hub.retained.walk(filter, after.as_ref(), STEPS, |message| {
+            if !message.is_expired(now) {
+                bytes += message_cost(message);
+                piece.push(replay(message, subscription));
+            }
+            if piece.len() < DELIVERIES && bytes < BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        match walked {
+            Walked::Unfinished(name) => *after = Some(name),
+            Walked::Finished => {
+                self.replays.pop_front();
+            }
+        }
+        dispatch::take_directly(&self.hub, slot, &mut piece);
+        self.inbox.extend(piece);
+        true
+    }
+}

@@ -1,0 +1,117 @@
+//! What clients may not do to others, nor the broker to a client that behaves.
+
+use braid_broker::{BrokerConfig, LimitsConfig};
+use braid_proto::packet::{Packet, ProtocolVersion, Publish, QoS};
+use braid_proto::reason::ReasonCode;
+
+use crate::support::{TestBroker, connect_v3, connect_v5, lasting, message, pass, quiet, texts, will};
+
+fn with_limits(limits: LimitsConfig) -> BrokerConfig {
+    BrokerConfig { limits, ..quiet() }
+}
+
+// [MQTT-3.3.1-9]
+#[tokio::test(start_paused = true)]
+async fn more_retained_messages_than_a_mailbox_holds_are_all_replayed() {
+    let limits = LimitsConfig { queued_messages: 300, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with(with_limits(limits));
+    let mut publisher = broker.v5("publisher").await;
+    let names: Vec<_> = (0..2500).map(|number| format!("r/{number:04}")).collect();
+    for name in &names {
+        publisher.publish_as(Publish { retain: true, ..message(name, name) }).await;
+    }
+    let mut looker = broker.v5("looker").await;
+    looker.subscribe("r/+", QoS::AtMostOnce).await;
+    let seen = looker.take_all().await;
+    assert_eq!(texts(&seen), names);
+    assert_eq!(broker.statistics().messages_dropped(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_filter_many_times_is_replayed_once() {
+    let broker = TestBroker::start();
+    let mut publisher = broker.v5("publisher").await;
+    publisher.publish_as(Publish { retain: true, ..message("r/1", "x") }).await;
+    let mut looker = broker.v5("looker").await;
+    let filters: Vec<_> = (0..50).map(|_| crate::support::filter("r/#")).collect();
+    let entries = filters
+        .into_iter()
+        .map(|filter| braid_proto::packet::SubscribeEntry::new(filter, QoS::AtMostOnce))
+        .collect();
+    looker.subscribe_all(None, entries).await;
+    assert_eq!(looker.take_all().await.len(), 1);
+}
+
+/// An acknowledged alarm is not lost because the queue is full of what nobody was promised.
+#[tokio::test(start_paused = true)]
+async fn qos_0_makes_room_for_qos_1() {
+    let limits = LimitsConfig { queued_messages: 100, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with(with_limits(limits));
+    let mut slow = broker.narrow_link(ProtocolVersion::V5, 1024).await;
+    slow.send_connect(lasting("slow")).await;
+    slow.accepted().await;
+    slow.subscribe("#", QoS::AtLeastOnce).await;
+    let mut publisher = broker.v5("publisher").await;
+    for _ in 0..1000 {
+        publisher.publish("flood", "x".repeat(500), QoS::AtMostOnce).await;
+    }
+    publisher.publish("alarm", "fire", QoS::AtLeastOnce).await;
+    let seen = slow.take_all().await;
+    assert!(texts(&seen).contains(&"fire".to_owned()));
+    assert!(broker.statistics().messages_dropped() > 500);
+}
+
+/// What a client is slow to receive is no reason not to hear it.
+#[tokio::test(start_paused = true)]
+async fn a_large_delivery_does_not_silence_its_receiver() {
+    let broker = TestBroker::start();
+    let mut slow = broker.narrow_link(ProtocolVersion::V311, 1024).await;
+    let mut connect = connect_v3("slow");
+    connect.keep_alive = 2;
+    slow.send_connect(connect).await;
+    slow.accepted().await;
+    slow.subscribe("big", QoS::AtMostOnce).await;
+    let mut publisher = broker.v5("publisher").await;
+    publisher.publish("big", "x".repeat(1_000_000), QoS::AtLeastOnce).await;
+    for _ in 0..10 {
+        pass(1).await;
+        slow.send(Packet::Pingreq).await;
+    }
+    assert_eq!(slow.expect_publish().await.payload.len(), 1_000_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_will_does_not_reach_the_brokers_own_topics() {
+    let broker = TestBroker::start();
+    let mut client = broker.link(ProtocolVersion::V5).await;
+    let mut connect = connect_v5("forger");
+    connect.will = Some(will("$SYS/broker/version", "forged"));
+    client.send_connect(connect).await;
+    assert_eq!(client.expect_connack().await.reason, ReasonCode::NotAuthorized);
+    client.expect_end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_and_retained_bytes_have_limits() {
+    let limits = LimitsConfig { sessions: 2, retained_bytes: 2000, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with(with_limits(limits));
+    let mut first = broker.v5("first").await;
+    broker.connect(lasting("second")).await.vanish().await;
+    let mut third = broker.link(ProtocolVersion::V5).await;
+    third.send_connect(connect_v5("third")).await;
+    assert_eq!(third.expect_connack().await.reason, ReasonCode::QuotaExceeded);
+    // Whoever has a session goes on.
+    let _second = broker.connect(lasting("second")).await;
+
+    let retained = |topic, size| Publish {
+        qos: QoS::AtLeastOnce,
+        retain: true,
+        ..message(topic, "x".repeat(size))
+    };
+    assert_eq!(first.publish_as(retained("a", 1000)).await, ReasonCode::NoMatchingSubscribers);
+    assert_eq!(first.publish_as(retained("b", 1000)).await, ReasonCode::QuotaExceeded);
+    // In the place of another there is room.
+    assert_eq!(first.publish_as(retained("a", 1200)).await, ReasonCode::NoMatchingSubscribers);
+    assert_eq!(first.publish_as(retained("a", 0)).await, ReasonCode::NoMatchingSubscribers);
+    assert_eq!(first.publish_as(retained("b", 1000)).await, ReasonCode::NoMatchingSubscribers);
+}
