@@ -133,3 +133,17 @@ pub(crate) enum LogFormat {
     Text,
     Json,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_shows_every_key_with_its_default() {
+        let page = include_str!("../../../../docs/configuration.md");
+        let (_, rest) = page.split_once("```toml\n").unwrap();
+        let (block, _) = rest.split_once("```").unwrap();
+        let documented: toml::Table = toml::from_str(block).unwrap();
+        assert_eq!(documented, toml::Table::try_from(Config::default()).unwrap());
+    }
+}
