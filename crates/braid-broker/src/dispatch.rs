@@ -171,7 +171,8 @@ impl<'a> Pushing<'a> {
     fn push_shared(&mut self, shared: &SharedTarget, message: &Arc<Message>) {
         let capacity = self.hub.capacity;
         let mailbox = |key: &SessionKey| shared.slot(*key).map(|slot| &slot.mailbox);
-        let ready = |key: &SessionKey| mailbox(key).is_some_and(|mailbox| mailbox.is_ready(message, capacity));
+        let ready =
+            |key: &SessionKey| mailbox(key).is_some_and(|mailbox| mailbox.is_ready(message, capacity));
         let open = |key: &SessionKey| mailbox(key).is_some_and(Mailbox::is_open);
         let member = shared.group.select(ready).or_else(|| shared.group.select(open));
         let slot = member.and_then(|member| shared.slot(member.key));

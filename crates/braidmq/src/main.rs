@@ -35,7 +35,8 @@ fn main() -> ExitCode {
             // Nothing is left to tell the user if their terminal is gone.
             let _ = error.print();
             // Scripts written for mosquitto_pub and mosquitto_sub know 1 for a wrong option.
-            let is_client = std::env::args().nth(1).is_some_and(|command| command == "pub" || command == "sub");
+            let is_client =
+                std::env::args().nth(1).is_some_and(|command| command == "pub" || command == "sub");
             ExitCode::from(if is_client && error.exit_code() != 0 { 1 } else { error.exit_code() as u8 })
         }
     }

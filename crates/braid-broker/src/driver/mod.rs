@@ -218,7 +218,12 @@ impl Driver {
                 self.release();
                 return Poll::Ready(Turn::Over);
             }
-            if !has_read && !has_written && !has_replayed && !self.server.has_events() && self.poll_alarm(context).is_pending() {
+            if !has_read
+                && !has_written
+                && !has_replayed
+                && !self.server.has_events()
+                && self.poll_alarm(context).is_pending()
+            {
                 return Poll::Pending;
             }
         }

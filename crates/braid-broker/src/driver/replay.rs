@@ -52,7 +52,11 @@ impl Driver {
                 bytes += message_cost(message);
                 piece.push(replay(message, subscription));
             }
-            if piece.len() < DELIVERIES && bytes < BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            if piece.len() < DELIVERIES && bytes < BYTES {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
         });
         match walked {
             Walked::Unfinished(name) => *after = Some(name),

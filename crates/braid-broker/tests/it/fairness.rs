@@ -103,11 +103,8 @@ async fn sessions_and_retained_bytes_have_limits() {
     // Whoever has a session goes on.
     let _second = broker.connect(lasting("second")).await;
 
-    let retained = |topic, size| Publish {
-        qos: QoS::AtLeastOnce,
-        retain: true,
-        ..message(topic, "x".repeat(size))
-    };
+    let retained =
+        |topic, size| Publish { qos: QoS::AtLeastOnce, retain: true, ..message(topic, "x".repeat(size)) };
     assert_eq!(first.publish_as(retained("a", 1000)).await, ReasonCode::NoMatchingSubscribers);
     assert_eq!(first.publish_as(retained("b", 1000)).await, ReasonCode::QuotaExceeded);
     // In the place of another there is room.

@@ -264,6 +264,12 @@ impl Phase {
 
 impl Default for Outbound {
     fn default() -> Self {
-        Self { inflight: HashMap::default(), next_id: PacketId::FIRST, next_order: 0, unacknowledged: 0, payload_bytes: 0 }
+        Self {
+            inflight: HashMap::default(),
+            next_id: PacketId::FIRST,
+            next_order: 0,
+            unacknowledged: 0,
+            payload_bytes: 0,
+        }
     }
 }

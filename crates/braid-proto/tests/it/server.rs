@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_proto::error::Violation;
 use braid_proto::connection::{Acceptance, Cause, Event, Sent, Server, ServerOptions};
+use braid_proto::error::Violation;
 use braid_proto::packet::{Connack, Connect, Packet, PacketId, ProtocolVersion, QoS, Will};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Session, SessionExpiry};

@@ -20,8 +20,12 @@ pub(crate) fn read_file<T: DeserializeOwned>(path: &Path) -> Result<toml::Table,
     let text = std::fs::read_to_string(path)
         .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
     let refused = |error: &toml::de::Error| {
-        let line = error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
-        ConfigError::Refused { place: format!("{}:{line}", path.display()), problem: explain(error.message()) }
+        let line =
+            error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+        ConfigError::Refused {
+            place: format!("{}:{line}", path.display()),
+            problem: explain(error.message()),
+        }
     };
     toml::from_str::<T>(&text).map_err(|error| refused(&error))?;
     toml::from_str(&text).map_err(|error| refused(&error))
@@ -34,8 +38,7 @@ pub(crate) fn read_setting<T: DeserializeOwned>(
     key: &str,
     value: &str,
 ) -> Result<toml::Table, ConfigError> {
-    let refused =
-        |problem: &str| ConfigError::Refused { place: place.to_owned(), problem: explain(problem) };
+    let refused = |problem: &str| ConfigError::Refused { place: place.to_owned(), problem: explain(problem) };
     let parsed = toml::from_str::<toml::Table>(&format!("value = {value}"))
         .ok()
         .and_then(|mut table| table.remove("value"));

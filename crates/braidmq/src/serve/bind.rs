@@ -21,7 +21,9 @@ pub(super) fn addresses(option: &'static str, given: &[String]) -> Result<Vec<So
     for text in given {
         let refused = |problem: String| StartError::Address { option, given: text.clone(), problem };
         if text.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-            return Err(refused("write it as HOST:PORT, for example 127.0.0.1:1883 or [::1]:1883".to_owned()));
+            return Err(refused(
+                "write it as HOST:PORT, for example 127.0.0.1:1883 or [::1]:1883".to_owned(),
+            ));
         }
         let resolved = text.to_socket_addrs().map_err(|error| refused(error.to_string()))?;
         for address in resolved {

@@ -27,10 +27,8 @@ pub(super) fn start(config: &LogConfig) -> Result<Reload, StartError> {
 }
 
 fn parse(level: &str) -> Result<EnvFilter, StartError> {
-    EnvFilter::try_new(level).map_err(|error| StartError::LogLevel {
-        level: level.to_owned(),
-        problem: error.to_string(),
-    })
+    EnvFilter::try_new(level)
+        .map_err(|error| StartError::LogLevel { level: level.to_owned(), problem: error.to_string() })
 }
 
 impl Reload {

@@ -113,11 +113,8 @@ fn try_run(args: Args) -> Result<(), StartError> {
 
 /// The configuration that all sources together give.
 fn configure(args: &Args) -> Result<Config, StartError> {
-    let layers = Layers {
-        file: args.config.clone(),
-        environment: environment()?,
-        settings: args.set.clone(),
-    };
+    let layers =
+        Layers { file: args.config.clone(), environment: environment()?, settings: args.set.clone() };
     let mut config = merge(&layers)?;
     let named = [&args.tcp, &args.tls, &args.ws, &args.wss, &args.quic];
     if named.iter().any(|addresses| !addresses.is_empty()) {
