@@ -28,7 +28,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match Cli::try_parse() {
-        Ok(Cli { command: Command::Serve(args) }) => serve::run(args),
+        Ok(Cli { command: Command::Serve(args) }) => serve::run(&args),
         Ok(Cli { command: Command::Pub(args) }) => publish::run(args),
         Ok(Cli { command: Command::Sub(args) }) => subscribe::run(args),
         Err(error) => {
@@ -37,7 +37,8 @@ fn main() -> ExitCode {
             // Scripts written for mosquitto_pub and mosquitto_sub know 1 for a wrong option.
             let is_client =
                 std::env::args().nth(1).is_some_and(|command| command == "pub" || command == "sub");
-            ExitCode::from(if is_client && error.exit_code() != 0 { 1 } else { error.exit_code() as u8 })
+            let code = if is_client && error.exit_code() != 0 { 1 } else { error.exit_code() };
+            ExitCode::from(u8::try_from(code).unwrap_or(1))
         }
     }
 }

@@ -84,7 +84,7 @@ enum StartError {
     NoClientCa,
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: &Args) -> ExitCode {
     match try_run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -94,9 +94,9 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
-fn try_run(args: Args) -> Result<(), StartError> {
+fn try_run(args: &Args) -> Result<(), StartError> {
     let print_config = args.print_config;
-    let config = configure(&args)?;
+    let config = configure(args)?;
     if print_config {
         let text = toml::to_string_pretty(&config).unwrap_or_default();
         return banner::write(&text).map_err(|source| StartError::System { what: "the output", source });
@@ -108,7 +108,7 @@ fn try_run(args: Args) -> Result<(), StartError> {
         .enable_all()
         .build()
         .map_err(|source| StartError::System { what: "to start threads", source })?;
-    runtime.block_on(serve(&args, config, &reload_level))
+    runtime.block_on(serve(args, config, &reload_level))
 }
 
 /// The configuration that all sources together give.
