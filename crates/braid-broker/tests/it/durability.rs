@@ -435,3 +435,29 @@ async fn one_write_of_many_kinds_keeps_its_order() {
     }
     assert_eq!(copies, [numbers.clone(), numbers]);
 }
+
+/// On several threads a subscriber may be done with a delivery at once: the store must have heard of it before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nothing_stays_behind_of_what_is_acknowledged_at_once() {
+    const PUBLISHERS: usize = 4;
+    const MESSAGES: usize = 300;
+    let mortal = Mortal::start();
+    let mut client = mortal.broker.resume("client").await;
+    client.subscribe("t", QoS::AtLeastOnce).await;
+    let mut publishing = tokio::task::JoinSet::new();
+    for number in 0..PUBLISHERS {
+        let mut publisher = mortal.broker.v5(&format!("publisher-{number}")).await;
+        publishing.spawn(async move {
+            for _ in 0..MESSAGES {
+                publisher.publish("t", "", QoS::AtLeastOnce).await;
+            }
+        });
+    }
+    for _ in 0..PUBLISHERS * MESSAGES {
+        client.take().await;
+    }
+    publishing.join_all().await;
+    client.send(Packet::Pingreq).await;
+    assert_eq!(client.next().await, Some(Packet::Pingresp));
+    assert_eq!(entries(mortal.session("client")), []);
+}
