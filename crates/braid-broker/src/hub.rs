@@ -19,7 +19,6 @@ use tokio::time::Instant;
 use crate::auth::Authenticate;
 use crate::config::BrokerConfig;
 use crate::dispatch;
-use crate::driver::FILTERS_AT_ONCE;
 use crate::expiry::{DueEvent, Expiry};
 use crate::mailbox::Capacity;
 use crate::persist::Persist;
@@ -28,6 +27,9 @@ use crate::retained::{RetainedMessages, Retaining, SYS_PREFIX};
 use crate::routes::Routes;
 use crate::slot::{ConnectionId, Holder, Parked, Released, SessionKey, Slot};
 use crate::statistics::Statistics;
+
+/// Nobody can publish while the router changes: long lists are taken in pieces.
+pub(crate) const FILTERS_AT_ONCE: usize = 256;
 
 /// The shared state of a broker. Locks inside are held for lookups and moves of values only.
 pub(crate) struct Hub {

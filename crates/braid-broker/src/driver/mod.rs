@@ -12,8 +12,6 @@ mod replay;
 mod scratch;
 mod subscribe;
 
-pub(crate) use subscribe::FILTERS_AT_ONCE;
-
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};

@@ -10,9 +10,7 @@ use braid_router::replays_at_subscribe;
 use braid_store::Change;
 
 use super::Driver;
-
-/// Nobody can publish while the router changes: long lists are taken in pieces.
-pub(crate) const FILTERS_AT_ONCE: usize = 256;
+use crate::hub::FILTERS_AT_ONCE;
 
 impl Driver {
     /// Subscribes to every filter that may be, and answers each. [MQTT-3.8.4-6]
