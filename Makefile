@@ -9,7 +9,7 @@ SHELL := /bin/bash
 ARGS ?=
 # Where the log of the last `cargo test` lies.
 TEST_LOG := target/cargo-test.log
-# Old enough for the compiler named in rust-toolchain.toml, new enough for deny.toml.
+# New enough for deny.toml.
 CARGO_DENY := ^0.20
 
 announce = @printf '\n=== %s\n' "$(1)"

@@ -4,3 +4,4 @@
 
 mod broker;
 mod client;
+mod serve;

@@ -1,0 +1,162 @@
+//! `braidmq serve`: how it starts, refuses to start, reloads and stops.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::broker::braidmq;
+
+/// Runs `braidmq serve` that must not start: its exit code and the one line that it says.
+fn refusal(arguments: &[&str]) -> (i32, String) {
+    let output = serve(arguments).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(output.stdout.is_empty(), "it must not look as if it had started");
+    (output.status.code().unwrap(), said.trim_end().to_owned())
+}
+
+fn serve(arguments: &[&str]) -> Command {
+    let mut command = braidmq(&["serve"]);
+    command.args(arguments);
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Starts and returns what it printed, up to the last line of the banner.
+fn start(arguments: &[&str]) -> (Child, Vec<String>) {
+    let mut child = serve(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut banner = Vec::new();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        banner.push(line.unwrap());
+        if banner.last().is_some_and(|line| line.starts_with("Stop with")) {
+            break;
+        }
+    }
+    (child, banner)
+}
+
+/// Sends a signal to a process that this test started.
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+fn stopped(child: Child) -> Output {
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn the_banner_names_every_listener_and_what_to_type() {
+    let data = tempfile::tempdir().unwrap();
+    let any = "127.0.0.1:0";
+    let dir = data.path().to_str().unwrap();
+    let arguments = ["--tcp", any, "--tls", any, "--ws", any, "--wss", any, "--quic", any, "--data-dir", dir];
+    let (child, banner) = start(&arguments);
+    let banner = banner.join("\n");
+    for part in [
+        "mqtt://127.0.0.1:",
+        "mqtts://",
+        "ws://",
+        "wss://",
+        "quic://",
+        "/mqtt",
+        "SHA-256",
+        "braidmq pub --url",
+    ] {
+        assert!(banner.contains(part), "{part} is not in\n{banner}");
+    }
+    signal(&child, "-TERM");
+    assert_eq!(stopped(child).status.code(), Some(0));
+}
+
+#[test]
+fn a_port_in_use_is_one_line_and_exit_code_2() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let (code, said) = refusal(&["--tcp", &address.to_string()]);
+    assert_eq!(code, 2);
+    assert!(said.contains(&address.port().to_string()) && said.contains("in use"), "{said}");
+}
+
+#[test]
+fn bad_addresses_certificates_and_settings_are_one_line_and_exit_code_2() {
+    let data = tempfile::tempdir().unwrap();
+    let garbage = data.path().join("garbage.pem");
+    fs::write(&garbage, "no certificate").unwrap();
+    let config = data.path().join("braidmq.toml");
+    fs::write(&config, "[listeners]\ntcp = [\"127.0.0.1:0\"]\n\n[limit]\nconnections = 1\n").unwrap();
+    let [garbage, config] = [&garbage, &config].map(|path| path.to_str().unwrap().to_owned());
+    let garbage_certificate = format!("tls.certificate={garbage}");
+    let garbage_key = format!("tls.key={garbage}");
+    let unknown_key = format!("{config}:4: unknown key `limit`; did you mean `limits`?");
+    for (arguments, part) in [
+        (vec!["--tcp", "1883"], "--tcp 1883: write it as HOST:PORT"),
+        (vec!["--tls", "127.0.0.1:0", "--set", &garbage_certificate, "--set", &garbage_key], "garbage.pem"),
+        (vec!["--tls", "127.0.0.1:0", "--set", "tls.certificate=a.pem"], "tls.key is missing"),
+        (vec!["--config", &config], unknown_key.as_str()),
+        (vec!["--config", "/nowhere/braidmq.toml"], "cannot read /nowhere/braidmq.toml"),
+        (vec!["--set", "mqtt.receive_maximum=0"], "mqtt.receive_maximum: 0 is out of range"),
+        (vec!["--set", "log.level=inof"], "is none of off, error, warn"),
+        (vec!["--set", "no value"], "write it as KEY=VALUE"),
+    ] {
+        let (code, said) = refusal(&arguments);
+        assert_eq!(code, 2, "{arguments:?}");
+        assert!(said.contains(part), "{arguments:?} says: {said}");
+    }
+}
+
+#[test]
+fn the_printed_configuration_is_one_that_can_be_read() {
+    let output = serve(&["--print-config", "--set", "limits.connections=7"]).output().unwrap();
+    assert!(output.status.success());
+    let data = tempfile::tempdir().unwrap();
+    let file = data.path().join("braidmq.toml");
+    fs::write(&file, &output.stdout).unwrap();
+    let again = serve(&["--print-config", "--config", file.to_str().unwrap()]).output().unwrap();
+    assert_eq!(text(&again.stdout), text(&output.stdout));
+    assert!(text(&again.stdout).contains("connections = 7"));
+}
+
+/// Sends a hang-up and returns what the log says of it. The log level comes last, whatever became of it.
+fn reload(child: &Child, log: &mut impl BufRead) -> String {
+    signal(child, "-HUP");
+    let mut said = String::new();
+    while !said.contains("log level") {
+        assert!(log.read_line(&mut said).unwrap() > 0, "the log ends with:\n{said}");
+    }
+    said
+}
+
+#[test]
+fn a_hang_up_reloads_certificates_and_log_level_or_leaves_them() {
+    let data = tempfile::tempdir().unwrap();
+    let config = data.path().join("braidmq.toml");
+    let listeners = "[listeners]\ntcp = []\ntls = [\"127.0.0.1:0\"]\nws = []\nwss = []\nquic = []\n";
+    let write = |level: &str| fs::write(&config, format!("{listeners}[log]\nlevel = \"{level}\"\n")).unwrap();
+    write("info");
+    let dir = data.path().to_str().unwrap();
+    let (mut child, _) = start(&["--config", config.to_str().unwrap(), "--data-dir", dir]);
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    let said = reload(&child, &mut log);
+    assert!(said.contains("certificates reloaded") && said.contains("log level reloaded"), "{said}");
+    // What cannot be read leaves what was.
+    write("inof");
+    replace(&data.path().join("key.pem"), "no key");
+    let said = reload(&child, &mut log);
+    assert!(said.contains("certificates not reloaded") && said.contains("key.pem"), "{said}");
+    assert!(said.contains("log level not reloaded"), "{said}");
+    signal(&child, "-INT");
+    let mut rest = String::new();
+    log.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+fn replace(path: &Path, text: &str) {
+    fs::remove_file(path).unwrap();
+    fs::write(path, text).unwrap();
+}
