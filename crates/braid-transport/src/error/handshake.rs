@@ -39,6 +39,12 @@ pub enum HandshakeError {
         /// What was offered, or `none`.
         offered: String,
     },
+    /// A WebSocket request of a web page that may not connect.
+    #[error("WebSocket request of a page of {origin}, which may not connect")]
+    Origin {
+        /// As the browser gave it.
+        origin: String,
+    },
     /// Any other defect of a WebSocket request.
     #[error("WebSocket handshake failed: {0}")]
     WebSocket(String),

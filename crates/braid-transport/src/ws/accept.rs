@@ -1,9 +1,13 @@
 //! The server's side of the HTTP upgrade.
 
+use std::net::IpAddr;
+
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_tungstenite::accept_hdr_async_with_config;
 use tokio_tungstenite::tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response};
-use tokio_tungstenite::tungstenite::http::header::{CONNECTION, CONTENT_TYPE, SEC_WEBSOCKET_PROTOCOL};
+use tokio_tungstenite::tungstenite::http::header::{
+    CONNECTION, CONTENT_TYPE, ORIGIN, SEC_WEBSOCKET_PROTOCOL,
+};
 use tokio_tungstenite::tungstenite::http::{HeaderValue, StatusCode};
 use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_tungstenite::tungstenite::{self as library};
@@ -18,7 +22,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut refusal = None;
-    let gate = Gate { path: &options.path, refusal: &mut refusal };
+    let gate = Gate { options, refusal: &mut refusal };
     match accept_hdr_async_with_config(io, gate, Some(handshake_config())).await {
         // Nothing is lost here: the library refuses bytes that come before its answer.
         Ok(upgraded) => Ok(WsStream::new(upgraded.into_inner(), Role::Server, options.max_frame_bytes)),
@@ -35,18 +39,23 @@ fn failed(error: library::Error) -> HandshakeError {
 
 /// Decides about a request and remembers why it was turned away.
 struct Gate<'a> {
-    path: &'a str,
+    options: &'a WebSocketOptions,
     refusal: &'a mut Option<HandshakeError>,
 }
 
 impl Callback for Gate<'_> {
     fn on_request(self, request: &Request, mut response: Response) -> Result<Response, ErrorResponse> {
         let path = request.uri().path();
-        if path != self.path {
-            let body = format!("MQTT over WebSocket is at {}\n", self.path);
-            *self.refusal =
-                Some(HandshakeError::Path { path: path.to_owned(), served: self.path.to_owned() });
+        let served = &self.options.path;
+        if path != served {
+            let body = format!("MQTT over WebSocket is at {served}\n");
+            *self.refusal = Some(HandshakeError::Path { path: path.to_owned(), served: served.clone() });
             return Err(refuse(StatusCode::NOT_FOUND, body));
+        }
+        if let Some(origin) = foreign_origin(request, self.options.origins.as_deref()) {
+            let body = format!("pages of {origin} may not connect here: add it to websocket.origins\n");
+            *self.refusal = Some(HandshakeError::Origin { origin });
+            return Err(refuse(StatusCode::FORBIDDEN, body));
         }
         let offered = offered_subprotocols(request);
         // The client lists `mqtt` [MQTT-6.0.0-3], and it is what we answer with. [MQTT-6.0.0-4]
@@ -61,6 +70,24 @@ impl Callback for Gate<'_> {
         response.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(chosen));
         Ok(response)
     }
+}
+
+/// The origin of a page that may not connect.
+fn foreign_origin(request: &Request, allowed: Option<&[String]>) -> Option<String> {
+    let origin = String::from_utf8_lossy(request.headers().get(ORIGIN)?.as_bytes()).into_owned();
+    let is_listed = allowed?.iter().any(|listed| listed.trim_end_matches('/').eq_ignore_ascii_case(&origin));
+    if is_listed || is_local(&origin) { None } else { Some(origin) }
+}
+
+/// Whether a page with this origin (RFC 6454) came from this machine.
+fn is_local(origin: &str) -> bool {
+    let Some((_, authority)) = origin.split_once("://") else { return false };
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => authority.split(':').next().unwrap_or(authority),
+    };
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// The names of all `Sec-WebSocket-Protocol` headers; it may be given more than once.
@@ -85,4 +112,35 @@ fn refuse(status: StatusCode, body: String) -> ErrorResponse {
     headers.insert("content-length", length);
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_this_machine_and_listed_ones_may_connect() {
+        let listed = ["https://app.example".to_owned()];
+        for (origin, allowed, is_welcome) in [
+            (None, Some(&listed[..]), true),
+            (Some("http://localhost"), Some(&listed[..]), true),
+            (Some("http://LOCALHOST:3000"), Some(&listed[..]), true),
+            (Some("http://127.0.0.1:8080"), Some(&listed[..]), true),
+            (Some("http://[::1]:8080"), Some(&listed[..]), true),
+            (Some("https://app.example"), Some(&listed[..]), true),
+            (Some("https://app.example:444"), Some(&listed[..]), false),
+            (Some("https://evil.example"), Some(&listed[..]), false),
+            (Some("http://localhost.evil.example"), Some(&listed[..]), false),
+            (Some("http://127.0.0.1.evil.example"), Some(&listed[..]), false),
+            // A sandboxed frame or a file.
+            (Some("null"), Some(&listed[..]), false),
+            (Some("https://evil.example"), None, true),
+        ] {
+            let mut request = Request::new(());
+            if let Some(origin) = origin {
+                request.headers_mut().insert(ORIGIN, HeaderValue::from_static(origin));
+            }
+            assert_eq!(foreign_origin(&request, allowed).is_none(), is_welcome, "{origin:?}");
+        }
+    }
 }

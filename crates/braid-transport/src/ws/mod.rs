@@ -18,11 +18,17 @@ pub struct WebSocketOptions {
     /// memory whole, so it should be little more than the largest MQTT packet: many clients send one
     /// packet as one frame. The first message may have 64 KiB at most.
     pub max_frame_bytes: usize,
+    /// Which web pages may connect: `None` for any, else those of this machine (`localhost`, loopback
+    /// addresses) and those whose origin is listed, such as `https://app.example`. Who is no browser
+    /// sends no origin and is not concerned.
+    ///
+    /// Where being on this machine is enough to be let in, any page that its user looks at would be.
+    pub origins: Option<Vec<String>>,
 }
 
 impl Default for WebSocketOptions {
     fn default() -> Self {
-        Self { path: "/mqtt".to_owned(), max_frame_bytes: 16 << 20 }
+        Self { path: "/mqtt".to_owned(), max_frame_bytes: 16 << 20, origins: None }
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) struct Config {
     pub(crate) drain_secs: u64,
     /// Which transports listen where.
     pub(crate) listeners: ListenersConfig,
+    /// What web pages may do.
+    pub(crate) websocket: WebSocketConfig,
     /// Certificates for TLS, secure WebSocket and QUIC.
     pub(crate) tls: TlsConfig,
     /// What is logged, and how.
@@ -43,6 +45,7 @@ impl Default for Config {
             allow_anonymous: false,
             drain_secs: 5,
             listeners: ListenersConfig::default(),
+            websocket: WebSocketConfig::default(),
             tls: TlsConfig::default(),
             log: LogConfig::default(),
             mqtt,
@@ -82,6 +85,15 @@ impl Default for ListenersConfig {
         let at = |port| vec![SocketAddr::from(([127, 0, 0, 1], port))];
         Self { tcp: at(1883), tls: at(8883), ws: at(8083), wss: at(8084), quic: at(14567) }
     }
+}
+
+/// Web pages, which connect from wherever their reader is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct WebSocketConfig {
+    /// Origins of pages that may connect, such as `https://app.example`, beside those of this machine. With
+    /// `allow_anonymous` any page may: whoever can reach the broker is let in anyway.
+    pub(crate) origins: Vec<String>,
 }
 
 /// Certificates. Without them a self-signed pair is made in the data directory.

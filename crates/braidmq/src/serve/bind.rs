@@ -68,6 +68,7 @@ pub(super) fn listeners(config: &Config, tls: Option<&ServerTls>) -> Result<Vec<
     let mut options = ListenOptions::default();
     // Most clients send one packet as one frame.
     options.websocket.max_frame_bytes = config.mqtt.maximum_packet_size as usize + 5;
+    options.websocket.origins = (!config.allow_anonymous).then(|| config.websocket.origins.clone());
     let addresses = &config.listeners;
     let mut listeners = Vec::new();
     let mut bind = |kind: ListenerKind, addresses: &[SocketAddr]| -> Result<(), StartError> {
