@@ -45,6 +45,9 @@ const OUTBOX_LIMIT: usize = 256 * 1024;
 /// Slices of one vectored write.
 const SLICES: usize = 16;
 
+/// What a message is taken to lead to before one has shown it.
+const FIRST_FAN_OUT: usize = 64;
+
 /// Rounds of one turn, before others get theirs.
 const ROUNDS: usize = 4;
 
@@ -129,7 +132,7 @@ impl Driver {
             inbox: VecDeque::new(),
             routes: Routes::default(),
             replays: VecDeque::new(),
-            fan_out: 1,
+            fan_out: FIRST_FAN_OUT,
             held: None,
             unsettled: VecDeque::new(),
             progress: None,
@@ -212,7 +215,8 @@ impl Driver {
             self.commit_progress(unwritten);
             self.poll_barriers(context);
             let has_written = self.poll_write(context);
-            if self.server.is_closed() {
+            // What came before a DISCONNECT is dispatched, in as many turns as that takes.
+            if self.server.is_closed() && !self.server.has_events() {
                 self.release();
                 return Poll::Ready(Turn::Over);
             }

@@ -1,7 +1,7 @@
 //! What clients may not do to others, nor the broker to a client that behaves.
 
 use braid_broker::{BrokerConfig, LimitsConfig};
-use braid_proto::packet::{Packet, ProtocolVersion, Publish, QoS};
+use braid_proto::packet::{Disconnect, Packet, ProtocolVersion, Publish, QoS};
 use braid_proto::reason::ReasonCode;
 
 use crate::support::{TestBroker, connect_v3, connect_v5, lasting, message, pass, quiet, texts, will};
@@ -111,4 +111,27 @@ async fn sessions_and_retained_bytes_have_limits() {
     assert_eq!(first.publish_as(retained("a", 1200)).await, ReasonCode::NoMatchingSubscribers);
     assert_eq!(first.publish_as(retained("a", 0)).await, ReasonCode::NoMatchingSubscribers);
     assert_eq!(first.publish_as(retained("b", 1000)).await, ReasonCode::NoMatchingSubscribers);
+}
+
+/// A turn ends before everything that one read brought is dispatched; what is left is not lost with the link.
+#[tokio::test(start_paused = true)]
+async fn what_was_published_before_a_disconnect_reaches_everybody() {
+    const MESSAGES: usize = 3000;
+    let broker = TestBroker::start();
+    let mut subscribers = Vec::new();
+    for number in 0..20 {
+        let mut subscriber = broker.v5(&format!("subscriber {number}")).await;
+        subscriber.subscribe("t", QoS::AtMostOnce).await;
+        subscribers.push(subscriber);
+    }
+    // So that one read brings all of it.
+    let mut publisher = broker.narrow_link(ProtocolVersion::V5, 1 << 20).await;
+    publisher.send_connect(connect_v5("publisher")).await;
+    publisher.accepted().await;
+    publisher.publish("t", "0", QoS::AtLeastOnce).await;
+    let all = (1..MESSAGES).map(|_| crate::support::publish_packet("t", "x", QoS::AtMostOnce, 0));
+    publisher.send_all(all.chain([Packet::Disconnect(Box::new(Disconnect::new(ReasonCode::Success)))])).await;
+    for subscriber in &mut subscribers {
+        assert_eq!(subscriber.take_all().await.len(), MESSAGES);
+    }
 }
