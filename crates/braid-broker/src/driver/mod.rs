@@ -203,6 +203,7 @@ impl Driver {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
         for _ in 0..ROUNDS {
             self.poll_mailbox(context);
+            let could_read = self.may_read();
             let unwritten = self.outbox_len();
             let has_read = self.poll_read(context);
             if let Some(connect) = self.drain_events() {
@@ -220,12 +221,9 @@ impl Driver {
                 self.release();
                 return Poll::Ready(Turn::Over);
             }
-            if !has_read
-                && !has_written
-                && !has_replayed
-                && !self.server.has_events()
-                && self.poll_alarm(context).is_pending()
-            {
+            // What kept from reading may be gone by now, and nothing else would wake this task.
+            let has_changed = has_read || has_written || has_replayed || !could_read && self.may_read();
+            if !has_changed && !self.server.has_events() && self.poll_alarm(context).is_pending() {
                 return Poll::Pending;
             }
         }
@@ -242,9 +240,14 @@ impl Driver {
         }
     }
 
+    /// Whether more input can be dealt with.
+    fn may_read(&mut self) -> bool {
+        self.server.is_reading() && !self.server.has_events() && self.unwritten_packets() <= OUTBOX_LIMIT
+    }
+
     /// One read; false when nothing was there.
     fn poll_read(&mut self, context: &mut Context<'_>) -> bool {
-        if !self.server.is_reading() || self.server.has_events() || self.unwritten_packets() > OUTBOX_LIMIT {
+        if !self.may_read() {
             return false;
         }
         scratch::with(|buffer| {

@@ -135,3 +135,18 @@ async fn what_was_published_before_a_disconnect_reaches_everybody() {
         assert_eq!(subscriber.take_all().await.len(), MESSAGES);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_was_cut_short_goes_on_reading() {
+    let broker = TestBroker::start();
+    let mut subscriber = broker.v5("subscriber").await;
+    subscriber.subscribe("t", QoS::AtMostOnce).await;
+    // So that one read brings all of it.
+    let mut publisher = broker.narrow_link(ProtocolVersion::V5, 1 << 20).await;
+    publisher.send_connect(connect_v5("publisher")).await;
+    publisher.accepted().await;
+    publisher.send_all((0..3000).map(|_| crate::support::publish_packet("t", "x", QoS::AtMostOnce, 0))).await;
+    assert_eq!(subscriber.take_all().await.len(), 3000);
+    publisher.publish("t", "y", QoS::AtLeastOnce).await;
+    assert_eq!(subscriber.take().await, "y");
+}
