@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::broker::braidmq;
 
@@ -27,27 +27,35 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+/// A broker that ends with its test, whatever becomes of that.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Starts and returns what it printed, up to the last line of the banner.
-fn start(arguments: &[&str]) -> (Child, Vec<String>) {
-    let mut child = serve(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+fn start(arguments: &[&str]) -> (Running, Vec<String>) {
+    let child = serve(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut running = Running(child);
     let mut banner = Vec::new();
-    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+    for line in BufReader::new(running.0.stdout.take().unwrap()).lines() {
         banner.push(line.unwrap());
         if banner.last().is_some_and(|line| line.starts_with("Stop with")) {
             break;
         }
     }
-    (child, banner)
+    (running, banner)
 }
 
 /// Sends a signal to a process that this test started.
-fn signal(child: &Child, name: &str) {
-    let status = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+fn signal(broker: &Running, name: &str) {
+    let status = Command::new("kill").args([name, &broker.0.id().to_string()]).status().unwrap();
     assert!(status.success());
-}
-
-fn stopped(child: Child) -> Output {
-    child.wait_with_output().unwrap()
 }
 
 #[test]
@@ -56,7 +64,7 @@ fn the_banner_names_every_listener_and_what_to_type() {
     let any = "127.0.0.1:0";
     let dir = data.path().to_str().unwrap();
     let arguments = ["--tcp", any, "--tls", any, "--ws", any, "--wss", any, "--quic", any, "--data-dir", dir];
-    let (child, banner) = start(&arguments);
+    let (mut broker, banner) = start(&arguments);
     let banner = banner.join("\n");
     for part in [
         "mqtt://127.0.0.1:",
@@ -70,8 +78,8 @@ fn the_banner_names_every_listener_and_what_to_type() {
     ] {
         assert!(banner.contains(part), "{part} is not in\n{banner}");
     }
-    signal(&child, "-TERM");
-    assert_eq!(stopped(child).status.code(), Some(0));
+    signal(&broker, "-TERM");
+    assert_eq!(broker.0.wait().unwrap().code(), Some(0));
 }
 
 #[test]
@@ -123,8 +131,8 @@ fn the_printed_configuration_is_one_that_can_be_read() {
 }
 
 /// Sends a hang-up and returns what the log says of it. The log level comes last, whatever became of it.
-fn reload(child: &Child, log: &mut impl BufRead) -> String {
-    signal(child, "-HUP");
+fn reload(broker: &Running, log: &mut impl BufRead) -> String {
+    signal(broker, "-HUP");
     let mut said = String::new();
     while !said.contains("log level") {
         assert!(log.read_line(&mut said).unwrap() > 0, "the log ends with:\n{said}");
@@ -140,20 +148,20 @@ fn a_hang_up_reloads_certificates_and_log_level_or_leaves_them() {
     let write = |level: &str| fs::write(&config, format!("{listeners}[log]\nlevel = \"{level}\"\n")).unwrap();
     write("info");
     let dir = data.path().to_str().unwrap();
-    let (mut child, _) = start(&["--config", config.to_str().unwrap(), "--data-dir", dir]);
-    let mut log = BufReader::new(child.stderr.take().unwrap());
-    let said = reload(&child, &mut log);
+    let (mut broker, _) = start(&["--config", config.to_str().unwrap(), "--data-dir", dir]);
+    let mut log = BufReader::new(broker.0.stderr.take().unwrap());
+    let said = reload(&broker, &mut log);
     assert!(said.contains("certificates reloaded") && said.contains("log level reloaded"), "{said}");
     // What cannot be read leaves what was.
     write("inof");
     replace(&data.path().join("key.pem"), "no key");
-    let said = reload(&child, &mut log);
+    let said = reload(&broker, &mut log);
     assert!(said.contains("certificates not reloaded") && said.contains("key.pem"), "{said}");
     assert!(said.contains("log level not reloaded"), "{said}");
-    signal(&child, "-INT");
+    signal(&broker, "-INT");
     let mut rest = String::new();
     log.read_to_string(&mut rest).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(broker.0.wait().unwrap().code(), Some(0));
 }
 
 fn replace(path: &Path, text: &str) {
