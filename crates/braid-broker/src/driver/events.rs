@@ -119,10 +119,6 @@ impl Driver {
 
     /// Decides about a CONNECT: who it is, whether it may, and which session it goes on with.
     pub(super) async fn decide(&mut self, connect: Connect) {
-        if connect.properties.authentication_method.is_some() {
-            // No method is offered: enhanced authentication cannot begin. [MQTT-4.12.0-1]
-            return self.server.reject(ReasonCode::BadAuthenticationMethod);
-        }
         if let Err(reason) = self.hub.authenticate.authenticate(&connect, &self.peer) {
             tracing::info!(client = connect.client_id.as_str(), peer = self.peer_name(), %reason, "refused");
             return self.server.reject(reason);

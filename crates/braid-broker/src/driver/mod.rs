@@ -148,7 +148,8 @@ impl Driver {
         // Boxed: it happens once, and its size must not stay with an idle connection.
         if let Some(connect) = Box::pin(self.await_connect()).await {
             Box::pin(self.decide(*connect)).await;
-            while let Turn::Decide(_) = poll_fn(|context| self.poll(context)).await {}
+            // A second CONNECT is a violation: what ends this is the end of the connection.
+            poll_fn(|context| self.poll(context)).await;
         }
         // Boxed for the same reason.
         let _ = tokio::time::timeout(FAREWELL, Box::pin(self.say_goodbye())).await;
@@ -374,16 +375,11 @@ impl Driver {
         let Some(end) = self.server.take_end() else { return };
         let is_our_choice = matches!(end.cause, Cause::Violation(_) | Cause::Closed(_) | Cause::Refused(_));
         self.explains = is_our_choice && self.server.version().is_some();
-        let level = match end.cause {
-            Cause::Violation(_) => tracing::Level::INFO,
-            _ => tracing::Level::DEBUG,
-        };
         let client = self.slot.as_ref().map(|slot| slot.client_id.as_str());
-        match level {
-            tracing::Level::INFO => {
-                tracing::info!(client, peer = self.peer_name(), cause = %end.cause, "connection closed");
-            }
-            _ => tracing::debug!(client, peer = self.peer_name(), cause = %end.cause, "connection closed"),
+        if let Cause::Violation(violation) = end.cause {
+            tracing::info!(client, peer = self.peer_name(), cause = %violation, "connection closed");
+        } else {
+            tracing::debug!(client, peer = self.peer_name(), cause = %end.cause, "connection closed");
         }
         if let Some(slot) = self.slot.take() {
             self.hub.statistics.client_left();

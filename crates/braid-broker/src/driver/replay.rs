@@ -39,7 +39,7 @@ impl Driver {
 
     /// Replays a piece once everything before it is on its way; false when there is nothing to do.
     pub(super) fn replay(&mut self) -> bool {
-        if !self.inbox.is_empty() || self.outbox_len() >= OUTBOX_TARGET {
+        if self.replays.is_empty() || !self.inbox.is_empty() || self.outbox_len() >= OUTBOX_TARGET {
             return false;
         }
         let (Some(slot), Some(front)) = (&self.slot, self.replays.front_mut()) else { return false };
