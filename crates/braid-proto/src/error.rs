@@ -114,6 +114,10 @@ pub enum Violation {
     #[error("the server claims a session that the client does not have")]
     SessionPresentWithoutSession,
 
+    /// `[BQ-10]`, `[BQ-11]`, `[BQ-12]`: a packet that belongs on the control stream.
+    #[error("{0} must not be sent on a data stream")]
+    NotOnDataStream(PacketType),
+
     // -- With a Reason Code of their own ----------------------------------------------------------
     /// `[MQTT-3.1.2-2]`: a protocol version that we do not speak.
     #[error("protocol version {0} is not supported: use 3 (3.1), 4 (3.1.1) or 5 (5.0)")]
@@ -130,6 +134,12 @@ pub enum Violation {
     /// `[MQTT-3.3.4-7]`: more unacknowledged QoS 1 and 2 messages than Receive Maximum.
     #[error("more unacknowledged messages than the receive maximum allows")]
     ReceiveMaximumExceeded,
+    /// `[BQ-12]`: nobody could acknowledge it.
+    #[error("a unidirectional stream carries QoS 0 only")]
+    QosOnUnidirectional,
+    /// `[BQ-45]`: a packet was begun and not continued while others waited for its memory.
+    #[error("an incomplete packet was not continued while others waited")]
+    PartialPacketStalled,
     /// `[MQTT-3.2.2-15]`: larger than the Maximum Packet Size.
     #[error("a packet of {size} bytes exceeds the limit of {limit}")]
     PacketTooLarge {
@@ -187,7 +197,10 @@ impl Violation {
             | Self::AuthenticationDataWithoutMethod
             | Self::AuthNotNegotiated
             | Self::SessionExpiryRaised
-            | Self::SessionPresentWithoutSession => ReasonCode::ProtocolError,
+            | Self::SessionPresentWithoutSession
+            | Self::NotOnDataStream(_) => ReasonCode::ProtocolError,
+            Self::QosOnUnidirectional => ReasonCode::QosNotSupported,
+            Self::PartialPacketStalled => ReasonCode::QuotaExceeded,
             Self::ProtocolName | Self::UnsupportedVersion(_) => ReasonCode::UnsupportedProtocolVersion,
             Self::ClientIdNotValid => ReasonCode::ClientIdentifierNotValid,
             Self::TopicName(_) => ReasonCode::TopicNameInvalid,

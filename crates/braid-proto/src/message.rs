@@ -11,7 +11,7 @@ use crate::codec::wire::PACKET_SIZE_MAX;
 use crate::packet::{
     MessageProperties, PacketId, ProtocolVersion, Publish, PublishHead, QoS, Will, put_publish_head,
 };
-use crate::stream::{Priority, StreamKey};
+use crate::stream::{Lane, Priority, StreamKey};
 use crate::topic::{TopicFilter, TopicName};
 
 /// Payloads up to this many bytes are copied into the send buffer, longer ones are shared by reference: a
@@ -220,6 +220,11 @@ impl Delivery {
             shared: None,
             stored: None,
         }
+    }
+
+    /// Its place in the order of sending.
+    pub fn lane(&self) -> Lane {
+        Lane { stream: self.stream, priority: self.priority }
     }
 }
 

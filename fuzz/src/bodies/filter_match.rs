@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use braid_proto::session::Subscription;
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Matches, Router};
 
@@ -21,8 +22,8 @@ pub fn filter_match(data: &[u8]) {
     }
     check(&router, &filters, &name);
     for (key, filter) in filters.split_off(filters.len() / 2) {
-        assert!(router.unsubscribe(key, &filter).is_some());
-        assert!(router.unsubscribe(key, &filter).is_none());
+        assert!(router.unsubscribe(key, &filter, StreamKey::CONTROL).is_some());
+        assert!(router.unsubscribe(key, &filter, StreamKey::CONTROL).is_none());
     }
     check(&router, &filters, &name);
 }

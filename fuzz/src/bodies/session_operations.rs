@@ -1,19 +1,33 @@
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use braid_proto::codec::Decoder;
-use braid_proto::connection::{Acceptance, Event, Server, ServerOptions, Token};
+use braid_proto::connection::{Acceptance, EarlyPublish, Event, Server, ServerOptions, StreamAction, Token};
 use braid_proto::message::{Delivery, Message};
-use braid_proto::packet::{Connect, Packet, PacketId, ProtocolVersion, QoS};
+use braid_proto::packet::{Connect, Packet, PacketId, PacketType, ProtocolVersion, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Session, SessionExpiry};
+use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicName;
 use bytes::{Buf, Bytes, BytesMut};
 
 const MAXIMUM_INFLIGHT: u16 = 8;
 
-/// Each byte is an operation: of the client, of the shell or of the link. Whatever comes, the server stays within
-/// its limits, writes packets, and hands a session over exactly once.
+/// What the upper bits of an operation name.
+const STREAMS: [StreamKey; 8] = [
+    StreamKey::CONTROL,
+    StreamKey::bidi(1),
+    StreamKey::bidi(2),
+    StreamKey::bidi(3),
+    StreamKey::bidi(4),
+    StreamKey::bidi(9),
+    StreamKey::uni(0),
+    StreamKey::uni(1),
+];
+
+/// Each byte is an operation: of the client, of the shell or of the link, on a stream. Whatever comes, the server
+/// stays within its limits, writes packets, each on a stream that is open, and hands a session over exactly once.
 pub fn session_operations(data: &[u8]) {
     let mut world = World::new();
     let mut bytes = data.iter().copied();
@@ -31,9 +45,9 @@ struct World {
     kept: Option<Session>,
     deciding: bool,
     tokens: Vec<Token>,
-    subscribes: Vec<PacketId>,
-    /// Reads what the server writes.
-    client: Decoder,
+    subscribes: Vec<(StreamKey, PacketId)>,
+    /// Each reads what the server writes on its stream, as long as that is open.
+    client: HashMap<StreamKey, Decoder>,
     connacks: u32,
 }
 
@@ -43,12 +57,12 @@ impl World {
         let mut world = Self {
             now,
             version: ProtocolVersion::V5,
-            server: server(now),
+            server: server(now, EarlyPublish::Hold),
             kept: Some(Session::new("c".into(), SessionExpiry::NEVER)),
             deciding: false,
             tokens: Vec::new(),
             subscribes: Vec::new(),
-            client: Decoder::default(),
+            client: HashMap::new(),
             connacks: 0,
         };
         world.connect(ProtocolVersion::V5);
@@ -57,19 +71,23 @@ impl World {
 
     fn operate(&mut self, operation: u8, bytes: &mut impl Iterator<Item = u8>) {
         let mut byte = || bytes.next().unwrap_or(0);
-        match operation % 16 {
+        let on = STREAMS[usize::from(operation >> 4 & 7)];
+        if operation & 0x80 != 0 {
+            return self.operate_stream(operation & 0x0F, on, byte());
+        }
+        match operation & 0x0F {
             0 => {
                 let len = byte();
                 let raw: Vec<u8> = (0..len % 32).map(|_| byte()).collect();
-                self.server.handle_bytes(&raw, self.now);
+                self.read(on, &raw);
             }
-            1 => self.publish(1, byte()),
-            2 => self.publish(2, byte()),
-            3 => self.server.handle_bytes(&[0x62, 2, 0, byte()], self.now),
-            4 => self.server.handle_bytes(&[0x40, 2, 0, byte()], self.now),
-            5 => self.server.handle_bytes(&[0x50, 2, 0, byte()], self.now),
-            6 => self.server.handle_bytes(&[0x70, 2, 0, byte()], self.now),
-            7 => self.deliver(byte()),
+            1 => self.publish(on, 1, byte()),
+            2 => self.publish(on, 2, byte()),
+            3 => self.read(on, &[0x62, 2, 0, byte()]),
+            4 => self.read(on, &[0x40, 2, 0, byte()]),
+            5 => self.read(on, &[0x50, 2, 0, byte()]),
+            6 => self.read(on, &[0x70, 2, 0, byte()]),
+            7 => self.deliver(on, byte()),
             8 => self.decide(byte()),
             9 => {
                 let count = usize::from(byte()) % (self.tokens.len() + 1);
@@ -85,8 +103,8 @@ impl World {
             }
             11 => {
                 let codes = vec![ReasonCode::Success; usize::from(byte() % 4)];
-                if let Some(id) = self.subscribes.pop() {
-                    self.tokens.extend(self.server.suback(id, codes));
+                if let Some((on, id)) = self.subscribes.pop() {
+                    self.tokens.extend(self.server.suback(on, id, codes));
                 }
             }
             12 => {
@@ -95,24 +113,61 @@ impl World {
             }
             13 => self.again(byte()),
             14 => self.server.disconnect(ReasonCode::from_u8(byte()).unwrap_or(ReasonCode::ServerBusy)),
-            _ => self.server.handle_bytes(&[0xC0, 0], self.now),
+            _ => self.read(on, &[0xC0, 0]),
         }
     }
 
-    fn publish(&mut self, qos: u8, id: u8) {
+    /// What the client does with a stream, or with the handshake.
+    fn operate_stream(&mut self, operation: u8, on: StreamKey, byte: u8) {
+        match operation {
+            0..6 => self.open(on),
+            6 | 7 => self.server.handle_stream_finished(on, self.now),
+            8 => self.server.handle_stream_reset(on, self.now),
+            9 => {
+                let packet = [0x82, 7, 0, byte, 0, 0, 1, b'a' + byte % 3, 1];
+                let v3 = [0x82, 6, 0, byte, 0, 1, b'a' + byte % 3, 1];
+                self.read(on, if self.version.is_v5() { &packet } else { &v3 });
+            }
+            // A packet that is longer than what comes.
+            10 => self.read(on, &[0x30, 0x80, 0x80, 2]),
+            11 => self.read(on, &vec![0; usize::from(byte) * 256]),
+            12 | 13 => self.server.handle_confirmed(self.now),
+            _ => {
+                let id = byte % 12;
+                let packet = [0xA2, 6, 0, id, 0, 0, 1, b'a'];
+                let v3 = [0xA2, 5, 0, id, 0, 1, b'a'];
+                self.read(on, if self.version.is_v5() { &packet } else { &v3 });
+            }
+        }
+    }
+
+    fn open(&mut self, stream: StreamKey) {
+        if !stream.is_control() {
+            self.server.handle_stream_opened(stream);
+            self.client.entry(stream).or_insert_with(|| decoder(self.version));
+        }
+    }
+
+    fn read(&mut self, on: StreamKey, bytes: &[u8]) {
+        self.server.handle_bytes(on, bytes, self.now);
+    }
+
+    fn publish(&mut self, on: StreamKey, qos: u8, id: u8) {
         let mut packet = vec![0x30 | qos << 1, 5, 0, 1, b'a', 0, id];
         if self.version.is_v5() {
             packet[1] = 6;
             packet.push(0);
         }
-        self.server.handle_bytes(&packet, self.now);
+        self.read(on, &packet);
     }
 
-    fn deliver(&mut self, byte: u8) {
+    fn deliver(&mut self, on: StreamKey, byte: u8) {
         let qos = QoS::from_bits(byte % 3).unwrap_or_default();
         let payload = Bytes::from(vec![byte; usize::from(byte) * 8]);
         let message = Message::new(TopicName::parse("topic").expect("a name"), payload, qos, byte & 8 != 0);
-        self.server.deliver(Delivery::of(Arc::new(message)), self.now);
+        let priority = Priority::new(u16::from(byte & 16));
+        let delivery = Delivery { stream: on, priority, ..Delivery::of(Arc::new(message)) };
+        self.server.deliver(delivery, self.now);
     }
 
     fn decide(&mut self, byte: u8) {
@@ -130,21 +185,25 @@ impl World {
     fn again(&mut self, byte: u8) {
         self.server.handle_link_closed();
         self.collect();
-        self.server = server(self.now);
+        let early = [None, Some(EarlyPublish::Hold), Some(EarlyPublish::Reject), Some(EarlyPublish::Accept)];
+        let early = early[usize::from(byte >> 4 & 3)];
+        self.server = server(self.now, early.unwrap_or_default());
+        if early.is_some() {
+            self.server.set_early();
+        }
         self.deciding = false;
         self.tokens.clear();
         self.subscribes.clear();
-        self.connect(match byte % 3 {
-            0 => ProtocolVersion::V31,
-            1 => ProtocolVersion::V311,
+        self.connect(match byte & 0x0F {
+            byte if byte % 3 == 0 => ProtocolVersion::V31,
+            byte if byte % 3 == 1 => ProtocolVersion::V311,
             _ => ProtocolVersion::V5,
         });
     }
 
     fn connect(&mut self, version: ProtocolVersion) {
         self.version = version;
-        self.client = Decoder::default();
-        self.client.configure(version, usize::MAX);
+        self.client = HashMap::from([(StreamKey::CONTROL, decoder(version))]);
         self.connacks = 0;
         let mut connect = Connect::new(version, "c");
         connect.clean_start = false;
@@ -155,7 +214,7 @@ impl World {
         }
         let mut bytes = BytesMut::new();
         Packet::Connect(Box::new(connect)).encode(version, &mut bytes);
-        self.server.handle_bytes(&bytes, self.now);
+        self.read(StreamKey::CONTROL, &bytes);
     }
 
     fn collect(&mut self) {
@@ -164,10 +223,18 @@ impl World {
                 Event::Connect(_) => self.deciding = true,
                 Event::Publish(_, token) => self.tokens.extend(token),
                 Event::Release(token) => self.tokens.push(token),
-                Event::Subscribe(subscribe) => self.subscribes.push(subscribe.packet_id),
-                Event::Unsubscribe(unsubscribe) => {
+                Event::Subscribe(on, subscribe) => self.subscribes.push((on, subscribe.packet_id)),
+                Event::Unsubscribe(on, unsubscribe) => {
                     let codes = vec![ReasonCode::Success; unsubscribe.filters.len()];
-                    self.tokens.extend(self.server.unsuback(unsubscribe.packet_id, codes));
+                    self.tokens.extend(self.server.unsuback(on, unsubscribe.packet_id, codes));
+                }
+                Event::StreamViolated(stream, violation) => {
+                    assert!(!stream.is_control() && violation.reason().is_error());
+                }
+                Event::StreamEnded(stream) => {
+                    assert!(!stream.is_control());
+                    let session = self.server.session();
+                    assert!(session.is_none_or(|session| session.inbound.unacknowledged(stream) == 0));
                 }
                 Event::Complete(..) => {}
             }
@@ -189,24 +256,51 @@ impl World {
                 session.outbound.unacknowledged() <= usize::from(MAXIMUM_INFLIGHT) + session.inbound.len()
             );
         }
-        let Some(outbox) = self.server.outbox() else { return };
+        let mut streams = Vec::new();
+        self.server.streams_to_write(&mut streams);
+        assert!(streams.is_sorted(), "the control stream is first");
+        let mut left = self.server.unwritten();
+        for stream in streams {
+            left -= self.write(stream);
+        }
+        assert_eq!(left, 0, "bytes on a stream that is not to be written");
+        while let Some(action) = self.server.poll_stream() {
+            let (StreamAction::Finish(stream) | StreamAction::Abort(stream, _)) = action;
+            assert!(!stream.is_control(), "the control stream was ended: {action:?}");
+            assert!(self.server.outbox(stream).is_none() && !self.server.is_reading(stream));
+            self.client.remove(&stream);
+        }
+    }
+
+    fn write(&mut self, stream: StreamKey) -> usize {
+        let Some(outbox) = self.server.outbox(stream) else { return 0 };
         let written = outbox.copy_to_bytes(outbox.len());
+        let client = self.client.get_mut(&stream).expect("the server opens no stream");
         let mut input = &written[..];
-        while let Some(packet) = self.client.decode(&mut input).expect("the server writes packets") {
-            let is_connack = matches!(packet, Packet::Connack(_));
-            self.connacks += u32::from(is_connack);
+        while let Some(packet) = client.decode(&mut input).expect("the server writes packets") {
+            let packet_type = packet.packet_type();
+            let is_of_data = (PacketType::Publish..=PacketType::Unsuback).contains(&packet_type);
+            assert!(stream.is_control() || is_of_data && !stream.is_uni(), "{packet:?} on {stream}");
+            self.connacks += u32::from(packet_type == PacketType::Connack);
             assert_eq!(self.connacks, 1, "{packet:?} with {} CONNACKs", self.connacks);
         }
-        assert_eq!(self.client.partial_len(), 0, "half a packet was written");
+        assert_eq!(client.partial_len(), 0, "half a packet was written");
+        written.len()
     }
 }
 
-fn server(now: Instant) -> Server {
+fn decoder(version: ProtocolVersion) -> Decoder {
+    Decoder::new(version, usize::MAX)
+}
+
+fn server(now: Instant, early_publish: EarlyPublish) -> Server {
     let options = ServerOptions {
         receive_maximum: 4,
         maximum_inflight: MAXIMUM_INFLIGHT,
         maximum_packet_size: 1 << 16,
         topic_alias_maximum: 4,
+        maximum_partial_bytes: 1 << 15,
+        early_publish,
         ..ServerOptions::default()
     };
     Server::new(Arc::new(options), now)

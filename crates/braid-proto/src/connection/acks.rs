@@ -1,16 +1,23 @@
 use std::collections::VecDeque;
 
 use crate::packet::{Ack, PacketId, Suback, Unsuback};
+use crate::stream::StreamKey;
 
 /// Names a request whose acknowledgement waits until its effect is durable. Tokens of a connection ascend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token {
     /// Counts the acknowledgements of the connection; it alone orders tokens, and no two have the same.
     place: u64,
+    stream: StreamKey,
     packet_id: PacketId,
 }
 
 impl Token {
+    /// The stream of the request.
+    pub const fn stream(self) -> StreamKey {
+        self.stream
+    }
+
     /// The identifier of the request.
     pub const fn packet_id(self) -> PacketId {
         self.packet_id
@@ -39,6 +46,16 @@ impl Waiting {
     }
 }
 
+/// A place in the order of the requests.
+#[derive(Debug)]
+struct Entry {
+    /// Something must be durable first.
+    has_effect: bool,
+    /// Where the request came, and the acknowledgement goes. [BQ-14]
+    stream: StreamKey,
+    waiting: Waiting,
+}
+
 /// Durable before visible: an acknowledgement enters here, and it leaves only after its token came back.
 ///
 /// That is this type's whole purpose: no order of await points in a shell can send an acknowledgement early.
@@ -47,8 +64,7 @@ impl Waiting {
 pub(crate) struct WaitingAcks {
     /// The token of the front entry.
     front: u64,
-    /// Each with whether it has an effect which must be durable first.
-    entries: VecDeque<(bool, Waiting)>,
+    entries: VecDeque<Entry>,
     /// Tokens below this are durable.
     durable: u64,
     /// Tokens below this are answered.
@@ -57,43 +73,53 @@ pub(crate) struct WaitingAcks {
 
 impl WaitingAcks {
     /// Adds the acknowledgement of a request which has an effect.
-    pub(crate) fn push(&mut self, waiting: Waiting) -> Token {
+    pub(crate) fn push(&mut self, stream: StreamKey, waiting: Waiting) -> Token {
         let packet_id = waiting.packet_id();
-        self.entries.push_back((true, waiting));
-        Token { place: self.front + self.entries.len() as u64 - 1, packet_id }
+        self.entries.push_back(Entry { has_effect: true, stream, waiting });
+        Token { place: self.front + self.entries.len() as u64 - 1, stream, packet_id }
     }
 
     /// Adds an acknowledgement which only waits for its turn, such as that of a duplicate.
-    pub(crate) fn push_without_effect(&mut self, waiting: Waiting) {
-        self.entries.push_back((false, waiting));
+    pub(crate) fn push_without_effect(&mut self, stream: StreamKey, waiting: Waiting) {
+        self.entries.push_back(Entry { has_effect: false, stream, waiting });
+    }
+
+    fn entry(&mut self, token: Token) -> Option<&mut Entry> {
+        let index = token.place.checked_sub(self.front)?;
+        self.entries.get_mut(usize::try_from(index).ok()?)
     }
 
     /// The entry of a token, as long as it waits.
     pub(crate) fn get_mut(&mut self, token: Token) -> Option<&mut Waiting> {
-        let index = token.place.checked_sub(self.front)?;
-        self.entries.get_mut(usize::try_from(index).ok()?).map(|(_, waiting)| waiting)
+        self.entry(token).map(|entry| &mut entry.waiting)
     }
 
     /// The effect under `token` need not become durable: its acknowledgement only waits for its turn.
     pub(crate) fn waive(&mut self, token: Token) {
-        let index = token.place.checked_sub(self.front).and_then(|index| usize::try_from(index).ok());
-        if let Some((has_effect, _)) = index.and_then(|index| self.entries.get_mut(index)) {
-            *has_effect = false;
+        if let Some(entry) = self.entry(token) {
+            entry.has_effect = false;
         }
     }
 
-    /// Puts the answer in the place that waits for it: the oldest of this identifier.
-    pub(crate) fn answer(&mut self, packet_id: PacketId, answer: Waiting) -> Option<Token> {
+    /// Puts the answer in the place that waits for it: the oldest of this stream and identifier.
+    pub(crate) fn answer(
+        &mut self,
+        stream: StreamKey,
+        packet_id: PacketId,
+        answer: Waiting,
+    ) -> Option<Token> {
         // Requests are answered in their order, so that mostly the first place is the one.
         let start = self.first_unanswered.saturating_sub(self.front);
         let mut passed_over = None;
-        for (index, (_, waiting)) in (0_u64..).zip(&mut self.entries).skip(usize::try_from(start).ok()?) {
+        for (index, entry) in (0_u64..).zip(&mut self.entries).skip(usize::try_from(start).ok()?) {
             let place = self.front + index;
-            match waiting {
-                Waiting::Unanswered(id) if *id == packet_id => {
+            match &mut entry.waiting {
+                waiting @ Waiting::Unanswered(_)
+                    if entry.stream == stream && waiting.packet_id() == packet_id =>
+                {
                     *waiting = answer;
                     self.first_unanswered = passed_over.unwrap_or(place + 1);
-                    return Some(Token { place, packet_id });
+                    return Some(Token { place, stream, packet_id });
                 }
                 Waiting::Unanswered(_) => {
                     passed_over.get_or_insert(place);
@@ -110,18 +136,18 @@ impl WaitingAcks {
         self.durable = self.durable.max(token.place + 1);
     }
 
-    /// The next acknowledgement that may be sent.
-    pub(crate) fn pop_durable(&mut self) -> Option<Waiting> {
-        let (has_effect, waiting) = self.entries.front()?;
+    /// The next acknowledgement that may be sent, and where.
+    pub(crate) fn pop_durable(&mut self) -> Option<(StreamKey, Waiting)> {
+        let Entry { has_effect, waiting, .. } = self.entries.front()?;
         if *has_effect && self.front >= self.durable || matches!(waiting, Waiting::Unanswered(_)) {
             return None;
         }
-        let (_, waiting) = self.entries.pop_front()?;
+        let Entry { stream, waiting, .. } = self.entries.pop_front()?;
         self.front += 1;
         if self.entries.is_empty() && self.entries.capacity() > 64 {
             self.entries = VecDeque::new(); // Ten thousand idle connections must not keep a burst's memory.
         }
-        Some(waiting)
+        Some((stream, waiting))
     }
 
     /// Acknowledgements that wait.
@@ -136,6 +162,8 @@ mod tests {
     use crate::packet::AckKind;
     use crate::reason::ReasonCode;
 
+    const CONTROL: StreamKey = StreamKey::CONTROL;
+
     fn puback(id: PacketId) -> Waiting {
         Waiting::Ack(Ack::new(AckKind::Puback, id, ReasonCode::Success))
     }
@@ -145,13 +173,13 @@ mod tests {
     fn what_is_not_answered_holds_back_what_is_durable_behind_it() {
         let (first, second) = (PacketId::FIRST, PacketId::FIRST.next());
         let mut waiting = WaitingAcks::default();
-        waiting.push(Waiting::Unanswered(first));
-        waiting.push_without_effect(puback(first));
-        let last = waiting.push(puback(second));
+        waiting.push(CONTROL, Waiting::Unanswered(first));
+        waiting.push_without_effect(CONTROL, puback(first));
+        let last = waiting.push(CONTROL, puback(second));
         waiting.set_durable(last);
         assert!(waiting.pop_durable().is_none());
-        assert_eq!(waiting.answer(second, puback(second)), None);
-        assert!(waiting.answer(first, puback(first)).is_some());
+        assert_eq!(waiting.answer(CONTROL, second, puback(second)), None);
+        assert!(waiting.answer(CONTROL, first, puback(first)).is_some());
         assert_eq!(std::iter::from_fn(|| waiting.pop_durable()).count(), 3);
     }
 
@@ -159,20 +187,35 @@ mod tests {
     fn requests_may_be_answered_in_any_order() {
         let ids: Vec<_> = (1..=6).filter_map(PacketId::new).collect();
         let mut waiting = WaitingAcks::default();
-        let tokens: Vec<_> = ids.iter().map(|id| waiting.push(Waiting::Unanswered(*id))).collect();
+        let tokens: Vec<_> = ids.iter().map(|id| waiting.push(CONTROL, Waiting::Unanswered(*id))).collect();
         for index in [2, 0, 1, 5, 3, 4] {
-            assert_eq!(waiting.answer(ids[index], puback(ids[index])), Some(tokens[index]));
-            assert_eq!(waiting.answer(ids[index], puback(ids[index])), None);
+            assert_eq!(waiting.answer(CONTROL, ids[index], puback(ids[index])), Some(tokens[index]));
+            assert_eq!(waiting.answer(CONTROL, ids[index], puback(ids[index])), None);
         }
         waiting.set_durable(tokens[5]);
         assert_eq!(std::iter::from_fn(|| waiting.pop_durable()).count(), 6);
+    }
+
+    /// [BQ-14], [BQ-20]
+    #[test]
+    fn the_same_identifier_on_two_streams_is_two_requests() {
+        let mut waiting = WaitingAcks::default();
+        let id = PacketId::FIRST;
+        let streams = [StreamKey::bidi(1), StreamKey::bidi(2)];
+        let tokens = streams.map(|stream| waiting.push(stream, Waiting::Unanswered(id)));
+        assert_eq!(waiting.answer(streams[1], id, puback(id)), Some(tokens[1]));
+        assert_eq!(waiting.answer(streams[1], id, puback(id)), None);
+        assert_eq!(waiting.answer(streams[0], id, puback(id)), Some(tokens[0]));
+        waiting.set_durable(tokens[1]);
+        let popped: Vec<_> = std::iter::from_fn(|| waiting.pop_durable()).map(|(stream, _)| stream).collect();
+        assert_eq!(popped, streams);
     }
 
     #[test]
     fn tokens_go_on_where_the_last_burst_ended() {
         let mut waiting = WaitingAcks::default();
         for burst in 0..3 {
-            let tokens: Vec<_> = (0..100).map(|_| waiting.push(puback(PacketId::FIRST))).collect();
+            let tokens: Vec<_> = (0..100).map(|_| waiting.push(CONTROL, puback(PacketId::FIRST))).collect();
             assert_eq!(tokens[0].place, burst * 100);
             waiting.set_durable(tokens[49]);
             assert_eq!(std::iter::from_fn(|| waiting.pop_durable()).count(), 50);

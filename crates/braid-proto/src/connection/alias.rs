@@ -20,6 +20,11 @@ impl InboundAliases {
         Self { maximum, names: Vec::new() }
     }
 
+    /// The topic that an alias stands for.
+    pub(crate) fn find(&self, alias: u16) -> Option<&TopicName> {
+        self.names.get(usize::from(alias.checked_sub(1)?))?.as_ref()
+    }
+
     /// The topic of a PUBLISH, which defines or uses an alias or has none.
     pub(crate) fn resolve(
         &mut self,

@@ -3,6 +3,7 @@
 mod grants;
 #[cfg(test)]
 mod pair;
+mod streams;
 
 use std::collections::VecDeque;
 use std::mem;
@@ -24,6 +25,7 @@ use crate::packet::{
 };
 use crate::reason::ReasonCode;
 use crate::session::{Phase, Session, SessionExpiry};
+use crate::stream::StreamKey;
 use crate::topic::TopicFilter;
 
 use grants::Grants;
@@ -72,6 +74,11 @@ pub enum ClientEvent {
     Auth(Box<Auth>),
     /// The server's DISCONNECT; the connection is closed.
     Disconnected(Box<Disconnect>),
+    /// The server broke the specification on a data stream, which is ended for it.
+    StreamViolated(StreamKey, Violation),
+    /// A data stream has ended. Its messages that were not acknowledged go on on the control stream; these requests
+    /// of it have no answer and must be asked anew.
+    StreamEnded(StreamKey, Vec<PacketId>),
 }
 
 /// What a CONNACK of success brought.
@@ -143,6 +150,7 @@ struct Connecting {
     keep_alive: u16,
     session_expiry: SessionExpiry,
     receive_maximum: u16,
+    maximum_packet_size: usize,
     inbound_aliases: u16,
     authenticates: bool,
 }
@@ -196,6 +204,7 @@ impl Client {
                 true => properties.receive_maximum.unwrap_or(u16::MAX),
                 false => u16::MAX, // MQTT 3 has no way to tell the server.
             },
+            maximum_packet_size,
             inbound_aliases: properties.topic_alias_maximum.unwrap_or(0),
             authenticates: properties.authentication_method.is_some(),
         };
@@ -251,18 +260,37 @@ impl Client {
         if let State::Established(established) = &self.state { established.exchange.waiting.len() } else { 0 }
     }
 
+    /// Whether this message can be sent now.
+    pub fn takes(&self, delivery: &Delivery) -> bool {
+        matches!(&self.state, State::Established(established) if established.exchange.takes(delivery))
+    }
+
     // -- Input -------------------------------------------------------------------------------------
 
-    /// Handles bytes of the server: whole packets, parts of packets, or both.
-    pub fn handle_bytes(&mut self, mut input: &[u8], now: Instant) {
+    /// Handles bytes of a stream: whole packets, parts of packets, or both.
+    pub fn handle_bytes(&mut self, stream: StreamKey, input: &[u8], now: Instant) {
         if let State::Established(established) = &mut self.state {
-            established.last_received = now;
+            established.last_received = now; // [BQ-44]
         }
-        let unsent = self.outbox().len();
+        let unsent = self.unwritten();
+        if stream.is_control() {
+            self.handle_control(input, now);
+        } else {
+            self.handle_data(stream, input, now);
+        }
+        if let State::Established(established) = &mut self.state {
+            established.exchange.handle_persisted(None);
+            if established.exchange.streams.unwritten() > unsent {
+                established.last_sent = now;
+            }
+        }
+    }
+
+    fn handle_control(&mut self, mut input: &[u8], now: Instant) {
         while !input.is_empty() && !self.is_closed() {
             match self.decoder.decode(&mut input) {
                 Ok(Some(packet)) => {
-                    if let Err(violation) = self.handle_packet(packet, now) {
+                    if let Err(violation) = self.handle_packet(StreamKey::CONTROL, packet, now) {
                         self.handle_violation(violation);
                     }
                 }
@@ -270,18 +298,14 @@ impl Client {
                 Err(violation) => self.handle_violation(violation),
             }
         }
-        if let State::Established(established) = &mut self.state {
-            established.exchange.handle_persisted(None);
-            if established.exchange.outbox.len() > unsent {
-                established.last_sent = now;
-            }
-        }
     }
 
     /// Handles the end of the link: nothing can be sent any more.
     pub fn handle_link_closed(&mut self) {
         self.close(Cause::Lost);
-        self.outbox().clear();
+        if let State::Closed(closed) = &mut self.state {
+            closed.outbox.clear();
+        }
     }
 
     /// Handles the time that [`Client::poll_timeout`] named.
@@ -334,7 +358,7 @@ impl Client {
         self.timers.set(Timer::Ping, Some(now + keep_alive));
     }
 
-    fn handle_packet(&mut self, packet: Packet, now: Instant) -> Result<(), Violation> {
+    fn handle_packet(&mut self, on: StreamKey, packet: Packet, now: Instant) -> Result<(), Violation> {
         let established = match &mut self.state {
             State::Established(established) => established,
             State::Connecting(_) => return self.handle_first_packet(packet, now),
@@ -342,8 +366,8 @@ impl Client {
         };
         let exchange = &mut established.exchange;
         match packet {
-            Packet::Publish(publish) => return self.handle_publish(publish, now),
-            Packet::Ack(ack) => match exchange.handle_ack(&ack) {
+            Packet::Publish(publish) => return self.handle_publish(on, publish, now),
+            Packet::Ack(ack) => match exchange.handle_ack(on, &ack) {
                 Acknowledged::Complete(id, reason) => {
                     exchange.flush_resend(now);
                     // Only PUBCOMP says so, when the PUBCOMP before it was lost with its connection: the server
@@ -384,11 +408,11 @@ impl Client {
         Ok(())
     }
 
-    fn handle_publish(&mut self, mut publish: Publish, now: Instant) -> Result<(), Violation> {
+    fn handle_publish(&mut self, on: StreamKey, mut publish: Publish, now: Instant) -> Result<(), Violation> {
         let State::Established(established) = &mut self.state else { return Ok(()) };
         let Publish { dup, packet_id, topic_alias, .. } = publish;
         let subscription_ids = mem::take(&mut publish.subscription_ids);
-        if let Some(received) = established.exchange.handle_publish(publish, now)? {
+        if let Some(received) = established.exchange.handle_publish(on, publish, now)? {
             let (message, token) = (received.message, received.token);
             let incoming = Incoming { message, dup, packet_id, topic_alias, subscription_ids, token };
             self.events.push_back(ClientEvent::Message(incoming));
@@ -450,9 +474,13 @@ impl Client {
                 .topic_alias_maximum
                 .unwrap_or(0)
                 .min(self.options.outbound_topic_aliases), // [MQTT-3.2.2-17], [MQTT-3.2.2-18]
+            maximum_packet_size: connecting.maximum_packet_size,
+            // The server is trusted with what the application asked it for.
+            maximum_partial_bytes: usize::MAX,
+            is_client: true,
         };
         let mut exchange = Exchange::new(session, agreement);
-        exchange.outbox = mem::take(&mut connecting.outbox);
+        exchange.streams.control.outbox = mem::take(&mut connecting.outbox);
         exchange.flush_resend(now); // [MQTT-4.4.0-1]
         let keep_alive = properties.server_keep_alive.unwrap_or(connecting.keep_alive); // [MQTT-3.1.2-21], [MQTT-3.2.2-21]
         let keep_alive = (keep_alive > 0).then(|| Duration::from_secs(keep_alive.into()));
@@ -518,12 +546,14 @@ impl Client {
         Ok(sent)
     }
 
-    /// Asks for messages; [`ClientEvent::Subscribed`] answers under the same identifier.
+    /// Asks for messages on a stream, which carries them then [BQ-15]; [`ClientEvent::Subscribed`] answers under the
+    /// same identifier.
     ///
     /// # Errors
     /// What the server said in CONNACK that it does not take, or nothing can be sent now.
     pub fn subscribe(
         &mut self,
+        on: StreamKey,
         entries: Vec<SubscribeEntry>,
         id: Option<NonZeroU32>,
         user: UserProperties,
@@ -531,22 +561,24 @@ impl Client {
     ) -> Result<PacketId, Unsendable> {
         let State::Established(established) = &mut self.state else { return Err(Unsendable::NotConnected) };
         established.grants.check_subscribe(&entries, id)?;
-        established
-            .request(now, |packet_id| Packet::Subscribe(Box::new(Subscribe { packet_id, id, user, entries })))
+        established.request(on, now, |packet_id| {
+            Packet::Subscribe(Box::new(Subscribe { packet_id, id, user, entries }))
+        })
     }
 
-    /// Ends subscriptions; [`ClientEvent::Unsubscribed`] answers under the same identifier.
+    /// Ends subscriptions, on whatever stream they are [BQ-17]; [`ClientEvent::Unsubscribed`] answers under the same identifier.
     ///
     /// # Errors
     /// Nothing can be sent now.
     pub fn unsubscribe(
         &mut self,
+        on: StreamKey,
         filters: Vec<TopicFilter>,
         user: UserProperties,
         now: Instant,
     ) -> Result<PacketId, Unsendable> {
         let State::Established(established) = &mut self.state else { return Err(Unsendable::NotConnected) };
-        established.request(now, |packet_id| {
+        established.request(on, now, |packet_id| {
             let filters = filters.into_iter().map(Ok).collect();
             Packet::Unsubscribe(Box::new(Unsubscribe { packet_id, user, filters }))
         })
@@ -607,7 +639,7 @@ impl Client {
         let closed = match &mut self.state {
             State::Closed(_) => return,
             State::Established(established) => Closed {
-                outbox: mem::take(&mut established.exchange.outbox),
+                outbox: mem::take(&mut established.exchange.streams.control.outbox),
                 cause,
                 session: Some(mem::take(&mut established.exchange.session)),
             },
@@ -633,12 +665,33 @@ impl Client {
         self.timers.next()
     }
 
-    /// The bytes to send.
-    pub fn outbox(&mut self) -> &mut Outbox {
-        match &mut self.state {
+    /// The bytes to send on a stream; `None` when it has ended.
+    pub fn outbox(&mut self, stream: StreamKey) -> Option<&mut Outbox> {
+        let control = match &mut self.state {
             State::Connecting(connecting) => &mut connecting.outbox,
-            State::Established(established) => &mut established.exchange.outbox,
+            State::Established(established) => {
+                return established.exchange.streams.writer(stream).map(|stream| &mut stream.outbox);
+            }
             State::Closed(closed) => &mut closed.outbox,
+        };
+        stream.is_control().then_some(control)
+    }
+
+    /// Appends to `streams` those that have bytes to send, the control stream first.
+    pub fn streams_to_write(&self, streams: &mut Vec<StreamKey>) {
+        match &self.state {
+            State::Established(established) => streams.extend(established.exchange.streams.to_write()),
+            _ if self.unwritten() > 0 => streams.push(StreamKey::CONTROL),
+            _ => {}
+        }
+    }
+
+    /// Bytes to send on all streams.
+    pub fn unwritten(&self) -> usize {
+        match &self.state {
+            State::Connecting(connecting) => connecting.outbox.len(),
+            State::Established(established) => established.exchange.streams.unwritten(),
+            State::Closed(closed) => closed.outbox.len(),
         }
     }
 
@@ -659,13 +712,14 @@ impl Established {
     /// Sends a packet that is answered under its own identifier.
     fn request(
         &mut self,
+        on: StreamKey,
         now: Instant,
         packet: impl FnOnce(PacketId) -> Packet,
     ) -> Result<PacketId, Unsendable> {
-        let id = self.exchange.session.outbound.send_control().ok_or(Unsendable::NoPacketId)?; // [MQTT-2.2.1-3]
-        let unsent = self.exchange.outbox.len();
-        self.exchange.send_packet(&packet(id));
-        if self.exchange.outbox.len() == unsent {
+        let on = self.exchange.streams.resolve(on);
+        let outbound = &mut self.exchange.session.outbound;
+        let id = outbound.send_control(on).ok_or(Unsendable::NoPacketId)?; // [MQTT-2.2.1-3]
+        if !self.exchange.send_packet_on(on, &packet(id)) {
             self.exchange.session.outbound.handle_control(id);
             return Err(Unsendable::TooLarge); // [MQTT-3.2.2-15]
         }

@@ -7,14 +7,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::acks::{Token, Waiting, WaitingAcks};
-use super::alias::{InboundAliases, OutboundAliases};
+use super::alias::OutboundAliases;
 use super::outbox::Outbox;
+use super::streams::{StreamLimits, Streams};
 use crate::codec::wire::PACKET_SIZE_MAX;
 use crate::error::Violation;
 use crate::message::{Copy, Delivery, INLINE_PAYLOAD, Message, put_delivery};
 use crate::packet::{Ack, AckKind, Packet, PacketId, ProtocolVersion, Publish, QoS};
 use crate::reason::ReasonCode;
-use crate::session::{Phase, Session};
+use crate::session::{Limits, Phase, Session};
+use crate::stream::{Lane, StreamKey};
 
 /// What became of a message that was to be sent.
 #[derive(Debug)]
@@ -53,6 +55,12 @@ pub(crate) struct Agreement {
     pub(crate) maximum_inflight_bytes: usize,
     pub(crate) inbound_aliases: u16,
     pub(crate) outbound_aliases: u16,
+    /// Our own Maximum Packet Size, bytes.
+    pub(crate) maximum_packet_size: usize,
+    /// Bytes of incomplete packets on the data streams.
+    pub(crate) maximum_partial_bytes: usize,
+    /// This side is the client.
+    pub(crate) is_client: bool,
 }
 
 /// A message that arrived.
@@ -77,16 +85,14 @@ pub(crate) enum Acknowledged {
 pub(crate) struct Exchange {
     /// As long as the connection. [MQTT-4.1.0-1]
     pub(crate) session: Session,
-    pub(crate) outbox: Outbox,
+    pub(crate) streams: Streams,
     pub(crate) waiting: WaitingAcks,
     agreement: Agreement,
-    /// QoS 1 messages of the peer whose PUBACK has not been sent.
-    unacknowledged: u16,
     /// What a resumed session must send again before anything new.
     resend: VecDeque<PacketId>,
     /// Empty unless deliveries have a place in a store.
     pub(crate) progress: VecDeque<Progress>,
-    inbound_aliases: InboundAliases,
+    /// Of the control stream alone. [BQ-18]
     outbound_aliases: OutboundAliases,
 }
 
@@ -97,12 +103,16 @@ impl Exchange {
         session.inbound.resume();
         Self {
             session,
-            outbox: Outbox::default(),
+            streams: Streams::new(StreamLimits {
+                version: agreement.version,
+                maximum_packet_size: agreement.maximum_packet_size,
+                topic_aliases: agreement.inbound_aliases,
+                partial_bytes: agreement.maximum_partial_bytes,
+                is_client: agreement.is_client,
+            }),
             waiting: WaitingAcks::default(),
-            unacknowledged: 0,
             resend,
             progress: VecDeque::new(),
-            inbound_aliases: InboundAliases::new(agreement.inbound_aliases),
             outbound_aliases: OutboundAliases::new(agreement.outbound_aliases),
             agreement,
         }
@@ -123,38 +133,86 @@ impl Exchange {
     /// Handles a PUBLISH: `None` for a duplicate of QoS 2. [MQTT-3.3.4-1], [MQTT-4.5.0-2]
     pub(crate) fn handle_publish(
         &mut self,
+        on: StreamKey,
         mut publish: Publish,
         now: Instant,
     ) -> Result<Option<Received>, Violation> {
-        let topic = self.inbound_aliases.resolve(publish.topic.take(), publish.topic_alias)?;
+        let topic = self.streams.resolve_topic(on, publish.topic.take(), publish.topic_alias)?;
         let (qos, packet_id) = (publish.qos, publish.packet_id);
         let (Some(packet_id), true) = (packet_id, qos > QoS::AtMostOnce) else {
             let message = Arc::new(Message::from_publish(publish, topic, now));
             return Ok(Some(Received { message, token: None }));
         };
+        if on.is_uni() {
+            return Err(Violation::QosOnUnidirectional); // [BQ-12]
+        }
+        let chosen_on = self.chosen_on(on);
+        let Some(stream) = self.streams.get_mut(on) else { return Ok(None) };
         let inbound = &mut self.session.inbound;
-        let counts = qos == QoS::AtLeastOnce || !inbound.is_unacknowledged(packet_id);
-        let unacknowledged = usize::from(self.unacknowledged) + inbound.unacknowledged();
+        let counts = qos == QoS::AtLeastOnce || !inbound.is_unacknowledged(chosen_on, packet_id);
+        // Of this stream: the sum over the streams may exceed it. [BQ-23]
+        let unacknowledged = usize::from(stream.unacknowledged) + inbound.unacknowledged(chosen_on);
         // Before the session learns the identifier: what is refused here was not taken over.
         let has_receive_maximum = self.agreement.version.is_v5();
         if has_receive_maximum && counts && unacknowledged >= usize::from(self.agreement.receive_maximum) {
             return Err(Violation::ReceiveMaximumExceeded); // [MQTT-3.3.4-7]
         }
-        if qos == QoS::ExactlyOnce && !inbound.receive(packet_id) {
+        if qos == QoS::ExactlyOnce && !inbound.receive(chosen_on, packet_id) {
             // A PUBREC is owed all the same. [MQTT-4.3.3-8], [MQTT-4.3.3-10]
             let ack = Ack::new(AckKind::Pubrec, packet_id, ReasonCode::Success);
-            self.waiting.push_without_effect(Waiting::Ack(ack));
+            self.owe_without_effect(on, Waiting::Ack(ack));
             return Ok(None);
         }
         let kind = if qos == QoS::AtLeastOnce {
-            self.unacknowledged += 1;
+            stream.unacknowledged = stream.unacknowledged.saturating_add(1);
             AckKind::Puback // [MQTT-4.3.2-4]
         } else {
             AckKind::Pubrec // [MQTT-4.3.3-8]
         };
         let message = Arc::new(Message::from_publish(publish, topic, now));
-        let token = self.waiting.push(Waiting::Ack(Ack::new(kind, packet_id, ReasonCode::Success)));
+        let token = self.owe(on, Waiting::Ack(Ack::new(kind, packet_id, ReasonCode::Success)));
         Ok(Some(Received { message, token: Some(token) }))
+    }
+
+    /// For which stream the peer's identifiers are its own: a client's for each [BQ-20], a server's for all of them
+    /// [BQ-22].
+    fn chosen_on(&self, stream: StreamKey) -> StreamKey {
+        if self.agreement.is_client { StreamKey::CONTROL } else { stream }
+    }
+
+    /// Notes the acknowledgement of a request that came on a stream. [BQ-14]
+    pub(crate) fn owe(&mut self, on: StreamKey, waiting: Waiting) -> Token {
+        self.streams.owe(on, true);
+        self.waiting.push(on, waiting)
+    }
+
+    fn owe_without_effect(&mut self, on: StreamKey, waiting: Waiting) {
+        self.streams.owe(on, true);
+        self.waiting.push_without_effect(on, waiting);
+    }
+
+    /// A data stream has ended, or answers nothing new any more: what it had not finished goes on elsewhere.
+    /// [BQ-42], [BQ-21]
+    pub(crate) fn end_stream(&mut self, stream: StreamKey, now: Instant) -> Vec<PacketId> {
+        self.session.inbound.end_stream(stream);
+        self.resend.extend(self.session.outbound.end_stream(stream));
+        self.flush_resend(now)
+    }
+
+    /// This side has ended a data stream after `taken` bytes. Returns what is over: messages of which the peer has
+    /// only a part and that have expired, and what exceeds its Maximum Packet Size.
+    pub(crate) fn abort_stream(
+        &mut self,
+        stream: StreamKey,
+        taken: u64,
+        now: Instant,
+    ) -> (Vec<PacketId>, Vec<PacketId>) {
+        self.session.inbound.end_stream(stream);
+        let outbound = &mut self.session.outbound;
+        let expired = outbound.expired_in_part(stream, taken, now);
+        expired.iter().for_each(|id| drop(outbound.discard(*id)));
+        self.resend.extend(outbound.abort_stream(stream, taken));
+        (expired, self.flush_resend(now))
     }
 
     /// Sets the Reason Code of the acknowledgement that waits under `token`.
@@ -168,7 +226,8 @@ impl Exchange {
         if ack.kind == AckKind::Pubrec && reason.is_error() {
             // Refused: the identifier may be used for a new message. Said now, because a PUBREC that is lost with
             // the connection must not make the repetition a duplicate. [MQTT-4.3.3-9]
-            self.session.inbound.release(ack.packet_id);
+            let (packet_id, chosen_on) = (ack.packet_id, self.chosen_on(token.stream()));
+            self.session.inbound.release(chosen_on, packet_id);
         }
     }
 
@@ -177,11 +236,12 @@ impl Exchange {
         if let Some(token) = token {
             self.waiting.set_durable(token);
         }
-        while let Some(waiting) = self.waiting.pop_durable() {
+        while let Some((on, waiting)) = self.waiting.pop_durable() {
+            self.streams.owe(on, false);
             let packet = match waiting {
                 Waiting::Ack(ack) => {
-                    if ack.kind == AckKind::Puback {
-                        self.unacknowledged = self.unacknowledged.saturating_sub(1); // [MQTT-4.3.2-5]
+                    if let (AckKind::Puback, Some(stream)) = (ack.kind, self.streams.get_mut(on)) {
+                        stream.unacknowledged = stream.unacknowledged.saturating_sub(1); // [MQTT-4.3.2-5]
                     }
                     Packet::Ack(ack)
                 }
@@ -189,12 +249,12 @@ impl Exchange {
                 Waiting::Unsuback(unsuback) => Packet::Unsuback(unsuback),
                 Waiting::Unanswered(_) => continue, // Never popped.
             };
-            self.send_packet(&packet);
+            self.send_packet_on(on, &packet);
         }
     }
 
-    /// Handles PUBACK, PUBREC, PUBREL and PUBCOMP.
-    pub(crate) fn handle_ack(&mut self, ack: &Ack) -> Acknowledged {
+    /// Handles PUBACK, PUBREC, PUBREL and PUBCOMP, on whatever stream. [BQ-22]
+    pub(crate) fn handle_ack(&mut self, on: StreamKey, ack: &Ack) -> Acknowledged {
         let (id, reason) = (ack.packet_id, ack.reason);
         let outbound = &mut self.session.outbound;
         let complete = match ack.kind {
@@ -207,11 +267,14 @@ impl Exchange {
                 if let Some(Some(place)) = known {
                     self.progress.push_back(Progress::Released(place, id));
                 }
-                self.send_pubrel(id, known.is_some());
+                // A stream that we end cannot carry the rest.
+                let on = self.streams.resolve(on);
+                self.session.outbound.continue_on(id, on);
+                self.send_pubrel(on, id, known.is_some());
                 None
             }
             AckKind::Pubcomp => outbound.take_completed(id).map(|phase| phase.stored()), // [MQTT-4.3.3-5]
-            AckKind::Pubrel => return self.handle_pubrel(id),
+            AckKind::Pubrel => return self.handle_pubrel(on, id),
         };
         let Some(stored) = complete else { return Acknowledged::Nothing };
         self.note_completed(stored);
@@ -224,19 +287,19 @@ impl Exchange {
         }
     }
 
-    fn send_pubrel(&mut self, id: PacketId, known: bool) {
+    fn send_pubrel(&mut self, on: StreamKey, id: PacketId, known: bool) {
         let reason = if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
         // Whatever the send quota is. [MQTT-4.3.3-4], [MQTT-3.3.4-8], [MQTT-3.3.4-10], [MQTT-4.9.0-3]
-        self.send_packet(&Packet::Ack(Ack::new(AckKind::Pubrel, id, reason)));
+        self.send_packet_on(on, &Packet::Ack(Ack::new(AckKind::Pubrel, id, reason)));
     }
 
-    fn handle_pubrel(&mut self, id: PacketId) -> Acknowledged {
+    fn handle_pubrel(&mut self, on: StreamKey, id: PacketId) -> Acknowledged {
         // However old the message is. [MQTT-4.3.3-11], [MQTT-4.3.3-12], [MQTT-4.3.3-13]
         let ack = |reason| Waiting::Ack(Ack::new(AckKind::Pubcomp, id, reason));
-        if self.session.inbound.release(id) {
-            return Acknowledged::Released(self.waiting.push(ack(ReasonCode::Success)));
+        if self.session.inbound.release(self.chosen_on(on), id) {
+            return Acknowledged::Released(self.owe(on, ack(ReasonCode::Success)));
         }
-        self.waiting.push_without_effect(ack(ReasonCode::PacketIdentifierNotFound));
+        self.owe_without_effect(on, ack(ReasonCode::PacketIdentifierNotFound));
         Acknowledged::Nothing
     }
 
@@ -247,23 +310,43 @@ impl Exchange {
         self.resend.is_empty() && self.is_peer_ready() && self.session.outbound.has_free_id()
     }
 
-    /// Whether the peer takes another QoS 1 or 2 message [MQTT-4.9.0-1], [MQTT-4.9.0-2], and we can keep it.
-    fn is_peer_ready(&self) -> bool {
+    /// Whether this message may be sent now.
+    pub(crate) fn takes(&self, delivery: &Delivery) -> bool {
+        if delivery.qos == QoS::AtMostOnce {
+            return true;
+        }
+        let lane = Lane { stream: self.streams.resolve(delivery.stream), ..delivery.lane() };
+        let limits = Limits {
+            messages: self.agreement.peer_receive_maximum.into(),
+            payload_bytes: self.agreement.maximum_inflight_bytes,
+        };
         let outbound = &self.session.outbound;
-        outbound.unacknowledged() < usize::from(self.agreement.peer_receive_maximum)
-            && outbound.payload_bytes() <= self.agreement.maximum_inflight_bytes
+        self.resend.is_empty()
+            && outbound.has_free_id()
+            && outbound.has_room(lane, delivery.message.payload.len(), limits)
     }
 
-    /// Sends a message.
-    pub(crate) fn send(&mut self, delivery: Delivery, now: Instant) -> Sent {
+    /// Whether the peer takes another QoS 1 or 2 message [MQTT-4.9.0-1], [MQTT-4.9.0-2], and we can keep it.
+    fn is_peer_ready(&self) -> bool {
+        self.has_peer_room() && self.session.outbound.payload_bytes() <= self.agreement.maximum_inflight_bytes
+    }
+
+    fn has_peer_room(&self) -> bool {
+        self.session.outbound.unacknowledged() < usize::from(self.agreement.peer_receive_maximum)
+    }
+
+    /// Sends a message on its stream, or on the control stream if that has ended. [BQ-15], [BQ-42]
+    pub(crate) fn send(&mut self, mut delivery: Delivery, now: Instant) -> Sent {
         if delivery.message.is_expired(now) {
             return Sent::Expired; // [MQTT-3.3.2-5]
         }
         if delivery.qos == QoS::AtMostOnce {
+            delivery.stream = self.streams.resolve_unanswered(delivery.stream);
             // [MQTT-4.3.1-1]
             return if self.put(&delivery, None, false, now) { Sent::Out(None) } else { Sent::TooLarge };
         }
-        if !self.has_send_quota() {
+        delivery.stream = self.streams.resolve(delivery.stream);
+        if !self.takes(&delivery) {
             return Sent::Blocked(Box::new(delivery)); // [MQTT-3.3.4-7], [MQTT-3.3.4-9]
         }
         let id = match self.session.outbound.send(delivery) {
@@ -286,8 +369,9 @@ impl Exchange {
         while let Some(&id) = self.resend.front() {
             match self.session.outbound.get(id) {
                 Some(Phase::Sent(_)) => {
-                    if !self.is_peer_ready() {
-                        break;
+                    // However many bytes they are: they are kept in any case, and nothing else makes room.
+                    if !self.has_peer_room() {
+                        break; // [MQTT-4.9.0-2]
                     }
                     // Once sent it no longer expires. [MQTT-3.3.1-1], [MQTT-4.3.3-7]
                     if self.put_inflight(id, true, now) {
@@ -300,7 +384,7 @@ impl Exchange {
                 }
                 Some(Phase::Released(_)) => {
                     if self.session.outbound.resend(id) {
-                        self.send_pubrel(id, true); // [MQTT-4.3.3-6]
+                        self.send_pubrel(StreamKey::CONTROL, id, true); // [MQTT-4.3.3-6]
                     }
                 }
                 Some(Phase::Control) | None => {}
@@ -313,17 +397,32 @@ impl Exchange {
     /// Writes the message under `id`; false when it exceeds the peer's Maximum Packet Size.
     fn put_inflight(&mut self, id: PacketId, dup: bool, now: Instant) -> bool {
         let Some(Phase::Sent(delivery)) = self.session.outbound.get(id) else { return true };
-        put(&mut self.outbox, &mut self.outbound_aliases, &self.agreement, delivery, Some(id), dup, now)
+        let on = delivery.stream;
+        let fits =
+            put(&mut self.streams, &mut self.outbound_aliases, &self.agreement, delivery, Some(id), dup, now);
+        if !on.is_control()
+            && let Some(stream) = self.streams.writer(on)
+        {
+            self.session.outbound.set_end(id, stream.outbox.end());
+        }
+        fits
     }
 
     fn put(&mut self, delivery: &Delivery, id: Option<PacketId>, dup: bool, now: Instant) -> bool {
-        put(&mut self.outbox, &mut self.outbound_aliases, &self.agreement, delivery, id, dup, now)
+        put(&mut self.streams, &mut self.outbound_aliases, &self.agreement, delivery, id, dup, now)
+    }
+
+    /// Sends any other packet on the control stream, as [`Self::send_packet_on`].
+    pub(crate) fn send_packet(&mut self, packet: &Packet) -> bool {
+        self.send_packet_on(StreamKey::CONTROL, packet)
     }
 
     /// Sends any other packet. What exceeds the peer's Maximum Packet Size loses what is only for people, and
     /// is not sent if that is not enough: then the answer is false. [MQTT-3.1.2-24], [MQTT-3.2.2-15]
-    pub(crate) fn send_packet(&mut self, packet: &Packet) -> bool {
-        let out = self.outbox.open();
+    pub(crate) fn send_packet_on(&mut self, on: StreamKey, packet: &Packet) -> bool {
+        // What an ended stream still owed is not said elsewhere. [BQ-35]
+        let Some(stream) = self.streams.writer(on) else { return true };
+        let out = stream.outbox.open();
         let start = out.len();
         packet.encode(self.agreement.version, out);
         if out.len() - start <= self.agreement.peer_maximum_packet_size {
@@ -341,7 +440,7 @@ impl Exchange {
 }
 
 fn put(
-    outbox: &mut Outbox,
+    streams: &mut Streams,
     aliases: &mut OutboundAliases,
     agreement: &Agreement,
     delivery: &Delivery,
@@ -350,7 +449,10 @@ fn put(
     now: Instant,
 ) -> bool {
     let topic = &delivery.message.topic;
-    let alias = aliases.assign(topic);
+    // Streams overtake each other: the definition of an alias could come after its use. [BQ-18]
+    let alias = if delivery.stream.is_control() { aliases.assign(topic) } else { None };
+    let Some(stream) = streams.writer(delivery.stream) else { return true };
+    let outbox: &mut Outbox = &mut stream.outbox;
     let mut copy = Copy { version: agreement.version, dup, packet_id, alias, now };
     while put_delivery(outbox.open(), delivery, &copy, agreement.peer_maximum_packet_size).is_none() {
         // The definition of an alias needs three bytes: without it the packet may fit.
@@ -464,13 +566,16 @@ mod tests {
                     maximum_inflight_bytes: usize::MAX,
                     inbound_aliases: 0,
                     outbound_aliases: 0,
+                    maximum_packet_size: PACKET_SIZE_MAX,
+                    maximum_partial_bytes: 0,
+                    is_client: false,
                 };
                 let mut exchange = Exchange::new(Session::default(), agreement);
                 assert!(exchange.send_packet(&packet));
                 let mut expected = bytes::BytesMut::new();
                 let bare = without_properties(&packet).expect("each of them has properties");
                 if fits { &packet } else { &bare }.encode(ProtocolVersion::V5, &mut expected);
-                assert_eq!(exchange.outbox.open(), &expected, "{packet:?}");
+                assert_eq!(exchange.streams.control.outbox.open(), &expected, "{packet:?}");
                 assert!(expected.len() <= limit);
             }
         }

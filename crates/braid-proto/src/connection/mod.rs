@@ -16,13 +16,15 @@ mod client;
 mod exchange;
 mod outbox;
 mod server;
+mod streams;
 mod timer;
 
 pub use acks::Token;
 pub use client::{Client, ClientEvent, ClientOptions, Connected, Incoming, Unsendable};
 pub use exchange::{Progress, Sent};
 pub use outbox::Outbox;
-pub use server::{Acceptance, End, Event, Server, ServerOptions};
+pub use server::{Acceptance, EarlyPublish, End, Event, Server, ServerOptions};
+pub use streams::StreamAction;
 
 use crate::error::Violation;
 use crate::reason::ReasonCode;

@@ -20,6 +20,8 @@ pub struct Outbox {
     open: BytesMut,
     /// The most that `open` could hold since it was made: advancing and splitting hide it.
     peak_capacity: usize,
+    /// Bytes that were taken since the stream began.
+    taken: u64,
 }
 
 /// A part that is closed.
@@ -57,6 +59,16 @@ impl Outbox {
         self.len() - self.shared_len
     }
 
+    /// Bytes that were taken since the stream began.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Where on the stream the next byte will be.
+    pub(crate) fn end(&self) -> u64 {
+        self.taken + self.len() as u64
+    }
+
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -88,6 +100,7 @@ impl Buf for Outbox {
     }
 
     fn advance(&mut self, mut count: usize) {
+        self.taken += count as u64;
         while let Some(front) = self.closed.front_mut() {
             let taken = count.min(front.bytes.len());
             self.closed_len -= taken;
@@ -104,7 +117,7 @@ impl Buf for Outbox {
         self.peak_capacity = self.peak_capacity.max(self.open.capacity());
         self.open.advance(count);
         if self.open.is_empty() && (self.peak_capacity > KEEP_CAPACITY || self.closed.capacity() > 64) {
-            *self = Self::default();
+            *self = Self { taken: self.taken, ..Self::default() };
         }
     }
 }
@@ -139,7 +152,8 @@ mod tests {
         assert_eq!(outbox.len(), 8);
         outbox.advance(3);
         assert_eq!((outbox.len(), outbox.chunk()), (5, &b"d"[..]));
+        assert_eq!((outbox.taken(), outbox.end()), (3, 8));
         assert_eq!(outbox.copy_to_bytes(5), &b"defgh"[..]);
-        assert!(outbox.is_empty());
+        assert!(outbox.is_empty() && outbox.taken() == 8);
     }
 }

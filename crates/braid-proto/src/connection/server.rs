@@ -1,5 +1,8 @@
 //! The server's end of a Network Connection.
 
+mod early;
+mod streams;
+
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
@@ -20,6 +23,10 @@ use crate::packet::{
 };
 use crate::reason::ReasonCode;
 use crate::session::{Session, SessionExpiry};
+use crate::stream::StreamKey;
+
+use early::Early;
+pub use early::EarlyPublish;
 
 /// What a server grants its clients.
 #[derive(Clone, Debug)]
@@ -46,6 +53,12 @@ pub struct ServerOptions {
     pub maximum_session_expiry: SessionExpiry,
     /// Response Information for clients that ask for it.
     pub response_information: Option<Box<str>>,
+    /// The most bytes of incomplete packets on all data streams of a connection; one packet may exceed it. [BQ-45]
+    pub maximum_partial_bytes: usize,
+    /// How long that packet may stand still.
+    pub partial_timeout: Duration,
+    /// What becomes of a PUBLISH in early data.
+    pub early_publish: EarlyPublish,
 }
 
 impl Default for ServerOptions {
@@ -62,6 +75,9 @@ impl Default for ServerOptions {
             maximum_keep_alive: 0,
             maximum_session_expiry: SessionExpiry::NEVER,
             response_information: None,
+            maximum_partial_bytes: 64 * 1024 * 1024,
+            partial_timeout: Duration::from_secs(30),
+            early_publish: EarlyPublish::default(),
         }
     }
 }
@@ -75,10 +91,14 @@ pub enum Event {
     Publish(Arc<Message>, Option<Token>),
     /// PUBREL: an identifier of QoS 2 is free again. Its PUBCOMP waits for [`Server::handle_persisted`].
     Release(Token),
-    /// Answer with [`Server::suback`].
-    Subscribe(Box<Subscribe>),
-    /// Answer with [`Server::unsuback`].
-    Unsubscribe(Box<Unsubscribe>),
+    /// A SUBSCRIBE on this stream: answer with [`Server::suback`].
+    Subscribe(StreamKey, Box<Subscribe>),
+    /// An UNSUBSCRIBE on this stream: answer with [`Server::unsuback`].
+    Unsubscribe(StreamKey, Box<Unsubscribe>),
+    /// The client broke the specification on a data stream, which is ended for it.
+    StreamViolated(StreamKey, Violation),
+    /// A data stream has ended: its subscriptions go to the control stream. [BQ-42]
+    StreamEnded(StreamKey),
     /// A message of ours is completely acknowledged: the exchange of this identifier is over.
     Complete(PacketId, ReasonCode),
 }
@@ -118,6 +138,10 @@ pub struct Server {
     state: State,
     timers: Timers,
     events: VecDeque<Event>,
+    /// Data streams that were opened before the CONNECT was accepted, and whether their FIN came without anything.
+    opened: Vec<(StreamKey, bool)>,
+    /// Until the handshake is confirmed, if anything comes before.
+    early: Option<Box<Early>>,
 }
 
 #[derive(Debug)]
@@ -174,18 +198,46 @@ impl Server {
         let mut timers = Timers::default();
         timers.set(Timer::Handshake, now.checked_add(options.connect_timeout));
         let decoder = Decoder::new(ProtocolVersion::V311, options.connect_maximum_size);
-        Self { options, decoder, state: State::Listening, timers, events: VecDeque::new() }
+        Self {
+            options,
+            decoder,
+            state: State::Listening,
+            timers,
+            events: VecDeque::new(),
+            opened: Vec::new(),
+            early: None,
+        }
     }
 
     // -- Getters -----------------------------------------------------------------------------------
 
-    /// Whether more bytes may be handled. False while the shell decides about a CONNECT, while as many
-    /// acknowledgements wait as the Receive Maximum allows, and at the end.
-    pub fn is_reading(&self) -> bool {
+    /// Whether more bytes of a stream may be handled. False while the shell decides about a CONNECT, while as many
+    /// acknowledgements wait as the Receive Maximum allows [BQ-23], and at the end; on a data stream also before the
+    /// CONNECT is accepted [BQ-13] and while incomplete packets are too large [BQ-45].
+    pub fn is_reading(&self, stream: StreamKey) -> bool {
         match &self.state {
-            State::Listening => true,
+            State::Listening => stream.is_control(),
             State::Deciding(_) | State::Closed(_) => false,
-            State::Established(established) => established.exchange.is_reading(),
+            State::Established(established) => {
+                let exchange = &established.exchange;
+                exchange.is_reading()
+                    && !self.holds_early()
+                    && (stream.is_control() || exchange.streams.is_reading(stream))
+            }
+        }
+    }
+
+    /// Whether this message can be sent now.
+    pub fn takes(&self, delivery: &Delivery) -> bool {
+        matches!(&self.state, State::Established(established) if established.exchange.takes(delivery))
+    }
+
+    /// Where something for this stream goes: there, or on the control stream when it has ended. [BQ-42]
+    pub fn resolve(&self, stream: StreamKey) -> StreamKey {
+        if let State::Established(established) = &self.state {
+            established.exchange.streams.resolve(stream)
+        } else {
+            StreamKey::CONTROL
         }
     }
 
@@ -238,13 +290,24 @@ impl Server {
 
     // -- Input -------------------------------------------------------------------------------------
 
-    /// Handles bytes of the peer: whole packets, parts of packets, or both.
-    pub fn handle_bytes(&mut self, mut input: &[u8], now: Instant) {
+    /// Handles bytes of a stream: whole packets, parts of packets, or both.
+    pub fn handle_bytes(&mut self, stream: StreamKey, input: &[u8], now: Instant) {
         if let State::Established(established) = &mut self.state {
             // Every byte is a sign of life, so that a packet which takes longer than the Keep Alive to arrive
-            // does not end its connection.
+            // does not end its connection. [BQ-44]
             established.last_received = now;
         }
+        if stream.is_control() {
+            self.handle_control(input, now);
+        } else {
+            self.handle_data(stream, input, now);
+        }
+        if let State::Established(established) = &mut self.state {
+            established.exchange.handle_persisted(None);
+        }
+    }
+
+    fn handle_control(&mut self, mut input: &[u8], now: Instant) {
         while !input.is_empty() {
             if let State::Deciding(deciding) = &mut self.state {
                 deciding.held.extend_from_slice(input);
@@ -255,16 +318,13 @@ impl Server {
             }
             match self.decoder.decode(&mut input) {
                 Ok(Some(packet)) => {
-                    if let Err(violation) = self.handle_packet(packet, now) {
+                    if let Err(violation) = self.handle_packet(StreamKey::CONTROL, packet, now) {
                         self.handle_violation(violation);
                     }
                 }
                 Ok(None) => break,
                 Err(violation) => self.handle_violation(violation),
             }
-        }
-        if let State::Established(established) = &mut self.state {
-            established.exchange.handle_persisted(None);
         }
     }
 
@@ -281,6 +341,9 @@ impl Server {
         if self.timers.is_due(Timer::Handshake, now) {
             self.timers.set(Timer::Handshake, None);
             self.close(Cause::Violation(Violation::ConnectTimeout));
+        }
+        if self.timers.is_due(Timer::Hoarder, now) {
+            self.handle_hoarder_timer(now);
         }
         if !self.timers.is_due(Timer::Peer, now) {
             return;
@@ -306,7 +369,7 @@ impl Server {
         }
     }
 
-    fn handle_packet(&mut self, packet: Packet, now: Instant) -> Result<(), Violation> {
+    fn handle_packet(&mut self, on: StreamKey, packet: Packet, now: Instant) -> Result<(), Violation> {
         let established = match &mut self.state {
             State::Established(established) => established,
             State::Listening => return self.handle_first_packet(packet),
@@ -318,28 +381,28 @@ impl Server {
                 if !publish.subscription_ids.is_empty() {
                     return Err(Violation::SubscriptionIdFromClient); // [MQTT-3.3.4-6]
                 }
-                if let Some(received) = exchange.handle_publish(publish, now)? {
-                    self.events.push_back(Event::Publish(received.message, received.token));
+                if let Some(received) = exchange.handle_publish(on, publish, now)? {
+                    self.emit(Event::Publish(received.message, received.token));
                 }
             }
-            Packet::Ack(ack) => match exchange.handle_ack(&ack) {
+            Packet::Ack(ack) => match exchange.handle_ack(on, &ack) {
                 Acknowledged::Complete(id, reason) => {
-                    self.events.push_back(Event::Complete(id, reason));
+                    self.emit(Event::Complete(id, reason));
                     self.flush_resend(now);
                 }
-                Acknowledged::Released(token) => self.events.push_back(Event::Release(token)),
+                Acknowledged::Released(token) => self.emit(Event::Release(token)),
                 Acknowledged::Nothing => {}
             },
             Packet::Subscribe(subscribe) => {
-                exchange.waiting.push(Waiting::Unanswered(subscribe.packet_id));
-                self.events.push_back(Event::Subscribe(subscribe));
+                exchange.owe(on, Waiting::Unanswered(subscribe.packet_id));
+                self.emit(Event::Subscribe(on, subscribe));
             }
             Packet::Unsubscribe(unsubscribe) => {
-                exchange.waiting.push(Waiting::Unanswered(unsubscribe.packet_id));
-                self.events.push_back(Event::Unsubscribe(unsubscribe));
+                exchange.owe(on, Waiting::Unanswered(unsubscribe.packet_id));
+                self.emit(Event::Unsubscribe(on, unsubscribe));
             }
             Packet::Pingreq => {
-                exchange.send_packet(&Packet::Pingresp); // [MQTT-3.12.4-1]
+                exchange.send_packet(&Packet::Pingresp); // [MQTT-3.12.4-1], [BQ-11]
             }
             Packet::Disconnect(disconnect) => return self.handle_disconnect(&disconnect),
             // Whoever named an Authentication Method was refused. [MQTT-4.12.0-7]
@@ -483,8 +546,17 @@ impl Server {
             maximum_inflight_bytes: options.maximum_inflight_bytes,
             inbound_aliases: options.topic_alias_maximum,
             outbound_aliases: deciding.peer_topic_aliases.min(options.outbound_topic_aliases),
+            maximum_packet_size: options.maximum_packet_size,
+            maximum_partial_bytes: options.maximum_partial_bytes,
+            is_client: false,
         };
         let mut exchange = Exchange::new(session, agreement);
+        for (stream, is_finished) in mem::take(&mut self.opened) {
+            exchange.streams.open(stream); // [BQ-13]
+            if is_finished {
+                exchange.streams.close_by_peer(stream);
+            }
+        }
         let session_present = acceptance.session_present; // [MQTT-3.2.2-2], [MQTT-3.2.2-3]
         let connack = Connack { session_present, reason: ReasonCode::Success, properties };
         let is_answered = exchange.send_packet(&Packet::Connack(Box::new(connack))); // [MQTT-3.1.4-5], [MQTT-3.2.0-1]
@@ -504,7 +576,7 @@ impl Server {
             return;
         }
         self.flush_resend(now);
-        self.handle_bytes(&held, now);
+        self.handle_bytes(StreamKey::CONTROL, &held, now);
     }
 
     fn flush_resend(&mut self, now: Instant) {
@@ -554,22 +626,22 @@ impl Server {
 
     /// Answers a SUBSCRIBE, one code per entry; it waits for the token. `None` when the connection has ended or
     /// nothing is to be answered. Answer events in their order: a token stands for all before it.
-    pub fn suback(&mut self, packet_id: PacketId, codes: Vec<ReasonCode>) -> Option<Token> {
+    pub fn suback(&mut self, on: StreamKey, packet_id: PacketId, codes: Vec<ReasonCode>) -> Option<Token> {
         let codes = codes.into_iter().map(|code| code.allowed_in(PacketType::Suback)).collect(); // [MQTT-3.8.4-7], [MQTT-3.9.3-2]
         let suback = Suback { packet_id, codes, reason_string: None, user: Vec::new() };
-        self.answer(packet_id, Waiting::Suback(Box::new(suback))) // [MQTT-2.2.1-6], [MQTT-3.8.4-1], [MQTT-3.8.4-2], [MQTT-3.8.4-5], [MQTT-3.8.4-6]
+        self.answer(on, packet_id, Waiting::Suback(Box::new(suback))) // [MQTT-2.2.1-6], [MQTT-3.8.4-1], [MQTT-3.8.4-2], [MQTT-3.8.4-5], [MQTT-3.8.4-6]
     }
 
     /// Answers an UNSUBSCRIBE, one code per filter; it waits for the token. `None` when the connection has ended.
-    pub fn unsuback(&mut self, packet_id: PacketId, codes: Vec<ReasonCode>) -> Option<Token> {
+    pub fn unsuback(&mut self, on: StreamKey, packet_id: PacketId, codes: Vec<ReasonCode>) -> Option<Token> {
         let codes = codes.into_iter().map(|code| code.allowed_in(PacketType::Unsuback)).collect(); // [MQTT-3.11.3-2]
         let unsuback = Unsuback { packet_id, codes, reason_string: None, user: Vec::new() };
-        self.answer(packet_id, Waiting::Unsuback(Box::new(unsuback))) // [MQTT-3.10.4-4], [MQTT-3.10.4-5], [MQTT-3.10.4-6]
+        self.answer(on, packet_id, Waiting::Unsuback(Box::new(unsuback))) // [MQTT-3.10.4-4], [MQTT-3.10.4-5], [MQTT-3.10.4-6]
     }
 
-    fn answer(&mut self, packet_id: PacketId, answer: Waiting) -> Option<Token> {
+    fn answer(&mut self, on: StreamKey, packet_id: PacketId, answer: Waiting) -> Option<Token> {
         let State::Established(established) = &mut self.state else { return None };
-        established.exchange.waiting.answer(packet_id, answer)
+        established.exchange.waiting.answer(on, packet_id, answer)
     }
 
     /// The session, to keep its subscriptions. Also when the connection has ended, until [`Server::take_end`]: what
@@ -619,7 +691,8 @@ impl Server {
             }
             State::Established(established) => {
                 let Established { exchange, will, .. } = *established;
-                (exchange.outbox, Some(exchange.session), will, exchange.progress)
+                // Only the control stream has a last word.
+                (exchange.streams.control.outbox, Some(exchange.session), will, exchange.progress)
             }
             // What was held behind a refused CONNECT goes with it. [MQTT-3.1.4-6]
             State::Deciding(_) | State::Listening => (Outbox::default(), None, None, VecDeque::new()),
@@ -653,15 +726,6 @@ impl Server {
     /// When to call [`Server::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next()
-    }
-
-    /// The bytes to send.
-    pub fn outbox(&mut self) -> Option<&mut Outbox> {
-        match &mut self.state {
-            State::Established(established) => Some(&mut established.exchange.outbox),
-            State::Closed(closed) => Some(&mut closed.outbox),
-            State::Listening | State::Deciding(_) => None,
-        }
     }
 
     /// What is left of the connection, once it is closed; the outbox may still have bytes to write.

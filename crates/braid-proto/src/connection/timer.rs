@@ -9,15 +9,21 @@ pub(crate) enum Timer {
     Peer = 1,
     /// The time for a PINGREQ of our own, on a client.
     Ping = 2,
+    /// More of an incomplete packet that others wait for, on a server.
+    Hoarder = 3,
 }
 
 /// When each timer expires.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Timers([Option<Instant>; 3]);
+pub(crate) struct Timers([Option<Instant>; 4]);
 
 impl Timers {
     pub(crate) fn set(&mut self, timer: Timer, at: Option<Instant>) {
         self.0[timer as usize] = at;
+    }
+
+    pub(crate) fn is_set(&self, timer: Timer) -> bool {
+        self.0[timer as usize].is_some()
     }
 
     pub(crate) fn is_due(&self, timer: Timer, now: Instant) -> bool {

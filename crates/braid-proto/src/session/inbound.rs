@@ -2,66 +2,171 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::packet::PacketId;
+use crate::stream::StreamKey;
 
 /// The receiver's half of QoS 2 (MQTT 4.3.3): identifiers of messages that were taken over and whose PUBREL
 /// has not come yet.
+///
+/// Identifiers are the peer's per stream [BQ-20]. What an ended stream or an earlier connection left is known by its
+/// identifier alone, because the peer may go on with it on any stream [BQ-21].
 #[derive(Clone, Debug, Default)]
 pub struct Inbound {
-    /// Each with whether its PUBLISH came on the present connection.
-    unreleased: HashMap<PacketId, bool, FxBuildHasher>,
-    /// How many of them did.
-    received_here: usize,
+    /// Received on a stream of the present connection.
+    here: HashMap<(StreamKey, PacketId), (), FxBuildHasher>,
+    /// How many of `here` each stream has; streams without any are left out.
+    counts: Vec<(StreamKey, usize)>,
+    /// Left over, with how many streams left the same identifier.
+    left: HashMap<PacketId, usize, FxBuildHasher>,
 }
 
 impl Inbound {
     /// Notes a QoS 2 message. False: it is a duplicate and must not be taken over again. [MQTT-4.3.3-10]
-    pub fn receive(&mut self, packet_id: PacketId) -> bool {
-        let before = self.unreleased.insert(packet_id, true);
-        self.received_here += usize::from(before != Some(true));
-        before.is_none()
+    pub fn receive(&mut self, stream: StreamKey, packet_id: PacketId) -> bool {
+        if self.here.insert((stream, packet_id), ()).is_some() {
+            return false;
+        }
+        match self.counts.iter_mut().find(|(key, _)| *key == stream) {
+            Some((_, count)) => *count += 1,
+            None => self.counts.push((stream, 1)),
+        }
+        !self.take_left(packet_id) // [BQ-21]
     }
 
     /// Handles PUBREL. False: the identifier is not known. [MQTT-4.3.3-12]
-    pub fn release(&mut self, packet_id: PacketId) -> bool {
-        let known = self.unreleased.remove(&packet_id);
-        self.received_here -= usize::from(known == Some(true));
+    pub fn release(&mut self, stream: StreamKey, packet_id: PacketId) -> bool {
+        let known = self.take_here(stream, packet_id) || self.take_left(packet_id) || {
+            // Some clients go on with an exchange on another stream than they began it.
+            let streams: Vec<_> = self.counts.iter().map(|(stream, _)| *stream).collect();
+            streams.into_iter().any(|stream| self.take_here(stream, packet_id))
+        };
         // An idle session keeps no large table.
-        if self.unreleased.is_empty() && self.unreleased.capacity() > 64 {
-            self.unreleased = HashMap::default();
+        if self.here.is_empty() && self.here.capacity() > 64 {
+            self.here = HashMap::default();
         }
-        known.is_some()
+        known
+    }
+
+    fn take_here(&mut self, stream: StreamKey, packet_id: PacketId) -> bool {
+        if self.here.remove(&(stream, packet_id)).is_none() {
+            return false;
+        }
+        if let Some(at) = self.counts.iter().position(|(key, _)| *key == stream) {
+            self.counts[at].1 -= 1;
+            if self.counts[at].1 == 0 {
+                self.counts.swap_remove(at);
+            }
+        }
+        true
+    }
+
+    fn take_left(&mut self, packet_id: PacketId) -> bool {
+        let Some(count) = self.left.get_mut(&packet_id) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            self.left.remove(&packet_id);
+        }
+        true
+    }
+
+    /// A stream has ended: what it received and did not release may go on elsewhere. [BQ-21]
+    pub(crate) fn end_stream(&mut self, stream: StreamKey) {
+        if !self.counts.iter().any(|(key, _)| *key == stream) {
+            return;
+        }
+        self.counts.retain(|(key, _)| *key != stream);
+        let left = &mut self.left;
+        self.here.retain(|(key, packet_id), ()| {
+            if *key == stream {
+                *left.entry(*packet_id).or_default() += 1;
+            }
+            *key != stream
+        });
     }
 
     /// Begins a new connection, on which the peer's send quota starts anew (MQTT 5, 4.9).
     pub fn resume(&mut self) {
-        self.received_here = 0;
-        self.unreleased.values_mut().for_each(|here| *here = false);
+        for ((_, packet_id), ()) in self.here.drain() {
+            *self.left.entry(packet_id).or_default() += 1;
+        }
+        self.counts.clear();
     }
 
-    /// How many came on the present connection and wait for their PUBREL: what our Receive Maximum limits.
-    pub fn unacknowledged(&self) -> usize {
-        self.received_here
+    /// How many came on this stream and wait for their PUBREL: what our Receive Maximum limits.
+    pub fn unacknowledged(&self, stream: StreamKey) -> usize {
+        self.counts.iter().find(|(key, _)| *key == stream).map_or(0, |(_, count)| *count)
     }
 
-    /// Whether a PUBLISH with this identifier came on the present connection and waits for its PUBREL.
-    pub fn is_unacknowledged(&self, packet_id: PacketId) -> bool {
-        self.unreleased.get(&packet_id) == Some(&true)
+    /// Whether a PUBLISH with this identifier came on this stream and waits for its PUBREL.
+    pub fn is_unacknowledged(&self, stream: StreamKey, packet_id: PacketId) -> bool {
+        self.here.contains_key(&(stream, packet_id))
+    }
+
+    /// Whether any message with this identifier waits for its PUBREL.
+    pub fn contains(&self, packet_id: PacketId) -> bool {
+        self.left.contains_key(&packet_id)
+            || self.counts.iter().any(|(stream, _)| self.is_unacknowledged(*stream, packet_id))
     }
 
     /// How many wait for their PUBREL.
     pub fn len(&self) -> usize {
-        self.unreleased.len()
+        self.here.len() + self.left.values().sum::<usize>()
     }
 
     /// Whether none waits for its PUBREL.
     pub fn is_empty(&self) -> bool {
-        self.unreleased.is_empty()
+        self.here.is_empty() && self.left.is_empty()
     }
 
-    /// The identifiers in ascending order.
+    /// The identifiers in ascending order; one that several streams use is there once.
     pub fn packet_ids(&self) -> Vec<PacketId> {
-        let mut ids: Vec<_> = self.unreleased.keys().copied().collect();
+        let mut ids: Vec<_> = self.here.keys().map(|(_, id)| *id).chain(self.left.keys().copied()).collect();
         ids.sort_unstable();
+        ids.dedup();
         ids
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: PacketId = PacketId::FIRST;
+
+    /// [BQ-20]
+    #[test]
+    fn streams_have_identifiers_of_their_own() {
+        let (a, b) = (StreamKey::bidi(1), StreamKey::bidi(2));
+        let mut inbound = Inbound::default();
+        assert!(inbound.receive(a, ID) && inbound.receive(b, ID));
+        assert!(!inbound.receive(a, ID) && !inbound.receive(b, ID));
+        assert_eq!((inbound.unacknowledged(a), inbound.len()), (1, 2));
+        assert!(inbound.release(a, ID) && inbound.contains(ID));
+        assert!(inbound.receive(a, ID), "released and used again");
+        assert!(inbound.release(a, ID) && inbound.release(b, ID) && !inbound.release(b, ID));
+        assert!(inbound.is_empty() && !inbound.contains(ID));
+    }
+
+    /// [BQ-21]
+    #[test]
+    fn what_a_stream_left_is_found_by_its_identifier() {
+        let (a, b) = (StreamKey::bidi(1), StreamKey::bidi(2));
+        let mut inbound = Inbound::default();
+        assert!(inbound.receive(a, ID) && inbound.receive(b, ID));
+        inbound.end_stream(a);
+        assert_eq!((inbound.unacknowledged(a), inbound.unacknowledged(b)), (0, 1));
+        assert!(!inbound.receive(StreamKey::CONTROL, ID), "the same message, on another stream");
+        inbound.resume();
+        assert_eq!((inbound.len(), inbound.packet_ids()), (2, vec![ID]));
+        assert!(!inbound.receive(a, ID) && !inbound.receive(b, ID), "both, repeated");
+        assert!(inbound.receive(StreamKey::CONTROL, ID), "a third exchange is a new one");
+        assert_eq!(inbound.len(), 3);
+    }
+
+    #[test]
+    fn a_pubrel_is_understood_on_any_stream() {
+        let mut inbound = Inbound::default();
+        assert!(inbound.receive(StreamKey::bidi(1), ID));
+        assert!(inbound.release(StreamKey::CONTROL, ID) && inbound.is_empty());
+        assert_eq!(inbound.unacknowledged(StreamKey::bidi(1)), 0);
     }
 }

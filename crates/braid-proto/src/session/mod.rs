@@ -5,17 +5,18 @@
 mod expiry;
 mod inbound;
 mod outbound;
+mod quota;
 mod subscription;
-
-use std::collections::BTreeMap;
+mod subscriptions;
 
 pub use expiry::SessionExpiry;
 pub use inbound::Inbound;
 pub use outbound::{Inflight, Outbound, Phase};
+pub(crate) use quota::Limits;
 pub use subscription::{RetainHandling, Subscription};
+pub use subscriptions::{Moved, Subscriptions};
 
 use crate::packet::ClientId;
-use crate::topic::TopicFilter;
 
 /// The Session State of one client.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +26,7 @@ pub struct Session {
     /// How long it outlives its connection.
     pub expiry: SessionExpiry,
     /// What it subscribed to; empty on a client's side.
-    pub subscriptions: BTreeMap<TopicFilter, Subscription>,
+    pub subscriptions: Subscriptions,
     /// Messages that were received but not completely acknowledged.
     pub inbound: Inbound,
     /// Messages that were sent but not completely acknowledged.

@@ -1,10 +1,13 @@
 use std::num::NonZeroU64;
+use std::time::Instant;
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use super::quota::{Limits, Quota};
 use crate::message::Delivery;
 use crate::packet::{PacketId, QoS};
+use crate::stream::{Lane, StreamKey};
 
 /// The sender's half of QoS 1 and 2 (MQTT 4.3.2, 4.3.3) with the packet identifiers of the session.
 #[derive(Clone, Debug)]
@@ -16,6 +19,8 @@ pub struct Outbound {
     unacknowledged: usize,
     /// Bytes of the payloads that are kept for a resend.
     payload_bytes: usize,
+    /// Which lanes have them.
+    quota: Quota,
 }
 
 /// A message on its way.
@@ -27,6 +32,12 @@ pub struct Inflight {
     order: u64,
     /// A PUBLISH or PUBREL of it went out on the present connection.
     sent_here: bool,
+    /// Whose share of the quota it is.
+    lane: Lane,
+    /// Where its last packet was sent.
+    stream: StreamKey,
+    /// Where on a data stream its PUBLISH ends, bytes.
+    end: u64,
 }
 
 /// How far a message is on its way.
@@ -55,11 +66,14 @@ impl Outbound {
         Some(id)
     }
 
-    fn insert(&mut self, id: PacketId, phase: Phase) {
-        let sent_here = matches!(phase, Phase::Sent(_));
-        self.unacknowledged += usize::from(sent_here);
-        self.payload_bytes += phase.payload_len();
-        self.inflight.insert(id, Inflight { phase, order: self.next_order, sent_here });
+    fn insert(&mut self, id: PacketId, phase: Phase, lane: Lane, sent_here: bool) {
+        let (messages, payload_bytes) = (usize::from(sent_here), phase.payload_len());
+        self.unacknowledged += messages;
+        self.payload_bytes += payload_bytes;
+        self.quota.add(lane, messages, payload_bytes);
+        let inflight =
+            Inflight { phase, order: self.next_order, sent_here, lane, stream: lane.stream, end: 0 };
+        self.inflight.insert(id, inflight);
         self.next_order += 1;
     }
 
@@ -70,14 +84,19 @@ impl Outbound {
     pub fn send(&mut self, delivery: Delivery) -> Result<PacketId, Box<Delivery>> {
         debug_assert!(delivery.qos > QoS::AtMostOnce);
         let Some(id) = self.allocate() else { return Err(Box::new(delivery)) };
-        self.insert(id, Phase::Sent(delivery));
+        let lane = delivery.lane();
+        self.insert(id, Phase::Sent(delivery), lane, true);
         Ok(id)
     }
 
-    /// Takes an identifier for a SUBSCRIBE or UNSUBSCRIBE. `None` when no identifier is free.
-    pub fn send_control(&mut self) -> Option<PacketId> {
+    /// Takes an identifier for a SUBSCRIBE or UNSUBSCRIBE on a stream. `None` when no identifier is free.
+    pub fn send_control(&mut self, stream: StreamKey) -> Option<PacketId> {
         let id = self.allocate()?;
-        self.insert(id, Phase::Control);
+        let order = self.next_order;
+        self.next_order += 1;
+        let lane = Lane::default(); // It counts for none.
+        self.inflight
+            .insert(id, Inflight { phase: Phase::Control, order, sent_here: false, lane, stream, end: 0 });
         Some(id)
     }
 
@@ -87,7 +106,22 @@ impl Outbound {
         let first = !inflight.sent_here;
         inflight.sent_here = true;
         self.unacknowledged += usize::from(first);
+        self.quota.add(inflight.lane, usize::from(first), 0);
         first
+    }
+
+    /// The exchange goes on on this stream.
+    pub(crate) fn continue_on(&mut self, packet_id: PacketId, stream: StreamKey) {
+        if let Some(inflight) = self.inflight.get_mut(&packet_id) {
+            inflight.stream = stream;
+        }
+    }
+
+    /// The PUBLISH is in an outbox, up to this place of its stream.
+    pub(crate) fn set_end(&mut self, packet_id: PacketId, end: u64) {
+        if let Some(inflight) = self.inflight.get_mut(&packet_id) {
+            inflight.end = end;
+        }
     }
 
     /// Puts back an exchange as it was before this process began, behind those put back before. It goes on with
@@ -96,9 +130,8 @@ impl Outbound {
         if self.inflight.contains_key(&packet_id) {
             return false;
         }
-        self.payload_bytes += phase.payload_len();
-        self.inflight.insert(packet_id, Inflight { phase, order: self.next_order, sent_here: false });
-        self.next_order += 1;
+        let lane = phase.lane();
+        self.insert(packet_id, phase, lane, false);
         // Behind the last one that was used, as if the process had not ended. [MQTT-2.2.1-3]
         self.next_id = packet_id.next();
         true
@@ -130,7 +163,9 @@ impl Outbound {
         match &inflight.phase {
             Phase::Sent(delivery) if delivery.qos == QoS::ExactlyOnce => {
                 let stored = delivery.stored;
-                self.payload_bytes -= delivery.message.payload.len();
+                let payload_bytes = delivery.message.payload.len();
+                self.payload_bytes -= payload_bytes;
+                self.quota.remove(inflight.lane, 0, payload_bytes);
                 inflight.phase = Phase::Released(stored); // [MQTT-4.3.3-3]
                 inflight.order = self.next_order; // [MQTT-4.6.0-4]
                 self.next_order += 1;
@@ -174,9 +209,10 @@ impl Outbound {
         if !self.inflight.get(&packet_id).is_some_and(|inflight| wanted(&inflight.phase)) {
             return None;
         }
-        let Inflight { phase, sent_here, .. } = self.inflight.remove(&packet_id)?;
+        let Inflight { phase, sent_here, lane, .. } = self.inflight.remove(&packet_id)?;
         self.unacknowledged -= usize::from(sent_here);
         self.payload_bytes -= phase.payload_len();
+        self.quota.remove(lane, usize::from(sent_here), phase.payload_len());
         // An idle session keeps no large table.
         if self.inflight.is_empty() && self.inflight.capacity() > 64 {
             self.inflight = HashMap::default();
@@ -215,20 +251,85 @@ impl Outbound {
         self.unacknowledged
     }
 
+    /// Whether a lane may have one more message of this size on its way. [MQTT-4.9.0-2], [BQ-24]
+    pub(crate) fn has_room(&self, lane: Lane, payload_len: usize, limits: Limits) -> bool {
+        let used = Limits { messages: self.unacknowledged, payload_bytes: self.payload_bytes };
+        self.quota.allows(lane, payload_len, used, limits)
+    }
+
     /// Begins a new connection: what must be sent again on it. First each PUBREL in the order of their PUBRECs,
     /// which no quota holds back, then each PUBLISH in the order in which it was first sent. Exchanges of
     /// SUBSCRIBE and UNSUBSCRIBE end with their connection: their identifiers are free again.
     pub fn resume(&mut self) -> Vec<PacketId> {
         self.inflight.retain(|_, inflight| !matches!(inflight.phase, Phase::Control));
         self.unacknowledged = 0;
-        let mut order: Vec<_> = self
-            .inflight
-            .iter_mut()
-            .map(|(id, inflight)| {
-                inflight.sent_here = false;
-                (matches!(inflight.phase, Phase::Sent(_)), inflight.order, *id)
-            })
-            .collect();
+        self.quota.clear();
+        self.begin_again(|_| true)
+    }
+
+    /// A stream has ended: what must be sent again on the control stream, in the order of [`Outbound::resume`].
+    /// [BQ-42]
+    pub(crate) fn end_stream(&mut self, stream: StreamKey) -> Vec<PacketId> {
+        self.end_stream_if(stream, |_| true)
+    }
+
+    /// This side has ended a stream, of which `taken` bytes were sent. A QoS 2 message that the peer may have stays
+    /// where it is until the next connection: sent again on another stream it could be there before the end of this
+    /// one, and would be a new message [BQ-20].
+    pub(crate) fn abort_stream(&mut self, stream: StreamKey, taken: u64) -> Vec<PacketId> {
+        self.end_stream_if(stream, |inflight| match &inflight.phase {
+            Phase::Sent(delivery) => delivery.qos < QoS::ExactlyOnce || inflight.end > taken,
+            Phase::Released(_) | Phase::Control => true,
+        })
+    }
+
+    /// The messages on a stream of which the peer cannot have more than a part, and which nobody wants any more.
+    pub(crate) fn expired_in_part(&self, stream: StreamKey, taken: u64, now: Instant) -> Vec<PacketId> {
+        let is_over = |inflight: &Inflight| match &inflight.phase {
+            Phase::Sent(delivery) => delivery.message.is_expired(now),
+            Phase::Released(_) | Phase::Control => false,
+        };
+        let here =
+            self.inflight.iter().filter(|(_, inflight)| inflight.stream == stream && inflight.end > taken);
+        here.filter(|(_, inflight)| is_over(inflight)).map(|(id, _)| *id).collect()
+    }
+
+    fn end_stream_if(&mut self, stream: StreamKey, wanted: impl Fn(&Inflight) -> bool) -> Vec<PacketId> {
+        let ended = |inflight: &Inflight| {
+            inflight.stream == stream && !matches!(inflight.phase, Phase::Control) && wanted(inflight)
+        };
+        for inflight in self.inflight.values().filter(|inflight| ended(inflight)) {
+            let messages = usize::from(inflight.sent_here);
+            self.unacknowledged -= messages;
+            self.quota.remove(inflight.lane, messages, inflight.phase.payload_len());
+        }
+        self.begin_again(ended)
+    }
+
+    /// The requests of a stream that has ended: nobody will answer them. Their identifiers are free again.
+    pub(crate) fn take_requests(&mut self, stream: StreamKey) -> Vec<PacketId> {
+        let of_stream =
+            |inflight: &Inflight| inflight.stream == stream && matches!(inflight.phase, Phase::Control);
+        let mut ids: Vec<_> =
+            self.inflight.iter().filter(|(_, inflight)| of_stream(inflight)).map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids.iter().for_each(|id| drop(self.inflight.remove(id)));
+        ids
+    }
+
+    /// Makes some exchanges begin again on the control stream; they count for nothing until then.
+    fn begin_again(&mut self, wanted: impl Fn(&Inflight) -> bool) -> Vec<PacketId> {
+        let mut order = Vec::new();
+        for (id, inflight) in self.inflight.iter_mut().filter(|(_, inflight)| wanted(inflight)) {
+            inflight.sent_here = false;
+            inflight.stream = StreamKey::CONTROL;
+            inflight.lane.stream = StreamKey::CONTROL;
+            if let Phase::Sent(delivery) = &mut inflight.phase {
+                delivery.stream = StreamKey::CONTROL;
+            }
+            self.quota.add(inflight.lane, 0, inflight.phase.payload_len());
+            order.push((matches!(inflight.phase, Phase::Sent(_)), inflight.order, *id));
+        }
         order.sort_unstable(); // [MQTT-4.6.0-1], [MQTT-4.6.0-4]
         order.into_iter().map(|(_, _, id)| id).collect()
     }
@@ -246,6 +347,10 @@ impl Outbound {
 impl Phase {
     fn payload_len(&self) -> usize {
         if let Self::Sent(delivery) = self { delivery.message.payload.len() } else { 0 }
+    }
+
+    fn lane(&self) -> Lane {
+        if let Self::Sent(delivery) = self { delivery.lane() } else { Lane::default() }
     }
 
     /// [`Delivery::stored`] of the message, also when it was let go.
@@ -270,6 +375,7 @@ impl Default for Outbound {
             next_order: 0,
             unacknowledged: 0,
             payload_bytes: 0,
+            quota: Quota::default(),
         }
     }
 }

@@ -30,6 +30,9 @@ pub struct Subscription {
     pub id: Option<NonZeroU32>,
     /// The stream that subscribed: where deliveries go.
     pub stream: StreamKey,
-    /// The place of its deliveries in the send order.
-    pub priority: Priority,
+    /// The place of its deliveries in the send order, as SUBSCRIBE asked for it; `None` leaves it to the server.
+    pub priority: Option<Priority>,
+    /// A stream of the present connection asked for it. Otherwise its stream has ended: it is on the control
+    /// stream until a stream subscribes the same filter again.
+    pub bound: bool,
 }

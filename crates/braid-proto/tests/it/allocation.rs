@@ -7,6 +7,7 @@ use std::time::Instant;
 use braid_proto::connection::Event;
 use braid_proto::message::Delivery;
 use braid_proto::packet::{ProtocolVersion, QoS};
+use braid_proto::stream::StreamKey;
 use bytes::Buf;
 
 use crate::rig::{Rig, connect, message, options};
@@ -44,7 +45,7 @@ fn allocations(run: impl FnOnce()) -> usize {
 }
 
 fn drain(rig: &mut Rig) {
-    let outbox = rig.server.outbox().unwrap();
+    let outbox = rig.server.outbox(StreamKey::CONTROL).unwrap();
     let len = outbox.len();
     outbox.advance(len);
 }
@@ -78,7 +79,7 @@ fn a_message_that_arrives_costs_its_payload_and_its_place() {
         let mut rig = Rig::connected(options(), connect(version));
         let now = Instant::now();
         let take = |rig: &mut Rig| {
-            rig.server.handle_bytes(packet, now);
+            rig.server.handle_bytes(StreamKey::CONTROL, packet, now);
             let event = rig.server.poll_event();
             assert!(matches!(event, Some(Event::Publish(..))));
         };
@@ -95,7 +96,7 @@ fn an_acknowledgement_costs_no_allocation() {
     let exchange = |rig: &mut Rig, id: u8| {
         rig.server.deliver(Delivery::of(message.clone()), rig.now);
         drain(rig);
-        rig.server.handle_bytes(&[0x40, 2, 0, id], rig.now);
+        rig.server.handle_bytes(StreamKey::CONTROL, &[0x40, 2, 0, id], rig.now);
         assert!(matches!(rig.server.poll_event(), Some(Event::Complete(..))));
     };
     exchange(&mut rig, 1);

@@ -39,13 +39,15 @@ fn outcome(pieces: &[&[u8]], version: ProtocolVersion) -> (Vec<String>, Vec<Stri
                 }
                 Event::Publish(_, token) => token,
                 Event::Release(token) => Some(token),
-                Event::Subscribe(subscribe) => {
-                    rig.server.suback(subscribe.packet_id, vec![ReasonCode::Success; subscribe.entries.len()])
+                Event::Subscribe(on, subscribe) => rig.server.suback(
+                    on,
+                    subscribe.packet_id,
+                    vec![ReasonCode::Success; subscribe.entries.len()],
+                ),
+                Event::Unsubscribe(on, unsubscribe) => {
+                    rig.server.unsuback(on, unsubscribe.packet_id, vec![ReasonCode::Success])
                 }
-                Event::Unsubscribe(unsubscribe) => {
-                    rig.server.unsuback(unsubscribe.packet_id, vec![ReasonCode::Success])
-                }
-                Event::Complete(..) => None,
+                Event::Complete(..) | Event::StreamViolated(..) | Event::StreamEnded(_) => None,
             };
             if let Some(token) = token {
                 rig.server.handle_persisted(token);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use braid_proto::connection::Sent;
 use braid_proto::message::{Delivery, Message, SubscriptionIds};
 use braid_proto::packet::{MessageProperties, Packet, ProtocolVersion, Publish, QoS};
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicName;
 use bytes::{Buf, Bytes};
 use proptest::prelude::*;
@@ -35,7 +36,7 @@ fn expected(delivery: &Delivery, id: Option<braid_proto::packet::PacketId>, v: P
 
 /// What a vectored write takes: all parts one behind the other.
 fn vectored(rig: &mut Rig) -> Vec<u8> {
-    let outbox = rig.server.outbox().unwrap();
+    let outbox = rig.server.outbox(StreamKey::CONTROL).unwrap();
     let mut slices = [std::io::IoSlice::new(&[]); 16];
     let count = outbox.chunks_vectored(&mut slices);
     let all = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();

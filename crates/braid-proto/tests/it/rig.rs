@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use braid_proto::codec::Decoder;
-use braid_proto::connection::{Acceptance, Cause, End, Event, Server, ServerOptions};
+use braid_proto::connection::{Acceptance, Cause, End, Event, Server, ServerOptions, StreamAction};
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{Connect, Packet, ProtocolVersion, QoS};
 use braid_proto::session::{Session, SessionExpiry};
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicName;
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -83,7 +84,7 @@ impl Rig {
         rig.read(&encoded(&Packet::Connect(Box::new(connect)), version));
         assert!(matches!(rig.server.poll_event(), Some(Event::Connect(_))));
         rig.server.accept(session, &Acceptance::default(), rig.now);
-        let connack = rig.server.outbox().unwrap();
+        let connack = rig.server.outbox(StreamKey::CONTROL).unwrap();
         assert_eq!(connack.chunk()[0], 0x20);
         let len = 2 + usize::from(connack.chunk()[1]);
         connack.advance(len);
@@ -91,16 +92,54 @@ impl Rig {
     }
 
     pub(crate) fn read(&mut self, bytes: &[u8]) {
-        self.server.handle_bytes(bytes, self.now);
+        self.server.handle_bytes(StreamKey::CONTROL, bytes, self.now);
     }
 
     /// Takes what is in the outbox.
     pub(crate) fn sent(&mut self) -> Vec<u8> {
-        let Some(outbox) = self.server.outbox() else { return Vec::new() };
+        let Some(outbox) = self.server.outbox(StreamKey::CONTROL) else { return Vec::new() };
         let all = outbox.copy_to_bytes(outbox.remaining());
         assert!(outbox.is_empty());
         all.to_vec()
     }
+
+    // -- Data streams ------------------------------------------------------------------------------
+
+    /// The client opens the bidirectional stream `n`.
+    pub(crate) fn open(&mut self, n: u32) -> StreamKey {
+        let stream = StreamKey::bidi(n);
+        self.server.handle_stream_opened(stream);
+        stream
+    }
+
+    pub(crate) fn read_on(&mut self, stream: StreamKey, bytes: &[u8]) {
+        self.server.handle_bytes(stream, bytes, self.now);
+    }
+
+    /// Takes what is in the outbox of a stream; `None` when it has none.
+    pub(crate) fn sent_on(&mut self, stream: StreamKey) -> Option<Vec<u8>> {
+        let outbox = self.server.outbox(stream)?;
+        Some(outbox.copy_to_bytes(outbox.remaining()).to_vec())
+    }
+
+    /// What is to be done with streams.
+    pub(crate) fn actions(&mut self) -> Vec<StreamAction> {
+        std::iter::from_fn(|| self.server.poll_stream()).collect()
+    }
+
+    /// Everything so far is durable.
+    pub(crate) fn persist(&mut self, events: &[Event]) {
+        let tokens = events.iter().filter_map(|event| match event {
+            Event::Publish(_, token) => *token,
+            Event::Release(token) => Some(*token),
+            _ => None,
+        });
+        if let Some(token) = tokens.last() {
+            self.server.handle_persisted(token);
+        }
+    }
+
+    // -- What happened -----------------------------------------------------------------------------
 
     pub(crate) fn events(&mut self) -> Vec<Event> {
         std::iter::from_fn(|| self.server.poll_event()).collect()

@@ -8,6 +8,7 @@ use braid_proto::error::Violation;
 use braid_proto::packet::{Connack, Connect, Packet, PacketId, ProtocolVersion, QoS, Will};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Session, SessionExpiry};
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::{MAX_LEVELS, TopicError, TopicFilter, TopicName};
 use bytes::Bytes;
 
@@ -59,7 +60,7 @@ fn an_answer_without_a_question_changes_nothing() {
     rig.server.reject(ReasonCode::Banned);
     assert!(rig.sent().is_empty());
     assert_eq!(rig.server.session().unwrap().client_id.as_str(), "c");
-    assert_eq!(rig.server.suback(PacketId::FIRST, vec![ReasonCode::Success]), None);
+    assert_eq!(rig.server.suback(StreamKey::CONTROL, PacketId::FIRST, vec![ReasonCode::Success]), None);
 }
 
 // [MQTT-3.1.2-24], [MQTT-3.2.0-1]
@@ -287,7 +288,7 @@ fn a_filter_of_65535_slashes_is_refused_in_its_place() {
     packet.extend(body);
     rig.read(&packet);
     let events = rig.events();
-    let [Event::Subscribe(subscribe)] = &events[..] else { panic!("{events:?}") };
+    let [Event::Subscribe(_, subscribe)] = &events[..] else { panic!("{events:?}") };
     assert_eq!(subscribe.entries[0].filter, Err(TopicError::TooManyLevels));
     assert_eq!(subscribe.entries[1].filter, Ok(TopicFilter::parse("a").unwrap()));
     assert!(TopicFilter::parse(&vec!["+"; MAX_LEVELS].join("/")).is_ok());
@@ -325,14 +326,18 @@ fn many_packets_of_one_read_are_answered_in_one_write() {
 /// A client that reads and never acknowledges holds so many bytes, however large its Receive Maximum is.
 #[test]
 fn unacknowledged_payloads_are_bounded_in_bytes() {
-    let options = ServerOptions { maximum_inflight_bytes: 1000, ..options() };
+    let options = ServerOptions { maximum_inflight_bytes: 10_000, ..options() };
     let mut rig = Rig::connected(options, connect(V5));
-    let deliver = |rig: &mut Rig, qos| rig.server.deliver(delivery("t", vec![0; 600], qos), rig.now);
+    let deliver = |rig: &mut Rig, qos| rig.server.deliver(delivery("t", vec![0; 6000], qos), rig.now);
     // The second begins below the limit; the third would not.
     assert!(matches!(deliver(&mut rig, QoS::AtLeastOnce), Sent::Out(Some(_))));
     assert!(matches!(deliver(&mut rig, QoS::ExactlyOnce), Sent::Out(Some(_))));
     assert!(matches!(deliver(&mut rig, QoS::AtLeastOnce), Sent::Blocked(_)));
     assert!(!rig.server.has_send_quota());
+    // Small ones are bounded by their number.
+    let small = rig.server.deliver(delivery("t", "small", QoS::AtLeastOnce), rig.now);
+    assert!(matches!(small, Sent::Out(Some(_))));
+    rig.read(&hex::bytes("40 02 00 03"));
     // QoS 0 is not kept.
     assert!(matches!(deliver(&mut rig, QoS::AtMostOnce), Sent::Out(None)));
     // PUBREC of the second lets its payload go.
@@ -364,7 +369,7 @@ fn the_outbox_tells_packets_from_payloads() {
     let mut rig = Rig::connected(options(), connect(V5));
     rig.server.deliver(delivery("t", vec![0; 50_000], QoS::AtMostOnce), rig.now);
     rig.read(&hex::bytes("C0 00"));
-    let outbox = rig.server.outbox().unwrap();
+    let outbox = rig.server.outbox(StreamKey::CONTROL).unwrap();
     assert_eq!(outbox.len(), outbox.packets_len() + 50_000);
     let head = outbox.packets_len() - 2;
     bytes::Buf::advance(outbox, head + 49_999);

@@ -6,6 +6,7 @@ use std::num::NonZeroU64;
 use braid_proto::message::Delivery;
 use braid_proto::packet::{PacketId, QoS};
 use braid_proto::session::{Inbound, Outbound, Phase};
+use braid_proto::stream::StreamKey;
 use fastrand::Rng;
 
 use crate::rig::delivery;
@@ -25,18 +26,18 @@ fn identifiers_begin_at_1_and_all_65535_can_be_in_use() {
     assert!(!outbound.has_free_id());
     let returned = outbound.send(delivery("t", "mine", QoS::ExactlyOnce)).unwrap_err();
     assert_eq!(returned.message.payload, "mine");
-    assert_eq!(outbound.send_control(), None);
+    assert_eq!(outbound.send_control(StreamKey::CONTROL), None);
     assert_eq!(outbound.unacknowledged(), 65_535);
 
     assert!(outbound.handle_puback(id(40_000)).is_some());
-    assert_eq!(outbound.send_control(), Some(id(40_000)));
+    assert_eq!(outbound.send_control(StreamKey::CONTROL), Some(id(40_000)));
     assert!(outbound.handle_control(id(40_000)));
     assert!(!outbound.handle_control(id(40_000)));
     assert!(outbound.handle_puback(id(65_535)).is_some());
     assert!(outbound.handle_puback(id(2)).is_some());
     // Identifiers go round: 65535 comes before 2.
-    assert_eq!(outbound.send_control(), Some(id(65_535)));
-    assert_eq!(outbound.send_control(), Some(id(2)));
+    assert_eq!(outbound.send_control(StreamKey::CONTROL), Some(id(65_535)));
+    assert_eq!(outbound.send_control(StreamKey::CONTROL), Some(id(2)));
 }
 
 /// A list where the real thing is a table, and a search where it counts.
@@ -67,7 +68,7 @@ fn random_operations_agree_with_a_list() {
                     let qos = random.choice([None, Some(QoS::AtLeastOnce), Some(QoS::ExactlyOnce)]).unwrap();
                     let new = match qos {
                         Some(qos) => outbound.send(delivery("t", "", qos)).unwrap(),
-                        None => outbound.send_control().unwrap(),
+                        None => outbound.send_control(StreamKey::CONTROL).unwrap(),
                     };
                     assert_eq!(naive.find(new), None, "an identifier in use");
                     naive.all.push((naive.next, new, qos, false, qos.is_some()));
@@ -164,20 +165,23 @@ fn restored_exchanges_go_on_as_if_nothing_had_happened() {
 #[test]
 fn the_receiver_counts_only_what_came_on_this_connection() {
     let mut inbound = Inbound::default();
-    assert!(inbound.receive(id(7)));
-    assert!(!inbound.receive(id(7)));
-    assert!(inbound.receive(id(3)));
-    assert_eq!((inbound.len(), inbound.unacknowledged()), (2, 2));
+    assert!(inbound.receive(StreamKey::CONTROL, id(7)));
+    assert!(!inbound.receive(StreamKey::CONTROL, id(7)));
+    assert!(inbound.receive(StreamKey::CONTROL, id(3)));
+    assert_eq!((inbound.len(), inbound.unacknowledged(StreamKey::CONTROL)), (2, 2));
     inbound.resume();
-    assert_eq!((inbound.len(), inbound.unacknowledged()), (2, 0));
+    assert_eq!((inbound.len(), inbound.unacknowledged(StreamKey::CONTROL)), (2, 0));
     // Sent again it counts again, once.
-    assert!(!inbound.receive(id(7)));
-    assert!(!inbound.receive(id(7)));
-    assert_eq!((inbound.unacknowledged(), inbound.is_unacknowledged(id(7))), (1, true));
+    assert!(!inbound.receive(StreamKey::CONTROL, id(7)));
+    assert!(!inbound.receive(StreamKey::CONTROL, id(7)));
+    assert_eq!(
+        (inbound.unacknowledged(StreamKey::CONTROL), inbound.is_unacknowledged(StreamKey::CONTROL, id(7))),
+        (1, true)
+    );
     assert_eq!(inbound.packet_ids(), [id(3), id(7)]);
-    assert!(inbound.release(id(3)));
-    assert_eq!(inbound.unacknowledged(), 1);
-    assert!(inbound.release(id(7)));
-    assert!(!inbound.release(id(7)));
-    assert_eq!((inbound.is_empty(), inbound.unacknowledged()), (true, 0));
+    assert!(inbound.release(StreamKey::CONTROL, id(3)));
+    assert_eq!(inbound.unacknowledged(StreamKey::CONTROL), 1);
+    assert!(inbound.release(StreamKey::CONTROL, id(7)));
+    assert!(!inbound.release(StreamKey::CONTROL, id(7)));
+    assert_eq!((inbound.is_empty(), inbound.unacknowledged(StreamKey::CONTROL)), (true, 0));
 }

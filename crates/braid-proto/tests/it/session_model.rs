@@ -12,6 +12,7 @@ use braid_proto::connection::{
 use braid_proto::packet::{Connect, Packet, PacketId, ProtocolVersion, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Session, SessionExpiry};
+use braid_proto::stream::StreamKey;
 use bytes::Buf;
 use fastrand::Rng;
 
@@ -194,12 +195,12 @@ impl World {
 
     fn move_up(&mut self) {
         let bytes = self.up.read(&mut self.random);
-        self.server.handle_bytes(&bytes, self.now);
+        self.server.handle_bytes(StreamKey::CONTROL, &bytes, self.now);
     }
 
     fn move_down(&mut self) {
         let bytes = self.down.read(&mut self.random);
-        self.client.handle_bytes(&bytes, self.now);
+        self.client.handle_bytes(StreamKey::CONTROL, &bytes, self.now);
     }
 
     fn acknowledge(&mut self) {
@@ -254,9 +255,9 @@ impl World {
                 other => panic!("{other:?}"),
             }
         }
-        let len = self.client.outbox().len();
-        self.up.write(&self.client.outbox().copy_to_bytes(len));
-        if let Some(outbox) = self.server.outbox() {
+        let len = self.client.outbox(StreamKey::CONTROL).unwrap().len();
+        self.up.write(&self.client.outbox(StreamKey::CONTROL).unwrap().copy_to_bytes(len));
+        if let Some(outbox) = self.server.outbox(StreamKey::CONTROL) {
             let len = outbox.len();
             self.down.write(&outbox.copy_to_bytes(len));
         }
@@ -284,8 +285,8 @@ impl World {
     fn settle(&mut self) {
         for _ in 0..200 {
             let (up, down) = (std::mem::take(&mut self.up.wire), std::mem::take(&mut self.down.wire));
-            self.server.handle_bytes(&up, self.now);
-            self.client.handle_bytes(&down, self.now);
+            self.server.handle_bytes(StreamKey::CONTROL, &up, self.now);
+            self.client.handle_bytes(StreamKey::CONTROL, &down, self.now);
             self.collect();
             if let Some(token) = self.up.held.drain(..).next_back() {
                 self.server.handle_persisted(token);

@@ -113,21 +113,22 @@ impl Conversation {
                     self.log.push_back("RELEASE".into());
                     Some(token)
                 }
-                Event::Subscribe(subscribe) => {
+                Event::Subscribe(on, subscribe) => {
                     let codes = subscribe.entries.iter().map(|entry| match entry.filter {
                         Ok(_) => entry.qos.into(),
                         Err(_) => ReasonCode::TopicFilterInvalid,
                     });
-                    self.rig.server.suback(subscribe.packet_id, codes.collect())
+                    self.rig.server.suback(on, subscribe.packet_id, codes.collect())
                 }
-                Event::Unsubscribe(unsubscribe) => {
+                Event::Unsubscribe(on, unsubscribe) => {
                     let codes = vec![ReasonCode::NoSubscriptionExisted; unsubscribe.filters.len()];
-                    self.rig.server.unsuback(unsubscribe.packet_id, codes)
+                    self.rig.server.unsuback(on, unsubscribe.packet_id, codes)
                 }
                 Event::Complete(id, reason) => {
                     self.log.push_back(format!("COMPLETE {id} {:02X}", reason.value()));
                     None
                 }
+                Event::StreamViolated(..) | Event::StreamEnded(_) => panic!("there is one stream: {event:?}"),
             };
             let Some(token) = token else { continue };
             if self.holding { self.held.push(token) } else { self.rig.server.handle_persisted(token) }

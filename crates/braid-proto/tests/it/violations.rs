@@ -5,10 +5,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_proto::connection::{Cause, Client, ClientOptions};
+use braid_proto::connection::{
+    Cause, Client, ClientEvent, ClientOptions, Event, ServerOptions, StreamAction,
+};
 use braid_proto::error::Violation;
 use braid_proto::packet::PacketType as T;
 use braid_proto::packet::ProtocolVersion::{self, V5, V311};
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicError;
 use bytes::Buf;
 
@@ -26,8 +29,17 @@ enum At {
     Connecting(ProtocolVersion),
     /// A client after a CONNACK.
     Client(ProtocolVersion),
+    /// A data stream of such a server: the answer is the code that ends it.
+    Data(StreamKey),
+    /// One whose packet others wait for.
+    Hoarding,
+    /// A data stream of such a client.
+    ClientData,
 }
-use At::{Client as C, Connecting, Listening, Server as S};
+use At::{Client as C, ClientData, Connecting, Data, Hoarding, Listening, Server as S};
+
+const BIDI: StreamKey = StreamKey::bidi(1);
+const UNI: StreamKey = StreamKey::uni(0);
 
 /// What happens.
 enum Does {
@@ -283,6 +295,33 @@ table! {
         Connecting(V311), Read("20 02 01 00"), SessionPresentWithoutSession, "";
         Connecting(V5), Read("20 03 01 00 00"), SessionPresentWithoutSession, "";
     ]
+    // [BQ-10], [BQ-11], [BQ-12]
+    NotOnDataStream(_) => [
+        Data(BIDI), Read("10 0E 0004 'MQTT' 05 02 003C 00 0001 'c'"), NotOnDataStream(T::Connect), "82";
+        Data(BIDI), Read("20 03 00 00 00"), NotOnDataStream(T::Connack), "82";
+        Data(BIDI), Read("90 04 0001 00 00"), NotOnDataStream(T::Suback), "82";
+        Data(BIDI), Read("B0 04 0001 00 00"), NotOnDataStream(T::Unsuback), "82";
+        Data(BIDI), Read("D0 00"), NotOnDataStream(T::Pingresp), "82";
+        Data(BIDI), Read("E0 00"), NotOnDataStream(T::Disconnect), "82";
+        Data(BIDI), Read("F0 00"), NotOnDataStream(T::Auth), "82";
+        Data(UNI), Read("40 02 0001"), NotOnDataStream(T::Puback), "82";
+        Data(UNI), Read("82 07 0001 00 0001 'a' 00"), NotOnDataStream(T::Subscribe), "82";
+        Data(UNI), Read("C0 00"), NotOnDataStream(T::Pingreq), "82";
+        ClientData, Read("20 03 00 00 00"), NotOnDataStream(T::Connack), "82";
+        ClientData, Read("C0 00"), NotOnDataStream(T::Pingreq), "82";
+        ClientData, Read("D0 00"), NotOnDataStream(T::Pingresp), "82";
+        ClientData, Read("E0 00"), NotOnDataStream(T::Disconnect), "82";
+        ClientData, Read("F0 00"), NotOnDataStream(T::Auth), "82";
+    ]
+    // [BQ-12]
+    QosOnUnidirectional => [
+        Data(UNI), Read("32 06 0001 'a' 0001 00"), QosOnUnidirectional, "9B";
+        Data(UNI), Read("34 06 0001 'a' 0001 00"), QosOnUnidirectional, "9B";
+    ]
+    // [BQ-45]
+    PartialPacketStalled => [
+        Hoarding, Wait(30_000), PartialPacketStalled, "97";
+    ]
     // [MQTT-3.1.2-2], [MQTT3-3.1.2-2]
     UnsupportedVersion(_) => [
         Listening, Read("10 0D 0004 'MQTT' 02 02 003C 0001 'c'"), UnsupportedVersion(2), "20 02 00 01";
@@ -342,6 +381,9 @@ table! {
 fn run(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>) {
     match at {
         Listening | S(_) => run_server(at, does, before),
+        Data(stream) => run_data(stream, does, before),
+        Hoarding => run_data(BIDI, does, before),
+        ClientData => run_client_data(does),
         Connecting(version) | C(version) => run_client(matches!(at, C(_)), version, does, before),
     }
 }
@@ -362,6 +404,50 @@ fn run_server(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>)
     (rig.sent(), rig.cause())
 }
 
+/// The same on a data stream, whose end is no business of the connection. [BQ-34]
+fn run_data(stream: StreamKey, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>) {
+    let options = ServerOptions { maximum_partial_bytes: 0, maximum_packet_size: 1 << 17, ..options() };
+    let mut rig = Rig::connected(options, connect(V5));
+    rig.server.handle_stream_opened(stream);
+    match does {
+        Read(text) => rig.server.handle_bytes(stream, &hex::bytes(&text.replace('\'', "\"")), rig.now),
+        Wait(time) => {
+            let mut hoard = hex::bytes("30 80 80 06 0001 61 00");
+            hoard.resize(1 << 16, 0);
+            rig.server.handle_bytes(stream, &hoard, rig.now);
+            rig.wait(Duration::from_millis(*time) - before);
+        }
+    }
+    assert!(!rig.server.is_closed() && rig.sent().is_empty());
+    let violation = rig.events().into_iter().find_map(|event| match event {
+        Event::StreamViolated(on, violation) if on == stream => Some(Cause::Violation(violation)),
+        _ => None,
+    });
+    (code(rig.server.poll_stream()), violation)
+}
+
+fn run_client_data(does: &Does) -> (Vec<u8>, Option<Cause>) {
+    let Read(text) = does else { panic!("a client waits for nothing there") };
+    let now = Instant::now();
+    let mut client = Client::new(Arc::new(ClientOptions::default()), connect(V5), None, now);
+    client.handle_bytes(StreamKey::CONTROL, &hex::bytes("20 03 00 00 00"), now);
+    client.handle_stream_opened(BIDI);
+    client.handle_bytes(BIDI, &hex::bytes(&text.replace('\'', "\"")), now);
+    assert!(client.is_established());
+    let violation = std::iter::from_fn(|| client.poll_event()).find_map(|event| match event {
+        ClientEvent::StreamViolated(BIDI, violation) => Some(Cause::Violation(violation)),
+        _ => None,
+    });
+    (code(client.poll_stream()), violation)
+}
+
+fn code(action: Option<StreamAction>) -> Vec<u8> {
+    match action {
+        Some(StreamAction::Abort(_, reason)) => vec![reason.value()],
+        _ => Vec::new(),
+    }
+}
+
 fn run_client(
     established: bool,
     version: ProtocolVersion,
@@ -372,14 +458,14 @@ fn run_client(
     let mut connect = connect(version);
     connect.keep_alive = 10;
     let mut client = Client::new(Arc::new(ClientOptions::default()), connect, None, now);
-    let written = client.outbox().len();
-    client.outbox().advance(written);
+    let written = client.outbox(StreamKey::CONTROL).unwrap().len();
+    client.outbox(StreamKey::CONTROL).unwrap().advance(written);
     if established {
         let connack = if version.is_v5() { "20 03 00 00 00" } else { "20 02 00 00" };
-        client.handle_bytes(&hex::bytes(connack), now);
+        client.handle_bytes(StreamKey::CONTROL, &hex::bytes(connack), now);
     }
     match does {
-        Read(text) => client.handle_bytes(&hex::bytes(&text.replace('\'', "\"")), now),
+        Read(text) => client.handle_bytes(StreamKey::CONTROL, &hex::bytes(&text.replace('\'', "\"")), now),
         Wait(time) => {
             let end = now + Duration::from_millis(*time) - before;
             while let Some(at) = client.poll_timeout().filter(|at| *at <= end) {
@@ -388,8 +474,8 @@ fn run_client(
             }
         }
     }
-    let unsent = client.outbox().len();
-    let sent = client.outbox().copy_to_bytes(unsent).to_vec();
+    let unsent = client.outbox(StreamKey::CONTROL).unwrap().len();
+    let sent = client.outbox(StreamKey::CONTROL).unwrap().copy_to_bytes(unsent).to_vec();
     (sent, client.cause())
 }
 

@@ -15,6 +15,7 @@ use crate::packet::{
 };
 use crate::reason::ReasonCode;
 use crate::session::{Session, SessionExpiry};
+use crate::stream::StreamKey;
 use crate::topic::{TopicFilter, TopicName};
 
 /// Both ends. The server accepts everything, says yes to every SUBSCRIBE and finds everything durable at once,
@@ -65,21 +66,21 @@ impl Pair {
     /// Carries bytes until none are left, and answers for the server's shell.
     fn drive(&mut self) {
         loop {
-            let up = take(self.client.outbox());
-            let down = self.server.outbox().map(take).unwrap_or_default();
+            let up = take(self.client.outbox(StreamKey::CONTROL).unwrap());
+            let down = self.server.outbox(StreamKey::CONTROL).map(take).unwrap_or_default();
             if up.is_empty() && down.is_empty() {
                 return;
             }
             // What did not arrive is no sign of life.
             if !up.is_empty() {
-                self.server.handle_bytes(&up, self.now);
+                self.server.handle_bytes(StreamKey::CONTROL, &up, self.now);
             }
             while let Some(event) = self.server.poll_event() {
                 self.answer(&event);
                 self.server_events.push(event);
             }
             if !down.is_empty() {
-                self.client.handle_bytes(&down, self.now);
+                self.client.handle_bytes(StreamKey::CONTROL, &down, self.now);
             }
             self.client_events.extend(std::iter::from_fn(|| self.client.poll_event()));
         }
@@ -89,13 +90,13 @@ impl Pair {
         let token = match event {
             Event::Publish(_, token) => *token,
             Event::Release(token) => Some(*token),
-            Event::Subscribe(subscribe) => {
+            Event::Subscribe(on, subscribe) => {
                 let codes = subscribe.entries.iter().map(|entry| entry.qos.into()).collect();
-                self.server.suback(subscribe.packet_id, codes)
+                self.server.suback(*on, subscribe.packet_id, codes)
             }
-            Event::Unsubscribe(unsubscribe) => {
+            Event::Unsubscribe(on, unsubscribe) => {
                 let codes = vec![ReasonCode::Success; unsubscribe.filters.len()];
-                self.server.unsuback(unsubscribe.packet_id, codes)
+                self.server.unsuback(*on, unsubscribe.packet_id, codes)
             }
             _ => None,
         };
@@ -141,7 +142,7 @@ impl Pair {
     fn forge(&mut self, packet: &Packet, version: ProtocolVersion) {
         let mut bytes = bytes::BytesMut::new();
         packet.encode(version, &mut bytes);
-        self.client.handle_bytes(&bytes, self.now);
+        self.client.handle_bytes(StreamKey::CONTROL, &bytes, self.now);
         self.client_events.extend(std::iter::from_fn(|| self.client.poll_event()));
     }
 

@@ -100,9 +100,12 @@ fn the_servers_receive_maximum_blocks_and_an_acknowledgement_frees() {
 #[test]
 fn subscribe_and_unsubscribe_are_answered_under_their_identifiers() {
     let mut pair = Pair::established(connect(ProtocolVersion::V5), None, None);
-    let first = pair.client.subscribe(vec![entry("a"), entry("b")], None, Vec::new(), pair.now).unwrap();
+    let first = pair
+        .client
+        .subscribe(StreamKey::CONTROL, vec![entry("a"), entry("b")], None, Vec::new(), pair.now)
+        .unwrap();
     let filter = TopicFilter::parse("a").unwrap();
-    let second = pair.client.unsubscribe(vec![filter], Vec::new(), pair.now).unwrap();
+    let second = pair.client.unsubscribe(StreamKey::CONTROL, vec![filter], Vec::new(), pair.now).unwrap();
     pair.drive();
     let answers: Vec<_> = pair
         .client_events

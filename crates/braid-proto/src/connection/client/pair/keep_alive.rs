@@ -9,7 +9,14 @@ fn pings(pair: &mut Pair, duration: Duration) -> usize {
     while let Some(next) = pair.client.poll_timeout().filter(|next| *next <= end) {
         pair.now = next;
         pair.client.handle_timeout(next);
-        count += pair.client.outbox().chunk().windows(2).filter(|bytes| *bytes == [0xC0, 0]).count();
+        count += pair
+            .client
+            .outbox(StreamKey::CONTROL)
+            .unwrap()
+            .chunk()
+            .windows(2)
+            .filter(|bytes| *bytes == [0xC0, 0])
+            .count();
         pair.drive();
     }
     pair.now = end;
@@ -74,7 +81,7 @@ fn a_silent_server_is_given_up_after_the_ping_timeout() {
     while !pair.client.is_closed() {
         pair.now = pair.client.poll_timeout().expect("a timer while the connection is open");
         pair.client.handle_timeout(pair.now);
-        take(pair.client.outbox());
+        take(pair.client.outbox(StreamKey::CONTROL).unwrap());
     }
     assert_eq!(pair.now - start, SECOND * 30, "Keep Alive and ping timeout");
     assert_eq!(pair.client.cause(), Some(Cause::Violation(Violation::PingrespTimeout)));
@@ -84,13 +91,13 @@ fn a_silent_server_is_given_up_after_the_ping_timeout() {
 fn a_server_in_the_middle_of_a_large_packet_is_not_given_up() {
     let mut pair = Pair::established(Connect { keep_alive: 20, ..connect(ProtocolVersion::V5) }, None, None);
     // 1 MB that comes a byte at a time.
-    pair.client.handle_bytes(&[0x30, 0xC0, 0x84, 0x3D], pair.now);
+    pair.client.handle_bytes(StreamKey::CONTROL, &[0x30, 0xC0, 0x84, 0x3D], pair.now);
     for _ in 0..100 {
         pair.now += SECOND;
         if pair.client.poll_timeout().is_some_and(|at| at <= pair.now) {
             pair.client.handle_timeout(pair.now);
         }
-        pair.client.handle_bytes(&[0], pair.now);
+        pair.client.handle_bytes(StreamKey::CONTROL, &[0], pair.now);
     }
     assert!(pair.client.is_established());
 }

@@ -10,12 +10,12 @@ fn resuming(version: ProtocolVersion) -> Connect {
 fn cut_off(version: ProtocolVersion) -> (Option<Session>, Option<Session>) {
     let mut pair = Pair::established(resuming(version), Some(session()), Some(session()));
     pair.publish(QoS::ExactlyOnce);
-    let up = take(pair.client.outbox());
-    pair.server.handle_bytes(&up, pair.now);
+    let up = take(pair.client.outbox(StreamKey::CONTROL).unwrap());
+    pair.server.handle_bytes(StreamKey::CONTROL, &up, pair.now);
     let Some(Event::Publish(_, Some(token))) = pair.server.poll_event() else { unreachable!("one PUBLISH") };
     pair.server.handle_persisted(token);
-    let down = take(pair.server.outbox().unwrap());
-    pair.client.handle_bytes(&down, pair.now);
+    let down = take(pair.server.outbox(StreamKey::CONTROL).unwrap());
+    pair.client.handle_bytes(StreamKey::CONTROL, &down, pair.now);
     pair.publish(QoS::AtLeastOnce);
     pair.publish(QoS::ExactlyOnce);
     pair.cut()
@@ -45,9 +45,9 @@ fn resent_messages_have_dup_and_their_identifiers() {
     let mut pair = Pair::new(resuming(ProtocolVersion::V311), clients, ServerOptions::default());
     pair.drive();
     pair.accept(servers);
-    let down = take(pair.server.outbox().unwrap());
-    pair.client.handle_bytes(&down, pair.now);
-    let up = take(pair.client.outbox());
+    let down = take(pair.server.outbox(StreamKey::CONTROL).unwrap());
+    pair.client.handle_bytes(StreamKey::CONTROL, &down, pair.now);
+    let up = take(pair.client.outbox(StreamKey::CONTROL).unwrap());
     // PUBREL 1; PUBLISH with DUP, QoS 1, identifier 2; PUBLISH with DUP, QoS 2, identifier 3.
     let wanted: &[u8] = &[0x62, 2, 0, 1, 0x3A, 6, 0, 1, b't', 0, 2, b'm', 0x3C, 6, 0, 1, b't', 0, 3, b'm'];
     assert_eq!(up, wanted);
@@ -114,7 +114,7 @@ fn the_session_survives_a_connection_that_never_came_to_be() {
 #[test]
 fn the_identifier_of_an_unanswered_subscribe_is_free_on_the_next_connection() {
     let mut pair = Pair::established(resuming(ProtocolVersion::V5), Some(session()), Some(session()));
-    pair.client.subscribe(vec![entry("a")], None, Vec::new(), pair.now).unwrap();
+    pair.client.subscribe(StreamKey::CONTROL, vec![entry("a")], None, Vec::new(), pair.now).unwrap();
     pair.client.handle_link_closed();
     let (_, clients) = pair.client.into_end();
     let pair = Pair::established(resuming(ProtocolVersion::V5), clients, Some(session()));

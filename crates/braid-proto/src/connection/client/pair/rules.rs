@@ -5,7 +5,7 @@ use super::*;
 /// Connected to a server that grants what `properties` say.
 fn granted(properties: ConnackProperties) -> Pair {
     let mut pair = Pair::new(connect(ProtocolVersion::V5), None, ServerOptions::default());
-    take(pair.client.outbox());
+    take(pair.client.outbox(StreamKey::CONTROL).unwrap());
     pair.forge(&connack(false, properties), ProtocolVersion::V5);
     assert!(pair.client.is_established());
     pair
@@ -19,7 +19,7 @@ fn nothing_above_the_servers_maximum_qos_is_published() {
     let mut pair = granted(properties);
     let refused = pair.client.publish(delivery("t", "m", QoS::ExactlyOnce), pair.now);
     assert_eq!(refused.unwrap_err(), Unsendable::QosNotSupported(QoS::AtLeastOnce));
-    assert!(pair.client.outbox().is_empty());
+    assert!(pair.client.outbox(StreamKey::CONTROL).unwrap().is_empty());
     assert!(pair.client.publish(delivery("t", "m", QoS::AtLeastOnce), pair.now).is_ok());
 }
 
@@ -42,9 +42,9 @@ fn nothing_above_the_servers_maximum_packet_size_is_sent() {
     let sent = pair.client.publish(delivery("t", "more than twenty bytes", QoS::AtLeastOnce), pair.now);
     assert!(matches!(sent, Ok(Sent::TooLarge)), "{sent:?}");
     let long = vec![entry("a/filter/that/is/too/long")];
-    let refused = pair.client.subscribe(long, None, Vec::new(), pair.now);
+    let refused = pair.client.subscribe(StreamKey::CONTROL, long, None, Vec::new(), pair.now);
     assert_eq!(refused, Err(Unsendable::TooLarge));
-    assert!(pair.client.outbox().is_empty());
+    assert!(pair.client.outbox(StreamKey::CONTROL).unwrap().is_empty());
     assert!(pair.client.session().unwrap().outbound.is_empty(), "their identifiers are free");
 }
 
@@ -53,7 +53,7 @@ fn no_alias_is_defined_for_a_server_that_takes_none() {
     // [MQTT-3.2.2-18]
     let mut pair = granted(ConnackProperties::default());
     assert!(pair.client.publish(delivery("long", "m", QoS::AtMostOnce), pair.now).is_ok());
-    assert_eq!(take(pair.client.outbox()), *b"\x30\x08\0\x04long\0m");
+    assert_eq!(take(pair.client.outbox(StreamKey::CONTROL).unwrap()), *b"\x30\x08\0\x04long\0m");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn aliases_stand_for_topics_where_the_server_takes_them() {
     }
     let (first, again, other) =
         (b"\x30\x0B\0\x04long\x03\x23\0\x01m", b"\x30\x07\0\0\x03\x23\0\x01m", b"\x30\x09\0\x05other\0m");
-    assert_eq!(take(pair.client.outbox()), [&first[..], again, other].concat());
+    assert_eq!(take(pair.client.outbox(StreamKey::CONTROL).unwrap()), [&first[..], again, other].concat());
 }
 
 #[test]
@@ -84,9 +84,12 @@ fn subscriptions_that_the_server_does_not_offer_are_not_asked_for() {
         ("$share/g/a", None, Unsendable::SharedNotSupported),
         ("a", id, Unsendable::SubscriptionIdsNotSupported),
     ] {
-        assert_eq!(pair.client.subscribe(vec![entry(filter)], id, Vec::new(), pair.now), Err(wanted));
+        assert_eq!(
+            pair.client.subscribe(StreamKey::CONTROL, vec![entry(filter)], id, Vec::new(), pair.now),
+            Err(wanted)
+        );
     }
-    assert!(pair.client.subscribe(vec![entry("a")], None, Vec::new(), pair.now).is_ok());
+    assert!(pair.client.subscribe(StreamKey::CONTROL, vec![entry("a")], None, Vec::new(), pair.now).is_ok());
 }
 
 #[test]
@@ -94,7 +97,7 @@ fn no_local_is_not_asked_for_on_a_shared_subscription() {
     // [MQTT-3.8.3-4]
     let mut pair = granted(ConnackProperties::default());
     let shared = SubscribeEntry { no_local: true, ..entry("$share/g/a") };
-    let refused = pair.client.subscribe(vec![shared], None, Vec::new(), pair.now);
+    let refused = pair.client.subscribe(StreamKey::CONTROL, vec![shared], None, Vec::new(), pair.now);
     assert_eq!(refused, Err(Unsendable::NoLocalOnShared));
 }
 
@@ -127,7 +130,7 @@ fn packets_of_a_client_are_a_violation_when_a_server_sends_them() {
         let violation = Violation::UnexpectedPacket(packet.packet_type());
         assert_eq!(pair.client.cause(), Some(Cause::Violation(violation)));
         // DISCONNECT with Protocol Error. [MQTT-4.13.1-1]
-        assert_eq!(take(pair.client.outbox()), [0xE0, 1, 0x82]);
+        assert_eq!(take(pair.client.outbox(StreamKey::CONTROL).unwrap()), [0xE0, 1, 0x82]);
     }
 }
 
@@ -165,9 +168,9 @@ fn more_messages_than_our_receive_maximum_are_a_violation() {
     connect.properties.receive_maximum = Some(1);
     let mut pair = Pair::new(connect, None, ServerOptions::default());
     pair.forge(&connack(false, ConnackProperties::default()), ProtocolVersion::V5);
-    pair.client.handle_bytes(&[0x32, 6, 0, 1, b't', 0, 1, 0], pair.now);
+    pair.client.handle_bytes(StreamKey::CONTROL, &[0x32, 6, 0, 1, b't', 0, 1, 0], pair.now);
     assert!(pair.client.is_established());
-    pair.client.handle_bytes(&[0x32, 6, 0, 1, b't', 0, 2, 0], pair.now);
+    pair.client.handle_bytes(StreamKey::CONTROL, &[0x32, 6, 0, 1, b't', 0, 2, 0], pair.now);
     assert_eq!(pair.client.cause(), Some(Cause::Violation(Violation::ReceiveMaximumExceeded)));
 }
 
@@ -178,7 +181,7 @@ fn a_packet_above_our_maximum_packet_size_is_a_violation() {
     connect.properties.maximum_packet_size = Some(10);
     let mut pair = Pair::new(connect, None, ServerOptions::default());
     pair.forge(&connack(false, ConnackProperties::default()), ProtocolVersion::V5);
-    pair.client.handle_bytes(&[0x30, 9], pair.now);
+    pair.client.handle_bytes(StreamKey::CONTROL, &[0x30, 9], pair.now);
     let violation = Violation::PacketTooLarge { size: 11, limit: 10 };
     assert_eq!(pair.client.cause(), Some(Cause::Violation(violation)));
 }
@@ -209,7 +212,7 @@ fn nothing_follows_our_disconnect() {
     let mut pair = Pair::established(connect(ProtocolVersion::V5), None, None);
     pair.client.disconnect(Disconnect::new(ReasonCode::Success));
     assert!(matches!(pair.publish(QoS::AtMostOnce), Sent::Blocked(_)));
-    assert_eq!(take(pair.client.outbox()), [0xE0, 0]);
+    assert_eq!(take(pair.client.outbox(StreamKey::CONTROL).unwrap()), [0xE0, 0]);
     assert!(pair.client.is_closed());
 }
 
@@ -217,13 +220,13 @@ fn nothing_follows_our_disconnect() {
 fn mqtt_3_sends_no_disconnect_about_a_failure() {
     let mut pair = Pair::established(connect(ProtocolVersion::V311), None, None);
     pair.client.disconnect(Disconnect::new(ReasonCode::UnspecifiedError));
-    assert!(pair.client.outbox().is_empty(), "it would delete the Will");
+    assert!(pair.client.outbox(StreamKey::CONTROL).unwrap().is_empty(), "it would delete the Will");
 }
 
 #[test]
 fn auth_without_a_method_is_a_violation() {
     // [MQTT-4.12.0-6]
     let mut pair = granted(ConnackProperties::default());
-    pair.client.handle_bytes(&[0xF0, 2, 0x18, 0], pair.now);
+    pair.client.handle_bytes(StreamKey::CONTROL, &[0xF0, 2, 0x18, 0], pair.now);
     assert_eq!(pair.client.cause(), Some(Cause::Violation(Violation::AuthNotNegotiated)));
 }

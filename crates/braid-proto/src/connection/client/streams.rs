@@ -1,0 +1,126 @@
+//! Data streams: the client opens them, both ends may end them.
+
+use std::time::Instant;
+
+use super::{Client, ClientEvent, State};
+use crate::connection::streams::{StreamAction, Streams};
+use crate::error::Violation;
+use crate::packet::{AckKind, Packet, QoS};
+use crate::reason::ReasonCode;
+use crate::stream::StreamKey;
+
+impl Client {
+    /// A data stream is open: messages and requests may go on it. [BQ-13]
+    pub fn handle_stream_opened(&mut self, stream: StreamKey) {
+        if let State::Established(established) = &mut self.state {
+            established.exchange.streams.open(stream);
+        }
+    }
+
+    /// Handles FIN on a data stream.
+    pub fn handle_stream_finished(&mut self, stream: StreamKey, now: Instant) {
+        let State::Established(established) = &mut self.state else { return };
+        match established.exchange.streams.finish(stream) {
+            Ok(true) => self.forsake(stream, now),
+            Ok(false) => {}
+            Err(violation) => self.break_stream(stream, violation, now),
+        }
+    }
+
+    /// Handles RESET_STREAM or STOP_SENDING on a data stream: it is gone.
+    pub fn handle_stream_reset(&mut self, stream: StreamKey, now: Instant) {
+        let State::Established(established) = &mut self.state else { return };
+        if established.exchange.streams.remove(stream) {
+            self.forsake(stream, now);
+        }
+    }
+
+    fn forsake(&mut self, stream: StreamKey, now: Instant) {
+        let State::Established(established) = &mut self.state else { return };
+        let requests = established.exchange.session.outbound.take_requests(stream);
+        let too_large = established.exchange.end_stream(stream, now);
+        self.events.push_back(ClientEvent::StreamEnded(stream, requests));
+        let too_large =
+            too_large.into_iter().map(|id| ClientEvent::Published(id, ReasonCode::PacketTooLarge));
+        self.events.extend(too_large);
+    }
+
+    /// Ends one stream for what came on it. [BQ-34]
+    fn break_stream(&mut self, stream: StreamKey, violation: Violation, now: Instant) {
+        self.events.push_back(ClientEvent::StreamViolated(stream, violation));
+        self.abort_stream(stream, violation.reason(), now);
+    }
+
+    /// Handles bytes of a data stream.
+    pub(super) fn handle_data(&mut self, stream: StreamKey, mut input: &[u8], now: Instant) {
+        while !input.is_empty() {
+            let State::Established(established) = &mut self.state else { return };
+            let handled = match established.exchange.streams.decode(stream, &mut input) {
+                Ok(Some(packet)) if is_repeated(&established.exchange.streams, stream, &packet) => continue,
+                Ok(Some(packet)) => {
+                    check_packet(&packet).and_then(|()| self.handle_packet(stream, packet, now))
+                }
+                Ok(None) => break,
+                Err(violation) => Err(violation),
+            };
+            if let Err(violation) = handled {
+                return self.break_stream(stream, violation, now);
+            }
+        }
+    }
+
+    /// Ends a data stream once everything on it is written. What is on its way on it is still answered there; with
+    /// the server's FIN it has ended ([`ClientEvent::StreamEnded`]). [BQ-30]
+    pub fn finish_stream(&mut self, stream: StreamKey, _now: Instant) {
+        let State::Established(established) = &mut self.state else { return };
+        if established.exchange.streams.close(stream) && stream.is_uni() {
+            self.events.push_back(ClientEvent::StreamEnded(stream, Vec::new()));
+        }
+    }
+
+    /// Ends a data stream at once, with what is still to be written on it. A message of which only a part is written
+    /// and that has expired is over ([`ClientEvent::Published`] with [`ReasonCode::UnspecifiedError`]); others go on
+    /// on the control stream, but for one of QoS 2 that is written: only the next connection may send it again.
+    pub fn abort_stream(&mut self, stream: StreamKey, reason: ReasonCode, now: Instant) {
+        let State::Established(established) = &mut self.state else { return };
+        let exchange = &mut established.exchange;
+        let Some(taken) = exchange.streams.get_mut(stream).map(|stream| stream.outbox.taken()) else {
+            return;
+        };
+        if !exchange.streams.abort(stream, reason) {
+            return; // It is the control stream.
+        }
+        let requests = exchange.session.outbound.take_requests(stream);
+        let (expired, too_large) = exchange.abort_stream(stream, taken, now);
+        self.events.push_back(ClientEvent::StreamEnded(stream, requests));
+        let over = |reason| move |id| ClientEvent::Published(id, reason);
+        self.events.extend(expired.into_iter().map(over(ReasonCode::UnspecifiedError)));
+        self.events.extend(too_large.into_iter().map(over(ReasonCode::PacketTooLarge)));
+    }
+
+    /// The next thing to do with a data stream; after every write, and until there is none.
+    pub fn poll_stream(&mut self) -> Option<StreamAction> {
+        match &mut self.state {
+            State::Established(established) => established.exchange.streams.poll_action(),
+            _ => None,
+        }
+    }
+}
+
+/// Whether the server will send this again on the control stream, because we end this one [BQ-42]. If it counted
+/// here as well, it could come after the exchange is over, and would begin another one.
+fn is_repeated(streams: &Streams, stream: StreamKey, packet: &Packet) -> bool {
+    match packet {
+        Packet::Publish(publish) => publish.qos > QoS::AtMostOnce && streams.is_ending(stream),
+        Packet::Ack(ack) => ack.kind == AckKind::Pubrel && streams.is_finished(stream),
+        _ => false,
+    }
+}
+
+/// What a server sends on a data stream. [BQ-11]
+fn check_packet(packet: &Packet) -> Result<(), Violation> {
+    match packet {
+        Packet::Publish(_) | Packet::Ack(_) | Packet::Suback(_) | Packet::Unsuback(_) => Ok(()),
+        other => Err(Violation::NotOnDataStream(other.packet_type())),
+    }
+}

@@ -1,0 +1,123 @@
+use crate::stream::Lane;
+
+/// Payloads up to this many bytes are not held back for the bytes on their way: they are bounded by their number.
+const SMALL_PAYLOAD: usize = 4096;
+
+/// How the messages on their way are spread over the lanes, so that one that is stuck does not hold all of the
+/// Receive Maximum. [BQ-24]
+#[derive(Clone, Debug, Default)]
+pub(super) struct Quota {
+    /// Every lane that was used since the connection began; mostly one.
+    lanes: Vec<Share>,
+}
+
+#[derive(Clone, Debug)]
+struct Share {
+    lane: Lane,
+    messages: usize,
+    payload_bytes: usize,
+}
+
+/// What all lanes together have on their way, and may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) messages: usize,
+    pub(crate) payload_bytes: usize,
+}
+
+/// More lanes than this are forgotten when they are empty.
+const LANES_KEPT: usize = 16;
+
+impl Quota {
+    pub(super) fn add(&mut self, lane: Lane, messages: usize, payload_bytes: usize) {
+        match self.lanes.iter_mut().find(|share| share.lane == lane) {
+            Some(share) => {
+                share.messages += messages;
+                share.payload_bytes += payload_bytes;
+            }
+            None => {
+                if self.lanes.len() >= LANES_KEPT {
+                    self.lanes.retain(|share| share.messages > 0 || share.payload_bytes > 0);
+                }
+                self.lanes.push(Share { lane, messages, payload_bytes });
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, lane: Lane, messages: usize, payload_bytes: usize) {
+        if let Some(share) = self.lanes.iter_mut().find(|share| share.lane == lane) {
+            share.messages -= messages;
+            share.payload_bytes -= payload_bytes;
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.lanes.clear();
+    }
+
+    /// Whether a lane may have one more of this size on its way, while all have `used`.
+    ///
+    /// A lane alone may use everything. Of several each may use eight times of what it leaves free, so that the
+    /// next one finds room, however many are stuck; and each may always have one, if there is room at all.
+    pub(super) fn allows(&self, lane: Lane, payload_len: usize, used: Limits, limits: Limits) -> bool {
+        let free = limits.messages.saturating_sub(used.messages);
+        if free == 0 {
+            return false;
+        }
+        let own = self.lanes.iter().find(|share| share.lane == lane);
+        let (messages, payload_bytes) = own.map_or((0, 0), |share| (share.messages, share.payload_bytes));
+        let is_alone = self.lanes.iter().all(|share| share.lane == lane);
+        if !is_alone && messages > 0 && messages >= (free - 1).saturating_mul(8) {
+            return false;
+        }
+        payload_len <= SMALL_PAYLOAD || payload_bytes == 0 || used.payload_bytes <= limits.payload_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::{Priority, StreamKey};
+
+    fn lane(n: u32) -> Lane {
+        Lane { stream: StreamKey::bidi(n), priority: Priority::DEFAULT }
+    }
+
+    /// Fills the lanes one after the other; how many each got.
+    fn fill(lanes: u32, maximum: usize) -> Vec<usize> {
+        let mut quota = Quota::default();
+        (0..lanes).for_each(|n| quota.add(lane(n), 0, 0));
+        let limits = Limits { messages: maximum, payload_bytes: 100 };
+        let mut messages = 0;
+        let one = |n| {
+            let before = messages;
+            while quota.allows(lane(n), 1, Limits { messages, payload_bytes: 0 }, limits) {
+                quota.add(lane(n), 1, 0);
+                messages += 1;
+            }
+            messages - before
+        };
+        (0..lanes).map(one).collect()
+    }
+
+    /// [BQ-24]
+    #[test]
+    fn a_lane_leaves_room_for_the_next() {
+        assert_eq!(fill(1, 1024), [1024], "alone");
+        assert_eq!(fill(3, 1024), [910, 101, 11]);
+        assert_eq!(fill(3, 20), [17, 2, 1]);
+        assert_eq!(fill(2, 2), [1, 1]);
+        assert_eq!(fill(2, 1), [1, 0]);
+    }
+
+    #[test]
+    fn large_payloads_on_their_way_do_not_stop_small_ones_or_other_lanes() {
+        let mut quota = Quota::default();
+        quota.add(lane(0), 1, 200_000);
+        let (used, limits) =
+            (Limits { messages: 1, payload_bytes: 200_000 }, Limits { messages: 10, payload_bytes: 100_000 });
+        assert!(!quota.allows(lane(0), 5000, used, limits));
+        assert!(quota.allows(lane(0), SMALL_PAYLOAD, used, limits));
+        assert!(quota.allows(lane(1), 5000, used, limits));
+    }
+}

@@ -1,0 +1,71 @@
+//! What one end has written on the streams of a connection and the other has not read.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use braid_proto::stream::StreamKey;
+use fastrand::Rng;
+
+/// One direction of a connection: each stream keeps its order, and nothing orders one stream and another.
+#[derive(Default)]
+pub(super) struct Wires {
+    wires: BTreeMap<StreamKey, Wire>,
+    /// Whose reader does not listen any more.
+    deaf: BTreeSet<StreamKey>,
+}
+
+#[derive(Default)]
+struct Wire {
+    bytes: VecDeque<u8>,
+    end: Option<Arrival>,
+}
+
+/// What a reader sees of a stream.
+#[derive(Clone, Debug)]
+pub(super) enum Arrival {
+    Bytes(Vec<u8>),
+    Finished,
+    Reset,
+}
+
+impl Wires {
+    pub(super) fn write(&mut self, stream: StreamKey, bytes: &[u8]) {
+        if !self.deaf.contains(&stream) {
+            self.wires.entry(stream).or_default().bytes.extend(bytes);
+        }
+    }
+
+    pub(super) fn finish(&mut self, stream: StreamKey) {
+        if !self.deaf.contains(&stream) {
+            self.wires.entry(stream).or_default().end = Some(Arrival::Finished);
+        }
+    }
+
+    /// What was on its way is lost.
+    pub(super) fn reset(&mut self, stream: StreamKey) {
+        if !self.deaf.contains(&stream) {
+            self.wires.insert(stream, Wire { bytes: VecDeque::new(), end: Some(Arrival::Reset) });
+        }
+    }
+
+    /// The reader has ended the stream.
+    pub(super) fn forget(&mut self, stream: StreamKey) {
+        self.wires.remove(&stream);
+        self.deaf.insert(stream);
+    }
+
+    /// The streams that have something to tell.
+    pub(super) fn waiting(&self) -> Vec<StreamKey> {
+        let has_some = |wire: &Wire| !wire.bytes.is_empty() || wire.end.is_some();
+        self.wires.iter().filter(|(_, wire)| has_some(wire)).map(|(stream, _)| *stream).collect()
+    }
+
+    /// The next of a stream: some of its bytes as long as there are any, then its end.
+    pub(super) fn read(&mut self, stream: StreamKey, takes_bytes: bool, random: &mut Rng) -> Option<Arrival> {
+        let wire = self.wires.get_mut(&stream)?;
+        if wire.bytes.is_empty() {
+            return wire.end.take();
+        }
+        let len = random.usize(1..=wire.bytes.len());
+        takes_bytes.then(|| Arrival::Bytes(wire.bytes.drain(..len).collect()))
+    }
+}

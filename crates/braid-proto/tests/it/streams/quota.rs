@@ -1,0 +1,106 @@
+//! Receive Maximum, in both directions.
+
+use braid_proto::connection::{Sent, ServerOptions, StreamAction};
+use braid_proto::packet::{ProtocolVersion, QoS};
+use braid_proto::reason::ReasonCode;
+use braid_proto::stream::StreamKey;
+
+use super::{established, forge, granting, payloads};
+use crate::rig::{Rig, connect, delivery, options};
+
+// [BQ-23]
+#[test]
+fn the_sum_over_the_streams_may_exceed_the_receive_maximum() {
+    let mut rig = established();
+    let streams = [StreamKey::CONTROL, rig.open(1), rig.open(2), rig.open(3)];
+    for on in streams {
+        // What one stream may have at once.
+        rig.read_on(on, &forge::publish(1, 1, ""));
+        rig.read_on(on, &forge::publish(2, 2, ""));
+    }
+    let events = rig.events();
+    assert_eq!(payloads(&events).len(), 8);
+    assert!(!rig.server.is_closed() && rig.actions().is_empty());
+    // It is bounded by reading less.
+    assert!(streams.iter().all(|stream| !rig.server.is_reading(*stream)));
+    rig.persist(&events);
+    assert!(streams.iter().all(|stream| rig.server.is_reading(*stream)));
+}
+
+// [BQ-23], [MQTT-3.3.4-7]
+#[test]
+fn a_stream_that_exceeds_it_by_itself_is_ended_alone() {
+    for qos in [1, 2] {
+        let mut rig = established();
+        let (a, b) = (rig.open(1), rig.open(2));
+        for id in 1..=3 {
+            rig.read_on(a, &forge::publish(qos, id, ""));
+        }
+        assert_eq!(rig.actions(), [StreamAction::Abort(a, ReasonCode::ReceiveMaximumExceeded)]);
+        assert!(!rig.server.is_closed());
+        assert_eq!(payloads(&rig.events()).len(), 2);
+        rig.read_on(b, &forge::publish(0, 0, "goes on"));
+        assert_eq!(payloads(&rig.events()), ["goes on"]);
+    }
+}
+
+// [BQ-23]
+#[test]
+fn acknowledged_messages_of_a_stream_make_room_on_it() {
+    let mut rig = established();
+    let a = rig.open(1);
+    for id in 1..=20 {
+        rig.read_on(a, &forge::publish(1, id, ""));
+        let events = rig.events();
+        rig.persist(&events);
+    }
+    for id in 1..=20 {
+        rig.read_on(a, &forge::publish(2, id, ""));
+        let events = rig.events();
+        rig.persist(&events);
+        rig.read_on(a, &forge::pubrel(id));
+        let events = rig.events();
+        rig.persist(&events);
+    }
+    assert!(rig.actions().is_empty() && rig.server.session().unwrap().inbound.is_empty());
+}
+
+fn deliver(rig: &mut Rig, on: StreamKey) -> bool {
+    let mut delivery = delivery("t", "", QoS::AtLeastOnce);
+    delivery.stream = on;
+    let takes = rig.server.takes(&delivery);
+    let sent = rig.server.deliver(delivery, rig.now);
+    assert_eq!(takes, matches!(sent, Sent::Out(_)), "{sent:?}");
+    takes
+}
+
+// [BQ-24], [BQ-55], [MQTT-4.9.0-1]
+#[test]
+fn a_lane_whose_client_does_not_acknowledge_leaves_room_for_others() {
+    let mut connect = connect(ProtocolVersion::V5);
+    connect.properties.receive_maximum = Some(20);
+    let mut rig = Rig::connected(options(), connect);
+    let (stuck, other) = (rig.open(1), rig.open(2));
+    assert!(deliver(&mut rig, other));
+    rig.read_on(other, &forge::puback(1));
+    while deliver(&mut rig, stuck) {}
+    let unacknowledged = |rig: &Rig| rig.server.session().unwrap().outbound.unacknowledged();
+    let held = unacknowledged(&rig);
+    assert!((10..20).contains(&held), "{held} of 20");
+    // One after the other for ever, and never more than the client takes.
+    for _ in 0..100 {
+        assert!(deliver(&mut rig, other));
+        assert!(unacknowledged(&rig) <= 20);
+        let sent = rig.sent_on(other).unwrap();
+        rig.read_on(other, &forge::puback(sent[sent.len() - 2]));
+    }
+}
+
+// [BQ-24]
+#[test]
+fn one_lane_alone_has_all_of_it() {
+    let mut rig = granting(ServerOptions { maximum_inflight: 20, ..options() });
+    let only = rig.open(1);
+    assert!((0..20).all(|_| deliver(&mut rig, only)));
+    assert!(!deliver(&mut rig, only));
+}

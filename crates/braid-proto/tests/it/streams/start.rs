@@ -1,0 +1,94 @@
+//! Streams before the CONNECT is accepted.
+
+use std::time::Duration;
+
+use braid_proto::connection::{Acceptance, Cause, Event, StreamAction};
+use braid_proto::error::Violation;
+use braid_proto::packet::{Packet, ProtocolVersion};
+use braid_proto::reason::ReasonCode;
+use braid_proto::session::{Session, SessionExpiry};
+
+use super::{forge, payloads};
+use crate::rig::{Rig, connect, encoded, options};
+
+const V5: ProtocolVersion = ProtocolVersion::V5;
+
+fn accept(rig: &mut Rig) {
+    let session = Session::new("c".into(), SessionExpiry::NEVER);
+    rig.server.accept(session, &Acceptance::default(), rig.now);
+}
+
+// [BQ-13], [BQ-3]
+#[test]
+fn nothing_is_read_from_a_stream_before_the_connect_is_accepted() {
+    let mut rig = Rig::stranger(options());
+    let data = rig.open(1);
+    assert!(rig.server.is_reading(forge::CONTROL) && !rig.server.is_reading(data));
+    rig.read(&encoded(&Packet::Connect(Box::new(connect(V5))), V5));
+    assert!(matches!(rig.events()[..], [Event::Connect(_)]));
+    let late = rig.open(2);
+    assert!(!rig.server.is_reading(data) && !rig.server.is_reading(late));
+    accept(&mut rig);
+    assert!(rig.server.is_reading(data) && rig.server.is_reading(late));
+    rig.read_on(data, &forge::publish(0, 0, "held"));
+    assert_eq!(payloads(&rig.events()), ["held"]);
+}
+
+// [BQ-13]
+#[test]
+fn streams_of_a_refused_connect_are_dropped() {
+    let mut rig = Rig::stranger(options());
+    let data = rig.open(1);
+    rig.read(&encoded(&Packet::Connect(Box::new(connect(V5))), V5));
+    rig.events();
+    rig.server.reject(ReasonCode::NotAuthorized);
+    assert!(!rig.server.is_reading(data) && rig.server.is_closed());
+    rig.read_on(data, &forge::publish(0, 0, "nobody hears it"));
+    assert!(rig.events().is_empty() && rig.sent_on(data).is_none());
+}
+
+// [BQ-13], [BQ-30]
+#[test]
+fn a_stream_that_ended_before_is_not_opened_or_is_finished() {
+    let mut rig = Rig::stranger(options());
+    let (reset, finished) = (rig.open(1), rig.open(2));
+    rig.server.handle_stream_reset(reset, rig.now);
+    rig.server.handle_stream_finished(finished, rig.now);
+    rig.read(&encoded(&Packet::Connect(Box::new(connect(V5))), V5));
+    rig.events();
+    accept(&mut rig);
+    assert!(rig.sent_on(reset).is_none());
+    assert_eq!(rig.actions(), [StreamAction::Finish(finished)]);
+    assert!(rig.sent_on(finished).is_none());
+}
+
+// [BQ-6]
+#[test]
+fn streams_do_not_stand_for_a_connect() {
+    let mut rig = Rig::stranger(options());
+    rig.wait(Duration::from_millis(4_999));
+    rig.open(1);
+    assert!(!rig.server.is_closed());
+    rig.wait(Duration::from_millis(1));
+    assert_eq!(rig.cause(), Some(Cause::Violation(Violation::ConnectTimeout)));
+}
+
+// [BQ-44], [MQTT-3.1.2-22]
+#[test]
+fn bytes_of_any_stream_are_a_sign_of_life() {
+    let mut connect = connect(V5);
+    connect.keep_alive = 10;
+    let mut rig = Rig::connected(options(), connect);
+    let data = rig.open(1);
+    // A packet that arrives a byte at a time.
+    rig.read_on(data, &[0x30, 100]);
+    for _ in 0..20 {
+        rig.wait(Duration::from_secs(14));
+        assert!(!rig.server.is_closed());
+        rig.read_on(data, &[0]);
+    }
+    rig.wait(Duration::from_millis(14_999));
+    assert!(!rig.server.is_closed());
+    rig.wait(Duration::from_millis(1));
+    assert_eq!(rig.cause(), Some(Cause::Violation(Violation::KeepAliveTimeout)));
+}
