@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use braid_proto::session::Subscription;
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicFilter;
 
 use crate::group::Group;
@@ -45,14 +46,14 @@ impl<K: Copy + Ord> Audience<K> {
         }
     }
 
-    pub(crate) fn remove(&mut self, filter: &TopicFilter, key: K) -> Option<Subscription> {
+    pub(crate) fn remove(&mut self, filter: &TopicFilter, key: K, stream: StreamKey) -> Option<Subscription> {
         if !filter.is_shared() {
-            return self.direct.remove(key);
+            return self.direct.remove(key, stream);
         }
         let at = self.locate(filter).ok()?;
-        self.groups[at].subscription(key)?; // Before make_mut: a stranger's key copies nothing.
+        self.groups[at].subscription(key, stream)?; // Before make_mut: a stranger's key copies nothing.
         let group = Arc::make_mut(&mut self.groups[at]);
-        let old = group.remove(key);
+        let old = group.remove(key, stream);
         if group.is_empty() {
             self.groups.remove(at);
         }

@@ -4,18 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use braid_proto::session::Subscription;
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicFilter;
 
 use crate::matches::Match;
 
 /// Everybody with the same `$share/{ShareName}/{filter}`. Another Share Name over the same pattern is
-/// another group, which receives its own copy of each message.
+/// another group, which receives its own copy of each message. A session that subscribed on two streams is two
+/// members, each with its own turn.
 ///
 /// A group that a [`Matches`](crate::Matches) holds never changes its members: the router changes a copy.
 #[derive(Debug)]
 pub struct Group<K> {
     filter: Arc<TopicFilter>,
-    /// Sorted by key, never empty while the router holds the group.
+    /// Sorted by key and stream, never empty while the router holds the group.
     members: Vec<Match<K>>,
     /// The index of the member whose turn it is; at most `members.len()`, which means the first.
     turn: AtomicUsize,
@@ -34,7 +36,7 @@ impl<K> Group<K> {
         &self.filter
     }
 
-    /// The members, sorted by key.
+    /// The members, sorted by key, those of one session by stream.
     pub fn members(&self) -> &[Match<K>] {
         &self.members
     }
@@ -99,12 +101,12 @@ impl<K: Copy + Ord> Group<K> {
     }
 
     /// The subscription of one member.
-    pub fn subscription(&self, key: K) -> Option<Subscription> {
-        self.locate(key).ok().map(|at| self.members[at].subscription)
+    pub fn subscription(&self, key: K, stream: StreamKey) -> Option<Subscription> {
+        self.locate((key, stream)).ok().map(|at| self.members[at].subscription)
     }
 
     pub(crate) fn insert(&mut self, new: Match<K>) -> Option<Subscription> {
-        match self.locate(new.key) {
+        match self.locate(new.place()) {
             Ok(at) => Some(std::mem::replace(&mut self.members[at].subscription, new.subscription)),
             Err(at) => {
                 let turn = self.turn.get_mut();
@@ -121,8 +123,8 @@ impl<K: Copy + Ord> Group<K> {
         }
     }
 
-    pub(crate) fn remove(&mut self, key: K) -> Option<Subscription> {
-        let at = self.locate(key).ok()?;
+    pub(crate) fn remove(&mut self, key: K, stream: StreamKey) -> Option<Subscription> {
+        let at = self.locate((key, stream)).ok()?;
         let turn = self.turn.get_mut();
         if at < *turn {
             *turn -= 1;
@@ -130,7 +132,7 @@ impl<K: Copy + Ord> Group<K> {
         Some(self.members.remove(at).subscription)
     }
 
-    fn locate(&self, key: K) -> Result<usize, usize> {
-        self.members.binary_search_by_key(&key, |member| member.key)
+    fn locate(&self, place: (K, StreamKey)) -> Result<usize, usize> {
+        self.members.binary_search_by_key(&place, Match::place)
     }
 }

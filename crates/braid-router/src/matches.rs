@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use braid_proto::session::Subscription;
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::MAX_LEVELS;
 
 use crate::group::Group;
@@ -17,14 +18,29 @@ pub struct Match<K> {
     pub subscription: Subscription,
 }
 
+impl<K: Copy + Ord> Match<K> {
+    /// What it is sorted by: a session has one subscription per filter and stream.
+    #[inline]
+    pub(crate) fn place(&self) -> (K, StreamKey) {
+        (self.key, self.subscription.stream)
+    }
+
+    /// `self.place() < other.place()` without a branch: merging asks it for each match.
+    #[inline]
+    fn is_before(&self, other: &Self) -> bool {
+        let is_same = self.key == other.key;
+        (self.key < other.key) | (is_same & (self.subscription.stream < other.subscription.stream))
+    }
+}
+
 /// Who receives a message. [`Router::matches`](crate::Router::matches) clears and fills it; kept from call
 /// to call it allocates only to grow.
 ///
 /// It stays true as long as [`Router::generation`](crate::Router::generation) is unchanged.
 #[derive(Clone, Debug)]
 pub struct Matches<K> {
-    /// The non-shared subscriptions sorted by key. Several of one session are neighbours, in an order that
-    /// depends only on their filters.
+    /// The non-shared subscriptions sorted by key, those of one session by stream. Several of one stream are
+    /// neighbours, in an order that depends only on their filters.
     pub direct: Vec<Match<K>>,
     /// Each matching group: one of its members receives the message.
     pub shared: Vec<Arc<Group<K>>>,
@@ -78,11 +94,11 @@ impl<K: Copy + Ord> Matches<K> {
         self.direct.chunk_by(|a, b| a.key == b.key)
     }
 
-    /// Adds matches that are sorted by key.
+    /// Adds matches that are sorted by key and stream.
     #[inline]
     pub(crate) fn append(&mut self, sorted: &[Match<K>]) {
         let in_order = match (self.direct.last(), sorted.first()) {
-            (Some(last), Some(first)) => last.key <= first.key,
+            (Some(last), Some(first)) => last.place() <= first.place(),
             _ => false,
         };
         if !in_order {
@@ -117,10 +133,10 @@ impl<K: Copy + Ord> Matches<K> {
     }
 }
 
-/// Appends both to `out`, sorted by key; for one key, `left` comes first.
+/// Appends both to `out`, sorted by key and stream; for one place, `left` comes first.
 fn merge<K: Copy + Ord>(mut left: &[Match<K>], mut right: &[Match<K>], out: &mut Vec<Match<K>>) {
     while let ([first, left_rest @ ..], [second, right_rest @ ..]) = (left, right) {
-        if first.key <= second.key {
+        if !second.is_before(first) {
             out.push(*first);
             left = left_rest;
         } else {
@@ -145,15 +161,20 @@ mod tests {
             let mut matches = Matches::default();
             let mut want = Vec::new();
             for id in 1..=rng.u32(0..9) {
-                let subscription = Subscription { id: NonZeroU32::new(id), ..Subscription::default() };
-                let mut run: Vec<_> =
-                    (0..rng.usize(0..6)).map(|_| Match { key: rng.u8(0..9), subscription }).collect();
-                run.sort_by_key(|m| m.key);
+                let on = |stream| Subscription {
+                    id: NonZeroU32::new(id),
+                    stream: StreamKey::bidi(stream),
+                    ..Subscription::default()
+                };
+                let mut run: Vec<_> = (0..rng.usize(0..6))
+                    .map(|_| Match { key: rng.u8(0..5), subscription: on(rng.u32(0..3)) })
+                    .collect();
+                run.sort_by_key(Match::place);
                 want.extend_from_slice(&run);
                 matches.append(&run);
             }
             matches.merge_runs();
-            want.sort_by_key(|m| m.key);
+            want.sort_by_key(Match::place);
             assert_eq!(matches.direct, want);
         }
     }

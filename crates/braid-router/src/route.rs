@@ -21,9 +21,9 @@ pub enum Overlap {
 
 /// Appends to `out` what one session receives of a message published just now.
 ///
-/// `matches` are those of this session only, as [`Matches::sessions`](crate::Matches::sessions) gives them.
-/// `publisher` is the session that published; `None` for the broker itself. Allocates nothing that `out` has
-/// capacity for, unless several identifiers are merged.
+/// `matches` are those of this session only, as [`Matches::sessions`](crate::Matches::sessions) gives them:
+/// those of one stream are neighbours. `publisher` is the session that published; `None` for the broker itself.
+/// Allocates nothing that `out` has capacity for, unless several identifiers are merged.
 pub fn route<K: Copy + Eq>(
     message: &Arc<Message>,
     publisher: Option<K>,
@@ -38,21 +38,30 @@ pub fn route<K: Copy + Eq>(
         out.extend(matches.iter().filter(wanted).map(|m| live(message, &m.subscription)));
         return;
     }
-    let session = out.len();
-    for Match { subscription, .. } in matches.iter().filter(wanted) {
-        let delivery = live(message, subscription);
-        match out[session..].iter_mut().find(|other| other.stream == delivery.stream) {
-            Some(other) => {
-                other.qos = other.qos.max(delivery.qos); // [MQTT-3.3.4-2]
-                other.retain |= delivery.retain; // One asked to keep the flag, the other not for its absence.
-                other.priority = other.priority.max(delivery.priority);
-            }
-            None => out.push(delivery),
-        }
+    // [BQ-16] One copy for each stream.
+    for on_stream in matches.chunk_by(|a, b| a.subscription.stream == b.subscription.stream) {
+        let subscriptions = on_stream.iter().filter(wanted).map(|m| &m.subscription);
+        out.extend(merged(message, subscriptions));
     }
-    for delivery in &mut out[session..] {
-        let on_stream = matches.iter().filter(wanted).filter(|m| m.subscription.stream == delivery.stream);
-        let mut ids = on_stream.filter_map(|m| m.subscription.id);
+}
+
+/// What the `subscriptions` of one stream bring together; `None` when there are none.
+fn merged<'a>(
+    message: &Arc<Message>,
+    subscriptions: impl Iterator<Item = &'a Subscription> + Clone,
+) -> Option<Delivery> {
+    let mut rest = subscriptions.clone();
+    let mut delivery = live(message, rest.next()?);
+    let mut is_one = true;
+    for subscription in rest {
+        let other = live(message, subscription);
+        delivery.qos = delivery.qos.max(other.qos); // [MQTT-3.3.4-2]
+        delivery.retain |= other.retain; // One asked to keep the flag, the other not for its absence.
+        delivery.priority = delivery.priority.max(other.priority);
+        is_one = false;
+    }
+    if !is_one {
+        let mut ids = subscriptions.filter_map(|subscription| subscription.id);
         // [MQTT-3.3.4-3] [MQTT-3.3.4-4]
         delivery.subscription_ids = match (ids.next(), ids.next()) {
             (None, _) => SubscriptionIds::None,
@@ -62,6 +71,7 @@ pub fn route<K: Copy + Eq>(
             }
         };
     }
+    Some(delivery)
 }
 
 /// What the `member` that `group` selected receives of a message published just now.
@@ -99,8 +109,8 @@ fn deliver(message: &Arc<Message>, retain: bool, subscription: &Subscription) ->
         qos: message.qos.min(subscription.qos), // [MQTT-3.8.4-8] [MQTT-4.8.2-3]
         retain,
         subscription_ids: subscription.id.map_or(SubscriptionIds::None, SubscriptionIds::One),
-        stream: subscription.stream,
-        priority: subscription.priority,
+        stream: subscription.stream,                         // [BQ-15]
+        priority: subscription.priority.unwrap_or_default(), // [BQ-52]
         shared: None,
         stored: None,
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use braid_proto::session::Subscription;
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::{TopicFilter, TopicName};
 
 use crate::audience::Audience;
@@ -53,8 +54,11 @@ impl<K: Copy + Ord> Router<K> {
         }
     }
 
-    /// Adds a subscription. The same filter of the same session is replaced and returned
-    /// (`[MQTT-3.8.4-3]`); a shared filter is the same only with the same Share Name.
+    /// Adds a subscription. That of the same session with the same filter on the same stream is replaced and
+    /// returned (`[MQTT-3.8.4-3]`, `[BQ-16]`); a shared filter is the same only with the same Share Name.
+    ///
+    /// What the filter has on another stream stays: whoever binds a subscription to another stream
+    /// (`[BQ-43]`) unsubscribes it there.
     pub fn subscribe(
         &mut self,
         key: K,
@@ -66,7 +70,7 @@ impl<K: Copy + Ord> Router<K> {
         } else {
             self.exact.at_or_default(filter)
         };
-        let replaced = audience.insert(filter, Match { key, subscription }); // [MQTT-3.8.4-3]
+        let replaced = audience.insert(filter, Match { key, subscription }); // [MQTT-3.8.4-3] [BQ-16]
         if replaced.is_none() {
             self.subscriptions += 1;
             self.shared_subscriptions += usize::from(filter.is_shared());
@@ -77,13 +81,13 @@ impl<K: Copy + Ord> Router<K> {
         replaced
     }
 
-    /// Removes a subscription and returns it; `None` when there was none. Filters are compared character
-    /// by character (`[MQTT-3.10.4-1]`).
-    pub fn unsubscribe(&mut self, key: K, filter: &TopicFilter) -> Option<Subscription> {
+    /// Removes a subscription and returns it; `None` when there was none with this filter on this stream.
+    /// Filters are compared character by character (`[MQTT-3.10.4-1]`).
+    pub fn unsubscribe(&mut self, key: K, filter: &TopicFilter, stream: StreamKey) -> Option<Subscription> {
         let pattern = filter.pattern();
         let wildcard = filter.has_wildcard();
         let audience = if wildcard { self.wildcard.get_mut(pattern) } else { self.exact.get_mut(pattern) }?;
-        let removed = audience.remove(filter, key)?; // [MQTT-3.10.4-1]
+        let removed = audience.remove(filter, key, stream)?; // [MQTT-3.10.4-1]
         if audience.is_empty() {
             if wildcard {
                 self.wildcard.remove(pattern);

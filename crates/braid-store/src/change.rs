@@ -2,11 +2,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use braid_proto::packet::{ClientId, PacketId, Will};
-use braid_proto::session::{SessionExpiry, Subscription};
+use braid_proto::session::SessionExpiry;
 use braid_proto::topic::{TopicFilter, TopicName};
 
 use crate::identity::{Claim, Lsn, SessionId};
 use crate::message::{StoredDelivery, StoredMessage};
+use crate::subscription::StoredSubscription;
 
 /// One thing that must outlive the process.
 ///
@@ -76,15 +77,19 @@ pub enum Change {
         session: SessionId,
     },
     /// The session subscribed, or replaced its subscription with the same filter. Before SUBACK.
+    ///
+    /// The filter alone names it: of several on different streams the last that was told is kept, because
+    /// one is what a session without a connection has (`[BQ-42]`).
     Subscribed {
         /// Who.
         session: SessionId,
         /// With its `$share/{ShareName}/` if it has one.
         filter: TopicFilter,
-        /// As granted, with the stream and the priority of its deliveries.
-        subscription: Subscription,
+        /// As granted.
+        subscription: StoredSubscription,
     },
-    /// The session has no subscription with this filter any more; what is queued stays. Before UNSUBACK.
+    /// The session has no subscription with this filter on any stream any more; what is queued stays. Before
+    /// UNSUBACK. When one of several ends, whoever keeps another says `Subscribed` again with that.
     Unsubscribed {
         /// Who.
         session: SessionId,
@@ -138,8 +143,8 @@ pub enum Change {
         /// Which entry.
         lsn: Lsn,
     },
-    /// A QoS 2 PUBLISH was taken over from the session. In one batch with what the message causes, before
-    /// PUBREC.
+    /// A QoS 2 PUBLISH was taken over from the session, on whatever stream: after a restart it is found by its
+    /// identifier alone (`[BQ-21]`). In one batch with what the message causes, before PUBREC.
     Received {
         /// From whom.
         session: SessionId,
@@ -147,7 +152,8 @@ pub enum Change {
         packet_id: PacketId,
     },
     /// PUBREL came: the publisher may use the identifier for another message. Before PUBCOMP, or that other
-    /// message could be taken for a duplicate.
+    /// message could be taken for a duplicate. Not while another stream of the session has an exchange with the
+    /// same identifier (`[BQ-20]`): the last of them says it.
     ReceivedReleased {
         /// From whom.
         session: SessionId,

@@ -2,13 +2,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use braid_proto::packet::{PacketId, Will};
-use braid_proto::session::Subscription;
 use braid_proto::topic::{TopicFilter, TopicName};
 
 use crate::identity::{Claim, Lsn, SessionId};
 use crate::message::QueueEntry;
 use crate::recover::Recover;
 use crate::session::SessionRecord;
+use crate::subscription::StoredSubscription;
 
 /// Everything a store holds but the messages, for a broker that wants it all before it begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct SessionImage {
     /// The claim under which it was recovered.
     pub claim: Claim,
     /// By filter.
-    pub subscriptions: BTreeMap<TopicFilter, Subscription>,
+    pub subscriptions: BTreeMap<TopicFilter, StoredSubscription>,
     /// The Will that is not yet published.
     pub will: Option<Arc<Will>>,
     /// QoS 2 messages of the client whose PUBREL has not come.
@@ -57,7 +57,7 @@ impl Recover for Image {
         self.sessions.insert(image.record.id, image);
     }
 
-    fn subscription(&mut self, session: SessionId, filter: TopicFilter, subscription: Subscription) {
+    fn subscription(&mut self, session: SessionId, filter: TopicFilter, subscription: StoredSubscription) {
         self.edit(session, |session| {
             session.subscriptions.insert(filter, subscription);
         });

@@ -25,6 +25,7 @@ mod message;
 mod recover;
 mod session;
 mod store;
+mod subscription;
 pub mod suite;
 
 pub use batch::Batch;
@@ -40,3 +41,4 @@ pub use message::{Now, QueueEntry, StoredDelivery, StoredMessage};
 pub use recover::{NextIds, Recover};
 pub use session::SessionRecord;
 pub use store::Store;
+pub use subscription::StoredSubscription;

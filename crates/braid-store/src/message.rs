@@ -128,7 +128,8 @@ impl fmt::Debug for StoredMessage {
     }
 }
 
-/// One message for one session: a [`Delivery`] that names its message instead of holding it.
+/// One message for one session: a [`Delivery`] that names its message instead of holding it. It has no stream:
+/// that ends with its connection, and what is delivered later goes on the control stream (`[BQ-42]`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredDelivery {
     /// Which message.
@@ -139,8 +140,6 @@ pub struct StoredDelivery {
     pub retain: bool,
     /// The identifiers of the subscriptions that matched.
     pub subscription_ids: SubscriptionIds,
-    /// Where it goes.
-    pub stream: StreamKey,
     /// Its place in the send order.
     pub priority: Priority,
     /// The shared subscription it came by: another member gets it when the session ends.
@@ -155,20 +154,19 @@ impl StoredDelivery {
             qos: delivery.qos,
             retain: delivery.retain,
             subscription_ids: delivery.subscription_ids.clone(),
-            stream: delivery.stream,
             priority: delivery.priority,
             shared: delivery.shared.clone(),
         }
     }
 
-    /// The live delivery of `message`, which must be the one that is named.
+    /// The live delivery of `message`, which must be the one that is named, on the control stream.
     pub fn live(&self, message: Arc<Message>) -> Delivery {
         Delivery {
             message,
             qos: self.qos,
             retain: self.retain,
             subscription_ids: self.subscription_ids.clone(),
-            stream: self.stream,
+            stream: StreamKey::CONTROL, // [BQ-42]
             priority: self.priority,
             shared: self.shared.clone(),
             stored: None,

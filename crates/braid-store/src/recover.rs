@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
 use braid_proto::packet::{PacketId, Will};
-use braid_proto::session::Subscription;
 use braid_proto::topic::{TopicFilter, TopicName};
 
 use crate::identity::{Claim, Lsn, SessionId};
 use crate::message::QueueEntry;
 use crate::session::SessionRecord;
+use crate::subscription::StoredSubscription;
 
 /// Takes what a store holds, piece by piece. A session comes before everything that belongs to it; nothing
 /// comes twice. What a store holds may be more than fits in memory at once, so messages are named here and
@@ -14,8 +14,8 @@ use crate::session::SessionRecord;
 pub trait Recover {
     /// A session, claimed for whoever recovers.
     fn session(&mut self, session: SessionRecord, claim: Claim);
-    /// A subscription.
-    fn subscription(&mut self, session: SessionId, filter: TopicFilter, subscription: Subscription);
+    /// A subscription: one for each filter.
+    fn subscription(&mut self, session: SessionId, filter: TopicFilter, subscription: StoredSubscription);
     /// The Will that is not yet published.
     fn will(&mut self, session: SessionId, will: Arc<Will>);
     /// A QoS 2 message of the client whose PUBREL has not come.

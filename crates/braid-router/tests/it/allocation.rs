@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use braid_proto::message::Message;
 use braid_proto::packet::QoS;
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::MAX_LEVELS;
 use braid_router::{Matches, Overlap, Router, route};
 use bytes::Bytes;
 
-use crate::generator::{parse_filter, parse_name, subscription};
+use crate::generator::{parse_filter, parse_name, subscription, subscription_on};
 
 /// Counts what the current thread allocates, so that tests on other threads do not matter.
 struct Counting;
@@ -62,10 +63,12 @@ fn matching_and_routing_allocate_nothing() {
     for key in 0..2_000 {
         router.subscribe(key * 7 % 2_000, &parse_filter(filters[key % filters.len()]), subscription(0));
         router.subscribe(key, &parse_filter("a/+"), subscription(2));
+        // On another stream it is merged with nothing, or with what has no identifier.
+        router.subscribe(key, &parse_filter("a/+"), subscription_on(StreamKey::bidi(1), 3));
     }
     let names = ["a/b", "a/c", "x/y", "$SYS/x", "nobody", &deepest, "a/b"].map(parse_name);
     let message = Arc::new(Message::new(parse_name("a/b"), Bytes::new(), QoS::AtLeastOnce, false));
-    let (mut matches, mut out) = (Matches::with_capacity(8_000), Vec::with_capacity(16));
+    let (mut matches, mut out) = (Matches::with_capacity(16_000), Vec::with_capacity(16));
     let mut found = (0, 0, 0);
     let allocated = allocations(|| {
         for name in &names {
@@ -80,7 +83,7 @@ fn matching_and_routing_allocate_nothing() {
             found.2 += members.count();
         }
     });
-    assert!(found.0 > found.1 && found.1 > 6_000 && found.2 > 5, "{found:?}");
+    assert!(found.0 > found.1 && found.1 > 12_000 && found.2 > 5, "{found:?}");
     assert_eq!(allocated, 0);
     assert_eq!(allocations(|| drop(Box::new(1))), 1, "the counter counts");
 }

@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 
 use braid_proto::session::Subscription;
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::{MAX_LEVELS, TopicFilter, TopicName};
 use fastrand::Rng;
 
@@ -86,6 +87,16 @@ pub(crate) fn levels(name: &TopicName) -> Vec<String> {
 /// Subscriptions that differ in their identifier.
 pub(crate) fn subscription(id: u32) -> Subscription {
     Subscription { id: NonZeroU32::new(id), ..Subscription::default() }
+}
+
+/// The same on a stream.
+pub(crate) fn subscription_on(stream: StreamKey, id: u32) -> Subscription {
+    Subscription { stream, ..subscription(id) }
+}
+
+/// A few streams: the control stream and data streams of both directions.
+pub(crate) fn stream(rng: &mut Rng) -> StreamKey {
+    [StreamKey::CONTROL, StreamKey::bidi(1), StreamKey::bidi(70_000), StreamKey::uni(0)][rng.usize(..4)]
 }
 
 pub(crate) fn parse_filter(text: &str) -> TopicFilter {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use braid_proto::stream::StreamKey;
 use braid_router::{Group, Matches, Router};
 
-use crate::generator::{for_each_seed, parse_filter, parse_name, subscription};
+use crate::generator::{for_each_seed, parse_filter, parse_name, stream, subscription, subscription_on};
 
 const FILTER: &str = "$share/workers/jobs/+";
 
@@ -137,7 +138,7 @@ fn coming_and_going_keeps_turns_fair() {
                     router.subscribe(key, &parse_filter(FILTER), subscription(1));
                 }
                 1 if !residents.contains(&key) => {
-                    router.unsubscribe(key, &parse_filter(FILTER));
+                    router.unsubscribe(key, &parse_filter(FILTER), StreamKey::CONTROL);
                 }
                 _ => line.extend(Some(next(&router)).filter(|key| residents.contains(key))),
             }
@@ -181,7 +182,7 @@ fn share_names_divide_groups() {
     let groups: Vec<_> = matches.shared.iter().map(|g| (g.filter().as_str(), g.members().len())).collect();
     assert_eq!(groups, [("$share/a/t/x", 1), ("$share/a/t/#", 2), ("$share/b/t/#", 1)]);
     assert_eq!(matches.direct.len(), 1);
-    assert!(router.unsubscribe(0, &parse_filter("$share/b/t/#")).is_some());
+    assert!(router.unsubscribe(0, &parse_filter("$share/b/t/#"), StreamKey::CONTROL).is_some());
     assert!(router.group(&parse_filter("$share/b/t/#")).is_none());
     assert!(router.group(&parse_filter("$share/a/t/#")).is_some());
 }
@@ -194,12 +195,61 @@ fn a_kept_group_never_changes() {
     router.matches(&parse_name("jobs/x"), &mut matches);
     let kept = Arc::clone(&matches.shared[0]);
     assert_eq!(next(&router), 1);
-    router.unsubscribe(2, &parse_filter(FILTER));
+    for (key, stream) in [(3, StreamKey::CONTROL), (2, StreamKey::bidi(1))] {
+        assert_eq!(router.unsubscribe(key, &parse_filter(FILTER), stream), None);
+        assert!(std::ptr::eq(group(&router), &*kept), "who is no member costs no copy");
+    }
+    router.unsubscribe(2, &parse_filter(FILTER), StreamKey::CONTROL);
     assert_eq!(kept.members().len(), 2);
     assert_eq!(group(&router).members().len(), 1);
     assert_eq!(kept.select(|_| true).map(|m| m.key), Some(2), "the copy took the turn along");
-    router.unsubscribe(1, &parse_filter(FILTER));
-    assert_eq!(kept.subscription(1), Some(subscription(2)));
+    router.unsubscribe(1, &parse_filter(FILTER), StreamKey::CONTROL);
+    assert_eq!(kept.subscription(1, StreamKey::CONTROL), Some(subscription(2)));
+}
+
+/// [BQ-16] A session on two streams is two members: each message goes to one of them, in turns with the others.
+#[test]
+fn a_session_on_two_streams_is_two_members() {
+    let filter = parse_filter(FILTER);
+    let mut router = router([1, 2]);
+    let data = StreamKey::bidi(3);
+    assert_eq!(router.subscribe(1, &filter, subscription_on(data, 9)), None);
+    let served = |router: &Router<u32>, count| -> Vec<(u32, u32)> {
+        let select = |_| group(router).select(|_| true).expect("a member");
+        (0..count).map(select).map(|m| (m.key, m.subscription.stream.index())).collect()
+    };
+    assert_eq!(served(&router, 4), [(1, 0), (1, 3), (2, 0), (1, 0)], "in the order of keys and streams");
+    let of = |router: &Router<u32>, stream| group(router).subscription(1, stream);
+    assert_eq!(of(&router, data), Some(subscription_on(data, 9)));
+    assert_eq!(of(&router, StreamKey::CONTROL), Some(subscription(2)));
+    assert_eq!(of(&router, StreamKey::uni(3)), None);
+    assert!(router.unsubscribe(1, &filter, StreamKey::CONTROL).is_some());
+    assert_eq!(of(&router, StreamKey::CONTROL), None);
+    assert_eq!(served(&router, 3), [(1, 3), (2, 0), (1, 3)], "whoever has the turn keeps it");
+}
+
+/// Whatever streams come and go, every member that stays has its turn once a round.
+#[test]
+fn streams_take_turns_like_sessions() {
+    for_each_seed(60, |rng| {
+        let filter = parse_filter(FILTER);
+        let mut router = router([1]);
+        for _ in 0..40 {
+            let (key, stream) = (1 + rng.u32(..3), stream(rng));
+            if rng.bool() {
+                router.subscribe(key, &filter, subscription_on(stream, 1));
+            } else if (key, stream) != (1, StreamKey::CONTROL) {
+                router.unsubscribe(key, &filter, stream);
+            }
+            let place = |m: &braid_router::Match<u32>| (m.key, m.subscription.stream);
+            let group = group(&router);
+            let mut served: Vec<_> =
+                group.members().iter().filter_map(|_| group.select(|_| true).map(place)).collect();
+            served.sort_unstable();
+            assert_eq!(served, group.members().iter().map(place).collect::<Vec<_>>());
+            group.select(|_| rng.bool());
+        }
+    });
 }
 
 #[test]

@@ -7,7 +7,7 @@ use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::QoS::{self, AtLeastOnce, AtMostOnce, ExactlyOnce};
 use braid_proto::session::{RetainHandling, Subscription};
 use braid_proto::stream::{Priority, StreamKey};
-use braid_router::{Match, Overlap, Router, replay, replays_at_subscribe, route, route_shared};
+use braid_router::{Match, Matches, Overlap, Router, replay, replays_at_subscribe, route, route_shared};
 use bytes::Bytes;
 
 use crate::generator::{parse_filter, parse_name, subscription};
@@ -97,9 +97,9 @@ fn no_local_drops_only_what_the_session_published_itself() {
 fn overlapping_subscriptions_merge_for_mqtt_5() {
     let subscriptions = [
         Subscription { qos: AtMostOnce, ..subscription(7) },
-        Subscription { qos: ExactlyOnce, priority: Priority::new(9), ..subscription(0) },
+        Subscription { qos: ExactlyOnce, priority: Some(Priority::new(9)), ..subscription(0) },
         Subscription { qos: AtLeastOnce, retain_as_published: true, ..subscription(3) },
-        Subscription { qos: AtMostOnce, priority: Priority::HIGHEST, ..subscription(7) },
+        Subscription { qos: AtMostOnce, priority: Some(Priority::HIGHEST), ..subscription(7) },
         subscription(8),
     ];
     let message = published(ExactlyOnce, true);
@@ -112,15 +112,78 @@ fn overlapping_subscriptions_merge_for_mqtt_5() {
     assert!(routed(&message, &[subscription(0)], Overlap::Merge)[0].subscription_ids.as_slice().is_empty());
 }
 
-/// A session that subscribed on two streams receives on both, each with its own options.
+/// [BQ-52] What several subscriptions of one stream bring is as soon as the soonest of them. One that did not
+/// ask has the default, which is more than a low one.
 #[test]
-fn streams_are_not_merged() {
-    let on = |stream, qos, id| Subscription { stream: StreamKey::new(stream), qos, ..subscription(id) };
-    let subscriptions =
-        [on(4, AtMostOnce, 1), on(0, AtLeastOnce, 2), on(4, AtLeastOnce, 3), on(0, AtMostOnce, 4)];
-    let deliveries = routed(&published(ExactlyOnce, false), &subscriptions, Overlap::Merge);
-    let seen: Vec<_> = deliveries.iter().map(|d| (d.stream.index(), d.qos, ids(d))).collect();
-    assert_eq!(seen, [(4, AtLeastOnce, vec![1, 3]), (0, AtLeastOnce, vec![2, 4])]);
+fn the_highest_priority_wins_within_a_stream() {
+    let (low, high) = (Some(Priority::new(9)), Some(Priority::new(40_000)));
+    let cases = [
+        (vec![None], Priority::DEFAULT),
+        (vec![low], Priority::new(9)),
+        (vec![low, None, low], Priority::DEFAULT),
+        (vec![None, high, low], Priority::new(40_000)),
+    ];
+    let message = published(AtMostOnce, false);
+    for (asked, want) in cases {
+        let subscriptions: Vec<_> =
+            asked.iter().map(|priority| Subscription { priority: *priority, ..subscription(1) }).collect();
+        assert_eq!(routed(&message, &subscriptions, Overlap::Merge)[0].priority, want, "{asked:?}");
+        let separate = routed(&message, &subscriptions, Overlap::Separate);
+        let own: Vec<_> = asked.iter().map(|priority| priority.unwrap_or_default()).collect();
+        assert_eq!(separate.iter().map(|d| d.priority).collect::<Vec<_>>(), own);
+        assert_eq!(replay(&message, &subscriptions[0]).priority, own[0]);
+    }
+}
+
+/// What a router with these subscriptions of one session makes of a message on `t`.
+fn copies(subscriptions: &[(&str, Subscription)], publisher: Option<u8>, overlap: Overlap) -> Vec<Delivery> {
+    let (mut router, mut matches, mut out) = (Router::new(), Matches::default(), Vec::new());
+    for (filter, subscription) in subscriptions {
+        router.subscribe(SESSION, &parse_filter(filter), *subscription);
+        router.subscribe(SESSION + 1, &parse_filter(filter), *subscription);
+    }
+    let message = published(ExactlyOnce, false);
+    router.matches(&message.topic, &mut matches);
+    let sessions: Vec<_> = matches.sessions().collect();
+    assert_eq!(sessions.len(), 2, "the matches of a session are neighbours");
+    route(&message, publisher, sessions[0], overlap, &mut out);
+    out
+}
+
+/// [BQ-15] [BQ-16] A session that subscribed on two streams receives on both, each with its own options; on one
+/// stream it receives one copy.
+#[test]
+fn each_stream_has_its_copy() {
+    let on = |stream, qos, id| Subscription { stream: StreamKey::bidi(stream), qos, ..subscription(id) };
+    let subscriptions = [
+        ("t", on(4, AtMostOnce, 1)),
+        ("t", on(0, AtLeastOnce, 2)),
+        ("#", Subscription { priority: Some(Priority::HIGHEST), ..on(4, AtLeastOnce, 3) }),
+        ("+", on(0, AtMostOnce, 4)),
+        ("#", Subscription { no_local: true, ..on(9, ExactlyOnce, 5) }),
+    ];
+    let seen = |publisher, overlap| -> Vec<_> {
+        let copies = copies(&subscriptions, publisher, overlap);
+        copies.iter().map(|d| (d.stream.index(), d.qos, ids(d), d.priority == Priority::HIGHEST)).collect()
+    };
+    let merged = [
+        (0, AtLeastOnce, vec![2, 4], false),
+        (4, AtLeastOnce, vec![1, 3], true),
+        (9, ExactlyOnce, vec![5], false),
+    ];
+    assert_eq!(seen(None, Overlap::Merge), merged);
+    assert_eq!(seen(Some(SESSION), Overlap::Merge), merged[..2], "[MQTT-3.8.3-3] on that stream alone");
+    let separate = [(0, 2), (0, 4), (4, 1), (4, 3), (9, 5)];
+    let streams: Vec<_> =
+        seen(None, Overlap::Separate).into_iter().map(|(stream, _, ids, _)| (stream, ids[0])).collect();
+    assert_eq!(streams, separate);
+}
+
+/// [BQ-15] Retained messages come on the stream that subscribed.
+#[test]
+fn a_replay_goes_to_the_stream_that_subscribed() {
+    let subscription = Subscription { stream: StreamKey::bidi(4), ..subscription(1) };
+    assert_eq!(replay(&published(AtMostOnce, true), &subscription).stream, StreamKey::bidi(4));
 }
 
 /// [MQTT-3.3.4-5] [MQTT3-3.3.5-1] Each with the QoS of its subscription, the highest among them.

@@ -1,10 +1,13 @@
 //! `Router` against a list of all subscriptions and `TopicFilter::matches`.
 
 use braid_proto::session::Subscription;
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::{MAX_LEVELS, TopicFilter, TopicName};
 use braid_router::{Match, Matches, Router, Statistics};
 
-use crate::generator::{filter, for_each_seed, name, parse_filter, parse_name, subscription};
+use crate::generator::{
+    filter, for_each_seed, name, parse_filter, parse_name, stream, subscription, subscription_on,
+};
 
 /// What a router is, without being fast.
 #[derive(Default)]
@@ -12,13 +15,13 @@ struct Model(Vec<(u8, TopicFilter, Subscription)>);
 
 impl Model {
     fn subscribe(&mut self, key: u8, filter: &TopicFilter, new: Subscription) -> Option<Subscription> {
-        let old = self.unsubscribe(key, filter);
+        let old = self.unsubscribe(key, filter, new.stream);
         self.0.push((key, filter.clone(), new));
         old
     }
 
-    fn unsubscribe(&mut self, key: u8, filter: &TopicFilter) -> Option<Subscription> {
-        let at = self.0.iter().position(|(k, f, _)| *k == key && f == filter)?;
+    fn unsubscribe(&mut self, key: u8, filter: &TopicFilter, stream: StreamKey) -> Option<Subscription> {
+        let at = self.0.iter().position(|(k, f, s)| *k == key && f == filter && s.stream == stream)?;
         Some(self.0.remove(at).2)
     }
 
@@ -47,7 +50,9 @@ impl Model {
 
 fn assert_same(router: &Router<u8>, model: &Model, name: &TopicName, matches: &mut Matches<u8>) {
     router.matches(name, matches);
-    assert!(matches.direct.is_sorted_by_key(|m| m.key), "{name}");
+    assert!(matches.direct.is_sorted_by_key(|m| (m.key, m.subscription.stream)), "{name}");
+    let members = matches.shared.iter().map(|group| group.members());
+    assert!(members.into_iter().all(|m| m.is_sorted_by_key(|m| (m.key, m.subscription.stream))), "{name}");
     let mut direct: Vec<_> = matches.direct.iter().map(|m| (m.key, m.subscription)).collect();
     direct.sort_by_key(|(key, subscription)| (*key, subscription.id));
     let want: Vec<_> = model.matching(name, false).into_iter().map(|(key, _, s)| (key, s)).collect();
@@ -61,6 +66,7 @@ fn assert_same(router: &Router<u8>, model: &Model, name: &TopicName, matches: &m
     assert_eq!(shared, model.matching(name, true), "{name}");
 }
 
+/// [BQ-16] in passing: a subscription is named by session, filter and stream.
 #[test]
 fn random_operations_agree_with_the_model() {
     for_each_seed(60, |rng| {
@@ -69,15 +75,16 @@ fn random_operations_agree_with_the_model() {
         let removals = 1 + rng.u8(..3);
         for id in 1..=400 {
             let filter = &known[rng.usize(..known.len())];
-            let key = rng.u8(..6);
+            let (key, stream) = (rng.u8(..3), stream(rng));
             let before = router.generation();
             let change = if rng.u8(..4) < removals {
-                let removed = router.unsubscribe(key, filter);
-                assert_eq!(removed, model.unsubscribe(key, filter), "{filter}");
+                let removed = router.unsubscribe(key, filter, stream);
+                assert_eq!(removed, model.unsubscribe(key, filter, stream), "{filter}");
                 removed.is_some()
             } else {
-                let old = router.subscribe(key, filter, subscription(id));
-                assert_eq!(old, model.subscribe(key, filter, subscription(id)), "{filter}");
+                let subscription = subscription_on(stream, id);
+                let old = router.subscribe(key, filter, subscription);
+                assert_eq!(old, model.subscribe(key, filter, subscription), "{filter}");
                 true
             };
             assert_eq!(router.generation() > before, change);
@@ -85,7 +92,7 @@ fn random_operations_agree_with_the_model() {
             assert_same(&router, &model, &name(rng), &mut matches);
         }
         for (key, filter, subscription) in std::mem::take(&mut model.0) {
-            assert_eq!(router.unsubscribe(key, &filter), Some(subscription));
+            assert_eq!(router.unsubscribe(key, &filter, subscription.stream), Some(subscription));
         }
         assert_eq!(router.statistics(), Statistics::default());
     });
@@ -95,9 +102,10 @@ fn random_operations_agree_with_the_model() {
 #[test]
 fn equal_routers_answer_in_equal_order() {
     for_each_seed(60, |rng| {
-        let mut all: Vec<_> = (1..200).map(|id| (rng.u8(..9), filter(rng), subscription(id))).collect();
-        all.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-        all.dedup_by(|a, b| (a.0, &a.1) == (b.0, &b.1));
+        let mut all: Vec<_> =
+            (1..200).map(|id| (rng.u8(..4), filter(rng), subscription_on(stream(rng), id))).collect();
+        all.sort_by(|a, b| (a.0, &a.1, a.2.stream).cmp(&(b.0, &b.1, b.2.stream)));
+        all.dedup_by(|a, b| (a.0, &a.1, a.2.stream) == (b.0, &b.1, b.2.stream));
         let names: Vec<_> = (0..100).map(|_| name(rng)).collect();
         let mut answers = (0..3).map(|_| {
             rng.shuffle(&mut all);
@@ -138,6 +146,42 @@ fn the_same_filter_replaces() {
     assert_eq!(matches.sessions().map(<[Match<i32>]>::len).collect::<Vec<_>>(), [2, 2]);
 }
 
+/// [BQ-16] The same filter on two streams is two subscriptions, on one stream one; the end of one leaves the
+/// other. Their matches stay together, whatever other filters of the session match.
+#[test]
+fn each_stream_has_its_own_subscription() {
+    let [a, b] = [StreamKey::CONTROL, StreamKey::bidi(7)];
+    for text in ["a/b", "a/+", "$share/x/a/#"] {
+        let mut router = Router::new();
+        let mut matches = Matches::default();
+        let filter = parse_filter(text);
+        let mut found = |router: &Router<i32>| -> Vec<(i32, u32, u32)> {
+            router.matches(&parse_name("a/b"), &mut matches);
+            let shared = matches.shared.iter().flat_map(|group| group.members());
+            let all = matches.direct.iter().chain(shared);
+            all.map(|m| (m.key, m.subscription.stream.index(), m.subscription.id.map_or(0, u32::from)))
+                .collect()
+        };
+        assert_eq!(router.subscribe(1, &filter, subscription_on(b, 1)), None);
+        assert_eq!(router.subscribe(2, &filter, subscription_on(b, 2)), None);
+        assert_eq!(router.subscribe(1, &filter, subscription_on(a, 3)), None);
+        assert_eq!(found(&router), [(1, 0, 3), (1, 7, 1), (2, 7, 2)], "{text}");
+        assert_eq!(router.subscribe(1, &filter, subscription_on(b, 4)), Some(subscription_on(b, 1)));
+        assert_eq!(found(&router), [(1, 0, 3), (1, 7, 4), (2, 7, 2)], "{text}");
+        assert_eq!(router.statistics().subscriptions, 3);
+        assert_eq!(router.unsubscribe(2, &filter, a), None, "it is on another stream");
+        assert_eq!(router.unsubscribe(1, &filter, a), Some(subscription_on(a, 3)));
+        assert_eq!(found(&router), [(1, 7, 4), (2, 7, 2)], "{text}");
+        assert_eq!(router.unsubscribe(1, &filter, a), None);
+        assert_eq!(router.unsubscribe(1, &filter, b), Some(subscription_on(b, 4)));
+        assert_eq!(found(&router), [(2, 7, 2)], "{text}");
+        assert_eq!(router.unsubscribe(1, &filter, b), None);
+        assert_eq!(router.unsubscribe(2, &filter, a), None, "the only one left is on another stream");
+        assert_eq!(router.unsubscribe(2, &filter, b), Some(subscription_on(b, 2)));
+        assert_eq!(router.statistics(), Statistics::default());
+    }
+}
+
 /// [MQTT-4.7.2-1]
 #[test]
 fn first_level_wildcards_do_not_match_dollar_names() {
@@ -167,9 +211,9 @@ fn levels_are_compared_byte_by_byte() {
     let mut matches = Matches::default();
     router.matches(&parse_name("a/é"), &mut matches);
     assert_eq!(matches.direct.iter().map(|m| m.key).collect::<Vec<_>>(), [0, 6]);
-    assert_eq!(router.unsubscribe(0, &filters[1]), None);
-    assert_eq!(router.unsubscribe(6, &filters[7]), None);
-    assert_eq!(router.unsubscribe(6, &filters[6]), Some(subscription(1)));
+    assert_eq!(router.unsubscribe(0, &filters[1], StreamKey::CONTROL), None);
+    assert_eq!(router.unsubscribe(6, &filters[7], StreamKey::CONTROL), None);
+    assert_eq!(router.unsubscribe(6, &filters[6], StreamKey::CONTROL), Some(subscription(1)));
 }
 
 /// Every filter of ten levels out of a literal and `+`: the widest a walk can get, and the deepest.
@@ -204,10 +248,14 @@ fn only_a_change_raises_the_generation() {
     assert!(!raised(&router), "the same again changes no match");
     router.subscribe(1, &filter, subscription(2));
     assert!(raised(&router));
-    router.unsubscribe(2, &filter);
+    router.unsubscribe(2, &filter, StreamKey::CONTROL);
     assert!(!raised(&router));
+    router.unsubscribe(1, &filter, StreamKey::bidi(1));
+    assert!(!raised(&router));
+    router.subscribe(1, &filter, subscription_on(StreamKey::bidi(1), 2));
+    assert!(raised(&router));
     router.matches(&parse_name("a/b"), &mut Matches::default());
     assert!(!raised(&router));
-    router.unsubscribe(1, &filter);
+    router.unsubscribe(1, &filter, StreamKey::CONTROL);
     assert!(raised(&router));
 }

@@ -3,7 +3,6 @@ use std::mem;
 use std::sync::Arc;
 
 use braid_proto::packet::{PacketId, Will};
-use braid_proto::session::Subscription;
 use braid_proto::topic::TopicFilter;
 
 use super::Holder;
@@ -11,6 +10,7 @@ use crate::identity::{Claim, Lsn};
 use crate::message::QueueEntry;
 use crate::recover::Recover;
 use crate::session::SessionRecord;
+use crate::subscription::StoredSubscription;
 
 /// A session with everything that belongs to it.
 pub(super) struct Session {
@@ -18,7 +18,7 @@ pub(super) struct Session {
     pub(super) claim: Claim,
     pub(super) holder: Holder,
     pub(super) will: Option<Arc<Will>>,
-    pub(super) subscriptions: BTreeMap<TopicFilter, Subscription>,
+    pub(super) subscriptions: BTreeMap<TopicFilter, StoredSubscription>,
     pub(super) received: BTreeSet<PacketId>,
     pub(super) queue: BTreeMap<Lsn, Queued>,
 }

@@ -6,14 +6,15 @@ use std::time::{Duration, SystemTime};
 
 use braid_proto::message::SubscriptionIds;
 use braid_proto::packet::{MessageProperties, PacketId, QoS, Will};
-use braid_proto::session::{RetainHandling, SessionExpiry, Subscription};
-use braid_proto::stream::{Priority, StreamKey};
+use braid_proto::session::{RetainHandling, SessionExpiry};
+use braid_proto::stream::Priority;
 use braid_proto::topic::{TopicFilter, TopicName};
 use bytes::Bytes;
 
 use crate::change::Change;
 use crate::identity::{Claim, Lsn, SessionId};
 use crate::message::{StoredDelivery, StoredMessage};
+use crate::subscription::StoredSubscription;
 
 pub(super) fn id(session: u64) -> SessionId {
     SessionId::new(session)
@@ -55,20 +56,19 @@ pub(super) fn closed(session: u64, claim: Claim) -> Change {
 }
 
 pub(super) fn subscribed(session: u64, text: &str, qos: QoS) -> Change {
-    let subscription = Subscription { qos, ..full_subscription() };
+    let subscription = StoredSubscription { qos, ..full_subscription() };
     Change::Subscribed { session: id(session), filter: filter(text), subscription }
 }
 
 /// No field has its default.
-pub(super) fn full_subscription() -> Subscription {
-    Subscription {
+pub(super) fn full_subscription() -> StoredSubscription {
+    StoredSubscription {
         qos: QoS::ExactlyOnce,
         no_local: true,
         retain_as_published: true,
         retain_handling: RetainHandling::DoNotSend,
         id: NonZeroU32::new(268_435_455),
-        stream: StreamKey::new(7),
-        priority: Priority::new(9),
+        priority: Some(Priority::new(9)),
     }
 }
 
@@ -121,7 +121,6 @@ pub(super) fn delivery(message: u64) -> StoredDelivery {
         qos: QoS::AtLeastOnce,
         retain: false,
         subscription_ids: SubscriptionIds::None,
-        stream: StreamKey::CONTROL,
         priority: Priority::DEFAULT,
         shared: None,
     }
@@ -136,7 +135,6 @@ pub(super) fn full_delivery(message: u64) -> StoredDelivery {
         qos: QoS::ExactlyOnce,
         retain: true,
         subscription_ids,
-        stream: StreamKey::new(3),
         priority: Priority::HIGHEST,
         shared: Some(Arc::new(filter("$share/g/t/+"))),
     }

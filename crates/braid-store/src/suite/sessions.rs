@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use braid_proto::packet::{QoS, Will};
 use braid_proto::session::SessionExpiry;
+use braid_proto::stream::Priority;
 
 use super::example::{
     at, closed, filter, full_subscription, full_will, id, opened, packet, parked, queued, received,
@@ -9,6 +10,7 @@ use super::example::{
 };
 use super::subject::Subject;
 use crate::change::Change;
+use crate::subscription::StoredSubscription;
 
 cases![
     an_empty_store_holds_nothing,
@@ -19,6 +21,7 @@ cases![
     closing_removes_everything_of_the_session_and_nothing_else,
     a_will_stays_until_it_is_replaced_or_cleared,
     a_subscription_keeps_every_option,
+    a_subscription_keeps_the_priority_that_was_asked_for,
     a_filter_names_one_subscription,
     received_ids_stay_until_they_are_released,
     changes_of_unknown_sessions_have_no_effect,
@@ -134,23 +137,42 @@ fn a_subscription_keeps_every_option(subject: &mut Subject<'_>) {
     }
 }
 
+/// None is not the default: the rules of the server that starts again decide.
+fn a_subscription_keeps_the_priority_that_was_asked_for(subject: &mut Subject<'_>) {
+    subject.open(1, "a");
+    let asked = [None, Some(0), Some(0x7FFF), Some(u16::MAX)];
+    let name = |priority: Option<u16>| filter(&format!("t/{priority:?}"));
+    let subscription = |priority: Option<u16>| StoredSubscription {
+        priority: priority.map(Priority::new),
+        ..full_subscription()
+    };
+    for priority in asked {
+        let subscription = subscription(priority);
+        subject.commit(&[Change::Subscribed { session: id(1), filter: name(priority), subscription }]);
+    }
+    let image = subject.image();
+    for priority in asked {
+        let held = &image.sessions[&id(1)].subscriptions[&name(priority)];
+        assert_eq!(*held, subscription(priority));
+    }
+}
+
 fn a_filter_names_one_subscription(subject: &mut Subject<'_>) {
     subject.open(1, "a");
     subject.open(2, "b");
     subject.commit(&[subscribed(1, "t", QoS::AtLeastOnce), subscribed(1, "$share/g/t", QoS::AtLeastOnce)]);
     subject.commit(&[subscribed(2, "t", QoS::AtLeastOnce)]);
-    subject.commit(&[subscribed(1, "t", QoS::AtMostOnce)]);
+    // As another stream of the session does that has the filter too.
+    let other = StoredSubscription { qos: QoS::AtMostOnce, priority: None, ..full_subscription() };
+    subject.commit(&[Change::Subscribed { session: id(1), filter: filter("t"), subscription: other }]);
     subject.commit(&[Change::Unsubscribed { session: id(1), filter: filter("$share/g/t") }]);
     let image = subject.image();
-    let qos = |session: u64| -> Vec<_> {
-        image.sessions[&id(session)]
-            .subscriptions
-            .iter()
-            .map(|(f, s)| (f.as_str().to_owned(), s.qos))
-            .collect()
+    let held = |session: u64| -> Vec<_> {
+        image.sessions[&id(session)].subscriptions.iter().map(|(f, s)| (f.as_str().to_owned(), *s)).collect()
     };
-    assert_eq!(qos(1), [("t".to_owned(), QoS::AtMostOnce)]);
-    assert_eq!(qos(2), [("t".to_owned(), QoS::AtLeastOnce)]);
+    let first = StoredSubscription { qos: QoS::AtLeastOnce, ..full_subscription() };
+    assert_eq!(held(1), [("t".to_owned(), other)], "the last, and nothing of the one before");
+    assert_eq!(held(2), [("t".to_owned(), first)]);
 }
 
 // [MQTT-4.3.3-10]

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use braid_proto::message::{Delivery, Message, SubscriptionIds};
 use braid_proto::packet::{MessageProperties, QoS, Will};
-use braid_proto::session::SessionExpiry;
+use braid_proto::session::{RetainHandling, SessionExpiry, Subscription};
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::{TopicFilter, TopicName};
-use braid_store::{Lsn, Now, SessionId, SessionRecord, StoredDelivery, StoredMessage};
+use braid_store::{Lsn, Now, SessionId, SessionRecord, StoredDelivery, StoredMessage, StoredSubscription};
 use bytes::Bytes;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -90,15 +90,16 @@ fn a_message_that_had_expired_stays_so() {
     assert!(stored.live(late).is_expired(late.instant));
 }
 
+/// [BQ-42] But for its stream, which ended with its connection.
 #[test]
-fn a_delivery_comes_back_as_it_went() {
+fn a_delivery_comes_back_on_the_control_stream() {
     let message = message(None, now());
     let delivery = Delivery {
         message: Arc::clone(&message),
         qos: QoS::AtLeastOnce,
         retain: true,
         subscription_ids: SubscriptionIds::One(NonZeroU32::MIN),
-        stream: StreamKey::new(5),
+        stream: StreamKey::bidi(5),
         priority: Priority::new(6),
         shared: Some(Arc::new(TopicFilter::parse("$share/g/a/b").unwrap())),
         stored: None,
@@ -107,9 +108,29 @@ fn a_delivery_comes_back_as_it_went() {
     assert_eq!(stored.message, Lsn::new(3));
     let live = stored.live(message);
     assert!(Arc::ptr_eq(&live.message, &delivery.message));
-    assert_eq!((live.qos, live.retain, live.stream), (delivery.qos, delivery.retain, delivery.stream));
+    assert_eq!((live.qos, live.retain, live.stream), (delivery.qos, delivery.retain, StreamKey::CONTROL));
     assert_eq!((live.subscription_ids, live.priority), (delivery.subscription_ids, delivery.priority));
     assert_eq!(live.shared, delivery.shared);
+}
+
+/// [BQ-42] [BQ-43] What was asked for comes back; which stream asked does not.
+#[test]
+fn a_subscription_comes_back_unbound_on_the_control_stream() {
+    let asked = Subscription {
+        qos: QoS::ExactlyOnce,
+        no_local: true,
+        retain_as_published: true,
+        retain_handling: RetainHandling::SendIfNew,
+        id: Some(NonZeroU32::MIN),
+        stream: StreamKey::bidi(7),
+        priority: Some(Priority::new(9)),
+        bound: true,
+    };
+    let live = StoredSubscription::of(&asked).live();
+    assert_eq!(live, Subscription { stream: StreamKey::CONTROL, bound: false, ..asked });
+    assert_eq!(StoredSubscription::of(&live), StoredSubscription::of(&asked));
+    let unasked = Subscription { bound: true, ..Subscription::default() };
+    assert_eq!(StoredSubscription::of(&unasked).live(), Subscription::default());
 }
 
 fn record(expiry: u32, parked_at: Option<SystemTime>) -> SessionRecord {
