@@ -1,8 +1,9 @@
 //! The client's way to a link.
 
 use crate::error::ConnectError;
-use crate::link::{Link, Peer, Transport, single};
+use crate::link::{Link, Peer, Transport};
 use crate::quic::{self, QuicOptions};
+use crate::single::single;
 use crate::tls::{self, ClientTls};
 use crate::{WebSocketOptions, tcp, ws};
 
@@ -28,8 +29,8 @@ pub struct ConnectOptions {
     pub quic: QuicOptions,
 }
 
-/// Connects to `target`, trying each of the host's addresses in turn. On QUIC the link is the
-/// control stream; the server learns of it with the first bytes written.
+/// Connects to `target`, trying each of the host's addresses in turn. On QUIC the control stream is
+/// open; the server learns of it with the first bytes written.
 ///
 /// There is no time limit beyond those of the operating system and of QUIC: put one around it.
 ///

@@ -8,8 +8,9 @@ use tokio::io::DuplexStream;
 use tokio::net::TcpStream;
 
 use crate::error::HandshakeError;
-use crate::link::{Link, Peer, Transport, single};
+use crate::link::{Link, Peer, Transport};
 use crate::quic::QuicIncoming;
+use crate::single::single;
 use crate::tls::{self, ServerTls};
 use crate::{WebSocketOptions, mem, ws};
 

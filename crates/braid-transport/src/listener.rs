@@ -89,15 +89,18 @@ impl Listener {
             ListenerKind::Ws => Upgrade::Ws(websocket()),
             ListenerKind::Wss(tls) => Upgrade::Wss(tls, websocket()),
             ListenerKind::Quic(tls) => {
-                let listener = QuicListener::bind(tls, address, &options.quic)?;
-                let address = listener.local_addr().or(Some(address));
-                return Ok(Self { address, transport, socket: Socket::Quic(Box::new(listener)) });
+                return QuicListener::bind(tls, address, &options.quic).map(Self::from_quic);
             }
         };
         let listener = tcp::listen(address, options.backlog)
             .map_err(|error| BindError::from_io("TCP", address, error))?;
         let address = listener.local_addr().ok().or(Some(address));
         Ok(Self { address, transport, socket: Socket::Stream { listener, upgrade } })
+    }
+
+    pub(crate) fn from_quic(listener: QuicListener) -> Self {
+        let address = listener.local_addr();
+        Self { address, transport: Transport::Quic, socket: Socket::Quic(Box::new(listener)) }
     }
 
     pub(crate) fn from_hub(receiver: mpsc::Receiver<DuplexStream>) -> Self {

@@ -5,8 +5,9 @@ use std::io;
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc;
 
-use crate::link::{Link, Peer, Transport, single};
+use crate::link::{Link, Peer, Transport};
 use crate::listener::Listener;
+use crate::single::single;
 
 /// Bytes that one direction of a hub's link holds before the writer waits.
 const HUB_CAPACITY: usize = 64 * 1024;

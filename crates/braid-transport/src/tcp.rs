@@ -3,11 +3,18 @@
 use std::io;
 use std::net::SocketAddr;
 
+#[cfg(target_os = "linux")]
+use socket2::SockRef;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
 use crate::error::ConnectError;
 use crate::race::race;
+
+/// Bytes that the system takes beyond those on their way. What it holds has lost its priority; what
+/// it has too little of, it asks for in time.
+#[cfg(target_os = "linux")]
+const UNSENT: u32 = 16 * 1024;
 
 /// A listening socket. An unspecified IPv6 address (`[::]`) takes IPv4 too.
 pub(crate) fn listen(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
@@ -35,8 +42,7 @@ pub(crate) async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, Soc
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
-                // Fails only for a connection that is already gone; the first read will say so.
-                let _ = stream.set_nodelay(true);
+                tune(&stream);
                 return Ok((stream, address));
             }
             Err(error) if is_peers_fault(&error) => {}
@@ -59,8 +65,16 @@ pub(crate) async fn dial(host: &str, port: u16) -> Result<TcpStream, ConnectErro
     let stream = race(resolve(host, port).await?, attempt).await.map_err(|reason| {
         ConnectError::Unreachable { host: host.to_owned(), port, reason: reason.unwrap_or_default() }
     })?;
-    let _ = stream.set_nodelay(true);
+    tune(&stream);
     Ok(stream)
+}
+
+/// Small packets leave at once, and what is urgent does not wait behind much. Both fail only for a
+/// connection that is already gone; the first read will say so.
+fn tune(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    #[cfg(target_os = "linux")]
+    let _ = SockRef::from(stream).set_tcp_notsent_lowat(UNSENT);
 }
 
 /// All addresses of `host`, in the order of the system's preference; never empty.
@@ -76,5 +90,21 @@ fn explain(error: &io::Error, address: SocketAddr) -> String {
         io::ErrorKind::ConnectionRefused => format!("nothing listens on {address}"),
         io::ErrorKind::TimedOut => format!("no answer from {address}"),
         _ => format!("{error} ({address})"),
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn little_waits_unsent_in_the_system_on_either_side() {
+        let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1).expect("listen");
+        let port = listener.local_addr().expect("address").port();
+        let (accepted, dialled) = tokio::join!(accept(&listener), dial("127.0.0.1", port));
+        for stream in [accepted.expect("accept").0, dialled.expect("dial")] {
+            assert_eq!(SockRef::from(&stream).tcp_notsent_lowat().expect("option"), UNSENT);
+            assert!(stream.nodelay().expect("option"));
+        }
     }
 }

@@ -1,6 +1,6 @@
-//! Waiting until the peer has acknowledged all that was written, without finishing the stream.
+//! Waiting until the peer has acknowledged all that was written, without finishing a stream.
 //!
-//! The library tells this only of finished streams. But a write that finds no room in the send
+//! The library tells this only of finished streams, one by one. But a write that finds no room in the send
 //! window is woken when there is some, and a window of one byte has room when nothing is
 //! unacknowledged. The write itself is never repeated: an empty one that is taken sends an empty
 //! frame.
@@ -14,8 +14,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use futures_util::task::AtomicWaker;
 use noq::{Connection, SendStream};
 
-/// Resolves when nothing written on `connection` is unacknowledged, or when it is lost. `send` is
-/// its only stream; nothing can be written on it afterwards.
+/// Resolves when nothing written on any stream of `connection` is unacknowledged, when the peer has
+/// stopped `send`, or when the connection is lost. Nothing can be written on it afterwards.
 pub(super) async fn all_acknowledged(send: &mut SendStream, connection: &Connection) {
     let bell = Arc::new(Bell::default());
     connection.set_send_window(0);

@@ -13,8 +13,8 @@ pub const CLOSE_ABNORMAL: u32 = 1;
 /// CONNECTION_CLOSE: no room for this connection now, try later.
 pub const CLOSE_OVERLOADED: u32 = 2;
 
-/// STOP_SENDING and RESET_STREAM on a stream other than the control stream: this end serves the
-/// control stream only. The connection lives on.
+/// STOP_SENDING and RESET_STREAM on a stream that a server opened: no server does. The connection
+/// lives on.
 pub const STREAM_NOT_SERVED: u32 = 0x100;
 
 pub(super) fn code(code: u32) -> VarInt {

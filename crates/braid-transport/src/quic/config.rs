@@ -1,10 +1,13 @@
 //! How QUIC is tuned.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use noq::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
-use noq::{IdleTimeout, TransportConfig, VarInt};
+use noq::{EndpointConfig, IdleTimeout, TransportConfig, VarInt};
+
+use super::qlog::QlogFiles;
 
 /// Who decides how fast to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +63,22 @@ pub struct QuicOptions {
     pub keep_alive: Option<Duration>,
     /// Who decides how fast to send.
     pub congestion: Congestion,
+    /// Bytes per second that are sent at most, for a device that knows its uplink; `None` leaves it
+    /// to the congestion controller.
+    pub link_rate: Option<u64>,
+    /// A client: sends at once with a ticket of an earlier connection (0-RTT), before it is known
+    /// whether the server takes it. A server: takes such data.
+    pub zero_rtt: bool,
+    /// A server: tickets of clients that may resume, each good for one connection and two hours.
+    /// One takes some 500 bytes. With 0 nobody resumes.
+    pub tickets: usize,
+    /// A server: handshakes that may be under way before clients must first prove their address,
+    /// which takes them one more round trip (Retry). It bounds what a flood from forged addresses
+    /// can cost: memory and an answer of three times its bytes for so many, one small packet each
+    /// for the rest.
+    pub retry_above: usize,
+    /// Writes all that happens in each connection to a file in this directory (qlog).
+    pub qlog_dir: Option<PathBuf>,
 }
 
 impl QuicOptions {
@@ -76,27 +95,37 @@ impl QuicOptions {
             // Only a client with a longer Keep Alive, or none, is ever this silent; it must not be lost for it.
             keep_alive: Some(Duration::from_secs(10 * 60)),
             congestion: Congestion::default(),
+            link_rate: None,
+            zero_rtt: true,
+            tickets: 100_000,
+            retry_above: 256,
+            qlog_dir: None,
         }
     }
 
     /// What a client uses. It grants no streams, since a server opens none.
     #[must_use]
     pub fn client() -> Self {
-        Self { bidi_streams: 0, uni_streams: 0, keep_alive: None, ..Self::server() }
+        Self { bidi_streams: 0, uni_streams: 0, keep_alive: None, zero_rtt: false, ..Self::server() }
     }
 
-    pub(super) fn transport(&self) -> Arc<TransportConfig> {
+    /// `receive_window`: bytes that the peer may send over all streams beyond what was read.
+    pub(super) fn transport(&self, receive_window: VarInt) -> Arc<TransportConfig> {
         let mut config = TransportConfig::default();
         config
             .stream_receive_window(VarInt::from_u32(self.stream_receive_window))
-            .receive_window(VarInt::MAX)
+            .receive_window(receive_window)
             .send_window(self.send_window)
             .max_concurrent_bidi_streams(VarInt::from_u32(self.bidi_streams))
             .max_concurrent_uni_streams(VarInt::from_u32(self.uni_streams))
             .max_idle_timeout(self.idle_timeout.map(idle_timeout))
             .keep_alive_interval(self.keep_alive)
             .datagram_receive_buffer_size(None)
-            .congestion_controller_factory(self.congestion.factory());
+            .congestion_controller_factory(self.congestion.factory())
+            .max_outgoing_bytes_per_second(self.link_rate);
+        if let Some(directory) = &self.qlog_dir {
+            config.qlog_factory(Arc::new(QlogFiles::new(directory)));
+        }
         Arc::new(config)
     }
 }
@@ -106,6 +135,11 @@ impl Default for QuicOptions {
     fn default() -> Self {
         Self::client()
     }
+}
+
+/// What every endpoint is made with.
+pub(super) fn endpoint() -> EndpointConfig {
+    EndpointConfig::default()
 }
 
 /// More than 49 days is 49 days.

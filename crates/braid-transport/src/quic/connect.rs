@@ -5,16 +5,19 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use noq::crypto::rustls::QuicClientConfig;
-use noq::{ClientConfig, ConnectionError, Endpoint, EndpointConfig, TransportErrorCode};
+use noq::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig};
+use noq::{ClientConfig, ConnectionError, Endpoint, TransportErrorCode, VarInt};
 use tokio::time::timeout;
 
-use super::config::QuicOptions;
-use super::link::link;
-use super::shield::{Broken, Shield, ShieldedRuntime};
+use super::config::{self, QuicOptions};
+use super::early::taken_by_server;
+use super::link::{Established, link};
+use super::shield::{Broken, Failures, Shield, ShieldedRuntime};
+use super::simulated;
 use crate::error::{CertificateError, ConnectError};
 use crate::link::Link;
 use crate::race::race;
+use crate::sim::Host;
 use crate::tcp;
 use crate::tls::{ClientTls, explain};
 
@@ -28,20 +31,32 @@ pub(crate) async fn connect(
     tls: &ClientTls,
     options: &QuicOptions,
 ) -> Result<Link, ConnectError> {
-    let crypto = QuicClientConfig::try_from(tls.quic()?)
-        .map_err(|error| CertificateError::Config { reason: error.to_string() })?;
-    let mut config = ClientConfig::new(Arc::new(crypto));
-    config.transport_config(options.transport());
-    tls.warn_if_insecure(host);
-    let attempt = Attempt { host, port, tls, config };
-    let outcome = race(tcp::resolve(host, port).await?, |address| attempt.within_limit(address)).await;
-    match outcome {
-        Ok(Ok(link)) => Ok(link),
-        Ok(Err(error)) => Err(error),
-        Err(reason) => {
-            Err(ConnectError::Unreachable { host: host.to_owned(), port, reason: reason.unwrap_or_default() })
-        }
-    }
+    let addresses = tcp::resolve(host, port).await?;
+    Attempt::new(host, port, tls, options, &system_endpoint)?.race(addresses).await
+}
+
+/// Connects from a simulated host to `server`, whose certificate names `host`.
+pub(crate) async fn connect_simulated(
+    from: &Host,
+    server: SocketAddr,
+    host: &str,
+    tls: &ClientTls,
+    options: &QuicOptions,
+) -> Result<Link, ConnectError> {
+    let open = |_| simulated::endpoint_on(from, from.attach(None)?, None);
+    Attempt::new(host, server.port(), tls, options, &open)?.race(vec![server]).await
+}
+
+/// An endpoint of its own for a connection to `address`.
+fn system_endpoint(address: SocketAddr) -> io::Result<(Endpoint, Failures)> {
+    let any = match address {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    let runtime = Arc::new(ShieldedRuntime::default());
+    let failures = runtime.failures();
+    let endpoint = Endpoint::new(config::endpoint(), None, UdpSocket::bind(any)?, runtime)?;
+    Ok((endpoint, failures))
 }
 
 fn no_answer(address: SocketAddr) -> String {
@@ -59,9 +74,56 @@ struct Attempt<'a> {
     port: u16,
     tls: &'a ClientTls,
     config: ClientConfig,
+    /// Where to send early data, and with which configuration.
+    early: Option<(SocketAddr, ClientConfig)>,
+    send_window: u64,
+    open: &'a Open<'a>,
 }
 
-impl Attempt<'_> {
+/// Makes the endpoint for a connection to an address.
+type Open<'a> = dyn Fn(SocketAddr) -> io::Result<(Endpoint, Failures)> + Sync + 'a;
+
+impl<'a> Attempt<'a> {
+    fn new(
+        host: &'a str,
+        port: u16,
+        tls: &'a ClientTls,
+        options: &QuicOptions,
+        open: &'a Open<'a>,
+    ) -> Result<Self, CertificateError> {
+        let transport = options.transport(VarInt::MAX);
+        let config = |tls| {
+            let crypto = QuicClientConfig::try_from(tls).map_err(|error: NoInitialCipherSuite| {
+                CertificateError::Config { reason: error.to_string() }
+            })?;
+            let mut config = ClientConfig::new(Arc::new(crypto));
+            config.transport_config(Arc::clone(&transport));
+            Ok::<_, CertificateError>(config)
+        };
+        let early = match tls.resumable(host, port) {
+            Some(address) if options.zero_rtt => Some((address, config(tls.quic_early()?)?)),
+            _ => None,
+        };
+        let config = config(tls.quic()?)?;
+        Ok(Self { host, port, tls, config, early, send_window: options.send_window, open })
+    }
+
+    async fn race(&self, mut addresses: Vec<SocketAddr>) -> Result<Link, ConnectError> {
+        self.tls.warn_if_insecure(self.host);
+        if let Some((early, _)) = &self.early {
+            addresses.sort_by_key(|address| address != early);
+        }
+        match race(addresses, |address| self.within_limit(address)).await {
+            Ok(Ok(link)) => Ok(link),
+            Ok(Err(error)) => Err(error),
+            Err(reason) => Err(ConnectError::Unreachable {
+                host: self.host.to_owned(),
+                port: self.port,
+                reason: reason.unwrap_or_default(),
+            }),
+        }
+    }
+
     /// What decides the race: a link, or an answer that no other address will better. An error of
     /// this function is for this address alone.
     async fn within_limit(&self, address: SocketAddr) -> Result<Result<Link, ConnectError>, String> {
@@ -76,22 +138,30 @@ impl Attempt<'_> {
 
     async fn at(&self, address: SocketAddr) -> Result<Link, Failure> {
         let local = |error: io::Error| Failure::Unreachable(format!("{error} ({address})"));
-        let any = match address {
-            SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-            SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-        };
-        let socket = UdpSocket::bind(any).map_err(local)?;
-        let runtime = Arc::new(ShieldedRuntime::default());
-        let failures = runtime.failures();
-        let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, runtime).map_err(local)?;
+        let (endpoint, failures) = (self.open)(address).map_err(local)?;
+        let early = self.early.as_ref().filter(|(to, _)| *to == address).map(|(_, config)| config);
         let name = self.tls.server_name(self.host);
-        let connection = endpoint
-            .connect_with(self.config.clone(), address, name)
-            .map_err(|error| self.refused(error))?
-            .await
-            .map_err(|error| self.explain(&error, address))?;
+        let connecting = endpoint
+            .connect_with(early.unwrap_or(&self.config).clone(), address, name)
+            .map_err(|error| self.refused(error))?;
+        let begun = if early.is_some() { connecting.into_0rtt() } else { Err(connecting) };
+        let (connection, confirmed) = match begun {
+            Ok((connection, accepted)) => {
+                let (tls, host, port) = (self.tls.clone(), self.host.to_owned(), self.port);
+                // The next attempt waits for an answer, from whichever address.
+                let silence = move || tls.forget_resumable(&host, port);
+                let confirmed = taken_by_server(accepted, connection.clone(), ATTEMPT, silence);
+                (connection, Some(confirmed))
+            }
+            Err(connecting) => {
+                let connection = connecting.await.map_err(|error| self.explain(&error, address))?;
+                self.tls.set_resumable(self.host, self.port, address);
+                (connection, None)
+            }
+        };
         let control = connection.open_bi().await.map_err(|error| self.explain(&error, address))?;
-        Ok(link(control, connection, address, Some(endpoint), failures))
+        let (endpoint, send_window) = (Some(endpoint), self.send_window);
+        Ok(link(Established { control, connection, address, endpoint, failures, send_window, confirmed }))
     }
 
     /// Before a packet was sent.

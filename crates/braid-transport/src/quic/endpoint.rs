@@ -5,17 +5,23 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use noq::crypto::rustls::QuicServerConfig;
-use noq::{ConnectionError, Endpoint, EndpointConfig, Runtime, ServerConfig, TransportErrorCode};
+use noq::{ConnectionError, Endpoint, Runtime, ServerConfig, TransportErrorCode};
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
 use super::codes::{self, code};
-use super::config::QuicOptions;
-use super::link::link;
+use super::config::{self, QuicOptions};
+use super::early::confirmed_by_client;
+use super::link::{Established, UNTRUSTED_WINDOW, link};
 use super::shield::{Broken, Failures, Shield, ShieldedRuntime, shielded};
+use super::simulated;
+use super::tickets::Tickets;
 use crate::error::{BindError, CertificateError, HandshakeError};
 use crate::link::{Link, canonical};
+use crate::sim::{Attached, Host};
 use crate::tcp;
 use crate::tls::{ALPN_MQTT, ServerTls};
 
@@ -34,6 +40,8 @@ pub(crate) struct QuicListener {
     /// What `config` was made from.
     tls_config: Arc<rustls::ServerConfig>,
     config: Arc<ServerConfig>,
+    options: QuicOptions,
+    under_way: UnderWay,
     failures: Failures,
 }
 
@@ -56,14 +64,36 @@ impl QuicListener {
         address: SocketAddr,
         options: &QuicOptions,
     ) -> Result<Self, BindError> {
-        let failed = |error| BindError::from_io("UDP", address, error);
+        Self::with(tls, address, options, |config| {
+            let endpoint = Endpoint::new(config::endpoint(), Some(config), socket(address)?, runtime)?;
+            Ok((endpoint, failures))
+        })
+    }
+
+    /// On a socket of a simulated host.
+    pub(crate) fn simulated(
+        host: &Host,
+        socket: Attached,
+        tls: ServerTls,
+        options: &QuicOptions,
+    ) -> Result<Self, BindError> {
+        let address = socket.local;
+        Self::with(tls, address, options, |config| simulated::endpoint_on(host, socket, Some(config)))
+    }
+
+    fn with(
+        tls: ServerTls,
+        address: SocketAddr,
+        options: &QuicOptions,
+        endpoint: impl FnOnce(ServerConfig) -> io::Result<(Endpoint, Failures)>,
+    ) -> Result<Self, BindError> {
         let tls_config = tls.quic();
-        let mut config = ServerConfig::with_crypto(crypto(&tls_config)?);
-        config.transport_config(options.transport());
-        let socket = socket(address).map_err(failed)?;
-        let endpoint = Endpoint::new(EndpointConfig::default(), Some(config.clone()), socket, runtime)
-            .map_err(failed)?;
-        Ok(Self { endpoint, tls, tls_config, config: Arc::new(config), failures })
+        let mut config = ServerConfig::with_crypto(crypto(&tls_config, options)?);
+        config.transport_config(options.transport(UNTRUSTED_WINDOW));
+        let (endpoint, failures) =
+            endpoint(config.clone()).map_err(|error| BindError::from_io("UDP", address, error))?;
+        let (config, options, under_way) = (Arc::new(config), options.clone(), UnderWay::default());
+        Ok(Self { endpoint, tls, tls_config, config, options, under_way, failures })
     }
 
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
@@ -71,12 +101,27 @@ impl QuicListener {
     }
 
     pub(crate) async fn accept(&mut self) -> io::Result<Box<QuicIncoming>> {
-        let incoming = Shield::new(self.endpoint.accept()).await?;
-        let incoming =
-            incoming.ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the UDP socket is lost"))?;
+        let incoming = loop {
+            let incoming = Shield::new(self.endpoint.accept())
+                .await?
+                .ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the UDP socket is lost"))?;
+            if incoming.remote_address_validated() || self.under_way.count() < self.options.retry_above {
+                break incoming;
+            }
+            // [BQ-71] It succeeds: an address that is not validated has not been asked yet.
+            let _ = shielded(|| incoming.retry());
+            // A flood must not keep the thread.
+            consume_budget().await;
+        };
         self.refresh();
-        let (config, failures) = (Arc::clone(&self.config), self.failures.clone());
-        Ok(Box::new(QuicIncoming { incoming, config, failures }))
+        Ok(Box::new(QuicIncoming {
+            incoming,
+            config: Arc::clone(&self.config),
+            certificate_first: self.tls.asks_for_certificates(),
+            send_window: self.options.send_window,
+            under_way: self.under_way.clone(),
+            failures: self.failures.clone(),
+        }))
     }
 
     /// Takes over a reloaded certificate.
@@ -85,7 +130,7 @@ impl QuicListener {
         if Arc::ptr_eq(&tls_config, &self.tls_config) {
             return;
         }
-        match crypto(&tls_config) {
+        match crypto(&tls_config, &self.options) {
             Ok(crypto) => {
                 let mut config = ServerConfig::clone(&self.config);
                 config.crypto = crypto;
@@ -113,10 +158,25 @@ impl Drop for QuicListener {
     }
 }
 
+/// Counts the handshakes that have not been completed: each holds a clone.
+#[derive(Clone, Default)]
+struct UnderWay(Arc<()>);
+
+impl UnderWay {
+    /// All clones but the listener's own.
+    fn count(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
+}
+
 /// A first packet whose handshake has not begun.
 pub(crate) struct QuicIncoming {
     incoming: noq::Incoming,
     config: Arc<ServerConfig>,
+    /// Early data has to wait: whom it is from is known only after the handshake.
+    certificate_first: bool,
+    send_window: u64,
+    under_way: UnderWay,
     failures: Failures,
 }
 
@@ -125,32 +185,58 @@ impl QuicIncoming {
         canonical(self.incoming.remote_address())
     }
 
+    // [BQ-7]
     pub(crate) fn refuse(self) {
         self.incoming.refuse();
     }
 
-    /// Shakes hands and waits for the control stream, which is the first one the client opens.
+    /// Shakes hands and waits for the control stream, which is the first one the client opens. With
+    /// early data that may be before the handshake is done.
     pub(crate) async fn handshake(self) -> Result<Link, HandshakeError> {
+        Shield::new(self.establish()).await.unwrap_or_else(|Broken| Err(HandshakeError::Io(Broken.into())))
+    }
+
+    async fn establish(self) -> Result<Link, HandshakeError> {
         let address = self.peer_address();
-        let offered = offered_protocols(&self.incoming);
-        let establish = async move {
-            let connection = self
-                .incoming
-                .accept_with(self.config)
-                .map_err(|error| explain(&error, &offered))?
-                .await
-                .map_err(|error| explain(&error, &offered))?;
-            let control = connection.accept_bi().await.map_err(|error| {
-                HandshakeError::Quic(format!("the connection ended before its control stream began: {error}"))
-            })?;
-            Ok(link(control, connection, address, None, self.failures))
+        let Self { incoming, config, certificate_first, send_window, under_way, failures } = self;
+        let offered = offered_protocols(&incoming);
+        let failed = |error| explain(&error, &offered);
+        let connecting = incoming.accept_with(config).map_err(failed)?;
+        let begun = if certificate_first { Err(connecting) } else { connecting.into_0rtt() };
+        let connection = match begun {
+            Ok((connection, _accepted)) => connection,
+            Err(connecting) => connecting.await.map_err(failed)?,
         };
-        Shield::new(establish).await.unwrap_or_else(|Broken| Err(HandshakeError::Io(Broken.into())))
+        let mut confirmed = Some(confirmed_by_client(connection.clone(), under_way));
+        let control = loop {
+            tokio::select! {
+                biased;
+                Some(()) = OptionFuture::from(confirmed.as_mut()) => confirmed = None,
+                control = connection.accept_bi() => break control,
+            }
+        };
+        let control = control.map_err(|error| match confirmed {
+            Some(_) => explain(&error, &offered),
+            None => {
+                HandshakeError::Quic(format!("the connection ended before its control stream began: {error}"))
+            }
+        })?;
+        let confirmed = confirmed.filter(|_| control.1.is_0rtt());
+        let endpoint = None;
+        Ok(link(Established { control, connection, address, endpoint, failures, send_window, confirmed }))
     }
 }
 
-fn crypto(tls: &Arc<rustls::ServerConfig>) -> Result<Arc<QuicServerConfig>, CertificateError> {
-    let crypto = QuicServerConfig::try_from(Arc::clone(tls))
+fn crypto(
+    tls: &rustls::ServerConfig,
+    options: &QuicOptions,
+) -> Result<Arc<QuicServerConfig>, CertificateError> {
+    let mut tls = tls.clone();
+    // A new store each time: a session that began under another CA must not be resumed under this one.
+    tls.session_storage = Arc::new(Tickets::new(options.tickets));
+    // QUIC knows nothing between none and all. RFC 9001, 4.6.1.
+    tls.max_early_data_size = if options.zero_rtt { u32::MAX } else { 0 };
+    let crypto = QuicServerConfig::try_from(tls)
         .map_err(|error| CertificateError::Config { reason: error.to_string() })?;
     Ok(Arc::new(crypto))
 }

@@ -1,6 +1,7 @@
 //! A runtime whose socket panics inside the library, and what is left of the process then.
 
-use std::io::{self, IoSliceMut};
+use std::future::poll_fn;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroUsize;
 use std::pin::Pin;
@@ -8,15 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use braid_proto::stream::StreamKey;
 use noq::udp::{RecvMeta, Transmit};
 use noq::{AsyncTimer, AsyncUdpSocket, Runtime, UdpSender};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::ReadBuf;
 
 use super::config::QuicOptions;
 use super::endpoint::QuicListener;
 use super::shield::ShieldedRuntime;
 use crate::certificate::self_signed;
-use crate::link::{Link, Single, Transport};
+use crate::link::{Dir, Link, Read, Transport};
 use crate::tls::{ClientAuth, ClientTls, ClientTlsOptions, ServerTls};
 use crate::{ConnectOptions, Target, connect};
 
@@ -99,7 +101,23 @@ impl UdpSender for FaultySender {
     }
 }
 
-async fn pair(listener: &mut QuicListener, tls: &ClientTls) -> (Single, Single) {
+async fn write(link: &mut Link, stream: StreamKey, bytes: &[u8]) -> io::Result<usize> {
+    poll_fn(|cx| link.poll_write(cx, stream, &[IoSlice::new(bytes)])).await
+}
+
+/// The next byte of any stream.
+async fn read(link: &mut Link) -> io::Result<u8> {
+    let mut byte = [0];
+    loop {
+        let mut buffer = ReadBuf::new(&mut byte);
+        if let Read::Bytes(_) = poll_fn(|cx| link.poll_read(cx, &mut buffer, &mut |_| true)).await? {
+            return Ok(byte[0]);
+        }
+    }
+}
+
+/// Both ends of a new connection with a data stream: server, client.
+async fn pair(listener: &mut QuicListener, tls: &ClientTls) -> (Link, Link) {
     let target = Target {
         transport: Transport::Quic,
         host: "localhost".to_owned(),
@@ -108,14 +126,16 @@ async fn pair(listener: &mut QuicListener, tls: &ClientTls) -> (Single, Single) 
     };
     let tls = tls.clone();
     let client = tokio::spawn(async move {
-        let Link::Single(mut client) =
-            connect(&target, &tls, &ConnectOptions::default()).await.expect("connect");
-        client.io.write_all(b"!").await.expect("write");
+        let mut client = connect(&target, &tls, &ConnectOptions::default()).await.expect("connect");
+        write(&mut client, StreamKey::CONTROL, b"!").await.expect("write");
+        let data = poll_fn(|cx| client.poll_open(cx, Dir::Bidi)).await.expect("open");
+        write(&mut client, data, b"!").await.expect("write");
         client
     });
-    let Link::Single(mut server) =
-        listener.accept().await.expect("accept").handshake().await.expect("handshake");
-    assert_eq!(server.io.read_u8().await.expect("read"), b'!');
+    let mut server = listener.accept().await.expect("accept").handshake().await.expect("handshake");
+    for _ in 0..2 {
+        assert_eq!(read(&mut server).await.expect("read"), b'!');
+    }
     (server, client.await.expect("join"))
 }
 
@@ -133,18 +153,49 @@ async fn a_panic_of_the_stack_ends_one_connection_and_nothing_else() {
         QuicListener::bind_on(runtime, failures, server, anywhere, &QuicOptions::server()).expect("bind");
     let (mut struck, _its_client) = pair(&mut listener, &client).await;
     let (mut spared, mut spared_client) = pair(&mut listener, &client).await;
+    let data = StreamKey::bidi(1);
 
-    *victim.lock().expect("not poisoned") = struck.peer.address;
-    struck.io.write_all(b"into the trap").await.expect("taken, not sent");
+    *victim.lock().expect("not poisoned") = struck.peer().address;
+    write(&mut struck, data, b"into the trap").await.expect("taken, not sent");
     // The task that would wake this reader is gone: somebody else has to.
-    let error = struck.io.read_u8().await.expect_err("broken");
+    let error = read(&mut struck).await.expect_err("broken");
     assert!(error.to_string().contains("the QUIC stack failed"), "{error}");
-    assert!(struck.io.write_all(b"more").await.is_err());
+    for stream in [StreamKey::CONTROL, data] {
+        let error = write(&mut struck, stream, b"more").await.expect_err("broken");
+        assert!(error.to_string().contains("the QUIC stack failed"), "{error}");
+    }
+    struck.abort(data, 1);
     drop(struck);
 
-    spared_client.io.write_all(b"x").await.expect("write");
-    assert_eq!(spared.io.read_u8().await.expect("read"), b'x');
+    write(&mut spared_client, data, b"x").await.expect("write");
+    assert_eq!(read(&mut spared).await.expect("read"), b'x');
     let (mut server, mut client) = pair(&mut listener, &client).await;
-    server.io.write_all(b"y").await.expect("write");
-    assert_eq!(client.io.read_u8().await.expect("read"), b'y');
+    write(&mut server, data, b"y").await.expect("write");
+    assert_eq!(read(&mut client).await.expect("read"), b'y');
+}
+
+#[tokio::test]
+async fn a_link_that_broke_unnoticed_can_be_closed_and_dropped() {
+    let dir = tempfile::tempdir().expect("directory");
+    let files = self_signed(dir.path(), &["localhost".to_owned()]).expect("pair");
+    let ca_files = vec![files.certificate.clone()];
+    let client = ClientTls::new(ClientTlsOptions { ca_files, ..ClientTlsOptions::default() });
+    let server = ServerTls::load(files, ClientAuth::None).expect("load");
+    let runtime = Arc::new(FaultyRuntime::default());
+    let (victim, mut failures) = (Arc::clone(&runtime.victim), runtime.shielded.failures());
+    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut listener =
+        QuicListener::bind_on(runtime, failures.clone(), server, anywhere, &QuicOptions::server())
+            .expect("bind");
+    for close_first in [true, false] {
+        let (mut struck, _its_client) = pair(&mut listener, &client).await;
+        *victim.lock().expect("not poisoned") = struck.peer().address;
+        write(&mut struck, StreamKey::bidi(1), b"into the trap").await.expect("taken, not sent");
+        failures.changed().await.expect("the runtime lives");
+        if close_first {
+            let close = crate::link::Close { code: 0, stop: None };
+            poll_fn(|cx| struck.poll_close(cx, close)).await.expect_err("broken");
+        }
+        drop(struck);
+    }
 }

@@ -1,20 +1,27 @@
-//! MQTT over QUIC: one endpoint, its control stream as a link, and the codes both sides use.
+//! MQTT over QUIC: endpoints, a connection as a link of many streams, and the codes both sides use.
 //!
 //! Everything that names the QUIC library is in this folder, so that another one could take its
-//! place. For now the control stream is the only stream that is served.
+//! place.
 
 mod acknowledged;
 pub mod codes;
 mod config;
 mod connect;
+mod early;
 mod endpoint;
 #[cfg(test)]
 mod faulty;
 mod link;
+mod multi;
+mod qlog;
 mod shield;
-mod stream;
+mod simulated;
+mod tickets;
 
 pub use config::{Congestion, QuicOptions};
+pub use early::is_early_data_rejected;
+pub use multi::Multi;
 
-pub(crate) use connect::connect;
+pub(crate) use connect::{connect, connect_simulated};
 pub(crate) use endpoint::{QuicIncoming, QuicListener};
+pub(crate) use simulated::endpoint as simulated_endpoint;

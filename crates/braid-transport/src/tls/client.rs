@@ -1,7 +1,9 @@
 //! The client's side of TLS: whom it believes, and who it is.
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustls::client::WantsClientCert;
 use rustls::pki_types::ServerName;
@@ -10,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::keylog::KeyFile;
 use super::verifier::BelievesAnybody;
 use super::{ALPN_HTTP, ALPN_MQTT, config_error, explain, pem, provider};
 use crate::certificate::CertificateFiles;
@@ -29,6 +32,9 @@ pub struct ClientTlsOptions {
     /// The application protocols to offer, in place of `mqtt` on QUIC, none on TLS and
     /// `http/1.1` on secure WebSocket.
     pub alpn: Vec<String>,
+    /// A file to append the secrets of all sessions to, in the format of `SSLKEYLOGFILE`. Whoever
+    /// has it can read all traffic. That it cannot be written is said in the log, and no more.
+    pub key_log: Option<PathBuf>,
 }
 
 /// A client's TLS configuration. Clones share it, and with it the sessions to resume.
@@ -45,6 +51,11 @@ struct Shared {
     mqtt: OnceLock<Arc<ClientConfig>>,
     http: OnceLock<Arc<ClientConfig>>,
     quic: OnceLock<Arc<ClientConfig>>,
+    /// Like `quic`, with its sessions, and early data.
+    quic_early: OnceLock<Arc<ClientConfig>>,
+    key_log: OnceLock<Arc<KeyFile>>,
+    /// The addresses that sessions to resume came from.
+    resumable: Mutex<HashMap<(String, u16), SocketAddr>>,
 }
 
 impl ClientTls {
@@ -65,6 +76,35 @@ impl ClientTls {
     /// The configuration for QUIC: TLS 1.3, and nothing but MQTT unless options say otherwise.
     pub(crate) fn quic(&self) -> Result<Arc<ClientConfig>, CertificateError> {
         self.config(&self.shared.quic, &[&rustls::version::TLS13], Some(ALPN_MQTT))
+    }
+
+    /// The same, with data before the server has answered if there is a session to resume.
+    pub(crate) fn quic_early(&self) -> Result<Arc<ClientConfig>, CertificateError> {
+        let slot = &self.shared.quic_early;
+        if let Some(config) = slot.get() {
+            return Ok(Arc::clone(config));
+        }
+        let mut config = ClientConfig::clone(&*self.quic()?);
+        config.enable_early_data = true;
+        Ok(Arc::clone(slot.get_or_init(|| Arc::new(config))))
+    }
+
+    /// Where the last QUIC connection with `host` and `port` went. Early data goes there and nowhere
+    /// else, since nobody waits for an answer before.
+    pub(crate) fn resumable(&self, host: &str, port: u16) -> Option<SocketAddr> {
+        self.resumable_by_target().get(&(host.to_owned(), port)).copied()
+    }
+
+    pub(crate) fn set_resumable(&self, host: &str, port: u16, address: SocketAddr) {
+        self.resumable_by_target().insert((host.to_owned(), port), address);
+    }
+
+    pub(crate) fn forget_resumable(&self, host: &str, port: u16) {
+        self.resumable_by_target().remove(&(host.to_owned(), port));
+    }
+
+    fn resumable_by_target(&self) -> MutexGuard<'_, HashMap<(String, u16), SocketAddr>> {
+        self.shared.resumable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The application protocols that QUIC offers, for messages.
@@ -130,6 +170,10 @@ impl ClientTls {
         }
         let options = &self.shared.options;
         let mut config = client_config(options, versions)?;
+        if let Some(path) = &options.key_log {
+            let file = self.shared.key_log.get_or_init(|| Arc::new(KeyFile::open(path)));
+            config.key_log = Arc::<KeyFile>::clone(file);
+        }
         config.alpn_protocols = if options.alpn.is_empty() {
             alpn.into_iter().map(|name| name.as_bytes().to_vec()).collect()
         } else {

@@ -2,12 +2,13 @@
 
 mod client;
 pub(crate) mod explain;
+mod keylog;
 pub(crate) mod pem;
 mod server;
 mod verifier;
 
 pub use client::{ClientTls, ClientTlsOptions};
-pub use server::{ClientAuth, ServerTls};
+pub use server::{ClientAuth, ServerTls, ServerTlsOptions};
 
 use std::sync::Arc;
 

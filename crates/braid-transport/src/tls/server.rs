@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::keylog::KeyFile;
 use super::{ALPN_HTTP, ALPN_MQTT, config_error, pem, provider};
 use crate::certificate::CertificateFiles;
 use crate::error::{CertificateError, HandshakeError};
@@ -35,6 +36,18 @@ pub enum ClientAuth {
     },
 }
 
+/// What a server shows and asks for.
+#[derive(Clone, Debug)]
+pub struct ServerTlsOptions {
+    /// The server's certificate.
+    pub files: CertificateFiles,
+    /// Whether clients prove who they are.
+    pub client_auth: ClientAuth,
+    /// A file to append the secrets of all sessions to, in the format of `SSLKEYLOGFILE`. Whoever
+    /// has it can read all traffic. That it cannot be written is said in the log, and no more.
+    pub key_log: Option<PathBuf>,
+}
+
 /// What a server needs for TLS. Clones share one configuration, so one [`reload`](Self::reload)
 /// reaches every listener that was bound with a clone.
 #[derive(Clone, Debug)]
@@ -44,8 +57,8 @@ pub struct ServerTls {
 
 #[derive(Debug)]
 struct Shared {
-    files: CertificateFiles,
-    client_auth: ClientAuth,
+    options: ServerTlsOptions,
+    key_log: Option<Arc<KeyFile>>,
     /// A std lock: it is held for a pointer's copy, never across an await.
     current: RwLock<Configs>,
 }
@@ -61,13 +74,22 @@ struct Configs {
 }
 
 impl ServerTls {
-    /// Reads the files.
+    /// Reads the files; sessions' secrets are not logged.
     ///
     /// # Errors
     /// A file cannot be read or used; the message names it.
     pub fn load(files: CertificateFiles, client_auth: ClientAuth) -> Result<Self, CertificateError> {
-        let current = RwLock::new(Configs::load(&files, &client_auth)?);
-        Ok(Self { shared: Arc::new(Shared { files, client_auth, current }) })
+        Self::new(ServerTlsOptions { files, client_auth, key_log: None })
+    }
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// A certificate, key or CA file cannot be read or used; the message names it.
+    pub fn new(options: ServerTlsOptions) -> Result<Self, CertificateError> {
+        let key_log = options.key_log.as_deref().map(|path| Arc::new(KeyFile::open(path)));
+        let current = RwLock::new(Configs::load(&options, key_log.as_ref())?);
+        Ok(Self { shared: Arc::new(Shared { options, key_log, current }) })
     }
 
     /// Reads the same files again. Handshakes that begin from now on see the new certificate;
@@ -77,7 +99,7 @@ impl ServerTls {
     /// A file cannot be read or used; the configuration in use stays.
     pub fn reload(&self) -> Result<(), CertificateError> {
         let shared = &*self.shared;
-        let configs = Configs::load(&shared.files, &shared.client_auth)?;
+        let configs = Configs::load(&shared.options, shared.key_log.as_ref())?;
         *shared.current.write().unwrap_or_else(PoisonError::into_inner) = configs;
         Ok(())
     }
@@ -85,7 +107,12 @@ impl ServerTls {
     /// Where certificate and key come from.
     #[must_use]
     pub fn files(&self) -> &CertificateFiles {
-        &self.shared.files
+        &self.shared.options.files
+    }
+
+    /// Whether clients are asked for a certificate.
+    pub(crate) fn asks_for_certificates(&self) -> bool {
+        self.shared.options.client_auth != ClientAuth::None
     }
 
     /// The configuration for QUIC: TLS 1.3, and nothing but MQTT.
@@ -111,14 +138,22 @@ impl ServerTls {
 }
 
 impl Configs {
-    fn load(files: &CertificateFiles, client_auth: &ClientAuth) -> Result<Self, CertificateError> {
-        let base = server_config(files, client_auth, rustls::ALL_VERSIONS)?;
+    fn load(options: &ServerTlsOptions, key_log: Option<&Arc<KeyFile>>) -> Result<Self, CertificateError> {
+        let ServerTlsOptions { files, client_auth, .. } = options;
+        let config = |versions| -> Result<ServerConfig, CertificateError> {
+            let mut config = server_config(files, client_auth, versions)?;
+            if let Some(key_log) = key_log {
+                config.key_log = Arc::<KeyFile>::clone(key_log);
+            }
+            Ok(config)
+        };
+        let base = config(rustls::ALL_VERSIONS)?;
         let with_alpn = |name: &str| {
             let mut config = base.clone();
             config.alpn_protocols = vec![name.as_bytes().to_vec()];
             Arc::new(config)
         };
-        let mut quic = server_config(files, client_auth, &[&rustls::version::TLS13])?;
+        let mut quic = config(&[&rustls::version::TLS13])?;
         quic.alpn_protocols = vec![ALPN_MQTT.as_bytes().to_vec()];
         Ok(Self {
             mqtt: with_alpn(ALPN_MQTT),

@@ -3,9 +3,15 @@
 mod bind;
 mod certificates;
 mod echo;
+mod ends;
+mod keylog;
 mod mem;
+mod multi;
 mod quic;
+mod retry;
+mod sim;
 mod stall;
 mod support;
 mod tls;
 mod websocket;
+mod zero_rtt;

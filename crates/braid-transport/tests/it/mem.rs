@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use braid_transport::{Link, Transport, mem};
+use braid_transport::{Transport, mem};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{carry, drain, pattern};
+use crate::support::{Wire, carry, drain, pattern};
 
 #[tokio::test(start_paused = true)]
 async fn a_pair_works_while_time_stands_still() {
-    let (Link::Single(mut left), Link::Single(mut right)) = mem::pair(64);
+    let (left, right) = mem::pair(64);
+    let (mut left, mut right) = (Wire::from(left), Wire::from(right));
     let start = Instant::now();
     carry(&mut left, &mut right, &pattern(10_000)).await;
     carry(&mut right, &mut left, &pattern(10_000)).await;
@@ -22,7 +23,8 @@ async fn a_pair_works_while_time_stands_still() {
 
 #[tokio::test(start_paused = true)]
 async fn a_writer_waits_when_the_capacity_is_used() {
-    let (Link::Single(mut left), Link::Single(mut right)) = mem::pair(8);
+    let (left, right) = mem::pair(8);
+    let (mut left, mut right) = (Wire::from(left), Wire::from(right));
     left.io.write_all(b"12345678").await.expect("fits");
     let blocked = timeout(Duration::from_secs(3600), left.io.write_all(b"9")).await;
     assert!(blocked.is_err(), "nobody has read");
@@ -35,10 +37,10 @@ async fn a_hub_is_a_listener() {
     let (mut listener, connector) = mem::hub();
     assert_eq!((listener.local_addr(), listener.transport()), (None, Transport::Mem));
     for _ in 0..3 {
-        let Link::Single(mut client) = connector.connect().await.expect("connect");
+        let mut client = Wire::from(connector.connect().await.expect("connect"));
         let incoming = listener.accept().await.expect("accept");
         assert_eq!(incoming.peer_address(), None);
-        let Link::Single(mut server) = incoming.handshake().await.expect("handshake");
+        let mut server = Wire::from(incoming.handshake().await.expect("handshake"));
         sleep(Duration::from_secs(60)).await;
         carry(&mut client, &mut server, b"through the hub").await;
     }

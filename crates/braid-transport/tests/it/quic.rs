@@ -5,24 +5,19 @@ use std::sync::Arc;
 
 use braid_transport::quic::{Congestion, QuicOptions, codes};
 use braid_transport::{
-    ConnectError, ConnectOptions, HandshakeError, Link, ListenOptions, Listener, ListenerKind, Single,
-    connect,
+    ConnectError, ConnectOptions, HandshakeError, ListenOptions, Listener, ListenerKind, connect,
 };
 use futures_util::FutureExt;
 use noq::crypto::rustls::QuicClientConfig;
-use noq::{ClientConfig, Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, VarInt};
+use noq::{ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendStream, VarInt};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{Pki, accept, address, bind, carry, drain, loopback, pair, target};
+use crate::support::{Pki, Wire, accept, address, bind, carry, drain, loopback, pair, target};
 
-/// A QUIC connection that offers `alpn` and has opened no stream.
-pub(crate) fn raw_client(
-    pki: &Pki,
-    address: SocketAddr,
-    alpn: &str,
-) -> impl Future<Output = Result<(Endpoint, Connection), ConnectionError>> + Send + use<> {
+/// What a raw client connects with, offering `alpn`.
+pub(crate) fn raw_config(pki: &Pki, alpn: &str) -> ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(pki.ca()).expect("ca")).expect("root");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -32,7 +27,16 @@ pub(crate) fn raw_client(
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
-    let config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(config).expect("config")));
+    ClientConfig::new(Arc::new(QuicClientConfig::try_from(config).expect("config")))
+}
+
+/// A QUIC connection that offers `alpn` and has opened no stream.
+pub(crate) fn raw_client(
+    pki: &Pki,
+    address: SocketAddr,
+    alpn: &str,
+) -> impl Future<Output = Result<(Endpoint, Connection), ConnectionError>> + Send + use<> {
+    let config = raw_config(pki, alpn);
     async move {
         let endpoint = Endpoint::client(loopback()).expect("endpoint");
         let connection = endpoint.connect_with(config, address, "localhost").expect("connect").await?;
@@ -41,9 +45,9 @@ pub(crate) fn raw_client(
 }
 
 struct Raw {
-    server: Single,
+    server: Wire,
     connection: Connection,
-    send: SendStream,
+    _send: SendStream,
     recv: RecvStream,
     _endpoint: Endpoint,
     listener: Listener,
@@ -58,41 +62,9 @@ async fn raw_pair() -> Raw {
     let (endpoint, connection) = client.await.expect("join").expect("handshake");
     let (mut send, recv) = connection.open_bi().await.expect("open");
     send.write_all(b"!").await.expect("write");
-    let Link::Single(mut server) = server.await.expect("join").expect("handshake");
+    let mut server = Wire::from(server.await.expect("join").expect("handshake"));
     assert_eq!(server.io.read_u8().await.expect("read"), b'!');
-    Raw { server, connection, send, recv, _endpoint: endpoint, listener }
-}
-
-fn not_served() -> VarInt {
-    VarInt::from_u32(codes::STREAM_NOT_SERVED)
-}
-
-#[tokio::test]
-async fn a_further_bidirectional_stream_is_refused_and_the_control_stream_goes_on() {
-    let mut raw = raw_pair().await;
-    let (mut send, mut recv) = raw.connection.open_bi().await.expect("open");
-    send.write_all(b"PUBLISH").await.expect("write");
-    assert_eq!(send.stopped().await.expect("stopped"), Some(not_served()));
-    assert_eq!(recv.read(&mut [0; 8]).await, Err(ReadError::Reset(not_served())));
-
-    raw.send.write_all(b"still here").await.expect("write");
-    let mut received = [0; 10];
-    raw.server.io.read_exact(&mut received).await.expect("read");
-    assert_eq!(&received, b"still here");
-    raw.server.io.write_all(b"so am I").await.expect("write");
-    let mut received = [0; 7];
-    raw.recv.read_exact(&mut received).await.expect("read");
-    assert_eq!(&received, b"so am I");
-}
-
-#[tokio::test]
-async fn a_unidirectional_stream_is_refused_and_the_control_stream_goes_on() {
-    let mut raw = raw_pair().await;
-    let mut send = raw.connection.open_uni().await.expect("open");
-    send.write_all(b"PUBLISH").await.expect("write");
-    assert_eq!(send.stopped().await.expect("stopped"), Some(not_served()));
-    raw.send.write_all(b"x").await.expect("write");
-    assert_eq!(raw.server.io.read_u8().await.expect("read"), b'x');
+    Raw { server, connection, _send: send, recv, _endpoint: endpoint, listener }
 }
 
 #[tokio::test]
@@ -233,7 +205,7 @@ async fn a_peer_that_vanishes_does_not_hold_a_shutdown_for_long() {
     let (endpoint, connection) = client.await.expect("join").expect("handshake");
     let (mut send, recv) = connection.open_bi().await.expect("open");
     send.write_all(b"!").await.expect("write");
-    let Link::Single(mut server) = server.await.expect("join").expect("handshake");
+    let mut server = Wire::from(server.await.expect("join").expect("handshake"));
     server.io.read_u8().await.expect("read");
     elsewhere.shutdown_background();
 
@@ -258,8 +230,7 @@ async fn an_unspecified_ipv6_listener_takes_ipv4() {
     target.host = "127.0.0.1".to_owned();
     let tls = pki.client();
     let client = tokio::spawn(async move {
-        let Link::Single(mut link) =
-            connect(&target, &tls, &ConnectOptions::default()).await.expect("connect");
+        let mut link = Wire::from(connect(&target, &tls, &ConnectOptions::default()).await.expect("connect"));
         link.io.write_all(b"!").await.expect("write");
         link
     });

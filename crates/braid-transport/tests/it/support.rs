@@ -1,16 +1,21 @@
 //! Certificates and connected links for the tests.
 
 use std::fs;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
+use braid_proto::stream::StreamKey;
 use braid_transport::{
-    CertificateFiles, ClientAuth, ClientTls, ClientTlsOptions, ConnectError, ConnectOptions, HandshakeError,
-    Link, ListenOptions, Listener, ListenerKind, ServerTls, Single, Target, Transport, connect,
+    CertificateFiles, ClientAuth, ClientTls, ClientTlsOptions, Close, ConnectError, ConnectOptions,
+    HandshakeError, Link, ListenOptions, Listener, ListenerKind, Peer, Read, ServerTls, Target, Transport,
+    connect,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::task::JoinHandle;
 
 /// A CA and certificates it has signed, in a directory of their own.
@@ -111,10 +116,10 @@ pub(crate) async fn accept(listener: &mut Listener) -> JoinHandle<Result<Link, H
 }
 
 /// Connects in a task. On success the server has been sent one byte, which makes a QUIC stream known.
-pub(crate) fn dial(listener: &Listener, tls: &ClientTls) -> JoinHandle<Result<Single, ConnectError>> {
+pub(crate) fn dial(listener: &Listener, tls: &ClientTls) -> JoinHandle<Result<Wire, ConnectError>> {
     let (target, tls) = (target(listener.transport(), address(listener)), tls.clone());
     tokio::spawn(async move {
-        let Link::Single(mut link) = connect(&target, &tls, &ConnectOptions::default()).await?;
+        let mut link = Wire::from(connect(&target, &tls, &ConnectOptions::default()).await?);
         link.io.write_all(b"!").await.expect("first byte");
         link.io.flush().await.expect("flush");
         Ok(link)
@@ -122,13 +127,69 @@ pub(crate) fn dial(listener: &Listener, tls: &ClientTls) -> JoinHandle<Result<Si
 }
 
 /// Both ends of a new connection: server, client.
-pub(crate) async fn pair(listener: &mut Listener, tls: &ClientTls) -> (Single, Single) {
+pub(crate) async fn pair(listener: &mut Listener, tls: &ClientTls) -> (Wire, Wire) {
     let client = dial(listener, tls);
     let server = accept(listener).await;
     let client = client.await.expect("join").expect("connect");
-    let Link::Single(mut server) = server.await.expect("join").expect("handshake");
+    let mut server = Wire::from(server.await.expect("join").expect("handshake"));
     assert_eq!(server.io.read_u8().await.expect("first byte"), b'!');
     (server, client)
+}
+
+/// A link of any kind, of which the control stream is used.
+pub(crate) struct Wire {
+    pub(crate) io: Control,
+    pub(crate) peer: Peer,
+}
+
+impl From<Link> for Wire {
+    fn from(link: Link) -> Self {
+        Self { peer: link.peer().clone(), io: Control(link) }
+    }
+}
+
+/// The control stream of a link. What happens on other streams is overlooked.
+pub(crate) struct Control(pub(crate) Link);
+
+impl AsyncRead for Control {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            match ready!(self.0.poll_read(cx, buf, &mut |stream| stream.is_control()))? {
+                Read::Bytes(StreamKey::CONTROL) | Read::Closed => return Poll::Ready(Ok(())),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Control {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.0.poll_write(cx, StreamKey::CONTROL, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_close(cx, Close { code: 0, stop: None })
+    }
 }
 
 /// `length` bytes that repeat with no power of two.
@@ -137,7 +198,7 @@ pub(crate) fn pattern(length: usize) -> Vec<u8> {
 }
 
 /// Sends `bytes` from one link to the other and checks that they arrive.
-pub(crate) async fn carry(from: &mut Single, to: &mut Single, bytes: &[u8]) {
+pub(crate) async fn carry(from: &mut Wire, to: &mut Wire, bytes: &[u8]) {
     let send = async {
         from.io.write_all(bytes).await.expect("write");
         from.io.flush().await.expect("flush");
@@ -151,7 +212,7 @@ pub(crate) async fn carry(from: &mut Single, to: &mut Single, bytes: &[u8]) {
 }
 
 /// Everything up to the end of the stream.
-pub(crate) async fn drain(link: &mut Single) -> Vec<u8> {
+pub(crate) async fn drain(link: &mut Wire) -> Vec<u8> {
     let mut bytes = Vec::new();
     link.io.read_to_end(&mut bytes).await.expect("end of the stream");
     bytes

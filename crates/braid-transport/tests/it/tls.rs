@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::support::{Pki, accept, address, bind, carry, dial, pair, target};
+use crate::support::{Pki, Wire, accept, address, bind, carry, dial, pair, target};
 
 fn secure_kinds(pki: &Pki, auth: &ClientAuth) -> [ListenerKind; 3] {
     let tls = pki.server_with(auth.clone());
@@ -198,8 +198,7 @@ async fn a_tls_client_on_a_plain_port_is_told_so() {
     let target = target(Transport::Tls, address(&listener));
     let client = pki.client();
     let attempt = tokio::spawn(async move { connect(&target, &client, &ConnectOptions::default()).await });
-    let braid_transport::Link::Single(mut server) =
-        accept(&mut listener).await.await.expect("join").expect("plain");
+    let mut server = Wire::from(accept(&mut listener).await.await.expect("join").expect("plain"));
     // A broker closes on what is no CONNECT.
     server.io.read_exact(&mut [0; 200]).await.expect("a ClientHello");
     drop(server);

@@ -1,8 +1,8 @@
 //! MQTT over WebSocket, against another implementation's frames.
 
 use braid_transport::{
-    ClientTls, ConnectOptions, HandshakeError, Link, ListenOptions, Listener, ListenerKind, Single,
-    Transport, WebSocketOptions, connect,
+    ClientTls, ConnectOptions, HandshakeError, ListenOptions, Listener, ListenerKind, Transport,
+    WebSocketOptions, connect,
 };
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,12 +13,12 @@ use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::{WebSocketStream, client_async};
 
-use crate::support::{accept, address, bind, drain, loopback, pattern, target};
+use crate::support::{Wire, accept, address, bind, drain, loopback, pattern, target};
 
 type Socket = WebSocketStream<TcpStream>;
 
 /// A raw client and our server's end of it.
-async fn upgraded_on(listener: &mut Listener, subprotocol: &'static str) -> (Socket, Single) {
+async fn upgraded_on(listener: &mut Listener, subprotocol: &'static str) -> (Socket, Wire) {
     let address = address(listener);
     let client = tokio::spawn(async move {
         let mut request = format!("ws://{address}/mqtt").into_client_request().expect("request");
@@ -26,14 +26,14 @@ async fn upgraded_on(listener: &mut Listener, subprotocol: &'static str) -> (Soc
         let socket = TcpStream::connect(address).await.expect("connect");
         client_async(request, socket).await.expect("upgrade")
     });
-    let Link::Single(server) = accept(listener).await.await.expect("join").expect("handshake");
+    let server = Wire::from(accept(listener).await.await.expect("join").expect("handshake"));
     let (socket, response) = client.await.expect("join");
     let answered = response.headers().get("Sec-WebSocket-Protocol").expect("subprotocol");
     assert_eq!(answered, subprotocol.split(',').next_back().expect("a name").trim());
     (socket, server)
 }
 
-async fn upgraded() -> (Socket, Single) {
+async fn upgraded() -> (Socket, Wire) {
     upgraded_on(&mut bind(ListenerKind::Ws), "mqtt").await
 }
 

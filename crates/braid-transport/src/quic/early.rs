@@ -1,0 +1,77 @@
+//! Early data (0-RTT), and when it counts.
+
+use std::future::pending;
+use std::io;
+use std::time::Duration;
+
+use noq::{Connection, ReadError, WriteError, ZeroRttAccepted};
+use tokio::time::timeout;
+
+use super::codes::{self, code};
+use super::link::Confirmed;
+use super::shield::{Broken, Shield};
+
+/// A server's: resolves when the client has finished the handshake, and drops `held` then. Never if
+/// the connection is lost before; its streams tell.
+pub(super) fn confirmed_by_client(connection: Connection, held: impl Send + 'static) -> Confirmed {
+    shielded(async move {
+        let outcome = connection.handshake_confirmed().await;
+        drop(held);
+        outcome.is_ok()
+    })
+}
+
+/// A client's: resolves when the server has taken the early data. Never if it does not, of which
+/// the streams tell; nor within `limit`, after which the connection is closed.
+///
+/// `silence` is called unless the server has answered, whatever it said.
+pub(super) fn taken_by_server(
+    accepted: ZeroRttAccepted,
+    connection: Connection,
+    limit: Duration,
+    silence: impl FnOnce() + Send + 'static,
+) -> Confirmed {
+    let mut silence = OnDrop(Some(silence));
+    shielded(async move {
+        let accepted = timeout(limit, accepted).await;
+        let is_answered = accepted.is_ok() && connection.close_reason().is_none();
+        if is_answered {
+            silence.0 = None;
+        }
+        accepted.unwrap_or_else(|_elapsed| {
+            connection.close(code(codes::CLOSE_ABNORMAL), b"no answer");
+            false
+        })
+    })
+}
+
+/// Is called when it is dropped, if it is still there.
+struct OnDrop<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(call) = self.0.take() {
+            call();
+        }
+    }
+}
+
+fn shielded(confirmed: impl Future<Output = bool> + Send + 'static) -> Confirmed {
+    let confirmed = Shield::new(confirmed);
+    Box::pin(async move {
+        match confirmed.await {
+            Ok(true) => {}
+            Ok(false) | Err(Broken) => pending().await,
+        }
+    })
+}
+
+/// Whether a link that was made with [`QuicOptions::zero_rtt`](super::QuicOptions::zero_rtt) ended
+/// because the server did not take its early data. Nothing that was written on it has reached the
+/// server: connect again at once, without that option. [BQ-62]
+#[must_use]
+pub fn is_early_data_rejected(error: &io::Error) -> bool {
+    let Some(cause) = error.get_ref() else { return false };
+    matches!(cause.downcast_ref(), Some(WriteError::ZeroRttRejected))
+        || matches!(cause.downcast_ref(), Some(ReadError::ZeroRttRejected))
+}

@@ -1,0 +1,215 @@
+//! Reading a link: who gets a turn.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use braid_proto::stream::StreamKey;
+use noq::{RecvStream, SendStream};
+use tokio::io::ReadBuf;
+
+use super::arrivals::Arrival;
+use super::bells::Ring;
+use super::loss::Loss;
+use super::parts::Parts;
+use super::stream::Inbound;
+use crate::link::Read;
+use crate::quic::codes::{STREAM_NOT_SERVED, code};
+
+impl Parts {
+    pub(super) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+        wants: &mut dyn FnMut(StreamKey) -> bool,
+    ) -> Poll<io::Result<Read>> {
+        self.answer_bells();
+        loop {
+            if let Some(read) = self.told.pop_front() {
+                return Poll::Ready(Ok(read));
+            }
+            // The control stream comes first, and has at most every other turn while others wait.
+            let skipped = std::mem::take(&mut self.control_had_turn);
+            if !skipped && let Some(read) = self.read_control(buffer, wants) {
+                self.control_had_turn = true;
+                return Poll::Ready(Ok(read));
+            }
+            if let Some(read) = self.next_arrival().or_else(|| self.read_data(buffer, wants)) {
+                return Poll::Ready(Ok(read));
+            }
+            if self.control_is_queued && wants(StreamKey::CONTROL) {
+                continue;
+            }
+            if let Some(read) = self.settle(cx) {
+                return Poll::Ready(Ok(read));
+            }
+            return self.end();
+        }
+    }
+
+    /// Looks at what rang, and at nothing else.
+    pub(super) fn answer_bells(&mut self) {
+        let mut rings = std::mem::take(&mut self.rings);
+        self.bells.take(&mut rings);
+        let has_rung = !rings.is_empty();
+        for ring in rings.drain(..) {
+            match ring {
+                Ring::Connection => self.has_arrivals = true,
+                Ring::Readable(StreamKey::CONTROL) => self.control_is_queued = true,
+                Ring::Readable(key) => self.enqueue(key),
+                Ring::Writable(key) => {
+                    self.blocked.remove(&key);
+                }
+                Ring::Stopped(key) => self.look_for_stop(key),
+                Ring::Acknowledged(number) => self.acknowledged(number),
+            }
+        }
+        self.rings = rings;
+        if has_rung && let Some(address) = self.whereabouts.as_mut().and_then(|peer| peer.moved()) {
+            self.told.push_back(Read::Moved(address));
+        }
+    }
+
+    fn enqueue(&mut self, key: StreamKey) {
+        if let Some(stream) = self.streams.get_mut(&key)
+            && !stream.is_queued
+        {
+            stream.is_queued = true;
+            self.queue.push_back(key);
+        }
+    }
+
+    fn read_control(
+        &mut self,
+        buffer: &mut ReadBuf<'_>,
+        wants: &mut dyn FnMut(StreamKey) -> bool,
+    ) -> Option<Read> {
+        if !self.control_is_queued || !wants(StreamKey::CONTROL) {
+            return None;
+        }
+        let Poll::Ready(inbound) = self.control.poll_read(buffer) else {
+            self.control_is_queued = false;
+            return None;
+        };
+        match inbound {
+            Inbound::Bytes => return Some(Read::Bytes(StreamKey::CONTROL)),
+            Inbound::Finished => self.is_over = true,
+            Inbound::Reset(code) => self.loss = Some(Loss::ControlReset(code)),
+            Inbound::Lost(loss) => {
+                self.loss.get_or_insert(loss);
+            }
+        }
+        self.control_is_queued = false;
+        None
+    }
+
+    fn next_arrival(&mut self) -> Option<Read> {
+        while self.has_arrivals {
+            if let Some(read) = self.poll_arrival() {
+                return Some(read);
+            }
+        }
+        None
+    }
+
+    /// One thing that came with the connection's bell.
+    fn poll_arrival(&mut self) -> Option<Read> {
+        let mut cx = Context::from_waker(&self.connection_bell);
+        if let Some(confirmed) = self.confirmed.as_mut()
+            && confirmed.as_mut().poll(&mut cx).is_ready()
+        {
+            self.confirmed = None;
+            return Some(Read::Confirmed);
+        }
+        let arrival = match self.arrivals.as_mut().map(|arrivals| arrivals.as_mut().poll_next(&mut cx)) {
+            Some(Poll::Ready(Some(arrival))) => arrival,
+            Some(Poll::Pending) | None => {
+                self.has_arrivals = false;
+                return None;
+            }
+            Some(Poll::Ready(None)) => {
+                self.arrivals = None;
+                return None;
+            }
+        };
+        match arrival {
+            Arrival::Bidi(send, recv) => return self.begin(Some(send), recv),
+            Arrival::Uni(recv) => return self.begin(None, recv),
+            Arrival::Failure => {
+                // Panics if it was this connection; whoever called catches that.
+                let _ = self.connection.close_reason();
+            }
+            Arrival::Lost(error) => {
+                self.loss.get_or_insert(Loss::Connection(error));
+                // What came before it is read, and their bells may not have been heard yet.
+                self.control_is_queued |= self.control.recv.is_some();
+                let keys: Vec<StreamKey> = self.streams.keys().copied().collect();
+                keys.into_iter().for_each(|key| self.enqueue(key));
+            }
+        }
+        None
+    }
+
+    /// A stream of the peer.
+    fn begin(&mut self, send: Option<SendStream>, mut recv: RecvStream) -> Option<Read> {
+        let index = u32::try_from(recv.id().index()).ok().filter(|index| *index < StreamKey::COUNT_MAX);
+        let (None, Some(index)) = (&self.endpoint, index) else {
+            // [BQ-4]
+            tracing::debug!(stream = %recv.id(), "a stream of the server is refused");
+            if let Some(mut send) = send {
+                let _ = send.reset(code(STREAM_NOT_SERVED));
+            }
+            let _ = recv.stop(code(STREAM_NOT_SERVED));
+            return None;
+        };
+        let key = if send.is_some() { StreamKey::bidi(index) } else { StreamKey::uni(index) };
+        self.insert(key, send, Some(recv));
+        Some(Read::Opened(key))
+    }
+
+    /// One buffer from the next stream that is wanted. Those that are not wanted keep their places.
+    fn read_data(
+        &mut self,
+        buffer: &mut ReadBuf<'_>,
+        wants: &mut dyn FnMut(StreamKey) -> bool,
+    ) -> Option<Read> {
+        for _ in 0..self.queue.len() {
+            let key = self.queue.pop_front()?;
+            let Some(stream) = self.streams.get_mut(&key) else { continue };
+            if stream.recv.is_some() && !wants(key) {
+                self.queue.push_back(key);
+                continue;
+            }
+            let Poll::Ready(inbound) = stream.poll_read(buffer) else {
+                stream.is_queued = false;
+                continue;
+            };
+            let read = match inbound {
+                Inbound::Bytes => {
+                    self.queue.push_back(key);
+                    return Some(Read::Bytes(key));
+                }
+                Inbound::Finished => Some(Read::Finished(key)),
+                Inbound::Reset(code) => Some(Read::Reset(key, code)),
+                Inbound::Lost(_) => None,
+            };
+            stream.is_queued = false;
+            self.retire(key);
+            if read.is_some() {
+                return read;
+            }
+        }
+        None
+    }
+
+    /// Whether it is over, after everything that is wanted was read.
+    fn end(&self) -> Poll<io::Result<Read>> {
+        match &self.loss {
+            _ if self.is_over => Poll::Ready(Ok(Read::Closed)),
+            None => Poll::Pending,
+            // In order: the last bytes of the control stream count, so they have to be wanted first.
+            Some(loss) if loss.is_in_order() && self.control_is_queued => Poll::Pending,
+            Some(loss) if loss.is_in_order() => Poll::Ready(Ok(Read::Closed)),
+            Some(loss) => Poll::Ready(Err(loss.clone().into())),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Writing a link.
+
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll};
+
+use braid_proto::stream::StreamKey;
+
+use super::loss::Loss;
+use super::parts::Parts;
+use super::stream::{Refusal, Stream};
+
+impl Parts {
+    pub(super) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: StreamKey,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.answer_bells();
+        if self.blocked.contains(&key) {
+            return Poll::Pending;
+        }
+        if !self.stream_mut(key).is_some_and(|stream| stream.is_writable()) {
+            return Poll::Ready(Err(ended(key)));
+        }
+        self.window.open(&self.connection);
+        let outcome = self.write(key, slices);
+        match outcome {
+            Poll::Ready(Ok(written)) => Poll::Ready(Ok(written)),
+            Poll::Pending => {
+                self.blocked.insert(key);
+                Poll::Pending
+            }
+            Poll::Ready(Err(Refusal::Lost(loss))) => Poll::Ready(Err(loss.into())),
+            Poll::Ready(Err(Refusal::Ended)) => Poll::Ready(Err(ended(key))),
+            Poll::Ready(Err(Refusal::Stopped(code))) if key.is_control() => {
+                // The peer is about to end the connection. What it said before is read first, so
+                // the end is told by a read.
+                self.loss.get_or_insert(Loss::control_stopped(code));
+                self.blocked.insert(key);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Poll::Ready(Err(Refusal::Stopped(code))) => {
+                self.stopped_by_peer(key, code);
+                cx.waker().wake_by_ref();
+                Poll::Ready(Err(ended(key)))
+            }
+        }
+    }
+
+    fn write(&mut self, key: StreamKey, slices: &[IoSlice<'_>]) -> Poll<Result<usize, Refusal>> {
+        let Some(stream) = self.stream_mut(key) else { return Poll::Ready(Err(Refusal::Ended)) };
+        let outcome = stream.poll_write(slices);
+        if outcome.is_ready() {
+            return outcome;
+        }
+        let lower = self.lower_priorities(key);
+        if lower == 0 {
+            return Poll::Pending;
+        }
+        let stream = match key.is_control() {
+            true => &mut self.control,
+            false => match self.streams.get_mut(&key) {
+                Some(stream) => stream.as_mut(),
+                None => return Poll::Ready(Err(Refusal::Ended)),
+            },
+        };
+        self.window.write_beyond(&self.connection, lower, stream, slices)
+    }
+
+    /// How many different priorities below that of `key` may hold room of the send window. Only a
+    /// write that found none asks.
+    fn lower_priorities(&mut self, key: StreamKey) -> usize {
+        let Some(priority) = self.stream_mut(key).map(|stream| stream.priority()) else { return 0 };
+        let holds = |stream: &&Box<Stream>| stream.has_written && stream.send.is_some();
+        let mut lower: Vec<i32> = self
+            .streams
+            .values()
+            .filter(holds)
+            .map(|stream| stream.priority())
+            .filter(|other| *other < priority)
+            .collect();
+        lower.sort_unstable();
+        lower.dedup();
+        lower.len()
+    }
+}
+
+/// The stream has ended; the link lives.
+fn ended(key: StreamKey) -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, format!("{key} has ended"))
+}

@@ -1,0 +1,194 @@
+//! The simulated network as the QUIC library sees it: a socket and a runtime.
+
+use std::fmt;
+use std::future::Future;
+use std::io::{self, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::num::NonZeroUsize;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use noq::udp::{EcnCodepoint, RecvMeta, Transmit};
+use noq::{AsyncTimer, AsyncUdpSocket, Endpoint, Runtime, ServerConfig, UdpSender};
+use tokio::time::{Sleep, sleep_until};
+
+use super::config;
+use super::shield::{Failures, ShieldedRuntime};
+use crate::sim::{Arrival, Attached, Host, Switch};
+
+/// As many as the library ever sends at once, as on a system with segmentation offload.
+const SEGMENTS: NonZeroUsize = NonZeroUsize::new(10).expect("not zero");
+
+/// An endpoint on a new port of `host`.
+pub(crate) fn endpoint(host: &Host, server: Option<ServerConfig>) -> io::Result<Endpoint> {
+    endpoint_on(host, host.attach(None)?, server).map(|(endpoint, _failures)| endpoint)
+}
+
+/// An endpoint on `socket` of `host`, and what tells of panics in it.
+pub(super) fn endpoint_on(
+    host: &Host,
+    socket: Attached,
+    server: Option<ServerConfig>,
+) -> io::Result<(Endpoint, Failures)> {
+    let mut config = config::endpoint();
+    let mut seed = [0; 32];
+    for chunk in seed.chunks_exact_mut(8) {
+        chunk.copy_from_slice(&host.switch().draw().to_le_bytes());
+    }
+    config.rng_seed(Some(seed));
+    let runtime = SimulatedRuntime { shielded: ShieldedRuntime::default(), host: host.clone() };
+    let failures = runtime.shielded.failures();
+    let socket = Box::new(Socket::new(host, socket));
+    let endpoint = Endpoint::new_with_abstract_socket(config, server, socket, Arc::new(runtime))?;
+    Ok((endpoint, failures))
+}
+
+/// tokio, with every task shielded, and sockets of one host.
+#[derive(Debug)]
+struct SimulatedRuntime {
+    shielded: ShieldedRuntime,
+    host: Host,
+}
+
+impl Runtime for SimulatedRuntime {
+    fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
+        self.shielded.new_timer(at)
+    }
+
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        self.shielded.spawn(future);
+    }
+
+    /// An endpoint that moves to another socket asks for this: it gets a new port of its host in
+    /// place of the real socket.
+    fn wrap_udp_socket(&self, _real: UdpSocket) -> io::Result<Box<dyn AsyncUdpSocket>> {
+        Ok(Box::new(Socket::new(&self.host, self.host.attach(None)?)))
+    }
+
+    fn now(&self) -> Instant {
+        self.shielded.now()
+    }
+}
+
+struct Socket {
+    attachment: Arc<Attachment>,
+    /// For the next arrival.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// Detaches with the last of the socket and its senders.
+struct Attachment {
+    switch: Arc<Switch>,
+    socket: Attached,
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.switch.detach(self.socket.id);
+    }
+}
+
+impl Socket {
+    fn new(host: &Host, socket: Attached) -> Self {
+        let attachment = Attachment { switch: Arc::clone(host.switch()), socket };
+        Self { attachment: Arc::new(attachment), timer: None }
+    }
+
+    /// Waits for the next arrival.
+    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<Arrival> {
+        loop {
+            let next = match self.attachment.socket.inbox.poll(cx, tokio::time::Instant::now()) {
+                Ok(arrival) => return Poll::Ready(arrival),
+                Err(next) => next,
+            };
+            let Some(at) = next else {
+                self.timer = None;
+                return Poll::Pending;
+            };
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
+            if timer.deadline() != at {
+                timer.as_mut().reset(at);
+            }
+            ready!(Future::poll(timer.as_mut(), cx));
+            self.timer = None;
+        }
+    }
+}
+
+impl AsyncUdpSocket for Socket {
+    fn create_sender(&self) -> Pin<Box<dyn UdpSender>> {
+        Box::pin(Sender { attachment: Arc::clone(&self.attachment) })
+    }
+
+    fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        let mut count = 0;
+        for (buf, meta) in bufs.iter_mut().zip(meta) {
+            let arrival = match self.poll_arrival(cx) {
+                Poll::Ready(arrival) => arrival,
+                Poll::Pending if count > 0 => break,
+                Poll::Pending => return Poll::Pending,
+            };
+            let length = arrival.bytes.len().min(buf.len());
+            buf[..length].copy_from_slice(&arrival.bytes[..length]);
+            *meta = RecvMeta::default();
+            meta.addr = arrival.from;
+            meta.len = length;
+            meta.stride = length;
+            meta.ecn = arrival.ecn.and_then(EcnCodepoint::from_bits);
+            meta.dst_ip = Some(self.attachment.socket.local.ip());
+            count += 1;
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.attachment.socket.local)
+    }
+
+    fn may_fragment(&self) -> bool {
+        false
+    }
+}
+
+struct Sender {
+    attachment: Arc<Attachment>,
+}
+
+impl UdpSender for Sender {
+    fn poll_send(
+        self: Pin<&mut Self>,
+        transmit: &Transmit<'_>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Attachment { switch, socket } = &*self.attachment;
+        let ecn = transmit.ecn.map(|ecn| ecn as u8);
+        let size = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
+        for datagram in transmit.contents.chunks(size) {
+            switch.send(socket.id, transmit.destination, ecn, datagram);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn max_transmit_segments(&self) -> NonZeroUsize {
+        SEGMENTS
+    }
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Socket").field(&self.attachment.socket.local).finish()
+    }
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Sender").field(&self.attachment.socket.local).finish()
+    }
+}

@@ -1,0 +1,161 @@
+//! The sessions a server remembers, so that clients can resume them and send early data.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustls::server::StoresServerSessions;
+use tokio::time::Instant;
+
+/// How long a ticket is good for [BQ-60]. It bounds how long the key of a recorded connection exists.
+const LIFETIME: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// Tickets in memory, each good for one connection: a first flight that is sent again finds its
+/// ticket gone, and its early data unreadable.
+pub(super) struct Tickets {
+    size: usize,
+    /// A std lock: held for one lookup, never across an await.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    by_name: HashMap<Vec<u8>, Ticket>,
+    /// Oldest first.
+    by_age: BTreeMap<u64, Vec<u8>>,
+    next: u64,
+}
+
+struct Ticket {
+    number: u64,
+    made: Instant,
+    session: Vec<u8>,
+}
+
+impl Tickets {
+    /// A store of at most `size` tickets; the oldest make room. With 0 nobody resumes.
+    pub(super) fn new(size: usize) -> Self {
+        Self { size, state: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn remove(&mut self, name: &[u8]) -> Option<Ticket> {
+        let ticket = self.by_name.remove(name)?;
+        self.by_age.remove(&ticket.number);
+        Some(ticket)
+    }
+
+    /// Whether there was one, and it went because `goes` says so.
+    fn remove_oldest_if(&mut self, goes: impl FnOnce(&Ticket) -> bool) -> bool {
+        let Some(oldest) = self.by_age.first_entry() else { return false };
+        if !self.by_name.get(oldest.get()).is_none_or(goes) {
+            return false;
+        }
+        self.by_name.remove(&oldest.remove());
+        true
+    }
+}
+
+impl Ticket {
+    fn has_expired(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.made) >= LIFETIME
+    }
+}
+
+impl StoresServerSessions for Tickets {
+    fn put(&self, name: Vec<u8>, session: Vec<u8>) -> bool {
+        if self.size == 0 {
+            return false;
+        }
+        let (now, mut state) = (Instant::now(), self.lock());
+        state.remove(&name);
+        while state.remove_oldest_if(|oldest| oldest.has_expired(now)) {}
+        while state.by_name.len() >= self.size && state.remove_oldest_if(|_| true) {}
+        let number = state.next;
+        state.next += 1;
+        state.by_age.insert(number, name.clone());
+        state.by_name.insert(name, Ticket { number, made: now, session });
+        true
+    }
+
+    /// TLS 1.2 asks like this; QUIC never does.
+    fn get(&self, _name: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
+    // [BQ-60]
+    fn take(&self, name: &[u8]) -> Option<Vec<u8>> {
+        let ticket = self.lock().remove(name)?;
+        if ticket.has_expired(Instant::now()) { None } else { Some(ticket.session) }
+    }
+
+    fn can_cache(&self) -> bool {
+        self.size > 0
+    }
+}
+
+impl fmt::Debug for Tickets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tickets").field("size", &self.size).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn put(tickets: &Tickets, name: u8) -> bool {
+        tickets.put(vec![name], vec![name, name])
+    }
+
+    // [BQ-60]
+    #[tokio::test(start_paused = true)]
+    async fn a_ticket_is_good_once() {
+        let tickets = Tickets::new(10);
+        assert!(put(&tickets, 1));
+        assert_eq!(tickets.take(&[1]), Some(vec![1, 1]));
+        assert_eq!(tickets.take(&[1]), None);
+    }
+
+    // [BQ-60]
+    #[tokio::test(start_paused = true)]
+    async fn a_ticket_is_good_for_two_hours() {
+        let tickets = Tickets::new(10);
+        for name in [1, 2] {
+            put(&tickets, name);
+        }
+        advance(LIFETIME - Duration::from_millis(1)).await;
+        assert!(tickets.take(&[1]).is_some());
+        advance(Duration::from_millis(1)).await;
+        assert_eq!(tickets.take(&[2]), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_expired_go_and_then_the_oldest() {
+        let tickets = Tickets::new(3);
+        for name in 1..=4 {
+            put(&tickets, name);
+        }
+        assert_eq!(tickets.take(&[1]), None, "the oldest made room");
+        assert!(tickets.take(&[2]).is_some());
+        advance(LIFETIME).await;
+        put(&tickets, 5);
+        let state = tickets.lock();
+        assert_eq!((state.by_name.len(), state.by_age.len()), (1, 1), "all but the last had expired");
+    }
+
+    #[test]
+    fn a_store_of_no_size_says_so() {
+        let tickets = Tickets::new(0);
+        assert!(!tickets.can_cache());
+        assert!(!put(&tickets, 1));
+    }
+}

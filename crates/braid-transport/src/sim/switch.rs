@@ -1,0 +1,299 @@
+//! The switch in the middle: who has which address, and what is on its way.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::conditions::{Conditions, Counters, Direction};
+use super::lane::Lane;
+use super::random::Random;
+use super::recording::{Datagram, Recording};
+
+/// The index of a host.
+pub(crate) type HostId = usize;
+/// The number of a socket, never used twice.
+pub(crate) type SocketId = u64;
+
+/// What every datagram takes at least. Some congestion controllers come to a halt when a round trip
+/// takes no time at all.
+const LEAST: Duration = Duration::from_millis(1);
+
+/// The first port that a socket gets which asks for none.
+const FIRST_PORT: u16 = 50_000;
+
+#[derive(Debug)]
+pub(crate) struct Switch {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    random: Random,
+    hosts: Vec<HostState>,
+    sockets: HashMap<SocketId, SocketState>,
+    /// By the address that others see.
+    routes: HashMap<SocketAddr, SocketId>,
+    next_socket: SocketId,
+    next_arrival: u64,
+    next_mapping: u16,
+}
+
+#[derive(Debug)]
+struct HostState {
+    name: String,
+    ip: Ipv4Addr,
+    up: Lane,
+    down: Lane,
+    next_port: u16,
+    recordings: Vec<Recording>,
+}
+
+#[derive(Debug)]
+struct SocketState {
+    host: HostId,
+    /// What others see: its own address, until a NAT changes its mind.
+    public: SocketAddr,
+    inbox: Arc<Inbox>,
+}
+
+impl Switch {
+    pub(crate) fn new(seed: u64) -> Self {
+        let state = State {
+            random: Random::new(seed),
+            hosts: Vec::new(),
+            sockets: HashMap::new(),
+            routes: HashMap::new(),
+            next_socket: 0,
+            next_arrival: 0,
+            next_mapping: 0,
+        };
+        Self { state: Mutex::new(state) }
+    }
+
+    /// A std lock: held for a few moves, never across an await.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The host of this name; a new one if there is none.
+    pub(crate) fn host(&self, name: &str) -> HostId {
+        let mut state = self.lock();
+        if let Some(found) = state.hosts.iter().position(|host| host.name == name) {
+            return found;
+        }
+        let [high, low] = u16::try_from(state.hosts.len() + 1).unwrap_or(u16::MAX).to_be_bytes();
+        state.hosts.push(HostState {
+            name: name.to_owned(),
+            ip: Ipv4Addr::new(10, 0, high, low),
+            up: Lane::default(),
+            down: Lane::default(),
+            next_port: FIRST_PORT,
+            recordings: Vec::new(),
+        });
+        state.hosts.len() - 1
+    }
+
+    pub(crate) fn host_name(&self, host: HostId) -> String {
+        self.lock().host(host).name.clone()
+    }
+
+    pub(crate) fn change(&self, host: HostId, direction: Direction, change: impl FnOnce(&mut Conditions)) {
+        let mut state = self.lock();
+        let lane = state.host(host).lane(direction);
+        let mut conditions = lane.conditions().clone();
+        change(&mut conditions);
+        lane.set(conditions);
+    }
+
+    pub(crate) fn counters(&self, host: HostId, direction: Direction) -> Counters {
+        self.lock().host(host).lane(direction).counters()
+    }
+
+    pub(crate) fn record(&self, host: HostId) -> Recording {
+        let recording = Recording::default();
+        self.lock().host(host).recordings.push(recording.clone());
+        recording
+    }
+
+    /// A random number for who needs a seed of its own.
+    pub(crate) fn draw(&self) -> u64 {
+        self.lock().random.next()
+    }
+
+    /// A socket on `port` of the host, or on a free one. `None` if the port is taken.
+    pub(crate) fn attach(&self, host: HostId, port: Option<u16>) -> Option<Attached> {
+        let mut state = self.lock();
+        let ip = IpAddr::V4(state.host(host).ip);
+        let local = match port {
+            Some(port) => SocketAddr::new(ip, port),
+            None => state.free_port(host, ip),
+        };
+        if state.routes.contains_key(&local) {
+            return None;
+        }
+        let id = state.next_socket;
+        state.next_socket += 1;
+        let inbox = Arc::new(Inbox::default());
+        let socket = SocketState { host, public: local, inbox: Arc::clone(&inbox) };
+        state.sockets.insert(id, socket);
+        state.routes.insert(local, id);
+        Some(Attached { id, local, inbox })
+    }
+
+    pub(crate) fn detach(&self, socket: SocketId) {
+        let mut state = self.lock();
+        if let Some(socket) = state.sockets.remove(&socket) {
+            state.routes.remove(&socket.public);
+        }
+    }
+
+    /// Gives every socket of the host another public address; the old ones lead nowhere.
+    pub(crate) fn rebind_nat(&self, host: HostId) {
+        let mut state = self.lock();
+        let State { sockets, routes, next_mapping, .. } = &mut *state;
+        let mut of_host: Vec<_> = sockets.iter_mut().filter(|(_, socket)| socket.host == host).collect();
+        of_host.sort_by_key(|(id, _)| **id);
+        for (id, socket) in of_host {
+            let [high, low] = next_mapping.to_be_bytes();
+            let port = FIRST_PORT.wrapping_add(*next_mapping).max(1024);
+            *next_mapping = next_mapping.wrapping_add(1);
+            routes.remove(&socket.public);
+            socket.public = SocketAddr::from(([100, 64, high, low], port));
+            routes.insert(socket.public, *id);
+        }
+    }
+
+    /// Carries one datagram, or drops it.
+    pub(crate) fn send(&self, socket: SocketId, to: SocketAddr, ecn: Option<u8>, bytes: &[u8]) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let State { random, hosts, sockets, routes, next_arrival, .. } = &mut *state;
+        let Some(source) = sockets.get(&socket) else { return };
+        let Some(sender) = hosts.get_mut(source.host) else { return };
+        let bytes = Bytes::copy_from_slice(bytes);
+        for recording in &sender.recordings {
+            recording.push(Datagram { at: now, direction: Direction::Up, to, bytes: bytes.clone() });
+        }
+        let Some(departed) = sender.up.pass(now, bytes.len(), random) else { return };
+        let Some(target) = routes.get(&to).and_then(|id| sockets.get(id)) else { return };
+        let Some(receiver) = hosts.get_mut(target.host) else { return };
+        // What is recorded on this side is what the link has let through so far.
+        for recording in &receiver.recordings {
+            recording.push(Datagram { at: now, direction: Direction::Down, to, bytes: bytes.clone() });
+        }
+        let Some(at) = receiver.down.pass(departed, bytes.len(), random) else { return };
+        let number = *next_arrival;
+        *next_arrival += 1;
+        let arrival = Arrival { at: at.max(now + LEAST), number, from: source.public, ecn, bytes };
+        let inbox = Arc::clone(&target.inbox);
+        drop(state);
+        inbox.push(arrival);
+    }
+}
+
+impl State {
+    fn host(&mut self, host: HostId) -> &mut HostState {
+        // Ids come from `Switch::host`, and hosts are never removed.
+        &mut self.hosts[host]
+    }
+
+    fn free_port(&mut self, host: HostId, ip: IpAddr) -> SocketAddr {
+        loop {
+            let port = self.host(host).next_port;
+            self.host(host).next_port = port.checked_add(1).unwrap_or(FIRST_PORT);
+            let address = SocketAddr::new(ip, port);
+            if !self.routes.contains_key(&address) {
+                return address;
+            }
+        }
+    }
+}
+
+impl HostState {
+    fn lane(&mut self, direction: Direction) -> &mut Lane {
+        match direction {
+            Direction::Up => &mut self.up,
+            Direction::Down => &mut self.down,
+        }
+    }
+}
+
+/// A socket that has just been made.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) id: SocketId,
+    pub(crate) local: SocketAddr,
+    pub(crate) inbox: Arc<Inbox>,
+}
+
+/// A datagram at its destination, or on its way there.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) at: Instant,
+    /// Breaks ties: first sent, first there.
+    number: u64,
+    pub(crate) from: SocketAddr,
+    pub(crate) ecn: Option<u8>,
+    pub(crate) bytes: Bytes,
+}
+
+impl Ord for Arrival {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl PartialOrd for Arrival {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// What is on its way to one socket.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    state: Mutex<InboxState>,
+}
+
+#[derive(Debug, Default)]
+struct InboxState {
+    arrivals: BinaryHeap<Reverse<Arrival>>,
+    waker: Option<Waker>,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, arrival: Arrival) {
+        let waker = {
+            let mut state = self.lock();
+            state.arrivals.push(Reverse(arrival));
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The next datagram that has arrived; else when the next will (`None`: nothing is on its way),
+    /// and the task is woken when something new sets out.
+    pub(crate) fn poll(&self, cx: &Context<'_>, now: Instant) -> Result<Arrival, Option<Instant>> {
+        let mut state = self.lock();
+        let first = state.arrivals.peek().map(|Reverse(first)| first.at);
+        match first {
+            Some(at) if at <= now => state.arrivals.pop().map(|Reverse(arrival)| arrival).ok_or(None),
+            _ => {
+                state.waker = Some(cx.waker().clone());
+                Err(first)
+            }
+        }
+    }
+}

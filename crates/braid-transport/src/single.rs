@@ -1,0 +1,75 @@
+//! A link of one stream.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use braid_proto::stream::StreamKey;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::link::{Link, Peer, Read};
+
+/// One ordered stream of bytes each way, and who is at the other end.
+pub struct Single {
+    /// The bytes. `poll_shutdown` delivers what was written before it says goodbye.
+    pub io: Box<dyn ByteStream>,
+    /// Who is at the other end.
+    pub peer: Peer,
+}
+
+/// A reliable, ordered stream of bytes both ways. [MQTT-4.2.0-1]
+///
+/// One vectored write is one system call on TCP and one binary frame on WebSocket, so a driver
+/// that collects its packets before it writes gets the most of either.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+impl Single {
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+        wants: &mut dyn FnMut(StreamKey) -> bool,
+    ) -> Poll<io::Result<Read>> {
+        if !wants(StreamKey::CONTROL) {
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+        let ended = buffer.filled().len() == before;
+        Poll::Ready(Ok(if ended { Read::Closed } else { Read::Bytes(StreamKey::CONTROL) }))
+    }
+
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: StreamKey,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if !stream.is_control() {
+            let error = io::Error::new(io::ErrorKind::NotConnected, "there is only the control stream");
+            return Poll::Ready(Err(error));
+        }
+        match ready!(Pin::new(&mut self.io).poll_write_vectored(cx, slices)) {
+            // Of a link that is lost: on a link of many streams that kind means one of them.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, error)))
+            }
+            outcome => Poll::Ready(outcome),
+        }
+    }
+
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    pub(crate) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+/// The link of `io`, whose other end is `peer`.
+pub(crate) fn single(peer: Peer, io: impl ByteStream + 'static) -> Link {
+    Link::Single(Single { io: Box::new(io), peer })
+}

@@ -1,0 +1,171 @@
+//! The end of a link, from either side.
+
+use braid_transport::Close;
+use braid_transport::quic::codes;
+use noq::{ConnectionError, ReadToEndError, VarInt};
+use tokio::time::Instant;
+
+use super::*;
+
+async fn close(link: &mut Link, code: u32, stop: Option<u8>) {
+    poll_fn(|cx| link.poll_close(cx, Close { code, stop })).await.expect("close");
+}
+
+fn close_code(error: ConnectionError) -> u64 {
+    match error {
+        ConnectionError::ApplicationClosed(close) => close.error_code.into_inner(),
+        error => panic!("{error}"),
+    }
+}
+
+// [BQ-41]
+#[tokio::test(start_paused = true)]
+async fn a_kick_says_why_stops_every_stream_and_closes_with_its_code() {
+    let mut scene = Scene::new().await;
+    let (data, send, mut recv) = scene.open(b"unread").await;
+    let before = scene.client.stats().frame_rx.stream;
+    write(&mut scene.server, data, b"PUBACK").await;
+    write(&mut scene.server, StreamKey::CONTROL, b"DISCONNECT").await;
+    let client = async {
+        assert_eq!(send.stopped().await, Ok(Some(VarInt::from_u32(0x8e))));
+        assert_eq!(scene.send.stopped().await, Ok(Some(VarInt::from_u32(0x8e))));
+        assert_eq!(scene.recv.read_to_end(100).await.expect("read"), b"DISCONNECT");
+        assert_eq!(recv.read_to_end(100).await.expect("read"), b"PUBACK");
+        scene.client.closed().await
+    };
+    let ((), error) = tokio::join!(close(&mut scene.server, codes::CLOSE_ABNORMAL, Some(0x8e)), client);
+    assert_eq!(close_code(error), u64::from(codes::CLOSE_ABNORMAL));
+    assert_eq!(scene.client.stats().frame_rx.stream - before, 4, "no end shares a frame with data");
+    assert_eq!(next(&mut scene.server).await.0, Read::Closed);
+    let mut cx = Context::from_waker(Waker::noop());
+    let outcome = scene.server.poll_write(&mut cx, StreamKey::CONTROL, &[IoSlice::new(b"x")]);
+    assert!(matches!(outcome, Poll::Ready(Err(_))), "{outcome:?}");
+    close(&mut scene.server, 0, None).await;
+}
+
+// [BQ-41]
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_is_gone_holds_a_close_for_three_seconds() {
+    let mut scene = Scene::new().await;
+    let (data, _send, _recv) = scene.open(b"").await;
+    scene.device.change(|link| link.cut = true);
+    write(&mut scene.server, data, &[0; 10_000]).await;
+    let start = Instant::now();
+    close(&mut scene.server, 0, None).await;
+    assert_eq!(start.elapsed(), Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_link_delivers_every_stream() {
+    let mut scene = Scene::new().await;
+    let (data, _send, mut recv) = scene.open(b"").await;
+    write(&mut scene.server, data, b"PUBLISH").await;
+    write(&mut scene.server, StreamKey::CONTROL, b"DISCONNECT").await;
+    drop(scene.server);
+    assert_eq!(recv.read_to_end(100).await.expect("read"), b"PUBLISH");
+    assert_eq!(scene.recv.read_to_end(100).await.expect("read"), b"DISCONNECT");
+    assert_eq!(close_code(scene.client.closed().await), 0);
+}
+
+// [BQ-40]
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_control_stream_is_told_after_what_other_streams_brought() {
+    let mut scene = Scene::new().await;
+    let (key, mut send, _recv) = scene.open(b"").await;
+    send.write_all(&[1; 100_000]).await.expect("write");
+    scene.send.write_all(b"DISCONNECT").await.expect("write");
+    scene.send.finish().expect("finish");
+    sleep(A_WHILE).await;
+    let (mut control, mut data) = (0, 0);
+    loop {
+        match next(&mut scene.server).await {
+            (Read::Bytes(StreamKey::CONTROL), bytes) => control += bytes.len(),
+            (Read::Bytes(stream), bytes) if stream == key => data += bytes.len(),
+            (read, _) => {
+                assert_eq!(read, Read::Closed);
+                break;
+            }
+        }
+    }
+    assert_eq!((control, data), (10, 100_000));
+    assert_eq!(next(&mut scene.server).await.0, Read::Closed, "and again");
+}
+
+// [BQ-40]
+#[tokio::test(start_paused = true)]
+async fn a_close_in_order_is_told_after_what_came_before_it() {
+    let mut scene = Scene::new().await;
+    let (key, mut send, _recv) = scene.open(b"").await;
+    send.write_all(b"PUBLISH").await.expect("write");
+    scene.send.write_all(b"DISCONNECT").await.expect("write");
+    sleep(A_WHILE).await;
+    scene.client.close(codes::CLOSE_NORMAL.into(), b"");
+    sleep(A_WHILE).await;
+    let nothing = tokio::time::timeout(A_WHILE, try_next(&mut scene.server, |_| false)).await;
+    assert!(nothing.is_err(), "the control stream is not wanted yet: {nothing:?}");
+    assert_eq!(next(&mut scene.server).await, (Read::Bytes(StreamKey::CONTROL), b"DISCONNECT".to_vec()));
+    assert_eq!(next(&mut scene.server).await, (Read::Bytes(key), b"PUBLISH".to_vec()));
+    assert_eq!(next(&mut scene.server).await.0, Read::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_reader_hears_of_every_end() {
+    for (code, in_order) in [(codes::CLOSE_NORMAL, true), (codes::CLOSE_ABNORMAL, false)] {
+        for wanted in [true, false] {
+            let mut scene = Scene::new().await;
+            let close = async {
+                sleep(A_WHILE).await;
+                scene.client.close(code.into(), b"");
+            };
+            let (read, ()) = tokio::join!(try_next(&mut scene.server, |_| wanted), close);
+            match (read, in_order) {
+                (Ok((Read::Closed, _)), true) | (Err(_), false) => {}
+                (read, _) => panic!("{read:?} after code {code}, wanted {wanted}"),
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_control_stream_is_an_error() {
+    let mut scene = Scene::new().await;
+    scene.send.reset(VarInt::from_u32(0x81)).expect("reset");
+    let error = try_next(&mut scene.server, |_| true).await.expect_err("lost").to_string();
+    assert_eq!(error, "the peer reset the control stream with code 0x81");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_peer_says_before_it_stops_the_control_stream_is_read_first() {
+    let mut scene = Scene::new().await;
+    scene.send.write_all(b"DISCONNECT").await.expect("write");
+    scene.recv.stop(VarInt::from_u32(0x8e)).expect("stop");
+    sleep(A_WHILE).await;
+    assert!(write_now(&mut scene.server, StreamKey::CONTROL, b"PINGREQ").is_pending());
+    assert_eq!(next(&mut scene.server).await, (Read::Bytes(StreamKey::CONTROL), b"DISCONNECT".to_vec()));
+    let error = try_next(&mut scene.server, |_| true).await.expect_err("lost").to_string();
+    assert_eq!(error, "the peer stopped the control stream with code 0x8e");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_connection_fails_writes_with_another_error_than_an_ended_stream() {
+    let mut scene = Scene::new().await;
+    scene.client.close(codes::CLOSE_ABNORMAL.into(), b"");
+    sleep(A_WHILE).await;
+    let error = poll_fn(|cx| scene.server.poll_write(cx, StreamKey::CONTROL, &[IoSlice::new(b"x")])).await;
+    assert_ne!(error.expect_err("lost").kind(), io::ErrorKind::NotConnected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blocked_writer_hears_of_the_end() {
+    let mut scene = Scene::new().await;
+    let (data, _send, _recv) = scene.open(b"").await;
+    fill(&mut scene.server, data);
+    let close = async {
+        sleep(A_WHILE).await;
+        scene.client.close(codes::CLOSE_ABNORMAL.into(), b"");
+    };
+    let write = poll_fn(|cx| scene.server.poll_write(cx, data, &[IoSlice::new(b"x")]));
+    let (outcome, ()) = tokio::join!(write, close);
+    outcome.expect_err("lost");
+    let _ = ReadToEndError::TooLong;
+}

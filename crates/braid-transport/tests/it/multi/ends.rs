@@ -1,0 +1,162 @@
+//! The ends of streams.
+
+use braid_transport::sim::Direction;
+use noq::{ReadError, VarInt};
+use tokio::time::Instant;
+
+use super::*;
+
+// [BQ-31]
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_stream_travels_alone() {
+    let mut scene = Scene::new().await;
+    let (key, _send, mut recv) = scene.open(b"").await;
+    let before = scene.client.stats().frame_rx.stream;
+    // Nothing happens between the two, so an end that did not wait would share the data's frame.
+    write(&mut scene.server, key, b"PUBACK").await;
+    scene.server.finish(key);
+    let received = drive(&mut scene.server, recv.read_to_end(100)).await;
+    assert_eq!(received.expect("read"), b"PUBACK");
+    assert_eq!(scene.client.stats().frame_rx.stream - before, 2, "one frame of data, one that ends it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_on_which_nothing_was_written_ends_at_once() {
+    let mut scene = Scene::new().await;
+    let (key, _send, mut recv) = scene.open(b"").await;
+    let start = Instant::now();
+    scene.server.finish(key);
+    // Nobody polls the link.
+    assert_eq!(recv.read_to_end(100).await.expect("read"), b"");
+    assert!(start.elapsed() <= Duration::from_millis(2), "{:?}", start.elapsed());
+    assert!(write_fails(&mut scene.server, key));
+}
+
+// [BQ-31]
+#[tokio::test(start_paused = true)]
+async fn the_end_waits_for_a_repetition_of_the_data() {
+    let mut scene = Scene::new().await;
+    let (key, _send, mut recv) = scene.open(b"").await;
+    scene.device.change_one(Direction::Down, |link| link.cut = true);
+    write(&mut scene.server, key, b"PUBACK").await;
+    scene.server.finish(key);
+    drive(&mut scene.server, sleep(Duration::from_millis(20))).await;
+    scene.device.change_one(Direction::Down, |link| link.cut = false);
+    let arrivals = async {
+        recv.read_exact(&mut [0; 6]).await.expect("read");
+        let data = Instant::now();
+        assert_eq!(recv.read(&mut [0; 6]).await, Ok(None));
+        (data, Instant::now())
+    };
+    let (data, end) = drive(&mut scene.server, arrivals).await;
+    assert!(end - data >= Duration::from_millis(2), "a round trip for the acknowledgement: {:?}", end - data);
+}
+
+#[tokio::test(start_paused = true)]
+async fn beside_busy_streams_an_end_comes_after_a_tenth_of_a_second() {
+    let mut scene = Scene::new().await;
+    let (key, _send, mut recv) = scene.open(b"").await;
+    let (busy, _busy_send, _busy_recv) = scene.open(b"").await;
+    write(&mut scene.server, key, b"PUBACK").await;
+    let start = Instant::now();
+    scene.server.finish(key);
+    let end = tokio::spawn(async move {
+        recv.read_to_end(100).await.expect("read");
+        start.elapsed()
+    });
+    while !end.is_finished() {
+        // There is always something unacknowledged.
+        write(&mut scene.server, busy, b"x").await;
+        drive(&mut scene.server, sleep(Duration::from_millis(1))).await;
+    }
+    let end = end.await.expect("join");
+    assert!((Duration::from_millis(100)..Duration::from_millis(110)).contains(&end), "{end:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn beside_streams_that_wait_for_room_an_end_comes_after_three_seconds() {
+    let mut scene = Scene::new().await;
+    let (key, _send, mut recv) = scene.open(b"").await;
+    let (stuck, _stuck_send, _stuck_recv) = scene.open(b"").await;
+    fill(&mut scene.server, stuck);
+    write(&mut scene.server, key, b"PUBACK").await;
+    let start = Instant::now();
+    scene.server.finish(key);
+    let received = drive(&mut scene.server, recv.read_to_end(100)).await;
+    assert_eq!(received.expect("read"), b"PUBACK");
+    let end = start.elapsed();
+    assert!((Duration::from_secs(3)..Duration::from_millis(3010)).contains(&end), "{end:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_ends_wait_for_one_another_no_longer_than_for_themselves() {
+    let mut scene = Scene::new().await;
+    let mut streams = Vec::new();
+    for _ in 0..50 {
+        streams.push(scene.open(b"").await);
+    }
+    let start = Instant::now();
+    for (key, ..) in &streams {
+        write(&mut scene.server, *key, b"PUBACK").await;
+        scene.server.finish(*key);
+    }
+    for (_, _, recv) in &mut streams {
+        assert_eq!(drive(&mut scene.server, recv.read_to_end(100)).await.expect("read"), b"PUBACK");
+    }
+    // The client may wait 25 ms with its acknowledgement.
+    assert!(start.elapsed() < Duration::from_millis(40), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn abort_resets_and_stops_with_the_code() {
+    let mut scene = Scene::new().await;
+    let (key, send, mut recv) = scene.open(b"x").await;
+    write(&mut scene.server, key, b"y").await;
+    scene.server.abort(key, 0x95);
+    let code = VarInt::from_u32(0x95);
+    assert_eq!(send.stopped().await.expect("stopped"), Some(code));
+    let error = recv.read_to_end(100).await.expect_err("reset");
+    assert_eq!(error, noq::ReadToEndError::Read(ReadError::Reset(code)));
+    assert!(write_fails(&mut scene.server, key));
+    scene.send.write_all(b"PINGREQ").await.expect("write");
+    let next = next(&mut scene.server).await;
+    assert_eq!(next, (Read::Bytes(StreamKey::CONTROL), b"PINGREQ".to_vec()), "nothing else is told of it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn abort_ends_the_half_that_is_open() {
+    let mut scene = Scene::new().await;
+    let (finished, mut send, mut recv) = scene.open(b"").await;
+    send.finish().expect("finish");
+    assert_eq!(next(&mut scene.server).await.0, Read::Finished(finished));
+    scene.server.abort(finished, 0x95);
+    let error = recv.read_to_end(100).await.expect_err("reset");
+    assert_eq!(error, noq::ReadToEndError::Read(ReadError::Reset(VarInt::from_u32(0x95))));
+
+    let (other, send, mut recv) = scene.open(b"").await;
+    scene.server.finish(other);
+    assert_eq!(recv.read_to_end(100).await.expect("read"), b"");
+    scene.server.abort(other, 0x95);
+    assert_eq!(send.stopped().await.expect("stopped"), Some(VarInt::from_u32(0x95)));
+    // Twice, or for the control stream, it does nothing.
+    scene.server.abort(other, 0x95);
+    scene.server.abort(StreamKey::CONTROL, 0x95);
+    scene.server.finish(StreamKey::CONTROL);
+    write(&mut scene.server, StreamKey::CONTROL, b"x").await;
+    scene.recv.read_exact(&mut [0; 1]).await.expect("read");
+}
+
+/// Polls the link as its driver would while something else happens.
+async fn drive<T>(link: &mut Link, other: impl Future<Output = T>) -> T {
+    tokio::select! {
+        biased;
+        read = next(link) => panic!("{read:?}"),
+        outcome = other => outcome,
+    }
+}
+
+fn write_fails(link: &mut Link, key: StreamKey) -> bool {
+    let mut cx = Context::from_waker(Waker::noop());
+    let outcome = link.poll_write(&mut cx, key, &[IoSlice::new(b"x")]);
+    matches!(outcome, Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::NotConnected)
+}

@@ -1,0 +1,116 @@
+//! A link of many streams, against a raw client of the QUIC library, on a simulated network.
+
+mod client;
+mod closing;
+mod ends;
+mod moving;
+mod reading;
+mod trust;
+mod writing;
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use braid_proto::stream::StreamKey;
+use braid_transport::quic::QuicOptions;
+use braid_transport::sim::{Host, Network};
+use braid_transport::{Link, ListenOptions, Listener, Read};
+use noq::{Connection, Endpoint, RecvStream, SendStream};
+use tokio::io::ReadBuf;
+use tokio::time::sleep;
+
+use crate::quic::raw_config;
+use crate::support::{Pki, accept, address};
+
+/// Longer than anything takes that needs no lost packet to be noticed; the round trip is 2 ms.
+const A_WHILE: Duration = Duration::from_millis(60);
+
+/// A server's link, and the client at its other end.
+struct Scene {
+    server: Link,
+    client: Connection,
+    send: SendStream,
+    recv: RecvStream,
+    device: Host,
+    endpoint: Endpoint,
+    _listener: Listener,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        Self::with(QuicOptions::server()).await
+    }
+
+    async fn with(quic: QuicOptions) -> Self {
+        let (pki, network) = (Pki::new(), Network::new(7));
+        let options = ListenOptions { quic, ..ListenOptions::default() };
+        let mut listener = network.host("server").listen(pki.server(), &options).expect("listen");
+        let device = network.host("device");
+        let endpoint = device.endpoint(None).expect("endpoint");
+        let connecting = endpoint
+            .connect_with(raw_config(&pki, "mqtt"), address(&listener), "localhost")
+            .expect("connect");
+        let client = tokio::spawn(async move {
+            let connection = connecting.await.expect("handshake");
+            let (mut send, recv) = connection.open_bi().await.expect("open");
+            send.write_all(b"!").await.expect("write");
+            (connection, send, recv)
+        });
+        let mut server = accept(&mut listener).await.await.expect("join").expect("handshake");
+        let (client, send, recv) = client.await.expect("join");
+        assert_eq!(next(&mut server).await, (Read::Bytes(StreamKey::CONTROL), b"!".to_vec()));
+        Self { server, client, send, recv, device, endpoint, _listener: listener }
+    }
+
+    /// Opens a stream with its first bytes, and lets the server take notice.
+    async fn open(&mut self, bytes: &[u8]) -> (StreamKey, SendStream, RecvStream) {
+        let (mut send, recv) = self.client.open_bi().await.expect("open");
+        send.write_all(bytes).await.expect("write");
+        let (Read::Opened(key), _) = next_of(&mut self.server, |_| false).await else {
+            panic!("a stream was opened")
+        };
+        (key, send, recv)
+    }
+}
+
+/// What comes next, with its bytes.
+async fn next(link: &mut Link) -> (Read, Vec<u8>) {
+    next_of(link, |_| true).await
+}
+
+async fn next_of(link: &mut Link, wants: impl FnMut(StreamKey) -> bool) -> (Read, Vec<u8>) {
+    try_next(link, wants).await.expect("the link lives")
+}
+
+async fn try_next(link: &mut Link, mut wants: impl FnMut(StreamKey) -> bool) -> io::Result<(Read, Vec<u8>)> {
+    let mut bytes = vec![0; 16 * 1024];
+    let mut buffer = ReadBuf::new(&mut bytes);
+    let read = poll_fn(|cx| link.poll_read(cx, &mut buffer, &mut wants)).await?;
+    Ok((read, buffer.filled().to_vec()))
+}
+
+/// Writes all of it, however long that takes.
+async fn write(link: &mut Link, stream: StreamKey, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let slices = [IoSlice::new(bytes)];
+        let written = poll_fn(|cx| link.poll_write(cx, stream, &slices)).await.expect("write");
+        bytes = &bytes[written..];
+    }
+}
+
+/// Writes what is taken at once.
+fn write_now(link: &mut Link, stream: StreamKey, bytes: &[u8]) -> Poll<usize> {
+    let mut cx = Context::from_waker(Waker::noop());
+    link.poll_write(&mut cx, stream, &[IoSlice::new(bytes)]).map(|written| written.expect("write"))
+}
+
+/// Writes until no more is taken; how much that was.
+fn fill(link: &mut Link, stream: StreamKey) -> usize {
+    let mut total = 0;
+    while let Poll::Ready(written) = write_now(link, stream, &[7; 10_000]) {
+        total += written;
+    }
+    total
+}

@@ -1,0 +1,100 @@
+//! Another address while the connection goes on.
+
+use braid_transport::sim::Direction;
+use braid_transport::{Link, Listener};
+use futures_util::FutureExt;
+
+use super::*;
+
+// [BQ-70]
+#[tokio::test(start_paused = true)]
+async fn the_servers_view_of_the_client_follows_it() {
+    let mut scene = Scene::new().await;
+    let before = scene.server.peer().address.expect("known");
+    let (key, mut send, mut recv) = scene.open(b"").await;
+    scene.device.rebind_nat();
+    send.write_all(b"from elsewhere").await.expect("write");
+    let mut told = Vec::new();
+    for _ in 0..2 {
+        told.push(next(&mut scene.server).await.0);
+    }
+    let after = scene.server.peer().address.expect("known");
+    assert_ne!(before, after);
+    assert_eq!(
+        told,
+        [Read::Bytes(key), Read::Moved(after)],
+        "nothing but the validation came after the bytes"
+    );
+    write(&mut scene.server, key, b"found").await;
+    recv.read_exact(&mut [0; 5]).await.expect("read");
+    sleep(A_WHILE).await;
+    assert!(next(&mut scene.server).now_or_never().is_none(), "it is told once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_does_not_answer_is_not_believed() {
+    let mut scene = Scene::new().await;
+    let before = scene.server.peer().address;
+    scene.device.rebind_nat();
+    scene.device.change_one(Direction::Down, |link| link.cut = true);
+    scene.send.write_all(b"PINGREQ").await.expect("write");
+    assert_eq!(next(&mut scene.server).await.0, Read::Bytes(StreamKey::CONTROL));
+    sleep(Duration::from_secs(1)).await;
+    scene.send.write_all(b"PINGREQ").await.expect("write");
+    assert_eq!(next(&mut scene.server).await.0, Read::Bytes(StreamKey::CONTROL));
+    assert!(next(&mut scene.server).now_or_never().is_none());
+    assert_eq!(scene.server.peer().address, before);
+}
+
+// [BQ-70]
+#[tokio::test(start_paused = true)]
+async fn a_client_moves_to_another_socket_and_its_streams_with_it() {
+    let (pki, network) = (Pki::new(), Network::new(3));
+    let mut listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
+    let connector = network.host("device").connector(address(&listener), pki.client(), QuicOptions::client());
+    let client = tokio::spawn(async move {
+        let mut client = connector.connect().await.expect("connect");
+        write(&mut client, StreamKey::CONTROL, b"!").await;
+        client
+    });
+    let mut server = accept(&mut listener).await.await.expect("join").expect("handshake");
+    let mut client = client.await.expect("join");
+    assert_eq!(next(&mut server).await.1, b"!");
+    let before = server.peer().address;
+    for _ in 0..5 {
+        client.rebind(None).expect("rebind");
+        assert_eq!(
+            next_event(&mut server, &mut client).await,
+            Read::Moved(server.peer().address.expect("known"))
+        );
+        write(&mut client, StreamKey::CONTROL, b"?").await;
+        assert_eq!(next(&mut server).await.1, b"?");
+    }
+    assert_ne!(server.peer().address, before);
+    assert_eq!(server.rebind(None).expect_err("only a client moves").kind(), std::io::ErrorKind::Unsupported);
+}
+
+/// What the server is told, while the client is polled as well.
+async fn next_event(server: &mut Link, client: &mut Link) -> Read {
+    tokio::select! {
+        read = next(server) => read.0,
+        read = next(client) => panic!("{read:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_client_moves_to_another_real_socket() {
+    let pki = Pki::new();
+    let mut listener: Listener = crate::support::bind(braid_transport::ListenerKind::Quic(pki.server()));
+    let (mut server, mut client) = crate::support::pair(&mut listener, &pki.client()).await;
+    let before = server.peer.address;
+    client.io.0.rebind(Some(crate::support::loopback())).expect("rebind");
+    write(&mut client.io.0, StreamKey::CONTROL, b"?").await;
+    let after = loop {
+        match next(&mut server.io.0).await.0 {
+            Read::Moved(address) => break address,
+            read => assert_eq!(read, Read::Bytes(StreamKey::CONTROL)),
+        }
+    };
+    assert_ne!(Some(after), before);
+}

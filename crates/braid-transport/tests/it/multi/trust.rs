@@ -1,0 +1,54 @@
+//! What a client may send before its CONNECT is accepted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+// [BQ-13]
+#[tokio::test(start_paused = true)]
+async fn before_trust_all_streams_together_hold_a_mebibyte() {
+    let mut scene = Scene::new().await;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let mut writers = Vec::new();
+    for _ in 0..100 {
+        let (client, sent) = (scene.client.clone(), Arc::clone(&sent));
+        writers.push(tokio::spawn(async move {
+            let (mut send, recv) = client.open_bi().await.expect("open");
+            let mut left = 100 * 1024;
+            while left > 0 {
+                let written = send.write(&vec![0; left]).await.expect("write");
+                left -= written;
+                sent.fetch_add(written, Ordering::Relaxed);
+            }
+            (send, recv)
+        }));
+    }
+    for _ in 0..11 {
+        assert!(matches!(next_of(&mut scene.server, |_| false).await, (Read::Opened(_), _)));
+    }
+    sleep(Duration::from_secs(1)).await;
+    let held = sent.load(Ordering::Relaxed);
+    assert!((900_000..=1 << 20).contains(&held), "{held}");
+
+    scene.server.set_trusted();
+    for writer in writers {
+        writer.await.expect("nobody reads, and all is sent");
+    }
+    assert_eq!(sent.load(Ordering::Relaxed), 100 * 100 * 1024);
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_trust_what_is_read_makes_room() {
+    let mut scene = Scene::new().await;
+    let (mut send, recv) = scene.client.open_bi().await.expect("open");
+    let writer = tokio::spawn(async move {
+        send.write_all(&vec![0; 3 << 20]).await.expect("write");
+        (send, recv)
+    });
+    let mut received = 0;
+    while received < 3 << 20 {
+        received += next(&mut scene.server).await.1.len();
+    }
+    writer.await.expect("join");
+}
