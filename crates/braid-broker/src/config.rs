@@ -1,8 +1,10 @@
 use std::time::Duration;
 
-use braid_proto::connection::ServerOptions;
+use braid_proto::connection::{EarlyPublish, ServerOptions};
 use braid_proto::session::SessionExpiry;
 use serde::{Deserialize, Serialize};
+
+use crate::priority::PriorityRule;
 
 /// What a broker grants and how much it holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -14,6 +16,10 @@ pub struct BrokerConfig {
     pub limits: LimitsConfig,
     /// The broker's own topics.
     pub sys: SysConfig,
+    /// What data streams may do.
+    pub streams: StreamsConfig,
+    /// What is sent sooner to subscribers that asked for no priority. The first rule that matches decides.
+    pub priority: Vec<PriorityRule>,
 }
 
 /// What clients are granted in CONNACK.
@@ -74,6 +80,14 @@ pub struct LimitsConfig {
     pub retained_messages: usize,
     /// Bytes of all retained messages.
     pub retained_bytes: usize,
+    /// Bidirectional streams that one client may have open.
+    pub streams: u32,
+    /// Streams that one client may open in a second; more wait for their turn.
+    pub streams_per_second: u32,
+    /// Bytes of incomplete packets on all data streams of one client; one packet may exceed it.
+    pub partial_bytes: usize,
+    /// Seconds that such a packet may stand still while others wait for its memory.
+    pub stalled_packet_secs: u64,
 }
 
 impl Default for LimitsConfig {
@@ -89,6 +103,10 @@ impl Default for LimitsConfig {
             subscriptions: 10_000,
             retained_messages: 1_000_000,
             retained_bytes: 1024 * 1024 * 1024,
+            streams: 256,
+            streams_per_second: 1000,
+            partial_bytes: 64 * 1024 * 1024,
+            stalled_packet_secs: 30,
         }
     }
 }
@@ -104,6 +122,40 @@ pub struct SysConfig {
 impl Default for SysConfig {
     fn default() -> Self {
         Self { interval_secs: 10 }
+    }
+}
+
+/// What data streams may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StreamsConfig {
+    /// UNSUBSCRIBE ends the subscription of its own stream only.
+    pub strict_streams: bool,
+    /// What becomes of a PUBLISH in early data.
+    pub early_publish: EarlyPublishConfig,
+}
+
+/// What becomes of a PUBLISH that arrives before the handshake is confirmed (0-RTT), when it may be a copy that
+/// somebody else sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EarlyPublishConfig {
+    /// It takes effect once the handshake is confirmed.
+    #[default]
+    Hold,
+    /// It is refused.
+    Reject,
+    /// It takes effect at once.
+    Accept,
+}
+
+impl From<EarlyPublishConfig> for EarlyPublish {
+    fn from(config: EarlyPublishConfig) -> Self {
+        match config {
+            EarlyPublishConfig::Hold => Self::Hold,
+            EarlyPublishConfig::Reject => Self::Reject,
+            EarlyPublishConfig::Accept => Self::Accept,
+        }
     }
 }
 
@@ -124,6 +176,9 @@ impl BrokerConfig {
             maximum_session_expiry: SessionExpiry::from_secs(mqtt.maximum_session_expiry),
             response_information: (!mqtt.response_information.is_empty())
                 .then(|| mqtt.response_information.as_str().into()),
+            maximum_partial_bytes: limits.partial_bytes,
+            partial_timeout: Duration::from_secs(limits.stalled_packet_secs),
+            early_publish: self.streams.early_publish.into(),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use braid_proto::message::{Delivery, Message};
+use braid_proto::stream::Priority;
 use braid_proto::topic::TopicFilter;
 use braid_router::{route, route_shared};
 use braid_store::{Change, Commit};
@@ -58,7 +59,7 @@ pub(crate) fn redistribute(hub: &Hub, deliveries: impl Iterator<Item = Delivery>
         let Some(filter) = &delivery.shared else { continue };
         let find = || hub.find_group(filter).map(|group| shared_target(hub, &group));
         if let Some(shared) = targets.entry(filter.clone()).or_insert_with(find) {
-            pushing.push_shared(shared, &delivery.message);
+            pushing.push_shared(shared, hub.priority_of(&delivery.message.topic), &delivery.message);
         }
     }
     pushing.durable.changes.extend(end);
@@ -161,14 +162,14 @@ impl<'a> Pushing<'a> {
         }
         for shared in &to.groups {
             for message in run {
-                self.push_shared(shared, message);
+                self.push_shared(shared, to.priority, message);
             }
         }
     }
 
     /// Gives a message to the member whose turn it is: to one who is online and has room, else to anyone whose
-    /// session keeps it.
-    fn push_shared(&mut self, shared: &SharedTarget, message: &Arc<Message>) {
+    /// session keeps it. `priority` is for a member that asked for none.
+    fn push_shared(&mut self, shared: &SharedTarget, priority: Option<Priority>, message: &Arc<Message>) {
         let capacity = self.hub.capacity;
         let mailbox = |key: &SessionKey| shared.slot(*key).map(|slot| &slot.mailbox);
         let ready =
@@ -178,7 +179,9 @@ impl<'a> Pushing<'a> {
         let slot = member.and_then(|member| shared.slot(member.key));
         match (member, slot) {
             (Some(member), Some(slot)) => {
-                self.push(slot, std::iter::once(route_shared(message, &shared.group, member)));
+                let mut delivery = route_shared(message, &shared.group, member);
+                delivery.priority = member.subscription.priority.or(priority).unwrap_or_default(); // [BQ-52]
+                self.push(slot, std::iter::once(delivery));
             }
             _ => self.dropped += 1,
         }

@@ -9,7 +9,8 @@ use braid_proto::connection::{End, ServerOptions, Token};
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{ClientId, QoS, Will};
 use braid_proto::reason::ReasonCode;
-use braid_proto::session::Session;
+use braid_proto::session::{Moved, Session, Subscriptions};
+use braid_proto::stream::Priority;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Group, Matches, Router};
 use braid_store::{Change, Commit, NextIds, Store};
@@ -21,7 +22,8 @@ use crate::config::BrokerConfig;
 use crate::dispatch;
 use crate::expiry::{DueEvent, Expiry};
 use crate::mailbox::Capacity;
-use crate::persist::Persist;
+use crate::persist::{self, Persist};
+use crate::priority::Rules;
 use crate::registry::{Claim, Ended, Registry};
 use crate::retained::{RetainedMessages, Retaining, SYS_PREFIX};
 use crate::routes::Routes;
@@ -37,6 +39,7 @@ pub(crate) struct Hub {
     pub(crate) server_options: Arc<ServerOptions>,
     pub(crate) capacity: Capacity,
     pub(crate) authenticate: Box<dyn Authenticate>,
+    rules: Rules,
     router: RwLock<Router<SessionKey>>,
     /// The router's generation, readable without its lock.
     generation: AtomicU64,
@@ -64,6 +67,7 @@ impl Hub {
             server_options: Arc::new(config.server_options()),
             capacity: Capacity { messages: config.limits.queued_messages, bytes: config.limits.queued_bytes },
             authenticate,
+            rules: Rules::new(&config.priority),
             router: RwLock::new(Router::new()),
             generation: AtomicU64::new(0),
             registry: Registry::new(next.session),
@@ -100,12 +104,36 @@ impl Hub {
         self.router.read().unwrap_or_else(PoisonError::into_inner).group(filter).cloned()
     }
 
+    /// The priority of a topic for whoever asked for none; `None` leaves it at the default. [BQ-52]
+    pub(crate) fn priority_of(&self, topic: &TopicName) -> Option<Priority> {
+        self.rules.priority_of(topic)
+    }
+
     /// Changes subscriptions.
     pub(crate) fn with_router<T>(&self, change: impl FnOnce(&mut Router<SessionKey>) -> T) -> T {
         let mut router = self.router.write().unwrap_or_else(PoisonError::into_inner);
         let result = change(&mut router);
         self.generation.store(router.generation(), Ordering::Release);
         result
+    }
+
+    /// Follows subscriptions whose streams have ended, from `subscriptions` as they are now. [BQ-42]
+    pub(crate) fn move_subscriptions(&self, slot: &Slot, subscriptions: &Subscriptions, moved: &[Moved]) {
+        for some in moved.chunks(FILTERS_AT_ONCE) {
+            self.with_router(|router| {
+                for Moved { filter, from, to } in some {
+                    // Before the old one goes: a shared subscription must not lose its last member meanwhile.
+                    to.map(|to| router.subscribe(slot.key, filter, to));
+                    router.unsubscribe(slot.key, filter, from.stream);
+                }
+            });
+        }
+        // The store has one for each filter: it must be one that is left.
+        let merged = moved.iter().filter(|moved| moved.to.is_none()).map(|moved| moved.filter.clone());
+        let merged: Vec<_> = merged.collect();
+        if slot.is_durable() && !merged.is_empty() {
+            self.persist.commit_late(persist::ended_subscriptions(slot.id(), Some(subscriptions), merged));
+        }
     }
 
     /// Subscriptions now, shared ones included.
@@ -205,12 +233,16 @@ impl Hub {
         end: End,
         leftover: VecDeque<Delivery>,
     ) {
-        let Some(session) = end.session else { return };
+        let Some(mut session) = end.session else { return };
         let outlives = session.expiry.outlives_connection();
         let (now, later): (Option<Will>, Option<Will>) = match end.will {
             Some(will) if will.delay > 0 && outlives => (None, Some(will)),
             will => (will, None), // [MQTT-3.1.2-8]
         };
+        if outlives {
+            let moved = session.subscriptions.unbind_all(); // [BQ-42]
+            self.move_subscriptions(slot, &session.subscriptions, &moved);
+        }
         self.statistics.dropped(slot.mailbox.park(leftover));
         // Before anybody can take over: what clears this Will must not clear the next connection's.
         if let Some(will) = now {
@@ -303,11 +335,11 @@ impl Hub {
     /// Removes everything of a session that is over. [MQTT-4.1.0-2]
     fn end_session(&self, slot: &Slot, session: Session) {
         if !session.subscriptions.is_empty() {
-            let filters: Vec<_> = session.subscriptions.keys().collect();
-            for some in filters.chunks(FILTERS_AT_ONCE) {
+            let all: Vec<_> = session.subscriptions.iter().collect();
+            for some in all.chunks(FILTERS_AT_ONCE) {
                 self.with_router(|router| {
-                    for filter in some {
-                        router.unsubscribe(slot.key, filter);
+                    for (filter, subscription) in some {
+                        router.unsubscribe(slot.key, filter, subscription.stream);
                     }
                 });
             }

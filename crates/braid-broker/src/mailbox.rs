@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{MessageProperties, QoS};
 use braid_proto::reason::ReasonCode;
+use braid_proto::stream::{Lane, Priority, StreamKey};
+
+use crate::inbox::Inbox;
 
 /// What a delivery costs beside its texts and payload, about.
 const DELIVERY_OVERHEAD: usize = 256;
@@ -35,13 +38,13 @@ struct Inner {
     bytes: usize,
     /// How many in the queue are of QoS 0.
     qos0: usize,
+    /// And their bytes.
+    qos0_bytes: usize,
+    /// The lane of all that is queued, unless there are several.
+    lane: Option<Lane>,
     /// What the owner took and had not sent when it last looked in. It counts like what is queued: otherwise a
     /// client that never reads would double what it may hold, and add as much again with every reconnect.
-    taken: usize,
-    /// Counts until the last of what was taken is sent.
-    taken_bytes: usize,
-    /// How many were of QoS 0 when they were taken.
-    taken_qos0: usize,
+    taken: Load,
     state: State,
     signal: Option<Signal>,
     /// Set while the owner sleeps.
@@ -50,6 +53,17 @@ struct Inner {
     progress_at: Option<Instant>,
     /// Publishers who wait with their acknowledgements until there is room again.
     publishers: Vec<Waker>,
+}
+
+/// How much is held somewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) messages: usize,
+    pub(crate) bytes: usize,
+    /// How many of the messages are of QoS 0.
+    pub(crate) qos0: usize,
+    /// And how many of the bytes.
+    pub(crate) qos0_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +92,14 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
+    /// What is urgent may use a reserve: bulk that fills a mailbox must not keep an alarm out.
+    fn reserve(self, priority: Priority) -> Self {
+        if priority <= Priority::DEFAULT {
+            return self;
+        }
+        Self { messages: self.messages / 4 * 5, bytes: self.bytes / 4 * 5 }
+    }
+
     /// From here on publishers are slowed down.
     fn congestion(self) -> Self {
         Self { messages: self.messages / 4, bytes: self.bytes / 4 }
@@ -115,11 +137,16 @@ impl Mailbox {
     ) -> Pushed {
         let (mut dropped, mut lost) = (0, Vec::new());
         let mut inner = self.lock();
-        for delivery in deliveries {
+        let mut is_urgent = true;
+        for mut delivery in deliveries {
             let cost = cost(&delivery);
+            let capacity = capacity.reserve(delivery.priority);
+            is_urgent &= delivery.priority > Priority::DEFAULT;
             let mut fits = inner.has_room(cost, capacity);
             if !fits && delivery.qos > QoS::AtMostOnce {
-                dropped += inner.drop_qos0();
+                if inner.qos0 > 0 {
+                    dropped += inner.drop_qos0();
+                }
                 fits = inner.has_room_beside_qos0(cost, capacity);
             }
             let wanted = match inner.state {
@@ -128,9 +155,10 @@ impl Mailbox {
                 State::Closed => false,
             };
             if fits && wanted {
-                inner.bytes += cost;
-                inner.qos0 += usize::from(delivery.qos == QoS::AtMostOnce);
-                inner.queue.push_back(delivery);
+                if inner.state == State::Offline {
+                    delivery.stream = StreamKey::CONTROL; // No stream outlives its connection. [BQ-42]
+                }
+                inner.push_back(delivery, cost);
             } else {
                 dropped += 1;
                 lost.extend(delivery.stored);
@@ -140,7 +168,9 @@ impl Mailbox {
             wakers.extend(inner.owner.take());
         }
         let congestion = capacity.congestion();
-        let congested = inner.state == State::Online
+        // Nobody is made to wait for bulk with what is urgent.
+        let congested = !is_urgent
+            && inner.state == State::Online
             && (inner.len() > congestion.messages || inner.bytes() > congestion.bytes)
             && inner.progress_at.is_some_and(|at| now.saturating_duration_since(at) < STUCK_AFTER);
         Pushed { dropped, lost, congested }
@@ -172,13 +202,13 @@ impl Mailbox {
         self.lock().state != State::Closed
     }
 
-    /// Moves everything into `inbox`, which must be empty. With nothing there, the owner is woken at the next
-    /// push or signal.
+    /// Moves everything into `inbox`. With nothing there, the owner is woken at the next push or signal.
     ///
     /// `progress_at`: when the owner last sent something.
     pub(crate) fn poll_take(
         &self,
-        inbox: &mut VecDeque<Delivery>,
+        inbox: &mut Inbox,
+        resolve: impl Fn(StreamKey) -> StreamKey,
         progress_at: Option<Instant>,
         capacity: Capacity,
         context: &Context<'_>,
@@ -186,15 +216,15 @@ impl Mailbox {
         let mut inner = self.lock();
         let signal = inner.signal.take();
         inner.progress_at = progress_at;
-        if inbox.is_empty() {
-            std::mem::swap(&mut inner.queue, inbox);
-            inner.taken_bytes = std::mem::take(&mut inner.bytes);
-            inner.taken_qos0 = std::mem::take(&mut inner.qos0);
+        if !inner.queue.is_empty() {
+            let load = inner.take_load();
+            let lane = inner.lane.take();
+            inbox.take(lane, &mut inner.queue, load, resolve);
             if inner.queue.capacity() > KEEP_CAPACITY {
                 inner.queue.shrink_to(KEEP_CAPACITY);
             }
         }
-        inner.taken = inbox.len();
+        inner.taken = inbox.load();
         match &mut inner.owner {
             Some(owner) => owner.clone_from(context.waker()),
             owner => *owner = Some(context.waker().clone()),
@@ -238,11 +268,14 @@ impl Mailbox {
         for delivery in leftover.into_iter().rev() {
             inner.queue.push_front(delivery);
         }
-        let before = inner.queue.len();
-        inner.queue.retain(|delivery| delivery.qos > QoS::AtMostOnce);
-        inner.bytes = inner.queue.iter().map(cost).sum();
-        (inner.taken, inner.taken_bytes, inner.taken_qos0, inner.qos0) = (0, 0, 0, 0);
-        (before - inner.queue.len()) as u64
+        inner.taken = Load::default();
+        let dropped = inner.drop_qos0();
+        let Inner { queue, lane, .. } = &mut *inner;
+        for delivery in queue.iter_mut() {
+            delivery.stream = StreamKey::CONTROL; // No stream outlives its connection. [BQ-42]
+        }
+        *lane = None;
+        dropped
     }
 
     /// The session has ended: what is left.
@@ -251,8 +284,8 @@ impl Mailbox {
         inner.state = State::Closed;
         inner.owner = None;
         inner.publishers = Vec::new();
-        inner.bytes = 0;
-        (inner.taken, inner.taken_bytes, inner.taken_qos0, inner.qos0) = (0, 0, 0, 0);
+        (inner.bytes, inner.qos0, inner.qos0_bytes) = (0, 0, 0);
+        inner.taken = Load::default();
         std::mem::take(&mut inner.queue)
     }
 }
@@ -266,38 +299,58 @@ impl Inner {
 
     /// The same for what is to be acknowledged: QoS 0 that the owner holds does not stand in its way.
     fn has_room_beside_qos0(&self, cost: usize, capacity: Capacity) -> bool {
-        let taken = self.taken.saturating_sub(self.taken_qos0);
-        let taken_bytes = if self.taken_qos0 == 0 { self.taken_bytes } else { 0 };
-        let bytes = self.bytes.saturating_add(taken_bytes);
+        let bytes = self.bytes().saturating_sub(self.taken.qos0_bytes);
         let fits = self.len() == 0 || bytes.saturating_add(cost) <= capacity.bytes;
-        fits && self.queue.len() + taken < capacity.messages
+        fits && self.len() - self.taken.qos0 < capacity.messages
+    }
+
+    fn push_back(&mut self, delivery: Delivery, cost: usize) {
+        self.bytes += cost;
+        if delivery.qos == QoS::AtMostOnce {
+            self.qos0 += 1;
+            self.qos0_bytes += cost;
+        }
+        let lane = delivery.lane();
+        if self.queue.is_empty() {
+            self.lane = Some(lane);
+        } else if self.lane != Some(lane) {
+            self.lane = None;
+        }
+        self.queue.push_back(delivery);
+    }
+
+    /// The queue is being moved away.
+    fn take_load(&mut self) -> Load {
+        Load {
+            messages: self.queue.len(),
+            bytes: std::mem::take(&mut self.bytes),
+            qos0: std::mem::take(&mut self.qos0),
+            qos0_bytes: std::mem::take(&mut self.qos0_bytes),
+        }
     }
 
     /// Makes room for what is to be acknowledged; returns how many were dropped.
     fn drop_qos0(&mut self) -> u64 {
-        if self.qos0 == 0 {
-            return 0;
-        }
         let before = self.queue.len();
         self.queue.retain(|delivery| delivery.qos > QoS::AtMostOnce);
         self.bytes = self.queue.iter().map(cost).sum();
-        self.qos0 = 0;
+        (self.qos0, self.qos0_bytes) = (0, 0);
         (before - self.queue.len()) as u64
     }
 
     /// Messages that wait here or with the owner.
     fn len(&self) -> usize {
-        self.queue.len() + self.taken
+        self.queue.len() + self.taken.messages
     }
 
     /// Their cost.
     fn bytes(&self) -> usize {
-        self.bytes.saturating_add(self.taken_bytes)
+        self.bytes.saturating_add(self.taken.bytes)
     }
 }
 
 /// The memory that a delivery keeps, about. Topic and properties may be many times the payload.
-fn cost(delivery: &Delivery) -> usize {
+pub(crate) fn cost(delivery: &Delivery) -> usize {
     message_cost(&delivery.message)
 }
 

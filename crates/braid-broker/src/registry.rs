@@ -166,12 +166,12 @@ async fn take(slot: &Slot, connection: ConnectionId) -> Released {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
     use std::future::{Future, poll_fn};
     use std::pin::pin;
     use std::task::Poll;
 
     use super::*;
+    use crate::inbox::Inbox;
     use crate::mailbox::Capacity;
 
     // Between the claim and whatever its connection does next, another thread may run the next claim: its signal
@@ -193,7 +193,8 @@ mod tests {
         let mut second = pin!(registry.claim(&client_id, false, ConnectionId(2)));
         let signal = poll_fn(|context| {
             assert!(second.as_mut().poll(context).is_pending());
-            Poll::Ready(first.slot.mailbox.poll_take(&mut VecDeque::new(), None, capacity, context))
+            let mailbox = &first.slot.mailbox;
+            Poll::Ready(mailbox.poll_take(&mut Inbox::default(), |stream| stream, None, capacity, context))
         });
         assert_eq!(signal.await, Some(Signal::TakeOver));
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use braid_proto::stream::Priority;
 use braid_proto::topic::TopicName;
 use braid_router::{Group, Match, Matches};
 
@@ -31,11 +32,14 @@ pub(crate) struct Routes {
 #[derive(Debug)]
 pub(crate) struct Route {
     generation: u64,
-    /// The matching subscriptions, those of one session side by side.
+    /// The matching subscriptions, those of one session side by side. Whoever asked for no priority has that of
+    /// the topic.
     pub(crate) matches: Vec<Match<SessionKey>>,
     /// Each session with where its matches end.
     pub(crate) targets: Vec<(Arc<Slot>, usize)>,
     pub(crate) groups: Vec<SharedTarget>,
+    /// The topic's, for members of the groups that asked for none.
+    pub(crate) priority: Option<Priority>,
 }
 
 /// A shared subscription with the places of its members.
@@ -101,6 +105,7 @@ fn resolve(hub: &Hub, topic: &TopicName, found: &mut Matches<SessionKey>) -> Rou
         matches: Vec::with_capacity(found.direct.len()),
         targets: Vec::new(),
         groups: Vec::new(),
+        priority: hub.priority_of(topic), // [BQ-52]
     };
     let registry = hub.registry.slots();
     for of_session in found.sessions() {
@@ -110,6 +115,11 @@ fn resolve(hub: &Hub, topic: &TopicName, found: &mut Matches<SessionKey>) -> Rou
         route.targets.push((slot.clone(), route.matches.len()));
     }
     drop(registry);
+    if let Some(priority) = route.priority {
+        for found in &mut route.matches {
+            found.subscription.priority.get_or_insert(priority);
+        }
+    }
     route.groups.extend(found.shared.iter().map(|group| shared_target(hub, group)));
     route
 }

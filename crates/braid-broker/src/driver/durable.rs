@@ -12,6 +12,7 @@ use braid_proto::reason::ReasonCode;
 use braid_store::{Commit, Completion, StoreError};
 
 use super::Driver;
+use crate::persist::Unwritten;
 use crate::slot::Slot;
 
 /// A commit that was not done at once, in the order of the commits.
@@ -81,8 +82,18 @@ impl Driver {
         }
     }
 
-    /// Tells the store how far deliveries have come. `unwritten`: bytes of the outbox that were there before.
-    pub(super) fn commit_progress(&mut self, unwritten: usize) {
+    /// Bytes that wait to be written, where it matters.
+    pub(super) fn unwritten(&mut self) -> Unwritten {
+        if self.progress.is_none() {
+            return Unwritten::default();
+        }
+        let mut streams = Vec::new();
+        self.server.streams_to_write(&mut streams);
+        streams.into_iter().map(|stream| (stream, self.server.unwritten_on(stream))).collect()
+    }
+
+    /// Tells the store how far deliveries have come. `unwritten`: what was in the outboxes before.
+    pub(super) fn commit_progress(&mut self, unwritten: &Unwritten) {
         let Some(progress) = &mut self.progress else { return };
         while let Some(step) = self.server.poll_progress() {
             progress.note(step);

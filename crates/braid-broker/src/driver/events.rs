@@ -10,7 +10,7 @@ use braid_store::Change;
 
 use super::{Driver, now};
 use crate::dispatch;
-use crate::persist::DurableProgress;
+use crate::persist::{DurableProgress, Unwritten};
 use crate::retained::SYS_PREFIX;
 use crate::slot::Slot;
 
@@ -57,8 +57,20 @@ impl Driver {
                     self.persist_release(token, &mut batch);
                     persisted = Some(token);
                 }
-                Event::Subscribe(subscribe) => persisted = self.subscribe(*subscribe).or(persisted),
-                Event::Unsubscribe(unsubscribe) => persisted = self.unsubscribe(&unsubscribe).or(persisted),
+                Event::Subscribe(on, subscribe) => {
+                    persisted = self.subscribe(on, *subscribe).or(persisted);
+                }
+                Event::Unsubscribe(on, unsubscribe) => {
+                    persisted = self.unsubscribe(on, &unsubscribe).or(persisted);
+                }
+                Event::StreamViolated(stream, violation) => {
+                    let client = self.slot.as_ref().map(|slot| slot.client_id.as_str());
+                    tracing::info!(client, peer = self.peer_name(), %stream, cause = %violation, "stream ended");
+                }
+                Event::StreamEnded(stream) => {
+                    self.inbox.redirect(stream);
+                    self.stream_ended(stream);
+                }
                 Event::Connect(connect) => return Some(connect),
             }
         }
@@ -111,15 +123,20 @@ impl Driver {
 
     /// PUBREL: a durable session's identifier is free again, which PUBCOMP must not say too early.
     fn persist_release(&self, token: Token, batch: &mut Batch) {
+        let packet_id = token.packet_id();
+        // Another stream may have an exchange of the same identifier. [BQ-20]
+        if self.server.session().is_some_and(|session| session.inbound.contains(packet_id)) {
+            return;
+        }
         if let Some(slot) = self.slot.as_ref().filter(|slot| slot.is_durable()) {
-            let (session, packet_id) = (slot.id(), token.packet_id());
+            let session = slot.id();
             batch.changes.push(Change::ReceivedReleased { session, packet_id });
         }
     }
 
     /// Decides about a CONNECT: who it is, whether it may, and which session it goes on with.
     pub(super) async fn decide(&mut self, connect: Connect) {
-        if let Err(reason) = self.hub.authenticate.authenticate(&connect, &self.peer) {
+        if let Err(reason) = self.hub.authenticate.authenticate(&connect, self.link.peer()) {
             tracing::info!(client = connect.client_id.as_str(), peer = self.peer_name(), %reason, "refused");
             return self.server.reject(reason);
         }
@@ -141,7 +158,7 @@ impl Driver {
             return self.server.reject(ReasonCode::QuotaExceeded);
         }
         let claim = self.hub.claim(&client_id, connect.clean_start, self.connection).await;
-        tracing::debug!(client = client_id.as_str(), version = %connect.version, transport = %self.peer.transport,
+        tracing::debug!(client = client_id.as_str(), version = %connect.version, transport = %self.link.peer().transport,
             present = claim.present, "connected");
         claim.slot.set_merges(connect.version.is_v5());
         if let Err(error) = self.open(&claim.slot).await {
@@ -155,8 +172,9 @@ impl Driver {
         let acceptance = Acceptance { session_present: claim.present, assigned_client_id };
         // After a refusal this only gives the session back.
         self.server.accept(claim.session, &acceptance, now());
+        self.link.set_trusted();
         // What came right behind CONNECT may have released something: no byte has left yet.
-        self.commit_progress(0);
+        self.commit_progress(&Unwritten::default());
         // Whoever stopped the broker during the claim may have signalled before this connection could hear it.
         if self.hub.is_stopping() {
             self.server.disconnect(ReasonCode::ServerShuttingDown);

@@ -8,42 +8,32 @@
 mod durable;
 mod events;
 mod held;
+mod read;
 mod replay;
 mod scratch;
+mod send;
 mod subscribe;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use braid_proto::connection::{Cause, Sent, Server};
-use braid_proto::message::Delivery;
-use braid_proto::packet::{Connect, QoS};
+use braid_proto::connection::{Cause, Server};
+use braid_proto::packet::Connect;
 use braid_proto::reason::ReasonCode;
-use braid_transport::{ByteStream, Incoming, Link, Peer, Single};
-use bytes::Buf;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use braid_transport::quic::codes::{CLOSE_ABNORMAL, CLOSE_NORMAL};
+use braid_transport::{Close, Incoming, Link};
 use tokio::time::Sleep;
 
 use crate::hub::Hub;
+use crate::inbox::Inbox;
 use crate::mailbox::Signal;
 use crate::persist::DurableProgress;
 use crate::routes::Routes;
 use crate::slot::{ConnectionId, Slot};
-
-/// Deliveries are encoded only up to here: what waits longer waits in the mailbox, where its order and its cap
-/// are.
-const OUTBOX_TARGET: usize = 64 * 1024;
-
-/// A client that does not take its acknowledgements is not read any further. Large payloads do not count.
-const OUTBOX_LIMIT: usize = 256 * 1024;
-
-/// Slices of one vectored write.
-const SLICES: usize = 16;
 
 /// What a message is taken to lead to before one has shown it.
 const FIRST_FAN_OUT: usize = 64;
@@ -61,9 +51,8 @@ pub(crate) async fn serve(hub: Arc<Hub>, incoming: Incoming) {
     let from = incoming.peer_address();
     // Boxed: the handshake's size must not stay with a connection that is idle later.
     let Some(link) = Box::pin(shake_hands(&hub, incoming)).await else { return };
-    let Link::Single(single) = link;
-    tracing::trace!(?from, transport = %single.peer.transport, "link up");
-    Driver::new(hub, single, accepted).run().await;
+    tracing::trace!(?from, transport = %link.peer().transport, "link up");
+    Driver::new(hub, link, accepted).run().await;
 }
 
 async fn shake_hands(hub: &Hub, incoming: Incoming) -> Option<Link> {
@@ -85,13 +74,14 @@ async fn shake_hands(hub: &Hub, incoming: Incoming) -> Option<Link> {
 pub(super) struct Driver {
     hub: Arc<Hub>,
     connection: ConnectionId,
-    io: Box<dyn ByteStream>,
-    peer: Peer,
+    link: Link,
     server: Server,
     /// The session's place, once a CONNECT was accepted.
     slot: Option<Arc<Slot>>,
     /// Taken from the mailbox, not sent yet.
-    inbox: VecDeque<Delivery>,
+    inbox: Inbox,
+    /// What data streams need; `None` where there are none.
+    streams: Option<Box<send::Streams>>,
     routes: Routes,
     /// Retained messages that are still owed.
     replays: VecDeque<replay::Replay>,
@@ -109,6 +99,8 @@ pub(super) struct Driver {
     link_ended: bool,
     /// The broker closed the connection and told the peer why.
     explains: bool,
+    /// How the link is closed.
+    close: Close,
 }
 
 /// What a turn ends with, apart from waiting.
@@ -121,15 +113,19 @@ enum Turn {
 
 impl Driver {
     /// `accepted`: from then on the time for CONNECT runs.
-    fn new(hub: Arc<Hub>, single: Single, accepted: Instant) -> Self {
-        let server = Server::new(hub.server_options.clone(), accepted);
+    fn new(hub: Arc<Hub>, link: Link, accepted: Instant) -> Self {
+        let mut server = Server::new(hub.server_options.clone(), accepted);
+        if link.is_early() {
+            server.set_early(); // [BQ-61]
+        }
+        let streams = link.is_multi().then(|| Box::new(send::Streams::new(accepted)));
         Self {
             connection: hub.registry.next_connection(),
-            io: single.io,
-            peer: single.peer,
+            link,
             server,
             slot: None,
-            inbox: VecDeque::new(),
+            inbox: Inbox::default(),
+            streams,
             routes: Routes::default(),
             replays: VecDeque::new(),
             fan_out: FIRST_FAN_OUT,
@@ -140,6 +136,7 @@ impl Driver {
             alarm: Alarm::default(),
             link_ended: false,
             explains: false,
+            close: Close { code: CLOSE_NORMAL, stop: None },
             hub,
         }
     }
@@ -176,37 +173,24 @@ impl Driver {
         poll_fn(|context| {
             self.poll_barriers(context);
             self.poll_write(context);
-            if self.link_ended || self.is_written() { Poll::Ready(()) } else { Poll::Pending }
+            if self.link_ended || self.server.unwritten() == 0 { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        if self.link_ended {
+        if self.link_ended && !self.link.is_multi() {
             return;
         }
-        let shutdown = poll_fn(|context| Pin::new(&mut self.io).poll_shutdown(context)).await;
-        if shutdown.is_ok() && self.explains {
+        let close = self.close;
+        let closed = poll_fn(|context| self.link.poll_close(context, close)).await; // [BQ-40], [BQ-41]
+        if closed.is_ok() && self.explains && !self.link.is_multi() {
             poll_fn(|context| self.poll_discard(context)).await;
         }
-    }
-
-    /// Reads what nobody will look at, until the peer ends the link.
-    fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        scratch::with(|buffer| {
-            loop {
-                let mut buffer = ReadBuf::new(buffer);
-                let result = ready!(Pin::new(&mut self.io).poll_read(context, &mut buffer));
-                if result.is_err() || buffer.filled().is_empty() {
-                    return Poll::Ready(());
-                }
-            }
-        })
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
         for _ in 0..ROUNDS {
             self.poll_mailbox(context);
-            let could_read = self.may_read();
-            let unwritten = self.outbox_len();
-            let has_read = self.poll_read(context);
+            let unwritten = self.unwritten();
+            let read = self.poll_read(context);
             if let Some(connect) = self.drain_events() {
                 return Poll::Ready(Turn::Decide(connect));
             }
@@ -214,7 +198,7 @@ impl Driver {
             self.poll_held(context);
             self.deliver();
             let has_replayed = self.replay();
-            self.commit_progress(unwritten);
+            self.commit_progress(&unwritten);
             self.poll_barriers(context);
             let has_written = self.poll_write(context);
             // What came before a DISCONNECT is dispatched, in as many turns as that takes.
@@ -223,7 +207,8 @@ impl Driver {
                 return Poll::Ready(Turn::Over);
             }
             // What kept from reading may be gone by now, and nothing else would wake this task.
-            let has_changed = has_read || has_written || has_replayed || !could_read && self.may_read();
+            let may_go_on = read.refused.is_some_and(|stream| self.may_read(stream));
+            let has_changed = read.has_read || has_written || has_replayed || may_go_on;
             if !has_changed && !self.server.has_events() && self.poll_alarm(context).is_pending() {
                 return Poll::Pending;
             }
@@ -234,39 +219,20 @@ impl Driver {
 
     fn poll_mailbox(&mut self, context: &Context<'_>) {
         let Some(slot) = &self.slot else { return };
-        match slot.mailbox.poll_take(&mut self.inbox, self.progress_at, self.hub.capacity, context) {
+        let capacity = self.hub.capacity;
+        let (server, progress_at) = (&self.server, self.progress_at);
+        let resolve = |stream| server.resolve(stream);
+        let signal = slot.mailbox.poll_take(&mut self.inbox, resolve, progress_at, capacity, context);
+        self.hub.statistics.dropped(self.inbox.shed(capacity));
+        match signal {
             Some(Signal::TakeOver) => self.server.disconnect(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
             Some(Signal::Close(reason)) => self.server.disconnect(reason),
             None => {}
         }
     }
 
-    /// Whether more input can be dealt with.
-    fn may_read(&mut self) -> bool {
-        self.server.is_reading() && !self.server.has_events() && self.unwritten_packets() <= OUTBOX_LIMIT
-    }
-
-    /// One read; false when nothing was there.
-    fn poll_read(&mut self, context: &mut Context<'_>) -> bool {
-        if !self.may_read() {
-            return false;
-        }
-        scratch::with(|buffer| {
-            let mut buffer = ReadBuf::new(buffer);
-            match Pin::new(&mut self.io).poll_read(context, &mut buffer) {
-                Poll::Pending => return false,
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                    self.hub.statistics.read(buffer.filled().len() as u64);
-                    self.server.handle_bytes(buffer.filled(), now());
-                }
-                Poll::Ready(result) => self.end_link(result.err()),
-            }
-            true
-        })
-    }
-
     /// A link that fails is a connection that is lost. [MQTT3-4.8.0-2]
-    fn end_link(&mut self, error: Option<io::Error>) {
+    fn end_link(&mut self, error: Option<std::io::Error>) {
         if let Some(error) = error {
             tracing::debug!(peer = self.peer_name(), %error, "link failed");
         }
@@ -274,98 +240,14 @@ impl Driver {
         self.server.handle_link_closed();
     }
 
-    /// Moves deliveries into the outbox as far as it, the peer and the mailbox go.
-    fn deliver(&mut self) {
-        if self.inbox.is_empty() {
-            return;
-        }
-        let now = now();
-        let (mut sent, mut dropped) = (0, 0);
-        while self.outbox_len() < OUTBOX_TARGET {
-            match self.inbox.front() {
-                None => break,
-                Some(next) if next.qos > QoS::AtMostOnce && !self.server.has_send_quota() => break,
-                Some(_) => {}
-            }
-            let Some(next) = self.inbox.pop_front() else { break };
-            let (stored, qos) = (next.stored, next.qos);
-            match self.server.deliver(next, now) {
-                Sent::Out(packet_id) => {
-                    sent += 1;
-                    if let (Some(place), Some(packet_id)) = (stored, packet_id) {
-                        self.note_sent(place, qos, packet_id);
-                    }
-                }
-                Sent::Expired | Sent::TooLarge => {
-                    dropped += 1;
-                    self.note_dropped(stored);
-                }
-                Sent::Blocked(delivery) => {
-                    self.inbox.push_front(*delivery);
-                    break;
-                }
-            }
-        }
-        if self.inbox.is_empty() && self.inbox.capacity() > 64 {
-            self.inbox = VecDeque::new(); // Ten thousand receivers of one burst must not keep its memory.
-        }
-        if sent > 0 {
-            self.progress_at = Some(now);
-        }
-        self.hub.statistics.sent(sent);
-        self.hub.statistics.dropped(dropped);
-    }
-
-    /// Writes until the link takes no more; true when it took something.
-    fn poll_write(&mut self, context: &mut Context<'_>) -> bool {
-        let mut written = 0;
-        let writable = self.progress.as_ref().and_then(|progress| progress.writable());
-        while let Some(outbox) = self.server.outbox()
-            && outbox.has_remaining()
-        {
-            let mut slices = [IoSlice::new(&[]); SLICES];
-            let count = match writable {
-                None => outbox.chunks_vectored(&mut slices),
-                Some(writable) if writable > written => {
-                    let chunk = outbox.chunk();
-                    slices[0] = IoSlice::new(&chunk[..chunk.len().min(writable - written)]);
-                    1
-                }
-                Some(_) => break,
-            };
-            match Pin::new(&mut self.io).poll_write_vectored(context, &slices[..count]) {
-                Poll::Pending => break,
-                Poll::Ready(Ok(0)) => {
-                    self.end_link(None);
-                    return true;
-                }
-                Poll::Ready(Ok(taken)) => {
-                    written += taken;
-                    outbox.advance(taken);
-                }
-                Poll::Ready(Err(error)) => {
-                    self.end_link(Some(error));
-                    return true;
-                }
-            }
-        }
-        if let Poll::Ready(Err(error)) = Pin::new(&mut self.io).poll_flush(context) {
-            self.end_link(Some(error));
-        }
-        if let Some(progress) = &mut self.progress {
-            progress.note_written(written);
-        }
-        self.hub.statistics.written(written as u64);
-        written > 0
-    }
-
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let times = [self.server.poll_timeout(), self.held_until()];
+        let times = [self.server.poll_timeout(), self.held_until(), self.next_opening()];
         let Some(at) = times.into_iter().flatten().min() else { return Poll::Pending };
         if self.alarm.poll(at, context).is_pending() {
             return Poll::Pending;
         }
         self.server.handle_timeout(now());
+        self.admit_streams();
         Poll::Ready(())
     }
 
@@ -375,6 +257,7 @@ impl Driver {
         let Some(end) = self.server.take_end() else { return };
         let is_our_choice = matches!(end.cause, Cause::Violation(_) | Cause::Closed(_) | Cause::Refused(_));
         self.explains = is_our_choice && self.server.version().is_some();
+        self.close = how_to_close(end.cause);
         let client = self.slot.as_ref().map(|slot| slot.client_id.as_str());
         if let Cause::Violation(violation) = end.cause {
             tracing::info!(client, peer = self.peer_name(), cause = %violation, "connection closed");
@@ -383,28 +266,26 @@ impl Driver {
         }
         if let Some(slot) = self.slot.take() {
             self.hub.statistics.client_left();
-            self.hub.release(&slot, self.connection, end, std::mem::take(&mut self.inbox));
+            self.hub.release(&slot, self.connection, end, self.inbox.drain());
         }
-    }
-
-    /// Without payloads by reference: a client that takes its time for a large message is read all the same, or its
-    /// PINGREQ would not be heard.
-    fn unwritten_packets(&mut self) -> usize {
-        self.server.outbox().map_or(0, |outbox| outbox.packets_len())
-    }
-
-    fn outbox_len(&mut self) -> usize {
-        self.server.outbox().map_or(0, |outbox| outbox.len())
     }
 
     /// For the log.
     fn peer_name(&self) -> String {
-        self.peer.address.map_or_else(|| self.peer.transport.to_string(), |address| address.to_string())
+        let peer = self.link.peer();
+        peer.address.map_or_else(|| peer.transport.to_string(), |address| address.to_string())
     }
+}
 
-    fn is_written(&mut self) -> bool {
-        self.outbox_len() == 0
-    }
+/// What the transport tells the peer of the end of a connection. [BQ-40], [BQ-41]
+fn how_to_close(cause: Cause) -> Close {
+    let (code, stop) = match cause {
+        Cause::Disconnected(_) => (CLOSE_NORMAL, None),
+        Cause::Closed(reason) | Cause::Refused(reason) => (CLOSE_NORMAL, Some(reason)),
+        Cause::Violation(violation) => (CLOSE_ABNORMAL, Some(violation.reason())),
+        Cause::Lost => (CLOSE_ABNORMAL, None),
+    };
+    Close { code, stop: stop.map(ReasonCode::value) }
 }
 
 impl Drop for Driver {

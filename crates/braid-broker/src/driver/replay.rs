@@ -6,7 +6,8 @@ use braid_proto::session::Subscription;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Walked, replay};
 
-use super::{Driver, OUTBOX_TARGET, now};
+use super::send::OUTBOX_TARGET;
+use super::{Driver, now};
 use crate::dispatch;
 use crate::mailbox::message_cost;
 
@@ -38,11 +39,15 @@ impl Driver {
     }
 
     /// Replays a piece once everything before it is on its way; false when there is nothing to do.
+    ///
+    /// A stream that is not read has its own replays wait, and nobody else's. [BQ-55]
     pub(super) fn replay(&mut self) -> bool {
-        if self.replays.is_empty() || !self.inbox.is_empty() || self.outbox_len() >= OUTBOX_TARGET {
-            return false;
-        }
-        let (Some(slot), Some(front)) = (&self.slot, self.replays.front_mut()) else { return false };
+        let is_ready = |replay: &Replay| {
+            let stream = self.server.resolve(replay.subscription.stream);
+            !self.inbox.waits_on(stream) && self.server.unwritten_on(stream) < OUTBOX_TARGET
+        };
+        let Some(at) = self.replays.iter().position(is_ready) else { return false };
+        let (Some(slot), Some(front)) = (&self.slot, self.replays.get_mut(at)) else { return false };
         let now = now();
         let mut piece = Vec::new();
         let mut bytes = 0;
@@ -50,7 +55,9 @@ impl Driver {
         let walked = self.hub.retained.walk(filter, after.as_ref(), STEPS, |message| {
             if !message.is_expired(now) {
                 bytes += message_cost(message);
-                piece.push(replay(message, subscription));
+                let asked = subscription.priority;
+                let priority = asked.or_else(|| self.hub.priority_of(&message.topic));
+                piece.push(replay(message, &Subscription { priority, ..*subscription }));
             }
             if piece.len() < DELIVERIES && bytes < BYTES {
                 ControlFlow::Continue(())
@@ -61,11 +68,11 @@ impl Driver {
         match walked {
             Walked::Unfinished(name) => *after = Some(name),
             Walked::Finished => {
-                self.replays.pop_front();
+                self.replays.remove(at);
             }
         }
         dispatch::take_directly(&self.hub, slot, &mut piece);
-        self.inbox.extend(piece);
+        piece.into_iter().for_each(|delivery| self.inbox.push(delivery));
         true
     }
 }

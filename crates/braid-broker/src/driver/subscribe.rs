@@ -1,23 +1,92 @@
-//! SUBSCRIBE and UNSUBSCRIBE.
+//! SUBSCRIBE and UNSUBSCRIBE, and what becomes of the subscriptions of a stream that ends.
 
 use braid_proto::connection::Token;
-use braid_proto::packet::{Subscribe, SubscribeEntry, Unsubscribe};
+use braid_proto::packet::{Subscribe, SubscribeEntry, Unsubscribe, UserProperties};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::Subscription;
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
 use braid_router::replays_at_subscribe;
-use braid_store::Change;
+use braid_store::{Change, StoredSubscription};
 
 use super::Driver;
 use crate::hub::FILTERS_AT_ONCE;
+use crate::persist;
+
+/// The User Property of a SUBSCRIBE that names the priority of what it brings. [BQ-52]
+const PRIORITY: &str = "braid-priority";
+
+/// A subscription that SUBSCRIBE was granted.
+struct Granted {
+    filter: TopicFilter,
+    subscription: Subscription,
+    /// Nothing of the filter is on the control stream (any more). [BQ-43]
+    has_left_control: bool,
+}
 
 impl Driver {
-    /// Subscribes to every filter that may be, and answers each. [MQTT-3.8.4-6]
-    pub(super) fn subscribe(&mut self, subscribe: Subscribe) -> Option<Token> {
+    /// Subscribes a stream to every filter that may be, and answers each. [MQTT-3.8.4-6], [BQ-15]
+    ///
+    /// Should the stream have ended since, [`Driver::stream_ended`] or the end of the connection follows.
+    pub(super) fn subscribe(&mut self, on: StreamKey, subscribe: Subscribe) -> Option<Token> {
         let slot = self.slot.clone()?;
+        let packet_id = subscribe.packet_id;
+        let asked = match priority_asked(&subscribe.user) {
+            Ok(asked) => asked,
+            Err(value) => {
+                let client = slot.client_id.as_str();
+                tracing::debug!(client, %on, value, "SUBSCRIBE refused: {PRIORITY} is no number from 0 to 65535");
+                let codes = vec![ReasonCode::ImplementationSpecificError; subscribe.entries.len()];
+                return self.server.suback(on, packet_id, codes); // [BQ-52]
+            }
+        };
+        let (codes, granted) = self.grant(on, subscribe, asked)?;
+        let mut replaced = Vec::with_capacity(granted.len());
+        for some in granted.chunks(FILTERS_AT_ONCE) {
+            self.hub.with_router(|router| {
+                for Granted { filter, subscription, has_left_control } in some {
+                    let same = router.subscribe(slot.key, filter, *subscription);
+                    let unbound = has_left_control
+                        .then(|| router.unsubscribe(slot.key, filter, StreamKey::CONTROL)) // [BQ-43]
+                        .flatten();
+                    replaced.push(same.or(unbound).is_some());
+                }
+            });
+        }
+        let token = self.server.suback(on, packet_id, codes);
+        for (Granted { filter, subscription, has_left_control }, replaced) in granted.iter().zip(replaced) {
+            if replays_at_subscribe(filter, subscription, replaced) {
+                if *has_left_control {
+                    // What the control stream is still owed comes again here.
+                    self.replays.retain(|replay| {
+                        replay.filter != *filter || !replay.subscription.stream.is_control()
+                    });
+                }
+                self.begin_replay(filter.clone(), *subscription);
+            }
+        }
+        if slot.is_durable() && !granted.is_empty() {
+            let session = slot.id();
+            let subscribed = |granted: Granted| Change::Subscribed {
+                session,
+                filter: granted.filter,
+                subscription: StoredSubscription::of(&granted.subscription),
+            };
+            let commit = self.hub.persist.commit(granted.into_iter().map(subscribed).collect());
+            self.watch(Some(commit));
+        }
+        token
+    }
+
+    /// Puts what SUBSCRIBE may have into the session. The codes are in the order of the entries.
+    fn grant(
+        &mut self,
+        on: StreamKey,
+        subscribe: Subscribe,
+        priority: Option<Priority>,
+    ) -> Option<(Vec<ReasonCode>, Vec<Granted>)> {
         let limit = self.hub.config.limits.subscriptions;
-        let session = self.server.session_mut()?;
+        let subscriptions = &mut self.server.session_mut()?.subscriptions;
         let mut codes = Vec::with_capacity(subscribe.entries.len());
         let mut granted = Vec::with_capacity(subscribe.entries.len());
         for entry in subscribe.entries {
@@ -27,74 +96,132 @@ impl Driver {
                 retain_as_published: entry.retain_as_published,
                 retain_handling: entry.retain_handling,
                 id: subscribe.id,
-                stream: StreamKey::CONTROL,
-                priority: Priority::DEFAULT,
+                stream: on,
+                priority,
+                bound: true,
             };
             let SubscribeEntry { filter: Ok(filter), qos, .. } = entry else {
                 codes.push(ReasonCode::TopicFilterInvalid);
                 continue;
             };
-            let count = session.subscriptions.len();
-            if count >= limit && !session.subscriptions.contains_key(&filter) {
+            if subscriptions.len() >= limit && !subscriptions.replaces(&filter, on) {
                 codes.push(ReasonCode::QuotaExceeded);
                 continue;
             }
-            session.subscriptions.insert(filter.clone(), subscription); // [MQTT-3.8.4-3]
+            subscriptions.insert(filter.clone(), subscription); // [MQTT-3.8.4-3], [BQ-16], [BQ-43]
             codes.push(qos.into()); // [MQTT-3.8.4-7], [MQTT-3.9.3-1]
-            granted.push((filter, subscription));
+            let has_left_control = !on.is_control() && !subscriptions.replaces(&filter, StreamKey::CONTROL);
+            granted.push(Granted { filter, subscription, has_left_control });
         }
-        let mut replaced = Vec::with_capacity(granted.len());
-        for some in granted.chunks(FILTERS_AT_ONCE) {
-            self.hub.with_router(|router| {
-                let one = |(filter, subscription): &(TopicFilter, Subscription)| {
-                    router.subscribe(slot.key, filter, *subscription).is_some()
-                };
-                replaced.extend(some.iter().map(one));
-            });
-        }
-        let token = self.server.suback(subscribe.packet_id, codes);
-        for ((filter, subscription), replaced) in granted.iter().zip(replaced) {
-            if replays_at_subscribe(filter, subscription, replaced) {
-                self.begin_replay(filter.clone(), *subscription);
-            }
-        }
-        if slot.is_durable() && !granted.is_empty() {
-            let session = slot.id();
-            let subscribed = |(filter, subscription)| Change::Subscribed { session, filter, subscription };
-            let commit = self.hub.persist.commit(granted.into_iter().map(subscribed).collect());
-            self.watch(Some(commit));
-        }
-        token
+        Some((codes, granted))
     }
 
-    /// Removes the subscriptions and answers each filter. [MQTT-3.10.4-1], [MQTT-3.10.4-6]
+    /// Removes the subscriptions and answers each filter. [MQTT-3.10.4-1], [MQTT-3.10.4-6], [BQ-17]
     ///
     /// From here on nothing is added for them [MQTT-3.10.4-2]; what the session was given before goes its way
     /// [MQTT-3.10.4-3].
-    pub(super) fn unsubscribe(&mut self, unsubscribe: &Unsubscribe) -> Option<Token> {
+    pub(super) fn unsubscribe(&mut self, on: StreamKey, unsubscribe: &Unsubscribe) -> Option<Token> {
         let slot = self.slot.clone()?;
-        let session = self.server.session_mut()?;
+        let is_strict = self.hub.config.streams.strict_streams;
+        let subscriptions = &mut self.server.session_mut()?.subscriptions;
         let mut codes = Vec::with_capacity(unsubscribe.filters.len());
+        let mut ended = Vec::new();
         for some in unsubscribe.filters.chunks(FILTERS_AT_ONCE) {
             self.hub.with_router(|router| {
-                codes.extend(some.iter().map(|filter| {
-                    let Ok(filter) = filter else { return ReasonCode::TopicFilterInvalid };
-                    session.subscriptions.remove(filter);
-                    match router.unsubscribe(slot.key, filter) {
-                        Some(_) => ReasonCode::Success,
-                        None => ReasonCode::NoSubscriptionExisted,
+                for filter in some {
+                    let Ok(filter) = filter else {
+                        codes.push(ReasonCode::TopicFilterInvalid);
+                        continue;
+                    };
+                    let removed = if is_strict {
+                        subscriptions.remove_on(filter, on).into_iter().collect()
+                    } else {
+                        subscriptions.remove(filter)
+                    };
+                    codes.push(match removed.is_empty() {
+                        false => ReasonCode::Success,
+                        true => ReasonCode::NoSubscriptionExisted,
+                    });
+                    for subscription in removed {
+                        router.unsubscribe(slot.key, filter, subscription.stream);
+                        ended.push((filter.clone(), subscription.stream));
                     }
-                }));
+                }
             });
         }
-        if slot.is_durable() {
-            let session = slot.id();
-            let filters = unsubscribe.filters.iter().filter_map(|filter| filter.as_ref().ok());
-            let changes: Vec<_> =
-                filters.map(|filter| Change::Unsubscribed { session, filter: filter.clone() }).collect();
-            let commit = (!changes.is_empty()).then(|| self.hub.persist.commit(changes));
-            self.watch(commit);
+        if slot.is_durable() && !ended.is_empty() {
+            let filters = ended.iter().map(|(filter, _)| filter.clone()).collect();
+            // Only a strict UNSUBSCRIBE leaves something, and looking for it costs.
+            let left = is_strict.then_some(&*subscriptions);
+            let commit = self.hub.persist.commit(persist::ended_subscriptions(slot.id(), left, filters));
+            self.watch(Some(commit));
         }
-        self.server.unsuback(unsubscribe.packet_id, codes)
+        self.forget_replays(ended);
+        self.server.unsuback(on, unsubscribe.packet_id, codes)
+    }
+
+    /// Owes no more retained messages to subscriptions that are gone. [MQTT-3.10.4-2]
+    fn forget_replays(&mut self, mut ended: Vec<(TopicFilter, StreamKey)>) {
+        if self.replays.is_empty() {
+            return;
+        }
+        ended.sort_unstable();
+        self.replays.retain(|replay| {
+            let place = (&replay.filter, replay.subscription.stream);
+            ended.binary_search_by(|(filter, stream)| (filter, *stream).cmp(&place)).is_err()
+        });
+    }
+
+    /// A data stream has ended: its subscriptions go on on the control stream, and so do the retained messages
+    /// that they are still owed. [BQ-42]
+    pub(super) fn stream_ended(&mut self, stream: StreamKey) {
+        let Some(slot) = self.slot.clone() else { return };
+        let Some(session) = self.server.session_mut() else { return };
+        let moved = session.subscriptions.unbind(stream);
+        self.hub.move_subscriptions(&slot, &session.subscriptions, &moved);
+        for replay in &mut self.replays {
+            if replay.subscription.stream == stream {
+                replay.subscription.stream = StreamKey::CONTROL;
+            }
+        }
+    }
+}
+
+/// The priority that a SUBSCRIBE asks for; of several the last.
+///
+/// # Errors
+/// What it asks for, if that is no priority.
+fn priority_asked(user: &UserProperties) -> Result<Option<Priority>, &str> {
+    let Some((_, value)) = user.iter().rfind(|(name, _)| &**name == PRIORITY) else { return Ok(None) };
+    value.parse().map(|number| Some(Priority::new(number))).map_err(|_| &**value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(properties: &[(&str, &str)]) -> Result<Option<u16>, String> {
+        let user = properties.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        priority_asked(&user).map(|asked| asked.map(Priority::value)).map_err(str::to_owned)
+    }
+
+    /// [BQ-52]
+    #[test]
+    fn the_last_priority_of_a_subscribe_counts() {
+        assert_eq!(asked(&[]), Ok(None));
+        assert_eq!(asked(&[("braid-priority", "0")]), Ok(Some(0)));
+        assert_eq!(
+            asked(&[("x", "1"), ("braid-priority", "7"), ("braid-priority", "65535")]),
+            Ok(Some(65_535))
+        );
+        assert_eq!(asked(&[("braid-priority", "high"), ("braid-priority", "7")]), Ok(Some(7)));
+        assert_eq!(asked(&[("Braid-Priority", "high")]), Ok(None));
+    }
+
+    #[test]
+    fn what_is_no_priority_is_shown() {
+        for value in ["", "high", "-1", "65536", " 7", "7.0", "0x10"] {
+            assert_eq!(asked(&[("braid-priority", value)]), Err(value.to_owned()));
+        }
     }
 }

@@ -10,6 +10,7 @@ mod progress;
 mod recover;
 mod sessions;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,12 +18,14 @@ use std::time::SystemTime;
 
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{ClientId, QoS};
+use braid_proto::session::Subscriptions;
+use braid_proto::topic::TopicFilter;
 use braid_store::{
     Batch, Change, Claim, Commit, Completion, Lsn, Now, SessionId, Store, StoreError, StoredDelivery,
-    StoredMessage,
+    StoredMessage, StoredSubscription,
 };
 
-pub(crate) use progress::DurableProgress;
+pub(crate) use progress::{DurableProgress, Unwritten};
 
 /// The broker's end of its [`Store`].
 pub(crate) struct Persist {
@@ -153,4 +156,25 @@ pub(crate) fn completed(
     places: impl IntoIterator<Item = NonZeroU64>,
 ) -> impl Iterator<Item = Change> {
     places.into_iter().map(move |place| Change::Completed { session, lsn: lsn(place) })
+}
+
+/// A subscription with each of these filters has ended: the store, which knows no streams, is told of what another
+/// stream has of it, or that nothing is left. `left` are the session's subscriptions; `None` when none of them
+/// can have such a filter.
+pub(crate) fn ended_subscriptions(
+    session: SessionId,
+    left: Option<&Subscriptions>,
+    filters: Vec<TopicFilter>,
+) -> Vec<Change> {
+    let filters: BTreeSet<_> = filters.into_iter().collect();
+    let left = left.into_iter().flat_map(Subscriptions::iter).filter(|(filter, _)| filters.contains(filter));
+    let left: BTreeMap<_, _> = left.collect();
+    let change = |filter: &TopicFilter| match left.get(filter) {
+        Some(subscription) => {
+            let subscription = StoredSubscription::of(subscription);
+            Change::Subscribed { session, filter: filter.clone(), subscription }
+        }
+        None => Change::Unsubscribed { session, filter: filter.clone() },
+    };
+    filters.iter().map(change).collect()
 }

@@ -8,9 +8,13 @@ use std::task::{Context, Poll};
 
 use braid_proto::connection::Progress;
 use braid_proto::packet::{PacketId, QoS};
+use braid_proto::stream::StreamKey;
 use braid_store::{Change, Commit, Completion, SessionId, StoreError};
 
 use super::{Persist, lsn};
+
+/// How many bytes wait on each stream that has some.
+pub(crate) type Unwritten = Vec<(StreamKey, usize)>;
 
 /// How far the deliveries of a durable session are, on its present connection.
 ///
@@ -22,15 +26,37 @@ pub(crate) struct DurableProgress {
     changes: Vec<Change>,
     /// Something among `changes` must be durable before the bytes behind it leave.
     is_urgent: bool,
-    /// Bytes that were written while this watched.
-    written: u64,
-    /// From which byte on the outbox waits for what.
-    barriers: VecDeque<(u64, Commit)>,
+    /// Bytes that were written on each stream while this watched.
+    written: Vec<(StreamKey, u64)>,
+    barriers: VecDeque<Barrier>,
+}
+
+/// From which byte on each stream waits for a commit; a stream that is not named had written nothing.
+struct Barrier {
+    from: Vec<(StreamKey, u64)>,
+    commit: Commit,
+}
+
+fn find(positions: &[(StreamKey, u64)], stream: StreamKey) -> u64 {
+    positions.iter().find(|(key, _)| *key == stream).map_or(0, |(_, at)| *at)
+}
+
+fn add(positions: &mut Vec<(StreamKey, u64)>, stream: StreamKey, bytes: usize) {
+    match positions.iter_mut().find(|(key, _)| *key == stream) {
+        Some((_, at)) => *at += bytes as u64,
+        None => positions.push((stream, bytes as u64)),
+    }
 }
 
 impl DurableProgress {
     pub(crate) fn new(session: SessionId) -> Self {
-        Self { session, changes: Vec::new(), is_urgent: false, written: 0, barriers: VecDeque::new() }
+        Self {
+            session,
+            changes: Vec::new(),
+            is_urgent: false,
+            written: Vec::new(),
+            barriers: VecDeque::new(),
+        }
     }
 
     /// PUBLISH is in the outbox.
@@ -55,8 +81,8 @@ impl DurableProgress {
         });
     }
 
-    /// Commits what was noted. `unwritten`: how many bytes of the outbox may leave whatever becomes of it.
-    pub(crate) fn commit(&mut self, persist: &Persist, unwritten: usize) {
+    /// Commits what was noted. `unwritten`: how many bytes of each outbox may leave whatever becomes of it.
+    pub(crate) fn commit(&mut self, persist: &Persist, unwritten: &Unwritten) {
         if self.changes.is_empty() {
             return;
         }
@@ -66,7 +92,9 @@ impl DurableProgress {
         }
         let commit = persist.commit(changes);
         if !matches!(commit, Completion::Done(Ok(()))) {
-            self.barriers.push_back((self.written + unwritten as u64, commit));
+            let mut from = self.written.clone();
+            unwritten.iter().for_each(|(stream, bytes)| add(&mut from, *stream, *bytes));
+            self.barriers.push_back(Barrier { from, commit });
         }
     }
 
@@ -75,8 +103,8 @@ impl DurableProgress {
     /// # Errors
     /// A commit failed: what stands behind its barrier must never be written.
     pub(crate) fn poll_barriers(&mut self, context: &mut Context<'_>) -> Result<(), StoreError> {
-        while let Some((_, commit)) = self.barriers.front_mut() {
-            match Pin::new(commit).poll(context) {
+        while let Some(barrier) = self.barriers.front_mut() {
+            match Pin::new(&mut barrier.commit).poll(context) {
                 Poll::Pending => break,
                 Poll::Ready(outcome) => {
                     outcome?;
@@ -87,13 +115,18 @@ impl DurableProgress {
         Ok(())
     }
 
-    /// How many bytes may be written now; `None` for all there are.
-    pub(crate) fn writable(&self) -> Option<usize> {
-        let (from, _) = self.barriers.front()?;
-        Some(usize::try_from(from.saturating_sub(self.written)).unwrap_or(usize::MAX))
+    /// How many bytes of a stream may be written now; `None` for all there are.
+    pub(crate) fn writable(&self, stream: StreamKey) -> Option<usize> {
+        let from = find(&self.barriers.front()?.from, stream);
+        Some(usize::try_from(from.saturating_sub(find(&self.written, stream))).unwrap_or(usize::MAX))
     }
 
-    pub(crate) fn note_written(&mut self, bytes: usize) {
-        self.written += bytes as u64;
+    pub(crate) fn note_written(&mut self, stream: StreamKey, bytes: usize) {
+        add(&mut self.written, stream, bytes);
+    }
+
+    /// A stream has ended.
+    pub(crate) fn forget(&mut self, stream: StreamKey) {
+        self.written.retain(|(key, _)| *key != stream);
     }
 }

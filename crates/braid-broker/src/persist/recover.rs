@@ -7,6 +7,7 @@ use std::sync::Arc;
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::Will;
 use braid_proto::session::{Phase, Session};
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicName;
 use braid_store::{
     Claim, Image, Lsn, NextIds, Now, QueueEntry, SessionImage, SessionRecord, Store, StoreError,
@@ -49,9 +50,11 @@ pub(crate) fn recover(store: &dyn Store, now: Now) -> Result<Recovered, StoreErr
 fn revive(image: SessionImage, messages: &mut Messages<'_>) -> Result<RecoveredSession, StoreError> {
     let SessionImage { record, claim, subscriptions, will, received, queue } = image;
     let mut session = Session::new(record.client_id.clone(), record.expiry);
-    session.subscriptions = subscriptions;
+    session.subscriptions =
+        subscriptions.into_iter().map(|(filter, subscription)| (filter, subscription.live())).collect();
     for packet_id in received {
-        session.inbound.receive(packet_id);
+        // Its stream is over: from the next connection on any stream may go on with it. [BQ-21]
+        session.inbound.receive(StreamKey::CONTROL, packet_id);
     }
     let mut waiting = VecDeque::new();
     for (lsn, entry) in queue {

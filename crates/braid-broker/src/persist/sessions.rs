@@ -51,7 +51,7 @@ impl Hub {
         slot.set_merges(true);
         slot.mailbox.park(waiting);
         self.with_router(|router| {
-            for (filter, subscription) in &session.subscriptions {
+            for (filter, subscription) in session.subscriptions.iter() {
                 router.subscribe(key, filter, *subscription);
             }
         });

@@ -2,8 +2,12 @@
 
 mod allocator;
 mod client;
+mod lanes;
 mod packets;
 mod panics;
+mod pump;
+mod quic;
+mod raw;
 mod receiver;
 
 use std::sync::Arc;
@@ -12,17 +16,20 @@ use std::time::Duration;
 use braid_broker::{Anonymous, Authenticate, Broker, BrokerConfig, Handle, Statistics, SysConfig};
 use braid_proto::packet::{Connect, Packet, ProtocolVersion};
 use braid_store::{MemoryStore, Store};
-use braid_transport::Link;
 use braid_transport::mem::{self, Connector};
+use braid_transport::{ByteStream, Link, Listener};
 use tokio::task::JoinHandle;
 
 pub(crate) use allocator::allocated;
 pub(crate) use client::Client;
+pub(crate) use lanes::{CONTROL, Ended, Lanes};
 pub(crate) use packets::{
     connect_v3, connect_v5, filter, id, message, publish_packet, subscribe_packet, texts, topic,
     unsubscribe_packet, will,
 };
 pub(crate) use panics::Seed;
+pub(crate) use quic::{QuicBroker, anyone};
+pub(crate) use raw::{Raw, bytes};
 pub(crate) use receiver::Receiver;
 
 /// What a stopping broker waits for its clients at most.
@@ -59,25 +66,33 @@ impl TestBroker {
         rule: impl Authenticate,
         store: Arc<dyn Store>,
     ) -> Self {
+        Self::start_listening(config, rule, store, None)
+    }
+
+    fn start_listening(
+        config: BrokerConfig,
+        rule: impl Authenticate,
+        store: Arc<dyn Store>,
+        other: Option<Listener>,
+    ) -> Self {
         panics::count();
         let (listener, connector) = mem::hub();
-        let broker =
-            Broker::build(config, Box::new(rule), store, vec![listener]).expect("memory can be read");
+        let listeners = std::iter::once(listener).chain(other).collect();
+        let broker = Broker::build(config, Box::new(rule), store, listeners).expect("memory can be read");
         let handle = broker.handle();
         Self { connector, handle, task: tokio::spawn(broker.run(DRAIN)) }
     }
 
     /// A link on which nothing has been said.
     pub(crate) async fn link(&self, version: ProtocolVersion) -> Client {
-        let Link::Single(single) = self.connector.connect().await.expect("the broker listens");
-        Client::new(single.io, version)
+        let link = self.connector.connect().await.expect("the broker listens");
+        Client::new(only_stream(link), version)
     }
 
     /// A link which holds no more than `capacity` bytes each way.
     pub(crate) async fn narrow_link(&self, version: ProtocolVersion, capacity: usize) -> Client {
-        let Link::Single(single) =
-            self.connector.connect_with_capacity(capacity).await.expect("the broker listens");
-        Client::new(single.io, version)
+        let link = self.connector.connect_with_capacity(capacity).await.expect("the broker listens");
+        Client::new(only_stream(link), version)
     }
 
     /// A connected client.
@@ -149,4 +164,11 @@ async fn wait(duration: Duration) {
     tokio::time::advance(Duration::ZERO).await; // Panics if the clock is a real one.
     let nothing = tokio::time::timeout(duration, std::future::pending::<()>()).await;
     assert!(nothing.is_err());
+}
+
+fn only_stream(link: Link) -> Box<dyn ByteStream> {
+    match link {
+        Link::Single(single) => single.io,
+        Link::Multi(_) => unreachable!("links in memory have one stream"),
+    }
 }

@@ -1,0 +1,114 @@
+//! From the link to the protocol machine.
+
+use std::task::{Context, Poll, ready};
+
+use braid_proto::stream::StreamKey;
+use braid_transport::Read;
+use tokio::io::ReadBuf;
+
+use super::{Driver, now, scratch};
+
+/// A client that does not take its acknowledgements is not read any further, on the stream that they are for. Large
+/// payloads do not count: its PINGREQ must be heard.
+const OUTBOX_LIMIT: usize = 256 * 1024;
+
+/// Reads of one round where a connection has many streams: what they brought is dispatched as one batch.
+const READS: usize = 32;
+
+/// What one round of reading came to.
+#[derive(Default)]
+pub(super) struct Reading {
+    pub(super) has_read: bool,
+    /// A stream that has bytes and was not read.
+    pub(super) refused: Option<StreamKey>,
+}
+
+impl Driver {
+    /// Whether more input of a stream can be dealt with.
+    pub(super) fn may_read(&self, stream: StreamKey) -> bool {
+        self.server.is_reading(stream)
+            && !self.server.has_events()
+            && self.server.unwritten_packets_on(stream) <= OUTBOX_LIMIT
+    }
+
+    /// Reads as far as there is something, and not too much for one round.
+    pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Reading {
+        let mut reading = Reading::default();
+        let has_events = self.server.has_events();
+        let reads = if self.link.is_multi() { READS } else { 1 };
+        for _ in 0..reads {
+            match self.read_once(context, has_events, &mut reading.refused) {
+                Poll::Pending => break,
+                Poll::Ready(()) => reading.has_read = true,
+            }
+            if self.server.is_closed() {
+                break;
+            }
+        }
+        reading
+    }
+
+    /// `has_events`: those of the round before are to be dealt with first.
+    fn read_once(
+        &mut self,
+        context: &mut Context<'_>,
+        has_events: bool,
+        refused: &mut Option<StreamKey>,
+    ) -> Poll<()> {
+        scratch::with(|buffer| {
+            let mut buffer = ReadBuf::new(buffer);
+            let server = &self.server;
+            let mut wants = |stream| {
+                let wanted = !has_events
+                    && server.is_reading(stream)
+                    && server.unwritten_packets_on(stream) <= OUTBOX_LIMIT;
+                if !wanted {
+                    *refused = Some(stream);
+                }
+                wanted
+            };
+            match ready!(self.link.poll_read(context, &mut buffer, &mut wants)) {
+                Ok(read) => self.handle_read(read, buffer.filled()),
+                Err(error) => self.end_link(Some(error)),
+            }
+            Poll::Ready(())
+        })
+    }
+
+    fn handle_read(&mut self, read: Read, bytes: &[u8]) {
+        let now = now();
+        match read {
+            Read::Bytes(stream) => {
+                self.hub.statistics.read(bytes.len() as u64);
+                self.server.handle_bytes(stream, bytes, now);
+            }
+            Read::Opened(stream) => self.open_stream(stream, now),
+            Read::Finished(stream) => self.server.handle_stream_finished(stream, now),
+            Read::Reset(stream, code) | Read::Stopped(stream, code) => {
+                self.link.abort(stream, code); // [BQ-32], [BQ-33]
+                self.server.handle_stream_reset(stream, now);
+                self.forget_stream(stream);
+            }
+            Read::Confirmed => self.server.handle_confirmed(now),
+            Read::Moved(address) => {
+                // [BQ-70]
+                let client = self.slot.as_ref().map(|slot| slot.client_id.as_str());
+                tracing::info!(client, %address, "the client moved to another address");
+            }
+            Read::Closed => self.end_link(None),
+        }
+    }
+
+    /// Reads what nobody will look at, until the peer ends the link.
+    pub(super) fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        scratch::with(|buffer| {
+            loop {
+                let mut buffer = ReadBuf::new(buffer);
+                match ready!(self.link.poll_read(context, &mut buffer, &mut |_| true)) {
+                    Ok(Read::Closed) | Err(_) => return Poll::Ready(()),
+                    Ok(_) => {}
+                }
+            }
+        })
+    }
+}

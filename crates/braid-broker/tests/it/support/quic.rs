@@ -1,0 +1,112 @@
+//! A broker on a simulated network.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+
+use braid_broker::{Anonymous, Authenticate, BrokerConfig};
+use braid_proto::packet::{Connect, ProtocolVersion};
+use braid_store::{MemoryStore, Store};
+use braid_transport::quic::QuicOptions;
+use braid_transport::sim::{Connector, Host, Network};
+use braid_transport::{
+    CertificateFiles, ClientAuth, ClientTls, ClientTlsOptions, ListenOptions, ServerTls, self_signed,
+};
+use tempfile::TempDir;
+
+use super::{Lanes, TestBroker, connect_v5, lasting, quiet};
+
+/// One key pair for all tests.
+pub(super) static CERTIFICATE: LazyLock<(TempDir, PathBuf, PathBuf)> = LazyLock::new(|| {
+    let dir = tempfile::tempdir().expect("a directory");
+    let files = self_signed(dir.path(), &["localhost".to_owned()]).expect("a certificate");
+    (dir, files.certificate, files.key)
+});
+
+/// A running broker, reached through QUIC over a simulated network, and through in-memory links.
+pub(crate) struct QuicBroker {
+    pub(crate) network: Network,
+    /// The same broker, as clients of one stream see it.
+    pub(crate) memory: TestBroker,
+    pub(crate) server_tls: ServerTls,
+    pub(super) address: SocketAddr,
+    client_tls: ClientTls,
+}
+
+impl QuicBroker {
+    pub(crate) fn start() -> Self {
+        Self::start_with(quiet())
+    }
+
+    pub(crate) fn start_with(config: BrokerConfig) -> Self {
+        Self::start_with_all(config, QuicOptions::server(), anyone())
+    }
+
+    pub(crate) fn start_with_all(config: BrokerConfig, quic: QuicOptions, rule: impl Authenticate) -> Self {
+        Self::start_over(config, quic, rule, Arc::new(MemoryStore::new()))
+    }
+
+    pub(crate) fn start_over(
+        config: BrokerConfig,
+        quic: QuicOptions,
+        rule: impl Authenticate,
+        store: Arc<dyn Store>,
+    ) -> Self {
+        let network = Network::new(1);
+        let files = CertificateFiles { certificate: CERTIFICATE.1.clone(), key: CERTIFICATE.2.clone() };
+        let server_tls = ServerTls::load(files, ClientAuth::None).expect("a certificate");
+        let options = ListenOptions { quic, ..ListenOptions::default() };
+        let listener = network.listen(server_tls.clone(), &options).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let memory = TestBroker::start_listening(config, rule, store, Some(listener));
+        Self { network, memory, server_tls, address, client_tls: client_tls() }
+    }
+
+    pub(crate) fn host(&self, name: &str) -> Host {
+        self.network.host(name)
+    }
+
+    /// What connects from the host of this name, with a memory for tickets that all of this broker share.
+    pub(crate) fn connector(&self, host: &str, options: QuicOptions) -> Connector {
+        self.host(host).connector(self.address, self.client_tls.clone(), options)
+    }
+
+    /// A link on which nothing has been said, from the host of this name.
+    pub(crate) async fn link(&self, host: &str) -> Lanes {
+        self.link_with(host, QuicOptions::client()).await
+    }
+
+    pub(crate) async fn link_with(&self, host: &str, options: QuicOptions) -> Lanes {
+        let link = self.connector(host, options).connect().await.expect("the broker listens");
+        Lanes::new(link, ProtocolVersion::V5)
+    }
+
+    /// A connected client, from the host of its name.
+    pub(crate) async fn connect(&self, connect: Connect) -> Lanes {
+        let connector = self.connector(connect.client_id.as_str(), QuicOptions::client());
+        let link = connector.connect().await.expect("the broker listens");
+        let mut lanes = Lanes::new(link, connect.version);
+        lanes.send_connect(connect);
+        lanes.accepted().await;
+        lanes
+    }
+
+    /// A connected MQTT 5 client whose session ends with the connection.
+    pub(crate) async fn v5(&self, client_id: &str) -> Lanes {
+        self.connect(connect_v5(client_id)).await
+    }
+
+    /// A connected MQTT 5 client whose session lives an hour without a connection, and which goes on with it.
+    pub(crate) async fn resume(&self, client_id: &str) -> Lanes {
+        self.connect(lasting(client_id)).await
+    }
+}
+
+/// The simulated hosts are not this machine.
+pub(crate) fn anyone() -> Anonymous {
+    Anonymous { from_anywhere: true }
+}
+
+fn client_tls() -> ClientTls {
+    ClientTls::new(ClientTlsOptions { insecure: true, ..ClientTlsOptions::default() })
+}
