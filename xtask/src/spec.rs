@@ -1,28 +1,28 @@
-//! Joins the normative statements of MQTT with the lines that enforce them and the tests that show it.
+//! Joins the normative statements of MQTT, and ours, with the lines that enforce them and the tests that show it.
 //!
-//! The statements are `docs/spec/*.toml`; the joints are tags in comments, `[MQTT-3.3.2-2]` for 5.0 and for what
-//! 3.1.1 means likewise, `[MQTT3-3.1.2-22]` for what only 3.1.1 says.
+//! The statements are those of `docs/spec/`; the joints are tags in comments, `[MQTT-3.3.2-2]` for 5.0 and for what
+//! 3.1.1 means likewise, `[MQTT3-3.1.2-22]` for what only 3.1.1 says, `[BQ-31]` for MQTT over QUIC.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::tree::{self, Tree};
 
+mod contract;
 mod coverage;
 mod statement;
 mod tag;
 
-use coverage::{Coverage, State};
-
-/// The least share of the enforced statements that tests must show, in percent.
-const TESTED_SHARE: usize = 95;
+use coverage::{Coverage, Row, State};
+use statement::Tested;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Name the statements in this state, one for each line.
     #[arg(long, value_enum)]
     list: Option<List>,
-    /// Fail when a statement is missing, a tag is unknown, an exception is stale, or less than 95 % is tested.
+    /// Fail when a statement is missing, a tag is unknown, an exception is stale, less than 95 % of MQTT's statements
+    /// is tested, or one of ours is not.
     #[arg(long)]
     check: bool,
     /// The repository to read, instead of this one.
@@ -36,11 +36,11 @@ enum List {
     Missing,
     /// Enforced, and no test shows it.
     Untested,
-    /// Not enforced, for a written reason.
+    /// Not enforced, or not tested, for a written reason.
     Exceptions,
 }
 
-/// Prints the coverage of each version of the standard.
+/// Prints the coverage of each standard.
 ///
 /// Exit code 0; with `--check` 1 when the coverage does not suffice; 2 when something could not be read.
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -68,15 +68,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn read(root: &Path) -> Result<Vec<Coverage>, String> {
     let tree = Tree::read(root)?;
-    let standards = statement::read(&tree)?;
-    Ok(coverage::join(&standards, &tag::read(&tree)))
+    let [five, three] = statement::read(&tree)?;
+    let ours = contract::read(&tree)?;
+    Ok(coverage::join(&[five, three, ours], &tag::read(&tree)))
 }
 
 fn summary(coverage: &Coverage) -> String {
     let (bind, exceptions) = (coverage.binding(), coverage.count(&State::Exception));
     let mut out = format!(
-        "MQTT {}: {} statements, {bind} of them bind; {exceptions} exceptions\n",
-        coverage.version,
+        "{}: {} statements, {bind} of them bind; {exceptions} exceptions\n",
+        coverage.edition.name,
         coverage.rows.len(),
     );
     let states = [("covered", State::Covered), ("untested", State::Untested), ("missing", State::Missing)];
@@ -96,7 +97,7 @@ fn listing(coverage: &Coverage, list: List) -> String {
     };
     let mut out = String::new();
     for row in coverage.rows.iter().filter(|row| row.state == wanted) {
-        out.push_str(&format!("  [{}] {}: {}", row.tag, row.binds.name(), row.summary));
+        out.push_str(&format!("  [{}] {}{}", row.tag, row.binds.prefix(), row.summary));
         if !row.same_as.is_empty() {
             out.push_str(&format!("  (same as [{}])", row.same_as.join("] [")));
         }
@@ -113,38 +114,72 @@ fn listing(coverage: &Coverage, list: List) -> String {
     out
 }
 
-/// What `--check` fails for, one line each.
+/// What `--check` fails for.
 fn complaints(coverage: &Coverage) -> Vec<String> {
     let mut lines = Vec::new();
+    let edition = &coverage.edition;
     for tag in &coverage.unknown {
         let hint = match &tag.meant {
             Some(meant) => format!("3.1.1 has that number: write [{meant}]"),
-            None => format!("the numbers are in {}", coverage.file),
+            None => format!("the numbers are in {}", edition.file),
         };
         let found = &tag.found;
         lines.push(format!("{}:{}: no statement has the tag [{}]; {hint}", found.path, found.line, found.id));
     }
-    for row in coverage.rows.iter().filter(|row| row.exception.is_some()) {
+    let stale = |row: &&Row| row.exception.is_some() && row.state != State::Exception;
+    for row in coverage.rows.iter().filter(stale) {
         if let Some(place) = &row.enforced_at {
+            let shown = if edition.tested == Tested::Each { " and tested" } else { "" };
             lines.push(format!(
-                "{place}: [{}] is enforced; remove its exception from {}",
-                row.tag, coverage.file
+                "{place}: [{}] is enforced{shown}; remove its exception from {}",
+                row.tag, edition.exceptions
             ));
         }
     }
+    lines.extend(match edition.tested {
+        Tested::Share(percent) => shortfalls(coverage, percent),
+        Tested::Each => gaps(coverage),
+    });
+    lines
+}
+
+/// Where a standard that is long, and nearly done, falls short: numbers.
+fn shortfalls(coverage: &Coverage, percent: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let name = coverage.edition.name;
     let missing = coverage.count(&State::Missing);
     if missing > 0 {
         lines.push(format!(
-            "MQTT {}: {missing} statements are neither enforced nor an exception; see `cargo xtask spec --list missing`",
-            coverage.version,
+            "{name}: {missing} statements are neither enforced nor an exception; see `cargo xtask spec --list missing`",
         ));
     }
     let (covered, untested) = (coverage.count(&State::Covered), coverage.count(&State::Untested));
-    if covered * 100 < (covered + untested + missing) * TESTED_SHARE {
+    if covered * 100 < (covered + untested + missing) * percent {
         lines.push(format!(
-            "MQTT {}: less than {TESTED_SHARE} % of the statements are tested; see `cargo xtask spec --list untested`",
-            coverage.version,
+            "{name}: less than {percent} % of the statements are tested; see `cargo xtask spec --list untested`",
         ));
+    }
+    lines
+}
+
+/// Where a standard of which each statement must be covered is not: all of them by name.
+fn gaps(coverage: &Coverage) -> Vec<String> {
+    let edition = &coverage.edition;
+    let kinds = [
+        (List::Missing, State::Missing, "not enforced; tag the line of code that keeps each"),
+        (List::Untested, State::Untested, "enforced and not tested; tag the test that shows each"),
+    ];
+    let mut lines = Vec::new();
+    for (list, state, remedy) in kinds {
+        let count = coverage.count(&state);
+        if count > 0 {
+            let all = listing(coverage, list);
+            let (name, exceptions) = (edition.name, edition.exceptions);
+            lines.push(format!(
+                "{name}: {count} statements are {remedy}, or write the reason into {exceptions}:\n{}",
+                all.trim_end()
+            ));
+        }
     }
     lines
 }

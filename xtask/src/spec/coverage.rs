@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::statement::{Binds, Standard, Statement};
+use super::statement::{Binds, Edition, Standard, Statement, Tested};
 use super::tag::{Place, Tag};
 
 /// How one statement stands.
@@ -10,7 +10,7 @@ pub(super) enum State {
     Covered,
     /// Enforced only.
     Untested,
-    /// Not enforced, for a written reason.
+    /// Not enforced, or not tested where each must be, for a written reason.
     Exception,
     /// Not enforced.
     Missing,
@@ -33,12 +33,11 @@ pub(super) struct Row {
     pub(super) tested_at: Option<String>,
 }
 
-/// One version of the standard, joined with the code.
+/// One standard, joined with the code.
 pub(super) struct Coverage {
-    pub(super) version: &'static str,
-    pub(super) file: &'static str,
+    pub(super) edition: Edition,
     pub(super) rows: Vec<Row>,
-    /// Tags of this version's form that no statement has.
+    /// Tags of this standard's form that no statement has.
     pub(super) unknown: Vec<Unknown>,
 }
 
@@ -60,9 +59,8 @@ impl Coverage {
     }
 }
 
-/// Joins 5.0 and 3.1.1, in this order, with the tags found.
-pub(super) fn join(standards: &[Standard; 2], tags: &[Tag]) -> Vec<Coverage> {
-    let [_, three] = standards;
+/// Joins the standards with the tags found. 5.0 stands before 3.1.1, which refers to it.
+pub(super) fn join(standards: &[Standard], tags: &[Tag]) -> Vec<Coverage> {
     let mut five: BTreeMap<&str, Kept> = BTreeMap::new();
     let mut coverages = Vec::new();
     for standard in standards {
@@ -70,28 +68,29 @@ pub(super) fn join(standards: &[Standard; 2], tags: &[Tag]) -> Vec<Coverage> {
         for statement in &standard.statements {
             let tag = tag_of(standard, statement);
             let kept = Kept::of(statement, &tag, tags, &five);
-            rows.push(kept.row(statement, tag));
-            if standard.tag_prefix == "MQTT-" {
+            rows.push(kept.row(standard, statement, tag));
+            if standard.edition.tag_prefix == "MQTT-" {
                 five.insert(&statement.id, kept);
             }
         }
         let unknown = tags.iter().filter(|tag| {
-            tag.id.starts_with(standard.tag_prefix) && !rows.iter().any(|row| row.tag == tag.id)
+            tag.id.starts_with(standard.edition.tag_prefix) && !rows.iter().any(|row| row.tag == tag.id)
         });
-        let unknown = unknown.map(|tag| Unknown { found: tag.clone(), meant: meant(three, tag) }).collect();
-        coverages.push(Coverage { version: standard.version, file: standard.file, rows, unknown });
+        let unknown =
+            unknown.map(|tag| Unknown { found: tag.clone(), meant: meant(standards, tag) }).collect();
+        coverages.push(Coverage { edition: standard.edition, rows, unknown });
     }
     coverages
 }
 
 /// What `[MQTT-4.8.0-1]` was to be: 5.0 has no such number, but 3.1.1 has.
-fn meant(three: &Standard, tag: &Tag) -> Option<String> {
+fn meant(standards: &[Standard], tag: &Tag) -> Option<String> {
+    let three = standards.iter().find(|standard| standard.edition.tag_prefix == "MQTT3-")?;
     three.statements.iter().any(|statement| statement.id == tag.id).then(|| tag.id.replace("MQTT-", "MQTT3-"))
 }
 
 fn tag_of(standard: &Standard, statement: &Statement) -> String {
-    let number = statement.id.trim_start_matches("MQTT-");
-    format!("{}{number}", standard.tag_prefix)
+    statement.id.replacen("MQTT-", standard.edition.tag_prefix, 1)
 }
 
 /// Where a statement is enforced and tested, by its own tag or by all those that mean the same.
@@ -122,10 +121,12 @@ impl Kept {
         }
     }
 
-    fn row(&self, statement: &Statement, tag: String) -> Row {
+    fn row(&self, standard: &Standard, statement: &Statement, tag: String) -> Row {
+        let test_excused = standard.edition.tested == Tested::Each && statement.exception.is_some();
         let state = match (statement.binds, &self.enforced, &self.tested) {
             (Binds::None, ..) => State::Free,
             (_, Some(_), Some(_)) => State::Covered,
+            (_, Some(_), None) if test_excused => State::Exception,
             (_, Some(_), None) => State::Untested,
             (_, None, _) if self.excepted => State::Exception,
             (_, None, _) => State::Missing,

@@ -5,16 +5,37 @@ use serde::Deserialize;
 use crate::tree::Tree;
 
 /// The longest summary, in characters: it is a reminder, the standard has the text.
-const SUMMARY_LIMIT: usize = 120;
+pub(super) const SUMMARY_LIMIT: usize = 120;
 
-/// One version of the standard.
+/// The least share of MQTT's enforced statements that tests must show, in percent.
+const TESTED_SHARE: usize = 95;
+
+/// A standard and its statements.
 pub(super) struct Standard {
-    pub(super) version: &'static str,
+    pub(super) edition: Edition,
+    pub(super) statements: Vec<Statement>,
+}
+
+/// Which standard it is, and what is asked of it.
+#[derive(Clone, Copy)]
+pub(super) struct Edition {
+    pub(super) name: &'static str,
     /// The file its statements stand in.
     pub(super) file: &'static str,
-    /// What a tag of this version begins with.
+    /// The file its exceptions stand in.
+    pub(super) exceptions: &'static str,
+    /// What a tag of this standard begins with.
     pub(super) tag_prefix: &'static str,
-    pub(super) statements: Vec<Statement>,
+    pub(super) tested: Tested,
+}
+
+/// How much of what is enforced tests must show.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tested {
+    /// This share, in percent.
+    Share(usize),
+    /// Each statement. An exception may excuse a test as well.
+    Each,
 }
 
 /// Whom a statement binds.
@@ -26,15 +47,20 @@ pub(super) enum Binds {
     Both,
     /// Nothing that a line of code could hold.
     None,
+    /// Whom its words name: our own statements are short enough to say it.
+    #[serde(skip)]
+    Worded,
 }
 
 impl Binds {
-    pub(super) const fn name(self) -> &'static str {
+    /// What stands before the summary in a list.
+    pub(super) const fn prefix(self) -> &'static str {
         match self {
-            Self::Server => "server",
-            Self::Client => "client",
-            Self::Both => "both",
-            Self::None => "none",
+            Self::Server => "server: ",
+            Self::Client => "client: ",
+            Self::Both => "both: ",
+            Self::None => "none: ",
+            Self::Worded => "",
         }
     }
 }
@@ -43,13 +69,13 @@ impl Binds {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Statement {
-    /// As the standard numbers it, such as `MQTT-3.3.2-2`.
+    /// As the standard numbers it, such as `MQTT-3.3.2-2` or `BQ-31`.
     pub(super) id: String,
     pub(super) binds: Binds,
     pub(super) summary: String,
     #[serde(default)]
     pub(super) same_as: SameAs,
-    /// Why it is not enforced.
+    /// Why it is not enforced, or not tested where each must be.
     pub(super) exception: Option<String>,
 }
 
@@ -78,21 +104,21 @@ impl SameAs {
 /// # Errors
 /// One line that names the file and what is wrong in it.
 pub(super) fn read(tree: &Tree) -> Result<[Standard; 2], String> {
-    let five = standard(tree, "5.0", "docs/spec/mqtt-5.0.toml", "MQTT-")?;
-    let three = standard(tree, "3.1.1", "docs/spec/mqtt-3.1.1.toml", "MQTT3-")?;
+    let five = standard(tree, "MQTT 5.0", "docs/spec/mqtt-5.0.toml", "MQTT-")?;
+    let three = standard(tree, "MQTT 3.1.1", "docs/spec/mqtt-3.1.1.toml", "MQTT3-")?;
     let known: BTreeSet<&str> = five.statements.iter().map(|statement| statement.id.as_str()).collect();
     for statement in &three.statements {
         if let Some(id) = statement.same_as.ids().iter().find(|id| !known.contains(id.as_str())) {
             return Err(format!(
                 "{}: {} is the same as {id}, which 5.0 does not have",
-                three.file, statement.id
+                three.edition.file, statement.id
             ));
         }
     }
     if let Some(statement) = five.statements.iter().find(|statement| !statement.same_as.ids().is_empty()) {
         return Err(format!(
             "{}: {} has `same_as`, which belongs into 3.1.1's file",
-            five.file, statement.id
+            five.edition.file, statement.id
         ));
     }
     Ok([five, three])
@@ -100,7 +126,7 @@ pub(super) fn read(tree: &Tree) -> Result<[Standard; 2], String> {
 
 fn standard(
     tree: &Tree,
-    version: &'static str,
+    name: &'static str,
     file: &'static str,
     tag_prefix: &'static str,
 ) -> Result<Standard, String> {
@@ -129,7 +155,8 @@ fn standard(
             return Err(format!("{file}: the exception of {id} has no reason"));
         }
     }
-    Ok(Standard { version, file, tag_prefix, statements })
+    let edition = Edition { name, file, exceptions: file, tag_prefix, tested: Tested::Share(TESTED_SHARE) };
+    Ok(Standard { edition, statements })
 }
 
 /// `MQTT-`, three numbers with dots, a dash and a number.

@@ -1,3 +1,4 @@
+use super::contract;
 use crate::source;
 use crate::tree::{TextFile, Tree};
 
@@ -11,12 +12,14 @@ const TESTS: &[&str] = &["fuzz/", "peers/", "xtask/peers/", "xtask/src/peers"];
 pub(super) enum Place {
     Enforced,
     Tested,
+    /// Our contract refers to it: it must exist, and nothing more.
+    Cited,
 }
 
 /// One tag in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tag {
-    /// What stands between the brackets, such as `MQTT-3.3.2-2` or `MQTT3-3.1.2-22`.
+    /// What stands between the brackets, such as `MQTT-3.3.2-2`, `MQTT3-3.1.2-22` or `BQ-31`.
     pub(super) id: String,
     pub(super) path: String,
     /// Counted from 1.
@@ -24,7 +27,7 @@ pub(super) struct Tag {
     pub(super) place: Place,
 }
 
-/// Every tag in the sources, tests, peers and fuzz targets.
+/// Every tag in the sources, tests, peers and fuzz targets, and those that our contract cites.
 pub(super) fn read(tree: &Tree) -> Vec<Tag> {
     let mut tags = Vec::new();
     let (sources, unparsed) = source::parse(tree, SOURCES);
@@ -45,20 +48,25 @@ pub(super) fn read(tree: &Tree) -> Vec<Tag> {
             && [".rs", ".py", ".js", ".mjs"].iter().any(|end| file.path.ends_with(end))
     };
     for file in tree.files.iter().filter(in_tests) {
-        for (line, id) in tags_of(&file.text) {
-            tags.push(Tag { id, path: file.path.clone(), line, place: Place::Tested });
-        }
+        tags.extend(every(file, Place::Tested));
     }
+    let contract = tree.files.iter().filter(|file| file.path == contract::FILE);
+    tags.extend(contract.flat_map(|file| every(file, Place::Cited)));
     tags
 }
 
-/// Every `[MQTT-3...]` and `[MQTT3-3...]` with its line. What is inside is judged later, so that a typo is seen.
+fn every(file: &TextFile, place: Place) -> impl Iterator<Item = Tag> {
+    tags_of(&file.text).into_iter().map(move |(line, id)| Tag { id, path: file.path.clone(), line, place })
+}
+
+/// Every `[MQTT-3...]`, `[MQTT3-3...]` and `[BQ-3...]` with its line. What is inside is judged later, so that a typo
+/// is seen.
 fn tags_of(text: &str) -> Vec<(usize, String)> {
     let mut tags = Vec::new();
     for (at, line) in text.lines().enumerate() {
-        for (start, _) in line.match_indices("[MQTT") {
+        for (start, _) in line.match_indices('[') {
             let inside = line[start + 1..].split(']').next().unwrap_or_default();
-            let number = inside.strip_prefix("MQTT-").or_else(|| inside.strip_prefix("MQTT3-"));
+            let number = ["MQTT-", "MQTT3-", "BQ-"].iter().find_map(|prefix| inside.strip_prefix(prefix));
             if number.is_some_and(|number| number.starts_with(|first: char| first.is_ascii_digit())) {
                 tags.push((at + 1, inside.to_owned()));
             }
@@ -75,8 +83,9 @@ mod tests {
     fn a_tag_is_a_number_in_brackets() {
         let found = |text| tags_of(text).into_iter().map(|(_, id)| id).collect::<Vec<_>>();
         assert_eq!(found("a // [MQTT-3.3.2-2], [MQTT3-3.1.2-22]"), ["MQTT-3.3.2-2", "MQTT3-3.1.2-22"]);
+        assert_eq!(found("/// (`[BQ-31]`), [BQ-7 8]"), ["BQ-31", "BQ-7 8"]);
         assert_eq!(found("[MQTT-3.3.2-2"), ["MQTT-3.3.2-2"], "an open bracket is judged by what it holds");
-        assert_eq!(found("[MQTT] MQTT-3.3.2-2 [MQTT-x.y.z-n] [MQTT5-1.1.1-1]"), [""; 0]);
+        assert_eq!(found("[MQTT] MQTT-3.3.2-2 [MQTT-x.y.z-n] [MQTT5-1.1.1-1] BQ-3 [BQ-n] [BQ]"), [""; 0]);
     }
 
     #[test]
@@ -89,6 +98,7 @@ mod tests {
             ("fuzz/fuzz_targets/decode.rs", tag),
             ("xtask/src/spec.rs", tag),
             ("docs/spec/notes.md", tag),
+            (contract::FILE, tag),
         ]);
         let places: Vec<_> = read(&tree).into_iter().map(|tag| (tag.path, tag.line, tag.place)).collect();
         let expected = [
@@ -97,6 +107,7 @@ mod tests {
             ("crates/a/tests/it/main.rs", 1, Place::Tested),
             ("peers/paho/resume.py", 1, Place::Tested),
             ("fuzz/fuzz_targets/decode.rs", 1, Place::Tested),
+            (contract::FILE, 1, Place::Cited),
         ];
         assert_eq!(places, expected.map(|(path, line, place)| (path.to_owned(), line, place)));
     }

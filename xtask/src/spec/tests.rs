@@ -143,13 +143,92 @@ fn an_exception_needs_no_code_and_becomes_stale_with_it() {
     );
 }
 
+const OURS: &str = "\
+- **[BQ-1]** A server opens no stream. See [MQTT-1.1.1-1].
+- **[BQ-2]** A client opens
+  the first. It may open more, as [BQ-1] says.
+- **[BQ-10]** A peer sends nothing else.
+";
+
+fn contract(ours: &str, exceptions: &str, code: &str, test: &str) -> Coverage {
+    let tree = Tree::of(&[
+        ("docs/spec/mqtt-over-quic.md", ours),
+        ("docs/spec/mqtt-over-quic.toml", exceptions),
+        (CODE, code),
+        ("peers/run.py", test),
+    ]);
+    let ours = contract::read(&tree).unwrap();
+    coverage::join(&[ours], &tag::read(&tree)).remove(0)
+}
+
+#[test]
+fn check_names_every_gap_of_our_contract() {
+    let found = contract(OURS, "", "fn a() {} // [BQ-1], [BQ-2]\n", "# [BQ-1] [BQ-10]\n");
+    assert_eq!(states(&found), [State::Covered, State::Untested, State::Missing]);
+    assert_eq!(
+        summary(&found),
+        "MQTT over QUIC: 3 statements, 3 of them bind; 0 exceptions
+  covered      1   33.3 %\n  untested     1   33.3 %\n  missing      1   33.3 %\n"
+    );
+    let missing = "\
+MQTT over QUIC: 1 statements are not enforced; tag the line of code that keeps each, or write the reason into docs/spec/mqtt-over-quic.toml:
+  [BQ-10] A peer sends nothing else.  (only tested: peers/run.py:1)";
+    let untested = "\
+MQTT over QUIC: 1 statements are enforced and not tested; tag the test that shows each, or write the reason into docs/spec/mqtt-over-quic.toml:
+  [BQ-2] A client opens the first.  <- crates/a/src/lib.rs:1";
+    assert_eq!(complaints(&found), [missing, untested]);
+    let all = "// [BQ-1] [BQ-2] [BQ-10]\n";
+    assert_eq!(complaints(&contract(OURS, "", all, all)), [""; 0]);
+}
+
+#[test]
+fn an_exception_from_our_contract_excuses_code_or_test() {
+    let exceptions = "[[exception]]\nid = \"BQ-2\"\nreason = \"needs two machines\"\n";
+    let (others, all) = ("// [BQ-1] [BQ-10]\n", "// [BQ-1] [BQ-2] [BQ-10]\n");
+    for code in [others, all] {
+        let found = contract(OURS, exceptions, code, others);
+        assert_eq!(states(&found), [State::Covered, State::Exception, State::Covered]);
+        assert_eq!(complaints(&found), [""; 0]);
+        assert!(listing(&found, List::Exceptions).ends_with("because: needs two machines\n"));
+    }
+    let stale = "crates/a/src/lib.rs:1: [BQ-2] is enforced and tested; \
+                 remove its exception from docs/spec/mqtt-over-quic.toml";
+    assert_eq!(complaints(&contract(OURS, exceptions, all, all)), [stale]);
+}
+
+#[test]
+fn our_contract_and_the_code_name_only_what_is_there() {
+    let all = "// [BQ-1] [BQ-2] [BQ-10]\n";
+    let cites = format!("{OURS}\nSee [BQ-3].\n");
+    let code = format!("{all}// [BQ-10, BQ-11]\n");
+    let line = |place: &str, id: &str| {
+        format!("{place}: no statement has the tag [{id}]; the numbers are in docs/spec/mqtt-over-quic.md")
+    };
+    assert_eq!(
+        complaints(&contract(&cites, "", &code, all)),
+        [line("crates/a/src/lib.rs:2", "BQ-10, BQ-11"), line("docs/spec/mqtt-over-quic.md:6", "BQ-3")]
+    );
+}
+
+#[test]
+fn every_item_of_this_repository_s_contract_is_a_statement() {
+    let tree = Tree::read(&tree::root()).unwrap();
+    let text = &tree.files.iter().find(|file| file.path == contract::FILE).unwrap().text;
+    let items: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("- ")).collect();
+    let statements = contract::read(&tree).unwrap().statements;
+    assert_eq!(items.len(), statements.len());
+    for (item, statement) in items.iter().zip(&statements) {
+        assert!(item.starts_with(&format!("**[{}]** ", statement.id)), "{item}");
+    }
+}
+
 #[test]
 fn this_repository_lists_both_standards_whole() {
     let tree = Tree::read(&tree::root()).unwrap();
     let standards = statement::read(&tree).unwrap();
     let sizes: Vec<_> =
-        standards.iter().map(|standard| (standard.version, standard.statements.len())).collect();
-    assert_eq!(sizes, [("5.0", 251), ("3.1.1", 141)]);
+        standards.iter().map(|standard| (standard.edition.name, standard.statements.len())).collect();
+    assert_eq!(sizes, [("MQTT 5.0", 251), ("MQTT 3.1.1", 141)]);
     // Within a section the numbers run from 1 without a gap, but for the 2.2.1-1 that 5.0 does not have.
     for standard in &standards {
         let mut last = ("", 0);
