@@ -157,7 +157,7 @@ impl Exchange {
         if has_receive_maximum && counts && unacknowledged >= usize::from(self.agreement.receive_maximum) {
             return Err(Violation::ReceiveMaximumExceeded); // [MQTT-3.3.4-7]
         }
-        if qos == QoS::ExactlyOnce && !inbound.receive(chosen_on, packet_id) {
+        if qos == QoS::ExactlyOnce && !inbound.receive(chosen_on, packet_id, publish.dup) {
             // A PUBREC is owed all the same. [MQTT-4.3.3-8], [MQTT-4.3.3-10]
             let ack = Ack::new(AckKind::Pubrec, packet_id, ReasonCode::Success);
             self.owe_without_effect(on, Waiting::Ack(ack));

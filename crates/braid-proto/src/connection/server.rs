@@ -27,6 +27,7 @@ use crate::stream::StreamKey;
 
 use early::Early;
 pub use early::EarlyPublish;
+use streams::Opened;
 
 /// What a server grants its clients.
 #[derive(Clone, Debug)]
@@ -138,8 +139,7 @@ pub struct Server {
     state: State,
     timers: Timers,
     events: VecDeque<Event>,
-    /// Data streams that were opened before the CONNECT was accepted, and whether their FIN came without anything.
-    opened: Vec<(StreamKey, bool)>,
+    opened: Vec<Opened>,
     /// Until the handshake is confirmed, if anything comes before.
     early: Option<Box<Early>>,
 }
@@ -551,12 +551,7 @@ impl Server {
             is_client: false,
         };
         let mut exchange = Exchange::new(session, agreement);
-        for (stream, is_finished) in mem::take(&mut self.opened) {
-            exchange.streams.open(stream); // [BQ-13]
-            if is_finished {
-                exchange.streams.close_by_peer(stream);
-            }
-        }
+        Self::begin_streams(mem::take(&mut self.opened), &mut exchange.streams);
         let session_present = acceptance.session_present; // [MQTT-3.2.2-2], [MQTT-3.2.2-3]
         let connack = Connack { session_present, reason: ReasonCode::Success, properties };
         let is_answered = exchange.send_packet(&Packet::Connack(Box::new(connack))); // [MQTT-3.1.4-5], [MQTT-3.2.0-1]

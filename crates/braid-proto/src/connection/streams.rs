@@ -213,6 +213,20 @@ impl Streams {
         Ok(is_first)
     }
 
+    /// STOP_SENDING of the peer: nothing can be said any more, but it is still listened to. True: this is the end of
+    /// what the session had there. [BQ-33]
+    pub(crate) fn mute(&mut self, key: StreamKey) -> bool {
+        let Some(data) = self.find_mut(key).filter(|data| data.life != Life::Finished) else { return false };
+        data.stream.outbox.clear();
+        let was_finishing = std::mem::replace(&mut data.life, Life::Finished) == Life::Finishing;
+        let is_over = data.is_ended_by_peer;
+        self.finishing -= usize::from(was_finishing);
+        if is_over {
+            self.remove(key);
+        }
+        true
+    }
+
     /// Ends a stream here and now. False: it had ended before.
     pub(crate) fn remove(&mut self, key: StreamKey) -> bool {
         let Ok(at) = self.data.binary_search_by_key(&key, |stream| stream.key) else { return false };

@@ -21,7 +21,10 @@ pub struct Inbound {
 
 impl Inbound {
     /// Notes a QoS 2 message. False: it is a duplicate and must not be taken over again. [MQTT-4.3.3-10]
-    pub fn receive(&mut self, stream: StreamKey, packet_id: PacketId) -> bool {
+    ///
+    /// `dup`: it is marked as a repetition. On a data stream only such a one can be what another stream left: its
+    /// identifiers may begin anew, and a new message must not be lost. [BQ-20]
+    pub fn receive(&mut self, stream: StreamKey, packet_id: PacketId, dup: bool) -> bool {
         if self.here.insert((stream, packet_id), ()).is_some() {
             return false;
         }
@@ -29,7 +32,8 @@ impl Inbound {
             Some((_, count)) => *count += 1,
             None => self.counts.push((stream, 1)),
         }
-        !self.take_left(packet_id) // [BQ-21]
+        let may_be_left = dup || stream.is_control();
+        !(may_be_left && self.take_left(packet_id)) // [BQ-21]
     }
 
     /// Handles PUBREL. False: the identifier is not known. [MQTT-4.3.3-12]
@@ -137,11 +141,11 @@ mod tests {
     fn streams_have_identifiers_of_their_own() {
         let (a, b) = (StreamKey::bidi(1), StreamKey::bidi(2));
         let mut inbound = Inbound::default();
-        assert!(inbound.receive(a, ID) && inbound.receive(b, ID));
-        assert!(!inbound.receive(a, ID) && !inbound.receive(b, ID));
+        assert!(inbound.receive(a, ID, true) && inbound.receive(b, ID, true));
+        assert!(!inbound.receive(a, ID, true) && !inbound.receive(b, ID, true));
         assert_eq!((inbound.unacknowledged(a), inbound.len()), (1, 2));
         assert!(inbound.release(a, ID) && inbound.contains(ID));
-        assert!(inbound.receive(a, ID), "released and used again");
+        assert!(inbound.receive(a, ID, true), "released and used again");
         assert!(inbound.release(a, ID) && inbound.release(b, ID) && !inbound.release(b, ID));
         assert!(inbound.is_empty() && !inbound.contains(ID));
     }
@@ -151,21 +155,32 @@ mod tests {
     fn what_a_stream_left_is_found_by_its_identifier() {
         let (a, b) = (StreamKey::bidi(1), StreamKey::bidi(2));
         let mut inbound = Inbound::default();
-        assert!(inbound.receive(a, ID) && inbound.receive(b, ID));
+        assert!(inbound.receive(a, ID, true) && inbound.receive(b, ID, true));
         inbound.end_stream(a);
         assert_eq!((inbound.unacknowledged(a), inbound.unacknowledged(b)), (0, 1));
-        assert!(!inbound.receive(StreamKey::CONTROL, ID), "the same message, on another stream");
+        assert!(!inbound.receive(StreamKey::CONTROL, ID, true), "the same message, on another stream");
         inbound.resume();
         assert_eq!((inbound.len(), inbound.packet_ids()), (2, vec![ID]));
-        assert!(!inbound.receive(a, ID) && !inbound.receive(b, ID), "both, repeated");
-        assert!(inbound.receive(StreamKey::CONTROL, ID), "a third exchange is a new one");
+        assert!(!inbound.receive(a, ID, true) && !inbound.receive(b, ID, true), "both, repeated");
+        assert!(inbound.receive(StreamKey::CONTROL, ID, true), "a third exchange is a new one");
         assert_eq!(inbound.len(), 3);
+    }
+
+    /// [BQ-20], [BQ-21]
+    #[test]
+    fn a_new_message_is_not_taken_for_what_another_stream_left() {
+        let (a, b) = (StreamKey::bidi(1), StreamKey::bidi(2));
+        let mut inbound = Inbound::default();
+        assert!(inbound.receive(a, ID, false));
+        inbound.end_stream(a);
+        assert!(inbound.receive(b, ID, false), "not marked as a repetition");
+        assert!(!inbound.receive(StreamKey::CONTROL, ID, false), "there identifiers are the session's");
     }
 
     #[test]
     fn a_pubrel_is_understood_on_any_stream() {
         let mut inbound = Inbound::default();
-        assert!(inbound.receive(StreamKey::bidi(1), ID));
+        assert!(inbound.receive(StreamKey::bidi(1), ID, true));
         assert!(inbound.release(StreamKey::CONTROL, ID) && inbound.is_empty());
         assert_eq!(inbound.unacknowledged(StreamKey::bidi(1)), 0);
     }

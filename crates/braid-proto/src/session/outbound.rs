@@ -303,6 +303,7 @@ impl Outbound {
             self.unacknowledged -= messages;
             self.quota.remove(inflight.lane, messages, inflight.phase.payload_len());
         }
+        self.quota.end_stream(stream);
         self.begin_again(ended)
     }
 

@@ -1,4 +1,4 @@
-use crate::stream::Lane;
+use crate::stream::{Lane, StreamKey};
 
 /// Payloads up to this many bytes are not held back for the bytes on their way: they are bounded by their number.
 const SMALL_PAYLOAD: usize = 4096;
@@ -51,6 +51,12 @@ impl Quota {
         }
     }
 
+    /// The lanes of a stream that has ended need no room any more.
+    pub(super) fn end_stream(&mut self, stream: StreamKey) {
+        self.lanes
+            .retain(|share| share.lane.stream != stream || share.messages > 0 || share.payload_bytes > 0);
+    }
+
     pub(super) fn clear(&mut self) {
         self.lanes.clear();
     }
@@ -77,7 +83,7 @@ impl Quota {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::{Priority, StreamKey};
+    use crate::stream::Priority;
 
     fn lane(n: u32) -> Lane {
         Lane { stream: StreamKey::bidi(n), priority: Priority::DEFAULT }

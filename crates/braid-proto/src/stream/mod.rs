@@ -77,8 +77,9 @@ pub struct Lane {
 pub struct Priority([u8; 2]);
 
 impl Priority {
-    /// What a message gets when nothing says otherwise (msquic's default, which EMQX clients know).
-    pub const DEFAULT: Self = Self::new(0x7FFF);
+    /// What a message gets when nothing says otherwise: between the 200 that users write for what is urgent and the
+    /// 8 that they write for bulk. It is never on the wire, so other implementations' defaults do not matter.
+    pub const DEFAULT: Self = Self::new(100);
     /// As soon as anything.
     pub const HIGHEST: Self = Self::new(u16::MAX);
 

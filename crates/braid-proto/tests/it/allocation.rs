@@ -78,14 +78,16 @@ fn a_message_that_arrives_costs_its_payload_and_its_place() {
     ] {
         let mut rig = Rig::connected(options(), connect(version));
         let now = Instant::now();
-        let take = |rig: &mut Rig| {
-            rig.server.handle_bytes(StreamKey::CONTROL, packet, now);
+        let take = |rig: &mut Rig, stream| {
+            rig.server.handle_bytes(stream, packet, now);
             let event = rig.server.poll_event();
             assert!(matches!(event, Some(Event::Publish(..))));
         };
-        take(&mut rig);
-        // The payload and the message; the topic is known, and the queue of events has its memory.
-        assert_eq!(allocations(|| take(&mut rig)), 2, "{version}");
+        for stream in [StreamKey::CONTROL, rig.open(1), rig.open(2)] {
+            take(&mut rig, stream);
+            // The payload and the message; the topic is known, and the queue of events has its memory.
+            assert_eq!(allocations(|| take(&mut rig, stream)), 2, "{version}, {stream}");
+        }
     }
 }
 

@@ -129,12 +129,12 @@ impl Rig {
 
     /// Everything so far is durable.
     pub(crate) fn persist(&mut self, events: &[Event]) {
-        let tokens = events.iter().filter_map(|event| match event {
+        let mut tokens = events.iter().filter_map(|event| match event {
             Event::Publish(_, token) => *token,
             Event::Release(token) => Some(*token),
             _ => None,
         });
-        if let Some(token) = tokens.last() {
+        if let Some(token) = tokens.next_back() {
             self.server.handle_persisted(token);
         }
     }

@@ -165,15 +165,15 @@ fn restored_exchanges_go_on_as_if_nothing_had_happened() {
 #[test]
 fn the_receiver_counts_only_what_came_on_this_connection() {
     let mut inbound = Inbound::default();
-    assert!(inbound.receive(StreamKey::CONTROL, id(7)));
-    assert!(!inbound.receive(StreamKey::CONTROL, id(7)));
-    assert!(inbound.receive(StreamKey::CONTROL, id(3)));
+    assert!(inbound.receive(StreamKey::CONTROL, id(7), false));
+    assert!(!inbound.receive(StreamKey::CONTROL, id(7), false));
+    assert!(inbound.receive(StreamKey::CONTROL, id(3), false));
     assert_eq!((inbound.len(), inbound.unacknowledged(StreamKey::CONTROL)), (2, 2));
     inbound.resume();
     assert_eq!((inbound.len(), inbound.unacknowledged(StreamKey::CONTROL)), (2, 0));
     // Sent again it counts again, once.
-    assert!(!inbound.receive(StreamKey::CONTROL, id(7)));
-    assert!(!inbound.receive(StreamKey::CONTROL, id(7)));
+    assert!(!inbound.receive(StreamKey::CONTROL, id(7), false));
+    assert!(!inbound.receive(StreamKey::CONTROL, id(7), false));
     assert_eq!(
         (inbound.unacknowledged(StreamKey::CONTROL), inbound.is_unacknowledged(StreamKey::CONTROL, id(7))),
         (1, true)

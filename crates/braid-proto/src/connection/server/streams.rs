@@ -4,28 +4,51 @@ use std::time::Instant;
 
 use super::{Event, Server, State};
 use crate::connection::outbox::Outbox;
-use crate::connection::streams::StreamAction;
+use crate::connection::streams::{StreamAction, Streams};
 use crate::connection::timer::Timer;
 use crate::error::Violation;
 use crate::packet::{Packet, QoS};
 use crate::reason::ReasonCode;
 use crate::stream::StreamKey;
 
+/// A data stream that was opened before the CONNECT was accepted.
+#[derive(Debug)]
+pub(super) struct Opened {
+    stream: StreamKey,
+    is_finished: bool,
+    is_stopped: bool,
+}
+
 impl Server {
+    /// The streams that were opened before begin. [BQ-13]
+    pub(super) fn begin_streams(opened: Vec<Opened>, streams: &mut Streams) {
+        for Opened { stream, is_finished, is_stopped } in opened {
+            streams.open(stream);
+            if is_finished {
+                streams.close_by_peer(stream);
+            }
+            if is_stopped {
+                streams.mute(stream);
+            }
+        }
+    }
+
     /// Handles a data stream that the client has opened. Before the CONNECT is accepted it is only noted: nothing is
     /// read from it [BQ-13].
     pub fn handle_stream_opened(&mut self, stream: StreamKey) {
         match &mut self.state {
             State::Established(established) => established.exchange.streams.open(stream),
-            State::Listening | State::Deciding(_) => self.opened.push((stream, false)),
+            State::Listening | State::Deciding(_) => {
+                self.opened.push(Opened { stream, is_finished: false, is_stopped: false })
+            }
             State::Closed(_) => {}
         }
     }
 
     /// Handles FIN on a data stream. [BQ-30]
     pub fn handle_stream_finished(&mut self, stream: StreamKey, now: Instant) {
-        if let Some((_, is_finished)) = self.opened.iter_mut().find(|(opened, _)| *opened == stream) {
-            *is_finished = true; // Nothing was read from it before, so nothing came on it.
+        if let Some(opened) = self.opened.iter_mut().find(|opened| opened.stream == stream) {
+            opened.is_finished = true; // Nothing was read from it before, so nothing came on it.
         }
         let State::Established(established) = &mut self.state else { return };
         match established.exchange.streams.finish(stream) {
@@ -35,10 +58,22 @@ impl Server {
         }
     }
 
-    /// Handles RESET_STREAM or STOP_SENDING on a data stream, which the shell has answered with the same code: the
-    /// stream is gone. [BQ-32], [BQ-33]
+    /// Handles STOP_SENDING on a data stream, which the transport has answered with RESET_STREAM: what the client still
+    /// says there counts, what it should hear goes elsewhere. [BQ-33]
+    pub fn handle_stream_stopped(&mut self, stream: StreamKey, now: Instant) {
+        if let Some(opened) = self.opened.iter_mut().find(|opened| opened.stream == stream) {
+            opened.is_stopped = true;
+        }
+        let State::Established(established) = &mut self.state else { return };
+        if established.exchange.streams.mute(stream) {
+            self.forsake(stream, now);
+        }
+    }
+
+    /// Handles RESET_STREAM on a data stream, which the shell has answered with the same code: the stream is gone.
+    /// [BQ-32]
     pub fn handle_stream_reset(&mut self, stream: StreamKey, now: Instant) {
-        self.opened.retain(|(opened, _)| *opened != stream);
+        self.opened.retain(|opened| opened.stream != stream);
         let State::Established(established) = &mut self.state else { return };
         let streams = &mut established.exchange.streams;
         let was_hoarder = streams.hoarder() == Some(stream);

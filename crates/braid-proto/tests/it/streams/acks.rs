@@ -98,7 +98,10 @@ fn what_the_server_sent_is_acknowledged_on_any_stream() {
     rig.read_on(b, &forge::pubrec(2));
     assert_eq!(rig.sent_on(b).unwrap(), forge::pubrel(2));
     rig.read_on(a, &forge::pubcomp(2));
-    assert_eq!(format!("{:?}", rig.events()), "[Complete(PacketId(1), Success), Complete(PacketId(2), Success)]");
+    assert_eq!(
+        format!("{:?}", rig.events()),
+        "[Complete(PacketId(1), Success), Complete(PacketId(2), Success)]"
+    );
     assert!(rig.server.session().unwrap().outbound.is_empty());
 }
 

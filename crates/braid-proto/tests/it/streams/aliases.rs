@@ -62,7 +62,8 @@ fn the_server_sets_aliases_on_the_control_stream_only() {
         let mut delivery = delivery("some/topic", "", QoS::AtMostOnce);
         delivery.stream = on;
         rig.server.deliver(delivery, rig.now);
-        let Packet::Publish(publish) = packets(&rig.sent_on(on).unwrap(), ProtocolVersion::V5).remove(0) else {
+        let Packet::Publish(publish) = packets(&rig.sent_on(on).unwrap(), ProtocolVersion::V5).remove(0)
+        else {
             panic!("no PUBLISH")
         };
         (publish.topic.is_some(), publish.topic_alias)

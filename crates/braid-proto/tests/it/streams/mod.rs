@@ -10,9 +10,11 @@ mod fall_back;
 mod forge;
 mod identifiers;
 mod model;
+mod own_identifiers;
 mod partial;
 mod quota;
 mod start;
+mod subscriptions;
 mod walk;
 
 use braid_proto::connection::{Event, ServerOptions};

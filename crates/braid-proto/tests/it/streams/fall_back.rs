@@ -1,0 +1,166 @@
+//! What the server still had for a stream that has ended goes to the control stream.
+
+use std::num::NonZeroU64;
+
+use braid_proto::connection::{Event, Progress, Sent, ServerOptions};
+use braid_proto::message::Delivery;
+use braid_proto::packet::{ProtocolVersion, QoS};
+use braid_proto::stream::StreamKey;
+
+use super::{forge, granting};
+use crate::rig::{Rig, connect, delivery, options};
+
+fn rig() -> Rig {
+    granting(ServerOptions { receive_maximum: 9, ..options() })
+}
+
+fn deliver(rig: &mut Rig, stream: StreamKey, qos: QoS, payload: &'static str) {
+    let delivery = Delivery { stream, ..delivery("t", payload, qos) };
+    let sent = rig.server.deliver(delivery, rig.now);
+    assert!(matches!(sent, Sent::Out(_)), "{sent:?}");
+}
+
+// [BQ-42], [MQTT-3.3.1-1], [MQTT-4.6.0-1]
+#[test]
+fn what_was_not_acknowledged_is_sent_again_with_dup_and_in_order() {
+    for ended_by_fin in [true, false] {
+        let mut rig = rig();
+        let data = rig.open(1);
+        deliver(&mut rig, data, QoS::ExactlyOnce, "released");
+        deliver(&mut rig, data, QoS::AtLeastOnce, "two");
+        deliver(&mut rig, data, QoS::AtMostOnce, "none");
+        deliver(&mut rig, data, QoS::ExactlyOnce, "three");
+        rig.sent_on(data);
+        // Not yet written when the stream ends.
+        deliver(&mut rig, data, QoS::AtLeastOnce, "four");
+        rig.read_on(data, &forge::pubrec(1));
+        if ended_by_fin {
+            rig.server.handle_stream_finished(data, rig.now);
+        } else {
+            rig.server.handle_stream_reset(data, rig.now);
+        }
+        let expected = [
+            &forge::pubrel(1)[..],
+            &forge::again(1, 2, "two"),
+            &forge::again(2, 3, "three"),
+            &forge::again(1, 4, "four"),
+        ];
+        assert_eq!(rig.sent(), expected.concat());
+        let outbound = &rig.server.session().unwrap().outbound;
+        assert_eq!((outbound.len(), outbound.unacknowledged()), (4, 4));
+        rig.events();
+        rig.read(&[&forge::pubcomp(1)[..], &forge::puback(2), &forge::pubrec(3), &forge::puback(4)].concat());
+        assert_eq!(rig.sent(), forge::pubrel(3));
+        rig.read(&forge::pubcomp(3));
+        assert_eq!(rig.events().len(), 4);
+        assert!(rig.server.session().unwrap().outbound.is_empty());
+    }
+}
+
+// [BQ-42]
+#[test]
+fn new_messages_for_an_ended_stream_go_behind_on_the_control_stream() {
+    let mut rig = rig();
+    let data = rig.open(1);
+    deliver(&mut rig, data, QoS::AtLeastOnce, "before");
+    rig.server.handle_stream_reset(data, rig.now);
+    assert_eq!(rig.server.resolve(data), StreamKey::CONTROL);
+    deliver(&mut rig, data, QoS::AtMostOnce, "zero");
+    deliver(&mut rig, data, QoS::AtLeastOnce, "after");
+    let expected =
+        [forge::again(1, 1, "before"), forge::publish(0, 0, "zero"), forge::publish(1, 2, "after")];
+    assert_eq!(rig.sent(), expected.concat());
+}
+
+// [BQ-42]
+#[test]
+fn what_other_streams_have_on_their_way_stays_there() {
+    let mut rig = rig();
+    let (a, b) = (rig.open(1), rig.open(2));
+    deliver(&mut rig, a, QoS::AtLeastOnce, "of a");
+    deliver(&mut rig, b, QoS::AtLeastOnce, "of b");
+    rig.server.handle_stream_reset(a, rig.now);
+    assert_eq!(rig.sent(), forge::again(1, 1, "of a"));
+    assert_eq!(rig.sent_on(b).unwrap(), forge::publish(1, 2, "of b"));
+}
+
+// [BQ-42]
+#[test]
+fn an_exchange_that_went_on_elsewhere_is_not_concerned() {
+    let mut rig = rig();
+    let (a, b) = (rig.open(1), rig.open(2));
+    deliver(&mut rig, a, QoS::ExactlyOnce, "m");
+    rig.read_on(b, &forge::pubrec(1));
+    assert_eq!(rig.sent_on(b).unwrap(), forge::pubrel(1));
+    rig.server.handle_stream_reset(a, rig.now);
+    assert!(rig.sent().is_empty(), "its PUBREL is on b");
+    rig.server.handle_stream_reset(b, rig.now);
+    assert_eq!(rig.sent(), forge::pubrel(1));
+}
+
+// [BQ-42]
+#[test]
+fn the_receive_maximum_holds_while_streams_end() {
+    let mut connect = connect(ProtocolVersion::V5);
+    connect.properties.receive_maximum = Some(4);
+    let mut rig = Rig::connected(options(), connect);
+    let (a, b) = (rig.open(1), rig.open(2));
+    deliver(&mut rig, a, QoS::AtLeastOnce, "");
+    deliver(&mut rig, b, QoS::AtLeastOnce, "");
+    deliver(&mut rig, a, QoS::AtLeastOnce, "");
+    rig.server.handle_stream_reset(a, rig.now);
+    rig.server.handle_stream_reset(b, rig.now);
+    assert_eq!(rig.server.session().unwrap().outbound.unacknowledged(), 3);
+    deliver(&mut rig, b, QoS::AtLeastOnce, "");
+    assert!(!rig.server.has_send_quota());
+    rig.read(&[forge::puback(1), forge::puback(2), forge::puback(3), forge::puback(4)].concat());
+    assert_eq!(rig.server.session().unwrap().outbound.unacknowledged(), 0);
+    assert!(rig.server.has_send_quota());
+}
+
+/// Nothing is on the wire then that could be acknowledged and make room.
+// [BQ-42], [MQTT-4.4.0-1]
+#[test]
+fn more_bytes_than_are_kept_at_most_are_sent_again_all_the_same() {
+    let options = ServerOptions { maximum_inflight_bytes: 1000, receive_maximum: 9, ..options() };
+    let mut rig = granting(options.clone());
+    let (a, b) = (rig.open(1), rig.open(2));
+    for stream in [a, b] {
+        let delivery = Delivery { stream, ..delivery("t", vec![0; 6000], QoS::AtLeastOnce) };
+        assert!(matches!(rig.server.deliver(delivery, rig.now), Sent::Out(_)));
+    }
+    rig.server.handle_stream_reset(a, rig.now);
+    rig.server.handle_stream_reset(b, rig.now);
+    assert!(rig.sent().len() > 12_000, "what a stream left waits for ever");
+    rig.server.handle_link_closed();
+    let session = rig.end().unwrap().session.unwrap();
+    let mut rig = Rig::resumed(options, connect(ProtocolVersion::V5), session);
+    assert!(rig.sent().len() > 12_000, "what a connection left waits for ever");
+}
+
+// [BQ-42]
+#[test]
+fn a_store_learns_what_is_over_after_the_stream_has_ended() {
+    let mut rig = rig();
+    let data = rig.open(1);
+    let place = NonZeroU64::new(9).unwrap();
+    let delivery = Delivery { stream: data, stored: Some(place), ..delivery("t", "", QoS::AtLeastOnce) };
+    rig.server.deliver(delivery, rig.now);
+    rig.server.handle_stream_reset(data, rig.now);
+    assert_eq!(rig.server.poll_progress(), None);
+    rig.read(&forge::puback(1));
+    assert_eq!(rig.server.poll_progress(), Some(Progress::Completed(place)));
+    assert!(matches!(rig.events()[..], [Event::StreamEnded(_), Event::Complete(..)]));
+}
+
+// [BQ-42], [MQTT-4.4.0-1]
+#[test]
+fn a_resumed_session_goes_on_on_the_control_stream() {
+    let mut rig = rig();
+    let data = rig.open(1);
+    deliver(&mut rig, data, QoS::AtLeastOnce, "m");
+    rig.server.handle_link_closed();
+    let session = rig.end().unwrap().session.unwrap();
+    let mut rig = Rig::resumed(options(), connect(ProtocolVersion::V5), session);
+    assert_eq!(rig.sent(), forge::again(1, 1, "m"));
+}

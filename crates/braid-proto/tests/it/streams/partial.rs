@@ -1,0 +1,116 @@
+//! Packets that are begun and not ended.
+
+use std::time::Duration;
+
+use braid_proto::connection::{Event, ServerOptions, StreamAction};
+use braid_proto::error::Violation;
+use braid_proto::reason::ReasonCode;
+use braid_proto::stream::StreamKey;
+
+use super::{forge, granting, payloads};
+use crate::rig::{Rig, options};
+
+const KIB: usize = 1024;
+const SECOND: Duration = Duration::from_secs(1);
+
+fn rig() -> Rig {
+    granting(ServerOptions { maximum_partial_bytes: 100 * KIB, maximum_packet_size: 1 << 22, ..options() })
+}
+
+/// So many bytes of a PUBLISH that announces 256 KiB; a multiple of 1 KiB.
+fn begin(rig: &mut Rig, n: u32, len: usize) -> StreamKey {
+    let stream = rig.open(n);
+    let mut bytes = vec![0x30, 0x80, 0x80, 0x10, 0, 1, b't', 0];
+    bytes.resize(len, b'.');
+    rig.read_on(stream, &bytes);
+    stream
+}
+
+// [BQ-45]
+#[test]
+fn incomplete_packets_are_bounded_in_sum_and_the_oldest_goes_on() {
+    let mut rig = rig();
+    let a = begin(&mut rig, 1, 64 * KIB);
+    let b = begin(&mut rig, 2, 36 * KIB);
+    assert!(rig.server.is_reading(a) && rig.server.is_reading(b), "100 KiB are allowed");
+    rig.read_on(b, &[b'.'; 64 * KIB]);
+    let c = begin(&mut rig, 3, KIB);
+    assert!(rig.server.is_reading(a), "one may end");
+    assert!(!rig.server.is_reading(b), "it would fill the memory");
+    assert!(rig.server.is_reading(c), "what is small may grow");
+    assert!(rig.server.is_reading(StreamKey::CONTROL));
+    // The oldest ends: the next one may.
+    rig.read_on(a, &[b'.'; 193 * KIB][..192 * KIB + 4]);
+    assert_eq!(payloads(&rig.events()).len(), 1);
+    assert!(rig.server.is_reading(a) && rig.server.is_reading(b));
+}
+
+// [BQ-45]
+#[test]
+fn a_packet_that_stands_still_is_ended_when_others_wait_for_its_memory() {
+    let mut rig = rig();
+    let a = begin(&mut rig, 1, 80 * KIB);
+    rig.wait(100 * SECOND);
+    assert!(rig.actions().is_empty(), "nobody waits");
+    let b = begin(&mut rig, 2, 80 * KIB);
+    assert!(!rig.server.is_reading(b));
+    rig.wait(29 * SECOND);
+    rig.read_on(a, b".");
+    rig.wait(29 * SECOND);
+    assert!(rig.actions().is_empty(), "it moves");
+    rig.wait(SECOND);
+    assert_eq!(rig.actions(), [StreamAction::Abort(a, ReasonCode::QuotaExceeded)]);
+    assert!(matches!(rig.events()[0], Event::StreamViolated(_, Violation::PartialPacketStalled)));
+    assert!(rig.server.is_reading(b) && !rig.server.is_closed());
+    rig.wait(1000 * SECOND);
+    assert!(rig.actions().is_empty() && rig.server.poll_timeout().is_none());
+}
+
+// [BQ-45]
+#[test]
+fn whoever_had_to_wait_has_its_own_time() {
+    let mut rig = rig();
+    let a = begin(&mut rig, 1, 80 * KIB);
+    let b = begin(&mut rig, 2, 80 * KIB);
+    let c = begin(&mut rig, 3, 80 * KIB);
+    rig.wait(29 * SECOND);
+    rig.server.handle_stream_reset(a, rig.now);
+    assert!(rig.server.is_reading(b) && !rig.server.is_reading(c));
+    rig.wait(29 * SECOND);
+    assert!(rig.actions().is_empty(), "b could not go on until now");
+    rig.wait(SECOND);
+    assert_eq!(rig.actions(), [StreamAction::Abort(b, ReasonCode::QuotaExceeded)]);
+    assert!(rig.server.is_reading(c));
+}
+
+// [BQ-45]
+#[test]
+fn ended_streams_give_their_memory_back() {
+    let mut rig = rig();
+    for n in 1..1000 {
+        let stream = begin(&mut rig, n, 90 * KIB);
+        match n % 3 {
+            0 => rig.server.handle_stream_reset(stream, rig.now),
+            1 => rig.server.handle_stream_finished(stream, rig.now),
+            _ => rig.read_on(stream, &[b'.'; 166 * KIB + 4]),
+        }
+        rig.actions();
+    }
+    let a = begin(&mut rig, 2000, 40 * KIB);
+    let b = begin(&mut rig, 2001, 60 * KIB);
+    assert!(rig.server.is_reading(a) && rig.server.is_reading(b) && rig.server.poll_timeout().is_none());
+    rig.read_on(b, &forge::PINGREQ);
+}
+
+/// Memory grows with what arrives, never with what a header announces.
+// [BQ-45]
+#[test]
+fn an_announced_packet_costs_what_came_of_it() {
+    let mut rig = granting(ServerOptions { maximum_packet_size: 268_435_460, ..options() });
+    for n in 1..1000 {
+        let stream = rig.open(n);
+        rig.read_on(stream, &[0x30, 0xFF, 0xFF, 0xFF, 0x7F]);
+        assert!(rig.server.is_reading(stream));
+    }
+    assert!(rig.actions().is_empty());
+}
