@@ -1,23 +1,36 @@
 //! What a connection took from its mailbox and has not sent yet.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use braid_proto::message::Delivery;
 use braid_proto::packet::QoS;
 use braid_proto::stream::{Lane, LaneQueue, StreamKey};
 
-use crate::mailbox::{Capacity, Load, cost};
+use crate::mailbox::{Capacity, Load, load_of};
+use crate::shares::Shares;
 
 /// Deliveries lane by lane, with what they weigh.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     lanes: LaneQueue<Delivery>,
     load: Load,
+    /// The same stream by stream.
+    shares: Shares,
 }
 
 impl Inbox {
     pub(crate) fn load(&self) -> Load {
         self.load
+    }
+
+    pub(crate) fn shares(&self) -> &Shares {
+        &self.shares
+    }
+
+    /// Something was sent on a stream.
+    pub(crate) fn note_progress(&mut self, stream: StreamKey, now: Instant) {
+        self.shares.note_progress(stream, now);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -43,35 +56,44 @@ impl Inbox {
         load: Load,
         resolve: impl Fn(StreamKey) -> StreamKey,
     ) {
-        self.load.messages += load.messages;
-        self.load.bytes = self.load.bytes.saturating_add(load.bytes);
-        self.load.qos0 += load.qos0;
-        self.load.qos0_bytes = self.load.qos0_bytes.saturating_add(load.qos0_bytes);
+        self.load.add(load);
         let resolved = |lane: Lane| Lane { stream: resolve(lane.stream), ..lane };
         match lane {
-            Some(lane) => self.lanes.append(resolved(lane), queue),
-            None => {
-                queue.drain(..).for_each(|delivery| self.lanes.push_back(resolved(delivery.lane()), delivery))
+            Some(lane) => {
+                let lane = resolved(lane);
+                self.shares.add(lane.stream, load);
+                self.lanes.append(lane, queue);
             }
+            None => queue.drain(..).for_each(|delivery| {
+                let lane = resolved(delivery.lane());
+                self.shares.add(lane.stream, load_of(&delivery));
+                self.lanes.push_back(lane, delivery);
+            }),
         }
     }
 
     /// Adds what did not come through the mailbox.
     pub(crate) fn push(&mut self, delivery: Delivery) {
-        self.weigh(&delivery, true);
+        self.add(&delivery);
         self.lanes.push_back(delivery.lane(), delivery);
     }
 
     /// Takes the next one in the order of sending that `accepts` takes.
-    pub(crate) fn pop(&mut self, accepts: impl FnMut(Lane, &Delivery) -> bool) -> Option<Delivery> {
-        let delivery = self.lanes.pop(accepts)?;
-        self.weigh(&delivery, false);
+    pub(crate) fn pop(&mut self, mut accepts: impl FnMut(Lane, &Delivery) -> bool) -> Option<Delivery> {
+        let mut stream = StreamKey::CONTROL;
+        let delivery = self.lanes.pop(|lane, delivery| {
+            stream = lane.stream;
+            accepts(lane, delivery)
+        })?;
+        let load = load_of(&delivery);
+        self.load.subtract(load);
+        self.shares.remove(stream, load);
         Some(delivery)
     }
 
     /// Takes one back that could not be sent.
     pub(crate) fn put_back(&mut self, delivery: Delivery) {
-        self.weigh(&delivery, true);
+        self.add(&delivery);
         self.lanes.push_front(delivery.lane(), delivery);
     }
 
@@ -80,6 +102,7 @@ impl Inbox {
         if !self.lanes.waits_on(ended) {
             return;
         }
+        self.shares.redirect(ended);
         for mut delivery in self.lanes.drain().collect::<Vec<_>>() {
             if delivery.stream == ended {
                 delivery.stream = StreamKey::CONTROL;
@@ -95,32 +118,21 @@ impl Inbox {
             return 0;
         }
         let dropped = self.lanes.retain(|delivery| delivery.qos > QoS::AtMostOnce);
-        self.load.messages -= self.load.qos0;
-        self.load.bytes = self.load.bytes.saturating_sub(self.load.qos0_bytes);
-        (self.load.qos0, self.load.qos0_bytes) = (0, 0);
+        self.load = self.load.beside_qos0();
+        self.shares.drop_qos0();
         dropped as u64
     }
 
     /// Everything, in the order of sending.
     pub(crate) fn drain(&mut self) -> VecDeque<Delivery> {
         self.load = Load::default();
+        self.shares.clear();
         self.lanes.drain().collect()
     }
 
-    fn weigh(&mut self, delivery: &Delivery, comes: bool) {
-        let bytes = cost(delivery);
-        let (qos0, qos0_bytes) = if delivery.qos == QoS::AtMostOnce { (1, bytes) } else { (0, 0) };
-        let load = &mut self.load;
-        if comes {
-            load.messages += 1;
-            load.bytes = load.bytes.saturating_add(bytes);
-            load.qos0 += qos0;
-            load.qos0_bytes = load.qos0_bytes.saturating_add(qos0_bytes);
-        } else {
-            load.messages -= 1;
-            load.bytes = load.bytes.saturating_sub(bytes);
-            load.qos0 -= qos0;
-            load.qos0_bytes = load.qos0_bytes.saturating_sub(qos0_bytes);
-        }
+    fn add(&mut self, delivery: &Delivery) {
+        let load = load_of(delivery);
+        self.load.add(load);
+        self.shares.add(delivery.stream, load);
     }
 }

@@ -20,6 +20,7 @@ mod priority;
 mod registry;
 mod retained;
 mod routes;
+mod shares;
 mod slot;
 mod statistics;
 mod sys;

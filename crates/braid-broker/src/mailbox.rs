@@ -12,6 +12,7 @@ use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{Lane, Priority, StreamKey};
 
 use crate::inbox::Inbox;
+use crate::shares::Shares;
 
 /// What a delivery costs beside its texts and payload, about.
 const DELIVERY_OVERHEAD: usize = 256;
@@ -45,6 +46,8 @@ struct Inner {
     /// What the owner took and had not sent when it last looked in. It counts like what is queued: otherwise a
     /// client that never reads would double what it may hold, and add as much again with every reconnect.
     taken: Load,
+    /// The same stream by stream.
+    shares: Shares,
     state: State,
     signal: Option<Signal>,
     /// Set while the owner sleeps.
@@ -64,6 +67,32 @@ pub(crate) struct Load {
     pub(crate) qos0: usize,
     /// And how many of the bytes.
     pub(crate) qos0_bytes: usize,
+}
+
+impl Load {
+    pub(crate) fn add(&mut self, more: Self) {
+        self.messages += more.messages;
+        self.bytes = self.bytes.saturating_add(more.bytes);
+        self.qos0 += more.qos0;
+        self.qos0_bytes = self.qos0_bytes.saturating_add(more.qos0_bytes);
+    }
+
+    pub(crate) fn subtract(&mut self, less: Self) {
+        self.messages = self.messages.saturating_sub(less.messages);
+        self.bytes = self.bytes.saturating_sub(less.bytes);
+        self.qos0 = self.qos0.saturating_sub(less.qos0);
+        self.qos0_bytes = self.qos0_bytes.saturating_sub(less.qos0_bytes);
+    }
+
+    /// What is to be acknowledged.
+    pub(crate) fn beside_qos0(self) -> Self {
+        Self {
+            messages: self.messages.saturating_sub(self.qos0),
+            bytes: self.bytes.saturating_sub(self.qos0_bytes),
+            qos0: 0,
+            qos0_bytes: 0,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,6 +146,10 @@ pub(crate) struct Pushed {
     pub(crate) congested: bool,
 }
 
+/// Of several streams each may hold so many times what it leaves free: however many are not read, the next one finds
+/// room.
+const SHARE: usize = 8;
+
 /// An owner which has sent nothing for so long is not slow but stuck: nobody is slowed down for it.
 const STUCK_AFTER: Duration = Duration::from_millis(50);
 
@@ -137,17 +170,20 @@ impl Mailbox {
     ) -> Pushed {
         let (mut dropped, mut lost) = (0, Vec::new());
         let mut inner = self.lock();
-        let mut is_urgent = true;
+        let mut congested = false;
         for mut delivery in deliveries {
             let cost = cost(&delivery);
+            // Nobody is made to wait for bulk with what is urgent.
+            congested |= delivery.priority <= Priority::DEFAULT
+                && inner.is_congested(delivery.stream, capacity.congestion(), now);
             let capacity = capacity.reserve(delivery.priority);
-            is_urgent &= delivery.priority > Priority::DEFAULT;
-            let mut fits = inner.has_room(cost, capacity);
+            let mut fits = inner.has_room(cost, capacity) && inner.shares_fairly(&delivery, cost, capacity);
             if !fits && delivery.qos > QoS::AtMostOnce {
                 if inner.qos0 > 0 {
                     dropped += inner.drop_qos0();
                 }
-                fits = inner.has_room_beside_qos0(cost, capacity);
+                fits = inner.has_room_beside_qos0(cost, capacity)
+                    && inner.shares_fairly(&delivery, cost, capacity);
             }
             let wanted = match inner.state {
                 State::Online => true,
@@ -167,12 +203,6 @@ impl Mailbox {
         if !inner.queue.is_empty() {
             wakers.extend(inner.owner.take());
         }
-        let congestion = capacity.congestion();
-        // Nobody is made to wait for bulk with what is urgent.
-        let congested = !is_urgent
-            && inner.state == State::Online
-            && (inner.len() > congestion.messages || inner.bytes() > congestion.bytes)
-            && inner.progress_at.is_some_and(|at| now.saturating_duration_since(at) < STUCK_AFTER);
         Pushed { dropped, lost, congested }
     }
 
@@ -225,6 +255,7 @@ impl Mailbox {
             }
         }
         inner.taken = inbox.load();
+        inner.shares.clone_from(inbox.shares());
         match &mut inner.owner {
             Some(owner) => owner.clone_from(context.waker()),
             owner => *owner = Some(context.waker().clone()),
@@ -269,6 +300,7 @@ impl Mailbox {
             inner.queue.push_front(delivery);
         }
         inner.taken = Load::default();
+        inner.shares.clear();
         let dropped = inner.drop_qos0();
         let Inner { queue, lane, .. } = &mut *inner;
         for delivery in queue.iter_mut() {
@@ -286,6 +318,7 @@ impl Mailbox {
         inner.publishers = Vec::new();
         (inner.bytes, inner.qos0, inner.qos0_bytes) = (0, 0, 0);
         inner.taken = Load::default();
+        inner.shares.clear();
         std::mem::take(&mut inner.queue)
     }
 }
@@ -302,6 +335,48 @@ impl Inner {
         let bytes = self.bytes().saturating_sub(self.taken.qos0_bytes);
         let fits = self.len() == 0 || bytes.saturating_add(cost) <= capacity.bytes;
         fits && self.len() - self.taken.qos0 < capacity.messages
+    }
+
+    /// Whether a stream with this delivery leaves enough for the others, where there are others. [BQ-55]
+    fn shares_fairly(&self, delivery: &Delivery, cost: usize, capacity: Capacity) -> bool {
+        let stream = delivery.stream;
+        if stream.is_control() && self.shares.is_empty() {
+            return true;
+        }
+        let mut own = self.shares.load_of(stream);
+        let mut all = self.taken;
+        all.add(self.queued());
+        if self.lane.is_some_and(|lane| lane.stream == stream) {
+            own.add(self.queued());
+        }
+        if delivery.qos > QoS::AtMostOnce {
+            (own, all) = (own.beside_qos0(), all.beside_qos0()); // It makes room.
+        }
+        let free = capacity.bytes.saturating_sub(all.bytes).saturating_sub(cost);
+        own.messages == 0
+            || own.bytes.saturating_add(cost) <= free.saturating_mul(SHARE)
+                && own.messages < capacity.messages.saturating_sub(all.messages).saturating_mul(SHARE)
+    }
+
+    /// Whether a publisher should wait for this stream: more waits than is good, and the stream takes it. One that is
+    /// stuck is waited for by nobody, and for what it leaves lying about no other stream is to blame. [BQ-55]
+    fn is_congested(&self, stream: StreamKey, congestion: Capacity, now: Instant) -> bool {
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < STUCK_AFTER;
+        let exceeds = |messages, bytes| messages > congestion.messages || bytes > congestion.bytes;
+        if self.state != State::Online || !exceeds(self.len(), self.bytes()) {
+            return false;
+        }
+        match self.shares.progress_of(stream) {
+            Some(progress_at) => progress_at.is_some_and(is_recent),
+            None => {
+                (self.shares.is_empty() || exceeds(self.queue.len(), self.bytes))
+                    && self.progress_at.is_some_and(is_recent)
+            }
+        }
+    }
+
+    fn queued(&self) -> Load {
+        Load { messages: self.queue.len(), bytes: self.bytes, qos0: self.qos0, qos0_bytes: self.qos0_bytes }
     }
 
     fn push_back(&mut self, delivery: Delivery, cost: usize) {
@@ -347,6 +422,13 @@ impl Inner {
     fn bytes(&self) -> usize {
         self.bytes.saturating_add(self.taken.bytes)
     }
+}
+
+/// One delivery, as a load.
+pub(crate) fn load_of(delivery: &Delivery) -> Load {
+    let bytes = cost(delivery);
+    let (qos0, qos0_bytes) = if delivery.qos == QoS::AtMostOnce { (1, bytes) } else { (0, 0) };
+    Load { messages: 1, bytes, qos0, qos0_bytes }
 }
 
 /// The memory that a delivery keeps, about. Topic and properties may be many times the payload.

@@ -28,6 +28,7 @@ use braid_transport::quic::codes::{CLOSE_ABNORMAL, CLOSE_NORMAL};
 use braid_transport::{Close, Incoming, Link};
 use tokio::time::Sleep;
 
+use crate::config::EarlyPublishConfig;
 use crate::hub::Hub;
 use crate::inbox::Inbox;
 use crate::mailbox::Signal;
@@ -95,6 +96,8 @@ pub(super) struct Driver {
     progress: Option<Box<DurableProgress>>,
     /// When a delivery was last sent.
     progress_at: Option<Instant>,
+    /// Of an early link: when the handshake must be confirmed.
+    confirm_by: Option<Instant>,
     alarm: Alarm,
     link_ended: bool,
     /// The broker closed the connection and told the peer why.
@@ -118,6 +121,8 @@ impl Driver {
         if link.is_early() {
             server.set_early(); // [BQ-61]
         }
+        let time = Duration::from_secs(hub.config.limits.connect_timeout_secs);
+        let confirm_by = link.is_early().then(|| accepted + time);
         let streams = link.is_multi().then(|| Box::new(send::Streams::new(accepted)));
         Self {
             connection: hub.registry.next_connection(),
@@ -133,6 +138,7 @@ impl Driver {
             unsettled: VecDeque::new(),
             progress: None,
             progress_at: None,
+            confirm_by,
             alarm: Alarm::default(),
             link_ended: false,
             explains: false,
@@ -241,20 +247,30 @@ impl Driver {
     }
 
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let times = [self.server.poll_timeout(), self.held_until(), self.next_opening()];
+        let times = [self.server.poll_timeout(), self.held_until(), self.next_opening(), self.confirm_by];
         let Some(at) = times.into_iter().flatten().min() else { return Poll::Pending };
         if self.alarm.poll(at, context).is_pending() {
             return Poll::Pending;
         }
-        self.server.handle_timeout(now());
+        let now = now();
+        self.server.handle_timeout(now);
         self.admit_streams();
+        if self.confirm_by.is_some_and(|by| by <= now) {
+            self.confirm_by = None;
+            tracing::info!(peer = self.peer_name(), "early data, and nobody who finishes the handshake");
+            self.end_link(None);
+        }
         Poll::Ready(())
     }
 
     /// Gives the session back as soon as the connection is closed: whoever takes it over does not wait for the
     /// last bytes of this one.
     fn release(&mut self) {
-        let Some(end) = self.server.take_end() else { return };
+        let Some(mut end) = self.server.take_end() else { return };
+        let accepts_early = self.hub.config.streams.early_publish == EarlyPublishConfig::Accept;
+        if self.link.is_early() && !accepts_early {
+            end.will = None; // A PUBLISH would have waited for the confirmation too. [BQ-61]
+        }
         let is_our_choice = matches!(end.cause, Cause::Violation(_) | Cause::Closed(_) | Cause::Refused(_));
         self.explains = is_our_choice && self.server.version().is_some();
         self.close = how_to_close(end.cause);

@@ -84,12 +84,17 @@ impl Driver {
             }
             Read::Opened(stream) => self.open_stream(stream, now),
             Read::Finished(stream) => self.server.handle_stream_finished(stream, now),
-            Read::Reset(stream, code) | Read::Stopped(stream, code) => {
-                self.link.abort(stream, code); // [BQ-32], [BQ-33]
+            Read::Reset(stream, code) => {
+                self.link.abort(stream, code); // [BQ-32]
                 self.server.handle_stream_reset(stream, now);
                 self.forget_stream(stream);
             }
-            Read::Confirmed => self.server.handle_confirmed(now),
+            // The transport has answered with RESET_STREAM. [BQ-33]
+            Read::Stopped(stream, _) => self.server.handle_stream_stopped(stream, now),
+            Read::Confirmed => {
+                self.confirm_by = None;
+                self.server.handle_confirmed(now);
+            }
             Read::Moved(address) => {
                 // [BQ-70]
                 let client = self.slot.as_ref().map(|slot| slot.client_id.as_str());

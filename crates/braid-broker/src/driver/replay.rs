@@ -32,9 +32,10 @@ pub(super) struct Replay {
 }
 
 impl Driver {
-    /// Begins to replay for a subscription; anew, if that was under way.
+    /// Begins to replay for a subscription; anew, if that was under way on the same stream.
     pub(super) fn begin_replay(&mut self, filter: TopicFilter, subscription: Subscription) {
-        self.replays.retain(|replay| replay.filter != filter);
+        let stream = subscription.stream;
+        self.replays.retain(|replay| replay.filter != filter || replay.subscription.stream != stream);
         self.replays.push_back(Replay { filter, subscription, after: None });
     }
 

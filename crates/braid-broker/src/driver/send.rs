@@ -133,6 +133,7 @@ impl Driver {
             match self.server.deliver(next, now) {
                 Sent::Out(packet_id) => {
                     sent += 1;
+                    self.inbox.note_progress(stream, now);
                     unwritten += self.server.unwritten_on(stream) - before;
                     if let (Some(place), Some(packet_id)) = (stored, packet_id) {
                         self.note_sent(place, qos, packet_id);

@@ -54,7 +54,7 @@ fn revive(image: SessionImage, messages: &mut Messages<'_>) -> Result<RecoveredS
         subscriptions.into_iter().map(|(filter, subscription)| (filter, subscription.live())).collect();
     for packet_id in received {
         // Its stream is over: from the next connection on any stream may go on with it. [BQ-21]
-        session.inbound.receive(StreamKey::CONTROL, packet_id);
+        session.inbound.receive(StreamKey::CONTROL, packet_id, false);
     }
     let mut waiting = VecDeque::new();
     for (lsn, entry) in queue {

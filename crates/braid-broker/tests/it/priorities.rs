@@ -79,7 +79,7 @@ fn is_in_order(all: &[Publish], topic: &str) -> bool {
 /// [BQ-52], [BQ-53], [BQ-54]
 #[tokio::test(start_paused = true)]
 async fn rules_order_what_waits_between_packets() {
-    let broker = TestBroker::start_with(with_rules(&[("high/#", 60_000), ("low", 100), ("mid", 40_000)]));
+    let broker = TestBroker::start_with(with_rules(&[("high/#", 200), ("low", 100), ("mid", 40_000)]));
     let mut publisher = broker.v5("publisher").await;
     let mut client = slow(&broker, "client").await;
     client.subscribe("#", QoS::AtMostOnce).await;
@@ -138,12 +138,12 @@ async fn equals_keep_the_order_in_which_they_came() {
 #[tokio::test(start_paused = true)]
 async fn the_first_rule_in_the_file_that_matches_decides() {
     for (rules, overtakes) in [
-        (vec![("alarms/+", 60_000), ("#", 100)], true),
-        (vec![("#", 100), ("alarms/+", 60_000)], false),
-        (vec![("alarms/test", 60_000), ("alarms/fire", 40_000), ("alarms/#", 1)], true),
-        (vec![("alarms/test", 60_000), ("alarms/#", 1), ("alarms/fire", 40_000)], false),
+        (vec![("alarms/+", 200), ("#", 100)], true),
+        (vec![("#", 100), ("alarms/+", 200)], false),
+        (vec![("alarms/test", 200), ("alarms/fire", 40_000), ("alarms/#", 1)], true),
+        (vec![("alarms/test", 200), ("alarms/#", 1), ("alarms/fire", 40_000)], false),
         (vec![("+/fire", 32_768)], true),
-        (vec![("alarms", 60_000)], false),
+        (vec![("alarms", 200)], false),
     ] {
         let broker = TestBroker::start_with(with_rules(&rules));
         let mut client = slow(&broker, "client").await;
@@ -158,11 +158,11 @@ async fn the_first_rule_in_the_file_that_matches_decides() {
 #[tokio::test(start_paused = true)]
 async fn what_subscribe_asks_for_goes_before_the_rules() {
     for (rules, asked, overtakes) in [
-        (vec![], vec!["60000"], true),
-        (vec![("alarms/#", 100)], vec!["60000"], true),
-        (vec![("alarms/#", 60_000)], vec!["32767"], false),
-        (vec![], vec!["60000", "0"], false),
-        (vec![], vec!["never", "60000"], true),
+        (vec![], vec!["200"], true),
+        (vec![("alarms/#", 50)], vec!["200"], true),
+        (vec![("alarms/#", 200)], vec!["100"], false),
+        (vec![], vec!["200", "0"], false),
+        (vec![], vec!["never", "200"], true),
     ] {
         let broker = TestBroker::start_with(with_rules(&rules));
         let mut client = slow(&broker, "client").await;
@@ -175,10 +175,10 @@ async fn what_subscribe_asks_for_goes_before_the_rules() {
 
 #[tokio::test(start_paused = true)]
 async fn of_several_subscriptions_that_match_the_most_urgent_decides() {
-    let broker = TestBroker::start_with(with_rules(&[("alarms/#", 100)]));
+    let broker = TestBroker::start_with(with_rules(&[("alarms/#", 50)]));
     let mut client = slow(&broker, "client").await;
     client.subscribe("#", QoS::AtMostOnce).await;
-    subscribe(&mut client, &["alarms/fire"], &["60000"]).await;
+    subscribe(&mut client, &["alarms/fire"], &["200"]).await;
     assert!(place_behind_bulk(&broker, &mut client, "alarms/fire").await < AHEAD);
     assert_eq!(place_behind_bulk(&broker, &mut client, "alarms/flood").await, BULK);
 }
@@ -212,10 +212,9 @@ async fn a_priority_that_is_none_is_refused_and_nothing_subscribed() {
 /// [BQ-52]
 #[tokio::test(start_paused = true)]
 async fn members_of_a_group_get_the_topics_priority_or_their_own() {
-    for (asked, fire, flood) in
-        [(vec![], true, false), (vec!["60000"], true, true), (vec!["1"], false, false)]
+    for (asked, fire, flood) in [(vec![], true, false), (vec!["200"], true, true), (vec!["1"], false, false)]
     {
-        let broker = TestBroker::start_with(with_rules(&[("alarms/fire", 60_000)]));
+        let broker = TestBroker::start_with(with_rules(&[("alarms/fire", 200)]));
         let mut client = slow(&broker, "client").await;
         client.subscribe("bulk", QoS::AtMostOnce).await;
         assert_eq!(subscribe(&mut client, &["$share/g/alarms/#"], &asked).await, [ReasonCode::Success]);
@@ -229,7 +228,7 @@ async fn members_of_a_group_get_the_topics_priority_or_their_own() {
 /// What a member leaves unsent goes to another with the priority that is right there.
 #[tokio::test(start_paused = true)]
 async fn what_a_group_gives_to_another_member_keeps_the_topics_priority() {
-    let broker = TestBroker::start_with(with_rules(&[("g/z", 60_000)]));
+    let broker = TestBroker::start_with(with_rules(&[("g/z", 200)]));
     let mut publisher = broker.v5("publisher").await;
     let mut leaving = broker.resume("leaving").await;
     leaving.send(subscribe_qos_1("$share/g/g/#", "5")).await;
@@ -259,7 +258,7 @@ fn subscribe_qos_1(text: &str, priority: &str) -> Packet {
 /// [BQ-52]
 #[tokio::test(start_paused = true)]
 async fn retained_messages_come_in_the_order_of_their_priorities() {
-    let broker = TestBroker::start_with(with_rules(&[("z/alarm", 60_000), ("a/bulk", 100)]));
+    let broker = TestBroker::start_with(with_rules(&[("z/alarm", 200), ("a/bulk", 100)]));
     let mut client = broker.v5("client").await;
     for topic in ["a/bulk", "m/1", "m/2", "z/alarm"] {
         client.publish_as(Publish { retain: true, ..message(topic, topic) }).await;
@@ -274,7 +273,7 @@ async fn retained_messages_come_in_the_order_of_their_priorities() {
 
 #[tokio::test(start_paused = true)]
 async fn a_will_has_the_priority_of_its_topic() {
-    let broker = TestBroker::start_with(with_rules(&[("alarms/#", 60_000)]));
+    let broker = TestBroker::start_with(with_rules(&[("alarms/#", 200)]));
     let mut publisher = broker.v5("publisher").await;
     let mut client = slow(&broker, "client").await;
     client.subscribe("#", QoS::AtMostOnce).await;
@@ -295,7 +294,7 @@ async fn priorities_survive_a_restart_with_their_session() {
         let broker = TestBroker::start_over(store.clone());
         let mut client = broker.resume("client").await;
         client.subscribe("bulk", QoS::AtMostOnce).await;
-        subscribe(&mut client, &["asked"], &["60000"]).await;
+        subscribe(&mut client, &["asked"], &["200"]).await;
         subscribe(&mut client, &["ruled"], &[]).await;
         client.vanish().await;
     }
@@ -315,7 +314,7 @@ async fn priorities_survive_a_restart_with_their_session() {
 /// [BQ-53]
 #[tokio::test(start_paused = true)]
 async fn what_waited_for_a_client_that_was_away_comes_by_priority() {
-    let broker = TestBroker::start_with(with_rules(&[("high", 60_000), ("low", 100)]));
+    let broker = TestBroker::start_with(with_rules(&[("high", 200), ("low", 100)]));
     let mut publisher = broker.v5("publisher").await;
     let mut client = broker.resume("client").await;
     client.subscribe("#", QoS::AtLeastOnce).await;

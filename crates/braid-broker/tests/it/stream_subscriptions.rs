@@ -1,502 +1,282 @@
-//! Subscriptions of data streams: whose they are, and where they go when a stream or a connection ends.
+//! Where subscriptions go when their streams and connections end, and what the router, the store and retained
+//! messages know of it.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::future::poll_fn;
-use std::io::IoSlice;
 use std::sync::Arc;
-use std::time::Duration;
 
-use braid_broker::{Anonymous, Broker, BrokerConfig, Handle, LimitsConfig, StreamsConfig, SysConfig};
-use braid_proto::codec::Decoder;
-use braid_proto::packet::{
-    Ack, AckKind, Connect, Disconnect, Packet, ProtocolVersion, Publish, QoS, SubscribeEntry,
-};
+use braid_broker::{BrokerConfig, LimitsConfig, StreamsConfig, SysConfig};
+use braid_proto::packet::{Packet, Publish, QoS, SubscribeEntry};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::RetainHandling;
 use braid_proto::stream::StreamKey;
 use braid_store::{MemoryStore, Store};
 use braid_transport::quic::QuicOptions;
-use braid_transport::sim::{Connector, Network};
-use braid_transport::{
-    ClientTls, ClientTlsOptions, Close, Dir, Link, ListenOptions, Read, ServerTls, self_signed,
-};
-use tokio::io::ReadBuf;
 
 use crate::support::{
-    DRAIN, connect_v5, filter, id, lasting, message, publish_packet, quiet, subscribe_packet,
-    unsubscribe_packet,
+    CONTROL, Ended, Lanes, QuicBroker, anyone, connect_v5, filter, lasting, message, pass, quiet,
+    subscribe_packet, unsubscribe_packet,
 };
 
-const CONTROL: StreamKey = StreamKey::CONTROL;
-
-/// A broker behind a simulated network.
-struct QuicBroker {
-    connector: Connector,
-    handle: Handle,
-    _certificate: tempfile::TempDir,
+/// Subscribes with QoS 0, and with retained messages only if it is new there; the code.
+async fn subscribe_if_new(client: &mut Lanes, on: StreamKey, text: &str) -> ReasonCode {
+    let retain_handling = RetainHandling::SendIfNew;
+    let entry = SubscribeEntry { retain_handling, ..SubscribeEntry::new(filter(text), QoS::AtMostOnce) };
+    let packet_id = client.next_id();
+    client.send(on, &subscribe_packet(packet_id, None, vec![entry]));
+    client.expect_suback(on).await.codes[0]
 }
 
-impl QuicBroker {
-    fn start(config: BrokerConfig, store: Arc<dyn Store>) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let files = self_signed(directory.path(), &["localhost".to_owned()]).expect("a certificate");
-        let ca_files = vec![files.certificate.clone()];
-        let tls = ServerTls::load(files, braid_transport::ClientAuth::None).expect("a certificate");
-        let network = Network::new(7);
-        let listener = network.listen(tls, &ListenOptions::default()).expect("a port");
-        let server = listener.local_addr().expect("an address");
-        let tls = ClientTls::new(ClientTlsOptions { ca_files, ..ClientTlsOptions::default() });
-        let connector = network.host("client").connector(server, tls, QuicOptions::client());
-        let rule = Box::new(Anonymous { from_anywhere: true });
-        let broker = Broker::build(config, rule, store, vec![listener]).expect("memory can be read");
-        let handle = broker.handle();
-        tokio::spawn(broker.run(DRAIN));
-        Self { connector, handle, _certificate: directory }
-    }
-
-    fn with_defaults() -> Self {
-        Self::start(quiet(), Arc::new(MemoryStore::new()))
-    }
-
-    fn strict(store: Arc<dyn Store>) -> Self {
-        let streams = StreamsConfig { strict_streams: true, ..StreamsConfig::default() };
-        Self::start(BrokerConfig { streams, ..quiet() }, store)
-    }
-
-    async fn connect(&self, connect: Connect) -> Lanes {
-        let link = self.connector.connect().await.expect("the broker listens");
-        let mut lanes = Lanes::new(link);
-        lanes.send(CONTROL, Packet::Connect(Box::new(connect))).await;
-        let (on, packet) = lanes.next().await;
-        assert!(on == CONTROL && matches!(packet, Packet::Connack(_)), "{packet:?}");
-        lanes
-    }
+async fn unsubscribe(client: &mut Lanes, on: StreamKey, text: &str) -> ReasonCode {
+    let packet_id = client.next_id();
+    client.send(on, &unsubscribe_packet(packet_id, &[text]));
+    client.expect_unsuback(on).await[0]
 }
 
-/// A client that sees which packet came on which stream.
-struct Lanes {
-    link: Link,
-    decoders: HashMap<StreamKey, Decoder>,
-    inbox: VecDeque<(StreamKey, Packet)>,
-    /// Streams that are not read.
-    ignored: BTreeSet<StreamKey>,
-    last_id: u16,
+async fn finish(client: &Lanes, stream: StreamKey) {
+    client.finish(stream);
+    assert_eq!(client.expect_ended(stream).await, Ended::Finished);
 }
 
-impl Lanes {
-    fn new(link: Link) -> Self {
-        let (decoders, inbox) = (HashMap::new(), VecDeque::new());
-        Self { link, decoders, inbox, ignored: BTreeSet::new(), last_id: 0 }
-    }
-
-    /// Opens a data stream.
-    async fn open(&mut self) -> StreamKey {
-        poll_fn(|context| self.link.poll_open(context, Dir::Bidi)).await.expect("credit")
-    }
-
-    async fn send(&mut self, on: StreamKey, packet: Packet) {
-        let mut bytes = bytes::BytesMut::new();
-        packet.encode(ProtocolVersion::V5, &mut bytes);
-        while !bytes.is_empty() {
-            let write = poll_fn(|context| self.link.poll_write(context, on, &[IoSlice::new(&bytes)]));
-            let taken = write.await.expect("the stream is open");
-            let _ = bytes.split_to(taken);
-        }
-    }
-
-    /// The next packet that is no acknowledgement of ours, which is acknowledged if it is a PUBLISH of QoS 1;
-    /// `None` when nothing comes for a second.
-    async fn try_next(&mut self) -> Option<(StreamKey, Packet)> {
-        let (on, packet) = tokio::time::timeout(Duration::from_secs(1), self.read()).await.ok()?;
-        if let Packet::Publish(Publish { packet_id: Some(packet_id), .. }) = &packet {
-            let ack = Ack::new(AckKind::Puback, *packet_id, ReasonCode::Success);
-            // What came on a stream that has ended is acknowledged elsewhere. [BQ-22]
-            self.send(CONTROL, Packet::Ack(ack)).await;
-        }
-        Some((on, packet))
-    }
-
-    async fn read(&mut self) -> (StreamKey, Packet) {
-        loop {
-            if let Some(first) = self.inbox.pop_front() {
-                return first;
-            }
-            let mut space = vec![0; 64 * 1024];
-            let mut buffer = ReadBuf::new(&mut space);
-            let (link, ignored) = (&mut self.link, &self.ignored);
-            let mut wants = |stream| !ignored.contains(&stream);
-            let read = poll_fn(|context| link.poll_read(context, &mut buffer, &mut wants)).await;
-            if let Read::Bytes(on) = read.expect("the link lives") {
-                let decoder =
-                    self.decoders.entry(on).or_insert_with(|| Decoder::new(ProtocolVersion::V5, 1 << 28));
-                let mut input = buffer.filled();
-                while let Some(packet) = decoder.decode(&mut input).expect("the broker sends packets") {
-                    self.inbox.push_back((on, packet));
-                }
-            }
-        }
-    }
-
-    async fn next(&mut self) -> (StreamKey, Packet) {
-        self.try_next().await.expect("something comes")
-    }
-
-    /// Everything that comes: the payloads, each with its stream.
-    async fn take_all(&mut self) -> Vec<(StreamKey, String)> {
-        let mut all = Vec::new();
-        while let Some((on, packet)) = self.try_next().await {
-            match packet {
-                Packet::Publish(publish) => {
-                    all.push((on, String::from_utf8_lossy(&publish.payload).into_owned()));
-                }
-                Packet::Ack(_) => {}
-                other => panic!("PUBLISH expected, not {other:?}"),
-            }
-        }
-        all.sort();
-        all
-    }
-
-    fn next_id(&mut self) -> u16 {
-        self.last_id += 1;
-        self.last_id
-    }
-
-    /// Subscribes on a stream; SUBACK must come on the same. [BQ-14]
-    async fn subscribe_as(&mut self, on: StreamKey, entry: SubscribeEntry) -> ReasonCode {
-        let packet_id = self.next_id();
-        self.send(on, subscribe_packet(packet_id, None, vec![entry])).await;
-        match self.next().await {
-            (answered_on, Packet::Suback(suback)) => {
-                assert_eq!((answered_on, suback.packet_id), (on, id(packet_id)));
-                suback.codes[0]
-            }
-            other => panic!("SUBACK expected, not {other:?}"),
-        }
-    }
-
-    async fn subscribe(&mut self, on: StreamKey, text: &str) {
-        let code = self.subscribe_as(on, SubscribeEntry::new(filter(text), QoS::AtLeastOnce)).await;
-        assert_eq!(code, ReasonCode::GrantedQos1);
-    }
-
-    /// Unsubscribes on a stream; UNSUBACK must come on the same. [BQ-14]
-    async fn unsubscribe(&mut self, on: StreamKey, text: &str) -> ReasonCode {
-        let packet_id = self.next_id();
-        self.send(on, unsubscribe_packet(packet_id, &[text])).await;
-        match self.next().await {
-            (answered_on, Packet::Unsuback(unsuback)) => {
-                assert_eq!(answered_on, on);
-                unsuback.codes[0]
-            }
-            other => panic!("UNSUBACK expected, not {other:?}"),
-        }
-    }
-
-    /// Publishes on the control stream, and takes what comes of it: where.
-    async fn streams_of(&mut self, topic: &str) -> Vec<StreamKey> {
-        let packet_id = self.next_id();
-        self.send(CONTROL, publish_packet(topic, "x", QoS::AtLeastOnce, packet_id)).await;
-        self.take_all().await.into_iter().map(|(on, _)| on).collect()
-    }
-
-    /// Ends a stream with FIN, and waits until the broker has ended its side.
-    async fn finish(&mut self, stream: StreamKey) {
-        self.link.finish(stream);
-        let ended = async {
-            loop {
-                let mut space = vec![0; 1024];
-                let mut buffer = ReadBuf::new(&mut space);
-                let link = &mut self.link;
-                let read = poll_fn(|context| link.poll_read(context, &mut buffer, &mut |_| true)).await;
-                if read.expect("the link lives") == Read::Finished(stream) {
-                    return;
-                }
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), ended).await.expect("FIN is answered");
-    }
-
-    /// DISCONNECT, and the broker has parked the session.
-    async fn disconnect(mut self) {
-        self.send(CONTROL, Packet::Disconnect(Box::new(Disconnect::new(ReasonCode::Success)))).await;
-        let _ = poll_fn(|context| self.link.poll_close(context, Close { code: 0, stop: None })).await;
-        pass().await;
-    }
+/// The messages that have come on these streams within a second, each as the stream that brought it.
+async fn arrivals(client: &Lanes, streams: &[StreamKey]) -> Vec<StreamKey> {
+    pass(1).await;
+    let is_publish = |packet: &Packet| matches!(packet, Packet::Publish(_));
+    let come =
+        |stream: &StreamKey| client.received(*stream).iter().filter(|packet| is_publish(packet)).count();
+    streams.iter().flat_map(|stream| std::iter::repeat_n(*stream, come(stream))).collect()
 }
 
-/// [BQ-14], [BQ-15], [BQ-16]
-#[tokio::test(start_paused = true)]
-async fn the_same_filter_on_two_streams_gives_two_copies() {
-    let broker = QuicBroker::with_defaults();
-    let mut client = broker.connect(connect_v5("client")).await;
-    let (one, two) = (client.open().await, client.open().await);
-    client.subscribe(one, "a").await;
-    client.subscribe(two, "a").await;
-    client.subscribe(two, "#").await;
-    client.subscribe(CONTROL, "b").await;
-    assert_eq!(client.streams_of("a").await, [one, two]);
-    assert_eq!(client.streams_of("b").await, [CONTROL, two]);
-    // The same filter on the same stream is the same subscription.
-    client.subscribe(one, "a").await;
-    assert_eq!(client.streams_of("a").await, [one, two]);
-    assert_eq!(broker.handle.statistics().messages_dropped(), 0);
+/// Publishes to a topic: which of the streams bring it.
+async fn streams_of(
+    broker: &QuicBroker,
+    client: &Lanes,
+    topic: &str,
+    streams: &[StreamKey],
+) -> Vec<StreamKey> {
+    broker.memory.v5("publisher").await.publish(topic, "x", QoS::AtMostOnce).await;
+    arrivals(client, streams).await
 }
 
-/// [BQ-15]
-#[tokio::test(start_paused = true)]
-async fn retained_messages_come_on_the_stream_that_subscribed() {
-    let broker = QuicBroker::with_defaults();
-    let mut client = broker.connect(connect_v5("client")).await;
-    let one = client.open().await;
-    client.send(CONTROL, Packet::Publish(Publish { retain: true, ..message("a", "kept") })).await;
-    client.subscribe(one, "a").await;
-    assert_eq!(client.take_all().await, [(one, "kept".to_owned())]);
+async fn retain(broker: &QuicBroker, topic: &str, payload: impl AsRef<[u8]>) {
+    let mut publisher = broker.memory.v5("publisher").await;
+    publisher.publish_as(Publish { retain: true, ..message(topic, payload) }).await;
+    pass(1).await;
 }
 
 /// [BQ-42]
 #[tokio::test(start_paused = true)]
-async fn what_a_stream_subscribed_goes_to_the_control_stream_when_it_ends() {
-    let broker = QuicBroker::with_defaults();
-    let mut client = broker.connect(connect_v5("client")).await;
+async fn the_control_stream_has_one_copy_of_what_several_streams_left() {
+    let broker = QuicBroker::start();
+    let mut client = broker.v5("client").await;
     let (one, two) = (client.open().await, client.open().await);
-    client.subscribe(one, "a").await;
-    client.subscribe(one, "$share/g/s").await;
-    client.subscribe(two, "a").await;
-    client.finish(one).await;
-    assert_eq!(client.streams_of("a").await, [CONTROL, two]);
-    assert_eq!(client.streams_of("s").await, [CONTROL]);
-    // The control stream has the filter: one copy there is enough.
-    client.finish(two).await;
-    assert_eq!(client.streams_of("a").await, [CONTROL]);
-    assert_eq!(client.unsubscribe(CONTROL, "a").await, ReasonCode::Success);
-    assert_eq!(client.streams_of("a").await, []);
+    for (stream, text) in [(one, "a"), (one, "$share/g/s"), (two, "a")] {
+        client.subscribe(stream, text, QoS::AtMostOnce).await;
+    }
+    finish(&client, one).await;
+    assert_eq!(streams_of(&broker, &client, "a", &[CONTROL, two]).await, [CONTROL, two]);
+    assert_eq!(streams_of(&broker, &client, "s", &[CONTROL, two]).await, [CONTROL]);
+    finish(&client, two).await;
+    assert_eq!(streams_of(&broker, &client, "a", &[CONTROL]).await, [CONTROL]);
+    assert_eq!(unsubscribe(&mut client, CONTROL, "a").await, ReasonCode::Success);
+    assert_eq!(streams_of(&broker, &client, "a", &[CONTROL]).await, []);
 }
 
 /// [BQ-43]
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_subscribes_the_filter_again_takes_it_from_the_control_stream() {
-    let broker = QuicBroker::with_defaults();
-    let mut client = broker.connect(connect_v5("client")).await;
-    client.send(CONTROL, Packet::Publish(Publish { retain: true, ..message("a", "kept") })).await;
-    let (one, two, three) = (client.open().await, client.open().await, client.open().await);
-    for stream in [one, two] {
-        client.subscribe(stream, "a").await;
-        assert_eq!(client.take_all().await, [(stream, "kept".to_owned())]);
-    }
-    client.finish(one).await;
-    assert_eq!(client.streams_of("a").await, [CONTROL, two]);
-    // It replaces what was left: Retain Handling 1 has nothing new.
-    let if_new = |text: &str| SubscribeEntry {
-        retain_handling: RetainHandling::SendIfNew,
-        ..SubscribeEntry::new(filter(text), QoS::AtLeastOnce)
-    };
-    client.subscribe_as(three, if_new("a")).await;
-    assert_eq!(client.take_all().await, []);
-    assert_eq!(client.streams_of("a").await, [two, three]);
-    // A third stream finds nothing left over: there it is new.
-    let four = client.open().await;
-    client.subscribe_as(four, if_new("a")).await;
-    assert_eq!(client.take_all().await, [(four, "kept".to_owned())]);
-    client.finish(four).await;
+async fn whoever_subscribes_what_was_left_over_replaces_it() {
+    let broker = QuicBroker::start();
+    retain(&broker, "a", "kept").await;
+    let mut client = broker.v5("client").await;
+    let [one, two, three, four] =
+        [client.open().await, client.open().await, client.open().await, client.open().await];
+    let all = [CONTROL, two, three, four];
+    client.subscribe(one, "a", QoS::AtMostOnce).await;
+    client.subscribe(two, "a", QoS::AtMostOnce).await;
+    assert_eq!(arrivals(&client, &[CONTROL, one, two, three, four]).await, [one, two]);
+    finish(&client, one).await;
+    // For Retain Handling 1 there is nothing new.
+    assert_eq!(subscribe_if_new(&mut client, three, "a").await, ReasonCode::Success);
+    assert_eq!(arrivals(&client, &all).await, []);
+    assert_eq!(streams_of(&broker, &client, "a", &all).await, [two, three]);
+    // Nothing is left over any more: for another stream it is new.
+    assert_eq!(subscribe_if_new(&mut client, four, "a").await, ReasonCode::Success);
+    assert_eq!(arrivals(&client, &all).await, [four]);
     // A stream that has the filter already takes what is left over, too.
-    client.subscribe_as(two, if_new("a")).await;
-    assert_eq!(client.take_all().await, []);
-    assert_eq!(client.streams_of("a").await, [two, three]);
+    finish(&client, four).await;
+    assert_eq!(subscribe_if_new(&mut client, two, "a").await, ReasonCode::Success);
+    assert_eq!(arrivals(&client, &[CONTROL, two, three]).await, []);
+    assert_eq!(streams_of(&broker, &client, "a", &[CONTROL, two, three]).await, [two, three]);
 }
 
-/// [BQ-42], [BQ-43]
+/// [BQ-42]
 #[tokio::test(start_paused = true)]
-async fn a_session_that_is_resumed_begins_on_the_control_stream() {
-    let broker = QuicBroker::with_defaults();
-    let mut client = broker.connect(lasting("client")).await;
+async fn a_session_without_connection_has_each_filter_once() {
+    let broker = QuicBroker::start();
+    let mut client = broker.resume("client").await;
     let (one, two) = (client.open().await, client.open().await);
-    client.subscribe(one, "a").await;
-    client.subscribe(two, "a").await;
-    client.subscribe(two, "b").await;
-    client.disconnect().await;
-    let mut publisher = broker.connect(connect_v5("publisher")).await;
-    assert_eq!(publisher.streams_of("a").await, []);
-    let mut client = broker.connect(lasting("client")).await;
-    let one = client.open().await;
-    assert_eq!(client.take_all().await, [(CONTROL, "x".to_owned())]);
-    client.subscribe(one, "a").await;
-    assert_eq!(client.streams_of("a").await, [one]);
-    assert_eq!(client.streams_of("b").await, [CONTROL]);
+    client.subscribe(one, "a", QoS::AtLeastOnce).await;
+    client.subscribe(two, "a", QoS::AtLeastOnce).await;
+    client.disconnect().await.expect("in order");
+    broker.memory.v5("publisher").await.publish("a", "x", QoS::AtLeastOnce).await;
+    let client = broker.resume("client").await;
+    assert_eq!(client.take(CONTROL).await, "x");
+    client.expect_silence(CONTROL).await;
 }
 
 /// [BQ-42]
 #[tokio::test(start_paused = true)]
 async fn a_take_over_leaves_no_subscription_on_a_stream_that_is_gone() {
-    let broker = QuicBroker::with_defaults();
-    let mut client = broker.connect(lasting("client")).await;
+    let broker = QuicBroker::start();
+    let mut client = broker.resume("client").await;
     let (one, two) = (client.open().await, client.open().await);
-    client.subscribe(one, "a").await;
-    client.subscribe(two, "b").await;
-    let mut other = broker.connect(lasting("client")).await;
-    // As far as the numbers go these are the same streams; but nobody subscribed on them.
-    let streams = [other.open().await, other.open().await];
-    assert_eq!(streams, [one, two]);
-    other.subscribe(two, "c").await;
-    other.subscribe(one, "c").await;
-    assert_eq!(other.streams_of("a").await, [CONTROL]);
-    assert_eq!(other.streams_of("b").await, [CONTROL]);
-    assert_eq!(other.streams_of("c").await, [one, two]);
+    client.subscribe(one, "a", QoS::AtMostOnce).await;
+    client.subscribe(two, "b", QoS::AtMostOnce).await;
+    let mut other = broker.resume("client").await;
+    // By their numbers these are the same streams, but nobody subscribed on them.
+    assert_eq!([other.open().await, other.open().await], [one, two]);
+    let all = [CONTROL, one, two];
+    other.subscribe(two, "c", QoS::AtMostOnce).await;
+    other.subscribe(one, "c", QoS::AtMostOnce).await;
+    assert_eq!(streams_of(&broker, &other, "a", &all).await, [CONTROL]);
+    assert_eq!(streams_of(&broker, &other, "b", &all).await, [CONTROL]);
+    assert_eq!(streams_of(&broker, &other, "c", &all).await, [one, two]);
 }
 
-/// [BQ-17]
+/// The store knows no streams.
 #[tokio::test(start_paused = true)]
-async fn unsubscribe_ends_the_filter_on_every_stream() {
-    let broker = QuicBroker::with_defaults();
-    let mut client = broker.connect(connect_v5("client")).await;
-    let (one, two) = (client.open().await, client.open().await);
-    client.subscribe(one, "a").await;
-    client.subscribe(two, "a").await;
-    assert_eq!(client.unsubscribe(CONTROL, "a").await, ReasonCode::Success);
-    assert_eq!(client.streams_of("a").await, []);
-    assert_eq!(client.unsubscribe(one, "a").await, ReasonCode::NoSubscriptionExisted);
-}
-
-/// [BQ-17]
-#[tokio::test(start_paused = true)]
-async fn with_strict_streams_unsubscribe_ends_the_filter_on_its_own() {
-    let broker = QuicBroker::strict(Arc::new(MemoryStore::new()));
-    let mut client = broker.connect(connect_v5("client")).await;
-    let (one, two) = (client.open().await, client.open().await);
-    client.subscribe(one, "a").await;
-    client.subscribe(two, "a").await;
-    assert_eq!(client.unsubscribe(CONTROL, "a").await, ReasonCode::NoSubscriptionExisted);
-    assert_eq!(client.unsubscribe(one, "a").await, ReasonCode::Success);
-    assert_eq!(client.streams_of("a").await, [two]);
-}
-
-/// The store knows filters only.
-#[tokio::test(start_paused = true)]
-async fn after_a_restart_a_filter_is_there_as_long_as_any_stream_had_it() {
+async fn after_a_restart_a_filter_is_there_if_any_stream_had_it() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    let broker = QuicBroker::strict(store.clone());
-    let mut client = broker.connect(lasting("client")).await;
+    let streams = StreamsConfig { strict_streams: true, ..StreamsConfig::default() };
+    let start = || {
+        let config = BrokerConfig { streams: streams.clone(), ..quiet() };
+        QuicBroker::start_over(config, QuicOptions::server(), anyone(), store.clone())
+    };
+    let broker = start();
+    let mut client = broker.resume("client").await;
     let (one, two) = (client.open().await, client.open().await);
-    client.subscribe(one, "kept").await;
-    client.subscribe_as(two, SubscribeEntry::new(filter("kept"), QoS::AtMostOnce)).await;
-    client.subscribe(one, "ended").await;
-    assert_eq!(client.unsubscribe(two, "kept").await, ReasonCode::Success);
-    assert_eq!(client.unsubscribe(one, "ended").await, ReasonCode::Success);
-    // The control stream's own is what stays when those of data streams end.
-    client.subscribe(CONTROL, "merged").await;
-    client.subscribe_as(two, SubscribeEntry::new(filter("merged"), QoS::AtMostOnce)).await;
-    client.finish(two).await;
-    drop(broker); // Its tasks live on, but nobody talks to them any more.
-    let broker = QuicBroker::strict(store);
-    let mut client = broker.connect(lasting("client")).await;
-    for (topic, expected) in
-        [("kept", Some(QoS::AtLeastOnce)), ("merged", Some(QoS::AtLeastOnce)), ("ended", None)]
-    {
-        let packet_id = client.next_id();
-        client.send(CONTROL, publish_packet(topic, "x", QoS::AtLeastOnce, packet_id)).await;
-        let mut received = None;
-        while let Some((_, packet)) = client.try_next().await {
-            if let Packet::Publish(publish) = packet {
-                received = Some(publish.qos);
-            }
-        }
-        assert_eq!(received, expected, "{topic}");
+    client.subscribe(one, "kept", QoS::AtLeastOnce).await;
+    client.subscribe(two, "kept", QoS::AtMostOnce).await;
+    client.subscribe(one, "ended", QoS::AtLeastOnce).await;
+    assert_eq!(unsubscribe(&mut client, two, "kept").await, ReasonCode::Success);
+    assert_eq!(unsubscribe(&mut client, one, "ended").await, ReasonCode::Success);
+    // What the control stream has itself stays when those of data streams end.
+    client.subscribe(CONTROL, "merged", QoS::AtLeastOnce).await;
+    client.subscribe(two, "merged", QoS::AtMostOnce).await;
+    finish(&client, two).await;
+    // As in a crash: the first broker says nothing more to the store.
+    let broker = start();
+    let client = broker.connect(lasting("client")).await;
+    assert!(client.connack().session_present);
+    let mut publisher = broker.memory.v5("publisher").await;
+    for topic in ["kept", "ended", "merged"] {
+        publisher.publish(topic, topic, QoS::AtLeastOnce).await;
     }
+    for topic in ["kept", "merged"] {
+        let publish = client.expect_publish(CONTROL).await;
+        assert_eq!((&publish.payload[..], publish.qos), (topic.as_bytes(), QoS::AtLeastOnce));
+    }
+    client.expect_silence(CONTROL).await;
 }
 
 /// A client that is owed `count` retained messages of 2,000 bytes on a stream that it does not read.
 async fn owed(broker: &QuicBroker, count: usize) -> (Lanes, StreamKey) {
-    let mut client = broker.connect(connect_v5("client")).await;
+    let mut publisher = broker.memory.v5("publisher").await;
     for number in 0..count {
-        let retained = Publish { retain: true, ..message(&format!("r/{number}"), format!("{number:02000}")) };
-        client.send(CONTROL, Packet::Publish(retained)).await;
+        let retained = message(&format!("r/{number}"), format!("{number:02000}"));
+        publisher.publish_as(Publish { retain: true, ..retained }).await;
     }
+    pass(1).await;
+    let client = broker.connect(connect_v5("client")).await;
     let one = client.open().await;
-    client.ignored.insert(one);
+    client.leave_unread(one);
     let entry = SubscribeEntry::new(filter("r/#"), QoS::AtMostOnce);
-    client.send(one, subscribe_packet(1, None, vec![entry])).await;
-    pass().await;
+    client.send(one, &subscribe_packet(1, None, vec![entry]));
+    pass(1).await;
     (client, one)
-}
-
-/// Long enough for everything that needs no more than the network.
-async fn pass() {
-    tokio::time::sleep(Duration::from_secs(1)).await;
 }
 
 /// [BQ-42]
 #[tokio::test(start_paused = true)]
 async fn retained_messages_that_a_stream_is_owed_go_on_on_the_control_stream() {
     const COUNT: usize = 600;
-    let broker = QuicBroker::with_defaults();
-    let (mut client, one) = owed(&broker, COUNT).await;
-    client.link.abort(one, 0);
-    let all = client.take_all().await;
+    let broker = QuicBroker::start();
+    let (client, one) = owed(&broker, COUNT).await;
+    client.reset(one, 0);
     // What was on its way with QoS 0 went with the stream; most was not.
-    assert!((COUNT / 4..COUNT).contains(&all.len()), "{} came", all.len());
-    assert!(all.iter().all(|(on, _)| *on == CONTROL));
-    assert_eq!(all.last().map(|(_, text)| text.trim_start_matches('0')), Some("599"));
+    let come = arrivals(&client, &[CONTROL]).await.len();
+    assert!((COUNT / 4..COUNT).contains(&come), "{come} came");
 }
 
 /// [MQTT-3.10.4-2]
 #[tokio::test(start_paused = true)]
 async fn unsubscribe_ends_what_is_owed_of_retained_messages_wherever_it_goes() {
     const COUNT: usize = 1500;
-    let broker = QuicBroker::with_defaults();
     for ends_stream in [false, true] {
-        let (mut client, one) = owed(&broker, COUNT).await;
-        client.ignored.insert(CONTROL);
+        let broker = QuicBroker::start();
+        let (client, one) = owed(&broker, COUNT).await;
+        client.leave_unread(CONTROL);
         if ends_stream {
-            client.link.abort(one, 0);
-            pass().await;
+            client.reset(one, 0);
+            pass(1).await;
         }
-        client.send(CONTROL, unsubscribe_packet(2, &["r/#"])).await;
-        pass().await;
-        client.ignored.clear();
-        let (mut messages, mut is_answered) = (0, false);
-        while let Some((_, packet)) = client.try_next().await {
-            match packet {
-                Packet::Publish(_) => messages += 1,
-                Packet::Unsuback(unsuback) => is_answered = unsuback.codes == [ReasonCode::Success],
-                _ => {}
-            }
-        }
+        client.send(CONTROL, &unsubscribe_packet(2, &["r/#"]));
+        pass(1).await;
+        [one, CONTROL].iter().for_each(|stream| client.read(*stream));
+        pass(1).await;
+        let packets = [client.received(one), client.received(CONTROL)].concat();
+        let is_answered = packets
+            .iter()
+            .any(|packet| matches!(packet, Packet::Unsuback(answer) if !answer.codes[0].is_error()));
+        let come = packets.iter().filter(|packet| matches!(packet, Packet::Publish(_))).count();
         // What the session was given before goes its way.
-        assert!(is_answered && (1..COUNT / 2).contains(&messages), "{messages} messages came");
+        assert!(is_answered && (1..COUNT / 2).contains(&come), "{come} came");
     }
 }
 
+/// [MQTT-4.1.0-2]
 #[tokio::test(start_paused = true)]
 async fn nothing_of_a_session_that_ends_is_left() {
     let config = BrokerConfig { sys: SysConfig { interval_secs: 1 }, ..BrokerConfig::default() };
-    let broker = QuicBroker::start(config, Arc::new(MemoryStore::new()));
-    let mut client = broker.connect(connect_v5("client")).await;
+    let broker = QuicBroker::start_with(config);
+    let mut client = broker.v5("client").await;
     let (one, two) = (client.open().await, client.open().await);
-    client.subscribe(one, "a/+").await;
-    client.subscribe(two, "a/+").await;
-    client.subscribe(two, "$share/g/a").await;
-    client.disconnect().await;
-    pass().await;
-    let mut other = broker.connect(connect_v5("other")).await;
-    other.subscribe(CONTROL, "$SYS/broker/subscriptions/count").await;
-    let (_, packet) = other.next().await;
-    assert!(matches!(&packet, Packet::Publish(publish) if publish.payload == "0"), "{packet:?}");
+    for (stream, text) in [(one, "a/+"), (two, "a/+"), (two, "$share/g/a"), (CONTROL, "a/+")] {
+        client.subscribe(stream, text, QoS::AtMostOnce).await;
+    }
+    for expected in ["4", "0"] {
+        pass(2).await;
+        let mut other = broker.memory.v5("other").await;
+        other.subscribe("$SYS/broker/subscriptions/count", QoS::AtMostOnce).await;
+        assert_eq!(other.take().await, expected);
+        other.disconnect().await;
+        client.disconnect().await.expect("in order");
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_limit_counts_every_filter_of_every_stream() {
     let limits = LimitsConfig { subscriptions: 2, ..LimitsConfig::default() };
-    let broker = QuicBroker::start(BrokerConfig { limits, ..quiet() }, Arc::new(MemoryStore::new()));
-    let mut client = broker.connect(connect_v5("client")).await;
-    let (one, two) = (client.open().await, client.open().await);
-    let entry = |text: &str| SubscribeEntry::new(filter(text), QoS::AtMostOnce);
-    assert_eq!(client.subscribe_as(one, entry("a")).await, ReasonCode::Success);
-    assert_eq!(client.subscribe_as(two, entry("a")).await, ReasonCode::Success);
-    assert_eq!(client.subscribe_as(CONTROL, entry("a")).await, ReasonCode::QuotaExceeded);
-    assert_eq!(client.subscribe_as(one, entry("a")).await, ReasonCode::Success);
+    let broker = QuicBroker::start_with(BrokerConfig { limits, ..quiet() });
+    let mut client = broker.v5("client").await;
+    let [one, two, three] = [client.open().await, client.open().await, client.open().await];
+    let (granted, refused) = (ReasonCode::Success, ReasonCode::QuotaExceeded);
+    for (stream, expected) in [(one, granted), (two, granted), (CONTROL, refused), (one, granted)] {
+        assert_eq!(subscribe_if_new(&mut client, stream, "a").await, expected, "{stream}");
+    }
     // What waits for a stream is replaced, not added to.
-    client.finish(one).await;
-    let three = client.open().await;
-    assert_eq!(client.subscribe_as(three, entry("a")).await, ReasonCode::Success);
-    assert_eq!(client.subscribe_as(three, entry("b")).await, ReasonCode::QuotaExceeded);
+    finish(&client, one).await;
+    assert_eq!(subscribe_if_new(&mut client, three, "a").await, granted);
+    assert_eq!(subscribe_if_new(&mut client, three, "b").await, refused);
+}
+
+/// [BQ-15], [BQ-16]
+#[tokio::test(start_paused = true)]
+async fn each_stream_gets_all_retained_messages_of_its_own_subscription() {
+    const COUNT: usize = 600;
+    let broker = QuicBroker::start();
+    let (mut client, one) = owed(&broker, COUNT).await;
+    let two = client.open().await;
+    client.subscribe(two, "r/#", QoS::AtMostOnce).await;
+    assert_eq!(arrivals(&client, &[two]).await.len(), COUNT);
+    client.read(one);
+    assert_eq!(arrivals(&client, &[one]).await.len(), COUNT);
 }

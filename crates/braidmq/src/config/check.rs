@@ -22,6 +22,14 @@ impl Config {
         range("limits.queued_messages", limits.queued_messages as u64, 1, u64::MAX)?;
         range("limits.queued_bytes", limits.queued_bytes as u64, 1024, u64::MAX)?;
         range("limits.subscriptions", limits.subscriptions as u64, 1, u64::MAX)?;
+        range("limits.streams", limits.streams.into(), 100, 65_535)?; // [BQ-5]
+        range("limits.streams_per_second", limits.streams_per_second.into(), 1, u64::MAX)?;
+        range("limits.partial_bytes", limits.partial_bytes as u64, 1024, u64::MAX)?;
+        range("limits.stalled_packet_secs", limits.stalled_packet_secs, 1, 3600)?;
+        if let Some(link_rate) = self.quic.link_rate {
+            range("quic.link_rate", link_rate, 1000, u64::MAX)?;
+        }
+        range("quic.tickets", self.quic.tickets as u64, 0, 100_000_000)?;
         let level = self.log.level.as_str();
         let is_bare_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());
         if is_bare_word && !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
@@ -54,6 +62,14 @@ mod tests {
         config.mqtt.maximum_packet_size = 0;
         let error = config.check().unwrap_err().to_string();
         assert_eq!(error, "mqtt.maximum_packet_size: 0 is out of range; it may be 1024 to 268435455");
+        let mut config = Config::default();
+        config.limits.streams = 99;
+        let error = config.check().unwrap_err().to_string();
+        assert_eq!(error, "limits.streams: 99 is out of range; it may be 100 to 65535"); // [BQ-5]
+        let mut config = Config::default();
+        config.quic.link_rate = Some(0);
+        let error = config.check().unwrap_err().to_string();
+        assert_eq!(error, "quic.link_rate: 0 is out of range; it may be at least 1000");
         let mut config = Config::default();
         config.log.level = "inof".to_owned();
         let error = config.check().unwrap_err().to_string();

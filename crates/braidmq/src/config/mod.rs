@@ -3,15 +3,17 @@
 mod check;
 mod merge;
 mod parse;
+mod quic;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use braid_broker::BrokerConfig;
+use braid_broker::{BrokerConfig, PriorityRule, StreamsConfig};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use merge::{Layers, merge};
 pub(crate) use parse::ConfigError;
+pub(crate) use quic::QuicConfig;
 
 /// Everything `braidmq serve` can be told. All keys are optional.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,17 +31,22 @@ pub(crate) struct Config {
     pub(crate) websocket: WebSocketConfig,
     /// Certificates for TLS, secure WebSocket and QUIC.
     pub(crate) tls: TlsConfig,
+    /// How MQTT over QUIC is spoken.
+    pub(crate) quic: QuicConfig,
     /// What is logged, and how.
     pub(crate) log: LogConfig,
     /// The broker's own sections: `mqtt`, `limits`, `sys`.
     pub(crate) mqtt: braid_broker::MqttConfig,
     pub(crate) limits: braid_broker::LimitsConfig,
     pub(crate) sys: braid_broker::SysConfig,
+    /// `[[priority]]`: what is sent sooner.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) priority: Vec<PriorityRule>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        let BrokerConfig { mqtt, limits, sys } = BrokerConfig::default();
+        let BrokerConfig { mqtt, limits, sys, priority, streams: _ } = BrokerConfig::default();
         Self {
             data_dir: PathBuf::from("braidmq-data"),
             allow_anonymous: false,
@@ -47,10 +54,12 @@ impl Default for Config {
             listeners: ListenersConfig::default(),
             websocket: WebSocketConfig::default(),
             tls: TlsConfig::default(),
+            quic: QuicConfig::default(),
             log: LogConfig::default(),
             mqtt,
             limits,
             sys,
+            priority,
         }
     }
 }
@@ -58,7 +67,14 @@ impl Default for Config {
 impl Config {
     /// The part that the broker itself sees.
     pub(crate) fn broker(&self) -> BrokerConfig {
-        BrokerConfig { mqtt: self.mqtt.clone(), limits: self.limits.clone(), sys: self.sys.clone() }
+        let QuicConfig { strict_streams, early_publish, .. } = self.quic;
+        BrokerConfig {
+            mqtt: self.mqtt.clone(),
+            limits: self.limits.clone(),
+            sys: self.sys.clone(),
+            streams: StreamsConfig { strict_streams, early_publish },
+            priority: self.priority.clone(),
+        }
     }
 }
 

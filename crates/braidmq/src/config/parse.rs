@@ -86,6 +86,10 @@ fn explain(message: &str) -> String {
                 _ => format!("unknown key `{unknown}`"),
             }
         }
+        // The only section of which there may be several.
+        _ if message == "invalid type: map, expected a sequence" => {
+            "write each rule with two brackets: [[priority]]".to_owned()
+        }
         _ => message,
     }
 }
@@ -116,6 +120,34 @@ mod tests {
         assert!(file_error("\nallow_anonymous = 1\n").starts_with("FILE:2: invalid type: integer `1`"));
         assert!(file_error("[listeners]\ntcp = [\"localhost\"]\n").starts_with("FILE:2: "));
         assert!(file_error("a = \n").starts_with("FILE:1: "));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_priority_rule_is_named_with_its_line() {
+        for (rule, expected) in [
+            ("filter = 'a/#/b'\npriority = 1", "FILE:4: \"a/#/b\": '#' must stand alone in the last level"),
+            ("filter = ''\npriority = 1", "FILE:4: \"\": a topic must have at least one character"),
+            ("filter = '$share/g/a/+'\npriority = 1", "a rule cannot have; write \"a/+\""),
+            (
+                "filter = 'a'\npriority = 65536",
+                "FILE:5: invalid value: integer `65536`, expected a priority from 0",
+            ),
+            (
+                "filter = 'a'\npriority = -1",
+                "FILE:5: invalid value: integer `-1`, expected a priority from 0",
+            ),
+            (
+                "filter = 'a'\npriority = 'high'",
+                "FILE:5: invalid type: string \"high\", expected a priority from 0",
+            ),
+            ("filter = 'a'", "FILE:3: missing field `priority`"),
+            ("filter = 'a'\npriority = 1\nprio = 2", "FILE:6: unknown key `prio`; did you mean `priority`?"),
+        ] {
+            let error = file_error(&format!("[log]\n\n[[priority]]\n{rule}\n"));
+            assert!(error.contains(expected), "{rule:?} says: {error}");
+        }
+        let error = file_error("[priority]\nfilter = 'a'\npriority = 1\n");
+        assert_eq!(error, "FILE:1: write each rule with two brackets: [[priority]]");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 
 use braid_transport::{
-    CertificateFiles, ClientAuth, ListenOptions, Listener, ListenerKind, ServerTls, self_signed,
+    CertificateFiles, ClientAuth, ListenOptions, Listener, ListenerKind, ServerTls, ServerTlsOptions,
+    self_signed,
 };
 
 use super::StartError;
@@ -59,13 +61,18 @@ pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, StartE
         ClientAuthConfig::Required => ClientAuth::Required { ca: ca()? },
     };
     let fingerprint = files.fingerprint_sha256()?;
-    let tls = ServerTls::load(files, client_auth)?;
+    let tls = ServerTls::new(ServerTlsOptions { files, client_auth, key_log: key_log() })?;
     Ok(Some(Certificate { tls, fingerprint, is_self_signed }))
+}
+
+/// The file that the environment names for the secrets of TLS sessions, as browsers and curl know it.
+fn key_log() -> Option<PathBuf> {
+    std::env::var_os("SSLKEYLOGFILE").filter(|name| !name.is_empty()).map(PathBuf::from)
 }
 
 /// Binds every listener; if one cannot be bound, none stays.
 pub(super) fn listeners(config: &Config, tls: Option<&ServerTls>) -> Result<Vec<Listener>, StartError> {
-    let mut options = ListenOptions::default();
+    let mut options = ListenOptions { quic: config.quic_options(), ..ListenOptions::default() };
     // Most clients send one packet as one frame.
     options.websocket.max_frame_bytes = config.mqtt.maximum_packet_size as usize + 5;
     options.websocket.origins = (!config.allow_anonymous).then(|| config.websocket.origins.clone());

@@ -48,6 +48,9 @@ pub(crate) struct Args {
     /// Keep certificates and messages in this directory
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// Write what QUIC does to a file per connection in this directory (qlog)
+    #[arg(long, value_name = "DIR")]
+    qlog_dir: Option<PathBuf>,
     /// Let clients without credentials connect from other machines too
     #[arg(long)]
     allow_anonymous: bool,
@@ -82,6 +85,8 @@ enum StartError {
     HalfPair { missing: &'static str },
     #[error("tls.client_ca is missing: client certificates need an authority to be checked against")]
     NoClientCa,
+    #[error("quic.qlog_dir {path}: the directory cannot be made: {source}", path = .path.display())]
+    QlogDir { path: PathBuf, source: std::io::Error },
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -132,6 +137,9 @@ fn configure(args: &Args) -> Result<Config, StartError> {
     if let Some(data_dir) = &args.data_dir {
         config.data_dir.clone_from(data_dir);
     }
+    if args.qlog_dir.is_some() {
+        config.quic.qlog_dir.clone_from(&args.qlog_dir);
+    }
     config.allow_anonymous |= args.allow_anonymous;
     config.check()?;
     Ok(config)
@@ -156,6 +164,9 @@ async fn serve(args: &Args, config: Config, reload_level: &logging::Reload) -> R
     let mut terminate = signal(SignalKind::terminate()).map_err(system)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system)?;
     let mut hang_up = signal(SignalKind::hangup()).map_err(system)?;
+    if let Some(path) = &config.quic.qlog_dir {
+        std::fs::create_dir_all(path).map_err(|source| StartError::QlogDir { path: path.clone(), source })?;
+    }
     let certificate = bind::certificate(&config)?;
     let listeners = bind::listeners(&config, certificate.as_ref().map(|certificate| &certificate.tls))?;
     banner::print(&config, &listeners, certificate.as_ref());

@@ -4,4 +4,5 @@
 
 mod broker;
 mod client;
+mod explain;
 mod serve;

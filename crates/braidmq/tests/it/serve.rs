@@ -40,7 +40,11 @@ impl Drop for Running {
 
 /// Starts and returns what it printed, up to the last line of the banner.
 fn start(arguments: &[&str]) -> (Running, Vec<String>) {
-    let child = serve(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    start_command(&mut serve(arguments))
+}
+
+fn start_command(command: &mut Command) -> (Running, Vec<String>) {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut running = Running(child);
     let mut banner = Vec::new();
     for line in BufReader::new(running.0.stdout.take().unwrap()).lines() {
@@ -101,6 +105,7 @@ fn bad_addresses_certificates_and_settings_are_one_line_and_exit_code_2() {
     let [garbage, config] = [&garbage, &config].map(|path| path.to_str().unwrap().to_owned());
     let garbage_certificate = format!("tls.certificate={garbage}");
     let garbage_key = format!("tls.key={garbage}");
+    let below_file = format!("{garbage}/qlog");
     let unknown_key = format!("{config}:4: unknown key `limit`; did you mean `limits`?");
     for (arguments, part) in [
         (vec!["--tcp", "1883"], "--tcp 1883: write it as HOST:PORT"),
@@ -111,6 +116,11 @@ fn bad_addresses_certificates_and_settings_are_one_line_and_exit_code_2() {
         (vec!["--set", "mqtt.receive_maximum=0"], "mqtt.receive_maximum: 0 is out of range"),
         (vec!["--set", "log.level=inof"], "is none of off, error, warn"),
         (vec!["--set", "no value"], "write it as KEY=VALUE"),
+        (
+            vec!["--set", "quic.congestion=bbr"],
+            "unknown variant `bbr`, expected one of `bbr3`, `cubic`, `newreno`",
+        ),
+        (vec!["--tcp", "127.0.0.1:0", "--qlog-dir", below_file.as_str()], "the directory cannot be made"),
     ] {
         let (code, said) = refusal(&arguments);
         assert_eq!(code, 2, "{arguments:?}");
@@ -120,14 +130,35 @@ fn bad_addresses_certificates_and_settings_are_one_line_and_exit_code_2() {
 
 #[test]
 fn the_printed_configuration_is_one_that_can_be_read() {
-    let output = serve(&["--print-config", "--set", "limits.connections=7"]).output().unwrap();
+    let rules = r##"priority=[{filter="alarms/#",priority=200},{filter="#",priority=1}]"##;
+    let set = ["--set", "limits.connections=7", "--set", rules, "--set", "quic.link_rate=33000"];
+    let output = serve(&["--print-config", "--qlog-dir", "q"]).args(set).output().unwrap();
     assert!(output.status.success());
     let data = tempfile::tempdir().unwrap();
     let file = data.path().join("braidmq.toml");
     fs::write(&file, &output.stdout).unwrap();
     let again = serve(&["--print-config", "--config", file.to_str().unwrap()]).output().unwrap();
     assert_eq!(text(&again.stdout), text(&output.stdout));
-    assert!(text(&again.stdout).contains("connections = 7"));
+    for part in [
+        "connections = 7",
+        "link_rate = 33000",
+        "qlog_dir = \"q\"",
+        "[[priority]]\nfilter = \"alarms/#\"\npriority = 200\n",
+    ] {
+        assert!(text(&again.stdout).contains(part), "{part} is not in\n{}", text(&again.stdout));
+    }
+}
+
+#[test]
+fn secrets_and_events_are_written_where_the_user_says() {
+    let data = tempfile::tempdir().unwrap();
+    let [keys, events] = ["keys", "events/quic"].map(|name| data.path().join(name));
+    let mut command = serve(&["--quic", "127.0.0.1:0", "--data-dir"]);
+    command.arg(data.path()).arg("--qlog-dir").arg(&events).env("SSLKEYLOGFILE", &keys);
+    let (mut broker, _) = start_command(&mut command);
+    assert!(keys.is_file() && events.is_dir());
+    signal(&broker, "-TERM");
+    assert_eq!(broker.0.wait().unwrap().code(), Some(0));
 }
 
 /// Sends a hang-up and returns what the log says of it. The log level comes last, whatever became of it.

@@ -36,7 +36,7 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) fn new(link: Link, version: ProtocolVersion) -> Self {
+    pub(crate) fn new(link: Link, version: ProtocolVersion) -> Self {
         let state = Arc::new(Mutex::new(State::new(version)));
         let task = tokio::spawn(pump(link, Arc::clone(&state)));
         Self { state, task, version, last_id: 0, connack: None }
@@ -113,6 +113,11 @@ impl Lanes {
         state.wake();
     }
 
+    /// Keeps nothing of a stream that has ended.
+    pub(crate) fn forget(&self, stream: StreamKey) {
+        self.lock().forget(stream);
+    }
+
     // -- Sending -----------------------------------------------------------------------------------
 
     pub(crate) fn send(&self, stream: StreamKey, packet: &Packet) {
@@ -122,9 +127,7 @@ impl Lanes {
     }
 
     pub(crate) fn send_bytes(&self, stream: StreamKey, bytes: &[u8]) {
-        let mut state = self.lock();
-        state.lane(stream).out.extend_from_slice(bytes);
-        state.wake();
+        self.lock().send(stream, bytes);
     }
 
     pub(crate) fn send_connect(&self, connect: Connect) {
@@ -183,6 +186,19 @@ impl Lanes {
             Packet::Publish(publish) => publish,
             other => panic!("PUBLISH expected on {stream}, not {other:?}"),
         }
+    }
+
+    /// The next PUBLISH of a stream; what is before it stays for later.
+    pub(crate) async fn find_publish(&self, stream: StreamKey) -> Publish {
+        self.wait(&format!("PUBLISH on {stream}"), |state| {
+            let packets = &mut state.lane(stream).packets;
+            let at = packets.iter().position(|packet| matches!(packet, Packet::Publish(_)))?;
+            match packets.remove(at) {
+                Some(Packet::Publish(publish)) => Some(publish),
+                _ => None,
+            }
+        })
+        .await
     }
 
     pub(crate) async fn expect_ack(&self, stream: StreamKey, kind: AckKind, packet_id: u16) -> ReasonCode {

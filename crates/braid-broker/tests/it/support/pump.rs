@@ -1,6 +1,6 @@
 //! The task that owns a client's link of many streams.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
@@ -49,6 +49,8 @@ pub(super) struct Lane {
 pub(super) struct State {
     version: ProtocolVersion,
     lanes: BTreeMap<StreamKey, Lane>,
+    /// Those with something to send, or to end.
+    to_write: BTreeSet<StreamKey>,
     pub(super) orders: VecDeque<Order>,
     pub(super) is_confirmed: bool,
     pub(super) end: Option<Result<(), String>>,
@@ -61,6 +63,7 @@ impl State {
         Self {
             version,
             lanes: BTreeMap::new(),
+            to_write: BTreeSet::new(),
             orders: VecDeque::new(),
             is_confirmed: false,
             end: None,
@@ -81,6 +84,16 @@ impl State {
             decoder: Decoder::new(version, 268_435_460),
             is_finishing: false,
         })
+    }
+
+    pub(super) fn forget(&mut self, stream: StreamKey) {
+        self.lanes.remove(&stream);
+    }
+
+    pub(super) fn send(&mut self, stream: StreamKey, bytes: &[u8]) {
+        self.lane(stream).out.extend_from_slice(bytes);
+        self.to_write.insert(stream);
+        self.wake();
     }
 
     /// The pump has something to do.
@@ -138,7 +151,10 @@ fn turn(
     while let Some(order) = state.orders.pop_front() {
         match order {
             Order::Open(dir, tell) => opening.push_back((dir, tell)),
-            Order::Finish(stream) => state.lane(stream).is_finishing = true,
+            Order::Finish(stream) => {
+                state.lane(stream).is_finishing = true;
+                state.to_write.insert(stream);
+            }
             Order::Abort(stream, code) => link.abort(stream, code),
             Order::Priority(stream, priority) => link.set_priority(stream, priority),
             Order::Rebind => link.rebind(None)?,
@@ -162,23 +178,26 @@ fn turn(
 }
 
 fn write(link: &mut Link, state: &mut State, cx: &mut Context<'_>) -> io::Result<()> {
-    for (key, lane) in &mut state.lanes {
+    for key in state.to_write.iter().copied().collect::<Vec<_>>() {
+        let lane = state.lane(key);
         while !lane.out.is_empty() {
-            match link.poll_write(cx, *key, &[IoSlice::new(&lane.out)]) {
+            match link.poll_write(cx, key, &[IoSlice::new(&lane.out)]) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(written)) => lane.out.advance(written),
-                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::NotConnected => lane.out.clear(),
-                Poll::Ready(Err(error)) if key.is_control() => {
-                    // A read tells of the end, after what the peer said before it.
-                    let _ = error;
+                // Of the control stream's end a read tells, after what the peer said before it.
+                Poll::Ready(Err(error))
+                    if key.is_control() || error.kind() == io::ErrorKind::NotConnected =>
+                {
                     lane.out.clear();
                 }
                 Poll::Ready(Err(error)) => return Err(error),
             }
         }
-        if lane.is_finishing && lane.out.is_empty() {
-            lane.is_finishing = false;
-            link.finish(*key);
+        if lane.out.is_empty() {
+            if std::mem::take(&mut lane.is_finishing) {
+                link.finish(key);
+            }
+            state.to_write.remove(&key);
         }
     }
     Ok(())

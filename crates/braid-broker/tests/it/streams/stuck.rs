@@ -1,0 +1,207 @@
+//! A stream that nobody reads stops itself: not the others, not the connection, and no publisher.
+
+use std::time::Duration;
+
+use braid_broker::{BrokerConfig, LimitsConfig, MqttConfig, PriorityRule};
+use braid_proto::packet::{Packet, Publish, QoS};
+use braid_proto::stream::{Priority, StreamKey};
+use braid_transport::quic::QuicOptions;
+use tokio::time::Instant;
+
+use crate::support::{
+    CONTROL, Client, Lanes, QuicBroker, allocated, connect_v5, filter, message, pass, publish_packet, quiet,
+};
+
+const MIB: usize = 1024 * 1024;
+
+/// Bytes queued for one session.
+const QUEUE: usize = 4 * MIB;
+
+/// Bytes of a bulk message.
+const SIZE: usize = 10_000;
+
+/// A round trip of 40 ms, and what the broker may add.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+fn config() -> BrokerConfig {
+    let limits = LimitsConfig { queued_bytes: QUEUE, ..LimitsConfig::default() };
+    BrokerConfig { limits, ..quiet() }
+}
+
+/// A client whose bulk comes on one stream and is never read, and whose alarms come on another and on the control
+/// stream.
+async fn half_deaf(broker: &QuicBroker, bulk: QoS) -> (Lanes, [StreamKey; 2]) {
+    broker.host("client").change(|link| link.latency = Duration::from_millis(20));
+    let mut client = broker.v5("client").await;
+    let (stuck, lively) = (client.open().await, client.open().await);
+    client.subscribe(stuck, "bulk", bulk).await;
+    client.subscribe(lively, "alarm/data", QoS::AtLeastOnce).await;
+    client.subscribe(CONTROL, "alarm/control", QoS::AtLeastOnce).await;
+    client.leave_unread(stuck);
+    (client, [stuck, lively])
+}
+
+async fn alarm(publisher: &mut Client, client: &Lanes, stream: StreamKey, text: &str) {
+    let topic = if stream.is_control() { "alarm/control" } else { "alarm/data" };
+    let start = Instant::now();
+    publisher.publish(topic, text, QoS::AtLeastOnce).await;
+    assert_eq!(client.take(stream).await, text);
+    assert!(start.elapsed() <= AT_ONCE, "{text} on {stream} took {:?}", start.elapsed());
+}
+
+/// [BQ-55], [BQ-24]: for minutes, with more than fits anywhere.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_not_read_stalls_alone() {
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let broker = QuicBroker::start_with(config());
+        let (client, [stuck, lively]) = half_deaf(&broker, qos).await;
+        let mut publisher = broker.memory.v5("publisher").await;
+        let before = allocated();
+        let mut most = 0;
+        for second in 0..180 {
+            for _ in 0..6 {
+                let start = Instant::now();
+                publisher.publish("bulk", vec![b'x'; SIZE], qos).await;
+                assert!(start.elapsed() <= AT_ONCE, "the publisher waited {:?}", start.elapsed());
+            }
+            alarm(&mut publisher, &client, lively, &format!("data {second}")).await;
+            alarm(&mut publisher, &client, CONTROL, &format!("control {second}")).await;
+            pass(1).await;
+            most = most.max(allocated() - before);
+        }
+        // The queue, what the stream's windows hold, and the payloads that are on their way.
+        let most = usize::try_from(most).expect("not less than before");
+        assert!(most < QUEUE + 3 * MIB, "{qos:?}: {most} bytes");
+        assert!(broker.memory.statistics().messages_dropped() > 300, "{qos:?}: more than the queue holds");
+        // It goes on as soon as it is read.
+        client.read(stuck);
+        for _ in 0..300 {
+            client.take(stuck).await;
+        }
+    }
+}
+
+/// [BQ-55], [BQ-42]: what waits for a stream that is not read takes no room from messages that are no more urgent.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_lost_beside_a_stream_that_is_not_read() {
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
+        let broker = QuicBroker::start_with(config());
+        let (client, [_, lively]) = half_deaf(&broker, qos).await;
+        let mut publisher = broker.memory.v5("publisher").await;
+        for number in 0..1000 {
+            publisher.publish("bulk", vec![b'x'; SIZE], qos).await;
+            let text = format!("{number:0SIZE$}");
+            publisher.publish("alarm/data", &text, qos).await;
+            assert!(client.take(lively).await == text, "{qos:?}: number {number} is lost");
+        }
+    }
+}
+
+/// [BQ-55]: the control stream is a stream too.
+#[tokio::test(start_paused = true)]
+async fn a_control_stream_that_is_not_read_stalls_alone() {
+    let broker = QuicBroker::start_with(config());
+    let mut client = broker.v5("client").await;
+    let data = client.open().await;
+    client.subscribe(CONTROL, "bulk", QoS::AtLeastOnce).await;
+    client.subscribe(data, "alarm/data", QoS::AtLeastOnce).await;
+    client.leave_unread(CONTROL);
+    let mut publisher = broker.memory.v5("publisher").await;
+    for second in 0..120 {
+        for _ in 0..8 {
+            publisher.publish("bulk", vec![b'x'; SIZE], QoS::AtLeastOnce).await;
+        }
+        alarm(&mut publisher, &client, data, &format!("{second}")).await;
+        pass(1).await;
+    }
+}
+
+/// [BQ-55], [BQ-56]: what is more urgent than the bulk has a place in the queue even when bulk has filled it; and a
+/// rule of the broker is as good as a property of the client. [BQ-52]
+#[tokio::test(start_paused = true)]
+async fn alarms_find_room_in_a_queue_that_bulk_has_filled() {
+    let rule = PriorityRule { filter: filter("alarm/#"), priority: Priority::new(60_000) };
+    let broker = QuicBroker::start_with(BrokerConfig { priority: vec![rule], ..config() });
+    let (client, [_, lively]) = half_deaf(&broker, QoS::AtLeastOnce).await;
+    let mut publisher = broker.memory.v5("publisher").await;
+    for _ in 0..1000 {
+        publisher.publish("bulk", vec![b'x'; SIZE], QoS::AtLeastOnce).await;
+    }
+    for number in 0..200 {
+        alarm(&mut publisher, &client, lively, &format!("{number}")).await;
+    }
+}
+
+/// [BQ-55]: alarms in quick succession are a sign that the client lives, not that it takes its bulk.
+#[tokio::test(start_paused = true)]
+async fn no_publisher_waits_for_a_stream_that_is_not_read() {
+    let broker = QuicBroker::start_with(config());
+    let (client, [_, lively]) = half_deaf(&broker, QoS::AtLeastOnce).await;
+    let mut bulk = broker.memory.v5("bulk").await;
+    let mut alarms = broker.memory.v5("alarms").await;
+    let start = Instant::now();
+    for number in 0..500 {
+        bulk.publish("bulk", vec![b'x'; SIZE], QoS::AtLeastOnce).await;
+        alarms.publish("alarm/data", format!("{number}"), QoS::AtMostOnce).await;
+    }
+    let elapsed = start.elapsed();
+    assert!(elapsed < Duration::from_secs(2), "{elapsed:?}");
+    client.take(lively).await;
+}
+
+/// [BQ-55], from publisher to broker: who does not read its acknowledgements on a stream is not read there, and can
+/// publish elsewhere.
+#[tokio::test(start_paused = true)]
+async fn a_publisher_that_does_not_read_one_stream_can_use_the_others() {
+    const MESSAGES: u32 = 150_000;
+    // A client may run ahead of acknowledgements that it does not read.
+    let mqtt = MqttConfig { receive_maximum: u16::MAX, ..MqttConfig::default() };
+    let broker = QuicBroker::start_with(BrokerConfig { mqtt, ..config() });
+    let options = QuicOptions { stream_receive_window: 16 * 1024, ..QuicOptions::client() };
+    let mut client = broker.link_with("client", options).await;
+    client.send_connect(connect_v5("client"));
+    client.accepted().await;
+    let (stuck, lively) = (client.open().await, client.open().await);
+    client.leave_unread(stuck);
+    let before = allocated();
+    for number in 0..MESSAGES {
+        let packet_id = u16::try_from(number % 60_000).expect("small") + 1;
+        client.send(stuck, &publish_packet("t", "x", QoS::AtLeastOnce, packet_id));
+    }
+    for _ in 0..100 {
+        for stream in [lively, CONTROL] {
+            let start = Instant::now();
+            client.publish(stream, "t", "x", QoS::AtLeastOnce).await;
+            assert!(start.elapsed() <= AT_ONCE, "{:?}", start.elapsed());
+        }
+        pass(1).await;
+    }
+    let received = broker.memory.statistics().messages_received();
+    assert!(received < u64::from(MESSAGES) - 10_000, "{received} were read");
+    let held = allocated() - before;
+    assert!(held < 6_000_000, "{held} bytes, most of them unsent at the client");
+    // What waited is answered.
+    client.read(stuck);
+    pass(10).await;
+    assert_eq!(client.received(stuck).len(), MESSAGES as usize);
+}
+
+/// [BQ-55]: a message of 2 MB that comes over a long time does not keep other streams from publishing.
+#[tokio::test(start_paused = true)]
+async fn a_large_message_that_comes_slowly_stands_in_nobodys_way() {
+    let broker = QuicBroker::start();
+    let mut watcher = broker.memory.v5("watcher").await;
+    watcher.subscribe("#", QoS::AtMostOnce).await;
+    let mut client = broker.v5("client").await;
+    let (slow, quick) = (client.open().await, client.open().await);
+    let whole = crate::support::bytes(&Packet::Publish(Publish { ..message("large", vec![b'x'; 2 * MIB]) }));
+    for (number, part) in whole.chunks(whole.len() / 100).enumerate() {
+        client.send_bytes(slow, part);
+        pass(1).await;
+        client.publish(quick, "alarm", format!("{number}"), QoS::ExactlyOnce).await;
+        if watcher.take().await.len() == 2 * MIB {
+            return;
+        }
+    }
+    assert_eq!(watcher.take().await.len(), 2 * MIB);
+}

@@ -1,0 +1,134 @@
+//! Priorities from the broker to a subscriber, over one QUIC connection on a narrow link.
+
+use std::time::Duration;
+
+use braid_broker::{BrokerConfig, PriorityRule};
+use braid_proto::packet::{Packet, QoS, Subscribe, SubscribeEntry};
+use braid_proto::stream::{Priority, StreamKey};
+use braid_transport::sim::{Direction, Shaper};
+use tokio::time::Instant;
+
+use crate::support::{CONTROL, Lanes, QuicBroker, filter, id, pass, quiet};
+
+/// Bytes of a bulk message.
+const SIZE: usize = 20_000;
+
+/// A hundred packets a second, and room for a hundred that wait: some 120 kB/s, 40 ms of round trip.
+fn narrow(broker: &QuicBroker) {
+    let host = broker.host("client");
+    host.change(|link| link.latency = Duration::from_millis(20));
+    host.change_one(Direction::Down, |link| link.shaper = Some(Shaper { rate: 100.0, queue: 100 }));
+}
+
+async fn subscribe(client: &mut Lanes, stream: StreamKey, text: &str, priority: Option<u16>) {
+    let packet_id = client.next_id();
+    let user = priority.map(|priority| ("braid-priority".into(), priority.to_string().as_str().into()));
+    client.send(
+        stream,
+        &Packet::Subscribe(Box::new(Subscribe {
+            packet_id: id(packet_id),
+            id: None,
+            user: user.into_iter().collect(),
+            entries: vec![SubscribeEntry::new(filter(text), QoS::AtMostOnce)],
+        })),
+    );
+    assert_eq!(client.expect_suback(stream).await.codes, [QoS::AtMostOnce.into()]);
+}
+
+/// Alarms every 100 ms beside a backlog of bulk: how long each took, sorted.
+async fn alarm_delays(
+    broker: &QuicBroker,
+    client: &Lanes,
+    bulk: StreamKey,
+    alarms: StreamKey,
+) -> Vec<Duration> {
+    let mut publisher = broker.memory.v5("publisher").await;
+    for _ in 0..200 {
+        publisher.publish("bulk", vec![b'x'; SIZE], QoS::AtMostOnce).await;
+    }
+    pass(2).await;
+    let mut delays = Vec::new();
+    let mut next = Instant::now();
+    for number in 0..200 {
+        let start = Instant::now();
+        publisher.publish("alarm", format!("{number}"), QoS::AtMostOnce).await;
+        loop {
+            let publish = client.expect_publish(alarms).await;
+            if publish.payload.len() < SIZE {
+                break;
+            }
+        }
+        delays.push(start.elapsed());
+        next += Duration::from_millis(100);
+        tokio::time::sleep_until(next).await;
+    }
+    let left = (200 * SIZE).saturating_sub(client.received_bytes(bulk));
+    println!("{left} bytes of bulk left");
+    assert!(alarms == bulk || left > 10 * SIZE, "there was bulk all the time");
+    delays.sort_unstable();
+    delays
+}
+
+/// [BQ-50], [BQ-52]
+#[tokio::test(start_paused = true)]
+async fn alarms_overtake_bulk_on_a_narrow_link() {
+    let rule = |text, priority| PriorityRule { filter: filter(text), priority: Priority::new(priority) };
+    let rules = vec![rule("alarm", 60_000), rule("bulk", 100)];
+    for (rules, asked, on) in [
+        (rules.clone(), None, "own stream"),
+        (Vec::new(), Some(60_000), "own stream"),
+        (Vec::new(), None, "control"),
+        (rules, None, "same stream"),
+    ] {
+        let name = format!("{} rules, {asked:?} asked for, {on}", rules.len());
+        let broker = QuicBroker::start_with(BrokerConfig { priority: rules, ..quiet() });
+        let mut client = broker.v5("client").await;
+        let bulk = client.open().await;
+        let alarms = match on {
+            "control" => CONTROL,
+            "same stream" => bulk,
+            _ => client.open().await,
+        };
+        subscribe(&mut client, bulk, "bulk", None).await;
+        subscribe(&mut client, alarms, "alarm", asked).await;
+        narrow(&broker);
+        let delays = alarm_delays(&broker, &client, bulk, alarms).await;
+        let [half, most] = [delays[100], delays[189]];
+        println!("{name}: p50 {half:?}, p95 {most:?}, max {:?}", delays[199]);
+        if on == "same stream" {
+            // Between packets: a bulk message or two are on their way.
+            assert!(half < Duration::from_millis(1500), "{name}: {half:?}");
+        } else {
+            assert!(half < Duration::from_millis(200), "{name}: {half:?}");
+            assert!(most < Duration::from_millis(600), "{name}: {most:?}");
+        }
+    }
+}
+
+/// [BQ-50]: a higher priority first, equals in turns.
+#[tokio::test(start_paused = true)]
+async fn bulk_is_shared_by_priority() {
+    for (priorities, share) in [([200, 100], 0.8..1.01), ([100, 200], -0.01..0.2), ([7, 7], 0.4..0.6)] {
+        let broker = QuicBroker::start();
+        let mut client = broker.v5("client").await;
+        let streams = [client.open().await, client.open().await];
+        subscribe(&mut client, streams[0], "a", Some(priorities[0])).await;
+        subscribe(&mut client, streams[1], "b", Some(priorities[1])).await;
+        narrow(&broker);
+        let mut publisher = broker.memory.v5("publisher").await;
+        for _ in 0..200 {
+            publisher.publish("a", vec![b'x'; SIZE], QoS::AtMostOnce).await;
+            publisher.publish("b", vec![b'x'; SIZE], QoS::AtMostOnce).await;
+        }
+        // What was written before the queue had a shape does not count.
+        pass(5).await;
+        let before = streams.map(|stream| client.received_bytes(stream));
+        pass(15).await;
+        let [a, b] = [0, 1].map(|at| client.received_bytes(streams[at]) - before[at]);
+        let part =
+            f64::from(u32::try_from(a).expect("small")) / f64::from(u32::try_from(a + b).expect("small"));
+        println!("{priorities:?}: {a} and {b} bytes");
+        assert!(a + b > 500_000, "{a} + {b} bytes in 15 s");
+        assert!(share.contains(&part), "{priorities:?}: {part}");
+    }
+}

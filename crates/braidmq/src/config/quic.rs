@@ -1,0 +1,118 @@
+//! `[quic]`: what the transport is told, and what the broker is told of data streams.
+
+use std::path::PathBuf;
+
+use braid_broker::{EarlyPublishConfig, StreamsConfig};
+use braid_transport::quic::{Congestion, QuicOptions};
+use serde::{Deserialize, Serialize};
+
+use super::Config;
+
+/// How MQTT over QUIC is spoken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct QuicConfig {
+    /// UNSUBSCRIBE ends the subscription of its own stream only, as with EMQX.
+    pub(crate) strict_streams: bool,
+    /// What becomes of a PUBLISH in early data.
+    pub(crate) early_publish: EarlyPublishConfig,
+    /// Who decides how fast to send.
+    pub(crate) congestion: CongestionConfig,
+    /// Bytes per second that are sent to one client at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) link_rate: Option<u64>,
+    /// Tickets of clients that may resume.
+    pub(crate) tickets: usize,
+    /// Whether a client that resumes may send at once.
+    pub(crate) zero_rtt: bool,
+    /// Where a file for each connection says what QUIC did in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) qlog_dir: Option<PathBuf>,
+}
+
+impl Default for QuicConfig {
+    fn default() -> Self {
+        let StreamsConfig { strict_streams, early_publish } = StreamsConfig::default();
+        let QuicOptions { tickets, zero_rtt, .. } = QuicOptions::server();
+        Self {
+            strict_streams,
+            early_publish,
+            congestion: CongestionConfig::default(),
+            link_rate: None,
+            tickets,
+            zero_rtt,
+            qlog_dir: None,
+        }
+    }
+}
+
+/// The congestion controller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum CongestionConfig {
+    #[default]
+    Bbr3,
+    Cubic,
+    NewReno,
+}
+
+impl From<CongestionConfig> for Congestion {
+    fn from(config: CongestionConfig) -> Self {
+        match config {
+            CongestionConfig::Bbr3 => Self::Bbr3,
+            CongestionConfig::Cubic => Self::Cubic,
+            CongestionConfig::NewReno => Self::NewReno,
+        }
+    }
+}
+
+impl Config {
+    /// What QUIC listeners are told.
+    pub(crate) fn quic_options(&self) -> QuicOptions {
+        let QuicConfig { congestion, link_rate, tickets, zero_rtt, ref qlog_dir, .. } = self.quic;
+        QuicOptions {
+            bidi_streams: self.limits.streams,
+            congestion: congestion.into(),
+            link_rate,
+            tickets,
+            zero_rtt,
+            qlog_dir: qlog_dir.clone(),
+            ..QuicOptions::server()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_those_of_the_transport() {
+        assert_eq!(Config::default().quic_options(), QuicOptions::server());
+    }
+
+    #[test]
+    fn every_key_reaches_the_transport_or_the_broker() {
+        let text = r#"
+            strict_streams = true
+            early_publish = "reject"
+            congestion = "newreno"
+            link_rate = 33000
+            tickets = 7
+            zero_rtt = false
+            qlog_dir = "q"
+        "#;
+        let config = Config { quic: toml::from_str(text).unwrap(), ..Config::default() };
+        let streams = StreamsConfig { strict_streams: true, early_publish: EarlyPublishConfig::Reject };
+        assert_eq!(config.broker().streams, streams);
+        let expected = QuicOptions {
+            congestion: Congestion::NewReno,
+            link_rate: Some(33_000),
+            tickets: 7,
+            zero_rtt: false,
+            qlog_dir: Some(PathBuf::from("q")),
+            ..QuicOptions::server()
+        };
+        assert_eq!(config.quic_options(), expected);
+    }
+}
