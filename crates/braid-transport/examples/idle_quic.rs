@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use braid_proto::stream::StreamKey;
 use braid_transport::{
-    ClientAuth, ClientTls, ClientTlsOptions, ConnectOptions, Link, ListenOptions, Listener, ListenerKind,
-    ServerTls, Target, Transport, connect, self_signed,
+    ClientAuth, ClientTls, ClientTlsOptions, ConnectOptions, HandshakeError, Link, ListenOptions, Listener,
+    ListenerKind, ServerTls, Target, Transport, connect, self_signed,
 };
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, BufReader, ReadBuf};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -49,7 +49,15 @@ async fn serve(count: usize) -> Outcome {
     let start = Instant::now();
     let mut handshakes = tokio::task::JoinSet::new();
     for _ in 0..count {
-        handshakes.spawn(listener.accept().await?.handshake());
+        let incoming = listener.accept().await?;
+        handshakes.spawn(async move {
+            let mut link = incoming.handshake().await?;
+            // What is not read keeps a buffer of many packets in memory.
+            let mut byte = [0];
+            let mut buffer = ReadBuf::new(&mut byte);
+            poll_fn(|cx| link.poll_read(cx, &mut buffer, &mut |_| true)).await?;
+            Ok::<_, HandshakeError>(link)
+        });
     }
     let links = handshakes.join_all().await.into_iter().collect::<Result<Vec<Link>, _>>()?;
     println!("{count} connections in {:.1} s", start.elapsed().as_secs_f64());

@@ -6,6 +6,9 @@
 //!
 //! A server binds a [`Listener`], accepts an [`Incoming`] (cheap) and runs
 //! [`Incoming::handshake`] in the connection's own task (slow). A client calls [`connect`].
+//!
+//! A link is polled by one task. It has one stream, or, on QUIC, a control stream and any number of
+//! data streams that stall and end by themselves; [`Link`] is the same to its driver either way.
 
 mod certificate;
 mod connect;

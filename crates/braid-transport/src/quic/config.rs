@@ -70,7 +70,7 @@ pub struct QuicOptions {
     /// whether the server takes it. A server: takes such data.
     pub zero_rtt: bool,
     /// A server: tickets of clients that may resume, each good for one connection and two hours.
-    /// One takes some 500 bytes. With 0 nobody resumes.
+    /// A connection is given two, of some 400 bytes each. With 0 nobody resumes.
     pub tickets: usize,
     /// A server: handshakes that may be under way before clients must first prove their address,
     /// which takes them one more round trip (Retry). It bounds what a flood from forged addresses

@@ -24,34 +24,35 @@ pub(super) fn confirmed_by_client(connection: Connection, held: impl Send + 'sta
 /// A client's: resolves when the server has taken the early data. Never if it does not, of which
 /// the streams tell; nor within `limit`, after which the connection is closed.
 ///
-/// `silence` is called unless the server has answered, whatever it said.
+/// `silence` is called at the end if the server has never said a word.
 pub(super) fn taken_by_server(
     accepted: ZeroRttAccepted,
     connection: Connection,
     limit: Duration,
     silence: impl FnOnce() + Send + 'static,
 ) -> Confirmed {
-    let mut silence = OnDrop(Some(silence));
+    let end = End { connection: connection.clone(), silence: Some(silence) };
     shielded(async move {
-        let accepted = timeout(limit, accepted).await;
-        let is_answered = accepted.is_ok() && connection.close_reason().is_none();
-        if is_answered {
-            silence.0 = None;
-        }
-        accepted.unwrap_or_else(|_elapsed| {
+        let _end = end;
+        timeout(limit, accepted).await.unwrap_or_else(|_elapsed| {
             connection.close(code(codes::CLOSE_ABNORMAL), b"no answer");
             false
         })
     })
 }
 
-/// Is called when it is dropped, if it is still there.
-struct OnDrop<F: FnOnce()>(Option<F>);
+/// Looks back when nobody waits for the server any more.
+struct End<F: FnOnce()> {
+    connection: Connection,
+    silence: Option<F>,
+}
 
-impl<F: FnOnce()> Drop for OnDrop<F> {
+impl<F: FnOnce()> Drop for End<F> {
     fn drop(&mut self) {
-        if let Some(call) = self.0.take() {
-            call();
+        if let Some(silence) = self.silence.take()
+            && self.connection.stats().udp_rx.datagrams == 0
+        {
+            silence();
         }
     }
 }

@@ -268,6 +268,7 @@ fn explain(error: &ConnectionError, offered: &str) -> HandshakeError {
         ConnectionError::TransportError(error)
             if error.code == TransportErrorCode::crypto(NO_APPLICATION_PROTOCOL) =>
         {
+            // [BQ-1]
             tracing::info!(offered, spoken = ALPN_MQTT, "QUIC client without a common application protocol");
             HandshakeError::Alpn { offered: offered.to_owned(), spoken: ALPN_MQTT }
         }

@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::Network;
 use braid_transport::{
     ClientAuth, ConnectOptions, ListenOptions, Listener, ListenerKind, ServerTls, ServerTlsOptions, connect,
 };
+
+use tokio::time::sleep;
 
 use crate::ends::{close, read, write};
 use crate::support::{Pki, accept, address, loopback, target};
@@ -92,8 +95,6 @@ async fn exchange(network: &Network, pki: &Pki, directory: &Path) {
     write(&mut server, &[byte]).await.expect("write");
     drop((client.await.expect("join"), server));
     listener.close().await;
-    // Until both ends have forgotten the connection.
-    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -101,6 +102,8 @@ async fn every_connection_has_its_qlog_file_on_either_side() {
     let (pki, network) = (Pki::new(), Network::new(1));
     let directory = pki.path().join("new").join("qlog");
     exchange(&network, &pki, &directory).await;
+    // Both ends forget the connection.
+    sleep(Duration::from_secs(60)).await;
     let mut names: Vec<String> = fs::read_dir(&directory)
         .expect("directory")
         .map(|entry| entry.expect("entry").file_name().into_string().expect("name"))

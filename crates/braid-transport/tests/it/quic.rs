@@ -141,6 +141,7 @@ async fn closing_the_listener_says_goodbye_to_all() {
     assert_eq!(close.error_code, VarInt::from_u32(codes::CLOSE_NORMAL));
 }
 
+// [BQ-1]
 #[tokio::test]
 async fn another_application_protocol_is_named_on_both_sides() {
     let pki = Pki::new();

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::{Direction, Host, Network, Recording};
-use braid_transport::{ConnectError, Link, ListenOptions, Listener};
+use braid_transport::{ConnectError, HandshakeError, Link, ListenOptions, Listener};
 use tokio::time::{Instant, sleep};
 
-use crate::ends::write;
+use crate::ends::{read, write};
 use crate::sim::client_config;
 use crate::support::{Pki, address};
 
@@ -18,7 +18,7 @@ fn listen(network: &Network, pki: &Pki, retry_above: usize) -> Listener {
     network.listen(pki.server(), &ListenOptions { quic, ..ListenOptions::default() }).expect("listen")
 }
 
-/// Shakes hands with everybody; tells how many there were, and keeps their links.
+/// Shakes hands with everybody, sends back a byte, and keeps the link. How many there were so far.
 fn serve(mut listener: Listener) -> Arc<AtomicUsize> {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
@@ -26,24 +26,24 @@ fn serve(mut listener: Listener) -> Arc<AtomicUsize> {
         while let Ok(incoming) = listener.accept().await {
             counted.fetch_add(1, Ordering::Relaxed);
             tokio::spawn(async move {
-                if let Ok(link) = incoming.handshake().await {
-                    std::future::pending::<()>().await;
-                    drop(link);
-                }
+                let mut link = incoming.handshake().await?;
+                let byte = read(&mut link).await?;
+                write(&mut link, &[byte]).await?;
+                std::future::pending::<Result<(), HandshakeError>>().await
             });
         }
     });
     count
 }
 
-/// Connects, opens the control stream, and says how long the former took.
+/// Connects, and waits for a byte to come back. How long the former took.
 async fn visit(device: &Host, pki: &Pki, server: std::net::SocketAddr) -> (Link, Duration) {
     let start = Instant::now();
     let connector = device.connector(server, pki.client(), QuicOptions::client());
     let mut link = connector.connect().await.expect("connect");
     let took = start.elapsed();
     write(&mut link, b"!").await.expect("write");
-    sleep(Duration::from_secs(1)).await;
+    assert_eq!(read(&mut link).await.expect("read"), b'!');
     (link, took)
 }
 

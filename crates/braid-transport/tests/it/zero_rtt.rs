@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use braid_transport::quic::{QuicOptions, is_early_data_rejected};
 use braid_transport::sim::{Connector, Direction, Host, Network};
-use braid_transport::{ClientAuth, HandshakeError, Incoming, Link, ListenOptions, Listener, Read, ServerTls};
+use braid_transport::{
+    ClientAuth, ConnectOptions, HandshakeError, Incoming, Link, ListenOptions, Listener, ListenerKind, Read,
+    ServerTls, connect,
+};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::ends::{next, read, write};
-use crate::support::{Pki, address};
+use crate::support::{Pki, address, bind, target};
 
 const ROUND_TRIP: Duration = Duration::from_millis(100);
 
@@ -63,8 +66,6 @@ impl Scene {
         let server = self.serve().await.await.expect("join").expect("handshake");
         let (link, connected, echoed) = client.await.expect("join");
         drop((link, server));
-        // The connection says goodbye and is forgotten.
-        sleep(Duration::from_secs(60)).await;
         (connected, echoed)
     }
 }
@@ -133,6 +134,8 @@ async fn a_first_flight_that_is_sent_again_has_no_effect() {
         .filter(|datagram| datagram.direction == Direction::Up && datagram.at < start + ROUND_TRIP)
         .collect();
 
+    // The connection says goodbye and is forgotten; the copy would only reach it.
+    sleep(Duration::from_secs(60)).await;
     let attacker = scene.network.host("attacker");
     for datagram in &flight {
         attacker.send(datagram.to, &datagram.bytes);
@@ -233,7 +236,31 @@ async fn a_server_that_is_gone_is_noticed() {
     assert!(start.elapsed() <= Duration::from_secs(6), "{:?}", start.elapsed());
     assert!(!is_early_data_rejected(&error), "{error}");
     drop(link);
+    // Its goodbye is lost as well.
+    sleep(Duration::from_secs(60)).await;
     scene.device.change(|link| link.cut = false);
     let (connected, _) = scene.visit(&connector).await;
     assert!(connected >= ROUND_TRIP, "after that it waits for an answer: {connected:?}");
+}
+
+#[tokio::test]
+async fn a_name_with_several_addresses_gets_its_early_data_where_the_ticket_is_from() {
+    let pki = Pki::new();
+    let mut listener = bind(ListenerKind::Quic(pki.server()));
+    let target = target(listener.transport(), address(&listener));
+    let quic = QuicOptions { zero_rtt: true, ..QuicOptions::client() };
+    let (tls, options) = (pki.client(), ConnectOptions { quic, ..ConnectOptions::default() });
+    for expected in [false, true] {
+        let (target, tls, options) = (target.clone(), tls.clone(), options.clone());
+        let client = tokio::spawn(async move {
+            let mut link = connect(&target, &tls, &options).await.expect("connect");
+            let is_early = link.is_early();
+            write(&mut link, b"!").await.expect("write");
+            assert_eq!(read(&mut link).await.expect("read"), b'!');
+            is_early
+        });
+        let server = echo(listener.accept().await.expect("accept")).await.expect("handshake");
+        assert_eq!(client.await.expect("join"), expected);
+        drop(server);
+    }
 }

@@ -134,10 +134,8 @@ impl Parts {
         match arrival {
             Arrival::Bidi(send, recv) => return self.begin(Some(send), recv),
             Arrival::Uni(recv) => return self.begin(None, recv),
-            Arrival::Failure => {
-                // Panics if it was this connection; whoever called catches that.
-                let _ = self.connection.close_reason();
-            }
+            // If it was this connection, the next look at it panics; whoever called catches that.
+            Arrival::Failure => {}
             Arrival::Lost(error) => {
                 self.loss.get_or_insert(Loss::Connection(error));
                 // What came before it is read, and their bells may not have been heard yet.

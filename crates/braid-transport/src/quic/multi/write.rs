@@ -7,7 +7,7 @@ use braid_proto::stream::StreamKey;
 
 use super::loss::Loss;
 use super::parts::Parts;
-use super::stream::{Refusal, Stream};
+use super::stream::Refusal;
 
 impl Parts {
     pub(super) fn poll_write(
@@ -73,11 +73,10 @@ impl Parts {
     /// write that found none asks.
     fn lower_priorities(&mut self, key: StreamKey) -> usize {
         let Some(priority) = self.stream_mut(key).map(|stream| stream.priority()) else { return 0 };
-        let holds = |stream: &&Box<Stream>| stream.has_written && stream.send.is_some();
         let mut lower: Vec<i32> = self
             .streams
             .values()
-            .filter(holds)
+            .filter(|stream| stream.has_written && stream.send.is_some())
             .map(|stream| stream.priority())
             .filter(|other| *other < priority)
             .collect();

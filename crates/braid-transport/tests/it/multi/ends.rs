@@ -10,7 +10,7 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_stream_travels_alone() {
     let mut scene = Scene::new().await;
-    let (key, _send, mut recv) = scene.open(b"").await;
+    let (key, _send, mut recv) = scene.open().await;
     let before = scene.client.stats().frame_rx.stream;
     // Nothing happens between the two, so an end that did not wait would share the data's frame.
     write(&mut scene.server, key, b"PUBACK").await;
@@ -23,7 +23,7 @@ async fn the_end_of_a_stream_travels_alone() {
 #[tokio::test(start_paused = true)]
 async fn a_stream_on_which_nothing_was_written_ends_at_once() {
     let mut scene = Scene::new().await;
-    let (key, _send, mut recv) = scene.open(b"").await;
+    let (key, _send, mut recv) = scene.open().await;
     let start = Instant::now();
     scene.server.finish(key);
     // Nobody polls the link.
@@ -36,7 +36,7 @@ async fn a_stream_on_which_nothing_was_written_ends_at_once() {
 #[tokio::test(start_paused = true)]
 async fn the_end_waits_for_a_repetition_of_the_data() {
     let mut scene = Scene::new().await;
-    let (key, _send, mut recv) = scene.open(b"").await;
+    let (key, _send, mut recv) = scene.open().await;
     scene.device.change_one(Direction::Down, |link| link.cut = true);
     write(&mut scene.server, key, b"PUBACK").await;
     scene.server.finish(key);
@@ -55,8 +55,8 @@ async fn the_end_waits_for_a_repetition_of_the_data() {
 #[tokio::test(start_paused = true)]
 async fn beside_busy_streams_an_end_comes_after_a_tenth_of_a_second() {
     let mut scene = Scene::new().await;
-    let (key, _send, mut recv) = scene.open(b"").await;
-    let (busy, _busy_send, _busy_recv) = scene.open(b"").await;
+    let (key, _send, mut recv) = scene.open().await;
+    let (busy, _busy_send, _busy_recv) = scene.open().await;
     write(&mut scene.server, key, b"PUBACK").await;
     let start = Instant::now();
     scene.server.finish(key);
@@ -76,8 +76,8 @@ async fn beside_busy_streams_an_end_comes_after_a_tenth_of_a_second() {
 #[tokio::test(start_paused = true)]
 async fn beside_streams_that_wait_for_room_an_end_comes_after_three_seconds() {
     let mut scene = Scene::new().await;
-    let (key, _send, mut recv) = scene.open(b"").await;
-    let (stuck, _stuck_send, _stuck_recv) = scene.open(b"").await;
+    let (key, _send, mut recv) = scene.open().await;
+    let (stuck, _stuck_send, _stuck_recv) = scene.open().await;
     fill(&mut scene.server, stuck);
     write(&mut scene.server, key, b"PUBACK").await;
     let start = Instant::now();
@@ -93,7 +93,7 @@ async fn many_ends_wait_for_one_another_no_longer_than_for_themselves() {
     let mut scene = Scene::new().await;
     let mut streams = Vec::new();
     for _ in 0..50 {
-        streams.push(scene.open(b"").await);
+        streams.push(scene.open().await);
     }
     let start = Instant::now();
     for (key, ..) in &streams {
@@ -110,7 +110,7 @@ async fn many_ends_wait_for_one_another_no_longer_than_for_themselves() {
 #[tokio::test(start_paused = true)]
 async fn abort_resets_and_stops_with_the_code() {
     let mut scene = Scene::new().await;
-    let (key, send, mut recv) = scene.open(b"x").await;
+    let (key, send, mut recv) = scene.open().await;
     write(&mut scene.server, key, b"y").await;
     scene.server.abort(key, 0x95);
     let code = VarInt::from_u32(0x95);
@@ -126,14 +126,14 @@ async fn abort_resets_and_stops_with_the_code() {
 #[tokio::test(start_paused = true)]
 async fn abort_ends_the_half_that_is_open() {
     let mut scene = Scene::new().await;
-    let (finished, mut send, mut recv) = scene.open(b"").await;
+    let (finished, mut send, mut recv) = scene.open().await;
     send.finish().expect("finish");
     assert_eq!(next(&mut scene.server).await.0, Read::Finished(finished));
     scene.server.abort(finished, 0x95);
     let error = recv.read_to_end(100).await.expect_err("reset");
     assert_eq!(error, noq::ReadToEndError::Read(ReadError::Reset(VarInt::from_u32(0x95))));
 
-    let (other, send, mut recv) = scene.open(b"").await;
+    let (other, send, mut recv) = scene.open().await;
     scene.server.finish(other);
     assert_eq!(recv.read_to_end(100).await.expect("read"), b"");
     scene.server.abort(other, 0x95);

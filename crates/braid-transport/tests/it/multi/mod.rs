@@ -19,13 +19,16 @@ use braid_transport::sim::{Host, Network};
 use braid_transport::{Link, ListenOptions, Listener, Read};
 use noq::{Connection, Endpoint, RecvStream, SendStream};
 use tokio::io::ReadBuf;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::quic::raw_config;
 use crate::support::{Pki, accept, address};
 
 /// Longer than anything takes that needs no lost packet to be noticed; the round trip is 2 ms.
 const A_WHILE: Duration = Duration::from_millis(60);
+
+/// Nothing takes so long.
+const A_MINUTE: Duration = Duration::from_secs(60);
 
 /// A server's link, and the client at its other end.
 struct Scene {
@@ -34,7 +37,7 @@ struct Scene {
     send: SendStream,
     recv: RecvStream,
     device: Host,
-    endpoint: Endpoint,
+    _endpoint: Endpoint,
     _listener: Listener,
 }
 
@@ -61,16 +64,17 @@ impl Scene {
         let mut server = accept(&mut listener).await.await.expect("join").expect("handshake");
         let (client, send, recv) = client.await.expect("join");
         assert_eq!(next(&mut server).await, (Read::Bytes(StreamKey::CONTROL), b"!".to_vec()));
-        Self { server, client, send, recv, device, endpoint, _listener: listener }
+        Self { server, client, send, recv, device, _endpoint: endpoint, _listener: listener }
     }
 
-    /// Opens a stream with its first bytes, and lets the server take notice.
-    async fn open(&mut self, bytes: &[u8]) -> (StreamKey, SendStream, RecvStream) {
+    /// Opens a stream, of which the server knows then.
+    async fn open(&mut self) -> (StreamKey, SendStream, RecvStream) {
         let (mut send, recv) = self.client.open_bi().await.expect("open");
-        send.write_all(bytes).await.expect("write");
-        let (Read::Opened(key), _) = next_of(&mut self.server, |_| false).await else {
-            panic!("a stream was opened")
-        };
+        // A stream is opened by its first byte.
+        send.write_all(b"!").await.expect("write");
+        let key = StreamKey::bidi(u32::try_from(send.id().index()).expect("a small number"));
+        assert_eq!(next(&mut self.server).await.0, Read::Opened(key));
+        assert_eq!(next(&mut self.server).await, (Read::Bytes(key), b"!".to_vec()));
         (key, send, recv)
     }
 }
@@ -87,7 +91,8 @@ async fn next_of(link: &mut Link, wants: impl FnMut(StreamKey) -> bool) -> (Read
 async fn try_next(link: &mut Link, mut wants: impl FnMut(StreamKey) -> bool) -> io::Result<(Read, Vec<u8>)> {
     let mut bytes = vec![0; 16 * 1024];
     let mut buffer = ReadBuf::new(&mut bytes);
-    let read = poll_fn(|cx| link.poll_read(cx, &mut buffer, &mut wants)).await?;
+    let read = timeout(A_MINUTE, poll_fn(|cx| link.poll_read(cx, &mut buffer, &mut wants)));
+    let read = read.await.expect("something happens within a minute")?;
     Ok((read, buffer.filled().to_vec()))
 }
 

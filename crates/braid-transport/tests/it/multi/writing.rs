@@ -10,8 +10,8 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn what_is_written_arrives_on_its_stream() {
     let mut scene = Scene::new().await;
-    let (one, _one_send, mut one_recv) = scene.open(b"").await;
-    let (two, _two_send, mut two_recv) = scene.open(b"").await;
+    let (one, _one_send, mut one_recv) = scene.open().await;
+    let (two, _two_send, mut two_recv) = scene.open().await;
     let mut cx = Context::from_waker(Waker::noop());
     let slices = [IoSlice::new(b"PUB"), IoSlice::new(b""), IoSlice::new(b"ACK")];
     assert!(matches!(scene.server.poll_write(&mut cx, two, &slices), Poll::Ready(Ok(6))));
@@ -49,8 +49,8 @@ async fn a_stream_that_is_not_there_is_named() {
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_not_read_stops_itself_alone() {
     let mut scene = Scene::new().await;
-    let (stuck, _send, mut stuck_recv) = scene.open(b"").await;
-    let (other, _other_send, mut other_recv) = scene.open(b"").await;
+    let (stuck, _send, mut stuck_recv) = scene.open().await;
+    let (other, _other_send, mut other_recv) = scene.open().await;
     let mut written = fill(&mut scene.server, stuck);
     sleep(A_WHILE).await;
     assert!(write_now(&mut scene.server, stuck, b"x").is_pending());
@@ -73,9 +73,9 @@ async fn a_stream_that_is_not_read_stops_itself_alone() {
 async fn an_urgent_write_finds_room_though_bulk_has_filled_the_window() {
     let window = 256 * 1024;
     let mut scene = Scene::with(QuicOptions { send_window: window as u64, ..QuicOptions::server() }).await;
-    let (bulk, _bulk_send, mut bulk_recv) = scene.open(b"").await;
-    let (urgent, _urgent_send, mut urgent_recv) = scene.open(b"").await;
-    let (equal, _equal_send, _equal_recv) = scene.open(b"").await;
+    let (bulk, _bulk_send, mut bulk_recv) = scene.open().await;
+    let (urgent, _urgent_send, mut urgent_recv) = scene.open().await;
+    let (equal, _equal_send, _equal_recv) = scene.open().await;
     scene.server.set_priority(bulk, Priority::new(10));
     scene.server.set_priority(equal, Priority::new(10));
     scene.server.set_priority(urgent, Priority::new(200));
@@ -109,9 +109,9 @@ async fn beside_ten_backlogged_streams_an_urgent_write_never_waits() {
     let mut scene = Scene::new().await;
     let mut bulk = Vec::new();
     for _ in 0..10 {
-        bulk.push(scene.open(b"").await);
+        bulk.push(scene.open().await);
     }
-    let (urgent, _send, mut recv) = scene.open(b"").await;
+    let (urgent, _send, mut recv) = scene.open().await;
     scene.server.set_priority(urgent, Priority::HIGHEST);
     scene.device.change_one(Direction::Down, |link| link.shaper = Some(Shaper { rate: 100.0, queue: 20 }));
     let received = tokio::spawn(async move { recv.read_exact(&mut [0; 100 * 100]).await });
@@ -129,8 +129,8 @@ async fn beside_ten_backlogged_streams_an_urgent_write_never_waits() {
 #[tokio::test(start_paused = true)]
 async fn the_higher_priority_is_sent_first() {
     let mut scene = Scene::new().await;
-    let (low, _low_send, mut low_recv) = scene.open(b"").await;
-    let (high, _high_send, mut high_recv) = scene.open(b"").await;
+    let (low, _low_send, mut low_recv) = scene.open().await;
+    let (high, _high_send, mut high_recv) = scene.open().await;
     scene.server.set_priority(low, Priority::new(0));
     scene.device.change_one(Direction::Down, |link| link.shaper = Some(Shaper { rate: 100.0, queue: 50 }));
     write(&mut scene.server, low, &[0; 200_000]).await;
