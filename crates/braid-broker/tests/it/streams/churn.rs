@@ -60,7 +60,8 @@ async fn churn(client: &mut Lanes, streams: usize, ends: &[End]) {
             End::Reset => client.reset(stream, 9),
             End::Malformed => {
                 client.send_bytes(stream, &[0xff, 0xff]);
-                client.expect_aborted(stream, 0x81).await;
+                assert_eq!(client.expect_ended(stream).await, Ended::Reset(0x81));
+                client.reset(stream, 0);
             }
         }
         client.forget(stream);

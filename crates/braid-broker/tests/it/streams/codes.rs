@@ -33,17 +33,29 @@ async fn a_reset_is_answered_with_both_halves_and_the_same_code() {
     assert_eq!(recv.read(&mut suback).await, Err(ReadError::Reset(VarInt::from_u32(0x1234))));
 }
 
-/// [BQ-33]
+/// [BQ-33], [BQ-35], [BQ-42]: what a client says on a stream that it does not want to hear any more still counts.
 #[tokio::test(start_paused = true)]
-async fn a_stop_is_answered_with_both_halves_and_the_same_code() {
+async fn a_stream_that_is_stopped_still_carries_what_the_client_says() {
     let broker = QuicBroker::start();
-    let raw = Raw::connect(&broker, connect_v5("raw")).await;
+    let mut watcher = broker.memory.v5("watcher").await;
+    watcher.subscribe("up", QoS::AtMostOnce).await;
+    let mut raw = Raw::connect(&broker, connect_v5("raw")).await;
     let (mut send, mut recv) = raw.data().await;
-    send.write_all(&bytes(&Packet::Pingreq)).await.expect("open");
-    pass(1).await;
+    send.write_all(&bytes(&subscribe_packet(1, None, vec![entry("down")]))).await.expect("open");
+    recv.read_exact(&mut [0; 6]).await.expect("SUBACK");
     recv.stop(VarInt::from_u32(0x99)).expect("open");
-    let stopped = timeout(Duration::from_secs(10), send.stopped()).await.expect("STOP_SENDING");
-    assert_eq!(stopped, Ok(Some(VarInt::from_u32(0x99))));
+    pass(1).await;
+    send.write_all(&bytes(&publish_packet("up", "x", QoS::AtLeastOnce, 2))).await.expect("open");
+    assert_eq!(watcher.take().await, "x");
+    // No PUBACK comes elsewhere; messages for the stream do.
+    watcher.publish("down", "y", QoS::AtMostOnce).await;
+    let publish = bytes(&publish_packet("down", "y", QoS::AtMostOnce, 0));
+    let mut received = vec![0; publish.len()];
+    raw.recv.read_exact(&mut received).await.expect("PUBLISH");
+    assert_eq!(received, publish);
+    send.finish().expect("open");
+    let stopped = timeout(Duration::from_secs(10), send.stopped()).await.expect("an end");
+    assert_eq!(stopped, Ok(None), "it was read to its end");
 }
 
 /// [BQ-34]

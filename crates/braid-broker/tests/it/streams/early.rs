@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::support::{
     CONTROL, Client, Lanes, QuicBroker, bytes, connect_v5, filter, pass, publish_packet, quiet,
-    subscribe_packet,
+    subscribe_packet, will,
 };
 
 const ROUND_TRIP: Duration = Duration::from_millis(100);
@@ -167,4 +167,24 @@ async fn a_first_flight_that_somebody_else_delivers_publishes_nothing() {
         }
         watcher.expect_silence().await;
     }
+}
+
+/// [BQ-62]
+#[tokio::test(start_paused = true)]
+async fn a_client_whose_early_data_is_refused_is_told_and_nothing_of_it_counts() {
+    let (broker, connector, mut watcher) = scene(EarlyPublishConfig::Accept).await;
+    // With a new certificate the broker forgets its tickets.
+    broker.server_tls.reload().expect("the same certificate");
+    let client = lanes(&connector).await;
+    first_flight(&client).await;
+    let reason = client.expect_closed().await.expect_err("the link is lost");
+    assert!(reason.contains("0-RTT rejected"), "{reason}");
+    watcher.expect_silence().await;
+    let patient = broker.connector("client", QuicOptions::client());
+    let mut client = lanes(&patient).await;
+    let [_, published] = first_flight(&client).await;
+    client.accepted().await;
+    assert_eq!(watcher.take().await, "early");
+    assert_eq!(client.expect_ack(published, AckKind::Puback, 2).await, ReasonCode::Success);
+    watcher.expect_silence().await;
 }

@@ -54,7 +54,8 @@ async fn an_exchange_goes_on_elsewhere_after_the_end_of_its_stream_or_connection
     client.vanish().await;
     let client = broker.resume("client").await;
     let third = client.open().await;
-    client.send(third, &publish_packet("t", "twice", QoS::ExactlyOnce, 2));
+    let Packet::Publish(publish) = publish_packet("t", "twice", QoS::ExactlyOnce, 2) else { unreachable!() };
+    client.send(third, &Packet::Publish(Publish { dup: true, ..publish }));
     assert_eq!(client.expect_ack(third, AckKind::Pubrec, 2).await, ReasonCode::Success);
     client.send_ack(third, AckKind::Pubrel, id(2));
     assert_eq!(client.expect_ack(third, AckKind::Pubcomp, 2).await, ReasonCode::Success);

@@ -76,7 +76,7 @@ async fn a_session_that_is_passed_around_loses_nothing() {
                 }
             }
         } else {
-            let mut lanes = broker.resume("client").await;
+            let lanes = broker.resume("client").await;
             let data = lanes.open().await;
             lanes.send(
                 data,

@@ -138,16 +138,6 @@ impl Lanes {
         self.send(stream, &Packet::Ack(Ack::new(kind, packet_id, ReasonCode::Success)));
     }
 
-    /// Bytes that the link has not taken.
-    pub(crate) fn unwritten(&self, stream: StreamKey) -> usize {
-        self.lock().lane(stream).out.len()
-    }
-
-    /// The link has taken everything that was sent on a stream.
-    pub(crate) async fn written(&self, stream: StreamKey) {
-        self.wait("room for all bytes", |state| state.lane(stream).out.is_empty().then_some(())).await;
-    }
-
     pub(crate) fn next_id(&mut self) -> u16 {
         self.last_id = if self.last_id == u16::MAX { 1 } else { self.last_id + 1 };
         self.last_id
