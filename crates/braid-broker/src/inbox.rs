@@ -28,6 +28,11 @@ impl Inbox {
         &self.shares
     }
 
+    /// Before something is sent.
+    pub(crate) fn note_begin(&mut self, now: Instant) {
+        self.shares.note_begin(now);
+    }
+
     /// Something was sent on a stream.
     pub(crate) fn note_progress(&mut self, stream: StreamKey, now: Instant) {
         self.shares.note_progress(stream, now);

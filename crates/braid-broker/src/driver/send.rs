@@ -123,6 +123,7 @@ impl Driver {
             return;
         }
         let now = now();
+        self.inbox.note_begin(now);
         let (mut sent, mut dropped) = (0, 0);
         let mut unwritten = self.server.unwritten();
         while let Some(next) = self.next_delivery(unwritten) {

@@ -6,6 +6,7 @@ use braid_broker::{BrokerConfig, LimitsConfig, MqttConfig, PriorityRule};
 use braid_proto::packet::{Packet, Publish, QoS};
 use braid_proto::stream::{Priority, StreamKey};
 use braid_transport::quic::QuicOptions;
+use braid_transport::sim::{Direction, Shaper};
 use tokio::time::Instant;
 
 use crate::support::{
@@ -147,6 +148,27 @@ async fn no_publisher_waits_for_a_stream_that_is_not_read() {
     let elapsed = start.elapsed();
     assert!(elapsed < Duration::from_secs(2), "{elapsed:?}");
     client.take(lively).await;
+}
+
+/// A stream that is slow is not one that is stuck: who publishes with QoS 1 is slowed down, and nothing is dropped.
+#[tokio::test(start_paused = true)]
+async fn a_publisher_waits_for_a_stream_that_is_slow() {
+    let broker = QuicBroker::start_with(config());
+    let (client, [bulk, _]) = half_deaf(&broker, QoS::AtLeastOnce).await;
+    client.read(bulk);
+    let host = broker.host("client");
+    host.change_one(Direction::Down, |link| link.shaper = Some(Shaper { rate: 5000.0, queue: 500 }));
+    let mut publisher = broker.memory.v5("publisher").await;
+    let start = Instant::now();
+    for number in 0..1000 {
+        publisher.publish("bulk", format!("{number:0SIZE$}"), QoS::AtLeastOnce).await;
+        for packet in client.received(bulk) {
+            let Packet::Publish(publish) = packet else { continue };
+            client.acknowledge(bulk, &publish).await;
+        }
+    }
+    assert!(start.elapsed() > Duration::from_millis(700), "{:?}", start.elapsed());
+    assert_eq!(broker.memory.statistics().messages_dropped(), 0);
 }
 
 /// [BQ-55], from publisher to broker: who does not read its acknowledgements on a stream is not read there, and can
