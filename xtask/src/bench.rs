@@ -22,7 +22,9 @@ mod profile;
 mod publishers;
 mod report;
 mod spread;
+mod streams;
 mod subscribers;
+mod urgent;
 mod usage;
 
 /// Which measurement to make.
@@ -38,6 +40,40 @@ enum Measurement {
     Broker(BrokerArgs),
     /// Run one case under `perf record` and print the symbols that cost most.
     Profile(ProfileArgs),
+    /// Measure MQTT over QUIC by number of streams beside TCP and TLS, and print ratios.
+    Streams(StreamsArgs),
+    /// Urgent messages beside bulk through a bad link, on virtual time; `bench urgent -- --help` has the options.
+    Urgent {
+        /// For the measurement itself.
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
+}
+
+/// What `bench streams` takes.
+#[derive(clap::Args)]
+pub(crate) struct StreamsArgs {
+    /// The broker, braidmq or braidmq=PROGRAM.
+    #[arg(long, default_value = "braidmq", value_name = "NAME[=PROGRAM]")]
+    broker: String,
+    /// A build of the load to use, in place of building it.
+    #[arg(long, value_name = "PROGRAM")]
+    load: Option<PathBuf>,
+    /// saturated-qos0, saturated-qos1, paced-qos0, paced-qos1, idle; default all.
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    cases: Vec<String>,
+    /// How often each row is measured.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Seconds measured per run.
+    #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// Connections of the idle case.
+    #[arg(long, default_value_t = 2000, value_name = "COUNT")]
+    idle_connections: u32,
+    /// Also write everything measured as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 /// What `bench broker` takes.
@@ -101,7 +137,7 @@ pub(crate) struct ProfileArgs {
 }
 
 /// Knobs of both measurements.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct Tuning {
     /// Unanswered messages per publisher instead of the case's own number; 0 leaves QoS 0 to TCP alone.
     #[arg(long, value_name = "MESSAGES")]
@@ -125,6 +161,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let outcome = match &args.measurement {
         Measurement::Broker(args) => compare::run(args),
         Measurement::Profile(args) => profile::run(args),
+        Measurement::Streams(args) => streams::run(args),
+        Measurement::Urgent { arguments } => urgent::run(arguments),
     };
     match outcome {
         Ok(code) => code,

@@ -229,6 +229,11 @@ impl Running {
         self.child.id()
     }
 
+    /// Where braidmq keeps its certificate.
+    pub(super) fn data_dir(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
     fn ready(&mut self) -> Result<(), String> {
         let deadline = Instant::now() + START;
         loop {

@@ -67,7 +67,7 @@ pub(super) fn run(connections: u32, address: SocketAddr, pid: u32) -> Result<Idl
 }
 
 /// The memory once it stands still.
-fn settled(pid: u32) -> Result<Memory, String> {
+pub(super) fn settled(pid: u32) -> Result<Memory, String> {
     let read = || Memory::of(pid).map_err(|error| format!("the broker is gone: {error}"));
     let started = Instant::now();
     let (mut memory, mut since) = (read()?, started);

@@ -30,7 +30,7 @@ const ARROWS: &[(&str, &[Import])] = &[
         "braid-http",
         &[Import { name: "braid_broker", below: "braid_broker::Handle" }, whole("braid_transport")],
     ),
-    ("braid-bench", &[whole("braid_client"), whole("braid_transport")]),
+    ("braid-bench", &[whole("braid_proto"), whole("braid_client"), whole("braid_transport")]),
     ("braid-lab", &[whole("braid_bench"), whole("braid_transport")]),
     (
         "braidmq",

@@ -1,0 +1,233 @@
+//! A broker, a network and two clients, one of them behind a bad link.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_bench::urgent::{Lanes, Load, Outcome, Ready};
+use braid_bench::{Failure, Latencies, Percentiles};
+use braid_broker::{Anonymous, Broker, BrokerConfig, SysConfig};
+use braid_client::{Builder, Client, ClientTlsOptions, Congestion};
+use braid_store::MemoryStore;
+use braid_transport::mem;
+use braid_transport::sim::{Direction, Host, Network, Policer, Shaper};
+use braid_transport::{ClientAuth, ListenOptions, Listener, ServerTls, self_signed};
+use clap::ValueEnum;
+use serde::Serialize;
+use tokio::time::{Instant, timeout};
+
+/// What is on time.
+const LIMIT: Duration = Duration::from_millis(250);
+
+/// How long connecting and subscribing may take; after that nothing of the round arrived.
+const SET_UP: Duration = Duration::from_secs(60);
+
+/// Bytes of an urgent message with its PUBLISH header, about.
+const URGENT_PACKET: u64 = 115;
+
+/// Bytes of a datagram that are QUIC's own, about.
+const QUIC_HEAD: u64 = 35;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Way {
+    /// A client publishes through the bad link.
+    Up,
+    /// A client receives through the bad link.
+    Down,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Bad {
+    /// A policer of 29 packets a second with a burst of 5; a round trip of 2 ms.
+    Policer0,
+    /// The same with a round trip of 40 ms.
+    Policer40,
+    /// A queue of 50 packets that leaves at 29 a second; a round trip of 2 ms.
+    Shaper0,
+    /// The same with a round trip of 40 ms.
+    Shaper40,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Bulk {
+    /// One message of 20 MB.
+    One,
+    /// Ten messages of 2 MB.
+    Ten,
+    /// 320 messages of 62,500 bytes.
+    Many,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Setting {
+    /// What is in force when nobody configures anything.
+    Defaults,
+    /// The same with CUBIC at both ends.
+    Cubic,
+    /// All on one stream, without priorities.
+    Single,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Scenario {
+    pub(crate) way: Way,
+    pub(crate) network: Bad,
+    pub(crate) bulk: Bulk,
+    pub(crate) setting: Setting,
+}
+
+/// What one round of a scenario measured.
+#[derive(Debug, Serialize)]
+pub(crate) struct Reading {
+    pub(crate) seed: u64,
+    /// From the first packet to the last SUBACK; `None`: that never came.
+    pub(crate) set_up_seconds: Option<f64>,
+    pub(crate) urgent_due: u64,
+    pub(crate) urgent_arrived: u64,
+    /// The share of those due that arrived within 250 ms, 0 to 1.
+    pub(crate) on_time: f64,
+    pub(crate) latency_ms: Percentiles,
+    /// What came out of the bad link, but for QUIC's own bytes and the urgent messages; repetitions included.
+    pub(crate) bulk_bytes_per_second: f64,
+    /// Datagrams that passed the bad link.
+    pub(crate) packets: u64,
+    /// The share of all datagrams that it dropped, 0 to 1.
+    pub(crate) dropped: f64,
+}
+
+/// A broker, and how each of two clients reaches it.
+struct House {
+    device: Host,
+    far: Builder,
+    near: Builder,
+    /// Holds the authority that the far client reads when it connects.
+    _files: tempfile::TempDir,
+}
+
+impl Scenario {
+    /// Runs it once, on virtual time.
+    pub(crate) fn run(&self, seed: u64) -> Result<Reading, Box<dyn Error>> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
+        runtime.block_on(self.measure(seed))
+    }
+
+    fn lanes(&self) -> Lanes {
+        if self.setting == Setting::Single { Lanes::Single } else { Lanes::Priorities }
+    }
+
+    fn load(&self) -> Load {
+        let (messages, size) = match self.bulk {
+            Bulk::One => (1, 20_000_000),
+            Bulk::Ten => (10, 2_000_000),
+            Bulk::Many => (320, 62_500),
+        };
+        Load::new(messages, size, self.lanes())
+    }
+
+    fn congestion(&self) -> Congestion {
+        if self.setting == Setting::Cubic { Congestion::Cubic } else { Congestion::default() }
+    }
+
+    /// Which direction of the device's link is bad.
+    fn direction(&self) -> Direction {
+        if self.way == Way::Up { Direction::Up } else { Direction::Down }
+    }
+
+    fn degrade(&self, host: &Host) {
+        let latency = match self.network {
+            Bad::Policer0 | Bad::Shaper0 => Duration::ZERO,
+            Bad::Policer40 | Bad::Shaper40 => Duration::from_millis(20),
+        };
+        host.change(|link| link.latency = latency);
+        host.change_one(self.direction(), |link| match self.network {
+            Bad::Policer0 | Bad::Policer40 => link.policer = Some(Policer { rate: 29.0, burst: 5 }),
+            Bad::Shaper0 | Bad::Shaper40 => link.shaper = Some(Shaper { rate: 29.0, queue: 50 }),
+        });
+    }
+
+    fn build(&self, seed: u64) -> Result<House, Box<dyn Error>> {
+        let directory = tempfile::tempdir()?;
+        let files = self_signed(directory.path(), &["localhost".to_owned()])?;
+        let ca_files = vec![files.certificate.clone()];
+        let network = Network::new(seed);
+        let mut options = ListenOptions::default();
+        options.quic.congestion = self.congestion();
+        let listener = network.listen(ServerTls::load(files, ClientAuth::None)?, &options)?;
+        let server = listener.local_addr().ok_or("no address")?;
+        let (hub, connector) = mem::hub();
+        start_broker(vec![listener, hub])?;
+        let device = network.host("device");
+        self.degrade(&device);
+        let builder = |id: &str| {
+            let url = "quic://localhost";
+            Client::builder(url).client_id(id).stream_policy(self.lanes().policy()).connect_timeout(SET_UP)
+        };
+        let near = builder("near").in_memory(connector);
+        let tls = ClientTlsOptions { ca_files, ..ClientTlsOptions::default() };
+        let far = builder("far").tls(tls).congestion(self.congestion()).in_simulation(device.clone(), server);
+        Ok(House { device, far, near, _files: directory })
+    }
+
+    async fn measure(&self, seed: u64) -> Result<Reading, Box<dyn Error>> {
+        let house = self.build(seed)?;
+        let begun = Instant::now();
+        let ready = match timeout(SET_UP, self.set_up(&house)).await {
+            Ok(ready) => ready?,
+            Err(_elapsed) => return Ok(self.reading(seed, &house, None)),
+        };
+        let set_up = begun.elapsed();
+        let outcome = ready.run().await?;
+        Ok(self.reading(seed, &house, Some((set_up, outcome))))
+    }
+
+    async fn set_up(&self, house: &House) -> Result<Ready, Failure> {
+        let near = house.near.clone().connect().await?;
+        let far = house.far.clone().connect().await?;
+        match self.way {
+            Way::Up => self.load().set_up(far.0, near).await,
+            Way::Down => self.load().set_up(near.0, far).await,
+        }
+    }
+
+    fn reading(&self, seed: u64, house: &House, found: Option<(Duration, Outcome)>) -> Reading {
+        let counters = house.device.counters(self.direction());
+        let datagrams = counters.packets + counters.dropped;
+        let (set_up, bulk, latencies) = match found {
+            Some((set_up, outcome)) => {
+                let rest = counters.packets * QUIC_HEAD + outcome.latencies.arrived() * URGENT_PACKET;
+                let bulk = counters.bytes.saturating_sub(rest) as f64 / outcome.elapsed.as_secs_f64();
+                (Some(set_up.as_secs_f64()), bulk, outcome.latencies)
+            }
+            None => {
+                let mut nothing = Latencies::default();
+                nothing.record_missing(self.load().urgent_messages.into());
+                (None, 0.0, nothing)
+            }
+        };
+        Reading {
+            seed,
+            set_up_seconds: set_up,
+            urgent_due: latencies.due(),
+            urgent_arrived: latencies.arrived(),
+            on_time: latencies.share_within(LIMIT),
+            latency_ms: latencies.percentiles(),
+            bulk_bytes_per_second: bulk,
+            packets: counters.packets,
+            dropped: counters.dropped as f64 / datagrams.max(1) as f64,
+        }
+    }
+}
+
+fn start_broker(listeners: Vec<Listener>) -> Result<(), Box<dyn Error>> {
+    let config = BrokerConfig { sys: SysConfig { interval_secs: 0 }, ..BrokerConfig::default() };
+    let rule = Anonymous { from_anywhere: true };
+    let broker = Broker::build(config, Box::new(rule), Arc::new(MemoryStore::new()), listeners)?;
+    tokio::spawn(broker.run(Duration::from_secs(1)));
+    Ok(())
+}

@@ -1,0 +1,17 @@
+//! Load for MQTT brokers, and what it measures: the library under `braidmq bench` and the lab.
+//!
+//! This crate never starts a broker, never shapes a network, reads no arguments and prints nothing: it is given
+//! links, puts load on them and gives back numbers.
+
+mod connection;
+mod failure;
+mod latencies;
+mod pace;
+
+pub mod pairs;
+pub mod urgent;
+
+pub use connection::{Connection, Happening};
+pub use failure::Failure;
+pub use latencies::{Latencies, Percentiles};
+pub use pace::Pace;

@@ -1,0 +1,270 @@
+//! Publishers and subscribers in pairs, small messages spread over topics and streams: what does a stream cost?
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use braid_proto::message::{Delivery, Message};
+use braid_proto::packet::QoS;
+use braid_proto::stream::{Priority, StreamKey};
+use braid_proto::topic::{TopicFilter, TopicName};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tokio::time::Instant;
+
+use crate::connection::{Connection, Happening};
+use crate::failure::Failure;
+use crate::latencies::Latencies;
+use crate::pace::Pace;
+
+/// Topics of each pair, whatever the number of streams, so that nothing but the streams differs.
+pub const TOPICS: u16 = 64;
+
+/// What each pair does.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Streams of each connection, 1 to [`TOPICS`]; with 1 only the control stream. Links without data streams do as
+    /// if they had them.
+    pub streams: u16,
+    /// Of the messages and of the subscriptions.
+    pub qos: QoS,
+    /// Bytes of each payload, at least 16.
+    pub size: usize,
+    /// When messages are published.
+    pub drive: Drive,
+}
+
+/// When messages are published.
+#[derive(Clone, Copy, Debug)]
+pub enum Drive {
+    /// As long as no more than so many of a pair are on their way: closed loop.
+    Saturated(u32),
+    /// So many per second and pair, whatever happens: open loop.
+    Paced(f64),
+}
+
+/// The time in which messages count.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// Publishing begins.
+    pub start: Instant,
+    /// From here on.
+    pub from: Instant,
+    /// Until here; then the pair is done.
+    pub to: Instant,
+}
+
+impl Window {
+    /// `warm_up` and then `measured`, from now.
+    #[must_use]
+    pub fn from_now(warm_up: Duration, measured: Duration) -> Self {
+        let start = Instant::now();
+        Self { start, from: start + warm_up, to: start + warm_up + measured }
+    }
+
+    fn holds(&self, at: Instant) -> bool {
+        self.from <= at && at < self.to
+    }
+}
+
+/// What one pair measured.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Messages that arrived in the window.
+    pub delivered: u64,
+    /// Of those, from publishing to arrival.
+    pub latencies: Latencies,
+    /// How late messages were published: that of the generator, not of the broker. Paced only.
+    pub lateness: Latencies,
+}
+
+impl Measured {
+    /// Adds what another pair measured.
+    pub fn add(&mut self, other: &Self) {
+        self.delivered += other.delivered;
+        self.latencies.add(&other.latencies);
+        self.lateness.add(&other.lateness);
+    }
+}
+
+/// One publisher and one subscriber, ready to go.
+pub struct Pair {
+    publisher: Connection,
+    subscriber: Connection,
+    load: Load,
+    topics: Vec<(TopicName, StreamKey)>,
+    sent: u64,
+    arrived: u64,
+    measured: Measured,
+}
+
+impl Pair {
+    /// Opens the streams of both connections, which have just been established, and subscribes. `number` tells the
+    /// pair from others of the same broker.
+    ///
+    /// # Errors
+    /// A connection ended, or the server does not take the load.
+    pub async fn set_up(
+        mut publisher: Connection,
+        mut subscriber: Connection,
+        number: u32,
+        load: Load,
+    ) -> Result<Self, Failure> {
+        let streams = load.streams.clamp(1, TOPICS);
+        let to_publish = open(&mut publisher, streams).await?;
+        let to_subscribe = open(&mut subscriber, streams).await?;
+        let mut topics = Vec::new();
+        for (topic, place) in (0..TOPICS).zip((0..usize::from(streams)).cycle()) {
+            let text = format!("bench/{number}/{topic}");
+            let stray = |_| Failure::Stray(text.as_str().into());
+            let filter = TopicFilter::parse(&text).map_err(stray)?;
+            subscriber.subscribe(to_subscribe[place], filter, load.qos)?;
+            topics.push((TopicName::parse(&text).map_err(stray)?, to_publish[place]));
+        }
+        for (topic, _) in &topics {
+            match subscriber.next().await? {
+                Happening::Subscribed(reason) if reason.is_error() => {
+                    return Err(Failure::Refused { filter: topic.as_str().into(), reason });
+                }
+                Happening::Subscribed(_) => {}
+                _ => return Err(Failure::Stray(topic.as_str().into())),
+            }
+        }
+        let measured = Measured::default();
+        Ok(Self { publisher, subscriber, load, topics, sent: 0, arrived: 0, measured })
+    }
+
+    /// Publishes and receives until the window is over.
+    ///
+    /// # Errors
+    /// A connection ended, or a message is not one of this pair.
+    pub async fn run(mut self, window: Window) -> Result<Measured, Failure> {
+        let mut pace = match self.load.drive {
+            Drive::Paced(rate) => Some(Pace::new(window.start, rate)),
+            Drive::Saturated(_) => None,
+        };
+        let ended = poll_fn(|cx| self.poll(window, pace.as_mut(), cx));
+        match tokio::time::timeout_at(window.to, ended).await {
+            Ok(Err(failure)) => Err(failure),
+            Ok(Ok(())) | Err(_) => Ok(self.measured),
+        }
+    }
+
+    fn poll(
+        &mut self,
+        window: Window,
+        mut pace: Option<&mut Pace>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Failure>> {
+        loop {
+            let has_published = self.publish_due(window, pace.as_deref_mut(), cx)?;
+            let has_received = self.receive(window, cx)?;
+            if Instant::now() >= window.to {
+                return Poll::Ready(Ok(()));
+            }
+            if !(has_published || has_received) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn publish_due(
+        &mut self,
+        window: Window,
+        pace: Option<&mut Pace>,
+        cx: &mut Context<'_>,
+    ) -> Result<bool, Failure> {
+        let before = self.sent;
+        match (self.load.drive, pace) {
+            (Drive::Saturated(most), _) => {
+                let on_their_way = self.sent.saturating_sub(self.arrived);
+                // Refilled when a quarter is free, in one go, as a busy publisher would.
+                if on_their_way <= u64::from(most) * 3 / 4 {
+                    for _ in on_their_way..u64::from(most) {
+                        if !self.publish(window)? {
+                            break;
+                        }
+                    }
+                }
+            }
+            (Drive::Paced(_), Some(pace)) => {
+                while let Poll::Ready(due) = pace.poll_step(cx) {
+                    let now = Instant::now();
+                    if window.holds(now) {
+                        self.measured.lateness.record(now - due);
+                    }
+                    self.publish(window)?;
+                }
+            }
+            (Drive::Paced(_), None) => {}
+        }
+        // Acknowledgements come here, and what was published is written.
+        while let Poll::Ready(happening) = self.publisher.poll_next(cx) {
+            drop(happening?);
+        }
+        Ok(self.sent > before)
+    }
+
+    fn publish(&mut self, window: Window) -> Result<bool, Failure> {
+        let place = usize::try_from(self.sent % u64::from(TOPICS)).unwrap_or_default();
+        let (topic, stream) = &self.topics[place];
+        let since = u64::try_from(window.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let payload = payload(self.sent, since, self.load.size);
+        let message = Arc::new(Message::new(topic.clone(), payload, self.load.qos, false));
+        let is_out = self.publisher.publish(Delivery { stream: *stream, ..Delivery::of(message) })?;
+        self.sent += u64::from(is_out);
+        Ok(is_out)
+    }
+
+    fn receive(&mut self, window: Window, cx: &mut Context<'_>) -> Result<bool, Failure> {
+        let before = self.arrived;
+        // Pending also writes the acknowledgements of what came.
+        while let Poll::Ready(happening) = self.subscriber.poll_next(cx) {
+            let Happening::Message(incoming) = happening? else { continue };
+            if let Some(token) = incoming.token {
+                self.subscriber.acknowledge(token);
+            }
+            self.take(&incoming.message, window)?;
+        }
+        Ok(self.arrived > before)
+    }
+
+    fn take(&mut self, message: &Message, window: Window) -> Result<(), Failure> {
+        let mut payload = &message.payload[..];
+        if payload.len() != self.load.size.max(HEAD) {
+            return Err(Failure::Stray(message.topic.as_str().into()));
+        }
+        let (_number, since) = (payload.get_u64(), payload.get_u64());
+        self.arrived += 1;
+        let now = Instant::now();
+        if window.holds(now) {
+            self.measured.delivered += 1;
+            let published = window.start + Duration::from_nanos(since);
+            self.measured.latencies.record(now.saturating_duration_since(published));
+        }
+        Ok(())
+    }
+}
+
+/// The control stream, or so many data streams.
+async fn open(connection: &mut Connection, streams: u16) -> Result<Vec<StreamKey>, Failure> {
+    if streams == 1 {
+        return Ok(vec![StreamKey::CONTROL]);
+    }
+    let mut opened = Vec::new();
+    for _ in 0..streams {
+        opened.push(connection.open(Priority::DEFAULT).await?);
+    }
+    Ok(opened)
+}
+
+/// Bytes of number and time at the beginning of a payload.
+const HEAD: usize = 16;
+
+fn payload(number: u64, since: u64, size: usize) -> Bytes {
+    let mut payload = BytesMut::with_capacity(size.max(HEAD));
+    payload.put_u64(number);
+    payload.put_u64(since);
+    payload.resize(size.max(HEAD), 0x5A);
+    payload.freeze()
+}

@@ -1,0 +1,5 @@
+//! Loads against a broker in this process, on virtual time.
+
+mod pairs;
+mod rig;
+mod urgent;
