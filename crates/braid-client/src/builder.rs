@@ -1,14 +1,18 @@
 //! How a client comes to be.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use braid_proto::connection::ClientOptions;
 use braid_proto::packet::{Connect, ProtocolVersion, UserProperties};
-use braid_transport::{ClientTls, ClientTlsOptions, ConnectOptions, mem};
+use braid_proto::stream::{Priority, StreamPolicy};
+use braid_transport::quic::{Congestion, QuicOptions};
+use braid_transport::{ClientTls, ClientTlsOptions, ConnectOptions, Transport, mem, sim};
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 use crate::address::Address;
 use crate::driver::Driver;
@@ -16,11 +20,13 @@ use crate::error::{Error, OptionsError};
 use crate::events::EventLog;
 use crate::handle::{Client, Handle};
 use crate::inbox::Inbox;
+use crate::lanes::Lanes;
 use crate::ledger::Ledger;
 use crate::messages::Messages;
 use crate::publication::Publication;
+use crate::queue::SendQueue;
 use crate::reconnect::{Backoff, Reconnect};
-use crate::settings::{Dialer, Settings};
+use crate::settings::{Dialer, Settings, Simulated};
 
 /// Describes a client; made by [`Client::builder`].
 ///
@@ -31,9 +37,14 @@ use crate::settings::{Dialer, Settings};
 pub struct Builder {
     url: String,
     memory: Option<mem::Connector>,
+    simulated: Option<(sim::Host, SocketAddr)>,
     connect: Connect,
     protocol: ClientOptions,
     tls: ClientTlsOptions,
+    key_log: Option<PathBuf>,
+    quic: QuicOptions,
+    policy: StreamPolicy,
+    default_priority: Option<Priority>,
     reconnect: Reconnect,
     connect_timeout: Duration,
     disconnect_timeout: Duration,
@@ -49,9 +60,14 @@ impl Builder {
         Self {
             url: url.to_owned(),
             memory: None,
+            simulated: None,
             connect,
             protocol: ClientOptions::default(),
             tls: ClientTlsOptions::default(),
+            key_log: None,
+            quic: QuicOptions::client(),
+            policy: StreamPolicy::default(),
+            default_priority: None,
             reconnect: Reconnect::default(),
             connect_timeout: Duration::from_secs(10),
             disconnect_timeout: Duration::from_secs(5),
@@ -196,7 +212,7 @@ impl Builder {
         self
     }
 
-    /// The most requests that wait to be sent. 1024.
+    /// The most messages of each priority, and the most other requests, that wait to be sent. 1024.
     pub fn send_queue(mut self, requests: usize) -> Self {
         self.send_queue = requests.max(1);
         self
@@ -215,9 +231,65 @@ impl Builder {
         self
     }
 
+    // -- Streams and QUIC --------------------------------------------------------------------------
+
+    /// How messages are spread over the streams of QUIC: by default one stream for each priority in use, and one
+    /// for each message of more than 256 KiB. What order that promises is written at [`StreamPolicy`].
+    pub fn stream_policy(mut self, policy: StreamPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// What messages get that are given no priority: [`Priority::DEFAULT`] unless this says otherwise.
+    pub fn default_priority(mut self, priority: Priority) -> Self {
+        self.default_priority = Some(priority);
+        self
+    }
+
+    /// Whether a connection that follows an earlier one of this client to the same server sends CONNECT with its
+    /// first packets (0-RTT): that saves a round trip. A server that does not take it costs one. QUIC only.
+    pub fn zero_rtt(mut self, wanted: bool) -> Self {
+        self.quic.zero_rtt = wanted;
+        self
+    }
+
+    /// Who decides how fast QUIC sends: BBR 3 by default.
+    pub fn congestion(mut self, congestion: Congestion) -> Self {
+        self.quic.congestion = congestion;
+        self
+    }
+
+    /// The most bytes per second that QUIC sends, for a device that knows its uplink: nothing then waits in queues
+    /// on the way, where what is urgent cannot overtake.
+    pub fn link_rate(mut self, bytes_per_second: u64) -> Self {
+        self.quic.link_rate = Some(bytes_per_second);
+        self
+    }
+
+    /// Appends the secrets of all TLS sessions to this file, for Wireshark. Whoever has it can read all traffic.
+    pub fn key_log(mut self, file: impl Into<PathBuf>) -> Self {
+        self.key_log = Some(file.into());
+        self
+    }
+
+    /// Writes what happens in each QUIC connection to a file in this directory (qlog).
+    pub fn qlog_dir(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.quic.qlog_dir = Some(directory.into());
+        self
+    }
+
+    // -- Tests -------------------------------------------------------------------------------------
+
     /// Connects to an in-memory listener in place of the URL's host: for tests.
     pub fn in_memory(mut self, connector: mem::Connector) -> Self {
         self.memory = Some(connector);
+        self
+    }
+
+    /// Connects with QUIC from this machine of a simulated network to a server on it: for tests. The host of the
+    /// URL is the name that the server's certificate must have.
+    pub fn in_simulation(mut self, from: sim::Host, server: SocketAddr) -> Self {
+        self.simulated = Some((from, server));
         self
     }
 
@@ -244,16 +316,16 @@ impl Builder {
     }
 
     fn spawn(self, first: Option<oneshot::Sender<Result<(), Error>>>) -> Result<(Client, Messages), Error> {
-        let (send_queue, reconnect) = (self.send_queue, self.reconnect);
+        let (requests, reconnect) = (Arc::new(SendQueue::new(self.send_queue)), self.reconnect);
         let inbox = Arc::new(Inbox::new(self.receive_queue, !self.manual_acknowledgement));
-        let settings = self.into_settings()?;
+        let (settings, policy) = self.into_settings()?;
         let events = Arc::new(EventLog::new());
-        let (sender, requests) = mpsc::channel(send_queue);
         let unwritten = Arc::new(AtomicUsize::new(0));
         let (ended_sender, ended) = watch::channel(None);
         let driver = Driver {
             settings,
-            requests,
+            requests: Arc::clone(&requests),
+            lanes: Lanes::default(),
             inbox: Arc::clone(&inbox),
             events: Arc::clone(&events),
             ended: ended_sender,
@@ -264,31 +336,69 @@ impl Builder {
             session: None,
             connections: 0,
         };
-        let handle = Arc::new(Handle { inbox, events, requests: sender, unwritten, ended });
+        let handle = Arc::new(Handle { inbox, events, requests, policy, unwritten, ended });
         tokio::spawn(driver.run());
         Ok((Client { handle: Arc::clone(&handle) }, Messages { handle }))
     }
 
-    fn into_settings(self) -> Result<Settings, OptionsError> {
+    fn into_settings(self) -> Result<(Settings, StreamPolicy), OptionsError> {
         let mut connect = self.connect;
-        let dialer = match self.memory {
-            Some(connector) => Dialer::Memory(connector),
-            None => {
-                let address = Address::parse(&self.url)?;
-                connect.user_name = connect.user_name.or(address.user_name.map(Into::into));
-                connect.password = connect.password.or(address.password.map(Into::into));
-                let tls = ClientTls::new(self.tls);
-                Dialer::Network(Box::new((address.target, tls, ConnectOptions::default())))
+        let mut policy = self.policy;
+        if let Some(priority) = self.default_priority {
+            policy = policy.default_priority(priority);
+        }
+        let mut transport = Transport::Mem;
+        let dialer = if let Some(connector) = self.memory {
+            Dialer::Memory(connector)
+        } else {
+            let address = Address::parse(&self.url)?;
+            connect.user_name = connect.user_name.or(address.user_name.map(Into::into));
+            connect.password = connect.password.or(address.password.map(Into::into));
+            let key_log = self.key_log.or(self.tls.key_log.clone());
+            let tls = ClientTls::new(ClientTlsOptions { key_log, ..self.tls });
+            let (target, quic) = (address.target, self.quic.clone());
+            transport = target.transport;
+            match self.simulated {
+                Some((from, server)) => {
+                    transport = Transport::Quic;
+                    let server_name = target.host;
+                    Dialer::Simulated(Box::new(Simulated { from, server, server_name, tls, quic }))
+                }
+                None => {
+                    let options = ConnectOptions { quic, ..ConnectOptions::default() };
+                    Dialer::Network(Box::new((target, tls, options)))
+                }
             }
         };
         check(&connect)?;
-        Ok(Settings {
+        if transport != Transport::Quic {
+            check_quic(&self.quic)?;
+            // Where there is one stream, another place in the queue would only change the order of a topic.
+            policy = policy.without_own_streams();
+        }
+        let settings = Settings {
             dialer,
             connect,
             protocol: Arc::new(self.protocol),
             connect_timeout: self.connect_timeout,
             disconnect_timeout: self.disconnect_timeout,
-        })
+        };
+        Ok((settings, policy))
+    }
+}
+
+/// What only QUIC has must not be asked of anything else.
+fn check_quic(options: &QuicOptions) -> Result<(), OptionsError> {
+    let default = QuicOptions::client();
+    let asked = [
+        ("0-RTT", options.zero_rtt),
+        ("a congestion control", options.congestion != default.congestion),
+        ("a link rate", options.link_rate.is_some()),
+        ("a qlog", options.qlog_dir.is_some()),
+    ];
+    match asked.iter().find(|(_, is_asked)| *is_asked) {
+        Some((option, _)) => Err(OptionsError::NeedsQuic { option }),
+        None => Ok(()),
     }
 }
 

@@ -1,90 +1,36 @@
-//! Between requests and packets: what is sent for a request, and whom an answer is for.
+//! Whom an answer of the server is for.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use braid_proto::connection::{Client as Protocol, Connected, Sent, Unsendable};
+use braid_proto::connection::Connected;
 use braid_proto::error::Violation;
-use braid_proto::message::Delivery;
 use braid_proto::reason::ReasonCode;
 use tracing::{debug, warn};
 
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::events::ConnectionEvent;
-use crate::request::{Control, Request, Waiter, answer};
+use crate::request::{Control, Request, Unsubscribe, answer};
 
-pub(crate) fn handle_connected(
-    protocol: &mut Protocol,
-    driver: &mut Driver,
-    connected: Connected,
-    now: Instant,
-) {
+/// The server accepted the connection. `is_multi`: the link can have data streams.
+pub(crate) fn handle_connected(driver: &mut Driver, connected: Connected, is_multi: bool) {
     let Connected { session_present, properties, lost } = connected;
     debug!(session_present, "received CONNACK");
+    driver.lanes.begin(is_multi);
     if let Some(id) = &properties.assigned_client_id {
         driver.handle_assigned_client_id(id);
     }
     driver.handle_connected();
     if !session_present {
-        driver.ledger.handle_lost(lost);
-        for subscribe in driver.ledger.resubscribe() {
-            send_control(protocol, driver, Control::Resubscribe(subscribe), now);
+        driver.ledger.handle_lost(lost, &mut driver.lanes);
+        for subscribe in driver.ledger.resubscribe().into_iter().rev() {
+            let stream = subscribe.logical();
+            driver.lanes.push_front(stream, Request::Control(Control::Resubscribe(subscribe)));
         }
+    } else if is_multi {
+        driver.restore_streams(|_| true); // [BQ-42]
     }
     driver.events.push(ConnectionEvent::Connected { session_present, server: Arc::new(properties) });
-}
-
-/// Sends a message, or gives the request back if it must wait.
-pub(crate) fn publish(
-    protocol: &mut Protocol,
-    driver: &mut Driver,
-    delivery: Delivery,
-    waiter: Option<Waiter<ReasonCode>>,
-    written: u64,
-    now: Instant,
-) -> Option<Request> {
-    let topic = delivery.message.topic.clone();
-    let error = match protocol.publish(delivery, now) {
-        Ok(Sent::Out(Some(id))) => {
-            debug!(%id, %topic, "sending PUBLISH");
-            driver.ledger.note_publish(id, waiter);
-            return None;
-        }
-        Ok(Sent::Out(None)) => {
-            debug!(%topic, "sending PUBLISH");
-            if let Some(waiter) = waiter {
-                driver.ledger.note_unwritten(written + protocol.outbox().len() as u64, waiter);
-            }
-            return None;
-        }
-        Ok(Sent::Expired) => Error::Expired,
-        Ok(Sent::TooLarge) => Error::Unsendable(Unsendable::TooLarge),
-        Ok(Sent::Blocked(delivery)) => return Some(Request::Publish { delivery: *delivery, waiter }),
-        Err(unsendable) => Error::Unsendable(unsendable),
-    };
-    match waiter {
-        Some(waiter) => answer(waiter, Err(error)),
-        None => warn!(%error, "a message was not sent"),
-    }
-    None
-}
-
-pub(crate) fn send_control(protocol: &mut Protocol, driver: &mut Driver, control: Control, now: Instant) {
-    let sent = match &control {
-        Control::Subscribe { subscribe, .. } | Control::Resubscribe(subscribe) => {
-            debug!(filters = ?subscribe.entries.len(), "sending SUBSCRIBE");
-            protocol.subscribe(subscribe.entries.clone(), subscribe.id, subscribe.user.clone(), now)
-        }
-        Control::Unsubscribe { filters, user, .. } => {
-            debug!(?filters, "sending UNSUBSCRIBE");
-            protocol.unsubscribe(filters.clone(), user.clone(), now)
-        }
-    };
-    match sent {
-        Ok(id) => driver.ledger.note_control(id, control),
-        Err(unsendable) => control.fail(Error::Unsendable(unsendable)),
-    }
 }
 
 pub(crate) fn handle_suback(driver: &mut Driver, control: Control, codes: Vec<ReasonCode>) {
@@ -101,7 +47,7 @@ pub(crate) fn handle_suback(driver: &mut Driver, control: Control, codes: Vec<Re
             answer(waiter, result);
         }
         Control::Resubscribe(subscribe) => {
-            driver.ledger.keep(&subscribe, &codes);
+            driver.ledger.drop_refused(&subscribe, &codes);
             for (entry, reason) in subscribe.entries.into_iter().zip(codes) {
                 if let (Ok(filter), true) = (entry.filter, reason.is_error()) {
                     warn!(%filter, %reason, "the server does not grant the subscription again");
@@ -109,15 +55,24 @@ pub(crate) fn handle_suback(driver: &mut Driver, control: Control, codes: Vec<Re
                 }
             }
         }
-        Control::Unsubscribe { waiter, .. } => answer(waiter, Err(Error::ConnectionLost)),
+        Control::Unsubscribe(Unsubscribe { waiter, .. }) => answer(waiter, Err(Error::ConnectionLost)),
     }
 }
 
-pub(crate) fn handle_unsuback(driver: &mut Driver, control: Control, mut codes: Vec<ReasonCode>) {
-    let Control::Unsubscribe { filters, waiter, .. } = control else { return };
+pub(crate) fn handle_unsuback(driver: &mut Driver, control: Control, codes: Vec<ReasonCode>) {
+    let Control::Unsubscribe(mut unsubscribe) = control else { return };
+    let asked = unsubscribe.asked.min(unsubscribe.filters.len());
+    let filters: Vec<_> = unsubscribe.filters.drain(..asked).collect();
     driver.ledger.forget(&filters);
     if codes.is_empty() {
-        codes = vec![ReasonCode::Success; filters.len()]; // MQTT 3 tells no codes.
+        unsubscribe.codes.extend(filters.iter().map(|_| ReasonCode::Success)); // MQTT 3 tells no codes.
+    } else {
+        unsubscribe.codes.extend(codes);
     }
-    answer(waiter, Ok(codes));
+    if unsubscribe.filters.is_empty() {
+        answer(unsubscribe.waiter, Ok(unsubscribe.codes));
+    } else {
+        // The rest is on other streams.
+        driver.ledger.ask_again(Control::Unsubscribe(unsubscribe), &mut driver.lanes);
+    }
 }

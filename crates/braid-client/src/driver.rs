@@ -3,28 +3,33 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::task::Context;
 use std::time::Instant;
 
 use braid_proto::connection::Client as Protocol;
 use braid_proto::packet::ClientId;
 use braid_proto::session::{Session, SessionExpiry};
-use braid_transport::Link;
-use tokio::sync::{mpsc, oneshot, watch};
+use braid_proto::stream::LogicalStream;
+use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
 use tracing::debug;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, End};
 use crate::error::Error;
 use crate::events::{ConnectionEvent, EventLog};
 use crate::inbox::Inbox;
+use crate::lanes::Lanes;
 use crate::ledger::Ledger;
+use crate::queue::{Room, SendQueue};
 use crate::reconnect::Backoff;
-use crate::request::Request;
+use crate::request::{Control, Request};
 use crate::settings::Settings;
 
 pub(crate) struct Driver {
     pub(crate) settings: Settings,
-    pub(crate) requests: mpsc::Receiver<Request>,
+    pub(crate) requests: Arc<SendQueue>,
+    /// What came from there and waits.
+    pub(crate) lanes: Lanes,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) events: Arc<EventLog>,
     pub(crate) ended: watch::Sender<Option<Result<(), Error>>>,
@@ -52,7 +57,7 @@ impl Driver {
                 Err(error) => error,
             };
             debug!(%error, "no connection");
-            self.ledger.handle_connection_end(&error);
+            self.ledger.handle_connection_end(&mut self.lanes);
             if self.first.is_some() || self.inbox.is_closing() || !error.is_transient() {
                 break Err(error);
             }
@@ -68,9 +73,8 @@ impl Driver {
 
     fn end(mut self, result: Result<(), Error>) {
         let error = result.as_ref().err().cloned().unwrap_or(Error::Closed);
-        self.requests.close();
         self.ledger.fail(&error);
-        while let Ok(request) = self.requests.try_recv() {
+        for request in self.lanes.drain().chain(self.requests.close()) {
             request.fail(error.clone());
         }
         if let Some(first) = self.first.take() {
@@ -83,22 +87,68 @@ impl Driver {
 
     /// One connection from its beginning to its end. `Ok`: it was ended from this side.
     async fn serve_once(&mut self) -> Result<(), Error> {
+        let end = self.serve_link(true).await?;
+        if !end.is_early_rejected {
+            return end.result;
+        }
+        debug!("the server did not take the early data: connecting again without");
+        self.ledger.handle_connection_end(&mut self.lanes);
+        self.serve_link(false).await?.result // [BQ-62]
+    }
+
+    /// `may_be_early`: the link may be used before its handshake is done, if the application wants that.
+    async fn serve_link(&mut self, may_be_early: bool) -> Result<End, Error> {
         let link = tokio::select! {
-            link = self.settings.dial() => link?,
+            link = self.settings.dial(may_be_early) => link?,
             () = poll_fn(|cx| self.inbox.poll_closing(cx)) => return Err(Error::Closed),
         };
-        let Link::Single(single) = link;
         let now = now();
         let connect = self.settings.connect.clone();
         debug!(client_id = %connect.client_id, "sending CONNECT");
         let session = self.session.take();
         let protocol = Protocol::new(Arc::clone(&self.settings.protocol), connect, session, now);
         self.connections += 1;
-        let mut connection = Connection::new(single.io, protocol, self.connections);
-        let (result, session) = poll_fn(|cx| connection.poll(self, cx)).await;
-        self.session = session;
-        result
+        let mut connection = Connection::new(link, protocol, self.connections);
+        self.requests.set_connected(true);
+        let mut end = poll_fn(|cx| connection.poll(self, cx)).await;
+        self.requests.set_connected(false);
+        self.session = end.session.take();
+        Ok(end)
     }
+
+    // -- Requests ----------------------------------------------------------------------------------
+
+    /// Moves what the application asked for since the last time to its lanes.
+    pub(crate) fn take_requests(&mut self, cx: &mut Context<'_>) {
+        for (request, room) in self.requests.take(cx) {
+            self.line_up(request, Some(room));
+        }
+    }
+
+    /// Takes no more requests.
+    pub(crate) fn close_requests(&mut self) {
+        for request in self.requests.close() {
+            self.line_up(request, None);
+        }
+    }
+
+    fn line_up(&mut self, request: Request, room: Option<Room>) {
+        let stream = match &request {
+            Request::Publish { stream, .. } => *stream,
+            Request::Control(control) => self.ledger.lane_of(control),
+        };
+        self.lanes.push_back(stream, request, room);
+    }
+
+    /// Binds subscriptions to their streams again, those whose stream has ended.
+    pub(crate) fn restore_streams(&mut self, has_ended: impl Fn(LogicalStream) -> bool) {
+        for subscribe in self.ledger.rebind(has_ended).into_iter().rev() {
+            let stream = subscribe.logical();
+            self.lanes.push_front(stream, Request::Control(Control::Resubscribe(subscribe)));
+        }
+    }
+
+    // -- Connections -------------------------------------------------------------------------------
 
     /// The server accepted the connection.
     pub(crate) fn handle_connected(&mut self) {

@@ -65,6 +65,18 @@ pub enum Error {
     /// The message's Message Expiry Interval passed before it could be sent.
     #[error("the message expired before it could be sent")]
     Expired,
+    /// The server ended the data stream of a QoS 0 message before the message was written.
+    #[error("the server ended the stream of the message{}: publish it again, or with QoS 1", why(*code))]
+    StreamEnded {
+        /// The server's code of the stream; below 0x100 it is an MQTT Reason Code. `None`: it gave none.
+        code: Option<u64>,
+    },
+    /// The connection cannot move to another port.
+    #[error("the connection cannot move: {reason}")]
+    Rebind {
+        /// Why not.
+        reason: Arc<str>,
+    },
     /// `try_publish` found the queue full.
     #[error("the queue is full: wait, or use publish, which waits for room")]
     QueueFull,
@@ -96,6 +108,12 @@ pub enum OptionsError {
     Host {
         /// What was given.
         url: String,
+    },
+    /// An option that only QUIC has.
+    #[error("{option} needs QUIC: connect to quic://host, or leave it out")]
+    NeedsQuic {
+        /// What was asked for.
+        option: &'static str,
     },
     /// A path where the transport has none.
     #[error("{scheme} URLs have no path, so {path:?} means nothing here: leave it out")]
@@ -176,6 +194,14 @@ fn advice(reason: ReasonCode) -> String {
         _ => "",
     };
     format!("{reason}{advice}")
+}
+
+fn why(code: Option<u64>) -> String {
+    let Some(code) = code else { return String::new() };
+    match u8::try_from(code).ok().and_then(ReasonCode::from_u8) {
+        Some(reason) => format!(" ({reason})"),
+        None => format!(" (code {code:#x})"),
+    }
 }
 
 fn said(text: Option<&str>) -> String {

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
+use braid_proto::connection::Unsendable;
 use braid_proto::packet::UserProperties;
 use braid_proto::reason::ReasonCode;
+use braid_proto::stream::StreamPolicy;
 use braid_proto::topic::TopicFilter;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 use crate::builder::Builder;
 use crate::driver::now;
@@ -16,7 +18,8 @@ use crate::error::Error;
 use crate::events::{EventLog, Events};
 use crate::inbox::Inbox;
 use crate::publication::Publication;
-use crate::request::{Control, Request};
+use crate::queue::{NotTaken, SendQueue};
+use crate::request::{Control, Request, Unsubscribe, Waiter};
 use crate::subscribe::Subscribe;
 
 /// What [`Client`] and [`Messages`](crate::Messages) share. The last one to go closes the connection.
@@ -24,7 +27,8 @@ use crate::subscribe::Subscribe;
 pub(crate) struct Handle {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) events: Arc<EventLog>,
-    pub(crate) requests: mpsc::Sender<Request>,
+    pub(crate) requests: Arc<SendQueue>,
+    pub(crate) policy: StreamPolicy,
     pub(crate) unwritten: Arc<AtomicUsize>,
     pub(crate) ended: watch::Receiver<Option<Result<(), Error>>>,
 }
@@ -37,9 +41,10 @@ impl Drop for Handle {
 
 /// An MQTT client: publishes, subscribes, and stays connected. Cloning is cheap.
 ///
-/// Messages arrive at the [`Messages`](crate::Messages) that were made with it. Requests are sent in their
-/// order. While there is no connection they wait in the queue, whose size the builder sets; once it is full,
-/// methods wait for room.
+/// Messages arrive at the [`Messages`](crate::Messages) that were made with it. Requests wait in a queue until they
+/// can be sent, also while there is no connection: first subscriptions, then messages by their priority, those of
+/// one priority and stream in their order. Each priority has room of its own in the queue, whose size the builder
+/// sets; once it is used up, methods wait for room.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) handle: Arc<Handle>,
@@ -73,8 +78,7 @@ impl Client {
     /// [`Error::Closed`].
     pub async fn enqueue(&self, publication: Publication) -> Result<Acknowledgement, Error> {
         let (waiter, answer) = oneshot::channel();
-        let delivery = publication.into_delivery(now());
-        self.request(Request::Publish { delivery, waiter: Some(waiter) }).await?;
+        self.request(self.to_publish(publication, Some(waiter))).await?;
         Ok(Acknowledgement { answer })
     }
 
@@ -83,12 +87,15 @@ impl Client {
     /// # Errors
     /// [`Error::QueueFull`] and [`Error::Closed`].
     pub fn try_publish(&self, publication: Publication) -> Result<(), Error> {
-        let delivery = publication.into_delivery(now());
-        let request = Request::Publish { delivery, waiter: None };
-        self.handle.requests.try_send(request).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Error::QueueFull,
-            mpsc::error::TrySendError::Closed(_) => Error::Closed,
+        self.handle.requests.try_send(self.to_publish(publication, None)).map_err(|why| match why {
+            NotTaken::Full => Error::QueueFull,
+            NotTaken::Closed => Error::Closed,
         })
+    }
+
+    fn to_publish(&self, publication: Publication, waiter: Option<Waiter<ReasonCode>>) -> Request {
+        let (delivery, placement) = publication.into_delivery(&self.handle.policy, now());
+        Request::Publish { delivery, stream: placement.stream, waiter }
     }
 
     /// Subscribes and waits for the answer: one code per filter, the granted QoS or why not. Subscriptions are
@@ -116,7 +123,8 @@ impl Client {
         }
         let (waiter, answer) = oneshot::channel();
         let user = UserProperties::new();
-        self.request(Request::Control(Control::Unsubscribe { filters, user, waiter })).await?;
+        let unsubscribe = Unsubscribe { filters, asked: 0, codes: Vec::new(), user, waiter };
+        self.request(Request::Control(Control::Unsubscribe(unsubscribe))).await?;
         answer.await.unwrap_or(Err(Error::Closed))
     }
 
@@ -157,6 +165,20 @@ impl Client {
     /// How many bytes were taken from the queue and wait for the link: the progress of a large message.
     pub fn unwritten(&self) -> usize {
         self.handle.unwritten.load(Ordering::Relaxed)
+    }
+
+    /// Moves the connection to a new local port, such as after a change of the network: session, streams and what
+    /// is on its way survive. Only QUIC can do that. [BQ-70]
+    ///
+    /// # Errors
+    /// There is no connection, it is not QUIC, or the system gives no port.
+    pub async fn rebind(&self) -> Result<(), Error> {
+        let (waiter, answer) = oneshot::channel();
+        let not_connected = Error::Unsendable(Unsendable::NotConnected);
+        if !self.handle.requests.rebind(waiter) {
+            return Err(not_connected);
+        }
+        answer.await.unwrap_or(Err(not_connected))
     }
 
     /// The events of the connection, beginning with the last one if there was any.

@@ -1,12 +1,16 @@
 //! What the client owes and is owed, across connections: requests on their way and subscriptions.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use braid_proto::message::Delivery;
 use braid_proto::packet::{PacketId, QoS};
 use braid_proto::reason::ReasonCode;
+use braid_proto::session::RetainHandling;
+use braid_proto::stream::{LogicalStream, Priority, StreamKey};
+use braid_proto::topic::TopicFilter;
 
 use crate::error::Error;
+use crate::lanes::Lanes;
 use crate::request::{Control, Request, Waiter, answer};
 use crate::subscribe::Subscribe;
 
@@ -15,65 +19,82 @@ const RESUBSCRIBE_AT_ONCE: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// To be sent before anything new.
-    first: VecDeque<Request>,
-    /// QoS 1 and 2 on their way, with who waits.
-    publishes: HashMap<PacketId, Option<Waiter<ReasonCode>>>,
+    /// QoS 1 and 2 on their way.
+    sent: HashMap<PacketId, Sent>,
+    /// How many of each priority.
+    counts: BTreeMap<Priority, usize>,
     /// SUBSCRIBE and UNSUBSCRIBE on their way, in the order of sending.
     controls: VecDeque<(PacketId, Control)>,
-    /// QoS 0 on its way into the link: the count of bytes after it.
-    unwritten: VecDeque<(u64, Waiter<ReasonCode>)>,
     /// What was granted, one filter each, in the order of subscribing.
     subscriptions: Vec<Subscribe>,
 }
 
+/// A message of QoS 1 or 2 on its way.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    /// Its lane.
+    pub(crate) stream: LogicalStream,
+    pub(crate) priority: Priority,
+    /// Where its PUBLISH went on the connection that sent it first.
+    pub(crate) on: StreamKey,
+    /// Its stream is ended because it has expired.
+    pub(crate) is_expiring: bool,
+    /// Who waits.
+    pub(crate) waiter: Option<Waiter<ReasonCode>>,
+}
+
 impl Ledger {
-    // -- Requests to send --------------------------------------------------------------------------
-
-    pub(crate) fn next(&mut self) -> Option<Request> {
-        self.first.pop_front()
-    }
-
-    /// Takes a request back that cannot be sent now.
-    pub(crate) fn put_back(&mut self, request: Request) {
-        self.first.push_front(request);
-    }
-
-    /// Whether nothing is to be sent, to be written or to be answered.
+    /// Whether nothing is to be answered.
     pub(crate) fn is_settled(&self) -> bool {
-        self.first.is_empty()
-            && self.publishes.is_empty()
-            && self.controls.is_empty()
-            && self.unwritten.is_empty()
+        self.sent.is_empty() && self.controls.is_empty()
     }
 
     // -- Requests on their way ---------------------------------------------------------------------
 
-    pub(crate) fn note_publish(&mut self, id: PacketId, waiter: Option<Waiter<ReasonCode>>) {
-        self.publishes.insert(id, waiter);
-    }
-
-    pub(crate) fn note_unwritten(&mut self, bytes: u64, waiter: Waiter<ReasonCode>) {
-        self.unwritten.push_back((bytes, waiter));
+    pub(crate) fn note_sent(&mut self, id: PacketId, sent: Sent) {
+        *self.counts.entry(sent.priority).or_default() += 1;
+        self.sent.insert(id, sent);
     }
 
     pub(crate) fn note_control(&mut self, id: PacketId, control: Control) {
         self.controls.push_back((id, control));
     }
 
-    /// The link took `bytes` since it came up.
-    pub(crate) fn handle_written(&mut self, bytes: u64) {
-        while let Some((at, _)) = self.unwritten.front()
-            && *at <= bytes
-            && let Some((_, waiter)) = self.unwritten.pop_front()
-        {
-            answer(waiter, Ok(ReasonCode::Success));
+    /// How many messages of QoS 1 and 2 with this priority are on their way.
+    pub(crate) fn on_their_way(&self, priority: Priority) -> usize {
+        self.counts.get(&priority).copied().unwrap_or_default()
+    }
+
+    /// A message is done. Returns the stream that its PUBLISH was first sent on.
+    pub(crate) fn handle_published(&mut self, id: PacketId, reason: ReasonCode) -> Option<StreamKey> {
+        let sent = self.take_sent(id)?;
+        let result = match reason.is_error() {
+            true if sent.is_expiring => Err(Error::Expired),
+            true => Err(Error::PublishRefused(reason)),
+            false => Ok(reason),
+        };
+        if let Some(waiter) = sent.waiter {
+            answer(waiter, result);
+        }
+        Some(sent.on)
+    }
+
+    /// The message on this stream of its own has expired, and what of it is not written will not be.
+    pub(crate) fn expire(&mut self, stream: StreamKey) {
+        for sent in self.sent.values_mut().filter(|sent| sent.on == stream) {
+            sent.is_expiring = true;
         }
     }
 
-    pub(crate) fn handle_published(&mut self, id: PacketId, reason: ReasonCode) {
-        let Some(Some(waiter)) = self.publishes.remove(&id) else { return };
-        answer(waiter, if reason.is_error() { Err(Error::PublishRefused(reason)) } else { Ok(reason) });
+    fn take_sent(&mut self, id: PacketId) -> Option<Sent> {
+        let sent = self.sent.remove(&id)?;
+        if let Some(count) = self.counts.get_mut(&sent.priority) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&sent.priority);
+            }
+        }
+        Some(sent)
     }
 
     pub(crate) fn take_control(&mut self, id: PacketId) -> Option<Control> {
@@ -86,52 +107,85 @@ impl Ledger {
     /// Keeps what was granted of a SUBSCRIBE, to be restored when the server forgets it.
     pub(crate) fn keep(&mut self, subscribe: &Subscribe, codes: &[ReasonCode]) {
         for (entry, code) in subscribe.entries.iter().zip(codes) {
-            self.subscriptions.retain(|kept| kept.entries[0].filter != entry.filter);
+            self.subscriptions
+                .retain(|kept| kept.stream != subscribe.stream || kept.entries[0].filter != entry.filter);
             if !code.is_error() {
+                let (user, stream) = (subscribe.user.clone(), subscribe.stream);
                 let entries = vec![entry.clone()];
-                self.subscriptions.push(Subscribe {
-                    entries,
-                    id: subscribe.id,
-                    user: subscribe.user.clone(),
-                });
+                self.subscriptions.push(Subscribe { entries, id: subscribe.id, user, stream });
             }
         }
     }
 
-    pub(crate) fn forget(&mut self, filters: &[braid_proto::topic::TopicFilter]) {
-        self.subscriptions
-            .retain(|kept| !kept.entries[0].filter.as_ref().is_ok_and(|filter| filters.contains(filter)));
+    /// Drops what was not granted again. What was keeps its options: it may have been asked for with others.
+    pub(crate) fn drop_refused(&mut self, subscribe: &Subscribe, codes: &[ReasonCode]) {
+        for (entry, code) in subscribe.entries.iter().zip(codes) {
+            let is_it = |kept: &Subscribe| {
+                kept.stream == subscribe.stream
+                    && kept.entries.first().map(|kept| &kept.filter) == Some(&entry.filter)
+            };
+            if code.is_error() {
+                self.subscriptions.retain(|kept| !is_it(kept));
+            }
+        }
     }
 
-    /// What brings all subscriptions back: neighbours with the same options of the packet share one.
+    /// Drops what was unsubscribed, on whatever stream it was. [BQ-17]
+    pub(crate) fn forget(&mut self, filters: &[TopicFilter]) {
+        self.subscriptions.retain(|kept| !filters.iter().any(|filter| kept.is_for(filter)));
+    }
+
+    /// The stream on which a filter was subscribed.
+    pub(crate) fn stream_of(&self, filter: &TopicFilter) -> LogicalStream {
+        self.subscriptions.iter().find(|kept| kept.is_for(filter)).map(Subscribe::logical).unwrap_or_default()
+    }
+
+    /// What brings back all subscriptions, after the server has lost its session.
     pub(crate) fn resubscribe(&self) -> Vec<Subscribe> {
-        let mut all: Vec<Subscribe> = Vec::new();
-        for kept in &self.subscriptions {
-            match all.last_mut() {
-                Some(last)
-                    if last.id == kept.id
-                        && last.user == kept.user
-                        && last.entries.len() < RESUBSCRIBE_AT_ONCE =>
-                {
-                    last.entries.extend_from_slice(&kept.entries);
+        in_packets(self.subscriptions.iter().cloned())
+    }
+
+    /// What brings subscriptions back to the streams that `is_gone` says have ended, while the server keeps them
+    /// on the control stream: no retained message comes again. [BQ-43]
+    pub(crate) fn rebind(&self, is_gone: impl Fn(LogicalStream) -> bool) -> Vec<Subscribe> {
+        let gone = |kept: &&Subscribe| kept.stream > 0 && is_gone(kept.logical());
+        in_packets(self.subscriptions.iter().filter(gone).cloned().map(|mut kept| {
+            for entry in &mut kept.entries {
+                if entry.retain_handling == RetainHandling::SendAlways {
+                    entry.retain_handling = RetainHandling::SendIfNew;
                 }
-                _ => all.push(kept.clone()),
             }
-        }
-        all
+            kept
+        }))
     }
 
     // -- The end of a connection -------------------------------------------------------------------
 
-    /// The connection ended: what was not answered is asked again on the next one, QoS 0 is lost.
-    pub(crate) fn handle_connection_end(&mut self, error: &Error) {
-        for (_, waiter) in self.unwritten.drain(..) {
-            answer(waiter, Err(error.clone()));
+    /// The connection ended: what was not answered is asked again on the next one.
+    pub(crate) fn handle_connection_end(&mut self, lanes: &mut Lanes) {
+        for sent in self.sent.values_mut() {
+            sent.on = StreamKey::CONTROL; // There they go on. [BQ-42]
+            sent.is_expiring = false;
         }
         while let Some((_, control)) = self.controls.pop_back() {
-            // The next CONNACK decides anew what must be restored.
-            if !matches!(control, Control::Resubscribe(_)) {
-                self.first.push_front(Request::Control(control));
+            self.ask_again(control, lanes);
+        }
+    }
+
+    /// Nobody will answer this: it is asked again, before what waits. What was to be restored is not: it is found
+    /// anew.
+    pub(crate) fn ask_again(&self, control: Control, lanes: &mut Lanes) {
+        if !matches!(control, Control::Resubscribe(_)) {
+            lanes.push_front(self.lane_of(&control), Request::Control(control));
+        }
+    }
+
+    /// Where a request goes: UNSUBSCRIBE where its first filter was subscribed.
+    pub(crate) fn lane_of(&self, control: &Control) -> LogicalStream {
+        match control {
+            Control::Subscribe { subscribe, .. } | Control::Resubscribe(subscribe) => subscribe.logical(),
+            Control::Unsubscribe(unsubscribe) => {
+                unsubscribe.filters.first().map(|filter| self.stream_of(filter)).unwrap_or_default()
             }
         }
     }
@@ -139,13 +193,16 @@ impl Ledger {
     /// The server has lost the session with these messages: they are published anew, before anything else.
     ///
     /// A QoS 2 message may then arrive twice; the other choice would be to lose it.
-    pub(crate) fn handle_lost(&mut self, lost: Vec<(PacketId, Option<Delivery>)>) {
+    pub(crate) fn handle_lost(&mut self, lost: Vec<(PacketId, Option<Delivery>)>, lanes: &mut Lanes) {
         for (id, delivery) in lost.into_iter().rev() {
-            let waiter = self.publishes.remove(&id).flatten();
+            let (stream, waiter) = match self.take_sent(id) {
+                Some(sent) => (sent.stream, sent.waiter),
+                None => (LogicalStream::default(), None),
+            };
             match (delivery, waiter) {
                 (Some(delivery), waiter) => {
                     debug_assert!(delivery.qos > QoS::AtMostOnce, "QoS 0 has no packet identifier");
-                    self.first.push_front(Request::Publish { delivery, waiter });
+                    lanes.push_front(stream, Request::Publish { delivery, stream, waiter });
                 }
                 // PUBREC had come: the server took it.
                 (None, Some(waiter)) => answer(waiter, Ok(ReasonCode::Success)),
@@ -156,14 +213,32 @@ impl Ledger {
 
     /// The client ends: whoever waits learns why.
     pub(crate) fn fail(&mut self, error: &Error) {
-        self.handle_connection_end(error);
-        for (_, waiter) in self.publishes.drain() {
-            if let Some(waiter) = waiter {
+        for (_, sent) in self.sent.drain() {
+            if let Some(waiter) = sent.waiter {
                 answer(waiter, Err(error.clone()));
             }
         }
-        for request in self.first.drain(..) {
-            request.fail(error.clone());
+        for (_, control) in self.controls.drain(..) {
+            control.fail(error.clone());
         }
     }
+}
+
+/// Neighbours with the same options of the packet share one.
+fn in_packets(subscriptions: impl Iterator<Item = Subscribe>) -> Vec<Subscribe> {
+    let mut all: Vec<Subscribe> = Vec::new();
+    for kept in subscriptions {
+        match all.last_mut() {
+            Some(last)
+                if last.stream == kept.stream
+                    && last.id == kept.id
+                    && last.user == kept.user
+                    && last.entries.len() < RESUBSCRIBE_AT_ONCE =>
+            {
+                last.entries.extend(kept.entries);
+            }
+            _ => all.push(kept),
+        }
+    }
+    all
 }

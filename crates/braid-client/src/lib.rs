@@ -24,6 +24,9 @@
 //! * A lost connection is replaced after a pause that grows ([`Reconnect`]). QoS 1 and 2 messages on their way
 //!   survive that in memory. Subscriptions are restored when the server has forgotten them, and only then.
 //! * [`Builder::start`] works without a connection: requests wait for one.
+//! * Over QUIC messages travel on streams of their own ([`StreamPolicy`]), and on every link the most urgent that
+//!   waits is sent next ([`Publication::priority`]): it waits for no room, no acknowledgement and no stream that
+//!   belongs to what is less urgent.
 //! * Every queue has a cap. A full one makes the application wait ([`Client::publish`]), fail
 //!   ([`Client::try_publish`]) or makes the server wait ([`Messages`]); nothing is dropped silently.
 //! * Every [`Error`] is one line that says what to change.
@@ -37,9 +40,11 @@ mod error;
 mod events;
 mod handle;
 mod inbox;
+mod lanes;
 mod ledger;
 mod messages;
 mod publication;
+mod queue;
 mod reconnect;
 mod request;
 mod settings;
@@ -50,7 +55,9 @@ pub use braid_proto::message::Message;
 pub use braid_proto::packet::{ConnackProperties, MessageProperties, PacketId, ProtocolVersion, QoS};
 pub use braid_proto::reason::ReasonCode;
 pub use braid_proto::session::RetainHandling;
+pub use braid_proto::stream::{Priority, StreamPolicy};
 pub use braid_proto::topic::{TopicError, TopicFilter, TopicName};
+pub use braid_transport::quic::Congestion;
 pub use braid_transport::{CertificateFiles, ClientTlsOptions, ConnectError};
 pub use builder::Builder;
 pub use error::{Error, OptionsError};

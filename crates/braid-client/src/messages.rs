@@ -48,8 +48,9 @@ impl Deref for Received {
 /// The messages that arrive, in their order.
 ///
 /// When the application is slower than the server, up to the builder's `receive_queue` messages wait here; then
-/// nothing more is read from the connection, acknowledgements included. So do not wait for `publish` in the task
-/// that takes messages unless few arrive: use [`Client::enqueue`](crate::Client::enqueue), or another task.
+/// nothing more is read from streams that carry messages, acknowledgements included: that is every stream but those
+/// of QUIC on which this client only publishes. So do not wait for `publish` in the task that takes messages unless
+/// few arrive: use [`Client::enqueue`](crate::Client::enqueue), or another task.
 /// When this is dropped, messages that arrive are acknowledged and forgotten.
 #[derive(Debug)]
 pub struct Messages {

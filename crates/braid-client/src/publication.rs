@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{MessageProperties, QoS, Will};
+use braid_proto::stream::{Choice, Placement, Priority, StreamPolicy, Subject};
 use braid_proto::topic::{TopicError, TopicName};
 use bytes::Bytes;
 
@@ -26,6 +27,7 @@ pub struct Publication {
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
     properties: MessageProperties,
+    choice: Choice,
 }
 
 impl Publication {
@@ -40,7 +42,8 @@ impl Publication {
     /// A message to a topic that was parsed before.
     pub fn new(topic: TopicName, payload: impl Into<Bytes>) -> Self {
         let payload = payload.into();
-        Self { topic, payload, qos: QoS::AtMostOnce, retain: false, properties: MessageProperties::default() }
+        let (properties, choice) = (MessageProperties::default(), Choice::default());
+        Self { topic, payload, qos: QoS::AtMostOnce, retain: false, properties, choice }
     }
 
     /// Another payload.
@@ -106,10 +109,31 @@ impl Publication {
         self
     }
 
-    pub(crate) fn into_delivery(self, now: Instant) -> Delivery {
+    /// How soon it is sent: higher is sooner. Without this the policy of the client decides. It is for this client
+    /// alone and not sent; on a link of one stream it is the order in which messages leave the queue.
+    #[must_use]
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.choice.priority = Some(priority);
+        self
+    }
+
+    /// Sends it on the data stream that this client calls `number`, whatever the policy says; 0 is the control
+    /// stream. Messages of one stream and one priority keep their order. On a link that is not QUIC there is only
+    /// the control stream.
+    #[must_use]
+    pub fn stream(mut self, number: u32) -> Self {
+        self.choice.stream = Some(number);
+        self
+    }
+
+    /// What is to be sent, and where it goes by this policy.
+    pub(crate) fn into_delivery(self, policy: &StreamPolicy, now: Instant) -> (Delivery, Placement) {
         let properties = boxed(self.properties);
+        let subject = Subject::Message { topic: &self.topic, qos: self.qos, payload_len: self.payload.len() };
+        let placement = policy.place(subject, self.choice);
         let message = Message::new(self.topic, self.payload, self.qos, self.retain);
-        Delivery::of(Arc::new(message.with_properties(properties, now)))
+        let message = Arc::new(message.with_properties(properties, now));
+        (Delivery { priority: placement.priority, ..Delivery::of(message) }, placement)
     }
 
     pub(crate) fn into_will(self, delay: Duration) -> Will {

@@ -3,6 +3,7 @@
 use braid_proto::message::Delivery;
 use braid_proto::packet::UserProperties;
 use braid_proto::reason::ReasonCode;
+use braid_proto::stream::LogicalStream;
 use braid_proto::topic::TopicFilter;
 use tokio::sync::oneshot;
 
@@ -16,6 +17,8 @@ pub(crate) type Waiter<T> = oneshot::Sender<Result<T, Error>>;
 pub(crate) enum Request {
     Publish {
         delivery: Delivery,
+        /// Where it is to go.
+        stream: LogicalStream,
         /// `None`: nobody wants to know.
         waiter: Option<Waiter<ReasonCode>>,
     },
@@ -29,13 +32,22 @@ pub(crate) enum Control {
         subscribe: Subscribe,
         waiter: Waiter<Vec<ReasonCode>>,
     },
-    Unsubscribe {
-        filters: Vec<TopicFilter>,
-        user: UserProperties,
-        waiter: Waiter<Vec<ReasonCode>>,
-    },
-    /// What the server has forgotten.
+    Unsubscribe(Unsubscribe),
+    /// What the server has forgotten, or keeps on another stream.
     Resubscribe(Subscribe),
+}
+
+/// One UNSUBSCRIBE for the filters of each stream, one after the other.
+#[derive(Debug)]
+pub(crate) struct Unsubscribe {
+    /// What is still to be answered.
+    pub(crate) filters: Vec<TopicFilter>,
+    /// How many of them, from the first, the packet on its way has.
+    pub(crate) asked: usize,
+    /// The answers so far.
+    pub(crate) codes: Vec<ReasonCode>,
+    pub(crate) user: UserProperties,
+    pub(crate) waiter: Waiter<Vec<ReasonCode>>,
 }
 
 impl Request {
@@ -51,7 +63,9 @@ impl Request {
 impl Control {
     pub(crate) fn fail(self, error: Error) {
         match self {
-            Self::Subscribe { waiter, .. } | Self::Unsubscribe { waiter, .. } => answer(waiter, Err(error)),
+            Self::Subscribe { waiter, .. } | Self::Unsubscribe(Unsubscribe { waiter, .. }) => {
+                answer(waiter, Err(error));
+            }
             Self::Resubscribe(_) => {}
         }
     }

@@ -4,7 +4,11 @@ use std::num::NonZeroU32;
 
 use braid_proto::packet::{QoS, SubscribeEntry, UserProperties};
 use braid_proto::session::RetainHandling;
+use braid_proto::stream::{LogicalStream, Priority};
 use braid_proto::topic::{TopicError, TopicFilter};
+
+/// The User Property that asks for a place in the server's order of sending. [BQ-52]
+const PRIORITY_PROPERTY: &str = "braid-priority";
 
 /// One or several Topic Filters with their options: what one SUBSCRIBE asks for.
 ///
@@ -19,6 +23,8 @@ pub struct Subscribe {
     pub(crate) entries: Vec<SubscribeEntry>,
     pub(crate) id: Option<NonZeroU32>,
     pub(crate) user: UserProperties,
+    /// 0 is the control stream.
+    pub(crate) stream: u32,
 }
 
 impl Subscribe {
@@ -34,7 +40,7 @@ impl Subscribe {
     pub fn new(filters: impl IntoIterator<Item = TopicFilter>) -> Self {
         let entries =
             filters.into_iter().map(|filter| SubscribeEntry::new(filter, QoS::ExactlyOnce)).collect();
-        Self { entries, id: None, user: UserProperties::new() }
+        Self { entries, id: None, user: UserProperties::new(), stream: 0 }
     }
 
     /// The filters, in their order.
@@ -83,6 +89,35 @@ impl Subscribe {
     pub fn user_property(mut self, name: impl Into<Box<str>>, value: impl Into<Box<str>>) -> Self {
         self.user.push((name.into(), value.into()));
         self
+    }
+
+    /// Lets the messages come on the data stream that this client calls `number`, so that they do not wait behind
+    /// those of other streams; 0, the default, is the control stream. On a link that is not QUIC there is only
+    /// that. [BQ-15]
+    ///
+    /// The stream is opened when it is needed, and again after a reconnect or when it was ended. The same filter on
+    /// two streams gives two copies of each message. [BQ-16]
+    #[must_use]
+    pub fn stream(mut self, number: u32) -> Self {
+        self.stream = number;
+        self
+    }
+
+    /// How soon the server should send these messages, among all for this client: a User Property that brokers
+    /// of this project understand (MQTT 5). Without it the server's own rules decide. [BQ-52]
+    #[must_use]
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.user.retain(|(name, _)| &**name != PRIORITY_PROPERTY);
+        self.user_property(PRIORITY_PROPERTY, priority.value().to_string())
+    }
+
+    pub(crate) fn logical(&self) -> LogicalStream {
+        LogicalStream::numbered(self.stream)
+    }
+
+    /// Of one that has one filter: whether it is this.
+    pub(crate) fn is_for(&self, filter: &TopicFilter) -> bool {
+        self.entries.first().is_some_and(|entry| entry.filter.as_ref() == Ok(filter))
     }
 
     fn each(mut self, change: impl Fn(&mut SubscribeEntry)) -> Self {

@@ -1,15 +1,18 @@
-//! Links that are cut at random: what is promised of QoS 1 and 2 holds all the same.
+//! Links that are cut, streams that end and packets that are lost at random: what is promised of order and of
+//! QoS 1 and 2 holds all the same.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use braid_client::{Builder, Message, Publication, QoS, ReasonCode, Reconnect};
+use braid_client::{Builder, Message, Priority, Publication, QoS, ReasonCode, Reconnect, StreamPolicy};
 use braid_proto::connection::Event;
 use braid_proto::session::Session;
+use braid_transport::quic::QuicOptions;
+use tokio::join;
 use tokio::time::timeout;
 
-use super::server::{Listening, network};
+use super::server::{Listening, network, quic, quic_with};
 
 const SEEDS: u64 = 40;
 const MESSAGES: usize = 30;
@@ -29,7 +32,10 @@ async fn serve(mut listening: Listening, mut random: fastrand::Rng, counts: Arc<
     loop {
         let (mut peer, _) = listening.accept_with(session.take()).await;
         loop {
-            let Some(event) = peer.event().await else { return };
+            let Some((stream, event)) = peer.event_on().await else { return };
+            if !stream.is_control() && random.u8(..16) == 0 {
+                peer.abort(stream, ReasonCode::ServerBusy);
+            }
             let token = match event {
                 Event::Publish(message, token) => {
                     count(&counts, &message);
@@ -63,15 +69,16 @@ fn count(counts: &Counts, message: &Message) {
 
 #[tokio::test(start_paused = true)]
 async fn published_messages_arrive_exactly_once_with_qos_2_and_at_least_once_with_qos_1() {
-    for seed in 0..SEEDS {
-        let (listening, builder) = network();
+    for (seed, (listening, builder)) in (0..SEEDS).flat_map(|seed| [(seed, network()), (seed, quic())]) {
         let counts = Arc::<Counts>::default();
         let serving = tokio::spawn(serve(listening, fastrand::Rng::with_seed(seed), Arc::clone(&counts)));
         let (client, _messages) = resuming(builder).start().unwrap();
         let mut waiting = Vec::new();
+        let lanes = [0, 1, 2];
         for number in 0..MESSAGES {
             let qos = if number % 2 == 0 { QoS::ExactlyOnce } else { QoS::AtLeastOnce };
-            let publication = Publication::to("t", format!("{qos} {number}")).unwrap().qos(qos);
+            let payload = format!("{qos} {number}");
+            let publication = Publication::to("t", payload).unwrap().qos(qos).stream(lanes[number % 3]);
             waiting.push(client.enqueue(publication).await.unwrap());
         }
         for acknowledgement in waiting {
@@ -122,5 +129,50 @@ async fn received_messages_of_qos_2_are_taken_exactly_once() {
         let (taken, _messages) = taking.await.unwrap();
         let wanted: Vec<String> = (0..MESSAGES).map(|number| number.to_string()).collect();
         assert_eq!(taken, wanted, "seed {seed}");
+    }
+}
+
+/// The order of each topic, its small messages and its large ones apart.
+#[tokio::test(start_paused = true)]
+async fn topics_keep_their_order_over_lossy_streams() {
+    for seed in 0..SEEDS / 4 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let policies = [StreamPolicy::default(), StreamPolicy::topics(3), StreamPolicy::control()];
+        for policy in policies {
+            let (mut listening, builder, device) = quic_with(QuicOptions::server());
+            let builder = builder.stream_policy(policy.own_stream_above(3000)).send_queue(1000);
+            let (mut peer, parts) = join!(listening.accept(), builder.connect());
+            let (client, _messages) = parts.unwrap();
+            device.change(|link| {
+                link.latency = Duration::from_millis(20);
+                link.jitter = Duration::from_millis(20);
+                link.loss = 0.05;
+            });
+            let mut wanted: HashMap<(String, bool), Vec<String>> = HashMap::new();
+            for number in 0..200 {
+                let topic = random.u8(0..6);
+                let qos = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce][usize::from(topic % 3)];
+                let is_large = random.u8(..4) == 0;
+                let padding = if is_large { 4000 } else { random.usize(..2000) };
+                let payload = format!("{number:016}{}", "x".repeat(padding));
+                let topic = topic.to_string();
+                wanted.entry((topic.clone(), is_large)).or_default().push(payload[..16].to_owned());
+                // One priority for each topic: another would be another lane.
+                let priority = Priority::new(u16::from(topic.as_bytes()[0] % 2));
+                let publication = Publication::to(&topic, payload).unwrap().qos(qos);
+                client.try_publish(publication.priority(priority)).unwrap();
+            }
+            let mut arrived: HashMap<(String, bool), Vec<String>> = HashMap::new();
+            for _ in 0..200 {
+                let (_, message, token) = peer.publish_on().await;
+                let name = String::from_utf8_lossy(&message.payload[..16]).into_owned();
+                let class = (message.topic.as_str().to_owned(), message.payload.len() > 3000);
+                arrived.entry(class).or_default().push(name);
+                if let Some(token) = token {
+                    peer.persisted(token).await;
+                }
+            }
+            assert_eq!(arrived, wanted, "seed {seed} with {policy:?}");
+        }
     }
 }

@@ -121,8 +121,8 @@ async fn subscriptions_are_restored_when_the_server_forgot_them() {
         codes.unwrap();
     }
     let (codes, ()) = join!(client.unsubscribe(["b"]), async {
-        let Some(Event::Unsubscribe(unsubscribe)) = peer.event().await else { panic!("UNSUBSCRIBE") };
-        peer.unsuback(unsubscribe.packet_id, vec![ReasonCode::Success]).await;
+        let (on, unsubscribe) = peer.unsubscribe_on().await;
+        peer.unsuback(on, &unsubscribe, vec![ReasonCode::Success]).await;
     });
     codes.unwrap();
     drop(peer);
@@ -215,6 +215,23 @@ async fn a_takeover_is_no_reason_to_come_back() {
     assert!(messages.recv().await.is_none());
     let late = client.publish(publication("m", QoS::AtMostOnce)).await;
     assert!(matches!(late, Err(Error::Disconnected { .. })), "{late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_reason_is_heard_by_who_finds_out_while_writing() {
+    let (mut listening, builder) = network();
+    let (mut peer, parts) = join!(listening.accept(), builder.receive_queue(1).connect());
+    let (client, _messages) = parts.unwrap();
+    peer.deliver("t", "nobody takes this, so nothing more is read", QoS::AtMostOnce).await;
+    peer.run(Duration::from_secs(1)).await;
+    peer.disconnect(ReasonCode::SessionTakenOver).await;
+    drop(peer);
+    client.try_publish(publication("m", QoS::AtMostOnce)).unwrap();
+    let closed = timeout(KEEP, client.closed()).await.expect("nobody comes back after a takeover");
+    assert!(
+        matches!(closed, Err(Error::Disconnected { reason: ReasonCode::SessionTakenOver, .. })),
+        "{closed:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

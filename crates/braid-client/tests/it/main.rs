@@ -8,3 +8,6 @@ mod connection;
 mod delivery;
 mod requests;
 mod server;
+mod streams;
+mod urgent;
+mod zero_rtt;

@@ -116,8 +116,8 @@ async fn unsubscribe_resolves_with_codes_in_every_version() {
         let (mut peer, parts) = join!(listening.accept(), builder.version(version).connect());
         let (client, _messages) = parts.unwrap();
         let (codes, ()) = join!(client.unsubscribe(["a", "b"]), async {
-            let Some(Event::Unsubscribe(unsubscribe)) = peer.event().await else { panic!("UNSUBSCRIBE") };
-            peer.unsuback(unsubscribe.packet_id, vec![ReasonCode::Success; 2]).await;
+            let (on, unsubscribe) = peer.unsubscribe_on().await;
+            peer.unsuback(on, &unsubscribe, vec![ReasonCode::Success; 2]).await;
         });
         assert_eq!(codes.unwrap(), [ReasonCode::Success; 2], "{version}");
     }

@@ -1,42 +1,97 @@
 //! A server whose every step a test decides.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
+use std::future::poll_fn;
+use std::io::IoSlice;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use braid_client::{Builder, Client};
-use braid_proto::connection::{Acceptance, Event, Sent, Server, ServerOptions, Token};
+use braid_client::{Builder, Client, ClientTlsOptions};
+use braid_proto::connection::{Acceptance, Event, Sent, Server, ServerOptions, StreamAction, Token};
 use braid_proto::message::{Delivery, Message};
-use braid_proto::packet::{Connect, QoS, Subscribe};
+use braid_proto::packet::{Connect, QoS, Subscribe, Unsubscribe};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Session, SessionExpiry};
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicName;
-use braid_transport::{Link, Listener, Single, mem};
-use bytes::{Buf, Bytes};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use braid_transport::quic::QuicOptions;
+use braid_transport::quic::codes::CLOSE_ABNORMAL;
+use braid_transport::sim::{Host, Network};
+use braid_transport::{ClientAuth, Close, Link, ListenOptions, Listener, Read, ServerTls, mem, self_signed};
+use bytes::Buf;
+use tempfile::TempDir;
+use tokio::io::ReadBuf;
 use tokio::time::timeout;
 
 /// A listener, and a builder of clients that connect to it.
 pub(crate) fn network() -> (Listening, Builder) {
     let (listener, connector) = mem::hub();
     let builder = Client::builder("mqtt://unused").client_id("c").in_memory(connector);
-    (Listening { listener }, builder)
+    (Listening { listener, options: ServerOptions::default(), tls: None }, builder)
+}
+
+/// The same over QUIC on a simulated network.
+pub(crate) fn quic() -> (Listening, Builder) {
+    let (listening, builder, _) = quic_with(QuicOptions::server());
+    (listening, builder)
+}
+
+/// The same with a server that is so tuned, and the machine of the client.
+pub(crate) fn quic_with(quic: QuicOptions) -> (Listening, Builder, Host) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let files = self_signed(dir.path(), &["localhost".to_owned()]).expect("a certificate");
+    let tls = ServerTls::load(files, ClientAuth::None).expect("a certificate");
+    let kept = Some((tls.clone(), dir));
+    let network = Network::new(1);
+    let options = ListenOptions { quic, ..ListenOptions::default() };
+    let listener = network.listen(tls, &options).expect("a free port");
+    let server: SocketAddr = listener.local_addr().expect("an address");
+    let device = network.host("device");
+    let builder = Client::builder("quic://localhost")
+        .client_id("c")
+        .tls(ClientTlsOptions { insecure: true, ..ClientTlsOptions::default() })
+        .in_simulation(device.clone(), server);
+    (Listening { listener, options: ServerOptions::default(), tls: kept }, builder, device)
 }
 
 pub(crate) struct Listening {
     listener: Listener,
+    pub(crate) options: ServerOptions,
+    /// With the directory of its files.
+    tls: Option<(ServerTls, TempDir)>,
 }
 
 impl Listening {
+    /// Forgets all tickets, so that nothing can be early.
+    pub(crate) fn forget_tickets(&self) {
+        self.tls.as_ref().expect("it is QUIC").0.reload().expect("the files are there");
+    }
+
     /// The next connection, before its CONNECT.
     pub(crate) async fn incoming(&mut self) -> Peer {
-        let incoming = self.listener.accept().await.expect("the hub is there");
-        let Link::Single(single) = incoming.handshake().await.expect("no handshake in memory");
-        Peer {
-            single,
-            server: Server::new(Arc::new(ServerOptions::default()), now()),
-            events: VecDeque::new(),
+        self.incoming_unless_gone().await.expect("the client shakes hands")
+    }
+
+    /// The same; `None`: the client leaves before the handshake is done.
+    pub(crate) async fn incoming_unless_gone(&mut self) -> Option<Peer> {
+        let incoming = self.listener.accept().await.expect("the network is there");
+        let link = incoming.handshake().await.ok()?;
+        let mut server = Server::new(Arc::new(self.options.clone()), now());
+        if link.is_early() {
+            server.set_early();
         }
+        let peer = Peer {
+            link,
+            server,
+            events: VecDeque::new(),
+            ended: Vec::new(),
+            opened: Vec::new(),
+            ignored: HashSet::new(),
+            buffer: vec![0; 65536],
+        };
+        Some(peer)
     }
 
     /// The next connection, accepted with a new session.
@@ -55,9 +110,17 @@ impl Listening {
 
 /// The server's end of one connection.
 pub(crate) struct Peer {
-    single: Single,
+    pub(crate) link: Link,
     server: Server,
-    events: VecDeque<Event>,
+    /// With the stream whose bytes made them.
+    events: VecDeque<(StreamKey, Event)>,
+    /// How streams ended: `None` for FIN.
+    pub(crate) ended: Vec<(StreamKey, Option<u64>)>,
+    /// The streams that the client has opened.
+    pub(crate) opened: Vec<StreamKey>,
+    /// Streams that are not read.
+    ignored: HashSet<StreamKey>,
+    buffer: Vec<u8>,
 }
 
 impl Peer {
@@ -72,6 +135,7 @@ impl Peer {
         let acceptance = Acceptance { session_present: session.is_some(), ..Acceptance::default() };
         let session = session.unwrap_or_else(|| Session::new("c".into(), SessionExpiry::NEVER));
         self.server.accept(session, &acceptance, now());
+        self.link.set_trusted();
         self.flush().await;
     }
 
@@ -83,46 +147,145 @@ impl Peer {
     /// The next event; `None`: the client has gone, or the connection is closed. Fails the test when the client
     /// does nothing for an hour.
     pub(crate) async fn event(&mut self) -> Option<Event> {
-        timeout(Duration::from_secs(3600), self.wait()).await.expect("the client does something")
+        self.event_on().await.map(|(_, event)| event)
     }
 
-    async fn wait(&mut self) -> Option<Event> {
-        let mut buffer = vec![0; 65536];
+    /// The same with its stream.
+    pub(crate) async fn event_on(&mut self) -> Option<(StreamKey, Event)> {
+        timeout(Duration::from_secs(3600), poll_fn(|cx| self.poll_event(cx)))
+            .await
+            .expect("the client does something")
+    }
+
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<(StreamKey, Event)>> {
         loop {
-            while let Some(event) = self.server.poll_event() {
-                self.events.push_back(event);
-            }
-            self.flush().await;
+            self.note_events(StreamKey::CONTROL);
+            // What it does not take is written when it does.
+            let _ = self.poll_flush(cx);
             if let Some(event) = self.events.pop_front() {
-                return Some(event);
+                return Poll::Ready(Some(event));
             }
             if self.server.is_closed() {
-                return None;
+                return Poll::Ready(None);
             }
-            match self.single.io.read(&mut buffer).await {
-                Ok(len) if len > 0 => self.server.handle_bytes(&buffer[..len], now()),
-                _ => self.server.handle_link_closed(),
+            let Self { link, server, ignored, buffer, .. } = self;
+            let mut buffer = ReadBuf::new(buffer);
+            let mut wants = |stream| server.is_reading(stream) && !ignored.contains(&stream);
+            let Poll::Ready(read) = link.poll_read(cx, &mut buffer, &mut wants) else { return Poll::Pending };
+            match read {
+                Ok(Read::Bytes(stream)) => {
+                    server.handle_bytes(stream, buffer.filled(), now());
+                    self.note_events(stream);
+                }
+                Ok(Read::Opened(stream)) => {
+                    self.opened.push(stream);
+                    self.server.handle_stream_opened(stream);
+                }
+                Ok(Read::Finished(stream)) => {
+                    self.ended.push((stream, None));
+                    self.server.handle_stream_finished(stream, now());
+                }
+                Ok(Read::Reset(stream, code) | Read::Stopped(stream, code)) => {
+                    self.ended.push((stream, Some(code)));
+                    self.server.handle_stream_reset(stream, now());
+                    self.link.abort(stream, code);
+                }
+                Ok(Read::Confirmed) => self.server.handle_confirmed(now()),
+                Ok(Read::Moved(_)) => {}
+                Ok(Read::Closed) | Err(_) => self.server.handle_link_closed(),
             }
         }
     }
 
+    fn note_events(&mut self, stream: StreamKey) {
+        while let Some(event) = self.server.poll_event() {
+            self.events.push_back((stream, event));
+        }
+    }
+
+    /// Lets the client do all it can for so long, without answering.
+    pub(crate) async fn run(&mut self, time: Duration) {
+        let mut events = VecDeque::new();
+        let _ = timeout(time, async {
+            while let Some(event) = self.event_on().await {
+                events.push_back(event);
+            }
+        })
+        .await;
+        self.events = events;
+    }
+
+    /// From now on nothing is read from this stream.
+    pub(crate) fn ignore(&mut self, stream: StreamKey) {
+        self.ignored.insert(stream);
+    }
+
+    /// Ends a stream with RESET_STREAM and STOP_SENDING.
+    pub(crate) fn abort(&mut self, stream: StreamKey, code: ReasonCode) {
+        self.server.handle_stream_reset(stream, now());
+        self.link.abort(stream, code.value().into());
+    }
+
     /// The next PUBLISH.
     pub(crate) async fn publish(&mut self) -> (Arc<Message>, Option<Token>) {
+        let (_, message, token) = self.publish_on().await;
+        (message, token)
+    }
+
+    /// The next PUBLISH and its stream.
+    pub(crate) async fn publish_on(&mut self) -> (StreamKey, Arc<Message>, Option<Token>) {
         loop {
-            match self.event().await {
-                Some(Event::Publish(message, token)) => return (message, token),
-                Some(Event::Release(token)) => self.persisted(token).await,
+            match self.event_on().await {
+                Some((stream, Event::Publish(message, token))) => return (stream, message, token),
+                Some((_, Event::Release(token))) => self.persisted(token).await,
+                Some((_, Event::StreamEnded(_))) => {}
                 other => panic!("PUBLISH was expected, not {other:?}"),
             }
         }
     }
 
+    /// The next PUBLISH, acknowledged at once: its stream and payload.
+    pub(crate) async fn take(&mut self) -> (StreamKey, String) {
+        let (stream, message, token) = self.publish_on().await;
+        if let Some(token) = token {
+            self.persisted(token).await;
+        }
+        let text = message.payload[..message.payload.len().min(16)].to_vec();
+        (stream, String::from_utf8(text).expect("text"))
+    }
+
     /// The next SUBSCRIBE.
     pub(crate) async fn subscribe(&mut self) -> Box<Subscribe> {
-        match self.event().await {
-            Some(Event::Subscribe(subscribe)) => subscribe,
-            other => panic!("SUBSCRIBE was expected, not {other:?}"),
+        self.subscribe_on().await.1
+    }
+
+    /// The next SUBSCRIBE and its stream.
+    pub(crate) async fn subscribe_on(&mut self) -> (StreamKey, Box<Subscribe>) {
+        loop {
+            match self.event().await {
+                Some(Event::Subscribe(stream, subscribe)) => return (stream, subscribe),
+                Some(Event::StreamEnded(_)) => {}
+                other => panic!("SUBSCRIBE was expected, not {other:?}"),
+            }
         }
+    }
+
+    /// The next UNSUBSCRIBE and its stream.
+    pub(crate) async fn unsubscribe_on(&mut self) -> (StreamKey, Box<Unsubscribe>) {
+        match self.event().await {
+            Some(Event::Unsubscribe(stream, unsubscribe)) => (stream, unsubscribe),
+            other => panic!("UNSUBSCRIBE was expected, not {other:?}"),
+        }
+    }
+
+    /// Grants the next SUBSCRIBE: its stream and filters.
+    pub(crate) async fn grant_next(&mut self) -> (StreamKey, Vec<String>) {
+        let (stream, subscribe) = self.subscribe_on().await;
+        let codes = subscribe.entries.iter().map(|entry| entry.qos.into()).collect();
+        self.suback_on(stream, &subscribe, codes).await;
+        let filters =
+            subscribe.entries.iter().map(|entry| entry.filter.as_ref().expect("a filter").to_string());
+        (stream, filters.collect())
     }
 
     /// Answers a SUBSCRIBE with what it asks for.
@@ -131,16 +294,22 @@ impl Peer {
     }
 
     pub(crate) async fn suback(&mut self, subscribe: &Subscribe, codes: Vec<ReasonCode>) {
-        let token = self.server.suback(subscribe.packet_id, codes).expect("the connection is open");
+        self.suback_on(StreamKey::CONTROL, subscribe, codes).await;
+    }
+
+    /// Every SUBSCRIBE has to be answered, also when its stream has ended.
+    pub(crate) async fn suback_on(&mut self, on: StreamKey, subscribe: &Subscribe, codes: Vec<ReasonCode>) {
+        let token = self.server.suback(on, subscribe.packet_id, codes).expect("it was asked for");
         self.persisted(token).await;
     }
 
     pub(crate) async fn unsuback(
         &mut self,
-        packet_id: braid_proto::packet::PacketId,
+        on: StreamKey,
+        unsubscribe: &Unsubscribe,
         codes: Vec<ReasonCode>,
     ) {
-        let token = self.server.unsuback(packet_id, codes).expect("the connection is open");
+        let token = self.server.unsuback(on, unsubscribe.packet_id, codes).expect("the stream is open");
         self.persisted(token).await;
     }
 
@@ -156,9 +325,15 @@ impl Peer {
 
     /// Sends a message to the client.
     pub(crate) async fn deliver(&mut self, topic: &str, payload: &str, qos: QoS) {
+        self.deliver_on(StreamKey::CONTROL, topic, payload, qos).await;
+    }
+
+    /// Sends a message to the client on this stream.
+    pub(crate) async fn deliver_on(&mut self, stream: StreamKey, topic: &str, payload: &str, qos: QoS) {
         let topic = TopicName::parse(topic).expect("a topic name");
-        let message = Message::new(topic, Bytes::copy_from_slice(payload.as_bytes()), qos, false);
-        let sent = self.server.deliver(Delivery::of(Arc::new(message)), now());
+        let message = Message::new(topic, payload.to_owned().into(), qos, false);
+        let delivery = Delivery { stream, ..Delivery::of(Arc::new(message)) };
+        let sent = self.server.deliver(delivery, now());
         assert!(matches!(sent, Sent::Out(_)), "{sent:?}");
         self.flush().await;
     }
@@ -168,14 +343,22 @@ impl Peer {
         self.flush().await;
     }
 
+    /// Ends the connection because another one has taken its session.
+    pub(crate) async fn take_over(&mut self) {
+        self.disconnect(ReasonCode::SessionTakenOver).await;
+        let close = Close { code: CLOSE_ABNORMAL, stop: Some(ReasonCode::SessionTakenOver.value()) };
+        // It may be gone already.
+        let _ = poll_fn(|cx| self.link.poll_close(cx, close)).await;
+    }
+
     pub(crate) fn session(&self) -> &Session {
         self.server.session().expect("the connection is open")
     }
 
     /// What has arrived and was not taken by [`Peer::event`].
     pub(crate) fn pending(&mut self) -> Vec<Event> {
-        let more = std::iter::from_fn(|| self.server.poll_event());
-        self.events.drain(..).chain(more).collect()
+        self.note_events(StreamKey::CONTROL);
+        self.events.drain(..).map(|(_, event)| event).collect()
     }
 
     /// Cuts the link: what the server keeps.
@@ -185,14 +368,38 @@ impl Peer {
     }
 
     async fn flush(&mut self) {
-        if let Some(outbox) = self.server.outbox() {
-            let bytes = outbox.copy_to_bytes(outbox.remaining());
-            // The client may have gone: the next read says so.
-            let _ = self.single.io.write_all(&bytes).await;
+        poll_fn(|cx| self.poll_flush(cx)).await;
+    }
+
+    /// Ready when everything is written. The client may have gone: the next read says so.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut streams = Vec::new();
+        self.server.streams_to_write(&mut streams);
+        let mut is_stuck = false;
+        for stream in streams {
+            while let Some(outbox) = self.server.outbox(stream)
+                && !outbox.is_empty()
+            {
+                match self.link.poll_write(cx, stream, &[IoSlice::new(outbox.chunk())]) {
+                    Poll::Ready(Ok(len)) => outbox.advance(len),
+                    Poll::Ready(Err(_)) => outbox.advance(outbox.len()),
+                    Poll::Pending => {
+                        is_stuck = true;
+                        break;
+                    }
+                }
+            }
         }
+        while let Some(action) = self.server.poll_stream() {
+            match action {
+                StreamAction::Finish(stream) => self.link.finish(stream),
+                StreamAction::Abort(stream, reason) => self.link.abort(stream, reason.value().into()),
+            }
+        }
+        if is_stuck { Poll::Pending } else { Poll::Ready(()) }
     }
 }
 
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

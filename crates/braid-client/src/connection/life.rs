@@ -1,0 +1,210 @@
+//! How data streams begin and end.
+
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use braid_proto::connection::StreamAction;
+use braid_proto::packet::PacketId;
+use braid_proto::reason::ReasonCode;
+use braid_proto::stream::StreamKey;
+use braid_transport::Dir;
+use tracing::debug;
+
+use super::Connection;
+use super::streams::Stream;
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::lanes::State;
+
+/// How long a lane waits for a stream before it makes do with the control stream.
+const CREDIT_PATIENCE: Duration = Duration::from_secs(1);
+/// The same for a large message, which would stand before everything there.
+const OWN_CREDIT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the server may take to end a stream that this end has ended.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+/// The code of a stream whose message is worth nothing any more. Of MQTT's codes it is the one for "none of the
+/// other Reason Codes apply" (MQTT 5, 3.14.2.1): no other speaks of expiry.
+const EXPIRED: ReasonCode = ReasonCode::UnspecifiedError;
+
+impl Connection {
+    // -- Opening -----------------------------------------------------------------------------------
+
+    /// Opens streams for lanes that want one. Whether a lane can go on.
+    pub(super) fn poll_open(&mut self, driver: &mut Driver, cx: &mut Context<'_>, now: Instant) -> bool {
+        let mut has_news = false;
+        while let Some(slot) = driver.lanes.next_to_open() {
+            match self.link.poll_open(cx, Dir::Bidi) {
+                Poll::Ready(Ok(stream)) => {
+                    debug!(%stream, lane = ?driver.lanes.logical(slot), "opened");
+                    self.protocol.handle_stream_opened(stream);
+                    self.streams.insert(stream, slot, now);
+                    driver.lanes.slot_mut(slot).state = State::Open(stream);
+                    has_news = true;
+                }
+                Poll::Ready(Err(error)) => {
+                    self.handle_link_lost(&error);
+                    return false;
+                }
+                Poll::Pending if !self.streams.has_opened => {
+                    debug!("the server takes no data streams");
+                    driver.lanes.give_up_streams();
+                    return true;
+                }
+                Poll::Pending => {
+                    if let State::Wanted { refused, .. } = &mut driver.lanes.slot_mut(slot).state {
+                        refused.get_or_insert(now);
+                    }
+                    self.make_room(driver);
+                    return has_news;
+                }
+            }
+        }
+        has_news
+    }
+
+    /// Ends the stream that has not been used for the longest time, if there is one that nobody would miss.
+    fn make_room(&mut self, driver: &mut Driver) {
+        if self.streams.iter().any(|stream| stream.is_ending) {
+            return;
+        }
+        let lanes = &driver.lanes;
+        let is_idle =
+            |stream: &&Stream| stream.is_idle() && stream.slot.is_some_and(|slot| lanes.has_nothing(slot));
+        let longest = self.streams.iter().filter(is_idle).min_by_key(|stream| stream.used);
+        if let Some(stream) = longest.map(|stream| stream.key) {
+            self.begin_end(driver, stream);
+        }
+    }
+
+    // -- Ending ------------------------------------------------------------------------------------
+
+    /// Nothing more goes on this stream: it ends once everything on it is done.
+    pub(super) fn begin_end(&mut self, driver: &mut Driver, stream: StreamKey) {
+        let Some(known) = self.streams.get_mut(stream) else { return };
+        known.is_ending = true;
+        if let Some(slot) = known.slot {
+            driver.lanes.slot_mut(slot).state = State::Ending(stream);
+        }
+    }
+
+    /// Begins to end the streams of which only the server's FIN tells that it has everything.
+    pub(super) fn confirm_streams(&mut self, driver: &mut Driver) {
+        for stream in self.keys_of(|stream| stream.has_unconfirmed && !stream.is_ending) {
+            self.begin_end(driver, stream);
+        }
+    }
+
+    fn keys_of(&self, wanted: impl Fn(&Stream) -> bool) -> Vec<StreamKey> {
+        self.streams.iter().filter(|stream| wanted(stream)).map(|stream| stream.key).collect()
+    }
+
+    /// Ends streams that have said all. Whether there were any.
+    pub(super) fn end_streams(&mut self, driver: &mut Driver, now: Instant) -> bool {
+        let mut has_news = false;
+        let may_end = |stream: &Stream| stream.is_ending && stream.ends_by.is_none() && stream.exchanges == 0;
+        for stream in self.keys_of(may_end) {
+            if self.protocol.outbox(stream).is_some_and(|outbox| !outbox.is_empty()) {
+                continue;
+            }
+            if let Some(known) = self.streams.get_mut(stream) {
+                known.ends_by = Some(now + END_PATIENCE);
+            }
+            self.protocol.finish_stream(stream, now);
+            has_news = true;
+        }
+        while let Some(action) = self.protocol.poll_stream() {
+            has_news = true;
+            match action {
+                StreamAction::Finish(stream) => {
+                    self.link.finish(stream);
+                    // The server's FIN came first.
+                    if self.streams.get(stream).is_some_and(|known| known.ends_by.is_none()) {
+                        self.forget_stream(driver, stream, &Error::StreamEnded { code: None });
+                    }
+                }
+                StreamAction::Abort(stream, reason) => {
+                    self.link.abort(stream, reason.value().into());
+                    self.forget_stream(driver, stream, &Error::StreamEnded { code: None });
+                }
+            }
+        }
+        if has_news {
+            self.drain_events(driver, now);
+        }
+        has_news
+    }
+
+    /// A data stream is gone in both directions.
+    pub(super) fn forget_stream(&mut self, driver: &mut Driver, stream: StreamKey, error: &Error) {
+        let Some(mut known) = self.streams.remove(stream) else { return };
+        known.fail(error);
+        if let Some(slot) = known.slot {
+            driver.lanes.stream_ended(slot, false);
+        }
+    }
+
+    /// The protocol is done with a stream. Where this end did not want that, its lane goes on on another one.
+    pub(super) fn handle_stream_ended(
+        &mut self,
+        driver: &mut Driver,
+        stream: StreamKey,
+        unanswered: Vec<PacketId>,
+    ) {
+        for id in unanswered.into_iter().rev() {
+            if let Some(control) = driver.ledger.take_control(id) {
+                driver.ledger.ask_again(control, &mut driver.lanes);
+            }
+        }
+        let Some(known) = self.streams.get_mut(stream) else { return };
+        if known.ends_by.is_some() {
+            return;
+        }
+        let Some(slot) = known.slot.take() else { return };
+        let logical = driver.lanes.logical(slot);
+        driver.lanes.stream_ended(slot, true);
+        if known.is_subscribed {
+            driver.restore_streams(|gone| gone == logical);
+        }
+    }
+
+    // -- Deadlines ---------------------------------------------------------------------------------
+
+    pub(super) fn stream_deadline(&self, driver: &Driver) -> Option<Instant> {
+        let refused = driver.lanes.refused().map(|(_, is_own, since)| since + patience(is_own)).min();
+        refused.into_iter().chain(self.streams.deadline()).min()
+    }
+
+    pub(super) fn handle_stream_deadlines(&mut self, driver: &mut Driver, now: Instant) {
+        for stream in self.keys_of(|stream| stream.expires_at.is_some_and(|at| at <= now)) {
+            self.expire(driver, stream, now);
+        }
+        for stream in self.keys_of(|stream| stream.ends_by.is_some_and(|by| by <= now)) {
+            self.forget_stream(driver, stream, &Error::StreamEnded { code: None });
+        }
+        let refused: Vec<_> = driver.lanes.refused().collect();
+        for (slot, is_own, since) in refused {
+            if since + patience(is_own) <= now {
+                driver.lanes.slot_mut(slot).state = State::OnControl;
+            }
+        }
+    }
+
+    /// The message of a stream of its own has expired. What of it is not written never will be.
+    fn expire(&mut self, driver: &mut Driver, stream: StreamKey, now: Instant) {
+        let Some(known) = self.streams.get_mut(stream) else { return };
+        known.expires_at = None;
+        if self.protocol.outbox(stream).is_none_or(|outbox| outbox.is_empty()) {
+            return; // The server may have all of it.
+        }
+        debug!(%stream, "the message expired while it was sent");
+        known.ends_by = Some(now);
+        known.fail(&Error::Expired);
+        driver.ledger.expire(stream);
+        self.protocol.abort_stream(stream, EXPIRED, now);
+        self.end_streams(driver, now);
+    }
+}
+
+fn patience(is_own: bool) -> Duration {
+    if is_own { OWN_CREDIT_PATIENCE } else { CREDIT_PATIENCE }
+}
