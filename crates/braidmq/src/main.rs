@@ -2,6 +2,7 @@
 
 mod client;
 mod config;
+mod explain;
 mod format;
 mod publish;
 mod serve;
@@ -24,6 +25,7 @@ enum Command {
     Serve(serve::Args),
     Pub(publish::Args),
     Sub(subscribe::Args),
+    Explain(explain::Args),
 }
 
 fn main() -> ExitCode {
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Serve(args) }) => serve::run(&args),
         Ok(Cli { command: Command::Pub(args) }) => publish::run(args),
         Ok(Cli { command: Command::Sub(args) }) => subscribe::run(args),
+        Ok(Cli { command: Command::Explain(args) }) => explain::run(&args),
         Err(error) => {
             // Nothing is left to tell the user if their terminal is gone.
             let _ = error.print();

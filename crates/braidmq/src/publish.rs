@@ -7,13 +7,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use braid_client::{
-    Acknowledgement, Client, Error, ProtocolVersion, Publication, QoS, ReasonCode, Reconnect, TopicName,
+    Acknowledgement, Builder, Client, Error, Priority, ProtocolVersion, Publication, QoS, ReasonCode,
+    Reconnect, StreamPolicy, TopicName,
 };
 use bytes::Bytes;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
-use crate::client::{self, ClientOptions, Connection, Failure, parse_qos};
+use crate::client::{self, ClientOptions, Connection, Failure, QUIC, parse_priority, parse_qos};
 
 /// Acknowledgements that are awaited at once before more lines are read.
 const AWAITED: usize = 1000;
@@ -25,6 +26,7 @@ const EXAMPLES: &str = "\
 Examples:
   braidmq pub -t sensors/7/temperature -m 21.5
   braidmq pub --url quic://broker.example --cafile ca.pem -t firmware/7 -f image.bin -q 1
+  braidmq pub --url quic://broker.example --cafile ca.pem -t alarms/7 -m fire --stream 1 --priority 60000
   tail -f log.txt | braidmq pub -h broker.example -t log -l
   BRAIDMQ_PASSWORD=secret braidmq pub -L mqtts://user@broker.example/door -m open -q 2 -r";
 
@@ -67,6 +69,14 @@ pub(crate) struct Args {
     /// The pause between the messages of --repeat, in seconds, such as 0.5.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
     repeat_delay: Duration,
+    /// Send on a stream of its own, named by this number: what is lost or late on other streams does not hold it
+    /// up. 0 is the stream of everything else.
+    #[arg(long, value_name = "NUMBER", help_heading = QUIC)]
+    stream: Option<u32>,
+    /// How urgent the messages are, 0 to 65535: higher goes first, 32767 is ordinary. Only this program uses it,
+    /// the server does not see it.
+    #[arg(long, value_name = "PRIORITY", value_parser = parse_priority, help_heading = QUIC)]
+    priority: Option<Priority>,
     #[command(flatten)]
     client: ClientOptions,
 }
@@ -78,7 +88,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 async fn publish(args: &Args) -> Result<(), Failure> {
-    let Connection { builder, properties, version, topic } = args.client.connection()?;
+    let Connection { builder, properties, version, topic } = args.client.connection(None)?;
     let topic = match (&args.topic, topic) {
         (Some(_), Some(_)) => return Err(Failure::usage("Error: the topic is in the URL: leave -t out.")),
         (Some(topic), None) => topic.clone(),
@@ -87,14 +97,12 @@ async fn publish(args: &Args) -> Result<(), Failure> {
     };
     let topic = TopicName::parse(&topic)
         .map_err(|error| Failure::usage(format!("Error: cannot publish to {topic:?}: {error}.")))?;
-    let template = Publication::new(topic, Bytes::new())
-        .qos(args.qos)
-        .retain(args.retain)
-        .properties(properties.publish.clone());
+    let template = args.place(Publication::new(topic, Bytes::new()))?;
+    let template = template.qos(args.qos).retain(args.retain).properties(properties.publish.clone());
     let payload = if args.stdin_line { None } else { Some(args.payload()?) };
     // One message is over too soon to be worth waiting for a server that went away.
     let reconnect = if args.stdin_line { Reconnect::default() } else { Reconnect::Never };
-    let connected = builder.reconnect(reconnect).connect().await;
+    let connected = args.spread(builder).reconnect(reconnect).connect().await;
     let (client, messages) = connected.map_err(|error| Failure::of(&error, version))?;
     drop(messages);
 
@@ -108,6 +116,23 @@ async fn publish(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
+    /// Says where the messages go, and how soon.
+    fn place(&self, mut publication: Publication) -> Result<Publication, Failure> {
+        if let Some(number) = self.stream {
+            self.client.needs_quic("--stream")?;
+            publication = publication.stream(number);
+        }
+        if let Some(priority) = self.priority {
+            publication = publication.priority(priority);
+        }
+        Ok(publication)
+    }
+
+    /// Messages that are all alike have nothing to overtake: one stream is enough unless it is asked for more.
+    fn spread(&self, builder: Builder) -> Builder {
+        if self.priority.is_some() { builder } else { builder.stream_policy(StreamPolicy::control()) }
+    }
+
     fn payload(&self) -> Result<Bytes, Failure> {
         if let Some(message) = &self.message {
             return Ok(message.clone().into());

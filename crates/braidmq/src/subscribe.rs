@@ -4,18 +4,21 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use braid_client::{Client, Messages, Publication, QoS, Received, RetainHandling, Subscribe, TopicFilter};
+use braid_client::{
+    Client, Messages, Priority, Publication, QoS, Received, RetainHandling, Subscribe, TopicFilter,
+};
 use bytes::Bytes;
 use jiff::Zoned;
 use tokio::time::sleep;
 
-use crate::client::{self, ClientOptions, Connection, Failure, parse_qos, stopped};
+use crate::client::{self, ClientOptions, Connection, Failure, QUIC, parse_priority, parse_qos, stopped};
 use crate::format::Format;
 
 const EXAMPLES: &str = "\
 Examples:
   braidmq sub -t 'sensors/#' -v
   braidmq sub -L quic://broker.example --cafile ca.pem -t firmware/7 -C 1 -N > image.bin
+  braidmq sub -L quic://broker.example --cafile ca.pem -t 'alarms/#' --stream 1 --priority 60000
   braidmq sub -t 'sensors/+/temperature' -F '%I %t %p' -W 60
   braidmq sub -i logger -c -q 1 -t 'log/#' -F '%j' -V mqttv5
 
@@ -84,6 +87,14 @@ pub(crate) struct Args {
     /// Print the retain flag as the publisher set it (MQTT 5).
     #[arg(long)]
     retain_as_published: bool,
+    /// Let the messages come on a stream of their own, named by this number: what is lost or late on other streams
+    /// does not hold them up. 0 is the stream of everything else.
+    #[arg(long, value_name = "NUMBER", help_heading = QUIC)]
+    stream: Option<u32>,
+    /// Ask the server for this place among all that it sends to this client, 0 to 65535: higher comes first, 32767
+    /// is ordinary (MQTT 5; servers other than braidmq do not know it). By default the server's rules decide.
+    #[arg(long, value_name = "PRIORITY", value_parser = parse_priority, help_heading = QUIC)]
+    priority: Option<Priority>,
     #[command(flatten)]
     client: ClientOptions,
 }
@@ -102,7 +113,7 @@ async fn subscribe(args: &Args) -> Result<(), Failure> {
             None => std::future::pending().await,
         }
     };
-    let connection = args.client.connection()?;
+    let connection = args.client.connection(args.priority.map(|_| "--priority"))?;
     let version = connection.version;
     let plan = Plan::new(args, &connection)?;
     tokio::pin!(timed_out);
@@ -144,6 +155,13 @@ impl Plan {
             .no_local(args.no_local)
             .retain_as_published(args.retain_as_published)
             .retain_handling(args.retain_handling);
+        if let Some(number) = args.stream {
+            args.client.needs_quic("--stream")?;
+            subscribe = subscribe.stream(number);
+        }
+        if let Some(priority) = args.priority {
+            subscribe = subscribe.priority(priority);
+        }
         if let Some(id) = properties.subscription_id {
             subscribe = subscribe.id(id);
         }

@@ -3,11 +3,13 @@
 mod failure;
 mod options;
 mod properties;
+mod quic;
 mod session;
 
 pub(crate) use failure::Failure;
-pub(crate) use options::{ClientOptions, Connection, parse_qos};
+pub(crate) use options::{ClientOptions, Connection, parse_priority, parse_qos};
 pub(crate) use properties::Properties;
+pub(crate) use quic::HEADING as QUIC;
 pub(crate) use session::{run, stopped};
 
 /// The exit codes, for the help texts of both.

@@ -3,9 +3,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use braid_client::{
-    Builder, CertificateFiles, Client, ClientTlsOptions, ProtocolVersion, Publication, QoS, Reconnect,
+    Builder, CertificateFiles, Client, ClientTlsOptions, Priority, ProtocolVersion, Publication, QoS,
+    Reconnect,
 };
 
+use super::quic::QuicOptions;
 use super::{Failure, Properties};
 
 const CONNECTION: &str = "Connection";
@@ -152,6 +154,9 @@ pub(crate) struct ClientOptions {
     #[arg(long, help_heading = TLS)]
     pub(crate) insecure: bool,
 
+    #[command(flatten)]
+    pub(crate) quic: QuicOptions,
+
     /// Tell on standard error what is sent and received.
     #[arg(short, long, help_heading = OUTPUT)]
     pub(crate) debug: bool,
@@ -173,25 +178,35 @@ pub(crate) struct Connection {
 }
 
 impl ClientOptions {
-    /// Checks the options, reads the password if it is to be read, and describes the client.
-    pub(crate) fn connection(&self) -> Result<Connection, Failure> {
+    /// Checks the options, reads the password if it is to be read, and describes the client. `needs_v5`: another
+    /// option that MQTT 3 has no place for.
+    pub(crate) fn connection(&self, needs_v5: Option<&str>) -> Result<Connection, Failure> {
         if self.srv {
             return Err(Failure::usage("Error: SRV records are not supported: give --host and --port."));
         }
         let properties = Properties::parse(&self.property)?;
-        let needs_v5 = self.session_expiry_interval.is_some() || !self.property.is_empty();
-        let default = if needs_v5 { ProtocolVersion::V5 } else { ProtocolVersion::V311 };
+        let needs_v5 = match (&self.session_expiry_interval, self.property.first()) {
+            (Some(_), _) => Some("-x"),
+            (_, Some(_)) => Some("-D"),
+            _ => needs_v5,
+        };
+        let default = if needs_v5.is_some() { ProtocolVersion::V5 } else { ProtocolVersion::V311 };
         let version = self.protocol_version.unwrap_or(default);
-        if needs_v5 && !version.is_v5() {
-            return Err(Failure::usage("Error: -x and -D need MQTT 5: use -V mqttv5, or leave -V out."));
+        if let (Some(option), false) = (needs_v5, version.is_v5()) {
+            let what = format!("Error: {option} needs MQTT 5: use -V mqttv5, or leave -V out.");
+            return Err(Failure::usage(what));
         }
         let (url, topic) = self.url()?;
+        if let Some(option) = self.quic.first() {
+            self.needs_quic(option)?;
+        }
         let mut builder = Client::builder(&url)
             .version(version)
             .keep_alive(Duration::from_secs(self.keepalive.into()))
             .maximum_inflight(self.max_inflight)
             .reconnect(Reconnect::default())
             .tls(self.tls());
+        builder = self.quic.apply(builder)?;
         builder = self.identify(builder)?;
         builder = self.session(builder, version, &properties)?;
         builder = self.will(builder, &properties)?;
@@ -222,6 +237,17 @@ impl ClientOptions {
         }
     }
 
+    /// What only QUIC can do must not be asked of another transport.
+    pub(crate) fn needs_quic(&self, option: &str) -> Result<(), Failure> {
+        let scheme = self.url.as_deref().and_then(|url| url.split_once("://")).map(|(scheme, _)| scheme);
+        if scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("quic")) {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "Error: {option} needs QUIC: connect with --url quic://HOST, or leave it out."
+        )))
+    }
+
     fn wants_tls(&self) -> bool {
         !self.cafile.is_empty() || self.cert.is_some() || self.insecure || self.tls_use_os_certs
     }
@@ -234,6 +260,8 @@ impl ClientOptions {
             insecure: self.insecure,
             server_name: None,
             alpn: self.tls_alpn.iter().cloned().collect(),
+            // As browsers and curl do: for Wireshark.
+            key_log: std::env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty()).map(PathBuf::from),
         }
     }
 
@@ -321,6 +349,11 @@ pub(crate) fn parse_qos(text: &str) -> Result<QoS, String> {
     }
 }
 
+/// A priority as users write it.
+pub(crate) fn parse_priority(text: &str) -> Result<Priority, String> {
+    text.parse().map(Priority::new).map_err(|_| "use a number from 0 to 65535; 32767 is ordinary".to_owned())
+}
+
 fn parse_expiry(text: &str) -> Result<u32, String> {
     match text {
         "-1" | "∞" => Ok(u32::MAX),
@@ -368,7 +401,7 @@ mod tests {
 
     #[test]
     fn versions_have_the_names_of_mosquitto_and_properties_need_5() {
-        let version = |line: &str| options(line).connection().map(|connection| connection.version).ok();
+        let version = |line: &str| options(line).connection(None).map(|connection| connection.version).ok();
         assert_eq!(version(""), Some(ProtocolVersion::V311));
         assert_eq!(version("-V mqttv31"), Some(ProtocolVersion::V31));
         assert_eq!(version("-V 5"), Some(ProtocolVersion::V5));
@@ -379,10 +412,32 @@ mod tests {
 
     #[test]
     fn contradictions_say_what_to_change() {
-        let error = |line: &str| options(line).connection().err().map(|failure| failure.to_string());
+        let error = |line: &str| options(line).connection(None).err().map(|failure| failure.to_string());
         assert!(error("-c").is_some_and(|error| error.contains("-i")));
         assert!(error("-D will content-type x").is_some_and(|error| error.contains("--will-topic")));
         assert!(error("-S").is_some_and(|error| error.contains("--host and --port")));
         assert!(error("-L localhost").is_some_and(|error| error.contains("mqtt://HOST")));
+        assert!(error("-V 311 -x 60").is_some_and(|error| error.contains("-x needs MQTT 5")));
+    }
+
+    #[test]
+    fn what_only_quic_has_is_refused_elsewhere() {
+        let error = |line: &str| options(line).connection(None).err().map(|failure| failure.to_string());
+        for option in ["--zero-rtt", "--quic-cc cubic", "--link-rate 33000", "--qlog-dir ."] {
+            let name = option.split(' ').next().unwrap();
+            let expected =
+                format!("Error: {name} needs QUIC: connect with --url quic://HOST, or leave it out.");
+            assert_eq!(error(option).as_deref(), Some(&*expected));
+            assert_eq!(error(&format!("-L mqtts://h {option}")).as_deref(), Some(&*expected));
+            assert_eq!(error(&format!("-L quic://h {option}")), None);
+        }
+        assert!(Line::try_parse_from(["braidmq", "--quic-cc", "bbr2"]).is_err());
+        assert!(Line::try_parse_from(["braidmq", "--link-rate", "0"]).is_err());
+    }
+
+    #[test]
+    fn priorities_are_numbers_up_to_65535() {
+        assert_eq!(parse_priority("65535"), Ok(Priority::HIGHEST));
+        assert!(parse_priority("65536").is_err_and(|error| error.contains("65535")));
     }
 }

@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Output, Stdio};
 
+use tempfile::TempDir;
+
 use super::broker::{Broker, braidmq};
 
 /// Runs to the end with this on standard input.
@@ -119,4 +121,120 @@ fn errors_are_one_line_and_quiet_is_none() {
     assert!(error.starts_with("Error: cannot connect to localhost:1: nothing listens on"), "{error}");
     assert_eq!(error.lines().count(), 1);
     assert!(run(&[&arguments[..], &["--quiet"]].concat(), b"").stderr.is_empty());
+}
+
+// -- QUIC ------------------------------------------------------------------------------------------
+
+/// `braidmq serve` with QUIC and a certificate of its own; ends with the test.
+struct QuicBroker {
+    child: Child,
+    url: String,
+    ca: String,
+    data: TempDir,
+}
+
+impl QuicBroker {
+    fn start() -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let mut child = braidmq(&["serve", "--quic", "127.0.0.1:0", "--data-dir"])
+            .arg(data.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut banner = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = banner.find(|line| line.as_ref().unwrap().contains("quic://")).unwrap().unwrap();
+        let url = line.split_whitespace().last().unwrap().to_owned();
+        std::thread::spawn(move || banner.for_each(drop));
+        let ca = data.path().join("cert.pem").to_str().unwrap().to_owned();
+        Self { child, url, ca, data }
+    }
+
+    /// The options that find it.
+    fn options(&self) -> [&str; 4] {
+        ["-L", &self.url, "--cafile", &self.ca]
+    }
+
+    fn subscriber(&self, arguments: &[&str]) -> Child {
+        let all = [&["sub"], &self.options()[..], &["-d"], arguments].concat();
+        let mut child = braidmq(&all).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(log.any(|line| line.unwrap().contains("received SUBACK")));
+        std::thread::spawn(move || log.for_each(drop));
+        child
+    }
+}
+
+impl Drop for QuicBroker {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn messages_travel_on_the_streams_that_are_asked_for() {
+    let broker = QuicBroker::start();
+    let large: Vec<u8> = (0..=255).cycle().take(1_000_000).collect();
+    for qos in ["0", "1", "2"] {
+        let place = ["--stream", "2", "--priority", "60000"];
+        let receive = ["-t", "s/#", "-q", qos, "-C", "1", "-N"];
+        let subscriber = broker.subscriber(&[&receive[..], &place].concat());
+        let publish = ["-t", "s/1", "-q", qos, "-s", "-d"];
+        let published = run(&[&["pub"], &broker.options()[..], &publish, &place].concat(), &large);
+        let log = String::from_utf8_lossy(&published.stderr);
+        assert_eq!(published.status.code(), Some(0), "{log}");
+        assert!(log.contains("on=data stream 1"), "{log}");
+        let (code, received) = output(subscriber);
+        assert_eq!(code, Some(0));
+        assert!(received == large, "QoS {qos}");
+    }
+}
+
+#[test]
+fn without_a_wish_there_is_one_stream() {
+    let broker = QuicBroker::start();
+    let subscriber = broker.subscriber(&["-t", "s", "-C", "1"]);
+    let published = run(&[&["pub"], &broker.options()[..], &["-t", "s", "-m", "m", "-d"]].concat(), b"");
+    let log = String::from_utf8_lossy(&published.stderr);
+    assert!(log.contains("on=control stream") && !log.contains("opened"), "{log}");
+    assert_eq!(output(subscriber), (Some(0), b"m\n".to_vec()));
+}
+
+#[test]
+fn what_quic_did_can_be_looked_at() {
+    let broker = QuicBroker::start();
+    let (qlog, keys) = (broker.data.path().join("qlog"), broker.data.path().join("keys"));
+    let quic = ["--qlog-dir", qlog.to_str().unwrap(), "--quic-cc", "cubic", "--link-rate", "1000000"];
+    let message = ["-t", "t", "-m", "m", "-q", "1", "--zero-rtt"];
+    let published = braidmq(&[&["pub"], &broker.options()[..], &quic, &message].concat())
+        .env("SSLKEYLOGFILE", &keys)
+        .output()
+        .unwrap();
+    assert_eq!(published.status.code(), Some(0), "{published:?}");
+    let keys = std::fs::read_to_string(keys).unwrap();
+    assert!(keys.contains("CLIENT_TRAFFIC_SECRET_0"), "{keys}");
+    let files: Vec<_> = std::fs::read_dir(qlog).unwrap().map(|file| file.unwrap().path()).collect();
+    assert_eq!(files.len(), 1);
+    assert!(std::fs::read_to_string(&files[0]).unwrap().contains("packet_sent"));
+}
+
+#[test]
+fn what_only_quic_has_is_an_error_elsewhere() {
+    for (command, option) in [("pub", "--stream 1"), ("sub", "--stream 1"), ("pub", "--zero-rtt")] {
+        let message: &[&str] = if command == "pub" { &["-m", "m"] } else { &[] };
+        let options: Vec<&str> = option.split(' ').collect();
+        let failed = run(&[&[command, "-t", "t"], message, &options].concat(), b"");
+        let error = String::from_utf8(failed.stderr).unwrap();
+        let name = options[0];
+        assert_eq!(
+            error,
+            format!("Error: {name} needs QUIC: connect with --url quic://HOST, or leave it out.\n")
+        );
+        assert_eq!(failed.status.code(), Some(1));
+    }
+    let old = run(&["sub", "-t", "t", "-V", "mqttv311", "--priority", "1"], b"");
+    assert!(String::from_utf8_lossy(&old.stderr).contains("--priority needs MQTT 5"), "{old:?}");
+    assert_eq!(code(&["pub", "-t", "t", "-m", "m", "--priority", "65536"]), Some(1));
 }

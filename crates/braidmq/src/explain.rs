@@ -1,0 +1,210 @@
+//! `braidmq explain`: says from a qlog file which stream's bytes left first, and draws it.
+
+mod backlog;
+mod burst;
+mod coverage;
+mod event;
+mod number;
+mod packet;
+mod picture;
+mod record;
+mod repair;
+mod report;
+mod summary;
+mod trace;
+mod view;
+
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use thiserror::Error;
+
+use record::BadRecord;
+use summary::Summary;
+use view::{View, Window};
+
+/// Exit code for everything that the user must change, as of `braidmq serve`.
+const REFUSED: u8 = 2;
+
+const MEASURES: &str = "\
+How it is measured:
+  Priorities are not on the wire, so --urgent names the urgent streams; all others are bulk. A log says when bytes \
+left, not when they were written, so all counts from the first packet that carried them.
+
+  Burst: urgent bytes that waited together. It begins with the first urgent byte after the urgent streams were empty, \
+and ends when they are empty again. A sender fills packets as long as it has bytes, so they are empty when bulk \
+follows fresh urgent bytes in a packet, when a packet with stream bytes has room left (it is shorter than packets \
+near it that end with bulk), or when nothing urgent follows for a second.
+
+  Bulk ahead: bulk bytes that left, in the order of bytes, between the beginning of the packet with the burst's first \
+byte (a packet is put together at one moment, so both had data) and the burst's last byte.
+
+  Urgent first: the urgent bytes of all bursts, as a share of these and the bulk ahead of them. All of it \
+(100 %) means that no bulk byte left while urgent bytes of the same burst were still to be sent.
+
+  After a loss: the same for urgent bytes whose packet was declared lost, from then until they were sent again.
+
+  Sent again: bytes that had been sent before, at the same offset of the same stream.
+
+  With --side received the order is that of arrival, and losses are not known.
+
+Examples:
+  braidmq explain client.qlog
+  braidmq explain client.qlog --urgent 0,4 --from 1000 --to 1500 -o second.svg
+  braidmq explain client.qlog --json";
+
+/// Explain from a qlog file whose bytes left first, and draw which stream's bytes each packet carried.
+///
+/// Reads what any QUIC stack writes by the qlog drafts, as JSON text sequence or as JSON. Prints each stream's bytes,
+/// packets and repetitions, the connection's losses, and how much bulk left ahead of urgent bytes; writes a picture
+/// (SVG) beside the log.
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = MEASURES)]
+pub(crate) struct Args {
+    /// The qlog file of one connection
+    file: PathBuf,
+    /// The urgent streams by stream id [default: 0, and of several data streams the one with the fewest bytes]
+    #[arg(long, value_name = "ID,..", value_delimiter = ',')]
+    urgent: Vec<u64>,
+    /// Whose packets: sent or received by the endpoint that wrote the log
+    #[arg(long, value_enum, default_value = "sent")]
+    side: Side,
+    /// Leave out what is before, in milliseconds of the log
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    from: Option<f64>,
+    /// Leave out what is after, in milliseconds of the log
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    to: Option<f64>,
+    /// Where the picture goes [default: beside the log, with the ending .svg]
+    #[arg(short, long, value_name = "FILE.svg")]
+    output: Option<PathBuf>,
+    /// Print the numbers as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which of the packets in a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Side {
+    Sent,
+    Received,
+}
+
+impl Side {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sent => "sent",
+            Self::Received => "received",
+        }
+    }
+
+    fn other(self) -> Self {
+        match self {
+            Self::Sent => Self::Received,
+            Self::Received => Self::Sent,
+        }
+    }
+}
+
+/// Why there is no explanation: one line.
+#[derive(Debug, Error)]
+enum ExplainError {
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}:{line}: not JSON: {problem}", path.display())]
+    NotJson { path: PathBuf, line: usize, problem: String },
+    #[error("{} is not qlog: {problem}", path.display())]
+    NotQlog { path: PathBuf, problem: &'static str },
+    #[error("{}: no packet {} carries a STREAM frame{hint}", path.display(), side.name())]
+    NoStreamFrames { path: PathBuf, side: Side, hint: &'static str },
+    #[error("--urgent {stream}: no such stream in the log; it has {known}")]
+    NoSuchStream { stream: u64, known: String },
+    #[error("nothing lies between --from {from} and --to {to}; the log goes from {first:.3} to {last:.3} ms")]
+    EmptyWindow { from: f64, to: f64, first: f64, last: f64 },
+    #[error("the picture would overwrite the log: name another file with -o")]
+    OverwritesLog,
+    #[error("cannot write {}: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// Runs `braidmq explain`. Exit code 0, or 2 when the input or the arguments must change.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match try_run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("braidmq: {error}");
+            ExitCode::from(REFUSED)
+        }
+    }
+}
+
+fn try_run(args: &Args) -> Result<(), ExplainError> {
+    let picture = args.output.clone().unwrap_or_else(|| args.file.with_extension("svg"));
+    let bytes =
+        std::fs::read(&args.file).map_err(|source| ExplainError::Read { path: args.file.clone(), source })?;
+    // A second name of the same file, by a link or a detour, is the same file.
+    let same = |path: &Path| path.canonicalize().ok();
+    if same(&picture).is_some_and(|picture| same(&args.file) == Some(picture)) {
+        return Err(ExplainError::OverwritesLog);
+    }
+    let log = read(args, &bytes)?;
+    drop(bytes);
+    let window = Window::of(args.from, args.to);
+    let view = View::new(&log, &args.urgent, window)?;
+    let summary = Summary::of(&view, args, &picture);
+    std::fs::write(&picture, picture::draw(&view, &summary))
+        .map_err(|source| ExplainError::Write { path: picture, source })?;
+    let text = if args.json { report::json(&summary) } else { report::text(&summary) };
+    print(&text).map_err(|source| ExplainError::Write { path: "the output".into(), source })
+}
+
+/// The trace to explain: the first of the file that carries stream bytes on this side.
+fn read(args: &Args, bytes: &[u8]) -> Result<trace::Trace, ExplainError> {
+    let path = || args.file.clone();
+    let mut reading = trace::Reading::new(args.side);
+    let mut cut_off = false;
+    for record in record::records(bytes) {
+        match record {
+            Ok(record) => reading
+                .handle_record(record)
+                .map_err(|problem| ExplainError::NotQlog { path: path(), problem })?,
+            Err(BadRecord::NotJson { line, problem }) => {
+                return Err(ExplainError::NotJson { path: path(), line, problem });
+            }
+            Err(BadRecord::CutOff) => cut_off = true,
+        }
+    }
+    reading.finish(cut_off).map_err(|missing| match missing {
+        trace::Missing::Everything => {
+            ExplainError::NotQlog { path: path(), problem: "the file is empty or has no trace" }
+        }
+        trace::Missing::StreamFrames { other_side: true } => ExplainError::NoStreamFrames {
+            path: path(),
+            side: args.side,
+            hint: match args.side.other() {
+                Side::Sent => "; --side sent has some",
+                Side::Received => "; --side received has some",
+            },
+        },
+        trace::Missing::StreamFrames { other_side: false } => {
+            ExplainError::NoStreamFrames { path: path(), side: args.side, hint: "" }
+        }
+    })
+}
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    let refused = || format!("{text} is no time in milliseconds; write for example 1500 or 0.25");
+    let value: f64 = text.parse().map_err(|_| refused())?;
+    if value.is_finite() && value >= 0.0 { Ok(value) } else { Err(refused()) }
+}
+
+/// Writes to standard output. Who closed it has seen enough.
+fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
