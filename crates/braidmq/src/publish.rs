@@ -26,7 +26,7 @@ const EXAMPLES: &str = "\
 Examples:
   braidmq pub -t sensors/7/temperature -m 21.5
   braidmq pub --url quic://broker.example --cafile ca.pem -t firmware/7 -f image.bin -q 1
-  braidmq pub --url quic://broker.example --cafile ca.pem -t alarms/7 -m fire --stream 1 --priority 60000
+  braidmq pub --url quic://broker.example --cafile ca.pem -t alarms/7 -m fire --stream 1 --priority 200
   tail -f log.txt | braidmq pub -h broker.example -t log -l
   BRAIDMQ_PASSWORD=secret braidmq pub -L mqtts://user@broker.example/door -m open -q 2 -r";
 
@@ -73,7 +73,7 @@ pub(crate) struct Args {
     /// up. 0 is the stream of everything else.
     #[arg(long, value_name = "NUMBER", help_heading = QUIC)]
     stream: Option<u32>,
-    /// How urgent the messages are, 0 to 65535: higher goes first, 32767 is ordinary. Only this program uses it,
+    /// How urgent the messages are, 0 to 65535: higher goes first, 100 is ordinary. Only this program uses it,
     /// the server does not see it.
     #[arg(long, value_name = "PRIORITY", value_parser = parse_priority, help_heading = QUIC)]
     priority: Option<Priority>,

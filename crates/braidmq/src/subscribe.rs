@@ -18,7 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   braidmq sub -t 'sensors/#' -v
   braidmq sub -L quic://broker.example --cafile ca.pem -t firmware/7 -C 1 -N > image.bin
-  braidmq sub -L quic://broker.example --cafile ca.pem -t 'alarms/#' --stream 1 --priority 60000
+  braidmq sub -L quic://broker.example --cafile ca.pem -t 'alarms/#' --stream 1 --priority 200
   braidmq sub -t 'sensors/+/temperature' -F '%I %t %p' -W 60
   braidmq sub -i logger -c -q 1 -t 'log/#' -F '%j' -V mqttv5
 
@@ -91,7 +91,7 @@ pub(crate) struct Args {
     /// does not hold them up. 0 is the stream of everything else.
     #[arg(long, value_name = "NUMBER", help_heading = QUIC)]
     stream: Option<u32>,
-    /// Ask the server for this place among all that it sends to this client, 0 to 65535: higher comes first, 32767
+    /// Ask the server for this place among all that it sends to this client, 0 to 65535: higher comes first, 100
     /// is ordinary (MQTT 5; servers other than braidmq do not know it). By default the server's rules decide.
     #[arg(long, value_name = "PRIORITY", value_parser = parse_priority, help_heading = QUIC)]
     priority: Option<Priority>,

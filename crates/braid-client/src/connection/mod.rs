@@ -94,6 +94,7 @@ impl Connection {
         for _ in 0..ROUNDS {
             let now = now();
             self.poll_acknowledged(driver, cx, now);
+            self.protocol.continue_resend(now);
             let was_unwritable = self.unwritable.is_some();
             let has_read = self.poll_read(driver, cx, now);
             let has_taken = self.poll_requests(driver, cx, now);

@@ -369,7 +369,9 @@ impl Client {
             Packet::Publish(publish) => return self.handle_publish(on, publish, now),
             Packet::Ack(ack) => match exchange.handle_ack(on, &ack) {
                 Acknowledged::Complete(id, reason) => {
-                    exchange.flush_resend(now);
+                    for id in exchange.flush_resend(now) {
+                        self.events.push_back(ClientEvent::Published(id, ReasonCode::PacketTooLarge));
+                    }
                     // Only PUBCOMP says so, when the PUBCOMP before it was lost with its connection: the server
                     // has the message. "This is not an error during recovery" (MQTT 5, table 3-13).
                     let is_done = reason == ReasonCode::PacketIdentifierNotFound;
@@ -481,7 +483,7 @@ impl Client {
         };
         let mut exchange = Exchange::new(session, agreement);
         exchange.streams.control.outbox = mem::take(&mut connecting.outbox);
-        exchange.flush_resend(now); // [MQTT-4.4.0-1]
+        let too_large = exchange.flush_resend(now); // [MQTT-4.4.0-1]
         let keep_alive = properties.server_keep_alive.unwrap_or(connecting.keep_alive); // [MQTT-3.1.2-21], [MQTT-3.2.2-21]
         let keep_alive = (keep_alive > 0).then(|| Duration::from_secs(keep_alive.into()));
         self.timers = Timers::default();
@@ -499,6 +501,8 @@ impl Client {
         }));
         let connected = Connected { session_present, properties, lost };
         self.events.push_back(ClientEvent::Connected(Box::new(connected)));
+        let over = too_large.into_iter().map(|id| ClientEvent::Published(id, ReasonCode::PacketTooLarge));
+        self.events.extend(over);
         Ok(())
     }
 
@@ -544,6 +548,14 @@ impl Client {
             established.last_sent = now;
         }
         Ok(sent)
+    }
+
+    /// Goes on with what must be sent again, which goes out a little at a time: after every write.
+    pub fn continue_resend(&mut self, now: Instant) {
+        let State::Established(established) = &mut self.state else { return };
+        for id in established.exchange.flush_resend(now) {
+            self.events.push_back(ClientEvent::Published(id, ReasonCode::PacketTooLarge));
+        }
     }
 
     /// Asks for messages on a stream, which carries them then [BQ-15]; [`ClientEvent::Subscribed`] answers under the

@@ -1,6 +1,7 @@
 //! What both ends do alike once they are connected: QoS 0, 1 and 2 in both directions (MQTT 4.3), flow
 //! control (4.9), topic aliases and packet size limits.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -16,7 +17,10 @@ use crate::message::{Copy, Delivery, INLINE_PAYLOAD, Message, put_delivery};
 use crate::packet::{Ack, AckKind, Packet, PacketId, ProtocolVersion, Publish, QoS};
 use crate::reason::ReasonCode;
 use crate::session::{Limits, Phase, Session};
-use crate::stream::{Lane, StreamKey};
+use crate::stream::{Lane, Priority, StreamKey};
+
+/// Bytes on the control stream above which nothing more is sent again.
+const RESEND_TARGET: usize = 16 * 1024;
 
 /// What became of a message that was to be sent.
 #[derive(Debug)]
@@ -88,8 +92,10 @@ pub(crate) struct Exchange {
     pub(crate) streams: Streams,
     pub(crate) waiting: WaitingAcks,
     agreement: Agreement,
-    /// What a resumed session must send again before anything new.
+    /// What a resumed session, or one of whose streams one has ended, must send again.
     resend: VecDeque<PacketId>,
+    /// The highest priority in it: nothing new goes before its equals, everything more urgent does.
+    resend_top: Option<Priority>,
     /// Empty unless deliveries have a place in a store.
     pub(crate) progress: VecDeque<Progress>,
     /// Of the control stream alone. [BQ-18]
@@ -99,9 +105,9 @@ pub(crate) struct Exchange {
 impl Exchange {
     pub(crate) fn new(mut session: Session, mut agreement: Agreement) -> Self {
         agreement.peer_maximum_packet_size = agreement.peer_maximum_packet_size.min(PACKET_SIZE_MAX);
-        let resend = session.outbound.resume().into(); // [MQTT-4.4.0-1]
+        let resend: Vec<_> = session.outbound.resume(); // [MQTT-4.4.0-1]
         session.inbound.resume();
-        Self {
+        let mut exchange = Self {
             session,
             streams: Streams::new(StreamLimits {
                 version: agreement.version,
@@ -111,21 +117,31 @@ impl Exchange {
                 is_client: agreement.is_client,
             }),
             waiting: WaitingAcks::default(),
-            resend,
+            resend: VecDeque::new(),
+            resend_top: None,
             progress: VecDeque::new(),
             outbound_aliases: OutboundAliases::new(agreement.outbound_aliases),
             agreement,
-        }
+        };
+        exchange.add_resend(resend);
+        exchange
     }
 
     pub(crate) fn version(&self) -> ProtocolVersion {
         self.agreement.version
     }
 
-    /// Whether more may be received. Clients before MQTT 5 know no Receive Maximum: they are not disconnected for
-    /// running ahead of our acknowledgements, they are not read.
-    pub(crate) fn is_reading(&self) -> bool {
-        self.waiting.len() < usize::from(self.agreement.receive_maximum)
+    /// Whether more may be received on a stream. Clients before MQTT 5 know no Receive Maximum: they are not
+    /// disconnected for running ahead of our acknowledgements, they are not read.
+    ///
+    /// Of several streams each may have eight times as many acknowledgements waiting as it leaves free, and one that
+    /// has none is always read: what waits on one stream must not silence the others. [BQ-23], [BQ-55]
+    pub(crate) fn is_reading(&self, on: StreamKey) -> bool {
+        let all = self.waiting.len();
+        let maximum = usize::from(self.agreement.receive_maximum);
+        let own = self.streams.owed(on).unwrap_or(all);
+        let free = maximum.saturating_sub(all);
+        own == 0 || free > 0 && (own == all || own < free.saturating_mul(8))
     }
 
     // -- Receiving ---------------------------------------------------------------------------------
@@ -195,7 +211,8 @@ impl Exchange {
     /// [BQ-42], [BQ-21]
     pub(crate) fn end_stream(&mut self, stream: StreamKey, now: Instant) -> Vec<PacketId> {
         self.session.inbound.end_stream(stream);
-        self.resend.extend(self.session.outbound.end_stream(stream));
+        let ids = self.session.outbound.end_stream(stream);
+        self.add_resend(ids);
         self.flush_resend(now)
     }
 
@@ -211,7 +228,8 @@ impl Exchange {
         let outbound = &mut self.session.outbound;
         let expired = outbound.expired_in_part(stream, taken, now);
         expired.iter().for_each(|id| drop(outbound.discard(*id)));
-        self.resend.extend(outbound.abort_stream(stream, taken));
+        let ids = outbound.abort_stream(stream, taken);
+        self.add_resend(ids);
         (expired, self.flush_resend(now))
     }
 
@@ -321,9 +339,14 @@ impl Exchange {
             payload_bytes: self.agreement.maximum_inflight_bytes,
         };
         let outbound = &self.session.outbound;
-        self.resend.is_empty()
+        self.resend_top.is_none_or(|top| delivery.priority > top)
             && outbound.has_free_id()
-            && outbound.has_room(lane, delivery.message.payload.len(), limits)
+            && outbound.has_room(
+                lane,
+                self.streams.has_others(lane.stream),
+                delivery.message.payload.len(),
+                limits,
+            )
     }
 
     /// Whether the peer takes another QoS 1 or 2 message [MQTT-4.9.0-1], [MQTT-4.9.0-2], and we can keep it.
@@ -362,12 +385,44 @@ impl Exchange {
         Sent::TooLarge
     }
 
-    /// Sends what a resumed session owes, as far as the quota goes. Returns what exceeds the Maximum Packet Size of
+    /// Adds what must be sent again. A server does so lane by lane, the most urgent first; a client keeps the order
+    /// in which it first sent [MQTT-4.6.0-1].
+    fn add_resend(&mut self, ids: Vec<PacketId>) {
+        self.resend.extend(ids);
+        if !self.agreement.is_client {
+            let urgency = |id: &PacketId| match self.session.outbound.get(*id) {
+                Some(Phase::Sent(delivery)) => Some(Reverse(delivery.priority)),
+                _ => None, // PUBREL goes before all.
+            };
+            self.resend.make_contiguous().sort_by_key(urgency);
+        }
+        self.note_resend_top();
+    }
+
+    pub(crate) fn is_resending(&self) -> bool {
+        !self.resend.is_empty()
+    }
+
+    fn note_resend_top(&mut self) {
+        let priority = |id: &PacketId| match self.session.outbound.get(*id) {
+            Some(Phase::Sent(delivery)) => Some(delivery.priority),
+            _ => None,
+        };
+        self.resend_top = self.resend.iter().filter_map(priority).max();
+    }
+
+    /// Sends what a resumed session owes, as far as the quota goes, and a little at a time: it goes on the control
+    /// stream, and what is encoded there cannot be overtaken [BQ-53]. Call it again when some is written. Returns what exceeds the Maximum Packet Size of
     /// this connection: those exchanges are over as if they had been completed. [MQTT-3.1.2-25], [MQTT-4.4.0-1]
     pub(crate) fn flush_resend(&mut self, now: Instant) -> Vec<PacketId> {
         let mut too_large = Vec::new();
-        while let Some(&id) = self.resend.front() {
-            match self.session.outbound.get(id) {
+        if self.resend.is_empty() {
+            return too_large;
+        }
+        while let Some(&id) = self.resend.front()
+            && self.streams.control.outbox.len() < RESEND_TARGET
+        {
+            match self.session.outbound.get_unsent(id) {
                 Some(Phase::Sent(_)) => {
                     // However many bytes they are: they are kept in any case, and nothing else makes room.
                     if !self.has_peer_room() {
@@ -391,6 +446,7 @@ impl Exchange {
             }
             self.resend.pop_front();
         }
+        self.note_resend_top();
         too_large
     }
 

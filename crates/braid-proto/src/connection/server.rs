@@ -220,7 +220,7 @@ impl Server {
             State::Deciding(_) | State::Closed(_) => false,
             State::Established(established) => {
                 let exchange = &established.exchange;
-                exchange.is_reading()
+                exchange.is_reading(stream)
                     && !self.holds_early()
                     && (stream.is_control() || exchange.streams.is_reading(stream))
             }
@@ -572,6 +572,16 @@ impl Server {
         }
         self.flush_resend(now);
         self.handle_bytes(StreamKey::CONTROL, &held, now);
+    }
+
+    /// Whether something must be sent again.
+    pub fn is_resending(&self) -> bool {
+        matches!(&self.state, State::Established(established) if established.exchange.is_resending())
+    }
+
+    /// Goes on with what must be sent again, which goes out a little at a time: after every write.
+    pub fn continue_resend(&mut self, now: Instant) {
+        self.flush_resend(now);
     }
 
     fn flush_resend(&mut self, now: Instant) {

@@ -68,6 +68,8 @@ pub(crate) struct StreamLimits {
 #[derive(Debug)]
 pub(crate) struct Streams {
     pub(crate) control: Stream,
+    /// Acknowledgements of requests on the control stream that wait for their turn.
+    control_owed: usize,
     /// In ascending order. [BQ-2]
     data: Vec<DataStream>,
     limits: StreamLimits,
@@ -82,6 +84,7 @@ impl Streams {
     pub(crate) fn new(limits: StreamLimits) -> Self {
         Self {
             control: Stream::new(limits),
+            control_owed: 0,
             data: Vec::new(),
             limits,
             partial: 0,
@@ -148,6 +151,11 @@ impl Streams {
         } else {
             self.resolve(key)
         }
+    }
+
+    /// Whether data streams other than `key` are open in both directions.
+    pub(crate) fn has_others(&self, key: StreamKey) -> bool {
+        self.data.iter().any(|data| data.key != key && data.life == Life::Open && !data.key.is_uni())
     }
 
     /// The topic of a PUBLISH on this stream. [BQ-18]
@@ -301,9 +309,20 @@ impl Streams {
 
     /// An acknowledgement of a request on this stream is owed, or no longer.
     pub(crate) fn owe(&mut self, key: StreamKey, one_more: bool) {
-        if let Some(data) = self.find_mut(key) {
-            data.owed = if one_more { data.owed + 1 } else { data.owed.saturating_sub(1) };
+        let owed = match self.find_mut(key) {
+            Some(data) => &mut data.owed,
+            None if key.is_control() => &mut self.control_owed,
+            None => return,
+        };
+        *owed = if one_more { *owed + 1 } else { owed.saturating_sub(1) };
+    }
+
+    /// How many acknowledgements of requests on this stream wait for their turn.
+    pub(crate) fn owed(&self, key: StreamKey) -> Option<usize> {
+        if key.is_control() {
+            return Some(self.control_owed);
         }
+        self.find(key).map(|data| data.owed)
     }
 
     // -- Sending -----------------------------------------------------------------------------------

@@ -15,15 +15,31 @@ pub struct Inbound {
     here: HashMap<(StreamKey, PacketId), (), FxBuildHasher>,
     /// How many of `here` each stream has; streams without any are left out.
     counts: Vec<(StreamKey, usize)>,
-    /// Left over, with how many streams left the same identifier.
+    /// Left by streams of the present connection that have ended, with how many left the same identifier.
+    forsaken: HashMap<PacketId, usize, FxBuildHasher>,
+    /// The same of earlier connections.
     left: HashMap<PacketId, usize, FxBuildHasher>,
+}
+
+fn add(map: &mut HashMap<PacketId, usize, FxBuildHasher>, packet_id: PacketId, count: usize) {
+    *map.entry(packet_id).or_default() += count;
+}
+
+fn take(map: &mut HashMap<PacketId, usize, FxBuildHasher>, packet_id: PacketId) -> bool {
+    let Some(count) = map.get_mut(&packet_id) else { return false };
+    *count -= 1;
+    if *count == 0 {
+        map.remove(&packet_id);
+    }
+    true
 }
 
 impl Inbound {
     /// Notes a QoS 2 message. False: it is a duplicate and must not be taken over again. [MQTT-4.3.3-10]
     ///
-    /// `dup`: it is marked as a repetition. On a data stream only such a one can be what another stream left: its
-    /// identifiers may begin anew, and a new message must not be lost. [BQ-20]
+    /// `dup`: it is marked as a repetition. Only such a one can be what another stream left: identifiers may begin anew
+    /// on each, and a new message must not be lost [BQ-20]. What an earlier connection left is found on the control
+    /// stream without the mark too, as MQTT has it.
     pub fn receive(&mut self, stream: StreamKey, packet_id: PacketId, dup: bool) -> bool {
         if self.here.insert((stream, packet_id), ()).is_some() {
             return false;
@@ -32,8 +48,9 @@ impl Inbound {
             Some((_, count)) => *count += 1,
             None => self.counts.push((stream, 1)),
         }
-        let may_be_left = dup || stream.is_control();
-        !(may_be_left && self.take_left(packet_id)) // [BQ-21]
+        let is_left = dup && take(&mut self.forsaken, packet_id)
+            || (dup || stream.is_control()) && take(&mut self.left, packet_id);
+        !is_left // [BQ-21]
     }
 
     /// Handles PUBREL. False: the identifier is not known. [MQTT-4.3.3-12]
@@ -64,12 +81,7 @@ impl Inbound {
     }
 
     fn take_left(&mut self, packet_id: PacketId) -> bool {
-        let Some(count) = self.left.get_mut(&packet_id) else { return false };
-        *count -= 1;
-        if *count == 0 {
-            self.left.remove(&packet_id);
-        }
-        true
+        take(&mut self.forsaken, packet_id) || take(&mut self.left, packet_id)
     }
 
     /// A stream has ended: what it received and did not release may go on elsewhere. [BQ-21]
@@ -78,10 +90,10 @@ impl Inbound {
             return;
         }
         self.counts.retain(|(key, _)| *key != stream);
-        let left = &mut self.left;
+        let forsaken = &mut self.forsaken;
         self.here.retain(|(key, packet_id), ()| {
             if *key == stream {
-                *left.entry(*packet_id).or_default() += 1;
+                add(forsaken, *packet_id, 1);
             }
             *key != stream
         });
@@ -90,7 +102,10 @@ impl Inbound {
     /// Begins a new connection, on which the peer's send quota starts anew (MQTT 5, 4.9).
     pub fn resume(&mut self) {
         for ((_, packet_id), ()) in self.here.drain() {
-            *self.left.entry(packet_id).or_default() += 1;
+            add(&mut self.left, packet_id, 1);
+        }
+        for (packet_id, count) in self.forsaken.drain() {
+            add(&mut self.left, packet_id, count);
         }
         self.counts.clear();
     }
@@ -108,22 +123,24 @@ impl Inbound {
     /// Whether any message with this identifier waits for its PUBREL.
     pub fn contains(&self, packet_id: PacketId) -> bool {
         self.left.contains_key(&packet_id)
+            || self.forsaken.contains_key(&packet_id)
             || self.counts.iter().any(|(stream, _)| self.is_unacknowledged(*stream, packet_id))
     }
 
     /// How many wait for their PUBREL.
     pub fn len(&self) -> usize {
-        self.here.len() + self.left.values().sum::<usize>()
+        self.here.len() + self.left.values().chain(self.forsaken.values()).sum::<usize>()
     }
 
     /// Whether none waits for its PUBREL.
     pub fn is_empty(&self) -> bool {
-        self.here.is_empty() && self.left.is_empty()
+        self.here.is_empty() && self.left.is_empty() && self.forsaken.is_empty()
     }
 
     /// The identifiers in ascending order; one that several streams use is there once.
     pub fn packet_ids(&self) -> Vec<PacketId> {
-        let mut ids: Vec<_> = self.here.keys().map(|(_, id)| *id).chain(self.left.keys().copied()).collect();
+        let mut ids: Vec<_> = self.here.keys().map(|(_, id)| *id).collect();
+        ids.extend(self.left.keys().chain(self.forsaken.keys()).copied());
         ids.sort_unstable();
         ids.dedup();
         ids
@@ -174,7 +191,11 @@ mod tests {
         assert!(inbound.receive(a, ID, false));
         inbound.end_stream(a);
         assert!(inbound.receive(b, ID, false), "not marked as a repetition");
-        assert!(!inbound.receive(StreamKey::CONTROL, ID, false), "there identifiers are the session's");
+        assert!(inbound.receive(StreamKey::CONTROL, ID, false), "neither is this");
+        assert!(inbound.release(b, ID) && inbound.release(StreamKey::CONTROL, ID) && inbound.contains(ID));
+        inbound.resume();
+        assert!(inbound.receive(b, ID, false));
+        assert!(!inbound.receive(StreamKey::CONTROL, ID, false), "there MQTT's own rule holds");
     }
 
     #[test]

@@ -225,6 +225,11 @@ impl Outbound {
         self.inflight.get(&packet_id).map(|inflight| &inflight.phase)
     }
 
+    /// The message with this identifier, unless it went out on the present connection.
+    pub(crate) fn get_unsent(&self, packet_id: PacketId) -> Option<&Phase> {
+        self.inflight.get(&packet_id).filter(|inflight| !inflight.sent_here).map(|inflight| &inflight.phase)
+    }
+
     /// Messages on their way.
     pub fn len(&self) -> usize {
         self.inflight.len()
@@ -252,9 +257,9 @@ impl Outbound {
     }
 
     /// Whether a lane may have one more message of this size on its way. [MQTT-4.9.0-2], [BQ-24]
-    pub(crate) fn has_room(&self, lane: Lane, payload_len: usize, limits: Limits) -> bool {
+    pub(crate) fn has_room(&self, lane: Lane, has_others: bool, payload_len: usize, limits: Limits) -> bool {
         let used = Limits { messages: self.unacknowledged, payload_bytes: self.payload_bytes };
-        self.quota.allows(lane, payload_len, used, limits)
+        self.quota.allows(lane, has_others, payload_len, used, limits)
     }
 
     /// Begins a new connection: what must be sent again on it. First each PUBREL in the order of their PUBRECs,

@@ -1,4 +1,4 @@
-use crate::stream::{Lane, StreamKey};
+use crate::stream::{Lane, Priority, StreamKey};
 
 /// Payloads up to this many bytes are not held back for the bytes on their way: they are bounded by their number.
 const SMALL_PAYLOAD: usize = 4096;
@@ -27,6 +27,12 @@ pub(crate) struct Limits {
 
 /// More lanes than this are forgotten when they are empty.
 const LANES_KEPT: usize = 16;
+
+/// What a lane leaves free for more urgent ones, which may not be there yet: the first alarm must not wait for the
+/// acknowledgement of bulk.
+fn reserve(lane: Lane, messages: usize) -> usize {
+    if lane.priority > Priority::DEFAULT { 0 } else { messages / 16 }
+}
 
 impl Quota {
     pub(super) fn add(&mut self, lane: Lane, messages: usize, payload_bytes: usize) {
@@ -63,16 +69,25 @@ impl Quota {
 
     /// Whether a lane may have one more of this size on its way, while all have `used`.
     ///
+    /// `has_others`: other streams are open that may come to have a lane.
+    ///
     /// A lane alone may use everything. Of several each may use eight times of what it leaves free, so that the
     /// next one finds room, however many are stuck; and each may always have one, if there is room at all.
-    pub(super) fn allows(&self, lane: Lane, payload_len: usize, used: Limits, limits: Limits) -> bool {
+    pub(super) fn allows(
+        &self,
+        lane: Lane,
+        has_others: bool,
+        payload_len: usize,
+        used: Limits,
+        limits: Limits,
+    ) -> bool {
         let free = limits.messages.saturating_sub(used.messages);
-        if free == 0 {
+        if free <= reserve(lane, limits.messages) {
             return false;
         }
         let own = self.lanes.iter().find(|share| share.lane == lane);
         let (messages, payload_bytes) = own.map_or((0, 0), |share| (share.messages, share.payload_bytes));
-        let is_alone = self.lanes.iter().all(|share| share.lane == lane);
+        let is_alone = !has_others && self.lanes.iter().all(|share| share.lane == lane);
         if !is_alone && messages > 0 && messages >= (free - 1).saturating_mul(8) {
             return false;
         }
@@ -86,7 +101,7 @@ mod tests {
     use crate::stream::Priority;
 
     fn lane(n: u32) -> Lane {
-        Lane { stream: StreamKey::bidi(n), priority: Priority::DEFAULT }
+        Lane { stream: StreamKey::bidi(n), priority: Priority::new(200) }
     }
 
     /// Fills the lanes one after the other; how many each got.
@@ -97,7 +112,7 @@ mod tests {
         let mut messages = 0;
         let one = |n| {
             let before = messages;
-            while quota.allows(lane(n), 1, Limits { messages, payload_bytes: 0 }, limits) {
+            while quota.allows(lane(n), false, 1, Limits { messages, payload_bytes: 0 }, limits) {
                 quota.add(lane(n), 1, 0);
                 messages += 1;
             }
@@ -117,13 +132,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_urgent_leaves_room_for_what_is() {
+        let lane = |priority| Lane { stream: StreamKey::CONTROL, priority: Priority::new(priority) };
+        let quota = Quota::default();
+        for (maximum, most) in [(1, 1), (15, 15), (16, 15), (100, 94), (1024, 960)] {
+            let limits = Limits { messages: maximum, payload_bytes: 0 };
+            let allows = |priority, messages| {
+                quota.allows(lane(priority), false, 1, Limits { messages, payload_bytes: 0 }, limits)
+            };
+            assert!(allows(100, most - 1) && (most == maximum || !allows(100, most)), "{maximum}");
+            assert!(allows(101, maximum - 1) && !allows(101, maximum));
+        }
+    }
+
+    #[test]
     fn large_payloads_on_their_way_do_not_stop_small_ones_or_other_lanes() {
         let mut quota = Quota::default();
         quota.add(lane(0), 1, 200_000);
         let (used, limits) =
             (Limits { messages: 1, payload_bytes: 200_000 }, Limits { messages: 10, payload_bytes: 100_000 });
-        assert!(!quota.allows(lane(0), 5000, used, limits));
-        assert!(quota.allows(lane(0), SMALL_PAYLOAD, used, limits));
-        assert!(quota.allows(lane(1), 5000, used, limits));
+        assert!(!quota.allows(lane(0), false, 5000, used, limits));
+        assert!(quota.allows(lane(0), false, SMALL_PAYLOAD, used, limits));
+        assert!(quota.allows(lane(1), false, 5000, used, limits));
     }
 }

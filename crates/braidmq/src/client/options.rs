@@ -351,7 +351,7 @@ pub(crate) fn parse_qos(text: &str) -> Result<QoS, String> {
 
 /// A priority as users write it.
 pub(crate) fn parse_priority(text: &str) -> Result<Priority, String> {
-    text.parse().map(Priority::new).map_err(|_| "use a number from 0 to 65535; 32767 is ordinary".to_owned())
+    text.parse().map(Priority::new).map_err(|_| "use a number from 0 to 65535; 100 is ordinary".to_owned())
 }
 
 fn parse_expiry(text: &str) -> Result<u32, String> {

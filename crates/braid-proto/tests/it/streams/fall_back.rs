@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use braid_proto::connection::{Event, Progress, Sent, ServerOptions};
 use braid_proto::message::Delivery;
 use braid_proto::packet::{ProtocolVersion, QoS};
-use braid_proto::stream::StreamKey;
+use braid_proto::stream::{Priority, StreamKey};
 
 use super::{forge, granting};
 use crate::rig::{Rig, connect, delivery, options};
@@ -163,4 +163,38 @@ fn a_resumed_session_goes_on_on_the_control_stream() {
     let session = rig.end().unwrap().session.unwrap();
     let mut rig = Rig::resumed(options(), connect(ProtocolVersion::V5), session);
     assert_eq!(rig.sent(), forge::again(1, 1, "m"));
+}
+
+// [BQ-42], [BQ-53]
+#[test]
+fn what_is_sent_again_comes_a_little_at_a_time_and_behind_what_is_more_urgent() {
+    let mut rig = rig();
+    let (bulk, other) = (rig.open(1), rig.open(2));
+    let payload = "x".repeat(10_000);
+    for priority in [8, 8, 8, 50] {
+        let delivery = delivery("t", payload.clone(), QoS::AtLeastOnce);
+        let delivery = Delivery { stream: bulk, priority: Priority::new(priority), ..delivery };
+        assert!(matches!(rig.server.deliver(delivery, rig.now), Sent::Out(_)));
+    }
+    rig.sent_on(bulk);
+    rig.server.handle_stream_reset(bulk, rig.now);
+    assert!(rig.server.unwritten() < 30_000, "two of four messages, however many there are");
+    let alarm = |priority| Delivery {
+        stream: other,
+        priority: Priority::new(priority),
+        ..delivery("a", "a", QoS::AtLeastOnce)
+    };
+    assert!(matches!(rig.server.deliver(alarm(8), rig.now), Sent::Blocked(_)), "behind its equals");
+    assert!(matches!(rig.server.deliver(alarm(200), rig.now), Sent::Out(_)));
+    let first = rig.sent();
+    assert_eq!(first[0], 0x3A, "PUBLISH with DUP and QoS 1");
+    assert_eq!(u16::from_be_bytes([first[6], first[7]]), 4, "the most urgent first");
+    let mut rounds = 1;
+    while rig.server.is_resending() {
+        rig.server.continue_resend(rig.now);
+        assert!(!rig.sent().is_empty());
+        rounds += 1;
+    }
+    assert_eq!(rounds, 2);
+    assert!(matches!(rig.server.deliver(alarm(8), rig.now), Sent::Out(_)));
 }

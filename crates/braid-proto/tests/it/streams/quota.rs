@@ -27,6 +27,19 @@ fn the_sum_over_the_streams_may_exceed_the_receive_maximum() {
     assert!(streams.iter().all(|stream| rig.server.is_reading(*stream)));
 }
 
+// [BQ-23], [BQ-55]
+#[test]
+fn what_waits_on_one_stream_silences_no_other() {
+    let mut rig = established();
+    let [busy, also, idle] = [1, 2, 3].map(|n| rig.open(n));
+    for id in [1, 2] {
+        rig.read_on(busy, &forge::publish(1, id, ""));
+        rig.read_on(also, &forge::publish(1, id, ""));
+    }
+    assert!(!rig.server.is_reading(busy) && !rig.server.is_reading(also));
+    assert!(rig.server.is_reading(idle) && rig.server.is_reading(StreamKey::CONTROL));
+}
+
 // [BQ-23], [MQTT-3.3.4-7]
 #[test]
 fn a_stream_that_exceeds_it_by_itself_is_ended_alone() {
@@ -99,8 +112,19 @@ fn a_lane_whose_client_does_not_acknowledge_leaves_room_for_others() {
 // [BQ-24]
 #[test]
 fn one_lane_alone_has_all_of_it() {
-    let mut rig = granting(ServerOptions { maximum_inflight: 20, ..options() });
+    let mut rig = granting(ServerOptions { maximum_inflight: 15, ..options() });
     let only = rig.open(1);
-    assert!((0..20).all(|_| deliver(&mut rig, only)));
+    assert!((0..15).all(|_| deliver(&mut rig, only)));
     assert!(!deliver(&mut rig, only));
+}
+
+// [BQ-24]
+#[test]
+fn a_stream_that_had_nothing_yet_finds_room_beside_one_that_is_stuck() {
+    for maximum in [2, 7, 64] {
+        let mut rig = granting(ServerOptions { maximum_inflight: maximum, ..options() });
+        let (stuck, quiet) = (rig.open(1), rig.open(2));
+        while deliver(&mut rig, stuck) {}
+        assert!(deliver(&mut rig, quiet), "of {maximum}");
+    }
 }
