@@ -216,7 +216,7 @@ impl Server {
     /// CONNECT is accepted [BQ-13] and while incomplete packets are too large [BQ-45].
     pub fn is_reading(&self, stream: StreamKey) -> bool {
         match &self.state {
-            State::Listening => stream.is_control(),
+            State::Listening => stream.is_control(), // [BQ-3]
             State::Deciding(_) | State::Closed(_) => false,
             State::Established(established) => {
                 let exchange = &established.exchange;

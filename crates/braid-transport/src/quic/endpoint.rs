@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use noq::crypto::rustls::QuicServerConfig;
-use noq::{ConnectionError, Endpoint, Runtime, ServerConfig, TransportErrorCode};
+use noq::{Connection, ConnectionError, Endpoint, Runtime, ServerConfig, TransportErrorCode};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
@@ -16,7 +16,7 @@ use super::codes::{self, code};
 use super::config::{self, QuicOptions};
 use super::early::confirmed_by_client;
 use super::link::{Established, UNTRUSTED_WINDOW, link};
-use super::shield::{Broken, Failures, Shield, ShieldedRuntime, shielded};
+use super::shield::{Broken, Failures, Shield, ShieldedRuntime, is_sound, shielded};
 use super::simulated;
 use super::tickets::Tickets;
 use crate::error::{BindError, CertificateError, HandshakeError};
@@ -207,6 +207,7 @@ impl QuicIncoming {
             Ok((connection, _accepted)) => connection,
             Err(connecting) => connecting.await.map_err(failed)?,
         };
+        let mut unopened = Unopened(Some(connection.clone()));
         let mut confirmed = Some(confirmed_by_client(connection.clone(), under_way));
         let control = loop {
             tokio::select! {
@@ -222,8 +223,23 @@ impl QuicIncoming {
             }
         })?;
         let confirmed = confirmed.filter(|_| control.1.is_0rtt());
+        unopened.0 = None;
         let endpoint = None;
         Ok(link(Established { control, connection, address, endpoint, failures, send_window, confirmed }))
+    }
+}
+
+/// A connection without a control stream. When nobody waits for one any more that is no normal end. [BQ-6], [BQ-40]
+struct Unopened(Option<Connection>);
+
+impl Drop for Unopened {
+    fn drop(&mut self) {
+        let Some(connection) = self.0.take() else { return };
+        if is_sound(&connection) {
+            connection.close(code(codes::CLOSE_ABNORMAL), b"no control stream");
+        } else {
+            std::mem::forget(connection);
+        }
     }
 }
 
