@@ -7,12 +7,14 @@ use std::time::Duration;
 use noq::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
 use noq::{EndpointConfig, IdleTimeout, TransportConfig, VarInt};
 
+use super::pacing::Policed;
 use super::qlog::QlogFiles;
 
 /// Who decides how fast to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// BBR version 3: models the path, keeps its queues short. What urgent messages want.
+    /// BBR version 3: models the path, keeps its queues short. What urgent messages want. Keeps to what a
+    /// policer on the way lets through, once it has noticed one.
     #[default]
     Bbr3,
     /// CUBIC: fills the path until it loses.
@@ -35,7 +37,7 @@ impl Congestion {
 
     fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
-            Self::Bbr3 => Arc::new(Bbr3Config::default()),
+            Self::Bbr3 => Arc::new(Policed::new(Bbr3Config::default())),
             Self::Cubic => Arc::new(CubicConfig::default()),
             Self::NewReno => Arc::new(NewRenoConfig::default()),
         }

@@ -13,6 +13,8 @@ mod endpoint;
 mod faulty;
 mod link;
 mod multi;
+mod pacing;
+mod probes;
 mod qlog;
 mod shield;
 mod simulated;

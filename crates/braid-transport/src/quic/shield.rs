@@ -16,6 +16,8 @@ use std::time::Instant;
 use noq::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::sync::watch;
 
+use super::probes::Thinned;
+
 /// The library panicked.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Broken;
@@ -70,7 +72,7 @@ impl<F> Drop for Shield<F> {
     }
 }
 
-/// tokio, with every task of the library shielded.
+/// tokio, with every task of the library shielded, and sockets that send one probe in place of two.
 #[derive(Debug, Default)]
 pub(super) struct ShieldedRuntime {
     failures: watch::Sender<()>,
@@ -102,7 +104,7 @@ impl Runtime for ShieldedRuntime {
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Box<dyn AsyncUdpSocket>> {
-        TokioRuntime.wrap_udp_socket(socket)
+        Ok(Box::new(Thinned::new(TokioRuntime.wrap_udp_socket(socket)?)))
     }
 
     fn now(&self) -> Instant {

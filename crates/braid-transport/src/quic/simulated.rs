@@ -15,6 +15,7 @@ use noq::{AsyncTimer, AsyncUdpSocket, Endpoint, Runtime, ServerConfig, UdpSender
 use tokio::time::{Sleep, sleep_until};
 
 use super::config;
+use super::probes::Thinned;
 use super::shield::{Failures, ShieldedRuntime};
 use crate::sim::{Arrival, Attached, Host, Switch};
 
@@ -40,8 +41,8 @@ pub(super) fn endpoint_on(
     config.rng_seed(Some(seed));
     let runtime = SimulatedRuntime { shielded: ShieldedRuntime::default(), host: host.clone() };
     let failures = runtime.shielded.failures();
-    let socket = Box::new(Socket::new(host, socket));
-    let endpoint = Endpoint::new_with_abstract_socket(config, server, socket, Arc::new(runtime))?;
+    let endpoint =
+        Endpoint::new_with_abstract_socket(config, server, Socket::thinned(host, socket), Arc::new(runtime))?;
     Ok((endpoint, failures))
 }
 
@@ -64,7 +65,7 @@ impl Runtime for SimulatedRuntime {
     /// An endpoint that moves to another socket asks for this: it gets a new port of its host in
     /// place of the real socket.
     fn wrap_udp_socket(&self, _real: UdpSocket) -> io::Result<Box<dyn AsyncUdpSocket>> {
-        Ok(Box::new(Socket::new(&self.host, self.host.attach(None)?)))
+        Ok(Socket::thinned(&self.host, self.host.attach(None)?))
     }
 
     fn now(&self) -> Instant {
@@ -91,9 +92,10 @@ impl Drop for Attachment {
 }
 
 impl Socket {
-    fn new(host: &Host, socket: Attached) -> Self {
+    /// Sends one probe in place of two, as real sockets do.
+    fn thinned(host: &Host, socket: Attached) -> Box<dyn AsyncUdpSocket> {
         let attachment = Attachment { switch: Arc::clone(host.switch()), socket };
-        Self { attachment: Arc::new(attachment), timer: None }
+        Box::new(Thinned::new(Box::new(Self { attachment: Arc::new(attachment), timer: None })))
     }
 
     /// Waits for the next arrival.

@@ -7,6 +7,7 @@ mod ends;
 mod keylog;
 mod mem;
 mod multi;
+mod policing;
 mod quic;
 mod retry;
 mod sim;

@@ -47,19 +47,26 @@ async fn an_exchange_goes_on_elsewhere_after_the_end_of_its_stream_or_connection
     }
     client.reset(data, 0);
     pass(1).await;
-    client.send(CONTROL, &publish_packet("t", "twice", QoS::ExactlyOnce, 1));
+    client.send(CONTROL, &again("twice", 1));
     assert_eq!(client.expect_ack(CONTROL, AckKind::Pubrec, 1).await, ReasonCode::Success);
     client.send_ack(CONTROL, AckKind::Pubrel, id(1));
     assert_eq!(client.expect_ack(CONTROL, AckKind::Pubcomp, 1).await, ReasonCode::Success);
     client.vanish().await;
     let client = broker.resume("client").await;
     let third = client.open().await;
-    let Packet::Publish(publish) = publish_packet("t", "twice", QoS::ExactlyOnce, 2) else { unreachable!() };
-    client.send(third, &Packet::Publish(Publish { dup: true, ..publish }));
+    client.send(third, &again("twice", 2));
     assert_eq!(client.expect_ack(third, AckKind::Pubrec, 2).await, ReasonCode::Success);
     client.send_ack(third, AckKind::Pubrel, id(2));
     assert_eq!(client.expect_ack(third, AckKind::Pubcomp, 2).await, ReasonCode::Success);
     watcher.expect_silence().await;
+}
+
+/// The PUBLISH of an exchange that goes on.
+fn again(payload: &'static str, number: u16) -> Packet {
+    let Packet::Publish(publish) = publish_packet("t", payload, QoS::ExactlyOnce, number) else {
+        unreachable!()
+    };
+    Packet::Publish(Publish { dup: true, ..publish })
 }
 
 /// [BQ-22]

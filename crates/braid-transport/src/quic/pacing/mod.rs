@@ -1,0 +1,12 @@
+//! How fast to send, beyond what the library's controllers know.
+//!
+//! Pure: what happened and when comes in as arguments, a rate and a window come out. No clock, no
+//! runtime, no random numbers.
+
+mod cap;
+mod policed;
+mod tally;
+#[cfg(test)]
+mod tests;
+
+pub(super) use policed::Policed;
