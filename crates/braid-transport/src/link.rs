@@ -122,8 +122,10 @@ impl Link {
     /// Writes on a stream, as much as is taken now. To call it again before the task was woken is
     /// cheap.
     ///
-    /// A write finds room however much is unacknowledged on streams of lower priority, as long as
-    /// the peer's flow control allows.
+    /// Twice what the path carries at a time is taken, over all streams: what waits longer waits with the
+    /// caller. Streams of one priority share it, the longest waiting first, whatever the order of
+    /// calls. A write finds room however much is unacknowledged on streams of lower priority, as long
+    /// as the peer's flow control allows. [BQ-56]
     ///
     /// # Errors
     /// `NotConnected`: the stream has ended, the link lives. Any other: the link is lost.
@@ -151,8 +153,10 @@ impl Link {
         }
     }
 
-    /// Before the first write of a burst on this stream: what is queued keeps its place until some
-    /// of it is sent. Nothing happens on a single stream. The control stream stands above all. [BQ-50]
+    /// How urgent the stream is from now on, also what was written before and is not sent yet: as soon as
+    /// the stream has its next turn by its old priority. So raise it before the first write of a burst,
+    /// and lower it after the last was sent. Nothing happens on a single stream. The control stream
+    /// stands above all. [BQ-50]
     pub fn set_priority(&mut self, stream: StreamKey, priority: Priority) {
         if let Self::Multi(multi) = self {
             multi.set_priority(stream, priority);
@@ -161,9 +165,10 @@ impl Link {
 
     /// Ends the sending half of a data stream with FIN, in a frame without payload: at once if
     /// nothing was written on it, otherwise once nothing on the connection is unacknowledged. While
-    /// other streams keep it from that: after three round trips (at least 100 ms), and after 3 s if
-    /// streams wait for room; what was sent by then may be repeated together with the FIN. Nothing
-    /// is lost. Poll for reads, which see to it. [BQ-31]
+    /// other streams keep it from that: three round trips after what was written on it can have been
+    /// sent. A stream that is not read delays no other; a higher priority that fills the connection does.
+    /// After 3 s in any case; what was sent by then may be repeated together with the FIN. Nothing is
+    /// lost. Poll for reads, which see to it. [BQ-31]
     pub fn finish(&mut self, stream: StreamKey) {
         if let Self::Multi(multi) = self {
             multi.finish(stream);
@@ -209,7 +214,8 @@ impl Link {
     }
 
     /// The CONNECT was accepted: from now on the client may send on each stream as much as its own
-    /// window holds. Until then it was 1 MiB over all streams. [BQ-13]
+    /// window holds. Until then it was 128 KiB over all streams, and a STOP_SENDING was told by a write
+    /// only. [BQ-13]
     pub fn set_trusted(&mut self) {
         if let Self::Multi(multi) = self {
             multi.set_trusted();

@@ -12,8 +12,9 @@ use super::shield::Failures;
 use crate::link::{Link, Peer, Transport};
 use crate::tls;
 
-/// Bytes that a client may send over all streams beyond what was read, until it is trusted.
-pub(super) const UNTRUSTED_WINDOW: VarInt = VarInt::from_u32(1 << 20);
+/// Bytes that a client may send over all streams beyond what was read, until it is trusted: room for
+/// a first flight, and little for who connects many times and says nothing.
+pub(super) const UNTRUSTED_WINDOW: VarInt = VarInt::from_u32(128 << 10);
 
 /// A connection that carries MQTT now.
 pub(super) struct Established {

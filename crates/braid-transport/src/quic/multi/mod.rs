@@ -13,6 +13,7 @@ mod settle;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod waiting;
 mod whereabouts;
 mod window;
 mod write;

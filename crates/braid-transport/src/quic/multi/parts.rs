@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use braid_proto::stream::{Priority, StreamKey};
 use noq::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, VarInt};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::arrivals::{Arrivals, arrivals};
 use super::bells::{Bells, Ring};
@@ -18,6 +18,7 @@ use super::close::Remains;
 use super::loss::Loss;
 use super::settle::Settling;
 use super::stream::Stream;
+use super::waiting::Waiting;
 use super::whereabouts::Whereabouts;
 use super::window::SendWindow;
 use crate::link::{Dir, Read};
@@ -32,8 +33,8 @@ pub(super) struct Parts {
     pub(super) control: Stream,
     /// The data streams that have not ended in both directions.
     pub(super) streams: FxHashMap<StreamKey, Box<Stream>>,
-    /// Streams whose last write found no room; their bells have not rung since.
-    pub(super) blocked: FxHashSet<StreamKey>,
+    /// Streams whose last write found no room.
+    pub(super) waiting: Waiting,
     /// Data streams to read, in turn. One that is not wanted stays.
     pub(super) queue: VecDeque<StreamKey>,
     /// The control stream may have something.
@@ -74,7 +75,7 @@ impl Parts {
         Self {
             control: Stream::new(StreamKey::CONTROL, Some(send), Some(recv), &bells),
             streams: FxHashMap::default(),
-            blocked: FxHashSet::default(),
+            waiting: Waiting::default(),
             queue: VecDeque::new(),
             control_is_queued: true,
             control_had_turn: false,
@@ -86,7 +87,7 @@ impl Parts {
             bells,
             confirmed: established.confirmed,
             opening: [None, None],
-            window: SendWindow::new(established.send_window),
+            window: SendWindow::new(&connection, established.send_window),
             settling: Settling::default(),
             whereabouts: if is_server { Whereabouts::new(&connection, address) } else { None },
             endpoint,
@@ -109,12 +110,18 @@ impl Parts {
             stream.is_queued = true;
             self.queue.push_back(key);
         }
-        let is_watched = self.forgotten_watches < FORGOTTEN_WATCHES;
-        if is_watched {
-            stream.watch_stop(key, &self.bells);
-        }
         self.streams.insert(key, stream);
-        if is_watched {
+        if self.is_trusted {
+            self.watch_stop(key);
+        }
+    }
+
+    /// From now on STOP_SENDING is told without a write.
+    fn watch_stop(&mut self, key: StreamKey) {
+        if self.forgotten_watches < FORGOTTEN_WATCHES
+            && let Some(stream) = self.streams.get_mut(&key)
+        {
+            stream.watch_stop(key, &self.bells);
             self.look_for_stop(key);
         }
     }
@@ -137,7 +144,7 @@ impl Parts {
 
     /// After the sending half of a stream has ended.
     pub(super) fn sending_ended(&mut self, key: StreamKey) {
-        self.blocked.remove(&key);
+        self.waiting.forget(key);
         self.window.forget(&self.connection, key);
         self.retire(key);
     }
@@ -152,6 +159,8 @@ impl Parts {
     pub(super) fn set_priority(&mut self, key: StreamKey, priority: Priority) {
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.set_priority(priority);
+            let priority = stream.priority();
+            self.waiting.set_priority(key, priority);
         }
     }
 
@@ -197,6 +206,11 @@ impl Parts {
         if !self.is_trusted {
             self.is_trusted = true;
             self.connection.set_receive_window(VarInt::MAX);
+            // A watch costs memory, which strangers are not given.
+            let keys: Vec<StreamKey> = self.streams.keys().copied().collect();
+            keys.into_iter().for_each(|key| self.watch_stop(key));
+            // What was found is told by a read.
+            self.connection_bell.wake_by_ref();
         }
     }
 

@@ -56,9 +56,7 @@ impl Parts {
                 Ring::Connection => self.has_arrivals = true,
                 Ring::Readable(StreamKey::CONTROL) => self.control_is_queued = true,
                 Ring::Readable(key) => self.enqueue(key),
-                Ring::Writable(key) => {
-                    self.blocked.remove(&key);
-                }
+                Ring::Writable(key) => self.waiting.told(key),
                 Ring::Stopped(key) => self.look_for_stop(key),
                 Ring::Acknowledged(number) => self.acknowledged(number),
             }

@@ -3,11 +3,12 @@
 //! FIN must not travel with payload that was not sent before [BQ-31], and best after the payload was
 //! acknowledged, so that it does not travel with a repetition either. The library tells of a stream's
 //! acknowledgements only once it is finished. So a stream is finished when nothing on the whole
-//! connection is unacknowledged; or, while others keep it busy, three round trips after it was
-//! asked for, and at least a tenth of a second; or, while streams wait for room, after 3 seconds.
-//! Nothing is lost in any case.
+//! connection is unacknowledged; or, while others keep it busy, three round trips after what it has
+//! written can have been sent. That a stream is not read by its receiver makes no difference to
+//! others; a higher priority that keeps the connection busy does, for 3 seconds at most. Nothing is
+//! lost in any case.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::Context;
@@ -18,35 +19,54 @@ use noq::PathId;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::parts::Parts;
+use super::window::RESERVE;
 use crate::link::Read;
 
-/// What was written is taken to be sent by then, unless streams wait for room.
+/// What was sent is acknowledged by then, unless it was lost more than once.
 const ROUND_TRIPS: u32 = 3;
 
-/// And never sooner than that.
-const LEAST: Duration = Duration::from_millis(100);
+/// A round trip when none was measured.
+const ROUND_TRIP: Duration = Duration::from_millis(333);
+
+/// Timers do not know less.
+const TICK: Duration = Duration::from_millis(1);
 
 /// An end does not wait any longer: the peer needs its credit back.
 const MOST: Duration = Duration::from_secs(3);
 
 #[derive(Default)]
 pub(super) struct Settling {
-    /// Streams to finish, and since when; the oldest first.
-    ends: VecDeque<(StreamKey, Instant)>,
+    /// Streams to finish without an acknowledgement, by when, and since when they wait.
+    ends: BTreeMap<(Instant, StreamKey), Instant>,
     alarm: Option<Pin<Box<Sleep>>>,
+}
+
+/// What the path carries.
+struct Pace {
+    rtt: Duration,
+    /// The congestion window.
+    bytes: u64,
+}
+
+impl Pace {
+    /// When so many bytes are sent and acknowledged.
+    fn settles(&self, bytes: u64) -> Duration {
+        let rounds = u32::try_from(bytes / self.bytes.max(1)).unwrap_or(u32::MAX);
+        self.rtt.saturating_mul(rounds.saturating_add(ROUND_TRIPS)).min(MOST)
+    }
 }
 
 impl Parts {
     pub(super) fn finish(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get_mut(&key).filter(|stream| stream.is_writable()) else { return };
-        if stream.has_written {
-            stream.is_finishing = true;
-            self.settling.ends.push_back((key, Instant::now()));
-            // The next read sees to it.
-            self.connection_bell.wake_by_ref();
-        } else {
-            self.finish_now(key);
+        if stream.written == 0 {
+            return self.finish_now(key);
         }
+        stream.is_finishing = true;
+        self.waiting.forget(key);
+        self.settle_later(key, Instant::now());
+        // The next read sees to it.
+        self.connection_bell.wake_by_ref();
     }
 
     fn finish_now(&mut self, key: StreamKey) {
@@ -56,11 +76,22 @@ impl Parts {
         }
     }
 
+    /// Puts an end on the list that waits since then.
+    fn settle_later(&mut self, key: StreamKey, since: Instant) {
+        let Some(stream) = self.streams.get(&key) else { return };
+        let pace = self.pace();
+        let rivals = self.waiting.rivals(stream.priority(), self.patience(&pace));
+        // Equals are sent in turns with it.
+        let before = stream.written.min(self.window.size()).saturating_mul(1 + rivals.equals);
+        let due = (Instant::now() + pace.settles(before)).min(since + MOST);
+        self.settling.ends.insert((due, key), since);
+    }
+
     /// A watch has come to its end.
     pub(super) fn acknowledged(&mut self, number: u32) {
         if self.window.is_watch(number) {
             self.window.open(&self.connection);
-            while let Some((key, _)) = self.settling.ends.pop_front() {
+            while let Some(((_, key), _)) = self.settling.ends.pop_first() {
                 self.finish_now(key);
             }
         }
@@ -70,7 +101,7 @@ impl Parts {
     pub(super) fn settle(&mut self, cx: &mut Context<'_>) -> Option<Read> {
         loop {
             self.watch();
-            let end = self.next_end();
+            let end = self.next_end().map(|(due, _)| due);
             let look = self.whereabouts.as_ref().and_then(|peer| peer.next_look());
             let Some(due) = end.into_iter().chain(look).min() else {
                 self.settling.alarm = None;
@@ -87,37 +118,65 @@ impl Parts {
             if let Some(address) = self.whereabouts.as_mut().and_then(|peer| peer.moved()) {
                 return Some(Read::Moved(address));
             }
-            while self.next_end().is_some_and(|end| end <= Instant::now())
-                && let Some((key, _)) = self.settling.ends.pop_front()
-            {
+            self.finish_due();
+        }
+    }
+
+    /// Finishes what is due. It waits on behind a higher priority that fills the connection, and where
+    /// nothing was written since and not all is acknowledged yet: some of it was lost.
+    fn finish_due(&mut self) {
+        let now = Instant::now();
+        let is_repeating = self.window.is_quiet_for(self.pace().settles(0) / 2);
+        while let Some((due, key)) = self.next_end().filter(|(due, _)| *due <= now) {
+            let Some(since) = self.settling.ends.remove(&(due, key)) else { return };
+            if now < since + MOST && (is_repeating || self.is_outranked(key)) {
+                self.settle_later(key, since);
+            } else {
                 self.finish_now(key);
             }
         }
     }
 
-    /// When the oldest end is due without an acknowledgement.
-    fn next_end(&mut self) -> Option<Instant> {
-        while let Some((key, since)) = self.settling.ends.front().copied() {
-            if !self.streams.get(&key).is_some_and(|stream| stream.is_finishing && stream.send.is_some()) {
-                self.settling.ends.pop_front();
-                continue;
+    fn is_outranked(&self, key: StreamKey) -> bool {
+        let Some(stream) = self.streams.get(&key) else { return false };
+        self.waiting.rivals(stream.priority(), self.patience(&self.pace())).is_outranked
+    }
+
+    /// The end that is due first without an acknowledgement.
+    fn next_end(&mut self) -> Option<(Instant, StreamKey)> {
+        while let Some(end) = self.settling.ends.first_entry() {
+            let (due, key) = *end.key();
+            if self.streams.get(&key).is_some_and(|stream| stream.is_finishing && stream.send.is_some()) {
+                return Some((due, key));
             }
-            let rtt = self.connection.rtt(PathId::ZERO).unwrap_or(LEAST);
-            let settled = if self.blocked.is_empty() { (rtt * ROUND_TRIPS).clamp(LEAST, MOST) } else { MOST };
-            return Some(since + settled);
+            end.remove();
         }
         None
     }
 
     /// Sees to being told when everything is acknowledged, if ends wait for it.
     fn watch(&mut self) {
-        if self.window.is_watching() || !self.blocked.is_empty() || self.next_end().is_none() {
+        if self.window.is_watching() {
             return;
         }
-        if let Some((key, _)) = self.settling.ends.front()
-            && let Some(send) = self.streams.get_mut(key).and_then(|stream| stream.send.as_mut())
-        {
-            self.window.watch(&self.connection, *key, send, &self.bells);
+        let Some((_, key)) = self.next_end() else { return };
+        if self.waiting.is_any_blocked(self.patience(&self.pace())) {
+            return;
         }
+        if let Some(send) = self.streams.get_mut(&key).and_then(|stream| stream.send.as_mut()) {
+            self.window.watch(&self.connection, key, send, &self.bells);
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        match self.connection.path_stats(PathId::ZERO) {
+            Some(path) => Pace { rtt: path.rtt.max(TICK), bytes: path.cwnd },
+            None => Pace { rtt: ROUND_TRIP, bytes: self.window.size() },
+        }
+    }
+
+    /// A stream that finds no room for longer is not read by its receiver.
+    fn patience(&self, pace: &Pace) -> Duration {
+        pace.settles(self.window.size() + RESERVE)
     }
 }

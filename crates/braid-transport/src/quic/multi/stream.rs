@@ -21,11 +21,11 @@ pub(super) struct Stream {
     pub(super) send: Option<SendStream>,
     /// `None` once nothing more will be received, or nothing ever was to be.
     pub(super) recv: Option<RecvStream>,
-    /// As the library has it; it starts with 0 for every stream.
     priority: i32,
+    /// The library has that priority; it starts with 0 for every stream.
     priority_is_set: bool,
-    /// Something was written: a FIN must wait for it.
-    pub(super) has_written: bool,
+    /// Bytes: a FIN must wait for them.
+    pub(super) written: u64,
     /// Only the FIN is left to send.
     pub(super) is_finishing: bool,
     /// It is on the list of streams to read.
@@ -71,7 +71,7 @@ impl Stream {
             recv,
             priority,
             priority_is_set: false,
-            has_written: false,
+            written: 0,
             is_finishing: false,
             is_queued: false,
             readable: bells.bell(Ring::Readable(key)),
@@ -94,12 +94,24 @@ impl Stream {
         self.priority
     }
 
-    /// The library looks at it when the stream comes to have something to send, so that a stream
-    /// which has something now keeps its place until that is in a packet.
+    /// At once, also if nothing more is taken now: the library looks at it each time some of the
+    /// stream is in a packet. Before the first write it waits for that, since the library would make
+    /// room for a stream that may never be written.
     pub(super) fn set_priority(&mut self, priority: Priority) {
         let priority = i32::from(priority.value());
         self.priority_is_set &= self.priority == priority;
         self.priority = priority;
+        if self.written > 0 {
+            self.apply_priority();
+        }
+    }
+
+    fn apply_priority(&mut self) {
+        if let Some(send) = self.send.as_ref().filter(|_| !self.priority_is_set) {
+            self.priority_is_set = true;
+            // An error means that the stream has ended, and the next write says so.
+            let _ = send.set_priority(self.priority);
+        }
     }
 
     pub(super) fn poll_read(&mut self, buffer: &mut ReadBuf<'_>) -> Poll<Inbound> {
@@ -120,17 +132,17 @@ impl Stream {
         Poll::Ready(inbound)
     }
 
-    /// Writes as much of `slices` as is taken now. Pending: its bell rings.
-    pub(super) fn poll_write(&mut self, slices: &[IoSlice<'_>]) -> Poll<Result<usize, Refusal>> {
+    /// Writes as much of `slices` as is taken now, at most `most` bytes. Pending: its bell rings.
+    pub(super) fn poll_write(&mut self, slices: &[IoSlice<'_>], most: usize) -> Poll<Result<usize, Refusal>> {
+        self.apply_priority();
         let Some(send) = self.send.as_mut() else { return Poll::Ready(Err(Refusal::Ended)) };
-        if !self.priority_is_set {
-            self.priority_is_set = true;
-            // An error means that the stream has ended, and the write says so.
-            let _ = send.set_priority(self.priority);
-        }
         let mut cx = Context::from_waker(&self.writable);
         let mut total = 0;
         for slice in slices.iter().filter(|slice| !slice.is_empty()) {
+            if total == most {
+                break;
+            }
+            let slice = &slice[..slice.len().min(most - total)];
             match Pin::new(&mut *send).poll_write(&mut cx, slice) {
                 Poll::Ready(Ok(written)) => {
                     total += written;
@@ -144,7 +156,7 @@ impl Stream {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(Refusal::from(error))),
             }
         }
-        self.has_written |= total > 0;
+        self.written += u64::try_from(total).unwrap_or(u64::MAX);
         Poll::Ready(Ok(total))
     }
 

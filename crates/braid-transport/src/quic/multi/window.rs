@@ -1,37 +1,72 @@
 //! The send window of a connection: what may be written and not be acknowledged yet, over all
 //! streams.
 //!
-//! The library has one window for all. Two things are made of it that it does not offer: room that
-//! lower priorities cannot take, and a sign that everything is acknowledged.
+//! The library has one window for all. Three things are made of it that it does not offer: a size that
+//! follows the path, room that lower priorities cannot take, and a sign that everything is
+//! acknowledged.
+//!
+//! What is written and cannot be sent yet costs memory, and is beyond recall when something more
+//! urgent comes. Twice the congestion window keeps the path busy: one is in flight, and when it is
+//! acknowledged the other is there to be sent, even if the congestion window has doubled meanwhile.
 
-use std::io::IoSlice;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use braid_proto::stream::StreamKey;
-use noq::{Connection, SendStream};
+use noq::{Connection, PathId, SendStream};
+use tokio::time::Instant;
 
 use super::bells::{Bells, Ring};
-use super::stream::{Refusal, Stream};
+use super::stream::Refusal;
+
+/// A slow path takes so much as well: the peer's window for one stream.
+const LEAST: u64 = 256 << 10;
 
 /// Room that each priority has beyond what all lower ones can fill. [BQ-56]
-const RESERVE: u64 = 1 << 20;
+pub(super) const RESERVE: u64 = 1 << 20;
 
 /// Priorities that have it: the next ones share that of the last.
 const RESERVES: u64 = 8;
 
 pub(super) struct SendWindow {
-    /// What the connection was configured with.
+    /// What lower priorities and equals may fill.
     base: u64,
+    /// What it may become.
+    most: u64,
     /// The stream through which acknowledgement is watched, while the window is narrow for it.
     watch: Option<StreamKey>,
     watches: u32,
+    watched_since: Instant,
 }
 
 impl SendWindow {
-    pub(super) fn new(base: u64) -> Self {
-        Self { base, watch: None, watches: 0 }
+    /// `most`: what the connection was configured with.
+    pub(super) fn new(connection: &Connection, most: u64) -> Self {
+        let base = LEAST.min(most);
+        connection.set_send_window(base);
+        Self { base, most, watch: None, watches: 0, watched_since: Instant::now() }
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.base
+    }
+
+    /// Comes after the path, when a write found no room; whether there is more now.
+    ///
+    /// Often enough: room, and with it the next write, comes with each acknowledgement, and so does
+    /// growth of the congestion window.
+    pub(super) fn follow(&mut self, connection: &Connection) -> bool {
+        let Some(path) = connection.path_stats(PathId::ZERO) else { return false };
+        let size = path.cwnd.saturating_mul(2).max(LEAST).min(self.most);
+        let has_grown = size > self.base;
+        // Small steps down are not worth the library's attention.
+        if has_grown || size < self.base - self.base / 4 {
+            self.base = size;
+            connection.set_send_window(size);
+        }
+        has_grown
     }
 
     /// Before every write: ends a watch.
@@ -41,19 +76,18 @@ impl SendWindow {
         }
     }
 
-    /// Writes again what found no room, with `lower` priorities below it that may hold the window.
+    /// Writes again, through `write`, what found no room, with `lower` priorities below it that may hold the window.
     /// Whatever the outcome, the window is as before for the others: what was taken beyond it makes
     /// them wait the longer. [BQ-56]
     pub(super) fn write_beyond(
         &self,
         connection: &Connection,
         lower: usize,
-        stream: &mut Stream,
-        slices: &[IoSlice<'_>],
+        write: impl FnOnce() -> Poll<Result<usize, Refusal>>,
     ) -> Poll<Result<usize, Refusal>> {
         let reserves = u64::try_from(lower).map_or(RESERVES, |lower| lower.min(RESERVES));
         connection.set_send_window(self.base.saturating_add(reserves * RESERVE));
-        let outcome = stream.poll_write(slices);
+        let outcome = write();
         connection.set_send_window(self.base);
         outcome
     }
@@ -73,6 +107,7 @@ impl SendWindow {
     ) {
         self.watches = self.watches.wrapping_add(1);
         self.watch = Some(key);
+        self.watched_since = Instant::now();
         let bell = bells.bell(Ring::Acknowledged(self.watches));
         connection.set_send_window(0);
         // Ready only if the stream was stopped or the connection is lost; other bells tell of both.
@@ -82,6 +117,11 @@ impl SendWindow {
 
     pub(super) fn is_watching(&self) -> bool {
         self.watch.is_some()
+    }
+
+    /// Whether nothing was written for so long, and not all is acknowledged.
+    pub(super) fn is_quiet_for(&self, time: Duration) -> bool {
+        self.is_watching() && self.watched_since.elapsed() >= time
     }
 
     /// Whether the ring with this number is that of the present watch.

@@ -8,6 +8,7 @@ use braid_proto::stream::StreamKey;
 use super::loss::Loss;
 use super::parts::Parts;
 use super::stream::Refusal;
+use super::waiting::Turn;
 
 impl Parts {
     pub(super) fn poll_write(
@@ -17,18 +18,27 @@ impl Parts {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.answer_bells();
-        if self.blocked.contains(&key) {
-            return Poll::Pending;
-        }
-        if !self.stream_mut(key).is_some_and(|stream| stream.is_writable()) {
+        let Some(stream) = self.stream_mut(key).filter(|stream| stream.is_writable()) else {
             return Poll::Ready(Err(ended(key)));
-        }
+        };
+        let priority = stream.priority();
+        let most = match self.waiting.turn(key, priority) {
+            Turn::Blocked => return Poll::Pending,
+            Turn::AfterOthers => {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Turn::Now(most) => most,
+        };
         self.window.open(&self.connection);
-        let outcome = self.write(key, slices);
+        let outcome = self.write(key, priority, slices, most);
         match outcome {
-            Poll::Ready(Ok(written)) => Poll::Ready(Ok(written)),
+            Poll::Ready(Ok(written)) => {
+                self.waiting.forget(key);
+                Poll::Ready(Ok(written))
+            }
             Poll::Pending => {
-                self.blocked.insert(key);
+                self.waiting.refused(key, priority);
                 Poll::Pending
             }
             Poll::Ready(Err(Refusal::Lost(loss))) => Poll::Ready(Err(loss.into())),
@@ -37,7 +47,7 @@ impl Parts {
                 // The peer is about to end the connection. What it said before is read first, so
                 // the end is told by a read.
                 self.loss.get_or_insert(Loss::control_stopped(code));
-                self.blocked.insert(key);
+                self.waiting.refused(key, priority);
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -49,13 +59,23 @@ impl Parts {
         }
     }
 
-    fn write(&mut self, key: StreamKey, slices: &[IoSlice<'_>]) -> Poll<Result<usize, Refusal>> {
+    fn write(
+        &mut self,
+        key: StreamKey,
+        priority: i32,
+        slices: &[IoSlice<'_>],
+        most: usize,
+    ) -> Poll<Result<usize, Refusal>> {
         let Some(stream) = self.stream_mut(key) else { return Poll::Ready(Err(Refusal::Ended)) };
-        let outcome = stream.poll_write(slices);
+        let mut outcome = stream.poll_write(slices, most);
+        if outcome.is_pending() && self.window.follow(&self.connection) {
+            let Some(stream) = self.stream_mut(key) else { return Poll::Ready(Err(Refusal::Ended)) };
+            outcome = stream.poll_write(slices, most);
+        }
         if outcome.is_ready() {
             return outcome;
         }
-        let lower = self.lower_priorities(key);
+        let lower = self.lower_priorities(priority);
         if lower == 0 {
             return Poll::Pending;
         }
@@ -66,17 +86,16 @@ impl Parts {
                 None => return Poll::Ready(Err(Refusal::Ended)),
             },
         };
-        self.window.write_beyond(&self.connection, lower, stream, slices)
+        self.window.write_beyond(&self.connection, lower, || stream.poll_write(slices, most))
     }
 
-    /// How many different priorities below that of `key` may hold room of the send window. Only a
-    /// write that found none asks.
-    fn lower_priorities(&mut self, key: StreamKey) -> usize {
-        let Some(priority) = self.stream_mut(key).map(|stream| stream.priority()) else { return 0 };
+    /// How many different priorities below this one may hold room of the send window. Only a write
+    /// that found none asks.
+    fn lower_priorities(&self, priority: i32) -> usize {
         let mut lower: Vec<i32> = self
             .streams
             .values()
-            .filter(|stream| stream.has_written && stream.send.is_some())
+            .filter(|stream| stream.written > 0 && stream.send.is_some())
             .map(|stream| stream.priority())
             .filter(|other| *other < priority)
             .collect();

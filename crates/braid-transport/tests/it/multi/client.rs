@@ -1,12 +1,10 @@
 //! The client's side of a link.
 
-use std::sync::Arc;
-
 use braid_transport::Dir;
 use braid_transport::quic::codes;
 use futures_util::FutureExt;
 use noq::crypto::rustls::QuicServerConfig;
-use noq::{ReadError, ServerConfig, TransportConfig, VarInt};
+use noq::{ReadError, ServerConfig, VarInt};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -23,22 +21,9 @@ impl Mirror {
     /// `streams`: what the server grants of each kind, and the client too.
     async fn new(streams: u32) -> Self {
         let (pki, network) = (Pki::new(), Network::new(9));
-        let files = pki.issue("server", &["localhost"]);
-        let chain = vec![CertificateDer::from_pem_file(&files.certificate).expect("certificate")];
-        let key = PrivateKeyDer::from_pem_file(&files.key).expect("key");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut tls = rustls::ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .expect("versions")
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .expect("config");
-        tls.alpn_protocols = vec![b"mqtt".to_vec()];
-        let mut config =
-            ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).expect("crypto")));
         let mut transport = TransportConfig::default();
         transport.max_concurrent_bidi_streams(streams.into()).max_concurrent_uni_streams(streams.into());
-        config.transport_config(Arc::new(transport));
+        let config = raw_server(&pki, transport);
         let endpoint = network.host("server").endpoint(Some(config)).expect("endpoint");
         let options = QuicOptions { bidi_streams: streams, uni_streams: streams, ..QuicOptions::client() };
         let address = endpoint.local_addr().expect("address");
@@ -47,6 +32,24 @@ impl Mirror {
         let (client, server) = tokio::join!(connector.connect(), accept);
         Self { client: client.expect("connect"), server, _endpoint: endpoint }
     }
+}
+
+/// A server of the QUIC library alone.
+pub(super) fn raw_server(pki: &Pki, transport: TransportConfig) -> ServerConfig {
+    let files = pki.issue("server", &["localhost"]);
+    let chain = vec![CertificateDer::from_pem_file(&files.certificate).expect("certificate")];
+    let key = PrivateKeyDer::from_pem_file(&files.key).expect("key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .expect("config");
+    tls.alpn_protocols = vec![b"mqtt".to_vec()];
+    let mut config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).expect("crypto")));
+    config.transport_config(Arc::new(transport));
+    config
 }
 
 // [BQ-51]

@@ -160,7 +160,7 @@ async fn a_lost_connection_fails_writes_with_another_error_than_an_ended_stream(
 async fn a_blocked_writer_hears_of_the_end() {
     let mut scene = Scene::new().await;
     let (data, _send, _recv) = scene.open().await;
-    fill(&mut scene.server, data);
+    exhaust(&mut scene.server, data).await;
     let close = async {
         sleep(A_WHILE).await;
         scene.client.close(codes::CLOSE_ABNORMAL.into(), b"");

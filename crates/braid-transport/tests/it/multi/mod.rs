@@ -6,10 +6,12 @@ mod ends;
 mod moving;
 mod reading;
 mod trust;
+mod window;
 mod writing;
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -17,7 +19,7 @@ use braid_proto::stream::StreamKey;
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::{Host, Network};
 use braid_transport::{Link, ListenOptions, Listener, Read};
-use noq::{Connection, Endpoint, RecvStream, SendStream};
+use noq::{Connection, Endpoint, RecvStream, SendStream, TransportConfig};
 use tokio::io::ReadBuf;
 use tokio::time::{sleep, timeout};
 
@@ -47,14 +49,18 @@ impl Scene {
     }
 
     async fn with(quic: QuicOptions) -> Self {
+        Self::between(quic, TransportConfig::default()).await
+    }
+
+    async fn between(quic: QuicOptions, client: TransportConfig) -> Self {
         let (pki, network) = (Pki::new(), Network::new(7));
         let options = ListenOptions { quic, ..ListenOptions::default() };
         let mut listener = network.host("server").listen(pki.server(), &options).expect("listen");
         let device = network.host("device");
         let endpoint = device.endpoint(None).expect("endpoint");
-        let connecting = endpoint
-            .connect_with(raw_config(&pki, "mqtt"), address(&listener), "localhost")
-            .expect("connect");
+        let mut config = raw_config(&pki, "mqtt");
+        config.transport_config(Arc::new(client));
+        let connecting = endpoint.connect_with(config, address(&listener), "localhost").expect("connect");
         let client = tokio::spawn(async move {
             let connection = connecting.await.expect("handshake");
             let (mut send, recv) = connection.open_bi().await.expect("open");
@@ -118,4 +124,17 @@ fn fill(link: &mut Link, stream: StreamKey) -> usize {
         total += written;
     }
     total
+}
+
+/// Writes until the peer's flow control allows no more on this stream; how much that was.
+async fn exhaust(link: &mut Link, stream: StreamKey) -> usize {
+    let mut total = 0;
+    loop {
+        let written = fill(link, stream);
+        if written == 0 {
+            return total;
+        }
+        total += written;
+        sleep(A_WHILE).await;
+    }
 }

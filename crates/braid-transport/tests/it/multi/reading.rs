@@ -62,6 +62,7 @@ async fn a_reset_is_told_with_its_code() {
 #[tokio::test(start_paused = true)]
 async fn a_stop_is_told_without_a_write_and_answered_with_a_reset_of_the_same_code() {
     let mut scene = Scene::new().await;
+    scene.server.set_trusted();
     let (key, mut send, mut recv) = scene.open().await;
     recv.stop(VarInt::from_u32(0x8e)).expect("stop");
     assert_eq!(next(&mut scene.server).await, (Read::Stopped(key, 0x8e), vec![]));
@@ -127,6 +128,7 @@ async fn a_stream_that_is_not_wanted_stays_under_its_flow_control_and_stops_nobo
 #[tokio::test(start_paused = true)]
 async fn the_control_stream_comes_first_and_the_others_in_turn() {
     let mut scene = Scene::new().await;
+    scene.server.set_trusted();
     let mut streams = Vec::new();
     for _ in 0..3 {
         let (mut send, recv) = scene.client.open_bi().await.expect("open");
@@ -149,6 +151,7 @@ async fn the_control_stream_comes_first_and_the_others_in_turn() {
 #[tokio::test(start_paused = true)]
 async fn a_flood_on_the_control_stream_does_not_silence_the_others() {
     let mut scene = Scene::new().await;
+    scene.server.set_trusted();
     let (_, mut send, _recv) = scene.open().await;
     send.write_all(&[0; 10 * 16 * 1024]).await.expect("write");
     scene.send.write_all(&[0; 10 * 16 * 1024]).await.expect("write");

@@ -1,13 +1,14 @@
 //! What a client may send before its CONNECT is accepted.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use noq::VarInt;
 
 use super::*;
 
 // [BQ-13]
 #[tokio::test(start_paused = true)]
-async fn before_trust_all_streams_together_hold_a_mebibyte() {
+async fn before_trust_all_streams_together_hold_128_kib() {
     let mut scene = Scene::new().await;
     let sent = Arc::new(AtomicUsize::new(0));
     let mut writers = Vec::new();
@@ -24,12 +25,12 @@ async fn before_trust_all_streams_together_hold_a_mebibyte() {
             (send, recv)
         }));
     }
-    for _ in 0..11 {
+    for _ in 0..2 {
         assert!(matches!(next_of(&mut scene.server, |_| false).await, (Read::Opened(_), _)));
     }
     sleep(Duration::from_secs(1)).await;
     let held = sent.load(Ordering::Relaxed);
-    assert!((900_000..=1 << 20).contains(&held), "{held}");
+    assert!((120_000..=128 << 10).contains(&held), "{held}");
 
     scene.server.set_trusted();
     for writer in writers {
@@ -51,4 +52,20 @@ async fn before_trust_what_is_read_makes_room() {
         received += next(&mut scene.server).await.1.len();
     }
     writer.await.expect("join");
+}
+
+// [BQ-13], [BQ-33]
+#[tokio::test(start_paused = true)]
+async fn a_stop_is_told_once_the_client_is_trusted() {
+    let mut scene = Scene::new().await;
+    let (key, _send, mut recv) = scene.open().await;
+    recv.stop(VarInt::from_u32(0x8e)).expect("stop");
+    let told = timeout(A_WHILE, try_next(&mut scene.server, |_| true)).await;
+    assert!(told.is_err(), "nobody watches for strangers: {told:?}");
+    scene.server.set_trusted();
+    assert_eq!(next(&mut scene.server).await, (Read::Stopped(key, 0x8e), vec![]));
+    // From now on at once.
+    let (key, _send, mut recv) = scene.open().await;
+    recv.stop(VarInt::from_u32(0x8f)).expect("stop");
+    assert_eq!(next(&mut scene.server).await, (Read::Stopped(key, 0x8f), vec![]));
 }

@@ -51,8 +51,7 @@ async fn a_stream_that_is_not_read_stops_itself_alone() {
     let mut scene = Scene::new().await;
     let (stuck, _send, mut stuck_recv) = scene.open().await;
     let (other, _other_send, mut other_recv) = scene.open().await;
-    let mut written = fill(&mut scene.server, stuck);
-    sleep(A_WHILE).await;
+    let mut written = exhaust(&mut scene.server, stuck).await;
     assert!(write_now(&mut scene.server, stuck, b"x").is_pending());
     for _ in 0..100 {
         write(&mut scene.server, other, &[1; 10_000]).await;
@@ -155,4 +154,28 @@ async fn the_higher_priority_is_sent_first() {
     assert_eq!(control_count, 50_000);
     // What was in flight when the others came.
     assert!(low_count < 30_000, "{low_count}");
+}
+
+// [BQ-50]
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_waits_for_room_is_raised_without_another_write() {
+    let mut scene = Scene::new().await;
+    let (raised, _raised_send, mut raised_recv) = scene.open().await;
+    let (bulk, _bulk_send, mut bulk_recv) = scene.open().await;
+    for key in [raised, bulk] {
+        scene.server.set_priority(key, Priority::new(10));
+    }
+    scene.device.change_one(Direction::Down, |link| link.shaper = Some(Shaper { rate: 100.0, queue: 50 }));
+    write(&mut scene.server, raised, &[1; 100_000]).await;
+    write(&mut scene.server, bulk, &[0; 100_000]).await;
+    sleep(Duration::from_millis(100)).await;
+    scene.server.set_priority(raised, Priority::new(200));
+    let mut received = vec![0; 100_000];
+    raised_recv.read_exact(&mut received).await.expect("read");
+    // As much as was sent in turns before, and what was in flight.
+    let mut count = 0;
+    while let Ok(read) = timeout(Duration::ZERO, bulk_recv.read(&mut received)).await {
+        count += read.expect("read").expect("open");
+    }
+    assert!(count < 50_000, "{count}");
 }

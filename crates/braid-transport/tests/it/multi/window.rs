@@ -1,0 +1,157 @@
+//! What QUIC is given ahead of what it can send.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use braid_transport::quic::Congestion;
+use braid_transport::sim::{Conditions, Direction, Shaper};
+use noq::VarInt;
+use noq::congestion::CubicConfig;
+use tokio::time::Instant;
+
+use super::client::raw_server;
+use super::*;
+
+/// A client that takes whatever comes.
+fn thirsty() -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window(VarInt::from_u32(64 << 20)).receive_window(VarInt::MAX);
+    transport
+}
+
+/// What grows with the path without a mind of its own.
+fn cubic() -> QuicOptions {
+    QuicOptions { congestion: Congestion::Cubic, ..QuicOptions::server() }
+}
+
+/// Takes `length` bytes; when the last came.
+async fn swallow(mut recv: RecvStream, length: usize) -> Instant {
+    let (mut buffer, mut total) = (vec![0; 64 * 1024], 0);
+    while total < length {
+        total += recv.read(&mut buffer).await.expect("read").expect("open");
+    }
+    Instant::now()
+}
+
+/// How long the link takes for `length` bytes.
+async fn ours(conditions: &Conditions, length: usize) -> Duration {
+    let mut scene = Scene::between(cubic(), thirsty()).await;
+    let (key, _send, recv) = scene.open().await;
+    scene.device.change_one(Direction::Up, |link| *link = Conditions::delayed(conditions.latency));
+    scene.device.change_one(Direction::Down, |link| *link = conditions.clone());
+    let start = Instant::now();
+    let received = tokio::spawn(swallow(recv, length));
+    write(&mut scene.server, key, &vec![7; length]).await;
+    received.await.expect("join") - start
+}
+
+/// How long the QUIC library alone takes, with 64 MiB ahead of what it can send.
+async fn theirs(conditions: &Conditions, length: usize) -> Duration {
+    let (pki, network) = (Pki::new(), Network::new(7));
+    let mut transport = TransportConfig::default();
+    transport.send_window(64 << 20).congestion_controller_factory(Arc::new(CubicConfig::default()));
+    let server = network.host("server").endpoint(Some(raw_server(&pki, transport))).expect("endpoint");
+    let device = network.host("device");
+    let endpoint = device.endpoint(None).expect("endpoint");
+    let mut config = raw_config(&pki, "mqtt");
+    config.transport_config(Arc::new(thirsty()));
+    let address = server.local_addr().expect("address");
+    let connecting = endpoint.connect_with(config, address, "localhost").expect("connect");
+    let accept = async { server.accept().await.expect("incoming").await.expect("handshake") };
+    let (client, server) = tokio::join!(connecting, accept);
+    let client = client.expect("connect");
+    let (mut send, recv) = client.open_bi().await.expect("open");
+    send.write_all(b"!").await.expect("write");
+    let (mut send, _recv) = server.accept_bi().await.expect("accept");
+    sleep(A_WHILE).await;
+    device.change_one(Direction::Up, |link| *link = Conditions::delayed(conditions.latency));
+    device.change_one(Direction::Down, |link| *link = conditions.clone());
+    let start = Instant::now();
+    let received = tokio::spawn(swallow(recv, length));
+    send.write_all(&vec![7; length]).await.expect("write");
+    received.await.expect("join") - start
+}
+
+#[tokio::test(start_paused = true)]
+async fn bulk_on_a_long_path_is_as_fast_as_with_everything_in_quic() {
+    let latency = Duration::from_millis(25);
+    for shaper in [None, Some(Shaper { rate: 8000.0, queue: 4000 })] {
+        let conditions = Conditions { shaper, ..Conditions::delayed(latency) };
+        let (ours, theirs) = (ours(&conditions, 10 << 20).await, theirs(&conditions, 10 << 20).await);
+        assert!(ours.mul_f64(0.9) <= theirs, "{ours:?} instead of {theirs:?} with {shaper:?}");
+    }
+}
+
+// [BQ-56]
+#[tokio::test(start_paused = true)]
+async fn a_peer_with_huge_windows_holds_little_of_what_cannot_be_sent_yet() {
+    let mut scene = Scene::between(cubic(), thirsty()).await;
+    let (key, _send, recv) = scene.open().await;
+    let down = Conditions {
+        shaper: Some(Shaper { rate: 200.0, queue: 50 }),
+        ..Conditions::delayed(Duration::from_millis(25))
+    };
+    scene.device.change_one(Direction::Down, |link| *link = down);
+    let delivered = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&delivered);
+    tokio::spawn(async move {
+        // What comes behind a gap has been delivered too.
+        let mut recv = recv.into_unordered();
+        while let Ok(Some(chunk)) = recv.read_chunk(64 * 1024).await {
+            count.fetch_add(chunk.bytes.len(), Ordering::Relaxed);
+        }
+    });
+    let mut accepted = 0;
+    for _ in 0..1000 {
+        accepted += fill(&mut scene.server, key);
+        let held = accepted - delivered.load(Ordering::Relaxed);
+        // Twice the congestion window, which slow start takes beyond the queue.
+        assert!(held <= 512 * 1024, "{held}");
+        sleep(Duration::from_millis(10)).await;
+    }
+    // Ten seconds of a path with 280 kB/s.
+    let delivered = delivered.load(Ordering::Relaxed);
+    assert!(delivered > 2_500_000, "{delivered}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn equals_share_the_window() {
+    let mut scene = Scene::between(QuicOptions::server(), thirsty()).await;
+    let mut delivered = Vec::new();
+    let mut keys = Vec::new();
+    let mut sends = Vec::new();
+    for _ in 0..64 {
+        let (key, send, mut recv) = scene.open().await;
+        let count = Arc::new(AtomicUsize::new(0));
+        keys.push(key);
+        sends.push(send);
+        delivered.push(Arc::clone(&count));
+        tokio::spawn(async move {
+            let mut buffer = vec![0; 64 * 1024];
+            while let Ok(Some(read)) = recv.read(&mut buffer).await {
+                count.fetch_add(read, Ordering::Relaxed);
+            }
+        });
+    }
+    let down = Conditions {
+        shaper: Some(Shaper { rate: 1000.0, queue: 200 }),
+        ..Conditions::delayed(Duration::from_millis(5))
+    };
+    scene.device.change_one(Direction::Down, |link| *link = down);
+    // A driver that always begins with the same stream, and gives it whatever it takes.
+    let driver = poll_fn(|cx| {
+        for key in &keys {
+            while let Poll::Ready(written) = scene.server.poll_write(cx, *key, &[IoSlice::new(&[7; 10_000])])
+            {
+                written.expect("write");
+            }
+        }
+        Poll::<()>::Pending
+    });
+    timeout(Duration::from_secs(10), driver).await.expect_err("there is always more to write");
+    let delivered: Vec<usize> = delivered.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+    let (least, most) = (delivered.iter().min().expect("64"), delivered.iter().max().expect("64"));
+    assert!(delivered.iter().sum::<usize>() > 10_000_000, "{delivered:?}");
+    // The first filled the window before there were others.
+    assert!(most - least <= 256 * 1024 + 64 * 1024, "{delivered:?}");
+    assert!(*least > 100_000, "{delivered:?}");
+}
