@@ -119,17 +119,22 @@ impl Parts {
     /// From now on STOP_SENDING is told without a write.
     fn watch_stop(&mut self, key: StreamKey) {
         if self.forgotten_watches < FORGOTTEN_WATCHES
-            && let Some(stream) = self.streams.get_mut(&key)
+            && let bells = Arc::clone(&self.bells)
+            && let Some(stream) = self.stream_mut(key)
         {
-            stream.watch_stop(key, &self.bells);
+            stream.watch_stop(key, &bells);
             self.look_for_stop(key);
         }
     }
 
     /// Tells of STOP_SENDING, if it came.
     pub(super) fn look_for_stop(&mut self, key: StreamKey) {
-        let Some(stream) = self.streams.get_mut(&key) else { return };
-        if let Poll::Ready(code) = stream.poll_stopped() {
+        let Some(stream) = self.stream_mut(key) else { return };
+        let Poll::Ready(code) = stream.poll_stopped() else { return };
+        if key.is_control() {
+            // The peer is about to end the connection. What it said before is read first. [BQ-40]
+            self.loss.get_or_insert(Loss::control_stopped(code));
+        } else {
             self.stopped_by_peer(key, code);
         }
     }
@@ -207,7 +212,7 @@ impl Parts {
             self.is_trusted = true;
             self.connection.set_receive_window(VarInt::MAX);
             // A watch costs memory, which strangers are not given.
-            let keys: Vec<StreamKey> = self.streams.keys().copied().collect();
+            let keys: Vec<StreamKey> = self.streams.keys().copied().chain([StreamKey::CONTROL]).collect();
             keys.into_iter().for_each(|key| self.watch_stop(key));
             // What was found is told by a read.
             self.connection_bell.wake_by_ref();

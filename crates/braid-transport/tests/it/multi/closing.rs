@@ -169,3 +169,14 @@ async fn a_blocked_writer_hears_of_the_end() {
     let (outcome, ()) = tokio::join!(write, close);
     outcome.expect_err("lost");
 }
+
+// [BQ-40]
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_idle_control_stream_is_told_without_a_write() {
+    let mut scene = Scene::new().await;
+    scene.server.set_trusted();
+    scene.recv.stop(VarInt::from_u32(7)).expect("stop");
+    let mut buffer = [0; 16];
+    let ended = poll_fn(|cx| scene.server.poll_read(cx, &mut ReadBuf::new(&mut buffer), &mut |_| true)).await;
+    assert!(ended.is_err_and(|error| error.to_string().contains("0x7")));
+}
