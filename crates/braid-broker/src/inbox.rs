@@ -7,13 +7,15 @@ use braid_proto::message::Delivery;
 use braid_proto::packet::QoS;
 use braid_proto::stream::{Lane, LaneQueue, StreamKey};
 
-use crate::mailbox::{Capacity, Load, load_of};
+use crate::mailbox::{Capacity, KEEP_CAPACITY, Load, load_of};
 use crate::shares::Shares;
 
 /// Deliveries lane by lane, with what they weigh.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     lanes: LaneQueue<Delivery>,
+    /// Taken from the mailbox, and not in its lane yet. Empty between two turns.
+    arrivals: VecDeque<Delivery>,
     load: Load,
     /// The same stream by stream.
     shares: Shares,
@@ -24,8 +26,9 @@ impl Inbox {
         self.load
     }
 
-    pub(crate) fn shares(&self) -> &Shares {
-        &self.shares
+    /// Brings a copy of the shares up to date.
+    pub(crate) fn copy_shares(&mut self, copy: &mut Shares) {
+        self.shares.copy_to(copy);
     }
 
     /// Before something is sent.
@@ -52,54 +55,68 @@ impl Inbox {
         self.lanes.waits_on(stream)
     }
 
-    /// Moves a whole queue in. `lane`: of all of it, unless they differ. `resolve`: where a stream's deliveries go, so
-    /// that those of a stream which has ended stay in front of what comes after them.
+    /// Takes a whole queue over: its account now, with the mailbox locked, its deliveries with
+    /// [`Inbox::sort_arrivals`]. `loads`: stream by stream, unless `load` is all of one stream. `resolve`: where a
+    /// stream's deliveries go, so that those of a stream which has ended stay in front of what comes after them.
     pub(crate) fn take(
         &mut self,
-        lane: Option<Lane>,
         queue: &mut VecDeque<Delivery>,
         load: Load,
+        loads: &Shares,
         resolve: impl Fn(StreamKey) -> StreamKey,
     ) {
+        if loads.is_empty()
+            && let Some(first) = queue.front()
+        {
+            self.shares.add(resolve(first.stream), load);
+        }
+        loads.loads().for_each(|(stream, load)| self.shares.add(resolve(stream), load));
         self.load.add(load);
+        std::mem::swap(queue, &mut self.arrivals);
+    }
+
+    /// Puts what was taken into its lanes. `lane`: of all of it, unless they differ.
+    pub(crate) fn sort_arrivals(&mut self, lane: Option<Lane>, resolve: impl Fn(StreamKey) -> StreamKey) {
         let resolved = |lane: Lane| Lane { stream: resolve(lane.stream), ..lane };
         match lane {
-            Some(lane) => {
-                let lane = resolved(lane);
-                self.shares.add(lane.stream, load);
-                self.lanes.append(lane, queue);
-            }
-            None => queue.drain(..).for_each(|delivery| {
-                let lane = resolved(delivery.lane());
-                self.shares.add(lane.stream, load_of(&delivery));
-                self.lanes.push_back(lane, delivery);
-            }),
+            Some(lane) => self.lanes.append(resolved(lane), &mut self.arrivals),
+            None => self
+                .arrivals
+                .drain(..)
+                .for_each(|delivery| self.lanes.push_back(resolved(delivery.lane()), delivery)),
+        }
+        if self.arrivals.capacity() > KEEP_CAPACITY {
+            self.arrivals = VecDeque::new();
         }
     }
 
     /// Adds what did not come through the mailbox.
     pub(crate) fn push(&mut self, delivery: Delivery) {
-        self.add(&delivery);
+        self.add(delivery.stream, &delivery);
         self.lanes.push_back(delivery.lane(), delivery);
     }
 
-    /// Takes the next one in the order of sending that `accepts` takes.
-    pub(crate) fn pop(&mut self, mut accepts: impl FnMut(Lane, &Delivery) -> bool) -> Option<Delivery> {
-        let mut stream = StreamKey::CONTROL;
+    /// Takes the next one in the order of sending that `accepts` takes, and its lane.
+    pub(crate) fn pop(
+        &mut self,
+        mut accepts: impl FnMut(Lane, &Delivery) -> bool,
+    ) -> Option<(Lane, Delivery)> {
+        let mut from = Lane::default();
         let delivery = self.lanes.pop(|lane, delivery| {
-            stream = lane.stream;
+            from = lane;
             accepts(lane, delivery)
         })?;
         let load = load_of(&delivery);
         self.load.subtract(load);
-        self.shares.remove(stream, load);
-        Some(delivery)
+        self.shares.remove(from.stream, load);
+        Some((from, delivery))
     }
 
-    /// Takes one back that could not be sent.
-    pub(crate) fn put_back(&mut self, delivery: Delivery) {
-        self.add(&delivery);
-        self.lanes.push_front(delivery.lane(), delivery);
+    /// Takes one back that could not be sent, into the lane that it is from: its stream may have ended since, and what
+    /// is behind it waits there. [BQ-54]
+    pub(crate) fn put_back(&mut self, lane: Lane, delivery: Delivery) {
+        self.add(lane.stream, &delivery);
+        self.lanes.push_front(lane, delivery);
     }
 
     /// Moves what waits for a stream that has ended to the control stream, behind what waits there. [BQ-42]
@@ -108,10 +125,8 @@ impl Inbox {
             return;
         }
         self.shares.redirect(ended);
-        for mut delivery in self.lanes.drain().collect::<Vec<_>>() {
-            if delivery.stream == ended {
-                delivery.stream = StreamKey::CONTROL;
-            }
+        while let Some(mut delivery) = self.lanes.pop(|lane, _| lane.stream == ended) {
+            delivery.stream = StreamKey::CONTROL;
             self.lanes.push_back(delivery.lane(), delivery);
         }
     }
@@ -135,9 +150,77 @@ impl Inbox {
         self.lanes.drain().collect()
     }
 
-    fn add(&mut self, delivery: &Delivery) {
+    fn add(&mut self, stream: StreamKey, delivery: &Delivery) {
         let load = load_of(delivery);
         self.load.add(load);
-        self.shares.add(delivery.stream, load);
+        self.shares.add(stream, load);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_proto::message::Message;
+    use braid_proto::packet::Publish;
+    use braid_proto::stream::Priority;
+    use braid_proto::topic::TopicName;
+
+    use super::*;
+
+    fn delivery(stream: u32, priority: u16, number: u8) -> Delivery {
+        let publish = Publish {
+            dup: false,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            topic: None,
+            packet_id: None,
+            topic_alias: None,
+            subscription_ids: Vec::new(),
+            properties: None,
+            payload: bytes::Bytes::copy_from_slice(&[number]),
+        };
+        let topic = TopicName::parse("t").expect("a topic name");
+        let message = Arc::new(Message::from_publish(publish, topic, Instant::now()));
+        let (stream, priority) = (StreamKey::bidi(stream), Priority::new(priority));
+        Delivery { stream, priority, ..Delivery::of(message) }
+    }
+
+    fn pop_all(inbox: &mut Inbox, of: Lane) -> Vec<u8> {
+        let next = || inbox.pop(|lane, _| lane == of).map(|(_, delivery)| delivery.message.payload[0]);
+        std::iter::from_fn(next).collect()
+    }
+
+    /// [BQ-54]: a delivery that is put back is before those that were behind it, though its stream has ended since.
+    #[test]
+    fn what_is_put_back_stays_in_its_lane() {
+        let mut inbox = Inbox::default();
+        let mut queue: VecDeque<_> = (1..=3).map(|number| delivery(7, 5, number)).collect();
+        let load = Load { messages: 3, ..Load::default() };
+        inbox.take(&mut queue, load, &Shares::default(), |_| StreamKey::CONTROL);
+        inbox.sort_arrivals(None, |_| StreamKey::CONTROL);
+        let (lane, first) = inbox.pop(|_, _| true).expect("three");
+        assert_eq!((lane.stream, first.stream), (StreamKey::CONTROL, StreamKey::bidi(7)));
+        inbox.put_back(lane, first);
+        assert!(!inbox.is_mixed());
+        assert_eq!(pop_all(&mut inbox, lane), [1, 2, 3]);
+    }
+
+    /// [BQ-42]
+    #[test]
+    fn what_waits_for_an_ended_stream_goes_behind_what_waits_on_the_control_stream() {
+        let mut inbox = Inbox::default();
+        let waiting = [(1, 5, 1), (2, 5, 10), (0, 5, 20), (1, 9, 3), (1, 5, 2), (2, 5, 11)];
+        for (stream, priority, number) in waiting {
+            inbox.push(delivery(stream, priority, number));
+        }
+        inbox.redirect(StreamKey::bidi(1));
+        assert!(!inbox.waits_on(StreamKey::bidi(1)));
+        assert_eq!(inbox.shares.load_of(StreamKey::CONTROL).messages, 4);
+        let lane = |stream, priority| Lane { stream, priority: Priority::new(priority) };
+        assert_eq!(pop_all(&mut inbox, lane(StreamKey::bidi(2), 5)), [10, 11]);
+        assert_eq!(pop_all(&mut inbox, lane(StreamKey::CONTROL, 9)), [3]);
+        assert_eq!(pop_all(&mut inbox, lane(StreamKey::CONTROL, 5)), [20, 1, 2]);
+        assert!(inbox.is_empty() && inbox.shares.is_empty());
     }
 }

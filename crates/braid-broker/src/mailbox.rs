@@ -21,7 +21,7 @@ const DELIVERY_OVERHEAD: usize = 256;
 const PROPERTY_OVERHEAD: usize = 64;
 
 /// Capacity that an empty mailbox may keep.
-const KEEP_CAPACITY: usize = 64;
+pub(crate) const KEEP_CAPACITY: usize = 64;
 
 /// A session's bounded queue with the means to wake its owner.
 ///
@@ -43,6 +43,8 @@ struct Inner {
     qos0_bytes: usize,
     /// The lane of all that is queued, unless there are several.
     lane: Option<Lane>,
+    /// What is queued stream by stream, once it is for more than one.
+    mixed: Shares,
     /// What the owner took and had not sent when it last looked in. It counts like what is queued: otherwise a
     /// client that never reads would double what it may hold, and add as much again with every reconnect.
     taken: Load,
@@ -246,16 +248,18 @@ impl Mailbox {
         let mut inner = self.lock();
         let signal = inner.signal.take();
         inner.progress_at = progress_at;
-        if !inner.queue.is_empty() {
+        let has_arrivals = !inner.queue.is_empty();
+        let lane = inner.lane.take();
+        if has_arrivals {
             let load = inner.take_load();
-            let lane = inner.lane.take();
-            inbox.take(lane, &mut inner.queue, load, resolve);
-            if inner.queue.capacity() > KEEP_CAPACITY {
-                inner.queue.shrink_to(KEEP_CAPACITY);
+            let Inner { queue, mixed, .. } = &mut *inner;
+            inbox.take(queue, load, mixed, &resolve);
+            if !mixed.is_empty() {
+                mixed.clear();
             }
         }
         inner.taken = inbox.load();
-        inner.shares.clone_from(inbox.shares());
+        inbox.copy_shares(&mut inner.shares);
         match &mut inner.owner {
             Some(owner) => owner.clone_from(context.waker()),
             owner => *owner = Some(context.waker().clone()),
@@ -264,6 +268,9 @@ impl Mailbox {
         let has_room = inner.len() <= congestion.messages && inner.bytes() <= congestion.bytes;
         let publishers = if has_room { std::mem::take(&mut inner.publishers) } else { Vec::new() };
         drop(inner);
+        if has_arrivals {
+            inbox.sort_arrivals(lane, resolve);
+        }
         for publisher in publishers {
             publisher.wake();
         }
@@ -307,6 +314,7 @@ impl Mailbox {
             delivery.stream = StreamKey::CONTROL; // No stream outlives its connection. [BQ-42]
         }
         *lane = None;
+        inner.mixed.clear();
         dropped
     }
 
@@ -319,6 +327,7 @@ impl Mailbox {
         (inner.bytes, inner.qos0, inner.qos0_bytes) = (0, 0, 0);
         inner.taken = Load::default();
         inner.shares.clear();
+        inner.mixed.clear();
         std::mem::take(&mut inner.queue)
     }
 }
@@ -340,15 +349,13 @@ impl Inner {
     /// Whether a stream with this delivery leaves enough for the others, where there are others. [BQ-55]
     fn shares_fairly(&self, delivery: &Delivery, cost: usize, capacity: Capacity) -> bool {
         let stream = delivery.stream;
-        if stream.is_control() && self.shares.is_empty() {
+        if stream.is_control() && self.shares.is_empty() && self.mixed.is_empty() {
             return true;
         }
         let mut own = self.shares.load_of(stream);
+        own.add(self.queued_for(stream));
         let mut all = self.taken;
         all.add(self.queued());
-        if self.lane.is_some_and(|lane| lane.stream == stream) {
-            own.add(self.queued());
-        }
         if delivery.qos > QoS::AtMostOnce {
             (own, all) = (own.beside_qos0(), all.beside_qos0()); // It makes room.
         }
@@ -379,7 +386,25 @@ impl Inner {
         Load { messages: self.queue.len(), bytes: self.bytes, qos0: self.qos0, qos0_bytes: self.qos0_bytes }
     }
 
+    /// The part of it that is for a stream.
+    fn queued_for(&self, stream: StreamKey) -> Load {
+        if !self.mixed.is_empty() {
+            self.mixed.load_of(stream)
+        } else if self.queue.front().is_some_and(|first| first.stream == stream) {
+            self.queued()
+        } else {
+            Load::default()
+        }
+    }
+
     fn push_back(&mut self, delivery: Delivery, cost: usize) {
+        let first = self.queue.front().map_or(delivery.stream, |first| first.stream);
+        if self.mixed.is_empty() && first != delivery.stream {
+            self.mixed.insert(first, self.queued());
+        }
+        if !self.mixed.is_empty() {
+            self.mixed.insert(delivery.stream, load_of(&delivery));
+        }
         self.bytes += cost;
         if delivery.qos == QoS::AtMostOnce {
             self.qos0 += 1;
@@ -410,6 +435,7 @@ impl Inner {
         self.queue.retain(|delivery| delivery.qos > QoS::AtMostOnce);
         self.bytes = self.queue.iter().map(cost).sum();
         (self.qos0, self.qos0_bytes) = (0, 0);
+        self.mixed.drop_qos0();
         (before - self.queue.len()) as u64
     }
 

@@ -5,14 +5,15 @@ use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use braid_proto::connection::Token;
 use braid_proto::packet::{PacketId, QoS};
 use braid_proto::reason::ReasonCode;
+use braid_proto::stream::StreamKey;
 use braid_store::{Commit, Completion, StoreError};
 
 use super::Driver;
-use crate::persist::Unwritten;
 use crate::slot::Slot;
 
 /// A commit that was not done at once, in the order of the commits.
@@ -70,9 +71,16 @@ impl Driver {
         }
     }
 
-    pub(super) fn note_sent(&mut self, place: NonZeroU64, qos: QoS, packet_id: PacketId) {
+    /// PUBLISH is in the outbox of a stream, behind so many bytes.
+    pub(super) fn note_sent(
+        &mut self,
+        place: NonZeroU64,
+        qos: QoS,
+        packet_id: PacketId,
+        behind: (StreamKey, usize),
+    ) {
         if let Some(progress) = &mut self.progress {
-            progress.note_sent(place, qos, packet_id);
+            progress.note_sent(place, qos, packet_id, behind);
         }
     }
 
@@ -82,23 +90,28 @@ impl Driver {
         }
     }
 
-    /// Bytes that wait to be written, where it matters.
-    pub(super) fn unwritten(&mut self) -> Unwritten {
-        if self.progress.is_none() {
-            return Unwritten::default();
+    /// Handles bytes of a stream and notes what they mean for the store: what answers them goes on their stream, or on
+    /// the control stream if that has ended.
+    pub(super) fn handle_bytes(&mut self, stream: StreamKey, bytes: &[u8], now: Instant) {
+        let Some(progress) = &mut self.progress else {
+            return self.server.handle_bytes(stream, bytes, now);
+        };
+        let on = self.server.resolve(stream);
+        let behind = (on, self.server.unwritten_on(on));
+        self.server.handle_bytes(stream, bytes, now);
+        while let Some(step) = self.server.poll_progress() {
+            progress.note(step, behind);
         }
-        let mut streams = Vec::new();
-        self.server.streams_to_write(&mut streams);
-        streams.into_iter().map(|stream| (stream, self.server.unwritten_on(stream))).collect()
     }
 
-    /// Tells the store how far deliveries have come. `unwritten`: what was in the outboxes before.
-    pub(super) fn commit_progress(&mut self, unwritten: &Unwritten) {
+    /// Tells the store how far deliveries have come.
+    pub(super) fn commit_progress(&mut self) {
         let Some(progress) = &mut self.progress else { return };
+        // Of what came right behind CONNECT, on the control stream: no byte of it has left yet.
         while let Some(step) = self.server.poll_progress() {
-            progress.note(step);
+            progress.note(step, (StreamKey::CONTROL, 0));
         }
-        progress.commit(&self.hub.persist, unwritten);
+        progress.commit(&self.hub.persist);
     }
 
     /// Lifts the barriers in the outbox that are durable by now. One that never will be ends the link: what is

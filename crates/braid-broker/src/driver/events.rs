@@ -10,7 +10,7 @@ use braid_store::Change;
 
 use super::{Driver, now};
 use crate::dispatch;
-use crate::persist::{DurableProgress, Unwritten};
+use crate::persist::DurableProgress;
 use crate::retained::SYS_PREFIX;
 use crate::slot::Slot;
 
@@ -174,7 +174,7 @@ impl Driver {
         self.server.accept(claim.session, &acceptance, now());
         self.link.set_trusted();
         // What came right behind CONNECT may have released something: no byte has left yet.
-        self.commit_progress(&Unwritten::default());
+        self.commit_progress();
         // Whoever stopped the broker during the claim may have signalled before this connection could hear it.
         if self.hub.is_stopping() {
             self.server.disconnect(ReasonCode::ServerShuttingDown);

@@ -8,10 +8,12 @@
 mod durable;
 mod events;
 mod held;
+mod rank;
 mod read;
 mod replay;
 mod scratch;
 mod send;
+mod streams;
 mod subscribe;
 
 use std::collections::VecDeque;
@@ -24,6 +26,7 @@ use std::time::{Duration, Instant};
 use braid_proto::connection::{Cause, Server};
 use braid_proto::packet::Connect;
 use braid_proto::reason::ReasonCode;
+use braid_proto::stream::StreamKey;
 use braid_transport::quic::codes::{CLOSE_ABNORMAL, CLOSE_NORMAL};
 use braid_transport::{Close, Incoming, Link};
 use tokio::time::Sleep;
@@ -42,8 +45,15 @@ const FIRST_FAN_OUT: usize = 64;
 /// Rounds of one turn, before others get theirs.
 const ROUNDS: usize = 4;
 
-/// The longest that a closing connection may take for its last bytes.
+/// The longest that a closing connection of one stream may take for its last bytes.
 const FAREWELL: Duration = Duration::from_secs(5);
+
+/// The same for one of many streams. [BQ-41]
+const FAREWELL_TO_STREAMS: Duration = Duration::from_secs(3);
+
+/// The part of it in which the last bytes wait for room: what follows begins with STOP_SENDING, which says why even
+/// where DISCONNECT cannot.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Serves one connection from its handshake to its end. A stranger that has said no CONNECT when the broker stops is
 /// left at once.
@@ -81,8 +91,10 @@ pub(super) struct Driver {
     slot: Option<Arc<Slot>>,
     /// Taken from the mailbox, not sent yet.
     inbox: Inbox,
+    /// Streams that have something to read, which the last look at the link did not want.
+    refused: Vec<StreamKey>,
     /// What data streams need; `None` where there are none.
-    streams: Option<Box<send::Streams>>,
+    streams: Option<Box<streams::Streams>>,
     routes: Routes,
     /// Retained messages that are still owed.
     replays: VecDeque<replay::Replay>,
@@ -123,13 +135,14 @@ impl Driver {
         }
         let time = Duration::from_secs(hub.config.limits.connect_timeout_secs);
         let confirm_by = link.is_early().then(|| accepted + time);
-        let streams = link.is_multi().then(|| Box::new(send::Streams::new(accepted)));
+        let streams = link.is_multi().then(|| Box::new(streams::Streams::new(accepted)));
         Self {
             connection: hub.registry.next_connection(),
             link,
             server,
             slot: None,
             inbox: Inbox::default(),
+            refused: Vec::new(),
             streams,
             routes: Routes::default(),
             replays: VecDeque::new(),
@@ -155,7 +168,8 @@ impl Driver {
             poll_fn(|context| self.poll(context)).await;
         }
         // Boxed for the same reason.
-        let _ = tokio::time::timeout(FAREWELL, Box::pin(self.say_goodbye())).await;
+        let patience = if self.link.is_multi() { FAREWELL_TO_STREAMS } else { FAREWELL };
+        let _ = tokio::time::timeout(patience, Box::pin(self.say_goodbye())).await;
     }
 
     /// The CONNECT of a stranger; `None` when there will be none.
@@ -176,12 +190,13 @@ impl Driver {
     /// Writes the last bytes, ends the link and, if the peer is to learn why, waits until it has ended it too:
     /// a TCP socket that is closed with unread bytes takes back what it has not delivered yet.
     async fn say_goodbye(&mut self) {
-        poll_fn(|context| {
+        let patience = if self.link.is_multi() { LAST_WORDS } else { FAREWELL };
+        let last_words = poll_fn(|context| {
             self.poll_barriers(context);
             self.poll_write(context);
             if self.link_ended || self.server.unwritten() == 0 { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        });
+        let _ = tokio::time::timeout(patience, last_words).await;
         if self.link_ended && !self.link.is_multi() {
             return;
         }
@@ -195,8 +210,7 @@ impl Driver {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
         for _ in 0..ROUNDS {
             self.poll_mailbox(context);
-            let unwritten = self.unwritten();
-            let read = self.poll_read(context);
+            let has_read = self.poll_read(context);
             if let Some(connect) = self.drain_events() {
                 return Poll::Ready(Turn::Decide(connect));
             }
@@ -204,7 +218,7 @@ impl Driver {
             self.poll_held(context);
             self.deliver();
             let has_replayed = self.replay();
-            self.commit_progress(&unwritten);
+            self.commit_progress();
             self.poll_barriers(context);
             let has_written = self.poll_write(context);
             // What came before a DISCONNECT is dispatched, in as many turns as that takes.
@@ -213,8 +227,8 @@ impl Driver {
                 return Poll::Ready(Turn::Over);
             }
             // What kept from reading may be gone by now, and nothing else would wake this task.
-            let may_go_on = read.refused.is_some_and(|stream| self.may_read(stream));
-            let has_changed = read.has_read || has_written || has_replayed || may_go_on;
+            let may_go_on = self.refused.iter().any(|stream| self.may_read(*stream));
+            let has_changed = has_read || has_written || has_replayed || may_go_on;
             if !has_changed && !self.server.has_events() && self.poll_alarm(context).is_pending() {
                 return Poll::Pending;
             }

@@ -15,14 +15,6 @@ const OUTBOX_LIMIT: usize = 256 * 1024;
 /// Reads of one round where a connection has many streams: what they brought is dispatched as one batch.
 const READS: usize = 32;
 
-/// What one round of reading came to.
-#[derive(Default)]
-pub(super) struct Reading {
-    pub(super) has_read: bool,
-    /// A stream that has bytes and was not read.
-    pub(super) refused: Option<StreamKey>,
-}
-
 impl Driver {
     /// Whether more input of a stream can be dealt with.
     pub(super) fn may_read(&self, stream: StreamKey) -> bool {
@@ -31,39 +23,36 @@ impl Driver {
             && self.server.unwritten_packets_on(stream) <= OUTBOX_LIMIT
     }
 
-    /// Reads as far as there is something, and not too much for one round.
-    pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Reading {
-        let mut reading = Reading::default();
+    /// Reads as far as there is something, and not too much for one round; true if there was something.
+    pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> bool {
+        let mut has_read = false;
         let has_events = self.server.has_events();
         let reads = if self.link.is_multi() { READS } else { 1 };
         for _ in 0..reads {
-            match self.read_once(context, has_events, &mut reading.refused) {
+            match self.read_once(context, has_events) {
                 Poll::Pending => break,
-                Poll::Ready(()) => reading.has_read = true,
+                Poll::Ready(()) => has_read = true,
             }
             if self.server.is_closed() {
                 break;
             }
         }
-        reading
+        has_read
     }
 
     /// `has_events`: those of the round before are to be dealt with first.
-    fn read_once(
-        &mut self,
-        context: &mut Context<'_>,
-        has_events: bool,
-        refused: &mut Option<StreamKey>,
-    ) -> Poll<()> {
+    fn read_once(&mut self, context: &mut Context<'_>, has_events: bool) -> Poll<()> {
         scratch::with(|buffer| {
             let mut buffer = ReadBuf::new(buffer);
             let server = &self.server;
+            let refused = &mut self.refused;
+            refused.clear();
             let mut wants = |stream| {
                 let wanted = !has_events
                     && server.is_reading(stream)
                     && server.unwritten_packets_on(stream) <= OUTBOX_LIMIT;
                 if !wanted {
-                    *refused = Some(stream);
+                    refused.push(stream);
                 }
                 wanted
             };
@@ -80,7 +69,7 @@ impl Driver {
         match read {
             Read::Bytes(stream) => {
                 self.hub.statistics.read(bytes.len() as u64);
-                self.server.handle_bytes(stream, bytes, now);
+                self.handle_bytes(stream, bytes, now);
             }
             Read::Opened(stream) => self.open_stream(stream, now),
             Read::Finished(stream) => self.server.handle_stream_finished(stream, now),
@@ -90,6 +79,7 @@ impl Driver {
                 self.forget_stream(stream);
             }
             // The transport has answered with RESET_STREAM. [BQ-33]
+            Read::Stopped(stream, _) if self.stop_waiting(stream) => {}
             Read::Stopped(stream, _) => self.server.handle_stream_stopped(stream, now),
             Read::Confirmed => {
                 self.confirm_by = None;

@@ -1,13 +1,11 @@
 //! From the mailbox to the link: deliveries into outboxes, outboxes into streams.
 
-use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
 
-use braid_proto::connection::{Sent, StreamAction};
+use braid_proto::connection::Sent;
 use braid_proto::message::Delivery;
-use braid_proto::stream::{Priority, StreamKey};
+use braid_proto::stream::{Lane, StreamKey};
 use bytes::Buf;
 
 use super::{Driver, now};
@@ -24,101 +22,15 @@ const CONNECTION_TARGET: usize = 1024 * 1024;
 /// Slices of one vectored write.
 const SLICES: usize = 16;
 
-/// What a connection with data streams keeps for them.
-pub(super) struct Streams {
-    /// The priority that each stream has in the transport.
-    priorities: Vec<(StreamKey, Priority)>,
-    /// Opened faster than is allowed: they wait for their turn. [BQ-45]
-    waiting: VecDeque<StreamKey>,
-    /// How many may be opened at once.
-    allowance: u32,
-    /// When the allowance was last filled.
-    filled_at: Instant,
-    /// Used again by every write.
-    to_write: Vec<StreamKey>,
-}
-
-impl Streams {
-    pub(super) fn new(now: Instant) -> Self {
-        Self {
-            priorities: Vec::new(),
-            waiting: VecDeque::new(),
-            allowance: u32::MAX, // Until the first look at the clock.
-            filled_at: now,
-            to_write: Vec::new(),
-        }
-    }
-}
-
 impl Driver {
-    // -- Streams -----------------------------------------------------------------------------------
-
-    /// Lets a stream begin, unless too many did in this second. [BQ-45]
-    pub(super) fn open_stream(&mut self, stream: StreamKey, now: Instant) {
-        let limit = self.hub.config.limits.streams_per_second;
-        let Some(streams) = &mut self.streams else { return };
-        if now.saturating_duration_since(streams.filled_at) >= Duration::from_secs(1)
-            || streams.allowance > limit
-        {
-            streams.allowance = limit;
-            streams.filled_at = now;
-        }
-        if streams.allowance == 0 {
-            return streams.waiting.push_back(stream);
-        }
-        streams.allowance -= 1;
-        // Until deliveries say how urgent they are it carries acknowledgements.
-        self.link.set_priority(stream, Priority::HIGHEST);
-        self.server.handle_stream_opened(stream);
-    }
-
-    /// When streams that wait may begin.
-    pub(super) fn next_opening(&self) -> Option<Instant> {
-        let streams = self.streams.as_ref()?;
-        (!streams.waiting.is_empty()).then(|| streams.filled_at + Duration::from_secs(1))
-    }
-
-    /// Lets streams begin that waited for it.
-    pub(super) fn admit_streams(&mut self) {
-        let now = now();
-        if self.next_opening().is_none_or(|at| at > now) {
-            return;
-        }
-        let waiting = self.streams.as_mut().map(|streams| std::mem::take(&mut streams.waiting));
-        waiting.into_iter().flatten().for_each(|stream| self.open_stream(stream, now));
-    }
-
-    /// A stream is no more.
-    pub(super) fn forget_stream(&mut self, stream: StreamKey) {
-        if let Some(streams) = &mut self.streams {
-            streams.priorities.retain(|(key, _)| *key != stream);
-            streams.waiting.retain(|key| *key != stream);
-        }
-        if let Some(progress) = &mut self.progress {
-            progress.forget(stream);
-        }
-    }
-
-    /// Tells the transport how urgent what waits on a stream is: as its most urgent delivery. [BQ-50]
-    fn raise(&mut self, stream: StreamKey, priority: Priority) {
-        let Some(streams) = &mut self.streams else { return };
-        if stream.is_control() {
-            return; // Above all, always.
-        }
-        let is_empty = self.server.unwritten_on(stream) == 0;
-        match streams.priorities.iter_mut().find(|(key, _)| *key == stream) {
-            Some((_, current)) if *current == priority || *current > priority && !is_empty => return,
-            Some((_, current)) => *current = priority,
-            None => streams.priorities.push((stream, priority)),
-        }
-        self.link.set_priority(stream, priority);
-    }
-
     // -- Deliveries --------------------------------------------------------------------------------
 
     /// Moves deliveries into the outboxes as far as these, the peer and the inbox go: the most urgent first, and past
     /// streams that are stuck. [BQ-53], [BQ-55]
     pub(super) fn deliver(&mut self) {
+        if self.server.is_resending() {
+            self.server.continue_resend(now());
+        }
         if self.inbox.is_empty() {
             return;
         }
@@ -126,18 +38,18 @@ impl Driver {
         self.inbox.note_begin(now);
         let (mut sent, mut dropped) = (0, 0);
         let mut unwritten = self.server.unwritten();
-        while let Some(next) = self.next_delivery(unwritten) {
+        while let Some((lane, next)) = self.next_delivery(unwritten) {
             let (stored, qos) = (next.stored, next.qos);
             let stream = self.server.resolve(next.stream);
-            self.raise(stream, next.priority);
             let before = self.server.unwritten_on(stream);
             match self.server.deliver(next, now) {
                 Sent::Out(packet_id) => {
                     sent += 1;
                     self.inbox.note_progress(stream, now);
                     unwritten += self.server.unwritten_on(stream) - before;
+                    self.rank_delivery(stream, lane.priority, before, now);
                     if let (Some(place), Some(packet_id)) = (stored, packet_id) {
-                        self.note_sent(place, qos, packet_id);
+                        self.note_sent(place, qos, packet_id, (stream, before));
                     }
                 }
                 Sent::Expired | Sent::TooLarge => {
@@ -145,7 +57,7 @@ impl Driver {
                     self.note_dropped(stored);
                 }
                 Sent::Blocked(delivery) => {
-                    self.inbox.put_back(*delivery);
+                    self.inbox.put_back(lane, *delivery);
                     break;
                 }
             }
@@ -157,7 +69,7 @@ impl Driver {
         self.hub.statistics.dropped(dropped);
     }
 
-    fn next_delivery(&mut self, unwritten: usize) -> Option<Delivery> {
+    fn next_delivery(&mut self, unwritten: usize) -> Option<(Lane, Delivery)> {
         let target = if self.inbox.is_mixed() { MIXED_TARGET } else { OUTBOX_TARGET };
         let is_crowded = unwritten >= CONNECTION_TARGET;
         let server = &self.server;
@@ -175,7 +87,11 @@ impl Driver {
         if let Some(mut streams) = self.streams.as_mut().map(|streams| std::mem::take(&mut streams.to_write))
         {
             self.server.streams_to_write(&mut streams);
-            for stream in streams.drain(..).filter(|stream| !stream.is_control()) {
+            streams.retain(|stream| !stream.is_control());
+            if !streams.is_empty() {
+                self.order(&mut streams);
+            }
+            for stream in streams.drain(..) {
                 written += self.write_stream(stream, context);
             }
             if let Some(own) = &mut self.streams {
@@ -192,10 +108,20 @@ impl Driver {
         written > 0
     }
 
+    /// Puts streams with something to write into the order of their urgency. [BQ-50]
+    fn order(&mut self, streams: &mut [StreamKey]) {
+        let now = now();
+        streams.iter().for_each(|stream| self.rank_acknowledgements(*stream, now));
+        if let Some(own) = &self.streams {
+            own.sort(streams);
+        }
+    }
+
     /// Writes one stream until it takes no more; how many bytes it took.
     fn write_stream(&mut self, stream: StreamKey, context: &mut Context<'_>) -> usize {
         let mut written = 0;
-        let writable = self.progress.as_ref().and_then(|progress| progress.writable(stream));
+        let has_ended = |stream| self.server.resolve(stream) != stream;
+        let writable = self.progress.as_ref().and_then(|progress| progress.writable(stream, has_ended));
         while let Some(outbox) = self.server.outbox(stream)
             && outbox.has_remaining()
         {
@@ -227,28 +153,12 @@ impl Driver {
                 }
             }
         }
-        if let Some(progress) = &mut self.progress
-            && written > 0
-        {
-            progress.note_written(stream, written);
+        if written > 0 {
+            self.rank_written(stream, written);
+            if let Some(progress) = &mut self.progress {
+                progress.note_written(stream, written);
+            }
         }
         written
-    }
-
-    /// Ends the streams that have nothing more to say, or nothing more to hear.
-    fn end_streams(&mut self) {
-        while let Some(action) = self.server.poll_stream() {
-            let stream = match action {
-                StreamAction::Finish(stream) => {
-                    self.link.finish(stream); // [BQ-30], [BQ-31]
-                    stream
-                }
-                StreamAction::Abort(stream, reason) => {
-                    self.link.abort(stream, u64::from(reason.value())); // [BQ-34]
-                    stream
-                }
-            };
-            self.forget_stream(stream);
-        }
     }
 }

@@ -25,7 +25,7 @@ use braid_store::{
     StoredMessage, StoredSubscription,
 };
 
-pub(crate) use progress::{DurableProgress, Unwritten};
+pub(crate) use progress::DurableProgress;
 
 /// The broker's end of its [`Store`].
 pub(crate) struct Persist {

@@ -13,9 +13,6 @@ use braid_store::{Change, Commit, Completion, SessionId, StoreError};
 
 use super::{Persist, lsn};
 
-/// How many bytes wait on each stream that has some.
-pub(crate) type Unwritten = Vec<(StreamKey, usize)>;
-
 /// How far the deliveries of a durable session are, on its present connection.
 ///
 /// Most of it may be late. But a QoS 2 PUBLISH must not be on the wire before its identifier is durable, nor a
@@ -24,28 +21,17 @@ pub(crate) type Unwritten = Vec<(StreamKey, usize)>;
 pub(crate) struct DurableProgress {
     session: SessionId,
     changes: Vec<Change>,
-    /// Something among `changes` must be durable before the bytes behind it leave.
-    is_urgent: bool,
-    /// Bytes that were written on each stream while this watched.
+    /// From which byte on a stream waits for `changes` to be durable.
+    urgent: Vec<(StreamKey, u64)>,
+    /// Bytes that were written on each stream while this watched, in the order of the streams.
     written: Vec<(StreamKey, u64)>,
     barriers: VecDeque<Barrier>,
 }
 
-/// From which byte on each stream waits for a commit; a stream that is not named had written nothing.
+/// From which byte on some streams wait for a commit. The others do not. [BQ-55]
 struct Barrier {
     from: Vec<(StreamKey, u64)>,
     commit: Commit,
-}
-
-fn find(positions: &[(StreamKey, u64)], stream: StreamKey) -> u64 {
-    positions.iter().find(|(key, _)| *key == stream).map_or(0, |(_, at)| *at)
-}
-
-fn add(positions: &mut Vec<(StreamKey, u64)>, stream: StreamKey, bytes: usize) {
-    match positions.iter_mut().find(|(key, _)| *key == stream) {
-        Some((_, at)) => *at += bytes as u64,
-        None => positions.push((stream, bytes as u64)),
-    }
 }
 
 impl DurableProgress {
@@ -53,47 +39,68 @@ impl DurableProgress {
         Self {
             session,
             changes: Vec::new(),
-            is_urgent: false,
+            urgent: Vec::new(),
             written: Vec::new(),
             barriers: VecDeque::new(),
         }
     }
 
-    /// PUBLISH is in the outbox.
-    pub(crate) fn note_sent(&mut self, place: NonZeroU64, qos: QoS, packet_id: PacketId) {
-        self.is_urgent |= qos == QoS::ExactlyOnce;
+    /// PUBLISH is in the outbox of a stream, behind so many bytes that are not written yet.
+    pub(crate) fn note_sent(
+        &mut self,
+        place: NonZeroU64,
+        qos: QoS,
+        packet_id: PacketId,
+        (stream, unwritten): (StreamKey, usize),
+    ) {
+        if qos == QoS::ExactlyOnce {
+            self.hold(stream, unwritten);
+        }
         self.changes.push(Change::Sent { session: self.session, lsn: lsn(place), packet_id });
     }
 
     /// The delivery was dropped instead of being sent.
     pub(crate) fn note_dropped(&mut self, place: NonZeroU64) {
-        self.note(Progress::Completed(place));
+        self.note_completed(place);
     }
 
-    pub(crate) fn note(&mut self, progress: Progress) {
-        let session = self.session;
-        self.changes.push(match progress {
+    /// What came of an acknowledgement. The answer, if it is a PUBREL, is in the outbox of a stream, behind so many
+    /// bytes that are not written yet.
+    pub(crate) fn note(&mut self, progress: Progress, (stream, unwritten): (StreamKey, usize)) {
+        match progress {
             Progress::Released(place, packet_id) => {
-                self.is_urgent = true;
-                Change::Released { session, lsn: lsn(place), packet_id }
+                self.hold(stream, unwritten);
+                self.changes.push(Change::Released { session: self.session, lsn: lsn(place), packet_id });
             }
-            Progress::Completed(place) => Change::Completed { session, lsn: lsn(place) },
-        });
+            Progress::Completed(place) => self.note_completed(place),
+        }
     }
 
-    /// Commits what was noted. `unwritten`: how many bytes of each outbox may leave whatever becomes of it.
-    pub(crate) fn commit(&mut self, persist: &Persist, unwritten: &Unwritten) {
+    fn note_completed(&mut self, place: NonZeroU64) {
+        self.changes.push(Change::Completed { session: self.session, lsn: lsn(place) });
+    }
+
+    /// The bytes of a stream wait from here on, unless they did before.
+    fn hold(&mut self, stream: StreamKey, unwritten: usize) {
+        let at = self.written_on(stream) + unwritten as u64;
+        match self.urgent.iter_mut().find(|(key, _)| *key == stream) {
+            Some((_, from)) => *from = at.min(*from),
+            None => self.urgent.push((stream, at)),
+        }
+    }
+
+    /// Commits what was noted.
+    pub(crate) fn commit(&mut self, persist: &Persist) {
         if self.changes.is_empty() {
             return;
         }
         let changes = std::mem::take(&mut self.changes);
-        if !std::mem::take(&mut self.is_urgent) {
+        if self.urgent.is_empty() {
             return persist.commit_late(changes);
         }
+        let from = std::mem::take(&mut self.urgent);
         let commit = persist.commit(changes);
         if !matches!(commit, Completion::Done(Ok(()))) {
-            let mut from = self.written.clone();
-            unwritten.iter().for_each(|(stream, bytes)| add(&mut from, *stream, *bytes));
             self.barriers.push_back(Barrier { from, commit });
         }
     }
@@ -116,13 +123,32 @@ impl DurableProgress {
     }
 
     /// How many bytes of a stream may be written now; `None` for all there are.
-    pub(crate) fn writable(&self, stream: StreamKey) -> Option<usize> {
-        let from = find(&self.barriers.front()?.from, stream);
-        Some(usize::try_from(from.saturating_sub(find(&self.written, stream))).unwrap_or(usize::MAX))
+    ///
+    /// What waited on a stream that `has_ended` may be in the outbox of the control stream by now, at a place that
+    /// nobody noted: all of it waits then. [BQ-42]
+    pub(crate) fn writable(&self, stream: StreamKey, has_ended: impl Fn(StreamKey) -> bool) -> Option<usize> {
+        let named = self.barriers.iter().flat_map(|barrier| &barrier.from);
+        let mut first = None;
+        for (key, from) in named {
+            if *key == stream {
+                first = Some(first.map_or(*from, |first: u64| first.min(*from)));
+            } else if stream.is_control() && has_ended(*key) {
+                return Some(0);
+            }
+        }
+        let room = first?.saturating_sub(self.written_on(stream));
+        Some(usize::try_from(room).unwrap_or(usize::MAX))
+    }
+
+    fn written_on(&self, stream: StreamKey) -> u64 {
+        self.written.binary_search_by_key(&stream, |(key, _)| *key).map_or(0, |at| self.written[at].1)
     }
 
     pub(crate) fn note_written(&mut self, stream: StreamKey, bytes: usize) {
-        add(&mut self.written, stream, bytes);
+        match self.written.binary_search_by_key(&stream, |(key, _)| *key) {
+            Ok(at) => self.written[at].1 += bytes as u64,
+            Err(at) => self.written.insert(at, (stream, bytes as u64)),
+        }
     }
 
     /// A stream has ended.

@@ -1,13 +1,18 @@
 //! Many streams: the broker over a simulated QUIC network, statement by statement of `docs/spec/mqtt-over-quic.md`.
 
+mod barrier;
+mod bursts;
 mod churn;
 mod codes;
 mod early;
 mod ends;
+mod farewell;
 mod identifiers;
 mod network;
 mod opening;
+mod random;
 mod stuck;
 mod subscriptions;
 mod takeover;
 mod urgent;
+mod wakeups;

@@ -114,7 +114,7 @@ async fn bytes_before_connack_are_bounded_over_all_streams() {
         } else {
             pass(4).await;
             let sent = host.counters(Direction::Up).bytes - before;
-            assert!((1_000_000..1_300_000).contains(&sent), "{sent} bytes of 4,000,000");
+            assert!((100_000..300_000).contains(&sent), "{sent} bytes of 4,000,000");
         }
     }
 }

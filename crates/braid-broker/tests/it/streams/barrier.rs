@@ -1,0 +1,124 @@
+//! What waits for a slow store waits alone.
+
+use std::sync::Arc;
+
+use braid_broker::BrokerConfig;
+use braid_proto::packet::{Ack, AckKind, Packet, PacketId, QoS};
+use braid_proto::reason::ReasonCode;
+use braid_proto::stream::StreamKey;
+use braid_store::{HoldingStore, MemoryStore};
+use braid_transport::quic::QuicOptions;
+
+use crate::support::{
+    CONTROL, Lanes, QuicBroker, anyone, filter, lasting, pass, publish_packet, quiet, settle,
+    subscribe_packet,
+};
+
+type Slow = Arc<HoldingStore<MemoryStore>>;
+
+/// A broker over a store that holds every commit.
+fn slow() -> (Slow, QuicBroker) {
+    let store: Slow = Arc::new(HoldingStore::new(MemoryStore::new()));
+    let broker =
+        QuicBroker::start_over(BrokerConfig { ..quiet() }, QuicOptions::server(), anyone(), store.clone());
+    (store, broker)
+}
+
+async fn release_all(store: &Slow) {
+    loop {
+        pass(1).await;
+        if !store.release() {
+            return;
+        }
+    }
+}
+
+/// A client whose session is stored, with a subscription to the topic "1", "2" on each of two data streams.
+async fn client(store: &Slow, broker: &QuicBroker) -> (Lanes, [StreamKey; 2]) {
+    let mut client = broker.link("client").await;
+    client.send_connect(lasting("client"));
+    release_all(store).await;
+    client.accepted().await;
+    let streams = [client.open().await, client.open().await];
+    for (number, stream) in (1..).zip(streams) {
+        let entry = braid_proto::packet::SubscribeEntry::new(filter(&format!("{number}")), QoS::ExactlyOnce);
+        client.send(stream, &subscribe_packet(number, None, vec![entry]));
+        release_all(store).await;
+        client.expect_suback(stream).await;
+    }
+    (client, streams)
+}
+
+/// Publishes to a topic without waiting for the acknowledgement, which waits for the store.
+async fn publish(broker: &QuicBroker, topic: &str, qos: QoS) {
+    let mut publisher = broker.memory.v5(&format!("publisher of {topic}")).await;
+    publisher.send(publish_packet(topic, topic, qos, 1)).await;
+    settle().await;
+}
+
+/// Nothing of stream `held` is to be seen while everything else goes its way.
+async fn others_go_on(broker: &QuicBroker, client: &Lanes, held: StreamKey, free: StreamKey) {
+    publish(broker, "2", QoS::AtLeastOnce).await;
+    assert_eq!(client.expect_publish(free).await.payload, "2");
+    client.ping(CONTROL).await;
+    client.ping(free).await;
+    client.expect_silence(held).await;
+}
+
+/// [BQ-55], and decision 6: a QoS 2 PUBLISH waits until its identifier is durable, and nothing on other streams does.
+#[tokio::test(start_paused = true)]
+async fn a_qos_2_delivery_that_waits_for_the_store_holds_back_its_own_stream_alone() {
+    let (store, broker) = slow();
+    let (client, [held, free]) = client(&store, &broker).await;
+    publish(&broker, "1", QoS::ExactlyOnce).await;
+    others_go_on(&broker, &client, held, free).await;
+    release_all(&store).await;
+    assert_eq!(client.expect_publish(held).await.payload, "1");
+}
+
+/// The same for PUBREL.
+#[tokio::test(start_paused = true)]
+async fn a_pubrel_that_waits_for_the_store_holds_back_its_own_stream_alone() {
+    let (store, broker) = slow();
+    let (client, [held, free]) = client(&store, &broker).await;
+    publish(&broker, "1", QoS::ExactlyOnce).await;
+    release_all(&store).await;
+    let id = client.expect_publish(held).await.packet_id.expect("QoS 2 has one");
+    client.send_ack(held, AckKind::Pubrec, id);
+    settle().await;
+    others_go_on(&broker, &client, held, free).await;
+    release_all(&store).await;
+    client.expect_ack(held, AckKind::Pubrel, id.value()).await;
+}
+
+/// Before the barrier bytes leave, behind it none: an acknowledgement that is not durable is not passed either.
+#[tokio::test(start_paused = true)]
+async fn what_is_behind_a_barrier_on_its_stream_waits_with_it() {
+    let (store, broker) = slow();
+    let (client, [held, _]) = client(&store, &broker).await;
+    publish(&broker, "1", QoS::ExactlyOnce).await;
+    client.send(held, &Packet::Ack(Ack::new(AckKind::Pubrel, PacketId::FIRST, ReasonCode::Success)));
+    client.expect_silence(held).await;
+    release_all(&store).await;
+    assert_eq!(client.expect_publish(held).await.payload, "1");
+    match client.expect(held).await {
+        Packet::Ack(ack) => assert_eq!(ack.kind, AckKind::Pubcomp),
+        other => panic!("PUBCOMP expected, not {other:?}"),
+    }
+}
+
+/// [BQ-42]: the stream of a message that is not durable yet ends. Sent again on the control stream, it waits there: a
+/// crash would send it twice.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_changes_its_stream_waits_for_the_store_all_the_same() {
+    let (store, broker) = slow();
+    let (client, [held, free]) = client(&store, &broker).await;
+    publish(&broker, "1", QoS::ExactlyOnce).await;
+    client.reset(held, 7);
+    settle().await;
+    client.expect_silence(CONTROL).await;
+    publish(&broker, "2", QoS::AtLeastOnce).await;
+    assert_eq!(client.expect_publish(free).await.payload, "2");
+    release_all(&store).await;
+    assert_eq!(client.find_publish(CONTROL).await.payload, "1");
+}

@@ -1,0 +1,406 @@
+//! A client with its session, as MQTT wants it, on whatever connects it.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt;
+
+use braid_proto::packet::{Ack, AckKind, Packet, PacketId, Publish, QoS};
+use braid_proto::reason::ReasonCode;
+use braid_proto::stream::StreamKey;
+use fastrand::Rng;
+
+use super::ledger::{Got, Ledger, Name};
+use super::wire::{Look, Wire};
+use crate::support::{CONTROL, Ended, id, topic};
+
+/// The most messages of a client that wait for acknowledgements.
+pub(super) const OUTGOING: usize = 20;
+
+/// Identifiers of QoS 1 on data streams, which may be those of other streams too; on the control stream; of QoS 2.
+const IDS_ON_DATA: std::ops::Range<u16> = 1..40;
+const IDS_ON_CONTROL: std::ops::Range<u16> = 1001..1100;
+const IDS_OF_QOS2: std::ops::Range<u16> = 20..300;
+
+/// What a client knows of a data stream of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    Open,
+    /// FIN was sent, that of the broker is to come.
+    Finishing,
+    /// What is no packet was sent on it.
+    Spoilt,
+}
+
+/// A message of ours on its way to the broker.
+#[derive(Debug)]
+struct Outgoing {
+    name: Name,
+    publish: Publish,
+    stream: StreamKey,
+    /// PUBREC came: only the PUBREL is sent again.
+    is_released: bool,
+    /// It was sent again: PUBCOMP may come for the first PUBREL, and say that the second is not known.
+    is_repeated: bool,
+    /// On the next connection.
+    waits: bool,
+}
+
+pub(super) struct Actor {
+    pub(super) name: usize,
+    pub(super) wire: Option<Wire>,
+    /// Counts the attempts to connect.
+    pub(super) connection: u32,
+    pub(super) streams: BTreeMap<StreamKey, Life>,
+    pub(super) receive_maximum: Option<u16>,
+    pub(super) next_number: u32,
+    pub(super) ledger: Ledger,
+    /// Answers to requests, and the streams that brought them.
+    pub(super) answers: Vec<(StreamKey, Packet)>,
+    /// A PINGRESP has come.
+    pub(super) is_answered: bool,
+    /// Acknowledged since somebody looked.
+    pub(super) accepted: Vec<Name>,
+    /// Published again since somebody looked.
+    pub(super) repeated: Vec<Name>,
+    outgoing: Vec<Outgoing>,
+    /// Identifiers that went on on another stream: packets of the first may come late.
+    retired: HashSet<u16>,
+    owed: Vec<(StreamKey, Packet)>,
+    /// QoS 2 messages that were taken over and whose PUBREL has not come.
+    unreleased: HashSet<PacketId>,
+    /// What came on this connection and is not completely acknowledged.
+    unacknowledged: BTreeSet<PacketId>,
+    /// What is: it may have been sent again on another stream meanwhile.
+    acknowledged: HashSet<PacketId>,
+}
+
+fn ack(kind: AckKind, packet_id: PacketId) -> Packet {
+    Packet::Ack(Ack::new(kind, packet_id, ReasonCode::Success))
+}
+
+impl fmt::Debug for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, outgoing, owed, unreleased, .. } = self;
+        write!(f, "{name}: {outgoing:?} {owed:?} {unreleased:?}")
+    }
+}
+
+impl Actor {
+    pub(super) fn new(name: usize) -> Self {
+        Self {
+            name,
+            wire: None,
+            connection: 0,
+            streams: BTreeMap::new(),
+            receive_maximum: None,
+            next_number: 0,
+            ledger: Ledger::default(),
+            answers: Vec::new(),
+            is_answered: false,
+            accepted: Vec::new(),
+            repeated: Vec::new(),
+            outgoing: Vec::new(),
+            retired: HashSet::new(),
+            owed: Vec::new(),
+            unreleased: HashSet::new(),
+            unacknowledged: BTreeSet::new(),
+            acknowledged: HashSet::new(),
+        }
+    }
+
+    pub(super) fn client_id(&self) -> String {
+        format!("actor-{}", self.name)
+    }
+
+    /// A stream that takes packets of ours: often the control stream.
+    pub(super) fn any_stream(&self, rng: &mut Rng) -> StreamKey {
+        let open = self.streams.iter().filter(|(_, life)| **life == Life::Open).map(|(stream, _)| *stream);
+        let all: Vec<_> = open.chain([CONTROL]).collect();
+        rng.choice(all).unwrap_or(CONTROL)
+    }
+
+    /// A data stream that takes packets of ours.
+    pub(super) fn any_data_stream(&self, rng: &mut Rng) -> Option<StreamKey> {
+        Some(self.any_stream(rng)).filter(|stream| !stream.is_control())
+    }
+
+    async fn send(&mut self, stream: StreamKey, packet: Packet) {
+        self.wire.as_mut().expect("connected").send(stream, packet).await;
+    }
+
+    /// What is unfinished in either direction.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.outgoing.is_empty() || !self.owed.is_empty() || !self.unreleased.is_empty()
+    }
+
+    // -- Sending -----------------------------------------------------------------------------------
+
+    pub(super) fn has_room(&self) -> bool {
+        self.outgoing.len() < OUTGOING
+    }
+
+    /// The messages that the broker may still have to dispatch.
+    pub(super) fn unaccepted(&self) -> impl Iterator<Item = Name> {
+        self.outgoing.iter().filter(|one| !one.is_released).map(|one| one.name)
+    }
+
+    fn free_id(&self, stream: StreamKey, qos: QoS, rng: &mut Rng) -> PacketId {
+        let ids = match (qos, stream) {
+            (QoS::ExactlyOnce, _) => IDS_OF_QOS2,
+            (_, CONTROL) => IDS_ON_CONTROL,
+            _ => IDS_ON_DATA,
+        };
+        let is_used = |value: u16| {
+            qos == QoS::ExactlyOnce && self.retired.contains(&value)
+                || self.outgoing.iter().any(|one| {
+                    let is_same = one.publish.packet_id == Some(id(value));
+                    // What is left of QoS 2 is known by its identifier alone. [BQ-21]
+                    is_same && (one.stream == stream || qos == QoS::ExactlyOnce && one.publish.qos == qos)
+                })
+        };
+        loop {
+            let value = rng.u16(ids.clone());
+            if !is_used(value) {
+                return id(value);
+            }
+        }
+    }
+
+    pub(super) async fn publish(
+        &mut self,
+        name: Name,
+        mut publish: Publish,
+        stream: StreamKey,
+        rng: &mut Rng,
+    ) {
+        if publish.qos > QoS::AtMostOnce {
+            publish.packet_id = Some(self.free_id(stream, publish.qos, rng));
+            let publish = publish.clone();
+            self.outgoing.push(Outgoing {
+                name,
+                publish,
+                stream,
+                is_released: false,
+                is_repeated: false,
+                waits: false,
+            });
+        }
+        self.send(stream, Packet::Publish(publish)).await;
+    }
+
+    /// Goes on on the control stream with what `stream` has not finished. `is_ours`: this client ended it, so that
+    /// what it sent there may yet arrive.
+    pub(super) async fn go_on(&mut self, stream: StreamKey, is_ours: bool, rng: &mut Rng) {
+        let mut again = Vec::new();
+        for at in 0..self.outgoing.len() {
+            if self.outgoing[at].stream != stream || self.outgoing[at].waits {
+                continue;
+            }
+            let free = self.free_id(CONTROL, QoS::AtLeastOnce, rng);
+            let one = &mut self.outgoing[at];
+            let packet_id = one.publish.packet_id.expect("QoS 1 or 2");
+            if one.is_released {
+                again.push(ack(AckKind::Pubrel, packet_id));
+            } else if one.publish.qos == QoS::ExactlyOnce && is_ours {
+                one.waits = true;
+                continue;
+            } else {
+                one.publish.dup = true;
+                if one.publish.qos == QoS::AtLeastOnce {
+                    one.publish.packet_id = Some(free);
+                }
+                again.push(Packet::Publish(one.publish.clone()));
+                self.repeated.push(one.name);
+            }
+            (one.stream, one.is_repeated) = (CONTROL, true);
+            self.retired.insert(packet_id.value());
+        }
+        for packet in again {
+            self.send(CONTROL, packet).await;
+        }
+    }
+
+    /// A connection has ended: nothing of it is looked at any more.
+    pub(super) fn forget_connection(&mut self) {
+        self.wire = None;
+        self.streams.clear();
+        self.answers.clear();
+        self.owed.clear();
+        self.unacknowledged.clear();
+        self.acknowledged.clear();
+        self.retired.clear();
+    }
+
+    /// Sends again on a fresh connection what is owed.
+    pub(super) async fn resume(&mut self, rng: &mut Rng) {
+        for at in 0..self.outgoing.len() {
+            let free = self.free_id(CONTROL, QoS::AtLeastOnce, rng);
+            let one = &mut self.outgoing[at];
+            (one.stream, one.is_repeated, one.waits) = (CONTROL, true, false);
+            let packet_id = one.publish.packet_id.expect("QoS 1 or 2");
+            let packet = if one.is_released {
+                ack(AckKind::Pubrel, packet_id)
+            } else {
+                one.publish.dup = true;
+                if one.publish.qos == QoS::AtLeastOnce {
+                    one.publish.packet_id = Some(free);
+                }
+                self.repeated.push(one.name);
+                Packet::Publish(one.publish.clone())
+            };
+            self.send(CONTROL, packet).await;
+        }
+    }
+
+    // -- Receiving ---------------------------------------------------------------------------------
+
+    /// Looks at what is there, stream by stream in any order, at most `limit` packets. True: there was something.
+    pub(super) async fn pump(&mut self, limit: usize, rng: &mut Rng) -> bool {
+        let mut streams: Vec<_> = self.streams.keys().copied().chain([CONTROL]).collect();
+        rng.shuffle(&mut streams);
+        // What came before the broker ended a stream is looked at before it comes again on the control stream.
+        streams.sort_by_key(|stream| self.streams.get(stream) != Some(&Life::Spoilt));
+        let mut left = limit;
+        for stream in streams {
+            while left > 0 {
+                let Some(wire) = &mut self.wire else { return false };
+                match wire.look(stream).await {
+                    Look::Nothing => break,
+                    Look::Packet(packet) => self.handle(stream, packet).await,
+                    Look::End => {
+                        self.handle_end(stream, rng).await;
+                        break;
+                    }
+                }
+                left -= 1;
+            }
+        }
+        left < limit
+    }
+
+    async fn handle_end(&mut self, stream: StreamKey, rng: &mut Rng) {
+        let life = self.streams.remove(&stream);
+        let wire = self.wire.as_mut().expect("connected");
+        let Some(life) = life else {
+            let why = wire.why().await;
+            panic!("{} lost its connection: {why:?}", self.name) // [BQ-34]
+        };
+        let ended = wire.ended(stream).await;
+        wire.lanes().expect("QUIC").forget(stream);
+        match (life, ended) {
+            // [BQ-30]: after everything that came before it was answered.
+            (Life::Finishing, Ended::Finished) => {
+                let left = self.outgoing.iter().find(|one| one.stream == stream);
+                assert!(left.is_none(), "no answer on {stream}: {:?}", left.map(|one| &one.publish));
+            }
+            (Life::Spoilt, Ended::Reset(0x81)) => self.go_on(stream, false, rng).await, // [BQ-34]
+            _ => panic!("{} had {stream} {life:?}, and it {ended:?}", self.name),
+        }
+        self.ledger.moved(Some(stream));
+    }
+
+    async fn handle(&mut self, stream: StreamKey, packet: Packet) {
+        if std::env::var("BT2").is_ok() {
+            eprintln!("    {} on {stream}: {}", self.name, {
+                let mut t = format!("{packet:?}");
+                t.truncate(250);
+                t
+            });
+        }
+        // What the broker sends again on the control stream counts there only.
+        let is_ending = self.streams.get(&stream) == Some(&Life::Finishing);
+        match packet {
+            Packet::Publish(publish) if is_ending && publish.qos > QoS::AtMostOnce => {}
+            Packet::Publish(publish) => self.handle_publish(stream, publish),
+            Packet::Ack(ack) if ack.kind == AckKind::Pubrel && is_ending => drop(ack),
+            Packet::Ack(Ack { kind: AckKind::Pubrel, packet_id, .. }) => {
+                self.unreleased.remove(&packet_id);
+                self.owed.push((stream, ack(AckKind::Pubcomp, packet_id)));
+            }
+            Packet::Ack(ack) => self.handle_ack(stream, &ack).await,
+            Packet::Suback(_) | Packet::Unsuback(_) => self.answers.push((stream, packet)),
+            Packet::Pingresp if stream.is_control() => self.is_answered = true,
+            other => panic!("{other:?} on {stream}"), // [BQ-11]
+        }
+    }
+
+    fn handle_publish(&mut self, stream: StreamKey, publish: Publish) {
+        let text = String::from_utf8_lossy(&publish.payload);
+        let mut words = text.split([':', ' ']).map(|word| word.parse().expect("a number"));
+        let (Some(publisher), Some(number), Some(to)) = (words.next(), words.next(), words.next()) else {
+            panic!("{text:?} is no message of the model");
+        };
+        assert_eq!(publish.topic, Some(topic(super::ledger::TOPICS[to])));
+        let name = Name { publisher, number: u32::try_from(number).expect("few") };
+        let got = Got { name, qos: publish.qos, connection: self.connection, stream };
+        let Some(packet_id) = publish.packet_id else { return self.ledger.got.push(got) };
+        let was_acknowledged = publish.dup && self.acknowledged.contains(&packet_id);
+        let is_new = !was_acknowledged && self.unacknowledged.insert(packet_id);
+        let may_come_late = self.streams.get(&stream) == Some(&Life::Spoilt);
+        assert!(is_new || publish.dup || may_come_late, "{packet_id} is in use: {publish:?}"); // [BQ-22]
+        let most = self.receive_maximum.map_or(usize::MAX, usize::from);
+        assert!(self.unacknowledged.len() <= most, "{:?} of {most}", self.unacknowledged); // [BQ-24]
+        if publish.qos == QoS::AtLeastOnce {
+            self.ledger.got.push(got);
+            return self.owed.push((stream, ack(AckKind::Puback, packet_id)));
+        }
+        if self.unreleased.insert(packet_id) {
+            self.ledger.got.push(got);
+        }
+        self.owed.push((stream, ack(AckKind::Pubrec, packet_id)));
+    }
+
+    /// [BQ-14], [BQ-20]
+    async fn handle_ack(&mut self, stream: StreamKey, ack: &Ack) {
+        let is_it = |one: &Outgoing| {
+            let is_due = match ack.kind {
+                AckKind::Puback => one.publish.qos == QoS::AtLeastOnce,
+                AckKind::Pubrec => one.publish.qos == QoS::ExactlyOnce && !one.is_released,
+                _ => one.is_released,
+            };
+            one.stream == stream && one.publish.packet_id == Some(ack.packet_id) && is_due
+        };
+        let at = self.outgoing.iter().position(is_it);
+        let at = at.unwrap_or_else(|| panic!("{} got {ack:?} on {stream} without cause", self.name));
+        let is_over = ack.kind == AckKind::Pubcomp && self.outgoing[at].is_repeated;
+        assert!(!ack.reason.is_error() || is_over, "{ack:?}");
+        if ack.kind != AckKind::Pubcomp {
+            self.accepted.push(self.outgoing[at].name);
+        }
+        if ack.kind != AckKind::Pubrec {
+            self.outgoing.remove(at);
+            return;
+        }
+        let on = if self.streams.get(&stream) == Some(&Life::Finishing) { CONTROL } else { stream };
+        let one = &mut self.outgoing[at];
+        (one.is_released, one.stream) = (true, on);
+        if on != stream {
+            self.retired.insert(ack.packet_id.value());
+        }
+        self.send(on, self::ack(AckKind::Pubrel, ack.packet_id)).await;
+    }
+
+    /// Sends some of what is owed, or all, in any order, mostly where it belongs. [BQ-22]
+    pub(super) async fn answer(&mut self, all: bool, rng: &mut Rng) {
+        let mut owed = std::mem::take(&mut self.owed);
+        rng.shuffle(&mut owed);
+        for (stream, packet) in owed {
+            if !all && rng.u8(0..3) == 0 {
+                self.owed.push((stream, packet));
+                continue;
+            }
+            let is_open = stream.is_control() || self.streams.get(&stream) == Some(&Life::Open);
+            let on = match rng.u8(0..8) {
+                0 => self.any_stream(rng),
+                _ if is_open => stream,
+                _ => CONTROL,
+            };
+            if let Packet::Ack(ack) = &packet
+                && ack.kind != AckKind::Pubrec
+            {
+                self.unacknowledged.remove(&ack.packet_id);
+                self.acknowledged.insert(ack.packet_id);
+            }
+            self.send(on, packet).await;
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What a connection refuses for a moment is taken up again as soon as it can be: no bell rings twice.
+
+use std::time::Duration;
+
+use braid_broker::{BrokerConfig, LimitsConfig};
+use braid_proto::packet::{Packet, QoS, SubscribeEntry};
+use noq::VarInt;
+use tokio::time::{Instant, timeout};
+
+use crate::support::{
+    QuicBroker, Raw, bytes, connect_v5, filter, message, pass, publish_packet, quiet, subscribe_packet,
+};
+
+fn with_streams_per_second(streams_per_second: u32) -> BrokerConfig {
+    let limits = LimitsConfig { streams_per_second, ..LimitsConfig::default() };
+    BrokerConfig { limits, ..quiet() }
+}
+
+/// [BQ-55]: a round that brought more messages than one turn may lead to leaves every stream unread. That the last of
+/// them may not be read for a reason of its own keeps nobody from the others.
+#[tokio::test(start_paused = true)]
+async fn a_full_turn_beside_a_stream_that_must_wait_stops_nobody() {
+    const READ_AT_ONCE: u32 = 32;
+    let broker = QuicBroker::start_with(with_streams_per_second(READ_AT_ONCE - 1));
+    let mut watcher = broker.memory.v5("watcher").await;
+    watcher.subscribe("last", QoS::AtMostOnce).await;
+    let client = broker.link("client").await;
+    // One turn with more than enough messages, and then the end of its stream; one with more than a read takes; some
+    // that fill the round; and one that is too many for this second.
+    let first = client.open().await;
+    for _ in 0..600 {
+        client.send(first, &Packet::Publish(message("t", "x")));
+    }
+    client.finish(first);
+    let large = client.open().await;
+    client.send(large, &Packet::Publish(message("t", vec![b'x'; 100_000])));
+    client.send(large, &Packet::Publish(message("last", "last")));
+    for _ in 0..READ_AT_ONCE - 3 {
+        let stream = client.open().await;
+        client.send(stream, &Packet::Publish(message("t", "x")));
+    }
+    let late = client.open().await;
+    client.send(late, &Packet::Publish(message("t", "x")));
+    tokio::time::advance(Duration::from_millis(100)).await;
+    let start = Instant::now();
+    client.send_connect(connect_v5("client"));
+    assert_eq!(watcher.take().await, "last");
+    assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
+}
+
+/// [BQ-33], [BQ-45], [BQ-42]: STOP_SENDING for a stream that waits for its turn to be opened.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_stopped_before_its_turn_is_not_spoken_on() {
+    let broker = QuicBroker::start_with(with_streams_per_second(1));
+    let mut raw = Raw::connect(&broker, connect_v5("raw")).await;
+    let mut opened = Vec::new();
+    for _ in 0..2 {
+        let (mut send, recv) = raw.data().await;
+        send.write_all(&bytes(&Packet::Pingreq)).await.expect("open");
+        opened.push((send, recv));
+    }
+    let (mut send, mut recv) = opened.pop().expect("two");
+    raw.recv.read_exact(&mut [0; 2]).await.expect("PINGRESP of the first");
+    recv.stop(VarInt::from_u32(0x99)).expect("open");
+    let entry = SubscribeEntry::new(filter("down"), QoS::AtLeastOnce);
+    send.write_all(&bytes(&subscribe_packet(1, None, vec![entry]))).await.expect("open");
+    pass(3).await;
+    raw.recv.read_exact(&mut [0; 2]).await.expect("PINGRESP of the second");
+    // What it subscribed comes on the control stream.
+    let mut publisher = broker.memory.v5("publisher").await;
+    publisher.publish("down", "y", QoS::AtLeastOnce).await;
+    let publish = bytes(&publish_packet("down", "y", QoS::AtLeastOnce, 1));
+    let mut received = vec![0; publish.len()];
+    let read = timeout(Duration::from_secs(10), raw.recv.read_exact(&mut received)).await;
+    read.expect("within 10 s").expect("PUBLISH");
+    assert_eq!(received, publish);
+}
