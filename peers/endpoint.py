@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 HOST = "127.0.0.1"
 WS_PATH = "/mqtt"
+# The brokers of a run: one with its defaults, and those that `cargo xtask peers` starts with other settings.
+STANDARD, STRICT, SMALL = "", "STRICT_", "SMALL_"
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,14 @@ class Endpoint:
         return self.transport in ("ws", "wss")
 
 
-def ca_file() -> str:
+def ca_file(broker: str = STANDARD) -> str:
     """The PEM file that clients trust: the broker's own self-signed certificate."""
-    return os.environ["PEERS_CA"]
+    return os.environ[f"PEERS_{broker}CA"]
 
 
-def endpoint(transport: str) -> Endpoint:
+def endpoint(transport: str, broker: str = STANDARD) -> Endpoint:
     """The listener of that transport; a KeyError names the variable that is missing."""
-    return Endpoint(transport, int(os.environ[f"PEERS_{transport.upper()}"]))
+    return Endpoint(transport, int(os.environ[f"PEERS_{broker}{transport.upper()}"]))
 
 
 def dial(transport: str, wait: float) -> socket.socket:

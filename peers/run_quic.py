@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from cases.over_quic import quic_cases
+from cases import over_quic
+from quic_case import quic_cases
 from suite import run
+
+# Importing a module registers its cases.
+CHAPTERS = (over_quic,)
 
 if __name__ == "__main__":
     sys.exit(run(quic_cases()))

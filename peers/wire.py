@@ -9,7 +9,7 @@ from typing import Any
 V31, V311, V5 = 3, 4, 5
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = range(1, 8)
-SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT = range(8, 15)
+SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = range(8, 16)
 
 PINGREQ_BYTES = bytes([PINGREQ << 4, 0])
 
@@ -165,6 +165,12 @@ def subscribe(version: int, packet_id: int, *filters: tuple[str, int], **propert
     if version >= V5:
         body += encode_properties(properties)
     return packet(SUBSCRIBE, 2, body + b"".join(binary(one) + bytes([options]) for one, options in filters))
+
+
+def unsubscribe(version: int, packet_id: int, *filters: str) -> bytes:
+    """An UNSUBSCRIBE."""
+    body = struct.pack("!H", packet_id) + (encode_properties({}) if version >= V5 else b"")
+    return packet(UNSUBSCRIBE, 2, body + b"".join(binary(one) for one in filters))
 
 
 def acknowledge(kind: int, packet_id: int) -> bytes:

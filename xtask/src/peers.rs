@@ -1,7 +1,7 @@
 //! Third-party clients against a real broker process: mosquitto-clients, paho-mqtt, MQTT.js, aioquic.
 //!
-//! The cases themselves are scripts in `peers/`. This module installs what they need, starts the broker, runs one
-//! suite after the other with the ports in its environment, and sums up.
+//! The cases themselves are scripts in `peers/`. This module installs what they need, starts the broker with its
+//! defaults and with other settings, runs one suite after the other with the ports in its environment, and sums up.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -50,13 +50,14 @@ pub(crate) struct Args {
     no_install: bool,
 }
 
-/// Every suite; the QUIC one needs a listener that mosquitto does not have.
+/// Every suite; those of QUIC need a listener that mosquitto does not have.
 const SUITES: &[Suite] = &[
     Suite { script: "run_mosquitto_clients.py", limit: Duration::from_secs(600) },
     Suite { script: "run_raw.py", limit: Duration::from_secs(600) },
     Suite { script: "run_paho.py", limit: Duration::from_secs(1200) },
     Suite { script: "run_mqttjs.mjs", limit: Duration::from_secs(600) },
     Suite { script: "run_quic.py", limit: Duration::from_secs(300) },
+    Suite { script: "run_streams.py", limit: Duration::from_secs(600) },
 ];
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -78,22 +79,31 @@ fn peers(args: &Args) -> Result<Tally, String> {
     if !args.no_install {
         install::install(&root.join("peers"), &home, args.broker)?;
     }
-    let mut broker = Broker::start(args.broker, &root.join(&args.binary), &home)?;
+    let others = if args.broker == Kind::Braidmq { broker::OTHERS } else { &[] };
+    let mut brokers = Vec::new();
+    for variant in [&broker::STANDARD].into_iter().chain(others) {
+        brokers.push(Broker::start(args.broker, variant, &root.join(&args.binary), &home)?);
+    }
     let mut tally = Tally::default();
     for suite in SUITES {
         if suite.needs_quic() && args.broker == Kind::Mosquitto {
             println!("# {}: mosquitto has no QUIC listener", suite.script);
             continue;
         }
-        suite.run(root, &home, &broker, &args.only, &mut tally);
-        if let Some(end) = broker.ended() {
-            tally.fail("broker/stays-up", &format!("{end}; its log is {}", broker.log().display()));
-            return Ok(tally);
+        suite.run(root, &home, &brokers, &args.only, &mut tally);
+        for broker in &mut brokers {
+            if let Some(end) = broker.ended() {
+                let reason = format!("{end}; its log is {}", broker.log().display());
+                tally.fail(&broker.case("stays-up"), &reason);
+                return Ok(tally);
+            }
         }
     }
     if tally.is_empty() {
         return Err(format!("no case has {:?} in its name", args.only));
     }
-    broker.stop(&mut tally);
+    for broker in brokers {
+        broker.stop(&mut tally);
+    }
     Ok(tally)
 }

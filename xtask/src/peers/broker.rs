@@ -20,9 +20,53 @@ const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// A broker that prints nothing more is asked again this often whether it accepts connections.
 const SILENCE: Duration = Duration::from_millis(100);
 
+/// What a broker under test is told, beside where it listens. The scripts know it by its name.
+pub(super) struct Variant {
+    /// In capitals, and with an underscore, it stands in the names of environment variables.
+    name: &'static str,
+    /// `KEY=VALUE` each.
+    settings: &'static [&'static str],
+}
+
+/// The defaults, which most cases are about.
+pub(super) const STANDARD: Variant = Variant { name: "", settings: &[] };
+
+/// What cannot be seen with the defaults, or not soon: `peers/cases/streams` names these brokers and their numbers.
+pub(super) const OTHERS: &[Variant] = &[
+    Variant {
+        name: "strict",
+        settings: &[
+            "quic.strict_streams=true",
+            "quic.early_publish=accept",
+            "mqtt.receive_maximum=10",
+            "limits.connect_timeout_secs=1",
+            r#"priority=[{ filter = "+/urgent", priority = 200 }]"#,
+        ],
+    },
+    Variant {
+        name: "small",
+        settings: &[
+            "quic.early_publish=reject",
+            "mqtt.maximum_packet_size=200000",
+            "limits.connections=2",
+            "limits.partial_bytes=100000",
+            "limits.stalled_packet_secs=1",
+            "limits.streams_per_second=50",
+        ],
+    },
+];
+
+impl Variant {
+    /// The name of what belongs to it: `braidmq` is the standard one's, `braidmq-strict` another's.
+    fn of(&self, kind: Kind) -> String {
+        if self.name.is_empty() { kind.name().to_owned() } else { format!("{}-{}", kind.name(), self.name) }
+    }
+}
+
 /// A running broker. Dropped without [`Broker::stop`], it is killed.
 pub(super) struct Broker {
     kind: Kind,
+    variant: &'static Variant,
     ports: Ports,
     data_dir: PathBuf,
     log: PathBuf,
@@ -36,25 +80,32 @@ impl Broker {
     ///
     /// # Errors
     /// One line that says what to change: the binary is missing, it ended, or it does not listen in time.
-    pub(super) fn start(kind: Kind, binary: &Path, home: &Path) -> Result<Self, String> {
+    pub(super) fn start(
+        kind: Kind,
+        variant: &'static Variant,
+        binary: &Path,
+        home: &Path,
+    ) -> Result<Self, String> {
         let ports = Ports::free()?;
-        let data_dir = home.join(kind.name());
-        let log = home.join(format!("{}.log", kind.name()));
+        let name = variant.of(kind);
+        let data_dir = home.join(&name);
+        let log = home.join(format!("{name}.log"));
         if data_dir.exists() {
             fs::remove_dir_all(&data_dir).map_err(|error| format!("{}: {error}", data_dir.display()))?;
         }
         fs::create_dir_all(&data_dir).map_err(|error| format!("{}: {error}", data_dir.display()))?;
         let mut command = match kind {
-            Kind::Braidmq => braidmq(binary, &ports, &data_dir)?,
+            Kind::Braidmq => braidmq(binary, variant, &ports, &data_dir)?,
             Kind::Mosquitto => mosquitto(&ports, &data_dir, home)?,
         };
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
         let lines = follow(&mut child, &log)?;
         let process_id = child.id();
-        let mut broker = Self { kind, ports, data_dir, log, process_id, exit: watch(child), exited: None };
+        let mut broker =
+            Self { kind, variant, ports, data_dir, log, process_id, exit: watch(child), exited: None };
         broker.wait_until_ready(&lines)?;
-        println!("# {} is up, process {process_id}, log {}", kind.name(), broker.log.display());
+        println!("# {name} is up, process {process_id}, log {}", broker.log.display());
         Ok(broker)
     }
 
@@ -86,20 +137,28 @@ impl Broker {
         self.exited.map(|status| format!("ended with {status}"))
     }
 
+    /// What a verdict on the process itself is called.
+    pub(super) fn case(&self, label: &str) -> String {
+        let variant = self.variant.name;
+        if variant.is_empty() { format!("broker/{label}") } else { format!("broker/{variant}/{label}") }
+    }
+
     /// SIGTERM, a bounded wait, and the verdict on the exit code and on the log.
     pub(super) fn stop(mut self, tally: &mut Tally) {
         let started = Instant::now();
         signal::terminate(self.process_id);
         self.exited = self.exit.recv_timeout(STOP_LIMIT).ok();
+        let case = self.case("clean-exit");
         match self.exited {
-            Some(status) if status.success() => tally.pass("broker/clean-exit", started.elapsed()),
-            Some(status) => tally.fail("broker/clean-exit", &format!("{status} after SIGTERM, wanted 0")),
-            None => tally.fail("broker/clean-exit", &format!("still running {STOP_LIMIT:?} after SIGTERM")),
+            Some(status) if status.success() => tally.pass(&case, started.elapsed()),
+            Some(status) => tally.fail(&case, &format!("{status} after SIGTERM, wanted 0")),
+            None => tally.fail(&case, &format!("still running {STOP_LIMIT:?} after SIGTERM")),
         }
         let log = fs::read(&self.log).unwrap_or_default();
+        let case = self.case("never-panics");
         match String::from_utf8_lossy(&log).lines().find(|line| line.contains("panicked at")) {
-            Some(line) => tally.fail("broker/never-panics", line),
-            None => tally.pass("broker/never-panics", Duration::ZERO),
+            Some(line) => tally.fail(&case, line),
+            None => tally.pass(&case, Duration::ZERO),
         }
     }
 
@@ -109,19 +168,23 @@ impl Broker {
     }
 
     /// What the scripts are told about the broker.
-    pub(super) fn environment(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn environment(&self) -> Vec<(String, String)> {
         let mut variables = vec![
-            ("PEERS_BROKER", self.kind.name().to_owned()),
-            ("PEERS_CA", self.data_dir.join("cert.pem").display().to_string()),
-            ("PEERS_TCP", self.ports.tcp.to_string()),
-            ("PEERS_TLS", self.ports.tls.to_string()),
-            ("PEERS_WS", self.ports.ws.to_string()),
-            ("PEERS_WSS", self.ports.wss.to_string()),
+            ("BROKER", self.kind.name().to_owned()),
+            ("CA", self.data_dir.join("cert.pem").display().to_string()),
+            ("TCP", self.ports.tcp.to_string()),
+            ("TLS", self.ports.tls.to_string()),
+            ("WS", self.ports.ws.to_string()),
+            ("WSS", self.ports.wss.to_string()),
         ];
         if self.kind == Kind::Braidmq {
-            variables.push(("PEERS_QUIC", self.ports.quic.to_string()));
+            variables.push(("QUIC", self.ports.quic.to_string()));
         }
-        variables
+        let variant = match self.variant.name {
+            "" => String::new(),
+            name => format!("{}_", name.to_ascii_uppercase()),
+        };
+        variables.into_iter().map(|(name, value)| (format!("PEERS_{variant}{name}"), value)).collect()
     }
 }
 
@@ -135,7 +198,7 @@ impl Drop for Broker {
 
 // === Command lines ===
 
-fn braidmq(binary: &Path, ports: &Ports, data_dir: &Path) -> Result<Command, String> {
+fn braidmq(binary: &Path, variant: &Variant, ports: &Ports, data_dir: &Path) -> Result<Command, String> {
     if !binary.is_file() {
         return Err(format!(
             "{} is not there: run `cargo build -p braidmq`, or name --binary",
@@ -152,6 +215,9 @@ fn braidmq(binary: &Path, ports: &Ports, data_dir: &Path) -> Result<Command, Str
         ("--quic", ports.quic),
     ] {
         command.arg(flag).arg(format!("127.0.0.1:{port}"));
+    }
+    for setting in variant.settings {
+        command.args(["--set", setting]);
     }
     command.arg("--data-dir").arg(data_dir);
     Ok(command)

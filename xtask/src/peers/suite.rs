@@ -64,11 +64,11 @@ impl fmt::Display for Tally {
 impl Suite {
     /// Whether the suite speaks QUIC.
     pub(super) fn needs_quic(&self) -> bool {
-        self.script == "run_quic.py"
+        matches!(self.script, "run_quic.py" | "run_streams.py")
     }
 
     /// Runs the script to its end or to its limit. A script that fails without saying which case is a failure.
-    pub(super) fn run(&self, root: &Path, home: &Path, broker: &Broker, only: &str, tally: &mut Tally) {
+    pub(super) fn run(&self, root: &Path, home: &Path, brokers: &[Broker], only: &str, tally: &mut Tally) {
         let script = root.join("peers").join(self.script);
         let mut command = if self.script.ends_with(".mjs") {
             Command::new("node")
@@ -78,7 +78,10 @@ impl Suite {
             python
         };
         command.arg(script).env("PEERS_ONLY", only).env("PEERS_NODE_MODULES", home.join("node_modules"));
-        command.envs(broker.environment()).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .envs(brokers.iter().flat_map(Broker::environment))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => return tally.fail(self.script, &format!("cannot start {command:?}: {error}")),

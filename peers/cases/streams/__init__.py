@@ -1,0 +1,1 @@
+"""MQTT on several QUIC streams of one connection, one module per chapter of the wire contract."""
