@@ -10,7 +10,7 @@ from suite import expect
 from wire import V5
 
 # What a connection may keep waiting at the broker before its CONNECT is accepted.
-UNTRUSTED_BYTES = 1 << 20
+UNTRUSTED_BYTES = 128 << 10
 ABNORMAL = 1
 
 
