@@ -62,7 +62,7 @@ async fn theirs(conditions: &Conditions, length: usize) -> Duration {
     let (mut send, recv) = client.open_bi().await.expect("open");
     send.write_all(b"!").await.expect("write");
     let (mut send, _recv) = server.accept_bi().await.expect("accept");
-    sleep(A_WHILE).await;
+    wait(A_WHILE).await;
     device.change_one(Direction::Up, |link| *link = Conditions::delayed(conditions.latency));
     device.change_one(Direction::Down, |link| *link = conditions.clone());
     let start = Instant::now();
