@@ -7,7 +7,8 @@ use std::task::Context;
 use std::time::Instant;
 
 use braid_proto::connection::Client as Protocol;
-use braid_proto::packet::ClientId;
+use braid_proto::message::Delivery;
+use braid_proto::packet::{ClientId, PacketId};
 use braid_proto::session::{Session, SessionExpiry};
 use braid_proto::stream::LogicalStream;
 use tokio::sync::{oneshot, watch};
@@ -134,10 +135,18 @@ impl Driver {
 
     fn line_up(&mut self, request: Request, room: Option<Room>) {
         let stream = match &request {
-            Request::Publish { stream, .. } => *stream,
+            Request::Publish { stream, .. } | Request::Resend { stream, .. } => *stream,
             Request::Control(control) => self.ledger.lane_of(control),
         };
         self.lanes.push_back(stream, request, room);
+    }
+
+    /// Puts what must be sent again before everything that waits in its lane. [BQ-21], [MQTT-4.6.0-1]
+    pub(crate) fn line_up_resends(&mut self, resends: Vec<(PacketId, Delivery)>) {
+        for (id, delivery) in resends.into_iter().rev() {
+            let stream = self.ledger.begin_again(id);
+            self.lanes.push_front(stream, Request::Resend { id, delivery, stream });
+        }
     }
 
     /// Binds subscriptions to their streams again, those whose stream has ended.

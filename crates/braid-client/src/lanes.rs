@@ -118,7 +118,7 @@ impl Lanes {
 
     fn lane(&mut self, stream: LogicalStream, request: &Request) -> (usize, Lane) {
         let (name, priority) = match request {
-            Request::Publish { delivery, .. } => match stream {
+            Request::Publish { delivery, .. } | Request::Resend { delivery, .. } => match stream {
                 LogicalStream::Own => {
                     (Name::Own(delivery.message.topic.clone(), delivery.priority), delivery.priority)
                 }
@@ -162,6 +162,16 @@ impl Lanes {
             self.waiting.pop(|lane, next| accepts(&mut slots[next.slot], lane.priority, &next.request))?;
         slots[next.slot].waiting -= 1;
         Some((next.slot, next.request))
+    }
+
+    /// Drops what was to be sent again: the next connection finds it in the session.
+    pub(crate) fn drop_resends(&mut self) {
+        let slots = &mut self.slots;
+        self.waiting.retain(|waiting| {
+            let is_resend = matches!(waiting.request, Request::Resend { .. });
+            slots[waiting.slot].waiting -= usize::from(is_resend);
+            !is_resend
+        });
     }
 
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Request> + use<> {
@@ -217,6 +227,11 @@ impl Lanes {
             State::Wanted { refused: Some(since), .. } => Some((at, slot.is_own(), since)),
             _ => None,
         })
+    }
+
+    /// Whether each stream of this lane carries one message.
+    pub(crate) fn is_own(&self, slot: usize) -> bool {
+        self.slots[slot].is_own()
     }
 
     /// Whether nothing waits in this lane.

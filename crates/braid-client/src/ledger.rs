@@ -35,7 +35,7 @@ pub(crate) struct Sent {
     /// Its lane.
     pub(crate) stream: LogicalStream,
     pub(crate) priority: Priority,
-    /// Where its PUBLISH went on the connection that sent it first.
+    /// Where its PUBLISH went last; the control stream if that has ended.
     pub(crate) on: StreamKey,
     /// Its stream is ended because it has expired.
     pub(crate) is_expiring: bool,
@@ -65,7 +65,21 @@ impl Ledger {
         self.counts.get(&priority).copied().unwrap_or_default()
     }
 
-    /// A message is done. Returns the stream that its PUBLISH was first sent on.
+    /// A message must be sent again. Returns its lane.
+    pub(crate) fn begin_again(&mut self, id: PacketId) -> LogicalStream {
+        let Some(sent) = self.sent.get_mut(&id) else { return LogicalStream::default() };
+        sent.on = StreamKey::CONTROL;
+        sent.is_expiring = false;
+        sent.stream
+    }
+
+    pub(crate) fn note_resent(&mut self, id: PacketId, on: StreamKey) {
+        if let Some(sent) = self.sent.get_mut(&id) {
+            sent.on = on;
+        }
+    }
+
+    /// A message is done. Returns the stream that its PUBLISH was last sent on.
     pub(crate) fn handle_published(&mut self, id: PacketId, reason: ReasonCode) -> Option<StreamKey> {
         let sent = self.take_sent(id)?;
         let result = match reason.is_error() {
@@ -167,6 +181,7 @@ impl Ledger {
             sent.on = StreamKey::CONTROL; // There they go on. [BQ-42]
             sent.is_expiring = false;
         }
+        lanes.drop_resends();
         while let Some((_, control)) = self.controls.pop_back() {
             self.ask_again(control, lanes);
         }

@@ -146,7 +146,7 @@ impl SendQueue {
 
 fn class(request: &Request) -> Class {
     match request {
-        Request::Publish { delivery, .. } => Some(delivery.priority),
+        Request::Publish { delivery, .. } | Request::Resend { delivery, .. } => Some(delivery.priority),
         Request::Control(_) => None,
     }
 }

@@ -1,7 +1,7 @@
 //! What the application asks the connection's task for.
 
 use braid_proto::message::Delivery;
-use braid_proto::packet::UserProperties;
+use braid_proto::packet::{PacketId, UserProperties};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::LogicalStream;
 use braid_proto::topic::TopicFilter;
@@ -21,6 +21,13 @@ pub(crate) enum Request {
         stream: LogicalStream,
         /// `None`: nobody wants to know.
         waiter: Option<Waiter<ReasonCode>>,
+    },
+    /// A message that an earlier connection, or a stream that has ended, left unacknowledged.
+    Resend {
+        id: PacketId,
+        delivery: Delivery,
+        /// Its lane.
+        stream: LogicalStream,
     },
     Control(Control),
 }
@@ -54,7 +61,8 @@ impl Request {
     pub(crate) fn fail(self, error: Error) {
         match self {
             Self::Publish { waiter: Some(waiter), .. } => answer(waiter, Err(error)),
-            Self::Publish { waiter: None, .. } => {}
+            // Who waits for what was sent is told by the ledger.
+            Self::Publish { waiter: None, .. } | Self::Resend { .. } => {}
             Self::Control(control) => control.fail(error),
         }
     }

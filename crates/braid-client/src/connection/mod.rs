@@ -66,7 +66,10 @@ pub(crate) struct End {
 }
 
 impl Connection {
-    pub(crate) fn new(link: Link, protocol: Protocol, number: u64) -> Self {
+    pub(crate) fn new(link: Link, mut protocol: Protocol, number: u64) -> Self {
+        if link.is_multi() {
+            protocol.place_resends(); // What goes on the control stream stands before everything.
+        }
         Self {
             link,
             protocol,

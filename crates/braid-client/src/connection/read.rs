@@ -91,10 +91,33 @@ impl Connection {
     /// RESET_STREAM or STOP_SENDING of the server.
     fn handle_broken_off(&mut self, driver: &mut Driver, stream: StreamKey, code: u64, now: Instant) {
         debug!(%stream, code, "the server ended a stream");
-        self.protocol.handle_stream_reset(stream, now);
+        match self.refused_message(driver, stream, code) {
+            Some(reason) => {
+                if let Some(known) = self.streams.get_mut(stream) {
+                    known.ends_by = Some(now); // The message is to blame, not the lane.
+                }
+                self.protocol.handle_stream_refused(stream, reason, now);
+            }
+            None => self.protocol.handle_stream_reset(stream, now),
+        }
         self.link.abort(stream, code);
         self.drain_events(driver, now);
         self.forget_stream(driver, stream, &Error::StreamEnded { code: Some(code) });
+    }
+
+    /// Why the server will never take the message of this stream, which carries no other.
+    fn refused_message(&self, driver: &Driver, stream: StreamKey, code: u64) -> Option<ReasonCode> {
+        let slot = self.streams.get(stream)?.slot?;
+        let reason = u8::try_from(code).ok().and_then(ReasonCode::from_u8)?;
+        let is_about_message = matches!(
+            reason,
+            ReasonCode::TopicNameInvalid
+                | ReasonCode::PacketTooLarge
+                | ReasonCode::QuotaExceeded
+                | ReasonCode::PayloadFormatInvalid
+                | ReasonCode::QosNotSupported
+        );
+        (is_about_message && driver.lanes.is_own(slot)).then_some(reason)
     }
 
     // -- Events ------------------------------------------------------------------------------------
@@ -128,6 +151,7 @@ impl Connection {
                     let theirs = connected.properties.receive_maximum.unwrap_or(u16::MAX);
                     self.send_maximum = own.min(theirs.into());
                     dispatch::handle_connected(driver, *connected, self.link.is_multi());
+                    driver.line_up_resends(self.protocol.take_resends());
                 }
                 ClientEvent::Refused(connack) => {
                     let text = connack.properties.reason_string.map(Into::into);
@@ -146,6 +170,8 @@ impl Connection {
                     debug!(%stream, %violation, "the server broke the specification on a data stream");
                 }
                 ClientEvent::StreamEnded(stream, unanswered) => {
+                    // Before its lane is looked at: it is not idle.
+                    driver.line_up_resends(self.protocol.take_resends());
                     self.handle_stream_ended(driver, stream, unanswered);
                 }
             }

@@ -3,9 +3,9 @@
 use std::task::Context;
 use std::time::Instant;
 
-use braid_proto::connection::{Sent as Outcome, Unsendable};
+use braid_proto::connection::{Resent, Sent as Outcome, Unsendable};
 use braid_proto::message::Delivery;
-use braid_proto::packet::QoS;
+use braid_proto::packet::{PacketId, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{LogicalStream, Priority, StreamKey};
 use tracing::{debug, warn};
@@ -53,13 +53,22 @@ impl Connection {
             if protocol.outbox(stream).is_some_and(|outbox| outbox.len() >= OUTBOX_IS_FULL) {
                 return false;
             }
-            let Request::Publish { delivery, .. } = request else { return true };
-            if delivery.qos == QoS::AtMostOnce {
-                return true;
+            let Some(outbound) = protocol.session().map(|session| &session.outbound) else { return false };
+            let (unacknowledged, on_their_way) = (outbound.unacknowledged(), ledger.on_their_way(priority));
+            match request {
+                Request::Publish { delivery, .. } if delivery.qos > QoS::AtMostOnce => {
+                    leaves_room(on_their_way, unacknowledged, *send_maximum)
+                        && protocol.takes(&Delivery { stream, ..delivery.clone() })
+                }
+                // Of those on their way some are only to be sent again, as this one. It may have its place already.
+                Request::Resend { id, .. } => {
+                    let here = on_their_way.min(unacknowledged);
+                    outbound.counts(*id)
+                        || leaves_room(here, unacknowledged, *send_maximum)
+                            && protocol.takes_resend(*id, stream)
+                }
+                Request::Publish { .. } | Request::Control(_) => true,
             }
-            let unacknowledged = protocol.session().map(|session| session.outbound.unacknowledged());
-            leaves_room(ledger.on_their_way(priority), unacknowledged.unwrap_or_default(), *send_maximum)
-                && protocol.takes(&Delivery { stream, ..delivery.clone() })
         })
     }
 
@@ -75,6 +84,15 @@ impl Connection {
             Request::Publish { delivery, stream: lane, waiter } => {
                 let delivery = Delivery { stream, ..delivery };
                 if !self.publish(driver, delivery, lane, waiter, now) {
+                    return false;
+                }
+                if is_last {
+                    self.begin_end(driver, stream);
+                }
+            }
+            Request::Resend { id, delivery, stream: lane } => {
+                if !self.resend(driver, id, &delivery, stream, now) {
+                    driver.lanes.push_front(lane, Request::Resend { id, delivery, stream: lane });
                     return false;
                 }
                 if is_last {
@@ -131,6 +149,32 @@ impl Connection {
         match waiter {
             Some(waiter) => answer(waiter, Err(error)),
             None => warn!(%error, "a message was not sent"),
+        }
+        true
+    }
+
+    /// Sends a message again, if that is still needed. False: it must wait.
+    fn resend(
+        &mut self,
+        driver: &mut Driver,
+        id: PacketId,
+        delivery: &Delivery,
+        on: StreamKey,
+        now: Instant,
+    ) -> bool {
+        self.prioritise(on, delivery.priority);
+        match self.protocol.resend(id, on, now) {
+            Resent::Out(on) => {
+                debug!(%id, topic = %delivery.message.topic, %on, "sending PUBLISH again");
+                if let Some(known) = self.streams.get_mut(on) {
+                    known.used = now;
+                    known.exchanges += 1;
+                }
+                driver.ledger.note_resent(id, on);
+            }
+            Resent::Over => {}
+            Resent::TooLarge => self.drain_events(driver, now),
+            Resent::Blocked => return false,
         }
         true
     }

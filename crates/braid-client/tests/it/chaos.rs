@@ -72,13 +72,18 @@ async fn published_messages_arrive_exactly_once_with_qos_2_and_at_least_once_wit
     for (seed, (listening, builder)) in (0..SEEDS).flat_map(|seed| [(seed, network()), (seed, quic())]) {
         let counts = Arc::<Counts>::default();
         let serving = tokio::spawn(serve(listening, fastrand::Rng::with_seed(seed), Arc::clone(&counts)));
+        let builder = builder.stream_policy(StreamPolicy::default().own_stream_above(2000));
         let (client, _messages) = resuming(builder).start().unwrap();
         let mut waiting = Vec::new();
         let lanes = [0, 1, 2];
         for number in 0..MESSAGES {
             let qos = if number % 2 == 0 { QoS::ExactlyOnce } else { QoS::AtLeastOnce };
-            let payload = format!("{qos} {number}");
-            let publication = Publication::to("t", payload).unwrap().qos(qos).stream(lanes[number % 3]);
+            let is_large = number % 5 < 2;
+            let payload = format!("{qos} {number}{}", "x".repeat(if is_large { 3000 } else { 0 }));
+            let mut publication = Publication::to("t", payload).unwrap().qos(qos);
+            if !is_large {
+                publication = publication.stream(lanes[number % 3]);
+            }
             waiting.push(client.enqueue(publication).await.unwrap());
         }
         for acknowledgement in waiting {

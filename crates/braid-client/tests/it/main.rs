@@ -7,6 +7,7 @@ mod chaos;
 mod connection;
 mod delivery;
 mod requests;
+mod resends;
 mod server;
 mod streams;
 mod urgent;

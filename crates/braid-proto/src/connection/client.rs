@@ -3,6 +3,7 @@
 mod grants;
 #[cfg(test)]
 mod pair;
+mod resends;
 mod streams;
 
 use std::collections::VecDeque;
@@ -76,8 +77,8 @@ pub enum ClientEvent {
     Disconnected(Box<Disconnect>),
     /// The server broke the specification on a data stream, which is ended for it.
     StreamViolated(StreamKey, Violation),
-    /// A data stream has ended. Its messages that were not acknowledged go on on the control stream; these requests
-    /// of it have no answer and must be asked anew.
+    /// A data stream has ended. Its messages that were not acknowledged go on on the control stream, or where the
+    /// shell places them ([`Client::take_resends`]); these requests of it have no answer and must be asked anew.
     StreamEnded(StreamKey, Vec<PacketId>),
 }
 
@@ -153,6 +154,8 @@ struct Connecting {
     maximum_packet_size: usize,
     inbound_aliases: u16,
     authenticates: bool,
+    /// The shell places what is sent again.
+    places_resends: bool,
 }
 
 #[derive(Debug)]
@@ -207,6 +210,7 @@ impl Client {
             maximum_packet_size,
             inbound_aliases: properties.topic_alias_maximum.unwrap_or(0),
             authenticates: properties.authentication_method.is_some(),
+            places_resends: false,
         };
         let decoder = Decoder::new(connect.version, maximum_packet_size); // [MQTT-3.1.2-24]
         let mut client = Self {
@@ -482,6 +486,9 @@ impl Client {
             is_client: true,
         };
         let mut exchange = Exchange::new(session, agreement);
+        if connecting.places_resends {
+            exchange.place_resends();
+        }
         exchange.streams.control.outbox = mem::take(&mut connecting.outbox);
         let too_large = exchange.flush_resend(now); // [MQTT-4.4.0-1]
         let keep_alive = properties.server_keep_alive.unwrap_or(connecting.keep_alive); // [MQTT-3.1.2-21], [MQTT-3.2.2-21]

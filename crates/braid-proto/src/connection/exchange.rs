@@ -36,6 +36,20 @@ pub enum Sent {
     Blocked(Box<Delivery>),
 }
 
+/// What became of a message that was to be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resent {
+    /// It is in the outbox of this stream.
+    Out(StreamKey),
+    /// There is nothing to send again: it was acknowledged.
+    Over,
+    /// Larger than the peer's Maximum Packet Size: its exchange is over as if it had been completed.
+    /// [MQTT-3.1.2-24], [MQTT-3.1.2-25]
+    TooLarge,
+    /// The peer's Receive Maximum is reached: try again after an acknowledgement.
+    Blocked,
+}
+
 /// How far a delivery with a place in a store has come, for the store to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -96,6 +110,10 @@ pub(crate) struct Exchange {
     resend: VecDeque<PacketId>,
     /// The highest priority in it: nothing new goes before its equals, everything more urgent does.
     resend_top: Option<Priority>,
+    /// The shell says where and when a PUBLISH is sent again.
+    places_resends: bool,
+    /// What it has not heard of yet.
+    to_place: Vec<PacketId>,
     /// Empty unless deliveries have a place in a store.
     pub(crate) progress: VecDeque<Progress>,
     /// Of the control stream alone. [BQ-18]
@@ -119,6 +137,8 @@ impl Exchange {
             waiting: WaitingAcks::default(),
             resend: VecDeque::new(),
             resend_top: None,
+            places_resends: false,
+            to_place: Vec::new(),
             progress: VecDeque::new(),
             outbound_aliases: OutboundAliases::new(agreement.outbound_aliases),
             agreement,
@@ -285,8 +305,9 @@ impl Exchange {
                 if let Some(Some(place)) = known {
                     self.progress.push_back(Progress::Released(place, id));
                 }
-                // A stream that we end cannot carry the rest.
-                let on = self.streams.resolve(on);
+                // Behind a PUBLISH that was sent again comes its PUBREL: on another stream it could be there before,
+                // and the repetition would be a new message. And a stream that we end cannot carry the rest.
+                let on = self.streams.resolve(self.session.outbound.repeated_on(id).unwrap_or(on));
                 self.session.outbound.continue_on(id, on);
                 self.send_pubrel(on, id, known.is_some());
                 None
@@ -388,6 +409,13 @@ impl Exchange {
     /// Adds what must be sent again. A server does so lane by lane, the most urgent first; a client keeps the order
     /// in which it first sent [MQTT-4.6.0-1].
     fn add_resend(&mut self, ids: Vec<PacketId>) {
+        if self.places_resends {
+            let is_publish = |id: &PacketId| matches!(self.session.outbound.get(*id), Some(Phase::Sent(_)));
+            let (publishes, pubrels): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_publish);
+            self.to_place.extend(publishes);
+            self.resend.extend(pubrels);
+            return self.note_resend_top();
+        }
         self.resend.extend(ids);
         if !self.agreement.is_client {
             let urgency = |id: &PacketId| match self.session.outbound.get(*id) {
@@ -397,6 +425,63 @@ impl Exchange {
             self.resend.make_contiguous().sort_by_key(urgency);
         }
         self.note_resend_top();
+    }
+
+    /// From now on the shell places what is sent again, but for each PUBREL.
+    pub(crate) fn place_resends(&mut self) {
+        self.places_resends = true;
+        let ids = std::mem::take(&mut self.resend);
+        self.add_resend(ids.into());
+    }
+
+    /// What the shell is to place, in the order of [`Self::add_resend`].
+    pub(crate) fn take_resends(&mut self) -> Vec<(PacketId, Delivery)> {
+        let ids = std::mem::take(&mut self.to_place);
+        let delivery = |id: &PacketId| match self.session.outbound.unsent(*id) {
+            Some(Phase::Sent(delivery)) => Some(delivery.clone()),
+            _ => None,
+        };
+        ids.into_iter().filter_map(|id| Some((id, delivery(&id)?))).collect()
+    }
+
+    /// Whether a message may be sent again on a stream now; true as well when there is nothing to send any more.
+    pub(crate) fn takes_resend(&self, id: PacketId, on: StreamKey) -> bool {
+        let outbound = &self.session.outbound;
+        let Some(Phase::Sent(delivery)) = outbound.unsent(id) else { return true };
+        let lane = Lane { stream: self.streams.resolve(on), ..delivery.lane() };
+        // However many bytes they are: they are kept in any case, and nothing else makes room.
+        let limits =
+            Limits { messages: self.agreement.peer_receive_maximum.into(), payload_bytes: usize::MAX };
+        let has_others = self.streams.has_others(lane.stream);
+        outbound.counts(id) || outbound.has_room(lane, has_others, 0, limits) // [MQTT-4.9.0-2], [BQ-24]
+    }
+
+    /// Sends a message again on a stream, or on the control stream if that has ended. [BQ-21], [MQTT-3.3.1-1],
+    /// [MQTT-4.3.3-7]
+    pub(crate) fn resend(&mut self, id: PacketId, on: StreamKey, now: Instant) -> Resent {
+        let Some(Phase::Sent(_)) = self.session.outbound.unsent(id) else { return Resent::Over };
+        if !self.takes_resend(id, on) {
+            return Resent::Blocked;
+        }
+        let on = self.streams.resolve(on);
+        self.session.outbound.place(id, on);
+        if self.put_inflight(id, true, now) {
+            self.session.outbound.resend(id);
+            return Resent::Out(on);
+        }
+        let over = self.session.outbound.discard(id);
+        self.note_completed(over.and_then(|phase| phase.stored()));
+        Resent::TooLarge
+    }
+
+    /// The peer has ended a stream because of what is on it: the messages there that it has not taken over are.
+    pub(crate) fn refuse_stream(&mut self, stream: StreamKey) -> Vec<PacketId> {
+        let ids = self.session.outbound.unreceived_on(stream);
+        for id in &ids {
+            let over = self.session.outbound.discard(*id);
+            self.note_completed(over.and_then(|phase| phase.stored()));
+        }
+        ids
     }
 
     pub(crate) fn is_resending(&self) -> bool {
@@ -422,10 +507,10 @@ impl Exchange {
         while let Some(&id) = self.resend.front()
             && self.streams.control.outbox.len() < RESEND_TARGET
         {
-            match self.session.outbound.get_unsent(id) {
+            match self.session.outbound.unsent(id) {
                 Some(Phase::Sent(_)) => {
                     // However many bytes they are: they are kept in any case, and nothing else makes room.
-                    if !self.has_peer_room() {
+                    if !self.session.outbound.counts(id) && !self.has_peer_room() {
                         break; // [MQTT-4.9.0-2]
                     }
                     // Once sent it no longer expires. [MQTT-3.3.1-1], [MQTT-4.3.3-7]

@@ -21,7 +21,7 @@ mod timer;
 
 pub use acks::Token;
 pub use client::{Client, ClientEvent, ClientOptions, Connected, Incoming, Unsendable};
-pub use exchange::{Progress, Sent};
+pub use exchange::{Progress, Resent, Sent};
 pub use outbox::Outbox;
 pub use server::{Acceptance, EarlyPublish, End, Event, Server, ServerOptions};
 pub use streams::StreamAction;

@@ -30,8 +30,13 @@ pub struct Inflight {
     pub phase: Phase,
     /// Ascends with the first PUBLISH of each message, and again with its first PUBREL.
     order: u64,
-    /// A PUBLISH or PUBREL of it went out on the present connection.
+    /// A PUBLISH or PUBREL of it went out on the present connection, and not on a stream that has ended.
     sent_here: bool,
+    /// It counts against the peer's Receive Maximum: the present connection has brought it to the peer, be it on a
+    /// stream that has ended since.
+    counts: bool,
+    /// Its PUBLISH was sent again.
+    is_repeated: bool,
     /// Whose share of the quota it is.
     lane: Lane,
     /// Where its last packet was sent.
@@ -71,8 +76,16 @@ impl Outbound {
         self.unacknowledged += messages;
         self.payload_bytes += payload_bytes;
         self.quota.add(lane, messages, payload_bytes);
-        let inflight =
-            Inflight { phase, order: self.next_order, sent_here, lane, stream: lane.stream, end: 0 };
+        let inflight = Inflight {
+            phase,
+            order: self.next_order,
+            sent_here,
+            counts: sent_here,
+            is_repeated: false,
+            lane,
+            stream: lane.stream,
+            end: 0,
+        };
         self.inflight.insert(id, inflight);
         self.next_order += 1;
     }
@@ -95,8 +108,17 @@ impl Outbound {
         let order = self.next_order;
         self.next_order += 1;
         let lane = Lane::default(); // It counts for none.
-        self.inflight
-            .insert(id, Inflight { phase: Phase::Control, order, sent_here: false, lane, stream, end: 0 });
+        let inflight = Inflight {
+            phase: Phase::Control,
+            order,
+            sent_here: false,
+            counts: false,
+            is_repeated: false,
+            lane,
+            stream,
+            end: 0,
+        };
+        self.inflight.insert(id, inflight);
         Some(id)
     }
 
@@ -105,9 +127,24 @@ impl Outbound {
         let Some(inflight) = self.inflight.get_mut(&packet_id) else { return false };
         let first = !inflight.sent_here;
         inflight.sent_here = true;
-        self.unacknowledged += usize::from(first);
-        self.quota.add(inflight.lane, usize::from(first), 0);
+        inflight.is_repeated |= matches!(inflight.phase, Phase::Sent(_));
+        let is_new = !std::mem::replace(&mut inflight.counts, true);
+        self.unacknowledged += usize::from(is_new);
+        self.quota.add(inflight.lane, usize::from(is_new), 0);
         first
+    }
+
+    /// What is to be sent again goes on this stream.
+    pub(crate) fn place(&mut self, packet_id: PacketId, stream: StreamKey) {
+        let Some(inflight) = self.inflight.get_mut(&packet_id) else { return };
+        let (messages, payload_bytes) = (usize::from(inflight.counts), inflight.phase.payload_len());
+        self.quota.remove(inflight.lane, messages, payload_bytes);
+        inflight.stream = stream;
+        inflight.lane.stream = stream;
+        if let Phase::Sent(delivery) = &mut inflight.phase {
+            delivery.stream = stream;
+        }
+        self.quota.add(inflight.lane, messages, payload_bytes);
     }
 
     /// The exchange goes on on this stream.
@@ -209,10 +246,10 @@ impl Outbound {
         if !self.inflight.get(&packet_id).is_some_and(|inflight| wanted(&inflight.phase)) {
             return None;
         }
-        let Inflight { phase, sent_here, lane, .. } = self.inflight.remove(&packet_id)?;
-        self.unacknowledged -= usize::from(sent_here);
+        let Inflight { phase, counts, lane, .. } = self.inflight.remove(&packet_id)?;
+        self.unacknowledged -= usize::from(counts);
         self.payload_bytes -= phase.payload_len();
-        self.quota.remove(lane, usize::from(sent_here), phase.payload_len());
+        self.quota.remove(lane, usize::from(counts), phase.payload_len());
         // An idle session keeps no large table.
         if self.inflight.is_empty() && self.inflight.capacity() > 64 {
             self.inflight = HashMap::default();
@@ -226,8 +263,19 @@ impl Outbound {
     }
 
     /// The message with this identifier, unless it went out on the present connection.
-    pub(crate) fn get_unsent(&self, packet_id: PacketId) -> Option<&Phase> {
+    pub(crate) fn unsent(&self, packet_id: PacketId) -> Option<&Phase> {
         self.inflight.get(&packet_id).filter(|inflight| !inflight.sent_here).map(|inflight| &inflight.phase)
+    }
+
+    /// Whether it counts against the peer's Receive Maximum already.
+    pub fn counts(&self, packet_id: PacketId) -> bool {
+        self.inflight.get(&packet_id).is_some_and(|inflight| inflight.counts)
+    }
+
+    /// Where its PUBLISH was sent again, so that the peer may come to see it behind what it answers to the first.
+    pub(crate) fn repeated_on(&self, packet_id: PacketId) -> Option<StreamKey> {
+        let inflight = self.inflight.get(&packet_id).filter(|inflight| inflight.is_repeated)?;
+        Some(inflight.stream)
     }
 
     /// Messages on their way.
@@ -269,6 +317,7 @@ impl Outbound {
         self.inflight.retain(|_, inflight| !matches!(inflight.phase, Phase::Control));
         self.unacknowledged = 0;
         self.quota.clear();
+        self.inflight.values_mut().for_each(|inflight| inflight.counts = false);
         self.begin_again(|_| true)
     }
 
@@ -299,13 +348,19 @@ impl Outbound {
         here.filter(|(_, inflight)| is_over(inflight)).map(|(id, _)| *id).collect()
     }
 
+    /// The messages on a stream that the peer has not answered.
+    pub(crate) fn unreceived_on(&self, stream: StreamKey) -> Vec<PacketId> {
+        let is_here =
+            |inflight: &Inflight| inflight.stream == stream && matches!(inflight.phase, Phase::Sent(_));
+        self.inflight.iter().filter(|(_, inflight)| is_here(inflight)).map(|(id, _)| *id).collect()
+    }
+
     fn end_stream_if(&mut self, stream: StreamKey, wanted: impl Fn(&Inflight) -> bool) -> Vec<PacketId> {
         let ended = |inflight: &Inflight| {
             inflight.stream == stream && !matches!(inflight.phase, Phase::Control) && wanted(inflight)
         };
         for inflight in self.inflight.values().filter(|inflight| ended(inflight)) {
-            let messages = usize::from(inflight.sent_here);
-            self.unacknowledged -= messages;
+            let messages = usize::from(inflight.counts);
             self.quota.remove(inflight.lane, messages, inflight.phase.payload_len());
         }
         self.quota.end_stream(stream);
@@ -323,7 +378,8 @@ impl Outbound {
         ids
     }
 
-    /// Makes some exchanges begin again on the control stream; they count for nothing until then.
+    /// Makes some exchanges begin again on the control stream. Those of a stream that has ended count as before: the
+    /// peer has not acknowledged them, and nothing else may take their place. [MQTT-4.9.0-1]
     fn begin_again(&mut self, wanted: impl Fn(&Inflight) -> bool) -> Vec<PacketId> {
         let mut order = Vec::new();
         for (id, inflight) in self.inflight.iter_mut().filter(|(_, inflight)| wanted(inflight)) {
@@ -333,7 +389,7 @@ impl Outbound {
             if let Phase::Sent(delivery) = &mut inflight.phase {
                 delivery.stream = StreamKey::CONTROL;
             }
-            self.quota.add(inflight.lane, 0, inflight.phase.payload_len());
+            self.quota.add(inflight.lane, usize::from(inflight.counts), inflight.phase.payload_len());
             order.push((matches!(inflight.phase, Phase::Sent(_)), inflight.order, *id));
         }
         order.sort_unstable(); // [MQTT-4.6.0-1], [MQTT-4.6.0-4]

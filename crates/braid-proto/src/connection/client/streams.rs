@@ -35,6 +35,18 @@ impl Client {
         }
     }
 
+    /// Handles RESET_STREAM or STOP_SENDING on a data stream whose code is about the messages on it: those that the
+    /// server has not taken over are over ([`ClientEvent::Published`] with this reason) and never sent again.
+    pub fn handle_stream_refused(&mut self, stream: StreamKey, reason: ReasonCode, now: Instant) {
+        let State::Established(established) = &mut self.state else { return };
+        if !established.exchange.streams.remove(stream) {
+            return;
+        }
+        let refused = established.exchange.refuse_stream(stream);
+        self.events.extend(refused.into_iter().map(|id| ClientEvent::Published(id, reason)));
+        self.forsake(stream, now);
+    }
+
     fn forsake(&mut self, stream: StreamKey, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
         let requests = established.exchange.session.outbound.take_requests(stream);

@@ -10,6 +10,12 @@ use braid_proto::stream::{Priority, StreamKey};
 use super::{forge, granting};
 use crate::rig::{Rig, connect, delivery, options};
 
+/// More than is encoded ahead of what is sent again.
+const LARGE: &str = match std::str::from_utf8(&[b'x'; 20_000]) {
+    Ok(text) => text,
+    Err(_) => "",
+};
+
 fn rig() -> Rig {
     granting(ServerOptions { receive_maximum: 9, ..options() })
 }
@@ -197,4 +203,43 @@ fn what_is_sent_again_comes_a_little_at_a_time_and_behind_what_is_more_urgent() 
     }
     assert_eq!(rounds, 2);
     assert!(matches!(rig.server.deliver(alarm(8), rig.now), Sent::Out(_)));
+}
+
+// [BQ-42], [MQTT-4.3.3-10]: the repetition must not be there when its PUBREL has come, and be a new message.
+#[test]
+fn a_pubrel_goes_behind_the_publish_that_was_sent_again() {
+    let mut rig = rig();
+    let (a, b) = (rig.open(1), rig.open(2));
+    deliver(&mut rig, a, QoS::ExactlyOnce, "m");
+    rig.sent_on(a);
+    rig.server.handle_stream_reset(a, rig.now);
+    // The answer to the first one, on a stream that may overtake the control stream.
+    rig.read_on(b, &forge::pubrec(1));
+    let expected = [&forge::again(2, 1, "m")[..], &forge::pubrel(1)];
+    assert_eq!(rig.sent(), expected.concat());
+    assert!(rig.sent_on(b).is_none_or(|bytes| bytes.is_empty()));
+    rig.read_on(b, &forge::pubcomp(1));
+    assert!(rig.server.session().unwrap().outbound.is_empty());
+}
+
+// [BQ-24], [MQTT-4.9.0-1]: what an ended stream brought counts until it is acknowledged, and nothing urgent goes on
+// top of it.
+#[test]
+fn what_an_ended_stream_brought_keeps_its_place_in_the_receive_maximum() {
+    let mut connect = connect(ProtocolVersion::V5);
+    connect.properties.receive_maximum = Some(2);
+    let mut rig = Rig::connected(options(), connect);
+    let data = rig.open(1);
+    deliver(&mut rig, data, QoS::AtLeastOnce, "one");
+    deliver(&mut rig, data, QoS::AtLeastOnce, "two");
+    rig.sent_on(data);
+    // The control stream has more to say than goes out now: nothing is sent again yet.
+    let large = Delivery { ..delivery("t", LARGE, QoS::AtMostOnce) };
+    assert!(matches!(rig.server.deliver(large, rig.now), Sent::Out(None)));
+    rig.server.handle_stream_reset(data, rig.now);
+    let urgent = Delivery { priority: Priority::HIGHEST, ..delivery("t", "urgent", QoS::AtLeastOnce) };
+    assert!(!rig.server.takes(&urgent));
+    rig.sent();
+    rig.read(&forge::puback(1));
+    assert!(rig.server.takes(&urgent));
 }

@@ -13,6 +13,7 @@ mod model;
 mod own_identifiers;
 mod partial;
 mod quota;
+mod resends;
 mod start;
 mod subscriptions;
 mod walk;
