@@ -200,7 +200,7 @@ impl Violation {
             | Self::SessionPresentWithoutSession
             | Self::NotOnDataStream(_) => ReasonCode::ProtocolError,
             Self::QosOnUnidirectional => ReasonCode::QosNotSupported,
-            Self::PartialPacketStalled => ReasonCode::QuotaExceeded,
+            Self::PartialPacketStalled => ReasonCode::ServerBusy,
             Self::ProtocolName | Self::UnsupportedVersion(_) => ReasonCode::UnsupportedProtocolVersion,
             Self::ClientIdNotValid => ReasonCode::ClientIdentifierNotValid,
             Self::TopicName(_) => ReasonCode::TopicNameInvalid,

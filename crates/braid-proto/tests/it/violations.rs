@@ -320,7 +320,7 @@ table! {
     ]
     // [BQ-45]
     PartialPacketStalled => [
-        Hoarding, Wait(30_000), PartialPacketStalled, "97";
+        Hoarding, Wait(30_000), PartialPacketStalled, "89";
     ]
     // [MQTT-3.1.2-2], [MQTT3-3.1.2-2]
     UnsupportedVersion(_) => [

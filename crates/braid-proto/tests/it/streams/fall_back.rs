@@ -234,7 +234,7 @@ fn what_an_ended_stream_brought_keeps_its_place_in_the_receive_maximum() {
     deliver(&mut rig, data, QoS::AtLeastOnce, "two");
     rig.sent_on(data);
     // The control stream has more to say than goes out now: nothing is sent again yet.
-    let large = Delivery { ..delivery("t", LARGE, QoS::AtMostOnce) };
+    let large = delivery("t", LARGE, QoS::AtMostOnce);
     assert!(matches!(rig.server.deliver(large, rig.now), Sent::Out(None)));
     rig.server.handle_stream_reset(data, rig.now);
     let urgent = Delivery { priority: Priority::HIGHEST, ..delivery("t", "urgent", QoS::AtLeastOnce) };
