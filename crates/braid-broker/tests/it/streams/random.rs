@@ -5,7 +5,9 @@
 //! [`seeds_that_failed_once`].
 
 mod actor;
+mod connections;
 mod ledger;
+mod operations;
 mod wire;
 mod world;
 
@@ -53,7 +55,10 @@ fn clients_on_many_streams_get_what_they_must_whatever_they_do() {
     }
     println!("{runs} runs: {all:?}");
     // The model is not right because nothing happens, or because it knows nothing.
-    assert!(all.received > 50 * runs && all.known * 2 > all.pairs, "{runs} runs: {all:?}");
+    let is_much = all.received > 100 * runs && all.known * 2 > all.pairs && all.streams_ended > 2 * runs;
+    assert!(is_much || runs < 20, "{runs} runs: {all:?}");
+    // Connections survive that their client moves.
+    assert!(all.starved * 50 <= all.moves, "{runs} runs: {all:?}");
 }
 
 #[test]

@@ -160,7 +160,7 @@ pub(crate) async fn pass(seconds: u64) {
 }
 
 /// Waits on the paused clock, which moves only when everybody is idle.
-async fn wait(duration: Duration) {
+pub(crate) async fn wait(duration: Duration) {
     tokio::time::advance(Duration::ZERO).await; // Panics if the clock is a real one.
     let nothing = tokio::time::timeout(duration, std::future::pending::<()>()).await;
     assert!(nothing.is_err());

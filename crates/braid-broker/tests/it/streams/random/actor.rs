@@ -127,9 +127,17 @@ impl Actor {
         self.wire.as_mut().expect("connected").send(stream, packet).await;
     }
 
-    /// What is unfinished in either direction.
-    pub(super) fn is_busy(&self) -> bool {
-        !self.outgoing.is_empty() || !self.owed.is_empty() || !self.unreleased.is_empty()
+    /// Whether something is unfinished in either direction, be it for the next connection.
+    pub(super) fn is_busy(&self, all: bool) -> bool {
+        let is_outgoing = self.outgoing.iter().any(|one| all || !one.waits);
+        is_outgoing || !self.owed.is_empty() || !self.unreleased.is_empty()
+    }
+
+    /// No stream is left unread any more.
+    pub(super) fn read_all(&mut self) {
+        if let Some(lanes) = self.wire.as_mut().and_then(Wire::lanes) {
+            self.streams.keys().for_each(|stream| lanes.read(*stream));
+        }
     }
 
     // -- Sending -----------------------------------------------------------------------------------
@@ -299,18 +307,11 @@ impl Actor {
     }
 
     async fn handle(&mut self, stream: StreamKey, packet: Packet) {
-        if std::env::var("BT2").is_ok() {
-            eprintln!("    {} on {stream}: {}", self.name, {
-                let mut t = format!("{packet:?}");
-                t.truncate(250);
-                t
-            });
-        }
         // What the broker sends again on the control stream counts there only.
         let is_ending = self.streams.get(&stream) == Some(&Life::Finishing);
         match packet {
             Packet::Publish(publish) if is_ending && publish.qos > QoS::AtMostOnce => {}
-            Packet::Publish(publish) => self.handle_publish(stream, publish),
+            Packet::Publish(publish) => self.handle_publish(stream, &publish),
             Packet::Ack(ack) if ack.kind == AckKind::Pubrel && is_ending => drop(ack),
             Packet::Ack(Ack { kind: AckKind::Pubrel, packet_id, .. }) => {
                 self.unreleased.remove(&packet_id);
@@ -323,7 +324,7 @@ impl Actor {
         }
     }
 
-    fn handle_publish(&mut self, stream: StreamKey, publish: Publish) {
+    fn handle_publish(&mut self, stream: StreamKey, publish: &Publish) {
         let text = String::from_utf8_lossy(&publish.payload);
         let mut words = text.split([':', ' ']).map(|word| word.parse().expect("a number"));
         let (Some(publisher), Some(number), Some(to)) = (words.next(), words.next(), words.next()) else {
@@ -379,7 +380,7 @@ impl Actor {
         self.send(on, self::ack(AckKind::Pubrel, ack.packet_id)).await;
     }
 
-    /// Sends some of what is owed, or all, in any order, mostly where it belongs. [BQ-22]
+    /// Sends some of what is owed, or all, in any order, mostly where it came. [BQ-22]
     pub(super) async fn answer(&mut self, all: bool, rng: &mut Rng) {
         let mut owed = std::mem::take(&mut self.owed);
         rng.shuffle(&mut owed);
@@ -389,7 +390,7 @@ impl Actor {
                 continue;
             }
             let is_open = stream.is_control() || self.streams.get(&stream) == Some(&Life::Open);
-            let on = match rng.u8(0..8) {
+            let on = match rng.u8(0..4) {
                 0 => self.any_stream(rng),
                 _ if is_open => stream,
                 _ => CONTROL,

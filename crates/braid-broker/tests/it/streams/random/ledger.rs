@@ -129,7 +129,7 @@ impl Ledger {
         self.next_number += 1;
         let number = self.next_number;
         for (name, _) in open.filter(|(_, to)| matches(text, *to)) {
-            let expected = self.expected.entry(name).or_insert_with(|| Expected::unknown());
+            let expected = self.expected.entry(name).or_insert_with(Expected::unknown);
             expected.subscriptions.insert(number);
         }
         number
@@ -305,10 +305,12 @@ impl Ledger {
                 assert!(*last < got.name.number, "{got:?} came behind {last} of {origin:?}");
                 *last = got.name.number;
             }
-            // However often it is sent again, and wherever: the first time counts. [MQTT-4.6.0-6]
+            // However often it is sent again, and wherever: the first time counts. [MQTT-4.6.0-6] What is never sent
+            // again may be overtaken where its stream has ended.
+            let place = (got.qos == QoS::AtMostOnce).then_some((got.connection, got.stream));
             let single = self.expected.get(&got.name).and_then(|expected| expected.single);
             if let (Some(single), true) = (single, seen.insert(got.name)) {
-                let last = by_subscription.entry((single, origin, topic, qos)).or_insert(0);
+                let last = by_subscription.entry((single, place, origin, topic, qos)).or_insert(0);
                 assert!(*last < got.name.number, "{got:?} came behind {last} of {origin:?} for {single:?}");
                 *last = got.name.number;
             }
