@@ -18,7 +18,7 @@ use tokio::runtime::Builder;
 use crate::support::Seed;
 use world::{Seen, World};
 
-const SEEDS: Range<u64> = 0..150;
+const SEEDS: Range<u64> = 0..200;
 const OPERATIONS: usize = 60;
 
 /// Every run has a clock and tasks of its own: one seed is one run.

@@ -65,6 +65,8 @@ pub(super) struct Actor {
     /// Identifiers that went on on another stream: packets of the first may come late.
     retired: HashSet<u16>,
     owed: Vec<(StreamKey, Packet)>,
+    /// Acknowledgements that went on data streams: a reset takes back what has not arrived.
+    carried: Vec<(StreamKey, Packet)>,
     /// QoS 2 messages that were taken over and whose PUBREL has not come.
     unreleased: HashSet<PacketId>,
     /// What came on this connection and is not completely acknowledged.
@@ -101,6 +103,7 @@ impl Actor {
             outgoing: Vec::new(),
             retired: HashSet::new(),
             owed: Vec::new(),
+            carried: Vec::new(),
             unreleased: HashSet::new(),
             unacknowledged: BTreeSet::new(),
             acknowledged: HashSet::new(),
@@ -199,6 +202,10 @@ impl Actor {
     /// what it sent there may yet arrive.
     pub(super) async fn go_on(&mut self, stream: StreamKey, is_ours: bool, rng: &mut Rng) {
         let mut again = Vec::new();
+        if is_ours {
+            let lost = self.carried.extract_if(.., |(on, _)| *on == stream);
+            self.owed.extend(lost.map(|(_, packet)| (CONTROL, packet)));
+        }
         for at in 0..self.outgoing.len() {
             if self.outgoing[at].stream != stream || self.outgoing[at].waits {
                 continue;
@@ -233,6 +240,7 @@ impl Actor {
         self.streams.clear();
         self.answers.clear();
         self.owed.clear();
+        self.carried.clear();
         self.unacknowledged.clear();
         self.acknowledged.clear();
         self.retired.clear();
@@ -390,16 +398,15 @@ impl Actor {
                 continue;
             }
             let is_open = stream.is_control() || self.streams.get(&stream) == Some(&Life::Open);
-            let on = match rng.u8(0..4) {
-                0 => self.any_stream(rng),
-                _ if is_open => stream,
-                _ => CONTROL,
-            };
+            let on = if is_open && rng.u8(0..4) > 0 { stream } else { self.any_stream(rng) };
             if let Packet::Ack(ack) = &packet
                 && ack.kind != AckKind::Pubrec
             {
                 self.unacknowledged.remove(&ack.packet_id);
                 self.acknowledged.insert(ack.packet_id);
+            }
+            if !on.is_control() {
+                self.carried.push((on, packet.clone()));
             }
             self.send(on, packet).await;
         }

@@ -123,9 +123,13 @@ impl Ledger {
     pub(super) fn begin_subscribe(
         &mut self,
         text: &'static str,
+        qos: QoS,
         open: impl Iterator<Item = (Name, usize)>,
     ) -> u32 {
         self.change(text);
+        if let Some(hold) = self.holds.get_mut(text) {
+            hold.qos = hold.qos.min(qos);
+        }
         self.next_number += 1;
         let number = self.next_number;
         for (name, _) in open.filter(|(_, to)| matches(text, *to)) {
@@ -151,8 +155,7 @@ impl Ledger {
             is_bound: true,
             is_vague: false,
         });
-        let hold = self.holds.entry(text).or_insert(Hold { number, qos });
-        hold.qos = hold.qos.min(qos);
+        self.holds.entry(text).or_insert(Hold { number, qos });
     }
 
     /// UNSUBSCRIBE is sent.

@@ -118,6 +118,8 @@ impl World {
             lanes.read(stream);
             lanes.send_bytes(stream, &[0xff, 0xff]);
             self.ends(who, stream, Life::Spoilt);
+            // The client does not know yet that it is sent again what it answers.
+            self.actors[who].answer(false, &mut self.rng).await;
         }
     }
 
@@ -180,7 +182,7 @@ impl World {
         let qos = QOS[self.rng.usize(0..3)];
         let stream = self.stream_for_request(who).await;
         let open = self.open_messages();
-        let number = self.actors[who].ledger.begin_subscribe(text, open.into_iter());
+        let number = self.actors[who].ledger.begin_subscribe(text, qos, open.into_iter());
         let packet = subscribe_packet(REQUEST, None, vec![SubscribeEntry::new(filter(text), qos)]);
         match self.request(who, stream, packet).await {
             Packet::Suback(suback) => assert_eq!(suback.codes, [ReasonCode::from(qos)]),
