@@ -122,10 +122,13 @@ impl UdpSender for ThinnedSender {
         if last.is_some_and(|last| tiny.repeats(last)) {
             return Poll::Ready(Ok(()));
         }
+        // The last one: when it is acknowledged, those before it are known to be lost. Were it the first, the library
+        // would wait for the others until its next timeout, and probe again, for as long as the connection lives.
+        let before = transmit.contents.len() - tiny.size;
         let one = Transmit {
             destination: transmit.destination,
             ecn: transmit.ecn,
-            contents: transmit.contents.get(..tiny.size).unwrap_or_default(),
+            contents: transmit.contents.get(before..).unwrap_or_default(),
             segment_size: None,
             src_ip: transmit.src_ip,
         };
