@@ -5,6 +5,7 @@ mod closing;
 mod ends;
 mod moving;
 mod reading;
+mod silence;
 mod trust;
 mod window;
 mod writing;

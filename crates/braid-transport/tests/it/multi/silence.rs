@@ -1,0 +1,53 @@
+//! A connection that has nothing to say says nothing.
+
+use braid_transport::sim::Direction;
+
+use super::*;
+
+/// A probe that is held back is a packet that was lost: it must not call for the next probe, and the one that is sent
+/// must be answered.
+#[tokio::test(start_paused = true)]
+async fn what_was_lost_once_is_not_probed_for_ever() {
+    for lost in [&[Direction::Up][..], &[Direction::Up, Direction::Down]] {
+        let mut scene = Scene::new().await;
+        lost.iter().for_each(|direction| scene.device.change_one(*direction, |link| link.cut = true));
+        write(&mut scene.server, StreamKey::CONTROL, b"lost").await;
+        sleep(Duration::from_millis(500)).await;
+        scene.device.change(|link| link.cut = false);
+        scene.recv.read_exact(&mut [0; 4]).await.expect("sent again");
+        sleep(Duration::from_secs(5)).await;
+        let before = scene.device.counters(Direction::Down).packets;
+        sleep(Duration::from_secs(20)).await;
+        let sent = scene.device.counters(Direction::Down).packets - before;
+        assert!(sent < 3, "{sent} packets in twenty seconds of silence, {lost:?}");
+    }
+}
+
+/// The same between two links, which ask for acknowledgements at once.
+#[tokio::test(start_paused = true)]
+async fn links_fall_silent_too() {
+    let (pki, network) = (Pki::new(), Network::new(3));
+    let mut listener = network.listen(pki.server(), &ListenOptions::default()).expect("listen");
+    let device = network.host("device");
+    device.change(|link| link.latency = Duration::from_millis(7));
+    let connector = device.connector(address(&listener), pki.client(), QuicOptions::client());
+    let client = tokio::spawn(async move {
+        let mut client = connector.connect().await.expect("connect");
+        write(&mut client, StreamKey::CONTROL, b"!").await;
+        client
+    });
+    let mut server = accept(&mut listener).await.await.expect("join").expect("handshake");
+    let mut client = client.await.expect("join");
+    assert_eq!(next(&mut server).await.1, b"!");
+    sleep(A_WHILE).await;
+    device.change_one(Direction::Up, |link| link.cut = true);
+    write(&mut server, StreamKey::CONTROL, b"not acknowledged").await;
+    sleep(Duration::from_millis(500)).await;
+    device.change_one(Direction::Up, |link| link.cut = false);
+    assert_eq!(next(&mut client).await.1, b"not acknowledged");
+    sleep(Duration::from_secs(5)).await;
+    let before = device.counters(Direction::Down).packets;
+    sleep(Duration::from_secs(20)).await;
+    let sent = device.counters(Direction::Down).packets - before;
+    assert!(sent < 3, "{sent} packets in twenty seconds of silence");
+}
