@@ -13,3 +13,4 @@ pub mod reason;
 pub mod session;
 pub mod stream;
 pub mod topic;
+mod work;

@@ -1,10 +1,12 @@
 //! One function for each target. A body panics when something is wrong.
 
+mod client_streams;
 mod decode;
 mod filter_match;
 mod round_trip;
 mod session_operations;
 
+pub use client_streams::client_streams;
 pub use decode::{decode_v3, decode_v5};
 pub use filter_match::filter_match;
 pub use round_trip::round_trip;

@@ -1,6 +1,12 @@
 //! The streams of one connection: each has a parser, aliases and an outbox of its own, and no state of the session.
+//!
+//! No method looks at every stream: what holds for all of them is kept as a sum or a set.
 
-use std::collections::VecDeque;
+mod sums;
+mod table;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Instant;
 
 use super::alias::InboundAliases;
 use super::outbox::Outbox;
@@ -10,6 +16,9 @@ use crate::packet::{Packet, ProtocolVersion};
 use crate::reason::ReasonCode;
 use crate::stream::StreamKey;
 use crate::topic::TopicName;
+
+use sums::Sums;
+use table::Table;
 
 /// An incomplete packet of this many bytes may grow further, whatever others hold.
 const PARTIAL_FREE: usize = 64 * 1024;
@@ -26,7 +35,7 @@ pub enum StreamAction {
 /// What each stream of a connection has of its own.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    pub(crate) outbox: Outbox,
+    outbox: Outbox,
     pub(crate) aliases: InboundAliases,
     /// QoS 1 messages that came on it and whose PUBACK has not been sent.
     pub(crate) unacknowledged: u16,
@@ -42,6 +51,10 @@ struct DataStream {
     life: Life,
     /// The peer has sent FIN.
     is_ended_by_peer: bool,
+    /// Bytes in the outbox when they were counted last.
+    counted: usize,
+    /// When more of an incomplete packet came last, while there is one.
+    heard_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,16 +80,18 @@ pub(crate) struct StreamLimits {
 
 #[derive(Debug)]
 pub(crate) struct Streams {
-    pub(crate) control: Stream,
+    control: Stream,
     /// Acknowledgements of requests on the control stream that wait for their turn.
     control_owed: usize,
-    /// In ascending order. [BQ-2]
-    data: Vec<DataStream>,
+    data: Table, // [BQ-2]
     limits: StreamLimits,
+    sums: Sums,
     /// Bytes of incomplete packets on the data streams.
     partial: usize,
-    /// Streams of `data` that are finishing.
-    finishing: usize,
+    /// The streams with an incomplete packet from [`PARTIAL_FREE`] on.
+    heavy: BTreeSet<StreamKey>,
+    /// The streams with an incomplete packet, by when more of it came last.
+    heard: BTreeSet<(Instant, StreamKey)>,
     actions: VecDeque<StreamAction>,
 }
 
@@ -85,28 +100,42 @@ impl Streams {
         Self {
             control: Stream::new(limits),
             control_owed: 0,
-            data: Vec::new(),
+            data: Table::default(),
             limits,
+            sums: Sums::default(),
             partial: 0,
-            finishing: 0,
+            heavy: BTreeSet::new(),
+            heard: BTreeSet::new(),
             actions: VecDeque::new(),
         }
     }
 
-    fn find(&self, key: StreamKey) -> Option<&DataStream> {
-        self.data.binary_search_by_key(&key, |stream| stream.key).ok().map(|at| &self.data[at])
-    }
-
-    fn find_mut(&mut self, key: StreamKey) -> Option<&mut DataStream> {
-        self.data.binary_search_by_key(&key, |stream| stream.key).ok().map(|at| &mut self.data[at])
-    }
-
-    /// A stream that has not ended.
-    pub(crate) fn get(&self, key: StreamKey) -> Option<&Stream> {
+    /// The bytes to send on a stream that has not ended in both directions.
+    pub(crate) fn outbox(&self, key: StreamKey) -> Option<&Outbox> {
         if key.is_control() {
-            return Some(&self.control);
+            return Some(&self.control.outbox);
         }
-        self.find(key).map(|data| &data.stream)
+        self.data.find(key).map(|data| &data.stream.outbox)
+    }
+
+    /// The same of a stream on which something may still be sent, to add to them or take of them.
+    pub(crate) fn outbox_mut(&mut self, key: StreamKey) -> Option<&mut Outbox> {
+        if key.is_control() {
+            return Some(&mut self.control.outbox);
+        }
+        self.sums.lend(&mut self.data, key);
+        let data = self.data.find_mut(key).filter(|data| data.life != Life::Finished)?;
+        Some(&mut data.stream.outbox)
+    }
+
+    /// What was encoded before there were streams.
+    pub(crate) fn set_control_outbox(&mut self, outbox: Outbox) {
+        self.control.outbox = outbox;
+    }
+
+    /// The last words of a connection that ends: only the control stream has any.
+    pub(crate) fn take_control_outbox(&mut self) -> Outbox {
+        std::mem::take(&mut self.control.outbox)
     }
 
     /// A stream that has not ended in both directions.
@@ -114,39 +143,36 @@ impl Streams {
         if key.is_control() {
             return Some(&mut self.control);
         }
-        self.find_mut(key).map(|data| &mut data.stream)
-    }
-
-    /// A stream on which something may still be sent.
-    pub(crate) fn writer(&mut self, key: StreamKey) -> Option<&mut Stream> {
-        if key.is_control() {
-            return Some(&mut self.control);
-        }
-        let data = self.find_mut(key).filter(|data| data.life != Life::Finished)?;
-        Some(&mut data.stream)
+        self.data.find_mut(key).map(|data| &mut data.stream)
     }
 
     /// Whether this side ends the stream, or has ended it.
     pub(crate) fn is_ending(&self, key: StreamKey) -> bool {
-        self.find(key).is_some_and(|data| data.life != Life::Open)
+        self.data.find(key).is_some_and(|data| data.life != Life::Open)
     }
 
     /// Whether nothing can be said on the stream any more.
     pub(crate) fn is_finished(&self, key: StreamKey) -> bool {
-        self.find(key).is_none_or(|data| data.life == Life::Finished)
+        self.data.find(key).is_none_or(|data| data.life == Life::Finished)
+    }
+
+    /// Whether a client's shell has heard of the end of the stream: the server has finished it, or need not.
+    pub(crate) fn has_told_end(&self, key: StreamKey) -> bool {
+        let is_over = |data: &DataStream| data.is_ended_by_peer || key.is_uni() && data.life != Life::Open;
+        self.data.find(key).is_some_and(is_over)
     }
 
     /// Where something for `key` goes that is answered there: there, or on the control stream when it has ended or
     /// has one direction. [BQ-42]
     pub(crate) fn resolve(&self, key: StreamKey) -> StreamKey {
-        let is_open = || self.find(key).is_some_and(|data| data.life == Life::Open && !key.is_uni());
+        let is_open = || self.data.find(key).is_some_and(DataStream::is_open);
         if key.is_control() || is_open() { key } else { StreamKey::CONTROL }
     }
 
     /// Where something for `key` goes that nobody answers.
     pub(crate) fn resolve_unanswered(&self, key: StreamKey) -> StreamKey {
         let is_ours = self.limits.is_client && key.is_uni();
-        if is_ours && self.find(key).is_some_and(|data| data.life == Life::Open) {
+        if is_ours && self.data.find(key).is_some_and(|data| data.life == Life::Open) {
             key
         } else {
             self.resolve(key)
@@ -155,7 +181,8 @@ impl Streams {
 
     /// Whether data streams other than `key` are open in both directions.
     pub(crate) fn has_others(&self, key: StreamKey) -> bool {
-        self.data.iter().any(|data| data.key != key && data.life == Life::Open && !data.key.is_uni())
+        let own = self.data.find(key).is_some_and(DataStream::is_open);
+        self.sums.open > usize::from(own)
     }
 
     /// The topic of a PUBLISH on this stream. [BQ-18]
@@ -166,7 +193,7 @@ impl Streams {
         alias: Option<u16>,
     ) -> Result<TopicName, Violation> {
         if let (None, Some(alias), false) = (&topic, alias, key.is_control())
-            && self.find(key).is_some_and(|data| data.stream.aliases.find(alias).is_none())
+            && self.data.find(key).is_some_and(|data| data.stream.aliases.find(alias).is_none())
         {
             return self.control.aliases.resolve(topic, Some(alias));
         }
@@ -177,27 +204,35 @@ impl Streams {
 
     /// Adds a data stream; nothing if it is there already.
     pub(crate) fn open(&mut self, key: StreamKey) {
-        let Err(at) = self.data.binary_search_by_key(&key, |stream| stream.key) else { return };
-        if key.is_control() {
+        if key.is_control() || self.data.find(key).is_some() {
             return;
         }
-        let decoder = Decoder::new(self.limits.version, self.limits.maximum_packet_size);
-        let stream = Stream::new(self.limits);
-        let life = Life::Open;
-        self.data.insert(at, DataStream { key, stream, decoder, owed: 0, life, is_ended_by_peer: false });
+        let data = DataStream {
+            key,
+            stream: Stream::new(self.limits),
+            decoder: Decoder::new(self.limits.version, self.limits.maximum_packet_size),
+            owed: 0,
+            life: Life::Open,
+            is_ended_by_peer: false,
+            counted: 0,
+            heard_at: None,
+        };
+        self.sums.open += usize::from(data.is_open());
+        self.data.insert(key, data);
     }
 
     /// This side has nothing new to say on a stream. False: it is known, or there is no such stream.
     pub(crate) fn close(&mut self, key: StreamKey) -> bool {
-        let Some(data) = self.find_mut(key).filter(|data| data.life == Life::Open) else { return false };
+        let Some(data) = self.data.find_mut(key).filter(|data| data.life == Life::Open) else { return false };
+        self.sums.open -= usize::from(data.is_open());
         data.life = Life::Finishing;
-        self.finishing += 1;
+        self.sums.note_finished(data);
         true
     }
 
     /// FIN of the peer on a stream on which nothing came.
     pub(crate) fn close_by_peer(&mut self, key: StreamKey) {
-        if let Some(data) = self.find_mut(key) {
+        if let Some(data) = self.data.find_mut(key) {
             data.is_ended_by_peer = true;
             self.close(key);
         }
@@ -208,7 +243,7 @@ impl Streams {
     /// # Errors
     /// It came within a packet.
     pub(crate) fn finish(&mut self, key: StreamKey) -> Result<bool, Violation> {
-        let Some(data) = self.find_mut(key) else { return Ok(false) };
+        let Some(data) = self.data.find_mut(key) else { return Ok(false) };
         if data.decoder.partial_len() > 0 {
             return Err(Violation::Truncated);
         }
@@ -224,12 +259,13 @@ impl Streams {
     /// STOP_SENDING of the peer: nothing can be said any more, but it is still listened to. True: this is the end of
     /// what the session had there. [BQ-33]
     pub(crate) fn mute(&mut self, key: StreamKey) -> bool {
-        let Some(data) = self.find_mut(key).filter(|data| data.life != Life::Finished) else { return false };
-        data.stream.outbox.clear();
-        let was_finishing = std::mem::replace(&mut data.life, Life::Finished) == Life::Finishing;
-        let is_over = data.is_ended_by_peer;
-        self.finishing -= usize::from(was_finishing);
-        if is_over {
+        let Some(outbox) = self.outbox_mut(key).filter(|_| !key.is_control()) else { return false };
+        outbox.clear();
+        self.sums.settle(&mut self.data);
+        let Some(data) = self.data.find_mut(key) else { return false };
+        self.sums.open -= usize::from(data.is_open());
+        data.life = Life::Finished;
+        if data.is_ended_by_peer {
             self.remove(key);
         }
         true
@@ -237,12 +273,13 @@ impl Streams {
 
     /// Ends a stream here and now. False: it had ended before.
     pub(crate) fn remove(&mut self, key: StreamKey) -> bool {
-        let Ok(at) = self.data.binary_search_by_key(&key, |stream| stream.key) else { return false };
-        let data = self.data.remove(at);
+        let Some(data) = self.data.remove(key) else { return false };
+        self.sums.open -= usize::from(data.is_open());
+        self.sums.forget(&data);
         self.partial -= data.decoder.partial_len();
-        self.finishing -= usize::from(data.life == Life::Finishing);
-        if self.data.is_empty() {
-            self.data = Vec::new(); // An idle connection keeps no table.
+        self.heavy.remove(&key);
+        if let Some(at) = data.heard_at {
+            self.heard.remove(&(at, key));
         }
         true
     }
@@ -260,43 +297,60 @@ impl Streams {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
         }
-        if self.finishing == 0 {
-            return None;
-        }
-        let is_done = |data: &&mut DataStream| {
-            data.life == Life::Finishing && data.owed == 0 && data.stream.outbox.is_empty()
-        };
-        let data = self.data.iter_mut().find(is_done)?;
-        let key = data.key;
-        if data.is_ended_by_peer || key.is_uni() {
-            self.remove(key);
-        } else {
+        while let Some(key) = self.sums.pop_finished(&mut self.data) {
+            let Some(data) = self.data.find_mut(key) else { continue };
             data.life = Life::Finished;
-            self.finishing -= 1;
+            if data.is_ended_by_peer || key.is_uni() {
+                self.remove(key);
+            }
+            // There is nothing to finish where only the peer sends.
+            if !key.is_uni() || self.limits.is_client {
+                return Some(StreamAction::Finish(key));
+            }
         }
-        // There is nothing to finish where only the peer sends.
-        let is_written = !key.is_uni() || self.limits.is_client;
-        if is_written { Some(StreamAction::Finish(key)) } else { self.poll_action() }
+        None
     }
 
     // -- Receiving ---------------------------------------------------------------------------------
 
     /// The next packet of a data stream. `None`: more is needed, or the stream has ended.
     pub(crate) fn decode(&mut self, key: StreamKey, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
-        let Some(data) = self.find_mut(key) else { return Ok(None) };
+        let Some(data) = self.data.find_mut(key) else { return Ok(None) };
         let before = data.decoder.partial_len();
         let packet = data.decoder.decode(input);
         let after = data.decoder.partial_len();
         self.partial = self.partial - before + after;
+        if before < PARTIAL_FREE && after >= PARTIAL_FREE {
+            self.heavy.insert(key);
+        } else if before >= PARTIAL_FREE && after < PARTIAL_FREE {
+            self.heavy.remove(&key);
+        }
         packet
     }
 
     /// Whether more of a data stream may be read: incomplete packets must not fill the memory. [BQ-45]
     pub(crate) fn is_reading(&self, key: StreamKey) -> bool {
-        let Some(data) = self.find(key) else { return false };
+        let Some(data) = self.data.find(key) else { return false };
         self.partial <= self.limits.partial_bytes
             || data.decoder.partial_len() < PARTIAL_FREE
             || self.hoarder() == Some(key)
+    }
+
+    /// Something came on a stream; whether it left a packet incomplete.
+    pub(crate) fn note_heard(&mut self, key: StreamKey, now: Instant) -> bool {
+        let Some(data) = self.data.find_mut(key) else { return false };
+        let heard_at = (data.decoder.partial_len() > 0).then_some(now);
+        let before = std::mem::replace(&mut data.heard_at, heard_at);
+        if let Some(at) = before.filter(|_| before != heard_at) {
+            self.heard.remove(&(at, key));
+        }
+        self.heard.extend(heard_at.map(|at| (at, key)));
+        heard_at.is_some()
+    }
+
+    /// The stream whose incomplete packet stands still longest, and since when.
+    pub(crate) fn stillest(&self) -> Option<(Instant, StreamKey)> {
+        self.heard.first().copied()
     }
 
     /// The stream whose incomplete packet the others wait for.
@@ -304,17 +358,18 @@ impl Streams {
         if self.partial <= self.limits.partial_bytes {
             return None;
         }
-        self.data.iter().find(|data| data.decoder.partial_len() >= PARTIAL_FREE).map(|data| data.key)
+        self.heavy.first().copied()
     }
 
     /// An acknowledgement of a request on this stream is owed, or no longer.
     pub(crate) fn owe(&mut self, key: StreamKey, one_more: bool) {
-        let owed = match self.find_mut(key) {
-            Some(data) => &mut data.owed,
-            None if key.is_control() => &mut self.control_owed,
-            None => return,
-        };
-        *owed = if one_more { *owed + 1 } else { owed.saturating_sub(1) };
+        let next = |owed: usize| if one_more { owed + 1 } else { owed.saturating_sub(1) };
+        if key.is_control() {
+            self.control_owed = next(self.control_owed);
+        } else if let Some(data) = self.data.find_mut(key) {
+            data.owed = next(data.owed);
+            self.sums.note_finished(data);
+        }
     }
 
     /// How many acknowledgements of requests on this stream wait for their turn.
@@ -322,7 +377,7 @@ impl Streams {
         if key.is_control() {
             return Some(self.control_owed);
         }
-        self.find(key).map(|data| data.owed)
+        self.data.find(key).map(|data| data.owed)
     }
 
     // -- Sending -----------------------------------------------------------------------------------
@@ -330,17 +385,43 @@ impl Streams {
     /// The streams that have something to write, the control stream first.
     pub(crate) fn to_write(&self) -> impl Iterator<Item = StreamKey> {
         let control = (!self.control.outbox.is_empty()).then_some(StreamKey::CONTROL);
-        let has_some = |data: &&DataStream| !data.stream.outbox.is_empty();
-        control.into_iter().chain(self.data.iter().filter(has_some).map(|data| data.key))
-    }
-
-    fn outboxes(&self) -> impl Iterator<Item = &Outbox> {
-        std::iter::once(&self.control.outbox).chain(self.data.iter().map(|data| &data.stream.outbox))
+        control.into_iter().chain(self.sums.to_write(&self.data))
     }
 
     /// Bytes to write on all streams.
     pub(crate) fn unwritten(&self) -> usize {
-        self.outboxes().map(Outbox::len).sum()
+        #[cfg(debug_assertions)]
+        self.check_sums();
+        self.control.outbox.len() + self.sums.unwritten(&self.data)
+    }
+
+    /// Compares what is kept with what a look at every stream gives.
+    #[cfg(debug_assertions)]
+    fn check_sums(&self) {
+        let all = || self.data.recount();
+        let sum = |of: fn(&DataStream) -> usize| all().map(|(_, data)| of(data)).sum::<usize>();
+        let those = |wanted: fn(&DataStream) -> bool| {
+            all().filter(move |(_, data)| wanted(data)).map(|(key, _)| key).collect::<BTreeSet<_>>()
+        };
+        debug_assert_eq!(self.sums.unwritten(&self.data), sum(|data| data.stream.outbox.len()));
+        debug_assert!(those(DataStream::is_done).iter().all(|key| self.sums.notes_finished(*key)));
+        debug_assert_eq!(self.partial, sum(|data| data.decoder.partial_len()));
+        debug_assert_eq!(self.sums.open, sum(|data| data.is_open().into()));
+        debug_assert_eq!(self.heavy, those(|data| data.decoder.partial_len() >= PARTIAL_FREE));
+        let to_write: Vec<_> = self.sums.to_write(&self.data).collect();
+        debug_assert_eq!(to_write, Vec::from_iter(those(|data| !data.stream.outbox.is_empty())));
+    }
+}
+
+impl DataStream {
+    /// Whether something is said here and answered.
+    fn is_open(&self) -> bool {
+        self.life == Life::Open && !self.key.is_uni()
+    }
+
+    /// Whether there is nothing left before FIN.
+    fn is_done(&self) -> bool {
+        self.life == Life::Finishing && self.owed == 0 && self.stream.outbox.is_empty()
     }
 }
 

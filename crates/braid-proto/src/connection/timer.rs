@@ -11,11 +11,13 @@ pub(crate) enum Timer {
     Ping = 2,
     /// More of an incomplete packet that others wait for, on a server.
     Hoarder = 3,
+    /// More of any incomplete packet on a data stream, on a server.
+    Partial = 4,
 }
 
 /// When each timer expires.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Timers([Option<Instant>; 4]);
+pub(crate) struct Timers([Option<Instant>; 5]);
 
 impl Timers {
     pub(crate) fn set(&mut self, timer: Timer, at: Option<Instant>) {

@@ -1,8 +1,11 @@
+use std::collections::{BTreeMap, BTreeSet};
+
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::packet::PacketId;
 use crate::stream::StreamKey;
+use crate::work;
 
 /// The receiver's half of QoS 2 (MQTT 4.3.3): identifiers of messages that were taken over and whose PUBREL
 /// has not come yet.
@@ -12,9 +15,9 @@ use crate::stream::StreamKey;
 #[derive(Clone, Debug, Default)]
 pub struct Inbound {
     /// Received on a stream of the present connection.
-    here: HashMap<(StreamKey, PacketId), (), FxBuildHasher>,
+    here: BTreeSet<(PacketId, StreamKey)>,
     /// How many of `here` each stream has; streams without any are left out.
-    counts: Vec<(StreamKey, usize)>,
+    counts: BTreeMap<StreamKey, usize>,
     /// Left by streams of the present connection that have ended, with how many left the same identifier.
     forsaken: HashMap<PacketId, usize, FxBuildHasher>,
     /// The same of earlier connections.
@@ -41,13 +44,11 @@ impl Inbound {
     /// on each, and a new message must not be lost [BQ-20]. What an earlier connection left is found on the control
     /// stream without the mark too, as MQTT has it.
     pub fn receive(&mut self, stream: StreamKey, packet_id: PacketId, dup: bool) -> bool {
-        if self.here.insert((stream, packet_id), ()).is_some() {
+        work::step();
+        if !self.here.insert((packet_id, stream)) {
             return false;
         }
-        match self.counts.iter_mut().find(|(key, _)| *key == stream) {
-            Some((_, count)) => *count += 1,
-            None => self.counts.push((stream, 1)),
-        }
+        *self.counts.entry(stream).or_default() += 1;
         let is_left = dup && take(&mut self.forsaken, packet_id)
             || (dup || stream.is_control()) && take(&mut self.left, packet_id);
         !is_left // [BQ-21]
@@ -55,26 +56,27 @@ impl Inbound {
 
     /// Handles PUBREL. False: the identifier is not known. [MQTT-4.3.3-12]
     pub fn release(&mut self, stream: StreamKey, packet_id: PacketId) -> bool {
-        let known = self.take_here(stream, packet_id) || self.take_left(packet_id) || {
+        self.take_here(stream, packet_id)
+            || self.take_left(packet_id)
             // Some clients go on with an exchange on another stream than they began it.
-            let streams: Vec<_> = self.counts.iter().map(|(stream, _)| *stream).collect();
-            streams.into_iter().any(|stream| self.take_here(stream, packet_id))
-        };
-        // An idle session keeps no large table.
-        if self.here.is_empty() && self.here.capacity() > 64 {
-            self.here = HashMap::default();
-        }
-        known
+            || self.first_with(packet_id).is_some_and(|other| self.take_here(other, packet_id))
+    }
+
+    /// A stream of the present connection on which an exchange with this identifier began.
+    fn first_with(&self, packet_id: PacketId) -> Option<StreamKey> {
+        let all = (packet_id, StreamKey::CONTROL)..=(packet_id, StreamKey::LAST);
+        self.here.range(all).next().map(|(_, stream)| *stream)
     }
 
     fn take_here(&mut self, stream: StreamKey, packet_id: PacketId) -> bool {
-        if self.here.remove(&(stream, packet_id)).is_none() {
+        work::step();
+        if !self.here.remove(&(packet_id, stream)) {
             return false;
         }
-        if let Some(at) = self.counts.iter().position(|(key, _)| *key == stream) {
-            self.counts[at].1 -= 1;
-            if self.counts[at].1 == 0 {
-                self.counts.swap_remove(at);
+        if let Some(count) = self.counts.get_mut(&stream) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&stream);
             }
         }
         true
@@ -86,12 +88,11 @@ impl Inbound {
 
     /// A stream has ended: what it received and did not release may go on elsewhere. [BQ-21]
     pub(crate) fn end_stream(&mut self, stream: StreamKey) {
-        if !self.counts.iter().any(|(key, _)| *key == stream) {
+        if self.counts.remove(&stream).is_none() {
             return;
         }
-        self.counts.retain(|(key, _)| *key != stream);
         let forsaken = &mut self.forsaken;
-        self.here.retain(|(key, packet_id), ()| {
+        self.here.retain(|(packet_id, key)| {
             if *key == stream {
                 add(forsaken, *packet_id, 1);
             }
@@ -101,7 +102,7 @@ impl Inbound {
 
     /// Begins a new connection, on which the peer's send quota starts anew (MQTT 5, 4.9).
     pub fn resume(&mut self) {
-        for ((_, packet_id), ()) in self.here.drain() {
+        for (packet_id, _) in std::mem::take(&mut self.here) {
             add(&mut self.left, packet_id, 1);
         }
         for (packet_id, count) in self.forsaken.drain() {
@@ -112,19 +113,19 @@ impl Inbound {
 
     /// How many came on this stream and wait for their PUBREL: what our Receive Maximum limits.
     pub fn unacknowledged(&self, stream: StreamKey) -> usize {
-        self.counts.iter().find(|(key, _)| *key == stream).map_or(0, |(_, count)| *count)
+        self.counts.get(&stream).copied().unwrap_or(0)
     }
 
     /// Whether a PUBLISH with this identifier came on this stream and waits for its PUBREL.
     pub fn is_unacknowledged(&self, stream: StreamKey, packet_id: PacketId) -> bool {
-        self.here.contains_key(&(stream, packet_id))
+        self.here.contains(&(packet_id, stream))
     }
 
     /// Whether any message with this identifier waits for its PUBREL.
     pub fn contains(&self, packet_id: PacketId) -> bool {
         self.left.contains_key(&packet_id)
             || self.forsaken.contains_key(&packet_id)
-            || self.counts.iter().any(|(stream, _)| self.is_unacknowledged(*stream, packet_id))
+            || self.first_with(packet_id).is_some()
     }
 
     /// How many wait for their PUBREL.
@@ -139,7 +140,7 @@ impl Inbound {
 
     /// The identifiers in ascending order; one that several streams use is there once.
     pub fn packet_ids(&self) -> Vec<PacketId> {
-        let mut ids: Vec<_> = self.here.keys().map(|(_, id)| *id).collect();
+        let mut ids: Vec<_> = self.here.iter().map(|(id, _)| *id).collect();
         ids.extend(self.left.keys().chain(self.forsaken.keys()).copied());
         ids.sort_unstable();
         ids.dedup();

@@ -318,7 +318,8 @@ impl Outbound {
         self.unacknowledged = 0;
         self.quota.clear();
         self.inflight.values_mut().for_each(|inflight| inflight.counts = false);
-        self.begin_again(|_| true)
+        let ids = self.inflight.keys().copied().collect();
+        self.begin_again(ids)
     }
 
     /// A stream has ended: what must be sent again on the control stream, in the order of [`Outbound::resume`].
@@ -343,23 +344,29 @@ impl Outbound {
             Phase::Sent(delivery) => delivery.message.is_expired(now),
             Phase::Released(_) | Phase::Control => false,
         };
-        let here =
-            self.inflight.iter().filter(|(_, inflight)| inflight.stream == stream && inflight.end > taken);
-        here.filter(|(_, inflight)| is_over(inflight)).map(|(id, _)| *id).collect()
+        self.select_on(stream, |inflight| inflight.end > taken && is_over(inflight))
     }
 
     /// The messages on a stream that the peer has not answered.
     pub(crate) fn unreceived_on(&self, stream: StreamKey) -> Vec<PacketId> {
-        let is_here =
-            |inflight: &Inflight| inflight.stream == stream && matches!(inflight.phase, Phase::Sent(_));
-        self.inflight.iter().filter(|(_, inflight)| is_here(inflight)).map(|(id, _)| *id).collect()
+        self.select_on(stream, |inflight| matches!(inflight.phase, Phase::Sent(_)))
+    }
+
+    /// Some of what is on a stream, in ascending order.
+    ///
+    /// Looks at all exchanges: streams end rarely, and an index would cost every message.
+    fn select_on(&self, stream: StreamKey, wanted: impl Fn(&Inflight) -> bool) -> Vec<PacketId> {
+        let is_wanted = |inflight: &Inflight| inflight.stream == stream && wanted(inflight);
+        let mut ids: Vec<_> =
+            self.inflight.iter().filter(|(_, inflight)| is_wanted(inflight)).map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids
     }
 
     fn end_stream_if(&mut self, stream: StreamKey, wanted: impl Fn(&Inflight) -> bool) -> Vec<PacketId> {
-        let ended = |inflight: &Inflight| {
-            inflight.stream == stream && !matches!(inflight.phase, Phase::Control) && wanted(inflight)
-        };
-        for inflight in self.inflight.values().filter(|inflight| ended(inflight)) {
+        let ended =
+            self.select_on(stream, |inflight| !matches!(inflight.phase, Phase::Control) && wanted(inflight));
+        for inflight in ended.iter().filter_map(|id| self.inflight.get(id)) {
             let messages = usize::from(inflight.counts);
             self.quota.remove(inflight.lane, messages, inflight.phase.payload_len());
         }
@@ -369,20 +376,17 @@ impl Outbound {
 
     /// The requests of a stream that has ended: nobody will answer them. Their identifiers are free again.
     pub(crate) fn take_requests(&mut self, stream: StreamKey) -> Vec<PacketId> {
-        let of_stream =
-            |inflight: &Inflight| inflight.stream == stream && matches!(inflight.phase, Phase::Control);
-        let mut ids: Vec<_> =
-            self.inflight.iter().filter(|(_, inflight)| of_stream(inflight)).map(|(id, _)| *id).collect();
-        ids.sort_unstable();
-        ids.iter().for_each(|id| drop(self.inflight.remove(id)));
+        let ids = self.select_on(stream, |inflight| matches!(inflight.phase, Phase::Control));
+        ids.iter().for_each(|id| drop(self.discard(*id)));
         ids
     }
 
     /// Makes some exchanges begin again on the control stream. Those of a stream that has ended count as before: the
     /// peer has not acknowledged them, and nothing else may take their place. [MQTT-4.9.0-1]
-    fn begin_again(&mut self, wanted: impl Fn(&Inflight) -> bool) -> Vec<PacketId> {
-        let mut order = Vec::new();
-        for (id, inflight) in self.inflight.iter_mut().filter(|(_, inflight)| wanted(inflight)) {
+    fn begin_again(&mut self, ids: Vec<PacketId>) -> Vec<PacketId> {
+        let mut order = Vec::with_capacity(ids.len());
+        for id in ids {
+            let Some(inflight) = self.inflight.get_mut(&id) else { continue };
             inflight.sent_here = false;
             inflight.stream = StreamKey::CONTROL;
             inflight.lane.stream = StreamKey::CONTROL;
@@ -390,7 +394,7 @@ impl Outbound {
                 delivery.stream = StreamKey::CONTROL;
             }
             self.quota.add(inflight.lane, usize::from(inflight.counts), inflight.phase.payload_len());
-            order.push((matches!(inflight.phase, Phase::Sent(_)), inflight.order, *id));
+            order.push((matches!(inflight.phase, Phase::Sent(_)), inflight.order, id));
         }
         order.sort_unstable(); // [MQTT-4.6.0-1], [MQTT-4.6.0-4]
         order.into_iter().map(|(_, _, id)| id).collect()

@@ -1,4 +1,5 @@
 use crate::stream::{Lane, Priority, StreamKey};
+use crate::work;
 
 /// Payloads up to this many bytes are not held back for the bytes on their way: they are bounded by their number.
 const SMALL_PAYLOAD: usize = 4096;
@@ -7,7 +8,8 @@ const SMALL_PAYLOAD: usize = 4096;
 /// Receive Maximum. [BQ-24]
 #[derive(Clone, Debug, Default)]
 pub(super) struct Quota {
-    /// Every lane that was used since the connection began; mostly one.
+    /// Every lane that was used since the connection began, or is in use where there were many, in ascending order;
+    /// mostly one.
     lanes: Vec<Share>,
 }
 
@@ -25,8 +27,8 @@ pub(crate) struct Limits {
     pub(crate) payload_bytes: usize,
 }
 
-/// More lanes than this are forgotten when they are empty.
-const LANES_KEPT: usize = 16;
+/// Of more lanes than this one that is empty is forgotten.
+const LANES_KEPT: usize = 64;
 
 /// What a lane leaves free for more urgent ones, which may not be there yet: the first alarm must not wait for the
 /// acknowledgement of bulk.
@@ -35,32 +37,36 @@ fn reserve(lane: Lane, messages: usize) -> usize {
 }
 
 impl Quota {
+    fn find(&self, lane: Lane) -> Result<usize, usize> {
+        work::step();
+        self.lanes.binary_search_by_key(&lane, |share| share.lane)
+    }
+
     pub(super) fn add(&mut self, lane: Lane, messages: usize, payload_bytes: usize) {
-        match self.lanes.iter_mut().find(|share| share.lane == lane) {
-            Some(share) => {
-                share.messages += messages;
-                share.payload_bytes += payload_bytes;
+        match self.find(lane) {
+            Ok(at) => {
+                self.lanes[at].messages += messages;
+                self.lanes[at].payload_bytes += payload_bytes;
             }
-            None => {
-                if self.lanes.len() >= LANES_KEPT {
-                    self.lanes.retain(|share| share.messages > 0 || share.payload_bytes > 0);
-                }
-                self.lanes.push(Share { lane, messages, payload_bytes });
-            }
+            Err(at) => self.lanes.insert(at, Share { lane, messages, payload_bytes }),
         }
     }
 
     pub(super) fn remove(&mut self, lane: Lane, messages: usize, payload_bytes: usize) {
-        if let Some(share) = self.lanes.iter_mut().find(|share| share.lane == lane) {
-            share.messages -= messages;
-            share.payload_bytes -= payload_bytes;
+        let Ok(at) = self.find(lane) else { return };
+        self.lanes[at].messages -= messages;
+        self.lanes[at].payload_bytes -= payload_bytes;
+        if self.lanes[at].is_empty() && self.lanes.len() > LANES_KEPT {
+            self.lanes.remove(at);
         }
     }
 
     /// The lanes of a stream that has ended need no room any more.
     pub(super) fn end_stream(&mut self, stream: StreamKey) {
-        self.lanes
-            .retain(|share| share.lane.stream != stream || share.messages > 0 || share.payload_bytes > 0);
+        let start = self.lanes.partition_point(|share| share.lane.stream < stream);
+        let end = self.lanes.partition_point(|share| share.lane.stream <= stream);
+        let used: Vec<_> = self.lanes[start..end].iter().filter(|share| !share.is_empty()).cloned().collect();
+        self.lanes.splice(start..end, used);
     }
 
     pub(super) fn clear(&mut self) {
@@ -85,9 +91,9 @@ impl Quota {
         if free <= reserve(lane, limits.messages) {
             return false;
         }
-        let own = self.lanes.iter().find(|share| share.lane == lane);
+        let own = self.find(lane).ok().map(|at| &self.lanes[at]);
+        let is_alone = !has_others && self.lanes.len() == usize::from(own.is_some());
         let (messages, payload_bytes) = own.map_or((0, 0), |share| (share.messages, share.payload_bytes));
-        let is_alone = !has_others && self.lanes.iter().all(|share| share.lane == lane);
         if !is_alone && messages > 0 && messages >= (free - 1).saturating_mul(8) {
             return false;
         }
@@ -95,10 +101,15 @@ impl Quota {
     }
 }
 
+impl Share {
+    const fn is_empty(&self) -> bool {
+        self.messages == 0 && self.payload_bytes == 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::Priority;
 
     fn lane(n: u32) -> Lane {
         Lane { stream: StreamKey::bidi(n), priority: Priority::new(200) }

@@ -1,16 +1,20 @@
-use std::collections::BTreeMap;
-use std::mem;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Subscription;
 use crate::stream::StreamKey;
 use crate::topic::TopicFilter;
+use crate::work;
 
 /// What a session subscribed to: one subscription for each Topic Filter and stream.
 ///
 /// The same filter on two streams is two subscriptions [BQ-16]. One whose stream has ended is on the control
 /// stream, unbound, until a stream subscribes the filter again [BQ-42].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Subscriptions(BTreeMap<(TopicFilter, StreamKey), Subscription>);
+pub struct Subscriptions {
+    all: BTreeMap<(TopicFilter, StreamKey), Subscription>,
+    /// The filters of each data stream: the end of one concerns its own only.
+    on_data: BTreeMap<StreamKey, BTreeSet<TopicFilter>>,
+}
 
 /// What became of a subscription whose stream ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +32,15 @@ impl Subscriptions {
     /// stream [MQTT-3.8.4-3], else the one that waits for a stream.
     pub fn insert(&mut self, filter: TopicFilter, subscription: Subscription) -> Option<Subscription> {
         let unbound = self.take_unbound(&filter, subscription.stream);
-        self.0.insert((filter, subscription.stream), subscription).or(unbound)
+        self.put(filter, subscription).or(unbound)
+    }
+
+    fn put(&mut self, filter: TopicFilter, subscription: Subscription) -> Option<Subscription> {
+        let stream = subscription.stream;
+        if !stream.is_control() {
+            self.on_data.entry(stream).or_default().insert(filter.clone());
+        }
+        self.all.insert((filter, stream), subscription)
     }
 
     /// The subscription that waits for a stream, if `stream` is another one than it waits on.
@@ -37,93 +49,85 @@ impl Subscriptions {
             return None;
         }
         let on_control = (filter.clone(), StreamKey::CONTROL);
-        if self.0.get(&on_control).is_none_or(|subscription| subscription.bound) {
+        if self.all.get(&on_control).is_none_or(|subscription| subscription.bound) {
             return None;
         }
-        self.0.remove(&on_control) // [BQ-43]
+        self.all.remove(&on_control) // [BQ-43]
     }
 
     /// Whether a subscription of this filter on this stream would replace one.
     pub fn replaces(&self, filter: &TopicFilter, stream: StreamKey) -> bool {
-        let on = |stream| self.0.get(&(filter.clone(), stream));
+        let on = |stream| self.all.get(&(filter.clone(), stream));
         on(stream).is_some() || on(StreamKey::CONTROL).is_some_and(|subscription| !subscription.bound)
     }
 
     /// Removes the filter from every stream.
     pub fn remove(&mut self, filter: &TopicFilter) -> Vec<Subscription> {
         let (first, last) = ((filter.clone(), StreamKey::CONTROL), (filter.clone(), StreamKey::LAST));
-        let streams: Vec<_> = self.0.range(first..=last).map(|((_, stream), _)| *stream).collect();
+        let streams: Vec<_> = self.all.range(first..=last).map(|((_, stream), _)| *stream).collect();
         streams.into_iter().filter_map(|stream| self.remove_on(filter, stream)).collect()
     }
 
     /// Removes the filter from one stream.
     pub fn remove_on(&mut self, filter: &TopicFilter, stream: StreamKey) -> Option<Subscription> {
-        self.0.remove(&(filter.clone(), stream))
+        work::step();
+        if let Some(filters) = self.on_data.get_mut(&stream) {
+            filters.remove(filter);
+            if filters.is_empty() {
+                self.on_data.remove(&stream);
+            }
+        }
+        self.all.remove(&(filter.clone(), stream))
     }
 
     /// Moves the subscriptions of a data stream that has ended to the control stream. [BQ-42]
     pub fn unbind(&mut self, stream: StreamKey) -> Vec<Moved> {
-        self.unbind_if(|subscription| subscription.stream == stream)
+        let filters = self.on_data.remove(&stream).unwrap_or_default();
+        filters.into_iter().filter_map(|filter| self.unbind_filter(filter, stream)).collect()
     }
 
     /// Moves all subscriptions to the control stream, where the next connection finds them. [BQ-42]
     pub fn unbind_all(&mut self) -> Vec<Moved> {
-        self.unbind_if(|_| true)
+        for subscription in self.all.values_mut().filter(|subscription| subscription.stream.is_control()) {
+            subscription.bound = false;
+        }
+        let elsewhere: Vec<_> = self.all.keys().filter(|(_, stream)| !stream.is_control()).cloned().collect();
+        elsewhere.into_iter().filter_map(|(filter, stream)| self.unbind_filter(filter, stream)).collect()
     }
 
-    fn unbind_if(&mut self, ended: impl Fn(&Subscription) -> bool) -> Vec<Moved> {
-        let mut moved = Vec::new();
-        for subscription in self.0.values_mut() {
-            if subscription.stream.is_control() && ended(subscription) {
-                subscription.bound = false;
-            }
+    fn unbind_filter(&mut self, filter: TopicFilter, stream: StreamKey) -> Option<Moved> {
+        let from = self.remove_on(&filter, stream)?;
+        let to = Subscription { stream: StreamKey::CONTROL, bound: false, ..from };
+        let is_free = !self.all.contains_key(&(filter.clone(), StreamKey::CONTROL));
+        if is_free {
+            self.put(filter.clone(), to);
         }
-        let elsewhere = |((_, stream), subscription): (&(TopicFilter, StreamKey), &mut Subscription)| {
-            !stream.is_control() && ended(subscription)
-        };
-        if !self.0.iter_mut().any(elsewhere) {
-            return moved; // Most connections have one stream.
-        }
-        for ((filter, stream), from) in mem::take(&mut self.0) {
-            if stream.is_control() || !ended(&from) {
-                self.0.insert((filter, stream), from);
-                continue;
-            }
-            // The control stream is the first of a filter's.
-            let on_control = (filter.clone(), StreamKey::CONTROL);
-            let to = Subscription { stream: StreamKey::CONTROL, bound: false, ..from };
-            let is_free = !self.0.contains_key(&on_control);
-            if is_free {
-                self.0.insert(on_control, to);
-            }
-            moved.push(Moved { filter, from, to: is_free.then_some(to) });
-        }
-        moved
+        Some(Moved { filter, from, to: is_free.then_some(to) })
     }
 
     /// The subscriptions, those of one filter side by side, each with its stream in it.
     pub fn iter(&self) -> impl Iterator<Item = (&TopicFilter, &Subscription)> {
-        self.0.iter().map(|((filter, _), subscription)| (filter, subscription))
+        self.all.iter().map(|((filter, _), subscription)| (filter, subscription))
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 }
 
 impl FromIterator<(TopicFilter, Subscription)> for Subscriptions {
     fn from_iter<T: IntoIterator<Item = (TopicFilter, Subscription)>>(all: T) -> Self {
-        Self(
-            all.into_iter()
-                .map(|(filter, subscription)| ((filter, subscription.stream), subscription))
-                .collect(),
-        )
+        let mut subscriptions = Self::default();
+        for (filter, subscription) in all {
+            subscriptions.put(filter, subscription);
+        }
+        subscriptions
     }
 }
 
@@ -179,5 +183,19 @@ mod tests {
             all.iter().map(|(_, s)| (s.stream, s.bound)).collect::<Vec<_>>(),
             [(StreamKey::CONTROL, false); 2]
         );
+    }
+
+    #[test]
+    fn the_end_of_a_stream_costs_what_it_subscribed_itself() {
+        let unbind = |streams: u32| {
+            let mut all = Subscriptions::default();
+            for stream in 1..=streams {
+                for n in 0..100 {
+                    all.insert(filter(&format!("{stream}/{n}")), on(stream));
+                }
+            }
+            work::steps(|| assert_eq!(all.unbind(StreamKey::bidi(1)).len(), 100))
+        };
+        assert_eq!((unbind(2), unbind(100)), (100, 100));
     }
 }

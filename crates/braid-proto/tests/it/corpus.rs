@@ -18,6 +18,11 @@ fn replay(target: &str, body: fn(&[u8])) {
 }
 
 #[test]
+fn client_streams() {
+    replay("client_streams", bodies::client_streams);
+}
+
+#[test]
 fn decode_v3() {
     replay("decode_v3", bodies::decode_v3);
 }
@@ -50,5 +55,6 @@ fn random_operations() {
         let mut data = vec![0; random.usize(1..200)];
         random.fill(&mut data);
         bodies::session_operations(&data);
+        bodies::client_streams(&data);
     }
 }

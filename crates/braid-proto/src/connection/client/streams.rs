@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
+use super::handshake::Connecting;
 use super::{Client, ClientEvent, State};
+use crate::connection::outbox::Outbox;
 use crate::connection::streams::{StreamAction, Streams};
 use crate::error::Violation;
 use crate::packet::{AckKind, Packet, QoS};
@@ -14,6 +16,8 @@ impl Client {
     pub fn handle_stream_opened(&mut self, stream: StreamKey) {
         if let State::Established(established) = &mut self.state {
             established.exchange.streams.open(stream);
+        } else {
+            self.open_early(stream);
         }
     }
 
@@ -29,8 +33,9 @@ impl Client {
 
     /// Handles RESET_STREAM or STOP_SENDING on a data stream: it is gone.
     pub fn handle_stream_reset(&mut self, stream: StreamKey, now: Instant) {
-        let State::Established(established) = &mut self.state else { return };
-        if established.exchange.streams.remove(stream) {
+        let State::Established(established) = &mut self.state else { return self.reset_early(stream) };
+        let has_told = established.exchange.streams.has_told_end(stream);
+        if established.exchange.streams.remove(stream) && !has_told {
             self.forsake(stream, now);
         }
     }
@@ -39,7 +44,8 @@ impl Client {
     /// server has not taken over are over ([`ClientEvent::Published`] with this reason) and never sent again.
     pub fn handle_stream_refused(&mut self, stream: StreamKey, reason: ReasonCode, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
-        if !established.exchange.streams.remove(stream) {
+        let has_told = established.exchange.streams.has_told_end(stream);
+        if !established.exchange.streams.remove(stream) || has_told {
             return;
         }
         let refused = established.exchange.refuse_stream(stream);
@@ -96,11 +102,12 @@ impl Client {
     pub fn abort_stream(&mut self, stream: StreamKey, reason: ReasonCode, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
         let exchange = &mut established.exchange;
-        let Some(taken) = exchange.streams.get_mut(stream).map(|stream| stream.outbox.taken()) else {
+        let Some(taken) = exchange.streams.outbox(stream).map(Outbox::taken) else {
             return;
         };
-        if !exchange.streams.abort(stream, reason) {
-            return; // It is the control stream.
+        let has_told = exchange.streams.has_told_end(stream);
+        if !exchange.streams.abort(stream, reason) || has_told {
+            return; // It is the control stream, or nothing was left but what this side had to say.
         }
         let requests = exchange.session.outbound.take_requests(stream);
         let (expired, too_large) = exchange.abort_stream(stream, taken, now);
@@ -115,6 +122,46 @@ impl Client {
         match &mut self.state {
             State::Established(established) => established.exchange.streams.poll_action(),
             _ => None,
+        }
+    }
+
+    // -- Bytes to send -----------------------------------------------------------------------------
+
+    /// The bytes to send on a stream; `None` when it has ended.
+    pub fn outbox(&mut self, stream: StreamKey) -> Option<&mut Outbox> {
+        let control = match &mut self.state {
+            State::Connecting(connecting) => {
+                let Connecting { outbox, early, .. } = &mut **connecting;
+                return if stream.is_control() { Some(outbox) } else { early.outbox_mut(stream) };
+            }
+            State::Established(established) => {
+                return established.exchange.streams.outbox_mut(stream);
+            }
+            State::Closed(closed) => &mut closed.outbox,
+        };
+        stream.is_control().then_some(control)
+    }
+
+    /// Appends to `streams` those that have bytes to send, the control stream first.
+    pub fn streams_to_write(&self, streams: &mut Vec<StreamKey>) {
+        match &self.state {
+            State::Established(established) => streams.extend(established.exchange.streams.to_write()),
+            State::Connecting(connecting) => {
+                streams.extend((!connecting.outbox.is_empty()).then_some(StreamKey::CONTROL));
+                streams.extend(connecting.early.to_write());
+            }
+            State::Closed(closed) => {
+                streams.extend((!closed.outbox.is_empty()).then_some(StreamKey::CONTROL));
+            }
+        }
+    }
+
+    /// Bytes to send on all streams.
+    pub fn unwritten(&self) -> usize {
+        match &self.state {
+            State::Connecting(connecting) => connecting.outbox.len() + connecting.early.unwritten(),
+            State::Established(established) => established.exchange.streams.unwritten(),
+            State::Closed(closed) => closed.outbox.len(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Data streams: they open, bring packets and end; the connection does not care.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::{Event, Server, State};
@@ -12,17 +13,16 @@ use crate::reason::ReasonCode;
 use crate::stream::StreamKey;
 
 /// A data stream that was opened before the CONNECT was accepted.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Opened {
-    stream: StreamKey,
     is_finished: bool,
     is_stopped: bool,
 }
 
 impl Server {
     /// The streams that were opened before begin. [BQ-13]
-    pub(super) fn begin_streams(opened: Vec<Opened>, streams: &mut Streams) {
-        for Opened { stream, is_finished, is_stopped } in opened {
+    pub(super) fn begin_streams(opened: BTreeMap<StreamKey, Opened>, streams: &mut Streams) {
+        for (stream, Opened { is_finished, is_stopped }) in opened {
             streams.open(stream);
             if is_finished {
                 streams.close_by_peer(stream);
@@ -39,7 +39,7 @@ impl Server {
         match &mut self.state {
             State::Established(established) => established.exchange.streams.open(stream),
             State::Listening | State::Deciding(_) => {
-                self.opened.push(Opened { stream, is_finished: false, is_stopped: false })
+                self.opened.entry(stream).or_default();
             }
             State::Closed(_) => {}
         }
@@ -47,7 +47,7 @@ impl Server {
 
     /// Handles FIN on a data stream. [BQ-30]
     pub fn handle_stream_finished(&mut self, stream: StreamKey, now: Instant) {
-        if let Some(opened) = self.opened.iter_mut().find(|opened| opened.stream == stream) {
+        if let Some(opened) = self.opened.get_mut(&stream) {
             opened.is_finished = true; // Nothing was read from it before, so nothing came on it.
         }
         let State::Established(established) = &mut self.state else { return };
@@ -61,7 +61,7 @@ impl Server {
     /// Handles STOP_SENDING on a data stream, which the transport has answered with RESET_STREAM: what the client still
     /// says there counts, what it should hear goes elsewhere. [BQ-33]
     pub fn handle_stream_stopped(&mut self, stream: StreamKey, now: Instant) {
-        if let Some(opened) = self.opened.iter_mut().find(|opened| opened.stream == stream) {
+        if let Some(opened) = self.opened.get_mut(&stream) {
             opened.is_stopped = true;
         }
         let State::Established(established) = &mut self.state else { return };
@@ -73,7 +73,7 @@ impl Server {
     /// Handles RESET_STREAM on a data stream, which the shell has answered with the same code: the stream is gone.
     /// [BQ-32]
     pub fn handle_stream_reset(&mut self, stream: StreamKey, now: Instant) {
-        self.opened.retain(|opened| opened.stream != stream);
+        self.opened.remove(&stream);
         let State::Established(established) = &mut self.state else { return };
         let streams = &mut established.exchange.streams;
         let was_hoarder = streams.hoarder() == Some(stream);
@@ -121,6 +121,35 @@ impl Server {
             }
         }
         self.watch_hoarder(stream, now);
+        self.watch_partial(stream, now);
+    }
+
+    /// No packet may stand still for ever. [BQ-45]
+    fn watch_partial(&mut self, stream: StreamKey, now: Instant) {
+        let State::Established(established) = &mut self.state else { return };
+        let is_partial = established.exchange.streams.note_heard(stream, now);
+        // The timer is not moved with every read: it looks back instead.
+        if is_partial && !self.timers.is_set(Timer::Partial) {
+            self.timers.set(Timer::Partial, now.checked_add(self.options.partial_idle));
+        }
+    }
+
+    pub(super) fn handle_partial_timer(&mut self, now: Instant) {
+        let idle = self.options.partial_idle;
+        self.timers.set(Timer::Partial, None);
+        while let State::Established(established) = &mut self.state
+            && let exchange = &mut established.exchange
+            && let Some((heard, stream)) = exchange.streams.stillest()
+        {
+            if heard + idle > now {
+                return self.timers.set(Timer::Partial, Some(heard + idle));
+            }
+            if exchange.is_reading(stream) && exchange.streams.is_reading(stream) {
+                self.break_stream(stream, Violation::PartialPacketStalled, now);
+            } else {
+                exchange.streams.note_heard(stream, now); // It could not go on: its time begins now.
+            }
+        }
     }
 
     /// One packet may be growing while others wait for its memory: not for ever. [BQ-45]
@@ -163,9 +192,7 @@ impl Server {
     /// The bytes to send on a stream.
     pub fn outbox(&mut self, stream: StreamKey) -> Option<&mut Outbox> {
         match &mut self.state {
-            State::Established(established) => {
-                established.exchange.streams.writer(stream).map(|stream| &mut stream.outbox)
-            }
+            State::Established(established) => established.exchange.streams.outbox_mut(stream),
             State::Closed(closed) => stream.is_control().then_some(&mut closed.outbox),
             State::Listening | State::Deciding(_) => None,
         }
@@ -201,9 +228,7 @@ impl Server {
 
     fn outbox_of(&self, stream: StreamKey) -> Option<&Outbox> {
         match &self.state {
-            State::Established(established) => {
-                established.exchange.streams.get(stream).map(|stream| &stream.outbox)
-            }
+            State::Established(established) => established.exchange.streams.outbox(stream),
             State::Closed(closed) => stream.is_control().then_some(&closed.outbox),
             State::Listening | State::Deciding(_) => None,
         }
