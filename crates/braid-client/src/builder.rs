@@ -23,7 +23,7 @@ use crate::inbox::Inbox;
 use crate::lanes::Lanes;
 use crate::ledger::Ledger;
 use crate::messages::Messages;
-use crate::publication::Publication;
+use crate::publication::{Publication, whole_seconds};
 use crate::queue::SendQueue;
 use crate::reconnect::{Backoff, Reconnect};
 use crate::settings::{Dialer, Settings, Simulated};
@@ -98,21 +98,21 @@ impl Builder {
         self
     }
 
-    /// How long the session outlives its connection, in whole seconds; from 2³² - 1 on it never expires (MQTT 5).
+    /// How long the session outlives its connection, rounded up to whole seconds; from 2³² - 1 on it never expires (MQTT 5).
     /// 0 by default.
     pub fn session_expiry(mut self, interval: Duration) -> Self {
-        self.connect.properties.session_expiry = Some(u32::try_from(interval.as_secs()).unwrap_or(u32::MAX));
+        self.connect.properties.session_expiry = Some(whole_seconds(interval));
         self
     }
 
-    /// Keep Alive in whole seconds, 65,535 at most; 0 turns it off. 60 s by default.
+    /// Keep Alive, rounded up to whole seconds, 65,535 at most; 0 turns it off. 60 s by default.
     pub fn keep_alive(mut self, interval: Duration) -> Self {
-        self.connect.keep_alive = u16::try_from(interval.as_secs()).unwrap_or(u16::MAX);
+        self.connect.keep_alive = u16::try_from(whole_seconds(interval)).unwrap_or(u16::MAX);
         self
     }
 
-    /// The Will: what the server publishes when the connection ends without a DISCONNECT, `delay` later (whole
-    /// seconds, MQTT 5).
+    /// The Will: what the server publishes when the connection ends without a DISCONNECT, `delay` later (rounded
+    /// up to whole seconds, MQTT 5).
     pub fn will(mut self, publication: Publication, delay: Duration) -> Self {
         self.connect.will = Some(publication.into_will(delay));
         self
@@ -181,7 +181,8 @@ impl Builder {
         self
     }
 
-    /// What happens when the connection is lost.
+    /// What happens when the connection is lost: by default it tries again after 1 s, then after pauses that double up
+    /// to 60 s.
     pub fn reconnect(mut self, reconnect: Reconnect) -> Self {
         self.reconnect = reconnect;
         self
@@ -194,7 +195,8 @@ impl Builder {
         self
     }
 
-    /// How long `disconnect` waits for what was requested before it. 5 s.
+    /// How long `disconnect` waits until everything that was requested before it has arrived: acknowledgements, and
+    /// QoS 0 that QUIC still holds. 5 s.
     pub fn disconnect_timeout(mut self, limit: Duration) -> Self {
         self.disconnect_timeout = limit;
         self
@@ -247,20 +249,21 @@ impl Builder {
     }
 
     /// Whether a connection that follows an earlier one of this client to the same server sends CONNECT with its
-    /// first packets (0-RTT): that saves a round trip. A server that does not take it costs one. QUIC only.
+    /// first packets (0-RTT), and the SUBSCRIBE of what has to be subscribed again: each saves a round trip. A server
+    /// that does not take it costs one. No PUBLISH is early. False by default; QUIC only.
     pub fn zero_rtt(mut self, wanted: bool) -> Self {
         self.quic.zero_rtt = wanted;
         self
     }
 
-    /// Who decides how fast QUIC sends: BBR 3 by default.
+    /// Who decides how fast QUIC sends: BBR 3 by default. QUIC only.
     pub fn congestion(mut self, congestion: Congestion) -> Self {
         self.quic.congestion = congestion;
         self
     }
 
     /// The most bytes per second that QUIC sends, for a device that knows its uplink: nothing then waits in queues
-    /// on the way, where what is urgent cannot overtake.
+    /// on the way, where what is urgent cannot overtake. At least 1; no cap by default. QUIC only.
     pub fn link_rate(mut self, bytes_per_second: u64) -> Self {
         self.quic.link_rate = Some(bytes_per_second);
         self
@@ -272,7 +275,7 @@ impl Builder {
         self
     }
 
-    /// Writes what happens in each QUIC connection to a file in this directory (qlog).
+    /// Writes what happens in each QUIC connection to a file in this directory (qlog). None by default; QUIC only.
     pub fn qlog_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.quic.qlog_dir = Some(directory.into());
         self
@@ -335,6 +338,7 @@ impl Builder {
             backoff: Backoff::new(reconnect),
             session: None,
             connections: 0,
+            restores_early: true,
         };
         let handle = Arc::new(Handle { inbox, events, requests, policy, unwritten, ended });
         tokio::spawn(driver.run());
@@ -371,6 +375,9 @@ impl Builder {
             }
         };
         check(&connect)?;
+        if self.quic.link_rate == Some(0) {
+            return Err(OptionsError::LinkRate);
+        }
         if transport != Transport::Quic {
             check_quic(&self.quic)?;
             // Where there is one stream, another place in the queue would only change the order of a topic.

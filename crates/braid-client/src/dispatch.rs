@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use braid_proto::connection::Connected;
+use braid_proto::connection::{Connected, Unsendable};
 use braid_proto::error::Violation;
 use braid_proto::reason::ReasonCode;
 use tracing::{debug, warn};
@@ -16,11 +16,11 @@ use crate::request::{Control, Request, Unsubscribe, answer};
 pub(crate) fn handle_connected(driver: &mut Driver, connected: Connected, is_multi: bool) {
     let Connected { session_present, properties, lost } = connected;
     debug!(session_present, "received CONNACK");
-    driver.lanes.begin(is_multi);
     if let Some(id) = &properties.assigned_client_id {
         driver.handle_assigned_client_id(id);
     }
     driver.handle_connected();
+    driver.lanes.drop_restoring(); // Of what was to be early, that for which there was no stream.
     if !session_present {
         driver.ledger.handle_lost(lost, &mut driver.lanes);
         for subscribe in driver.ledger.resubscribe().into_iter().rev() {
@@ -56,6 +56,33 @@ pub(crate) fn handle_suback(driver: &mut Driver, control: Control, codes: Vec<Re
             }
         }
         Control::Unsubscribe(Unsubscribe { waiter, .. }) => answer(waiter, Err(Error::ConnectionLost)),
+    }
+}
+
+/// A SUBSCRIBE or UNSUBSCRIBE cannot be sent. Of several subscriptions to restore each has its own try: one that the
+/// server has no room for any more does not take the others with it.
+pub(crate) fn handle_unsendable(driver: &mut Driver, control: Control, unsendable: Unsendable) {
+    let Control::Resubscribe(subscribe) = control else {
+        return control.fail(Error::Unsendable(unsendable));
+    };
+    let (stream, is_alone) = (subscribe.logical(), subscribe.entries.len() == 1);
+    if is_alone {
+        let reason = reason_of(unsendable);
+        return handle_suback(driver, Control::Resubscribe(subscribe), vec![reason]);
+    }
+    for one in subscribe.into_singles().rev() {
+        driver.lanes.push_front(stream, Request::Control(Control::Resubscribe(one)));
+    }
+}
+
+fn reason_of(unsendable: Unsendable) -> ReasonCode {
+    match unsendable {
+        Unsendable::TooLarge => ReasonCode::PacketTooLarge,
+        Unsendable::NoPacketId => ReasonCode::PacketIdentifierInUse,
+        Unsendable::WildcardsNotSupported => ReasonCode::WildcardSubscriptionsNotSupported,
+        Unsendable::SubscriptionIdsNotSupported => ReasonCode::SubscriptionIdentifiersNotSupported,
+        Unsendable::SharedNotSupported => ReasonCode::SharedSubscriptionsNotSupported,
+        _ => ReasonCode::UnspecifiedError,
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct Driver {
     pub(crate) session: Option<Session>,
     /// Counts the connections, so that acknowledgements of an older one are told apart.
     pub(crate) connections: u64,
+    /// Subscriptions may be restored before CONNACK: the last connection that tried got an answer.
+    pub(crate) restores_early: bool,
 }
 
 impl Driver {
@@ -109,10 +111,17 @@ impl Driver {
         let session = self.session.take();
         let protocol = Protocol::new(Arc::clone(&self.settings.protocol), connect, session, now);
         self.connections += 1;
+        self.lanes.begin(link.is_multi());
+        let is_early = link.is_early() && std::mem::replace(&mut self.restores_early, true);
+        if is_early {
+            self.restore_early();
+        }
         let mut connection = Connection::new(link, protocol, self.connections);
         self.requests.set_connected(true);
         let mut end = poll_fn(|cx| connection.poll(self, cx)).await;
         self.requests.set_connected(false);
+        // A server that ends the connection for what was early gets it later the next time.
+        self.restores_early = !is_early || end.is_early_rejected || !self.ledger.is_restoring();
         self.session = end.session.take();
         Ok(end)
     }
@@ -152,6 +161,20 @@ impl Driver {
     /// Binds subscriptions to their streams again, those whose stream has ended.
     pub(crate) fn restore_streams(&mut self, has_ended: impl Fn(LogicalStream) -> bool) {
         for subscribe in self.ledger.rebind(has_ended).into_iter().rev() {
+            let stream = subscribe.logical();
+            self.lanes.push_front(stream, Request::Control(Control::Resubscribe(subscribe)));
+        }
+    }
+
+    /// Restores subscriptions before the server has answered CONNECT, so that messages come a round trip sooner: those
+    /// that it has to be asked for in any case, whether it goes on with the session or not. [BQ-61]
+    fn restore_early(&mut self) {
+        let connect = &self.settings.connect;
+        let ends_with_connection = match connect.version.is_v5() {
+            true => connect.properties.session_expiry.unwrap_or(0) == 0,
+            false => connect.clean_start,
+        };
+        for subscribe in self.ledger.resubscribe_early(!ends_with_connection).into_iter().rev() {
             let stream = subscribe.logical();
             self.lanes.push_front(stream, Request::Control(Control::Resubscribe(subscribe)));
         }

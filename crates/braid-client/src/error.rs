@@ -63,7 +63,7 @@ pub enum Error {
     #[error(transparent)]
     Unsendable(#[from] Unsendable),
     /// The message's Message Expiry Interval passed before it could be sent.
-    #[error("the message expired before it could be sent")]
+    #[error("the message expired before all of it was sent: allow more time, or send less at once")]
     Expired,
     /// The server ended the data stream of a QoS 0 message before the message was written.
     #[error("the server ended the stream of the message{}: publish it again, or with QoS 1", why(*code))]
@@ -115,6 +115,9 @@ pub enum OptionsError {
         /// What was asked for.
         option: &'static str,
     },
+    /// A link rate of nothing.
+    #[error("a link rate of 0 bytes per second sends nothing: give that of the uplink, or leave it out")]
+    LinkRate,
     /// A path where the transport has none.
     #[error("{scheme} URLs have no path, so {path:?} means nothing here: leave it out")]
     Path {

@@ -139,8 +139,9 @@ impl Client {
         }
     }
 
-    /// Ends the connection gracefully: what was requested before is sent and answered, as long as that takes no
-    /// longer than the builder's `disconnect_timeout`; then DISCONNECT, and the server discards the Will. Without
+    /// Ends the connection gracefully: what was requested before is sent and answered or, with QoS 0, has arrived, as
+    /// long as that takes no longer than the builder's `disconnect_timeout`; then DISCONNECT, and the server discards the
+    /// Will. Without
     /// a connection, what is queued is given up.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! What waits to be sent, lane by lane, and the stream of each lane.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -7,7 +8,7 @@ use braid_proto::stream::{Lane, LaneQueue, LogicalStream, Priority, StreamKey};
 use braid_proto::topic::TopicName;
 
 use crate::queue::Room;
-use crate::request::Request;
+use crate::request::{Control, Request};
 
 /// Large messages that are on their way at once, so that each gets somewhere; what is more urgent than all of them
 /// does not wait.
@@ -57,6 +58,10 @@ impl Slot {
         matches!(self.name, Some(Name::Own(..)))
     }
 
+    fn is_wanting(&self) -> bool {
+        matches!(self.state, State::Wanted { .. })
+    }
+
     fn is_control(&self) -> bool {
         matches!(self.name, Some(Name::Stream(LogicalStream::Control)))
     }
@@ -93,6 +98,8 @@ pub(crate) struct Lanes {
     waiting: LaneQueue<Waiting>,
     slots: Vec<Slot>,
     by_name: HashMap<Name, usize>,
+    /// The slots that want a stream, and some that have wanted one since it was looked at last.
+    wanting: Vec<usize>,
     /// The link has data streams.
     is_multi: bool,
 }
@@ -157,20 +164,36 @@ impl Lanes {
         &mut self,
         mut accepts: impl FnMut(&mut Slot, Priority, &Request) -> bool,
     ) -> Option<(usize, Request)> {
-        let slots = &mut self.slots;
-        let next =
-            self.waiting.pop(|lane, next| accepts(&mut slots[next.slot], lane.priority, &next.request))?;
+        let Self { waiting, slots, wanting, .. } = self;
+        let next = waiting.pop(|lane, next| {
+            let slot = &mut slots[next.slot];
+            let was_wanting = slot.is_wanting();
+            let is_taken = accepts(slot, lane.priority, &next.request);
+            if slot.is_wanting() && !was_wanting {
+                wanting.push(next.slot);
+            }
+            is_taken
+        })?;
         slots[next.slot].waiting -= 1;
         Some((next.slot, next.request))
     }
 
     /// Drops what was to be sent again: the next connection finds it in the session.
     pub(crate) fn drop_resends(&mut self) {
+        self.drop_if(|request| matches!(request, Request::Resend { .. }));
+    }
+
+    /// Drops what was to bring subscriptions back: it is found anew.
+    pub(crate) fn drop_restoring(&mut self) {
+        self.drop_if(|request| matches!(request, Request::Control(Control::Resubscribe(_))));
+    }
+
+    fn drop_if(&mut self, is_unwanted: impl Fn(&Request) -> bool) {
         let slots = &mut self.slots;
         self.waiting.retain(|waiting| {
-            let is_resend = matches!(waiting.request, Request::Resend { .. });
-            slots[waiting.slot].waiting -= usize::from(is_resend);
-            !is_resend
+            let is_unwanted = is_unwanted(&waiting.request);
+            slots[waiting.slot].waiting -= usize::from(is_unwanted);
+            !is_unwanted
         });
     }
 
@@ -183,6 +206,7 @@ impl Lanes {
     /// A connection begins: nothing has a stream.
     pub(crate) fn begin(&mut self, is_multi: bool) {
         self.is_multi = is_multi;
+        self.wanting.clear();
         for slot in 0..self.slots.len() {
             self.slots[slot].deaths = 0;
             self.reset(slot);
@@ -223,8 +247,8 @@ impl Lanes {
 
     /// The lanes that a server without credit keeps waiting, whether they are of large messages, and since when.
     pub(crate) fn refused(&self) -> impl Iterator<Item = (usize, bool, Instant)> {
-        self.slots.iter().enumerate().filter_map(|(at, slot)| match slot.state {
-            State::Wanted { refused: Some(since), .. } => Some((at, slot.is_own(), since)),
+        self.wanting.iter().filter_map(|at| match self.slots[*at].state {
+            State::Wanted { refused: Some(since), .. } => Some((*at, self.slots[*at].is_own(), since)),
             _ => None,
         })
     }
@@ -249,12 +273,16 @@ impl Lanes {
     }
 
     /// The lane that gets the next stream: the most urgent of those that want one.
-    pub(crate) fn next_to_open(&self) -> Option<usize> {
-        let wanted = |(at, slot): (usize, &Slot)| match slot.state {
-            State::Wanted { priority, .. } if self.may_open(slot) => Some((priority, std::cmp::Reverse(at))),
+    pub(crate) fn next_to_open(&mut self) -> Option<usize> {
+        let Self { wanting, slots, .. } = self;
+        wanting.retain(|at| slots[*at].is_wanting());
+        let wanted = |at: &usize| match self.slots[*at].state {
+            State::Wanted { priority, .. } if self.may_open(&self.slots[*at]) => {
+                Some((priority, Reverse(*at)))
+            }
             _ => None,
         };
-        self.slots.iter().enumerate().filter_map(wanted).max().map(|(_, at)| at.0)
+        self.wanting.iter().filter_map(wanted).max().map(|(_, Reverse(at))| at)
     }
 
     fn may_open(&self, slot: &Slot) -> bool {

@@ -1,6 +1,6 @@
 //! What the client owes and is owed, across connections: requests on their way and subscriptions.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use braid_proto::message::Delivery;
 use braid_proto::packet::{PacketId, QoS};
@@ -154,23 +154,39 @@ impl Ledger {
         self.subscriptions.iter().find(|kept| kept.is_for(filter)).map(Subscribe::logical).unwrap_or_default()
     }
 
-    /// What brings back all subscriptions, after the server has lost its session.
+    /// What brings back subscriptions that the server has lost, but for those that were asked for already.
     pub(crate) fn resubscribe(&self) -> Vec<Subscribe> {
-        in_packets(self.subscriptions.iter().cloned())
+        let asked = self.asked();
+        in_packets(self.subscriptions.iter().filter(|kept| !is_in(kept, &asked)).cloned())
     }
 
     /// What brings subscriptions back to the streams that `is_gone` says have ended, while the server keeps them
     /// on the control stream: no retained message comes again. [BQ-43]
     pub(crate) fn rebind(&self, is_gone: impl Fn(LogicalStream) -> bool) -> Vec<Subscribe> {
-        let gone = |kept: &&Subscribe| kept.stream > 0 && is_gone(kept.logical());
-        in_packets(self.subscriptions.iter().filter(gone).cloned().map(|mut kept| {
-            for entry in &mut kept.entries {
-                if entry.retain_handling == RetainHandling::SendAlways {
-                    entry.retain_handling = RetainHandling::SendIfNew;
-                }
-            }
-            kept
-        }))
+        let asked = self.asked();
+        let gone = |kept: &&Subscribe| kept.stream > 0 && is_gone(kept.logical()) && !is_in(kept, &asked);
+        in_packets(self.subscriptions.iter().filter(gone).cloned().map(without_known))
+    }
+
+    /// The same without knowing whether the server keeps them: there is no retained message of those that it does
+    /// keep, and of the others there is. Those on the control stream are left out if they need not be asked for.
+    pub(crate) fn resubscribe_early(&self, may_be_kept: bool) -> Vec<Subscribe> {
+        let needed = |kept: &&Subscribe| kept.stream > 0 || !may_be_kept;
+        in_packets(self.subscriptions.iter().filter(needed).cloned().map(without_known))
+    }
+
+    /// The subscriptions whose restoring is not answered yet.
+    fn asked(&self) -> HashSet<(u32, &TopicFilter)> {
+        let restoring = self.controls.iter().filter_map(|(_, control)| match control {
+            Control::Resubscribe(subscribe) => Some(subscribe),
+            _ => None,
+        });
+        restoring.flat_map(|subscribe| subscribe.filters().map(|filter| (subscribe.stream, filter))).collect()
+    }
+
+    /// Whether the server still has to answer what restores subscriptions.
+    pub(crate) fn is_restoring(&self) -> bool {
+        self.controls.iter().any(|(_, control)| matches!(control, Control::Resubscribe(_)))
     }
 
     // -- The end of a connection -------------------------------------------------------------------
@@ -182,6 +198,7 @@ impl Ledger {
             sent.is_expiring = false;
         }
         lanes.drop_resends();
+        lanes.drop_restoring();
         while let Some((_, control)) = self.controls.pop_back() {
             self.ask_again(control, lanes);
         }
@@ -237,6 +254,21 @@ impl Ledger {
             control.fail(error.clone());
         }
     }
+}
+
+/// Whether a subscription, which has one filter, is among these. [BQ-16]
+fn is_in(kept: &Subscribe, asked: &HashSet<(u32, &TopicFilter)>) -> bool {
+    kept.filters().all(|filter| asked.contains(&(kept.stream, filter)))
+}
+
+/// Asks for no retained message where the server knows the subscription.
+fn without_known(mut kept: Subscribe) -> Subscribe {
+    for entry in &mut kept.entries {
+        if entry.retain_handling == RetainHandling::SendAlways {
+            entry.retain_handling = RetainHandling::SendIfNew;
+        }
+    }
+    kept
 }
 
 /// Neighbours with the same options of the packet share one.

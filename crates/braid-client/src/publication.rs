@@ -74,10 +74,12 @@ impl Publication {
         self
     }
 
-    /// How long the message is worth delivering, counted from now on, in whole seconds (MQTT 5).
+    /// How long the message is worth delivering, counted from now on, rounded up to whole seconds (MQTT 5). Without
+    /// it, as long as the session lives. One that has a stream of its own when that time is over ends with the stream,
+    /// which is reset: [`Error::Expired`](crate::Error::Expired).
     #[must_use]
     pub fn expires_after(mut self, interval: Duration) -> Self {
-        self.properties.message_expiry = Some(u32::try_from(interval.as_secs()).unwrap_or(u32::MAX));
+        self.properties.message_expiry = Some(whole_seconds(interval));
         self
     }
 
@@ -142,12 +144,30 @@ impl Publication {
             payload: self.payload,
             qos: self.qos,
             retain: self.retain,
-            delay: u32::try_from(delay.as_secs()).unwrap_or(u32::MAX),
+            delay: whole_seconds(delay),
             properties: boxed(self.properties),
         }
     }
 }
 
+/// Rounded up: what is meant to be short must not become nothing, which means something else.
+pub(crate) fn whole_seconds(duration: Duration) -> u32 {
+    let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
+    u32::try_from(seconds).unwrap_or(u32::MAX)
+}
+
 fn boxed(properties: MessageProperties) -> Option<Box<MessageProperties>> {
     (properties != MessageProperties::default()).then(|| Box::new(properties))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_second_does_not_become_nothing() {
+        let seconds = [0, 1, 999, 1000, 1001].map(|millis| whole_seconds(Duration::from_millis(millis)));
+        assert_eq!(seconds, [0, 1, 1, 1, 2]);
+        assert_eq!(whole_seconds(Duration::MAX), u32::MAX);
+    }
 }

@@ -115,6 +115,12 @@ impl Subscribe {
         LogicalStream::numbered(self.stream)
     }
 
+    /// The same as one request for each filter, in their order.
+    pub(crate) fn into_singles(self) -> impl DoubleEndedIterator<Item = Self> {
+        let Self { entries, id, user, stream } = self;
+        entries.into_iter().map(move |entry| Self { entries: vec![entry], id, user: user.clone(), stream })
+    }
+
     /// Of one that has one filter: whether it is this.
     pub(crate) fn is_for(&self, filter: &TopicFilter) -> bool {
         self.entries.first().is_some_and(|entry| entry.filter.as_ref() == Ok(filter))

@@ -11,7 +11,7 @@ use braid_transport::Dir;
 use tracing::debug;
 
 use super::Connection;
-use super::streams::Stream;
+use super::streams::{Due, Life, Stream};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::lanes::State;
@@ -20,8 +20,11 @@ use crate::lanes::State;
 const CREDIT_PATIENCE: Duration = Duration::from_secs(1);
 /// The same for a large message, which would stand before everything there.
 const OWN_CREDIT_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the server may take to end a stream that this end has ended.
+/// How long a lane waits until the server has ended a stream too that this end has ended.
 const END_PATIENCE: Duration = Duration::from_secs(10);
+/// The same where QoS 0 went: nobody acknowledges that, so what QUIC holds of it may still be on its way. It is a
+/// few hundred kilobytes at most, on a slow way.
+const ARRIVAL_PATIENCE: Duration = Duration::from_secs(60);
 /// The code of a stream whose message is worth nothing any more. Of MQTT's codes it is the one for "none of the
 /// other Reason Codes apply" (MQTT 5, 3.14.2.1): no other speaks of expiry.
 const EXPIRED: ReasonCode = ReasonCode::UnspecifiedError;
@@ -64,7 +67,7 @@ impl Connection {
 
     /// Ends the stream that has not been used for the longest time, if there is one that nobody would miss.
     fn make_room(&mut self, driver: &mut Driver) {
-        if self.streams.iter().any(|stream| stream.is_ending) {
+        if self.streams.iter().any(|stream| stream.life != Life::Open && stream.slot.is_some()) {
             return;
         }
         let lanes = &driver.lanes;
@@ -80,37 +83,35 @@ impl Connection {
 
     /// Nothing more goes on this stream: it ends once everything on it is done.
     pub(super) fn begin_end(&mut self, driver: &mut Driver, stream: StreamKey) {
-        let Some(known) = self.streams.get_mut(stream) else { return };
-        known.is_ending = true;
-        if let Some(slot) = known.slot {
+        if let Some(slot) = self.streams.begin_end(stream) {
             driver.lanes.slot_mut(slot).state = State::Ending(stream);
         }
     }
 
     /// Begins to end the streams of which only the server's FIN tells that it has everything.
     pub(super) fn confirm_streams(&mut self, driver: &mut Driver) {
-        for stream in self.keys_of(|stream| stream.has_unconfirmed && !stream.is_ending) {
+        let is_unconfirmed = |stream: &&Stream| stream.has_unconfirmed && stream.life == Life::Open;
+        let keys: Vec<_> = self.streams.iter().filter(is_unconfirmed).map(|stream| stream.key).collect();
+        for stream in keys {
             self.begin_end(driver, stream);
         }
-    }
-
-    fn keys_of(&self, wanted: impl Fn(&Stream) -> bool) -> Vec<StreamKey> {
-        self.streams.iter().filter(|stream| wanted(stream)).map(|stream| stream.key).collect()
     }
 
     /// Ends streams that have said all. Whether there were any.
     pub(super) fn end_streams(&mut self, driver: &mut Driver, now: Instant) -> bool {
         let mut has_news = false;
-        let may_end = |stream: &Stream| stream.is_ending && stream.ends_by.is_none() && stream.exchanges == 0;
-        for stream in self.keys_of(may_end) {
-            if self.protocol.outbox(stream).is_some_and(|outbox| !outbox.is_empty()) {
-                continue;
+        let mut next = 0;
+        while let Some(stream) = self.streams.ending().get(next).copied() {
+            let is_written = self.protocol.outbox(stream).is_none_or(|outbox| outbox.is_empty());
+            match self.streams.get(stream) {
+                Some(known) if known.exchanges == 0 && is_written => {
+                    let patience = if known.has_unconfirmed { ARRIVAL_PATIENCE } else { END_PATIENCE };
+                    self.streams.end(stream, Some(now + patience));
+                    self.protocol.finish_stream(stream, now);
+                    has_news = true;
+                }
+                _ => next += 1,
             }
-            if let Some(known) = self.streams.get_mut(stream) {
-                known.ends_by = Some(now + END_PATIENCE);
-            }
-            self.protocol.finish_stream(stream, now);
-            has_news = true;
         }
         while let Some(action) = self.protocol.poll_stream() {
             has_news = true;
@@ -118,7 +119,7 @@ impl Connection {
                 StreamAction::Finish(stream) => {
                     self.link.finish(stream);
                     // The server's FIN came first.
-                    if self.streams.get(stream).is_some_and(|known| known.ends_by.is_none()) {
+                    if self.streams.get(stream).is_some_and(|known| known.life != Life::Ended) {
                         self.forget_stream(driver, stream, &Error::StreamEnded { code: None });
                     }
                 }
@@ -156,13 +157,13 @@ impl Connection {
             }
         }
         let Some(known) = self.streams.get_mut(stream) else { return };
-        if known.ends_by.is_some() {
+        if known.life == Life::Ended {
             return;
         }
         let Some(slot) = known.slot.take() else { return };
         let logical = driver.lanes.logical(slot);
         driver.lanes.stream_ended(slot, true);
-        if known.is_subscribed {
+        if known.is_subscribed && self.protocol.is_established() {
             driver.restore_streams(|gone| gone == logical);
         }
     }
@@ -175,11 +176,11 @@ impl Connection {
     }
 
     pub(super) fn handle_stream_deadlines(&mut self, driver: &mut Driver, now: Instant) {
-        for stream in self.keys_of(|stream| stream.expires_at.is_some_and(|at| at <= now)) {
-            self.expire(driver, stream, now);
-        }
-        for stream in self.keys_of(|stream| stream.ends_by.is_some_and(|by| by <= now)) {
-            self.forget_stream(driver, stream, &Error::StreamEnded { code: None });
+        while let Some(due) = self.streams.pop_due(now) {
+            match due {
+                Due::Expiry(stream) => self.expire(driver, stream, now),
+                Due::End(stream) => self.let_go(driver, stream),
+            }
         }
         let refused: Vec<_> = driver.lanes.refused().collect();
         for (slot, is_own, since) in refused {
@@ -189,16 +190,30 @@ impl Connection {
         }
     }
 
+    /// The lane goes on without the end of this stream. `disconnect` still waits for it, if only that tells whether
+    /// everything has arrived.
+    fn let_go(&mut self, driver: &mut Driver, stream: StreamKey) {
+        debug!(%stream, "the server does not end it");
+        match self.streams.get_mut(stream) {
+            Some(known) if known.has_unconfirmed => {
+                if let Some(slot) = known.slot.take() {
+                    driver.lanes.stream_ended(slot, false);
+                }
+            }
+            _ => self.forget_stream(driver, stream, &Error::StreamEnded { code: None }),
+        }
+    }
+
     /// The message of a stream of its own has expired. What of it is not written never will be.
     fn expire(&mut self, driver: &mut Driver, stream: StreamKey, now: Instant) {
-        let Some(known) = self.streams.get_mut(stream) else { return };
-        known.expires_at = None;
         if self.protocol.outbox(stream).is_none_or(|outbox| outbox.is_empty()) {
             return; // The server may have all of it.
         }
         debug!(%stream, "the message expired while it was sent");
-        known.ends_by = Some(now);
-        known.fail(&Error::Expired);
+        if let Some(known) = self.streams.get_mut(stream) {
+            known.fail(&Error::Expired);
+        }
+        self.streams.end(stream, None);
         driver.ledger.expire(stream);
         self.protocol.abort_stream(stream, EXPIRED, now);
         self.end_streams(driver, now);

@@ -18,7 +18,8 @@ use braid_proto::reason::ReasonCode;
 use braid_proto::session::Session;
 use braid_proto::stream::StreamKey;
 use braid_transport::quic::codes::{CLOSE_ABNORMAL, CLOSE_NORMAL};
-use braid_transport::{Close, Link};
+use braid_transport::{Close, Link, Read};
+use tokio::io::ReadBuf;
 use tokio::time::{Sleep, sleep_until};
 use tracing::debug;
 
@@ -180,7 +181,8 @@ impl Connection {
         if is_late || (is_answered && self.streams.is_settled()) {
             debug!("sending DISCONNECT");
             self.protocol.disconnect(Disconnect::new(ReasonCode::Success));
-            self.deadline = Some(now + LINGER);
+            let limit = self.deadline.filter(|_| self.awaits_end());
+            self.deadline = Some(limit.map_or(now, |limit| limit.max(now)) + LINGER);
         }
     }
 
@@ -192,7 +194,7 @@ impl Connection {
         if *self.deadline.get_or_insert(now + LINGER) <= now {
             return Poll::Ready(());
         }
-        if self.protocol.unwritten() > 0 {
+        if self.protocol.unwritten() > 0 || (self.awaits_end() && self.poll_end(cx).is_pending()) {
             return Poll::Pending;
         }
         let code = match self.protocol.cause() {
@@ -202,6 +204,24 @@ impl Connection {
         };
         // Its failure changes nothing any more.
         self.link.poll_close(cx, Close { code, stop: None }).map(drop)
+    }
+
+    /// Whether only the server's end of the connection tells that it has everything: QUIC holds what the control
+    /// stream has taken, QoS 0 is not acknowledged, and DISCONNECT is handled behind it.
+    fn awaits_end(&self) -> bool {
+        self.link.is_multi() && self.streams.has_unconfirmed_on_control()
+    }
+
+    /// Ready when the server has ended the connection. What it still sends is for nobody.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let mut rest = [0; 1024];
+            match self.link.poll_read(cx, &mut ReadBuf::new(&mut rest), &mut |_| true) {
+                Poll::Ready(Ok(Read::Closed) | Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Pending => return Poll::Pending,
+            }
+        }
     }
 
     // -- Timer -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ use tokio::io::ReadBuf;
 use tracing::debug;
 
 use super::Connection;
+use super::streams::Life;
 use crate::dispatch;
 use crate::driver::Driver;
 use crate::error::Error;
@@ -63,7 +64,11 @@ impl Connection {
         // for those.
         let carries_messages =
             |stream: StreamKey| stream.is_control() || streams.get(stream).is_some_and(|s| s.is_subscribed);
-        let mut wants = |stream| !*is_paused || !carries_messages(stream);
+        // An answer to what was early may overtake CONNACK, which comes first.
+        let is_established = protocol.is_established();
+        let mut wants = |stream: StreamKey| {
+            (is_established || stream.is_control()) && (!*is_paused || !carries_messages(stream))
+        };
         SCRATCH.with_borrow_mut(|scratch| {
             let mut buffer = ReadBuf::new(scratch);
             let read = ready!(link.poll_read(cx, &mut buffer, &mut wants));
@@ -83,7 +88,7 @@ impl Connection {
     /// FIN of the server: the answer to ours, or it wants no more of this stream.
     fn handle_finished(&mut self, driver: &mut Driver, stream: StreamKey, now: Instant) {
         self.protocol.handle_stream_finished(stream, now);
-        if self.streams.get(stream).is_some_and(|known| known.ends_by.is_some()) {
+        if self.streams.get(stream).is_some_and(|known| known.life == Life::Ended) {
             self.forget_stream(driver, stream, &Error::StreamEnded { code: None });
         }
     }
@@ -93,9 +98,7 @@ impl Connection {
         debug!(%stream, code, "the server ended a stream");
         match self.refused_message(driver, stream, code) {
             Some(reason) => {
-                if let Some(known) = self.streams.get_mut(stream) {
-                    known.ends_by = Some(now); // The message is to blame, not the lane.
-                }
+                self.streams.end(stream, None); // The message is to blame, not the lane.
                 self.protocol.handle_stream_refused(stream, reason, now);
             }
             None => self.protocol.handle_stream_reset(stream, now),

@@ -11,6 +11,7 @@ use braid_proto::stream::{LogicalStream, Priority, StreamKey};
 use tracing::{debug, warn};
 
 use super::Connection;
+use crate::dispatch;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::ledger::Sent;
@@ -27,7 +28,7 @@ impl Connection {
     pub(super) fn poll_requests(&mut self, driver: &mut Driver, cx: &mut Context<'_>, now: Instant) -> bool {
         driver.take_requests(cx);
         self.rebind(driver);
-        if !self.protocol.is_established() {
+        if !self.protocol.is_established() && !self.link.is_early() {
             return false;
         }
         let mut has_sent = false;
@@ -48,10 +49,17 @@ impl Connection {
     fn next(&mut self, driver: &mut Driver) -> Option<(usize, Request)> {
         let Self { protocol, send_maximum, .. } = self;
         let (lanes, ledger) = (&mut driver.lanes, &driver.ledger);
+        let is_established = protocol.is_established();
         lanes.pop(|slot, priority, request| {
+            if !is_established && !matches!(request, Request::Control(Control::Resubscribe(_))) {
+                return false; // [BQ-61]
+            }
             let Some(stream) = slot.stream_for(priority) else { return false };
             if protocol.outbox(stream).is_some_and(|outbox| outbox.len() >= OUTBOX_IS_FULL) {
                 return false;
+            }
+            if matches!(request, Request::Control(_)) {
+                return true;
             }
             let Some(outbound) = protocol.session().map(|session| &session.outbound) else { return false };
             let (unacknowledged, on_their_way) = (outbound.unacknowledged(), ledger.on_their_way(priority));
@@ -124,7 +132,6 @@ impl Connection {
                 let mut known = self.streams.get_mut(on);
                 if let Some(known) = &mut known {
                     known.used = now;
-                    known.expires_at = expires_at.filter(|_| lane == LogicalStream::Own && !on.is_control());
                     known.exchanges += usize::from(id.is_some());
                 }
                 match (id, known) {
@@ -134,6 +141,9 @@ impl Connection {
                     }
                     (None, Some(known)) => known.note_unwritten(waiting, waiter),
                     (None, None) => {}
+                }
+                if lane == LogicalStream::Own && !on.is_control() {
+                    self.streams.set_expiry(on, expires_at);
                 }
                 return true;
             }
@@ -192,7 +202,11 @@ impl Connection {
         let sent = match &mut control {
             Control::Subscribe { subscribe, .. } | Control::Resubscribe(subscribe) => {
                 debug!(filters = ?subscribe.entries.len(), %on, "sending SUBSCRIBE");
-                protocol.subscribe(on, subscribe.entries.clone(), subscribe.id, subscribe.user.clone(), now)
+                let (entries, user) = (subscribe.entries.clone(), subscribe.user.clone());
+                match protocol.is_established() {
+                    true => protocol.subscribe(on, entries, subscribe.id, user, now),
+                    false => protocol.subscribe_early(on, entries, subscribe.id, user),
+                }
             }
             Control::Unsubscribe(unsubscribe) => {
                 // Some servers end a subscription only where it was made.
@@ -211,7 +225,7 @@ impl Connection {
                 }
                 driver.ledger.note_control(id, control);
             }
-            Err(unsendable) => control.fail(Error::Unsendable(unsendable)),
+            Err(unsendable) => dispatch::handle_unsendable(driver, control, unsendable),
         }
     }
 

@@ -4,12 +4,13 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use braid_client::{
-    Client, Error, Priority, ProtocolVersion, Publication, QoS, ReasonCode, RetainHandling, StreamPolicy,
-    Subscribe,
+    Client, ConnectionEvent, Error, Priority, ProtocolVersion, Publication, QoS, ReasonCode, RetainHandling,
+    StreamPolicy, Subscribe,
 };
-use braid_proto::connection::Event;
+use braid_proto::connection::{Event, ServerOptions};
 use braid_proto::stream::StreamKey;
 use braid_transport::quic::QuicOptions;
+use braid_transport::sim::Shaper;
 use tokio::join;
 use tokio::time::{Instant, timeout};
 
@@ -347,6 +348,55 @@ async fn subscriptions_come_back_on_their_streams() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_subscription_that_waits_for_a_stream_when_the_connection_ends_comes_back_once() {
+    let (mut listening, builder, _) = quic_with(QuicOptions { bidi_streams: 2, ..QuicOptions::server() });
+    let (mut peer, parts) = join!(listening.accept(), builder.connect());
+    let (client, _messages) = parts.unwrap();
+    for (filter, number) in [("a", 1), ("b", 2)] {
+        let subscribe = Subscribe::to(filter).unwrap().stream(number);
+        let (codes, _) = join!(client.subscribe(subscribe), peer.grant_next());
+        codes.unwrap();
+    }
+    drop(peer.cut());
+    let mut peer = listening.accept().await;
+    assert!(!peer.grant_next().await.0.is_control(), "there is no stream for the other yet");
+    drop(peer.cut());
+    let mut peer = listening.accept().await;
+    let mut filters = [peer.grant_next().await.1.concat(), peer.grant_next().await.1.concat()];
+    filters.sort();
+    assert_eq!(filters, ["a", "b"]);
+    peer.run(10 * MOMENT).await;
+    assert!(!peer.pending().iter().any(|event| matches!(event, Event::Subscribe(..))));
+}
+
+/// A server that came back with less room: what fits comes back, and what does not is told.
+#[tokio::test(start_paused = true)]
+async fn a_subscription_that_is_too_large_now_does_not_take_others_with_it() {
+    let (mut listening, builder) = quic();
+    let (mut peer, parts) = join!(listening.accept(), builder.connect());
+    let (client, _messages) = parts.unwrap();
+    let filters = ["a".repeat(50), "b".repeat(200), "c".repeat(50)];
+    for filter in &filters {
+        let subscribe = Subscribe::to(filter).unwrap();
+        let (codes, _) = join!(client.subscribe(subscribe), peer.grant_next());
+        codes.unwrap();
+    }
+    let mut events = client.events();
+    drop(peer.cut());
+    listening.options = ServerOptions { maximum_packet_size: 100, ..ServerOptions::default() };
+    let mut peer = listening.accept().await;
+    assert_eq!(peer.grant_next().await.1, [filters[0].clone()]);
+    assert_eq!(peer.grant_next().await.1, [filters[2].clone()]);
+    peer.run(MOMENT).await;
+    let lost = loop {
+        if let ConnectionEvent::SubscriptionLost { filter, reason } = events.recv().await.unwrap() {
+            break (filter.to_string(), reason);
+        }
+    };
+    assert_eq!(lost, (filters[1].clone(), ReasonCode::PacketTooLarge));
+}
+
+#[tokio::test(start_paused = true)]
 async fn messages_of_a_lost_session_go_on_their_streams_again() {
     let (mut listening, builder) = quic();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
@@ -404,10 +454,12 @@ async fn unsubscribe_goes_where_the_subscription_is() {
     assert_eq!(asked, [streams[1], streams[0], CONTROL]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn disconnect_waits_for_qos_0_on_data_streams() {
+/// DISCONNECT stands above all data streams, and QUIC still holds what the control stream has taken: on a way so slow
+/// that most of it is under way for longer than any patience.
+async fn disconnect_waits_for_qos_0(policy: StreamPolicy) {
     let (mut listening, builder, device) = quic_with(QuicOptions::server());
-    let (mut peer, parts) = join!(listening.accept(), builder.disconnect_timeout(KEEP).connect());
+    let builder = builder.disconnect_timeout(KEEP).stream_policy(policy);
+    let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
     device.change(|link| {
         link.latency = Duration::from_millis(50);
@@ -422,10 +474,69 @@ async fn disconnect_waits_for_qos_0_on_data_streams() {
         while let Some(event) = peer.event().await {
             taken += usize::from(matches!(event, Event::Publish(..)));
         }
+        drop(peer);
         taken
     });
     ended.unwrap();
-    assert_eq!(taken, 20, "DISCONNECT stands above all streams and must not overtake them");
+    assert_eq!(taken, 20, "all of them were accepted before");
+}
+
+#[tokio::test(start_paused = true)]
+async fn disconnect_waits_for_qos_0_on_data_streams() {
+    disconnect_waits_for_qos_0(StreamPolicy::default()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn disconnect_waits_for_qos_0_on_the_control_stream() {
+    disconnect_waits_for_qos_0(StreamPolicy::control()).await;
+}
+
+/// The same with a way that takes nothing for longer than the lane waits for the end of its stream.
+#[tokio::test(start_paused = true)]
+async fn disconnect_waits_for_a_stream_that_its_lane_has_given_up() {
+    let (mut listening, builder, device) = quic_with(QuicOptions::server());
+    // What answers a PINGREQ would wait as well.
+    let builder = builder.disconnect_timeout(KEEP).keep_alive(Duration::ZERO);
+    let (mut peer, parts) = join!(listening.accept(), builder.connect());
+    let (client, _messages) = parts.unwrap();
+    device.change(|link| link.shaper = Some(Shaper { rate: 2.0, queue: 50 }));
+    let mut waiting = client.enqueue(large("t", b'x', QoS::AtMostOnce)).await.unwrap();
+    // QUIC has all of it, and gives it back a little at a time.
+    while timeout(Duration::ZERO, &mut waiting).await.is_err() {
+        peer.run(MOMENT).await;
+    }
+    peer.run(70 * MOMENT).await;
+    assert!(peer.pending().is_empty());
+    let start = Instant::now();
+    let (ended, taken) = join!(client.disconnect(), async {
+        let taken = peer.take().await;
+        while peer.event().await.is_some() {}
+        drop(peer);
+        taken.1
+    });
+    ended.unwrap();
+    assert_eq!(taken, "x".repeat(16));
+    assert!(start.elapsed() > 20 * MOMENT, "{:?}", start.elapsed());
+}
+
+/// The most that it waits is what the application has set.
+#[tokio::test(start_paused = true)]
+async fn disconnect_waits_no_longer_than_its_limit() {
+    for policy in [StreamPolicy::default(), StreamPolicy::control()] {
+        let (mut listening, builder, device) = quic_with(QuicOptions::server());
+        let builder = builder.stream_policy(policy).disconnect_timeout(20 * MOMENT);
+        let (mut peer, parts) = join!(listening.accept(), builder.connect());
+        let (client, _messages) = parts.unwrap();
+        device.change(|link| link.loss = 1.0);
+        client.publish(Publication::to("t", "m").unwrap()).await.unwrap();
+        let start = Instant::now();
+        let ended = async {
+            let _ = client.disconnect().await;
+            start.elapsed()
+        };
+        let (time, ()) = join!(ended, peer.run(60 * MOMENT));
+        assert!((20..30).contains(&time.as_secs()), "{time:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -458,6 +569,61 @@ async fn a_connection_survives_another_port() {
     assert_eq!(stream_of(&mut peer, "after").await, stream);
     peer.run(MOMENT).await;
     assert_ne!(peer.link.peer().address, before);
+}
+
+/// [BQ-70]
+#[tokio::test(start_paused = true)]
+async fn a_large_message_survives_another_port_in_its_middle() {
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let (mut listening, builder, device) = quic_with(QuicOptions::server());
+        let (mut peer, parts) = join!(listening.accept(), builder.connect());
+        let (client, _messages) = parts.unwrap();
+        device.change(|link| link.shaper = Some(Shaper { rate: 100.0, queue: 50 }));
+        let waiting = client.enqueue(large("t", b'x', qos)).await.unwrap();
+        peer.run(MOMENT).await;
+        assert_eq!(peer.opened, [StreamKey::bidi(1)], "it is on its way");
+        let (moved, ()) = join!(client.rebind(), peer.run(MOMENT / 4));
+        moved.unwrap();
+        assert_eq!(stream_of(&mut peer, &"x".repeat(16)).await, StreamKey::bidi(1));
+        if let (QoS::ExactlyOnce, Some(Event::Release(token))) = (qos, peer.event().await) {
+            peer.persisted(token).await;
+        }
+        let (done, ()) = join!(timeout(MOMENT, waiting), peer.run(2 * MOMENT));
+        assert_eq!(done.expect("an answer").unwrap(), ReasonCode::Success);
+        assert!(!peer.pending().iter().any(|event| matches!(event, Event::Publish(..))), "{qos}");
+        assert_eq!(peer.opened, [StreamKey::bidi(1)]);
+    }
+}
+
+/// What of a QoS 0 message is with the old connection is told as lost; the others come whole on the new one.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_ends_in_the_middle_of_a_large_message() {
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let (mut listening, builder) = quic();
+        let (mut peer, parts) = join!(listening.accept(), builder.session_expiry(KEEP).connect());
+        let (client, _messages) = parts.unwrap();
+        let stream = StreamKey::bidi(1);
+        peer.ignore(stream);
+        let message = Publication::to("t", vec![b'x'; 5 << 20]).unwrap().qos(qos);
+        let waiting = client.enqueue(message).await.unwrap();
+        peer.run(MOMENT).await;
+        assert!(client.unwritten() > 0 && peer.opened == [stream], "a part of it is written");
+        let (mut peer, _) = listening.accept_with(Some(peer.cut())).await;
+        if qos == QoS::AtMostOnce {
+            let (done, ()) = join!(timeout(MOMENT, waiting), peer.run(2 * MOMENT));
+            assert!(matches!(done.expect("an answer"), Err(Error::ConnectionLost)));
+        } else {
+            assert_eq!(stream_of(&mut peer, &"x".repeat(16)).await, stream);
+            if qos == QoS::ExactlyOnce {
+                let Some(Event::Release(token)) = peer.event().await else { panic!("PUBREL") };
+                peer.persisted(token).await;
+            }
+            let (done, ()) = join!(timeout(MOMENT, waiting), peer.run(2 * MOMENT));
+            assert_eq!(done.expect("an answer").unwrap(), ReasonCode::Success);
+        }
+        assert!(!peer.pending().iter().any(|event| matches!(event, Event::Publish(..))), "{qos}");
+        assert_eq!(client.unwritten(), 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]
