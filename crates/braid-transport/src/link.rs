@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use braid_proto::stream::{Priority, StreamKey};
 use tokio::io::ReadBuf;
@@ -64,7 +65,8 @@ pub enum Dir {
 pub struct Close {
     /// The application code of CONNECTION_CLOSE: one of [`codes`](crate::quic::codes).
     pub code: u32,
-    /// An MQTT Reason Code for STOP_SENDING on every stream first: nothing more is read.
+    /// An MQTT Reason Code for STOP_SENDING on every stream, once the peer has what was written:
+    /// nothing more is read.
     pub stop: Option<u8>,
 }
 
@@ -198,11 +200,13 @@ impl Link {
         }
     }
 
-    /// Says goodbye: STOP_SENDING if asked for, delivers what was written (for at most 3 s), ends
-    /// the streams with FIN in frames without payload, then the connection with its code. A single
-    /// stream is shut down. Afterwards reads find [`Read::Closed`] and writes an error.
+    /// Says goodbye: delivers what was written, then STOP_SENDING if asked for, ends the streams with
+    /// FIN in frames without payload, and the connection with its code; within 3 s, or by the deadline
+    /// of [`Link::close_by`], whatever the peer does. A single stream is shut down. Afterwards reads
+    /// find [`Read::Closed`] and writes an error. [BQ-41]
     ///
-    /// To drop a link does the same in the background, with code 0.
+    /// To drop a link does the same in the background, with code 0. One that is dropped during its
+    /// goodbye goes on with it.
     ///
     /// # Errors
     /// The link was lost before.
@@ -210,6 +214,25 @@ impl Link {
         match self {
             Self::Single(single) => single.poll_close(cx),
             Self::Multi(multi) => multi.poll_close(cx, close),
+        }
+    }
+
+    /// The end is decided on: whatever happens from now on, CONNECTION_CLOSE leaves by then, also if
+    /// the link is dropped. Without effect on a single stream, and once the goodbye has begun. [BQ-41]
+    pub fn close_by(&mut self, deadline: Instant) {
+        if let Self::Multi(multi) = self {
+            multi.close_by(deadline);
+        }
+    }
+
+    /// How many STREAM frames have come from the peer, on all streams together: a larger number than
+    /// before means that bytes have come, whether they were read or wait under flow control. What QUIC
+    /// sends by itself (PING, ACK) does not count. `None` on a single stream, and when the link is
+    /// lost. [BQ-44]
+    pub fn stream_frames(&mut self) -> Option<u64> {
+        match self {
+            Self::Single(_) => None,
+            Self::Multi(multi) => multi.stream_frames(),
         }
     }
 

@@ -15,6 +15,7 @@ mod scratch;
 mod send;
 mod streams;
 mod subscribe;
+mod unread;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -36,6 +37,7 @@ use crate::hub::Hub;
 use crate::inbox::Inbox;
 use crate::mailbox::Signal;
 use crate::persist::DurableProgress;
+use crate::pulse::Pulse;
 use crate::routes::Routes;
 use crate::slot::{ConnectionId, Slot};
 
@@ -48,12 +50,12 @@ const ROUNDS: usize = 4;
 /// The longest that a closing connection of one stream may take for its last bytes.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// The same for one of many streams. [BQ-41]
-const FAREWELL_TO_STREAMS: Duration = Duration::from_secs(3);
+/// The same for one of many streams, up to CONNECTION_CLOSE: the peer has it within 3 seconds. [BQ-41]
+const FAREWELL_TO_STREAMS: Duration = Duration::from_millis(2500);
 
-/// The part of it in which the last bytes wait for room: what follows begins with STOP_SENDING, which says why even
-/// where DISCONNECT cannot.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// The part of it in which the last bytes wait for room: in the rest is STOP_SENDING, which says why even where
+/// DISCONNECT cannot.
+const LAST_WORDS: Duration = Duration::from_millis(1500);
 
 /// Serves one connection from its handshake to its end. A stranger that has said no CONNECT when the broker stops is
 /// left at once.
@@ -93,6 +95,8 @@ pub(super) struct Driver {
     inbox: Inbox,
     /// Streams that have something to read, which the last look at the link did not want.
     refused: Vec<StreamKey>,
+    /// While there are such: what comes on them.
+    unread: Option<unread::Unread>,
     /// What data streams need; `None` where there are none.
     streams: Option<Box<streams::Streams>>,
     routes: Routes,
@@ -100,14 +104,14 @@ pub(super) struct Driver {
     replays: VecDeque<replay::Replay>,
     /// How many deliveries each message of the last batch led to.
     fan_out: usize,
-    /// Acknowledgements that wait for a receiver.
+    /// Acknowledgements and streams that wait for a receiver.
     held: Option<held::Held>,
     /// Commits that acknowledgements wait for.
     unsettled: VecDeque<durable::Unsettled>,
     /// Of a session that outlives its connection: how far its deliveries are.
     progress: Option<Box<DurableProgress>>,
-    /// When a delivery was last sent.
-    progress_at: Option<Instant>,
+    /// How quickly the client answers.
+    pulse: Pulse,
     /// Of an early link: when the handshake must be confirmed.
     confirm_by: Option<Instant>,
     alarm: Alarm,
@@ -143,6 +147,7 @@ impl Driver {
             slot: None,
             inbox: Inbox::default(),
             refused: Vec::new(),
+            unread: None,
             streams,
             routes: Routes::default(),
             replays: VecDeque::new(),
@@ -150,7 +155,7 @@ impl Driver {
             held: None,
             unsettled: VecDeque::new(),
             progress: None,
-            progress_at: None,
+            pulse: Pulse::default(),
             confirm_by,
             alarm: Alarm::default(),
             link_ended: false,
@@ -167,9 +172,10 @@ impl Driver {
             // A second CONNECT is a violation: what ends this is the end of the connection.
             poll_fn(|context| self.poll(context)).await;
         }
+        // The transport keeps to this, whatever becomes of this task. [BQ-41]
+        self.link.close_by(now() + FAREWELL_TO_STREAMS);
         // Boxed for the same reason.
-        let patience = if self.link.is_multi() { FAREWELL_TO_STREAMS } else { FAREWELL };
-        let _ = tokio::time::timeout(patience, Box::pin(self.say_goodbye())).await;
+        let _ = tokio::time::timeout(FAREWELL, Box::pin(self.say_goodbye())).await;
     }
 
     /// The CONNECT of a stranger; `None` when there will be none.
@@ -240,9 +246,9 @@ impl Driver {
     fn poll_mailbox(&mut self, context: &Context<'_>) {
         let Some(slot) = &self.slot else { return };
         let capacity = self.hub.capacity;
-        let (server, progress_at) = (&self.server, self.progress_at);
+        let server = &self.server;
         let resolve = |stream| server.resolve(stream);
-        let signal = slot.mailbox.poll_take(&mut self.inbox, resolve, progress_at, capacity, context);
+        let signal = slot.mailbox.poll_take(&mut self.inbox, resolve, self.pulse, capacity, context);
         self.hub.statistics.dropped(self.inbox.shed(capacity));
         match signal {
             Some(Signal::TakeOver) => self.server.disconnect(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
@@ -261,12 +267,15 @@ impl Driver {
     }
 
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let times = [self.server.poll_timeout(), self.held_until(), self.next_opening(), self.confirm_by];
-        let Some(at) = times.into_iter().flatten().min() else { return Poll::Pending };
+        self.watch_unread();
+        let held = [self.held_until(), self.next_opening(), self.next_look()];
+        let times = [self.server.poll_timeout(), self.confirm_by].into_iter().chain(held);
+        let Some(at) = times.flatten().min() else { return Poll::Pending };
         if self.alarm.poll(at, context).is_pending() {
             return Poll::Pending;
         }
         let now = now();
+        self.look_for_unread(now);
         self.server.handle_timeout(now);
         self.admit_streams();
         if self.confirm_by.is_some_and(|by| by <= now) {

@@ -6,6 +6,7 @@
 mod arrivals;
 mod bells;
 mod close;
+mod holders;
 mod loss;
 mod parts;
 mod read;
@@ -23,13 +24,15 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use braid_proto::stream::{Priority, StreamKey};
 use tokio::io::ReadBuf;
 use tokio::runtime::Handle;
+use tokio::time::Instant as Now;
 
 use self::bells::Bells;
-use self::close::Farewell;
+use self::close::{Farewell, LINGER};
 use self::parts::Parts;
 use super::codes;
 use super::link::Established;
@@ -43,6 +46,8 @@ pub struct Multi {
     parts: Option<Box<Parts>>,
     /// The end, once it has begun.
     farewell: Option<Farewell>,
+    /// When it is to be over, if that was said.
+    deadline: Option<Instant>,
     is_broken: bool,
     bells: Arc<Bells>,
 }
@@ -51,7 +56,7 @@ impl Multi {
     pub(super) fn new(peer: Peer, established: Established) -> Self {
         let bells = Arc::new(Bells::default());
         let parts = Some(Box::new(Parts::new(established, Arc::clone(&bells))));
-        Self { peer, parts, farewell: None, is_broken: false, bells }
+        Self { peer, parts, farewell: None, deadline: None, is_broken: false, bells }
     }
 
     pub(crate) fn is_early(&self) -> bool {
@@ -112,6 +117,14 @@ impl Multi {
         Poll::Ready(outcome.map_err(io::Error::from))
     }
 
+    pub(crate) fn close_by(&mut self, deadline: Instant) {
+        self.deadline = Some(deadline);
+    }
+
+    pub(crate) fn stream_frames(&mut self) -> Option<u64> {
+        self.with(|parts| parts.connection.stats().frame_rx.stream).ok()
+    }
+
     pub(crate) fn set_trusted(&mut self) {
         let _ = self.with(Parts::set_trusted);
     }
@@ -135,7 +148,9 @@ impl Multi {
     fn begin_farewell(&mut self, close: Close) -> io::Result<Option<Farewell>> {
         let Some(parts) = self.parts.take() else { return Ok(None) };
         if is_sound(&parts.connection) {
-            return Ok(Some(parts.into_remains().farewell(close.code, close.stop)));
+            // From now on, unless the end was decided on before. [BQ-41]
+            let deadline = self.deadline.map_or_else(|| Now::now() + LINGER, Now::from_std);
+            return Ok(Some(parts.into_remains().farewell(close, deadline)));
         }
         std::mem::forget(parts);
         self.is_broken = true;

@@ -15,6 +15,7 @@ use rustc_hash::FxHashMap;
 use super::arrivals::{Arrivals, arrivals};
 use super::bells::{Bells, Ring};
 use super::close::Remains;
+use super::holders::Holders;
 use super::loss::Loss;
 use super::settle::Settling;
 use super::stream::Stream;
@@ -33,6 +34,8 @@ pub(super) struct Parts {
     pub(super) control: Stream,
     /// The data streams that have not ended in both directions.
     pub(super) streams: FxHashMap<StreamKey, Box<Stream>>,
+    /// Data streams that may hold room of the window.
+    pub(super) holders: Holders,
     /// Streams whose last write found no room.
     pub(super) waiting: Waiting,
     /// Data streams to read, in turn. One that is not wanted stays.
@@ -75,6 +78,7 @@ impl Parts {
         Self {
             control: Stream::new(StreamKey::CONTROL, Some(send), Some(recv), &bells),
             streams: FxHashMap::default(),
+            holders: Holders::default(),
             waiting: Waiting::default(),
             queue: VecDeque::new(),
             control_is_queued: true,
@@ -150,6 +154,7 @@ impl Parts {
     /// After the sending half of a stream has ended.
     pub(super) fn sending_ended(&mut self, key: StreamKey) {
         self.waiting.forget(key);
+        self.holders.forget(key);
         self.window.forget(&self.connection, key);
         self.retire(key);
     }
@@ -166,6 +171,7 @@ impl Parts {
             stream.set_priority(priority);
             let priority = stream.priority();
             self.waiting.set_priority(key, priority);
+            self.holders.set_priority(key, priority);
         }
     }
 
@@ -231,8 +237,10 @@ impl Parts {
     }
 
     pub(super) fn into_remains(self: Box<Self>) -> Remains {
+        let settles = self.pace().settles(self.control.written.min(self.window.size()));
         let Self { control, streams, connection, endpoint, .. } = *self;
-        Remains { control, data: streams.into_values().map(|stream| *stream).collect(), connection, endpoint }
+        let data = streams.into_values().map(|stream| *stream).collect();
+        Remains { control, data, connection, endpoint, settles }
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) struct Settling {
 }
 
 /// What the path carries.
-struct Pace {
+pub(super) struct Pace {
     rtt: Duration,
     /// The congestion window.
     bytes: u64,
@@ -50,7 +50,7 @@ struct Pace {
 
 impl Pace {
     /// When so many bytes are sent and acknowledged.
-    fn settles(&self, bytes: u64) -> Duration {
+    pub(super) fn settles(&self, bytes: u64) -> Duration {
         let rounds = u32::try_from(bytes / self.bytes.max(1)).unwrap_or(u32::MAX);
         self.rtt.saturating_mul(rounds.saturating_add(ROUND_TRIPS)).min(MOST)
     }
@@ -168,7 +168,7 @@ impl Parts {
         }
     }
 
-    fn pace(&self) -> Pace {
+    pub(super) fn pace(&self) -> Pace {
         match self.connection.path_stats(PathId::ZERO) {
             Some(path) => Pace { rtt: path.rtt.max(TICK), bytes: path.cwnd },
             None => Pace { rtt: ROUND_TRIP, bytes: self.window.size() },

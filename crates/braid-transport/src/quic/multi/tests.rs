@@ -69,7 +69,7 @@ async fn answer(link: &mut Link, mut streams: usize, abort: bool) {
 /// Entries of all that grows with streams.
 fn entries(link: &Link) -> usize {
     let Link::Multi(Multi { parts: Some(parts), .. }) = link else { panic!("a link of many streams") };
-    parts.streams.len() + parts.waiting.len() + parts.queue.len() + parts.told.len()
+    parts.streams.len() + parts.holders.len() + parts.waiting.len() + parts.queue.len() + parts.told.len()
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,6 +22,7 @@ impl Parts {
             return Poll::Ready(Err(ended(key)));
         };
         let priority = stream.priority();
+        let is_first = stream.written == 0 && !key.is_control();
         let most = match self.waiting.turn(key, priority) {
             Turn::Blocked => return Poll::Pending,
             Turn::AfterOthers => {
@@ -35,6 +36,9 @@ impl Parts {
         match outcome {
             Poll::Ready(Ok(written)) => {
                 self.waiting.forget(key);
+                if is_first && written > 0 {
+                    self.holders.insert(key, priority);
+                }
                 Poll::Ready(Ok(written))
             }
             Poll::Pending => {
@@ -75,7 +79,7 @@ impl Parts {
         if outcome.is_ready() {
             return outcome;
         }
-        let lower = self.lower_priorities(priority);
+        let lower = self.holders.lower(priority);
         if lower == 0 {
             return Poll::Pending;
         }
@@ -87,21 +91,6 @@ impl Parts {
             },
         };
         self.window.write_beyond(&self.connection, lower, || stream.poll_write(slices, most))
-    }
-
-    /// How many different priorities below this one may hold room of the send window. Only a write
-    /// that found none asks.
-    fn lower_priorities(&self, priority: i32) -> usize {
-        let mut lower: Vec<i32> = self
-            .streams
-            .values()
-            .filter(|stream| stream.written > 0 && stream.send.is_some())
-            .map(|stream| stream.priority())
-            .filter(|other| *other < priority)
-            .collect();
-        lower.sort_unstable();
-        lower.dedup();
-        lower.len()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use braid_transport::Close;
 use braid_transport::quic::codes;
+use braid_transport::sim::{Conditions, Direction, Shaper};
 use noq::{ConnectionError, VarInt};
 use tokio::time::Instant;
 
@@ -42,6 +43,96 @@ async fn a_kick_says_why_stops_every_stream_and_closes_with_its_code() {
     let outcome = scene.server.poll_write(&mut cx, StreamKey::CONTROL, &[IoSlice::new(b"x")]);
     assert!(matches!(outcome, Poll::Ready(Err(_))), "{outcome:?}");
     close(&mut scene.server, 0, None).await;
+}
+
+// [BQ-41]: who takes STOP_SENDING for the end has heard why by then.
+#[tokio::test(start_paused = true)]
+async fn last_words_are_heard_before_the_stop() {
+    for latency in [1, 20, 300].map(Duration::from_millis) {
+        let mut scene = Scene::new().await;
+        let (_data, send, _recv) = scene.open().await;
+        scene.device.change(|link| link.latency = latency);
+        write(&mut scene.server, StreamKey::CONTROL, b"DISCONNECT").await;
+        let client = async {
+            let mut bytes = [0; 10];
+            scene.recv.read_exact(&mut bytes).await.expect("read");
+            assert_eq!(scene.client.stats().frame_rx.stop_sending, 0, "{latency:?}");
+            assert_eq!(send.stopped().await, Ok(Some(VarInt::from_u32(0x8e))));
+            assert_eq!(scene.client.close_reason(), None, "the stop is told before the end");
+        };
+        tokio::join!(close(&mut scene.server, 0, Some(0x8e)), client);
+    }
+}
+
+/// A control stream that the peer does not read, and a data stream with more than a slow path carries in time.
+async fn stuck() -> (Scene, SendStream) {
+    let mut scene = Scene::new().await;
+    let (data, send, _recv) = scene.open().await;
+    exhaust(&mut scene.server, StreamKey::CONTROL).await;
+    let slow = Conditions {
+        shaper: Some(Shaper { rate: 20.0, queue: 10 }),
+        ..Conditions::delayed(Duration::from_millis(1))
+    };
+    scene.device.change_one(Direction::Down, |link| *link = slow);
+    fill(&mut scene.server, data);
+    (scene, send)
+}
+
+// [BQ-41]
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_does_not_read_is_stopped_and_closed_in_time() {
+    let (mut scene, send) = stuck().await;
+    let start = Instant::now();
+    let client = async {
+        assert_eq!(send.stopped().await, Ok(Some(VarInt::from_u32(0x8e))));
+        assert!(start.elapsed() <= Duration::from_secs(2), "{:?}", start.elapsed());
+        let error = scene.client.closed().await;
+        assert_eq!(close_code(error), Some(codes::CLOSE_ABNORMAL.into()));
+        start.elapsed()
+    };
+    let close = async {
+        close(&mut scene.server, codes::CLOSE_ABNORMAL, Some(0x8e)).await;
+        start.elapsed()
+    };
+    let (closed, seen) = tokio::join!(close, client);
+    assert_eq!(closed, Duration::from_secs(3));
+    assert!(seen <= Duration::from_millis(3600), "behind at most eleven packets of 20 a second: {seen:?}");
+}
+
+// [BQ-41]: nothing but the control stream is left to end.
+#[tokio::test(start_paused = true)]
+async fn a_control_stream_that_is_not_read_is_not_waited_for_to_the_last() {
+    let mut scene = Scene::new().await;
+    exhaust(&mut scene.server, StreamKey::CONTROL).await;
+    let start = Instant::now();
+    close(&mut scene.server, codes::CLOSE_NORMAL, Some(0x8e)).await;
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+// [BQ-41]: one deadline, whoever keeps it.
+#[tokio::test(start_paused = true)]
+async fn a_link_that_is_dropped_ends_when_it_would_have_ended() {
+    for (agreed, polled) in [(None, true), (Some(2), true), (Some(2), false), (None, false)] {
+        let (mut scene, _send) = stuck().await;
+        let start = Instant::now();
+        if let Some(seconds) = agreed {
+            scene.server.close_by((start + Duration::from_secs(seconds)).into_std());
+        }
+        if polled {
+            let close = close(&mut scene.server, codes::CLOSE_NORMAL, None);
+            timeout(Duration::from_secs(1), close).await.expect_err("it takes longer");
+        }
+        scene.device.change(|link| *link = Conditions::delayed(Duration::from_millis(1)));
+        // What the path has taken by now comes late.
+        scene.device.change_one(Direction::Down, |link| link.cut = true);
+        drop(scene.server);
+        let by = start + Duration::from_secs(agreed.unwrap_or(3));
+        tokio::time::sleep_until(by - Duration::from_millis(1)).await;
+        scene.device.change(|link| link.cut = false);
+        let error = scene.client.closed().await;
+        assert_eq!(close_code(error), Some(codes::CLOSE_NORMAL.into()), "{agreed:?} {polled}");
+        assert!(by.elapsed() <= Duration::from_millis(5), "{agreed:?} {polled}: {:?}", by.elapsed());
+    }
 }
 
 // [BQ-41]
