@@ -2,22 +2,49 @@ use std::collections::VecDeque;
 
 use super::{Lane, Priority, StreamKey};
 
-/// Capacity that an empty lane may keep.
-const KEEP_CAPACITY: usize = 64;
+/// Capacity that an empty lane keeps where there are few lanes, and where there are many: a connection of one lane
+/// needs no allocation for each burst, and ten thousand receivers of one burst must not keep its memory.
+const KEEP_CAPACITY: [usize; 2] = [64, 4];
+const FEW_LANES: usize = 4;
+/// Empty lanes that are kept beside those in which something waits.
+const KEEP_LANES: usize = 64;
+/// Priorities that are kept though nothing of them waits.
+const KEEP_TURNS: usize = 8;
 
 /// What waits to be sent, lane by lane: the highest priority first, equals in turns, each lane in its own order.
 /// [BQ-53], [BQ-54]
+///
+/// Adding and taking cost the same beside few and many lanes, but for those of which `accepts` refuses the front.
 #[derive(Clone, Debug)]
 pub struct LaneQueue<T> {
-    /// In the order of sending: descending priority; among equals the one that was served last is last. Empty lanes
-    /// are left out, but for the last that there was.
-    lanes: VecDeque<(Lane, VecDeque<T>)>,
+    /// The lanes, in no order; empty ones stay for a while.
+    slots: Vec<Slot<T>>,
+    /// The index of each lane's slot, in the order of lanes.
+    places: Vec<(Lane, usize)>,
+    /// Descending priority.
+    turns: Vec<Turns>,
+    /// How many lanes have something waiting.
+    waiting: usize,
     len: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Slot<T> {
+    lane: Lane,
+    queue: VecDeque<T>,
+}
+
+/// The lanes of one priority in which something waits.
+#[derive(Clone, Debug)]
+struct Turns {
+    priority: Priority,
+    /// Indices of slots; the one that was served last is last.
+    slots: VecDeque<usize>,
 }
 
 impl<T> Default for LaneQueue<T> {
     fn default() -> Self {
-        Self { lanes: VecDeque::new(), len: 0 }
+        Self { slots: Vec::new(), places: Vec::new(), turns: Vec::new(), waiting: 0, len: 0 }
     }
 }
 
@@ -32,36 +59,25 @@ impl<T> LaneQueue<T> {
         self.len == 0
     }
 
-    /// The queue of a lane, which is added behind those of its priority.
-    fn lane(&mut self, lane: Lane) -> &mut VecDeque<T> {
-        let at = match self.lanes.iter().position(|(other, _)| *other == lane) {
-            Some(at) => at,
-            None => {
-                self.lanes.retain(|(_, queue)| !queue.is_empty());
-                let at = self.lanes.partition_point(|(other, _)| other.priority >= lane.priority);
-                self.lanes.insert(at, (lane, VecDeque::new()));
-                at
-            }
-        };
-        &mut self.lanes[at].1
-    }
-
     /// Adds at the end of a lane.
     pub fn push_back(&mut self, lane: Lane, item: T) {
         self.len += 1;
-        self.lane(lane).push_back(item);
+        self.wait(lane).push_back(item);
     }
 
     /// Puts back at the front of a lane.
     pub fn push_front(&mut self, lane: Lane, item: T) {
         self.len += 1;
-        self.lane(lane).push_front(item);
+        self.wait(lane).push_front(item);
     }
 
     /// Moves all of `items`, which are of one lane, to its end.
     pub fn append(&mut self, lane: Lane, items: &mut VecDeque<T>) {
+        if items.is_empty() {
+            return;
+        }
         self.len += items.len();
-        let queue = self.lane(lane);
+        let queue = self.wait(lane);
         if queue.is_empty() {
             std::mem::swap(queue, items);
         } else {
@@ -69,67 +85,141 @@ impl<T> LaneQueue<T> {
         }
     }
 
+    /// The queue of a lane, to which something is added. If it was empty, its turn comes after its equals'.
+    fn wait(&mut self, lane: Lane) -> &mut VecDeque<T> {
+        let at = self.slot(lane);
+        if self.slots[at].queue.is_empty() {
+            self.waiting += 1;
+            let turns = match self.turns.binary_search_by(|turns| lane.priority.cmp(&turns.priority)) {
+                Ok(found) => found,
+                Err(place) => {
+                    self.turns.insert(place, Turns { priority: lane.priority, slots: VecDeque::new() });
+                    place
+                }
+            };
+            self.turns[turns].slots.push_back(at);
+        }
+        &mut self.slots[at].queue
+    }
+
+    fn slot(&mut self, lane: Lane) -> usize {
+        if let [only] = self.slots.as_slice()
+            && only.lane == lane
+        {
+            return 0;
+        }
+        match self.places.binary_search_by_key(&lane, |(lane, _)| *lane) {
+            Ok(found) => self.places[found].1,
+            Err(_) => self.add_lane(lane),
+        }
+    }
+
+    fn add_lane(&mut self, lane: Lane) -> usize {
+        if self.slots.len() > 2 * self.waiting + KEEP_LANES {
+            self.forget_empty_lanes();
+        }
+        let at = self.slots.len();
+        self.slots.push(Slot { lane, queue: VecDeque::new() });
+        let place = self.places.partition_point(|(other, _)| *other < lane);
+        self.places.insert(place, (lane, at));
+        at
+    }
+
+    fn forget_empty_lanes(&mut self) {
+        let mut moved = vec![None; self.slots.len()];
+        let mut kept = 0;
+        for (slot, to) in self.slots.iter().zip(&mut moved) {
+            if !slot.queue.is_empty() {
+                *to = Some(kept);
+                kept += 1;
+            }
+        }
+        self.slots.retain(|slot| !slot.queue.is_empty());
+        self.places = std::mem::take(&mut self.places)
+            .into_iter()
+            .filter_map(|(lane, at)| moved[at].map(|at| (lane, at)))
+            .collect();
+        let turns = self.turns.iter_mut().flat_map(|turns| &mut turns.slots);
+        turns.for_each(|at| *at = moved[*at].unwrap_or_default());
+    }
+
     /// Takes the next one of the first lane whose front `accepts` takes. A lane that was served goes behind its
     /// equals.
     pub fn pop(&mut self, mut accepts: impl FnMut(Lane, &T) -> bool) -> Option<T> {
-        let takes =
-            |(lane, queue): &(Lane, VecDeque<T>)| queue.front().is_some_and(|item| accepts(*lane, item));
-        let at = self.lanes.iter().position(takes)?;
-        let item = self.lanes[at].1.pop_front()?;
+        let slots = &self.slots;
+        let mut takes = |at: &usize| {
+            let Slot { lane, queue } = &slots[*at];
+            queue.front().is_some_and(|item| accepts(*lane, item))
+        };
+        let mut all = self.turns.iter().enumerate();
+        let (of, turn) =
+            all.find_map(|(of, turns)| turns.slots.iter().position(&mut takes).map(|turn| (of, turn)))?;
+        let at = self.turns[of].slots.remove(turn)?;
+        let item = self.slots[at].queue.pop_front()?;
         self.len -= 1;
-        self.rotate(at);
+        if self.slots[at].queue.is_empty() {
+            self.rest(of, at);
+        } else {
+            self.turns[of].slots.push_back(at);
+        }
         Some(item)
     }
 
-    fn rotate(&mut self, at: usize) {
-        let priority = self.lanes[at].0.priority;
-        let end = self.lanes.partition_point(|(lane, _)| lane.priority >= priority);
-        if self.lanes[at].1.is_empty() && self.lanes.len() > 1 {
-            self.lanes.remove(at);
-        } else if end > at + 1
-            && let Some(lane) = self.lanes.remove(at)
-        {
-            self.lanes.insert(end - 1, lane);
+    /// Nothing waits in this lane any more.
+    fn rest(&mut self, turns: usize, at: usize) {
+        self.waiting -= 1;
+        if self.turns[turns].slots.is_empty() && self.turns.len() > KEEP_TURNS {
+            self.turns.remove(turns);
         }
-        if self.len == 0 && self.lanes.iter().any(|(_, queue)| queue.capacity() > KEEP_CAPACITY) {
-            self.lanes = VecDeque::new(); // Ten thousand receivers of one burst must not keep its memory.
+        let keep = KEEP_CAPACITY[usize::from(self.slots.len() > FEW_LANES)];
+        let queue = &mut self.slots[at].queue;
+        if queue.capacity() > keep {
+            *queue = VecDeque::new();
         }
     }
 
     /// Whether what waits has more than one lane.
     pub fn is_mixed(&self) -> bool {
-        self.lanes.iter().filter(|(_, queue)| !queue.is_empty()).nth(1).is_some()
+        self.waiting > 1
     }
 
     /// Whether anything waits for a stream.
     pub fn waits_on(&self, stream: StreamKey) -> bool {
-        self.lanes.iter().any(|(lane, queue)| lane.stream == stream && !queue.is_empty())
+        let begin = self.places.partition_point(|(lane, _)| lane.stream < stream);
+        let mut of_stream = self.places[begin..].iter().take_while(|(lane, _)| lane.stream == stream);
+        of_stream.any(|(_, at)| !self.slots[*at].queue.is_empty())
     }
 
     /// The highest priority that waits.
     pub fn first_priority(&self) -> Option<Priority> {
-        self.lanes.iter().find(|(_, queue)| !queue.is_empty()).map(|(lane, _)| lane.priority)
+        self.turns.iter().find(|turns| !turns.slots.is_empty()).map(|turns| turns.priority)
     }
 
     /// Drops what `keep` refuses; returns how many that were.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) -> usize {
         let before = self.len;
-        for (_, queue) in &mut self.lanes {
-            queue.retain(|item| keep(item));
+        for slot in &mut self.slots {
+            slot.queue.retain(|item| keep(item));
         }
-        self.len = self.lanes.iter().map(|(_, queue)| queue.len()).sum();
+        for turns in &mut self.turns {
+            turns.slots.retain(|at| !self.slots[*at].queue.is_empty());
+        }
+        self.waiting = self.turns.iter().map(|turns| turns.slots.len()).sum();
+        self.len = self.slots.iter().map(|slot| slot.queue.len()).sum();
         before - self.len
     }
 
     /// Everything in the order of sending.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
-        self.len = 0;
-        std::mem::take(&mut self.lanes).into_iter().flat_map(|(_, queue)| queue)
+        let Self { mut slots, turns, .. } = std::mem::take(self);
+        let order = turns.into_iter().flat_map(|turns| turns.slots);
+        order.flat_map(move |at| std::mem::take(&mut slots[at].queue))
     }
 
     /// What waits in the order of sending.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.lanes.iter().flat_map(|(_, queue)| queue)
+        let order = self.turns.iter().flat_map(|turns| &turns.slots);
+        order.flat_map(|at| &self.slots[*at].queue)
     }
 }
 
@@ -192,11 +282,12 @@ mod tests {
         let mut model: Vec<(Lane, u32)> = Vec::new();
         for n in 0..20_000 {
             if rng.u8(0..5) < 3 {
-                let to = lane(rng.u32(0..4), rng.u16(0..3));
+                // Streams come and go.
+                let to = lane(n / 50 + rng.u32(0..4), rng.u16(0..3));
                 queue.push_back(to, n);
                 model.push((to, n));
             } else {
-                let blocked = StreamKey::bidi(rng.u32(0..4));
+                let blocked = StreamKey::bidi(n / 50 + rng.u32(0..4));
                 let popped = queue.pop(|at, _| at.stream != blocked);
                 let open = model.iter().filter(|(at, _)| at.stream != blocked);
                 let best = open.map(|(at, _)| at.priority).max();
@@ -210,6 +301,7 @@ mod tests {
                 assert!(model[..at].iter().all(|(other, _)| *other != of), "its lane has an older one");
             }
             assert_eq!(queue.len(), model.len());
+            assert!(queue.iter().count() == model.len() && queue.slots.len() <= 3 * model.len() + KEEP_LANES + 1);
         }
     }
 }
