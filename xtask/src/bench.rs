@@ -11,6 +11,7 @@ mod board;
 mod brokers;
 mod case;
 mod compare;
+mod example;
 mod first;
 mod idle;
 mod kernel;
@@ -24,7 +25,6 @@ mod report;
 mod spread;
 mod streams;
 mod subscribers;
-mod urgent;
 mod usage;
 
 /// Which measurement to make.
@@ -42,6 +42,12 @@ enum Measurement {
     Profile(ProfileArgs),
     /// Measure MQTT over QUIC by number of streams beside TCP and TLS, and print ratios.
     Streams(StreamsArgs),
+    /// One large message over good and middling networks, on virtual time; `bench bulk -- --help` has the options.
+    Bulk {
+        /// For the measurement itself.
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
     /// Urgent messages beside bulk through a bad link, on virtual time; `bench urgent -- --help` has the options.
     Urgent {
         /// For the measurement itself.
@@ -162,7 +168,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Measurement::Broker(args) => compare::run(args),
         Measurement::Profile(args) => profile::run(args),
         Measurement::Streams(args) => streams::run(args),
-        Measurement::Urgent { arguments } => urgent::run(arguments),
+        Measurement::Bulk { arguments } => example::run("bulk", arguments),
+        Measurement::Urgent { arguments } => example::run("urgent", arguments),
     };
     match outcome {
         Ok(code) => code,

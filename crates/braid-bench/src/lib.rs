@@ -8,6 +8,7 @@ mod failure;
 mod latencies;
 mod pace;
 
+pub mod bulk;
 pub mod pairs;
 pub mod urgent;
 

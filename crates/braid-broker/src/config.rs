@@ -88,6 +88,8 @@ pub struct LimitsConfig {
     pub partial_bytes: usize,
     /// Seconds that such a packet may stand still while others wait for its memory.
     pub stalled_packet_secs: u64,
+    /// Seconds that any incomplete packet on a data stream may stand still.
+    pub partial_idle: u64,
 }
 
 impl Default for LimitsConfig {
@@ -107,6 +109,7 @@ impl Default for LimitsConfig {
             streams_per_second: 1000,
             partial_bytes: 64 * 1024 * 1024,
             stalled_packet_secs: 30,
+            partial_idle: 600,
         }
     }
 }
@@ -178,6 +181,7 @@ impl BrokerConfig {
                 .then(|| mqtt.response_information.as_str().into()),
             maximum_partial_bytes: limits.partial_bytes,
             partial_timeout: Duration::from_secs(limits.stalled_packet_secs),
+            partial_idle: Duration::from_secs(limits.partial_idle),
             early_publish: self.streams.early_publish.into(),
         }
     }

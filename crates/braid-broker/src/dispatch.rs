@@ -1,5 +1,6 @@
 //! Messages to mailboxes: a batch at a time, each subscriber woken once.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -40,6 +41,7 @@ pub(crate) fn publish(
     let mut index = 0;
     for run in messages.chunk_by(|a, b| a.topic.same_allocation(&b.topic)) {
         let route = routes.find(hub, &run[0].topic);
+        pushing.run = index..index + run.len();
         for _ in run {
             reached(index, !route.is_empty());
             index += 1;
@@ -83,12 +85,21 @@ pub(crate) fn take_directly(hub: &Hub, slot: &Slot, deliveries: &mut [Delivery])
 
 /// What a batch led to.
 pub(crate) struct Dispatched {
-    /// A session that cannot keep up with what it gets.
-    pub(crate) congested: Option<Arc<Slot>>,
+    /// Who cannot keep up with what they get.
+    pub(crate) congested: Vec<Congested>,
     /// How many deliveries it was.
     pub(crate) deliveries: usize,
     /// What the acknowledgements wait for; `None` when the store had nothing to be told.
     pub(crate) commit: Option<Commit>,
+}
+
+/// A session that cannot keep up with what it gets.
+pub(crate) struct Congested {
+    pub(crate) slot: Arc<Slot>,
+    /// It is worth waiting for until then, if it has no room before.
+    pub(crate) until: Instant,
+    /// Which messages of the batch it was given.
+    pub(crate) messages: Range<usize>,
 }
 
 /// Pushes of one batch, and what they add up to.
@@ -98,21 +109,33 @@ struct Pushing<'a> {
     wakers: Vec<Waker>,
     dropped: u64,
     deliveries: usize,
-    congested: Option<Arc<Slot>>,
+    /// Which messages of the batch are being pushed.
+    run: Range<usize>,
+    congested: Vec<Congested>,
     durable: Durable,
 }
 
 /// What the store must be told before it is pushed. Without sessions that the store knows, nothing ever is in it.
 struct Durable {
     changes: Vec<Change>,
-    deliveries: Vec<(Arc<Slot>, Vec<Delivery>)>,
+    /// With which messages of the batch they are.
+    deliveries: Vec<(Arc<Slot>, Range<usize>, Vec<Delivery>)>,
 }
 
 impl<'a> Pushing<'a> {
     fn new(hub: &'a Hub, changes: Vec<Change>) -> Self {
         let now = tokio::time::Instant::now().into_std();
         let durable = Durable { changes, deliveries: Vec::new() };
-        Self { hub, now, wakers: Vec::new(), dropped: 0, deliveries: 0, congested: None, durable }
+        Self {
+            hub,
+            now,
+            wakers: Vec::new(),
+            dropped: 0,
+            deliveries: 0,
+            run: 0..0,
+            congested: Vec::new(),
+            durable,
+        }
     }
 
     fn push(&mut self, slot: &Arc<Slot>, deliveries: impl Iterator<Item = Delivery>) {
@@ -132,15 +155,18 @@ impl<'a> Pushing<'a> {
         if kept.is_empty() && deliveries.iter().all(|delivery| delivery.stored.is_none()) {
             self.push_now(slot, deliveries.into_iter());
         } else {
-            kept.push((slot.clone(), deliveries));
+            kept.push((slot.clone(), self.run.clone(), deliveries));
         }
     }
 
     fn push_now(&mut self, slot: &Arc<Slot>, deliveries: impl Iterator<Item = Delivery>) {
         let pushed = slot.mailbox.push(deliveries, self.hub.capacity, self.now, &mut self.wakers);
         self.dropped += pushed.dropped;
-        if pushed.congested {
-            self.congested = Some(slot.clone());
+        if let Some(until) = pushed.congested {
+            // One of those who get the same is enough.
+            if self.congested.last().is_none_or(|last| last.messages != self.run) {
+                self.congested.push(Congested { slot: slot.clone(), until, messages: self.run.clone() });
+            }
         }
         if !pushed.lost.is_empty() {
             self.hub.persist.commit_late(persist::completed(slot.id(), pushed.lost));
@@ -191,7 +217,8 @@ impl<'a> Pushing<'a> {
         let Durable { changes, deliveries } = &mut self.durable;
         let (changes, deliveries) = (std::mem::take(changes), std::mem::take(deliveries));
         let commit = (!changes.is_empty()).then(|| self.hub.persist.commit(changes));
-        for (slot, deliveries) in deliveries {
+        for (slot, run, deliveries) in deliveries {
+            self.run = run;
             self.push_now(&slot, deliveries.into_iter());
         }
         self.hub.statistics.dropped(self.dropped);

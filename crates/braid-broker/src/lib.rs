@@ -17,6 +17,7 @@ mod listen;
 mod mailbox;
 mod persist;
 mod priority;
+mod pulse;
 mod registry;
 mod retained;
 mod routes;

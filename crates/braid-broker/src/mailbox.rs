@@ -12,6 +12,7 @@ use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{Lane, Priority, StreamKey};
 
 use crate::inbox::Inbox;
+use crate::pulse::Pulse;
 use crate::shares::Shares;
 
 /// What a delivery costs beside its texts and payload, about.
@@ -54,8 +55,8 @@ struct Inner {
     signal: Option<Signal>,
     /// Set while the owner sleeps.
     owner: Option<Waker>,
-    /// When the owner last sent something.
-    progress_at: Option<Instant>,
+    /// When the owner last sent something, and how quickly its client answers.
+    pulse: Pulse,
     /// Publishers who wait with their acknowledgements until there is room again.
     publishers: Vec<Waker>,
 }
@@ -144,16 +145,17 @@ pub(crate) struct Pushed {
     pub(crate) dropped: u64,
     /// Their places in the store, of those that have one.
     pub(crate) lost: Vec<NonZeroU64>,
-    /// The mailbox fills, though its owner sends: whoever pushes is faster than the client.
-    pub(crate) congested: bool,
+    /// The mailbox fills, though its owner sends: whoever pushes is faster than the client. It is worth waiting for
+    /// until then, if there is no room before.
+    pub(crate) congested: Option<Instant>,
 }
 
 /// Of several streams each may hold so many times what it leaves free: however many are not read, the next one finds
 /// room.
 const SHARE: usize = 8;
 
-/// An owner which has sent nothing for so long is not slow but stuck: nobody is slowed down for it.
-const STUCK_AFTER: Duration = Duration::from_millis(50);
+/// An owner that sends is waited for so long at least, whatever its pace.
+const WAIT: Duration = Duration::from_millis(100);
 
 impl Mailbox {
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -172,12 +174,13 @@ impl Mailbox {
     ) -> Pushed {
         let (mut dropped, mut lost) = (0, Vec::new());
         let mut inner = self.lock();
-        let mut congested = false;
+        let mut congested = None;
         for mut delivery in deliveries {
             let cost = cost(&delivery);
             // Nobody is made to wait for bulk with what is urgent.
-            congested |= delivery.priority <= Priority::DEFAULT
-                && inner.is_congested(delivery.stream, capacity.congestion(), now);
+            if delivery.priority <= Priority::DEFAULT && congested.is_none() {
+                congested = inner.congested_until(delivery.stream, capacity.congestion(), now);
+            }
             let capacity = capacity.reserve(delivery.priority);
             let mut fits = inner.has_room(cost, capacity) && inner.shares_fairly(&delivery, cost, capacity);
             if !fits && delivery.qos > QoS::AtMostOnce {
@@ -236,18 +239,18 @@ impl Mailbox {
 
     /// Moves everything into `inbox`. With nothing there, the owner is woken at the next push or signal.
     ///
-    /// `progress_at`: when the owner last sent something.
+    /// `pulse`: that of the owner's client.
     pub(crate) fn poll_take(
         &self,
         inbox: &mut Inbox,
         resolve: impl Fn(StreamKey) -> StreamKey,
-        progress_at: Option<Instant>,
+        pulse: Pulse,
         capacity: Capacity,
         context: &Context<'_>,
     ) -> Option<Signal> {
         let mut inner = self.lock();
         let signal = inner.signal.take();
-        inner.progress_at = progress_at;
+        inner.pulse = pulse;
         let has_arrivals = !inner.queue.is_empty();
         let lane = inner.lane.take();
         if has_arrivals {
@@ -365,21 +368,23 @@ impl Inner {
                 && own.messages < capacity.messages.saturating_sub(all.messages).saturating_mul(SHARE)
     }
 
-    /// Whether a publisher should wait for this stream: more waits than is good, and the stream takes it. One that is
-    /// stuck is waited for by nobody, and for what it leaves lying about no other stream is to blame. [BQ-55]
-    fn is_congested(&self, stream: StreamKey, congestion: Capacity, now: Instant) -> bool {
-        let is_recent = |at: Instant| now.saturating_duration_since(at) < STUCK_AFTER;
+    /// Until when a publisher should wait for this stream, if it should: more waits than is good, and the stream takes
+    /// it. One that is stuck is waited for by nobody, and for what it leaves lying about no other stream is to blame.
+    /// [BQ-55]
+    fn congested_until(&self, stream: StreamKey, congestion: Capacity, now: Instant) -> Option<Instant> {
         let exceeds = |messages, bytes| messages > congestion.messages || bytes > congestion.bytes;
         if self.state != State::Online || !exceeds(self.len(), self.bytes()) {
-            return false;
+            return None;
         }
-        match self.shares.progress_of(stream) {
-            Some(progress_at) => progress_at.is_some_and(is_recent),
-            None => {
-                (self.shares.is_empty() || exceeds(self.queue.len(), self.bytes))
-                    && self.progress_at.is_some_and(is_recent)
+        let progress_at = match self.shares.progress_of(stream) {
+            Some(progress_at) => progress_at?,
+            None if self.shares.is_empty() || exceeds(self.queue.len(), self.bytes) => {
+                self.pulse.progress_at()?
             }
-        }
+            None => return None,
+        };
+        let stuck_at = progress_at + self.pulse.patience();
+        (now < stuck_at).then(|| stuck_at.max(now + WAIT))
     }
 
     fn queued(&self) -> Load {

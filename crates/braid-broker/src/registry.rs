@@ -173,6 +173,7 @@ mod tests {
     use super::*;
     use crate::inbox::Inbox;
     use crate::mailbox::Capacity;
+    use crate::pulse::Pulse;
 
     // Between the claim and whatever its connection does next, another thread may run the next claim: its signal
     // must find an open mailbox, and nothing of the first may void it.
@@ -194,7 +195,13 @@ mod tests {
         let signal = poll_fn(|context| {
             assert!(second.as_mut().poll(context).is_pending());
             let mailbox = &first.slot.mailbox;
-            Poll::Ready(mailbox.poll_take(&mut Inbox::default(), |stream| stream, None, capacity, context))
+            Poll::Ready(mailbox.poll_take(
+                &mut Inbox::default(),
+                |stream| stream,
+                Pulse::default(),
+                capacity,
+                context,
+            ))
         });
         assert_eq!(signal.await, Some(Signal::TakeOver));
     }

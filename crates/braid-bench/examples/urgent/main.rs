@@ -1,6 +1,8 @@
 //! `cargo xtask bench urgent`: the urgent-versus-bulk test, with broker, network and clients in this process on
 //! virtual time.
 
+#[path = "../house/mod.rs"]
+mod house;
 mod report;
 mod scenario;
 

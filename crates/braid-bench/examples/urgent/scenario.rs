@@ -1,20 +1,17 @@
 //! A broker, a network and two clients, one of them behind a bad link.
 
 use std::error::Error;
-use std::sync::Arc;
 use std::time::Duration;
 
 use braid_bench::urgent::{Lanes, Load, Outcome, Ready};
 use braid_bench::{Failure, Latencies, Percentiles};
-use braid_broker::{Anonymous, Broker, BrokerConfig, SysConfig};
-use braid_client::{Builder, Client, ClientTlsOptions, Congestion};
-use braid_store::MemoryStore;
-use braid_transport::mem;
-use braid_transport::sim::{Direction, Host, Network, Policer, Shaper};
-use braid_transport::{ClientAuth, ListenOptions, Listener, ServerTls, self_signed};
+use braid_client::{Builder, Congestion};
+use braid_transport::sim::{Direction, Host, Policer, Shaper};
 use clap::ValueEnum;
 use serde::Serialize;
 use tokio::time::{Instant, timeout};
+
+use crate::house::House;
 
 /// What is on time.
 const LIMIT: Duration = Duration::from_millis(250);
@@ -100,15 +97,6 @@ pub(crate) struct Reading {
     pub(crate) dropped: f64,
 }
 
-/// A broker, and how each of two clients reaches it.
-struct House {
-    device: Host,
-    far: Builder,
-    near: Builder,
-    /// Holds the authority that the far client reads when it connects.
-    _files: tempfile::TempDir,
-}
-
 impl Scenario {
     /// Runs it once, on virtual time.
     pub(crate) fn run(&self, seed: u64) -> Result<Reading, Box<dyn Error>> {
@@ -152,26 +140,10 @@ impl Scenario {
     }
 
     fn build(&self, seed: u64) -> Result<House, Box<dyn Error>> {
-        let directory = tempfile::tempdir()?;
-        let files = self_signed(directory.path(), &["localhost".to_owned()])?;
-        let ca_files = vec![files.certificate.clone()];
-        let network = Network::new(seed);
-        let mut options = ListenOptions::default();
-        options.quic.congestion = self.congestion();
-        let listener = network.listen(ServerTls::load(files, ClientAuth::None)?, &options)?;
-        let server = listener.local_addr().ok_or("no address")?;
-        let (hub, connector) = mem::hub();
-        start_broker(vec![listener, hub])?;
-        let device = network.host("device");
-        self.degrade(&device);
-        let builder = |id: &str| {
-            let url = "quic://localhost";
-            Client::builder(url).client_id(id).stream_policy(self.lanes().policy()).connect_timeout(SET_UP)
-        };
-        let near = builder("near").in_memory(connector);
-        let tls = ClientTlsOptions { ca_files, ..ClientTlsOptions::default() };
-        let far = builder("far").tls(tls).congestion(self.congestion()).in_simulation(device.clone(), server);
-        Ok(House { device, far, near, _files: directory })
+        let with = |builder: Builder| builder.stream_policy(self.lanes().policy()).connect_timeout(SET_UP);
+        let house = House::build(seed, self.congestion(), with)?;
+        self.degrade(&house.device);
+        Ok(house)
     }
 
     async fn measure(&self, seed: u64) -> Result<Reading, Box<dyn Error>> {
@@ -222,12 +194,4 @@ impl Scenario {
             dropped: counters.dropped as f64 / datagrams.max(1) as f64,
         }
     }
-}
-
-fn start_broker(listeners: Vec<Listener>) -> Result<(), Box<dyn Error>> {
-    let config = BrokerConfig { sys: SysConfig { interval_secs: 0 }, ..BrokerConfig::default() };
-    let rule = Anonymous { from_anywhere: true };
-    let broker = Broker::build(config, Box::new(rule), Arc::new(MemoryStore::new()), listeners)?;
-    tokio::spawn(broker.run(Duration::from_secs(1)));
-    Ok(())
 }

@@ -1,5 +1,6 @@
 //! Loads against a broker in this process, on virtual time.
 
+mod bulk;
 mod pairs;
 mod rig;
 mod urgent;

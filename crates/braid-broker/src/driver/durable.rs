@@ -7,21 +7,20 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use braid_proto::connection::Token;
 use braid_proto::packet::{PacketId, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamKey;
 use braid_store::{Commit, Completion, StoreError};
 
 use super::Driver;
+use super::held::Due;
 use crate::slot::Slot;
 
 /// A commit that was not done at once, in the order of the commits.
 pub(super) struct Unsettled {
     commit: Commit,
-    /// The acknowledgements up to this one wait for it; and who holds them back then.
-    token: Option<Token>,
-    congested: Option<Arc<Slot>>,
+    /// The acknowledgements that wait for it.
+    due: Option<Due>,
 }
 
 impl Driver {
@@ -38,19 +37,17 @@ impl Driver {
         match commit {
             None | Some(Completion::Done(Ok(()))) => {}
             Some(commit) => {
-                self.unsettled.push_back(Unsettled { commit, token: None, congested: None });
+                self.unsettled.push_back(Unsettled { commit, due: None });
             }
         }
     }
 
-    /// Lets the acknowledgements up to `token` go once every commit before is done.
-    pub(super) fn acknowledge(&mut self, token: Token, congested: Option<Arc<Slot>>) {
+    /// Lets acknowledgements go once every commit before is done.
+    pub(super) fn acknowledge(&mut self, due: Due) {
         match self.unsettled.back_mut() {
-            None => self.hold(token, congested),
-            Some(last) => {
-                last.token = Some(token);
-                last.congested = congested.or(last.congested.take());
-            }
+            None => self.hold(due),
+            Some(Unsettled { due: Some(earlier), .. }) => earlier.join(due),
+            Some(last) => last.due = Some(due),
         }
     }
 
@@ -58,9 +55,9 @@ impl Driver {
     pub(super) fn poll_unsettled(&mut self, context: &mut Context<'_>) {
         while let Some(first) = self.unsettled.front_mut() {
             let Poll::Ready(outcome) = Pin::new(&mut first.commit).poll(context) else { return };
-            let Some(Unsettled { token, congested, .. }) = self.unsettled.pop_front() else { return };
-            match (outcome, token) {
-                (Ok(()), Some(token)) => self.hold(token, congested),
+            let Some(Unsettled { due, .. }) = self.unsettled.pop_front() else { return };
+            match (outcome, due) {
+                (Ok(()), Some(due)) => self.hold(due),
                 (Ok(()), None) => {}
                 (Err(error), _) => {
                     self.unsettled.clear();

@@ -8,8 +8,9 @@ use braid_proto::packet::{ClientId, Connect, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_store::Change;
 
+use super::held::Due;
 use super::{Driver, now};
-use crate::dispatch;
+use crate::dispatch::{self, Congested};
 use crate::persist::DurableProgress;
 use crate::retained::SYS_PREFIX;
 use crate::slot::Slot;
@@ -30,8 +31,7 @@ impl Driver {
     /// Answers all events in their order; a CONNECT is left to the caller.
     pub(super) fn drain_events(&mut self) -> Option<Box<Connect>> {
         let mut batch = Batch::default();
-        let mut persisted = None;
-        let mut congested = None;
+        let mut due = None;
         let mut budget = TURN_DELIVERIES;
         while budget > 0
             && let Some(event) = self.server.poll_event()
@@ -42,26 +42,35 @@ impl Driver {
                     batch.tokens.push(token);
                     // Few at a time where each goes to many.
                     if batch.messages.len().saturating_mul(self.fan_out) >= TURN_DELIVERIES {
-                        persisted = self.publish(&mut batch, &mut congested).or(persisted);
+                        self.publish(&mut batch, &mut due);
                         budget = 0;
                     }
                     continue;
                 }
                 // Nothing overtakes the messages before it.
-                _ => persisted = self.publish(&mut batch, &mut congested).or(persisted),
+                _ => self.publish(&mut batch, &mut due),
             }
             match event {
                 // Refused or not it is over: nobody else gets a shared message because of that. [MQTT-4.8.2-6]
-                Event::Publish(..) | Event::Complete(..) => {}
+                Event::Publish(..) => {}
+                Event::Complete(packet_id, _) => {
+                    if self.pulse.watches(packet_id) {
+                        self.pulse.note_complete(now());
+                    }
+                }
                 Event::Release(token) => {
                     self.persist_release(token, &mut batch);
-                    persisted = Some(token);
+                    Due::add(&mut due, token);
                 }
                 Event::Subscribe(on, subscribe) => {
-                    persisted = self.subscribe(on, *subscribe).or(persisted);
+                    if let Some(token) = self.subscribe(on, *subscribe) {
+                        Due::add(&mut due, token);
+                    }
                 }
                 Event::Unsubscribe(on, unsubscribe) => {
-                    persisted = self.unsubscribe(on, &unsubscribe).or(persisted);
+                    if let Some(token) = self.unsubscribe(on, &unsubscribe) {
+                        Due::add(&mut due, token);
+                    }
                 }
                 Event::StreamViolated(stream, violation) => {
                     let client = self.slot.as_ref().map(|slot| slot.client_id.as_str());
@@ -74,26 +83,30 @@ impl Driver {
                 Event::Connect(connect) => return Some(connect),
             }
         }
-        persisted = self.publish(&mut batch, &mut congested).or(persisted);
+        self.publish(&mut batch, &mut due);
         if !batch.changes.is_empty() {
             let commit = self.hub.persist.commit(batch.changes);
             self.watch(Some(commit));
         }
-        if let Some(token) = persisted {
-            self.acknowledge(token, congested);
+        if let Some(due) = due {
+            self.acknowledge(due);
         }
         None
     }
 
-    /// Dispatches a batch; returns the last token in it, and in `congested` who cannot keep up with it.
-    fn publish(&mut self, batch: &mut Batch, congested: &mut Option<Arc<Slot>>) -> Option<Token> {
+    /// Dispatches a batch; adds to `due` what is to be acknowledged of it, and who cannot keep up with it.
+    fn publish(&mut self, batch: &mut Batch, due: &mut Option<Due>) {
         let Batch { messages, tokens, changes } = batch;
         if messages.is_empty() {
-            return None;
+            return;
         }
         self.hub.statistics.received(messages.len() as u64);
         let server = &mut self.server;
-        let last = tokens.iter().rev().find_map(|token| *token);
+        let mut has_acknowledgements = false;
+        for token in tokens.iter().flatten() {
+            has_acknowledgements = true;
+            Due::add(due, *token);
+        }
         let mut retained = None;
         if messages.iter().any(|message| message.topic.is_dollar() || message.retain) {
             retained = self.hub.admit(messages, tokens, |token, reason| server.set_reason(token, reason));
@@ -104,7 +117,7 @@ impl Driver {
         }
         let changes = std::mem::take(changes);
         // QoS 0 owes nobody an acknowledgement, whatever becomes of what it retains.
-        let is_awaited = last.is_some() || !changes.is_empty();
+        let is_awaited = has_acknowledgements || !changes.is_empty();
         let reached = |index: usize, reached| {
             if let (false, Some(token)) = (reached, tokens[index]) {
                 server.set_reason(token, ReasonCode::NoMatchingSubscribers);
@@ -113,12 +126,16 @@ impl Driver {
         let dispatched =
             dispatch::publish(&self.hub, &mut self.routes, publisher, messages, changes, reached);
         self.fan_out = (dispatched.deliveries / messages.len().max(1)).max(1);
-        *congested = dispatched.congested.or(congested.take());
+        if let Some(due) = due {
+            for Congested { slot, until, messages } in dispatched.congested {
+                let tokens = tokens.get(messages).unwrap_or_default();
+                tokens.iter().flatten().for_each(|token| due.wait(token.stream(), &slot, until));
+            }
+        }
         self.watch(retained.filter(|_| is_awaited));
         self.watch(dispatched.commit.filter(|_| is_awaited));
         messages.clear();
         tokens.clear();
-        last
     }
 
     /// PUBREL: a durable session's identifier is free again, which PUBCOMP must not say too early.

@@ -2,50 +2,155 @@
 
 use std::sync::Arc;
 use std::task::Context;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use braid_proto::connection::Token;
+use braid_proto::stream::StreamKey;
 
 use super::{Driver, now};
 use crate::slot::Slot;
 
-/// The longest that an acknowledgement waits for a receiver.
-const PATIENCE: Duration = Duration::from_millis(100);
-
-/// Acknowledgements that are held back because a receiver of what they acknowledge cannot keep up.
-///
-/// Without this a publisher of QoS 1 runs ahead of a subscriber until the mailbox is full, and what was
-/// acknowledged is dropped. With it the publisher's own window slows it down. Nobody is read less, QoS 0 is not
-/// concerned, and a receiver that sends nothing for a moment has nobody wait for it: a stuck client slows
-/// nobody down.
-pub(super) struct Held {
+/// Acknowledgements that may go, as far as the store is concerned.
+pub(super) struct Due {
+    /// The last of them.
     token: Token,
-    slot: Arc<Slot>,
+    /// A stream that they are for, and all others.
+    stream: StreamKey,
+    others: Vec<StreamKey>,
+    /// Receivers of what they acknowledge that cannot keep up.
+    waits: Vec<Wait>,
+}
+
+/// A receiver that what came on a stream is too much for.
+struct Wait {
+    stream: StreamKey,
+    receiver: Arc<Slot>,
+    /// When it is given up.
     until: Instant,
 }
 
+/// What waits for receivers that cannot keep up.
+///
+/// Without this a publisher of QoS 1 runs ahead of a subscriber until the mailbox is full, and what was
+/// acknowledged is dropped. With it the publisher's own window slows it down: nobody is read less, QoS 0 is not
+/// concerned, and a receiver that sends nothing for a while has nobody wait for it.
+///
+/// The acknowledgements of a connection stand in one row [MQTT-4.6.0-2], and those of a stream must not wait for those
+/// of another [BQ-55]. So the row waits only as long as it is of streams that wait anyway. When there is one of another
+/// stream in it, all of it goes, and the flow control of the stream takes the place of the publisher's window: it is
+/// not read until its receiver has room, or is given up.
+#[derive(Default)]
+pub(super) struct Held {
+    /// The last acknowledgement in the row, while it is held back.
+    row: Option<Token>,
+    waits: Vec<Wait>,
+}
+
+impl Due {
+    /// Adds the next acknowledgement.
+    pub(super) fn add(due: &mut Option<Self>, token: Token) {
+        let stream = token.stream();
+        match due {
+            None => *due = Some(Self { token, stream, others: Vec::new(), waits: Vec::new() }),
+            Some(due) => {
+                if stream != due.token.stream() {
+                    due.note(stream);
+                }
+                due.token = due.token.max(token);
+            }
+        }
+    }
+
+    fn note(&mut self, stream: StreamKey) {
+        if stream != self.stream && !self.others.contains(&stream) {
+            self.others.push(stream);
+        }
+    }
+
+    fn streams(&self) -> impl Iterator<Item = StreamKey> {
+        self.others.iter().copied().chain([self.stream])
+    }
+
+    /// What came on `stream` is too much for `receiver`.
+    pub(super) fn wait(&mut self, stream: StreamKey, receiver: &Arc<Slot>, until: Instant) {
+        if self.waits.iter().all(|wait| wait.stream != stream) {
+            self.waits.push(Wait { stream, receiver: receiver.clone(), until });
+        }
+    }
+
+    /// The two become one.
+    pub(super) fn join(&mut self, later: Self) {
+        self.token = self.token.max(later.token);
+        later.streams().for_each(|stream| self.note(stream));
+        for wait in later.waits {
+            self.wait(wait.stream, &wait.receiver, wait.until);
+        }
+    }
+}
+
+impl Held {
+    fn waits_for(&self, stream: StreamKey) -> bool {
+        self.waits.iter().any(|wait| wait.stream == stream)
+    }
+
+    /// Takes in what is due; returns up to where acknowledgements go now.
+    fn hold(&mut self, mut due: Due) -> Option<Token> {
+        let token = self.row.map_or(due.token, |row| row.max(due.token));
+        for wait in std::mem::take(&mut due.waits) {
+            if !self.waits_for(wait.stream) {
+                self.waits.push(wait);
+            }
+        }
+        if due.streams().all(|stream| self.waits_for(stream)) {
+            self.row = Some(token);
+            return None;
+        }
+        self.row = None;
+        Some(token)
+    }
+
+    /// Ends the waits that are `over`; the same.
+    fn end(&mut self, mut over: impl FnMut(&Wait) -> bool) -> Option<Token> {
+        let before = self.waits.len();
+        self.waits.retain(|wait| !over(wait));
+        // One that waits on is not to keep the others.
+        if self.waits.len() < before { self.row.take() } else { None }
+    }
+}
+
 impl Driver {
-    /// Lets the acknowledgements up to `token` go, or holds them for `congested`.
-    pub(super) fn hold(&mut self, token: Token, congested: Option<Arc<Slot>>) {
-        match (&mut self.held, congested) {
-            (Some(held), _) => held.token = token,
-            (held, Some(slot)) => *held = Some(Held { token, slot, until: now() + PATIENCE }),
-            (None, None) => self.server.handle_persisted(token),
+    /// Lets acknowledgements go, or holds them for receivers that cannot keep up.
+    pub(super) fn hold(&mut self, due: Due) {
+        let goes = match &mut self.held {
+            None if due.waits.is_empty() => Some(due.token),
+            held => held.get_or_insert_default().hold(due),
+        };
+        if let Some(token) = goes {
+            self.server.handle_persisted(token);
         }
     }
 
     /// Lets held acknowledgements go when there is room again, or when they waited long enough.
     pub(super) fn poll_held(&mut self, context: &Context<'_>) {
-        let Some(held) = &self.held else { return };
-        if held.slot.mailbox.poll_room(self.hub.capacity, context) || held.until <= now() {
-            let token = held.token;
+        let Some(held) = &mut self.held else { return };
+        let (capacity, now) = (self.hub.capacity, now());
+        let over = |wait: &Wait| wait.receiver.mailbox.poll_room(capacity, context) || wait.until <= now;
+        let goes = held.end(over);
+        if held.waits.is_empty() {
             self.held = None;
+        }
+        if let Some(token) = goes {
             self.server.handle_persisted(token);
         }
     }
 
-    /// When [`Driver::poll_held`] gives up waiting.
+    /// When [`Driver::poll_held`] gives up waiting for a receiver.
     pub(super) fn held_until(&self) -> Option<Instant> {
-        self.held.as_ref().map(|held| held.until)
+        self.held.as_ref()?.waits.iter().map(|wait| wait.until).min()
     }
+}
+
+/// Whether a stream is not read because its receivers cannot keep up, and its acknowledgements went all the same.
+pub(super) fn is_paused(held: Option<&Held>, stream: StreamKey) -> bool {
+    held.is_some_and(|held| held.row.is_none() && held.waits_for(stream))
 }

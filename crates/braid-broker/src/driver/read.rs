@@ -6,7 +6,7 @@ use braid_proto::stream::StreamKey;
 use braid_transport::Read;
 use tokio::io::ReadBuf;
 
-use super::{Driver, now, scratch};
+use super::{Driver, held, now, scratch};
 
 /// A client that does not take its acknowledgements is not read any further, on the stream that they are for. Large
 /// payloads do not count: its PINGREQ must be heard.
@@ -21,6 +21,7 @@ impl Driver {
         self.server.is_reading(stream)
             && !self.server.has_events()
             && self.server.unwritten_packets_on(stream) <= OUTBOX_LIMIT
+            && !held::is_paused(self.held.as_ref(), stream)
     }
 
     /// Reads as far as there is something, and not too much for one round; true if there was something.
@@ -44,13 +45,14 @@ impl Driver {
     fn read_once(&mut self, context: &mut Context<'_>, has_events: bool) -> Poll<()> {
         scratch::with(|buffer| {
             let mut buffer = ReadBuf::new(buffer);
-            let server = &self.server;
+            let (server, held) = (&self.server, self.held.as_ref());
             let refused = &mut self.refused;
             refused.clear();
             let mut wants = |stream| {
                 let wanted = !has_events
                     && server.is_reading(stream)
-                    && server.unwritten_packets_on(stream) <= OUTBOX_LIMIT;
+                    && server.unwritten_packets_on(stream) <= OUTBOX_LIMIT
+                    && !held::is_paused(held, stream);
                 if !wanted {
                     refused.push(stream);
                 }

@@ -48,6 +48,9 @@ impl Driver {
                     self.inbox.note_progress(stream, now);
                     unwritten += self.server.unwritten_on(stream) - before;
                     self.rank_delivery(stream, lane.priority, before, now);
+                    if let Some(packet_id) = packet_id {
+                        self.pulse.note_sent(packet_id, now);
+                    }
                     if let (Some(place), Some(packet_id)) = (stored, packet_id) {
                         self.note_sent(place, qos, packet_id, (stream, before));
                     }
@@ -63,7 +66,7 @@ impl Driver {
             }
         }
         if sent > 0 {
-            self.progress_at = Some(now);
+            self.pulse.note_progress(now);
         }
         self.hub.statistics.sent(sent);
         self.hub.statistics.dropped(dropped);

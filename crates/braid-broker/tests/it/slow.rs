@@ -43,8 +43,8 @@ async fn a_subscriber_of_everything_that_never_reads_holds_what_its_cap_allows()
     // Everything that did not fit is counted; the queues are full, not empty.
     assert!(held(&broker, 3 * 5000) > 1900);
     assert!(broker.statistics().messages_dropped() > 2000);
-    // Whoever is stuck slows nobody down.
-    assert!(start.elapsed().as_secs() < 1, "{:?}", start.elapsed());
+    // Whoever is stuck slows nobody down, once it had the time that a first answer may take.
+    assert!(start.elapsed().as_millis() <= 2200, "{:?}", start.elapsed());
     // QoS 0 is not kept for who is away, and that is counted too.
     zero.vanish().await;
     assert!(held(&broker, 3 * 5000) <= 1000);

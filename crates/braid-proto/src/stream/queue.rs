@@ -301,7 +301,9 @@ mod tests {
                 assert!(model[..at].iter().all(|(other, _)| *other != of), "its lane has an older one");
             }
             assert_eq!(queue.len(), model.len());
-            assert!(queue.iter().count() == model.len() && queue.slots.len() <= 3 * model.len() + KEEP_LANES + 1);
+            assert!(
+                queue.iter().count() == model.len() && queue.slots.len() <= 3 * model.len() + KEEP_LANES + 1
+            );
         }
     }
 }

@@ -26,6 +26,7 @@ impl Config {
         range("limits.streams_per_second", limits.streams_per_second.into(), 1, u64::MAX)?;
         range("limits.partial_bytes", limits.partial_bytes as u64, 1024, u64::MAX)?;
         range("limits.stalled_packet_secs", limits.stalled_packet_secs, 1, 3600)?;
+        range("limits.partial_idle", limits.partial_idle, 1, 31_536_000)?;
         if let Some(link_rate) = self.quic.link_rate {
             range("quic.link_rate", link_rate, 1000, u64::MAX)?;
         }

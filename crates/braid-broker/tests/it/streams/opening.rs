@@ -313,6 +313,29 @@ async fn a_flood_of_streams_waits_for_its_turn() {
     client.ping(CONTROL).await;
 }
 
+/// [BQ-45]: a packet that stands still is ended though nobody waits for its memory, and only then; the connection lives.
+#[tokio::test(start_paused = true)]
+async fn a_packet_that_stands_still_is_ended_after_a_long_time() {
+    let limits = LimitsConfig { partial_idle: 600, ..LimitsConfig::default() };
+    let broker = QuicBroker::start_with(with_limits(limits));
+    let mut client = broker.v5("client").await;
+    let (still, slow, done) = (client.open().await, client.open().await, client.open().await);
+    let announced = [0x30, 0xfa, 0xff, 0xff, 0x7f, 0, 1, b't', 0];
+    client.send_bytes(still, &announced);
+    client.send_bytes(slow, &announced);
+    client.publish(done, "t", "x", QoS::AtLeastOnce).await;
+    let start = Instant::now();
+    pass(500).await;
+    client.send_bytes(slow, b"x");
+    client.ping(CONTROL).await;
+    for (stream, seconds) in [(still, 600), (slow, 1100)] {
+        assert_eq!(client.expect_stopped(stream).await, 0x89);
+        assert_eq!(start.elapsed().as_secs(), seconds);
+    }
+    pass(1000).await;
+    client.publish(done, "t", "x", QoS::AtLeastOnce).await;
+}
+
 /// [BQ-45]: a packet that was announced and does not come.
 #[tokio::test(start_paused = true)]
 async fn packets_that_never_come_are_bounded_and_reaped() {

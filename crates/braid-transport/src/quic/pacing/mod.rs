@@ -5,6 +5,7 @@
 
 mod cap;
 mod policed;
+mod stretch;
 mod tally;
 #[cfg(test)]
 mod tests;

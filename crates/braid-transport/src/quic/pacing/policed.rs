@@ -1,6 +1,7 @@
-//! A congestion controller behind which a policer is noticed.
+//! A congestion controller behind which a policer is noticed, and a path that has become longer.
 
 use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,12 +9,14 @@ use noq::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use noq_proto::RttEstimator;
 
 use super::cap::Cap;
+use super::stretch::Stretch;
 
 /// A packet of so few bytes may be a probe that our own sender kept back, and says nothing about the
 /// network when it is lost.
 const PROBE: u16 = 30;
 
-/// Makes controllers of another kind that keep to what a policer on the way lets through.
+/// Makes controllers of another kind that keep to what a policer on the way lets through, and begin anew
+/// on a path that has become longer.
 pub(in crate::quic) struct Policed<F> {
     inner: Arc<F>,
 }
@@ -24,20 +27,35 @@ impl<F> Policed<F> {
     }
 }
 
-impl<F: ControllerFactory> ControllerFactory for Policed<F> {
+impl<F: ControllerFactory + Send + Sync + 'static> ControllerFactory for Policed<F> {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
         let inner = Arc::clone(&self.inner).build(now, mtu);
-        Box::new(PolicedController { inner, cap: Cap::new(now) })
+        let (cap, stretch) = (Cap::new(now), Stretch::new(now));
+        Box::new(PolicedController { factory: self, inner, cap, stretch, mtu, ack_frequency: None })
     }
 }
 
-#[derive(Debug)]
-struct PolicedController {
+struct PolicedController<F> {
+    factory: Arc<Policed<F>>,
     inner: Box<dyn Controller>,
     cap: Cap,
+    stretch: Stretch,
+    // What another inner controller has to be told.
+    mtu: u16,
+    ack_frequency: Option<(u64, Duration)>,
 }
 
-impl Controller for PolicedController {
+impl<F: ControllerFactory> PolicedController<F> {
+    /// Everything that was learnt about the path is forgotten.
+    fn begin_anew(&mut self, now: Instant) {
+        self.inner = Arc::clone(&self.factory.inner).build(now, self.mtu);
+        if let Some((threshold, delay)) = self.ack_frequency {
+            self.inner.on_ack_frequency_update(threshold, delay);
+        }
+    }
+}
+
+impl<F: ControllerFactory + Send + Sync + 'static> Controller for PolicedController<F> {
     fn on_sent(&mut self, now: Instant, bytes: u64, largest_pn: u64) {
         self.inner.on_sent(now, bytes, largest_pn);
     }
@@ -48,6 +66,7 @@ impl Controller for PolicedController {
     }
 
     fn on_cwnd_limited(&mut self) {
+        self.stretch.handle_full();
         self.inner.on_cwnd_limited();
     }
 
@@ -63,12 +82,22 @@ impl Controller for PolicedController {
         if bytes > PROBE.into() {
             self.cap.handle_acked(pn, bytes, now);
         }
+        self.stretch.handle_acked(sent, bytes, now);
         self.inner.on_ack(now, sent, bytes, pn, app_limited, rtt);
     }
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_acked: Option<u64>) {
         self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
+        if app_limited {
+            // The library's BBR3 ends a phase in which there is little to send with these acknowledgements, and does
+            // not begin the next one with the same: every other message would count as all that the path can carry,
+            // and after a few of them the next burst is paced at their rate. Once more it begins.
+            self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
+        }
         self.cap.handle_end_of_acks(app_limited, now);
+        if self.stretch.handle_end_of_acks(app_limited, now) {
+            self.begin_anew(now);
+        }
     }
 
     fn on_congestion_event(
@@ -93,6 +122,7 @@ impl Controller for PolicedController {
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
         if lost_bytes > PROBE {
             self.cap.handle_lost(pn, now);
+            self.stretch.handle_lost();
         }
         self.inner.on_packet_lost(lost_bytes, pn, now);
     }
@@ -102,19 +132,25 @@ impl Controller for PolicedController {
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.mtu = new_mtu;
         self.inner.on_mtu_update(new_mtu);
     }
 
     fn on_ack_frequency_update(&mut self, ack_eliciting_threshold: u64, requested_max_ack_delay: Duration) {
+        self.ack_frequency = Some((ack_eliciting_threshold, requested_max_ack_delay));
         self.inner.on_ack_frequency_update(ack_eliciting_threshold, requested_max_ack_delay);
     }
 
     fn window(&self) -> u64 {
-        self.inner.window()
+        self.inner.window().max(self.stretch.floor().map_or(0, |floor| floor.window))
     }
 
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = self.inner.metrics();
+        metrics.congestion_window = self.window();
+        if let Some(floor) = self.stretch.floor() {
+            metrics.pacing_rate = metrics.pacing_rate.map(|rate| rate.max(floor.rate));
+        }
         if let Some(cap) = self.cap.rate() {
             metrics.pacing_rate = Some(metrics.pacing_rate.map_or(cap, |rate| rate.min(cap)));
         }
@@ -122,7 +158,13 @@ impl Controller for PolicedController {
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(Self { inner: self.inner.clone_box(), cap: self.cap.clone() })
+        Box::new(Self {
+            factory: Arc::clone(&self.factory),
+            inner: self.inner.clone_box(),
+            cap: self.cap.clone(),
+            stretch: self.stretch.clone(),
+            ..*self
+        })
     }
 
     fn initial_window(&self) -> u64 {
@@ -131,5 +173,15 @@ impl Controller for PolicedController {
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self
+    }
+}
+
+impl<F> fmt::Debug for PolicedController<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicedController")
+            .field("inner", &self.inner)
+            .field("cap", &self.cap)
+            .field("stretch", &self.stretch)
+            .finish_non_exhaustive()
     }
 }

@@ -1,15 +1,16 @@
-//! `bench urgent`: hands over to `braid-bench`'s example, which needs broker and network in its own process.
+//! `bench bulk` and `bench urgent`: hand over to an example of `braid-bench`, which needs broker and network in its
+//! own process.
 
 use std::process::{Command, ExitCode};
 
-/// Runs it in release with the arguments as they are.
+/// Runs the example of this name in release with the arguments as they are.
 ///
 /// # Errors
 /// cargo cannot be started.
-pub(super) fn run(arguments: &[String]) -> Result<ExitCode, String> {
+pub(super) fn run(name: &str, arguments: &[String]) -> Result<ExitCode, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let ended = Command::new(cargo)
-        .args(["run", "--quiet", "--release", "--package", "braid-bench", "--example", "urgent", "--"])
+        .args(["run", "--quiet", "--release", "--package", "braid-bench", "--example", name, "--"])
         .args(arguments)
         .status();
     let status = ended.map_err(|error| format!("cannot start cargo: {error}"))?;

@@ -1,0 +1,53 @@
+//! One large message: how long does it take?
+//!
+//! `braid-client` at both ends, because what its defaults come to is the question. Which of the two is behind the
+//! link in question is the caller's choice.
+
+use std::time::Duration;
+
+use braid_client::{Client, Error, Messages, Publication, QoS, Subscribe, TopicFilter, TopicName};
+use tokio::time::Instant;
+
+use crate::failure::Failure;
+
+const TOPIC: &str = "files/recording";
+
+/// Both clients, with everything subscribed.
+pub struct Bulk {
+    publisher: Client,
+    /// Held: without it the connection would end.
+    _subscriber: Client,
+    messages: Messages,
+}
+
+impl Bulk {
+    /// Subscribes.
+    ///
+    /// # Errors
+    /// A client is closed, or the server refuses.
+    pub async fn set_up(
+        publisher: Client,
+        (subscriber, messages): (Client, Messages),
+    ) -> Result<Self, Failure> {
+        let filter = TopicFilter::parse(TOPIC).map_err(|_| Failure::Stray(TOPIC.into()))?;
+        subscriber.subscribe(Subscribe::new([filter]).qos(QoS::AtLeastOnce)).await?;
+        Ok(Self { publisher, _subscriber: subscriber, messages })
+    }
+
+    /// From publishing one message of `size` bytes (QoS 1) until all of it is at the subscriber.
+    ///
+    /// # Errors
+    /// A client is closed, the server does not take the message, or it arrived as another.
+    pub async fn transfer(&mut self, size: usize) -> Result<Duration, Failure> {
+        let topic = TopicName::parse(TOPIC).map_err(|_| Failure::Stray(TOPIC.into()))?;
+        let bulk = Publication::new(topic, vec![0xB5; size]).qos(QoS::AtLeastOnce);
+        let start = Instant::now();
+        let (published, received) = tokio::join!(self.publisher.enqueue(bulk), self.messages.recv());
+        drop(published?);
+        let message = received.ok_or(Error::Closed)?.message;
+        if message.topic.as_str() != TOPIC || message.payload.len() != size {
+            return Err(Failure::Stray(message.topic.as_str().into()));
+        }
+        Ok(start.elapsed())
+    }
+}

@@ -1,0 +1,182 @@
+//! Publishers are slowed down to the pace of those who receive, stream by stream, and for nobody who has died.
+
+use std::time::Duration;
+
+use braid_broker::{BrokerConfig, LimitsConfig, MqttConfig};
+use braid_proto::packet::{AckKind, Packet, QoS};
+use braid_proto::stream::StreamKey;
+use tokio::time::Instant;
+
+use crate::support::{CONTROL, Client, Lanes, QuicBroker, id, publish_packet, quiet, settle, wait};
+
+/// Messages queued for one session; from a quarter of them on publishers are slowed down.
+const QUEUE: usize = 1000;
+
+/// The longest that anybody waits for a client that has died.
+const BOUND: Duration = Duration::from_millis(2100);
+
+/// A round trip of 2 ms, and what the broker may add.
+const AT_ONCE: Duration = Duration::from_millis(20);
+
+fn config() -> BrokerConfig {
+    let limits = LimitsConfig { queued_messages: QUEUE, ..LimitsConfig::default() };
+    let mqtt = MqttConfig { receive_maximum: u16::MAX, maximum_inflight: 100, ..MqttConfig::default() };
+    BrokerConfig { limits, mqtt, ..quiet() }
+}
+
+/// A client behind a satellite: a round trip of 600 ms, and 100 messages in each.
+async fn far(broker: &QuicBroker) -> Lanes {
+    broker.host("far").change(|link| link.latency = Duration::from_millis(300));
+    let mut client = broker.v5("far").await;
+    client.subscribe(CONTROL, "bulk", QoS::AtLeastOnce).await;
+    client
+}
+
+/// Takes so many messages, as soon as they come; the numbers in them.
+fn take_in_background(client: Lanes, count: usize) -> tokio::task::JoinHandle<Vec<String>> {
+    tokio::spawn(async move {
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            taken.push(client.take(CONTROL).await);
+        }
+        taken
+    })
+}
+
+/// Publishes so many messages of QoS 1 with so many of them unacknowledged at a time.
+async fn flood(publisher: &mut Client, count: u16, window: u16) {
+    for number in 1..=count {
+        publisher.send(publish_packet("bulk", number.to_string(), QoS::AtLeastOnce, number)).await;
+        if number > window {
+            publisher.find_ack(AckKind::Puback, id(number - window)).await;
+        }
+    }
+    publisher.find_ack(AckKind::Puback, id(count)).await;
+}
+
+fn numbers(count: u16) -> Vec<String> {
+    (1..=count).map(|number| number.to_string()).collect()
+}
+
+/// A round trip of 600 ms is no reason to take a client for dead: what was acknowledged to its publisher is delivered.
+#[tokio::test(start_paused = true)]
+async fn a_fast_publisher_waits_for_a_subscriber_that_is_far_away() {
+    const COUNT: u16 = 5000;
+    let broker = QuicBroker::start_with(config());
+    let taken = take_in_background(far(&broker).await, usize::from(COUNT));
+    let mut publisher = broker.memory.v5("publisher").await;
+    flood(&mut publisher, COUNT, 200).await;
+    assert_eq!(taken.await.expect("it takes all"), numbers(COUNT));
+    assert_eq!(broker.memory.statistics().messages_dropped(), 0);
+}
+
+/// One that was alive a moment ago, and does not answer any more.
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_dies_is_not_waited_for_longer_than_the_bound() {
+    let broker = QuicBroker::start_with(config());
+    let client = far(&broker).await;
+    let mut publisher = broker.memory.v5("publisher").await;
+    publisher.publish("bulk", "0", QoS::AtLeastOnce).await;
+    client.take(CONTROL).await;
+    wait(Duration::from_secs(1)).await;
+    broker.host("far").change(|link| link.cut = true);
+    let start = Instant::now();
+    flood(&mut publisher, 5000, 100).await;
+    let elapsed = start.elapsed();
+    assert!(elapsed <= BOUND, "{elapsed:?}");
+    assert!(broker.memory.statistics().messages_dropped() > 0, "it was never waited for");
+}
+
+/// Two lanes of one publisher: bulk for somebody who is slow, and alarms that it gets back itself.
+async fn two_lanes(broker: &QuicBroker) -> (Lanes, [StreamKey; 2]) {
+    let mut publisher = broker.v5("publisher").await;
+    let lanes = [publisher.open().await, publisher.open().await];
+    publisher.set_priority(lanes[1], 200);
+    publisher.subscribe(lanes[1], "alarm", QoS::AtMostOnce).await;
+    (publisher, lanes)
+}
+
+/// Sends bulk until acknowledgements of it are held; the identifier of the last.
+async fn publish_until_held(publisher: &mut Lanes, bulk: StreamKey) -> u16 {
+    for _ in 0..2 * QUEUE {
+        let packet_id = publisher.next_id();
+        publisher.send(bulk, &publish_packet("bulk", "x", QoS::AtLeastOnce, packet_id));
+        wait(Duration::from_millis(3)).await;
+        if publisher.received(bulk).is_empty() {
+            return packet_id;
+        }
+    }
+    panic!("nobody was slowed down");
+}
+
+async fn alarm(publisher: &mut Lanes, stream: StreamKey) {
+    let packet_id = publisher.next_id();
+    let start = Instant::now();
+    publisher.send(stream, &publish_packet("alarm", "!", QoS::AtLeastOnce, packet_id));
+    publisher.find_ack(stream, AckKind::Puback, packet_id).await;
+    publisher.find_publish(stream).await;
+    assert!(start.elapsed() <= AT_ONCE, "the alarm took {:?}", start.elapsed());
+}
+
+/// [BQ-14], [BQ-55]: acknowledgements that are held on one stream keep nothing on another.
+#[tokio::test(start_paused = true)]
+async fn an_acknowledgement_that_is_held_on_one_stream_delays_no_other() {
+    for is_on_control in [false, true] {
+        let broker = QuicBroker::start_with(config());
+        let _far = far(&broker).await;
+        let (mut publisher, [bulk, alarms]) = two_lanes(&broker).await;
+        let bulk = if is_on_control { CONTROL } else { bulk };
+        publish_until_held(&mut publisher, bulk).await;
+        for _ in 0..3 {
+            alarm(&mut publisher, alarms).await;
+        }
+    }
+}
+
+/// And what was held on the stream stays slowed down: nothing is dropped, whatever goes on beside it. Nor does the bulk
+/// delay the alarms: that they are few says nothing about what the path can carry.
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_bulk_is_slowed_down_beside_a_stream_of_alarms() {
+    const COUNT: u16 = 5000;
+    let broker = QuicBroker::start_with(config());
+    let taken = take_in_background(far(&broker).await, usize::from(COUNT));
+    let (mut publisher, [bulk, alarms]) = two_lanes(&broker).await;
+    let (mut sent, mut acknowledged) = (0, 0);
+    while !taken.is_finished() {
+        while sent < COUNT && usize::from(sent) < acknowledged + 200 {
+            sent += 1;
+            let text = format!("{sent:01000}");
+            publisher.send(bulk, &publish_packet("bulk", text, QoS::AtLeastOnce, beside(sent)));
+        }
+        alarm(&mut publisher, alarms).await;
+        wait(Duration::from_millis(20)).await;
+        acknowledged += publisher.received(bulk).len();
+    }
+    let expected: Vec<String> = (1..=COUNT).map(|number| format!("{number:01000}")).collect();
+    assert!(taken.await.expect("it takes all") == expected);
+    assert_eq!(broker.memory.statistics().messages_dropped(), 0);
+}
+
+/// Beside those that [`Lanes::next_id`] gives.
+fn beside(number: u16) -> u16 {
+    u16::MAX - number
+}
+
+/// [MQTT-4.6.0-2]: on one stream the order stays, and everything is acknowledged in the end.
+#[tokio::test(start_paused = true)]
+async fn acknowledgements_of_one_stream_keep_their_order_while_they_are_held() {
+    for is_on_control in [true, false] {
+        let broker = QuicBroker::start_with(config());
+        let _far = far(&broker).await;
+        let mut publisher = broker.v5("publisher").await;
+        let stream = if is_on_control { CONTROL } else { publisher.open().await };
+        let held = publish_until_held(&mut publisher, stream).await;
+        let other = publisher.next_id();
+        publisher.send(stream, &publish_packet("other", "x", QoS::AtLeastOnce, other));
+        settle().await;
+        assert!(publisher.received(stream).is_empty(), "it has overtaken what is held");
+        publisher.expect_ack(stream, AckKind::Puback, held).await;
+        publisher.expect_ack(stream, AckKind::Puback, other).await;
+        assert!(publisher.received(stream).iter().all(|packet| !matches!(packet, Packet::Ack(_))));
+    }
+}

@@ -1,0 +1,256 @@
+//! Notices that the path has become longer than the controller believes.
+//!
+//! BBR has no more on its way than what its path carries in two of the shortest round trips of the last ten
+//! seconds. When a path becomes more than twice as long (another cell, another route behind the same address), that
+//! is less than it could be, so each rate that BBR measures is lower than the last, down to four packets a round
+//! trip. From outside it shows: round trips are long, the window is full, nothing is lost, and the rate has come
+//! down. So may it with a queue that others fill; but then twice as much on its way brings no more through. That is
+//! what a [`Stretch`] tries.
+
+use std::time::{Duration, Instant};
+
+/// A measurement takes so many of its round trips and packets, at least.
+const ROUND_TRIPS: u32 = 6;
+const PACKETS: u32 = 12;
+
+/// How long BBR remembers a round trip.
+const MEMORY: Duration = Duration::from_secs(10);
+
+/// After a trial that brought nothing, it is so long until the next.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// What a controller has believed, and what is measured meanwhile.
+#[derive(Clone, Debug)]
+pub(super) struct Stretch {
+    /// The shortest round trip, and when it was.
+    believed: Option<(Duration, Instant)>,
+    /// Bytes per second, the highest measured since.
+    best: u64,
+    measured: Measured,
+    trial: Option<Trial>,
+    /// Before that there will be no trial.
+    until: Instant,
+}
+
+/// What became of the packets that were sent since it began.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    begun: Instant,
+    shortest: Duration,
+    packets: u32,
+    bytes: u64,
+    /// The window was full at some time, and there was always something to send.
+    is_full: bool,
+    is_app_limited: bool,
+    is_lossy: bool,
+}
+
+/// Twice what was measured before: the controller meanwhile wants ever less.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Floor {
+    /// Bytes per second.
+    pub(super) rate: u64,
+    /// Bytes on their way.
+    pub(super) window: u64,
+}
+
+/// What was measured before twice as much was sent.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    round_trip: Duration,
+    rate: u64,
+}
+
+impl Stretch {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { believed: None, best: 0, measured: Measured::begin(now), trial: None, until: now }
+    }
+
+    /// What is to be sent at least, during a trial.
+    pub(super) fn floor(&self) -> Option<Floor> {
+        let Trial { round_trip, rate } = self.trial?;
+        let rate = rate.saturating_mul(2);
+        let millis = u64::try_from(round_trip.as_millis()).unwrap_or(u64::MAX);
+        Some(Floor { rate, window: rate.saturating_mul(millis) / 1000 })
+    }
+
+    pub(super) fn handle_full(&mut self) {
+        self.measured.is_full = true;
+    }
+
+    pub(super) fn handle_lost(&mut self) {
+        self.measured.is_lossy = true;
+    }
+
+    pub(super) fn handle_acked(&mut self, sent: Instant, bytes: u64, now: Instant) {
+        let round_trip = now.saturating_duration_since(sent);
+        if self.believed.is_none_or(|(believed, _)| round_trip <= believed) {
+            self.believed = Some((round_trip, now));
+        }
+        if sent >= self.measured.begun {
+            self.measured.shortest = self.measured.shortest.min(round_trip);
+            self.measured.packets += 1;
+            self.measured.bytes += bytes;
+        }
+    }
+
+    /// All that was acknowledged at once has been counted. True: the path is a longer one, and whoever believed in
+    /// the old one should begin anew.
+    pub(super) fn handle_end_of_acks(&mut self, app_limited: bool, now: Instant) -> bool {
+        self.measured.is_app_limited |= app_limited;
+        let measured = self.measured;
+        let Some(rate) = measured.rate(now) else { return false };
+        self.measured = Measured::begin(now);
+        if let Some(trial) = self.trial.take() {
+            let is_longer = rate >= trial.rate / 2 * 3 && measured.shortest <= trial.round_trip / 4 * 5;
+            if is_longer {
+                *self = Self::new(now);
+            } else {
+                self.until = now + PAUSE;
+            }
+            return is_longer;
+        }
+        if self.believed.is_some_and(|(_, at)| now.saturating_duration_since(at) > MEMORY) {
+            (self.believed, self.best) = (Some((measured.shortest, now)), 0);
+        }
+        self.best = self.best.max(rate);
+        if now >= self.until && rate < self.best / 2 && self.is_short_of(&measured) {
+            self.trial = Some(Trial { round_trip: measured.shortest, rate });
+        }
+        false
+    }
+
+    fn is_short_of(&self, measured: &Measured) -> bool {
+        self.believed.is_some_and(|(believed, _)| measured.shortest > believed * 2)
+            && measured.is_full
+            && !measured.is_app_limited
+            && !measured.is_lossy
+    }
+}
+
+impl Measured {
+    fn begin(now: Instant) -> Self {
+        Self {
+            begun: now,
+            shortest: Duration::MAX,
+            packets: 0,
+            bytes: 0,
+            is_full: false,
+            is_app_limited: false,
+            is_lossy: false,
+        }
+    }
+
+    /// Bytes per second, once there are enough of them. The first was not acknowledged before a round trip.
+    fn rate(&self, now: Instant) -> Option<u64> {
+        let elapsed = now.saturating_duration_since(self.begun);
+        if self.packets < PACKETS || elapsed < self.shortest.saturating_mul(ROUND_TRIPS) {
+            return None;
+        }
+        let millis = u64::try_from((elapsed - self.shortest).as_millis()).unwrap_or(u64::MAX);
+        Some(self.bytes.saturating_mul(1000) / millis.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    const BYTES: u64 = 1400;
+
+    /// A sender with as many packets on their way as its window and the stretch permit.
+    struct Sender {
+        stretch: Stretch,
+        now: Instant,
+        /// When each was sent, and when its acknowledgement comes.
+        on_the_way: VecDeque<(Instant, Instant)>,
+        /// When the last acknowledgement comes that is on its way.
+        last: Instant,
+        /// Acknowledgements that brought a trial.
+        tried: u32,
+    }
+
+    impl Sender {
+        fn new() -> Self {
+            let now = Instant::now();
+            Self { stretch: Stretch::new(now), now, on_the_way: VecDeque::new(), last: now, tried: 0 }
+        }
+
+        /// How often the path was found longer. It takes `round_trip` ms and passes a packet each `spacing` us.
+        fn run(&mut self, seconds: u64, window: usize, round_trip: u64, spacing: u64) -> u32 {
+            let (round_trip, spacing) = (Duration::from_millis(round_trip), Duration::from_micros(spacing));
+            let end = self.now + Duration::from_secs(seconds);
+            let mut found = 0;
+            while self.now < end {
+                let floor = self.stretch.floor().map_or(0, |floor| floor.window / BYTES);
+                let window = window.max(usize::try_from(floor).expect("small"));
+                while self.on_the_way.len() < window {
+                    self.last = (self.last + spacing).max(self.now + round_trip);
+                    self.on_the_way.push_back((self.now, self.last));
+                }
+                self.stretch.handle_full();
+                let (sent, due) = self.on_the_way.pop_front().expect("a window of one at least");
+                self.now = self.now.max(due);
+                self.stretch.handle_acked(sent, BYTES, self.now);
+                found += u32::from(self.stretch.handle_end_of_acks(false, self.now));
+                self.tried += u32::from(self.stretch.floor().is_some());
+            }
+            found
+        }
+    }
+
+    #[test]
+    fn a_path_that_becomes_longer_is_found_so_once() {
+        for (before, after) in [(2, 50), (20, 50), (40, 600)] {
+            let mut sender = Sender::new();
+            assert_eq!(sender.run(5, 40, before, 100), 0);
+            assert_eq!(sender.tried, 0);
+            assert_eq!(sender.run(9, 20, after, 100), 1, "{before} ms, then {after} ms");
+        }
+    }
+
+    #[test]
+    fn a_queue_behind_a_slow_bottleneck_is_not_a_longer_path() {
+        let mut sender = Sender::new();
+        // The first shows the round trip, those behind it wait for each other.
+        assert_eq!(sender.run(300, 8, 2, 34_000), 0);
+        assert_eq!(sender.tried, 0, "the rate is as high as it ever was");
+    }
+
+    #[test]
+    fn a_bottleneck_that_others_share_is_tried_once_a_minute_at_most() {
+        let mut sender = Sender::new();
+        sender.run(5, 40, 10, 100);
+        // The rate comes down and the round trips become long, because of the queue.
+        assert_eq!(sender.run(9, 40, 10, 10_000), 0);
+        let tried = sender.tried;
+        assert!(tried > 0);
+        assert_eq!(sender.run(40, 40, 10, 20_000), 0);
+        assert_eq!(sender.tried, tried);
+    }
+
+    #[test]
+    fn losses_and_a_lack_of_data_are_no_reason_to_try() {
+        for is_lossy in [true, false] {
+            let mut sender = Sender::new();
+            sender.run(5, 40, 2, 100);
+            for _ in 0..90 {
+                if is_lossy {
+                    sender.stretch.handle_lost();
+                } else {
+                    sender.stretch.handle_end_of_acks(true, sender.now);
+                }
+                for _ in 0..4 {
+                    let (sent, now) = (sender.now, sender.now + Duration::from_millis(25));
+                    sender.now = now;
+                    sender.stretch.handle_full();
+                    sender.stretch.handle_acked(sent, BYTES, now);
+                    assert!(!sender.stretch.handle_end_of_acks(!is_lossy, now));
+                    assert!(sender.stretch.floor().is_none());
+                }
+            }
+        }
+    }
+}
