@@ -185,7 +185,11 @@ async fn owed(broker: &QuicBroker, count: usize) -> (Lanes, StreamKey) {
         publisher.publish_as(Publish { retain: true, ..retained }).await;
     }
     pass(1).await;
-    let client = broker.connect(connect_v5("client")).await;
+    // QUIC takes so much of it at once.
+    let options = QuicOptions { stream_receive_window: 256 * 1024, ..QuicOptions::client() };
+    let mut client = broker.link_with("client", options).await;
+    client.send_connect(connect_v5("client"));
+    client.accepted().await;
     let one = client.open().await;
     client.leave_unread(one);
     let entry = SubscribeEntry::new(filter("r/#"), QoS::AtMostOnce);

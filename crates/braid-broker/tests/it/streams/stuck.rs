@@ -177,7 +177,7 @@ async fn a_publisher_waits_for_a_stream_that_is_slow() {
 /// publish elsewhere.
 #[tokio::test(start_paused = true)]
 async fn a_publisher_that_does_not_read_one_stream_can_use_the_others() {
-    const MESSAGES: u32 = 150_000;
+    const MESSAGES: u32 = 65_000;
     // A client may run ahead of acknowledgements that it does not read.
     let mqtt = MqttConfig { receive_maximum: u16::MAX, ..MqttConfig::default() };
     let broker = QuicBroker::start_with(BrokerConfig { mqtt, ..config() });
@@ -189,7 +189,7 @@ async fn a_publisher_that_does_not_read_one_stream_can_use_the_others() {
     client.leave_unread(stuck);
     let before = allocated();
     for number in 0..MESSAGES {
-        let packet_id = u16::try_from(number % 60_000).expect("small") + 1;
+        let packet_id = u16::try_from(number).expect("small") + 1;
         client.send(stuck, &publish_packet("t", "x", QoS::AtLeastOnce, packet_id));
     }
     for _ in 0..100 {
@@ -201,7 +201,7 @@ async fn a_publisher_that_does_not_read_one_stream_can_use_the_others() {
         pass(1).await;
     }
     let received = broker.memory.statistics().messages_received();
-    assert!(received < u64::from(MESSAGES) - 10_000, "{received} were read");
+    assert!(received < u64::from(MESSAGES) - 5_000, "{received} were read");
     let held = allocated() - before;
     assert!(held < 6_000_000, "{held} bytes, most of them unsent at the client");
     // What waited is answered.

@@ -74,7 +74,7 @@ async fn bytes_behind_acknowledgements_that_are_not_read_are_a_sign_of_life() {
     let client = connect(&broker, options).await;
     let stream = client.open().await;
     client.leave_unread(stream);
-    // Acknowledgements of 320 kB, and no more requests than leave room for a few bytes in the window of 256 KiB.
+    // Acknowledgements of 400 kB, of which the broker keeps 256 KiB before it stops reading.
     for number in 0..80_000_u32 {
         let packet_id = u16::try_from(number % 60_000).expect("small") + 1;
         client.send(stream, &publish_packet("t", "x", QoS::AtLeastOnce, packet_id));
