@@ -89,7 +89,7 @@ pub struct LimitsConfig {
     /// Seconds that such a packet may stand still while others wait for its memory.
     pub stalled_packet_secs: u64,
     /// Seconds that any incomplete packet on a data stream may stand still.
-    pub partial_idle: u64,
+    pub partial_idle_secs: u64,
 }
 
 impl Default for LimitsConfig {
@@ -109,7 +109,7 @@ impl Default for LimitsConfig {
             streams_per_second: 1000,
             partial_bytes: 64 * 1024 * 1024,
             stalled_packet_secs: 30,
-            partial_idle: 600,
+            partial_idle_secs: 600,
         }
     }
 }
@@ -181,7 +181,7 @@ impl BrokerConfig {
                 .then(|| mqtt.response_information.as_str().into()),
             maximum_partial_bytes: limits.partial_bytes,
             partial_timeout: Duration::from_secs(limits.stalled_packet_secs),
-            partial_idle: Duration::from_secs(limits.partial_idle),
+            partial_idle: Duration::from_secs(limits.partial_idle_secs),
             early_publish: self.streams.early_publish.into(),
         }
     }

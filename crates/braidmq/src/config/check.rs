@@ -26,10 +26,12 @@ impl Config {
         range("limits.streams_per_second", limits.streams_per_second.into(), 1, u64::MAX)?;
         range("limits.partial_bytes", limits.partial_bytes as u64, 1024, u64::MAX)?;
         range("limits.stalled_packet_secs", limits.stalled_packet_secs, 1, 3600)?;
-        range("limits.partial_idle", limits.partial_idle, 1, 31_536_000)?;
+        range("limits.partial_idle_secs", limits.partial_idle_secs, 1, 31_536_000)?;
         if let Some(link_rate) = self.quic.link_rate {
             range("quic.link_rate", link_rate, 1000, u64::MAX)?;
         }
+        // Above it the QUIC library may end a connection that loses packets.
+        range("quic.stream_window", self.quic.stream_window.into(), 16_384, 2_097_152)?;
         range("quic.tickets", self.quic.tickets as u64, 0, 100_000_000)?;
         let level = self.log.level.as_str();
         let is_bare_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());

@@ -21,6 +21,8 @@ pub(crate) struct QuicConfig {
     /// Bytes per second that are sent to one client at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) link_rate: Option<u64>,
+    /// Bytes of one stream that a client may send ahead of what was read.
+    pub(crate) stream_window: u32,
     /// Tickets of clients that may resume.
     pub(crate) tickets: usize,
     /// Whether a client that resumes may send at once.
@@ -33,12 +35,13 @@ pub(crate) struct QuicConfig {
 impl Default for QuicConfig {
     fn default() -> Self {
         let StreamsConfig { strict_streams, early_publish } = StreamsConfig::default();
-        let QuicOptions { tickets, zero_rtt, .. } = QuicOptions::server();
+        let QuicOptions { stream_receive_window: stream_window, tickets, zero_rtt, .. } = QuicOptions::server();
         Self {
             strict_streams,
             early_publish,
             congestion: CongestionConfig::default(),
             link_rate: None,
+            stream_window,
             tickets,
             zero_rtt,
             qlog_dir: None,
@@ -69,8 +72,9 @@ impl From<CongestionConfig> for Congestion {
 impl Config {
     /// What QUIC listeners are told.
     pub(crate) fn quic_options(&self) -> QuicOptions {
-        let QuicConfig { congestion, link_rate, tickets, zero_rtt, ref qlog_dir, .. } = self.quic;
+        let QuicConfig { congestion, link_rate, stream_window, tickets, zero_rtt, ref qlog_dir, .. } = self.quic;
         QuicOptions {
+            stream_receive_window: stream_window,
             bidi_streams: self.limits.streams,
             congestion: congestion.into(),
             link_rate,
@@ -98,6 +102,7 @@ mod tests {
             early_publish = "reject"
             congestion = "newreno"
             link_rate = 33000
+            stream_window = 65536
             tickets = 7
             zero_rtt = false
             qlog_dir = "q"
@@ -108,6 +113,7 @@ mod tests {
         let expected = QuicOptions {
             congestion: Congestion::NewReno,
             link_rate: Some(33_000),
+            stream_receive_window: 65_536,
             tickets: 7,
             zero_rtt: false,
             qlog_dir: Some(PathBuf::from("q")),

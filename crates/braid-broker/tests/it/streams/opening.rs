@@ -316,7 +316,7 @@ async fn a_flood_of_streams_waits_for_its_turn() {
 /// [BQ-45]: a packet that stands still is ended though nobody waits for its memory, and only then; the connection lives.
 #[tokio::test(start_paused = true)]
 async fn a_packet_that_stands_still_is_ended_after_a_long_time() {
-    let limits = LimitsConfig { partial_idle: 600, ..LimitsConfig::default() };
+    let limits = LimitsConfig { partial_idle_secs: 600, ..LimitsConfig::default() };
     let broker = QuicBroker::start_with(with_limits(limits));
     let mut client = broker.v5("client").await;
     let (still, slow, done) = (client.open().await, client.open().await, client.open().await);
