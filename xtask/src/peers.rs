@@ -39,9 +39,9 @@ pub(crate) struct Args {
     /// The broker under test.
     #[arg(long, value_enum, default_value = "braidmq")]
     broker: Kind,
-    /// The braidmq binary.
-    #[arg(long, value_name = "PATH", default_value = "target/debug/braidmq")]
-    binary: PathBuf,
+    /// The braidmq binary; without it, the one that was built beside this program.
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
     /// Run only cases whose name holds this text.
     #[arg(long, value_name = "SUBSTRING", default_value = "")]
     only: String,
@@ -80,9 +80,13 @@ fn peers(args: &Args) -> Result<Tally, String> {
         install::install(&root.join("peers"), &home, args.broker)?;
     }
     let others = if args.broker == Kind::Braidmq { broker::OTHERS } else { &[] };
+    let binary = match &args.binary {
+        Some(binary) => root.join(binary),
+        None => std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("braidmq"),
+    };
     let mut brokers = Vec::new();
     for variant in [&broker::STANDARD].into_iter().chain(others) {
-        brokers.push(Broker::start(args.broker, variant, &root.join(&args.binary), &home)?);
+        brokers.push(Broker::start(args.broker, variant, &binary, &home)?);
     }
     let mut tally = Tally::default();
     for suite in SUITES {
