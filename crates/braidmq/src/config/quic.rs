@@ -35,7 +35,8 @@ pub(crate) struct QuicConfig {
 impl Default for QuicConfig {
     fn default() -> Self {
         let StreamsConfig { strict_streams, early_publish } = StreamsConfig::default();
-        let QuicOptions { stream_receive_window: stream_window, tickets, zero_rtt, .. } = QuicOptions::server();
+        let QuicOptions { stream_receive_window: stream_window, tickets, zero_rtt, .. } =
+            QuicOptions::server();
         Self {
             strict_streams,
             early_publish,
@@ -72,7 +73,8 @@ impl From<CongestionConfig> for Congestion {
 impl Config {
     /// What QUIC listeners are told.
     pub(crate) fn quic_options(&self) -> QuicOptions {
-        let QuicConfig { congestion, link_rate, stream_window, tickets, zero_rtt, ref qlog_dir, .. } = self.quic;
+        let QuicConfig { congestion, link_rate, stream_window, tickets, zero_rtt, ref qlog_dir, .. } =
+            self.quic;
         QuicOptions {
             stream_receive_window: stream_window,
             bidi_streams: self.limits.streams,
