@@ -209,6 +209,29 @@ impl<T> LaneQueue<T> {
         before - self.len
     }
 
+    /// Everything that waits for a stream, in the order of sending. Costs what the stream has, beside however many others.
+    pub fn take_stream(&mut self, stream: StreamKey) -> impl Iterator<Item = T> + use<T> {
+        let begin = self.places.partition_point(|(lane, _)| lane.stream < stream);
+        let of_stream = self.places[begin..].iter().take_while(|(lane, _)| lane.stream == stream);
+        // Lanes of one stream stand in ascending priority.
+        let slots: Vec<_> = of_stream.map(|(_, at)| *at).rev().collect();
+        let mut taken = Vec::with_capacity(slots.len());
+        for at in slots {
+            let Slot { lane, queue } = &mut self.slots[at];
+            if queue.is_empty() {
+                continue;
+            }
+            self.len -= queue.len();
+            taken.push(std::mem::take(queue));
+            let place = self.turns.binary_search_by(|turns| lane.priority.cmp(&turns.priority));
+            if let Ok(of) = place {
+                self.turns[of].slots.retain(|slot| *slot != at);
+                self.rest(of, at);
+            }
+        }
+        taken.into_iter().flatten()
+    }
+
     /// Everything in the order of sending.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
         let Self { mut slots, turns, .. } = std::mem::take(self);
@@ -271,6 +294,19 @@ mod tests {
         assert_eq!(queue.len(), 10);
         assert_eq!(queue.drain().collect::<Vec<_>>(), [10, 12, 14, 16, 18, 0, 2, 4, 6, 8]);
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn the_lanes_of_one_stream_are_taken_together() {
+        let mut queue = LaneQueue::default();
+        for (stream, priority, item) in [(1, 5, 10), (2, 5, 20), (1, 9, 11), (1, 5, 12), (2, 9, 21)] {
+            queue.push_back(lane(stream, priority), item);
+        }
+        assert_eq!(queue.take_stream(StreamKey::bidi(1)).collect::<Vec<_>>(), [11, 10, 12]);
+        assert_eq!(queue.take_stream(StreamKey::bidi(1)).count(), 0);
+        assert!(!queue.waits_on(StreamKey::bidi(1)) && queue.len() == 2 && queue.is_mixed());
+        queue.push_back(lane(1, 9), 13);
+        assert_eq!(all(&mut queue), [21, 13, 20]);
     }
 
     /// [BQ-54]

@@ -23,7 +23,7 @@ pub(crate) struct QuicConfig {
     pub(crate) link_rate: Option<u64>,
     /// Bytes of one stream that a client may send ahead of what was read.
     pub(crate) stream_window: u32,
-    /// Tickets of clients that may resume.
+    /// Tickets of clients that may resume; each connection is given two.
     pub(crate) tickets: usize,
     /// Whether a client that resumes may send at once.
     pub(crate) zero_rtt: bool,

@@ -1,7 +1,7 @@
 //! Data streams: they open, bring packets and end; the connection does not care.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Event, Server, State};
 use crate::connection::outbox::Outbox;
@@ -11,6 +11,8 @@ use crate::error::Violation;
 use crate::packet::{Packet, QoS};
 use crate::reason::ReasonCode;
 use crate::stream::StreamKey;
+
+const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A data stream that was opened before the CONNECT was accepted.
 #[derive(Debug, Default)]
@@ -130,12 +132,17 @@ impl Server {
         let is_partial = established.exchange.streams.note_heard(stream, now);
         // The timer is not moved with every read: it looks back instead.
         if is_partial && !self.timers.is_set(Timer::Partial) {
-            self.timers.set(Timer::Partial, now.checked_add(self.options.partial_idle));
+            self.timers.set(Timer::Partial, Some(now + self.partial_idle()));
         }
     }
 
+    /// Never nothing, or a stream that is not read would be looked at for ever; never beyond what clocks can tell.
+    fn partial_idle(&self) -> Duration {
+        self.options.partial_idle.clamp(Duration::from_millis(1), YEAR)
+    }
+
     pub(super) fn handle_partial_timer(&mut self, now: Instant) {
-        let idle = self.options.partial_idle;
+        let idle = self.partial_idle();
         self.timers.set(Timer::Partial, None);
         while let State::Established(established) = &mut self.state
             && let exchange = &mut established.exchange
