@@ -185,9 +185,14 @@ impl<T> LaneQueue<T> {
 
     /// Whether anything waits for a stream.
     pub fn waits_on(&self, stream: StreamKey) -> bool {
+        self.of_stream(stream).iter().any(|(_, at)| !self.slots[*at].queue.is_empty())
+    }
+
+    /// The places of a stream's lanes.
+    fn of_stream(&self, stream: StreamKey) -> &[(Lane, usize)] {
         let begin = self.places.partition_point(|(lane, _)| lane.stream < stream);
-        let mut of_stream = self.places[begin..].iter().take_while(|(lane, _)| lane.stream == stream);
-        of_stream.any(|(_, at)| !self.slots[*at].queue.is_empty())
+        let end = self.places.partition_point(|(lane, _)| lane.stream <= stream);
+        &self.places[begin..end]
     }
 
     /// The highest priority that waits.
@@ -211,10 +216,8 @@ impl<T> LaneQueue<T> {
 
     /// Everything that waits for a stream, in the order of sending. Costs what the stream has, beside however many others.
     pub fn take_stream(&mut self, stream: StreamKey) -> impl Iterator<Item = T> + use<T> {
-        let begin = self.places.partition_point(|(lane, _)| lane.stream < stream);
-        let of_stream = self.places[begin..].iter().take_while(|(lane, _)| lane.stream == stream);
         // Lanes of one stream stand in ascending priority.
-        let slots: Vec<_> = of_stream.map(|(_, at)| *at).rev().collect();
+        let slots: Vec<_> = self.of_stream(stream).iter().rev().map(|(_, at)| *at).collect();
         let mut taken = Vec::with_capacity(slots.len());
         for at in slots {
             let Slot { lane, queue } = &mut self.slots[at];
