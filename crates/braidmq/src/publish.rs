@@ -36,7 +36,7 @@ Examples:
 /// them (QoS 1 and 2) or they are sent (QoS 0), and disconnects.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
-#[command(after_long_help = format!("{EXAMPLES}\n\n{}", client::EXIT_CODES))]
+#[command(after_long_help = format!("{EXAMPLES}\n\n{}", client::exit_codes("")))]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["message", "file", "stdin_line", "stdin_file", "null_message"]))]
 pub(crate) struct Args {
     /// The topic to publish to. May stand in the URL instead.

@@ -37,7 +37,7 @@ Formats of -F:
 /// otherwise. A lost connection is replaced. Ends with -C, -W, -E or when it is interrupted.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
-#[command(after_long_help = format!("{EXAMPLES}\n\n{}", client::EXIT_CODES))]
+#[command(after_long_help = format!("{EXAMPLES}\n\n{}", client::exit_codes("  27   the time of -W is over\n")))]
 pub(crate) struct Args {
     /// A topic filter to subscribe to; may be repeated. + matches one level, # all that follow.
     #[arg(short, long, value_name = "FILTER")]

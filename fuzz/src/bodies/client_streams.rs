@@ -145,7 +145,7 @@ impl World {
             6 | 7 => self.client.handle_stream_finished(on, self.now),
             8 | 9 => self.client.handle_stream_reset(on, self.now),
             10 => self.client.handle_stream_refused(on, ReasonCode::PacketTooLarge, self.now),
-            11 | 12 => self.client.finish_stream(on, self.now),
+            11 | 12 => self.client.finish_stream(on),
             13 => self.client.abort_stream(on, ReasonCode::UnspecifiedError, self.now),
             14 => self.client.pause(byte & 1 == 0, self.now),
             _ if byte < 8 => self.client.disconnect(Disconnect::new(ReasonCode::Success)),

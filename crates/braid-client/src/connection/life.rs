@@ -22,8 +22,9 @@ const CREDIT_PATIENCE: Duration = Duration::from_secs(1);
 const OWN_CREDIT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a lane waits until the server has ended a stream too that this end has ended.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// The same where QoS 0 went: nobody acknowledges that, so what QUIC holds of it may still be on its way. It is a
-/// few hundred kilobytes at most, on a slow way.
+/// The same where QoS 0 went: nobody acknowledges that, so what QUIC holds of it may still be on its way. It is
+/// what the server's window lets a stream have (2 MiB of ours): behind less than 35 kB/s that takes longer, and the
+/// lane goes on without it.
 const ARRIVAL_PATIENCE: Duration = Duration::from_secs(60);
 /// The code of a stream whose message is worth nothing any more. Of MQTT's codes it is the one for "none of the
 /// other Reason Codes apply" (MQTT 5, 3.14.2.1): no other speaks of expiry.
@@ -107,7 +108,7 @@ impl Connection {
                 Some(known) if known.exchanges == 0 && is_written => {
                     let patience = if known.has_unconfirmed { ARRIVAL_PATIENCE } else { END_PATIENCE };
                     self.streams.end(stream, Some(now + patience));
-                    self.protocol.finish_stream(stream, now);
+                    self.protocol.finish_stream(stream);
                     has_news = true;
                 }
                 _ => next += 1,

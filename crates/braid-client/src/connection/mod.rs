@@ -1,5 +1,6 @@
 //! One connection: the protocol machine, its link and its timer in one poll loop.
 
+mod closing;
 mod life;
 mod read;
 mod send;
@@ -10,16 +11,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use braid_proto::connection::{Cause, Client as Protocol};
-use braid_proto::packet::Disconnect;
-use braid_proto::reason::ReasonCode;
 use braid_proto::session::Session;
 use braid_proto::stream::StreamKey;
-use braid_transport::quic::codes::{CLOSE_ABNORMAL, CLOSE_NORMAL};
-use braid_transport::{Close, Link, Read};
-use tokio::io::ReadBuf;
+use braid_transport::Link;
 use tokio::time::{Sleep, sleep_until};
 use tracing::debug;
 
@@ -30,8 +27,6 @@ use crate::messages::Received;
 
 /// Rounds of one poll before other tasks of the runtime get their turn.
 const ROUNDS: usize = 32;
-/// How long a closed connection may take to send what it still has.
-const LINGER: Duration = Duration::from_secs(2);
 
 pub(crate) struct Connection {
     link: Link,
@@ -157,70 +152,6 @@ impl Connection {
             debug!(?moved, "moving to another local port");
             let result = moved.map_err(|error| Error::Rebind { reason: Arc::from(error.to_string()) });
             let _ = waiter.send(result);
-        }
-    }
-
-    // -- The end -----------------------------------------------------------------------------------
-
-    /// Ends the connection once the application wants it and everything it asked for before is answered.
-    fn close_if_wanted(&mut self, driver: &mut Driver, cx: &mut Context<'_>, now: Instant) {
-        if !driver.inbox.is_closing() || self.protocol.is_closed() {
-            return;
-        }
-        if self.deadline.is_none() {
-            // What came until now is still sent.
-            driver.take_requests(cx);
-            driver.close_requests();
-            self.deadline = Some(now + driver.settings.disconnect_timeout);
-        }
-        let is_late = self.deadline.is_some_and(|deadline| deadline <= now);
-        let is_answered = driver.lanes.is_empty() && driver.ledger.is_settled();
-        if is_answered && !is_late {
-            self.confirm_streams(driver);
-        }
-        if is_late || (is_answered && self.streams.is_settled()) {
-            debug!("sending DISCONNECT");
-            self.protocol.disconnect(Disconnect::new(ReasonCode::Success));
-            let limit = self.deadline.filter(|_| self.awaits_end());
-            self.deadline = Some(limit.map_or(now, |limit| limit.max(now)) + LINGER);
-        }
-    }
-
-    /// Ready when the connection is closed and has sent what it had, or had its time to.
-    fn poll_closed(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<()> {
-        if !self.protocol.is_closed() {
-            return Poll::Pending;
-        }
-        if *self.deadline.get_or_insert(now + LINGER) <= now {
-            return Poll::Ready(());
-        }
-        if self.protocol.unwritten() > 0 || (self.awaits_end() && self.poll_end(cx).is_pending()) {
-            return Poll::Pending;
-        }
-        let code = match self.protocol.cause() {
-            Some(Cause::Lost) => return Poll::Ready(()),
-            Some(Cause::Closed(_) | Cause::Disconnected(_)) => CLOSE_NORMAL, // [BQ-40]
-            _ => CLOSE_ABNORMAL,
-        };
-        // Its failure changes nothing any more.
-        self.link.poll_close(cx, Close { code, stop: None }).map(drop)
-    }
-
-    /// Whether only the server's end of the connection tells that it has everything: QUIC holds what the control
-    /// stream has taken, QoS 0 is not acknowledged, and DISCONNECT is handled behind it.
-    fn awaits_end(&self) -> bool {
-        self.link.is_multi() && self.streams.has_unconfirmed_on_control()
-    }
-
-    /// Ready when the server has ended the connection. What it still sends is for nobody.
-    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let mut rest = [0; 1024];
-            match self.link.poll_read(cx, &mut ReadBuf::new(&mut rest), &mut |_| true) {
-                Poll::Ready(Ok(Read::Closed) | Err(_)) => return Poll::Ready(()),
-                Poll::Ready(Ok(_)) => {}
-                Poll::Pending => return Poll::Pending,
-            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::task::Context;
 use std::time::Instant;
 
-use braid_proto::connection::{Resent, Sent as Outcome, Unsendable};
+use braid_proto::connection::{Client as Protocol, Resent, Sent as Outcome, Unsendable};
 use braid_proto::message::Delivery;
 use braid_proto::packet::{PacketId, QoS};
 use braid_proto::reason::ReasonCode;
@@ -51,8 +51,8 @@ impl Connection {
         let (lanes, ledger) = (&mut driver.lanes, &driver.ledger);
         let is_established = protocol.is_established();
         lanes.pop(|slot, priority, request| {
-            if !is_established && !matches!(request, Request::Control(Control::Resubscribe(_))) {
-                return false; // [BQ-61]
+            if !is_established && !may_be_early(protocol, request) {
+                return false;
             }
             let Some(stream) = slot.stream_for(priority) else { return false };
             if protocol.outbox(stream).is_some_and(|outbox| outbox.len() >= OUTBOX_IS_FULL) {
@@ -238,6 +238,13 @@ impl Connection {
             self.link.set_priority(stream, priority);
         }
     }
+}
+
+/// Whether something may be sent before CONNACK: only what brings subscriptions back, and not too much of it.
+/// The rest follows CONNACK. [BQ-13], [BQ-61]
+fn may_be_early(protocol: &Protocol, request: &Request) -> bool {
+    let Request::Control(Control::Resubscribe(subscribe)) = request else { return false };
+    protocol.takes_early(&subscribe.entries, &subscribe.user)
 }
 
 /// Whether one more message of QoS 1 or 2 leaves some of the Receive Maximum to other priorities: so that bulk on

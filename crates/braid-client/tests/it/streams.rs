@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use braid_client::{
     Client, ConnectionEvent, Error, Priority, ProtocolVersion, Publication, QoS, ReasonCode, RetainHandling,
-    StreamPolicy, Subscribe,
+    StreamPolicy, Subscribe, Unsendable,
 };
 use braid_proto::connection::{Event, ServerOptions};
 use braid_proto::stream::StreamKey;
@@ -193,6 +193,32 @@ async fn a_large_message_is_reset_when_it_expires_on_its_way() {
         assert!(
             peer.pending().iter().all(|event| !matches!(event, Event::Publish(..))),
             "nor sent elsewhere"
+        );
+    }
+}
+
+/// [MQTT-3.2.2-15]
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_too_large_for_the_server_leaves_no_stream_open() {
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let (mut listening, builder) = quic();
+        listening.options = ServerOptions { maximum_packet_size: LARGE + 1000, ..ServerOptions::default() };
+        let (mut peer, parts) = join!(listening.accept(), builder.connect());
+        let (client, _messages) = parts.unwrap();
+        let too_large = Publication::to("t", vec![b'x'; LARGE + 1000]).unwrap().qos(qos);
+        let publishing = timeout(MOMENT, client.publish(too_large));
+        let (result, ()) = join!(publishing, peer.run(2 * MOMENT));
+        let error = result.expect("it is known at once").unwrap_err();
+        assert!(matches!(error, Error::Unsendable(Unsendable::TooLarge)), "{qos}: {error:?}");
+        assert!(error.to_string().contains("maximum packet size"), "{error}");
+        let stream = StreamKey::bidi(1);
+        assert_eq!((&peer.opened[..], &peer.ended[..]), (&[stream][..], &[(stream, None)][..]), "{qos}");
+        // Nor does it stop its lane, which ends the stream of each message before the next.
+        publish(&client, large("t", b'y', qos)).await;
+        let next = stream_of(&mut peer, &"y".repeat(16)).await;
+        peer.run(MOMENT).await;
+        assert!(
+            !next.is_control() && peer.pending().iter().all(|event| !matches!(event, Event::Publish(..)))
         );
     }
 }

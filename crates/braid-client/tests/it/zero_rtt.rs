@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_client::{
     Builder, Client, ConnectionEvent, Messages, OptionsError, ProtocolVersion, Publication, QoS, Reconnect,
-    RetainHandling, Subscribe,
+    RetainHandling, Subscribe, TopicFilter,
 };
 use braid_proto::connection::Event;
 use braid_proto::reason::ReasonCode;
@@ -196,6 +196,44 @@ async fn early_subscriptions_are_right_whatever_the_server_has_kept() {
         told.sort_by_key(|(filters, _)| wanted.iter().position(|(other, _)| other == filters));
         assert_eq!(told, wanted, "expiry {expiry}, session {has_session}");
         assert!(granted.iter().all(|(stream, filters, _)| stream.is_control() == (filters == "a")));
+        assert_silent(&mut peer).await;
+    }
+}
+
+/// However often the outbox of a stream is empty, and however many streams there are.
+#[tokio::test(start_paused = true)]
+async fn what_is_more_than_64_kib_follows_connack() {
+    const FILTERS: usize = 60;
+    for numbers in [[0, 0, 0], [1, 2, 3]] {
+        let (mut listening, builder, _) = early();
+        let builder = builder.session_expiry(Duration::ZERO);
+        let (mut peer, client, _messages) = subscribed(&mut listening, builder, &[]).await;
+        for (at, number) in numbers.into_iter().enumerate() {
+            let filter = |n| TopicFilter::parse(&format!("{at}/{n:0500}")).unwrap();
+            let subscribe = Subscribe::new((0..FILTERS).map(filter)).stream(number);
+            join!(client.subscribe(subscribe), peer.grant_next()).0.unwrap();
+        }
+        drop(peer.cut());
+        let mut peer = listening.incoming().await;
+        peer.connect().await;
+        peer.run(10 * ROUND_TRIP).await;
+        let start = Instant::now();
+        peer.accept(None).await;
+        let (mut before, mut after) = (0, 0);
+        while before + after < 3 * FILTERS {
+            let filters = peer.grant_next().await.1;
+            let bytes: usize = filters.iter().map(String::len).sum();
+            if start.elapsed() < ROUND_TRIP / 2 {
+                before += filters.len();
+                assert!(
+                    before * bytes / filters.len() <= 64 * 1024,
+                    "{before} filters on streams {numbers:?}"
+                );
+            } else {
+                after += filters.len();
+            }
+        }
+        assert!(before >= FILTERS && before + after == 3 * FILTERS, "{before} and {after}");
         assert_silent(&mut peer).await;
     }
 }

@@ -105,21 +105,35 @@ impl Outbound {
     /// Takes an identifier for a SUBSCRIBE or UNSUBSCRIBE on a stream. `None` when no identifier is free.
     pub fn send_control(&mut self, stream: StreamKey) -> Option<PacketId> {
         let id = self.allocate()?;
-        let order = self.next_order;
-        self.next_order += 1;
-        let lane = Lane::default(); // It counts for none.
+        self.insert_control(id, stream);
+        Some(id)
+    }
+
+    /// Of an identifier that [`Outbound::send_control`] of another session gave: it is for the same request here.
+    /// False, with nothing changed: it is in use.
+    pub(crate) fn restore_control(&mut self, packet_id: PacketId, stream: StreamKey) -> bool {
+        if self.inflight.contains_key(&packet_id) {
+            return false;
+        }
+        self.insert_control(packet_id, stream);
+        self.next_id = packet_id.next();
+        true
+    }
+
+    /// A request has no lane: it counts against no quota.
+    fn insert_control(&mut self, id: PacketId, stream: StreamKey) {
         let inflight = Inflight {
             phase: Phase::Control,
-            order,
+            order: self.next_order,
             sent_here: false,
             counts: false,
             is_repeated: false,
-            lane,
+            lane: Lane::default(),
             stream,
             end: 0,
         };
         self.inflight.insert(id, inflight);
-        Some(id)
+        self.next_order += 1;
     }
 
     /// Notes that an exchange of a resumed session goes on. False: it already does on this connection.

@@ -10,8 +10,8 @@ pub(crate) const HEADING: &str = "QUIC";
 /// Options of a connection that only QUIC has.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct QuicOptions {
-    /// Send the first packet before the encryption is agreed on (0-RTT): a connection that replaces a lost one
-    /// is ready one round trip sooner. The first connection of a run cannot do that.
+    /// Replace a lost connection one round trip sooner (0-RTT): what goes first is encrypted with the keys of a ticket
+    /// and may be replayed. The first connection of a run has no ticket.
     #[arg(long, help_heading = HEADING)]
     zero_rtt: bool,
     /// Who decides how fast to send: bbr3 keeps the queues on the way short, cubic and newreno fill them. bbr3 by

@@ -6,8 +6,11 @@ use super::{Client, ClientEvent, State, Unsendable};
 use crate::connection::exchange::Exchange;
 use crate::connection::outbox::Outbox;
 use crate::packet::{Packet, PacketId, ProtocolVersion, Subscribe, SubscribeEntry, UserProperties};
-use crate::session::{Outbound, Phase, Session};
+use crate::session::{Outbound, Session};
 use crate::stream::StreamKey;
+
+/// The most that a client sends before CONNACK, bytes: a server need not have room for more. [BQ-13]
+const EARLY_BYTES: u64 = 64 * 1024;
 
 /// Requests that wait for CONNACK as well as for their own answers.
 #[derive(Debug, Default)]
@@ -15,6 +18,8 @@ pub(super) struct Early {
     /// The data streams, in the order of opening.
     streams: Vec<(StreamKey, Outbox)>,
     requests: Vec<(PacketId, StreamKey)>,
+    /// Bytes that were put on streams that have ended.
+    gone: u64,
     /// Identifiers of a client without a session.
     ids: Outbound,
 }
@@ -29,7 +34,7 @@ impl Early {
     /// Ends a stream: the requests on it, which nobody will answer. `None`: it is not known.
     fn remove(&mut self, stream: StreamKey) -> Option<Vec<PacketId>> {
         let at = self.streams.iter().position(|(other, _)| *other == stream)?;
-        self.streams.remove(at);
+        self.gone += self.streams.remove(at).1.end();
         Some(self.requests.extract_if(.., |(_, on)| *on == stream).map(|(id, _)| id).collect())
     }
 
@@ -44,6 +49,11 @@ impl Early {
 
     pub(super) fn unwritten(&self) -> usize {
         self.streams.iter().map(|(_, outbox)| outbox.len()).sum()
+    }
+
+    /// Bytes that were put on data streams, written or not.
+    fn sent(&self) -> u64 {
+        self.gone + self.streams.iter().map(|(_, outbox)| outbox.end()).sum::<u64>()
     }
 
     fn allocate(&mut self, session: Option<&mut Session>, on: StreamKey) -> Option<PacketId> {
@@ -61,20 +71,27 @@ impl Early {
             }
         }
         for (id, stream) in self.requests {
-            let outbound = &mut exchange.session.outbound;
-            outbound.restore(id, Phase::Control);
-            outbound.continue_on(id, stream);
+            exchange.session.outbound.restore_control(id, stream);
         }
     }
 }
 
 impl Client {
+    /// Whether [`Client::subscribe_early`] takes this: CONNACK is not here, and with it not more than 64 KiB are sent
+    /// before, CONNECT and all streams together. [BQ-13]
+    pub fn takes_early(&self, entries: &[SubscribeEntry], user: &UserProperties) -> bool {
+        let State::Connecting(connecting) = &self.state else { return false };
+        let sent = connecting.outbox.end() + connecting.early.sent();
+        sent + size_at_most(entries, user) <= EARLY_BYTES
+    }
+
     /// The same as [`Client::subscribe`] before CONNACK: what the server will say of itself there is not known, so this
     /// is for what it has granted before. Nothing is answered before CONNACK; bytes that come on data streams must wait
     /// until then.
     ///
     /// # Errors
-    /// No identifier is free, or CONNACK is here.
+    /// No identifier is free. [`Unsendable::NotConnected`]: CONNACK is here, or this has to wait for it
+    /// ([`Client::takes_early`]).
     pub fn subscribe_early(
         &mut self,
         on: StreamKey,
@@ -82,6 +99,9 @@ impl Client {
         id: Option<NonZeroU32>,
         user: UserProperties,
     ) -> Result<PacketId, Unsendable> {
+        if !self.takes_early(&entries, &user) {
+            return Err(Unsendable::NotConnected);
+        }
         let State::Connecting(connecting) = &mut self.state else { return Err(Unsendable::NotConnected) };
         let early = &mut connecting.early;
         let on = if early.outbox_mut(on).is_some() { on } else { StreamKey::CONTROL };
@@ -112,4 +132,13 @@ impl Client {
 
 fn encode(packet: &Packet, version: ProtocolVersion, outbox: &mut Outbox) {
     packet.encode(version, outbox.open());
+}
+
+/// Bytes of a SUBSCRIBE, a few too many for a small one.
+fn size_at_most(entries: &[SubscribeEntry], user: &UserProperties) -> u64 {
+    let filter_len = |entry: &SubscribeEntry| entry.filter.as_ref().map_or(0, |filter| filter.as_str().len());
+    let filters: usize = entries.iter().map(|entry| 2 + filter_len(entry) + 1).sum();
+    let user: usize = user.iter().map(|(name, value)| 5 + name.len() + value.len()).sum();
+    // Header, Packet Identifier, length of the properties, Subscription Identifier.
+    (5 + 2 + 4 + 5 + filters + user) as u64
 }

@@ -89,7 +89,7 @@ impl Client {
 
     /// Ends a data stream once everything on it is written. What is on its way on it is still answered there; with
     /// the server's FIN it has ended ([`ClientEvent::StreamEnded`]). [BQ-30]
-    pub fn finish_stream(&mut self, stream: StreamKey, _now: Instant) {
+    pub fn finish_stream(&mut self, stream: StreamKey) {
         let State::Established(established) = &mut self.state else { return };
         if established.exchange.streams.close(stream) && stream.is_uni() {
             self.events.push_back(ClientEvent::StreamEnded(stream, Vec::new()));

@@ -22,7 +22,7 @@ fn a_finished_stream_still_hears_its_answers_and_ends_with_the_servers_fin() {
     let a = rig.open(1);
     publish(&mut rig, a, QoS::AtLeastOnce, "one");
     publish(&mut rig, a, QoS::ExactlyOnce, "two");
-    rig.client.finish_stream(a, rig.now);
+    rig.client.finish_stream(a);
     assert!(rig.actions().is_empty(), "something is to be written");
     publish(&mut rig, a, QoS::AtMostOnce, "elsewhere");
     assert_eq!(rig.sent_on(a).unwrap(), [forge::publish(1, 1, "one"), forge::publish(2, 2, "two")].concat());
@@ -49,7 +49,7 @@ fn what_the_server_has_not_answered_at_its_fin_goes_on_on_the_control_stream() {
     publish(&mut rig, a, QoS::ExactlyOnce, "two");
     let request = subscribe(&mut rig, a);
     rig.sent_on(a);
-    rig.client.finish_stream(a, rig.now);
+    rig.client.finish_stream(a);
     assert_eq!(rig.actions(), [StreamAction::Finish(a)]);
     assert!(
         rig.sent_on(CONTROL).unwrap().is_empty(),
@@ -66,7 +66,7 @@ fn what_the_server_has_not_answered_at_its_fin_goes_on_on_the_control_stream() {
 fn what_comes_on_a_stream_that_ends_is_left_to_the_control_stream() {
     let mut rig = ClientRig::new();
     let a = rig.open(1);
-    rig.client.finish_stream(a, rig.now);
+    rig.client.finish_stream(a);
     rig.read_on(a, &[forge::publish(2, 1, "twice"), forge::publish(0, 0, "zero")].concat());
     assert_eq!(rig.actions(), [StreamAction::Finish(a)], "it owes nothing");
     let events = rig.events();
@@ -199,7 +199,7 @@ fn a_unidirectional_stream_is_finished_once_it_is_written() {
     let uni = StreamKey::uni(0);
     rig.client.handle_stream_opened(uni);
     publish(&mut rig, uni, QoS::AtMostOnce, "m");
-    rig.client.finish_stream(uni, rig.now);
+    rig.client.finish_stream(uni);
     assert!(rig.actions().is_empty());
     rig.sent_on(uni);
     assert_eq!(rig.actions(), [StreamAction::Finish(uni)]);

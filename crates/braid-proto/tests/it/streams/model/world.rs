@@ -172,7 +172,7 @@ impl World {
 
     fn client_finishes(&mut self) {
         if let Some(stream) = self.random.choice(&self.open).copied() {
-            self.client.finish_stream(stream, self.now);
+            self.client.finish_stream(stream);
         }
     }
 
