@@ -19,6 +19,8 @@ pub(crate) struct Inbox {
     load: Load,
     /// The same stream by stream.
     shares: Shares,
+    /// Lanes that took nothing in this round of sending, in their order.
+    refused: Vec<Lane>,
 }
 
 impl Inbox {
@@ -31,9 +33,10 @@ impl Inbox {
         self.shares.copy_to(copy);
     }
 
-    /// Before something is sent.
+    /// A round of sending begins: every lane may be asked again.
     pub(crate) fn note_begin(&mut self, now: Instant) {
         self.shares.note_begin(now);
+        self.refused.clear();
     }
 
     /// Something was sent on a stream.
@@ -96,15 +99,25 @@ impl Inbox {
         self.lanes.push_back(delivery.lane(), delivery);
     }
 
-    /// Takes the next one in the order of sending that `accepts` takes, and its lane.
+    /// Takes the next one in the order of sending that `accepts` takes, and its lane. While there are several, one that
+    /// was refused is not asked about again before the next round: what is sent meanwhile makes room for nobody.
     pub(crate) fn pop(
         &mut self,
         mut accepts: impl FnMut(Lane, &Delivery) -> bool,
     ) -> Option<(Lane, Delivery)> {
         let mut from = Lane::default();
+        let refused = &mut self.refused;
+        if !self.lanes.is_mixed() {
+            refused.clear();
+        }
         let delivery = self.lanes.pop(|lane, delivery| {
             from = lane;
-            accepts(lane, delivery)
+            let Err(place) = refused.binary_search(&lane) else { return false };
+            let accepted = accepts(lane, delivery);
+            if !accepted {
+                refused.insert(place, lane);
+            }
+            accepted
         })?;
         let load = load_of(&delivery);
         self.load.subtract(load);
@@ -125,7 +138,7 @@ impl Inbox {
             return;
         }
         self.shares.redirect(ended);
-        while let Some(mut delivery) = self.lanes.pop(|lane, _| lane.stream == ended) {
+        for mut delivery in self.lanes.take_stream(ended) {
             delivery.stream = StreamKey::CONTROL;
             self.lanes.push_back(delivery.lane(), delivery);
         }
@@ -187,6 +200,7 @@ mod tests {
     }
 
     fn pop_all(inbox: &mut Inbox, of: Lane) -> Vec<u8> {
+        inbox.note_begin(Instant::now());
         let next = || inbox.pop(|lane, _| lane == of).map(|(_, delivery)| delivery.message.payload[0]);
         std::iter::from_fn(next).collect()
     }
@@ -204,6 +218,39 @@ mod tests {
         inbox.put_back(lane, first);
         assert!(!inbox.is_mixed());
         assert_eq!(pop_all(&mut inbox, lane), [1, 2, 3]);
+    }
+
+    /// [BQ-55]: streams that are not read cost each delivery of another next to nothing.
+    #[test]
+    fn a_lane_that_refuses_is_asked_once_in_a_round() {
+        let mut inbox = Inbox::default();
+        for stream in 1..=256 {
+            (0..100).for_each(|number| inbox.push(delivery(stream, 5, number)));
+        }
+        let is_lively = |lane: Lane| lane.stream == StreamKey::bidi(256);
+        for _ in 0..2 {
+            inbox.note_begin(Instant::now());
+            let (mut asked, mut taken) = (0, 0);
+            let mut accepts = |lane, _: &Delivery| {
+                asked += 1;
+                let accepted = is_lively(lane) && taken < 40;
+                taken += u32::from(accepted);
+                accepted
+            };
+            while inbox.pop(&mut accepts).is_some() {}
+            assert_eq!((asked, taken), (255 + 41, 40));
+        }
+    }
+
+    /// The last lane that is left may take what it did not take beside others.
+    #[test]
+    fn the_last_lane_is_asked_again() {
+        let mut inbox = Inbox::default();
+        inbox.push(delivery(1, 9, 1));
+        inbox.push(delivery(2, 5, 2));
+        let first = inbox.pop(|lane, _| lane.stream != StreamKey::bidi(1)).expect("it takes one");
+        assert_eq!(first.0.stream, StreamKey::bidi(2));
+        assert!(inbox.pop(|_, _| true).is_some());
     }
 
     /// [BQ-42]

@@ -27,8 +27,8 @@ pub(crate) const KEEP_CAPACITY: usize = 64;
 /// A session's bounded queue with the means to wake its owner.
 ///
 /// Overflow policy: what does not fit is dropped and counted, QoS 0 before anything else; QoS 0 is dropped while
-/// nobody is online. Nobody
-/// ever waits here: a publisher pushes and goes on.
+/// nobody is online. No push ever waits. It tells when the owner cannot keep up: then the publisher may hold its
+/// acknowledgements back until there is room, the owner leaves, or it has waited long enough.
 ///
 /// A std Mutex: it is held for a few pushes or one swap, never across an await or a wake-up.
 #[derive(Debug, Default)]
@@ -211,11 +211,13 @@ impl Mailbox {
         Pushed { dropped, lost, congested }
     }
 
-    /// Whether there is room again; if not, the caller is woken when there is.
+    /// Whether there is room again, or nobody who makes some; if not, the caller is woken when that changes. An owner
+    /// that has sent nothing yet is not the one that was waited for.
     pub(crate) fn poll_room(&self, capacity: Capacity, context: &Context<'_>) -> bool {
         let congestion = capacity.congestion();
         let mut inner = self.lock();
         if inner.state != State::Online
+            || inner.pulse.progress_at().is_none()
             || inner.len() <= congestion.messages && inner.bytes() <= congestion.bytes
         {
             return true;
@@ -274,9 +276,7 @@ impl Mailbox {
         if has_arrivals {
             inbox.sort_arrivals(lane, resolve);
         }
-        for publisher in publishers {
-            publisher.wake();
-        }
+        publishers.into_iter().for_each(Waker::wake);
         signal
     }
 
@@ -305,7 +305,8 @@ impl Mailbox {
         let mut inner = self.lock();
         inner.state = State::Offline;
         inner.owner = None;
-        inner.publishers = Vec::new(); // They do not wait long.
+        inner.pulse = Pulse::default();
+        let publishers = std::mem::take(&mut inner.publishers);
         for delivery in leftover.into_iter().rev() {
             inner.queue.push_front(delivery);
         }
@@ -318,6 +319,8 @@ impl Mailbox {
         }
         *lane = None;
         inner.mixed.clear();
+        drop(inner);
+        publishers.into_iter().for_each(Waker::wake);
         dropped
     }
 
@@ -326,12 +329,15 @@ impl Mailbox {
         let mut inner = self.lock();
         inner.state = State::Closed;
         inner.owner = None;
-        inner.publishers = Vec::new();
+        let publishers = std::mem::take(&mut inner.publishers);
         (inner.bytes, inner.qos0, inner.qos0_bytes) = (0, 0, 0);
         inner.taken = Load::default();
         inner.shares.clear();
         inner.mixed.clear();
-        std::mem::take(&mut inner.queue)
+        let queue = std::mem::take(&mut inner.queue);
+        drop(inner);
+        publishers.into_iter().for_each(Waker::wake);
+        queue
     }
 }
 
@@ -479,4 +485,56 @@ fn properties_cost(properties: &MessageProperties) -> usize {
     let response_topic = properties.response_topic.as_ref().map_or(0, |topic| topic.as_str().len());
     let correlation_data = properties.correlation_data.as_ref().map_or(0, bytes::Bytes::len);
     size_of::<MessageProperties>() + content_type + response_topic + correlation_data + user.sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use braid_proto::topic::TopicName;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whoever waits for room is told that the one who was to make it has left, and does not begin to wait for the
+    /// next one, of whose pace nothing is known.
+    #[test]
+    fn nobody_waits_for_an_owner_who_has_left() {
+        let (mailbox, now) = (Mailbox::default(), Instant::now());
+        let capacity = Capacity { messages: 8, bytes: 1 << 20 };
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let context = Context::from_waker(&waker);
+        let topic = TopicName::parse("t").expect("a topic name");
+        let message = Arc::new(Message::new(topic, bytes::Bytes::new(), QoS::AtLeastOnce, false));
+        let deliveries = || std::iter::repeat_with(|| Delivery::of(message.clone()));
+        for ends in [false, true] {
+            mailbox.open();
+            let mut pulse = Pulse::default();
+            pulse.note_progress(now);
+            mailbox.poll_take(&mut Inbox::default(), |stream| stream, pulse, capacity, &context);
+            let pushed = mailbox.push(deliveries().take(6), capacity, now, &mut Vec::new());
+            assert!(pushed.congested.is_some() && !mailbox.poll_room(capacity, &context));
+            let before = woken.0.load(Ordering::Relaxed);
+            if ends {
+                mailbox.close();
+            } else {
+                mailbox.park(VecDeque::new());
+            }
+            assert_eq!(woken.0.load(Ordering::Relaxed), before + 1);
+            mailbox.open();
+            assert!(mailbox.poll_room(capacity, &context), "the next owner has shown nothing yet");
+            mailbox.park(VecDeque::new());
+        }
+    }
 }

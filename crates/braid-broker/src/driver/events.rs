@@ -178,18 +178,25 @@ impl Driver {
         tracing::debug!(client = client_id.as_str(), version = %connect.version, transport = %self.link.peer().transport,
             present = claim.present, "connected");
         claim.slot.set_merges(connect.version.is_v5());
-        if let Err(error) = self.open(&claim.slot).await {
-            tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be stored");
-            self.server.reject(ReasonCode::ServerUnavailable);
-        } else if claim.slot.is_durable() {
-            self.progress = Some(Box::new(DurableProgress::new(claim.slot.id())));
+        let opened = self.open(&claim.slot).await;
+        match &opened {
+            Ok(()) if claim.slot.is_durable() => {
+                self.progress = Some(Box::new(DurableProgress::new(claim.slot.id())));
+            }
+            Ok(()) => {}
+            Err(error) => {
+                tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be stored");
+                self.server.reject(ReasonCode::ServerUnavailable);
+            }
         }
         self.slot = Some(claim.slot);
         self.hub.statistics.client_came();
         let acceptance = Acceptance { session_present: claim.present, assigned_client_id };
         // After a refusal this only gives the session back.
         self.server.accept(claim.session, &acceptance, now());
-        self.link.set_trusted();
+        if opened.is_ok() {
+            self.link.set_trusted(); // [BQ-13]
+        }
         // What came right behind CONNECT may have released something: no byte has left yet.
         self.commit_progress();
         // Whoever stopped the broker during the claim may have signalled before this connection could hear it.

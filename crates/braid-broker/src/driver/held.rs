@@ -14,12 +14,16 @@ use crate::slot::Slot;
 pub(super) struct Due {
     /// The last of them.
     token: Token,
-    /// A stream that they are for, and all others.
+    /// A stream that they are for, and all others in the order of their keys.
     stream: StreamKey,
     others: Vec<StreamKey>,
     /// Receivers of what they acknowledge that cannot keep up.
-    waits: Vec<Wait>,
+    waits: Waits,
 }
+
+/// At most one for each stream, in the order of their keys: messages of many streams come mixed, and each is looked up.
+#[derive(Default)]
+struct Waits(Vec<Wait>);
 
 /// A receiver that what came on a stream is too much for.
 struct Wait {
@@ -43,7 +47,7 @@ struct Wait {
 pub(super) struct Held {
     /// The last acknowledgement in the row, while it is held back.
     row: Option<Token>,
-    waits: Vec<Wait>,
+    waits: Waits,
 }
 
 impl Due {
@@ -51,7 +55,7 @@ impl Due {
     pub(super) fn add(due: &mut Option<Self>, token: Token) {
         let stream = token.stream();
         match due {
-            None => *due = Some(Self { token, stream, others: Vec::new(), waits: Vec::new() }),
+            None => *due = Some(Self { token, stream, others: Vec::new(), waits: Waits::default() }),
             Some(due) => {
                 if stream != due.token.stream() {
                     due.note(stream);
@@ -62,8 +66,10 @@ impl Due {
     }
 
     fn note(&mut self, stream: StreamKey) {
-        if stream != self.stream && !self.others.contains(&stream) {
-            self.others.push(stream);
+        if stream != self.stream
+            && let Err(place) = self.others.binary_search(&stream)
+        {
+            self.others.insert(place, stream);
         }
     }
 
@@ -73,8 +79,8 @@ impl Due {
 
     /// What came on `stream` is too much for `receiver`.
     pub(super) fn wait(&mut self, stream: StreamKey, receiver: &Arc<Slot>, until: Instant) {
-        if self.waits.iter().all(|wait| wait.stream != stream) {
-            self.waits.push(Wait { stream, receiver: receiver.clone(), until });
+        if let Err(place) = self.waits.find(stream) {
+            self.waits.0.insert(place, Wait { stream, receiver: receiver.clone(), until });
         }
     }
 
@@ -82,26 +88,35 @@ impl Due {
     pub(super) fn join(&mut self, later: Self) {
         self.token = self.token.max(later.token);
         later.streams().for_each(|stream| self.note(stream));
-        for wait in later.waits {
-            self.wait(wait.stream, &wait.receiver, wait.until);
+        self.waits.join(later.waits);
+    }
+}
+
+impl Waits {
+    fn find(&self, stream: StreamKey) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&stream, |wait| wait.stream)
+    }
+
+    fn contains(&self, stream: StreamKey) -> bool {
+        self.find(stream).is_ok()
+    }
+
+    /// Adds those of streams that have none.
+    fn join(&mut self, later: Self) {
+        for wait in later.0 {
+            if let Err(place) = self.find(wait.stream) {
+                self.0.insert(place, wait);
+            }
         }
     }
 }
 
 impl Held {
-    fn waits_for(&self, stream: StreamKey) -> bool {
-        self.waits.iter().any(|wait| wait.stream == stream)
-    }
-
     /// Takes in what is due; returns up to where acknowledgements go now.
     fn hold(&mut self, mut due: Due) -> Option<Token> {
         let token = self.row.map_or(due.token, |row| row.max(due.token));
-        for wait in std::mem::take(&mut due.waits) {
-            if !self.waits_for(wait.stream) {
-                self.waits.push(wait);
-            }
-        }
-        if due.streams().all(|stream| self.waits_for(stream)) {
+        self.waits.join(std::mem::take(&mut due.waits));
+        if due.streams().all(|stream| self.waits.contains(stream)) {
             self.row = Some(token);
             return None;
         }
@@ -111,10 +126,10 @@ impl Held {
 
     /// Ends the waits that are `over`; the same.
     fn end(&mut self, mut over: impl FnMut(&Wait) -> bool) -> Option<Token> {
-        let before = self.waits.len();
-        self.waits.retain(|wait| !over(wait));
+        let before = self.waits.0.len();
+        self.waits.0.retain(|wait| !over(wait));
         // One that waits on is not to keep the others.
-        if self.waits.len() < before { self.row.take() } else { None }
+        if self.waits.0.len() < before { self.row.take() } else { None }
     }
 }
 
@@ -122,7 +137,7 @@ impl Driver {
     /// Lets acknowledgements go, or holds them for receivers that cannot keep up.
     pub(super) fn hold(&mut self, due: Due) {
         let goes = match &mut self.held {
-            None if due.waits.is_empty() => Some(due.token),
+            None if due.waits.0.is_empty() => Some(due.token),
             held => held.get_or_insert_default().hold(due),
         };
         if let Some(token) = goes {
@@ -136,7 +151,7 @@ impl Driver {
         let (capacity, now) = (self.hub.capacity, now());
         let over = |wait: &Wait| wait.receiver.mailbox.poll_room(capacity, context) || wait.until <= now;
         let goes = held.end(over);
-        if held.waits.is_empty() {
+        if held.waits.0.is_empty() {
             self.held = None;
         }
         if let Some(token) = goes {
@@ -146,11 +161,43 @@ impl Driver {
 
     /// When [`Driver::poll_held`] gives up waiting for a receiver.
     pub(super) fn held_until(&self) -> Option<Instant> {
-        self.held.as_ref()?.waits.iter().map(|wait| wait.until).min()
+        self.held.as_ref()?.waits.0.iter().map(|wait| wait.until).min()
     }
 }
 
 /// Whether a stream is not read because its receivers cannot keep up, and its acknowledgements went all the same.
 pub(super) fn is_paused(held: Option<&Held>, stream: StreamKey) -> bool {
-    held.is_some_and(|held| held.row.is_none() && held.waits_for(stream))
+    held.is_some_and(|held| held.row.is_none() && held.waits.contains(stream))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use braid_proto::packet::ClientId;
+
+    use super::*;
+    use crate::slot::{ConnectionId, SessionKey};
+
+    fn wait(stream: u32, until: Instant) -> Wait {
+        let receiver = Slot::new(SessionKey(1), ClientId::from("receiver"), ConnectionId(1));
+        Wait { stream: StreamKey::bidi(stream), receiver: Arc::new(receiver), until }
+    }
+
+    /// Messages of many streams come mixed: the first receiver that a stream waits for is the one it waits for.
+    #[test]
+    fn a_stream_waits_once_however_its_messages_are_mixed_with_others() {
+        let start = Instant::now();
+        let mut waits = Waits::default();
+        for round in 0..3 {
+            for at in 0..200 {
+                let stream = at * 77 % 200;
+                waits.join(Waits(vec![wait(stream, start + Duration::from_secs(round))]));
+            }
+        }
+        assert_eq!(waits.0.len(), 200);
+        assert!((0..200).all(|stream| waits.contains(StreamKey::bidi(stream))));
+        assert!(!waits.contains(StreamKey::bidi(200)));
+        assert!(waits.0.iter().all(|wait| wait.until == start));
+    }
 }

@@ -11,9 +11,6 @@ const ACKNOWLEDGEMENTS: Priority = Priority::DEFAULT;
 /// What was written so long ago is taken to be sent. Nobody tells.
 const SENT_AFTER: Duration = Duration::from_secs(1);
 
-/// So many bytes ago, too: the receiver has made room for them behind it.
-const SENT_BEHIND: u64 = 256 * 1024;
-
 /// The priority that a stream has in the transport: that of the most urgent of what is on its way there. It rises at
 /// once. It falls when something less urgent comes, and not while what needed it may still wait behind a bad link.
 /// [BQ-50]
@@ -25,6 +22,9 @@ pub(super) struct Rank {
     at: Instant,
     /// It has carried acknowledgements only.
     is_fresh: bool,
+    /// What the receiver lets come on a stream beyond what it has read, bytes. What was written so many bytes ago it
+    /// has read: else there would have been no room behind it.
+    window: u64,
     /// Bytes that the transport has taken.
     written: u64,
     /// Where that ends which was looked at.
@@ -33,8 +33,8 @@ pub(super) struct Rank {
 
 impl Rank {
     /// Until deliveries say how urgent they are a stream carries acknowledgements, which come first.
-    pub(super) fn new(now: Instant) -> Self {
-        Self { priority: Priority::HIGHEST, end: 0, at: now, is_fresh: true, written: 0, seen: 0 }
+    pub(super) fn new(window: u64, now: Instant) -> Self {
+        Self { priority: Priority::HIGHEST, end: 0, at: now, is_fresh: true, window, written: 0, seen: 0 }
     }
 
     pub(super) fn priority(&self) -> Priority {
@@ -53,6 +53,14 @@ impl Rank {
             }
         }
         self.need(priority, now);
+    }
+
+    /// A delivery waits until what is in the outbox, so many bytes, has gone: that is as urgent as the delivery.
+    pub(super) fn note_waiting(&mut self, priority: Priority, unwritten: usize, now: Instant) {
+        self.note_outbox(unwritten, now);
+        if priority > self.priority {
+            self.need(priority, now);
+        }
     }
 
     /// So many bytes are in the outbox. What is new among them and is no delivery is an acknowledgement.
@@ -87,7 +95,7 @@ impl Rank {
     /// Whether what needed the present priority is on its way by now.
     fn is_sent(&self, now: Instant) -> bool {
         let is_old = now.saturating_duration_since(self.at) >= SENT_AFTER;
-        self.end == 0 || self.written >= self.end && (is_old || self.written - self.end >= SENT_BEHIND)
+        self.end == 0 || self.written >= self.end && (is_old || self.written - self.end >= self.window)
     }
 }
 
@@ -97,6 +105,7 @@ mod tests {
 
     const ALARM: Priority = Priority::new(200);
     const BULK: Priority = Priority::new(8);
+    const WINDOW: u64 = 2 << 20;
 
     fn write_all(rank: &mut Rank, now: Instant) {
         let bytes = usize::try_from(rank.seen - rank.written).expect("small");
@@ -107,7 +116,7 @@ mod tests {
     #[test]
     fn a_stream_keeps_its_place_while_an_alarm_may_be_unsent() {
         let start = Instant::now();
-        let mut rank = Rank::new(start);
+        let mut rank = Rank::new(WINDOW, start);
         rank.note_delivery(ALARM, 0, 100, start);
         assert_eq!(rank.priority(), ALARM);
         // However long it waits for the transport, and a while from then on.
@@ -126,12 +135,12 @@ mod tests {
     #[test]
     fn a_stream_gives_its_place_back_once_much_has_followed_the_alarm() {
         let now = Instant::now();
-        let mut rank = Rank::new(now);
+        let mut rank = Rank::new(WINDOW, now);
         rank.note_delivery(ALARM, 0, 100, now);
         write_all(&mut rank, now);
-        for _ in 0..4 {
+        for _ in 0..32 {
             rank.note_delivery(BULK, 0, 64 * 1024, now);
-            assert_eq!(rank.priority(), ALARM);
+            assert_eq!(rank.priority(), ALARM, "{} bytes may all be unsent", rank.written);
             write_all(&mut rank, now);
         }
         rank.note_delivery(BULK, 0, 100, now);
@@ -145,7 +154,7 @@ mod tests {
     #[test]
     fn acknowledgements_on_a_stream_of_bulk_have_the_usual_priority() {
         let mut now = Instant::now();
-        let mut rank = Rank::new(now);
+        let mut rank = Rank::new(WINDOW, now);
         rank.note_outbox(4, now);
         assert_eq!(rank.priority(), Priority::HIGHEST, "there is nothing else");
         write_all(&mut rank, now);
@@ -169,10 +178,25 @@ mod tests {
         assert_eq!(rank.priority(), ALARM, "they lower nothing");
     }
 
+    /// [BQ-50]: bulk that an alarm has to wait for is as urgent as the alarm.
+    #[test]
+    fn what_is_in_the_way_of_an_alarm_rises_with_it() {
+        let now = Instant::now();
+        let mut rank = Rank::new(WINDOW, now);
+        rank.note_delivery(BULK, 0, 1000, now);
+        rank.note_waiting(BULK, 1000, now);
+        assert_eq!(rank.priority(), BULK);
+        rank.note_waiting(ALARM, 1000, now);
+        assert_eq!(rank.priority(), ALARM);
+        rank.note_waiting(BULK, 1000, now);
+        rank.note_delivery(BULK, 1000, 2000, now + 10 * SENT_AFTER);
+        assert_eq!(rank.priority(), ALARM, "it is still in the way");
+    }
+
     #[test]
     fn a_stream_of_bulk_that_nothing_was_said_on_is_one_at_once() {
         let now = Instant::now();
-        let mut rank = Rank::new(now);
+        let mut rank = Rank::new(WINDOW, now);
         rank.note_delivery(BULK, 0, 1000, now);
         assert_eq!(rank.priority(), BULK);
     }

@@ -68,6 +68,7 @@ impl Driver {
         if sent > 0 {
             self.pulse.note_progress(now);
         }
+        self.rank_waiting(now);
         self.hub.statistics.sent(sent);
         self.hub.statistics.dropped(dropped);
     }
@@ -76,9 +77,17 @@ impl Driver {
         let target = if self.inbox.is_mixed() { MIXED_TARGET } else { OUTBOX_TARGET };
         let is_crowded = unwritten >= CONNECTION_TARGET;
         let server = &self.server;
+        let mut full = self.streams.as_mut().map(|streams| &mut streams.full);
         self.inbox.pop(|lane, delivery| {
             let own = server.unwritten_on(server.resolve(lane.stream));
-            own < target && (own == 0 || !is_crowded) && server.takes(delivery)
+            let has_room = own < target && (own == 0 || !is_crowded);
+            if let Some(full) = &mut full
+                && !has_room
+                && server.takes(delivery)
+            {
+                full.push(lane);
+            }
+            has_room && server.takes(delivery)
         })
     }
 

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use braid_proto::connection::StreamAction;
-use braid_proto::stream::{Priority, StreamKey};
+use braid_proto::stream::{Lane, Priority, StreamKey};
+use braid_transport::quic::QuicOptions;
 
 use super::rank::Rank;
 use super::{Driver, now};
@@ -20,6 +21,10 @@ pub(super) struct Streams {
     allowance: u32,
     /// When the allowance was last filled.
     filled_at: Instant,
+    /// The client's window for one stream, as far as is known.
+    window: u64,
+    /// Lanes of which a delivery waits for room in the outbox. Empty between two rounds of sending.
+    pub(super) full: Vec<Lane>,
     /// Used again by every write.
     pub(super) to_write: Vec<StreamKey>,
 }
@@ -37,6 +42,9 @@ impl Streams {
             waiting: VecDeque::new(),
             allowance: u32::MAX, // Until the first look at the clock.
             filled_at: now,
+            // Nobody tells which one it is. No known client has a larger one than ours.
+            window: u64::from(QuicOptions::client().stream_receive_window),
+            full: Vec::new(),
             to_write: Vec::new(),
         }
     }
@@ -47,7 +55,7 @@ impl Streams {
 
     fn begin(&mut self, stream: StreamKey, now: Instant) {
         if let Err(at) = self.find(stream) {
-            self.ranks.insert(at, (stream, Rank::new(now)));
+            self.ranks.insert(at, (stream, Rank::new(self.window, now)));
         }
     }
 
@@ -158,6 +166,21 @@ impl Driver {
     ) {
         let after = self.server.unwritten_on(stream);
         self.rank(stream, |rank| rank.note_delivery(priority, before, after, now));
+    }
+
+    /// The same for deliveries that the outboxes of their streams have no room for: their lanes.
+    pub(super) fn rank_waiting(&mut self, now: Instant) {
+        let Some(mut waiting) = self.streams.as_mut().map(|streams| std::mem::take(&mut streams.full)) else {
+            return;
+        };
+        for lane in waiting.drain(..) {
+            let stream = self.server.resolve(lane.stream);
+            let unwritten = self.server.unwritten_on(stream);
+            self.rank(stream, |rank| rank.note_waiting(lane.priority, unwritten, now));
+        }
+        if let Some(streams) = &mut self.streams {
+            streams.full = waiting;
+        }
     }
 
     /// The same for acknowledgements, if there are any.

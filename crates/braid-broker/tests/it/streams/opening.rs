@@ -1,18 +1,21 @@
 //! How connections and streams begin, and what may come on them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use braid_broker::{Authenticate, BrokerConfig, LimitsConfig};
 use braid_proto::packet::{AckKind, Connect, Disconnect, Packet, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamKey;
+use braid_store::{FailingStore, MemoryStore};
 use braid_transport::Peer;
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::Direction;
 use tokio::time::Instant;
 
 use crate::support::{
-    CONTROL, QuicBroker, connect_v3, connect_v5, message, pass, publish_packet, quiet, subscribe_packet,
+    CONTROL, QuicBroker, anyone, bytes, connect_v3, connect_v5, lasting, message, pass, publish_packet,
+    quiet, subscribe_packet,
 };
 
 /// [BQ-3]: a client that opens no other stream is an ordinary client.
@@ -75,6 +78,37 @@ async fn streams_of_a_client_that_is_refused_have_no_effect() {
     assert_eq!(client.expect_closed().await, Ok(()));
     assert!(client.received(data).is_empty());
     watcher.expect_silence().await;
+}
+
+/// [BQ-13]: a client that is refused because its session cannot be stored is no more trusted than any stranger.
+#[tokio::test(start_paused = true)]
+async fn only_a_client_that_is_accepted_may_send_more() {
+    for commits in [0, 1] {
+        let store = Arc::new(FailingStore::after(commits, MemoryStore::new()));
+        let broker = QuicBroker::start_over(quiet(), QuicOptions::server(), anyone(), store);
+        broker.host("client").change(|link| link.latency = Duration::from_millis(20));
+        let client = broker.link("client").await;
+        let message = bytes(&publish_packet("t", vec![b'x'; 1 << 20], QoS::AtMostOnce, 1));
+        let mut streams = Vec::new();
+        for _ in 0..4 {
+            let stream = client.open().await;
+            client.send_bytes(stream, &message[..30_000]);
+            streams.push(stream);
+        }
+        pass(1).await; // All but some of what a stranger may send is there.
+        client.send_connect(lasting("client"));
+        streams.iter().for_each(|stream| client.send_bytes(*stream, &message[30_000..]));
+        let Packet::Connack(connack) = client.expect(CONTROL).await else { panic!("CONNACK expected") };
+        pass(3).await;
+        let sent = broker.host("client").counters(Direction::Up).bytes;
+        if commits == 0 {
+            assert_eq!(connack.reason, ReasonCode::ServerUnavailable);
+            assert!(sent < 160_000, "{sent} bytes of a stranger");
+        } else {
+            assert_eq!(connack.reason, ReasonCode::Success);
+            assert!(sent > 4 << 20, "{sent} bytes");
+        }
+    }
 }
 
 /// Lets in only who comes from this process.

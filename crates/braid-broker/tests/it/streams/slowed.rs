@@ -7,7 +7,9 @@ use braid_proto::packet::{AckKind, Packet, QoS};
 use braid_proto::stream::StreamKey;
 use tokio::time::Instant;
 
-use crate::support::{CONTROL, Client, Lanes, QuicBroker, id, publish_packet, quiet, settle, wait};
+use crate::support::{
+    CONTROL, Client, Lanes, QuicBroker, connect_v5, id, lasting, publish_packet, quiet, settle, wait,
+};
 
 /// Messages queued for one session; from a quarter of them on publishers are slowed down.
 const QUEUE: usize = 1000;
@@ -85,6 +87,49 @@ async fn a_subscriber_that_dies_is_not_waited_for_longer_than_the_bound() {
     let elapsed = start.elapsed();
     assert!(elapsed <= BOUND, "{elapsed:?}");
     assert!(broker.memory.statistics().messages_dropped() > 0, "it was never waited for");
+}
+
+/// Nobody waits for room with somebody who has left: neither acknowledgements nor streams that are not read meanwhile.
+#[tokio::test(start_paused = true)]
+async fn what_is_held_for_a_subscriber_goes_when_it_leaves() {
+    for (is_lasting, is_taken_over) in [(true, true), (true, false), (false, true), (false, false)] {
+        let broker = QuicBroker::start_with(config());
+        let connect = if is_lasting { lasting("slow") } else { connect_v5("slow") };
+        let mut slow = broker.memory.connect(connect.clone()).await;
+        slow.subscribe("bulk", QoS::AtLeastOnce).await; // And no PUBACK, ever.
+        let (mut publisher, [bulk, other]) = two_lanes(&broker).await;
+        let held = publish_until_held(&mut publisher, bulk).await;
+        let start = Instant::now();
+        let mut _next = None;
+        if is_taken_over {
+            _next = Some(broker.memory.connect(connect).await);
+        } else {
+            slow.disconnect().await;
+        }
+        publisher.expect_ack(bulk, AckKind::Puback, held).await;
+        assert!(start.elapsed() <= AT_ONCE, "{is_lasting} {is_taken_over}: {:?}", start.elapsed());
+        alarm(&mut publisher, other).await;
+    }
+}
+
+/// [BQ-14]: the same for a stream that is not read, because acknowledgements of another had to go.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_paused_for_a_subscriber_is_read_when_it_leaves() {
+    let broker = QuicBroker::start_with(config());
+    let mut slow = broker.memory.resume("slow").await;
+    slow.subscribe("bulk", QoS::AtLeastOnce).await;
+    let (mut publisher, [bulk, other]) = two_lanes(&broker).await;
+    let held = publish_until_held(&mut publisher, bulk).await;
+    alarm(&mut publisher, other).await;
+    publisher.expect_ack(bulk, AckKind::Puback, held).await;
+    let unread = publisher.next_id();
+    publisher.send(bulk, &publish_packet("bulk", "x", QoS::AtLeastOnce, unread));
+    wait(AT_ONCE).await;
+    assert!(publisher.received(bulk).is_empty(), "the stream is not read");
+    let start = Instant::now();
+    slow.disconnect().await;
+    publisher.expect_ack(bulk, AckKind::Puback, unread).await;
+    assert!(start.elapsed() <= AT_ONCE, "{:?}", start.elapsed());
 }
 
 /// Two lanes of one publisher: bulk for somebody who is slow, and alarms that it gets back itself.

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use braid_broker::{BrokerConfig, PriorityRule};
+use braid_broker::{BrokerConfig, LimitsConfig, PriorityRule};
 use braid_proto::packet::{Packet, QoS, Subscribe, SubscribeEntry};
 use braid_proto::stream::{Priority, StreamKey};
 use braid_transport::sim::{Direction, Shaper};
 use tokio::time::Instant;
 
-use crate::support::{CONTROL, Lanes, QuicBroker, filter, id, pass, publish_packet, quiet};
+use crate::support::{CONTROL, Lanes, QuicBroker, filter, id, pass, publish_packet, quiet, wait};
 
 /// Bytes of a bulk message.
 const SIZE: usize = 20_000;
@@ -104,6 +104,50 @@ async fn alarms_overtake_bulk_on_a_narrow_link() {
             assert!(most < Duration::from_millis(600), "{name}: {most:?}");
         }
     }
+}
+
+/// [BQ-50]: on a path that takes much at a time QUIC takes hundreds of kilobytes of bulk behind an alarm not sent
+/// yet. Its stream keeps its place before another's bulk until it is.
+#[tokio::test(start_paused = true)]
+async fn an_alarm_keeps_its_place_however_much_is_taken_behind_it() {
+    // It is in the hands of QUIC, behind more than a megabyte, or not even encoded, when the other bulk begins.
+    for head_start in [Duration::from_millis(150), Duration::ZERO] {
+        let delay = alarm_before_other_bulk(head_start).await;
+        println!("{head_start:?} before the other bulk: the alarm took {delay:?}");
+        assert!(delay < Duration::from_secs(1), "{head_start:?}: {delay:?}");
+    }
+}
+
+/// Bulk and an alarm on one stream, then more urgent bulk on another: how long the alarm took.
+async fn alarm_before_other_bulk(head_start: Duration) -> Duration {
+    let limits = LimitsConfig { queued_bytes: 64 << 20, queued_messages: 10_000, ..LimitsConfig::default() };
+    let rule = |text, priority| PriorityRule { filter: filter(text), priority: Priority::new(priority) };
+    let priority = vec![rule("alarm", 60_000), rule("other", 40_000), rule("bulk", 100)];
+    let broker = QuicBroker::start_with(BrokerConfig { limits, priority, ..quiet() });
+    // 2.8 MB/s, and 560 kB on their way.
+    let host = broker.host("client");
+    host.change(|link| link.latency = Duration::from_millis(100));
+    host.change_one(Direction::Down, |link| link.shaper = Some(Shaper { rate: 2000.0, queue: 2000 }));
+    let mut client = broker.v5("client").await;
+    let (mixed, other) = (client.open().await, client.open().await);
+    subscribe(&mut client, mixed, "bulk", None).await;
+    subscribe(&mut client, mixed, "alarm", None).await;
+    subscribe(&mut client, other, "other", None).await;
+    let mut publisher = broker.memory.v5("publisher").await;
+    for _ in 0..600 {
+        publisher.publish("bulk", vec![b'x'; SIZE], QoS::AtMostOnce).await;
+    }
+    pass(2).await;
+    let start = Instant::now();
+    publisher.publish("alarm", "!", QoS::AtMostOnce).await;
+    wait(head_start).await;
+    for _ in 0..300 {
+        publisher.publish("other", vec![b'x'; SIZE], QoS::AtMostOnce).await;
+    }
+    while client.expect_publish(mixed).await.payload.len() == SIZE {}
+    let delay = start.elapsed();
+    assert!(client.received_bytes(other) < 200 * SIZE, "there was other bulk all the time");
+    delay
 }
 
 /// [BQ-50]: a higher priority first, equals in turns.

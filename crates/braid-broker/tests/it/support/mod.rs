@@ -66,18 +66,18 @@ impl TestBroker {
         rule: impl Authenticate,
         store: Arc<dyn Store>,
     ) -> Self {
-        Self::start_listening(config, rule, store, None)
+        Self::start_listening(config, rule, store, Vec::new())
     }
 
     fn start_listening(
         config: BrokerConfig,
         rule: impl Authenticate,
         store: Arc<dyn Store>,
-        other: Option<Listener>,
+        others: Vec<Listener>,
     ) -> Self {
         panics::count();
         let (listener, connector) = mem::hub();
-        let listeners = std::iter::once(listener).chain(other).collect();
+        let listeners = std::iter::once(listener).chain(others).collect();
         let broker = Broker::build(config, Box::new(rule), store, listeners).expect("memory can be read");
         let handle = broker.handle();
         Self { connector, handle, task: tokio::spawn(broker.run(DRAIN)) }

@@ -1,6 +1,6 @@
 //! A broker on a simulated network.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
@@ -10,11 +10,12 @@ use braid_store::{MemoryStore, Store};
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::{Connector, Host, Network};
 use braid_transport::{
-    CertificateFiles, ClientAuth, ClientTls, ClientTlsOptions, ListenOptions, ServerTls, self_signed,
+    CertificateFiles, ClientAuth, ClientTls, ClientTlsOptions, ConnectOptions, ListenOptions, Listener,
+    ListenerKind, ServerTls, Target, Transport, self_signed,
 };
 use tempfile::TempDir;
 
-use super::{Lanes, TestBroker, connect_v5, lasting, quiet};
+use super::{Client, Lanes, TestBroker, connect_v5, lasting, only_stream, quiet};
 
 /// One key pair for all tests.
 pub(super) static CERTIFICATE: LazyLock<(TempDir, PathBuf, PathBuf)> = LazyLock::new(|| {
@@ -52,13 +53,35 @@ impl QuicBroker {
         rule: impl Authenticate,
         store: Arc<dyn Store>,
     ) -> Self {
+        Self::start_listening(config, quic, rule, store, Vec::new())
+    }
+
+    /// The same broker behind TLS on loopback too, at the address that comes with it. Sockets know nothing of a paused
+    /// clock: this is for the real one.
+    pub(crate) fn start_with_tls() -> (Self, SocketAddr) {
+        let loopback = (Ipv4Addr::LOCALHOST, 0).into();
+        let kind = ListenerKind::Tls(server_tls());
+        let listener = Listener::bind(kind, loopback, &ListenOptions::default()).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let store = Arc::new(MemoryStore::new());
+        let broker = Self::start_listening(quiet(), QuicOptions::server(), anyone(), store, vec![listener]);
+        (broker, address)
+    }
+
+    fn start_listening(
+        config: BrokerConfig,
+        quic: QuicOptions,
+        rule: impl Authenticate,
+        store: Arc<dyn Store>,
+        mut others: Vec<Listener>,
+    ) -> Self {
         let network = Network::new(1);
-        let files = CertificateFiles { certificate: CERTIFICATE.1.clone(), key: CERTIFICATE.2.clone() };
-        let server_tls = ServerTls::load(files, ClientAuth::None).expect("a certificate");
+        let server_tls = server_tls();
         let options = ListenOptions { quic, ..ListenOptions::default() };
         let listener = network.listen(server_tls.clone(), &options).expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let memory = TestBroker::start_listening(config, rule, store, Some(listener));
+        others.push(listener);
+        let memory = TestBroker::start_listening(config, rule, store, others);
         Self { network, memory, server_tls, address, client_tls: client_tls() }
     }
 
@@ -91,6 +114,21 @@ impl QuicBroker {
         lanes
     }
 
+    /// A connected client over TLS.
+    pub(crate) async fn connect_tls(&self, to: SocketAddr, connect: Connect) -> Client {
+        let target = Target {
+            transport: Transport::Tls,
+            host: to.ip().to_string(),
+            port: to.port(),
+            path: String::new(),
+        };
+        let link = braid_transport::connect(&target, &self.client_tls, &ConnectOptions::default()).await;
+        let mut client = Client::new(only_stream(link.expect("the broker listens")), connect.version);
+        client.send_connect(connect).await;
+        client.accepted().await;
+        client
+    }
+
     /// A connected MQTT 5 client whose session ends with the connection.
     pub(crate) async fn v5(&self, client_id: &str) -> Lanes {
         self.connect(connect_v5(client_id)).await
@@ -105,6 +143,11 @@ impl QuicBroker {
 /// The simulated hosts are not this machine.
 pub(crate) fn anyone() -> Anonymous {
     Anonymous { from_anywhere: true }
+}
+
+fn server_tls() -> ServerTls {
+    let files = CertificateFiles { certificate: CERTIFICATE.1.clone(), key: CERTIFICATE.2.clone() };
+    ServerTls::load(files, ClientAuth::None).expect("a certificate")
 }
 
 fn client_tls() -> ClientTls {

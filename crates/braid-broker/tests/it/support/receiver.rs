@@ -13,6 +13,11 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
+    /// Whether nothing of QoS 2 is half done.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.unreleased.is_empty()
+    }
+
     /// Takes a packet as the standard says; returns the answer that is due.
     pub(crate) fn handle(&mut self, packet: &Packet) -> Option<Packet> {
         let answer = |kind, packet_id| Some(Packet::Ack(Ack::new(kind, packet_id, ReasonCode::Success)));
