@@ -65,6 +65,8 @@ pub(crate) enum Setting {
     Defaults,
     /// The same with CUBIC at both ends.
     Cubic,
+    /// As many streams as with the defaults, priorities off: all are equal.
+    Equal,
     /// All on one stream, without priorities.
     Single,
 }
@@ -106,7 +108,11 @@ impl Scenario {
     }
 
     fn lanes(&self) -> Lanes {
-        if self.setting == Setting::Single { Lanes::Single } else { Lanes::Priorities }
+        match self.setting {
+            Setting::Defaults | Setting::Cubic => Lanes::Priorities,
+            Setting::Equal => Lanes::Equal,
+            Setting::Single => Lanes::Single,
+        }
     }
 
     fn load(&self) -> Load {

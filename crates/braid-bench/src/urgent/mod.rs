@@ -47,6 +47,8 @@ pub struct Load {
 pub enum Lanes {
     /// Urgent messages have a priority, and each subscription a stream of its own; the rest is the client's default.
     Priorities,
+    /// The same number of streams, of which none has a priority: what the streams alone bring.
+    Equal,
     /// Everything on the control stream, all alike: what every MQTT client can do.
     Single,
 }
@@ -67,7 +69,7 @@ impl Lanes {
     #[must_use]
     pub fn policy(self) -> StreamPolicy {
         match self {
-            Self::Priorities => StreamPolicy::default(),
+            Self::Priorities | Self::Equal => StreamPolicy::default(),
             Self::Single => StreamPolicy::control(),
         }
     }

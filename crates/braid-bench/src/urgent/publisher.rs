@@ -20,10 +20,13 @@ impl Publisher {
     pub(super) fn new(client: Client, load: &Load) -> Result<Self, Failure> {
         let topic = |name| TopicName::parse(name).map_err(|_| Failure::Stray(name.into()));
         let mut urgent = Publication::new(topic(URGENT_TOPIC)?, Bytes::new());
-        if load.lanes == Lanes::Priorities {
-            urgent = urgent.priority(URGENT);
+        let mut bulk = Publication::new(topic(BULK_TOPIC)?, vec![0xB5; load.bulk_size]).qos(QoS::AtLeastOnce);
+        match load.lanes {
+            Lanes::Priorities => urgent = urgent.priority(URGENT),
+            // By themselves they would share one stream, or what is large would yield.
+            Lanes::Equal => (urgent, bulk) = (urgent.stream(1), bulk.stream(2)),
+            Lanes::Single => {}
         }
-        let bulk = Publication::new(topic(BULK_TOPIC)?, vec![0xB5; load.bulk_size]).qos(QoS::AtLeastOnce);
         Ok(Self { client, urgent, bulk })
     }
 

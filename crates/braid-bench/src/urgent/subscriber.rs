@@ -25,9 +25,11 @@ impl Subscriber {
         };
         let mut urgent = to(URGENT_TOPIC)?.qos(QoS::AtMostOnce);
         let mut bulk = to(BULK_TOPIC)?.qos(QoS::AtLeastOnce);
+        if load.lanes != Lanes::Single {
+            (urgent, bulk) = (urgent.stream(1), bulk.stream(2));
+        }
         if load.lanes == Lanes::Priorities {
-            urgent = urgent.stream(1).priority(URGENT);
-            bulk = bulk.stream(2);
+            urgent = urgent.priority(URGENT);
         }
         for subscribe in [urgent, bulk] {
             client.subscribe(subscribe).await?;

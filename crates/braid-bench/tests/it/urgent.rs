@@ -52,3 +52,19 @@ async fn priorities_decide_what_is_on_time_behind_a_policer() {
     let (with, without) = (on_time(Lanes::Priorities).await, on_time(Lanes::Single).await);
     assert!(with > 0.8 && without < 0.2, "{with} with priorities, {without} without");
 }
+
+/// What the row `equal` of the benchmark is for: all that differs from the defaults is the priority.
+#[tokio::test(start_paused = true)]
+async fn streams_without_priorities_lie_between() {
+    let median = async |lanes| {
+        let rig = Rig::start();
+        rig.device.change_one(Direction::Up, |link| link.policer = Some(Policer { rate: 29.0, burst: 5 }));
+        let outcome = publish_from_device(&rig, load(lanes)).await;
+        outcome.latencies.quantile(0.5).unwrap_or(f64::INFINITY)
+    };
+    let with = median(Lanes::Priorities).await;
+    let equal = median(Lanes::Equal).await;
+    let single = median(Lanes::Single).await;
+    assert!(with * 2.0 < equal && equal < 1000.0, "{equal} ms, {with} ms with priorities");
+    assert!(equal * 2.0 < single, "{equal} ms, {single} ms on one stream");
+}

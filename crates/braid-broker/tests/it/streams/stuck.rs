@@ -190,7 +190,7 @@ async fn a_publisher_that_does_not_read_one_stream_can_use_the_others() {
     let before = allocated();
     for number in 0..MESSAGES {
         let packet_id = u16::try_from(number).expect("small") + 1;
-        client.send(stuck, &publish_packet("t", "x", QoS::AtLeastOnce, packet_id));
+        client.send(stuck, &publish_packet("t", "twenty bytes of load", QoS::AtLeastOnce, packet_id));
     }
     for _ in 0..100 {
         for stream in [lively, CONTROL] {

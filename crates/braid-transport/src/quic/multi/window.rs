@@ -21,13 +21,15 @@ use tokio::time::Instant;
 use super::bells::{Bells, Ring};
 use super::stream::Refusal;
 
-/// A slow path takes so much as well: the peer's window for one stream.
-const LEAST: u64 = 256 << 10;
+/// A slow path is given so much as well, which spares a turn of the application for each packet. More urgent messages of
+/// the same stream cannot overtake it: at 40 kB/s it is less than a second.
+const LEAST: u64 = 32 << 10;
 
-/// Room that each priority has beyond what all lower ones can fill. [BQ-56]
+/// Room that a priority has beyond what the next lower one can fill. [BQ-56]
 pub(super) const RESERVE: u64 = 1 << 20;
 
-/// Priorities that have it: the next ones share that of the last.
+/// As many priorities in use have it, counted from the lowest but one. Those above share that of the last of them, and
+/// may have to wait for each other: else a peer decides how much is held, by the priorities that it asks for.
 const RESERVES: u64 = 8;
 
 pub(super) struct SendWindow {

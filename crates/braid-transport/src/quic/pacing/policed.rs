@@ -62,6 +62,7 @@ impl<F: ControllerFactory + Send + Sync + 'static> Controller for PolicedControl
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
         self.cap.handle_sent(pn);
+        self.stretch.handle_sent(now);
         self.inner.on_packet_sent(now, bytes, pn);
     }
 
@@ -89,9 +90,10 @@ impl<F: ControllerFactory + Send + Sync + 'static> Controller for PolicedControl
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_acked: Option<u64>) {
         self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
         if app_limited {
-            // The library's BBR3 ends a phase in which there is little to send with these acknowledgements, and does
-            // not begin the next one with the same: every other message would count as all that the path can carry,
-            // and after a few of them the next burst is paced at their rate. Once more it begins.
+            // The library's BBR3 ends a phase in which there is little to send when it is told of these
+            // acknowledgements, and would begin the next only with others: every other message would count as all that
+            // the path can carry, and after a few of them the next burst is paced at their rate. So the call is
+            // repeated: the first ends the phase that was, the second enters the next.
             self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
         }
         self.cap.handle_end_of_acks(app_limited, now);
@@ -109,6 +111,9 @@ impl<F: ControllerFactory + Send + Sync + 'static> Controller for PolicedControl
         lost_bytes: u64,
         largest_lost_pn: u64,
     ) {
+        if is_persistent_congestion || is_ecn {
+            self.stretch.handle_lost(now);
+        }
         self.inner.on_congestion_event(
             now,
             sent,
@@ -122,7 +127,7 @@ impl<F: ControllerFactory + Send + Sync + 'static> Controller for PolicedControl
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
         if lost_bytes > PROBE {
             self.cap.handle_lost(pn, now);
-            self.stretch.handle_lost();
+            self.stretch.handle_lost(now);
         }
         self.inner.on_packet_lost(lost_bytes, pn, now);
     }
@@ -183,5 +188,56 @@ impl<F> fmt::Debug for PolicedController<F> {
             .field("cap", &self.cap)
             .field("stretch", &self.stretch)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use noq::congestion::CubicConfig;
+
+    use super::*;
+
+    const MTU: u16 = 1200;
+
+    /// Of a path that had 10 ms, now has 100 ms and lets less through: a trial has begun.
+    fn on_trial() -> (Box<PolicedController<CubicConfig>>, Instant) {
+        let mut now = Instant::now();
+        let policed = Arc::new(Policed::new(CubicConfig::default()));
+        let built = ControllerFactory::build(policed, now, MTU).into_any();
+        let mut controller = built.downcast::<PolicedController<CubicConfig>>().expect("of its kind");
+        // Packets a round trip.
+        for (round_trip, packets) in [(10, 40), (100, 40)] {
+            for _ in 0..7 {
+                let sent = now;
+                now += Duration::from_millis(round_trip);
+                controller.on_cwnd_limited();
+                for _ in 0..packets {
+                    controller.stretch.handle_acked(sent, MTU.into(), now);
+                }
+                assert!(!controller.stretch.handle_end_of_acks(false, now));
+            }
+        }
+        assert!(controller.window() > controller.inner.window());
+        (controller, now)
+    }
+
+    #[test]
+    fn with_signs_of_congestion_the_window_is_that_of_the_inner_controller() {
+        for sign in ["loss", "persistent congestion", "ECN", "silence"] {
+            let (mut controller, now) = on_trial();
+            match sign {
+                "loss" => controller.on_packet_lost(MTU, 1, now),
+                "silence" => controller.on_packet_sent(now + Duration::from_secs(10), MTU, 1000),
+                _ => controller.on_congestion_event(now, now, sign != "ECN", sign == "ECN", 0, 1),
+            }
+            assert_eq!(controller.window(), controller.inner.window(), "{sign}");
+        }
+    }
+
+    #[test]
+    fn a_lost_probe_is_no_sign_of_congestion() {
+        let (mut controller, now) = on_trial();
+        controller.on_packet_lost(PROBE, 1, now);
+        assert!(controller.window() > controller.inner.window());
     }
 }

@@ -19,6 +19,14 @@ const MEMORY: Duration = Duration::from_secs(10);
 /// After a trial that brought nothing, it is so long until the next.
 const PAUSE: Duration = Duration::from_secs(60);
 
+/// A trial takes so many times what the measurement before it took, at most: the queue may have become twice as long,
+/// and counting starts a round trip late.
+const PATIENCE: u32 = 3;
+
+/// A path that is not longer than this is fast with four packets a round trip, and on a local network jitter alone
+/// makes one round trip many times another.
+const SHORT: Duration = Duration::from_millis(5);
+
 /// What a controller has believed, and what is measured meanwhile.
 #[derive(Clone, Debug)]
 pub(super) struct Stretch {
@@ -59,6 +67,8 @@ pub(super) struct Floor {
 struct Trial {
     round_trip: Duration,
     rate: u64,
+    /// What is not known by then will not be: perhaps nothing comes through any more.
+    until: Instant,
 }
 
 impl Stretch {
@@ -68,18 +78,26 @@ impl Stretch {
 
     /// What is to be sent at least, during a trial.
     pub(super) fn floor(&self) -> Option<Floor> {
-        let Trial { round_trip, rate } = self.trial?;
-        let rate = rate.saturating_mul(2);
-        let millis = u64::try_from(round_trip.as_millis()).unwrap_or(u64::MAX);
-        Some(Floor { rate, window: rate.saturating_mul(millis) / 1000 })
+        self.trial.map(|trial| trial.floor())
+    }
+
+    /// Something is sent, be it a probe that asks why no acknowledgement comes.
+    pub(super) fn handle_sent(&mut self, now: Instant) {
+        if self.trial.is_some_and(|trial| now > trial.until) {
+            self.give_up(now);
+        }
     }
 
     pub(super) fn handle_full(&mut self) {
         self.measured.is_full = true;
     }
 
-    pub(super) fn handle_lost(&mut self) {
+    /// A packet is lost, or the network says that it is congested: twice as much is too much.
+    pub(super) fn handle_lost(&mut self, now: Instant) {
         self.measured.is_lossy = true;
+        if self.trial.is_some() {
+            self.give_up(now);
+        }
     }
 
     pub(super) fn handle_acked(&mut self, sent: Instant, bytes: u64, now: Instant) {
@@ -100,13 +118,14 @@ impl Stretch {
         self.measured.is_app_limited |= app_limited;
         let measured = self.measured;
         let Some(rate) = measured.rate(now) else { return false };
+        let taken = now.saturating_duration_since(measured.begun);
         self.measured = Measured::begin(now);
-        if let Some(trial) = self.trial.take() {
+        if let Some(trial) = self.trial {
             let is_longer = rate >= trial.rate / 2 * 3 && measured.shortest <= trial.round_trip / 4 * 5;
             if is_longer {
                 *self = Self::new(now);
             } else {
-                self.until = now + PAUSE;
+                self.give_up(now);
             }
             return is_longer;
         }
@@ -115,16 +134,30 @@ impl Stretch {
         }
         self.best = self.best.max(rate);
         if now >= self.until && rate < self.best / 2 && self.is_short_of(&measured) {
-            self.trial = Some(Trial { round_trip: measured.shortest, rate });
+            let until = now + taken.saturating_mul(PATIENCE);
+            self.trial = Some(Trial { round_trip: measured.shortest, rate, until });
         }
         false
     }
 
+    fn give_up(&mut self, now: Instant) {
+        self.trial = None;
+        self.until = now + PAUSE;
+    }
+
     fn is_short_of(&self, measured: &Measured) -> bool {
-        self.believed.is_some_and(|(believed, _)| measured.shortest > believed * 2)
+        measured.shortest > SHORT
+            && self.believed.is_some_and(|(believed, _)| measured.shortest > believed * 2)
             && measured.is_full
             && !measured.is_app_limited
             && !measured.is_lossy
+    }
+}
+
+impl Trial {
+    fn floor(&self) -> Floor {
+        let rate = self.rate.saturating_mul(2);
+        Floor { rate, window: rate.saturating_mul(micros(self.round_trip)) / 1_000_000 }
     }
 }
 
@@ -147,9 +180,12 @@ impl Measured {
         if self.packets < PACKETS || elapsed < self.shortest.saturating_mul(ROUND_TRIPS) {
             return None;
         }
-        let millis = u64::try_from((elapsed - self.shortest).as_millis()).unwrap_or(u64::MAX);
-        Some(self.bytes.saturating_mul(1000) / millis.max(1))
+        Some(self.bytes.saturating_mul(1_000_000) / micros(elapsed - self.shortest).max(1))
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -180,23 +216,34 @@ mod tests {
 
         /// How often the path was found longer. It takes `round_trip` ms and passes a packet each `spacing` us.
         fn run(&mut self, seconds: u64, window: usize, round_trip: u64, spacing: u64) -> u32 {
-            let (round_trip, spacing) = (Duration::from_millis(round_trip), Duration::from_micros(spacing));
+            self.run_micros(seconds, window, round_trip * 1000, spacing)
+        }
+
+        fn run_micros(&mut self, seconds: u64, window: usize, round_trip: u64, spacing: u64) -> u32 {
+            let (round_trip, spacing) = (Duration::from_micros(round_trip), Duration::from_micros(spacing));
             let end = self.now + Duration::from_secs(seconds);
             let mut found = 0;
             while self.now < end {
-                let floor = self.stretch.floor().map_or(0, |floor| floor.window / BYTES);
-                let window = window.max(usize::try_from(floor).expect("small"));
-                while self.on_the_way.len() < window {
-                    self.last = (self.last + spacing).max(self.now + round_trip);
-                    self.on_the_way.push_back((self.now, self.last));
-                }
-                self.stretch.handle_full();
-                let (sent, due) = self.on_the_way.pop_front().expect("a window of one at least");
-                self.now = self.now.max(due);
-                self.stretch.handle_acked(sent, BYTES, self.now);
-                found += u32::from(self.stretch.handle_end_of_acks(false, self.now));
-                self.tried += u32::from(self.stretch.floor().is_some());
+                found += u32::from(self.step(window, round_trip, spacing));
             }
+            found
+        }
+
+        /// Sends what it may, and takes one acknowledgement.
+        fn step(&mut self, window: usize, round_trip: Duration, spacing: Duration) -> bool {
+            let floor = self.stretch.floor().map_or(0, |floor| floor.window / BYTES);
+            let window = window.max(usize::try_from(floor).expect("small"));
+            while self.on_the_way.len() < window {
+                self.last = (self.last + spacing).max(self.now + round_trip);
+                self.stretch.handle_sent(self.now);
+                self.on_the_way.push_back((self.now, self.last));
+            }
+            self.stretch.handle_full();
+            let (sent, due) = self.on_the_way.pop_front().expect("a window of one at least");
+            self.now = self.now.max(due);
+            self.stretch.handle_acked(sent, BYTES, self.now);
+            let found = self.stretch.handle_end_of_acks(false, self.now);
+            self.tried += u32::from(self.stretch.floor().is_some());
             found
         }
     }
@@ -238,7 +285,7 @@ mod tests {
             sender.run(5, 40, 2, 100);
             for _ in 0..90 {
                 if is_lossy {
-                    sender.stretch.handle_lost();
+                    sender.stretch.handle_lost(sender.now);
                 } else {
                     sender.stretch.handle_end_of_acks(true, sender.now);
                 }
@@ -252,5 +299,55 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// In the middle of a trial.
+    fn on_trial() -> Sender {
+        let mut sender = Sender::new();
+        sender.run(5, 40, 20, 100);
+        while sender.tried == 0 {
+            assert!(!sender.step(20, Duration::from_millis(50), Duration::from_micros(100)));
+        }
+        sender
+    }
+
+    #[test]
+    fn a_loss_ends_a_trial_and_nothing_begins_anew_after_it() {
+        let mut sender = on_trial();
+        sender.stretch.handle_lost(sender.now);
+        assert!(sender.stretch.floor().is_none());
+        assert_eq!(sender.run(9, 20, 50, 100), 0);
+        assert!(sender.stretch.floor().is_none(), "not before a minute is over");
+    }
+
+    #[test]
+    fn a_trial_that_nothing_answers_comes_to_an_end() {
+        let mut sender = on_trial();
+        // Some six round trips of 50 ms went before.
+        sender.stretch.handle_sent(sender.now + Duration::from_millis(300));
+        assert!(sender.stretch.floor().is_some(), "it takes as long as the measurement before, at least");
+        sender.stretch.handle_sent(sender.now + Duration::from_millis(1500));
+        assert!(sender.stretch.floor().is_none());
+    }
+
+    #[test]
+    fn jitter_of_a_local_network_is_not_a_longer_path() {
+        for (before, after) in [(100, 700), (200, 3000)] {
+            let mut sender = Sender::new();
+            sender.run_micros(2, 40, before, 2);
+            assert_eq!(sender.run_micros(9, 20, after, 2), 0, "{before} us, then {after} us");
+            assert_eq!(sender.tried, 0);
+        }
+    }
+
+    #[test]
+    fn less_than_a_millisecond_is_measured_as_well() {
+        let begun = Instant::now();
+        let (shortest, bytes) = (Duration::from_micros(100), 12 * BYTES);
+        let measured = Measured { shortest, packets: 12, bytes, ..Measured::begin(begun) };
+        // 500 us without the first round trip.
+        assert_eq!(measured.rate(begun + Duration::from_micros(600)), Some(bytes * 2000));
+        let trial = Trial { round_trip: Duration::from_micros(500), rate: 10_000_000, until: begun };
+        assert_eq!(trial.floor().window, 10_000);
     }
 }

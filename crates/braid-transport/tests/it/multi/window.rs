@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use braid_transport::quic::Congestion;
-use braid_transport::sim::{Conditions, Direction, Shaper};
+use braid_transport::sim::{Conditions, Direction, Policer, Shaper};
 use noq::VarInt;
 use noq::congestion::CubicConfig;
 use tokio::time::Instant;
@@ -30,6 +30,14 @@ async fn swallow(mut recv: RecvStream, length: usize) -> Instant {
         total += recv.read(&mut buffer).await.expect("read").expect("open");
     }
     Instant::now()
+}
+
+/// Adds what comes, also what comes behind a gap, until the stream ends.
+async fn count_bytes(recv: RecvStream, count: Arc<AtomicUsize>) {
+    let mut recv = recv.into_unordered();
+    while let Ok(Some(chunk)) = recv.read_chunk(64 * 1024).await {
+        count.fetch_add(chunk.bytes.len(), Ordering::Relaxed);
+    }
 }
 
 /// How long the link takes for `length` bytes.
@@ -92,14 +100,7 @@ async fn a_peer_with_huge_windows_holds_little_of_what_cannot_be_sent_yet() {
     };
     scene.device.change_one(Direction::Down, |link| *link = down);
     let delivered = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&delivered);
-    tokio::spawn(async move {
-        // What comes behind a gap has been delivered too.
-        let mut recv = recv.into_unordered();
-        while let Ok(Some(chunk)) = recv.read_chunk(64 * 1024).await {
-            count.fetch_add(chunk.bytes.len(), Ordering::Relaxed);
-        }
-    });
+    tokio::spawn(count_bytes(recv, Arc::clone(&delivered)));
     let mut accepted = 0;
     for _ in 0..1000 {
         accepted += fill(&mut scene.server, key);
@@ -111,6 +112,31 @@ async fn a_peer_with_huge_windows_holds_little_of_what_cannot_be_sent_yet() {
     // Ten seconds of a path with 280 kB/s.
     let delivered = delivered.load(Ordering::Relaxed);
     assert!(delivered > 2_500_000, "{delivered}");
+}
+
+// [BQ-53], [BQ-56]
+#[tokio::test(start_paused = true)]
+async fn a_slow_path_is_given_little_more_than_a_second_of_it_ahead() {
+    for options in [QuicOptions::server(), cubic()] {
+        let mut scene = Scene::between(options, thirsty()).await;
+        let (key, _send, recv) = scene.open().await;
+        let down = Conditions {
+            policer: Some(Policer { rate: 29.0, burst: 5 }),
+            ..Conditions::delayed(Duration::from_millis(20))
+        };
+        scene.device.change_one(Direction::Down, |link| *link = down);
+        let delivered = Arc::new(AtomicUsize::new(0));
+        tokio::spawn(count_bytes(recv, Arc::clone(&delivered)));
+        let mut accepted = 0;
+        for _ in 0..1000 {
+            accepted += fill(&mut scene.server, key);
+            let held = accepted - delivered.load(Ordering::Relaxed);
+            assert!(held <= 64 * 1024, "{held}");
+            sleep(Duration::from_millis(10)).await;
+        }
+        let delivered = delivered.load(Ordering::Relaxed);
+        assert!(delivered > 200_000, "{delivered}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
