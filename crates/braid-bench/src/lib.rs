@@ -9,6 +9,7 @@ mod latencies;
 mod pace;
 
 pub mod bulk;
+pub mod emqtt;
 pub mod pairs;
 pub mod urgent;
 

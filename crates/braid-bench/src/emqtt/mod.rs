@@ -1,0 +1,30 @@
+//! What belongs to emqtt_bench and to nobody else, so that its users' scripts and files run unchanged.
+//!
+//! Pure: file contents, times and random numbers come as arguments. Times of messages are [`Duration`]s since the
+//! Unix epoch, times of a run are [`Duration`]s since its start.
+//!
+//! [`Duration`]: std::time::Duration
+
+mod client_ids;
+mod counters;
+mod lines;
+mod message;
+mod payload;
+mod payload_hdrs;
+mod placeholders;
+mod prometheus;
+mod term;
+mod topics;
+
+pub use client_ids::{ClientIds, Role};
+pub use counters::{Counter, CounterLines, Counters};
+pub use lines::{PUBLISH_COMPLETE, StartLine, disconnected_line, elapsed, exit_line, failure_line};
+pub use message::{MessageTemplate, Randomness};
+pub use payload::{COPY_LIMIT, Contiguous, Pages, PayloadTemplate, Segments};
+pub use payload_hdrs::{
+    CounterOrder, CounterTrack, HeaderValues, PayloadHeaders, PayloadHeadersError, TruncatedHeaders,
+};
+pub use placeholders::{Identity, PlaceholderError, TopicTemplate};
+pub use prometheus::{DurationHistogram, Histogram, Histograms, exposition};
+pub use term::{Eterm, Term};
+pub use topics::{Encoding, TimestampUnit, TopicSpec, TopicsFile, TopicsFileError};

@@ -1,0 +1,298 @@
+use std::collections::{BTreeMap, HashMap};
+use std::mem;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Encoding, Eterm, Term, TimestampUnit};
+
+/// Up to this length in bytes a payload is cheaper to copy than to share.
+pub const COPY_LIMIT: usize = 64 * 1024;
+
+/// Up to this length in bytes a constant part is copied beside the timestamp, rather than be a segment.
+const PART_COPY_LIMIT: usize = 1024;
+
+/// The length of a page of `%pN` in bytes.
+const PAGE: usize = 4096;
+
+/// No MQTT packet has room for more pages: its Remaining Length ends at 268,435,455.
+pub(crate) const PAGES_MAX: u32 = 65_535;
+
+/// The pages of `%pN`, made once and shared by all who send them.
+#[derive(Debug, Default)]
+pub struct Pages {
+    made: HashMap<(u32, Encoding), Bytes>,
+}
+
+impl Pages {
+    /// `count` pages of 4096 bytes: the numbers 1, 2, 3.. as 8 bytes big-endian each, or, where the bytes must be
+    /// text, as 16 hexadecimal digits each. At most 65,535 pages.
+    pub fn of(&mut self, count: u32, encoding: Encoding) -> Bytes {
+        let count = count.min(PAGES_MAX);
+        let make = || {
+            let len = count as usize * PAGE;
+            let mut pages = Vec::with_capacity(len);
+            for number in 1_u64.. {
+                if pages.len() >= len {
+                    break;
+                }
+                match encoding {
+                    Encoding::Eterm => pages.extend_from_slice(&number.to_be_bytes()),
+                    Encoding::Json => pages.extend_from_slice(format!("{number:016x}").as_bytes()),
+                }
+            }
+            Bytes::from(pages)
+        };
+        self.made.entry((count, encoding)).or_insert_with(make).clone()
+    }
+}
+
+/// A field of a payload.
+#[derive(Debug)]
+pub(crate) enum Field {
+    Constant(Term),
+    Pages(Bytes),
+    Timestamp(TimestampUnit),
+}
+
+#[derive(Debug, Clone)]
+enum Part {
+    Constant(Bytes),
+    Timestamp(TimestampUnit),
+}
+
+/// The payload of one client's messages to one topic: all of it but the time of sending.
+///
+/// Large constant parts exist once, however many messages are queued.
+#[derive(Debug)]
+pub struct PayloadTemplate {
+    encoding: Encoding,
+    parts: Vec<Part>,
+    shared: Option<Shared>,
+}
+
+/// The large payload that was rendered last, and the lengths of its segments.
+#[derive(Debug)]
+struct Shared {
+    payload: Bytes,
+    lengths: Vec<usize>,
+}
+
+/// A payload in parts: their bytes one after the other are the payload.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Segments(Vec<Bytes>);
+
+/// A payload in one piece.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contiguous {
+    /// The payload.
+    pub payload: Bytes,
+    /// Whether its timestamp and headers are those of this message. `false` only above [`COPY_LIMIT`] while an
+    /// earlier message with the same payload is still held by somebody.
+    pub fresh: bool,
+}
+
+impl PayloadTemplate {
+    /// A payload of fields, in the order of their names.
+    pub(crate) fn new(encoding: Encoding, fields: &BTreeMap<&str, Field>) -> Self {
+        let mut parts = Parts::default();
+        match encoding {
+            Encoding::Json => json(&mut parts, fields),
+            Encoding::Eterm => eterm(&mut parts, fields),
+        }
+        Self { encoding, parts: parts.finish(), shared: None }
+    }
+
+    /// A payload that is the same for every message, as of `-s` and `-m`.
+    #[must_use]
+    pub fn constant(payload: Bytes) -> Self {
+        Self { encoding: Encoding::Eterm, parts: vec![Part::Constant(payload)], shared: None }
+    }
+
+    /// Whether `--payload-hdrs` apply: they would make JSON unreadable, so it has none.
+    #[must_use]
+    pub fn takes_headers(&self) -> bool {
+        self.encoding == Encoding::Eterm
+    }
+
+    /// Whether each message carries its time of sending.
+    #[must_use]
+    pub fn has_timestamp(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Timestamp(_)))
+    }
+
+    /// One message's payload without copying its large parts. `now` is since the Unix epoch; `headers` are what
+    /// [`PayloadHeaders::put`](super::PayloadHeaders::put) wrote, or nothing.
+    #[must_use]
+    pub fn segments(&self, headers: &[u8], now: Duration) -> Segments {
+        let mut segments = Vec::with_capacity(self.parts.len());
+        let mut open = headers.to_vec();
+        for part in &self.parts {
+            match part {
+                Part::Timestamp(unit) => self.put_timestamp(&mut open, *unit, now),
+                Part::Constant(bytes) if bytes.len() <= PART_COPY_LIMIT => open.extend_from_slice(bytes),
+                Part::Constant(bytes) => {
+                    if !open.is_empty() {
+                        segments.push(Bytes::from(mem::take(&mut open)));
+                    }
+                    segments.push(bytes.clone());
+                }
+            }
+        }
+        if !open.is_empty() {
+            segments.push(Bytes::from(open));
+        }
+        Segments(segments)
+    }
+
+    /// One message's payload in one piece, with the arguments of [`segments`](Self::segments).
+    ///
+    /// Up to [`COPY_LIMIT`] it is a copy of its own. Above, all messages share one buffer: it is stamped anew in
+    /// place when nobody holds it any more, and keeps its old stamp while somebody does, since a queue of large
+    /// messages must not cost a copy each.
+    pub fn contiguous(&mut self, headers: &[u8], now: Duration) -> Contiguous {
+        let segments = self.segments(headers, now);
+        if let [only] = segments.0.as_slice() {
+            return Contiguous { payload: only.clone(), fresh: true };
+        }
+        if segments.len() <= COPY_LIMIT {
+            return Contiguous { payload: segments.join(), fresh: true };
+        }
+        let lengths: Vec<usize> = segments.0.iter().map(Bytes::len).collect();
+        let (payload, fresh) = match self.shared.take() {
+            None => (segments.join(), true),
+            Some(shared) => match shared.payload.try_into_mut() {
+                Err(held) => (held, !self.has_timestamp() && headers.is_empty()),
+                Ok(buffer) if shared.lengths == lengths => (segments.overwrite(buffer), true),
+                Ok(_) => (segments.join(), true),
+            },
+        };
+        self.shared = Some(Shared { payload: payload.clone(), lengths });
+        Contiguous { payload, fresh }
+    }
+
+    fn put_timestamp(&self, out: &mut Vec<u8>, unit: TimestampUnit, now: Duration) {
+        let count = unit.count(now);
+        match self.encoding {
+            Encoding::Json => out.extend_from_slice(count.to_string().as_bytes()),
+            Encoding::Eterm => Eterm::put_integer(out, i128::try_from(count).unwrap_or(i128::MAX)),
+        }
+    }
+}
+
+impl Segments {
+    /// The length of the payload in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+
+    /// Whether the payload has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The parts, none of them empty unless the payload is.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Bytes] {
+        &self.0
+    }
+
+    /// The parts, to send one after the other.
+    #[must_use]
+    pub fn into_parts(self) -> Vec<Bytes> {
+        self.0
+    }
+
+    fn join(&self) -> Bytes {
+        let mut whole = Vec::with_capacity(self.len());
+        self.0.iter().for_each(|segment| whole.extend_from_slice(segment));
+        Bytes::from(whole)
+    }
+
+    /// Writes the small segments over those of an earlier message with segments of the same lengths, whose large
+    /// ones are the same.
+    fn overwrite(&self, mut buffer: BytesMut) -> Bytes {
+        let mut at = 0;
+        for segment in &self.0 {
+            let end = at + segment.len();
+            if segment.len() <= COPY_LIMIT
+                && let Some(place) = buffer.get_mut(at..end)
+            {
+                place.copy_from_slice(segment);
+            }
+            at = end;
+        }
+        buffer.freeze()
+    }
+}
+
+/// Parts in the making: what is small and constant grows together.
+#[derive(Default)]
+struct Parts {
+    closed: Vec<Part>,
+    open: Vec<u8>,
+}
+
+impl Parts {
+    fn push(&mut self, part: Part) {
+        self.close();
+        self.closed.push(part);
+    }
+
+    fn close(&mut self) {
+        if !self.open.is_empty() {
+            self.closed.push(Part::Constant(Bytes::from(mem::take(&mut self.open))));
+        }
+    }
+
+    fn finish(mut self) -> Vec<Part> {
+        self.close();
+        self.closed
+    }
+}
+
+fn eterm(parts: &mut Parts, fields: &BTreeMap<&str, Field>) {
+    parts.open.push(Eterm::VERSION);
+    Eterm::put_map_head(&mut parts.open, fields.len());
+    for (name, field) in fields {
+        Eterm::put_binary(&mut parts.open, name.as_bytes());
+        match field {
+            Field::Constant(term) => Eterm::put(&mut parts.open, term),
+            Field::Timestamp(unit) => parts.push(Part::Timestamp(*unit)),
+            Field::Pages(pages) => {
+                Eterm::put_binary_head(&mut parts.open, pages.len());
+                parts.push(Part::Constant(pages.clone()));
+            }
+        }
+    }
+}
+
+fn json(parts: &mut Parts, fields: &BTreeMap<&str, Field>) {
+    parts.open.push(b'{');
+    for (at, (name, field)) in fields.iter().enumerate() {
+        if at > 0 {
+            parts.open.push(b',');
+        }
+        put_json(&mut parts.open, name);
+        parts.open.push(b':');
+        match field {
+            Field::Constant(term) => put_json(&mut parts.open, term),
+            Field::Timestamp(unit) => parts.push(Part::Timestamp(*unit)),
+            Field::Pages(pages) => {
+                parts.open.push(b'"');
+                parts.push(Part::Constant(pages.clone()));
+                parts.open.push(b'"');
+            }
+        }
+    }
+    parts.open.push(b'}');
+}
+
+fn put_json(out: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
+    // Terms have no other keys than texts and a Vec takes every write, so this does not fail.
+    if let Ok(text) = serde_json::to_string(value) {
+        out.extend_from_slice(text.as_bytes());
+    }
+}
