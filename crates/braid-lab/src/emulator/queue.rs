@@ -1,0 +1,174 @@
+//! The packets inside a direction: slots that are used again and again, the order in which they leave, and how much
+//! the limit counts.
+
+use std::collections::VecDeque;
+
+use super::schedule::{Entry, Schedule};
+use super::stage::{Limit, Order};
+
+/// A packet inside.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) index: u64,
+    pub(crate) copy: bool,
+    /// When it came, in ns.
+    pub(crate) at: u64,
+    /// When it leaves, in ns.
+    pub(crate) due: u64,
+    /// Bytes without link header.
+    pub(crate) size: usize,
+    pub(crate) corrupted: Option<u64>,
+    pub(crate) passage: Passage,
+    /// Link header and IP packet.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// In which way a packet is inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passage {
+    Delayed,
+    Overtaking,
+    Unmatched,
+    /// Delayed, and dropped when it is due.
+    TooBig,
+}
+
+/// Packets that may be due and not taken; an owner that serves what is due never comes near.
+const UNSERVED: usize = 1 << 16;
+/// Slots made in advance, and the bytes that each holds without growing.
+const SLOTS: usize = 256;
+const SLOT_SIZE: usize = 2048;
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    slots: Vec<Option<Queued>>,
+    free: Vec<u32>,
+    /// Buffers of packets that have left.
+    buffers: Vec<Vec<u8>>,
+    schedule: Schedule,
+    /// What is due, in the order of leaving.
+    ready: VecDeque<u32>,
+    entered: u64,
+    delayed: Load,
+    /// When the packets before and on the line have left it, and their sizes; only for `Order::Line`.
+    line: VecDeque<(u64, usize)>,
+    line_load: Load,
+}
+
+#[derive(Debug, Default)]
+struct Load {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Load {
+    fn add(&mut self, size: usize) {
+        self.packets += 1;
+        self.bytes += size as u64;
+    }
+
+    fn remove(&mut self, size: usize) {
+        self.packets -= 1;
+        self.bytes -= size as u64;
+    }
+}
+
+impl Queue {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: Vec::with_capacity(SLOTS),
+            free: Vec::with_capacity(SLOTS),
+            buffers: (0..SLOTS).map(|_| Vec::with_capacity(SLOT_SIZE)).collect(),
+            schedule: Schedule::with_capacity(SLOTS),
+            ready: VecDeque::with_capacity(SLOTS),
+            entered: 0,
+            delayed: Load::default(),
+            line: VecDeque::new(),
+            line_load: Load::default(),
+        }
+    }
+
+    /// Lets everything become ready that is due at `now` (ns); from then on the limit no longer counts it.
+    pub(crate) fn advance(&mut self, now: u64) {
+        while let Some(entry) = self.schedule.pop_due(now) {
+            if let Some(Some(queued)) = self.slots.get(entry.slot as usize) {
+                self.delayed.remove(queued.size);
+            }
+            self.ready.push_back(entry.slot);
+        }
+        while let Some(&(_, size)) = self.line.front().filter(|(leaves, _)| *leaves <= now) {
+            self.line.pop_front();
+            self.line_load.remove(size);
+        }
+    }
+
+    /// Whether a packet of `size` bytes fits.
+    pub(crate) fn admits(&self, limit: Limit, order: Order, size: usize) -> bool {
+        let load = match order {
+            Order::Netem => &self.delayed,
+            Order::Line => &self.line_load,
+        };
+        !self.is_unserved() && limit.admits(load.packets, load.bytes, size)
+    }
+
+    /// Whether so much is due and not taken that nothing more may come in.
+    pub(crate) fn is_unserved(&self) -> bool {
+        self.ready.len() >= UNSERVED
+    }
+
+    /// Counts a packet on the line until `leaves` (ns), which never falls.
+    pub(crate) fn occupy_line(&mut self, leaves: u64, size: usize) {
+        self.line.push_back((leaves, size));
+        self.line_load.add(size);
+    }
+
+    /// An empty buffer, of a packet that has left if there is one.
+    pub(crate) fn buffer(&mut self) -> Vec<u8> {
+        let mut buffer = self.buffers.pop().unwrap_or_else(|| Vec::with_capacity(SLOT_SIZE));
+        buffer.clear();
+        buffer
+    }
+
+    /// Takes a buffer back.
+    pub(crate) fn recycle(&mut self, buffer: Vec<u8>) {
+        if self.buffers.len() < self.slots.len().max(SLOTS) {
+            self.buffers.push(buffer);
+        }
+    }
+
+    /// Takes a packet in; `now` is that of the last `advance`.
+    pub(crate) fn enter(&mut self, queued: Queued, now: u64) {
+        let (due, size) = (queued.due, queued.size);
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = Some(queued);
+                slot
+            }
+            None => {
+                self.slots.push(Some(queued));
+                u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+            }
+        };
+        if due <= now {
+            self.ready.push_back(slot);
+            return;
+        }
+        self.entered += 1;
+        self.delayed.add(size);
+        self.schedule.push(Entry { due, n: self.entered, slot });
+    }
+
+    /// When the next packet leaves, in ns.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        let ready =
+            self.ready.front().and_then(|&slot| self.slots[slot as usize].as_ref()).map(|queued| queued.due);
+        ready.or_else(|| self.schedule.next_due())
+    }
+
+    /// The next packet that became ready.
+    pub(crate) fn take_ready(&mut self) -> Option<Queued> {
+        let slot = self.ready.pop_front()?;
+        self.free.push(slot);
+        self.slots[slot as usize].take()
+    }
+}

@@ -1,0 +1,60 @@
+//! How much a queue holds.
+
+use std::fmt;
+
+use crate::emulator::spec::error::{Fault, quoted};
+use crate::emulator::spec::quantity::{bytes_text, parse_bytes};
+
+/// The bound of a queue: packets, bytes, or both. What finds it full is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Limit {
+    /// Packets, if they are bounded.
+    pub packets: Option<u64>,
+    /// Bytes of IP packets, if they are bounded.
+    pub bytes: Option<u64>,
+}
+
+impl Limit {
+    /// What holds where a specification names no limit: 100,000 packets and 256 MiB, so that memory is bounded but no
+    /// experiment meets a queue that nobody asked for. (The default of Linux's netem is 1000 packets.)
+    pub const DEFAULT: Self = Self { packets: Some(100_000), bytes: Some(256 << 20) };
+
+    /// Whether a packet of `size` bytes still fits.
+    pub(crate) fn admits(self, packets: u64, bytes: u64, size: usize) -> bool {
+        self.packets.is_none_or(|limit| packets < limit)
+            && self.bytes.is_none_or(|limit| bytes + size as u64 <= limit)
+    }
+
+    pub(crate) fn parse(value: &str) -> Result<Self, Fault> {
+        let remedy = "write packets as 1000p, bytes as 64kb, both as 1000p/64kb";
+        let mut limit = Self { packets: None, bytes: None };
+        for part in value.split('/') {
+            let before = if let Some(number) = part.strip_suffix('p') {
+                let packets = number.parse().ok().filter(|&packets| packets > 0);
+                let packets = packets
+                    .ok_or_else(|| Fault::new(format!("bad number \"{}\"", quoted(number)), remedy))?;
+                limit.packets.replace(packets)
+            } else {
+                let bytes = parse_bytes(part).map_err(|_| {
+                    Fault::new(format!("no number of packets or bytes \"{}\"", quoted(part)), remedy)
+                })?;
+                limit.bytes.replace(bytes)
+            };
+            if before.is_some() {
+                return Err(Fault::new("the same limit twice", remedy));
+            }
+        }
+        Ok(limit)
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.packets, self.bytes) {
+            (Some(packets), Some(bytes)) => write!(f, "{packets}p/{}", bytes_text(bytes)),
+            (Some(packets), None) => write!(f, "{packets}p"),
+            (None, Some(bytes)) => f.write_str(&bytes_text(bytes)),
+            (None, None) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The stages of a direction with their state, as the specification that holds now says.
+
+use super::prf::{CounterPrf, Stage};
+use super::queue::{Passage, Queue};
+use super::spec::PathSpec;
+use super::spec::quantity::nanos;
+use super::stage::{Bucket, Delay, Limit, LossModel, Order};
+
+#[derive(Debug)]
+pub(crate) struct Stages {
+    spec: PathSpec,
+    prf: CounterPrf,
+    bucket: Option<Bucket>,
+    loss: Option<LossModel>,
+    delay: Option<Delay>,
+    /// The latest time at which anything that was delayed leaves, in ns.
+    last_due: u64,
+    /// When the line has sent what it has, in ns; only for `Order::Line`.
+    line_free: u64,
+}
+
+/// What the seed says of a packet, whatever the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rolls {
+    pub(crate) lost: bool,
+    pub(crate) duplicated: bool,
+    /// Whether the duplicate is lost.
+    pub(crate) copy_lost: bool,
+}
+
+/// What a packet is scheduled by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    pub(crate) now: u64,
+    pub(crate) index: u64,
+    pub(crate) copy: bool,
+    pub(crate) size: usize,
+}
+
+impl Stages {
+    pub(crate) fn new(spec: PathSpec, prf: CounterPrf) -> Self {
+        let mut stages = Self {
+            spec: PathSpec::default(),
+            prf,
+            bucket: None,
+            loss: None,
+            delay: None,
+            last_due: 0,
+            line_free: 0,
+        };
+        stages.apply(spec, 0);
+        stages
+    }
+
+    /// Lets `spec` hold from now on. A bucket or chain that does not change keeps its state; packets inside keep
+    /// their time.
+    pub(crate) fn apply(&mut self, spec: PathSpec, now: u64) {
+        if self.bucket.as_ref().map(Bucket::policer) != spec.policer {
+            self.bucket = spec.policer.map(|policer| Bucket::new(policer, now));
+        }
+        if self.loss.as_ref().map(LossModel::loss) != spec.loss.as_ref() {
+            self.loss = spec.loss.clone().map(LossModel::new);
+        }
+        self.delay = spec.delay.map(|mean| {
+            Delay::new(mean, spec.jitter.unwrap_or_default(), &spec.distribution.clone().unwrap_or_default())
+        });
+        self.spec = spec;
+    }
+
+    /// Whether `packet`, an IP packet, is treated at all.
+    pub(crate) fn selects(&self, packet: &[u8]) -> bool {
+        self.spec.selector.as_ref().is_none_or(|selector| selector.selects(packet))
+    }
+
+    /// Duplication and loss of packet `index`. To be asked for every packet that is selected, and before anything that
+    /// depends on time, so that the chains of loss models step with the packets' numbers only.
+    pub(crate) fn roll(&mut self, index: u64) -> Rolls {
+        let duplicated = self.hits(self.spec.duplicate, Stage::Duplicate, index, false);
+        let lost = self.loss.as_mut().is_some_and(|loss| loss.step(&self.prf, index, false));
+        // netem counts: one packet, plus one if duplicated, minus one if lost. Both together leave the packet alone.
+        match (duplicated, lost) {
+            (true, false) => {
+                let copy_lost = self.loss.as_mut().is_some_and(|loss| loss.step(&self.prf, index, true));
+                Rolls { lost: false, duplicated: true, copy_lost }
+            }
+            (true, true) => Rolls { lost: false, duplicated: false, copy_lost: false },
+            (false, lost) => Rolls { lost, duplicated: false, copy_lost: false },
+        }
+    }
+
+    /// Whether the policer has tokens for a packet.
+    pub(crate) fn police(&mut self, now: u64, size: usize) -> bool {
+        self.bucket.as_mut().is_none_or(|bucket| bucket.admit(now, size))
+    }
+
+    /// Whether the queue has room.
+    pub(crate) fn has_room(&self, queue: &Queue, size: usize) -> bool {
+        queue.admits(self.spec.limit.unwrap_or(Limit::DEFAULT), self.order(), size)
+    }
+
+    /// Which bit of a packet flips, if one does.
+    pub(crate) fn corrupt(&self, Arrival { index, copy, size, .. }: Arrival) -> Option<u64> {
+        let flips = size > 0 && self.hits(self.spec.corrupt, Stage::Corrupt, index, copy);
+        flips.then(|| self.prf.below(Stage::CorruptBit, index, copy, size as u64 * 8))
+    }
+
+    /// When a packet leaves, in ns, and how.
+    pub(crate) fn schedule(&mut self, arrival: Arrival, queue: &mut Queue) -> (u64, Passage) {
+        let Arrival { now, index, copy, size } = arrival;
+        let passage = match self.spec.mtu {
+            Some(mtu) if size > usize::from(mtu) => Passage::TooBig,
+            _ => Passage::Delayed,
+        };
+        if passage == Passage::Delayed && self.hits(self.spec.reorder, Stage::Reorder, index, copy) {
+            return (now, Passage::Overtaking);
+        }
+        let delay =
+            self.delay.as_ref().map_or(0, |delay| delay.sample(self.prf.roll(Stage::Delay, index, copy)));
+        let on_line = self.spec.rate.map_or(0, |rate| rate.occupancy(size));
+        let due = match (self.spec.rate, self.order()) {
+            (None, _) => now.saturating_add(delay),
+            (Some(_), Order::Netem) => now.saturating_add(delay).max(self.last_due).saturating_add(on_line),
+            (Some(_), Order::Line) => {
+                self.line_free = self.line_free.max(now).saturating_add(on_line);
+                queue.occupy_line(self.line_free, size);
+                self.line_free.saturating_add(delay)
+            }
+        };
+        self.last_due = self.last_due.max(due);
+        (due, passage)
+    }
+
+    fn order(&self) -> Order {
+        self.spec.order.unwrap_or_default()
+    }
+
+    fn hits(&self, share: Option<super::spec::Probability>, stage: Stage, index: u64, copy: bool) -> bool {
+        share.is_some_and(|share| share.hits(self.prf.roll(stage, index, copy)))
+    }
+}
+
+/// The changes that are still to come.
+#[derive(Debug)]
+pub(crate) struct Agenda {
+    changes: std::vec::IntoIter<super::spec::Change>,
+}
+
+impl Agenda {
+    pub(crate) fn new(changes: Vec<super::spec::Change>) -> Self {
+        Self { changes: changes.into_iter() }
+    }
+
+    /// When the next change holds, in ns.
+    pub(crate) fn next_at(&self) -> Option<u64> {
+        self.changes.as_slice().first().map(|change| nanos(change.at))
+    }
+
+    /// The next change that holds at `now` (ns).
+    pub(crate) fn take(&mut self, now: u64) -> Option<(u64, PathSpec)> {
+        let at = self.next_at().filter(|&at| at <= now)?;
+        self.changes.next().map(|change| (at, change.path))
+    }
+}

@@ -1,0 +1,12 @@
+//! The network laboratory of BraidMQ: links with chosen physics, the same for every program that is put on them.
+//!
+//! This crate never speaks MQTT itself; programs do. Its link emulator ([`Pipeline`]) never reads a clock, opens a socket, starts a
+//! thread or draws a random number: packets and times go in, packets and times come out.
+
+mod emulator;
+
+pub use emulator::{
+    Change, CounterPrf, Delay, Departure, Direction, Distribution, Fate, Limit, LinkError, LinkSpec, Loss,
+    LossModel, Nat, NatKind, NatTimes, Order, PacketView, PathCounters, PathSpec, Pipeline, Policer,
+    Probability, Rate, Rule, Selector, Stage, Tally, Timeline, Verdict,
+};
