@@ -36,6 +36,8 @@ pub struct MqttConfig {
     pub topic_alias_maximum: u16,
     /// The longest Keep Alive in seconds; 0 leaves the choice to the client.
     pub maximum_keep_alive: u16,
+    /// Whether only whole packets count for Keep Alive, and not each byte.
+    pub strict_keepalive: bool,
     /// The longest Session Expiry Interval in seconds; 4294967295 never expires.
     pub maximum_session_expiry: u32,
     /// The Response Information for clients that ask for it; empty for none.
@@ -50,6 +52,7 @@ impl Default for MqttConfig {
             maximum_inflight: 1024,
             topic_alias_maximum: 64,
             maximum_keep_alive: 0,
+            strict_keepalive: false,
             maximum_session_expiry: u32::MAX,
             response_information: String::new(),
         }
@@ -176,6 +179,7 @@ impl BrokerConfig {
             topic_alias_maximum: mqtt.topic_alias_maximum,
             outbound_topic_aliases: mqtt.topic_alias_maximum,
             maximum_keep_alive: mqtt.maximum_keep_alive,
+            strict_keep_alive: mqtt.strict_keepalive,
             maximum_session_expiry: SessionExpiry::from_secs(mqtt.maximum_session_expiry),
             response_information: (!mqtt.response_information.is_empty())
                 .then(|| mqtt.response_information.as_str().into()),

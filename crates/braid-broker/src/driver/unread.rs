@@ -6,8 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use braid_proto::stream::StreamKey;
-
 use super::{Driver, now};
 
 /// Between two looks. So much later, at most, than one and a half Keep Alives is a client noticed that was held back
@@ -48,7 +46,7 @@ impl Driver {
         let Some(frames) = self.link.stream_frames() else { return };
         // A stream is held back because something came on it: the first look finds a sign of life as well.
         if self.unread.as_ref().is_none_or(|unread| unread.frames != frames) {
-            self.server.handle_bytes(StreamKey::CONTROL, &[], now); // [BQ-44]
+            self.server.note_bytes(now); // [BQ-44]
         }
         self.unread = Some(Unread { frames, look_at: now + LOOK });
     }

@@ -155,11 +155,7 @@ impl Server {
 
     /// Handles bytes of a stream: whole packets, parts of packets, or both.
     pub fn handle_bytes(&mut self, stream: StreamKey, input: &[u8], now: Instant) {
-        if let State::Established(established) = &mut self.state {
-            // Every byte is a sign of life, so that a packet which takes longer than the Keep Alive to arrive
-            // does not end its connection. [BQ-44]
-            established.last_received = now;
-        }
+        self.note_bytes(now);
         if stream.is_control() {
             self.handle_control(input, now);
         } else {
@@ -167,6 +163,16 @@ impl Server {
         }
         if let State::Established(established) = &mut self.state {
             established.exchange.handle_persisted(None);
+        }
+    }
+
+    /// Bytes came on some stream, read or not. Each is a sign of life, so that a packet which takes longer than the Keep
+    /// Alive to arrive does not end its connection; unless the server is strict. [BQ-44]
+    pub fn note_bytes(&mut self, now: Instant) {
+        if !self.options.strict_keep_alive
+            && let State::Established(established) = &mut self.state
+        {
+            established.last_received = now;
         }
     }
 

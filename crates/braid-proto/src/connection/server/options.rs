@@ -25,6 +25,9 @@ pub struct ServerOptions {
     pub outbound_topic_aliases: u16,
     /// The longest Keep Alive in seconds; 0 leaves the choice to the client.
     pub maximum_keep_alive: u16,
+    /// Whether only whole packets are signs of life, and not each byte: a packet that takes longer than the Keep Alive
+    /// to arrive then ends its connection, as with other brokers.
+    pub strict_keep_alive: bool,
     /// The longest Session Expiry Interval.
     pub maximum_session_expiry: SessionExpiry,
     /// Response Information for clients that ask for it.
@@ -51,6 +54,7 @@ impl Default for ServerOptions {
             topic_alias_maximum: 64,
             outbound_topic_aliases: 64,
             maximum_keep_alive: 0,
+            strict_keep_alive: false,
             maximum_session_expiry: SessionExpiry::NEVER,
             response_information: None,
             maximum_partial_bytes: 64 * 1024 * 1024,

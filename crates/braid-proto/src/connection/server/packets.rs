@@ -23,6 +23,7 @@ impl Server {
             State::Listening => return self.handle_first_packet(packet),
             State::Deciding(_) | State::Closed(_) => return Ok(()),
         };
+        established.last_received = now; // [MQTT-3.1.2-22]
         let exchange = &mut established.exchange;
         match packet {
             Packet::Publish(publish) => {

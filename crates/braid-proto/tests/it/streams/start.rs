@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_proto::connection::{Acceptance, Cause, Event, StreamAction};
+use braid_proto::connection::{Acceptance, Cause, Event, ServerOptions, StreamAction};
 use braid_proto::error::Violation;
 use braid_proto::packet::{Packet, ProtocolVersion};
 use braid_proto::reason::ReasonCode;
@@ -71,6 +71,29 @@ fn streams_do_not_stand_for_a_connect() {
     assert!(!rig.server.is_closed());
     rig.wait(Duration::from_millis(1));
     assert_eq!(rig.cause(), Some(Cause::Violation(Violation::ConnectTimeout)));
+}
+
+// [BQ-44], [MQTT-3.1.2-22]
+#[test]
+fn only_whole_packets_are_signs_of_life_to_a_strict_server() {
+    let mut connect = connect(V5);
+    connect.keep_alive = 10;
+    let mut rig = Rig::connected(ServerOptions { strict_keep_alive: true, ..options() }, connect);
+    let data = rig.open(1);
+    for _ in 0..3 {
+        rig.wait(Duration::from_secs(14));
+        rig.read_on(data, &forge::publish(0, 0, "whole"));
+    }
+    // A packet that arrives a byte at a time, and bytes of which the transport tells.
+    rig.read_on(data, &[0x30, 100]);
+    for _ in 0..14 {
+        rig.wait(Duration::from_secs(1));
+        rig.read_on(data, &[0]);
+        rig.server.note_bytes(rig.now);
+    }
+    assert!(!rig.server.is_closed());
+    rig.wait(Duration::from_secs(1));
+    assert_eq!(rig.cause(), Some(Cause::Violation(Violation::KeepAliveTimeout)));
 }
 
 // [BQ-44], [MQTT-3.1.2-22]
