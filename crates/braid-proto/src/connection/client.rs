@@ -70,10 +70,30 @@ struct Established {
     last_received: Instant,
     /// The PINGREQ that waits for its answer.
     pinged: Option<Instant>,
+    /// What is ahead of that PINGREQ on the control stream.
+    ahead: Ahead,
     /// The application takes no more messages, so nothing is read, not even a PINGRESP.
     paused: bool,
     authenticates: bool,
     session_expires_with_connection: bool,
+}
+
+/// The bytes that leave before a PINGREQ does: while they go, the server is there, and cannot answer yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ahead {
+    /// Where the PINGREQ begins on its stream.
+    until: u64,
+    /// What had left of the stream when it was last looked at.
+    taken: u64,
+}
+
+impl Ahead {
+    /// Whether some of them have left since the last look.
+    fn shrinks(&mut self, taken: u64) -> bool {
+        let was_behind = self.taken < self.until;
+        let before = std::mem::replace(&mut self.taken, taken);
+        was_behind && taken > before
+    }
 }
 
 impl Client {
@@ -160,8 +180,10 @@ impl Client {
         self.timers.set(Timer::Peer, None);
         let State::Established(established) = &mut self.state else { return };
         let Some(pinged) = established.pinged else { return };
-        if established.paused || established.last_received > pinged {
-            // A large packet may be what keeps the PINGRESP from arriving.
+        let (taken, _) = established.exchange.streams.control_progress();
+        let is_leaving = established.ahead.shrinks(taken);
+        if established.paused || is_leaving || established.last_received > pinged {
+            // A large packet may be what keeps the PINGRESP from arriving, or the PINGREQ from leaving.
             established.pinged = Some(now);
             self.timers.set(Timer::Peer, Some(now + self.options.ping_timeout));
         } else {
@@ -184,9 +206,11 @@ impl Client {
             self.timers.set(Timer::Ping, Some(idle_since + keep_alive));
             return;
         }
+        let (taken, until) = established.exchange.streams.control_progress();
         established.exchange.send_packet(&Packet::Pingreq); // [MQTT-3.1.2-20]
         established.last_sent = now;
         if established.pinged.is_none() {
+            established.ahead = Ahead { until, taken };
             established.pinged = Some(now);
             self.timers.set(Timer::Peer, Some(now + self.options.ping_timeout));
         }

@@ -118,6 +118,11 @@ impl Streams {
         self.data.find(key).map(|data| &data.stream.outbox)
     }
 
+    /// Bytes of the control stream that were taken since it began, and where the next one put into it will be.
+    pub(crate) fn control_progress(&self) -> (u64, u64) {
+        (self.control.outbox.taken(), self.control.outbox.end())
+    }
+
     /// The same of a stream on which something may still be sent, to add to them or take of them.
     pub(crate) fn outbox_mut(&mut self, key: StreamKey) -> Option<&mut Outbox> {
         if key.is_control() {

@@ -166,6 +166,7 @@ impl Client {
             last_sent: now,
             last_received: now,
             pinged: None,
+            ahead: super::Ahead::default(),
             paused: false,
             authenticates: connecting.authenticates,
             session_expires_with_connection: !connecting.session_expiry.outlives_connection(),

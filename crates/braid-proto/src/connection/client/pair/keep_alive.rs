@@ -102,6 +102,36 @@ fn a_server_in_the_middle_of_a_large_packet_is_not_given_up() {
     assert!(pair.client.is_established());
 }
 
+// On one stream a PINGREQ waits for all that was published before it.
+#[test]
+fn a_server_is_not_given_up_while_a_pingreq_waits_behind_bytes_that_leave() {
+    let mut pair = Pair::established(Connect { keep_alive: 20, ..connect(ProtocolVersion::V5) }, None, None);
+    let large = Message::new(
+        TopicName::parse("t").expect("a topic"),
+        vec![0; 1_000_000].into(),
+        QoS::AtLeastOnce,
+        false,
+    );
+    assert!(matches!(pair.client.publish(Delivery::of(Arc::new(large)), pair.now), Ok(Sent::Out(_))));
+    let tick = |pair: &mut Pair, taken: usize| {
+        pair.now += SECOND;
+        let outbox = pair.client.outbox(StreamKey::CONTROL).unwrap();
+        outbox.advance(taken.min(outbox.len()));
+        if pair.client.poll_timeout().is_some_and(|at| at <= pair.now) {
+            pair.client.handle_timeout(pair.now);
+        }
+    };
+    for _ in 0..80 {
+        tick(&mut pair, 10_000);
+    }
+    assert!(pair.client.is_established());
+    // The link does not take anything any more.
+    for _ in 0..20 {
+        tick(&mut pair, 0);
+    }
+    assert_eq!(pair.client.cause(), Some(Cause::Violation(Violation::PingrespTimeout)));
+}
+
 #[test]
 fn a_paused_client_does_not_blame_the_server() {
     let mut pair = Pair::established(Connect { keep_alive: 20, ..connect(ProtocolVersion::V5) }, None, None);
