@@ -16,15 +16,17 @@ use crate::topic::{TopicFilter, TopicName};
 
 /// Payloads up to this many bytes are copied into the send buffer, longer ones are shared by reference: a
 /// segment of its own costs the kernel and us about as much as copying this much.
-pub(crate) const INLINE_PAYLOAD: usize = 1024;
+const INLINE_PAYLOAD: usize = 1024;
 
 /// An Application Message. Shared behind an [`Arc`] by everybody it is delivered to.
 #[derive(Debug)]
 pub struct Message {
     /// Where to.
     pub topic: TopicName,
-    /// What.
+    /// What; its first part if there is a `rest`.
     pub payload: Bytes,
+    /// What follows `payload`, part by part; only messages that were made with [`with_rest`](Self::with_rest) have it.
+    rest: Option<Box<[Bytes]>>,
     /// As published; a delivery may have less.
     pub qos: QoS,
     /// As published.
@@ -57,6 +59,7 @@ impl Message {
         Self {
             topic,
             payload,
+            rest: None,
             qos,
             retain,
             properties: None,
@@ -86,6 +89,29 @@ impl Message {
             .and_then(|seconds| now.checked_add(Duration::from_secs(seconds.into())));
         self.properties = properties;
         self
+    }
+
+    /// Adds parts of the payload after the first one. They are sent by reference, so that messages that differ in a
+    /// few bytes of a large payload share the others. For publishers: who receives a message has it in one piece.
+    #[must_use]
+    pub fn with_rest(mut self, rest: impl Into<Box<[Bytes]>>) -> Self {
+        self.rest = Some(rest.into()).filter(|rest| !rest.is_empty());
+        self
+    }
+
+    /// The length of the whole payload in bytes.
+    pub fn payload_len(&self) -> usize {
+        self.payload.len() + self.rest.as_deref().map_or(0, |rest| rest.iter().map(Bytes::len).sum())
+    }
+
+    /// The parts of the payload that go into an outbox by reference; none if it is copied.
+    pub(crate) fn shared_parts(&self) -> impl Iterator<Item = &Bytes> {
+        let first = (!self.is_inline()).then_some(&self.payload);
+        first.into_iter().chain(self.rest.as_deref().unwrap_or_default())
+    }
+
+    fn is_inline(&self) -> bool {
+        self.payload.len() <= INLINE_PAYLOAD
     }
 
     /// The number under which a store has it, if one has.
@@ -125,13 +151,13 @@ impl Message {
                 ..self.head(QoS::AtMostOnce)
             };
             let Some(packet_len) =
-                put_publish_head(&mut bytes, version, &head, self.payload.len(), PACKET_SIZE_MAX)
+                put_publish_head(&mut bytes, version, &head, self.payload_len(), PACKET_SIZE_MAX)
             else {
                 return Template { bytes: Box::default(), packet_id_at: None, packet_len: usize::MAX };
             };
             let fixed_header = 2 + bytes[1..].iter().take_while(|byte| **byte & 0x80 != 0).count();
             let packet_id_at = with_id.then_some(fixed_header + 2 + self.topic.as_str().len());
-            if self.payload.len() <= INLINE_PAYLOAD {
+            if self.is_inline() {
                 bytes.put_slice(&self.payload);
             }
             Template { bytes: bytes[..].into(), packet_id_at, packet_len }
@@ -266,9 +292,9 @@ pub(crate) fn put_delivery(
             message_expiry: message.remaining_expiry(copy.now),
             ..message.head(delivery.qos)
         };
-        let payload_len = message.payload.len();
+        let payload_len = message.payload_len();
         let packet_len = put_publish_head(out, copy.version, &head, payload_len, maximum_packet_size)?;
-        if message.payload.len() <= INLINE_PAYLOAD {
+        if message.is_inline() {
             out.put_slice(&message.payload);
         }
         return Some(packet_len);

@@ -335,7 +335,7 @@ impl Exchange {
             && outbound.has_room(
                 lane,
                 self.streams.has_others(lane.stream),
-                delivery.message.payload.len(),
+                delivery.message.payload_len(),
                 limits,
             )
     }

@@ -214,7 +214,7 @@ impl Outbound {
         match &inflight.phase {
             Phase::Sent(delivery) if delivery.qos == QoS::ExactlyOnce => {
                 let stored = delivery.stored;
-                let payload_bytes = delivery.message.payload.len();
+                let payload_bytes = delivery.message.payload_len();
                 self.payload_bytes -= payload_bytes;
                 self.quota.remove(inflight.lane, 0, payload_bytes);
                 inflight.phase = Phase::Released(stored); // [MQTT-4.3.3-3]
@@ -426,7 +426,7 @@ impl Outbound {
 
 impl Phase {
     fn payload_len(&self) -> usize {
-        if let Self::Sent(delivery) = self { delivery.message.payload.len() } else { 0 }
+        if let Self::Sent(delivery) = self { delivery.message.payload_len() } else { 0 }
     }
 
     fn lane(&self) -> Lane {

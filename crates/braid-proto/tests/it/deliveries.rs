@@ -267,3 +267,36 @@ fn every_alias_up_to_our_maximum_is_taken_and_may_be_redefined() {
         .collect();
     assert_eq!(topics, ["b", "c", "d", "e", "z", "b", "z", "d", "e"]);
 }
+
+#[test]
+fn a_payload_in_parts_is_sent_as_one_and_none_of_its_bytes_is_copied() {
+    let middle = Bytes::from(vec![7; 3000]);
+    for version in [V311, V5] {
+        for head_len in [0, 10, 2000] {
+            let head = Bytes::from(vec![1; head_len]);
+            let tail = Bytes::from_static(b"tail");
+            let whole = [&head[..], &middle, &tail].concat();
+            let topic = TopicName::parse("parts").unwrap();
+            let in_parts =
+                Message::new(topic, head, QoS::AtLeastOnce, false).with_rest([middle.clone(), tail.clone()]);
+            assert_eq!(in_parts.payload_len(), whole.len());
+            let in_parts = Arc::new(in_parts);
+            let mut rig = Rig::connected(options(), connect(version));
+            // With the last reference and with one of several: two ways of encoding.
+            let also = Delivery::of(in_parts.clone());
+            for (delivery, id) in [(also, 1), (Delivery::of(in_parts), 2)] {
+                rig.server.deliver(delivery, rig.now);
+                let outbox = rig.server.outbox(StreamKey::CONTROL).unwrap();
+                let mut slices = [std::io::IoSlice::new(&[]); 8];
+                let count = outbox.chunks_vectored(&mut slices);
+                for part in [&middle, &tail] {
+                    assert!(slices[..count].iter().any(|slice| slice.as_ptr() == part.as_ptr()));
+                }
+                let sent = packets(&rig.sent(), version);
+                let [Packet::Publish(publish)] = &sent[..] else { panic!("{sent:?}") };
+                assert_eq!(publish.payload, whole);
+                assert_eq!(publish.packet_id.map(|id| id.value()), Some(id));
+            }
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{Agreement, Exchange};
 use crate::connection::alias::OutboundAliases;
 use crate::connection::streams::Streams;
-use crate::message::{Copy, Delivery, INLINE_PAYLOAD, put_delivery};
+use crate::message::{Copy, Delivery, put_delivery};
 use crate::packet::{Packet, PacketId};
 use crate::session::Phase;
 use crate::stream::StreamKey;
@@ -77,9 +77,7 @@ fn put(
             aliases.revoke(topic);
         }
     }
-    if delivery.message.payload.len() > INLINE_PAYLOAD {
-        outbox.push_shared(delivery.message.payload.clone());
-    }
+    delivery.message.shared_parts().for_each(|part| outbox.push_shared(part.clone()));
     true
 }
 
