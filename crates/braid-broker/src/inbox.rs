@@ -144,10 +144,12 @@ impl Inbox {
         }
     }
 
-    /// Drops QoS 0 if more is held than fits, which makes room for what is to be acknowledged. Returns how many.
+    /// Drops QoS 0 if more is held than fits, which makes room for what is to be acknowledged; one message that is
+    /// larger than everything was let in alone. Returns how many.
     pub(crate) fn shed(&mut self, capacity: Capacity) -> u64 {
-        if self.load.qos0 == 0 || self.load.messages <= capacity.messages && self.load.bytes <= capacity.bytes
-        {
+        let fits = self.load.messages <= 1
+            || self.load.messages <= capacity.messages && self.load.bytes <= capacity.bytes;
+        if self.load.qos0 == 0 || fits {
             return 0;
         }
         let dropped = self.lanes.retain(|delivery| delivery.qos > QoS::AtMostOnce);

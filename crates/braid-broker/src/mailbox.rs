@@ -280,6 +280,17 @@ impl Mailbox {
         signal
     }
 
+    /// The owner has dropped some of what it took: what it holds no more stands in nobody's way. Whoever waits for
+    /// room looks again.
+    pub(crate) fn note_shed(&self, inbox: &mut Inbox) {
+        let mut inner = self.lock();
+        inner.taken = inbox.load();
+        inbox.copy_shares(&mut inner.shares);
+        let publishers = std::mem::take(&mut inner.publishers);
+        drop(inner);
+        publishers.into_iter().for_each(Waker::wake);
+    }
+
     /// Tells the owner to do something. Outside of the lock the caller wakes what is returned.
     #[must_use]
     pub(crate) fn signal(&self, signal: Signal) -> Option<Waker> {
@@ -504,6 +515,35 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// What the owner took was more than is good; then it drops what is of QoS 0.
+    #[test]
+    fn whoever_waits_for_room_is_told_when_the_owner_sheds() {
+        let (mailbox, now) = (Mailbox::default(), Instant::now());
+        let capacity = Capacity { messages: 8, bytes: 1 << 20 };
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let context = Context::from_waker(&waker);
+        let topic = TopicName::parse("t").expect("a topic name");
+        let message = Arc::new(Message::new(topic, bytes::Bytes::new(), QoS::AtMostOnce, false));
+        mailbox.open();
+        let mut pulse = Pulse::default();
+        pulse.note_progress(now);
+        let (mut inbox, mut emptied) = (Inbox::default(), Inbox::default());
+        mailbox.poll_take(&mut inbox, |stream| stream, pulse, capacity, &context);
+        mailbox.push(
+            std::iter::repeat_with(|| Delivery::of(message.clone())).take(6),
+            capacity,
+            now,
+            &mut Vec::new(),
+        );
+        mailbox.poll_take(&mut inbox, |stream| stream, pulse, capacity, &context);
+        assert!(!mailbox.poll_room(capacity, &context), "six of eight are too many");
+        let before = woken.0.load(Ordering::Relaxed);
+        mailbox.note_shed(&mut emptied);
+        assert_eq!(woken.0.load(Ordering::Relaxed), before + 1);
+        assert!(mailbox.poll_room(capacity, &context));
     }
 
     /// Whoever waits for room is told that the one who was to make it has left, and does not begin to wait for the

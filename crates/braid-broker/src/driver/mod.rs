@@ -249,7 +249,11 @@ impl Driver {
         let server = &self.server;
         let resolve = |stream| server.resolve(stream);
         let signal = slot.mailbox.poll_take(&mut self.inbox, resolve, self.pulse, capacity, context);
-        self.hub.statistics.dropped(self.inbox.shed(capacity));
+        let shed = self.inbox.shed(capacity);
+        if shed > 0 {
+            self.hub.statistics.dropped(shed);
+            slot.mailbox.note_shed(&mut self.inbox);
+        }
         match signal {
             Some(Signal::TakeOver) => self.server.disconnect(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
             Some(Signal::Close(reason)) => self.server.disconnect(reason),

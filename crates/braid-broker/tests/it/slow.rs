@@ -89,6 +89,23 @@ async fn a_message_beyond_the_cap_is_let_in_alone() {
     assert_eq!(broker.resume("client").await.take_all().await.len(), 1);
 }
 
+// Of QoS 0 it was dropped once, and what the connection held of it stood in the way of everything after it.
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_gets_a_message_beyond_the_cap_and_those_after_it() {
+    let limits = LimitsConfig { queued_bytes: 1000, ..LimitsConfig::default() };
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
+        let broker = TestBroker::start_with(with_limits(limits.clone()));
+        let mut publisher = broker.v5("publisher").await;
+        let mut subscriber = broker.v5("subscriber").await;
+        subscriber.subscribe("t", qos).await;
+        for text in ["x".repeat(5000), "after".into(), "y".repeat(5000)] {
+            publisher.publish("t", &text, QoS::AtLeastOnce).await;
+            assert_eq!(subscriber.take().await, text, "{qos:?}");
+        }
+        assert_eq!(broker.statistics().messages_dropped(), 0);
+    }
+}
+
 // What a connection took and could not send goes back to the queue; each round would add a queue.
 #[tokio::test(start_paused = true)]
 async fn reconnecting_without_reading_gains_nothing() {
