@@ -1,5 +1,8 @@
 //! The client's way to a link.
 
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
 use crate::error::ConnectError;
 use crate::link::{Link, Peer, Transport};
 use crate::quic::{self, QuicOptions};
@@ -27,6 +30,38 @@ pub struct ConnectOptions {
     pub websocket: WebSocketOptions,
     /// For `quic`.
     pub quic: QuicOptions,
+    /// For all that run over TCP.
+    pub tcp: TcpOptions,
+    /// The address of this machine to connect from; `None` leaves it to the system. Addresses of the host that are of
+    /// the other family are not tried then.
+    pub local: Option<IpAddr>,
+}
+
+/// How TCP is tuned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// The congestion control of the socket by the system's name for it, such as `cubic` (Linux); `None` for the
+    /// system's own choice.
+    pub congestion: Option<Box<str>>,
+}
+
+impl TcpOptions {
+    /// Whether sockets can be tuned so, known before anything is connected.
+    ///
+    /// # Errors
+    /// [`ConnectError::Congestion`]: there is no such congestion control, or this process may not choose it.
+    pub fn check(&self) -> Result<(), ConnectError> {
+        tcp::check(self)
+    }
+}
+
+/// How long the parts of connecting took, each from its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectTimes {
+    /// Until TCP was connected, name resolution included; `None` where there is no TCP.
+    pub tcp: Option<Duration>,
+    /// Until TLS or QUIC was established; `None` where nothing is encrypted.
+    pub secured: Option<Duration>,
 }
 
 /// Connects to `target`, trying each of the host's addresses in turn. On QUIC the control stream is
@@ -42,34 +77,47 @@ pub async fn connect(
     tls: &ClientTls,
     options: &ConnectOptions,
 ) -> Result<Link, ConnectError> {
-    let Target { host, port, path, .. } = target;
-    match target.transport {
-        Transport::Tcp => {
-            let io = tcp::dial(host, *port).await?;
-            Ok(single(peer(Transport::Tcp, &io), io))
-        }
-        Transport::Tls => {
-            let io = tls.connect_mqtt(tcp::dial(host, *port).await?, host).await?;
-            let mut peer = peer(Transport::Tls, io.get_ref().0);
-            tls::describe(&mut peer, io.get_ref().1);
-            Ok(single(peer, io))
-        }
-        Transport::Ws => {
-            let io = tcp::dial(host, *port).await?;
-            let peer = peer(Transport::Ws, &io);
-            Ok(single(peer, ws::connect(io, host, *port, path, &options.websocket).await?))
-        }
-        Transport::Wss => {
-            let io = tls.connect_http(tcp::dial(host, *port).await?, host).await?;
-            let mut peer = peer(Transport::Wss, io.get_ref().0);
-            tls::describe(&mut peer, io.get_ref().1);
-            Ok(single(peer, ws::connect(io, host, *port, path, &options.websocket).await?))
-        }
-        Transport::Quic => quic::connect(host, *port, tls, &options.quic).await,
-        Transport::Mem => Err(ConnectError::NoAddress),
-    }
+    connect_timed(target, tls, options).await.map(|(link, _)| link)
 }
 
-fn peer(transport: Transport, io: &tokio::net::TcpStream) -> Peer {
-    Peer::plain(transport, io.peer_addr().ok())
+/// As [`connect`], and tells how long it took.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_timed(
+    target: &Target,
+    tls: &ClientTls,
+    options: &ConnectOptions,
+) -> Result<(Link, ConnectTimes), ConnectError> {
+    let Target { host, port, path, .. } = target;
+    let start = Instant::now();
+    let mut times = ConnectTimes::default();
+    if target.transport == Transport::Quic {
+        let link = quic::connect(host, *port, tls, options).await?;
+        times.secured = Some(start.elapsed());
+        return Ok((link, times));
+    }
+    if target.transport == Transport::Mem {
+        return Err(ConnectError::NoAddress);
+    }
+    let io = tcp::dial(host, *port, &options.tcp, options.local).await?;
+    times.tcp = Some(start.elapsed());
+    let mut peer = Peer::plain(target.transport, io.peer_addr().ok());
+    let link = match target.transport {
+        Transport::Tls => {
+            let io = tls.connect_mqtt(io, host).await?;
+            times.secured = Some(start.elapsed());
+            tls::describe(&mut peer, io.get_ref().1);
+            single(peer, io)
+        }
+        Transport::Wss => {
+            let io = tls.connect_http(io, host).await?;
+            times.secured = Some(start.elapsed());
+            tls::describe(&mut peer, io.get_ref().1);
+            single(peer, ws::connect(io, host, *port, path, &options.websocket).await?)
+        }
+        Transport::Ws => single(peer, ws::connect(io, host, *port, path, &options.websocket).await?),
+        Transport::Tcp | Transport::Quic | Transport::Mem => single(peer, io),
+    };
+    Ok((link, times))
 }

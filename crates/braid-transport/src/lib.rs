@@ -28,7 +28,7 @@ mod wakers;
 mod ws;
 
 pub use certificate::{CertificateFiles, fingerprint_sha256, self_signed};
-pub use connect::{ConnectOptions, Target, connect};
+pub use connect::{ConnectOptions, ConnectTimes, Target, TcpOptions, connect, connect_timed};
 pub use error::{BindError, CertificateError, ConnectError, HandshakeError};
 pub use incoming::Incoming;
 pub use link::{Close, Dir, Link, Peer, PeerCertificate, Read, Transport};

@@ -9,6 +9,7 @@ use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
+use crate::connect::TcpOptions;
 use crate::error::BindError;
 use crate::incoming::{Incoming, Upgrade};
 use crate::link::{Transport, canonical};
@@ -54,11 +55,18 @@ pub struct ListenOptions {
     pub websocket: WebSocketOptions,
     /// For [`ListenerKind::Quic`].
     pub quic: QuicOptions,
+    /// For all that run over TCP: what is accepted is tuned so.
+    pub tcp: TcpOptions,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { backlog: 4096, websocket: WebSocketOptions::default(), quic: QuicOptions::server() }
+        Self {
+            backlog: 4096,
+            websocket: WebSocketOptions::default(),
+            quic: QuicOptions::server(),
+            tcp: TcpOptions::default(),
+        }
     }
 }
 
@@ -92,7 +100,7 @@ impl Listener {
                 return QuicListener::bind(tls, address, &options.quic).map(Self::from_quic);
             }
         };
-        let listener = tcp::listen(address, options.backlog)
+        let listener = tcp::listen(address, options.backlog, &options.tcp)
             .map_err(|error| BindError::from_io("TCP", address, error))?;
         let address = listener.local_addr().ok().or(Some(address));
         Ok(Self { address, transport, socket: Socket::Stream { listener, upgrade } })

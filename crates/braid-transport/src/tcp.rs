@@ -1,13 +1,12 @@
 //! TCP sockets: how ours are set up, and reaching a host by any of its addresses.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-#[cfg(target_os = "linux")]
-use socket2::SockRef;
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, TcpStream, lookup_host};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 
+use crate::connect::TcpOptions;
 use crate::error::ConnectError;
 use crate::race::race;
 
@@ -17,11 +16,16 @@ use crate::race::race;
 const UNSENT: u32 = 16 * 1024;
 
 /// A listening socket. An unspecified IPv6 address (`[::]`) takes IPv4 too.
-pub(crate) fn listen(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
+pub(crate) fn listen(address: SocketAddr, backlog: u32, options: &TcpOptions) -> io::Result<TcpListener> {
+    check(options).map_err(io::Error::other)?;
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // Without it a restart waits for the connections of the last run to leave TIME_WAIT.
     socket.set_reuse_address(true)?;
     share_families(&socket, address)?;
+    if let Some(name) = options.congestion.as_deref() {
+        // What it accepts inherits it.
+        set_congestion(&SockRef::from(&socket), name)?;
+    }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
@@ -59,14 +63,66 @@ fn is_peers_fault(error: &io::Error) -> bool {
 }
 
 /// Connects to the first address of `host` that answers.
-pub(crate) async fn dial(host: &str, port: u16) -> Result<TcpStream, ConnectError> {
-    let attempt =
-        |address| async move { TcpStream::connect(address).await.map_err(|error| explain(&error, address)) };
-    let stream = race(resolve(host, port).await?, attempt).await.map_err(|reason| {
+pub(crate) async fn dial(
+    host: &str,
+    port: u16,
+    options: &TcpOptions,
+    local: Option<IpAddr>,
+) -> Result<TcpStream, ConnectError> {
+    check(options)?;
+    let attempt = |address| async move {
+        connect_one(address, options, local).await.map_err(|error| explain(&error, address))
+    };
+    let stream = race(resolve_from(host, port, local).await?, attempt).await.map_err(|reason| {
         ConnectError::Unreachable { host: host.to_owned(), port, reason: reason.unwrap_or_default() }
     })?;
     tune(&stream);
     Ok(stream)
+}
+
+async fn connect_one(
+    address: SocketAddr,
+    options: &TcpOptions,
+    local: Option<IpAddr>,
+) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    if let Some(name) = options.congestion.as_deref() {
+        // Before the handshake: the first flight is under its control too.
+        set_congestion(&SockRef::from(&socket), name)?;
+    }
+    if let Some(local) = local {
+        socket.bind(SocketAddr::new(local, 0))?;
+    }
+    socket.connect(address).await
+}
+
+#[cfg(target_os = "linux")]
+fn set_congestion(socket: &SockRef<'_>, name: &str) -> io::Result<()> {
+    socket.set_tcp_congestion(name.as_bytes())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn set_congestion(_socket: &SockRef<'_>, _name: &str) -> io::Result<()> {
+    Err(io::Error::from(io::ErrorKind::Unsupported))
+}
+
+/// Whether a socket takes these options: tried on one that goes nowhere.
+pub(crate) fn check(options: &TcpOptions) -> Result<(), ConnectError> {
+    let Some(name) = options.congestion.as_deref() else { return Ok(()) };
+    let tried = TcpSocket::new_v4().or_else(|_| TcpSocket::new_v6());
+    let Err(error) = tried.and_then(|socket| set_congestion(&SockRef::from(&socket), name)) else {
+        return Ok(());
+    };
+    let reason = match error.kind() {
+        io::ErrorKind::NotFound => "this system has none of this name".to_owned(),
+        io::ErrorKind::PermissionDenied => "only root may choose it here".to_owned(),
+        io::ErrorKind::Unsupported => "it can be chosen on Linux only".to_owned(),
+        _ => error.to_string(),
+    };
+    // The file is Linux's; elsewhere there is nothing to tell.
+    let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+    let allowed = allowed.unwrap_or_default().split_whitespace().map(str::to_owned).collect();
+    Err(ConnectError::Congestion { name: name.into(), reason, allowed })
 }
 
 /// Small packets leave at once, and what is urgent does not wait behind much. Both fail only for a
@@ -85,6 +141,23 @@ pub(crate) async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Co
     if addresses.is_empty() { Err(failed("it has none".to_owned())) } else { Ok(addresses) }
 }
 
+/// The addresses of `host` that can be reached from `local`.
+pub(crate) async fn resolve_from(
+    host: &str,
+    port: u16,
+    local: Option<IpAddr>,
+) -> Result<Vec<SocketAddr>, ConnectError> {
+    let mut addresses = resolve(host, port).await?;
+    if let Some(local) = local {
+        addresses.retain(|address| address.is_ipv4() == local.is_ipv4());
+        if addresses.is_empty() {
+            let reason = format!("none of its addresses is of the family of {local}");
+            return Err(ConnectError::Resolve { host: host.to_owned(), reason });
+        }
+    }
+    Ok(addresses)
+}
+
 fn explain(error: &io::Error, address: SocketAddr) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => format!("nothing listens on {address}"),
@@ -99,12 +172,51 @@ mod tests {
 
     #[tokio::test]
     async fn little_waits_unsent_in_the_system_on_either_side() {
-        let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1).expect("listen");
+        let options = TcpOptions::default();
+        let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1, &options).expect("listen");
         let port = listener.local_addr().expect("address").port();
-        let (accepted, dialled) = tokio::join!(accept(&listener), dial("127.0.0.1", port));
+        let (accepted, dialled) = tokio::join!(accept(&listener), dial("127.0.0.1", port, &options, None));
         for stream in [accepted.expect("accept").0, dialled.expect("dial")] {
             assert_eq!(SockRef::from(&stream).tcp_notsent_lowat().expect("option"), UNSENT);
             assert!(stream.nodelay().expect("option"));
         }
+    }
+
+    #[tokio::test]
+    async fn a_socket_has_the_congestion_control_and_the_local_address_asked_for() {
+        // `reno` is built into every kernel and open to every user.
+        let options = TcpOptions { congestion: Some("reno".into()) };
+        let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1, &options).expect("listen");
+        let port = listener.local_addr().expect("address").port();
+        let local = IpAddr::from([127, 0, 0, 7]);
+        let (accepted, dialled) =
+            tokio::join!(accept(&listener), dial("127.0.0.1", port, &options, Some(local)));
+        let (accepted, stream) = (accepted.expect("accept").0, dialled.expect("dial"));
+        for stream in [&accepted, &stream] {
+            let name = SockRef::from(stream).tcp_congestion().expect("option");
+            assert_eq!(name.split(|byte| *byte == 0).next(), Some(&b"reno"[..]));
+        }
+        assert_eq!(stream.local_addr().expect("address").ip(), local);
+    }
+
+    #[tokio::test]
+    async fn an_unknown_congestion_control_is_told_with_those_there_are() {
+        let options = TcpOptions { congestion: Some("warp".into()) };
+        let error = dial("127.0.0.1", 1, &options, None).await.expect_err("there is none of this name");
+        let text = error.to_string();
+        assert!(
+            text.starts_with("TCP congestion control \"warp\": this system has none of this name"),
+            "{text}"
+        );
+        assert!(text.contains("choose one of") && text.contains("reno"), "{text}");
+        let error = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1, &options).expect_err("the same");
+        assert_eq!(error.to_string(), text);
+    }
+
+    #[tokio::test]
+    async fn a_local_address_of_another_family_is_told() {
+        let local = Some(IpAddr::from(std::net::Ipv6Addr::LOCALHOST));
+        let error = dial("127.0.0.1", 1, &TcpOptions::default(), local).await.expect_err("another family");
+        assert!(error.to_string().contains("none of its addresses is of the family of ::1"), "{error}");
     }
 }

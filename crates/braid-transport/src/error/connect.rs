@@ -26,6 +26,16 @@ pub enum ConnectError {
         /// What the last address tried said, and which one it was.
         reason: String,
     },
+    /// TCP cannot be tuned as asked for.
+    #[error("TCP congestion control {name:?}: {reason}{}", choice(.allowed))]
+    Congestion {
+        /// The name asked for.
+        name: Box<str>,
+        /// Why not.
+        reason: String,
+        /// What this process may choose, as far as it is known.
+        allowed: Vec<String>,
+    },
     /// Nobody we trust has signed the server's certificate.
     #[error("the certificate of {host} is not trusted: give its CA with --cafile, or --insecure for tests")]
     NotTrusted {
@@ -100,4 +110,8 @@ pub enum ConnectError {
     /// In-memory links come from [`mem::hub`](crate::mem::hub).
     #[error("in-memory links have no address to connect to")]
     NoAddress,
+}
+
+fn choice(allowed: &[String]) -> String {
+    if allowed.is_empty() { String::new() } else { format!(": choose one of {}", allowed.join(", ")) }
 }

@@ -9,6 +9,7 @@ use noq::{EndpointConfig, IdleTimeout, TransportConfig, VarInt};
 
 use super::pacing::Policed;
 use super::qlog::QlogFiles;
+use crate::tls::ALPN_MQTT;
 
 /// The library counts what it holds of a stream in pieces, one for each datagram that brought some, and ends the
 /// connection over more than 2,048 of which the first is missing. With larger windows a burst of losses comes to
@@ -76,6 +77,9 @@ pub struct QuicOptions {
     /// A client: sends at once with a ticket of an earlier connection (0-RTT), before it is known
     /// whether the server takes it. A server: takes such data.
     pub zero_rtt: bool,
+    /// A server: the application protocol that it speaks (ALPN). Clients name theirs in
+    /// [`ClientTlsOptions::alpn`](crate::ClientTlsOptions::alpn).
+    pub alpn: &'static str,
     /// A server: tickets of clients that may resume, each good for one connection and two hours.
     /// A connection is given two, of some 400 bytes each. With 0 nobody resumes.
     pub tickets: usize,
@@ -104,6 +108,7 @@ impl QuicOptions {
             congestion: Congestion::default(),
             link_rate: None,
             zero_rtt: true,
+            alpn: ALPN_MQTT,
             tickets: 100_000,
             retry_above: 256,
             qlog_dir: None,

@@ -1,7 +1,7 @@
 //! The client's endpoint: one per connection.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::early::taken_by_server;
 use super::link::{Established, link};
 use super::shield::{Broken, Failures, Shield, ShieldedRuntime};
 use super::simulated;
+use crate::connect::ConnectOptions;
 use crate::error::{CertificateError, ConnectError};
 use crate::link::Link;
 use crate::race::race;
@@ -29,10 +30,11 @@ pub(crate) async fn connect(
     host: &str,
     port: u16,
     tls: &ClientTls,
-    options: &QuicOptions,
+    options: &ConnectOptions,
 ) -> Result<Link, ConnectError> {
-    let addresses = tcp::resolve(host, port).await?;
-    Attempt::new(host, port, tls, options, &system_endpoint)?.race(addresses).await
+    let addresses = tcp::resolve_from(host, port, options.local).await?;
+    let open = |address| system_endpoint(address, options.local);
+    Attempt::new(host, port, tls, &options.quic, &open)?.race(addresses).await
 }
 
 /// Connects from a simulated host to `server`, whose certificate names `host`.
@@ -48,10 +50,11 @@ pub(crate) async fn connect_simulated(
 }
 
 /// An endpoint of its own for a connection to `address`.
-fn system_endpoint(address: SocketAddr) -> io::Result<(Endpoint, Failures)> {
-    let any = match address {
-        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+fn system_endpoint(address: SocketAddr, local: Option<IpAddr>) -> io::Result<(Endpoint, Failures)> {
+    let any = match (local, address) {
+        (Some(local), _) => SocketAddr::new(local, 0),
+        (None, SocketAddr::V4(_)) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        (None, SocketAddr::V6(_)) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
     };
     let runtime = Arc::new(ShieldedRuntime::default());
     let failures = runtime.failures();

@@ -23,7 +23,7 @@ use crate::error::{BindError, CertificateError, HandshakeError};
 use crate::link::{Link, canonical};
 use crate::sim::{Attached, Host};
 use crate::tcp;
-use crate::tls::{ALPN_MQTT, ServerTls};
+use crate::tls::ServerTls;
 
 /// What we ask of the system for the socket; it gives what its limits allow.
 const SOCKET_BUFFER: usize = 4 << 20;
@@ -117,6 +117,7 @@ impl QuicListener {
         Ok(Box::new(QuicIncoming {
             incoming,
             config: Arc::clone(&self.config),
+            alpn: self.options.alpn,
             certificate_first: self.tls.asks_for_certificates(),
             send_window: self.options.send_window,
             under_way: self.under_way.clone(),
@@ -173,6 +174,8 @@ impl UnderWay {
 pub(crate) struct QuicIncoming {
     incoming: noq::Incoming,
     config: Arc<ServerConfig>,
+    /// What is spoken here.
+    alpn: &'static str,
     /// Early data has to wait: whom it is from is known only after the handshake.
     certificate_first: bool,
     send_window: u64,
@@ -198,9 +201,9 @@ impl QuicIncoming {
 
     async fn establish(self) -> Result<Link, HandshakeError> {
         let address = self.peer_address();
-        let Self { incoming, config, certificate_first, send_window, under_way, failures } = self;
+        let Self { incoming, config, alpn, certificate_first, send_window, under_way, failures } = self;
         let offered = offered_protocols(&incoming);
-        let failed = |error| explain(&error, &offered);
+        let failed = |error| explain(&error, &offered, alpn);
         let connecting = incoming.accept_with(config).map_err(failed)?;
         let begun = if certificate_first { Err(connecting) } else { connecting.into_0rtt() };
         let connection = match begun {
@@ -217,7 +220,7 @@ impl QuicIncoming {
             }
         };
         let control = control.map_err(|error| match confirmed {
-            Some(_) => explain(&error, &offered),
+            Some(_) => explain(&error, &offered, alpn),
             None => {
                 HandshakeError::Quic(format!("the connection ended before its control stream began: {error}"))
             }
@@ -248,6 +251,7 @@ fn crypto(
     options: &QuicOptions,
 ) -> Result<Arc<QuicServerConfig>, CertificateError> {
     let mut tls = tls.clone();
+    tls.alpn_protocols = vec![options.alpn.as_bytes().to_vec()];
     // A new store each time: a session that began under another CA must not be resumed under this one.
     tls.session_storage = Arc::new(Tickets::new(options.tickets));
     // QUIC knows nothing between none and all. RFC 9001, 4.6.1.
@@ -279,14 +283,14 @@ fn offered_protocols(incoming: &noq::Incoming) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-fn explain(error: &ConnectionError, offered: &str) -> HandshakeError {
+fn explain(error: &ConnectionError, offered: &str, spoken: &'static str) -> HandshakeError {
     match error {
         ConnectionError::TransportError(error)
             if error.code == TransportErrorCode::crypto(NO_APPLICATION_PROTOCOL) =>
         {
             // [BQ-1]
-            tracing::info!(offered, spoken = ALPN_MQTT, "QUIC client without a common application protocol");
-            HandshakeError::Alpn { offered: offered.to_owned(), spoken: ALPN_MQTT }
+            tracing::info!(offered, spoken, "QUIC client without a common application protocol");
+            HandshakeError::Alpn { offered: offered.to_owned(), spoken }
         }
         error => HandshakeError::Quic(error.to_string()),
     }
