@@ -22,6 +22,7 @@ pub use nat::{Nat, NatKind, NatTimes};
 pub use packet::view::PacketView;
 pub use pipeline::{Departure, Pipeline};
 pub use prf::{CounterPrf, Stage};
+pub(crate) use spec::quantity::{duration_text, parse_duration};
 pub use spec::{Change, LinkError, LinkSpec, PathSpec, Probability, Timeline};
 pub use stage::{Delay, Distribution, Limit, Loss, LossModel, Order, Policer, Rate, Rule, Selector};
 pub use verdict::{Fate, Verdict};

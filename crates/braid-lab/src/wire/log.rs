@@ -1,0 +1,280 @@
+//! The logs of a link, written by a thread of their own: the packet path never waits for a disk.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::WireError;
+use super::clock::Clock;
+use super::flow::Flow;
+use super::link::Options;
+use super::pcapng::Capture;
+use super::verdicts::{Ledger, Outcome, Record};
+use crate::emulator::{Departure, Direction, LinkSpec, PathSpec, Verdict};
+
+/// Turns of a direction that may wait to be written; a turn is a batch of packets at most.
+const PAGES: usize = 1024;
+/// Packets that may wait for their verdicts, more than any link holds; those whose verdicts found no room wait forever.
+const INSIDE: usize = 1 << 17;
+/// What is kept of a packet that is only named: link header, IP header with some extensions, transport header.
+const HEADERS: usize = 160;
+
+/// Something to be written.
+#[derive(Debug)]
+pub(super) enum Entry {
+    /// A packet has come.
+    Arrived(Arrival),
+    /// A verdict was reached.
+    Settled(Verdict),
+    /// The link was changed after packet `after` had come.
+    Changed { after: u64, at: Duration, path: Box<PathSpec> },
+    /// The kernel did not take what the verdict calls sent.
+    Unsent { index: u64, copy: bool, error: String },
+    /// The last entry of a direction: so many verdicts will never come.
+    Closed { unlogged: u64 },
+}
+
+/// A packet that has come and is not yet settled.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) index: u64,
+    pub(super) at: Duration,
+    /// Bytes without link header.
+    pub(super) size: usize,
+    pub(super) duplicated: bool,
+    /// The frame, or the front of it.
+    pub(super) frame: Box<[u8]>,
+}
+
+type Page = (Direction, Vec<Entry>);
+
+/// The writing thread.
+#[derive(Debug)]
+pub(super) struct Log {
+    sender: SyncSender<Page>,
+    writer: JoinHandle<Option<String>>,
+    head: usize,
+    whole: bool,
+}
+
+impl Log {
+    /// Creates the files that `options` ask for; `None` if that is none.
+    pub(super) fn start(
+        options: &Options,
+        link: &LinkSpec,
+        seed: u64,
+        head: usize,
+        clock: Clock,
+    ) -> Result<Option<Self>, WireError> {
+        let Options { verdicts, pcap, .. } = options;
+        if verdicts.is_none() && pcap.is_none() {
+            return Ok(None);
+        }
+        let ledger = |file| Ledger::new(file, link, seed);
+        let capture = |file| Capture::new(file, head, clock.epoch());
+        let writer = Writer {
+            ledger: verdicts.as_deref().map(|path| create(path, ledger)).transpose()?,
+            capture: pcap.as_deref().map(|path| create(path, capture)).transpose()?,
+            inside: Default::default(),
+            head,
+        };
+        let (sender, pages) = sync_channel(PAGES);
+        let writer = thread::Builder::new()
+            .name("lab-log".to_owned())
+            .spawn(move || writer.run(&pages))
+            .map_err(WireError::Start)?;
+        Ok(Some(Self { sender, writer, head, whole: pcap.is_some() }))
+    }
+
+    /// Who writes down what `direction` does.
+    pub(super) fn scribe(&self, direction: Direction) -> Scribe {
+        let keep = if self.whole { usize::MAX } else { HEADERS };
+        let sender = self.sender.clone();
+        Scribe { direction, sender, page: Vec::new(), head: self.head, keep, unlogged: 0 }
+    }
+
+    /// Waits until all is written; why it could not be. All scribes must be closed.
+    pub(super) fn finish(self) -> Option<String> {
+        drop(self.sender);
+        self.writer.join().unwrap_or_else(|_| Some("the thread of the logs has died".to_owned()))
+    }
+}
+
+fn create<T>(path: &Path, begin: impl FnOnce(BufWriter<File>) -> io::Result<T>) -> Result<T, WireError> {
+    let begun = File::create(path).map(BufWriter::new).and_then(begin);
+    begun.map_err(|source| WireError::Log { path: PathBuf::from(path), source })
+}
+
+/// Hands over what one direction does, a turn at a time, and never waits.
+#[derive(Debug)]
+pub(super) struct Scribe {
+    direction: Direction,
+    sender: SyncSender<Page>,
+    page: Vec<Entry>,
+    head: usize,
+    /// How much of a frame.
+    keep: usize,
+    unlogged: u64,
+}
+
+impl Scribe {
+    pub(super) fn arrived(&mut self, index: u64, at: Duration, duplicated: bool, frame: &[u8]) {
+        let size = frame.len().saturating_sub(self.head);
+        let frame = frame[..frame.len().min(self.keep)].into();
+        self.page.push(Entry::Arrived(Arrival { index, at, size, duplicated, frame }));
+    }
+
+    pub(super) fn settled(&mut self, verdict: Verdict) {
+        self.page.push(Entry::Settled(verdict));
+    }
+
+    pub(super) fn changed(&mut self, after: u64, at: Duration, path: &PathSpec) {
+        self.page.push(Entry::Changed { after, at, path: Box::new(path.clone()) });
+    }
+
+    pub(super) fn unsent(&mut self, departure: &Departure, error: &io::Error) {
+        let &Departure { index, copy, .. } = departure;
+        self.page.push(Entry::Unsent { index, copy, error: error.to_string() });
+    }
+
+    /// Hands over what there is. What finds no room is counted.
+    pub(super) fn turn(&mut self) {
+        if self.page.is_empty() {
+            return;
+        }
+        let page = (self.direction, mem::take(&mut self.page));
+        if let Err(TrySendError::Full((_, page)) | TrySendError::Disconnected((_, page))) =
+            self.sender.try_send(page)
+        {
+            let verdicts = page.iter().filter(|entry| matches!(entry, Entry::Settled(_)));
+            self.unlogged += verdicts.count() as u64;
+        }
+    }
+
+    /// Hands over the rest, waiting for room, and says how many verdicts were not.
+    pub(super) fn close(mut self) -> u64 {
+        let unlogged = self.unlogged;
+        self.page.push(Entry::Closed { unlogged });
+        // Only a thread that has died does not take it, which `Log::finish` tells.
+        let _ = self.sender.send((self.direction, self.page));
+        unlogged
+    }
+}
+
+/// Joins verdicts with their packets.
+#[derive(Debug)]
+struct Writer {
+    ledger: Option<Ledger<BufWriter<File>>>,
+    capture: Option<Capture<BufWriter<File>>>,
+    /// Packets of each direction, and whether they and their duplicates are settled.
+    inside: [BTreeMap<u64, (Arrival, [bool; 2])>; 2],
+    head: usize,
+}
+
+impl Writer {
+    /// Writes what comes until nobody is left to send; the first error, after which nothing more is written.
+    fn run(mut self, pages: &Receiver<Page>) -> Option<String> {
+        let written = self.write_all(pages);
+        // Those who send must not find the place closed because of a full disk.
+        while written.is_err() && pages.recv().is_ok() {}
+        written.err().map(|error| format!("a log is not whole: {error}"))
+    }
+
+    fn write_all(&mut self, pages: &Receiver<Page>) -> io::Result<()> {
+        while let Ok(mut page) = pages.recv() {
+            loop {
+                let (direction, entries) = page;
+                for entry in entries {
+                    self.write(direction, entry)?;
+                }
+                match pages.try_recv() {
+                    Ok(next) => page = next,
+                    Err(_) => break,
+                }
+            }
+            // Whoever looks at the files of a quiet link finds them up to date.
+            self.flush()?;
+        }
+        self.flush()
+    }
+
+    fn write(&mut self, direction: Direction, entry: Entry) -> io::Result<()> {
+        match entry {
+            Entry::Arrived(arrival) => {
+                let settled = [false, !arrival.duplicated];
+                let inside = &mut self.inside[direction as usize];
+                inside.insert(arrival.index, (arrival, settled));
+                if inside.len() > INSIDE {
+                    inside.pop_first();
+                }
+                Ok(())
+            }
+            Entry::Settled(verdict) => self.settle(direction, &verdict),
+            Entry::Changed { after, at, path } => {
+                self.ledger.as_mut().map_or(Ok(()), |ledger| ledger.change(direction, after, at, &path))
+            }
+            Entry::Unsent { index, copy, error } => {
+                self.ledger.as_mut().map_or(Ok(()), |ledger| ledger.unsent(direction, index, copy, &error))
+            }
+            Entry::Closed { unlogged } => {
+                let rest = mem::take(&mut self.inside[direction as usize]);
+                // If verdicts are missing, nobody knows which packets are inside.
+                for (arrival, settled) in rest.into_values().filter(|_| unlogged == 0) {
+                    for copy in [false, true] {
+                        if !settled[usize::from(copy)] {
+                            self.record(direction, &arrival, copy, Outcome::Inside, None)?;
+                        }
+                    }
+                }
+                self.ledger.as_mut().map_or(Ok(()), |ledger| ledger.close(direction, unlogged))
+            }
+        }
+    }
+
+    fn settle(&mut self, direction: Direction, verdict: &Verdict) -> io::Result<()> {
+        let &Verdict { index, copy, at, size, corrupted, fate } = verdict;
+        let Some((arrival, mut settled)) = self.inside[direction as usize].remove(&index) else {
+            // The page of its arrival found no room.
+            let arrival = Arrival { index, at, size, duplicated: copy, frame: Box::default() };
+            return self.record(direction, &arrival, copy, Outcome::Settled(fate), corrupted);
+        };
+        self.record(direction, &arrival, copy, Outcome::Settled(fate), corrupted)?;
+        settled[usize::from(copy)] = true;
+        if settled != [true, true] {
+            self.inside[direction as usize].insert(index, (arrival, settled));
+        }
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        direction: Direction,
+        arrival: &Arrival,
+        copy: bool,
+        outcome: Outcome,
+        corrupted: Option<u64>,
+    ) -> io::Result<()> {
+        let &Arrival { index, at, size, ref frame, .. } = arrival;
+        let flow = Flow::of(frame.get(self.head..).unwrap_or_default());
+        let record = Record { direction, index, copy, at, size, flow, outcome, corrupted };
+        if let Some(ledger) = &mut self.ledger {
+            ledger.record(&record)?;
+        }
+        if let Some(capture) = self.capture.as_mut().filter(|_| !frame.is_empty()) {
+            capture.packet(direction, at, frame, &record.verdict_text())?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.flush()?;
+        }
+        self.capture.as_mut().map_or(Ok(()), Capture::flush)
+    }
+}

@@ -1,0 +1,113 @@
+//! TUN: the packets that a kernel routes into a device come to us, and those that we write arrive there.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+use super::batch::Batch;
+use super::{Wire, WireError, sys};
+
+/// Frames that may wait to be read. The kernel's 500 are 6 ms of a fast TCP.
+const WAITING: u16 = 4096;
+
+/// A TUN device without a protocol header and without offloads, so that every read and write is one whole IP packet.
+/// Its descriptor works from any namespace; the device lives in the one where it was created, and as long as this.
+#[derive(Debug)]
+pub struct Tun {
+    name: String,
+    file: File,
+    /// `/proc/net/dev` of the namespace of the device, if /proc is there.
+    devices: Option<File>,
+}
+
+impl Tun {
+    /// Creates the device `name` in the network namespace of the calling thread. It is down and has no address.
+    ///
+    /// # Errors
+    /// Without TUN or the right to it; each says what to do instead.
+    pub fn open(name: &str) -> Result<Self, WireError> {
+        let ifname = sys::ifname(name).ok_or_else(|| WireError::DeviceName(name.to_owned()))?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open("/dev/net/tun")
+            .map_err(|source| unopened(name, source))?;
+        sys::create_tun(file.as_fd(), &ifname).map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => WireError::TunRefused(name.to_owned()),
+            _ => WireError::Tun { device: name.to_owned(), source },
+        })?;
+        // Without it bursts may be lost, which `missed` shows.
+        let _ = sys::allow_waiting(&ifname, WAITING);
+        Ok(Self { name: name.to_owned(), file, devices: File::open("/proc/thread-self/net/dev").ok() })
+    }
+}
+
+fn unopened(name: &str, source: io::Error) -> WireError {
+    // The device file may be there without a driver behind it.
+    match (source.kind(), source.raw_os_error()) {
+        (io::ErrorKind::NotFound, _) | (_, Some(libc::ENODEV | libc::ENXIO)) => WireError::NoTun,
+        (io::ErrorKind::PermissionDenied, _) => WireError::TunForbidden,
+        _ => WireError::Tun { device: name.to_owned(), source },
+    }
+}
+
+// === impl Wire for Tun ===
+
+impl Wire for Tun {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "tun"
+    }
+
+    fn link_header(&self) -> usize {
+        0
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn recv(&self, batch: &mut Batch) -> io::Result<usize> {
+        batch.fill(|slot| (&self.file).read(slot))
+    }
+
+    fn send(&self, frames: &[IoSlice<'_>]) -> io::Result<usize> {
+        for (sent, frame) in frames.iter().enumerate() {
+            // A flipped bit can make a version that a TUN does not take, and that the receiver would drop.
+            if !matches!(frame.first(), Some(first) if matches!(first >> 4, 4 | 6)) {
+                continue;
+            }
+            match (&self.file).write(frame) {
+                Ok(_) => {}
+                Err(error) if sent == 0 => return Err(error),
+                Err(_) => return Ok(sent),
+            }
+        }
+        Ok(frames.len())
+    }
+
+    fn missed(&self) -> u64 {
+        self.devices.as_ref().and_then(|devices| send_drops(devices, &self.name)).unwrap_or(0)
+    }
+}
+
+/// The dropped packets among those that the kernel sent to `device`, as in the table `/proc/net/dev`.
+fn send_drops(devices: &File, device: &str) -> Option<u64> {
+    /// Of the columns after the name: 8 for receiving, then bytes, packets, errs, drop.
+    const COLUMN: usize = 11;
+    let mut table = Vec::new();
+    let mut page = [0; 4096];
+    // Read by place: the file stays at the start for the next time.
+    while let Ok(read @ 1..) = devices.read_at(&mut page, table.len() as u64) {
+        table.extend_from_slice(&page[..read]);
+    }
+    let table = String::from_utf8(table).ok()?;
+    let (_, columns) =
+        table.lines().filter_map(|line| line.trim().split_once(':')).find(|row| row.0 == device)?;
+    columns.split_whitespace().nth(COLUMN)?.parse().ok()
+}
