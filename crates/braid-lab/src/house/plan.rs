@@ -1,0 +1,162 @@
+//! What a topology shall be.
+
+use std::net::Ipv4Addr;
+
+use super::error::HouseError;
+use crate::emulator::LinkSpec;
+use crate::wire;
+
+/// A link between two ends.
+#[derive(Debug, Clone)]
+pub struct LinkPlan {
+    /// Its name.
+    pub name: String,
+    /// The end whose packets go up.
+    pub left: String,
+    /// The end whose packets go down.
+    pub right: String,
+    /// What the emulator does to packets; `None`: a plain pair of devices without emulator.
+    pub shape: Option<LinkSpec>,
+    /// Decides, unless the shape names its own.
+    pub seed: u64,
+    /// Logs of the emulator, and how its threads wait.
+    pub options: wire::Options,
+    /// A limit of the kernel for what comes in at the right end.
+    pub rule: Option<PacketRule>,
+    /// The largest IP packet of its devices, bytes.
+    pub mtu: u16,
+}
+
+/// `iptables -m limit --limit RATE/sec --limit-burst BURST -j ACCEPT`, everything else dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PacketRule {
+    /// Packets per second, 1 to 10,000.
+    pub rate: u32,
+    /// Packets that may come at once, 1 to 10,000.
+    pub burst: u32,
+}
+
+/// What carries the packets of emulated links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WireChoice {
+    /// TUN where it opens, packet sockets elsewhere.
+    #[default]
+    Auto,
+    /// TUN devices.
+    Tun,
+    /// Packet sockets (AF_PACKET) on pairs of devices.
+    Packet,
+}
+
+/// Links have networks 192.168.200.0/24 to 192.168.254.0/24.
+const LINKS: u8 = 55;
+/// What every host takes, RFC 791.
+const SMALLEST_MTU: u16 = 576;
+/// Of iptables.
+const RULE_LIMIT: u32 = 10_000;
+
+/// The addresses of the left and the right end of link `number`.
+pub(super) fn addresses(number: u8) -> (Ipv4Addr, Ipv4Addr) {
+    let network = 200_u8.saturating_add(number);
+    (Ipv4Addr::new(192, 168, network, 2), Ipv4Addr::new(192, 168, network, 1))
+}
+
+/// The places of the ends of each link among `ends`, and the number of the link.
+///
+/// # Errors
+/// One line for the first thing that cannot be.
+pub(super) fn check(ends: &[String], links: &[LinkPlan]) -> Result<Vec<(u8, usize, usize)>, HouseError> {
+    let fail = |line: String| Err(HouseError::Plan(line));
+    if let Some(twice) = repeated(ends.iter()) {
+        return fail(format!("two ends have the name {twice}: give each its own"));
+    }
+    if let Some(twice) = repeated(links.iter().map(|link| &link.name)) {
+        return fail(format!("two links have the name {twice}: give each its own"));
+    }
+    if links.len() > usize::from(LINKS) {
+        return fail(format!("{} links: there are addresses for {LINKS}", links.len()));
+    }
+    let mut places = Vec::new();
+    for (number, link) in (0..LINKS).zip(links) {
+        let place = |name: &String| {
+            ends.iter().position(|end| end == name).ok_or_else(|| {
+                HouseError::Plan(format!(
+                    "link {}: there is no end {name}; there are {}",
+                    link.name,
+                    ends.join(", ")
+                ))
+            })
+        };
+        let (left, right) = (place(&link.left)?, place(&link.right)?);
+        if left == right {
+            return fail(format!("link {}: both ends are {}: it needs two", link.name, link.left));
+        }
+        if link.mtu < SMALLEST_MTU {
+            return fail(format!("link {}: an MTU of {}: at least {SMALLEST_MTU}", link.name, link.mtu));
+        }
+        let sensible = 1..=RULE_LIMIT;
+        if link.rule.is_some_and(|rule| !sensible.contains(&rule.rate) || !sensible.contains(&rule.burst)) {
+            return fail(format!(
+                "link {}: rate and burst of a rule are from 1 to {RULE_LIMIT} packets",
+                link.name
+            ));
+        }
+        places.push((number, left, right));
+    }
+    Ok(places)
+}
+
+fn repeated<'a>(names: impl Iterator<Item = &'a String>) -> Option<&'a String> {
+    let mut seen = Vec::new();
+    names.into_iter().find(|name| {
+        let again = seen.contains(name);
+        seen.push(*name);
+        again
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(name: &str, left: &str, right: &str) -> LinkPlan {
+        LinkPlan {
+            name: name.into(),
+            left: left.into(),
+            right: right.into(),
+            shape: None,
+            seed: 1,
+            options: wire::Options::default(),
+            rule: None,
+            mtu: 1500,
+        }
+    }
+
+    fn said(ends: &[&str], links: &[LinkPlan]) -> String {
+        let ends: Vec<String> = ends.iter().map(ToString::to_string).collect();
+        check(&ends, links).map_or_else(|error| error.to_string(), |places| format!("{places:?}"))
+    }
+
+    #[test]
+    fn links_are_numbered_and_their_ends_found() {
+        let links = [link("in", "client", "broker"), link("out", "reader", "broker")];
+        assert_eq!(said(&["broker", "client", "reader"], &links), "[(0, 1, 0), (1, 2, 0)]");
+        assert_eq!(addresses(1), ([192, 168, 201, 2].into(), [192, 168, 201, 1].into()));
+    }
+
+    #[test]
+    fn a_plan_that_cannot_be_is_told_in_one_line() {
+        let ends = ["a", "b"];
+        assert_eq!(said(&["a", "a"], &[]), "two ends have the name a: give each its own");
+        assert_eq!(said(&ends, &[link("x", "a", "c")]), "link x: there is no end c; there are a, b");
+        assert_eq!(said(&ends, &[link("x", "a", "a")]), "link x: both ends are a: it needs two");
+        assert!(
+            said(&ends, &[link("x", "a", "b"), link("x", "a", "b")]).starts_with("two links have the name x")
+        );
+        assert!(said(&ends, &[LinkPlan { mtu: 100, ..link("x", "a", "b") }]).contains("at least 576"));
+        let rule = Some(PacketRule { rate: 0, burst: 5 });
+        assert!(said(&ends, &[LinkPlan { rule, ..link("x", "a", "b") }]).contains("1 to 10000"));
+        let many: Vec<LinkPlan> = (0..56).map(|number| link(&number.to_string(), "a", "b")).collect();
+        assert!(said(&ends, &many).contains("addresses for 55"));
+    }
+}

@@ -1,0 +1,170 @@
+//! Ends and the links between them.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use super::cable::{self, Cable, Ground};
+use super::device::Device;
+use super::error::HouseError;
+use super::namespace::Namespace;
+use super::offload;
+use super::plan::{self, LinkPlan, WireChoice};
+use super::rule::{self, RuleCounters};
+use crate::emulator::PathCounters;
+use crate::wire::{self, Running, Stopped};
+
+/// Namespaces, one for each end, and the links between them. Dropping it ends the links; the kernel takes the devices
+/// and namespaces away once nobody uses them.
+///
+/// Link `i` is the network 192.168.(200 + i).0/24; its left end is .2 with the device `lq<i>l`, its right end .1 with
+/// `lq<i>r`. There are no other routes.
+#[derive(Debug)]
+pub struct Topology {
+    links: Vec<Link>,
+    ends: Vec<Arc<Namespace>>,
+    kind: &'static str,
+}
+
+#[derive(Debug)]
+struct Link {
+    name: String,
+    number: u8,
+    left: Device,
+    right: Device,
+    between: Vec<Device>,
+    has_rule: bool,
+    /// What carries it to the emulator, if there is one.
+    kind: Option<&'static str>,
+    running: Option<Running>,
+}
+
+/// What an emulated link did.
+#[derive(Debug)]
+pub struct LinkEnd {
+    /// Its name.
+    pub name: String,
+    /// Its counters and how exact it was.
+    pub stopped: Stopped,
+}
+
+impl Topology {
+    /// Makes a namespace for each of `ends` and the links, and lets the emulator run. The time of every link starts
+    /// when all are there.
+    ///
+    /// # Errors
+    /// One line. Nothing is left then.
+    pub fn build(ends: &[String], links: Vec<LinkPlan>, wire: WireChoice) -> Result<Self, HouseError> {
+        let places = plan::check(ends, &links)?;
+        let create = |name: &String| Namespace::create(name).map(Arc::new);
+        let ends = ends.iter().map(create).collect::<Result<Vec<_>, _>>()?;
+        let middle = Namespace::create("the emulator").map(Arc::new)?;
+        let mut choice = wire;
+        let mut cables = Vec::new();
+        for (plan, &(number, left, right)) in links.iter().zip(&places) {
+            let ground = Ground { number, left: &ends[left], right: &ends[right], middle: &middle };
+            cables.push(cable::lay(plan, &ground, &mut choice)?);
+        }
+        let mut topology = Self { links: Vec::new(), ends, kind: "none" };
+        for ((plan, cable), (number, ..)) in links.into_iter().zip(cables).zip(places) {
+            topology.links.push(Link::start(plan, cable, number)?);
+        }
+        topology.kind = topology.links.iter().find_map(|link| link.kind).unwrap_or("none");
+        Ok(topology)
+    }
+
+    /// The namespace of an end.
+    pub fn end(&self, name: &str) -> Option<&Namespace> {
+        self.ends.iter().find(|end| end.name() == name).map(AsRef::as_ref)
+    }
+
+    /// The address of the end `of` on its link with the end `seen_from`; on its first link if both are the same.
+    pub fn address(&self, of: &str, seen_from: &str) -> Option<Ipv4Addr> {
+        self.links.iter().find_map(|link| {
+            let (left, right) = (link.left.namespace.name(), link.right.namespace.name());
+            let meets = |other: &str| seen_from == of || seen_from == other;
+            let (left_address, right_address) = plan::addresses(link.number);
+            if of == left && meets(right) {
+                Some(left_address)
+            } else {
+                (of == right && meets(left)).then_some(right_address)
+            }
+        })
+    }
+
+    /// The counters of an emulated link so far, up and down.
+    pub fn counters(&self, link: &str) -> Option<[PathCounters; 2]> {
+        Some(self.running(link)?.counters())
+    }
+
+    /// The running emulator of a link, to change it.
+    pub fn running(&self, link: &str) -> Option<&Running> {
+        self.link(link)?.running.as_ref()
+    }
+
+    /// What the rule of a link did so far; `None` if it has none.
+    ///
+    /// # Errors
+    /// When iptables fails.
+    pub fn rule_counters(&self, link: &str) -> Result<Option<RuleCounters>, HouseError> {
+        let Some(link) = self.link(link).filter(|link| link.has_rule) else { return Ok(None) };
+        rule::counters(&link.right.namespace, &link.right.name).map(Some)
+    }
+
+    /// Offloads that are on at some device now, as `lq0l tx-generic-segmentation`. Empty as it must be; if not, what
+    /// counts packets does not.
+    pub fn offloads(&self) -> Vec<String> {
+        let mut on = Vec::new();
+        for device in self.links.iter().flat_map(Link::devices) {
+            let name = &device.name;
+            match offload::read(device) {
+                Ok(features) => on.extend(features.iter().map(|feature| format!("{name} {feature}"))),
+                // What cannot be read is not known to be off.
+                Err(error) => on.push(format!("{name} ({error})")),
+            }
+        }
+        on
+    }
+
+    /// What carries emulated links: `tun` or `packet`; `none` without one.
+    pub fn wire_kind(&self) -> &str {
+        self.kind
+    }
+
+    /// Ends every link and gives what the emulated ones did. A namespace goes with the last program in it.
+    pub fn stop(self) -> Vec<LinkEnd> {
+        let links = self.links.into_iter();
+        links.filter_map(|link| Some(LinkEnd { name: link.name, stopped: link.running?.stop() })).collect()
+    }
+
+    fn link(&self, name: &str) -> Option<&Link> {
+        self.links.iter().find(|link| link.name == name)
+    }
+}
+
+impl Link {
+    fn start(plan: LinkPlan, cable: Cable, number: u8) -> Result<Self, HouseError> {
+        let Cable { left, right, between, wires } = cable;
+        let mut link = Self {
+            name: plan.name,
+            number,
+            left,
+            right,
+            between,
+            has_rule: plan.rule.is_some(),
+            kind: None,
+            running: None,
+        };
+        if let (Some(shape), Some([left, right])) = (&plan.shape, wires) {
+            link.kind = Some(left.kind());
+            let options = wire::Options { mtu: plan.mtu, ..plan.options };
+            let running = wire::start(shape, plan.seed, left, right, &options);
+            let fail = |source| HouseError::Wire { link: link.name.clone(), source };
+            link.running = Some(running.map_err(fail)?);
+        }
+        Ok(link)
+    }
+
+    fn devices(&self) -> impl Iterator<Item = &Device> {
+        [&self.left, &self.right].into_iter().chain(&self.between)
+    }
+}

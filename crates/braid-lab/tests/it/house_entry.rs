@@ -1,0 +1,272 @@
+//! The way into the house and out of it, with real processes.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid_lab::house::{Launch, LinkPlan, Namespace, Program, Topology, WireChoice, enter, privileges};
+use braid_lab::wire;
+use rustix::process::{Signal, geteuid};
+
+use crate::house_rig::{
+    Door, PATIENCE, Running, Who, children, code, everybody, holders, is_inside, namespace, open, run_test,
+    signal_process, status_field, wait_for_death,
+};
+
+/// Counts SIGINT until SIGTERM ends it.
+const COUNTING: &str = r#"
+n=0
+trap 'n=$((n+1)); echo "INT $n"' INT
+trap 'echo "TERM after $n"; exit 9' TERM
+echo ready
+while :; do sleep 1000 & wait $!; kill $!; done
+"#;
+
+#[test]
+fn inside_one_is_root_of_new_namespaces() {
+    for who in everybody() {
+        let door = Door::new(who);
+        let script = r#"
+            echo "user=$(id -u) pid=$$ parent=$PPID"
+            readlink /proc/self/ns/net /proc/self/ns/pid /proc/self/ns/mnt
+            ip -o link show
+            ls -d /proc/[0-9]*
+        "#;
+        let output = door.script(script).output().unwrap();
+        let out = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{out}");
+        assert!(out.contains("user=0 pid=2 parent=1"), "{out}");
+        for kind in ["net", "pid", "mnt"] {
+            let own = namespace(std::process::id(), kind).unwrap();
+            assert!(out.contains(&format!("{kind}:[")) && !out.contains(&own), "{own} of outside: {out}");
+        }
+        let devices: Vec<&str> = out.lines().filter(|line| line.contains("<")).collect();
+        assert!(devices.len() == 1 && devices[0].contains("lo: <LOOPBACK,UP"), "{out}");
+        assert!(out.contains("/proc/1\n/proc/2\n"), "it sees its own processes: {out}");
+    }
+}
+
+#[test]
+fn a_report_can_say_with_which_rights_it_ran() {
+    const NAME: &str = "house_entry::a_report_can_say_with_which_rights_it_ran";
+    if is_inside(NAME) {
+        println!("as {}.", privileges());
+        return;
+    }
+    for who in everybody() {
+        let is_root = who == Who::Same && geteuid().is_root();
+        let expected = if is_root { "as root." } else { "as user namespace." };
+        assert!(run_test(who, NAME, "").contains(expected), "{who:?}");
+    }
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_program() {
+    for who in everybody() {
+        let door = Door::new(who);
+        for (script, expected) in
+            [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 137), ("kill -TERM $$", 143)]
+        {
+            assert_eq!(code(door.script(script).status().unwrap()), expected, "{script} as {who:?}");
+        }
+    }
+}
+
+#[test]
+fn orphans_are_taken_in() {
+    let script = r#"
+        n=0
+        trap 'n=$((n+1)); echo "TERM $n"' TERM
+        (sleep 1000 &)
+        echo ready
+        while :; do sleep 2000 & wait $!; kill $!; done
+    "#;
+    let door = Door::new(Who::Same);
+    let mut house = Running::start(door.script(script));
+    house.read_until("ready");
+    let first = children(house.pid())[0];
+    let is_orphan = |id: &u32| fs::read(format!("/proc/{id}/cmdline")).unwrap() == b"sleep\x001000\0";
+    let orphan = children(first).into_iter().find(is_orphan).unwrap();
+    let process = open(orphan);
+    signal_process(orphan, Signal::KILL);
+    wait_for_death(&[process]);
+    // Before the first process reads a signal it looks after its children: at the second one it has done so.
+    for number in 1..=2 {
+        house.signal(Signal::TERM);
+        house.read_until(&format!("TERM {number}"));
+    }
+    assert!(!Path::new(&format!("/proc/{orphan}")).exists(), "nobody has waited for the orphan");
+}
+
+#[test]
+fn a_terminal_interrupts_once_and_a_signal_is_passed_on() {
+    let door = Door::new(Who::Same);
+    let entry = door.script(COUNTING);
+    let mut command = door.command("script");
+    let words: Vec<String> = [entry.get_program()].into_iter().chain(entry.get_args()).map(quoted).collect();
+    command.args(["-qec", &format!("exec {}", words.join(" ")), "/dev/null"]).stdin(Stdio::piped());
+    let mut terminal = Running::start(command);
+    terminal.read_until("ready");
+    let outer = children(terminal.pid())[0];
+    let first = children(outer)[0];
+    // Two signals in a moment count as one, so what is passed on shall come later.
+    stop(first);
+    terminal.stdin().write_all(b"\x03").unwrap();
+    terminal.read_until("INT 1");
+    signal_process(first, Signal::CONT);
+    signal_process(outer, Signal::TERM);
+    assert_eq!(terminal.read_until("TERM"), "TERM after 1");
+    assert_eq!(code(terminal.wait()), 9);
+}
+
+/// Stops a process, and returns when it stands.
+fn stop(id: u32) {
+    signal_process(id, Signal::STOP);
+    let deadline = Instant::now() + PATIENCE;
+    while status_field(id, "State").is_some_and(|state| !state.starts_with('T')) {
+        assert!(Instant::now() < deadline, "it does not stop");
+        thread::yield_now();
+    }
+}
+
+fn quoted(word: &OsStr) -> String {
+    format!("'{}'", word.to_str().unwrap().replace('\'', r"'\''"))
+}
+
+#[test]
+fn a_signal_to_the_outer_process_alone_reaches_the_program() {
+    for who in everybody() {
+        let door = Door::new(who);
+        let mut house = Running::start(door.script(COUNTING));
+        house.read_until("ready");
+        house.signal(Signal::INT);
+        house.read_until("INT 1");
+        house.signal(Signal::TERM);
+        assert_eq!(house.read_until("TERM"), "TERM after 1");
+        assert_eq!(code(house.wait()), 9);
+    }
+}
+
+/// Runs this house until somebody ends it.
+const HOLDING: &str = "house_entry::whoever_kills_the_outer_process_ends_everything";
+
+#[test]
+fn whoever_kills_the_outer_process_ends_everything() {
+    if is_inside(HOLDING) {
+        return hold();
+    }
+    for who in everybody() {
+        for end in [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP] {
+            let door = Door::new(who);
+            let mut house = Running::start(door.test(HOLDING, ""));
+            let held = house.read_until("holds");
+            let namespaces: Vec<String> =
+                held.split_whitespace().filter(|word| word.contains(":[")).map(str::to_owned).collect();
+            assert_eq!(namespaces.len(), 4, "{held}");
+            let inside = holders(&namespaces[..1]);
+            // The first process, the test, its program and the orphan.
+            assert!(inside.len() >= 4, "{inside:?}");
+            let inside: Vec<_> = inside.into_iter().map(open).collect();
+            signal_process(house.pid(), end);
+            house.wait();
+            wait_for_death(&inside);
+            assert_eq!(holders(&namespaces), Vec::<u32>::new(), "{end:?} as {who:?}");
+        }
+    }
+}
+
+/// A network, a program in it and one that has left everything, until somebody ends them.
+fn hold() {
+    let topology = plain_topology();
+    let net = |end: &Namespace| end.run(|| fs::read_link("/proc/thread-self/ns/net").unwrap()).unwrap();
+    let end = topology.end("a").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let launch = Launch {
+        name: "sleeper".into(),
+        argv: ["sh", "-c", "(setsid sleep 1000 &); echo asleep; exec sleep 1000"].map(Into::into).to_vec(),
+        env: Vec::new(),
+        dir: "/".into(),
+        log: folder.path().join("log"),
+        echo: false,
+    };
+    let program = Program::start(end, launch).unwrap();
+    program.wait_for("asleep", PATIENCE).unwrap();
+    let own = |kind: &str| namespace(std::process::id(), kind).unwrap();
+    let [a, b] = ["a", "b"].map(|name| net(topology.end(name).unwrap()));
+    println!("holds {} {} {} {}", own("pid"), own("net"), a.display(), b.display());
+    program.wait(Duration::MAX);
+}
+
+#[test]
+fn where_no_proc_can_be_mounted_everything_else_works() {
+    const NAME: &str = "house_entry::where_no_proc_can_be_mounted_everything_else_works";
+    if is_inside(NAME) {
+        assert_ne!(
+            fs::read_link("/proc/self").unwrap().to_str(),
+            Some(std::process::id().to_string().as_str())
+        );
+        let topology = plain_topology();
+        assert_eq!(topology.offloads(), Vec::<String>::new());
+        return;
+    }
+    // A container's /proc has covered places, which a new one would show: the kernel does not let that be.
+    let door = Door::new(Who::Same);
+    let test = door.test(NAME, "");
+    let mut command = door.command("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
+    // One user namespace further in, what covers it is there to stay.
+    command.args([
+        "mount --bind /dev/null /proc/version && exec unshare --user --map-root-user --mount \"$@\"",
+        "sh",
+    ]);
+    command.arg(test.get_program()).args(test.get_args());
+    command.envs(test.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = command.output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("1 passed"), "{out}\n{err}");
+}
+
+#[test]
+fn a_machine_that_refuses_is_named_in_one_line() {
+    let settings = [
+        // Root without its rights, as in a container, where users may have no namespaces either.
+        ("user.max_user_namespaces", "setpriv --bounding-set=-all --inh-caps=-all"),
+        ("user.max_net_namespaces", ""),
+        ("user.max_pid_namespaces", ""),
+    ];
+    for (name, lessened) in settings {
+        let path = format!("/proc/sys/{}", name.replace('.', "/"));
+        // The limits of a user namespace are its own: nobody else notices.
+        let script = format!("exec unshare -Ur sh -c 'echo 0 > {path} && exec {lessened} $ENTRY true'");
+        let output = Door::new(Who::Same).script_outside(&script).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+        assert!(said.contains(&format!("sudo sysctl -w {name}=10000")) && said.contains("sudo"), "{said}");
+    }
+}
+
+#[test]
+fn with_threads_there_is_no_way_in() {
+    // The harness has started some.
+    let error = enter().unwrap_err();
+    assert_eq!(error.to_string(), "this program has started threads: enter the house before that");
+}
+
+fn plain_topology() -> Topology {
+    let ends = ["a".to_owned(), "b".to_owned()];
+    let link = LinkPlan {
+        name: "link".into(),
+        left: "a".into(),
+        right: "b".into(),
+        shape: Some("delay=1ms".parse().unwrap()),
+        seed: 1,
+        options: wire::Options::default(),
+        rule: None,
+        mtu: 1500,
+    };
+    Topology::build(&ends, vec![link], WireChoice::Auto).unwrap()
+}

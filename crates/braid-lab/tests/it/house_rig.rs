@@ -1,0 +1,262 @@
+//! Runs tests inside the house: as the user who runs them, and as `nobody` too if that is root.
+
+use std::env;
+use std::fs;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, kill_process, pidfd_open};
+use tempfile::TempDir;
+
+/// Names the test that runs inside.
+const MARK: &str = "BRAID_LAB_INSIDE";
+/// Long enough for every event here: who runs into it has found a bug.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Who runs something.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Who {
+    /// The user who runs the tests.
+    Same,
+    /// A user without rights.
+    Nobody,
+}
+
+/// Everybody that this process can be.
+pub(crate) fn everybody() -> Vec<Who> {
+    if geteuid().is_root() { vec![Who::Same, Who::Nobody] } else { vec![Who::Same] }
+}
+
+/// A way into the house. The programs are where everybody may execute them.
+pub(crate) struct Door {
+    who: Who,
+    folder: TempDir,
+}
+
+impl Door {
+    pub(crate) fn new(who: Who) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let tests = env::current_exe().unwrap();
+        let entry = tests.parent().unwrap().with_file_name("examples").join("house_entry");
+        assert!(
+            entry.exists(),
+            "cargo build --package braid-lab --example house_entry, or test the whole package"
+        );
+        for (from, to) in [(&tests, "tests"), (&entry, "entry")] {
+            let to = folder.path().join(to);
+            if fs::hard_link(from, &to).is_err() {
+                fs::copy(from, &to).unwrap();
+            }
+        }
+        Self { who, folder }
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs `program` as the user of this door.
+    pub(crate) fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new("env");
+        // What a shell starts in the background ignores some of them.
+        command.arg("--default-signal=INT,HUP,TERM");
+        if self.who == Who::Nobody {
+            command.args(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+        }
+        command.arg(program.as_ref());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// The way in; what follows is the command to run inside.
+    pub(crate) fn entry(&self) -> Command {
+        self.command(self.program("entry"))
+    }
+
+    /// Runs a shell script outside, with `$ENTRY` as the way in.
+    pub(crate) fn script_outside(&self, script: &str) -> Command {
+        let mut command = self.command("sh");
+        command.args(["-c", script]).env("ENTRY", self.program("entry"));
+        command
+    }
+
+    /// Runs a shell script inside.
+    pub(crate) fn script(&self, script: &str) -> Command {
+        let mut command = self.entry();
+        command.args(["sh", "-c", script]);
+        command
+    }
+
+    /// Runs the test `name` inside, after the shell commands `first`.
+    pub(crate) fn test(&self, name: &str, first: &str) -> Command {
+        let run = format!("{first} exec \"$@\"");
+        let mut command = self.script(&run);
+        command.arg("sh").arg(self.program("tests"));
+        command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(MARK, name);
+        command
+    }
+}
+
+/// True inside the house, where the test `name` goes on. Otherwise runs it there for everybody, and is false.
+pub(crate) fn inside(name: &str) -> bool {
+    inside_after(name, "")
+}
+
+/// As [`inside`], after shell commands.
+pub(crate) fn inside_after(name: &str, first: &str) -> bool {
+    if is_inside(name) {
+        return true;
+    }
+    for who in everybody() {
+        run_test(who, name, first);
+    }
+    false
+}
+
+/// Whether this is the run inside the house.
+pub(crate) fn is_inside(name: &str) -> bool {
+    env::var(MARK).is_ok_and(|inside| inside == name)
+}
+
+/// Runs a test inside and gives what it wrote.
+pub(crate) fn run_test(who: Who, name: &str, first: &str) -> String {
+    let output = Door::new(who).test(name, first).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let passed = output.status.success() && out.contains("test result: ok. 1 passed");
+    assert!(passed, "{name} as {who:?}: {}\n{out}\n{err}", output.status);
+    out.into_owned()
+}
+
+/// A process that was started with pipes; killed when dropped.
+pub(crate) struct Running {
+    child: Child,
+    out: ChildStdout,
+    unread: String,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let out = child.stdout.take().unwrap();
+        Self { child, out, unread: String::new() }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn stdin(&mut self) -> &mut std::process::ChildStdin {
+        self.child.stdin.as_mut().unwrap()
+    }
+
+    /// Reads until a line that holds `wanted`, and gives that.
+    pub(crate) fn read_until(&mut self, wanted: &str) -> String {
+        let mut chunk = [0; 4096];
+        loop {
+            while let Some(end) = self.unread.find('\n') {
+                let line: String = self.unread.drain(..=end).collect();
+                if line.contains(wanted) {
+                    return line.trim().to_owned();
+                }
+            }
+            assert!(is_ready(&self.out, PATIENCE), "it has not written {wanted:?}: {}", self.unread);
+            let read = self.out.read(&mut chunk).unwrap();
+            assert_ne!(read, 0, "it ended before {wanted:?}: {}", self.unread);
+            self.unread += &String::from_utf8_lossy(&chunk[..read]);
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        signal_process(self.pid(), signal);
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        wait_for_death(&[open(self.pid())]);
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How a shell counts.
+pub(crate) fn code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
+}
+
+fn pid(id: u32) -> Pid {
+    Pid::from_raw(id.try_into().unwrap()).unwrap()
+}
+
+pub(crate) fn signal_process(id: u32, signal: Signal) {
+    kill_process(pid(id), signal).unwrap();
+}
+
+/// A descriptor that becomes readable when the process ends.
+pub(crate) fn open(id: u32) -> std::os::fd::OwnedFd {
+    pidfd_open(pid(id), PidfdFlags::empty()).unwrap()
+}
+
+/// Waits until every process has ended.
+pub(crate) fn wait_for_death(processes: &[impl AsFd]) {
+    let deadline = Instant::now() + PATIENCE;
+    for process in processes {
+        let left = deadline.saturating_duration_since(Instant::now());
+        assert!(is_ready(process, left), "a process is still alive");
+    }
+}
+
+fn is_ready(descriptor: &impl AsFd, within: Duration) -> bool {
+    let timeout = Timespec::try_from(within).unwrap();
+    poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&timeout)).unwrap() == 1
+}
+
+/// The processes of this machine.
+pub(crate) fn processes() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").unwrap();
+    entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).collect()
+}
+
+/// A field of `/proc/ID/status`.
+pub(crate) fn status_field(id: u32, field: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.map(|value| value.trim().to_owned())
+}
+
+/// The processes that `parent` started.
+pub(crate) fn children(parent: u32) -> Vec<u32> {
+    let is_child = |id: &u32| status_field(*id, "PPid").is_some_and(|own| own == parent.to_string());
+    processes().into_iter().filter(is_child).collect()
+}
+
+/// The namespace of a kind that a process is in, as `net:[4026531840]`.
+pub(crate) fn namespace(id: u32, kind: &str) -> Option<String> {
+    let link = fs::read_link(format!("/proc/{id}/ns/{kind}")).ok()?;
+    Some(link.to_string_lossy().into_owned())
+}
+
+/// The processes that are in one of `namespaces` or hold it open. Those that have ended and only wait to be counted do
+/// not.
+pub(crate) fn holders(namespaces: &[String]) -> Vec<u32> {
+    let holds = |id: &u32| {
+        let kinds = ["net", "pid", "mnt", "user"].iter().filter_map(|kind| namespace(*id, kind));
+        let files = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten().filter_map(Result::ok);
+        let open =
+            files.filter_map(|file| Some(fs::read_link(file.path()).ok()?.to_string_lossy().into_owned()));
+        kinds.chain(open).any(|held| namespaces.contains(&held))
+    };
+    let lives = |id: &u32| status_field(*id, "State").is_some_and(|state| !state.starts_with(['Z', 'X']));
+    processes().into_iter().filter(|id| lives(id) && holds(id)).collect()
+}
