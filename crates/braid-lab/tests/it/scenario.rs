@@ -1,0 +1,130 @@
+//! Scenarios: those that come with the program, and those that people get wrong.
+
+use braid_lab::scenario::{Builtin, Field, Flow, Scenario, Value, builtin};
+
+const SMALL: &str = r#"
+name = "small"
+title = "small"
+about = "small"
+duration = "2s"
+quick = "1s"
+ends = ["a", "b"]
+[[link]]
+name = "wire"
+between = ["a", "b"]
+[[profile]]
+name = "plain"
+title = "plain"
+links = { wire = "delay=1ms" }
+[[program]]
+name = "ping"
+at = "a"
+run = "ping -c 1 {b} {more}"
+[[variant]]
+name = "one"
+title = "one"
+set = { more = "-q" }
+[[metric]]
+name = "lost"
+value = "link:wire:up:dropped_share"
+"#;
+
+#[test]
+fn those_of_the_program_fit_together() {
+    for one in builtin() {
+        let scenario = Scenario::parse(one.file, one.text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(scenario.name, one.name);
+        assert!(scenario.title.len() <= 100, "one line of a list: {}", scenario.title);
+        assert!(!scenario.metrics.is_empty() && !scenario.bounds.is_empty());
+    }
+    assert!(Builtin::named("hol").is_some() && Builtin::named("nothing").is_none());
+}
+
+#[test]
+fn what_is_wrong_is_told_with_file_line_and_remedy() {
+    let cases = [
+        ("duration = \"2s\"", "duration = \"2 minutes\"", "x.toml:5: \"2 minutes\": unknown unit"),
+        ("title = \"small\"\n", "title = \"small\"\ncolour = 1\n", "x.toml:4: unknown field `colour`"),
+        ("about = \"small\"", "", "missing field `about`"),
+        ("delay=1ms", "delay=50m", "write 50ms or 50s"),
+        ("at = \"a\"", "at = \"c\"", "x.toml: there is no end \"c\"; there are a, b"),
+        ("[\"a\", \"b\"]\n[[prof", "[\"a\", \"a\"]\n[[prof", "joins \"a\" with itself"),
+        ("{more}", "{less}", "nothing stands for {less}; there are"),
+        ("{more}", "'{more}", "a quote is not closed"),
+        ("link:wire", "link:wires", "there is no link \"wires\"; there are wire"),
+        ("dropped_share", "dropped", "unknown field \"dropped\" of a link: one of policed_share"),
+        ("ends = [\"a\", \"b\"]", "ends = [\"a\", \"b\", \"a\"]", "end \"a\" is there twice"),
+        ("ends = [\"a\", \"b\"]", "seeds = [1, 2, 1]\nends = [\"a\", \"b\"]", "seed \"1\" is there twice"),
+        ("{b} {more}", "{c} {more}", "nothing stands for {c}"),
+        ("run =", "only = [\"two\"]\nrun =", "there is no variant \"two\""),
+        (
+            "[[variant]]",
+            "[[variant]]\nname = \"two\"\ntitle = \"two\"\n[[variant]]",
+            "nothing stands for {more}",
+        ),
+        (
+            "name = \"small\"",
+            "like = \"nothing\"\nname = \"small\"",
+            "x.toml:2: like = \"nothing\": it names one of hol",
+        ),
+    ];
+    assert!(Scenario::parse("x.toml", SMALL).is_ok());
+    for (from, to, expected) in cases {
+        let text = SMALL.replacen(from, to, 1);
+        assert_ne!(text, SMALL, "{from}");
+        let error = Scenario::parse("x.toml", &text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{to}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn a_bound_compares_with_what_there_is() {
+    let bound = |times: &str| {
+        let text = format!("{SMALL}\n[[bound]]\nmetric = \"lost\"\nat_most = 1.0\ntimes = {times}\n");
+        Scenario::parse("x.toml", &text).map(drop).map_err(|error| error.to_string())
+    };
+    assert!(bound("\"typo\"").unwrap_err().contains("there is no variant \"typo\""));
+    assert!(bound("{ profile = \"typo\" }").unwrap_err().contains("there is no profile \"typo\""));
+    assert_eq!(bound("{ profile = \"plain\" }"), Ok(()));
+}
+
+#[test]
+fn an_end_that_no_link_joins_has_no_address_to_fill_in() {
+    let text = SMALL.replace("ends = [\"a\", \"b\"]", "ends = [\"a\", \"b\", \"c\"]").replace("{b}", "{c}");
+    let error = Scenario::parse("x.toml", &text).unwrap_err().to_string();
+    assert!(error.contains("nothing stands for {c}; there are a, b,"), "{error}");
+}
+
+#[test]
+fn a_scenario_like_another_differs_in_what_it_says() {
+    let text = "like = \"hol\"\nname = \"mine\"\nduration = \"7s\"\n";
+    let scenario = Scenario::parse("mine.toml", text).unwrap();
+    let hol = Builtin::named("hol").map(|one| Scenario::parse(one.file, one.text).unwrap()).unwrap();
+    assert_eq!((scenario.name.as_str(), scenario.duration.to_string().as_str()), ("mine", "7s"));
+    assert_eq!(scenario.programs.len(), hol.programs.len());
+    let error =
+        Scenario::parse("mine.toml", "like = \"hol\"\nname = \"mine\"\nspeed = 3\n").unwrap_err().to_string();
+    assert!(error.starts_with("mine.toml:3: unknown field `speed`"), "{error}");
+}
+
+#[test]
+fn values_are_named_by_their_place() {
+    let flow = |program: &str, topic: Option<&str>| Flow {
+        program: program.into(),
+        topic: topic.map(str::to_owned),
+        stream: None,
+    };
+    let topic = |text: &str| match text.parse::<Value>() {
+        Ok(Value::Topic(flow, field)) => (flow, field),
+        other => panic!("{text}: {other:?}"),
+    };
+    assert_eq!(topic("sub:a/b:p99_ms"), (flow("sub", Some("a/b")), Field::Quantile(990)));
+    assert_eq!(topic("sub:*:within_250ms"), (flow("sub", None), Field::Within(250)));
+    assert_eq!(topic("sub:t:seconds_below_9").1, Field::SecondsBelow(9));
+    assert_eq!(topic("sub:t:rate_p5").1, Field::RateQuantile(50));
+    for wrong in ["", "a", ":b", "a:b:c:d", "sub:t:p98_ms", "sub::speed", "link:x:sideways:bytes", "link:x"] {
+        let error = wrong.parse::<Value>().unwrap_err();
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
