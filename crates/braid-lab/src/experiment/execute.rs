@@ -1,0 +1,456 @@
+//! One run: the network is built, programs start, the workload lasts, everything ends, and what it left is read.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use braid_bench::summary::{self, RunSummary};
+
+use super::changes::{self, Changes};
+use super::error::ExperimentError;
+use super::measure::Evidence;
+use super::ready;
+use super::sample::Samples;
+use super::{Job, Plan, Progress, Stop};
+use crate::emulator::{PathCounters, Tally};
+use crate::house::{HouseError, How, Launch, LinkPlan, PacketRule, Program, RuleCounters, Topology};
+use crate::report::{Event, LinkRun, ProgramRun, Run};
+use crate::scenario::{self, Placeholders, Profile};
+use crate::{selftest, wire};
+
+/// How often the run is looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// A program has so long to become ready.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A program that leads has so long after its workload's time: it may have to connect first.
+const OVERTIME: Duration = Duration::from_secs(30);
+/// A workload that lasts less than this part of its time did not do what it should.
+const SHORT: f64 = 0.95;
+/// Of every link, bytes.
+const MTU: u16 = 1500;
+/// So many last lines of each program are kept in the report.
+const TAIL: usize = 12;
+
+/// What a run was, and on what.
+pub(super) struct Executed {
+    pub(super) run: Run,
+    pub(super) wire: String,
+    pub(super) offloads: Vec<String>,
+}
+
+pub(super) fn execute(
+    plan: &Plan,
+    job: Job<'_>,
+    stop: &Stop,
+    watch: &mut dyn FnMut(Progress<'_>),
+) -> Result<Executed, ExperimentError> {
+    let Job { variant, profile, seed, repetition } = job;
+    let dir = plan.directory.join(format!("{}-{}-{seed}-{repetition}", variant.name, profile.name));
+    // What an earlier run left there would be read as ours.
+    fs::create_dir(&dir).map_err(|source| ExperimentError::File { path: dir.clone(), source })?;
+    let topology = Topology::build(&plan.scenario.ends, links(plan, job, &dir), plan.wire)?;
+    let mut stage = Stage::new(plan, job, &dir, &topology);
+    stage.write_files()?;
+    let is_ready = stage.start(stop)?;
+    let mut samples = Samples::default();
+    let seconds = if is_ready { stage.perform(stop, &mut samples, watch) } else { Duration::ZERO };
+    let Stage { cast, mut refused, origin_unix_us, .. } = stage;
+    let (programs, ended_badly) = end(cast, plan.scenario.grace.0);
+    let lasts = plan.lasts();
+    if is_ready && refused.is_empty() && ended_badly.is_empty() && seconds < lasts.mul_f64(SHORT) {
+        let (seconds, lasts) = (seconds.as_secs_f64(), lasts.as_secs_f64());
+        refused.push(format!("the workload was over after {seconds:.1} of {lasts} s"));
+    }
+    refused.extend(ended_badly);
+    let names: Vec<&str> = plan.scenario.links.iter().map(|link| link.name.as_str()).collect();
+    let mut series = samples.series(&names);
+    let (wire, offloads) = (topology.wire_kind().to_owned(), topology.offloads());
+    refused.extend(offloads.iter().map(|offload| format!("an offload is on: {offload}")));
+    let (links, doubts) = link_runs(topology, plan, profile);
+    refused.extend(doubts);
+    let summaries = summaries(plan, &variant.name, &dir, &mut refused);
+    let evidence = Evidence { summaries, programs: &programs, links: &links, origin_unix_us, lasts };
+    series.extend(evidence.series(&plan.scenario));
+    let run = Run {
+        variant: variant.name.clone(),
+        profile: profile.name.clone(),
+        seed,
+        repetition,
+        seconds: seconds.as_secs_f64(),
+        metrics: evidence.metrics(&plan.scenario),
+        cdfs: evidence.cdfs(&plan.scenario),
+        events: events(&evidence),
+        series,
+        refused,
+        links,
+        programs,
+    };
+    Ok(Executed { run, wire, offloads })
+}
+
+/// The links as the profile shapes them.
+fn links(plan: &Plan, job: Job<'_>, dir: &Path) -> Vec<LinkPlan> {
+    let of_link = |link: &scenario::Link| {
+        let [left, right] = link.between.clone();
+        let log = |ending: &str| plan.logs.then(|| dir.join(format!("{}.{ending}", link.name)));
+        LinkPlan {
+            name: link.name.clone(),
+            left,
+            right,
+            shape: job.profile.links.get(&link.name).map(changes::start),
+            seed: job.seed,
+            options: wire::Options {
+                verdicts: log("verdicts"),
+                pcap: log("pcapng"),
+                realtime: true,
+                ..wire::Options::default()
+            },
+            rule: job
+                .profile
+                .rules
+                .get(&link.name)
+                .map(|rule| PacketRule { rate: rule.per_second, burst: rule.burst }),
+            mtu: MTU,
+        }
+    };
+    plan.scenario.links.iter().map(of_link).collect()
+}
+
+/// A program on stage.
+struct Actor<'a> {
+    part: &'a scenario::Program,
+    command: String,
+    program: Program,
+    /// How many lines were looked at.
+    lines: u64,
+    last: String,
+}
+
+impl Actor<'_> {
+    /// Its last line.
+    fn last_line(&mut self) -> &str {
+        if let Some(line) = self.program.lines(self.lines).pop() {
+            self.lines = line.number + 1;
+            self.last = line.text;
+        }
+        &self.last
+    }
+}
+
+/// A run under way.
+struct Stage<'a> {
+    plan: &'a Plan,
+    job: Job<'a>,
+    dir: &'a Path,
+    topology: &'a Topology,
+    cast: Vec<Actor<'a>>,
+    refused: Vec<String>,
+    /// When the workload began, which is time 0 of everything in the report.
+    origin: Instant,
+    /// The same in microseconds since the Unix epoch.
+    origin_unix_us: u64,
+}
+
+impl<'a> Stage<'a> {
+    fn new(plan: &'a Plan, job: Job<'a>, dir: &'a Path, topology: &'a Topology) -> Self {
+        let (origin, origin_unix_us) = now();
+        Self { plan, job, dir, topology, cast: Vec::new(), refused: Vec::new(), origin, origin_unix_us }
+    }
+
+    /// What placeholders stand for at an end.
+    fn placeholders(&self, at: &str, program: &str) -> Placeholders {
+        let mut placeholders = Placeholders::default();
+        for end in &self.plan.scenario.ends {
+            if let Some(address) = self.topology.address(end, at) {
+                placeholders.set(end, address.to_string());
+            }
+        }
+        let lasts = self.plan.lasts();
+        // Programs work in the run's directory: what reports show of their command lines is true on other machines.
+        placeholders.set("dir", ".");
+        placeholders.set("json", format!("./{program}.json"));
+        placeholders.set("duration", format!("{}ms", lasts.as_millis()));
+        placeholders.set("seconds", lasts.as_secs_f64().to_string());
+        placeholders.set("seed", self.job.seed.to_string());
+        let sets = [&self.job.profile.set, &self.job.variant.set];
+        sets.into_iter().flatten().for_each(|(name, value)| placeholders.set(name, value));
+        placeholders
+    }
+
+    fn write_files(&self) -> Result<(), ExperimentError> {
+        let mut placeholders = self.placeholders("", "");
+        for end in &self.plan.scenario.ends {
+            // Nobody in particular reads it: the address on the end's first link.
+            if let Some(address) = self.topology.address(end, end) {
+                placeholders.set(end, address.to_string());
+            }
+        }
+        for (name, text) in &self.plan.scenario.files {
+            let path = self.dir.join(name);
+            fs::write(&path, placeholders.fill(text))
+                .map_err(|source| ExperimentError::File { path, source })?;
+        }
+        Ok(())
+    }
+
+    /// Starts the programs one after the other. `false`: one of them did not become ready, which is noted.
+    fn start(&mut self, stop: &Stop) -> Result<bool, ExperimentError> {
+        let plan = self.plan;
+        for program in plan.scenario.programs.iter().filter(|one| one.runs_in(&self.job.variant.name)) {
+            let placeholders = self.placeholders(&program.at, &program.name);
+            let command = placeholders.fill(plan.line_of(program));
+            let failed = |problem: &str| ExperimentError::Command {
+                program: program.name.clone(),
+                problem: format!("{problem}: {command}"),
+            };
+            let words = shlex::split(&command).ok_or_else(|| failed("a quote is not closed"))?;
+            let mut argv: Vec<OsString> = words.into_iter().map(OsString::from).collect();
+            match argv.first_mut() {
+                None => return Err(failed("there is no command")),
+                Some(first) if first == "braidmq" => *first = plan.program.clone().into_os_string(),
+                Some(_) => {}
+            }
+            let launch = Launch {
+                name: program.name.clone(),
+                argv,
+                dir: self.dir.to_owned(),
+                log: self.dir.join(format!("{}.log", program.name)),
+                env: Vec::new(),
+                echo: false,
+            };
+            let Some(end) = self.topology.end(&program.at) else { return Err(failed("its end is missing")) };
+            if program.leads || self.cast.is_empty() {
+                (self.origin, self.origin_unix_us) = now();
+            }
+            let started = match Program::start(end, launch) {
+                Ok(started) => started,
+                Err(error) => {
+                    self.refused.push(error.to_string());
+                    return Ok(false);
+                }
+            };
+            let ready = program.ready.as_ref().map(|ready| ready::wait(&started, end, ready, PATIENCE, stop));
+            self.cast.push(Actor { part: program, command, program: started, lines: 0, last: String::new() });
+            if let Some(Err(error)) = ready {
+                self.refused.push(error.to_string());
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets the workload last. Returns how long it did.
+    fn perform(
+        &mut self,
+        stop: &Stop,
+        samples: &mut Samples,
+        watch: &mut dyn FnMut(Progress<'_>),
+    ) -> Duration {
+        let lasts = self.plan.lasts();
+        let has_lead = self.cast.iter().any(|actor| actor.part.leads);
+        let limit = if has_lead { lasts + OVERTIME } else { lasts };
+        let mut changes = Changes::new(self.job.profile);
+        loop {
+            let since = self.origin.elapsed();
+            let next = changes.apply(since, self.topology);
+            if samples.is_due(since) {
+                let links = self.plan.scenario.links.iter();
+                let rules = Rules::read(self.topology, self.plan).unwrap_or_default();
+                samples.push(links.map(|link| rules.counters(self.topology, &link.name)).collect());
+                let lead = self.cast.iter().position(|actor| actor.part.leads);
+                let teller = lead.and_then(|lead| self.cast.get_mut(lead)).map(Actor::last_line);
+                watch(Progress::Goes { since, line: teller });
+            }
+            if stop.is_asked() || self.is_over() {
+                return since;
+            }
+            if since >= limit {
+                if has_lead {
+                    self.refused
+                        .push(format!("the workload was not over {} s after its time", OVERTIME.as_secs()));
+                }
+                return since;
+            }
+            let until = next.unwrap_or(limit).min(limit).saturating_sub(since);
+            std::thread::sleep(TICK.min(until));
+        }
+    }
+
+    /// Whether a program that leads has ended, or one without which there is nothing to see.
+    fn is_over(&mut self) -> bool {
+        let mut is_over = false;
+        for actor in &self.cast {
+            if let Some(end) = actor.program.try_end() {
+                is_over = true;
+                if !actor.part.leads {
+                    self.refused.push(format!("before the workload was over, {}", actor.program.ended(end)));
+                }
+            }
+        }
+        is_over
+    }
+}
+
+/// Ends the programs, the last one first. Also returns what must not have happened.
+fn end(cast: Vec<Actor<'_>>, grace: Duration) -> (Vec<ProgramRun>, Vec<String>) {
+    let mut programs = Vec::new();
+    let mut refused = Vec::new();
+    for Actor { part, command, program, .. } in cast.into_iter().rev() {
+        let by_itself = program.try_end().is_some();
+        program.interrupt();
+        match program.wait(grace) {
+            None => refused.push(format!(
+                "{} did not end within {} s after SIGINT and was killed",
+                part.name,
+                grace.as_secs_f64()
+            )),
+            // That of one who does not lead was told when it happened.
+            Some(end) if (part.leads || !by_itself) && !is_fine(end.how, by_itself, &part.may_end) => {
+                refused.push(program.ended(end).to_string());
+            }
+            Some(_) => {}
+        }
+        let mut lines = program.lines(0);
+        let tail = lines.split_off(lines.len().saturating_sub(TAIL));
+        let end = program.stop(Duration::ZERO);
+        programs.push(ProgramRun {
+            name: part.name.clone(),
+            command,
+            end: end.to_string(),
+            cpu_seconds: end.cpu.as_secs_f64(),
+            peak_memory: end.peak_memory,
+            tail: tail.into_iter().map(|line| line.text).collect(),
+        });
+    }
+    programs.reverse();
+    (programs, refused)
+}
+
+/// Whether a program may end so, by itself or because it was asked to. `codes`: those that the scenario expects.
+fn is_fine(how: How, by_itself: bool, codes: &[i32]) -> bool {
+    match how {
+        How::Exit(code) => codes.contains(&code) || !by_itself && [0, 130, 143].contains(&code),
+        How::Signal(signal) => !by_itself && [2, 15].contains(&signal),
+    }
+}
+
+/// What the emulated links did, and why they may not be believed.
+fn link_runs(topology: Topology, plan: &Plan, profile: &Profile) -> (Vec<LinkRun>, Vec<String>) {
+    let mut doubts = Vec::new();
+    let lateness = plan.lateness.map(|lateness| lateness.0);
+    let rules = Rules::read(&topology, plan).unwrap_or_else(|error| {
+        doubts.push(error.to_string());
+        Rules::default()
+    });
+    doubts.extend(rules.doubts());
+    let mut runs = Vec::new();
+    for link in topology.stop() {
+        let shape = profile.links.get(&link.name).cloned().unwrap_or_default();
+        let of_link =
+            selftest::validity(&link.stopped, lateness.unwrap_or_else(|| selftest::lateness_of(&shape)));
+        doubts.extend(of_link.into_iter().map(|doubt| format!("link {}, {doubt}", link.name)));
+        let mut run =
+            LinkRun { name: link.name, up: link.stopped.up.path_run(), down: link.stopped.down.path_run() };
+        rules.add(&run.name, &mut run.up.counters);
+        runs.push(run);
+    }
+    (runs, doubts)
+}
+
+/// What the kernel's own rules did, by link: the emulator has let all of it pass.
+#[derive(Default)]
+struct Rules(BTreeMap<String, RuleCounters>);
+
+impl Rules {
+    fn read(topology: &Topology, plan: &Plan) -> Result<Self, HouseError> {
+        let mut rules = BTreeMap::new();
+        for link in &plan.scenario.links {
+            if let Some(counters) = topology.rule_counters(&link.name)? {
+                rules.insert(link.name.clone(), counters);
+            }
+        }
+        Ok(Self(rules))
+    }
+
+    /// What the rules accepted must have been packets of the network.
+    fn doubts(&self) -> Vec<String> {
+        let too_large = |accepted: Tally| accepted.bytes > accepted.packets * u64::from(MTU);
+        let links = self.0.iter().filter(|(_, counters)| too_large(counters.accepted));
+        links
+            .map(|(link, _)| {
+                format!("link {link}: its rule accepted more than {MTU} bytes a packet: an offload is on")
+            })
+            .collect()
+    }
+
+    fn counters(&self, topology: &Topology, link: &str) -> [PathCounters; 2] {
+        let mut counters = topology.counters(link).unwrap_or_default();
+        let [up, _] = &mut counters;
+        self.add(link, up);
+        counters
+    }
+
+    fn add(&self, link: &str, up: &mut PathCounters) {
+        let Some(RuleCounters { dropped, .. }) = self.0.get(link) else { return };
+        up.policed.packets += dropped.packets;
+        up.policed.bytes += dropped.bytes;
+        up.sent.packets = up.sent.packets.saturating_sub(dropped.packets);
+        up.sent.bytes = up.sent.bytes.saturating_sub(dropped.bytes);
+    }
+}
+
+/// What programs wrote that were told to.
+fn summaries(
+    plan: &Plan,
+    variant: &str,
+    dir: &Path,
+    refused: &mut Vec<String>,
+) -> BTreeMap<String, RunSummary> {
+    let mut summaries = BTreeMap::new();
+    for program in plan.scenario.programs.iter().filter(|program| program.runs_in(variant)) {
+        if !plan.line_of(program).contains("{json}") {
+            continue;
+        }
+        match summary(&dir.join(format!("{}.json", program.name))) {
+            Ok(summary) => drop(summaries.insert(program.name.clone(), summary)),
+            Err(problem) => {
+                refused.push(format!("{} did not write what it measured: {problem}", program.name))
+            }
+        }
+    }
+    summaries
+}
+
+fn summary(path: &Path) -> Result<RunSummary, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let summary: RunSummary =
+        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    if summary.schema == summary::SCHEMA {
+        Ok(summary)
+    } else {
+        Err(format!("{}: schema {:?}, not {:?}", path.display(), summary.schema, summary::SCHEMA))
+    }
+}
+
+/// What programs told, in the order of time.
+fn events(evidence: &Evidence<'_>) -> Vec<Event> {
+    let mut events: Vec<Event> = Vec::new();
+    for (name, summary) in &evidence.summaries {
+        let shift = evidence.shift(summary);
+        events.extend(summary.events.iter().map(|event| Event {
+            at: event.at + shift,
+            source: name.clone(),
+            what: event.what.clone(),
+        }));
+    }
+    events.sort_by(|a, b| a.at.total_cmp(&b.at));
+    events
+}
+
+/// Now, on both clocks.
+fn now() -> (Instant, u64) {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (Instant::now(), u64::try_from(unix.as_micros()).unwrap_or(u64::MAX))
+}

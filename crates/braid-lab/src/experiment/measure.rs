@@ -1,0 +1,389 @@
+//! From what programs and links wrote down to the numbers of a report.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use braid_bench::summary::{self, RunSummary, TopicSummary};
+
+use crate::report::{Cdf, LinkRun, PathRun, ProgramRun, Series, SeriesKind};
+use crate::scenario::{Field, Flow, LinkField, Metric, ProgramField, Scenario, Value};
+
+/// Everything that one run left behind.
+pub(super) struct Evidence<'a> {
+    /// What programs wrote, by name; missing when they wrote nothing.
+    pub(super) summaries: BTreeMap<String, RunSummary>,
+    pub(super) programs: &'a [ProgramRun],
+    pub(super) links: &'a [LinkRun],
+    /// When the workload began, in microseconds since the Unix epoch.
+    pub(super) origin_unix_us: u64,
+    /// How long the workload was to last.
+    pub(super) lasts: Duration,
+}
+
+impl Evidence<'_> {
+    /// Every metric that has a value.
+    pub(super) fn metrics(&self, scenario: &Scenario) -> BTreeMap<String, f64> {
+        let metrics = scenario.metrics.iter();
+        metrics.filter_map(|metric| Some((metric.name.clone(), self.metric(metric)?))).collect()
+    }
+
+    fn metric(&self, metric: &Metric) -> Option<f64> {
+        let per = metric.per.as_ref().map(|per| self.value(per)).transpose_present()?;
+        let value = match (&metric.value, per) {
+            (Value::Topic(flow, Field::Quantile(thousandths)), Some(due)) => {
+                quantile_of_due(&self.flow(flow)?, f64::from(*thousandths) / 1000.0, due)?
+            }
+            (value, Some(per)) if per != 0.0 => self.value(value)? / per,
+            (_, Some(_)) => return None,
+            (value, None) => self.value(value)?,
+        };
+        Some(value * metric.times).filter(|value| value.is_finite())
+    }
+
+    fn value(&self, value: &Value) -> Option<f64> {
+        match value {
+            Value::Topic(flow, field) => {
+                let topic = self.flow(flow)?;
+                let summary = self.summaries.get(&flow.program)?;
+                topic_value(&topic, *field, summary.seconds, &self.whole_seconds(&topic, summary))
+            }
+            Value::Counter { program, name } => {
+                let summary = self.summaries.get(program)?;
+                // A counter that never counted is not printed either.
+                Some(summary.counters.get(name).copied().unwrap_or(0) as f64)
+            }
+            Value::Program { program, field } => self.program_value(program, *field),
+            Value::Link { link, up, field } => {
+                let link = self.links.iter().find(|run| run.name == *link)?;
+                Some(path_value(if *up { &link.up } else { &link.down }, *field))
+            }
+        }
+    }
+
+    /// By how much a program's times are behind those of the workload, seconds.
+    pub(super) fn shift(&self, summary: &RunSummary) -> f64 {
+        (summary.started_unix_us as f64 - self.origin_unix_us as f64) / 1e6
+    }
+
+    /// Messages in each of the program's seconds that lie in the workload's time as a whole, its first second left
+    /// out; a second in which nothing came counts as well.
+    #[expect(clippy::cast_possible_truncation, reason = "seconds of a run")]
+    #[expect(clippy::cast_sign_loss, reason = "what is negative becomes 0 first")]
+    fn whole_seconds(&self, topic: &TopicSummary, summary: &RunSummary) -> Vec<u64> {
+        let before = -self.shift(summary);
+        let first = (before + 1.0).ceil().max(0.0) as usize;
+        let end = (before + self.lasts.as_secs_f64()).floor().max(0.0) as usize;
+        (first..end).map(|second| topic.per_second.get(second).copied().unwrap_or(0)).collect()
+    }
+
+    fn program_value(&self, name: &str, field: ProgramField) -> Option<f64> {
+        let summary = self.summaries.get(name);
+        let program = self.programs.iter().find(|run| run.name == name)?;
+        let connect = summary.and_then(|summary| summary.connections.connect_us);
+        match field {
+            ProgramField::CpuSeconds => Some(program.cpu_seconds),
+            ProgramField::PeakMb => Some(program.peak_memory as f64 / 1e6),
+            ProgramField::Seconds => summary.map(|summary| summary.seconds),
+            ProgramField::Established => summary.map(|summary| summary.connections.established as f64),
+            ProgramField::ConnectP50Ms => connect.map(|connect| connect.p50 / 1000.0),
+            ProgramField::ConnectP99Ms => connect.map(|connect| connect.p99 / 1000.0),
+            ProgramField::ConnectMaxMs => connect.map(|connect| connect.max / 1000.0),
+            ProgramField::FirstLossAt => {
+                let ends = ["disconnected with reason", "EXIT for"];
+                let summary = summary?;
+                let is_end = |event: &&summary::Event| ends.iter().any(|end| event.what.contains(end));
+                summary.events.iter().find(is_end).map(|event| event.at + self.shift(summary))
+            }
+            ProgramField::LastReason => {
+                let mut reasons = summary?.events.iter().rev().filter_map(|event| {
+                    let (_, reason) = event.what.split_once("disconnected with reason ")?;
+                    reason.split(':').next()?.trim().parse().ok()
+                });
+                reasons.next()
+            }
+        }
+    }
+
+    /// All entries of a topic in one: nothing where there is no summary.
+    fn flow(&self, flow: &Flow) -> Option<TopicSummary> {
+        let summary = self.summaries.get(&flow.program)?;
+        let is_meant = |topic: &&TopicSummary| flow.topic.as_ref().is_none_or(|name| *name == topic.topic);
+        Some(summary.topics.iter().filter(is_meant).fold(TopicSummary::default(), merged))
+    }
+
+    /// The curves that the scenario asks for.
+    pub(super) fn cdfs(&self, scenario: &Scenario) -> Vec<Cdf> {
+        let curves = scenario.curves.iter().filter_map(|curve| {
+            let topic = self.flow(&curve.of)?;
+            let arrived = arrived(&topic);
+            let due = curve.per.as_ref().and_then(|per| self.value(per)).unwrap_or(arrived).max(arrived);
+            let share = if due > 0.0 { arrived / due } else { 0.0 };
+            let points = topic.latency_cdf.iter().map(|&(us, below)| (us as f64 / 1000.0, below * share));
+            Some(Cdf { name: curve.name.clone(), points: points.collect() })
+        });
+        curves.filter(|cdf| !cdf.points.is_empty()).collect()
+    }
+
+    /// The lines that the scenario asks for.
+    pub(super) fn series(&self, scenario: &Scenario) -> Vec<Series> {
+        let lines = scenario.series.iter().filter_map(|line| {
+            let summary = self.summaries.get(&line.of.program)?;
+            let counts = match line.of.stream {
+                None => self.flow(&line.of)?.per_second,
+                Some(number) => {
+                    summary.streams.iter().find(|stream| stream.stream == number)?.bytes_per_second.clone()
+                }
+            };
+            let unit = if line.kind == SeriesKind::Stream { "B/s" } else { "1/s" };
+            Some(Series {
+                kind: line.kind,
+                name: line.name.clone(),
+                unit: unit.into(),
+                start: self.shift(summary),
+                step: 1.0,
+                values: counts.iter().map(|&count| count as f64).collect(),
+            })
+        });
+        lines.collect()
+    }
+}
+
+/// Keeps `None` for "not asked for" apart from `None` for "asked for and not known".
+trait TransposePresent {
+    fn transpose_present(self) -> Option<Option<f64>>;
+}
+
+impl TransposePresent for Option<Option<f64>> {
+    fn transpose_present(self) -> Option<Option<f64>> {
+        match self {
+            None => Some(None),
+            Some(None) => None,
+            Some(known) => Some(known),
+        }
+    }
+}
+
+fn merged(mut sum: TopicSummary, topic: &TopicSummary) -> TopicSummary {
+    sum.sent += topic.sent;
+    sum.acked += topic.acked;
+    sum.received += topic.received;
+    sum.failed += topic.failed;
+    sum.bytes += topic.bytes;
+    if sum.per_second.len() < topic.per_second.len() {
+        sum.per_second.resize(topic.per_second.len(), 0);
+    }
+    sum.per_second.iter_mut().zip(&topic.per_second).for_each(|(sum, count)| *sum += count);
+    // Latencies of several streams do not add up; scenarios ask for them of topics that one stream has.
+    if sum.latency_us.is_none_or(|sum| topic.latency_us.is_some_and(|other| other.count > sum.count)) {
+        sum.latency_us = topic.latency_us;
+        sum.latency_cdf.clone_from(&topic.latency_cdf);
+    }
+    sum
+}
+
+/// Messages whose latency is known.
+fn arrived(topic: &TopicSummary) -> f64 {
+    topic.latency_us.map_or(0.0, |latency| latency.count as f64)
+}
+
+fn topic_value(topic: &TopicSummary, field: Field, seconds: f64, whole: &[u64]) -> Option<f64> {
+    let latency = topic.latency_us.filter(|latency| latency.count > 0);
+    Some(match field {
+        Field::Sent => topic.sent as f64,
+        Field::Acked => topic.acked as f64,
+        Field::Received => topic.received as f64,
+        Field::Due => (topic.acked + topic.failed) as f64,
+        Field::Bytes => topic.bytes as f64,
+        Field::Quantile(thousandths) => {
+            quantile_of_due(topic, f64::from(thousandths) / 1000.0, arrived(topic))?
+        }
+        Field::MaxMs => latency?.max / 1000.0,
+        Field::MeanMs => latency?.mean / 1000.0,
+        Field::Within(ms) => share_within(topic, f64::from(ms)) * arrived(topic),
+        Field::SecondsBelow(count) => {
+            whole.iter().filter(|&&second| second < u64::from(count)).count() as f64
+        }
+        Field::RateQuantile(thousandths) => {
+            let mut sorted = whole.to_vec();
+            sorted.sort_unstable();
+            let last = sorted.len().checked_sub(1)?;
+            // The nearest rank, so that a rate is one that there was.
+            let at = (last * usize::from(thousandths)).div_ceil(1000);
+            *sorted.get(at.min(last))? as f64
+        }
+        Field::Rate if seconds > 0.0 => (topic.acked + topic.received) as f64 / seconds,
+        Field::Rate => return None,
+        Field::LastSecond => {
+            topic.per_second.iter().rposition(|&count| count > 0).map_or(0.0, |at| at as f64 + 1.0)
+        }
+    })
+}
+
+/// The latency in ms that `quantile` (0 to 1) of `due` messages did not exceed; `None` when fewer have come.
+fn quantile_of_due(topic: &TopicSummary, quantile: f64, due: f64) -> Option<f64> {
+    let latency = topic.latency_us.filter(|latency| latency.count > 0)?;
+    let arrived = latency.count as f64;
+    let share = quantile * due.max(arrived) / arrived;
+    if share > 1.0 {
+        return None;
+    }
+    // What the program told of all that arrived is more exact than its curve.
+    if (due - arrived).abs() < 0.5 {
+        let told = [(0.5, latency.p50), (0.9, latency.p90), (0.99, latency.p99), (0.999, latency.p999)];
+        if let Some((_, us)) = told.iter().find(|(at, _)| (at - quantile).abs() < 1e-9) {
+            return Some(us / 1000.0);
+        }
+    }
+    let point = topic.latency_cdf.iter().find(|(_, below)| *below + 1e-12 >= share);
+    Some(point.map_or(latency.max, |&(us, _)| us as f64) / 1000.0)
+}
+
+/// The share of the messages that arrived which took no longer than `ms`.
+fn share_within(topic: &TopicSummary, ms: f64) -> f64 {
+    let below = topic.latency_cdf.iter().take_while(|(us, _)| *us as f64 <= ms * 1000.0).last();
+    below.map_or(0.0, |&(_, share)| share)
+}
+
+fn path_value(path: &PathRun, field: LinkField) -> f64 {
+    let counters = &path.counters;
+    let offered = (counters.offered.packets + counters.duplicated.packets).max(1) as f64;
+    let dropped =
+        [&counters.policed, &counters.lost, &counters.queue_full, &counters.forgotten, &counters.too_big];
+    match field {
+        LinkField::PolicedShare => counters.policed.packets as f64 / offered,
+        LinkField::DroppedShare => dropped.iter().map(|tally| tally.packets).sum::<u64>() as f64 / offered,
+        LinkField::Packets => counters.sent.packets as f64,
+        LinkField::Bytes => counters.sent.bytes as f64,
+        LinkField::OfferedBytes => counters.offered.bytes as f64,
+        LinkField::Largest => counters.largest as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_bench::summary::{ConnectionsSummary, Quantiles, Role, SCHEMA, StreamSummary};
+
+    use super::*;
+    use crate::report::SeriesKind;
+
+    /// 50 of 100 messages arrived, half of them within 10 ms and all within 20.
+    fn consumer() -> RunSummary {
+        let latency = Quantiles { p50: 10_000.0, max: 20_000.0, count: 50, ..Quantiles::default() };
+        let topic = TopicSummary {
+            topic: "t".into(),
+            received: 50,
+            per_second: vec![0, 3, 10, 20, 9, 8],
+            latency_us: Some(latency),
+            latency_cdf: vec![(5_000, 0.25), (10_000, 0.5), (20_000, 1.0)],
+            ..TopicSummary::default()
+        };
+        RunSummary {
+            schema: SCHEMA.into(),
+            role: Role::Sub,
+            started_unix_us: 3_000_000,
+            seconds: 6.0,
+            counters: BTreeMap::from([("recv".to_owned(), 50)]),
+            connections: ConnectionsSummary::default(),
+            topics: vec![topic],
+            streams: vec![StreamSummary { stream: 2, bytes_per_second: vec![7, 8] }],
+            events: Vec::new(),
+        }
+    }
+
+    fn producer() -> RunSummary {
+        let topic =
+            TopicSummary { topic: "t".into(), sent: 60, acked: 50, failed: 50, ..TopicSummary::default() };
+        RunSummary { role: Role::Pub, topics: vec![topic], ..consumer() }
+    }
+
+    fn evidence(links: &[LinkRun]) -> Evidence<'_> {
+        let summaries = [("consumer".to_owned(), consumer()), ("producer".to_owned(), producer())];
+        Evidence {
+            summaries: BTreeMap::from(summaries),
+            programs: &[],
+            links,
+            origin_unix_us: 3_900_000,
+            lasts: Duration::from_secs(7),
+        }
+    }
+
+    fn metric(value: &str, per: Option<&str>) -> Option<f64> {
+        let metric = Metric {
+            name: "m".into(),
+            title: None,
+            unit: String::new(),
+            digits: 0,
+            value: value.parse().expect("a value"),
+            per: per.map(|per| per.parse().expect("a value")),
+            times: 1.0,
+        };
+        evidence(&[]).metric(&metric)
+    }
+
+    #[test]
+    fn what_never_arrived_is_slower_than_everything_if_it_was_due() {
+        let due = Some("producer:t:due");
+        assert_eq!(metric("producer:t:due", None), Some(100.0));
+        assert_eq!(metric("consumer:t:p50_ms", None), Some(10.0));
+        assert_eq!(metric("consumer:t:p50_ms", due), Some(20.0), "the 50th of 100 was the last that came");
+        assert_eq!(metric("consumer:t:p90_ms", due), None);
+        assert_eq!(metric("consumer:t:within_10ms", due), Some(0.25));
+        assert_eq!(metric("consumer:t:within_4ms", due), Some(0.0));
+        assert_eq!(metric("consumer:t:received", due), Some(0.5));
+    }
+
+    #[test]
+    fn seconds_of_the_workload_count_with_those_of_silence_and_no_others() {
+        // The consumer began 0.9 s before the workload, which lasts until its second 7.9: seconds 2 to 6 are whole.
+        assert_eq!(metric("consumer:t:rate_min", None), Some(0.0), "nothing came in the seventh second");
+        assert_eq!(metric("consumer:t:rate_p50", None), Some(9.0));
+        assert_eq!(metric("consumer:t:rate_max", None), Some(20.0));
+        assert_eq!(metric("consumer:t:seconds_below_9", None), Some(2.0));
+        assert_eq!(metric("consumer:t:last_second", None), Some(6.0));
+    }
+
+    #[test]
+    fn what_nobody_wrote_has_no_value() {
+        assert_eq!(metric("consumer:recv", None), Some(50.0));
+        assert_eq!(metric("consumer:pub_fail", None), Some(0.0), "a counter that never counted");
+        for nothing in ["stranger:t:received", "stranger:recv", "consumer::cpu_seconds", "link:x:up:bytes"] {
+            assert_eq!(metric(nothing, None), None, "{nothing}");
+        }
+        assert_eq!(metric("consumer:t:received", Some("stranger:t:due")), None);
+        assert_eq!(metric("consumer:t:received", Some("consumer:t:sent")), None, "nothing is divided by 0");
+    }
+
+    #[test]
+    fn links_are_measured_by_what_they_dropped() {
+        let mut link = LinkRun { name: "bad".into(), ..LinkRun::default() };
+        link.up.counters.offered.packets = 100;
+        link.up.counters.policed.packets = 30;
+        link.up.counters.lost.packets = 20;
+        let links = [link];
+        let evidence = evidence(&links);
+        let value = |text: &str| evidence.value(&text.parse().expect("a value"));
+        assert_eq!(value("link:bad:up:policed_share"), Some(0.3));
+        assert_eq!(value("link:bad:up:dropped_share"), Some(0.5));
+        assert_eq!(value("link:bad:down:dropped_share"), Some(0.0));
+    }
+
+    #[test]
+    fn curves_end_where_messages_are_missing_and_lines_begin_when_their_program_did() {
+        let text = r#"like = "hol"
+            [[curve]]
+            name = "t"
+            of = "consumer:t"
+            per = "producer:t:due"
+            [[series]]
+            kind = "stream"
+            name = "two"
+            of = "consumer:stream:2""#;
+        let scenario = Scenario::parse("x.toml", text).expect("a scenario");
+        let evidence = evidence(&[]);
+        assert_eq!(evidence.cdfs(&scenario)[0].points, [(5.0, 0.125), (10.0, 0.25), (20.0, 0.5)]);
+        let series = evidence.series(&scenario);
+        assert!((series[0].start + 0.9).abs() < 1e-9, "{}", series[0].start);
+        assert_eq!(series[0].values, [7.0, 8.0]);
+        assert_eq!(series[0].kind, SeriesKind::Stream);
+    }
+}
