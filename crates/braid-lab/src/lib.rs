@@ -5,6 +5,13 @@
 
 mod emulator;
 
+pub mod experiment;
+pub mod house;
+pub mod report;
+pub mod scenario;
+pub mod selftest;
+pub mod wire;
+
 pub use emulator::{
     Change, CounterPrf, Delay, Departure, Direction, Distribution, Fate, Limit, LinkError, LinkSpec, Loss,
     LossModel, Nat, NatKind, NatTimes, Order, PacketView, PathCounters, PathSpec, Pipeline, Policer,

@@ -1,0 +1,218 @@
+//! What a scenario demands of its numbers.
+
+use serde::{Deserialize, Serialize};
+
+use super::number::short;
+use super::{Check, Report, Spread};
+
+/// A `[[bound]]` of a scenario, for the median of a metric over the usable runs of each variant on each profile it
+/// names: at least one of `at_least` and `at_most`, or `absent`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Fields")]
+pub struct Bound {
+    /// The key in [`super::Run::metrics`].
+    pub metric: String,
+    /// Whose; absent: every variant that ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+    /// Where; absent: on every profile on which the variant ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// The median is this or more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<f64>,
+    /// The median is this or less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<f64>,
+    /// There are usable runs, and none of them has the metric.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub absent: bool,
+    /// `at_least` and `at_most` are multiples of the same metric's median there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    times: Option<Base>,
+}
+
+/// A [`Bound`] as it is written down.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    metric: String,
+    variant: Option<String>,
+    profile: Option<String>,
+    at_least: Option<f64>,
+    at_most: Option<f64>,
+    #[serde(default)]
+    absent: bool,
+    times: Option<Base>,
+}
+
+/// What limits are multiples of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "times is the name of a variant, or { variant = \"NAME\", profile = \"NAME\" } or one of these two"
+)]
+enum Base {
+    Variant(String),
+    Pair(Pair),
+}
+
+/// What is left out is as in the bound.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pair {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    variant: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<String>,
+}
+
+impl TryFrom<Fields> for Bound {
+    type Error = String;
+
+    fn try_from(fields: Fields) -> Result<Self, String> {
+        let Fields { metric, variant, profile, at_least, at_most, absent, times } = fields;
+        let bound = Self { metric, variant, profile, at_least, at_most, absent, times };
+        match bound.problem() {
+            Some(problem) => Err(format!("the bound of {:?} {problem}", bound.metric)),
+            None => Ok(bound),
+        }
+    }
+}
+
+/// What became of each bound, one check for each variant and profile it is for. A bound for which no run can be used
+/// does not hold.
+pub fn check(bounds: &[Bound], report: &Report) -> Vec<Check> {
+    bounds.iter().flat_map(|bound| bound.check(report)).collect()
+}
+
+impl Bound {
+    /// The variant and the profile that `times` names; `None` in place of one: it is the bound's own.
+    pub fn base(&self) -> Option<(Option<&str>, Option<&str>)> {
+        self.times.as_ref().map(|base| match base {
+            Base::Variant(variant) => (Some(variant.as_str()), None),
+            Base::Pair(Pair { variant, profile }) => (variant.as_deref(), profile.as_deref()),
+        })
+    }
+
+    /// Why it can never hold, or means nothing.
+    fn problem(&self) -> Option<&'static str> {
+        let limits = [self.at_least, self.at_most];
+        let is_limited = limits.iter().any(Option::is_some);
+        let own = (self.variant.as_deref(), self.profile.as_deref());
+        let is_itself = |(variant, profile): (Option<&str>, Option<&str>)| {
+            (variant.is_none() || variant == own.0) && (profile.is_none() || profile == own.1)
+        };
+        if self.absent && (is_limited || self.times.is_some()) {
+            Some("has a limit beside absent: leave out at_least, at_most and times, or absent")
+        } else if !self.absent && !is_limited {
+            Some("says neither at_least nor at_most nor absent: give it one of them")
+        } else if limits.iter().flatten().any(|limit| !limit.is_finite()) {
+            Some("is no finite number: write one")
+        } else if self.at_least.zip(self.at_most).is_some_and(|(low, high)| low > high) {
+            Some("has at_least above at_most: no number can hold it")
+        } else if self.base().is_some_and(is_itself) {
+            Some("compares with itself: name another variant or profile in times")
+        } else {
+            None
+        }
+    }
+
+    fn check(&self, report: &Report) -> Vec<Check> {
+        let pairs = self.pairs(report);
+        if pairs.is_empty() {
+            let variant = self.variant.as_deref().unwrap_or("every variant");
+            let profile = self.profile.as_deref().unwrap_or("every profile");
+            return vec![self.check_pair(report, variant, profile)];
+        }
+        pairs.into_iter().map(|(variant, profile)| self.check_pair(report, variant, profile)).collect()
+    }
+
+    /// The variants and profiles it is for, in the order of the table. What is compared with is not held to a multiple
+    /// of itself.
+    fn pairs<'a>(&self, report: &'a Report) -> Vec<(&'a str, &'a str)> {
+        let is = |wanted: &Option<String>, name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
+        let mut pairs = Vec::new();
+        for profile in report.profiles.iter().filter(|profile| is(&self.profile, &profile.name)) {
+            for variant in report.variants.iter().filter(|variant| is(&self.variant, &variant.name)) {
+                let pair = (variant.name.as_str(), profile.name.as_str());
+                let ran = report.runs_of(pair.0, pair.1).next().is_some();
+                if ran && self.compared_with(pair) != Some(pair) {
+                    pairs.push(pair);
+                }
+            }
+        }
+        pairs
+    }
+
+    /// The variant and the profile of whose median the limits of a pair are multiples.
+    fn compared_with<'a>(&'a self, (variant, profile): (&'a str, &'a str)) -> Option<(&'a str, &'a str)> {
+        self.base().map(|(of, on)| (of.unwrap_or(variant), on.unwrap_or(profile)))
+    }
+
+    fn check_pair(&self, report: &Report, variant: &str, profile: &str) -> Check {
+        let spread = report.spread(variant, profile, &self.metric);
+        let measured = spread.map(|spread| spread.median);
+        let usable = report.usable(variant, profile).count();
+        let (holds, limits) = match self.absent {
+            true => (usable > 0 && spread.is_none(), "absent".to_owned()),
+            false => self.check_limits(report, (variant, profile), measured),
+        };
+        let found = match spread {
+            Some(Spread { median, count, .. }) if self.absent => {
+                format!("{} in {count} of {usable} runs", short(median))
+            }
+            Some(spread) => short(spread.median),
+            None if holds => "absent".to_owned(),
+            None => format!("unknown, {}", missing(report, variant, profile)),
+        };
+        let bound = format!("{variant} on {profile}: {} {found} (bound: {limits})", self.metric);
+        Check { bound, measured, holds }
+    }
+
+    /// Whether the limits of a pair hold for its median, and the limits in words.
+    fn check_limits(&self, report: &Report, pair: (&str, &str), measured: Option<f64>) -> (bool, String) {
+        let base = self.compared_with(pair);
+        let unit = base.map_or(Some(1.0), |(variant, profile)| {
+            report.spread(variant, profile, &self.metric).map(|spread| spread.median)
+        });
+        let holds = measured.zip(unit).is_some_and(|(measured, unit)| {
+            self.at_least.is_none_or(|least| measured >= least * unit)
+                && self.at_most.is_none_or(|most| measured <= most * unit)
+        });
+        let words = |words: &str, limit: f64| {
+            let number = short(limit);
+            let Some(base) = base else { return format!("{words} {number}") };
+            let name = self.base_name(base);
+            match unit {
+                Some(unit) => format!("{words} {}, {number} times {name}", short(limit * unit)),
+                None if report.usable(base.0, base.1).next().is_none() => {
+                    format!("{words} {number} times {name}, which has no usable run")
+                }
+                None => format!("{words} {number} times {name}, which has no {}", self.metric),
+            }
+        };
+        let limits =
+            [self.at_least.map(|at| words("at least", at)), self.at_most.map(|at| words("at most", at))];
+        (holds, limits.into_iter().flatten().collect::<Vec<_>>().join(" and "))
+    }
+
+    /// What is compared with, with its profile where the bound names one.
+    fn base_name(&self, (variant, profile): (&str, &str)) -> String {
+        match self.base() {
+            Some((_, Some(_))) => format!("{variant} on {profile}"),
+            _ => variant.to_owned(),
+        }
+    }
+}
+
+/// Why a metric has no median.
+fn missing(report: &Report, variant: &str, profile: &str) -> &'static str {
+    if report.runs_of(variant, profile).next().is_none() {
+        "it did not run"
+    } else if report.usable(variant, profile).next().is_none() {
+        "no run can be used"
+    } else {
+        "no usable run has it"
+    }
+}

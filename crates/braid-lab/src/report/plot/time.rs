@@ -1,0 +1,212 @@
+//! What changed over time: a panel for each variant, under each other, so that the same second is at the same place.
+
+use super::axis::Axis;
+use super::figure::{Entry, Figure, Line, Panel};
+use super::moment::Moment;
+use super::{shown_run, shown_seeds};
+use crate::report::{Column, Profile, Report, Run, Series, SeriesKind, Variant, text};
+
+const PANEL_HEIGHT: u32 = 96;
+/// More steps than that are drawn as means of several.
+const MOST_STEPS: usize = 400;
+/// More tinted areas than that over each other hide one another.
+const MOST_FILLED: usize = 3;
+/// More events than that would hide the lines.
+const MOST_MOMENTS: usize = 24;
+/// What was recorded of a kind, of `Other` in a `unit`, in the runs shown; `None` when nothing was.
+pub(super) fn figure(
+    report: &Report,
+    profile: &Profile,
+    kind: SeriesKind,
+    unit: Option<&str>,
+) -> Option<Figure> {
+    let wanted = |series: &&Series| {
+        series.kind == kind && unit.is_none_or(|unit| series.unit == unit) && drawable(series)
+    };
+    let runs: Vec<(&Variant, Option<&Run>)> = report
+        .variants_on(&profile.name)
+        .map(|variant| (variant, shown_run(report, &variant.name, &profile.name)))
+        .collect();
+    let all = || runs.iter().filter_map(|(_, run)| *run).flat_map(|run| run.series.iter().filter(wanted));
+    let first = all().next()?;
+    let mut legend: Vec<String> = Vec::new();
+    for series in all() {
+        let name = text::line(&series.name);
+        // What a link never did is not worth a line.
+        let worth =
+            kind != SeriesKind::Link || all().any(|other| other.name == series.name && !is_zero(other));
+        if worth && !legend.contains(&name) {
+            legend.push(name);
+        }
+    }
+    let ends = runs.iter().filter_map(|(_, run)| *run).map(|run| run.seconds);
+    let ends = ends.chain(all().map(|series| series.start + series.step * series.values.len() as f64));
+    let end = ends.filter(|end| end.is_finite()).fold(0.0, f64::max);
+    let mut panels = Vec::new();
+    let mut every = 1;
+    for (variant, run) in &runs {
+        let series = run.iter().flat_map(|run| run.series.iter().filter(wanted));
+        let mut lines = Vec::new();
+        for series in series {
+            let name = text::line(&series.name);
+            if let Some(colour) = legend.iter().position(|known| *known == name) {
+                every = every.max(steps_in_one(series));
+                lines.push(Line {
+                    colour,
+                    points: stairs(series),
+                    filled: kind == SeriesKind::Rate && legend.len() <= MOST_FILLED,
+                    ends: false,
+                });
+            }
+        }
+        panels.push(Panel {
+            heading: text::line(&variant.title),
+            note: match kind {
+                SeriesKind::Rate => key_numbers(report, variant, profile),
+                _ => String::new(),
+            },
+            absent: absent(report, profile, variant, *run, &lines),
+            lines,
+            moments: moments(*run, end),
+        });
+    }
+    let heights =
+        panels.iter().flat_map(|panel| &panel.lines).flat_map(|line| &line.points).map(|point| point.1);
+    let y = Axis::linear(&text::line(&first.unit), heights);
+    let (file, title, reading) = words(kind, &first.unit);
+    let mut footer = shown_seeds(report, profile);
+    if every > 1 {
+        footer.push_str(&format!(" Means of up to {every} steps each."));
+    }
+    Some(Figure {
+        file: format!("{file}-{}", profile.name),
+        title: format!("{title}, {}", text::line(&profile.title)),
+        reading,
+        footer,
+        legend: (0..).zip(legend).map(|(colour, name)| Entry { colour, name }).collect(),
+        x: Axis::seconds(end),
+        y,
+        panels,
+        panel_height: PANEL_HEIGHT,
+    })
+}
+
+/// The units of what was recorded and is of no other kind.
+pub(super) fn other_units<'a>(report: &'a Report, profile: &'a Profile) -> Vec<&'a str> {
+    let mut units: Vec<&str> = Vec::new();
+    let runs = report.variants.iter().filter_map(|variant| shown_run(report, &variant.name, &profile.name));
+    for series in runs.flat_map(|run| &run.series).filter(|series| series.kind == SeriesKind::Other) {
+        if !units.contains(&series.unit.as_str()) {
+            units.push(&series.unit);
+        }
+    }
+    units
+}
+
+/// The file, the title and how to read it.
+fn words(kind: SeriesKind, unit: &str) -> (&'static str, String, String) {
+    let common = "All panels have the same scales, so compare their heights and where they end. Thin \
+                  upright lines are events; the list is below.";
+    let (file, title, reading) = match kind {
+        SeriesKind::Rate => (
+            "rate",
+            "Messages per second",
+            "How many messages of each topic arrived in each second. A line at 0 means that nothing arrives any more.",
+        ),
+        SeriesKind::Link => (
+            "link",
+            "What the link did",
+            "How many packets the emulated link passed on and how many it dropped, by cause and direction. What never \
+             happened has no line.",
+        ),
+        SeriesKind::Stream => (
+            "streams",
+            "Bytes per stream",
+            "How much of each stream the transport carried. What is urgent should keep its share while the bulk takes \
+             the rest.",
+        ),
+        SeriesKind::Other => ("other", "Recorded", "What else the programs recorded over time."),
+    };
+    let title = match kind {
+        SeriesKind::Other => format!("{title} in {}", text::line(unit)),
+        _ => title.to_owned(),
+    };
+    (file, title, format!("{reading} {common}"))
+}
+
+/// What to say where there is nothing to draw.
+fn absent(
+    report: &Report,
+    profile: &Profile,
+    variant: &Variant,
+    shown: Option<&Run>,
+    lines: &[Line],
+) -> Option<String> {
+    if shown.is_some() {
+        return lines.is_empty().then(|| "nothing was recorded".to_owned());
+    }
+    let reason = report.runs_of(&variant.name, &profile.name).find_map(|run| run.refused.first());
+    Some(match reason {
+        Some(reason) => format!("no run can be used: {}", text::line(reason)),
+        None => "it did not run".into(),
+    })
+}
+
+/// The medians that a picture is about, and what was published: `Delivered 48 messages (published 49)  ·  p50 0.4 ms`.
+fn key_numbers(report: &Report, variant: &Variant, profile: &Profile) -> String {
+    let number = |column: &Column| {
+        let spread = report.spread(&variant.name, &profile.name, &column.metric)?;
+        let published = report.published(&profile.name, &variant.name, &column.metric);
+        let published =
+            published.map_or(String::new(), |value| format!(" (published {})", column.shown(value)));
+        Some(text::line(&format!("{} {}{published}", column.title, column.shown_with_unit(spread.median))))
+    };
+    let delivered = report.columns.iter().filter(|column| column.metric.contains("delivered"));
+    let median = report.columns.iter().find(|column| column.metric.contains("p50"));
+    delivered.chain(median).filter_map(number).collect::<Vec<_>>().join("  ·  ")
+}
+
+/// What happened in a run.
+fn moments(run: Option<&Run>, end: f64) -> Vec<Moment> {
+    let events = run.into_iter().flat_map(|run| &run.events).filter(|event| (0.0..=end).contains(&event.at));
+    let mut moments: Vec<Moment> =
+        events.map(|event| Moment { at: event.at, what: text::line(&event.what) }).collect();
+    moments.sort_by(|a, b| a.at.total_cmp(&b.at));
+    moments.truncate(MOST_MOMENTS);
+    moments
+}
+
+/// Whether it has anything after the start.
+fn drawable(series: &Series) -> bool {
+    let is_finite = series.step.is_finite() && series.start.is_finite();
+    series.step > 0.0 && is_finite && steps_before(series) < series.values.len()
+}
+
+/// How many of its steps were over at the start: its program may have begun before the workload.
+fn steps_before(series: &Series) -> usize {
+    let ends = (1..=series.values.len()).map(|steps| series.start + series.step * steps as f64);
+    ends.take_while(|end| *end <= 0.0).count()
+}
+
+fn is_zero(series: &Series) -> bool {
+    series.values.iter().all(|value| *value == 0.0)
+}
+
+fn steps_in_one(series: &Series) -> usize {
+    series.values.len().div_ceil(MOST_STEPS).max(1)
+}
+
+/// A series as a staircase: each value is as wide as its step. A step that began before the start reaches over the axis'
+/// edge, where drawing cuts it.
+fn stairs(series: &Series) -> Vec<(f64, f64)> {
+    let before = steps_before(series);
+    let mut at = series.start + series.step * before as f64;
+    let mut stairs = Vec::new();
+    for steps in series.values[before..].chunks(steps_in_one(series)) {
+        let mean = steps.iter().sum::<f64>() / steps.len() as f64;
+        let end = at + series.step * steps.len() as f64;
+        stairs.extend([(at, mean), (end, mean)]);
+        at = end;
+    }
+    stairs
+}

@@ -1,0 +1,225 @@
+//! What a scenario's bounds accept, and how they are written.
+
+use braid_lab::report::{Bound, Check, Report, check};
+
+use crate::report_fixture::{column, profile, refused, run, small};
+
+fn bound(text: &str) -> Result<Bound, String> {
+    toml::from_str(text).map_err(|error| error.message().to_owned())
+}
+
+fn checked(text: &str, report: &Report) -> Vec<(bool, String)> {
+    let checks: Vec<Check> = check(&[bound(text).unwrap()], report);
+    checks.into_iter().map(|check| (check.holds, check.bound)).collect()
+}
+
+#[test]
+fn limits_hold_for_medians() {
+    let report = small(&[1.0, 9.0, 10.0], &[100.0, 60.0]);
+    let text = "metric = 'rate'\nvariant = 'tcp'\nprofile = 'lan'\n";
+    let words = |limit: &str| checked(&format!("{text}{limit}"), &report).remove(0);
+    assert_eq!(words("at_least = 9"), (true, "tcp on lan: rate 9 (bound: at least 9)".into()));
+    assert_eq!(words("at_least = 9.01"), (false, "tcp on lan: rate 9 (bound: at least 9.01)".into()));
+    assert_eq!(words("at_most = 9"), (true, "tcp on lan: rate 9 (bound: at most 9)".into()));
+    assert_eq!(words("at_most = 8.5"), (false, "tcp on lan: rate 9 (bound: at most 8.5)".into()));
+    let both = (true, "tcp on lan: rate 9 (bound: at least 8 and at most 10)".into());
+    assert_eq!(words("at_least = 8\nat_most = 10"), both);
+}
+
+#[test]
+fn a_bound_without_names_is_for_all_that_ran() {
+    let mut report = small(&[9.0], &[80.0]);
+    report.profiles.insert(0, profile("4g"));
+    report.runs.push(run("quic", "4g", 1, "rate", 70.0));
+    let words = checked("metric = 'rate'\nat_least = 75", &report);
+    let expected = [
+        (false, "quic on 4g: rate 70 (bound: at least 75)"),
+        (false, "tcp on lan: rate 9 (bound: at least 75)"),
+        (true, "quic on lan: rate 80 (bound: at least 75)"),
+    ];
+    assert_eq!(words, expected.map(|(holds, words)| (holds, words.to_owned())), "tcp never ran on 4g");
+}
+
+#[test]
+fn multiples_of_another_variant() {
+    let report = small(&[10.0], &[52.0]);
+    let words = |factor: &str| checked(&format!("metric = 'rate'\ntimes = 'tcp'\n{factor}"), &report);
+    let held = [(true, "quic on lan: rate 52 (bound: at least 50, 5 times tcp)".to_owned())];
+    assert_eq!(words("at_least = 5.0"), held, "the variant it is compared with is not checked");
+    assert!(!words("at_least = 5.3")[0].0);
+    assert!(!words("at_most = 5")[0].0);
+    assert!(words("at_most = 5.2")[0].0);
+    let mut report = report;
+    report.runs[0].refused.push("late".into());
+    let words = checked("metric = 'rate'\ntimes = 'tcp'\nat_most = 1000", &report);
+    let expected = "quic on lan: rate 52 (bound: at most 1000 times tcp, which has no usable run)";
+    assert_eq!(words, [(false, expected.to_owned())]);
+    report.runs[0].refused.clear();
+    report.runs[0].metrics.clear();
+    let words = checked("metric = 'rate'\ntimes = 'tcp'\nat_most = 1000", &report);
+    let expected = "quic on lan: rate 52 (bound: at most 1000 times tcp, which has no rate)";
+    assert_eq!(words, [(false, expected.to_owned())]);
+}
+
+/// `tcp` and `quic` without loss and with 5 %.
+fn with_loss() -> Report {
+    let mut report = small(&[10.0], &[52.0]);
+    report.profiles.push(profile("loss-5"));
+    report.runs.push(run("tcp", "loss-5", 1, "rate", 2.0));
+    report.runs.push(run("quic", "loss-5", 1, "rate", 40.0));
+    report
+}
+
+#[test]
+fn multiples_on_another_profile() {
+    let report = with_loss();
+    let words = |text: &str| checked(&format!("metric = 'rate'\n{text}"), &report);
+    let both = [
+        (false, "tcp on loss-5: rate 2 (bound: at least 5, 0.5 times tcp on lan)".to_owned()),
+        (true, "quic on loss-5: rate 40 (bound: at least 26, 0.5 times quic on lan)".to_owned()),
+    ];
+    assert_eq!(words("at_least = 0.5\ntimes = { profile = 'lan' }"), both, "its own on the other profile");
+    let both = [
+        (true, "quic on lan: rate 52 (bound: at least 40, 4 times tcp on lan)".to_owned()),
+        (true, "quic on loss-5: rate 40 (bound: at least 40, 4 times tcp on lan)".to_owned()),
+    ];
+    let text = "at_least = 4\nvariant = 'quic'\ntimes = { variant = 'tcp', profile = 'lan' }";
+    assert_eq!(words(text), both);
+    let three = words("at_least = 4\ntimes = { variant = 'tcp', profile = 'lan' }");
+    assert_eq!(three.len(), 3, "only what is compared with is not held to itself: {three:?}");
+    assert_eq!(
+        words("at_least = 4\ntimes = { variant = 'tcp' }"),
+        words("at_least = 4\ntimes = 'tcp'"),
+        "both mean the same profile"
+    );
+    let nowhere = "quic on lan: rate 52 (bound: at most 2 times quic on 4g, which has no usable run)";
+    let text = "at_most = 2\nvariant = 'quic'\nprofile = 'lan'\ntimes = { profile = '4g' }";
+    assert_eq!(words(text), [(false, nowhere.to_owned())]);
+}
+
+#[test]
+fn what_must_not_be_there() {
+    let mut report = small(&[1.0, 1.0, 1.0], &[1.0]);
+    let checked = |report: &Report| {
+        let checks =
+            check(&[bound("metric = 'lost_after'\nvariant = 'tcp'\nabsent = true").unwrap()], report);
+        let [check] = checks.as_slice() else { panic!("{checks:?}") };
+        (check.holds, check.measured, check.bound.clone())
+    };
+    assert_eq!(checked(&report), (true, None, "tcp on lan: lost_after absent (bound: absent)".into()));
+    report.runs[1].metrics.insert("lost_after".into(), 12.5);
+    let expected = "tcp on lan: lost_after 12.5 in 1 of 3 runs (bound: absent)";
+    assert_eq!(checked(&report), (false, Some(12.5), expected.into()));
+    report.runs[1].refused.push("late".into());
+    assert!(checked(&report).0, "it is in no run that counts");
+    report.runs.iter_mut().for_each(|run| run.refused.push("late".into()));
+    let expected = "tcp on lan: lost_after unknown, no run can be used (bound: absent)";
+    assert_eq!(checked(&report), (false, None, expected.into()), "nobody knows");
+    report.runs.clear();
+    let expected = "tcp on every profile: lost_after unknown, it did not run (bound: absent)";
+    assert_eq!(checked(&report), (false, None, expected.into()));
+}
+
+#[test]
+fn what_cannot_be_measured_does_not_hold() {
+    let mut report = small(&[9.0], &[]);
+    report.runs.push(refused(run("quic", "lan", 1, "rate", 80.0), "the emulator was late"));
+    report.columns.push(column("p50", "p50", "ms", 1));
+    let one = |text: &str| {
+        let checks = check(&[bound(text).unwrap()], &report);
+        let [check] = checks.as_slice() else { panic!("{checks:?}") };
+        assert_eq!((check.holds, check.measured), (false, None));
+        check.bound.clone()
+    };
+    assert_eq!(
+        one("metric = 'rate'\nvariant = 'quic'\nat_most = 1e9"),
+        "quic on lan: rate unknown, no run can be used (bound: at most 1,000,000,000)"
+    );
+    assert_eq!(
+        one("metric = 'p50'\nvariant = 'tcp'\nat_most = 5"),
+        "tcp on lan: p50 unknown, no usable run has it (bound: at most 5)"
+    );
+    assert_eq!(
+        one("metric = 'rate'\nvariant = 'ws'\nat_least = 0"),
+        "ws on every profile: rate unknown, it did not run (bound: at least 0)"
+    );
+}
+
+#[test]
+fn bad_bounds_say_what_to_change() {
+    for (text, error) in [
+        (
+            "metric = 'rate'",
+            "the bound of \"rate\" says neither at_least nor at_most nor absent: give it one of them",
+        ),
+        ("metric = 'rate'\nat_least = nan", "the bound of \"rate\" is no finite number: write one"),
+        (
+            "metric = 'rate'\nat_least = 2\nat_most = 1",
+            "the bound of \"rate\" has at_least above at_most: no number can hold it",
+        ),
+        (
+            "metric = 'rate'\nat_least = 2\nvariant = 'tcp'\ntimes = 'tcp'",
+            "the bound of \"rate\" compares with itself: name another variant or profile in times",
+        ),
+        (
+            "metric = 'rate'\nat_least = 2\nvariant = 'tcp'\nprofile = 'lan'\ntimes = { profile = 'lan' }",
+            "the bound of \"rate\" compares with itself: name another variant or profile in times",
+        ),
+        (
+            "metric = 'rate'\nat_least = 2\nvariant = 'tcp'\nprofile = 'lan'\n\
+             times = { variant = 'tcp', profile = 'lan' }",
+            "the bound of \"rate\" compares with itself: name another variant or profile in times",
+        ),
+        (
+            "metric = 'rate'\nat_least = 2\ntimes = {}",
+            "the bound of \"rate\" compares with itself: name another variant or profile in times",
+        ),
+        (
+            "metric = 'rate'\nabsent = true\nat_least = 0",
+            "the bound of \"rate\" has a limit beside absent: leave out at_least, at_most and times, or absent",
+        ),
+        (
+            "metric = 'rate'\nabsent = true\ntimes = 'tcp'",
+            "the bound of \"rate\" has a limit beside absent: leave out at_least, at_most and times, or absent",
+        ),
+        (
+            "metric = 'rate'\nabsent = false",
+            "the bound of \"rate\" says neither at_least nor at_most nor absent: give it one of them",
+        ),
+    ] {
+        assert_eq!(bound(text), Err(error.into()), "{text}");
+    }
+    assert!(bound("metric = 'rate'\nat_lest = 1").unwrap_err().contains("unknown field `at_lest`"));
+    assert!(bound("at_least = 1").unwrap_err().contains("missing field `metric`"));
+    let times = |times: &str| bound(&format!("metric = 'rate'\nat_least = 1\ntimes = {times}")).unwrap_err();
+    for bad in ["5", "{ on = 'lan' }"] {
+        let expected = "times is the name of a variant, or { variant = \"NAME\", profile = \"NAME\" } or one of these two";
+        assert_eq!(times(bad), expected, "{bad}");
+    }
+}
+
+#[test]
+fn a_bound_is_written_as_it_was_read() {
+    for rest in [
+        "at_least = 5.0\ntimes = \"tcp\"\n",
+        "at_least = 5.0\n\n[times]\nprofile = \"lan\"\n",
+        "at_least = 5.0\n\n[times]\nvariant = \"tcp\"\nprofile = \"lan\"\n",
+        "absent = true\n",
+    ] {
+        let text = format!("metric = \"rate\"\nvariant = \"quic\"\n{rest}");
+        assert_eq!(toml::to_string(&bound(&text).unwrap()).unwrap(), text);
+    }
+}
+
+#[test]
+fn a_bound_tells_what_it_compares_with() {
+    let base = |times: &str| {
+        let bound = bound(&format!("metric = 'rate'\nat_least = 1\n{times}")).unwrap();
+        bound.base().map(|(variant, profile)| (variant.map(str::to_owned), profile.map(str::to_owned)))
+    };
+    let name = |name: &str| Some(name.to_owned());
+    assert_eq!(base(""), None);
+    assert_eq!(base("times = 'tcp'"), Some((name("tcp"), None)));
+    assert_eq!(base("times = { profile = 'lan' }"), Some((None, name("lan"))));
+    assert_eq!(base("times = { variant = 'tcp', profile = 'lan' }"), Some((name("tcp"), name("lan"))));
+}
