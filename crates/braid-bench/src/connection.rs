@@ -1,4 +1,5 @@
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,11 +11,13 @@ use braid_proto::connection::{
     Cause, Client, ClientEvent, ClientOptions, Incoming, Sent, StreamAction, Token,
 };
 use braid_proto::message::Delivery;
-use braid_proto::packet::{Connect, PacketId, QoS, SubscribeEntry, UserProperties};
+use braid_proto::packet::{Connect, Disconnect, PacketId, QoS, SubscribeEntry, UserProperties};
 use braid_proto::reason::ReasonCode;
+use braid_proto::session::Session;
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
-use braid_transport::{Dir, Link, Read};
+use braid_transport::quic::codes;
+use braid_transport::{Close, Dir, Link, Read};
 use bytes::Buf;
 use tokio::io::ReadBuf;
 use tokio::time::{Sleep, sleep_until};
@@ -42,6 +45,21 @@ pub struct Connection {
     timer: Pin<Box<Sleep>>,
     /// Used again by every write.
     to_write: Vec<StreamKey>,
+    /// What is not handed out yet, with the stream that brought it.
+    events: VecDeque<(StreamKey, ClientEvent)>,
+    traffic: Traffic,
+    session_present: bool,
+    /// The session of an earlier connection may have messages to send again.
+    resumes: bool,
+}
+
+/// What became of a message that was to be sent.
+#[derive(Debug)]
+pub enum Handed {
+    /// It is in the outbox of its stream, with QoS 1 and 2 under this identifier.
+    Out(Option<PacketId>),
+    /// As many as the server takes are on their way, and nothing happened.
+    Blocked(Delivery),
 }
 
 /// What the application of a connection learns.
@@ -53,6 +71,9 @@ pub enum Happening {
     Published(PacketId, ReasonCode),
     /// An answer to [`Connection::subscribe`].
     Subscribed(ReasonCode),
+    /// A data stream is gone, and with it what was not acknowledged on it; what is of QoS 1 and 2 goes on on the
+    /// control stream. So many requests to subscribe have no answer.
+    StreamEnded(StreamKey, usize),
 }
 
 impl Connection {
@@ -61,16 +82,46 @@ impl Connection {
     /// # Errors
     /// The server refuses, or the link fails.
     pub async fn establish(link: Link, connect: Connect) -> Result<Self, Failure> {
+        Self::resume(link, connect, &mut None).await
+    }
+
+    /// As [`Connection::establish`], and goes on with a session from [`Connection::into_session`] if the server has it
+    /// too. Without Clean Start there must be one, if only an empty one.
+    ///
+    /// # Errors
+    /// The server refuses, or the link fails; then the session is still there.
+    pub async fn resume(
+        link: Link,
+        connect: Connect,
+        session: &mut Option<Session>,
+    ) -> Result<Self, Failure> {
         let options = ClientOptions {
             maximum_inflight: u16::MAX,
             // Data streams have none, and nothing but streams is to differ. [BQ-18]
             outbound_topic_aliases: 0,
             ..ClientOptions::default()
         };
-        let protocol = Client::new(Arc::new(options), connect, None, now());
+        let resumes = session.is_some();
+        let protocol = Client::new(Arc::new(options), connect, session.take(), now());
         let timer = Box::pin(sleep_until(tokio::time::Instant::now()));
-        let mut connection = Self { link, protocol, timer, to_write: Vec::new() };
-        poll_fn(|cx| connection.poll_established(cx)).await?;
+        let mut connection = Self {
+            link,
+            protocol,
+            timer,
+            to_write: Vec::new(),
+            events: VecDeque::new(),
+            traffic: Traffic::default(),
+            session_present: false,
+            resumes,
+        };
+        if let Err(failure) = poll_fn(|cx| connection.poll_established(cx)).await {
+            *session = connection.into_session();
+            return Err(failure);
+        }
+        connection.take_events(StreamKey::CONTROL);
+        connection.session_present = connection.events.iter().any(
+            |(_, event)| matches!(event, ClientEvent::Connected(connected) if connected.session_present),
+        );
         Ok(connection)
     }
 
@@ -81,6 +132,37 @@ impl Connection {
         Poll::Ready(Ok(()))
     }
 
+    // -- Getters -----------------------------------------------------------------------------------
+
+    /// Whether there can be data streams.
+    #[must_use]
+    pub fn is_multi(&self) -> bool {
+        self.link.is_multi()
+    }
+
+    /// Whether the server went on with the session.
+    #[must_use]
+    pub fn session_present(&self) -> bool {
+        self.session_present
+    }
+
+    /// Bytes that wait to be written on a stream, without payloads by reference.
+    pub fn waiting(&mut self, on: StreamKey) -> usize {
+        self.protocol.outbox(on).map_or(0, |outbox| outbox.packets_len())
+    }
+
+    /// Bytes that the link has taken on all streams.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.traffic.streams.iter().map(|stream| stream.written).sum()
+    }
+
+    /// Where on a stream the next byte will be, and how far the link has taken it; both count from its beginning.
+    pub fn progress(&mut self, on: StreamKey) -> (u64, u64) {
+        let written = self.traffic.written(on);
+        (written + self.protocol.outbox(on).map_or(0, |outbox| outbox.len() as u64), written)
+    }
+
     // -- Commands ----------------------------------------------------------------------------------
 
     /// Opens a data stream; on a link that has none, the control stream stands for it.
@@ -88,13 +170,25 @@ impl Connection {
     /// # Errors
     /// The link failed.
     pub async fn open(&mut self, priority: Priority) -> Result<StreamKey, Failure> {
+        poll_fn(|cx| self.poll_open(priority, cx)).await
+    }
+
+    /// As [`Connection::open`]: ready as soon as the server allows another stream.
+    ///
+    /// # Errors
+    /// The link failed.
+    pub fn poll_open(
+        &mut self,
+        priority: Priority,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<StreamKey, Failure>> {
         if !self.link.is_multi() {
-            return Ok(StreamKey::CONTROL);
+            return Poll::Ready(Ok(StreamKey::CONTROL));
         }
-        let stream = poll_fn(|cx| self.link.poll_open(cx, Dir::Bidi)).await?;
+        let stream = ready!(self.link.poll_open(cx, Dir::Bidi))?;
         self.link.set_priority(stream, priority);
         self.protocol.handle_stream_opened(stream);
-        Ok(stream)
+        Poll::Ready(Ok(stream))
     }
 
     /// Asks for messages on a stream; [`Happening::Subscribed`] answers.
@@ -102,7 +196,20 @@ impl Connection {
     /// # Errors
     /// The server does not take it, or the connection has ended.
     pub fn subscribe(&mut self, on: StreamKey, filter: TopicFilter, qos: QoS) -> Result<(), Failure> {
-        let user = UserProperties::default();
+        self.subscribe_with(on, filter, qos, UserProperties::default())
+    }
+
+    /// As [`Connection::subscribe`], with User Properties.
+    ///
+    /// # Errors
+    /// As [`Connection::subscribe`].
+    pub fn subscribe_with(
+        &mut self,
+        on: StreamKey,
+        filter: TopicFilter,
+        qos: QoS,
+        user: UserProperties,
+    ) -> Result<(), Failure> {
         let asked = self.protocol.subscribe(on, vec![SubscribeEntry::new(filter, qos)], None, user, now());
         asked.map(drop).map_err(Failure::Unsendable)
     }
@@ -113,20 +220,64 @@ impl Connection {
     /// # Errors
     /// The server does not take it, or the connection has ended.
     pub fn publish(&mut self, delivery: Delivery) -> Result<bool, Failure> {
-        let len = delivery.message.payload.len();
+        match (self.send(delivery)?, self.protocol.cause()) {
+            (Handed::Out(_), _) => Ok(true),
+            (Handed::Blocked(_), Some(cause)) => Err(Failure::Ended(cause)),
+            (Handed::Blocked(_), None) => Ok(false),
+        }
+    }
+
+    /// As [`Connection::publish`], and tells under which identifier. A message that cannot leave now comes back, as
+    /// one does when the connection has ended, which the next poll tells.
+    ///
+    /// # Errors
+    /// The server does not take it.
+    pub fn send(&mut self, delivery: Delivery) -> Result<Handed, Failure> {
+        let len = delivery.message.payload_len();
         match self.protocol.publish(delivery, now()).map_err(Failure::Unsendable)? {
-            Sent::Out(_) => Ok(true),
+            Sent::Out(id) => Ok(Handed::Out(id)),
             Sent::TooLarge => Err(Failure::TooLarge(len)),
-            Sent::Blocked(_) | Sent::Expired => match self.protocol.cause() {
-                Some(cause) => Err(Failure::Ended(cause)),
-                None => Ok(false),
-            },
+            // Only a message with an expiry interval does, and nobody gives it one.
+            Sent::Expired => Ok(Handed::Out(None)),
+            Sent::Blocked(delivery) => Ok(Handed::Blocked(*delivery)),
         }
     }
 
     /// The application has taken this message and every one before it.
     pub fn acknowledge(&mut self, token: Token) {
         self.protocol.acknowledge(token, now());
+    }
+
+    /// Bytes by stream since the last call: those that the link took, and those that it brought.
+    pub fn take_traffic(&mut self, mut each: impl FnMut(StreamKey, u64, u64)) {
+        for stream in &mut self.traffic.streams {
+            if stream.fresh != (0, 0) {
+                let (written, read) = std::mem::take(&mut stream.fresh);
+                each(stream.key, written, read);
+            }
+        }
+    }
+
+    /// Says that it leaves: DISCONNECT is the last thing that is written.
+    pub fn disconnect(&mut self) {
+        self.protocol.disconnect(Disconnect::new(ReasonCode::Success));
+    }
+
+    /// After [`Connection::disconnect`]: writes what is to be written and closes the link.
+    pub fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.poll_write(cx).is_err() {
+            return Poll::Ready(());
+        }
+        if self.protocol.unwritten() > 0 {
+            return Poll::Pending;
+        }
+        self.link.poll_close(cx, Close { code: codes::CLOSE_NORMAL, stop: None }).map(drop)
+    }
+
+    /// The session, for the next connection; `None`: it never began.
+    #[must_use]
+    pub fn into_session(self) -> Option<Session> {
+        self.protocol.into_end().1
     }
 
     // -- Polling -----------------------------------------------------------------------------------
@@ -144,27 +295,47 @@ impl Connection {
     /// # Errors
     /// As [`Connection::next`].
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Happening, Failure>> {
+        self.poll_next_from(cx).map_ok(|(_, happening)| happening)
+    }
+
+    /// As [`Connection::poll_next`], with the stream that brought it.
+    ///
+    /// # Errors
+    /// As [`Connection::next`].
+    pub fn poll_next_from(&mut self, cx: &mut Context<'_>) -> Poll<Result<(StreamKey, Happening), Failure>> {
         loop {
-            while let Some(event) = self.protocol.poll_event() {
-                match event {
-                    ClientEvent::Message(message) => return Poll::Ready(Ok(Happening::Message(message))),
-                    ClientEvent::Published(id, reason) => {
-                        return Poll::Ready(Ok(Happening::Published(id, reason)));
+            self.take_events(StreamKey::CONTROL);
+            while let Some((stream, event)) = self.events.pop_front() {
+                let happening = match event {
+                    ClientEvent::Message(message) => Happening::Message(message),
+                    ClientEvent::Published(id, reason) => Happening::Published(id, reason),
+                    ClientEvent::Subscribed(suback) => Happening::Subscribed(
+                        suback.codes.first().copied().unwrap_or(ReasonCode::UnspecifiedError),
+                    ),
+                    ClientEvent::StreamEnded(ended, requests) => {
+                        Happening::StreamEnded(ended, requests.len())
                     }
-                    ClientEvent::Subscribed(suback) => {
-                        let reason = suback.codes.first().copied().unwrap_or(ReasonCode::UnspecifiedError);
-                        return Poll::Ready(Ok(Happening::Subscribed(reason)));
-                    }
-                    _ => {}
-                }
+                    _ => continue,
+                };
+                return Poll::Ready(Ok((stream, happening)));
             }
             ready!(self.poll_link(cx))?;
+        }
+    }
+
+    fn take_events(&mut self, from: StreamKey) {
+        while let Some(event) = self.protocol.poll_event() {
+            self.events.push_back((from, event));
         }
     }
 
     /// Moves bytes both ways. Ready when something may have happened.
     fn poll_link(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.poll_write(cx)?;
+        if self.resumes {
+            self.protocol.continue_resend(now());
+            self.poll_write(cx)?;
+        }
         if let Some(cause) = self.protocol.cause() {
             return Poll::Ready(Err(Failure::Ended(cause)));
         }
@@ -187,6 +358,10 @@ impl Connection {
             match read {
                 Read::Bytes(stream) => {
                     protocol.handle_bytes(stream, buffer.filled(), now());
+                    self.traffic.note(stream, 0, buffer.filled().len() as u64);
+                    while let Some(event) = protocol.poll_event() {
+                        self.events.push_back((stream, event));
+                    }
                 }
                 Read::Finished(stream) => protocol.handle_stream_finished(stream, now()),
                 Read::Reset(stream, _) | Read::Stopped(stream, _) => {
@@ -230,7 +405,10 @@ impl Connection {
             let count = outbox.chunks_vectored(&mut slices);
             match self.link.poll_write(cx, stream, &slices[..count]) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(taken)) if taken > 0 => outbox.advance(taken),
+                Poll::Ready(Ok(taken)) if taken > 0 => {
+                    outbox.advance(taken);
+                    self.traffic.note(stream, taken as u64, 0);
+                }
                 Poll::Ready(Ok(_)) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
                 // The stream has ended, which a read is about to tell.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::NotConnected => break,
@@ -255,4 +433,38 @@ impl Connection {
 /// tokio's clock, which tests can hold.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
+}
+
+/// Bytes of every stream that a connection has had: few, so they are searched one by one.
+#[derive(Debug, Default)]
+struct Traffic {
+    streams: Vec<StreamTraffic>,
+}
+
+#[derive(Debug)]
+struct StreamTraffic {
+    key: StreamKey,
+    /// Since the stream began.
+    written: u64,
+    /// Written and read since it was last asked for.
+    fresh: (u64, u64),
+}
+
+impl Traffic {
+    fn note(&mut self, key: StreamKey, written: u64, read: u64) {
+        let at = match self.streams.iter().position(|stream| stream.key == key) {
+            Some(at) => at,
+            None => {
+                self.streams.push(StreamTraffic { key, written: 0, fresh: (0, 0) });
+                self.streams.len() - 1
+            }
+        };
+        let stream = &mut self.streams[at];
+        stream.written += written;
+        stream.fresh = (stream.fresh.0 + written, stream.fresh.1 + read);
+    }
+
+    fn written(&self, key: StreamKey) -> u64 {
+        self.streams.iter().find(|stream| stream.key == key).map_or(0, |stream| stream.written)
+    }
 }

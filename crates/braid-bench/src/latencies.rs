@@ -3,6 +3,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use crate::summary::Quantiles;
+
 /// How long messages took, from when each was due to when it arrived; those that never did are counted too.
 #[derive(Clone, Debug)]
 pub struct Latencies {
@@ -26,6 +28,11 @@ pub struct Percentiles {
 
 /// Latencies are told apart to one part in a thousand.
 const DIGITS: u8 = 3;
+
+/// The least rise from one point of a curve to the next..
+const STEP: f64 = 0.005;
+/// ..unless the next one leaves no more than this share of what the last one left above it.
+const TAIL_STEP: f64 = 0.7;
 
 impl Default for Latencies {
     fn default() -> Self {
@@ -87,6 +94,51 @@ impl Latencies {
         Some(micros.min(self.arrived.max()) as f64 / 1000.0)
     }
 
+    /// Of the messages that arrived, in microseconds; `None` if there was none.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "microseconds stay far below 2^53")]
+    pub fn quantiles_us(&self) -> Option<Quantiles> {
+        let of = |fraction| self.arrived.value_at_quantile(fraction).min(self.arrived.max()) as f64;
+        (!self.arrived.is_empty()).then(|| Quantiles {
+            p50: of(0.5),
+            p90: of(0.9),
+            p99: of(0.99),
+            p999: of(0.999),
+            max: of(1.0),
+            mean: self.arrived.mean(),
+            count: self.arrived.len(),
+        })
+    }
+
+    /// As a curve that rises: microseconds, and the share (0 to 1] of the messages that arrived which took no longer.
+    /// As many points as a picture needs, closer together towards the slowest.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+    pub fn curve_us(&self) -> Vec<(u64, f64)> {
+        let (mut points, mut seen, mut last) = (Vec::new(), 0_u64, 0.0);
+        for step in self.arrived.iter_recorded() {
+            seen += step.count_since_last_iteration();
+            let share = seen as f64 / self.arrived.len() as f64;
+            let is_end = seen == self.arrived.len();
+            // A step of the curve, or of what is left of it.
+            if is_end || points.is_empty() || share - last >= STEP || 1.0 - share <= (1.0 - last) * TAIL_STEP
+            {
+                let micros = step.value_iterated_to().min(self.arrived.max());
+                points.push((micros, share));
+                last = share;
+            }
+        }
+        points
+    }
+
+    /// The latencies that occurred, in microseconds and rising, each with how many messages took no longer.
+    pub(crate) fn steps_us(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.arrived.iter_recorded().scan(0, |seen, step| {
+            *seen += step.count_since_last_iteration();
+            Some((step.value_iterated_to().min(self.arrived.max()), *seen))
+        })
+    }
+
     /// The usual ones.
     #[must_use]
     pub fn percentiles(&self) -> Percentiles {
@@ -116,6 +168,27 @@ mod tests {
         assert!(is_about(found.p99, 990.0) && is_about(found.max, 1000.0), "{found:?}");
         let one = of([7]).percentiles();
         assert!([one.p50, one.p90, one.p99, one.max].iter().all(|found| is_about(*found, 7.0)), "{one:?}");
+    }
+
+    #[test]
+    fn quantiles_and_curve_are_of_what_arrived() {
+        let mut latencies = of(1..=1000);
+        latencies.record_missing(5000);
+        let found = latencies.quantiles_us().expect("some arrived");
+        assert_eq!(found.count, 1000);
+        for (found, wanted) in
+            [(found.p50, 500e3), (found.p90, 900e3), (found.p99, 990e3), (found.p999, 999e3)]
+        {
+            assert!((found - wanted).abs() <= wanted / 500.0, "{found} is not {wanted}");
+        }
+        assert!((found.max - 1e6).abs() <= 1e3 && (found.mean - 500_500.0).abs() < 1e3, "{found:?}");
+        let curve = latencies.curve_us();
+        assert!((100..=260).contains(&curve.len()), "{} points", curve.len());
+        assert!(curve.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1));
+        assert_eq!(curve.last().map(|point| point.1), Some(1.0));
+        let at_half = curve.iter().find(|point| point.1 >= 0.5).expect("it reaches 1").0;
+        assert!(at_half.abs_diff(500_000) <= 6_000, "{at_half}");
+        assert!(Latencies::default().quantiles_us().is_none() && Latencies::default().curve_us().is_empty());
     }
 
     #[test]

@@ -35,7 +35,7 @@ counters! {
     Sub = "sub";
     /// Clients whose subscriptions were not.
     SubFail = "sub_fail";
-    /// Messages published: of QoS 0 those handed to the connection, of QoS 1 and 2 those acknowledged.
+    /// Messages published: of QoS 0 those that the transport took, of QoS 1 and 2 those acknowledged.
     Pub = "pub";
     /// Messages that could not be published, with those that were queued when the connection ended.
     PubFail = "pub_fail";
@@ -43,6 +43,8 @@ counters! {
     PubOverrun = "pub_overrun";
     /// Messages of QoS 1 and 2 acknowledged by PUBACK or PUBCOMP.
     PubSucc = "pub_succ";
+    /// Of those of QoS 1: the ones for which the server told that nobody has subscribed (0x10).
+    PubNosub = "pub_nosub";
     /// Connections made.
     ConnectSucc = "connect_succ";
     /// Connections given up.

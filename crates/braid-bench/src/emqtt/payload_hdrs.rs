@@ -11,7 +11,7 @@ enum Header {
 
 /// The headers of `--payload-hdrs`, in the order given: 8 bytes each, big-endian, before the payload.
 ///
-/// `cnt64` is a counter of the publisher from 0, `ts` the time of sending in milliseconds since the Unix epoch.
+/// `cnt64` is a counter of the publisher for each topic from 0, `ts` the time of sending in milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PayloadHeaders {
     headers: Vec<Header>,
@@ -72,7 +72,7 @@ impl PayloadHeaders {
         self.headers.len() * WIDTH
     }
 
-    /// Appends the headers. `counter` is the number of this message of this publisher, from 0; `now` the time
+    /// Appends the headers. `counter` is the number of this message of this publisher and topic, from 0; `now` the time
     /// since the Unix epoch.
     pub fn put(&self, out: &mut Vec<u8>, counter: u64, now: Duration) {
         for header in &self.headers {

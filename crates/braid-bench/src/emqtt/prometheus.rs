@@ -87,6 +87,13 @@ impl Histogram {
         self.sum_ms = self.sum_ms.saturating_add(millis);
     }
 
+    fn add(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.sum_ms = self.sum_ms.saturating_add(other.sum_ms);
+    }
+
     fn write(&self, out: &mut String, name: &str) {
         let mut total = 0;
         for (bound, count) in self.bounds.iter().zip(&self.counts) {
@@ -114,6 +121,11 @@ impl Histograms {
     /// Counts a duration.
     pub fn observe(&mut self, which: DurationHistogram, duration: Duration) {
         self.0[which as usize].observe(duration);
+    }
+
+    /// Adds what others have counted.
+    pub fn add(&mut self, others: &Self) {
+        self.0.iter_mut().zip(&others.0).for_each(|(histogram, other)| histogram.add(other));
     }
 }
 

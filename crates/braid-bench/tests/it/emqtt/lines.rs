@@ -83,7 +83,7 @@ fn latency_is_the_average_of_what_was_received_since() {
 #[test]
 fn the_names_and_their_order_are_those_of_emqtt_bench() {
     let names = Counter::ALL.map(Counter::name);
-    let expected = "publish_latency recv sub sub_fail pub pub_fail pub_overrun pub_succ connect_succ connect_fail \
+    let expected = "publish_latency recv sub sub_fail pub pub_fail pub_overrun pub_succ pub_nosub connect_succ connect_fail \
                     connect_retried reconnect_succ unreachable connection_refused connection_timeout connection_idle";
     assert_eq!(names.join(" "), expected);
     for (at, counter) in Counter::ALL.into_iter().enumerate() {

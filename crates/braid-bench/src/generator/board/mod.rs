@@ -1,0 +1,177 @@
+//! What a run has counted so far, for whoever looks while it runs.
+
+mod events;
+mod routes;
+mod summary;
+mod tally;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::Clock;
+use crate::emqtt::{Counters, Histograms};
+use crate::summary::Event;
+
+use events::Events;
+use routes::Routes;
+pub(super) use routes::{RouteId, RouteKey};
+pub(super) use tally::Tally;
+
+/// Threads with a tally of their own. More than that share.
+const SHARDS: usize = 16;
+
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Which tally this thread counts on.
+    static SHARD: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS;
+}
+
+/// What a run has counted so far, to be read while it runs. Cheap to clone.
+///
+/// Every thread counts on its own tally, which it locks once for each batch of messages; who reads adds them up.
+#[derive(Clone, Debug)]
+pub struct Board {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    clock: Clock,
+    /// Never held across an await, and by a reader no longer than it takes to copy.
+    tallies: [Mutex<Tally>; SHARDS],
+    routes: Mutex<Routes>,
+    events: Mutex<Events>,
+    wanted: AtomicU64,
+    connected: AtomicU64,
+    is_complete: AtomicBool,
+    /// When the run was over.
+    ended: Mutex<Option<Duration>>,
+}
+
+impl Board {
+    /// Of a run that starts at `clock.start()`. One board is for one run.
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
+        let shared = Shared {
+            clock,
+            tallies: std::array::from_fn(|_| Mutex::default()),
+            routes: Mutex::default(),
+            events: Mutex::default(),
+            wanted: AtomicU64::new(0),
+            connected: AtomicU64::new(0),
+            is_complete: AtomicBool::new(false),
+            ended: Mutex::new(None),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Its clock.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.shared.clock
+    }
+
+    /// Since the start of the run, until its end.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        let ended = *lock(&self.shared.ended);
+        ended.unwrap_or_else(|| self.shared.clock.start().elapsed())
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let mut all = Counters::default();
+        for tally in &self.shared.tallies {
+            for (counter, value) in lock(tally).counters.iter() {
+                all[counter] += value;
+            }
+        }
+        all
+    }
+
+    /// The histograms of Prometheus.
+    #[must_use]
+    pub fn histograms(&self) -> Histograms {
+        let mut all = Histograms::default();
+        self.shared.tallies.iter().for_each(|tally| all.add(&lock(tally).histograms));
+        all
+    }
+
+    /// Clients that are wanted in all.
+    #[must_use]
+    pub fn wanted(&self) -> u64 {
+        self.shared.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Clients that are connected now.
+    #[must_use]
+    pub fn connected(&self) -> u64 {
+        self.shared.connected.load(Ordering::Relaxed)
+    }
+
+    /// Whether all messages of `-L` were published, and acknowledged where they are.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.shared.is_complete.load(Ordering::Relaxed)
+    }
+
+    /// What happened, from the event number `from` (0 is the first): lines to print as they come.
+    ///
+    /// The first 10,000 are kept; how many more there were, the summary says.
+    #[must_use]
+    pub fn events(&self, from: usize) -> Vec<Event> {
+        lock(&self.shared.events).from(from)
+    }
+
+    // -- For those who count -----------------------------------------------------------------------
+
+    /// The tally of this thread. Let it go before anything is awaited.
+    pub(super) fn tally(&self) -> MutexGuard<'_, Tally> {
+        lock(&self.shared.tallies[SHARD.with(|shard| *shard)])
+    }
+
+    /// The number of a topic on a stream, for [`Tally::route`].
+    pub(super) fn route(&self, key: RouteKey) -> RouteId {
+        lock(&self.shared.routes).id(key)
+    }
+
+    /// The whole second since the start of the run.
+    pub(super) fn second(&self, at: tokio::time::Instant) -> usize {
+        let since = at.saturating_duration_since(self.shared.clock.start());
+        usize::try_from(since.as_secs()).unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn tell(&self, what: String) {
+        let at = self.elapsed().as_secs_f64();
+        lock(&self.shared.events).push(Event { at, what });
+    }
+
+    pub(super) fn set_wanted(&self, clients: u64) {
+        self.shared.wanted.store(clients, Ordering::Relaxed);
+    }
+
+    pub(super) fn client_came(&self) {
+        self.shared.connected.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn client_left(&self) {
+        self.shared.connected.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_complete(&self) {
+        self.shared.is_complete.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn end(&self) {
+        let elapsed = self.elapsed();
+        lock(&self.shared.ended).get_or_insert(elapsed);
+    }
+}
+
+/// Whoever panicked with the lock left numbers that are as good as ever.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

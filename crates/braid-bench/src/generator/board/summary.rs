@@ -1,0 +1,79 @@
+use std::collections::BTreeMap;
+
+use super::tally::{RouteTally, add_all};
+use super::{Board, lock};
+use crate::latencies::Latencies;
+use crate::summary::{ConnectionsSummary, Role, RunSummary, SCHEMA, StreamSummary, TopicSummary};
+
+impl Board {
+    /// By topic and stream, in the order in which they were first known. The first 256 are told apart.
+    #[must_use]
+    pub fn topics(&self) -> Vec<TopicSummary> {
+        let mut routes: Vec<RouteTally> = Vec::new();
+        for tally in &self.shared.tallies {
+            let tally = lock(tally);
+            for (at, route) in tally.routes.iter().enumerate() {
+                let Some(route) = route else { continue };
+                if routes.len() <= at {
+                    routes.resize_with(at + 1, RouteTally::default);
+                }
+                routes[at].add(route);
+            }
+        }
+        let known = lock(&self.shared.routes);
+        routes.resize_with(known.iter().count().max(routes.len()), RouteTally::default);
+        let named = known.iter().zip(routes).map(|((_, key), route)| TopicSummary {
+            topic: key.topic.clone(),
+            stream: key.stream,
+            priority: key.priority,
+            sent: route.sent,
+            acked: route.acked,
+            received: route.received,
+            failed: route.failed,
+            bytes: route.bytes,
+            latency_us: route.latencies.quantiles_us(),
+            latency_cdf: route.latencies.curve_us(),
+            per_second: route.per_second,
+        });
+        named.collect()
+    }
+
+    /// Bytes by stream, those that were written and those that were read together, as the link took or brought them.
+    #[must_use]
+    pub fn streams(&self) -> Vec<StreamSummary> {
+        let mut all: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for tally in &self.shared.tallies {
+            for (&stream, seconds) in &lock(tally).streams {
+                add_all(all.entry(stream).or_default(), seconds);
+            }
+        }
+        all.into_iter().map(|(stream, bytes_per_second)| StreamSummary { stream, bytes_per_second }).collect()
+    }
+
+    /// All of it. After [`run`](crate::generator::run) has returned it is final.
+    #[must_use]
+    pub fn summary(&self, role: Role) -> RunSummary {
+        let (mut established, mut connects) = (0, Latencies::default());
+        for tally in &self.shared.tallies {
+            let tally = lock(tally);
+            established += tally.established;
+            connects.add(&tally.connects);
+        }
+        let counters = self.counters();
+        RunSummary {
+            schema: SCHEMA.to_owned(),
+            role,
+            started_unix_us: u64::try_from(self.clock().started_unix().as_micros()).unwrap_or(u64::MAX),
+            seconds: self.elapsed().as_secs_f64(),
+            counters: counters.iter().map(|(counter, value)| (counter.name().to_owned(), value)).collect(),
+            connections: ConnectionsSummary {
+                wanted: self.wanted(),
+                established,
+                connect_us: connects.quantiles_us(),
+            },
+            topics: self.topics(),
+            streams: self.streams(),
+            events: lock(&self.shared.events).all(),
+        }
+    }
+}

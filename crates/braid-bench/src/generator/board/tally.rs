@@ -1,0 +1,104 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::RouteId;
+use crate::emqtt::{Counter, Counters, DurationHistogram, Histograms};
+use crate::latencies::Latencies;
+
+/// What one thread has counted.
+#[derive(Debug, Default)]
+pub(in crate::generator) struct Tally {
+    pub(in crate::generator) counters: Counters,
+    pub(in crate::generator) histograms: Histograms,
+    pub(super) established: u64,
+    /// From the start of an attempt to CONNACK.
+    pub(super) connects: Latencies,
+    pub(super) routes: Vec<Option<Box<RouteTally>>>,
+    /// Bytes by second, for each number of a stream.
+    pub(super) streams: BTreeMap<u64, Vec<u64>>,
+}
+
+/// One topic on one stream.
+#[derive(Clone, Debug, Default)]
+pub(in crate::generator) struct RouteTally {
+    pub(in crate::generator) sent: u64,
+    pub(in crate::generator) acked: u64,
+    pub(in crate::generator) received: u64,
+    pub(in crate::generator) failed: u64,
+    pub(in crate::generator) bytes: u64,
+    pub(super) per_second: Vec<u64>,
+    pub(super) latencies: Latencies,
+}
+
+impl Tally {
+    pub(in crate::generator) fn count(&mut self, counter: Counter, by: u64) {
+        self.counters[counter] += by;
+    }
+
+    pub(in crate::generator) fn route(&mut self, RouteId(at): RouteId) -> &mut RouteTally {
+        if self.routes.len() <= at {
+            self.routes.resize_with(at + 1, || None);
+        }
+        self.routes[at].get_or_insert_default()
+    }
+
+    /// A connection was established, after so long.
+    pub(in crate::generator) fn established(&mut self, after: Duration) {
+        self.established += 1;
+        self.connects.record(after);
+        self.histograms.observe(DurationHistogram::Connect, after);
+    }
+
+    /// Bytes moved on the stream of this number.
+    pub(in crate::generator) fn moved(&mut self, stream: u64, second: usize, bytes: u64) {
+        add_at(self.streams.entry(stream).or_default(), second, bytes);
+    }
+}
+
+impl RouteTally {
+    /// Messages of `bytes` in all were acknowledged, or taken by the transport.
+    pub(in crate::generator) fn acknowledged(&mut self, second: usize, messages: u64, bytes: u64) {
+        self.acked += messages;
+        self.bytes += bytes;
+        add_at(&mut self.per_second, second, messages);
+    }
+
+    /// A message of `bytes` was received.
+    pub(in crate::generator) fn received(&mut self, second: usize, bytes: u64) {
+        self.received += 1;
+        self.bytes += bytes;
+        add_at(&mut self.per_second, second, 1);
+    }
+
+    pub(in crate::generator) fn took(&mut self, latency: Duration) {
+        self.latencies.record(latency);
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.acked += other.acked;
+        self.received += other.received;
+        self.failed += other.failed;
+        self.bytes += other.bytes;
+        add_all(&mut self.per_second, &other.per_second);
+        self.latencies.add(&other.latencies);
+    }
+}
+
+/// A year of seconds: more is no measurement.
+const SECONDS: usize = 366 * 24 * 3600;
+
+fn add_at(seconds: &mut Vec<u64>, second: usize, by: u64) {
+    let second = second.min(SECONDS);
+    if seconds.len() <= second {
+        seconds.resize(second + 1, 0);
+    }
+    seconds[second] += by;
+}
+
+pub(super) fn add_all(seconds: &mut Vec<u64>, others: &[u64]) {
+    if seconds.len() < others.len() {
+        seconds.resize(others.len(), 0);
+    }
+    seconds.iter_mut().zip(others).for_each(|(second, other)| *second += other);
+}

@@ -1,0 +1,38 @@
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+/// The time since the Unix epoch as a program tells it: the system's clock, read once, and what tokio's clock has
+/// counted since. So it never jumps, and tests can hold it.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: Instant,
+    unix: Duration,
+}
+
+impl Clock {
+    /// Reads both clocks.
+    #[must_use]
+    pub fn now() -> Self {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { start: Instant::now(), unix }
+    }
+
+    /// When both clocks were read.
+    #[must_use]
+    pub fn start(&self) -> Instant {
+        self.start
+    }
+
+    /// [`Clock::start`] since the Unix epoch.
+    #[must_use]
+    pub fn started_unix(&self) -> Duration {
+        self.unix
+    }
+
+    /// A time since the Unix epoch; times before the start are those of the start.
+    #[must_use]
+    pub fn unix(&self, at: Instant) -> Duration {
+        self.unix + at.saturating_duration_since(self.start)
+    }
+}

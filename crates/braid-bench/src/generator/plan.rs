@@ -1,0 +1,281 @@
+use std::time::Duration;
+
+use braid_proto::packet::{ProtocolVersion, QoS};
+use braid_proto::topic::TopicError;
+use bytes::Bytes;
+
+use super::TimestampField;
+use crate::emqtt::{
+    ClientIds, MessageTemplate, PayloadHeaders, PlaceholderError, TopicSpec, TopicTemplate, TopicsFile,
+};
+
+/// What a run does.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Who connects.
+    pub clients: Clients,
+    /// What they do then.
+    pub work: Work,
+    /// When it is over, besides the stop signal.
+    pub ending: Ending,
+}
+
+/// Who connects, and how.
+#[derive(Debug, Clone)]
+pub struct Clients {
+    /// `-c`: how many.
+    pub count: u64,
+    /// `-n`: the first client's number is one more.
+    pub start_number: u64,
+    /// Their Client Identifiers.
+    pub ids: ClientIds,
+    /// How fast they come.
+    pub start: Start,
+    /// What happens when one cannot connect, or its connection ends.
+    pub retries: Retries,
+    /// `-V`.
+    pub version: ProtocolVersion,
+    /// `-C`: Clean Start.
+    pub clean_start: bool,
+    /// `-k`: Keep Alive in seconds, 0 for none.
+    pub keep_alive: u16,
+    /// `-x`: Session Expiry Interval in seconds (MQTT 5).
+    pub session_expiry: Option<u32>,
+    /// `-u` and `-P`.
+    pub credentials: Option<Credentials>,
+    /// What each client says in CONNECT that it takes at most, in bytes (MQTT 5).
+    pub maximum_packet_size: Option<u32>,
+}
+
+/// User Name and Password.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    /// `-u`
+    pub username: String,
+    /// `-P`
+    pub password: Option<Bytes>,
+}
+
+/// How fast clients come.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Start {
+    /// `-i`: one after each interval, all of them at once if it is zero.
+    Every(Duration),
+    /// `-R`: so many a second.
+    PerSecond(u32),
+}
+
+/// What happens when a client cannot connect, or its connection ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retries {
+    /// `--num-retry-connect`: more attempts after the first one failed.
+    pub connect: u32,
+    /// `--reconnect`: how often a client comes again after its connection ended, or after it did not get one again.
+    pub reconnect: u32,
+    /// The pause before each of both.
+    pub pause: Duration,
+}
+
+/// When a run is over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ending {
+    /// `--duration`: after so long since the start of the run.
+    pub after: Option<Duration>,
+    /// `--keep-connected`: clients stay when they have nothing to publish any more (`-L`), and the run goes on.
+    pub keep_connected: bool,
+}
+
+/// What the clients do.
+#[derive(Debug, Clone)]
+pub enum Work {
+    /// They publish.
+    Publish(PublishPlan),
+    /// They subscribe.
+    Subscribe(SubscribePlan),
+    /// They only stay.
+    Connect,
+}
+
+/// What each client publishes.
+#[derive(Debug, Clone)]
+pub struct PublishPlan {
+    /// To which topics. Each has its own schedule.
+    pub topics: Vec<PublishedTopic>,
+    /// `--payload-hdrs`
+    pub headers: PayloadHeaders,
+    /// `-F`: messages of QoS 1 and 2 of a client that are on their way at most; 0 leaves it to the server.
+    pub inflight: u32,
+    /// `-L`: messages of all clients together; 0 for no limit.
+    pub limit: u64,
+    /// `-w`: nobody publishes before every client has connected, or failed to.
+    pub wait_for_all: bool,
+    /// `--min-random-wait` and `--max-random-wait`: each client waits so long before its schedule begins.
+    pub random_wait: (Duration, Duration),
+}
+
+/// One topic with its schedule: message n (from 0) is due at `first` and n intervals after the client may publish.
+#[derive(Debug, Clone)]
+pub struct PublishedTopic {
+    /// As written: the name of the topic in the summary.
+    pub name: String,
+    /// The same, read.
+    pub template: TopicTemplate,
+    /// When the first message is due, from when the client may publish: at once with `-t`, one interval later with
+    /// `--topics-payload`.
+    pub first: Duration,
+    /// Between two messages; zero is as fast as it goes.
+    pub interval: Duration,
+    /// Of each message.
+    pub qos: QoS,
+    /// Of each message.
+    pub retain: bool,
+    /// Of each message.
+    pub payload: Payload,
+    /// The data stream that carries it on QUIC; 0 is the control stream. On other transports there is only that.
+    pub stream: u32,
+    /// The priority of that stream; `None` is the usual one.
+    pub priority: Option<u16>,
+}
+
+/// What messages contain.
+#[derive(Debug, Clone)]
+pub enum Payload {
+    /// That of a topics file.
+    Spec(Box<TopicSpec>),
+    /// That of `-m` or `-s`, and the value of `-s`.
+    Message(MessageTemplate, usize),
+}
+
+/// What each client subscribes to.
+#[derive(Debug, Clone, Default)]
+pub struct SubscribePlan {
+    /// `-t`, each in a SUBSCRIBE of its own.
+    pub filters: Vec<SubscribedFilter>,
+    /// `--payload-hdrs`
+    pub headers: PayloadHeaders,
+    /// `--timestamp-field`
+    pub timestamp: Option<TimestampField>,
+}
+
+/// One Topic Filter.
+#[derive(Debug, Clone)]
+pub struct SubscribedFilter {
+    /// The filter, which may have placeholders.
+    pub template: TopicTemplate,
+    /// The most that deliveries may have.
+    pub qos: QoS,
+    /// The data stream that brings its messages on QUIC; 0 is the control stream.
+    pub stream: u32,
+    /// How soon the broker is asked to send them.
+    pub priority: Option<u16>,
+}
+
+/// A plan that cannot be carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// A placeholder cannot be filled.
+    #[error(transparent)]
+    Placeholder(#[from] PlaceholderError),
+    /// A topic is no topic, even with its placeholders filled.
+    #[error("topic {topic:?}: {error}")]
+    Topic {
+        /// As written.
+        topic: String,
+        /// The rule that it breaks.
+        error: TopicError,
+    },
+    /// Nothing to publish or to subscribe to.
+    #[error("no topic: give one with -t or --topics-payload")]
+    NoTopic,
+    /// A QoS that does not exist.
+    #[error("topic {topic:?}: QoS {qos} does not exist: give 0, 1 or 2")]
+    Qos {
+        /// As written.
+        topic: String,
+        /// The number given.
+        qos: u8,
+    },
+}
+
+impl PublishPlan {
+    /// The topics of a file, with no headers, `-F 1`, no limit and no wait. `has_username` tells whether `%u` can be
+    /// filled.
+    ///
+    /// # Errors
+    /// A placeholder or a topic that cannot be, or no topic at all.
+    pub fn of_file(file: &TopicsFile, has_username: bool) -> Result<Self, PlanError> {
+        let topics = file.topics.iter().map(|spec| {
+            let qos = qos(&spec.name, spec.qos)?;
+            Ok(PublishedTopic {
+                first: spec.interval,
+                interval: spec.interval,
+                qos,
+                retain: spec.retain,
+                payload: Payload::Spec(Box::new(spec.clone())),
+                stream: spec.stream,
+                priority: spec.stream_priority,
+                template: TopicTemplate::parse(&spec.name, has_username)?,
+                name: spec.name.clone(),
+            })
+        });
+        Self::of(topics.collect::<Result<_, PlanError>>()?)
+    }
+
+    /// These topics, with no headers, `-F 1`, no limit and no wait.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn of(topics: Vec<PublishedTopic>) -> Result<Self, PlanError> {
+        if topics.is_empty() {
+            return Err(PlanError::NoTopic);
+        }
+        let headers = PayloadHeaders::default();
+        let random_wait = (Duration::ZERO, Duration::ZERO);
+        Ok(Self { topics, headers, inflight: 1, limit: 0, wait_for_all: false, random_wait })
+    }
+}
+
+impl PublishedTopic {
+    /// The topic of `-t`, with a payload of `-m` or `-s`, QoS 0, on the control stream.
+    ///
+    /// # Errors
+    /// A placeholder that cannot be filled.
+    pub fn new(
+        name: &str,
+        has_username: bool,
+        interval: Duration,
+        message: MessageTemplate,
+        size: usize,
+    ) -> Result<Self, PlanError> {
+        Ok(Self {
+            template: TopicTemplate::parse(name, has_username)?,
+            name: name.to_owned(),
+            first: Duration::ZERO,
+            interval,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            payload: Payload::Message(message, size),
+            stream: 0,
+            priority: None,
+        })
+    }
+}
+
+impl SubscribedFilter {
+    /// A filter on the control stream, without a priority.
+    ///
+    /// # Errors
+    /// A placeholder that cannot be filled.
+    pub fn new(filter: &str, has_username: bool, qos: QoS) -> Result<Self, PlanError> {
+        Ok(Self { template: TopicTemplate::parse(filter, has_username)?, qos, stream: 0, priority: None })
+    }
+}
+
+fn qos(topic: &str, level: u8) -> Result<QoS, PlanError> {
+    match level {
+        0 => Ok(QoS::AtMostOnce),
+        1 => Ok(QoS::AtLeastOnce),
+        2 => Ok(QoS::ExactlyOnce),
+        qos => Err(PlanError::Qos { topic: topic.to_owned(), qos }),
+    }
+}

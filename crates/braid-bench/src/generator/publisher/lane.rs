@@ -1,0 +1,186 @@
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_proto::message::Message;
+use braid_proto::stream::{Priority, StreamKey};
+use tokio::time::Instant;
+
+use super::schedule::Schedule;
+use super::source::Source;
+use crate::connection::Connection;
+use crate::emqtt::Counter;
+use crate::generator::board::{RouteId, Tally};
+
+/// One topic of one client.
+#[derive(Debug)]
+pub(super) struct Topic {
+    pub(super) source: Source,
+    pub(super) route: RouteId,
+    /// Where it goes on QUIC, and how urgent that stream is.
+    pub(super) stream: u32,
+    pub(super) priority: Option<u16>,
+    pub(super) first: Duration,
+    pub(super) interval: Duration,
+    pub(super) schedule: Schedule,
+    /// Messages so far, for `cnt64`.
+    pub(super) counter: u64,
+    /// The next message, if it is made and could not leave yet.
+    pub(super) made: Option<Made>,
+}
+
+/// A message that is to leave.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) message: Arc<Message>,
+    pub(super) due: Instant,
+}
+
+/// The topics that share a stream, in the order in which their messages are due. One that cannot leave makes the others
+/// of its stream wait, and nobody else.
+#[derive(Debug)]
+pub(super) struct Lane {
+    /// The user's number for the stream; 0 is the control stream.
+    pub(super) number: u32,
+    pub(super) priority: Priority,
+    /// `None`: it is not open.
+    pub(super) key: Option<StreamKey>,
+    order: BinaryHeap<Reverse<(Instant, usize)>>,
+    /// Messages of QoS 0 that the link has not taken, in the order of sending.
+    unwritten: VecDeque<Unwritten>,
+}
+
+/// Messages of QoS 0 and of one topic, alike and one after the other on a stream.
+#[derive(Debug)]
+struct Unwritten {
+    route: RouteId,
+    messages: u64,
+    /// Of each payload.
+    bytes: u64,
+    /// Where the first one ends on the stream.
+    first_end: u64,
+    /// From the end of one to the end of the next; unknown (0) of a single one.
+    step: u64,
+}
+
+impl Lane {
+    /// The lanes of these topics on a connection, the most urgent first: one for each stream, or, where there is but
+    /// one stream, one for all of them.
+    pub(super) fn of(topics: &[Topic], is_multi: bool) -> Vec<Self> {
+        let mut lanes: Vec<Self> = Vec::new();
+        for (at, topic) in topics.iter().enumerate() {
+            let number = if is_multi { topic.stream } else { 0 };
+            let place = lanes.iter().position(|lane| lane.number == number).unwrap_or_else(|| {
+                let key = (number == 0).then_some(StreamKey::CONTROL);
+                let (order, unwritten) = (BinaryHeap::new(), VecDeque::new());
+                lanes.push(Self { number, priority: Priority::new(0), key, order, unwritten });
+                lanes.len() - 1
+            });
+            let lane = &mut lanes[place];
+            // Of several wishes for one stream the most urgent counts.
+            lane.priority = lane.priority.max(topic.priority.map_or(Priority::DEFAULT, Priority::new));
+            lane.order.push(Reverse((topic.schedule.next(), at)));
+        }
+        // Nothing stands above the control stream.
+        lanes.sort_by_key(|lane| Reverse((lane.number == 0, lane.priority)));
+        lanes
+    }
+
+    /// The topic whose message is due first, and when.
+    pub(super) fn first(&self) -> Option<(Instant, usize)> {
+        self.order.peek().map(|Reverse(first)| *first)
+    }
+
+    /// The first topic's next message is due at `next`.
+    pub(super) fn put_back(&mut self, next: Instant) {
+        if let Some(mut first) = self.order.peek_mut() {
+            first.0.0 = next;
+        }
+    }
+
+    /// A message of QoS 0 was put into the outbox.
+    pub(super) fn sent(&mut self, route: RouteId, bytes: u64, end: u64) {
+        match self.unwritten.back_mut() {
+            Some(last) if last.route == route && last.bytes == bytes && last.goes_on_at(end) => {
+                last.step = end - last.end();
+                last.messages += 1;
+            }
+            _ => {
+                self.unwritten.push_back(Unwritten { route, messages: 1, bytes, first_end: end, step: 0 });
+            }
+        }
+    }
+
+    /// Counts what the link has taken meanwhile.
+    pub(super) fn count_written(&mut self, connection: &mut Connection, tally: &mut Tally, second: usize) {
+        let (Some(key), false) = (self.key, self.unwritten.is_empty()) else { return };
+        let (_, written) = connection.progress(key);
+        while let Some(first) = self.unwritten.front_mut() {
+            let messages = first.release(written);
+            tally.route(first.route).acknowledged(second, messages, messages * first.bytes);
+            tally.count(Counter::Pub, messages);
+            if first.messages > 0 {
+                break;
+            }
+            self.unwritten.pop_front();
+        }
+    }
+
+    pub(super) fn has_unwritten(&self) -> bool {
+        !self.unwritten.is_empty()
+    }
+
+    /// The stream has ended: what was not written is lost.
+    pub(super) fn lose(&mut self, tally: &mut Tally) {
+        for unwritten in self.unwritten.drain(..) {
+            tally.route(unwritten.route).failed += unwritten.messages;
+            tally.count(Counter::PubFail, unwritten.messages);
+        }
+    }
+}
+
+impl Unwritten {
+    /// Where the last one ends.
+    fn end(&self) -> u64 {
+        self.first_end + self.messages.saturating_sub(1) * self.step
+    }
+
+    /// Whether a message that ends there is as far from the last one as those are from each other.
+    fn goes_on_at(&self, end: u64) -> bool {
+        self.messages == 1 || self.end() + self.step == end
+    }
+
+    /// Lets those go that end within what is written. How many those are.
+    fn release(&mut self, written: u64) -> u64 {
+        let Some(beyond) = written.checked_sub(self.first_end) else { return 0 };
+        let whole = beyond.checked_div(self.step).map_or(1, |steps| steps.saturating_add(1));
+        let released = whole.min(self.messages);
+        self.messages -= released;
+        self.first_end += released * self.step;
+        released
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generator::board::RouteKey;
+    use crate::generator::{Board, Clock};
+
+    #[test]
+    fn of_messages_alike_those_are_released_that_are_written_whole() {
+        let key = RouteKey { topic: "a".to_owned(), stream: 0, priority: None };
+        let route = Board::new(Clock::now()).route(key);
+        let mut unwritten = Unwritten { route, messages: 10, bytes: 7, first_end: 110, step: 10 };
+        assert_eq!(
+            (unwritten.end(), unwritten.goes_on_at(210), unwritten.goes_on_at(211)),
+            (200, true, false)
+        );
+        for (written, released) in
+            [(109, 0), (110, 1), (129, 1), (139, 1), (160, 3), (199, 3), (900, 1), (900, 0)]
+        {
+            assert_eq!(unwritten.release(written), released, "{written} written");
+        }
+    }
+}

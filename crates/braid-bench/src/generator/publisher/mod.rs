@@ -1,0 +1,401 @@
+//! Open-loop publishing on one connection.
+
+mod flights;
+mod lane;
+mod schedule;
+mod source;
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use braid_proto::message::Delivery;
+use braid_proto::packet::{PacketId, QoS};
+use braid_proto::reason::ReasonCode;
+use braid_proto::stream::StreamKey;
+use tokio::time::Instant;
+
+use super::board::{RouteKey, Tally};
+use super::plan::PublishPlan;
+use super::shared::Shared;
+use super::who::Who;
+use crate::connection::{Connection, Handed, Happening};
+use crate::emqtt::{Counter, failure_line};
+use crate::failure::Failure;
+
+use flights::{Flight, Flights};
+use lane::{Lane, Made, Topic};
+use schedule::Schedule;
+use source::Source;
+
+/// A stream with so many bytes to write takes no more messages, which wait and keep the time they were due. Payloads
+/// by reference do not count, as they cost nothing, but for topics without an interval, which would never stop.
+const OUTBOX: u64 = 64 * 1024;
+/// Messages of one lane in one turn, before the others have theirs.
+const BATCH: usize = 1024;
+/// Acknowledgements that are taken in one turn.
+const HAPPENINGS: usize = 1024;
+
+/// One client that publishes.
+#[derive(Debug)]
+pub(super) struct Publisher {
+    shared: Arc<Shared>,
+    topics: Vec<Topic>,
+    lanes: Vec<Lane>,
+    flights: Flights,
+    /// `-F`
+    inflight: usize,
+    /// Streams that were opened, with the user's numbers.
+    numbers: Vec<(StreamKey, u32)>,
+    /// The schedule has begun.
+    has_begun: bool,
+    /// `-L` is used up.
+    is_spent: bool,
+    /// One line for all messages that this client cannot publish.
+    has_complained: bool,
+}
+
+/// How a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Turn {
+    /// Something was done, so there may be more to do.
+    pub(super) has_moved: bool,
+    /// When the next message is due that nothing keeps from leaving.
+    pub(super) next: Option<Instant>,
+}
+
+/// What came of making a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Making {
+    /// It is there.
+    Made,
+    /// Its topic is none: it has failed, and the next one is due.
+    Failed,
+    /// `-L` is used up.
+    Spent,
+}
+
+impl Publisher {
+    /// Of a client that cannot publish to a topic, the other topics are published.
+    pub(super) fn new(shared: &Arc<Shared>, plan: &PublishPlan, who: &mut Who) -> Self {
+        let mut topics = Vec::with_capacity(plan.topics.len());
+        for topic in &plan.topics {
+            let (stream, priority) = (topic.stream, topic.priority);
+            let key = RouteKey { topic: topic.name.clone(), stream: stream.into(), priority };
+            match Source::new(topic, &plan.headers, who, shared) {
+                Ok(source) => topics.push(Topic {
+                    source,
+                    route: shared.board.route(key),
+                    stream,
+                    priority,
+                    interval: topic.interval,
+                    first: topic.first,
+                    schedule: Schedule::new(Instant::now(), topic.first, topic.interval),
+                    counter: 0,
+                    made: None,
+                }),
+                Err(error) => {
+                    let cause = format!("topic {:?}: {error}", topic.name);
+                    shared.board.tell(failure_line(who.number, "publish", &cause));
+                }
+            }
+        }
+        let inflight = if plan.inflight == 0 { usize::MAX } else { plan.inflight as usize };
+        Self {
+            shared: Arc::clone(shared),
+            topics,
+            lanes: Vec::new(),
+            flights: Flights::default(),
+            inflight,
+            numbers: Vec::new(),
+            has_begun: false,
+            is_spent: false,
+            has_complained: false,
+        }
+    }
+
+    /// Publishing begins now.
+    pub(super) fn begin(&mut self, connection: &Connection) {
+        let now = Instant::now();
+        for topic in &mut self.topics {
+            topic.schedule = Schedule::new(now, topic.first, topic.interval);
+        }
+        self.has_begun = true;
+        self.lanes = Lane::of(&self.topics, connection.is_multi());
+    }
+
+    /// A new connection after one that ended. What came due meanwhile is still due.
+    pub(super) fn resume(&mut self, connection: &Connection) {
+        self.numbers.clear();
+        if self.has_begun {
+            self.lanes = Lane::of(&self.topics, connection.is_multi());
+        }
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Whether there is nothing to publish any more and nothing on its way.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_spent && self.flights.is_empty() && !self.lanes.iter().any(Lane::has_unwritten)
+    }
+
+    /// The user's number of a stream.
+    pub(super) fn number(&self, key: StreamKey) -> u32 {
+        self.numbers.iter().find(|(known, _)| *known == key).map_or(0, |(_, number)| *number)
+    }
+
+    // -- A turn ------------------------------------------------------------------------------------
+
+    /// Hands over what is due and takes what was acknowledged.
+    pub(super) fn turn(
+        &mut self,
+        connection: &mut Connection,
+        who: &mut Who,
+        tally: &mut Tally,
+        cx: &mut Context<'_>,
+    ) -> Result<Turn, Failure> {
+        let now = Instant::now();
+        let (mut has_moved, mut next) = (false, None);
+        let written = connection.written();
+        for at in 0..self.lanes.len() {
+            let turn = self.hand_over(at, connection, who, tally, now, cx)?;
+            has_moved |= turn.has_moved;
+            next = [next, turn.next].into_iter().flatten().min();
+        }
+        has_moved |= self.take_happenings(connection, tally, cx)?;
+        // What was written leaves room, and nothing else would wake us for it.
+        has_moved |= connection.written() > written;
+        let second = self.shared.board.second(now);
+        for lane in &mut self.lanes {
+            lane.count_written(connection, tally, second);
+        }
+        Ok(Turn { has_moved, next })
+    }
+
+    /// The messages of one lane that are due, in their order, as many as can leave.
+    fn hand_over(
+        &mut self,
+        lane: usize,
+        connection: &mut Connection,
+        who: &mut Who,
+        tally: &mut Tally,
+        now: Instant,
+        cx: &mut Context<'_>,
+    ) -> Result<Turn, Failure> {
+        let mut has_moved = false;
+        for _ in 0..BATCH {
+            let Some((due, at)) = self.lanes[lane].first() else { break };
+            if due > now {
+                return Ok(Turn { has_moved, next: (!self.is_spent).then_some(due) });
+            }
+            let Some(key) = self.key(lane, connection, cx)? else { break };
+            if !self.has_room(at, key, connection) {
+                break;
+            }
+            match self.make(at, who, tally, now) {
+                Making::Made if self.send(lane, at, key, connection, who, tally, now)? => {}
+                Making::Failed => {}
+                Making::Made | Making::Spent => break,
+            }
+            self.lanes[lane].put_back(self.topics[at].schedule.next());
+            has_moved = true;
+        }
+        Ok(Turn { has_moved, next: None })
+    }
+
+    /// The stream of a lane; `None`: the server allows no more streams now.
+    fn key(
+        &mut self,
+        lane: usize,
+        connection: &mut Connection,
+        cx: &mut Context<'_>,
+    ) -> Result<Option<StreamKey>, Failure> {
+        let lane = &mut self.lanes[lane];
+        if lane.key.is_none()
+            && let Poll::Ready(opened) = connection.poll_open(lane.priority, cx)
+        {
+            let opened = opened?;
+            self.numbers.push((opened, lane.number));
+            lane.key = Some(opened);
+        }
+        Ok(lane.key)
+    }
+
+    /// Whether the outbox of its stream and `-F` let another message of this topic go.
+    fn has_room(&self, topic: usize, key: StreamKey, connection: &mut Connection) -> bool {
+        let topic = &self.topics[topic];
+        let waiting = if topic.interval.is_zero() {
+            let (end, written) = connection.progress(key);
+            end - written
+        } else {
+            connection.waiting(key) as u64
+        };
+        waiting <= OUTBOX && (topic.source.qos() == QoS::AtMostOnce || self.flights.len() < self.inflight)
+    }
+
+    /// Makes the next message of a topic, if it is not made already.
+    fn make(&mut self, topic: usize, who: &mut Who, tally: &mut Tally, now: Instant) -> Making {
+        let topic = &mut self.topics[topic];
+        if topic.made.is_some() {
+            return Making::Made;
+        }
+        if self.is_spent || self.shared.budget.take(1) == 0 {
+            self.is_spent = true;
+            return Making::Spent;
+        }
+        let due = topic.schedule.due(now);
+        let unix = self.shared.board.clock().unix(due);
+        match topic.source.message(unix, topic.counter, who, &self.shared) {
+            Ok(message) => {
+                topic.made = Some(Made { message, due });
+                topic.counter += 1;
+                Making::Made
+            }
+            Err(error) => {
+                topic.schedule.hand_over(now);
+                tally.route(topic.route).failed += 1;
+                tally.count(Counter::PubFail, 1);
+                self.complain(who, &error.to_string());
+                Making::Failed
+            }
+        }
+    }
+
+    /// Hands the made message of a topic to the connection. `false`: it could not leave, and waits.
+    #[expect(clippy::too_many_arguments, reason = "one step of a turn, which has all of them at hand")]
+    fn send(
+        &mut self,
+        lane: usize,
+        topic: usize,
+        key: StreamKey,
+        connection: &mut Connection,
+        who: &Who,
+        tally: &mut Tally,
+        now: Instant,
+    ) -> Result<bool, Failure> {
+        let topic = &mut self.topics[topic];
+        let Some(Made { message, due }) = topic.made.take() else { return Ok(false) };
+        let bytes = message.payload_len() as u64;
+        let handed = connection.send(Delivery { stream: key, ..Delivery::of(message) });
+        let route = tally.route(topic.route);
+        match handed {
+            Ok(Handed::Blocked(delivery)) => {
+                topic.made = Some(Made { message: delivery.message, due });
+                return Ok(false);
+            }
+            Ok(Handed::Out(id)) => {
+                route.sent += 1;
+                match id {
+                    Some(id) => self.flights.insert(id, Flight { route: topic.route, due, bytes }),
+                    None => self.lanes[lane].sent(topic.route, bytes, connection.progress(key).0),
+                }
+            }
+            // The server does not take this one; it may take others.
+            Err(failure) => {
+                route.failed += 1;
+                tally.count(Counter::PubFail, 1);
+                topic.schedule.hand_over(now);
+                self.complain(who, &failure.to_string());
+                return Ok(true);
+            }
+        }
+        if topic.schedule.hand_over(now) {
+            tally.count(Counter::PubOverrun, 1);
+        }
+        Ok(true)
+    }
+
+    fn complain(&mut self, who: &Who, cause: &str) {
+        if !self.has_complained {
+            self.has_complained = true;
+            self.shared.board.tell(failure_line(who.number, "publish", cause));
+        }
+    }
+
+    // -- What happens ------------------------------------------------------------------------------
+
+    /// Acknowledgements come here, and what was handed over is written.
+    fn take_happenings(
+        &mut self,
+        connection: &mut Connection,
+        tally: &mut Tally,
+        cx: &mut Context<'_>,
+    ) -> Result<bool, Failure> {
+        for taken in 0..HAPPENINGS {
+            match connection.poll_next(cx)? {
+                Poll::Pending => return Ok(taken > 0),
+                Poll::Ready(Happening::Published(id, reason)) => self.land(id, reason, tally),
+                Poll::Ready(Happening::StreamEnded(key, _)) => self.lose_stream(key, connection, tally),
+                Poll::Ready(Happening::Message(incoming)) => {
+                    if let Some(token) = incoming.token {
+                        connection.acknowledge(token);
+                    }
+                }
+                Poll::Ready(Happening::Subscribed(_)) => {}
+            }
+        }
+        Ok(true)
+    }
+
+    fn land(&mut self, id: PacketId, reason: ReasonCode, tally: &mut Tally) {
+        let Some(flight) = self.flights.land(id) else { return };
+        if reason.is_error() {
+            tally.route(flight.route).failed += 1;
+            tally.count(Counter::PubFail, 1);
+            return;
+        }
+        let now = Instant::now();
+        let route = tally.route(flight.route);
+        route.acknowledged(self.shared.board.second(now), 1, flight.bytes);
+        route.took(now.saturating_duration_since(flight.due));
+        tally.count(Counter::Pub, 1);
+        tally.count(Counter::PubSucc, 1);
+        if reason == ReasonCode::NoMatchingSubscribers {
+            tally.count(Counter::PubNosub, 1);
+        }
+    }
+
+    /// A data stream has ended. It is opened again for the next message.
+    fn lose_stream(&mut self, key: StreamKey, connection: &mut Connection, tally: &mut Tally) {
+        let second = self.shared.board.second(Instant::now());
+        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.key == Some(key) && !key.is_control()) {
+            lane.count_written(connection, tally, second);
+            lane.key = None;
+            lane.lose(tally);
+        }
+    }
+
+    // -- The end -----------------------------------------------------------------------------------
+
+    /// The connection has ended at `end`: what the link has taken is counted, the rest is lost.
+    pub(super) fn lose_unwritten(&mut self, connection: &mut Connection, end: Instant, tally: &mut Tally) {
+        let second = self.shared.board.second(end);
+        for lane in &mut self.lanes {
+            lane.count_written(connection, tally, second);
+            lane.lose(tally);
+        }
+    }
+
+    /// The session has ended: what was not acknowledged will not be.
+    pub(super) fn lose_flights(&mut self, tally: &mut Tally) {
+        for flight in self.flights.drain() {
+            tally.route(flight.route).failed += 1;
+            tally.count(Counter::PubFail, 1);
+        }
+    }
+
+    /// The client has ended at `end`: what was due and has not left never will.
+    pub(super) fn lose_overdue(&mut self, end: Instant, tally: &mut Tally) {
+        if !self.has_begun {
+            return;
+        }
+        for topic in &mut self.topics {
+            let made = u64::from(topic.made.take().is_some());
+            let unmade = topic.schedule.overdue(end).saturating_sub(made);
+            let lost = made + if self.is_spent { 0 } else { self.shared.budget.take(unmade) };
+            tally.route(topic.route).failed += lost;
+            tally.count(Counter::PubFail, lost);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How late tokio's timer may be, and what it wakes us for together.
+const GRAIN: Duration = Duration::from_millis(2);
+
+/// When the messages of one topic are due.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Schedule {
+    interval: Duration,
+    /// When the next message is due; with no interval: when the last one left.
+    next: Instant,
+    /// When the last message left.
+    left: Option<Instant>,
+}
+
+impl Schedule {
+    /// The first message is due at `start` and `first`.
+    pub(super) fn new(start: Instant, first: Duration, interval: Duration) -> Self {
+        Self { interval, next: start + first, left: None }
+    }
+
+    /// The time for which the next message is due, for the order among topics.
+    pub(super) fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// The time for which a message is due that is handed over at `now`.
+    pub(super) fn due(&self, now: Instant) -> Instant {
+        if self.interval.is_zero() { now } else { self.next }
+    }
+
+    /// The next message was handed over at `now`. Whether it is an overrun: it had been due while the one before it
+    /// still waited, and not only because both came with one tick of the timer.
+    pub(super) fn hand_over(&mut self, now: Instant) -> bool {
+        let has_overrun = !self.interval.is_zero() && self.left.is_some_and(|left| left > self.next + GRAIN);
+        self.left = Some(now);
+        self.next = if self.interval.is_zero() { now } else { self.next + self.interval };
+        has_overrun
+    }
+
+    /// How many messages were due before `end` and have not left.
+    pub(super) fn overdue(&self, end: Instant) -> u64 {
+        let late = end.saturating_duration_since(self.next).as_nanos();
+        // Due at the end itself is not due before it.
+        let steps = late.checked_sub(1).and_then(|late| late.checked_div(self.interval.as_nanos()));
+        steps.map_or(0, |steps| u64::try_from(steps).unwrap_or(u64::MAX).saturating_add(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TENTH: Duration = Duration::from_millis(100);
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_keep_their_times_however_late_they_leave() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(start, TENTH, TENTH);
+        let late = start + 7 * TENTH;
+        let mut overruns = Vec::new();
+        for n in 1..=7 {
+            assert_eq!(schedule.due(late), start + n * TENTH);
+            overruns.push(schedule.hand_over(late));
+        }
+        // The first waited for nobody, and the seventh was due at the time itself.
+        assert_eq!(overruns, [false, true, true, true, true, true, false]);
+        assert_eq!(schedule.next(), start + 8 * TENTH);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_tick_of_the_timer_is_no_overrun() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(start, Duration::from_micros(100), Duration::from_micros(100));
+        let tick = start + Duration::from_millis(1);
+        assert!((0..10).all(|_| !schedule.hand_over(tick)));
+        assert_eq!(schedule.next(), tick + Duration::from_micros(100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_due_before_the_end_is_overdue() {
+        let start = Instant::now();
+        let mut schedule = Schedule::new(start, TENTH, TENTH);
+        for (end, overdue) in [(0, 0), (99, 0), (100, 0), (101, 1), (200, 1), (201, 2), (1000, 9), (1001, 10)]
+        {
+            assert_eq!(schedule.overdue(start + Duration::from_millis(end)), overdue, "{end} ms");
+        }
+        schedule.hand_over(start + TENTH);
+        assert_eq!(schedule.overdue(start + 3 * TENTH), 1);
+        assert_eq!(
+            Schedule::new(start, Duration::ZERO, Duration::ZERO).overdue(start + TENTH),
+            0,
+            "it is due when it can leave"
+        );
+    }
+}

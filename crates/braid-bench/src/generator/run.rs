@@ -1,0 +1,97 @@
+use std::future::{pending, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::client::Client;
+use super::shared::Shared;
+use super::{Board, Clock, Dialer, Plan, Start};
+
+/// How long all goodbyes together may take.
+const GOODBYES: Duration = Duration::from_secs(3);
+
+/// Why a run is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The time of [`Ending::after`](super::Ending) was over.
+    Time,
+    /// `-L` messages were published, and acknowledged where they are:
+    /// [`PUBLISH_COMPLETE`](crate::emqtt::PUBLISH_COMPLETE).
+    Complete,
+    /// Every client is gone: its connection ended, or there never was one. A run with a duration lasts that long all
+    /// the same, once a client was connected.
+    NoClients,
+    /// The stop signal came.
+    Stopped,
+}
+
+/// Carries out a plan until it ends or `stop` is ready. Then every client says goodbye, which takes three seconds at
+/// most. Nothing is waited for: what was due before the end and is not acknowledged has failed.
+///
+/// What goes wrong with a client is counted and told on `board`, and no error: the load goes on without it.
+pub async fn run(plan: Plan, dialer: Dialer, board: Board, stop: impl Future<Output = ()>) -> Ended {
+    let clock = board.clock();
+    let after = plan.ending.after;
+    let shared = Arc::new(Shared::new(plan, dialer, board.clone()));
+    let mut clients = JoinSet::new();
+    let ended = {
+        let time = async {
+            match after {
+                Some(after) => sleep_until(clock.start() + after).await,
+                None => pending().await,
+            }
+        };
+        let (mut stop, mut time) = (pin!(stop), pin!(time));
+        let mut load = pin!(load(&shared, clock, &mut clients));
+        poll_fn(|cx| {
+            if stop.as_mut().poll(cx).is_ready() {
+                Poll::Ready(Ended::Stopped)
+            } else if time.as_mut().poll(cx).is_ready() {
+                Poll::Ready(Ended::Time)
+            } else {
+                load.as_mut().poll(cx)
+            }
+        })
+        .await
+    };
+    let is_lost = ended == Ended::Time && board.connected() == 0;
+    board.end();
+    shared.stop.send_replace(true);
+    let all_gone = async { while clients.join_next().await.is_some() {} };
+    let _ = timeout(GOODBYES, all_gone).await;
+    if is_lost { Ended::NoClients } else { ended }
+}
+
+/// Lets the clients come, and waits until all of them are gone.
+async fn load(shared: &Arc<Shared>, clock: Clock, clients: &mut JoinSet<()>) -> Ended {
+    let plan = &shared.plan.clients;
+    for n in 0..plan.count {
+        let due = clock.start() + since_start(plan.start, n);
+        // The clock is asked first: who is late needs no timer.
+        if Instant::now() < due {
+            sleep_until(due).await;
+        }
+        let number = plan.start_number.saturating_add(n).saturating_add(1);
+        clients.spawn(Client::new(Arc::clone(shared), number).live());
+        if n % 64 == 63 {
+            // Those who came have their turn, and the end may come in between.
+            tokio::task::yield_now().await;
+        }
+        while clients.try_join_next().is_some() {}
+    }
+    while clients.join_next().await.is_some() {}
+    if shared.board.is_complete() { Ended::Complete } else { Ended::NoClients }
+}
+
+/// When client `n`, from 0, comes: the first at once.
+fn since_start(start: Start, n: u64) -> Duration {
+    let nanos = match start {
+        Start::Every(interval) => interval.as_nanos().saturating_mul(n.into()),
+        Start::PerSecond(rate) => (u128::from(n) * 1_000_000_000).checked_div(rate.into()).unwrap_or(0),
+    };
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,137 @@
+//! How fast the generator is by itself: it publishes to a sink that does nothing but read.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use braid_proto::packet::ProtocolVersion;
+use braid_transport::{ClientTls, ConnectOptions, Target, Transport};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{
+    Board, Clients, Clock, Dialer, Ending, Plan, PublishPlan, PublishedTopic, Retries, Start, Work, run,
+};
+use crate::emqtt::{ClientIds, Counter, MessageTemplate, Role};
+use crate::failure::Failure;
+
+/// CONNACK of MQTT 5 with success and nothing else.
+const CONNACK: [u8; 5] = [0x20, 3, 0, 0, 0];
+
+/// What to measure the generator itself with.
+#[derive(Debug, Clone, Copy)]
+pub struct SelfMeasure {
+    /// Publishers.
+    pub clients: u64,
+    /// Bytes of each payload.
+    pub size: usize,
+    /// How long.
+    pub time: Duration,
+}
+
+/// What the generator can do.
+#[derive(Debug, Clone, Copy)]
+pub struct SelfMeasured {
+    /// Messages of QoS 0 that left.
+    pub messages: u64,
+    /// The time it took.
+    pub elapsed: Duration,
+    /// CPU time of the generating thread meanwhile, that of the system's calls included.
+    pub cpu: Duration,
+}
+
+impl Default for SelfMeasure {
+    /// 8 publishers, 64 bytes, two seconds.
+    fn default() -> Self {
+        Self { clients: 8, size: 64, time: Duration::from_secs(2) }
+    }
+}
+
+impl SelfMeasured {
+    /// Messages per second of CPU time: what one core can do.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+    pub fn per_cpu_second(&self) -> f64 {
+        self.messages as f64 / self.cpu.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Publishes with QoS 0 as fast as it goes, on one thread and over TCP on the loopback interface, to a sink in this
+/// process that only reads. Blocks for a little longer than the time asked for.
+///
+/// # Errors
+/// The loopback interface or a thread cannot be had.
+pub fn measure_self(how: SelfMeasure) -> Result<SelfMeasured, Failure> {
+    let sink = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let port = sink.local_addr()?.port();
+    let clients = how.clients.max(1);
+    thread::Builder::new().name("sink".to_owned()).spawn(move || serve(&sink, clients))?;
+    let generator = thread::Builder::new().name("generator".to_owned());
+    let measured = generator.spawn(move || generate(SelfMeasure { clients, ..how }, port))?.join();
+    measured.unwrap_or_else(|_| Err(Failure::Link(std::io::Error::other("the generating thread panicked"))))
+}
+
+fn generate(how: SelfMeasure, port: u16) -> Result<SelfMeasured, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let target =
+            Target { transport: Transport::Tcp, host: "127.0.0.1".to_owned(), port, path: String::new() };
+        let dialer = Dialer::new(vec![target], ClientTls::default(), ConnectOptions::default(), Vec::new());
+        let failed = |error: &dyn std::fmt::Display| Failure::Link(std::io::Error::other(error.to_string()));
+        let (dialer, plan) =
+            (dialer.map_err(|error| failed(&error))?, plan(how).map_err(|error| failed(&error))?);
+        let board = Board::new(Clock::now());
+        let before = cpu_time();
+        run(plan, dialer, board.clone(), std::future::pending()).await;
+        let cpu = cpu_time().saturating_sub(before);
+        let messages = board.topics().iter().map(|topic| topic.acked).sum();
+        if board.counters()[Counter::ConnectSucc] < how.clients {
+            let events = board.events(0);
+            return Err(failed(&events.first().map_or("a client did not connect", |event| &event.what)));
+        }
+        Ok(SelfMeasured { messages, elapsed: board.elapsed(), cpu })
+    })
+}
+
+fn plan(how: SelfMeasure) -> Result<Plan, super::PlanError> {
+    let message = MessageTemplate::of_size(how.size);
+    let topic = PublishedTopic::new("self/%i", false, Duration::ZERO, message, how.size)?;
+    Ok(Plan {
+        clients: Clients {
+            count: how.clients,
+            start_number: 0,
+            ids: ClientIds { role: Role::Publish, prefix: None, short: true, host: String::new() },
+            start: Start::Every(Duration::ZERO),
+            retries: Retries::default(),
+            version: ProtocolVersion::V5,
+            clean_start: true,
+            keep_alive: 0,
+            session_expiry: None,
+            credentials: None,
+            maximum_packet_size: None,
+        },
+        work: Work::Publish(PublishPlan { wait_for_all: true, ..PublishPlan::of(vec![topic])? }),
+        ending: Ending { after: Some(how.time), keep_connected: false },
+    })
+}
+
+/// So many connections, each with a thread: the sink must never be what is measured.
+fn serve(sink: &TcpListener, connections: u64) {
+    for _ in 0..connections {
+        let Ok((stream, _)) = sink.accept() else { return };
+        // Without its thread the client finds no CONNACK, which is told as a failure.
+        let _ = thread::Builder::new().name("sink".to_owned()).spawn(move || swallow(stream));
+    }
+}
+
+fn swallow(mut stream: TcpStream) {
+    let mut buffer = vec![0; 256 * 1024];
+    // The first read is the CONNECT.
+    let has_begun = matches!(stream.read(&mut buffer), Ok(1..)) && stream.write_all(&CONNACK).is_ok();
+    while has_begun && matches!(stream.read(&mut buffer), Ok(1..)) {}
+}
+
+/// Of this thread.
+fn cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}

@@ -1,0 +1,321 @@
+//! Receiving on one connection.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use braid_proto::connection::Token;
+use braid_proto::message::Message;
+use braid_proto::packet::{QoS, UserProperties};
+use braid_proto::reason::ReasonCode;
+use braid_proto::stream::{Priority, StreamKey};
+use braid_proto::topic::TopicFilter;
+use tokio::time::Instant;
+
+use super::board::{RouteId, RouteKey, Tally};
+use super::plan::SubscribePlan;
+use super::shared::Shared;
+use super::who::Who;
+use crate::connection::{Connection, Happening};
+use crate::emqtt::{Counter, CounterOrder, CounterTrack, DurationHistogram, PayloadHeaders, failure_line};
+use crate::failure::Failure;
+
+use super::TimestampField;
+
+/// The User Property that asks for a place in the broker's order of sending. [BQ-52]
+const PRIORITY_PROPERTY: &str = "braid-priority";
+/// What is taken in one turn.
+const HAPPENINGS: usize = 1024;
+/// Topics whose routes a client remembers by itself; the board is asked for others.
+const REMEMBERED: usize = 1024;
+
+/// One client that subscribes.
+#[derive(Debug)]
+pub(super) struct Subscriber {
+    shared: Arc<Shared>,
+    filters: Vec<Wanted>,
+    headers: PayloadHeaders,
+    timestamp: Option<TimestampField>,
+    streams: Vec<Stream>,
+    /// Filters that were asked for on this connection, and those that were answered.
+    asked: usize,
+    answered: usize,
+    refused: Option<ReasonCode>,
+    /// When the connection was begun.
+    since: Instant,
+    /// Its subscriptions were counted.
+    is_counted: bool,
+    skipped: u64,
+    not_above: u64,
+    /// Messages that came before they were sent, by the two clocks.
+    skewed: u64,
+    has_complained: bool,
+}
+
+#[derive(Debug)]
+struct Wanted {
+    filter: TopicFilter,
+    qos: QoS,
+    stream: u32,
+    priority: Option<u16>,
+}
+
+/// A stream that brings messages.
+#[derive(Debug)]
+struct Stream {
+    number: u32,
+    priority: Option<u16>,
+    /// `None`: it is not open.
+    key: Option<StreamKey>,
+    topics: HashMap<Box<str>, (RouteId, CounterTrack)>,
+}
+
+impl Subscriber {
+    /// Of a client that cannot subscribe to a filter, the other filters are asked for.
+    pub(super) fn new(shared: &Arc<Shared>, plan: &SubscribePlan, who: &mut Who) -> Self {
+        let mut filters = Vec::with_capacity(plan.filters.len());
+        for wanted in &plan.filters {
+            let text = who.fill(&wanted.template, shared.next_in_sequence());
+            match TopicFilter::parse(&text) {
+                Ok(filter) => filters.push(Wanted {
+                    filter,
+                    qos: wanted.qos,
+                    stream: wanted.stream,
+                    priority: wanted.priority,
+                }),
+                Err(error) => {
+                    let cause = format!("filter {text:?}: {error}");
+                    shared.board.tell(failure_line(who.number, "subscribe", &cause));
+                }
+            }
+        }
+        Self {
+            shared: Arc::clone(shared),
+            filters,
+            headers: plan.headers.clone(),
+            timestamp: plan.timestamp.clone(),
+            streams: Vec::new(),
+            asked: 0,
+            answered: 0,
+            refused: None,
+            since: Instant::now(),
+            is_counted: false,
+            skipped: 0,
+            not_above: 0,
+            skewed: 0,
+            has_complained: false,
+        }
+    }
+
+    /// The connection that is there now was begun at `start`.
+    pub(super) fn set_start(&mut self, start: Instant) {
+        self.since = start;
+    }
+
+    /// A new connection: everything is asked for on it.
+    pub(super) fn begin(&mut self, connection: &Connection) {
+        (self.asked, self.answered, self.refused) = (0, 0, None);
+        self.streams.iter_mut().for_each(|stream| stream.key = None);
+        for at in 0..self.filters.len() {
+            if !connection.is_multi() {
+                self.filters[at].stream = 0;
+            }
+            let (number, priority) = (self.filters[at].stream, self.filters[at].priority);
+            match self.streams.iter_mut().find(|stream| stream.number == number) {
+                // Of several wishes for one stream the most urgent counts.
+                Some(stream) => stream.priority = stream.priority.max(priority),
+                None => self.streams.push(Stream { number, priority, key: None, topics: HashMap::new() }),
+            }
+        }
+        for stream in &mut self.streams {
+            if stream.number == 0 {
+                stream.key = Some(StreamKey::CONTROL);
+            }
+        }
+    }
+
+    /// The user's number of a stream.
+    pub(super) fn number(&self, key: StreamKey) -> u32 {
+        self.streams.iter().find(|stream| stream.key == Some(key)).map_or(0, |stream| stream.number)
+    }
+
+    /// Asks for what is not asked for yet and takes what came. Whether there may be more.
+    pub(super) fn turn(
+        &mut self,
+        connection: &mut Connection,
+        who: &Who,
+        tally: &mut Tally,
+        cx: &mut Context<'_>,
+    ) -> Result<bool, Failure> {
+        self.ask(connection, tally, who, cx)?;
+        let mut last: Option<Token> = None;
+        for _ in 0..HAPPENINGS {
+            let (from, happening) = match connection.poll_next_from(cx)? {
+                Poll::Ready(happened) => happened,
+                Poll::Pending => {
+                    let Some(token) = last.take() else { return Ok(false) };
+                    // Acknowledges every one before it too; the next round writes that.
+                    connection.acknowledge(token);
+                    continue;
+                }
+            };
+            match happening {
+                Happening::Message(incoming) => {
+                    self.receive(from, &incoming.message, tally, who);
+                    last = incoming.token.or(last);
+                }
+                Happening::Subscribed(reason) => self.answer(1, reason, tally, who),
+                Happening::StreamEnded(key, unanswered) => {
+                    // Its subscriptions go on on the control stream.
+                    if let Some(stream) = self.streams.iter_mut().find(|stream| stream.key == Some(key)) {
+                        stream.key = None;
+                    }
+                    self.answer(unanswered, ReasonCode::UnspecifiedError, tally, who);
+                }
+                Happening::Published(..) => {}
+            }
+        }
+        if let Some(token) = last {
+            connection.acknowledge(token);
+        }
+        Ok(true)
+    }
+
+    /// Sends a SUBSCRIBE for each filter, in their order; one whose stream cannot be opened yet waits with those
+    /// behind it.
+    fn ask(
+        &mut self,
+        connection: &mut Connection,
+        tally: &mut Tally,
+        who: &Who,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Failure> {
+        while let Some(wanted) = self.filters.get(self.asked) {
+            let place = self.streams.iter_mut().find(|stream| stream.number == wanted.stream);
+            let Some(stream) = place else { return Ok(()) };
+            let key = match stream.key {
+                Some(key) => key,
+                None => {
+                    let priority = stream.priority.map_or(Priority::DEFAULT, Priority::new);
+                    let Poll::Ready(opened) = connection.poll_open(priority, cx) else { return Ok(()) };
+                    *stream.key.insert(opened?)
+                }
+            };
+            let priority = wanted.priority.map(|priority| priority.to_string());
+            let user: UserProperties =
+                priority.into_iter().map(|value| (PRIORITY_PROPERTY.into(), value.into())).collect();
+            let asked = connection.subscribe_with(key, wanted.filter.clone(), wanted.qos, user);
+            self.asked += 1;
+            if let Err(failure) = asked {
+                self.shared.board.tell(failure_line(who.number, "subscribe", &failure.to_string()));
+                self.answer(1, ReasonCode::UnspecifiedError, tally, who);
+            }
+        }
+        Ok(())
+    }
+
+    /// So many filters were answered.
+    fn answer(&mut self, filters: usize, reason: ReasonCode, tally: &mut Tally, who: &Who) {
+        if filters == 0 {
+            return;
+        }
+        self.answered += filters;
+        if reason.is_error() {
+            self.refused.get_or_insert(reason);
+            self.shared.board.tell(failure_line(who.number, "subscribe", &reason.to_string()));
+        }
+        if self.answered >= self.filters.len() && !self.is_counted {
+            self.is_counted = true;
+            let counter = if self.refused.is_some() { Counter::SubFail } else { Counter::Sub };
+            tally.count(counter, 1);
+            tally.histograms.observe(DurationHistogram::Subscribe, self.since.elapsed());
+        }
+    }
+
+    fn receive(&mut self, from: StreamKey, message: &Message, tally: &mut Tally, who: &Who) {
+        let now = Instant::now();
+        let second = self.shared.board.second(now);
+        let headers = if is_json(&message.payload) {
+            PayloadHeaders::default().read(&message.payload)
+        } else {
+            self.headers.read(&message.payload)
+        };
+        let (counter, stamped) = headers.as_ref().map_or((None, None), |read| (read.counter, read.sent));
+        let sent = match (&self.timestamp, &headers) {
+            (Some(field), Ok(headers)) => field.read(headers.body).or(stamped),
+            _ => stamped,
+        };
+        let (route, order) = self.route(from, message.topic.as_str(), counter);
+        tally.count(Counter::Recv, 1);
+        let route = tally.route(route);
+        route.received(second, message.payload.len() as u64);
+        match sent.map(|sent| self.shared.board.clock().unix(now).checked_sub(sent)) {
+            Some(Some(latency)) => {
+                route.took(latency);
+                let millis = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX);
+                tally.count(Counter::PublishLatency, millis);
+                tally.histograms.observe(DurationHistogram::EndToEnd, latency);
+            }
+            Some(None) => self.skewed += 1,
+            None => {}
+        }
+        match order {
+            Some(CounterOrder::Skipped(messages)) => self.skipped = self.skipped.saturating_add(messages),
+            Some(CounterOrder::NotAbove) => self.not_above += 1,
+            Some(CounterOrder::First | CounterOrder::Next) | None => {}
+        }
+        if let (Err(error), false) = (headers, self.has_complained) {
+            self.has_complained = true;
+            self.shared.board.tell(failure_line(who.number, "payload", &error.to_string()));
+        }
+    }
+
+    /// Where a message is counted, and how its counter follows the one before.
+    fn route(
+        &mut self,
+        from: StreamKey,
+        topic: &str,
+        counter: Option<u64>,
+    ) -> (RouteId, Option<CounterOrder>) {
+        // What a stream brought whose end was told already came to the first one.
+        let at = self.streams.iter().position(|stream| stream.key == Some(from)).unwrap_or_default();
+        let Some(stream) = self.streams.get_mut(at) else {
+            let key = RouteKey { topic: topic.to_owned(), stream: 0, priority: None };
+            return (self.shared.board.route(key), None);
+        };
+        if let Some((route, track)) = stream.topics.get_mut(topic) {
+            return (*route, counter.map(|counter| track.observe(counter)));
+        }
+        let key =
+            RouteKey { topic: topic.to_owned(), stream: stream.number.into(), priority: stream.priority };
+        let route = self.shared.board.route(key);
+        let mut track = CounterTrack::default();
+        let order = counter.map(|counter| track.observe(counter));
+        if stream.topics.len() < REMEMBERED {
+            stream.topics.insert(topic.into(), (route, track));
+        }
+        (route, order)
+    }
+
+    /// The client has ended: what the headers said of order, and of the clocks.
+    pub(super) fn tell_order(&self, who: &Who) {
+        let Self { skipped, not_above, skewed, .. } = *self;
+        let number = who.number;
+        if skewed > 0 {
+            let what = format!(
+                "client({number}): {skewed} messages came before they were sent: set the clocks alike"
+            );
+            self.shared.board.tell(what);
+        }
+        if skipped > 0 || not_above > 0 {
+            let what =
+                format!("client({number}): cnt64 skipped {skipped} and did not rise {not_above} times");
+            self.shared.board.tell(what);
+        }
+    }
+}
+
+/// JSON of a topics file has no headers. No counter and no time begins so, before they have 63 bits.
+fn is_json(payload: &[u8]) -> bool {
+    payload.first() == Some(&b'{')
+}

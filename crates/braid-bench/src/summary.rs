@@ -1,0 +1,123 @@
+//! What one program measured: written by `braidmq bench ... --json FILE`, read by the lab.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The value of [`RunSummary::schema`]. A change that readers have to know of changes the number.
+pub const SCHEMA: &str = "braidmq-bench/1";
+
+/// One program's run. Times are seconds since its start unless a name says otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunSummary {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// What it did.
+    pub role: Role,
+    /// When it started, in microseconds since the Unix epoch.
+    pub started_unix_us: u64,
+    /// How long it ran.
+    pub seconds: f64,
+    /// Its counters by their printed names.
+    pub counters: BTreeMap<String, u64>,
+    /// Connections, all together.
+    pub connections: ConnectionsSummary,
+    /// What was sent or received: one entry per topic and stream.
+    pub topics: Vec<TopicSummary>,
+    /// What the transport took from each stream, summed over the connections.
+    pub streams: Vec<StreamSummary>,
+    /// What happened besides, in the order of time.
+    pub events: Vec<Event>,
+}
+
+/// What a program did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Published.
+    Pub,
+    /// Subscribed.
+    Sub,
+    /// Connected and stayed.
+    Conn,
+    /// Asked for objects.
+    Request,
+    /// Answered with objects.
+    Reply,
+}
+
+/// The connections of a program.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ConnectionsSummary {
+    /// How many were wanted.
+    pub wanted: u64,
+    /// How many were established, each time counted.
+    pub established: u64,
+    /// From the first packet to CONNACK (MQTT) or to the transport's establishment (others), microseconds.
+    pub connect_us: Option<Quantiles>,
+}
+
+/// One topic on one stream.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TopicSummary {
+    /// The topic, or the object of a request.
+    pub topic: String,
+    /// The number that the topics file or the option gave the stream; 0 is the control stream.
+    pub stream: u64,
+    /// Its priority, where it has one.
+    pub priority: Option<u16>,
+    /// Messages handed to the connection (requests sent).
+    pub sent: u64,
+    /// Of them: acknowledged, or with QoS 0 taken by the transport (answered).
+    pub acked: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Messages that were due and never were sent or acknowledged, or requests that failed.
+    pub failed: u64,
+    /// Payload bytes of `acked` or `received`.
+    pub bytes: u64,
+    /// `acked` or `received` by whole seconds since the start.
+    pub per_second: Vec<u64>,
+    /// Latency from the time a message was due to its acknowledgement or receipt, microseconds. `None`: unknown,
+    /// or there was no message.
+    pub latency_us: Option<Quantiles>,
+    /// The same as a curve: microseconds, and the share (0 to 1) of arrived messages that took no longer.
+    pub latency_cdf: Vec<(u64, f64)>,
+}
+
+/// Quantiles of one quantity, in the unit that the field's name says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// Half.
+    pub p50: f64,
+    /// Nine tenths.
+    pub p90: f64,
+    /// 99 of 100.
+    pub p99: f64,
+    /// 999 of 1000.
+    pub p999: f64,
+    /// All.
+    pub max: f64,
+    /// The arithmetic mean.
+    pub mean: f64,
+    /// Of how many.
+    pub count: u64,
+}
+
+/// One stream over all connections.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StreamSummary {
+    /// As in [`TopicSummary::stream`].
+    pub stream: u64,
+    /// Bytes that the transport took from it (or gave to it, for receivers), by whole seconds since the start.
+    pub bytes_per_second: Vec<u64>,
+}
+
+/// Something worth telling that is no number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// When.
+    pub at: f64,
+    /// In words: `client(1): disconnected with reason 141: keepalive_timeout`.
+    pub what: String,
+}

@@ -1,0 +1,47 @@
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// Counts what the current thread holds: what runs beside a test on other threads does not matter, and a test on
+/// virtual time runs on one, broker included.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<i64> = const { Cell::new(0) };
+}
+
+fn add(bytes: usize, sign: i64) {
+    let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+    // At the end of a thread its locals are gone before its last memory is.
+    let _ = HELD.try_with(|held| held.set(held.get() + sign * bytes));
+}
+
+#[allow(
+    unsafe_code,
+    reason = "memory can only be counted by an allocator, and that trait is unsafe; tests only"
+)]
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        add(layout.size(), 1);
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        add(layout.size(), -1);
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        add(layout.size(), -1);
+        add(size, 1);
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes that this thread has allocated and not freed.
+pub(super) fn allocated() -> i64 {
+    HELD.get()
+}

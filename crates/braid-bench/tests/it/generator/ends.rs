@@ -1,0 +1,161 @@
+//! How runs end, and what is counted as never done.
+
+use std::time::Duration;
+
+use braid_bench::emqtt::{Counter, Role as ClientRole};
+use braid_bench::generator::{Board, Ended, Plan, PublishPlan, Work, run};
+use braid_bench::summary::Role;
+use braid_broker::{BrokerConfig, MqttConfig};
+use braid_proto::packet::QoS;
+use braid_transport::sim::{Direction, Policer};
+use tokio::sync::oneshot;
+
+use super::broker::{Target, clients, one_filter, one_topic, plan, summed, topics_file};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_is_for_all_clients_together_and_exact() {
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        for limit in [1, 100, 1001] {
+            let target = Target::start();
+            let publish = PublishPlan { limit, ..one_topic("a/%i", Duration::from_millis(7), qos) };
+            let run = plan(clients(ClientRole::Publish, 7), Work::Publish(publish), 600 * SECOND);
+            let (ended, board) = target.go(run, target.far()).ended().await;
+            let summary = board.summary(Role::Pub);
+            assert_eq!(ended, Ended::Complete);
+            assert!(board.is_complete());
+            assert_eq!(target.broker.statistics().messages_received(), limit, "{qos:?}");
+            let topic = &summary.topics[0];
+            assert_eq!((topic.sent, topic.acked, topic.failed), (limit, limit, 0), "{qos:?}");
+            assert!(summary.seconds < 10.0, "it ends with the last acknowledgement: {}", summary.seconds);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_keep_connected_stay_after_the_last_message() {
+    let target = Target::start();
+    let publish = PublishPlan { limit: 5, ..one_topic("a", Duration::from_millis(100), QoS::AtLeastOnce) };
+    let mut run = plan(clients(ClientRole::Publish, 2), Work::Publish(publish), 30 * SECOND);
+    run.ending.keep_connected = true;
+    let going = target.go(run, target.near());
+    tokio::time::sleep(10 * SECOND).await;
+    assert!(going.board.is_complete());
+    assert_eq!((going.board.connected(), target.broker.statistics().clients()), (2, 2));
+    let (ended, board) = going.ended().await;
+    assert_eq!((ended, board.elapsed()), (Ended::Time, 30 * SECOND));
+    assert_eq!(board.counters()[Counter::Pub], 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_signal_ends_a_run_and_clients_say_goodbye() {
+    let target = Target::start();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let board = Board::new(target.clock);
+    let work = Work::Subscribe(one_filter("a/#"));
+    let forever =
+        Plan { ending: Default::default(), ..plan(clients(ClientRole::Subscribe, 3), work, SECOND) };
+    let running = tokio::spawn(run(forever, target.near(), board.clone(), async { drop(stopped.await) }));
+    tokio::time::sleep(100 * SECOND).await;
+    assert_eq!(target.broker.statistics().clients(), 3);
+    stop.send(()).expect("the run goes on");
+    assert_eq!(running.await.expect("no panic"), Ended::Stopped);
+    assert_eq!(board.elapsed(), 100 * SECOND);
+    assert!(board.events(0).is_empty(), "who ends it himself is not told of it");
+    target.broker_is_left().await;
+}
+
+/// The seeds' single stream: a large message keeps the small ones and the PINGREQ behind it, until the broker has seen no
+/// whole packet for one and a half times the Keep Alive.
+#[tokio::test(start_paused = true)]
+async fn who_is_disconnected_is_told_in_the_words_of_emqtt_bench_and_what_was_queued_has_failed() {
+    let mqtt = MqttConfig { strict_keepalive: true, ..MqttConfig::default() };
+    let target = Target::with(BrokerConfig { mqtt, ..BrokerConfig::default() });
+    target.device.change_one(Direction::Up, |link| link.policer = Some(Policer { rate: 29.0, burst: 5 }));
+    let file = r#"{"topics": [
+        {"name": "Topic1", "interval_ms": "100", "QoS": 1, "payload": {"Data": "10"}},
+        {"name": "Topic2", "interval_ms": "5000", "QoS": 1, "payload": {"Data": "%p5000"}, "render": "Data"}]}"#;
+    let mut who = clients(ClientRole::Publish, 1);
+    who.keep_alive = 10;
+    let (ended, board) =
+        target.go(plan(who, Work::Publish(topics_file(file)), 150 * SECOND), target.far()).ended().await;
+    assert_eq!(ended, Ended::NoClients);
+    let summary = board.summary(Role::Pub);
+    let told: Vec<_> = summary.events.iter().map(|event| event.what.as_str()).collect();
+    assert_eq!(told, ["client(1): disconnected with reason 141: keepalive_timeout"]);
+    let [small, large] = &summary.topics[..] else { panic!("two topics: {summary:?}") };
+    assert!((45..=50).contains(&small.acked), "{small:?}");
+    assert_eq!(large.acked, 0);
+    // The run lasted as long as it was asked to, and every message that was due was acknowledged or has failed.
+    assert_eq!(board.elapsed(), 150 * SECOND);
+    assert_eq!((small.acked + small.failed, large.failed), (1499, 29));
+    assert_eq!(summary.counters[Counter::PubFail.name()], summed(&summary, |topic| topic.failed));
+    assert_eq!(target.broker.statistics().messages_received(), small.acked);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_broker_every_client_is_a_failure_that_is_told() {
+    let target = Target::start();
+    target.broker.stop();
+    target.broker_is_left().await;
+    let mut who = clients(ClientRole::Connect, 3);
+    who.retries.connect = 2;
+    who.retries.pause = SECOND;
+    let (ended, board) = target.go(plan(who, Work::Connect, 60 * SECOND), target.near()).ended().await;
+    assert_eq!((ended, board.elapsed()), (Ended::NoClients, 2 * SECOND));
+    let counters = board.counters();
+    assert_eq!((counters[Counter::ConnectFail], counters[Counter::ConnectRetried]), (3, 6));
+    let told = board.events(0);
+    assert_eq!(told.len(), 3);
+    assert!(told[0].what.starts_with("client(1): connect error - "), "{told:?}");
+    assert_eq!(board.summary(Role::Conn).connections.established, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_topic_that_is_none_is_told_and_the_others_are_published() {
+    let target = Target::start();
+    let interval = Duration::from_millis(100);
+    let [bad, good] = ["a/+/b", "c"].map(|name| one_topic(name, interval, QoS::AtMostOnce).topics);
+    let publish = PublishPlan::of([bad, good].concat()).expect("two topics");
+    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 1_050 * SECOND / 1000);
+    let (_, board) = target.go(run, target.near()).ended().await;
+    let told = board.events(0);
+    assert!(
+        told.len() == 1 && told[0].what.starts_with("client(1): publish error - topic \"a/+/b\""),
+        "{told:?}"
+    );
+    assert_eq!(board.counters()[Counter::Pub], 11);
+    assert_eq!(target.broker.statistics().messages_received(), 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_the_broker_does_not_take_has_failed_and_the_next_one_is_tried() {
+    let mqtt = MqttConfig { maximum_packet_size: 1000, ..MqttConfig::default() };
+    let target = Target::with(BrokerConfig { mqtt, ..BrokerConfig::default() });
+    let file = r#"{"topics": [
+        {"name": "large", "interval_ms": "100", "QoS": 1, "payload": {"Data": "%p1"}, "render": "Data"},
+        {"name": "small", "interval_ms": "100", "QoS": 1, "payload": {}}]}"#;
+    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(topics_file(file)), 1_050 * SECOND / 1000);
+    let (_, board) = target.go(run, target.near()).ended().await;
+    let [large, small] = &board.topics()[..] else { panic!("two topics") };
+    assert_eq!((large.failed, large.sent), (10, 0));
+    assert_eq!((small.acked, small.failed), (10, 0));
+    let told = board.events(0);
+    assert!(told.len() == 1 && told[0].what.contains("maximum_packet_size"), "{told:?}");
+}
+
+/// Both topics share a stream, and the bad one comes first.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_cannot_be_made_keeps_no_other_from_leaving() {
+    let target = Target::start();
+    let interval = Duration::from_millis(100);
+    let [bad, good] = ["a/+/%s", "c"].map(|name| one_topic(name, interval, QoS::AtMostOnce).topics);
+    let publish = PublishPlan::of([bad, good].concat()).expect("two topics");
+    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 1_050 * SECOND / 1000);
+    let (_, board) = target.go(run, target.near()).ended().await;
+    let [bad, good] = &board.topics()[..] else { panic!("two topics") };
+    assert_eq!((bad.sent, bad.failed), (0, 11));
+    assert_eq!((good.acked, good.failed), (11, 0));
+    assert_eq!(target.broker.statistics().messages_received(), 11);
+}
