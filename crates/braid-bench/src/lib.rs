@@ -10,10 +10,13 @@ mod pace;
 
 pub mod bulk;
 pub mod emqtt;
+pub mod exchange;
+pub mod generator;
 pub mod pairs;
+pub mod summary;
 pub mod urgent;
 
-pub use connection::{Connection, Happening};
+pub use connection::{Connection, Handed, Happening};
 pub use failure::Failure;
 pub use latencies::{Latencies, Percentiles};
 pub use pace::Pace;

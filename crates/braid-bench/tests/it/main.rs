@@ -2,6 +2,8 @@
 
 mod bulk;
 mod emqtt;
+mod exchange;
+mod generator;
 mod pairs;
 mod rig;
 mod urgent;

@@ -1,0 +1,91 @@
+//! The side that answers.
+
+mod connection;
+mod desk;
+mod tally;
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_transport::{Incoming, Listener};
+use tokio::time::{sleep, timeout};
+
+use self::connection::Connection;
+use self::desk::Desk;
+use self::tally::Tally;
+use super::Alarm;
+use crate::summary::RunSummary;
+
+/// How long a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(30);
+/// When the process is short of something, `accept` is not asked again at once.
+const SHORTAGE: Duration = Duration::from_millis(100);
+
+/// What a request takes before its response is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// How long.
+    pub time: Duration,
+    /// One request at a time over all connections, in the order of their arrival; otherwise as many as there are.
+    pub serial: bool,
+}
+
+/// Answers requests with objects of the size they ask for. Clones share their counters, and a serial service.
+#[derive(Clone, Debug)]
+pub struct Responder {
+    desk: Arc<Desk>,
+    tally: Arc<Tally>,
+    alarm: Alarm,
+}
+
+impl Responder {
+    /// Nothing is served yet; the summary counts from now.
+    #[must_use]
+    pub fn new(service: Service, alarm: Alarm) -> Self {
+        Self { desk: Arc::new(Desk::new(service)), tally: Arc::new(Tally::new()), alarm }
+    }
+
+    /// Answers all that comes to `listener`, until that fails or this future is dropped. Connections that exist live
+    /// on.
+    ///
+    /// # Errors
+    /// The listener's socket is lost.
+    pub async fn serve(&self, mut listener: Listener) -> io::Result<Infallible> {
+        loop {
+            match listener.accept().await {
+                Ok(incoming) => {
+                    let responder = self.clone();
+                    tokio::spawn(async move { responder.attend(incoming).await });
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => return Err(error),
+                Err(error) => {
+                    self.tally.note(&format!("cannot accept: {error}"));
+                    sleep(SHORTAGE).await;
+                }
+            }
+        }
+    }
+
+    async fn attend(&self, incoming: Incoming) {
+        let link = match timeout(HANDSHAKE, incoming.handshake()).await {
+            Ok(Ok(link)) => link,
+            Ok(Err(error)) => return self.tally.failed(&error.to_string()),
+            Err(_elapsed) => return self.tally.failed("a handshake took too long"),
+        };
+        self.tally.connected();
+        let connection = Connection::new(link, &self.desk, &self.tally, &self.alarm);
+        if let Err(error) = connection.run().await {
+            self.tally.failed(&error.to_string());
+        }
+    }
+
+    /// What was counted so far. Counters: `requests`, of which some became `responses` and the others are
+    /// `unfinished`, because they are under way or their client has gone; `connections`, and those that `failed`
+    /// because of a handshake, a peer that speaks something else, or the path.
+    #[must_use]
+    pub fn summary(&self) -> RunSummary {
+        self.tally.summary()
+    }
+}

@@ -1,0 +1,290 @@
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use braid_proto::stream::StreamKey;
+use braid_transport::{Close, Dir, Link, Read, quic::codes};
+use bytes::{Buf, BytesMut};
+use tokio::io::ReadBuf;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::Failure;
+use super::source::{Ask, Source};
+use super::tally::Tally;
+use crate::exchange::wire::{Part, ResponseReader};
+use crate::exchange::{READ_AT_ONCE, TURNS};
+
+/// A connection to the server.
+pub(super) struct Connection {
+    link: Link,
+    lanes: Vec<Lane>,
+    buffer: Box<[u8]>,
+    /// The lane that has the next request, if it has room.
+    turn: usize,
+    /// There will be no more requests.
+    is_exhausted: bool,
+    is_closed: bool,
+    has_answered: bool,
+    has_unflushed: bool,
+    tally: Arc<Tally>,
+}
+
+/// A stream, and what is under way on it.
+struct Lane {
+    stream: StreamKey,
+    /// As reports name it: 0 for the control stream.
+    number: u64,
+    /// Requests that may be under way.
+    depth: usize,
+    unwritten: BytesMut,
+    waiting: VecDeque<Waiting>,
+    reader: ResponseReader,
+}
+
+struct Waiting {
+    ask: Ask,
+    /// When its patience began.
+    since: Instant,
+}
+
+/// What a connection is told to do.
+struct Orders<'a> {
+    /// These first.
+    asks: &'a mut VecDeque<Ask>,
+    /// Then those.
+    source: Option<&'a mut Source>,
+    patience: Duration,
+}
+
+impl Connection {
+    /// Opens the streams: one on which `streams` requests may be under way, or on QUIC so many with one each.
+    pub(super) async fn open(mut link: Link, streams: usize, tally: Arc<Tally>) -> Result<Self, Failure> {
+        let mut lanes = Vec::new();
+        if link.is_multi() {
+            for _ in 0..streams {
+                let stream = poll_fn(|cx| link.poll_open(cx, Dir::Bidi)).await?;
+                lanes.push(Lane::new(stream, lanes.len() as u64 + 1, 1));
+            }
+        } else {
+            lanes.push(Lane::new(StreamKey::CONTROL, 0, streams));
+        }
+        Ok(Self {
+            link,
+            lanes,
+            buffer: vec![0; READ_AT_ONCE].into(),
+            turn: 0,
+            is_exhausted: false,
+            is_closed: false,
+            has_answered: false,
+            has_unflushed: false,
+            tally,
+        })
+    }
+
+    /// Makes `asks`, whose patience began with the connection, and then what `source` gives, until there is no more;
+    /// or until the server ends the connection while it owes nothing.
+    pub(super) async fn run(
+        &mut self,
+        asks: &mut VecDeque<Ask>,
+        source: Option<&mut Source>,
+        begun: Instant,
+        patience: Duration,
+    ) -> Result<(), Failure> {
+        let mut orders = Orders { asks, source, patience };
+        let mut timer = Box::pin(sleep_until(begun + patience));
+        self.is_exhausted = false;
+        poll_fn(|cx| self.poll(cx, &mut orders, begun, &mut timer)).await
+    }
+
+    /// Says goodbye.
+    pub(super) async fn close(mut self) {
+        let close = Close { code: codes::CLOSE_NORMAL, stop: None };
+        let _ = poll_fn(|cx| self.link.poll_close(cx, close)).await;
+    }
+
+    /// What is under way.
+    pub(super) fn unanswered(&mut self) -> Vec<Ask> {
+        let waiting = self.lanes.iter_mut().flat_map(|lane| lane.waiting.drain(..));
+        waiting.map(|waiting| waiting.ask).collect()
+    }
+
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered
+    }
+
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        orders: &mut Orders<'_>,
+        begun: Instant,
+        timer: &mut Pin<Box<Sleep>>,
+    ) -> Poll<Result<(), Failure>> {
+        for _ in 0..TURNS {
+            let has_read = self.read(cx)?;
+            let is_idle = self.lanes.iter().all(|lane| lane.waiting.is_empty());
+            if self.is_closed {
+                return Poll::Ready(if is_idle && orders.asks.is_empty() {
+                    Ok(())
+                } else {
+                    Err(Failure::Ended)
+                });
+            }
+            let has_asked = self.ask(cx, orders, begun);
+            if self.is_exhausted && is_idle && !has_asked {
+                return Poll::Ready(Ok(()));
+            }
+            let has_written = self.write(cx)?;
+            if !(has_read || has_asked || has_written) {
+                return self.poll_patience(cx, orders.patience, timer);
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Whether there was something to read.
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
+        let mut buffer = ReadBuf::new(&mut self.buffer);
+        let Poll::Ready(read) = self.link.poll_read(cx, &mut buffer, &mut |_| true)? else {
+            return Ok(false);
+        };
+        match read {
+            Read::Bytes(key) => {
+                if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.stream == key) {
+                    self.has_answered |= lane.take(buffer.filled(), &self.tally)?;
+                }
+            }
+            Read::Finished(_) | Read::Reset(..) | Read::Stopped(..) => return Err(Failure::Ended),
+            Read::Closed => self.is_closed = true,
+            Read::Opened(_) | Read::Confirmed | Read::Moved(_) => {}
+        }
+        Ok(true)
+    }
+
+    /// Takes requests for the lanes that have room; whether there was one.
+    fn ask(&mut self, cx: &mut Context<'_>, orders: &mut Orders<'_>, begun: Instant) -> bool {
+        let mut has_asked = false;
+        while !self.is_exhausted
+            && let Some(place) = self.free_lane()
+        {
+            let (ask, since) = match (orders.asks.pop_front(), orders.source.as_mut()) {
+                (Some(ask), _) => (ask, begun),
+                (None, None) => {
+                    self.is_exhausted = true;
+                    break;
+                }
+                (None, Some(source)) => match source.poll_next(cx) {
+                    Poll::Pending => break,
+                    Poll::Ready(None) => {
+                        self.is_exhausted = true;
+                        break;
+                    }
+                    Poll::Ready(Some(ask)) => {
+                        self.tally.asked(&ask);
+                        (ask, Instant::now())
+                    }
+                },
+            };
+            has_asked = true;
+            self.turn = place + 1;
+            let lane = &mut self.lanes[place];
+            lane.unwritten.extend_from_slice(&ask.request.encode());
+            lane.waiting.push_back(Waiting { ask, since });
+        }
+        has_asked
+    }
+
+    /// The next lane with room, in turn.
+    fn free_lane(&self) -> Option<usize> {
+        let count = self.lanes.len();
+        let mut places = (0..count).map(|step| (self.turn + step) % count);
+        places.find(|place| self.lanes[*place].waiting.len() < self.lanes[*place].depth)
+    }
+
+    /// Whether anything was taken.
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
+        let mut has_written = false;
+        for lane in &mut self.lanes {
+            while !lane.unwritten.is_empty() {
+                let slices = [IoSlice::new(&lane.unwritten)];
+                match self.link.poll_write(cx, lane.stream, &slices) {
+                    Poll::Pending => break,
+                    Poll::Ready(Ok(taken)) => {
+                        lane.unwritten.advance(taken);
+                        (has_written, self.has_unflushed) = (true, true);
+                    }
+                    // The stream has ended, or the link.
+                    Poll::Ready(Err(error))
+                        if matches!(
+                            error.kind(),
+                            io::ErrorKind::NotConnected | io::ErrorKind::BrokenPipe
+                        ) =>
+                    {
+                        return Err(Failure::Ended);
+                    }
+                    Poll::Ready(Err(error)) => return Err(Failure::Link(error)),
+                }
+            }
+        }
+        if self.has_unflushed && self.link.poll_flush(cx)?.is_ready() {
+            self.has_unflushed = false;
+        }
+        Ok(has_written)
+    }
+
+    /// Waits for the time at which the patience with a request is over.
+    fn poll_patience(
+        &self,
+        cx: &mut Context<'_>,
+        patience: Duration,
+        timer: &mut Pin<Box<Sleep>>,
+    ) -> Poll<Result<(), Failure>> {
+        // It is set again only when it has rung: most requests are answered long before.
+        while timer.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            let oldest =
+                self.lanes.iter().filter_map(|lane| lane.waiting.front()).map(|waiting| waiting.since);
+            let end = oldest.min().unwrap_or(now) + patience;
+            if end <= now {
+                return Poll::Ready(Err(Failure::Silence(patience)));
+            }
+            timer.as_mut().reset(end);
+        }
+        Poll::Pending
+    }
+}
+
+impl Lane {
+    fn new(stream: StreamKey, number: u64, depth: usize) -> Self {
+        let (unwritten, waiting) = (BytesMut::new(), VecDeque::new());
+        Self { stream, number, depth, unwritten, waiting, reader: ResponseReader::new() }
+    }
+
+    /// Takes what the server sent; whether a response has ended in it.
+    fn take(&mut self, mut bytes: &[u8], tally: &Tally) -> Result<bool, Failure> {
+        tally.received(self.number, bytes.len());
+        let mut has_ended = false;
+        while let Some(part) = self.reader.next(&mut bytes)? {
+            match part {
+                Part::Head(head) => {
+                    let next = self.waiting.front().map(|waiting| waiting.ask.request);
+                    if next != Some(head) {
+                        return Err(Failure::Stray { id: head.id, size: head.size });
+                    }
+                }
+                Part::Body(_) => {}
+                Part::End => {
+                    if let Some(waiting) = self.waiting.pop_front() {
+                        tally.answered(&waiting.ask);
+                        has_ended = true;
+                    }
+                }
+            }
+        }
+        Ok(has_ended)
+    }
+}

@@ -1,0 +1,130 @@
+use std::time::Duration;
+
+use crate::exchange::LARGEST_OBJECT;
+
+/// What is asked for, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// Connections at a time.
+    pub connections: usize,
+    /// Requests under way on each connection at a time.
+    pub streams: usize,
+    /// Whether connections are used again.
+    pub reuse: Reuse,
+    /// Bytes of the objects; requests take them in turn.
+    pub sizes: Vec<u64>,
+    /// Requests over all connections; `None` for no end but that of the time.
+    pub requests: Option<u64>,
+    /// How long to ask; what is under way then is unfinished.
+    pub duration: Option<Duration>,
+    /// Requests per second over all connections, at equal distances whatever happens (open loop), each with its
+    /// latency from the time it was due. `None`: whenever fewer are under way than may be (closed loop).
+    pub rate: Option<f64>,
+    /// How long a request may take, its connection included where it is the first.
+    pub patience: Duration,
+    /// On QUIC, connections after the first send at once (0-RTT).
+    pub zero_rtt: bool,
+}
+
+/// Whether connections are used again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reuse {
+    /// A connection carries requests until it fails.
+    #[default]
+    Kept,
+    /// Each request has a connection for itself, which it waits for and which then ends.
+    OneRequest,
+}
+
+/// Why a load makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// There would be nothing to ask with.
+    #[error("at least one connection and one stream are needed")]
+    Nobody,
+    /// One connection would carry several requests.
+    #[error("a connection for each request has one at a time: keep connections, or leave the streams at 1")]
+    Streams,
+    /// It would never end.
+    #[error("give a number of requests, a duration, or both")]
+    Endless,
+    /// There is nothing to ask for.
+    #[error("give the size of the objects")]
+    NoSize,
+    /// The object is too large.
+    #[error("objects of {0} bytes: more than {LARGEST_OBJECT} are not served")]
+    TooLarge(u64),
+    /// No schedule comes of it.
+    #[error("the rate is a number of requests per second above 0")]
+    Rate,
+}
+
+impl Default for Load {
+    /// One connection that is kept, one request at a time, objects of 80,000 bytes; how long is still to be said.
+    fn default() -> Self {
+        Self {
+            connections: 1,
+            streams: 1,
+            reuse: Reuse::default(),
+            sizes: vec![80_000],
+            requests: None,
+            duration: None,
+            rate: None,
+            patience: Duration::from_secs(30),
+            zero_rtt: false,
+        }
+    }
+}
+
+impl Load {
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    /// It does not; the message says what to change.
+    pub fn check(&self) -> Result<(), LoadError> {
+        if self.connections == 0 || self.streams == 0 {
+            return Err(LoadError::Nobody);
+        }
+        if self.reuse == Reuse::OneRequest && self.streams > 1 {
+            return Err(LoadError::Streams);
+        }
+        if self.requests.is_none() && self.duration.is_none() {
+            return Err(LoadError::Endless);
+        }
+        match self.sizes.iter().max() {
+            None => return Err(LoadError::NoSize),
+            Some(size) if *size > LARGEST_OBJECT => return Err(LoadError::TooLarge(*size)),
+            Some(_) => {}
+        }
+        match self.rate {
+            Some(rate) if !(rate.is_finite() && rate > 0.0) => Err(LoadError::Rate),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        let good = Load { requests: Some(1), ..Load::default() };
+        assert_eq!(good.check(), Ok(()));
+        let with = |change: &dyn Fn(&mut Load)| {
+            let mut load = good.clone();
+            change(&mut load);
+            load.check()
+        };
+        assert_eq!(with(&|load| load.connections = 0), Err(LoadError::Nobody));
+        assert_eq!(with(&|load| load.streams = 0), Err(LoadError::Nobody));
+        assert_eq!(with(&|load| load.requests = None), Err(LoadError::Endless));
+        assert_eq!(with(&|load| load.sizes = vec![]), Err(LoadError::NoSize));
+        assert_eq!(with(&|load| load.sizes[0] = 1 << 31), Err(LoadError::TooLarge(1 << 31)));
+        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(with(&|load| load.rate = Some(rate)), Err(LoadError::Rate));
+        }
+        let one = |load: &mut Load| (load.reuse, load.streams) = (Reuse::OneRequest, 2);
+        assert_eq!(with(&one), Err(LoadError::Streams));
+    }
+}

@@ -1,0 +1,74 @@
+//! The side that asks, and measures.
+
+mod connection;
+mod dial;
+mod failure;
+mod load;
+mod source;
+mod tally;
+mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+pub use self::dial::{Dial, Reach};
+pub use self::failure::Failure;
+pub use self::load::{Load, LoadError, Reuse};
+
+use self::source::Requests;
+use self::tally::Tally;
+use self::worker::Worker;
+use super::Alarm;
+use crate::summary::RunSummary;
+
+/// How long connections may take to say goodbye, after the time that counts.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Puts `load` on the server that `dial` reaches, until it is done or `stop` resolves.
+///
+/// Counters of the summary: `requests` are those that were begun; each became one of `responses`, of the `failed`, or is
+/// `unfinished` when the time is over. A request fails when its connection cannot be made, ends before it is answered,
+/// or brings nothing for [`Load::patience`]; the first failure of each kind is an event.
+///
+/// # Errors
+/// The load makes no sense; nothing was sent.
+pub async fn run(
+    load: &Load,
+    dial: impl Dial,
+    alarm: &Alarm,
+    stop: impl Future<Output = ()>,
+) -> Result<RunSummary, LoadError> {
+    load.check()?;
+    let tally = Arc::new(Tally::new(load));
+    let requests = Arc::new(Requests::new(load));
+    let (over, is_over) = watch::channel(());
+    let mut workers = JoinSet::new();
+    for number in 0..load.connections {
+        let source = requests.source(load, number, tally.started(), alarm);
+        let worker = Worker::new(load, dial.clone(), source, Arc::clone(&tally));
+        workers.spawn(worker.run(is_over.clone()));
+    }
+    let time = async {
+        match load.duration {
+            Some(duration) => sleep(duration).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = join(&mut workers) => {}
+        () = time => {}
+        () = stop => tally.note("stopped before the end"),
+    }
+    let summary = tally.summary();
+    drop((over, is_over));
+    let _ = timeout(FAREWELL, join(&mut workers)).await;
+    Ok(summary)
+}
+
+async fn join(workers: &mut JoinSet<()>) {
+    while workers.join_next().await.is_some() {}
+}

@@ -1,0 +1,103 @@
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Load;
+use crate::exchange::{Alarm, Request, Ring};
+
+/// A request that is to be made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    pub(super) request: Request,
+    /// From when its latency counts.
+    pub(super) due: Instant,
+}
+
+/// All requests of a run.
+#[derive(Debug)]
+pub(super) struct Requests {
+    next: AtomicU64,
+    most: u64,
+    sizes: Vec<u64>,
+}
+
+/// The requests that one connection makes, one after the other.
+#[derive(Debug)]
+pub(super) struct Source {
+    requests: Arc<Requests>,
+    /// `None`: at once.
+    schedule: Option<Schedule>,
+}
+
+/// Every how many seconds.
+#[derive(Debug)]
+struct Schedule {
+    alarm: Alarm,
+    start: Instant,
+    rate: f64,
+    /// The place of the next request among those of all connections, which take turns.
+    place: u64,
+    connections: u64,
+    ring: Option<Ring>,
+}
+
+impl Requests {
+    pub(super) fn new(load: &Load) -> Self {
+        let most = load.requests.unwrap_or(u64::MAX);
+        Self { next: AtomicU64::new(0), most, sizes: load.sizes.clone() }
+    }
+
+    /// Those of the connection with this number, counted from 0.
+    pub(super) fn source(
+        self: &Arc<Self>,
+        load: &Load,
+        number: usize,
+        start: Instant,
+        alarm: &Alarm,
+    ) -> Source {
+        let schedule = load.rate.map(|rate| Schedule {
+            alarm: alarm.clone(),
+            start,
+            rate,
+            place: number as u64,
+            connections: load.connections as u64,
+            ring: None,
+        });
+        Source { requests: Arc::clone(self), schedule }
+    }
+
+    fn next(&self, due: Instant) -> Option<Ask> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let size = self.sizes.get(usize::try_from(id % self.sizes.len() as u64).unwrap_or_default())?;
+        (id < self.most).then_some(Ask { request: Request { id, size: *size }, due })
+    }
+}
+
+impl Source {
+    /// The next request, as soon as it is due; `None` after the last one.
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Ask>> {
+        let due = match &mut self.schedule {
+            None => Instant::now(),
+            Some(schedule) => ready!(schedule.poll_next(cx)),
+        };
+        Poll::Ready(self.requests.next(due))
+    }
+}
+
+impl Schedule {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
+        // A double holds the seconds of a month to the nanosecond.
+        let due = self.start + Duration::from_secs_f64(self.place as f64 / self.rate);
+        if Instant::now() < due {
+            let ring = self.ring.get_or_insert_with(|| self.alarm.at(due));
+            ready!(Pin::new(ring).poll(cx));
+        }
+        self.ring = None;
+        self.place += self.connections;
+        Poll::Ready(due)
+    }
+}
