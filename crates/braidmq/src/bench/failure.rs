@@ -1,0 +1,64 @@
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use braid_bench::emqtt::TopicsFileError;
+use braid_bench::generator::{DialError, PlanError};
+use braid_transport::CertificateError;
+
+use super::options::OptionsError;
+
+/// The exit codes, for the help texts.
+pub(super) const EXIT_CODES: &str = "\
+Exit codes:
+  0  the run ended as it was asked to
+  1  no client could connect
+  2  wrong options, or a file that cannot be read or written
+  7  every connection was lost before the end";
+
+/// Why a run did not begin, or not end as it was asked to: one line.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    #[error(transparent)]
+    Topics(#[from] TopicsFileError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    #[error("cannot read {}: {source}", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot write --json {}: {source}", .path.display())]
+    Json { path: PathBuf, source: io::Error },
+    #[error("cannot make the directory {}: {source}", .path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("cannot serve metrics at {address}: {source}: give another port")]
+    Metrics { address: SocketAddr, source: io::Error },
+    #[error("cannot find the server {host:?}: {source}: check -h")]
+    UnknownHost { host: String, source: io::Error },
+    #[error("cannot start threads: {0}")]
+    Runtime(io::Error),
+    #[error("cannot measure: {0}")]
+    Measure(#[from] braid_bench::Failure),
+    #[error("no client could connect to {server}: {cause}")]
+    Unreachable { server: String, cause: String },
+    #[error("every connection was lost before the end: {cause}")]
+    Lost { cause: String },
+}
+
+impl Failure {
+    /// Tells people and scripts.
+    pub(super) fn report(&self) -> ExitCode {
+        // The exit code tells it to those who do not listen.
+        let _ = writeln!(io::stderr(), "Error: {self}");
+        ExitCode::from(match self {
+            Self::Unreachable { .. } => 1,
+            Self::Lost { .. } => 7,
+            _ => 2,
+        })
+    }
+}

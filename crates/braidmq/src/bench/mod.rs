@@ -1,0 +1,48 @@
+//! `braidmq bench`: load for an MQTT server, and what it measures.
+
+mod failure;
+mod options;
+mod output;
+mod plan;
+mod reply;
+mod request;
+mod run;
+mod self_measure;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use failure::Failure;
+use options::{ConnOptions, PubOptions, SubOptions};
+
+/// Put load on an MQTT server and measure it, with the options of emqtt_bench.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    load: Load,
+}
+
+#[derive(Debug, Subcommand)]
+enum Load {
+    Pub(Box<PubOptions>),
+    Sub(Box<SubOptions>),
+    Conn(Box<ConnOptions>),
+    Request(request::Args),
+    Reply(reply::Args),
+    #[command(name = "self")]
+    SelfMeasure(self_measure::Args),
+}
+
+/// Runs `braidmq bench`.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let ended = match &args.load {
+        Load::Pub(options) => plan::publish(options).and_then(run::run),
+        Load::Sub(options) => plan::subscribe(options).and_then(run::run),
+        Load::Conn(options) => plan::connect(options).and_then(run::run),
+        Load::Request(args) => return request::run(args),
+        Load::Reply(args) => return reply::run(args),
+        Load::SelfMeasure(args) => self_measure::run(args),
+    };
+    ended.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
+}

@@ -1,0 +1,102 @@
+//! The options of `bench pub`, `bench sub` and `bench conn`: those of emqtt_bench 0.6 and ours.
+//!
+//! What emqtt_bench does and we cannot is refused with a line that says what to do instead; what has no meaning here
+//! is told in a note. Nothing is ignored silently.
+
+mod clients;
+mod connection;
+mod foreign;
+mod output;
+mod publish;
+mod quic;
+mod session;
+mod subscribe;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod words;
+
+use braid_transport::Transport;
+use clap::Args;
+
+use super::failure::EXIT_CODES;
+
+use clients::ClientsOptions;
+use connection::ConnectionOptions;
+use foreign::ForeignOptions;
+pub(super) use output::{LogTo, OutputOptions};
+pub(super) use publish::{PayloadSource, PubOptions, Subject};
+use quic::QuicOptions;
+use session::SessionOptions;
+#[cfg(test)]
+use subscribe::Subscription;
+pub(super) use subscribe::{ConnOptions, SubOptions};
+use tls::TlsOptions;
+pub(super) use words::{congestion, duration};
+
+const CONNECTION: &str = "Connection";
+const CLIENTS: &str = "Clients";
+const MQTT: &str = "MQTT";
+const LOAD: &str = "Load";
+const TLS: &str = "TLS";
+const QUIC: &str = "QUIC";
+const OUTPUT: &str = "Output";
+
+/// What stands below the options of each.
+fn help_end(examples: &str) -> String {
+    format!("{examples}\n\n{EXIT_CODES}")
+}
+
+/// Options that cannot be used as they are, as one line that says what to change.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct OptionsError(String);
+
+impl OptionsError {
+    fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+/// The options that pub, sub and conn share.
+#[derive(Debug, Clone, Args)]
+pub(super) struct CommonOptions {
+    #[command(flatten)]
+    pub(super) connection: ConnectionOptions,
+    #[command(flatten)]
+    pub(super) clients: ClientsOptions,
+    #[command(flatten)]
+    pub(super) session: SessionOptions,
+    #[command(flatten)]
+    pub(super) tls: TlsOptions,
+    #[command(flatten)]
+    pub(super) quic: QuicOptions,
+    #[command(flatten)]
+    pub(super) output: OutputOptions,
+    #[command(flatten)]
+    foreign: ForeignOptions,
+}
+
+impl CommonOptions {
+    /// The transport, if all options go together.
+    ///
+    /// # Errors
+    /// The first option that cannot be used, or the first two that do not go together.
+    pub(super) fn transport(&self) -> Result<Transport, OptionsError> {
+        self.foreign.refuse()?;
+        let transport = self.connection.transport(self.tls.is_wanted())?;
+        self.connection.check(transport)?;
+        self.quic.check(transport)?;
+        self.tls.check(transport)?;
+        Ok(transport)
+    }
+
+    /// A line for each option that was given and has no effect, or not the one that may be expected.
+    pub(super) fn notes(&self, transport: Transport) -> Vec<String> {
+        let mut notes = self.foreign.notes();
+        notes.extend(self.session.notes());
+        notes.extend(self.tls.notes(transport));
+        notes.extend(self.output.notes());
+        notes
+    }
+}

@@ -1,0 +1,65 @@
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args};
+
+use super::OUTPUT;
+use super::words::{Endpoint, endpoint, qoe_switch};
+
+/// Where lines go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(in crate::bench) enum LogTo {
+    /// To standard output.
+    Console,
+    /// Nowhere.
+    Null,
+}
+
+/// What is told, and where.
+#[derive(Debug, Clone, Args)]
+pub(in crate::bench) struct OutputOptions {
+    /// Write what was measured to this file when the run ends, as JSON.
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub(in crate::bench) json: Option<PathBuf>,
+    /// Print emqtt_bench's lines on a terminal too, instead of the live view.
+    #[arg(long, help_heading = OUTPUT)]
+    pub(in crate::bench) plain: bool,
+    /// Print no table of percentiles at the end, and no notes.
+    #[arg(long, help_heading = OUTPUT)]
+    pub(in crate::bench) quiet: bool,
+    /// Answer GET /metrics at this port, or address and port, with Prometheus metrics. Without a port --restapi
+    /// says where.
+    #[arg(long, value_name = "[IP:]PORT", num_args = 0..=1, value_parser = endpoint, default_missing_value = "disabled",
+        help_heading = OUTPUT)]
+    prometheus: Option<Endpoint>,
+    /// Answer GET /metrics at this port, or address and port.
+    #[arg(long, value_name = "[IP:]PORT", value_parser = endpoint, help_heading = OUTPUT)]
+    restapi: Option<Endpoint>,
+    /// Where the lines go: console or null.
+    #[arg(long = "log_to", value_name = "WHERE", default_value = "console", hide_default_value = true,
+        help_heading = OUTPUT)]
+    pub(in crate::bench) log_to: LogTo,
+    /// Measure how long handshakes, connections and subscriptions take. That is always done: the table and --json
+    /// show it.
+    #[arg(short = 'Q', long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
+        value_parser = qoe_switch, action = ArgAction::Set, help_heading = OUTPUT)]
+    qoe: Option<bool>,
+    /// Print this help.
+    #[arg(long, action = ArgAction::Help, help_heading = OUTPUT)]
+    help: Option<bool>,
+}
+
+impl OutputOptions {
+    /// Where metrics are served.
+    pub(in crate::bench) fn metrics(&self) -> Option<SocketAddr> {
+        [self.prometheus, self.restapi].into_iter().flatten().find_map(|endpoint| match endpoint {
+            Endpoint::At(address) => Some(address),
+            Endpoint::Disabled => None,
+        })
+    }
+
+    pub(super) fn notes(&self) -> Option<String> {
+        (self.prometheus.is_some() && self.metrics().is_none())
+            .then(|| "--prometheus alone serves nothing: give it a port, or add --restapi PORT".to_owned())
+    }
+}

@@ -1,0 +1,50 @@
+use std::path::PathBuf;
+
+use braid_client::Congestion;
+use braid_transport::Transport;
+use clap::Args;
+
+use super::words::congestion;
+use super::{OptionsError, QUIC};
+
+/// Options of the connections that only QUIC has.
+#[derive(Debug, Clone, Args)]
+pub(in crate::bench) struct QuicOptions {
+    /// Who decides how fast to send: bbr3 keeps the queues on the way short, cubic and newreno fill them. bbr3 by
+    /// default.
+    #[arg(long, value_name = "NAME", value_parser = congestion, help_heading = QUIC)]
+    pub(in crate::bench) quic_cc: Option<Congestion>,
+    /// The most bytes per second that each client sends, if you know what the uplink carries: then nothing queues up
+    /// on the way, where what is urgent cannot overtake.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..), help_heading = QUIC)]
+    pub(in crate::bench) link_rate: Option<u64>,
+    /// Replace a lost connection one round trip sooner (0-RTT), with --reconnect: what goes first is encrypted with the
+    /// keys of a ticket and may be replayed. The first connection of a client has no ticket.
+    #[arg(long, help_heading = QUIC)]
+    pub(in crate::bench) zero_rtt: bool,
+    /// Write what QUIC does to a file per connection in this directory (qlog), for `braidmq explain` or qvis.
+    #[arg(long, value_name = "DIR", help_heading = QUIC)]
+    pub(in crate::bench) qlog_dir: Option<PathBuf>,
+}
+
+impl QuicOptions {
+    pub(super) fn check(&self, transport: Transport) -> Result<(), OptionsError> {
+        if transport == Transport::Quic {
+            return Ok(());
+        }
+        if self.quic_cc.is_some() {
+            return Err(OptionsError::new("--quic-cc is for QUIC: add --quic, or use --tcp-cc"));
+        }
+        let given = [
+            ("--link-rate", self.link_rate.is_some()),
+            ("--zero-rtt", self.zero_rtt),
+            ("--qlog-dir", self.qlog_dir.is_some()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((name, _)) => {
+                Err(OptionsError::new(format!("{name} needs QUIC: add --quic, or leave it out")))
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Values as users write them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use braid_client::{Congestion, ProtocolVersion};
+use jiff::SignedDuration;
+
+/// The words that emqtt_bench takes for true and false.
+pub(super) fn switch(word: &str) -> Result<bool, String> {
+    match word.to_ascii_lowercase().as_str() {
+        "true" | "t" | "yes" | "y" | "on" | "enabled" | "1" => Ok(true),
+        "false" | "f" | "no" | "n" | "off" | "disabled" | "0" => Ok(false),
+        _ => Err("write true or false".to_owned()),
+    }
+}
+
+pub(super) fn quic_switch(word: &str) -> Result<bool, String> {
+    if word.ends_with(".eterm") {
+        return Err("files of msquic's settings are not read: write true, and use --quic-cc".to_owned());
+    }
+    switch(word)
+}
+
+pub(super) fn qoe_switch(word: &str) -> Result<bool, String> {
+    if word == "dump" {
+        return Err("there is no log to dump: write true, and use --json FILE for the figures".to_owned());
+    }
+    switch(word)
+}
+
+pub(super) fn version(word: &str) -> Result<ProtocolVersion, String> {
+    match word {
+        "3" => Ok(ProtocolVersion::V31),
+        "4" => Ok(ProtocolVersion::V311),
+        "5" => Ok(ProtocolVersion::V5),
+        _ => Err("write 3 (MQTT 3.1), 4 (3.1.1) or 5".to_owned()),
+    }
+}
+
+pub(super) fn tls_version(word: &str) -> Result<(), String> {
+    match word {
+        "tlsv1.3" | "tlsv1.3_nocompat" => Ok(()),
+        "tlsv1.2" => {
+            Err("an old version cannot be forced, the newest that the server has is used: leave it out"
+                .to_owned())
+        }
+        _ => Err("write tlsv1.3, or leave it out: versions before 1.2 are not safe".to_owned()),
+    }
+}
+
+pub(in crate::bench) fn congestion(word: &str) -> Result<Congestion, String> {
+    Congestion::from_name(word).ok_or_else(|| "use bbr3, cubic or newreno".to_owned())
+}
+
+/// Where something is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    Disabled,
+    At(SocketAddr),
+}
+
+/// A port of this machine, or an address and port, or emqtt_bench's `disabled`.
+pub(super) fn endpoint(word: &str) -> Result<Endpoint, String> {
+    if word == "disabled" {
+        return Ok(Endpoint::Disabled);
+    }
+    let address = word.parse().ok();
+    let port = || word.parse().ok().map(|port| SocketAddr::from(([0, 0, 0, 0], port)));
+    address.or_else(port).map(Endpoint::At).ok_or_else(|| {
+        "write a port, such as 8081, or an address and port, such as 127.0.0.1:8081".to_owned()
+    })
+}
+
+/// `30s`, `1m30s`, `500ms`; a number alone is seconds.
+pub(in crate::bench) fn duration(word: &str) -> Result<Duration, String> {
+    let wrong = || "write a time above 0, such as 30s, 2m or 1h30m".to_owned();
+    let seconds = word.parse().ok().map(Duration::from_secs);
+    let friendly = || word.parse::<SignedDuration>().ok().and_then(|given| Duration::try_from(given).ok());
+    seconds.or_else(friendly).filter(|given| !given.is_zero()).ok_or_else(wrong)
+}

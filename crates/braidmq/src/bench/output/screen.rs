@@ -1,0 +1,121 @@
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use braid_bench::emqtt::{CounterLines, PUBLISH_COMPLETE, StartLine};
+use braid_bench::generator::{Board, Ended};
+use braid_bench::summary::Role;
+use terminal_size::{Height, Width, terminal_size_of};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::live::Live;
+use super::view::Snapshot;
+use crate::bench::options::{LogTo, OutputOptions};
+
+const EVERY: Duration = Duration::from_secs(1);
+/// Without a time there is no rate, and no line.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// Standard output during a run.
+#[derive(Debug)]
+pub(in crate::bench) struct Screen {
+    form: Form,
+    /// Events that were told.
+    events: usize,
+}
+
+#[derive(Debug)]
+enum Form {
+    Silent,
+    /// As emqtt_bench prints them.
+    Lines(CounterLines),
+    View {
+        title: String,
+        live: Live,
+        before: Snapshot,
+    },
+}
+
+impl Screen {
+    /// Lines, unless somebody looks: then a view. `server` is where the load goes.
+    pub(in crate::bench) fn new(options: &OutputOptions, role: Role, server: &str) -> Self {
+        let form = if options.log_to == LogTo::Null {
+            Form::Silent
+        } else if options.plain || !io::stdout().is_terminal() {
+            Form::Lines(CounterLines::default())
+        } else {
+            let title = match role {
+                Role::Sub => format!("sub from {server}"),
+                Role::Pub => format!("pub to {server}"),
+                _ => format!("conn to {server}"),
+            };
+            Form::View { title, live: Live::default(), before: Snapshot::default() }
+        };
+        Self { form, events: 0 }
+    }
+
+    /// Tells that the run begins.
+    ///
+    /// # Errors
+    /// Standard output is gone.
+    pub(in crate::bench) fn begin(&self, line: &StartLine) -> io::Result<()> {
+        match self.form {
+            Form::Lines(_) => writeln!(io::stdout(), "{line}\n"),
+            Form::Silent | Form::View { .. } => Ok(()),
+        }
+    }
+
+    /// Tells what changed once a second, until standard output is gone.
+    pub(in crate::bench) async fn watch(&mut self, board: &Board) {
+        let mut ticks = interval_at(Instant::now() + EVERY, EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if self.tell(board).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Tells the rest.
+    pub(in crate::bench) fn end(&mut self, board: &Board, ended: Ended) {
+        if let Form::View { before, .. } = &mut self.form {
+            // What stays on the screen has the rates of the whole run.
+            *before = Snapshot::default();
+        }
+        // Nothing is left to tell somebody who does not listen.
+        let _ = self.tell(board);
+        if let (Form::Lines(_), Ended::Complete) = (&self.form, ended) {
+            let _ = writeln!(io::stdout(), "{PUBLISH_COMPLETE}");
+        }
+    }
+
+    fn tell(&mut self, board: &Board) -> io::Result<()> {
+        let events = board.events(self.events);
+        self.events += events.len();
+        let mut lines: Vec<String> = events.into_iter().map(|event| event.what).collect();
+        let text = match &mut self.form {
+            Form::Silent => return Ok(()),
+            Form::Lines(counters) => {
+                let at = board.elapsed().max(SHORTEST);
+                lines.extend(counters.lines(at, &board.counters()));
+                lines.iter().map(|line| format!("{line}\n")).collect()
+            }
+            Form::View { title, live, before } => {
+                let now = Snapshot::of(board);
+                let window = window();
+                let view = now.lines(title, before, window);
+                *before = now;
+                live.redraw(window.0, &lines, &view)
+            }
+        };
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+}
+
+/// The terminal's columns and rows.
+fn window() -> (usize, usize) {
+    let (Width(columns), Height(rows)) = terminal_size_of(io::stdout()).unwrap_or((Width(80), Height(24)));
+    (columns.into(), rows.into())
+}

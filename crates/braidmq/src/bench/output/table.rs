@@ -1,0 +1,31 @@
+use braid_bench::summary::{Quantiles, RunSummary};
+
+use super::columns::{columns, quantile};
+
+const HEADER: [&str; 9] =
+    ["latency in ms", "stream", "messages", "failed", "p50", "p90", "p99", "p99.9", "max"];
+
+/// The percentiles of a run, by topic and stream; nothing where there are none.
+pub(in crate::bench) fn table(summary: &RunSummary) -> String {
+    let mut rows = Vec::new();
+    if let Some(connect) = &summary.connections.connect_us {
+        let failed = summary.connections.wanted.saturating_sub(summary.connections.established);
+        let counts = ["-".to_owned(), connect.count.to_string(), failed.to_string()];
+        rows.push(row("(connecting)", counts, Some(connect)));
+    }
+    for topic in &summary.topics {
+        let messages = topic.acked.max(topic.received);
+        let counts = [topic.stream, messages, topic.failed].map(|count| count.to_string());
+        rows.push(row(&topic.topic, counts, topic.latency_us.as_ref()));
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    columns(&HEADER, &rows, usize::MAX).join("\n") + "\n"
+}
+
+fn row(name: &str, counts: [String; 3], quantiles: Option<&Quantiles>) -> Vec<String> {
+    let of: [fn(&Quantiles) -> f64; 5] = [|q| q.p50, |q| q.p90, |q| q.p99, |q| q.p999, |q| q.max];
+    let latencies = of.map(|of| quantile(quantiles, of));
+    [name.to_owned()].into_iter().chain(counts).chain(latencies).collect()
+}

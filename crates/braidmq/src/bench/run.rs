@@ -1,0 +1,123 @@
+use std::future::pending;
+use std::io::{self, Write};
+
+use braid_bench::emqtt::Counter;
+use braid_bench::generator::{self, Board, Clock, Ended};
+use braid_bench::summary::RunSummary;
+use braid_transport::Target;
+use tokio::net::lookup_host;
+use tokio::runtime::{Builder, Runtime};
+
+use super::failure::Failure;
+use super::output::{JsonFile, Metrics, Screen, table};
+use super::plan::Job;
+use crate::client::stopped;
+
+/// Files that a process needs besides its connections.
+const OTHER_FILES: u64 = 64;
+
+/// Carries out a run from its first line to its last.
+pub(super) fn run(job: Job) -> Result<(), Failure> {
+    let json = job.output.json.clone().map(JsonFile::prepare).transpose()?;
+    runtime(job.plan.clients.count)?.block_on(measure(job, json))
+}
+
+/// A thread for each core, or for each client if those are fewer.
+fn runtime(clients: u64) -> Result<Runtime, Failure> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = usize::try_from(clients).unwrap_or(cores).clamp(1, cores);
+    let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+    runtime.map_err(Failure::Runtime)
+}
+
+async fn measure(mut job: Job, json: Option<JsonFile>) -> Result<(), Failure> {
+    for target in &job.targets {
+        find(target).await?;
+    }
+    let metrics = match job.output.metrics() {
+        Some(address) => Some(Metrics::bind(address).await?),
+        None => None,
+    };
+    job.notes.extend(too_many_files(job.plan.clients.count));
+    job.notes.extend(
+        metrics.as_ref().map(|metrics| format!("metrics are at http://{}/metrics", metrics.address())),
+    );
+    if !job.output.quiet {
+        say(&job.notes.iter().map(|note| format!("Note: {note}\n")).collect::<String>());
+    }
+    let server = job.targets.iter().map(url).collect::<Vec<_>>().join(", ");
+    let board = Board::new(Clock::now());
+    let mut screen = Screen::new(&job.output, job.role, &server);
+    // That nobody listens is noticed with the next lines, and ends the run.
+    let _ = screen.begin(&job.start_line);
+    let stop = async {
+        tokio::select! {
+            () = stopped() => {}
+            () = screen.watch(&board) => {}
+            () = serve(metrics, board.clone()) => {}
+        }
+    };
+    let ended = generator::run(job.plan, job.dialer, board.clone(), stop).await;
+    screen.end(&board, ended);
+    let summary = board.summary(job.role);
+    if !job.output.quiet {
+        say(&table(&summary));
+    }
+    if let Some(json) = json {
+        json.write(&summary)?;
+    }
+    outcome(ended, &summary, server)
+}
+
+/// On standard error, which may be gone as well: that is no reason to end otherwise.
+fn say(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+async fn serve(metrics: Option<Metrics>, board: Board) {
+    match metrics {
+        Some(metrics) => metrics.serve(board).await,
+        None => pending().await,
+    }
+}
+
+/// Looks a name up before anything begins: a wrong one is no matter of load.
+async fn find(target: &Target) -> Result<(), Failure> {
+    let found = lookup_host((target.host.as_str(), target.port)).await;
+    let found = found.and_then(|mut addresses| {
+        addresses.next().map(drop).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+    });
+    found.map_err(|source| Failure::UnknownHost { host: target.host.clone(), source })
+}
+
+/// A connection takes a file of the system: says so where there are too few.
+fn too_many_files(clients: u64) -> Option<String> {
+    let wanted = clients.saturating_add(OTHER_FILES);
+    let most = rlimit::increase_nofile_limit(wanted).ok()?;
+    (most < wanted).then(|| {
+        format!("this system allows {most} open files, too few for {clients} clients: raise ulimit -n")
+    })
+}
+
+fn url(target: &Target) -> String {
+    let Target { transport, host, port, path } = target;
+    let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+    format!("{}://{host}:{port}{path}", transport.scheme())
+}
+
+/// Whether the run ended as it was asked to.
+fn outcome(ended: Ended, summary: &RunSummary, server: String) -> Result<(), Failure> {
+    // A failure's line begins with the client, `client(7): connect error - `, which is any of them here.
+    let last = summary.events.last().map(|event| event.what.as_str());
+    let last = last.map(|what| what.split_once(" error - ").map_or(what, |(_, cause)| cause));
+    let cause = |otherwise: &str| last.unwrap_or(otherwise).to_owned();
+    let has_failed = summary.counters.get(Counter::ConnectFail.name()).is_some_and(|&count| count > 0);
+    match ended {
+        Ended::Stopped if !has_failed => Ok(()),
+        _ if summary.connections.established == 0 => {
+            Err(Failure::Unreachable { server, cause: cause("it did not answer in time") })
+        }
+        Ended::NoClients => Err(Failure::Lost { cause: cause("the server closed it") }),
+        Ended::Time | Ended::Complete | Ended::Stopped => Ok(()),
+    }
+}

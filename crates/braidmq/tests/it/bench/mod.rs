@@ -1,0 +1,11 @@
+//! `braidmq bench` against `braidmq serve`.
+
+#![expect(clippy::panic, reason = "a test fails by panicking")]
+
+mod counts;
+mod endings;
+mod identities;
+mod output;
+mod refusals;
+mod rig;
+mod topics;

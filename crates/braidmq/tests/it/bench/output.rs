@@ -1,0 +1,100 @@
+//! What a run prints, and what it answers to Prometheus.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use super::rig::{Load, Server, bench, run};
+
+/// Whether a line is one of emqtt_bench's counters: `1m2s pub total=8 rate=2.84/sec`. In the first second there is no
+/// time before the name.
+fn is_counter(line: &str) -> bool {
+    let Some((time, rest)) = line.split_once(' ') else { return false };
+    let Some((name, rest)) = rest.split_once(" total=") else { return false };
+    let Some((total, rate)) = rest.split_once(" rate=") else { return false };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_time = time.is_empty()
+        || time.split_inclusive(['d', 'h', 'm', 's']).all(|part| is_number(&part[..part.len() - 1]));
+    let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let decimal = rate.strip_suffix("/sec").and_then(|rate| rate.split_once('.'));
+    let is_rate = decimal.is_some_and(|(whole, part)| is_number(whole) && is_number(part) && part.len() == 2);
+    is_time && is_name && is_number(total) && is_rate
+}
+
+#[test]
+fn lines_are_those_of_emqtt_bench() {
+    let server = Server::start();
+    let load = ["pub", "-c", "2", "-i", "0", "-I", "1", "-t", "t", "-L", "100"];
+    let end = run(&[&load[..], &server.find("mqtt")].concat());
+    assert_eq!(end.code, Some(0), "{end:?}");
+    let lines: Vec<&str> = end.lines.lines().collect();
+    let [start, empty, counters @ .., complete] = &lines[..] else { panic!("{lines:?}") };
+    let (workers, rest) = start.strip_prefix("Start with ").unwrap().split_once(' ').unwrap();
+    assert!(workers.parse::<u8>().is_ok_and(|workers| workers <= 2), "{start}");
+    assert_eq!(rest, "workers, addrs pool size: 1 and req interval: 0 ms ");
+    assert_eq!((*empty, *complete), ("", "publish complete"));
+    assert!(counters.iter().all(|line| is_counter(line)), "{counters:?}");
+    for total in ["connect_succ total=2 ", "pub total=100 "] {
+        assert!(counters.iter().any(|line| line.contains(total)), "{counters:?}");
+    }
+}
+
+#[test]
+fn quiet_and_null_leave_nothing_to_read() {
+    let server = Server::start();
+    let load = ["pub", "-c", "1", "-I", "1", "-t", "t", "-L", "10", "--quiet", "--log_to", "null", "-d"];
+    let end = run(&[&load[..], &server.find("mqtt")].concat());
+    assert_eq!((end.code, end.lines, end.errors), (Some(0), String::new(), String::new()));
+}
+
+#[test]
+fn a_run_ends_well_when_nobody_listens_any_more() {
+    let server = Server::start();
+    let load = ["pub", "-c", "1", "-I", "1", "-t", "t"];
+    let publisher = Load::start_unheard(&[&load[..], &server.find("mqtt")].concat());
+    assert_eq!(publisher.end().code, Some(0));
+}
+
+/// The answer to one request, head and body.
+fn ask(address: &str, request: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+#[test]
+fn prometheus_is_answered_while_the_run_lasts() {
+    let server = Server::start();
+    let load = ["sub", "-c", "2", "-i", "0", "-t", "t", "--prometheus", "--restapi", "127.0.0.1:0"];
+    let subscribers = Load::start(&[&load[..], &server.find("mqtt")].concat());
+    let note = subscribers.wait_for_note(|line| line.contains("metrics are at"));
+    let address = note.rsplit_once("http://").unwrap().1.strip_suffix("/metrics").unwrap();
+    subscribers.wait_for_total("sub", 2);
+
+    let (head, body) = ask(address, "GET /metrics");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("text/plain"), "{head}");
+    for line in ["# TYPE sub counter", "sub 2", "connect_succ 2", "mqtt_client_connect_duration_count 2"] {
+        assert!(body.lines().any(|found| found == line), "no {line} in {body}");
+    }
+    assert!(ask(address, "GET /").0.starts_with("HTTP/1.1 404 "));
+    assert!(ask(address, "POST /metrics").0.starts_with("HTTP/1.1 405 "));
+    assert_eq!(subscribers.stop("-INT").code, Some(0));
+}
+
+#[test]
+fn secrets_and_qlog_are_written_where_they_are_asked_for() {
+    let server = Server::start();
+    let (keys, qlog, ca) = (server.path("keys"), server.path("qlog"), server.ca());
+    let load =
+        ["pub", "-c", "1", "-t", "t", "-q", "1", "-I", "1", "-L", "1", "--quic", "-h", "127.0.0.1", "-p"];
+    let quic = ["--cacertfile", &ca, "--qlog-dir", qlog.to_str().unwrap(), "--quic-cc", "newreno"];
+    let end = bench(&[&load[..], &[server.port("quic")], &quic].concat())
+        .env("SSLKEYLOGFILE", &keys)
+        .output()
+        .unwrap();
+    assert_eq!(end.status.code(), Some(0), "{end:?}");
+    assert!(std::fs::read_to_string(keys).unwrap().contains("CLIENT_TRAFFIC_SECRET_0"));
+    assert_eq!(std::fs::read_dir(qlog).unwrap().count(), 1);
+}
