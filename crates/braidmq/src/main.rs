@@ -1,9 +1,11 @@
 //! The `braidmq` binary: MQTT broker and client in one.
 
+mod bench;
 mod client;
 mod config;
 mod explain;
 mod format;
+mod lab;
 mod publish;
 mod serve;
 mod subscribe;
@@ -25,7 +27,9 @@ enum Command {
     Serve(serve::Args),
     Pub(publish::Args),
     Sub(subscribe::Args),
+    Bench(bench::Args),
     Explain(explain::Args),
+    Lab(lab::Args),
 }
 
 fn main() -> ExitCode {
@@ -33,13 +37,15 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Serve(args) }) => serve::run(&args),
         Ok(Cli { command: Command::Pub(args) }) => publish::run(args),
         Ok(Cli { command: Command::Sub(args) }) => subscribe::run(args),
+        Ok(Cli { command: Command::Bench(args) }) => bench::run(&args),
         Ok(Cli { command: Command::Explain(args) }) => explain::run(&args),
+        Ok(Cli { command: Command::Lab(args) }) => lab::run(&args),
         Err(error) => {
             // Nothing is left to tell the user if their terminal is gone.
             let _ = error.print();
             // Scripts written for mosquitto_pub and mosquitto_sub know 1 for a wrong option.
             let is_client =
-                std::env::args().nth(1).is_some_and(|command| command == "pub" || command == "sub");
+                std::env::args_os().nth(1).is_some_and(|command| command == "pub" || command == "sub");
             let code = if is_client && error.exit_code() != 0 { 1 } else { error.exit_code() };
             ExitCode::from(u8::try_from(code).unwrap_or(1))
         }

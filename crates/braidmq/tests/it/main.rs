@@ -2,8 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod bench;
 mod broker;
 mod capture;
 mod client;
 mod explain;
+mod lab;
 mod serve;

@@ -1,0 +1,193 @@
+//! `braidmq lab run SCENARIO`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use braid_lab::experiment::{self, ExperimentError, Plan, Stamp, Stop};
+use braid_lab::report::{self, Report, SelftestResult};
+use braid_lab::scenario::{Scenario, ScenarioError, builtin};
+use jiff::{SpanRound, Timestamp, Unit, Zoned};
+use thiserror::Error;
+
+use super::progress::Watch;
+use super::run::Args;
+use super::{BROKEN, STOPPED, UNTRUSTED, house, list, refuse, selftest};
+
+/// Of the directory of a report: where the runs are.
+const RUNS: &str = "runs";
+
+#[derive(Debug, Error)]
+enum RunError {
+    #[error("{0}")]
+    Unknown(String),
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    #[error("{path}: {source}", path = .path.display())]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("{path} has the runs of another report: give another --out", path = .0.display())]
+    Taken(PathBuf),
+    #[error("--replace {0:?}: write PROGRAM=COMMAND")]
+    Replace(String),
+    #[error(transparent)]
+    Experiment(#[from] ExperimentError),
+    #[error(transparent)]
+    Write(#[from] report::WriteError),
+    #[error("the system refuses to watch for signals: {0}")]
+    Signals(std::io::Error),
+}
+
+pub(super) fn run(args: &Args, scenario: &str) -> ExitCode {
+    // Before anything is built: what is wrong with the words is told once, from outside.
+    let plan = match plan(args, scenario) {
+        Ok(plan) => plan,
+        Err(error) => return refuse(&error),
+    };
+    if let Err(code) = house::enter() {
+        return code;
+    }
+    let ours: Vec<PathBuf> =
+        plan.directory.ancestors().take_while(|dir| !dir.exists()).map(PathBuf::from).collect();
+    let outcome = run_inside(args, plan);
+    if let Some(outermost) = ours.last() {
+        remove_empty(outermost);
+    }
+    outcome.unwrap_or_else(|error| refuse(&error))
+}
+
+fn plan(args: &Args, name: &str) -> Result<Plan, RunError> {
+    let scenario = load(name)?;
+    let replaced = args.replace.iter().map(|text| {
+        let (program, command) = text.split_once('=').ok_or_else(|| RunError::Replace(text.clone()))?;
+        Ok((program.to_owned(), command.to_owned()))
+    });
+    let replaced = replaced.collect::<Result<BTreeMap<_, _>, RunError>>()?;
+    let out = args.out.clone().unwrap_or_else(|| {
+        let now = Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
+        Path::new("braidmq-lab").join(format!("{}-{now}", scenario.name))
+    });
+    // Programs have working directories of their own.
+    let out = std::path::absolute(&out).map_err(|source| RunError::File { path: out, source })?;
+    if out.join(RUNS).exists() {
+        return Err(RunError::Taken(out));
+    }
+    let plan = Plan {
+        scenario,
+        program: std::env::current_exe()
+            .map_err(|source| RunError::File { path: "braidmq".into(), source })?,
+        directory: out.join(RUNS),
+        quick: args.quick,
+        variants: args.variant.clone(),
+        profiles: args.profile.clone(),
+        seeds: args.seeds.clone(),
+        repetitions: args.repetitions,
+        duration: args.duration,
+        replaced,
+        wire: args.wire.into(),
+        lateness: args.lateness,
+        logs: args.logs,
+        stamp: Stamp::default(),
+    };
+    plan.check()?;
+    Ok(plan)
+}
+
+fn load(name: &str) -> Result<Scenario, RunError> {
+    if let Some(one) = builtin().iter().find(|one| one.name == name) {
+        return Ok(Scenario::parse(one.file, one.text)?);
+    }
+    if !name.contains(['/', '.']) {
+        return Err(RunError::Unknown(list::unknown(name)));
+    }
+    let text = std::fs::read_to_string(name)
+        .map_err(|source| RunError::File { path: PathBuf::from(name), source })?;
+    Ok(Scenario::parse(name, &text)?)
+}
+
+fn run_inside(args: &Args, mut plan: Plan) -> Result<ExitCode, RunError> {
+    let stop = Stop::default();
+    let asked = stop.clone();
+    house::listen(move |_| asked.stop()).map_err(RunError::Signals)?;
+    std::fs::create_dir_all(&plan.directory)
+        .map_err(|source| RunError::File { path: plan.directory.clone(), source })?;
+    let began = Timestamp::now();
+    plan.stamp = stamp(began);
+    if !args.no_selftest {
+        plan.stamp.selftest = Some(selftest::before(args.wire.into(), args.lateness, &stop));
+    }
+    if let Some(SelftestResult { refused, .. }) = &plan.stamp.selftest
+        && !refused.is_empty()
+        && !stop.is_asked()
+    {
+        for reason in refused {
+            eprintln!("braidmq: the selftest does not trust this machine now: {reason}");
+        }
+        eprintln!("braidmq: run `braidmq lab selftest` to see more, or add --no-selftest to measure anyway");
+        return Ok(ExitCode::from(UNTRUSTED));
+    }
+    let mut watch = Watch::new(&plan);
+    let out = plan.directory.parent().unwrap_or(&plan.directory).to_owned();
+    let mut written = None;
+    let report = experiment::run(&plan, &stop, &mut |progress| {
+        // Hours of runs must not be lost with the last one.
+        if let experiment::Progress::SoFar(report) = &progress {
+            written = Some(report::write(report, &out));
+        }
+        watch.show(&progress);
+    })?;
+    watch.finish();
+    let is_stopped = stop.is_asked();
+    let Some(written) = written.transpose()? else {
+        eprintln!("braidmq: stopped before the first run was over; no report was written");
+        return Ok(ExitCode::from(STOPPED));
+    };
+    print!("\n{}", report::table(&report));
+    let took = began
+        .until(Timestamp::now())
+        .and_then(|span| span.round(SpanRound::new().largest(Unit::Minute).smallest(Unit::Second)));
+    println!("\nreport: {}", written.html.display());
+    if let Ok(took) = took {
+        println!("it took {took:#}");
+    }
+    Ok(verdict(args, &report, is_stopped))
+}
+
+/// Removes a directory if there is no file in it or below it.
+fn remove_empty(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_empty(&entry.path());
+        }
+    }
+    // What has something in it is refused, and stays.
+    let _ = std::fs::remove_dir(dir);
+}
+
+fn verdict(args: &Args, report: &Report, is_stopped: bool) -> ExitCode {
+    if is_stopped {
+        eprintln!("braidmq: stopped; the report has the runs that were over");
+        return ExitCode::from(STOPPED);
+    }
+    if report.runs.iter().all(|run| !run.refused.is_empty()) {
+        eprintln!("braidmq: no run can be used; the report says why");
+        return ExitCode::from(UNTRUSTED);
+    }
+    if args.check && report.checks.iter().any(|check| !check.holds) {
+        return ExitCode::from(BROKEN);
+    }
+    ExitCode::SUCCESS
+}
+
+fn stamp(began: Timestamp) -> Stamp {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let command = shlex::try_join(words).unwrap_or_default();
+    Stamp {
+        command: format!("braidmq {command}"),
+        started: began.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        privileges: braid_lab::house::privileges().into(),
+        selftest: None,
+    }
+}

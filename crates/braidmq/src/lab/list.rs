@@ -1,0 +1,51 @@
+//! `braidmq lab list`.
+
+use std::process::ExitCode;
+
+use braid_lab::scenario::{Scenario, builtin};
+
+use super::refuse;
+
+/// List the scenarios that come with the program
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Print the TOML of this one instead, to start a scenario of your own from
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    if let Some(name) = &args.name {
+        return match builtin().iter().find(|one| one.name == name) {
+            Some(one) => {
+                print!("{}", one.text);
+                ExitCode::SUCCESS
+            }
+            None => refuse(&unknown(name)),
+        };
+    }
+    let width = builtin().iter().map(|one| one.name.len()).max().unwrap_or(0);
+    for one in builtin() {
+        match Scenario::parse(one.file, one.text) {
+            Ok(scenario) => println!("{:width$}  {}", scenario.name, scenario.title),
+            Err(error) => return refuse(&error),
+        }
+    }
+    println!("\nbraidmq lab run NAME --quick takes a short look; without --quick it takes its full time.");
+    ExitCode::SUCCESS
+}
+
+/// So many letters may be wrong for a guess.
+const TYPOS: usize = 2;
+
+/// What to say of a scenario that does not exist.
+pub(crate) fn unknown(name: &str) -> String {
+    let names: Vec<&str> = builtin().iter().map(|one| one.name).collect();
+    let distance = |one: &str| strsim::damerau_levenshtein(one, name);
+    let near = names.iter().min_by_key(|one| distance(one)).filter(|one| distance(one) <= TYPOS);
+    let hint = near.map(|near| format!(", did you mean {near}?")).unwrap_or_default();
+    format!(
+        "there is no scenario {name:?}{hint} ({}); a file is given by its path (./{name}.toml)",
+        names.join(", ")
+    )
+}

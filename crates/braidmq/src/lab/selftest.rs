@@ -1,0 +1,75 @@
+//! `braidmq lab selftest`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use braid_lab::experiment::{Stop, machine};
+use braid_lab::house::WireChoice;
+use braid_lab::report::SelftestResult;
+use braid_lab::scenario::Span;
+use braid_lab::selftest;
+
+use super::run::{WireOption, some_time};
+use super::{UNTRUSTED, house};
+
+/// Test whether this machine, as it is now, can be a laboratory
+///
+/// Sends packets through emulated links for a few seconds each and compares what came out with what had to: delay,
+/// loss, duplication, corruption, rate, policer, offloads, and what a packet costs.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// How long each test takes
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = some_time)]
+    cell: Span,
+    /// What carries the links
+    #[arg(long, value_enum, default_value_t = WireOption::Auto)]
+    wire: WireOption,
+    /// Refuse only if 99 % of a link's packets were later than this [default: 1ms, or 5 % of the delay]
+    #[arg(long, value_name = "TIME")]
+    lateness: Option<Span>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    if let Err(code) = house::enter() {
+        return code;
+    }
+    let result = measured(args.cell, args.wire.into(), args.lateness, &Stop::default());
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&result).unwrap_or_default());
+    } else {
+        print(&result);
+    }
+    if result.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(UNTRUSTED) }
+}
+
+/// The short test before an experiment.
+pub(super) fn before(wire: WireChoice, lateness: Option<Span>, stop: &Stop) -> SelftestResult {
+    eprintln!("testing this machine (some seconds; --no-selftest leaves it out)");
+    measured(Span(Duration::from_secs(1)), wire, lateness, stop)
+}
+
+fn measured(cell: Span, wire: WireChoice, lateness: Option<Span>, stop: &Stop) -> SelftestResult {
+    let lateness = lateness.map(|span| span.0);
+    let options =
+        selftest::Options { cell: cell.0, wire, lateness, realtime: true, ..selftest::Options::default() };
+    selftest::run_until(&options, &|| stop.is_asked())
+}
+
+fn print(result: &SelftestResult) {
+    let machine = machine();
+    println!(
+        "{}, {} cores ({}), load {:.2}",
+        machine.kernel, machine.cores, machine.processor, machine.load[0]
+    );
+    let width = result.figures.keys().map(String::len).max().unwrap_or(0);
+    for (name, value) in &result.figures {
+        println!("  {name:width$}  {value:.3}");
+    }
+    match &result.refused[..] {
+        [] => println!("trusted: this machine can be a laboratory now"),
+        reasons => reasons.iter().for_each(|reason| println!("refused: {reason}")),
+    }
+}
