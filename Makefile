@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
+# Where Debian keeps ip and iptables, which the search path of users leaves out.
+export PATH := $(PATH):/usr/sbin:/sbin
 
 # Arguments for `make run`: make run ARGS="--tcp 127.0.0.1:1884"
 ARGS ?=
@@ -14,7 +16,7 @@ CARGO_DENY := ^0.20
 
 announce = @printf '\n=== %s\n' "$(1)"
 
-.PHONY: help run test fmt fuzz audit tools format-check lint unit tidy spec deny peers summary
+.PHONY: help run test fmt fuzz audit tools format-check lint unit tidy spec deny lab peers summary
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,7 +24,7 @@ help: ## List these commands
 run: compiler ## Build BraidMQ and start the broker on loopback
 	cargo run --release --package braidmq -- serve $(ARGS)
 
-test: tools format-check lint unit tidy spec deny peers summary ## Everything CI checks, in its order
+test: tools format-check lint unit tidy spec deny lab peers summary ## Everything CI checks, in its order
 
 fmt: ## Format the sources
 	cargo fmt --all
@@ -62,6 +64,10 @@ deny: cargo-deny ## Check licences, bans and sources of the dependencies
 	$(call announce,licences and sources of dependencies)
 	cargo deny --log-level error check --hide-inclusion-graph licenses bans sources
 
+lab: ## Test the network laboratory, with its main experiment in short
+	$(call announce,laboratory)
+	cargo xtask lab
+
 peers: ## Run third-party clients against the broker
 	$(call announce,third-party clients)
 	cargo xtask peers
@@ -78,7 +84,8 @@ summary:
 # COMMAND=PACKAGE: what must answer, and the Debian package that brings it. What comes from PyPI and npm,
 # `cargo xtask peers` puts into .peers, and says so.
 compiler: DEBIAN := cc=build-essential
-apt-packages: DEBIAN := cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm
+apt-packages: DEBIAN := cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm \
+  ip=iproute2 iptables=iptables
 
 compiler apt-packages:
 	$(call announce,tools)

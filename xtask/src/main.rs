@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod fuzz;
+mod lab;
 mod peers;
 mod source;
 mod spec;
@@ -30,6 +31,8 @@ enum Chore {
     Fuzz(fuzz::Args),
     /// Run third-party clients against a real `braidmq serve`.
     Peers(peers::Args),
+    /// Test the laboratory on this machine, and the main experiment in its short form.
+    Lab(lab::Args),
     /// Measure the broker against its peers in the same run.
     Bench(bench::Args),
 }
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Chore::Spec(args) => spec::run(&args),
         Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Peers(args) => peers::run(&args),
+        Chore::Lab(args) => lab::run(&args),
         Chore::Bench(args) => bench::run(&args),
     }
 }

@@ -1,0 +1,95 @@
+//! What `make test` asks of the laboratory: the selftest, and the main experiment for two transports without privileges.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// `nobody` on Debian: who has no rights at all.
+const NOBODY: u32 = 65_534;
+/// Machines of continuous integration are busy and noisy. Shapes do not depend on it; latencies are for quiet machines.
+const LATENESS: &str = "250ms";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The braidmq binary; without it, the one that was built beside this program.
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match check(args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask lab: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(args: &Args) -> io::Result<bool> {
+    let binary = match &args.binary {
+        Some(binary) => binary.clone(),
+        None => {
+            let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+            if !Command::new(cargo).args(["build", "--package", "braidmq"]).status()?.success() {
+                return Ok(false);
+            }
+            std::env::current_exe()?.with_file_name("braidmq")
+        }
+    };
+    // Nobody may not look into the folder of whoever builds.
+    let folder = tempfile::tempdir()?;
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o777))?;
+    let binary = {
+        let copy = folder.path().join("braidmq");
+        fs::copy(&binary, &copy)?;
+        fs::set_permissions(&copy, Permissions::from_mode(0o755))?;
+        copy
+    };
+    let steps: [(&str, bool, &[&str]); 2] = [
+        ("selftest", false, &["selftest", "--lateness", LATENESS]),
+        (
+            "hol --quick, one stream and many, without privileges",
+            true,
+            &[
+                "run",
+                "hol",
+                "--quick",
+                "--variant",
+                "quic-single",
+                "--variant",
+                "quic-multi",
+                "--check",
+                "--no-selftest",
+                "--lateness",
+                LATENESS,
+                "--out",
+                "hol",
+            ],
+        ),
+    ];
+    for (name, is_nobody, arguments) in steps {
+        println!("--- lab: {name}");
+        if !step(&binary, folder.path(), is_nobody, arguments)? {
+            eprintln!("xtask lab: {name} failed");
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Runs the laboratory once, as nobody if that is wanted and we are root.
+fn step(binary: &Path, folder: &Path, is_nobody: bool, arguments: &[&str]) -> io::Result<bool> {
+    let mut command = Command::new(binary);
+    command.arg("lab").args(arguments).current_dir(folder);
+    // A folder that we have just made belongs to who runs this.
+    let is_root = std::os::unix::fs::MetadataExt::uid(&fs::metadata(folder)?) == 0;
+    if is_nobody && is_root {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    Ok(command.status()?.success())
+}
