@@ -11,19 +11,19 @@ use braid_bench::summary::{self, RunSummary};
 use super::changes::{self, Changes};
 use super::error::ExperimentError;
 use super::measure::Evidence;
-use super::ready;
+use super::ready::{PATIENCE, wait_until_ready};
 use super::sample::Samples;
 use super::{Job, Plan, Progress, Stop};
 use crate::emulator::{PathCounters, Tally};
-use crate::house::{HouseError, How, Launch, LinkPlan, PacketRule, Program, RuleCounters, Topology};
+use crate::house::{
+    HouseError, How, Launch, LinkPlan, PacketRule, Program, RuleCounters, Topology, own_command,
+};
 use crate::report::{Event, LinkRun, ProgramRun, Run};
 use crate::scenario::{self, Placeholders, Profile};
 use crate::{selftest, wire};
 
 /// How often the run is looked at.
 const TICK: Duration = Duration::from_millis(100);
-/// A program has so long to become ready.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// A program that leads has so long after its workload's time: it may have to connect first.
 const OVERTIME: Duration = Duration::from_secs(30);
 /// A workload that lasts less than this part of its time did not do what it should.
@@ -206,15 +206,12 @@ impl<'a> Stage<'a> {
                 problem: format!("{problem}: {command}"),
             };
             let words = shlex::split(&command).ok_or_else(|| failed("a quote is not closed"))?;
-            let mut argv: Vec<OsString> = words.into_iter().map(OsString::from).collect();
-            match argv.first_mut() {
-                None => return Err(failed("there is no command")),
-                Some(first) if first == "braidmq" => *first = plan.program.clone().into_os_string(),
-                Some(_) => {}
+            if words.is_empty() {
+                return Err(failed("there is no command"));
             }
             let launch = Launch {
                 name: program.name.clone(),
-                argv,
+                argv: own_command(words.into_iter().map(OsString::from).collect(), &plan.program),
                 dir: self.dir.to_owned(),
                 log: self.dir.join(format!("{}.log", program.name)),
                 env: Vec::new(),
@@ -231,7 +228,10 @@ impl<'a> Stage<'a> {
                     return Ok(false);
                 }
             };
-            let ready = program.ready.as_ref().map(|ready| ready::wait(&started, end, ready, PATIENCE, stop));
+            let address = self.topology.address(&program.at, &program.at);
+            let ready = program.ready.as_ref().map(|ready| {
+                wait_until_ready(&started, end, address, ready, PATIENCE, &mut || stop.is_asked())
+            });
             self.cast.push(Actor { part: program, command, program: started, lines: 0, last: String::new() });
             if let Some(Err(error)) = ready {
                 self.refused.push(error.to_string());

@@ -23,6 +23,7 @@ use crate::scenario::{Metric, Profile, Program, Scenario, Span, Variant};
 
 pub use error::ExperimentError;
 pub use machine::machine;
+pub use ready::{NotReady, PATIENCE, wait_until_ready};
 
 /// What to run of a scenario, and how.
 #[derive(Clone, Debug)]
@@ -265,7 +266,7 @@ fn jobs<'a>(plan: &'a Plan, watch: &mut dyn FnMut(Progress<'_>)) -> Result<Vec<J
     };
     let mut usable = Vec::new();
     for profile in profiles.iter().filter(|one| is_wanted(&plan.profiles, &one.name, one.long_only)) {
-        match ready::missing(profile) {
+        match ready::missing(profile, ready::has_iptables) {
             Some(missing) if plan.profiles.is_empty() => {
                 watch(Progress::LeftOut(&format!("profile {} is left out: {missing}", profile.name)));
             }

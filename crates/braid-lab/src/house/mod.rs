@@ -29,6 +29,6 @@ pub use error::HouseError;
 pub use lines::{Line, Stream};
 pub use namespace::Namespace;
 pub use plan::{LinkPlan, PacketRule, WireChoice};
-pub use program::{Launch, Program};
+pub use program::{Launch, Program, own_command};
 pub use rule::RuleCounters;
 pub use topology::{LinkEnd, Topology};

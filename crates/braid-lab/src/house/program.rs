@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -36,6 +36,14 @@ pub struct Launch {
     /// Whether it shares our standard input, output and errors, and our process group, as a command that the user
     /// gave. There are no lines and no log then.
     pub echo: bool,
+}
+
+/// A command in which a first word `braidmq` is the program at `own`, also where the search path has none or another.
+pub fn own_command(mut argv: Vec<OsString>, own: &Path) -> Vec<OsString> {
+    if let Some(first) = argv.first_mut().filter(|first| *first == "braidmq") {
+        *first = own.into();
+    }
+    argv
 }
 
 /// A program that runs in a namespace. When it ends, what it has started in its process group is killed too; when this
@@ -107,13 +115,13 @@ impl Program {
                 return Ok(line.clone());
             }
             seen = state.lines.next();
-            let last = last_line(state.lines.last());
-            let (name, command) = (self.name.clone(), self.command.clone());
             if let Some(end) = state.end {
-                return Err(HouseError::Ended { name, command, end, last });
+                drop(state);
+                return Err(self.ended(end));
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return Err(HouseError::Silent { name, command, wanted: wanted.to_owned(), within, last });
+                drop(state);
+                return Err(self.silent(wanted, within));
             }
             state = self.record.wait(state, deadline);
         }
@@ -138,6 +146,13 @@ impl Program {
     pub fn ended(&self, end: End) -> HouseError {
         let last = last_line(self.record.state().lines.last());
         HouseError::Ended { name: self.name.clone(), command: self.command.clone(), end, last }
+    }
+
+    /// The error that this program has not written `wanted` within that time: its name, command, and its last line.
+    pub fn silent(&self, wanted: &str, within: Duration) -> HouseError {
+        let last = last_line(self.record.state().lines.last());
+        let (name, command) = (self.name.clone(), self.command.clone());
+        HouseError::Silent { name, command, wanted: wanted.to_owned(), within, last }
     }
 
     /// Asks it to end: SIGINT to it and its process group.
@@ -227,4 +242,18 @@ fn command_line(argv: &[OsString]) -> String {
 
 fn last_line(line: Option<&Line>) -> String {
     line.map_or_else(String::new, |line| format!(": {}", line.text.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_word_stands_for_this_program() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let own = Path::new("here/braidmq");
+        assert_eq!(own_command(words("braidmq pub braidmq"), own), words("here/braidmq pub braidmq"));
+        assert_eq!(own_command(words("./braidmq pub"), own), words("./braidmq pub"));
+        assert_eq!(own_command(Vec::new(), own), Vec::<OsString>::new());
+    }
 }

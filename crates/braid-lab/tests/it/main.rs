@@ -8,6 +8,7 @@ mod drive;
 mod grammar;
 mod house_entry;
 mod house_program;
+mod house_ready;
 mod house_rig;
 mod house_topology;
 mod loss;

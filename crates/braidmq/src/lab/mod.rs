@@ -15,6 +15,7 @@ mod wrap;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use braid_lab::house::own_command;
 use clap::Subcommand;
 
 /// Exit code for everything that the user must change before anything can run.
@@ -64,11 +65,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// A command in which `braidmq` is this program, also where the search path has none or another.
-fn own(mut command: Vec<OsString>) -> std::io::Result<Vec<OsString>> {
-    if let Some(first) = command.first_mut().filter(|first| *first == "braidmq") {
-        *first = std::env::current_exe()?.into_os_string();
-    }
-    Ok(command)
+fn own(command: Vec<OsString>) -> std::io::Result<Vec<OsString>> {
+    Ok(own_command(command, &std::env::current_exe()?))
 }
 
 /// Says on one line why nothing was done.

@@ -2,29 +2,13 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use braid_lab::experiment::{NotReady, PATIENCE, wait_until_ready};
 use braid_lab::house::{HouseError, Launch, Namespace, Program, Stream};
 use braid_lab::scenario::Ready;
-use thiserror::Error;
-
-/// How often it is asked whether it is ready.
-const AGAIN: Duration = Duration::from_millis(50);
-/// It has so long to become so.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Why the command did not become ready.
-#[derive(Debug, Error)]
-pub(super) enum NotReady {
-    #[error(transparent)]
-    House(#[from] HouseError),
-    #[error("`{command}` does not accept connections at port {port} after {} s", PATIENCE.as_secs())]
-    Port { command: String, port: u16 },
-    #[error("`{command}` has not written {text:?} after {} s", PATIENCE.as_secs())]
-    Line { command: String, text: String },
-}
 
 /// The command under way. It has a process group of its own: a terminal interrupts the left command alone.
 pub(super) struct Right<'a> {
@@ -56,7 +40,7 @@ impl<'a> Right<'a> {
         Ok(Self { end, address, program, next: 0, is_death_told: false })
     }
 
-    /// Waits until it is ready. `false`: `is_stopped` became true before that.
+    /// Waits until it is ready, and passes on what it writes until then. `false`: `is_stopped` became true before that.
     ///
     /// # Errors
     /// It has ended, or has had its time.
@@ -65,64 +49,28 @@ impl<'a> Right<'a> {
         ready: &Ready,
         is_stopped: impl Fn() -> bool,
     ) -> Result<bool, NotReady> {
-        let begin = Instant::now();
-        while !is_stopped() {
-            // The lines of a program are there when its end is.
-            let ended = self.program.wait(AGAIN);
-            let is_ready = match ready {
-                Ready::Line(text) => self.pass_on(Some(text)),
-                Ready::Port(port) => {
-                    self.pass_on(None);
-                    self.accepts(*port)?
-                }
-            };
-            if is_ready {
-                return Ok(true);
-            }
-            if let Some(end) = ended {
-                return Err(self.program.ended(end).into());
-            }
-            if begin.elapsed() >= PATIENCE {
-                let command = self.program.command().to_owned();
-                return Err(match ready.clone() {
-                    Ready::Port(port) => NotReady::Port { command, port },
-                    Ready::Line(text) => NotReady::Line { command, text },
-                });
-            }
+        let Self { end, address, program, next, .. } = self;
+        let mut look = || {
+            pass_on(program, next);
+            is_stopped()
+        };
+        let waited = wait_until_ready(program, end, Some(*address), ready, PATIENCE, &mut look);
+        pass_on(program, next);
+        match waited {
+            Ok(()) => Ok(true),
+            Err(NotReady::Stopped) => Ok(false),
+            Err(error) => Err(error),
         }
-        Ok(false)
-    }
-
-    /// Whether it accepts connections at `port`, on any address or on that of its end.
-    fn accepts(&self, port: u16) -> Result<bool, HouseError> {
-        let connects =
-            |ip: Ipv4Addr| TcpStream::connect_timeout(&SocketAddr::from((ip, port)), AGAIN).is_ok();
-        self.end.run(|| connects(self.address) || connects(Ipv4Addr::LOCALHOST))
     }
 
     /// Passes on what it has written, and tells of its death once.
     pub(super) fn look(&mut self) {
         let ended = self.program.try_end();
-        self.pass_on(None);
+        pass_on(&self.program, &mut self.next);
         if let Some(end) = ended.filter(|_| !self.is_death_told) {
             self.is_death_told = true;
             let _ = writeln!(std::io::stderr(), "braidmq: {}", self.program.ended(end));
         }
-    }
-
-    /// Passes its new lines on. Whether `wanted` is in one of them.
-    fn pass_on(&mut self, wanted: Option<&str>) -> bool {
-        let mut is_there = false;
-        for line in self.program.lines(self.next) {
-            self.next = line.number + 1;
-            is_there |= wanted.is_some_and(|text| line.text.contains(text));
-            // Nobody may be reading, and the command goes on.
-            let _ = match line.stream {
-                Stream::Out => writeln!(std::io::stdout(), "{}", line.text),
-                Stream::Err => writeln!(std::io::stderr(), "{}", line.text),
-            };
-        }
-        is_there
     }
 
     /// Ends it, after `grace` by force.
@@ -132,5 +80,17 @@ impl<'a> Right<'a> {
         self.program.interrupt();
         self.program.wait(grace);
         self.look();
+    }
+}
+
+/// Passes the lines of a program from number `next` on, which becomes the number of the one after them.
+fn pass_on(program: &Program, next: &mut u64) {
+    for line in program.lines(*next) {
+        *next = line.number + 1;
+        // Nobody may be reading, and the command goes on.
+        let _ = match line.stream {
+            Stream::Out => writeln!(std::io::stdout(), "{}", line.text),
+            Stream::Err => writeln!(std::io::stderr(), "{}", line.text),
+        };
     }
 }

@@ -8,13 +8,14 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
+use braid_lab::experiment::NotReady;
 use braid_lab::house::{End, HouseError, Launch, LinkPlan, Namespace, Program, Topology};
 use braid_lab::report::PathRun;
 use braid_lab::{LinkSpec, selftest, wire};
 use thiserror::Error;
 
 use super::house::Signal;
-use super::right::{NotReady, Right};
+use super::right::Right;
 use super::run::Args;
 use super::{STOPPED, at, house, own, refuse};
 
