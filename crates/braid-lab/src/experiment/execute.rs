@@ -1,26 +1,20 @@
 //! One run: the network is built, programs start, the workload lasts, everything ends, and what it left is read.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use braid_bench::summary::{self, RunSummary};
-
-use super::changes::{self, Changes};
+use super::changes::Changes;
 use super::error::ExperimentError;
+use super::links::{self, Rules};
 use super::measure::Evidence;
 use super::ready::{PATIENCE, wait_until_ready};
 use super::sample::Samples;
-use super::{Job, Plan, Progress, Stop};
-use crate::emulator::{PathCounters, Tally};
-use crate::house::{
-    HouseError, How, Launch, LinkPlan, PacketRule, Program, RuleCounters, Topology, own_command,
-};
-use crate::report::{Event, LinkRun, ProgramRun, Run};
-use crate::scenario::{self, Placeholders, Profile};
-use crate::{selftest, wire};
+use super::{Job, Plan, Progress, Stop, written};
+use crate::house::{How, Launch, Program, Topology, own_command};
+use crate::report::{ProgramRun, Run};
+use crate::scenario::{self, Placeholders};
 
 /// How often the run is looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -28,8 +22,6 @@ const TICK: Duration = Duration::from_millis(100);
 const OVERTIME: Duration = Duration::from_secs(30);
 /// A workload that lasts less than this part of its time did not do what it should.
 const SHORT: f64 = 0.95;
-/// Of every link, bytes.
-const MTU: u16 = 1500;
 /// So many last lines of each program are kept in the report.
 const TAIL: usize = 12;
 
@@ -47,10 +39,10 @@ pub(super) fn execute(
     watch: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Executed, ExperimentError> {
     let Job { variant, profile, seed, repetition } = job;
-    let dir = plan.directory.join(format!("{}-{}-{seed}-{repetition}", variant.name, profile.name));
+    let dir = plan.directory.join(job.directory());
     // What an earlier run left there would be read as ours.
     fs::create_dir(&dir).map_err(|source| ExperimentError::File { path: dir.clone(), source })?;
-    let topology = Topology::build(&plan.scenario.ends, links(plan, job, &dir), plan.wire)?;
+    let topology = Topology::build(&plan.scenario.ends, links::plans(plan, job, &dir), plan.wire)?;
     let mut stage = Stage::new(plan, job, &dir, &topology);
     stage.write_files()?;
     let is_ready = stage.start(stop)?;
@@ -68,9 +60,9 @@ pub(super) fn execute(
     let mut series = samples.series(&names);
     let (wire, offloads) = (topology.wire_kind().to_owned(), topology.offloads());
     refused.extend(offloads.iter().map(|offload| format!("an offload is on: {offload}")));
-    let (links, doubts) = link_runs(topology, plan, profile);
+    let (links, doubts) = links::link_runs(topology, plan, profile);
     refused.extend(doubts);
-    let summaries = summaries(plan, &variant.name, &dir, &mut refused);
+    let summaries = written::summaries(plan, &variant.name, &dir, &mut refused);
     let evidence = Evidence { summaries, programs: &programs, links: &links, origin_unix_us, lasts };
     series.extend(evidence.series(&plan.scenario));
     let run = Run {
@@ -81,41 +73,13 @@ pub(super) fn execute(
         seconds: seconds.as_secs_f64(),
         metrics: evidence.metrics(&plan.scenario),
         cdfs: evidence.cdfs(&plan.scenario),
-        events: events(&evidence),
+        events: written::events(&evidence),
         series,
         refused,
         links,
         programs,
     };
     Ok(Executed { run, wire, offloads })
-}
-
-/// The links as the profile shapes them.
-fn links(plan: &Plan, job: Job<'_>, dir: &Path) -> Vec<LinkPlan> {
-    let of_link = |link: &scenario::Link| {
-        let [left, right] = link.between.clone();
-        let log = |ending: &str| plan.logs.then(|| dir.join(format!("{}.{ending}", link.name)));
-        LinkPlan {
-            name: link.name.clone(),
-            left,
-            right,
-            shape: job.profile.links.get(&link.name).map(changes::start),
-            seed: job.seed,
-            options: wire::Options {
-                verdicts: log("verdicts"),
-                pcap: log("pcapng"),
-                realtime: true,
-                ..wire::Options::default()
-            },
-            rule: job
-                .profile
-                .rules
-                .get(&link.name)
-                .map(|rule| PacketRule { rate: rule.per_second, burst: rule.burst }),
-            mtu: MTU,
-        }
-    };
-    plan.scenario.links.iter().map(of_link).collect()
 }
 
 /// A program on stage.
@@ -336,121 +300,27 @@ fn is_fine(how: How, by_itself: bool, codes: &[i32]) -> bool {
     }
 }
 
-/// What the emulated links did, and why they may not be believed.
-fn link_runs(topology: Topology, plan: &Plan, profile: &Profile) -> (Vec<LinkRun>, Vec<String>) {
-    let mut doubts = Vec::new();
-    let lateness = plan.lateness.map(|lateness| lateness.0);
-    let rules = Rules::read(&topology, plan).unwrap_or_else(|error| {
-        doubts.push(error.to_string());
-        Rules::default()
-    });
-    doubts.extend(rules.doubts());
-    let mut runs = Vec::new();
-    for link in topology.stop() {
-        let shape = profile.links.get(&link.name).cloned().unwrap_or_default();
-        let of_link =
-            selftest::validity(&link.stopped, lateness.unwrap_or_else(|| selftest::lateness_of(&shape)));
-        doubts.extend(of_link.into_iter().map(|doubt| format!("link {}, {doubt}", link.name)));
-        let mut run =
-            LinkRun { name: link.name, up: link.stopped.up.path_run(), down: link.stopped.down.path_run() };
-        rules.add(&run.name, &mut run.up.counters);
-        runs.push(run);
-    }
-    (runs, doubts)
-}
-
-/// What the kernel's own rules did, by link: the emulator has let all of it pass.
-#[derive(Default)]
-struct Rules(BTreeMap<String, RuleCounters>);
-
-impl Rules {
-    fn read(topology: &Topology, plan: &Plan) -> Result<Self, HouseError> {
-        let mut rules = BTreeMap::new();
-        for link in &plan.scenario.links {
-            if let Some(counters) = topology.rule_counters(&link.name)? {
-                rules.insert(link.name.clone(), counters);
-            }
-        }
-        Ok(Self(rules))
-    }
-
-    /// What the rules accepted must have been packets of the network.
-    fn doubts(&self) -> Vec<String> {
-        let too_large = |accepted: Tally| accepted.bytes > accepted.packets * u64::from(MTU);
-        let links = self.0.iter().filter(|(_, counters)| too_large(counters.accepted));
-        links
-            .map(|(link, _)| {
-                format!("link {link}: its rule accepted more than {MTU} bytes a packet: an offload is on")
-            })
-            .collect()
-    }
-
-    fn counters(&self, topology: &Topology, link: &str) -> [PathCounters; 2] {
-        let mut counters = topology.counters(link).unwrap_or_default();
-        let [up, _] = &mut counters;
-        self.add(link, up);
-        counters
-    }
-
-    fn add(&self, link: &str, up: &mut PathCounters) {
-        let Some(RuleCounters { dropped, .. }) = self.0.get(link) else { return };
-        up.policed.packets += dropped.packets;
-        up.policed.bytes += dropped.bytes;
-        up.sent.packets = up.sent.packets.saturating_sub(dropped.packets);
-        up.sent.bytes = up.sent.bytes.saturating_sub(dropped.bytes);
-    }
-}
-
-/// What programs wrote that were told to.
-fn summaries(
-    plan: &Plan,
-    variant: &str,
-    dir: &Path,
-    refused: &mut Vec<String>,
-) -> BTreeMap<String, RunSummary> {
-    let mut summaries = BTreeMap::new();
-    for program in plan.scenario.programs.iter().filter(|program| program.runs_in(variant)) {
-        if !plan.line_of(program).contains("{json}") {
-            continue;
-        }
-        match summary(&dir.join(format!("{}.json", program.name))) {
-            Ok(summary) => drop(summaries.insert(program.name.clone(), summary)),
-            Err(problem) => {
-                refused.push(format!("{} did not write what it measured: {problem}", program.name))
-            }
-        }
-    }
-    summaries
-}
-
-fn summary(path: &Path) -> Result<RunSummary, String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let summary: RunSummary =
-        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-    if summary.schema == summary::SCHEMA {
-        Ok(summary)
-    } else {
-        Err(format!("{}: schema {:?}, not {:?}", path.display(), summary.schema, summary::SCHEMA))
-    }
-}
-
-/// What programs told, in the order of time.
-fn events(evidence: &Evidence<'_>) -> Vec<Event> {
-    let mut events: Vec<Event> = Vec::new();
-    for (name, summary) in &evidence.summaries {
-        let shift = evidence.shift(summary);
-        events.extend(summary.events.iter().map(|event| Event {
-            at: event.at + shift,
-            source: name.clone(),
-            what: event.what.clone(),
-        }));
-    }
-    events.sort_by(|a, b| a.at.total_cmp(&b.at));
-    events
-}
-
 /// Now, on both clocks.
 fn now() -> (Instant, u64) {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (Instant::now(), u64::try_from(unix.as_micros()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_was_asked_may_end_by_that_and_one_that_was_not_with_an_expected_code_only() {
+        let none: &[i32] = &[];
+        for how in [How::Exit(0), How::Exit(130), How::Exit(143), How::Signal(2), How::Signal(15)] {
+            assert!(is_fine(how, false, none), "{how:?} when it was asked");
+            assert!(!is_fine(how, true, none), "{how:?} by itself");
+        }
+        for by_itself in [false, true] {
+            assert!(is_fine(How::Exit(7), by_itself, &[0, 7]));
+            assert!(!is_fine(How::Exit(1), by_itself, &[0, 7]));
+            assert!(!is_fine(How::Signal(9), by_itself, &[0, 9]), "a signal is no code");
+        }
+    }
 }

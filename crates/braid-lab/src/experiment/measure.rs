@@ -260,14 +260,14 @@ fn path_value(path: &PathRun, field: LinkField) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use braid_bench::summary::{ConnectionsSummary, Quantiles, Role, SCHEMA, StreamSummary};
 
     use super::*;
     use crate::report::SeriesKind;
 
     /// 50 of 100 messages arrived, half of them within 10 ms and all within 20.
-    fn consumer() -> RunSummary {
+    pub(in crate::experiment) fn consumer() -> RunSummary {
         let latency = Quantiles { p50: 10_000.0, max: 20_000.0, count: 50, ..Quantiles::default() };
         let topic = TopicSummary {
             topic: "t".into(),

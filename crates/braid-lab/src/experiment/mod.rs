@@ -6,10 +6,15 @@
 mod changes;
 mod error;
 mod execute;
+#[cfg(test)]
+mod fixture;
+mod job;
+mod links;
 mod machine;
 mod measure;
 mod ready;
 mod sample;
+mod written;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,6 +25,7 @@ use std::time::Duration;
 use crate::house::WireChoice;
 use crate::report::{self, Report, Run, SelftestResult};
 use crate::scenario::{Metric, Profile, Program, Scenario, Span, Variant};
+use job::{Job, jobs};
 
 pub use error::ExperimentError;
 pub use machine::machine;
@@ -122,29 +128,6 @@ pub enum Progress<'a> {
     SoFar(&'a Report),
     /// A part of the scenario is left out, and why.
     LeftOut(&'a str),
-}
-
-/// One run to do.
-#[derive(Clone, Copy, Debug)]
-struct Job<'a> {
-    variant: &'a Variant,
-    profile: &'a Profile,
-    seed: u64,
-    repetition: u64,
-}
-
-impl Job<'_> {
-    /// The run that was not.
-    fn refused(&self, error: &ExperimentError) -> Run {
-        Run {
-            variant: self.variant.name.clone(),
-            profile: self.profile.name.clone(),
-            seed: self.seed,
-            repetition: self.repetition,
-            refused: vec![error.to_string()],
-            ..Run::default()
-        }
-    }
 }
 
 /// Runs what `plan` says and tells `watch` about it.
@@ -251,44 +234,6 @@ impl Plan {
         let long = if self.quick { &[][..] } else { &self.scenario.long_bounds };
         self.scenario.bounds.iter().chain(long).filter(|bound| ran(bound)).cloned().collect()
     }
-}
-
-/// All runs in their order.
-fn jobs<'a>(plan: &'a Plan, watch: &mut dyn FnMut(Progress<'_>)) -> Result<Vec<Job<'a>>, ExperimentError> {
-    let Scenario { variants, profiles, .. } = &plan.scenario;
-    error::known("variant", &plan.variants, variants.iter().map(|variant| variant.name.as_str()))?;
-    error::known("profile", &plan.profiles, profiles.iter().map(|profile| profile.name.as_str()))?;
-    let programs = plan.scenario.programs.iter().map(|program| program.name.as_str());
-    error::known("program", &plan.replaced.keys().cloned().collect::<Vec<_>>(), programs)?;
-    let is_wanted = |names: &[String], name: &str, long_only: bool| match names {
-        [] => !(plan.quick && long_only),
-        names => names.iter().any(|wanted| wanted == name),
-    };
-    let mut usable = Vec::new();
-    for profile in profiles.iter().filter(|one| is_wanted(&plan.profiles, &one.name, one.long_only)) {
-        match ready::missing(profile, ready::has_iptables) {
-            Some(missing) if plan.profiles.is_empty() => {
-                watch(Progress::LeftOut(&format!("profile {} is left out: {missing}", profile.name)));
-            }
-            Some(missing) => return Err(ExperimentError::Missing(missing)),
-            None => usable.push(profile),
-        }
-    }
-    let variants: Vec<&Variant> =
-        variants.iter().filter(|one| is_wanted(&plan.variants, &one.name, one.long_only)).collect();
-    let mut jobs = Vec::new();
-    for repetition in 1..=plan.repetitions.unwrap_or(plan.scenario.repetitions) {
-        for seed in plan.seeds() {
-            for &profile in &usable {
-                let fits = |variant: &&&Variant| {
-                    variant.profiles.is_empty() || variant.profiles.contains(&profile.name)
-                };
-                let of = variants.iter().filter(fits);
-                jobs.extend(of.map(|&variant| Job { variant, profile, seed, repetition }));
-            }
-        }
-    }
-    if jobs.is_empty() { Err(ExperimentError::Nothing) } else { Ok(jobs) }
 }
 
 /// The report before the first run.

@@ -59,3 +59,46 @@ const COUNTS: [(&str, Count); 6] = [
     ("forgotten by the NAT", |counters| counters.forgotten.packets),
     ("too big", |counters| counters.too_big.packets),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counters of a direction that has passed and lost so many packets until now.
+    fn counters(passed: u64, lost: u64) -> PathCounters {
+        let mut counters = PathCounters::default();
+        (counters.sent.packets, counters.lost.packets) = (passed, lost);
+        counters
+    }
+
+    #[test]
+    fn a_row_is_due_once_a_second_and_at_the_start() {
+        let mut samples = Samples::default();
+        assert!(samples.is_due(Duration::ZERO));
+        samples.push(Vec::new());
+        assert!(!samples.is_due(Duration::from_millis(999)));
+        assert!(samples.is_due(Duration::from_secs(1)));
+        samples.push(Vec::new());
+        assert!(!samples.is_due(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn what_counters_grew_by_is_a_line_and_what_never_happened_is_none() {
+        let mut samples = Samples::default();
+        for (passed, lost) in [(10, 0), (15, 0), (15, 2), (45, 2)] {
+            samples
+                .push(vec![[counters(passed, lost), counters(0, 0)], [counters(3, 0), counters(passed, 0)]]);
+        }
+        let lines = samples.series(&["bad", "good"]);
+        let told: Vec<_> = lines.iter().map(|line| (line.name.as_str(), line.values.clone())).collect();
+        let passed = vec![5.0, 0.0, 30.0];
+        let expected = [
+            ("bad up passed", passed.clone()),
+            ("bad up lost", vec![0.0, 2.0, 0.0]),
+            ("good down passed", passed),
+        ];
+        assert_eq!(told, expected);
+        assert!(lines.iter().all(|line| (line.start, line.step, line.kind) == (0.0, 1.0, SeriesKind::Link)));
+        assert!(Samples::default().series(&["bad"]).is_empty());
+    }
+}

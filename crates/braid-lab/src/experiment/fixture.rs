@@ -1,0 +1,64 @@
+//! A plan that tests change.
+
+use std::collections::BTreeMap;
+
+use super::{Plan, Stamp};
+use crate::house::WireChoice;
+use crate::scenario::Scenario;
+
+/// Two variants on one profile; `ping` writes what it measured, `look` does not.
+const SCENARIO: &str = r#"
+name = "small"
+title = "small"
+about = "small"
+duration = "2s"
+quick = "1s"
+ends = ["a", "b"]
+[[link]]
+name = "wire"
+between = ["a", "b"]
+[[link]]
+name = "clean"
+between = ["b", "a"]
+[[profile]]
+name = "plain"
+title = "plain"
+links = { wire = "delay=1ms ; t=1s delay=5ms" }
+[[program]]
+name = "ping"
+at = "a"
+run = "ping {b} {json}"
+[[program]]
+name = "look"
+at = "b"
+run = "look"
+[[variant]]
+name = "one"
+title = "one"
+[[variant]]
+name = "two"
+title = "two"
+[[metric]]
+name = "lost"
+value = "link:wire:up:dropped_share"
+"#;
+
+/// A plan of it in a directory that is not there.
+pub(super) fn plan() -> Plan {
+    Plan {
+        scenario: Scenario::parse("small.toml", SCENARIO).expect("a scenario"),
+        program: "braidmq".into(),
+        directory: "nowhere".into(),
+        quick: false,
+        variants: Vec::new(),
+        profiles: Vec::new(),
+        seeds: None,
+        repetitions: None,
+        duration: None,
+        replaced: BTreeMap::new(),
+        wire: WireChoice::Auto,
+        lateness: None,
+        logs: false,
+        stamp: Stamp::default(),
+    }
+}

@@ -1,0 +1,112 @@
+//! The runs of an experiment, in their order.
+
+use super::error::{self, ExperimentError};
+use super::{Plan, Progress, ready};
+use crate::report::Run;
+use crate::scenario::{Profile, Scenario, Variant};
+
+/// One run to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job<'a> {
+    pub(super) variant: &'a Variant,
+    pub(super) profile: &'a Profile,
+    pub(super) seed: u64,
+    pub(super) repetition: u64,
+}
+
+impl Job<'_> {
+    /// Where it leaves its files.
+    pub(super) fn directory(&self) -> String {
+        let Self { variant, profile, seed, repetition } = self;
+        format!("{}-{}-{seed}-{repetition}", variant.name, profile.name)
+    }
+
+    /// The run that was not.
+    pub(super) fn refused(&self, error: &ExperimentError) -> Run {
+        Run {
+            variant: self.variant.name.clone(),
+            profile: self.profile.name.clone(),
+            seed: self.seed,
+            repetition: self.repetition,
+            refused: vec![error.to_string()],
+            ..Run::default()
+        }
+    }
+}
+
+/// All runs in their order.
+pub(super) fn jobs<'a>(
+    plan: &'a Plan,
+    watch: &mut dyn FnMut(Progress<'_>),
+) -> Result<Vec<Job<'a>>, ExperimentError> {
+    let Scenario { variants, profiles, .. } = &plan.scenario;
+    error::known("variant", &plan.variants, variants.iter().map(|variant| variant.name.as_str()))?;
+    error::known("profile", &plan.profiles, profiles.iter().map(|profile| profile.name.as_str()))?;
+    let programs = plan.scenario.programs.iter().map(|program| program.name.as_str());
+    error::known("program", &plan.replaced.keys().cloned().collect::<Vec<_>>(), programs)?;
+    let is_wanted = |names: &[String], name: &str, long_only: bool| match names {
+        [] => !(plan.quick && long_only),
+        names => names.iter().any(|wanted| wanted == name),
+    };
+    let mut usable = Vec::new();
+    for profile in profiles.iter().filter(|one| is_wanted(&plan.profiles, &one.name, one.long_only)) {
+        match ready::missing(profile, ready::has_iptables) {
+            Some(missing) if plan.profiles.is_empty() => {
+                watch(Progress::LeftOut(&format!("profile {} is left out: {missing}", profile.name)));
+            }
+            Some(missing) => return Err(ExperimentError::Missing(missing)),
+            None => usable.push(profile),
+        }
+    }
+    let variants: Vec<&Variant> =
+        variants.iter().filter(|one| is_wanted(&plan.variants, &one.name, one.long_only)).collect();
+    let mut jobs = Vec::new();
+    for repetition in 1..=plan.repetitions.unwrap_or(plan.scenario.repetitions) {
+        for seed in plan.seeds() {
+            for &profile in &usable {
+                let fits = |variant: &&&Variant| {
+                    variant.profiles.is_empty() || variant.profiles.contains(&profile.name)
+                };
+                let of = variants.iter().filter(fits);
+                jobs.extend(of.map(|&variant| Job { variant, profile, seed, repetition }));
+            }
+        }
+    }
+    if jobs.is_empty() { Err(ExperimentError::Nothing) } else { Ok(jobs) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::plan;
+    use super::*;
+
+    /// The directories of the runs of a plan.
+    fn order(plan: &Plan) -> Vec<String> {
+        jobs(plan, &mut |_| {}).expect("something to run").iter().map(Job::directory).collect()
+    }
+
+    #[test]
+    fn variants_take_turns_on_each_profile_with_each_seed() {
+        let mut plan = plan();
+        plan.seeds = Some(vec![3, 4]);
+        plan.repetitions = Some(2);
+        let runs = ["one-plain-3-1", "two-plain-3-1", "one-plain-4-1", "two-plain-4-1"];
+        let again = runs.map(|run| run.replace("-1", "-2"));
+        assert_eq!(order(&plan), [runs.map(String::from), again].concat());
+        plan.variants = vec!["two".into()];
+        assert_eq!(order(&plan).len(), 4);
+    }
+
+    #[test]
+    fn what_is_for_the_long_form_runs_in_the_short_one_if_it_is_named() {
+        let mut plan = plan();
+        plan.scenario.variants[1].long_only = true;
+        assert_eq!(order(&plan), ["one-plain-1-1", "two-plain-1-1"]);
+        plan.quick = true;
+        assert_eq!(order(&plan), ["one-plain-1-1"]);
+        plan.variants = vec!["two".into()];
+        assert_eq!(order(&plan), ["two-plain-1-1"]);
+        plan.scenario.variants[1].profiles = vec!["another".into()];
+        assert!(matches!(jobs(&plan, &mut |_| {}), Err(ExperimentError::Nothing)));
+    }
+}
