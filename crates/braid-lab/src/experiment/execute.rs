@@ -30,6 +30,8 @@ pub(super) struct Executed {
     pub(super) run: Run,
     pub(super) wire: String,
     pub(super) offloads: Vec<String>,
+    /// Nothing else was wrong with it than that the machine was too busy.
+    pub(super) is_spoilt: bool,
 }
 
 pub(super) fn execute(
@@ -38,7 +40,7 @@ pub(super) fn execute(
     stop: &Stop,
     watch: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Executed, ExperimentError> {
-    let Job { variant, profile, seed, repetition } = job;
+    let Job { variant, profile, seed, repetition, attempt } = job;
     let dir = plan.directory.join(job.directory());
     // What an earlier run left there would be read as ours.
     fs::create_dir(&dir).map_err(|source| ExperimentError::File { path: dir.clone(), source })?;
@@ -61,15 +63,18 @@ pub(super) fn execute(
     let (wire, offloads) = (topology.wire_kind().to_owned(), topology.offloads());
     refused.extend(offloads.iter().map(|offload| format!("an offload is on: {offload}")));
     let (links, doubts) = links::link_runs(topology, plan, profile);
-    refused.extend(doubts);
+    let busy = doubts.iter().filter(|doubt| doubt.is_busy).count();
+    refused.extend(doubts.into_iter().map(|doubt| doubt.what));
     let summaries = written::summaries(plan, &variant.name, &dir, &mut refused);
     let evidence = Evidence { summaries, programs: &programs, links: &links, origin_unix_us, lasts };
     series.extend(evidence.series(&plan.scenario));
+    let is_spoilt = busy > 0 && busy == refused.len();
     let run = Run {
         variant: variant.name.clone(),
         profile: profile.name.clone(),
         seed,
         repetition,
+        attempt,
         seconds: seconds.as_secs_f64(),
         metrics: evidence.metrics(&plan.scenario),
         cdfs: evidence.cdfs(&plan.scenario),
@@ -79,7 +84,7 @@ pub(super) fn execute(
         links,
         programs,
     };
-    Ok(Executed { run, wire, offloads })
+    Ok(Executed { run, wire, offloads, is_spoilt })
 }
 
 /// A program on stage.

@@ -58,6 +58,7 @@ pub(super) fn plan() -> Plan {
         replaced: BTreeMap::new(),
         wire: WireChoice::Auto,
         lateness: None,
+        again: 0,
         logs: false,
         stamp: Stamp::default(),
     }

@@ -1,5 +1,7 @@
 //! The runs of an experiment, in their order.
 
+use std::collections::VecDeque;
+
 use super::error::{self, ExperimentError};
 use super::{Plan, Progress, ready};
 use crate::report::Run;
@@ -12,13 +14,16 @@ pub(super) struct Job<'a> {
     pub(super) profile: &'a Profile,
     pub(super) seed: u64,
     pub(super) repetition: u64,
+    /// As in [`Run::attempt`].
+    pub(super) attempt: u64,
 }
 
 impl Job<'_> {
     /// Where it leaves its files.
     pub(super) fn directory(&self) -> String {
-        let Self { variant, profile, seed, repetition } = self;
-        format!("{}-{}-{seed}-{repetition}", variant.name, profile.name)
+        let Self { variant, profile, seed, repetition, attempt } = self;
+        let again = if *attempt > 0 { format!("-again{attempt}") } else { String::new() };
+        format!("{}-{}-{seed}-{repetition}{again}", variant.name, profile.name)
     }
 
     /// The run that was not.
@@ -28,8 +33,36 @@ impl Job<'_> {
             profile: self.profile.name.clone(),
             seed: self.seed,
             repetition: self.repetition,
+            attempt: self.attempt,
             refused: vec![error.to_string()],
             ..Run::default()
+        }
+    }
+}
+
+/// What is still to do.
+#[derive(Debug)]
+pub(super) struct Queue<'a> {
+    /// With the place of each among all, from 1.
+    jobs: VecDeque<(usize, Job<'a>)>,
+    /// So often a run that the machine has spoilt is done again.
+    again: u64,
+}
+
+impl<'a> Queue<'a> {
+    pub(super) fn new(jobs: &[Job<'a>], again: u64) -> Self {
+        Self { jobs: (1..).zip(jobs.iter().copied()).collect(), again }
+    }
+
+    /// The next run and its place.
+    pub(super) fn next(&mut self) -> Option<(usize, Job<'a>)> {
+        self.jobs.pop_front()
+    }
+
+    /// The machine has spoilt a run: it comes again, at once, so that it stays close to those that it is compared with.
+    pub(super) fn put_back(&mut self, place: usize, job: Job<'a>) {
+        if job.attempt < self.again {
+            self.jobs.push_front((place, Job { attempt: job.attempt + 1, ..job }));
         }
     }
 }
@@ -68,7 +101,7 @@ pub(super) fn jobs<'a>(
                     variant.profiles.is_empty() || variant.profiles.contains(&profile.name)
                 };
                 let of = variants.iter().filter(fits);
-                jobs.extend(of.map(|&variant| Job { variant, profile, seed, repetition }));
+                jobs.extend(of.map(|&variant| Job { variant, profile, seed, repetition, attempt: 0 }));
             }
         }
     }
@@ -108,5 +141,27 @@ mod tests {
         assert_eq!(order(&plan), ["two-plain-1-1"]);
         plan.scenario.variants[1].profiles = vec!["another".into()];
         assert!(matches!(jobs(&plan, &mut |_| {}), Err(ExperimentError::Nothing)));
+    }
+    #[test]
+    fn a_spoilt_run_comes_again_at_once_and_so_often_only() {
+        let plan = plan();
+        let jobs = jobs(&plan, &mut |_| {}).expect("something to run");
+        let order = |again, spoilt: &[&str]| {
+            let mut queue = Queue::new(&jobs, again);
+            let mut done = Vec::new();
+            while let Some((place, job)) = queue.next() {
+                done.push((place, job.directory()));
+                if spoilt.contains(&job.variant.name.as_str()) {
+                    queue.put_back(place, job);
+                }
+            }
+            done
+        };
+        let run = |place: usize, name: &str| (place, name.to_owned());
+        let (one, two) = (run(1, "one-plain-1-1"), run(2, "two-plain-1-1"));
+        assert_eq!(order(0, &["one"]), [one.clone(), two.clone()]);
+        assert_eq!(order(2, &[]), [one.clone(), two.clone()]);
+        let again = [1, 2].map(|attempt| run(1, &format!("one-plain-1-1-again{attempt}")));
+        assert_eq!(order(2, &["one"]), [&[one][..], &again, &[two]].concat());
     }
 }

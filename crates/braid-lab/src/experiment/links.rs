@@ -8,7 +8,8 @@ use crate::emulator::{PathCounters, Tally};
 use crate::house::{HouseError, LinkPlan, PacketRule, RuleCounters, Topology};
 use crate::report::LinkRun;
 use crate::scenario::{self, Profile};
-use crate::{selftest, wire};
+use crate::selftest::{self, Doubt};
+use crate::wire;
 
 /// Of every link, bytes.
 const MTU: u16 = 1500;
@@ -42,20 +43,20 @@ pub(super) fn plans(plan: &Plan, job: Job<'_>, dir: &Path) -> Vec<LinkPlan> {
 }
 
 /// What the emulated links did, and why they may not be believed.
-pub(super) fn link_runs(topology: Topology, plan: &Plan, profile: &Profile) -> (Vec<LinkRun>, Vec<String>) {
-    let mut doubts = Vec::new();
+pub(super) fn link_runs(topology: Topology, plan: &Plan, profile: &Profile) -> (Vec<LinkRun>, Vec<Doubt>) {
+    let mut doubts: Vec<Doubt> = Vec::new();
     let lateness = plan.lateness.map(|lateness| lateness.0);
     let rules = Rules::read(&topology, plan).unwrap_or_else(|error| {
-        doubts.push(error.to_string());
+        doubts.push(Doubt::from(error.to_string()));
         Rules::default()
     });
-    doubts.extend(rules.doubts());
+    doubts.extend(rules.doubts().into_iter().map(Doubt::from));
     let mut runs = Vec::new();
     for link in topology.stop() {
         let shape = profile.links.get(&link.name).cloned().unwrap_or_default();
         let of_link =
             selftest::validity(&link.stopped, lateness.unwrap_or_else(|| selftest::lateness_of(&shape)));
-        doubts.extend(of_link.into_iter().map(|doubt| format!("link {}, {doubt}", link.name)));
+        doubts.extend(of_link.into_iter().map(|doubt| doubt.at(format_args!("link {}, ", link.name))));
         let mut run =
             LinkRun { name: link.name, up: link.stopped.up.path_run(), down: link.stopped.down.path_run() };
         rules.add(&run.name, &mut run.up.counters);
@@ -141,6 +142,7 @@ mod tests {
             profile: &plan.scenario.profiles[0],
             seed: 1,
             repetition: 1,
+            attempt: 0,
         };
         let [wire, clean] = plans(&plan, job, Path::new("here")).try_into().expect("two links");
         assert_eq!(wire.options.verdicts.as_deref(), Some(Path::new("here/wire.verdicts")));

@@ -25,7 +25,7 @@ use std::time::Duration;
 use crate::house::WireChoice;
 use crate::report::{self, Report, Run, SelftestResult};
 use crate::scenario::{Metric, Profile, Program, Scenario, Span, Variant};
-use job::{Job, jobs};
+use job::{Job, Queue, jobs};
 
 pub use error::ExperimentError;
 pub use machine::machine;
@@ -59,6 +59,9 @@ pub struct Plan {
     /// How late 99 % of an emulated link's packets may be before a run is refused, in place of
     /// [`lateness_bound`](crate::selftest::lateness_bound).
     pub lateness: Option<Span>,
+    /// A run that is refused only because the machine was too busy is done again so often. The refused ones stay in
+    /// the report.
+    pub again: u64,
     /// Whether every packet's fate is written down.
     pub logs: bool,
     /// Goes into the report.
@@ -112,6 +115,8 @@ pub enum Progress<'a> {
         profile: &'a str,
         /// Its seed.
         seed: u64,
+        /// [`Run::attempt`].
+        attempt: u64,
         /// How long its workload lasts.
         lasts: Duration,
     },
@@ -132,7 +137,8 @@ pub enum Progress<'a> {
 
 /// Runs what `plan` says and tells `watch` about it.
 ///
-/// A run that goes wrong (a program dies, the emulator is late) is in the report as refused, and the others go on.
+/// A run that goes wrong (a program dies, the emulator is late) is in the report as refused, and the others go on. One
+/// that only a busy machine spoilt is done again first: see [`Plan::again`].
 ///
 /// # Errors
 /// Nothing could be run: a name that the scenario does not have, no namespaces, no wire, a directory that cannot be
@@ -140,28 +146,30 @@ pub enum Progress<'a> {
 pub fn run(plan: &Plan, stop: &Stop, watch: &mut dyn FnMut(Progress<'_>)) -> Result<Report, ExperimentError> {
     let jobs = jobs(plan, watch)?;
     let mut report = blank(plan, &jobs);
-    for (place, job) in jobs.iter().enumerate() {
-        if stop.is_asked() {
-            break;
-        }
+    let mut queue = Queue::new(&jobs, plan.again);
+    while let Some((number, job)) = queue.next().filter(|_| !stop.is_asked()) {
         watch(Progress::Begins {
-            number: place + 1,
+            number,
             all: jobs.len(),
             variant: &job.variant.name,
             profile: &job.profile.name,
             seed: job.seed,
+            attempt: job.attempt,
             lasts: plan.lasts(),
         });
-        let run = match execute::execute(plan, *job, stop, watch) {
+        let run = match execute::execute(plan, job, stop, watch) {
             Ok(executed) => {
                 report.machine.wire = executed.wire;
                 report.machine.offloads.extend(executed.offloads);
                 report.machine.offloads.sort();
                 report.machine.offloads.dedup();
+                if executed.is_spoilt {
+                    queue.put_back(number, job);
+                }
                 executed.run
             }
             // Those who are done must not be lost with it.
-            Err(error) if place > 0 => job.refused(&error),
+            Err(error) if !report.runs.is_empty() => job.refused(&error),
             Err(error) => return Err(error),
         };
         if stop.is_asked() {

@@ -84,6 +84,9 @@ pub struct Machine {
 pub struct SelftestResult {
     /// Why not to trust this machine now; empty: trust it.
     pub refused: Vec<String>,
+    /// Whether one of these is that it was too busy: another time it may be trusted.
+    #[serde(default)]
+    pub busy: bool,
     /// Its figures by name, with the unit as the name's last word: `delay_error_p99_us`.
     pub figures: BTreeMap<String, f64>,
 }
@@ -138,6 +141,9 @@ pub struct Run {
     pub seed: u64,
     /// Counted from 1.
     pub repetition: u64,
+    /// How often it was tried before: those runs are refused, because the machine was too busy.
+    #[serde(default)]
+    pub attempt: u64,
     /// How long its workload ran.
     pub seconds: f64,
     /// Why its numbers must not be used: the emulator was late, a packet was larger than the MTU, a program died.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::bench::{Bench, CellError, collect};
+use super::doubt::Doubt;
 use super::findings::Findings;
 use super::statistics::quantile;
 
@@ -38,24 +39,24 @@ pub(super) fn run(bench: &Bench<'_>, findings: &mut Findings) -> Result<(), Cell
         .expect(arrived as u64 == u64::from(sent), || format!("of {sent} delayed packets {arrived} arrived"));
     let early = quantile(&errors, 0.0);
     findings.expect(early >= 0.0, || format!("a packet came {:.0} us before its time", -early));
-    if let Some(reason) = too_late([p50, p99], findings.bound(DELAY)) {
-        findings.refuse(reason);
+    if let Some(doubt) = too_late([p50, p99], findings.bound(DELAY)) {
+        findings.refuse(doubt);
     }
     findings.judge(&links, DELAY);
     Ok(())
 }
 
 /// Why packets that came this late, half of them and 99 % (us), are no measure.
-fn too_late([p50, p99]: [f64; 2], bound: Duration) -> Option<String> {
+fn too_late([p50, p99]: [f64; 2], bound: Duration) -> Option<Doubt> {
     let bound = bound.as_secs_f64() * 1e6;
     let (share, late) = match (p50 > bound, p99 > bound) {
         (true, _) => ("half", p50),
         (false, true) => ("1 %", p99),
         (false, false) => return None,
     };
-    Some(format!(
-        "{share} of the packets came more than {late:.0} us late, and {bound:.0} are borne: the machine is too busy"
-    ))
+    Some(Doubt::busy(format!(
+        "{share} of the packets came more than {late:.0} us late, and {bound:.0} are borne"
+    )))
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -70,14 +71,15 @@ mod tests {
     fn half_of_the_packets_and_99_percent_are_held_to_the_bound() {
         let bound = Duration::from_millis(1);
         assert_eq!(too_late([900.0, 1000.0], bound), None);
-        let reason = too_late([50.0, 1001.0], bound).unwrap();
+        let doubt = too_late([50.0, 1001.0], bound).unwrap();
         assert_eq!(
-            reason,
+            doubt.what,
             "1 % of the packets came more than 1001 us late, and 1000 are borne: the machine is too busy"
         );
         assert!(
             too_late([1200.0, 3000.0], bound)
                 .unwrap()
+                .what
                 .starts_with("half of the packets came more than 1200 us")
         );
         assert_eq!(too_late([1200.0, 3000.0], Duration::from_millis(5)), None);

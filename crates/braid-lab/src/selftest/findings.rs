@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::doubt::Doubt;
 use super::validity::{lateness_bound, validity};
 use crate::house::LinkEnd;
 
 /// Figures by name, the unit last, and why not to trust the machine.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    pub(super) refused: Vec<String>,
+    pub(super) refused: Vec<Doubt>,
     pub(super) figures: BTreeMap<String, f64>,
     /// Borne in place of the [`lateness_bound`].
     pub(super) lateness: Option<Duration>,
@@ -20,14 +21,14 @@ impl Findings {
         self.figures.insert(name.to_owned(), value);
     }
 
-    pub(super) fn refuse(&mut self, reason: String) {
-        self.refused.push(reason);
+    pub(super) fn refuse(&mut self, doubt: impl Into<Doubt>) {
+        self.refused.push(doubt.into());
     }
 
     /// Refuses unless a fact holds.
     pub(super) fn expect(&mut self, holds: bool, reason: impl FnOnce() -> String) {
         if !holds {
-            self.refused.push(reason());
+            self.refuse(reason());
         }
     }
 
@@ -39,8 +40,8 @@ impl Findings {
     /// Refuses what the links say of themselves.
     pub(super) fn judge(&mut self, links: &[LinkEnd], delay: Duration) {
         for link in links {
-            let reasons = validity(&link.stopped, self.bound(delay));
-            self.refused.extend(reasons.into_iter().map(|reason| format!("{} {reason}", link.name)));
+            let doubts = validity(&link.stopped, self.bound(delay));
+            self.refused.extend(doubts.into_iter().map(|doubt| doubt.at(format_args!("{} ", link.name))));
         }
     }
 }

@@ -7,6 +7,7 @@ mod bench;
 mod bulk;
 mod chance;
 mod delay;
+mod doubt;
 mod findings;
 mod floor;
 mod rates;
@@ -23,6 +24,7 @@ use crate::report::SelftestResult;
 use bench::{Bench, CellError, LOOK};
 use findings::Findings;
 
+pub use doubt::Doubt;
 pub use validity::{lateness_bound, lateness_of, validity};
 
 /// What to test, and for how long.
@@ -99,7 +101,8 @@ fn test_wires(options: &Options, stop: &AtomicBool) -> SelftestResult {
         result.figures.extend(figures.into_iter().map(|(figure, value)| (format!("{name}_{figure}"), value)));
         tested += 1;
         if tested == 1 {
-            result.refused = refused.into_iter().map(|reason| format!("{name}: {reason}")).collect();
+            result.busy = refused.iter().any(|doubt| doubt.is_busy);
+            result.refused = refused.into_iter().map(|doubt| format!("{name}: {doubt}")).collect();
         } else {
             result.figures.insert(format!("{name}_refusals"), refused.len() as f64);
         }

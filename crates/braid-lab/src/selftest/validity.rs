@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::doubt::Doubt;
 use super::statistics::is_plausible;
 use crate::emulator::{Direction, LinkSpec, Timeline};
 use crate::wire::{DirectionEnd, Stopped};
@@ -24,50 +25,52 @@ pub fn lateness_of(link: &LinkSpec) -> Duration {
 
 /// Why a run over a link must not be used; empty: it may. Lateness above `bound`, mostly the [`lateness_bound`], loss
 /// outside the interval of 99.9 %, packets above the MTU, and packets that got lost beside the emulator.
-pub fn validity(stopped: &Stopped, bound: Duration) -> Vec<String> {
+pub fn validity(stopped: &Stopped, bound: Duration) -> Vec<Doubt> {
     let ends = [(Direction::Up, &stopped.up), (Direction::Down, &stopped.down)];
-    let reasons =
-        |(direction, end)| judge(end, bound).into_iter().map(move |reason| format!("{direction}: {reason}"));
-    ends.into_iter().flat_map(reasons).collect()
+    let doubts = |(direction, end)| {
+        judge(end, bound).into_iter().map(move |doubt| doubt.at(format_args!("{direction}: ")))
+    };
+    ends.into_iter().flat_map(doubts).collect()
 }
 
-fn judge(end: &DirectionEnd, bound: Duration) -> Vec<String> {
-    let mut reasons = Vec::new();
+fn judge(end: &DirectionEnd, bound: Duration) -> Vec<Doubt> {
+    let mut doubts: Vec<Doubt> = Vec::new();
     if end.lateness.p99_us > bound.as_secs_f64() * 1e6 {
         let (late, bound) = (end.lateness.p99_us / 1e3, bound.as_secs_f64() * 1e3);
-        reasons.push(format!(
-            "99 % of the packets left up to {late:.1} ms late, more than {bound:.1} ms: the machine is too busy"
-        ));
+        doubts.push(Doubt::busy(format!(
+            "99 % of the packets left up to {late:.1} ms late, more than {bound:.1} ms"
+        )));
     }
     let counters = &end.counters;
     // What the policer drops is not asked for its loss.
     let trials = counters.offered.packets - (counters.unmatched.packets + counters.policed.packets);
     let lost = counters.lost.packets;
     if let Some(share) = end.expected_loss.filter(|&share| !is_plausible(lost, trials, share)) {
-        reasons.push(format!(
-            "{lost} of {trials} packets were lost, which is not {}%: choose another seed or a longer run",
-            share * 100.0
-        ));
+        let share = share * 100.0;
+        doubts.push(Doubt::from(format!(
+            "{lost} of {trials} packets were lost, which is not {share}%: choose another seed or a longer run"
+        )));
     }
     if end.above_mtu > 0 {
         let DirectionEnd { above_mtu, mtu, .. } = end;
         let largest = counters.largest;
-        reasons.push(format!(
+        doubts.push(Doubt::from(format!(
             "{above_mtu} packets were larger than the MTU of {mtu}, the largest {largest} bytes: an offload is on"
-        ));
+        )));
     }
     if end.missed > 0 {
-        reasons.push(format!(
-            "{} packets were lost before the emulator could read them: the machine is too busy",
+        doubts.push(Doubt::busy(format!(
+            "{} packets were lost before the emulator could read them",
             end.missed
-        ));
+        )));
     }
     let error = end.first_error.as_deref();
     if end.unsent.packets > 0 {
         let because = error.unwrap_or("no reason given");
-        reasons.push(format!("the kernel did not take {} packets: {because}", end.unsent.packets));
+        doubts
+            .push(Doubt::from(format!("the kernel did not take {} packets: {because}", end.unsent.packets)));
     } else if let Some(error) = error {
-        reasons.push(error.to_owned());
+        doubts.push(Doubt::from(error.to_owned()));
     }
-    reasons
+    doubts
 }

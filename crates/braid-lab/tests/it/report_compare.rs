@@ -65,7 +65,7 @@ fn what_may_be_the_reason_is_listed() {
     after.machine.offloads = vec!["lq0l: tso".into(), "lq0r: gro".into()];
     after.machine.cores = 2;
     after.machine.load[0] = 3.0;
-    after.selftest = Some(SelftestResult { refused: vec!["too late".into()], figures: BTreeMap::new() });
+    after.selftest = Some(SelftestResult { refused: vec!["too late".into()], ..SelftestResult::default() });
     let expected = [
         "form: full and short",
         "duration: not known and 30 s",

@@ -132,6 +132,7 @@ pub(crate) fn urgent_behind_large() -> Report {
         },
         selftest: Some(SelftestResult {
             refused: Vec::new(),
+            busy: false,
             figures: map(&[("delay_error_p50_us", 21.0), ("delay_error_p99_us", 143.5), ("cpu_per_packet_us", 5.2)]),
         }),
         columns: vec![
@@ -221,6 +222,7 @@ fn large_run(variant: &str, profile: &str, seed: u64) -> Run {
         profile: profile.into(),
         seed,
         repetition: 1,
+        attempt: 0,
         seconds: SECONDS as f64,
         refused: Vec::new(),
         metrics,

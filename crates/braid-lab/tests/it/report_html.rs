@@ -130,9 +130,13 @@ fn it_needs_nothing_from_elsewhere() {
 #[test]
 fn medians_are_of_usable_runs() {
     let mut report = small(&[10.0, 30.0, 20.0], &[]);
-    report.runs.push(refused(run("tcp", "lan", 9, "rate", 4711.0), "late"));
+    let mut late = refused(run("tcp", "lan", 9, "rate", 4711.0), "late");
+    late.attempt = 1;
+    report.runs.push(late);
     report.published = published("lan", "tcp", "rate", 19.5);
     let page = html(&report);
+    assert!(words(&page).contains("tcp on lan, seed 9, repetition 1, attempt 2"), "{page}");
+    assert!(!words(&page).contains("attempt 1"), "the first one needs no number");
     let row = words(page.split_once("<tbody>").unwrap().1.split_once("</tbody>").unwrap().0);
     assert_eq!(row, "tcp 20.0 10.0..30.0 published 19.5 3 of 4");
 }
@@ -154,6 +158,7 @@ fn what_is_missing_is_said() {
     report.machine.load = [f64::NAN; 3];
     report.selftest = Some(SelftestResult {
         refused: vec!["too late".into()],
+        busy: true,
         figures: BTreeMap::from([("a_ms".into(), f64::NAN)]),
     });
     report.runs[0].metrics.insert("other".into(), f64::NEG_INFINITY);
@@ -237,7 +242,7 @@ fn saying(text: &str) -> Report {
     report.replaced = BTreeMap::from([(text(), text())]);
     report.machine.offloads = vec![text()];
     report.selftest =
-        Some(SelftestResult { refused: vec![text()], figures: BTreeMap::from([(text(), 1.0)]) });
+        Some(SelftestResult { refused: vec![text()], busy: true, figures: BTreeMap::from([(text(), 1.0)]) });
     report.published = published(&text(), &text(), &text(), 2.0);
     report.profiles[0].links = BTreeMap::from([(text(), text())]);
     for run in &mut report.runs {

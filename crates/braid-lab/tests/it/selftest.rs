@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use braid_lab::house::WireChoice;
 use braid_lab::report::SelftestResult;
-use braid_lab::selftest::{Options, lateness_bound, lateness_of, run, run_until, validity};
+use braid_lab::selftest::{Doubt, Options, lateness_bound, lateness_of, run, run_until, validity};
 use braid_lab::wire::{DirectionEnd, Lateness, Stopped};
 use braid_lab::{PathCounters, Tally};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
@@ -20,6 +20,10 @@ fn packets(packets: u64) -> Tally {
 
 /// The reasons against a link of which one direction is `up`.
 fn against(up: DirectionEnd, delay: Duration) -> Vec<String> {
+    doubts(up, delay).into_iter().map(|doubt| doubt.to_string()).collect()
+}
+
+fn doubts(up: DirectionEnd, delay: Duration) -> Vec<Doubt> {
     validity(&Stopped { up, ..Stopped::default() }, lateness_bound(delay))
 }
 
@@ -39,7 +43,7 @@ fn lateness_is_borne_up_to_a_millisecond_or_a_twentieth_of_the_delay() {
     assert_eq!(against(late(4900.0), ms(100)), Vec::<String>::new());
     assert_eq!(against(late(5100.0), ms(100)).len(), 1);
     let down = Stopped { down: late(1100.0), ..Stopped::default() };
-    assert!(validity(&down, ms(1))[0].starts_with("down: "));
+    assert!(validity(&down, ms(1))[0].what.starts_with("down: "));
 }
 
 #[test]
@@ -100,6 +104,21 @@ fn what_got_lost_beside_the_emulator_is_refused() {
     );
     let dead = DirectionEnd { first_error: Some("it has died".into()), ..DirectionEnd::default() };
     assert_eq!(against(dead, ms(0)), ["up: it has died"]);
+}
+
+#[test]
+fn only_what_a_busy_machine_does_may_be_another_time_otherwise() {
+    let busy = |end| doubts(end, ms(0)).iter().map(|doubt| doubt.is_busy).collect::<Vec<_>>();
+    assert_eq!(busy(late(1100.0)), [true]);
+    assert_eq!(busy(DirectionEnd { missed: 1, ..DirectionEnd::default() }), [true]);
+    assert_eq!(busy(DirectionEnd { above_mtu: 1, ..late(1100.0) }), [true, false]);
+    assert_eq!(busy(DirectionEnd { unsent: packets(1), ..DirectionEnd::default() }), [false]);
+    assert_eq!(
+        busy(DirectionEnd { first_error: Some("it has died".into()), ..DirectionEnd::default() }),
+        [false]
+    );
+    let counters = PathCounters { offered: packets(1000), lost: packets(500), ..PathCounters::default() };
+    assert_eq!(busy(DirectionEnd { counters, expected_loss: Some(0.1), ..DirectionEnd::default() }), [false]);
 }
 
 /// Refusals that do not depend on how busy the machine is now.

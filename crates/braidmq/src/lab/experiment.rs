@@ -85,6 +85,7 @@ fn plan(args: &Args, name: &str) -> Result<Plan, RunError> {
         replaced,
         wire: args.wire.into(),
         lateness: args.lateness,
+        again: args.again,
         logs: args.logs,
         stamp: Stamp::default(),
     };
@@ -113,7 +114,7 @@ fn run_inside(args: &Args, mut plan: Plan) -> Result<ExitCode, RunError> {
     let began = Timestamp::now();
     plan.stamp = stamp(began);
     if !args.no_selftest {
-        plan.stamp.selftest = Some(selftest::before(args.wire.into(), args.lateness, &stop));
+        plan.stamp.selftest = Some(tested(args, &stop));
     }
     if let Some(SelftestResult { refused, .. }) = &plan.stamp.selftest
         && !refused.is_empty()
@@ -150,6 +151,20 @@ fn run_inside(args: &Args, mut plan: Plan) -> Result<ExitCode, RunError> {
         println!("it took {took:#}");
     }
     Ok(verdict(args, &report, is_stopped))
+}
+
+/// What the selftest says, once the machine is not too busy for it or has had its chances.
+fn tested(args: &Args, stop: &Stop) -> SelftestResult {
+    let mut result = selftest::before(args.wire.into(), args.lateness, stop);
+    for attempt in 1..=args.again {
+        let Some(reason) = result.refused.first().filter(|_| result.busy && !stop.is_asked()) else { break };
+        eprintln!(
+            "the selftest is made again ({attempt} of {}), the machine was too busy: {reason}",
+            args.again
+        );
+        result = selftest::before(args.wire.into(), args.lateness, stop);
+    }
+    result
 }
 
 /// Removes a directory if there is no file in it or below it.

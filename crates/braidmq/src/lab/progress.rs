@@ -30,8 +30,9 @@ impl Watch {
 
     pub(super) fn show(&mut self, progress: &Progress<'_>) {
         match *progress {
-            Progress::Begins { number, all, variant, profile, seed, lasts } => {
-                self.head = format!("[{number}/{all}] {variant} on {profile}, seed {seed}");
+            Progress::Begins { number, all, variant, profile, seed, attempt, lasts } => {
+                let again = if attempt > 0 { format!(", again ({attempt})") } else { String::new() };
+                self.head = format!("[{number}/{all}] {variant} on {profile}, seed {seed}{again}");
                 self.lasts = lasts;
                 if self.is_terminal {
                     self.line(&self.head.clone());

@@ -54,6 +54,9 @@ pub(crate) struct Args {
     /// End with 1 if a bound of the scenario does not hold
     #[arg(long, conflicts_with = "link")]
     pub(super) check: bool,
+    /// Do a run again, and the selftest, at most so often, if only a busy machine spoilt it
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(..=100), conflicts_with = "link")]
+    pub(super) again: u64,
     /// Do not test the machine first
     #[arg(long, conflicts_with = "link")]
     pub(super) no_selftest: bool,

@@ -303,6 +303,42 @@ fn a_program_that_dies_refuses_its_run_and_says_why() {
     assert!(said.contains("the disk is full"), "{said}");
 }
 
+/// What one run after the other of the report in a directory says of itself: its attempt and why it is refused.
+fn attempts(out: &Path) -> Vec<(u64, Vec<String>)> {
+    let report: Value = serde_json::from_slice(&fs::read(out.join("report.json")).unwrap()).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    let reasons = |run: &Value| serde_json::from_value(run["refused"].clone()).unwrap();
+    runs.iter().map(|run| (run["attempt"].as_u64().unwrap(), reasons(run))).collect()
+}
+
+#[test]
+fn what_only_a_busy_machine_spoilt_is_done_again_and_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let run = |command: &str| {
+        let path = scenario(folder.path(), command);
+        // No packet leaves at the moment when it is due.
+        let arguments = ["run", &path, "--no-selftest", "--lateness", "0s", "--again", "1", "--out"];
+        let output = lab(&[&arguments[..], &[out.to_str().unwrap()]].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        (attempts(&out), said)
+    };
+    let (runs, said) = run("bash -c 'echo hi > /dev/udp/{b}/9; exec sleep 5'");
+    assert_eq!(runs.iter().map(|(attempt, _)| *attempt).collect::<Vec<_>>(), [0, 1], "{runs:?}");
+    for (_, reasons) in &runs {
+        assert!(reasons.iter().all(|reason| reason.ends_with("the machine is too busy")), "{reasons:?}");
+        assert!(!reasons.is_empty());
+    }
+    assert!(said.contains("[1/1] it on plain, seed 1, again (1): "), "{said}");
+    assert!(out.join("runs/it-plain-1-1").is_dir() && out.join("runs/it-plain-1-1-again1").is_dir());
+
+    fs::remove_dir_all(&out).unwrap();
+    let (runs, said) = run("bash -c 'exec 3<>/dev/udp/{b}/9; echo hi >&3; read -r -u 3; exit 3'");
+    assert_eq!(runs.len(), 1, "its program would end so another time too: {said}");
+    assert!(runs[0].1.len() > 1 && runs[0].1[0].contains("exit code 3"), "{runs:?}");
+}
+
 #[test]
 fn bounds_decide_the_exit_code_when_they_are_asked_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -357,9 +393,10 @@ fn what_cannot_be_run_leaves_no_empty_directory() {
         assert!(!folder.path().join("some").exists(), "{options:?}");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (code, said) = tried(&["--lateness", "0s", "--wire", "packet"]);
+    let (code, said) = tried(&["--lateness", "0s", "--wire", "packet", "--again", "1"]);
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains("the selftest does not trust this machine"), "{said}");
+    assert_eq!(said.matches("the selftest is made again (1 of 1), the machine was too busy").count(), 1, "{said}");
     let (code, said) = tried(&["--no-selftest", "--replace", "program=echo '"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("a quote is not closed"), "{said}");

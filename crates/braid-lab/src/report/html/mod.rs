@@ -109,7 +109,11 @@ fn run_title(report: &Report, run: &Run) -> String {
     let profile = report.profiles.iter().find(|profile| profile.name == run.profile);
     let variant = variant.map_or(&run.variant, |variant| &variant.title);
     let profile = profile.map_or(&run.profile, |profile| &profile.title);
-    format!("{variant} on {profile}, seed {}, repetition {}", run.seed, run.repetition)
+    let attempt = match run.attempt {
+        0 => String::new(),
+        before => format!(", attempt {}", before.saturating_add(1)),
+    };
+    format!("{variant} on {profile}, seed {}, repetition {}{attempt}", run.seed, run.repetition)
 }
 
 /// A table of numbers, which scrolls by itself where it is wider than the page. `head` is cells, `body` rows.
