@@ -77,12 +77,15 @@ pub(super) fn jobs<'a>(
     error::known("profile", &plan.profiles, profiles.iter().map(|profile| profile.name.as_str()))?;
     let programs = plan.scenario.programs.iter().map(|program| program.name.as_str());
     error::known("program", &plan.replaced.keys().cloned().collect::<Vec<_>>(), programs)?;
-    let is_wanted = |names: &[String], name: &str, long_only: bool| match names {
-        [] => !(plan.quick && long_only),
+    let is_wanted = |names: &[String], name: &str, is_left_out: bool| match names {
+        [] => !is_left_out,
         names => names.iter().any(|wanted| wanted == name),
     };
     let mut usable = Vec::new();
-    for profile in profiles.iter().filter(|one| is_wanted(&plan.profiles, &one.name, one.long_only)) {
+    let is_for_another_time = |one: &Profile| one.control || (plan.quick && one.long_only);
+    for profile in
+        profiles.iter().filter(|one| is_wanted(&plan.profiles, &one.name, is_for_another_time(one)))
+    {
         match ready::missing(profile, ready::has_iptables) {
             Some(missing) if plan.profiles.is_empty() => {
                 watch(Progress::LeftOut(&format!("profile {} is left out: {missing}", profile.name)));
@@ -91,8 +94,10 @@ pub(super) fn jobs<'a>(
             None => usable.push(profile),
         }
     }
-    let variants: Vec<&Variant> =
-        variants.iter().filter(|one| is_wanted(&plan.variants, &one.name, one.long_only)).collect();
+    let variants: Vec<&Variant> = variants
+        .iter()
+        .filter(|one| is_wanted(&plan.variants, &one.name, plan.quick && one.long_only))
+        .collect();
     let mut jobs = Vec::new();
     for repetition in 1..=plan.repetitions.unwrap_or(plan.scenario.repetitions) {
         for seed in plan.seeds() {
@@ -142,6 +147,16 @@ mod tests {
         plan.scenario.variants[1].profiles = vec!["another".into()];
         assert!(matches!(jobs(&plan, &mut |_| {}), Err(ExperimentError::Nothing)));
     }
+    #[test]
+    fn a_control_runs_only_if_it_is_named() {
+        let mut plan = plan();
+        let control = Profile { name: "control".into(), control: true, ..plan.scenario.profiles[0].clone() };
+        plan.scenario.profiles.push(control);
+        assert_eq!(order(&plan), ["one-plain-1-1", "two-plain-1-1"]);
+        plan.profiles = vec!["control".into()];
+        assert_eq!(order(&plan), ["one-control-1-1", "two-control-1-1"]);
+    }
+
     #[test]
     fn a_spoilt_run_comes_again_at_once_and_so_often_only() {
         let plan = plan();

@@ -37,6 +37,7 @@ pub(super) fn plans(plan: &Plan, job: Job<'_>, dir: &Path) -> Vec<LinkPlan> {
                 .get(&link.name)
                 .map(|rule| PacketRule { rate: rule.per_second, burst: rule.burst }),
             mtu: MTU,
+            keep_offloads: job.profile.offloads,
         }
     };
     plan.scenario.links.iter().map(of_link).collect()
@@ -125,7 +126,11 @@ mod tests {
         plan.seeds = Some(vec![7]);
         let [wire, clean] = planned(&plan).try_into().expect("two links");
         assert_eq!((wire.left.as_str(), wire.right.as_str(), wire.seed, wire.mtu), ("a", "b", 7, 1500));
-        assert_eq!(wire.shape.map(|shape| shape.to_string()).as_deref(), Some("delay=1ms"), "changes come later");
+        assert_eq!(
+            wire.shape.map(|shape| shape.to_string()).as_deref(),
+            Some("delay=1ms"),
+            "changes come later"
+        );
         assert_eq!((clean.left.as_str(), clean.right.as_str(), clean.shape), ("b", "a", None));
         assert_eq!((wire.rule, wire.options.pcap), (None, None));
     }

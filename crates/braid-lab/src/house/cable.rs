@@ -54,9 +54,11 @@ pub(super) fn lay(
     let (left, right) = plan::addresses(ground.number);
     device::settle(&cable.left, left, (right, &cable.right), plan.mtu)?;
     device::settle(&cable.right, right, (left, &cable.left), plan.mtu)?;
-    for device in cable.devices() {
-        device::forbid_segments(device)?;
-        offload::switch_off(device)?;
+    if !plan.keep_offloads {
+        for device in cable.devices() {
+            device::forbid_segments(device)?;
+            offload::switch_off(device)?;
+        }
     }
     if let Some(rule) = plan.rule {
         rule::hold(rule, ground.right, &cable.right.name)?;

@@ -25,6 +25,9 @@ pub struct LinkPlan {
     pub rule: Option<PacketRule>,
     /// The largest IP packet of its devices, bytes.
     pub mtu: u16,
+    /// Leaves the offloads of its devices as the kernel sets them, mostly on. What counts packets then counts wrong:
+    /// for showing that this is noticed.
+    pub keep_offloads: bool,
 }
 
 /// `iptables -m limit --limit RATE/sec --limit-burst BURST -j ACCEPT`, everything else dropped.
@@ -94,6 +97,13 @@ pub(super) fn check(ends: &[String], links: &[LinkPlan]) -> Result<Vec<(u8, usiz
         if link.mtu < SMALLEST_MTU {
             return fail(format!("link {}: an MTU of {}: at least {SMALLEST_MTU}", link.name, link.mtu));
         }
+        if link.keep_offloads && link.shape.is_some() {
+            return fail(format!(
+                "link {}: it is emulated and keeps its offloads: the emulator would carry packets whose checksums \
+                 nobody has filled in",
+                link.name
+            ));
+        }
         let sensible = 1..=RULE_LIMIT;
         if link.rule.is_some_and(|rule| !sensible.contains(&rule.rate) || !sensible.contains(&rule.burst)) {
             return fail(format!(
@@ -129,6 +139,7 @@ mod tests {
             options: wire::Options::default(),
             rule: None,
             mtu: 1500,
+            keep_offloads: false,
         }
     }
 
@@ -154,6 +165,9 @@ mod tests {
             said(&ends, &[link("x", "a", "b"), link("x", "a", "b")]).starts_with("two links have the name x")
         );
         assert!(said(&ends, &[LinkPlan { mtu: 100, ..link("x", "a", "b") }]).contains("at least 576"));
+        let shape = Some(LinkSpec::default());
+        let emulated = LinkPlan { shape, keep_offloads: true, ..link("x", "a", "b") };
+        assert!(said(&ends, &[emulated]).starts_with("link x: it is emulated and keeps its offloads"));
         let rule = Some(PacketRule { rate: 0, burst: 5 });
         assert!(said(&ends, &[LinkPlan { rule, ..link("x", "a", "b") }]).contains("1 to 10000"));
         let many: Vec<LinkPlan> = (0..56).map(|number| link(&number.to_string(), "a", "b")).collect();

@@ -37,6 +37,13 @@ pub(super) fn check(scenario: &Scenario) -> Result<(), String> {
         }
     }
     for profile in profiles {
+        if profile.offloads && !(profile.links.is_empty() && profile.control) {
+            return Err(format!(
+                "profile {:?} has offloads on: give it control = true and no links, since an emulated link needs \
+                 finished packets",
+                profile.name
+            ));
+        }
         profile
             .links
             .keys()

@@ -118,6 +118,12 @@ pub struct Profile {
     /// Left out with `--quick`.
     #[serde(default)]
     pub long_only: bool,
+    /// Left out unless it is named: what it shows is how the laboratory works, not how programs do.
+    #[serde(default)]
+    pub control: bool,
+    /// Leaves the offloads of every device on, for which the laboratory refuses each run. No link has a shape then.
+    #[serde(default)]
+    pub offloads: bool,
 }
 
 /// A program at an end.

@@ -116,6 +116,7 @@ impl Bench<'_> {
                 options: wire::Options { spin, realtime, ..wire::Options::default() },
                 rule: None,
                 mtu: MTU,
+                keep_offloads: false,
             })
         };
         let plans = links.iter().map(plan).collect::<Result<_, CellError>>()?;

@@ -267,6 +267,7 @@ fn plain_topology() -> Topology {
         options: wire::Options::default(),
         rule: None,
         mtu: 1500,
+        keep_offloads: false,
     };
     Topology::build(&ends, vec![link], WireChoice::Auto).unwrap()
 }

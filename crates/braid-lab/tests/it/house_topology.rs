@@ -31,6 +31,7 @@ fn plan(name: &str, shape: Option<&str>) -> LinkPlan {
         options: wire::Options::default(),
         rule: None,
         mtu: 1500,
+        keep_offloads: false,
     }
 }
 
@@ -248,6 +249,21 @@ fn under_a_rule_tcp_sends_single_packets_too() {
         let counters = topology.rule_counters("link").unwrap().unwrap();
         // Had one counted packet been several, it would be fewer.
         assert!(counters.accepted.packets >= 1_000_000 / MTU, "{counters:?}");
+    }
+}
+
+#[test]
+fn with_offloads_kept_a_rule_counts_several_packets_as_one_and_that_is_seen() {
+    if inside("house_topology::with_offloads_kept_a_rule_counts_several_packets_as_one_and_that_is_seen") {
+        let rule = Some(PacketRule { rate: 10_000, burst: 10_000 });
+        let link = LinkPlan { rule, keep_offloads: true, ..plan("link", None) };
+        let topology = one(link, WireChoice::Auto);
+        send_bulk(&topology);
+        let accepted = topology.rule_counters("link").unwrap().unwrap().accepted;
+        assert!(accepted.bytes > accepted.packets * MTU, "{accepted:?}");
+        let on = topology.offloads();
+        assert!(on.contains(&"lq0l tx-tcp-segmentation".to_owned()), "{on:?}");
+        assert!(on.iter().any(|offload| offload.starts_with("lq0r ")), "{on:?}");
     }
 }
 

@@ -57,6 +57,8 @@ fn what_is_wrong_is_told_with_file_line_and_remedy() {
         ("ends = [\"a\", \"b\"]", "seeds = [1, 2, 1]\nends = [\"a\", \"b\"]", "seed \"1\" is there twice"),
         ("{b} {more}", "{c} {more}", "nothing stands for {c}"),
         ("run =", "only = [\"two\"]\nrun =", "there is no variant \"two\""),
+        ("links = ", "control = true\noffloads = true\nlinks = ", "profile \"plain\" has offloads on: give it"),
+        ("links = { wire = \"delay=1ms\" }", "offloads = true", "profile \"plain\" has offloads on: give it"),
         (
             "[[variant]]",
             "[[variant]]\nname = \"two\"\ntitle = \"two\"\n[[variant]]",

@@ -139,6 +139,7 @@ fn build(args: &Args, link: &LinkSpec) -> Result<Topology, WrapError> {
         options,
         rule: None,
         mtu: MTU,
+        keep_offloads: false,
     };
     Ok(Topology::build(&[LEFT.into(), RIGHT.into()], vec![plan], args.wire.into())?)
 }

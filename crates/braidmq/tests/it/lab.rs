@@ -340,6 +340,25 @@ fn what_only_a_busy_machine_spoilt_is_done_again_and_told() {
 }
 
 #[test]
+fn a_run_with_offloads_on_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = scenario(folder.path(), "sleep 5");
+    let text = fs::read_to_string(&path).unwrap();
+    let control = "[[profile]]\nname = \"on\"\ntitle = \"on\"\ncontrol = true\noffloads = true\n[[program]]";
+    fs::write(&path, text.replace("[[program]]", control)).unwrap();
+    let out = folder.path().join("out");
+    let arguments = ["run", &path, "--no-selftest", "--profile", "on", "--out", out.to_str().unwrap()];
+    let output = lab(&arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let [(_, reasons)] = attempts(&out).try_into().unwrap();
+    assert!(reasons.contains(&"an offload is on: lq0l tx-udp-segmentation".to_owned()), "{reasons:?}");
+    assert!(reasons.iter().all(|reason| reason.starts_with("an offload is on: ")), "{reasons:?}");
+    let report: Value = serde_json::from_slice(&fs::read(out.join("report.json")).unwrap()).unwrap();
+    assert!(report["machine"]["offloads"].as_array().unwrap().contains(&"lq0l tx-udp-segmentation".into()));
+}
+
+#[test]
 fn bounds_decide_the_exit_code_when_they_are_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let path = scenario(folder.path(), "sleep 5");
