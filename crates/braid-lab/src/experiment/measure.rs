@@ -327,6 +327,11 @@ pub(super) mod tests {
         assert_eq!(metric("consumer:t:p50_ms", None), Some(10.0));
         assert_eq!(metric("consumer:t:p50_ms", due), Some(20.0), "the 50th of 100 was the last that came");
         assert_eq!(metric("consumer:t:p90_ms", due), None);
+        assert_eq!(
+            metric("consumer:t:p95_ms", None),
+            Some(20.0),
+            "from the curve, which programs do not tell of"
+        );
         assert_eq!(metric("consumer:t:within_10ms", due), Some(0.25));
         assert_eq!(metric("consumer:t:within_4ms", due), Some(0.0));
         assert_eq!(metric("consumer:t:received", due), Some(0.5));

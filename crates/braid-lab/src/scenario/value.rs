@@ -119,7 +119,7 @@ pub enum LinkField {
     Largest,
 }
 
-const FIELDS: &str = "sent, acked, received, due, bytes, p50_ms (p90, p99, p999), max_ms, mean_ms, within_250ms, \
+const FIELDS: &str = "sent, acked, received, due, bytes, p50_ms (p90, p95, p99, p999), max_ms, mean_ms, within_250ms, \
                       seconds_below_9, rate, rate_min (p5, p50, max), last_second";
 const PROGRAM_FIELDS: &str = "cpu_seconds, peak_mb, seconds, established, connect_p50_ms (p99, max), first_loss_at, \
      last_reason";
@@ -166,6 +166,7 @@ fn topic_field(text: &str) -> Result<Field, String> {
         "bytes" => Field::Bytes,
         "p50_ms" => Field::Quantile(500),
         "p90_ms" => Field::Quantile(900),
+        "p95_ms" => Field::Quantile(950),
         "p99_ms" => Field::Quantile(990),
         "p999_ms" => Field::Quantile(999),
         "max_ms" => Field::MaxMs,

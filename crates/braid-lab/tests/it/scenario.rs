@@ -57,7 +57,11 @@ fn what_is_wrong_is_told_with_file_line_and_remedy() {
         ("ends = [\"a\", \"b\"]", "seeds = [1, 2, 1]\nends = [\"a\", \"b\"]", "seed \"1\" is there twice"),
         ("{b} {more}", "{c} {more}", "nothing stands for {c}"),
         ("run =", "only = [\"two\"]\nrun =", "there is no variant \"two\""),
-        ("links = ", "control = true\noffloads = true\nlinks = ", "profile \"plain\" has offloads on: give it"),
+        (
+            "links = ",
+            "control = true\noffloads = true\nlinks = ",
+            "profile \"plain\" has offloads on: give it",
+        ),
         ("links = { wire = \"delay=1ms\" }", "offloads = true", "profile \"plain\" has offloads on: give it"),
         (
             "[[variant]]",
@@ -122,6 +126,7 @@ fn values_are_named_by_their_place() {
         other => panic!("{text}: {other:?}"),
     };
     assert_eq!(topic("sub:a/b:p99_ms"), (flow("sub", Some("a/b")), Field::Quantile(990)));
+    assert_eq!(topic("sub:t:p95_ms").1, Field::Quantile(950));
     assert_eq!(topic("sub:*:within_250ms"), (flow("sub", None), Field::Within(250)));
     assert_eq!(topic("sub:t:seconds_below_9").1, Field::SecondsBelow(9));
     assert_eq!(topic("sub:t:rate_p5").1, Field::RateQuantile(50));
