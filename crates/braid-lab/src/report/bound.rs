@@ -27,7 +27,8 @@ pub struct Bound {
     /// There are usable runs, and none of them has the metric.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub absent: bool,
-    /// `at_least` and `at_most` are multiples of the same metric's median there.
+    /// `at_least` and `at_most` are multiples of the same metric's median there. At least a multiple of 0 is nothing,
+    /// and does not hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<Base>,
 }
@@ -176,8 +177,10 @@ impl Bound {
         let unit = base.map_or(Some(1.0), |(variant, profile)| {
             report.spread(variant, profile, &self.metric).map(|spread| spread.median)
         });
+        // Who is as good as nothing has shown nothing.
+        let is_nothing = base.is_some() && unit == Some(0.0);
         let holds = measured.zip(unit).is_some_and(|(measured, unit)| {
-            self.at_least.is_none_or(|least| measured >= least * unit)
+            self.at_least.is_none_or(|least| !is_nothing && measured >= least * unit)
                 && self.at_most.is_none_or(|most| measured <= most * unit)
         });
         let words = |words: &str, limit: f64| {
@@ -185,6 +188,7 @@ impl Bound {
             let Some(base) = base else { return format!("{words} {number}") };
             let name = self.base_name(base);
             match unit {
+                Some(_) if is_nothing => format!("{words} {number} times {name}, which is 0"),
                 Some(unit) => format!("{words} {}, {number} times {name}", short(limit * unit)),
                 None if report.usable(base.0, base.1).next().is_none() => {
                     format!("{words} {number} times {name}, which has no usable run")

@@ -26,6 +26,7 @@ mod report_plot;
 mod report_table;
 mod round_trip;
 mod scenario;
+mod scenario_bounds;
 mod selftest;
 mod statistics;
 mod timeline;

@@ -61,6 +61,16 @@ fn multiples_of_another_variant() {
     assert_eq!(words, [(false, expected.to_owned())]);
 }
 
+#[test]
+fn nothing_is_no_multiple_of_nothing() {
+    let report = small(&[0.0], &[0.0]);
+    let words = |limit: &str| checked(&format!("metric = 'rate'\ntimes = 'tcp'\n{limit}"), &report);
+    let failed = (false, "quic on lan: rate 0 (bound: at least 5 times tcp, which is 0)".to_owned());
+    assert_eq!(words("at_least = 5"), [failed]);
+    let none_lost = (true, "quic on lan: rate 0 (bound: at most 5 times tcp, which is 0)".to_owned());
+    assert_eq!(words("at_most = 5"), [none_lost]);
+}
+
 /// `tcp` and `quic` without loss and with 5 %.
 fn with_loss() -> Report {
     let mut report = small(&[10.0], &[52.0]);
