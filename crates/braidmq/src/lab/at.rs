@@ -28,8 +28,12 @@ pub(super) fn variable(end: &str, what: &str) -> String {
 }
 
 /// Where the other processes of the laboratory find the namespace that this one holds as `fd`.
+///
+/// Many containers refuse to mount the /proc of our own PID namespace. That of outside, which is there then, has another
+/// number for this process.
 pub(super) fn path(fd: BorrowedFd<'_>) -> String {
-    format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd())
+    let number = std::fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse().ok());
+    format!("/proc/{}/fd/{}", number.unwrap_or_else(std::process::id), fd.as_raw_fd())
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {

@@ -143,6 +143,24 @@ fn a_command_behind_a_link_reaches_both_ends_and_its_exit_code_is_ours() {
     assert!(nowhere.stdout.starts_with(b"braidmq "), "a word for this program, wherever it is: {nowhere:?}");
 }
 
+/// Runs `script` as root of a user namespace in one of whose mounts of /proc a file is hidden, as in a container: no other
+/// /proc may be mounted there.
+fn in_container(script: &str) -> Output {
+    let hide = r#"mount --bind /dev/null /proc/uptime && exec unshare -Urm sh -c "$0""#;
+    Command::new("unshare").args(["-Urm", "sh", "-c", hide, script]).output().unwrap()
+}
+
+#[test]
+fn the_other_end_is_found_where_no_proc_can_be_mounted() {
+    let refused = in_container("unshare -p --fork mount -t proc proc /proc");
+    assert!(!refused.status.success(), "it shows what happens without /proc only if that is so");
+    let binary = env!("CARGO_BIN_EXE_braidmq");
+    let output =
+        in_container(&format!("{binary} lab run --link '' -- braidmq lab at right -- ip -br addr show lq0r"));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("192.168.200.1/24"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn a_packet_crosses_the_link_and_its_answer_too_and_both_are_counted_and_logged() {
     let folder = tempfile::tempdir().unwrap();
@@ -415,7 +433,11 @@ fn what_cannot_be_run_leaves_no_empty_directory() {
     let (code, said) = tried(&["--lateness", "0s", "--wire", "packet", "--again", "1"]);
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains("the selftest does not trust this machine"), "{said}");
-    assert_eq!(said.matches("the selftest is made again (1 of 1), the machine was too busy").count(), 1, "{said}");
+    assert_eq!(
+        said.matches("the selftest is made again (1 of 1), the machine was too busy").count(),
+        1,
+        "{said}"
+    );
     let (code, said) = tried(&["--no-selftest", "--replace", "program=echo '"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("a quote is not closed"), "{said}");
