@@ -148,7 +148,7 @@ impl Inbox {
     /// larger than everything was let in alone. Returns how many.
     pub(crate) fn shed(&mut self, capacity: Capacity) -> u64 {
         let fits = self.load.messages <= 1
-            || self.load.messages <= capacity.messages && self.load.bytes <= capacity.bytes;
+            || self.load.messages <= capacity.messages && self.load.weight(capacity) <= capacity.bytes;
         if self.load.qos0 == 0 || fits {
             return 0;
         }

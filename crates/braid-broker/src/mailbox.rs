@@ -21,6 +21,9 @@ const DELIVERY_OVERHEAD: usize = 256;
 /// What a User Property costs beside its texts, about.
 const PROPERTY_OVERHEAD: usize = 64;
 
+/// Bytes of a message from which on it is a large one: above, our client too gives it a stream of its own.
+const LARGE: usize = 256 << 10;
+
 /// Capacity that an empty mailbox may keep.
 pub(crate) const KEEP_CAPACITY: usize = 64;
 
@@ -37,11 +40,8 @@ pub(crate) struct Mailbox(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     queue: VecDeque<Delivery>,
-    bytes: usize,
-    /// How many in the queue are of QoS 0.
-    qos0: usize,
-    /// And their bytes.
-    qos0_bytes: usize,
+    /// Of the queue.
+    load: Load,
     /// The lane of all that is queued, unless there are several.
     lane: Option<Lane>,
     /// What is queued stream by stream, once it is for more than one.
@@ -70,6 +70,10 @@ pub(crate) struct Load {
     pub(crate) qos0: usize,
     /// And how many of the bytes.
     pub(crate) qos0_bytes: usize,
+    /// How many of the bytes are in large messages.
+    pub(crate) large_bytes: usize,
+    /// And of those of QoS 0.
+    pub(crate) qos0_large_bytes: usize,
 }
 
 impl Load {
@@ -78,6 +82,8 @@ impl Load {
         self.bytes = self.bytes.saturating_add(more.bytes);
         self.qos0 += more.qos0;
         self.qos0_bytes = self.qos0_bytes.saturating_add(more.qos0_bytes);
+        self.large_bytes = self.large_bytes.saturating_add(more.large_bytes);
+        self.qos0_large_bytes = self.qos0_large_bytes.saturating_add(more.qos0_large_bytes);
     }
 
     pub(crate) fn subtract(&mut self, less: Self) {
@@ -85,6 +91,8 @@ impl Load {
         self.bytes = self.bytes.saturating_sub(less.bytes);
         self.qos0 = self.qos0.saturating_sub(less.qos0);
         self.qos0_bytes = self.qos0_bytes.saturating_sub(less.qos0_bytes);
+        self.large_bytes = self.large_bytes.saturating_sub(less.large_bytes);
+        self.qos0_large_bytes = self.qos0_large_bytes.saturating_sub(less.qos0_large_bytes);
     }
 
     /// What is to be acknowledged.
@@ -92,9 +100,31 @@ impl Load {
         Self {
             messages: self.messages.saturating_sub(self.qos0),
             bytes: self.bytes.saturating_sub(self.qos0_bytes),
-            qos0: 0,
-            qos0_bytes: 0,
+            large_bytes: self.large_bytes.saturating_sub(self.qos0_large_bytes),
+            ..Self::default()
         }
+    }
+
+    /// Whether `more`, one message, may be held beside this.
+    pub(crate) fn admits(self, more: Self, capacity: Capacity) -> bool {
+        let fits = match more.large_bytes {
+            _ if self.messages == 0 => true,
+            0 => self.weight(capacity).saturating_add(more.bytes) <= capacity.bytes,
+            // However large it is: nobody could ever get it otherwise.
+            _ if self.large_bytes == 0 => self.bytes <= capacity.bytes,
+            large => {
+                self.large_bytes.saturating_add(large) <= capacity.of_large()
+                    && self.bytes.saturating_add(large) <= capacity.bytes
+            }
+        };
+        fits && self.messages < capacity.messages
+    }
+
+    /// What it takes of the bytes of a capacity: one large message may be larger than all of it, and leaves room for
+    /// small ones nevertheless.
+    pub(crate) fn weight(self, capacity: Capacity) -> usize {
+        let small = self.bytes.saturating_sub(self.large_bytes);
+        small.saturating_add(self.large_bytes.min(capacity.of_large()))
     }
 }
 
@@ -130,6 +160,11 @@ impl Capacity {
             return self;
         }
         Self { messages: self.messages / 4 * 5, bytes: self.bytes / 4 * 5 }
+    }
+
+    /// What large messages may fill. The rest is for small ones, which one recording that waits must not keep out.
+    fn of_large(self) -> usize {
+        self.bytes / 4 * 3
     }
 
     /// From here on publishers are slowed down.
@@ -176,19 +211,19 @@ impl Mailbox {
         let mut inner = self.lock();
         let mut congested = None;
         for mut delivery in deliveries {
-            let cost = cost(&delivery);
+            let load = load_of(&delivery);
             // Nobody is made to wait for bulk with what is urgent.
             if delivery.priority <= Priority::DEFAULT && congested.is_none() {
                 congested = inner.congested_until(delivery.stream, capacity.congestion(), now);
             }
             let capacity = capacity.reserve(delivery.priority);
-            let mut fits = inner.has_room(cost, capacity) && inner.shares_fairly(&delivery, cost, capacity);
+            let mut fits = inner.has_room(load, capacity) && inner.shares_fairly(&delivery, load, capacity);
             if !fits && delivery.qos > QoS::AtMostOnce {
-                if inner.qos0 > 0 {
+                if inner.load.qos0 > 0 {
                     dropped += inner.drop_qos0();
                 }
-                fits = inner.has_room_beside_qos0(cost, capacity)
-                    && inner.shares_fairly(&delivery, cost, capacity);
+                fits = inner.has_room_beside_qos0(load, capacity)
+                    && inner.shares_fairly(&delivery, load, capacity);
             }
             let wanted = match inner.state {
                 State::Online => true,
@@ -199,7 +234,7 @@ impl Mailbox {
                 if inner.state == State::Offline {
                     delivery.stream = StreamKey::CONTROL; // No stream outlives its connection. [BQ-42]
                 }
-                inner.push_back(delivery, cost);
+                inner.push_back(delivery, load);
             } else {
                 dropped += 1;
                 lost.extend(delivery.stored);
@@ -231,7 +266,7 @@ impl Mailbox {
     /// Whether a member of a shared subscription should get the next message.
     pub(crate) fn is_ready(&self, message: &Message, capacity: Capacity) -> bool {
         let inner = self.lock();
-        inner.state == State::Online && inner.has_room(message_cost(message), capacity)
+        inner.state == State::Online && inner.has_room(load_of_message(message), capacity)
     }
 
     /// Whether anything pushed now is kept.
@@ -256,7 +291,7 @@ impl Mailbox {
         let has_arrivals = !inner.queue.is_empty();
         let lane = inner.lane.take();
         if has_arrivals {
-            let load = inner.take_load();
+            let load = std::mem::take(&mut inner.load);
             let Inner { queue, mixed, .. } = &mut *inner;
             inbox.take(queue, load, mixed, &resolve);
             if !mixed.is_empty() {
@@ -341,7 +376,7 @@ impl Mailbox {
         inner.state = State::Closed;
         inner.owner = None;
         let publishers = std::mem::take(&mut inner.publishers);
-        (inner.bytes, inner.qos0, inner.qos0_bytes) = (0, 0, 0);
+        inner.load = Load::default();
         inner.taken = Load::default();
         inner.shares.clear();
         inner.mixed.clear();
@@ -353,36 +388,36 @@ impl Mailbox {
 }
 
 impl Inner {
-    fn has_room(&self, cost: usize, capacity: Capacity) -> bool {
-        // A message larger than the whole mailbox is let in alone.
-        let fits = self.len() == 0 || self.bytes().saturating_add(cost) <= capacity.bytes;
-        fits && self.len() < capacity.messages
+    fn has_room(&self, load: Load, capacity: Capacity) -> bool {
+        self.held().admits(load, capacity)
     }
 
     /// The same for what is to be acknowledged: QoS 0 that the owner holds does not stand in its way.
-    fn has_room_beside_qos0(&self, cost: usize, capacity: Capacity) -> bool {
-        let bytes = self.bytes().saturating_sub(self.taken.qos0_bytes);
-        let fits = self.len() == 0 || bytes.saturating_add(cost) <= capacity.bytes;
-        fits && self.len() - self.taken.qos0 < capacity.messages
+    fn has_room_beside_qos0(&self, load: Load, capacity: Capacity) -> bool {
+        let mut held = self.taken.beside_qos0();
+        held.add(self.load);
+        held.admits(load, capacity)
     }
 
     /// Whether a stream with this delivery leaves enough for the others, where there are others. [BQ-55]
-    fn shares_fairly(&self, delivery: &Delivery, cost: usize, capacity: Capacity) -> bool {
+    fn shares_fairly(&self, delivery: &Delivery, load: Load, capacity: Capacity) -> bool {
         let stream = delivery.stream;
         if stream.is_control() && self.shares.is_empty() && self.mixed.is_empty() {
             return true;
         }
         let mut own = self.shares.load_of(stream);
         own.add(self.queued_for(stream));
-        let mut all = self.taken;
-        all.add(self.queued());
+        let mut all = self.held();
         if delivery.qos > QoS::AtMostOnce {
             (own, all) = (own.beside_qos0(), all.beside_qos0()); // It makes room.
         }
-        let free = capacity.bytes.saturating_sub(all.bytes).saturating_sub(cost);
+        all.add(load);
+        let mut mine = own;
+        mine.add(load);
+        let free = capacity.bytes.saturating_sub(all.weight(capacity));
         own.messages == 0
-            || own.bytes.saturating_add(cost) <= free.saturating_mul(SHARE)
-                && own.messages < capacity.messages.saturating_sub(all.messages).saturating_mul(SHARE)
+            || mine.weight(capacity) <= free.saturating_mul(SHARE)
+                && mine.messages <= (capacity.messages + 1).saturating_sub(all.messages).saturating_mul(SHARE)
     }
 
     /// Until when a publisher should wait for this stream, if it should: more waits than is good, and the stream takes
@@ -395,7 +430,7 @@ impl Inner {
         }
         let progress_at = match self.shares.progress_of(stream) {
             Some(progress_at) => progress_at?,
-            None if self.shares.is_empty() || exceeds(self.queue.len(), self.bytes) => {
+            None if self.shares.is_empty() || exceeds(self.load.messages, self.load.bytes) => {
                 self.pulse.progress_at()?
             }
             None => return None,
@@ -404,34 +439,33 @@ impl Inner {
         (now < stuck_at).then(|| stuck_at.max(now + WAIT))
     }
 
-    fn queued(&self) -> Load {
-        Load { messages: self.queue.len(), bytes: self.bytes, qos0: self.qos0, qos0_bytes: self.qos0_bytes }
+    /// All that is held, here or with the owner.
+    fn held(&self) -> Load {
+        let mut held = self.taken;
+        held.add(self.load);
+        held
     }
 
-    /// The part of it that is for a stream.
+    /// The part of the queue that is for a stream.
     fn queued_for(&self, stream: StreamKey) -> Load {
         if !self.mixed.is_empty() {
             self.mixed.load_of(stream)
         } else if self.queue.front().is_some_and(|first| first.stream == stream) {
-            self.queued()
+            self.load
         } else {
             Load::default()
         }
     }
 
-    fn push_back(&mut self, delivery: Delivery, cost: usize) {
+    fn push_back(&mut self, delivery: Delivery, load: Load) {
         let first = self.queue.front().map_or(delivery.stream, |first| first.stream);
         if self.mixed.is_empty() && first != delivery.stream {
-            self.mixed.insert(first, self.queued());
+            self.mixed.insert(first, self.load);
         }
         if !self.mixed.is_empty() {
-            self.mixed.insert(delivery.stream, load_of(&delivery));
+            self.mixed.insert(delivery.stream, load);
         }
-        self.bytes += cost;
-        if delivery.qos == QoS::AtMostOnce {
-            self.qos0 += 1;
-            self.qos0_bytes += cost;
-        }
+        self.load.add(load);
         let lane = delivery.lane();
         if self.queue.is_empty() {
             self.lane = Some(lane);
@@ -441,47 +475,42 @@ impl Inner {
         self.queue.push_back(delivery);
     }
 
-    /// The queue is being moved away.
-    fn take_load(&mut self) -> Load {
-        Load {
-            messages: self.queue.len(),
-            bytes: std::mem::take(&mut self.bytes),
-            qos0: std::mem::take(&mut self.qos0),
-            qos0_bytes: std::mem::take(&mut self.qos0_bytes),
-        }
-    }
-
     /// Makes room for what is to be acknowledged; returns how many were dropped.
     fn drop_qos0(&mut self) -> u64 {
         let before = self.queue.len();
         self.queue.retain(|delivery| delivery.qos > QoS::AtMostOnce);
-        self.bytes = self.queue.iter().map(cost).sum();
-        (self.qos0, self.qos0_bytes) = (0, 0);
+        self.load = Load::default();
+        self.queue.iter().for_each(|delivery| self.load.add(load_of(delivery)));
         self.mixed.drop_qos0();
         (before - self.queue.len()) as u64
     }
 
     /// Messages that wait here or with the owner.
     fn len(&self) -> usize {
-        self.queue.len() + self.taken.messages
+        self.load.messages + self.taken.messages
     }
 
     /// Their cost.
     fn bytes(&self) -> usize {
-        self.bytes.saturating_add(self.taken.bytes)
+        self.load.bytes.saturating_add(self.taken.bytes)
     }
 }
 
 /// One delivery, as a load.
 pub(crate) fn load_of(delivery: &Delivery) -> Load {
-    let bytes = cost(delivery);
-    let (qos0, qos0_bytes) = if delivery.qos == QoS::AtMostOnce { (1, bytes) } else { (0, 0) };
-    Load { messages: 1, bytes, qos0, qos0_bytes }
+    let load = load_of_message(&delivery.message);
+    match delivery.qos {
+        QoS::AtMostOnce => {
+            Load { qos0: load.messages, qos0_bytes: load.bytes, qos0_large_bytes: load.large_bytes, ..load }
+        }
+        _ => load,
+    }
 }
 
-/// The memory that a delivery keeps, about. Topic and properties may be many times the payload.
-pub(crate) fn cost(delivery: &Delivery) -> usize {
-    message_cost(&delivery.message)
+fn load_of_message(message: &Message) -> Load {
+    let bytes = message_cost(message);
+    let large_bytes = if bytes > LARGE { bytes } else { 0 };
+    Load { messages: 1, bytes, large_bytes, ..Load::default() }
 }
 
 /// The memory that a message keeps, about.

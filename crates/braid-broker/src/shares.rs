@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     fn load(messages: usize, qos0: usize) -> Load {
-        Load { messages, bytes: messages * 10, qos0, qos0_bytes: qos0 * 10 }
+        Load { messages, bytes: messages * 10, qos0, qos0_bytes: qos0 * 10, ..Load::default() }
     }
 
     #[test]

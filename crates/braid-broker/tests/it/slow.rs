@@ -106,6 +106,29 @@ async fn a_subscriber_gets_a_message_beyond_the_cap_and_those_after_it() {
     }
 }
 
+// A recording that waits is not to blame an alarm on: what comes behind it is kept, as long as there is room for small ones.
+#[tokio::test(start_paused = true)]
+async fn a_large_message_that_waits_keeps_small_ones_from_nothing() {
+    const CAP: usize = 1 << 20;
+    let limits = LimitsConfig { queued_bytes: CAP, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with(with_limits(limits));
+    let mut publisher = broker.v5("publisher").await;
+    let mut client = broker.resume("client").await;
+    client.subscribe("t", QoS::AtLeastOnce).await;
+    client.disconnect().await;
+    let (recording, alarm) = ("r".repeat(5 * CAP), "a".repeat(1000));
+    for _ in 0..2 {
+        publisher.publish("t", &recording, QoS::AtLeastOnce).await;
+        for _ in 0..50 {
+            publisher.publish("t", &alarm, QoS::AtLeastOnce).await;
+        }
+    }
+    let lengths: Vec<usize> =
+        broker.resume("client").await.take_all().await.iter().map(|publish| publish.payload.len()).collect();
+    assert_eq!(lengths.iter().filter(|length| **length == recording.len()).count(), 1, "one is let in");
+    assert_eq!(lengths.iter().filter(|length| **length == alarm.len()).count(), 100);
+}
+
 // What a connection took and could not send goes back to the queue; each round would add a queue.
 #[tokio::test(start_paused = true)]
 async fn reconnecting_without_reading_gains_nothing() {
