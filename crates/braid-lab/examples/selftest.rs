@@ -14,7 +14,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         match word.as_str() {
             "tun" => options.wire = WireChoice::Tun,
             "packet" => options.wire = WireChoice::Packet,
-            "spin" => options.spin = true,
             "realtime" => options.realtime = true,
             seconds => options.cell = Duration::from_secs_f64(seconds.parse()?),
         }

@@ -10,8 +10,9 @@ pub struct End {
     pub how: How,
     /// Processor time, user and system, its own and that of children it waited for.
     pub cpu: Duration,
-    /// The most main memory it or such a child had at a time, bytes.
-    pub peak_memory: u64,
+    /// The most main memory it had at a time, bytes, as of a quarter of a second before its end or its last output; `None`
+    /// if it ended sooner, or /proc is that of other namespaces.
+    pub peak_memory: Option<u64>,
     /// How long it ran.
     pub seconds: f64,
 }

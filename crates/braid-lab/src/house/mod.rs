@@ -11,6 +11,7 @@ mod end;
 mod entry;
 mod error;
 mod lines;
+mod memory;
 mod namespace;
 mod offload;
 mod plan;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -13,6 +14,18 @@ pub(super) fn ready<const N: usize>(descriptors: [BorrowedFd<'_>; N]) -> io::Res
             Err(Errno::INTR) => {}
             outcome => return Ok(outcome?),
         }
+    }
+}
+
+/// The same, but waits no longer than `most`: nothing may be ready then.
+pub(super) fn ready_within<const N: usize>(
+    descriptors: [BorrowedFd<'_>; N],
+    most: Duration,
+) -> io::Result<[bool; N]> {
+    let most = Timespec::try_from(most).map_err(io::Error::other)?;
+    match look(&descriptors, Some(&most)) {
+        Err(Errno::INTR) => Ok([false; N]),
+        outcome => Ok(outcome?),
     }
 }
 

@@ -49,16 +49,11 @@ pub(super) fn unshare(flags: UnshareFlags) -> io::Result<()> {
     Ok(unsafe { rustix::thread::unshare_unsafe(flags) }?)
 }
 
-/// What a process has used.
-pub(super) struct Usage {
-    /// User and system time.
-    pub(super) cpu: Duration,
-    /// The most main memory at a time, bytes.
-    pub(super) peak_memory: u64,
-}
-
-/// Waits until the child `id` has ended, and frees its number.
-pub(super) fn wait_with_usage(id: Pid) -> io::Result<(ExitStatus, Usage)> {
+/// Waits until the child `id` has ended, and frees its number. Also returns its user and system time.
+///
+/// The most memory that the kernel has counted for it is not what it used: that of the process which started it is in
+/// there, as it was before `exec`.
+pub(super) fn wait_with_time(id: Pid) -> io::Result<(ExitStatus, Duration)> {
     let mut status = 0;
     // SAFETY: `rusage` is plain numbers, for which all zeros is a value.
     let mut usage: libc::rusage = unsafe { mem::zeroed() };
@@ -70,10 +65,7 @@ pub(super) fn wait_with_usage(id: Pid) -> io::Result<(ExitStatus, Usage)> {
             Ok(_) => break,
         }
     }
-    let cpu = duration(usage.ru_utime) + duration(usage.ru_stime);
-    // The kernel counts in KiB.
-    let peak_memory = u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024;
-    Ok((ExitStatus::from_raw(status), Usage { cpu, peak_memory }))
+    Ok((ExitStatus::from_raw(status), duration(usage.ru_utime) + duration(usage.ru_stime)))
 }
 
 fn duration(time: libc::timeval) -> Duration {

@@ -12,8 +12,9 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_pro
 
 use super::end::{End, How};
 use super::lines::{Lines, Splitter, Stream};
-use super::ready::ready;
-use super::sys::{self, Usage};
+use super::memory::Memory;
+use super::ready::ready_within;
+use super::sys;
 
 /// What is known of a program, and its right to be signalled.
 #[derive(Debug)]
@@ -77,7 +78,7 @@ impl Record {
     }
 
     /// Frees the number of the program once it has ended, and takes the rest of its group along.
-    fn finish(&self) {
+    fn finish(&self, peak_memory: Option<u64>) {
         // Without the lock, or nobody could end it. What fails here fails below again, and is told there.
         let _ = waitid(WaitId::Pid(self.id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
         let mut state = self.state();
@@ -85,15 +86,14 @@ impl Record {
         if self.leads_group {
             self.signal_unfreed(Signal::KILL);
         }
-        let (how, usage) = match sys::wait_with_usage(self.id) {
-            Ok((status, usage)) => (how(status), usage),
+        let (how, cpu) = match sys::wait_with_time(self.id) {
+            Ok((status, cpu)) => (how(status), cpu),
             // Somebody else has waited for our child.
             Err(error) => {
                 state.lines.push(at, Stream::Err, format!("its end was taken by somebody else: {error}"));
-                (How::Exit(255), Usage { cpu: Duration::ZERO, peak_memory: 0 })
+                (How::Exit(255), Duration::ZERO)
             }
         };
-        let Usage { cpu, peak_memory } = usage;
         state.end = Some(End { how, cpu, peak_memory, seconds: at.as_secs_f64() });
         self.changed.notify_all();
     }
@@ -125,6 +125,8 @@ struct Source {
 /// More than a pipe can hold is not what the program wrote before it ended.
 const LARGEST_PIPE: usize = 1 << 20;
 const CHUNK: usize = 64 << 10;
+/// How often its memory is looked at.
+const LOOK: Duration = Duration::from_millis(250);
 
 impl Watch {
     /// Follows a process. `pipes` are what it writes to, output and errors, if somebody wants to know.
@@ -142,12 +144,15 @@ impl Watch {
     /// Returns when the program has ended and all it wrote is in the record.
     pub(super) fn follow(mut self, record: &Record) {
         let mut chunk = vec![0; CHUNK];
+        let mut memory = Memory::of(record.id);
         loop {
             let ended = self.ended.as_fd();
             let [out, err] =
                 self.sources.each_ref().map(|source| source.as_ref().map_or(ended, Source::as_fd));
             // Without a descriptor to wait for there is the wait for the end, which `finish` does.
-            let Ok([is_over, has_out, has_err]) = ready([ended, out, err]) else { break };
+            let Ok([is_over, has_out, has_err]) = ready_within([ended, out, err], LOOK) else { break };
+            // Before anybody learns what it has written, who may end it for that.
+            memory.look();
             for (place, _) in [has_out, has_err].iter().enumerate().filter(|(_, ready)| **ready) {
                 self.read(place, &mut chunk, record);
             }
@@ -166,7 +171,7 @@ impl Watch {
             }
             self.close(place, record);
         }
-        record.finish();
+        record.finish(memory.most());
     }
 
     /// Reads once, and gives the number of bytes; `None` when there are none now or no more.
