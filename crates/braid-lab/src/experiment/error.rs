@@ -26,6 +26,9 @@ pub enum ExperimentError {
     /// Nothing is left of the scenario.
     #[error("nothing to run: no variant fits the profiles that were chosen")]
     Nothing,
+    /// A report that this plan cannot go on with.
+    #[error("--resume: the report there has another {0}: start a new one with another --out")]
+    Another(&'static str),
     /// Something that the chosen profile needs is not on this machine.
     #[error("{0}")]
     Missing(String),

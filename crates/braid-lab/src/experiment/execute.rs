@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::changes::Changes;
 use super::error::ExperimentError;
 use super::links::{self, Rules};
+use super::machine::load;
 use super::measure::Evidence;
 use super::ready::{PATIENCE, wait_until_ready};
 use super::sample::Samples;
@@ -49,6 +50,7 @@ pub(super) fn execute(
     stage.write_files()?;
     let is_ready = stage.start(stop)?;
     let mut samples = Samples::default();
+    let load_before = load();
     let seconds = if is_ready { stage.perform(stop, &mut samples, watch) } else { Duration::ZERO };
     let Stage { cast, mut refused, origin_unix_us, .. } = stage;
     let (programs, ended_badly) = end(cast, plan.scenario.grace.0);
@@ -76,6 +78,7 @@ pub(super) fn execute(
         repetition,
         attempt,
         seconds: seconds.as_secs_f64(),
+        load: [load_before, load()],
         metrics: evidence.metrics(&plan.scenario),
         cdfs: evidence.cdfs(&plan.scenario),
         events: written::events(&evidence),

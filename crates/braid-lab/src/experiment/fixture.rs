@@ -60,6 +60,7 @@ pub(super) fn plan() -> Plan {
         lateness: None,
         again: 0,
         logs: false,
+        earlier: None,
         stamp: Stamp::default(),
     }
 }

@@ -26,6 +26,13 @@ impl Job<'_> {
         format!("{}-{}-{seed}-{repetition}{again}", variant.name, profile.name)
     }
 
+    /// Whether it is this that a run was about.
+    pub(super) fn is_of(&self, run: &Run) -> bool {
+        let Self { variant, profile, seed, repetition, .. } = self;
+        (&variant.name, &profile.name, *seed, *repetition)
+            == (&run.variant, &run.profile, run.seed, run.repetition)
+    }
+
     /// The run that was not.
     pub(super) fn refused(&self, error: &ExperimentError) -> Run {
         Run {
@@ -50,8 +57,15 @@ pub(super) struct Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
-    pub(super) fn new(jobs: &[Job<'a>], again: u64) -> Self {
-        Self { jobs: (1..).zip(jobs.iter().copied()).collect(), again }
+    /// `kept`: runs of an earlier part of the experiment. What they have found is not looked for again.
+    pub(super) fn new(jobs: &[Job<'a>], again: u64, kept: &[Run]) -> Self {
+        let left = (1..).zip(jobs.iter().copied()).filter_map(|(place, job)| {
+            let before = || kept.iter().filter(|run| job.is_of(run));
+            let attempt = before().map(|run| run.attempt + 1).max().unwrap_or(job.attempt);
+            let is_done = before().any(|run| run.refused.is_empty());
+            (!is_done).then_some((place, Job { attempt, ..job }))
+        });
+        Self { jobs: left.collect(), again }
     }
 
     /// The next run and its place.
@@ -162,7 +176,7 @@ mod tests {
         let plan = plan();
         let jobs = jobs(&plan, &mut |_| {}).expect("something to run");
         let order = |again, spoilt: &[&str]| {
-            let mut queue = Queue::new(&jobs, again);
+            let mut queue = Queue::new(&jobs, again, &[]);
             let mut done = Vec::new();
             while let Some((place, job)) = queue.next() {
                 done.push((place, job.directory()));

@@ -82,7 +82,7 @@ impl Evidence<'_> {
         let connect = summary.and_then(|summary| summary.connections.connect_us);
         match field {
             ProgramField::CpuSeconds => Some(program.cpu_seconds),
-            ProgramField::PeakMb => Some(program.peak_memory as f64 / 1e6),
+            ProgramField::PeakMb => program.peak_memory.map(|bytes| bytes as f64 / 1e6),
             ProgramField::Seconds => summary.map(|summary| summary.seconds),
             ProgramField::Established => summary.map(|summary| summary.connections.established as f64),
             ProgramField::ConnectP50Ms => connect.map(|connect| connect.p50 / 1000.0),

@@ -64,6 +64,8 @@ pub struct Plan {
     pub again: u64,
     /// Whether every packet's fate is written down.
     pub logs: bool,
+    /// An earlier part of this experiment, which this goes on with: what its runs have found is not looked for again.
+    pub earlier: Option<Report>,
     /// Goes into the report.
     pub stamp: Stamp,
 }
@@ -146,7 +148,11 @@ pub enum Progress<'a> {
 pub fn run(plan: &Plan, stop: &Stop, watch: &mut dyn FnMut(Progress<'_>)) -> Result<Report, ExperimentError> {
     let jobs = jobs(plan, watch)?;
     let mut report = blank(plan, &jobs);
-    let mut queue = Queue::new(&jobs, plan.again);
+    let mut queue = Queue::new(&jobs, plan.again, &report.runs);
+    if plan.earlier.is_some() {
+        report.checks = report::check(&plan.bounds(&report), &report);
+        watch(Progress::SoFar(&report));
+    }
     while let Some((number, job)) = queue.next().filter(|_| !stop.is_asked()) {
         watch(Progress::Begins {
             number,
@@ -190,11 +196,40 @@ impl Plan {
     /// As [`run`], without having begun.
     pub fn check(&self) -> Result<(), ExperimentError> {
         jobs(self, &mut |_| {})?;
+        if let Some(earlier) = &self.earlier {
+            self.goes_on_with(earlier)?;
+        }
         let mut scenario = self.scenario.clone();
         for program in &mut scenario.programs {
             program.run = self.line_of(program).to_owned();
         }
         scenario.check().map_err(ExperimentError::Replaced)
+    }
+
+    /// Whether a bound of the scenario is about what this plan runs.
+    ///
+    /// # Errors
+    /// As [`Plan::check`].
+    pub fn has_bounds(&self) -> Result<bool, ExperimentError> {
+        let jobs = jobs(self, &mut |_| {})?;
+        Ok(!self.bounds(&blank(self, &jobs)).is_empty())
+    }
+
+    /// Whether the runs of a report can stand beside those of this plan.
+    fn goes_on_with(&self, earlier: &Report) -> Result<(), ExperimentError> {
+        let machine = machine();
+        let differs = [
+            ("scenario", earlier.scenario != self.scenario.name),
+            ("duration", earlier.duration.to_bits() != self.lasts().as_secs_f64().to_bits()),
+            ("form (--quick)", earlier.quick != self.quick),
+            ("program (--replace)", earlier.replaced != self.replaced),
+            ("kernel", earlier.machine.kernel != machine.kernel),
+            ("processor", earlier.machine.processor != machine.processor),
+        ];
+        match differs.into_iter().find(|(_, differs)| *differs) {
+            Some((what, _)) => Err(ExperimentError::Another(what)),
+            None => Ok(()),
+        }
     }
 
     /// The command line of a program, its placeholders not filled.
@@ -249,8 +284,15 @@ fn blank(plan: &Plan, jobs: &[Job<'_>]) -> Report {
     let Scenario { name, title, about, metrics, .. } = &plan.scenario;
     let mut machine = machine();
     machine.privileges.clone_from(&plan.stamp.privileges);
-    let ran = |is: &dyn Fn(&Job<'_>) -> bool| jobs.iter().any(is);
-    Report {
+    let earlier = plan.earlier.as_ref();
+    let runs = earlier.map(|report| report.runs.clone()).unwrap_or_default();
+    let has_variant = |name: &str| {
+        jobs.iter().any(|job| job.variant.name == name) || runs.iter().any(|run| run.variant == name)
+    };
+    let has_profile = |name: &str| {
+        jobs.iter().any(|job| job.profile.name == name) || runs.iter().any(|run| run.profile == name)
+    };
+    let blank = Report {
         schema: report::SCHEMA.into(),
         scenario: name.clone(),
         title: title.clone(),
@@ -265,15 +307,27 @@ fn blank(plan: &Plan, jobs: &[Job<'_>]) -> Report {
         selftest: plan.stamp.selftest.clone(),
         columns: metrics.iter().filter_map(Metric::column).collect(),
         variants: (plan.scenario.variants.iter())
-            .filter(|variant| ran(&|job| job.variant.name == variant.name))
+            .filter(|variant| has_variant(&variant.name))
             .map(Variant::described)
             .collect(),
         profiles: (plan.scenario.profiles.iter())
-            .filter(|profile| ran(&|job| job.profile.name == profile.name))
+            .filter(|profile| has_profile(&profile.name))
             .map(Profile::described)
             .collect(),
         published: plan.published(),
-        runs: Vec::new(),
+        resumed: Vec::new(),
+        runs,
         checks: Vec::new(),
+    };
+    let Some(earlier) = earlier else { return blank };
+    let mut resumed = earlier.resumed.clone();
+    resumed.push(blank.started.clone());
+    Report {
+        command: earlier.command.clone(),
+        started: earlier.started.clone(),
+        machine: earlier.machine.clone(),
+        selftest: earlier.selftest.clone().or(blank.selftest),
+        resumed,
+        ..blank
     }
 }

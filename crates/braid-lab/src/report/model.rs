@@ -24,6 +24,9 @@ pub struct Report {
     pub command: String,
     /// When it was made, RFC 3339.
     pub started: String,
+    /// When it was gone on with after it had ended.
+    #[serde(default)]
+    pub resumed: Vec<String>,
     /// The version of braidmq.
     pub version: String,
     /// How long the workload of each run was to last, seconds; 0: not known.
@@ -146,6 +149,9 @@ pub struct Run {
     pub attempt: u64,
     /// How long its workload ran.
     pub seconds: f64,
+    /// The load average of a minute before it and at its end.
+    #[serde(default)]
+    pub load: [f64; 2],
     /// Why its numbers must not be used: the emulator was late, a packet was larger than the MTU, a program died.
     /// Empty: they may be.
     pub refused: Vec<String>,
@@ -224,6 +230,13 @@ pub struct PathRun {
     pub lateness_us: [f64; 3],
     /// Processor time of its thread per packet, microseconds.
     pub cpu_us_per_packet: f64,
+    /// Whether its thread ran before all ordinary ones (`SCHED_FIFO`).
+    #[serde(default)]
+    pub realtime: bool,
+    /// How it is known how long packets waited to be read, which is part of their lateness: `timestamps`, `run queue`, or
+    /// nothing.
+    #[serde(default)]
+    pub reading: String,
 }
 
 /// What one program did.
@@ -237,8 +250,8 @@ pub struct ProgramRun {
     pub end: String,
     /// User and system time, seconds.
     pub cpu_seconds: f64,
-    /// The most main memory it had, bytes.
-    pub peak_memory: u64,
+    /// The most main memory it had, bytes, where that could be seen.
+    pub peak_memory: Option<u64>,
     /// Its last lines.
     pub tail: Vec<String>,
 }

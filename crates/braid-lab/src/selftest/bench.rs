@@ -105,7 +105,7 @@ impl Bench<'_> {
         if self.is_stopped() {
             return Err(CellError::Stopped);
         }
-        let Options { seed, spin, realtime, .. } = self.options;
+        let Options { seed, realtime, .. } = self.options;
         let plan = |&(name, text): &(&str, &str)| {
             Ok(LinkPlan {
                 name: name.to_owned(),
@@ -113,7 +113,7 @@ impl Bench<'_> {
                 right: RIGHT.to_owned(),
                 shape: Some(text.parse::<LinkSpec>()?),
                 seed,
-                options: wire::Options { spin, realtime, ..wire::Options::default() },
+                options: wire::Options { realtime, ..wire::Options::default() },
                 rule: None,
                 mtu: MTU,
                 keep_offloads: false,

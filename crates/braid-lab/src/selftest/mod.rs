@@ -34,12 +34,12 @@ pub struct Options {
     pub cell: Duration,
     /// The wire; `Auto` tests each that opens, and refuses because of the first alone, which experiments take.
     pub wire: WireChoice,
+    /// Whether the first wire that opens is enough.
+    pub first_only: bool,
     /// The seed of the links.
     pub seed: u64,
     /// How late 99 % of the packets may be, in place of the [`lateness_bound`].
     pub lateness: Option<Duration>,
-    /// As in [`wire::Options`](crate::wire::Options).
-    pub spin: bool,
     /// As in [`wire::Options`](crate::wire::Options).
     pub realtime: bool,
 }
@@ -49,9 +49,9 @@ impl Default for Options {
         Self {
             cell: Duration::from_secs(2),
             wire: WireChoice::Auto,
+            first_only: false,
             seed: 1,
             lateness: None,
-            spin: false,
             realtime: false,
         }
     }
@@ -89,6 +89,9 @@ fn test_wires(options: &Options, stop: &AtomicBool) -> SelftestResult {
     let mut result = SelftestResult::default();
     let (mut tested, mut closed) = (0, Vec::new());
     for (name, wire) in wires {
+        if options.first_only && tested > 0 {
+            break;
+        }
         let bench = Bench { options: options.clone(), wire, stop };
         if let Err(error) = bench.opens() {
             if bench.is_stopped() {

@@ -30,7 +30,18 @@ pub fn validity(stopped: &Stopped, bound: Duration) -> Vec<Doubt> {
     let doubts = |(direction, end)| {
         judge(end, bound).into_iter().map(move |doubt| doubt.at(format_args!("{direction}: ")))
     };
-    ends.into_iter().flat_map(doubts).collect()
+    let log = log_gap(stopped).map(Doubt::from);
+    ends.into_iter().flat_map(doubts).chain(log).collect()
+}
+
+/// What a log of every packet is lacking, where one was asked for.
+fn log_gap(stopped: &Stopped) -> Option<String> {
+    let unlogged = stopped.up.unlogged + stopped.down.unlogged;
+    match (&stopped.log_error, unlogged) {
+        (Some(error), _) => Some(format!("the log of its packets is not whole: {error}")),
+        (None, 0) => None,
+        (None, lines) => Some(format!("the log of its packets lacks {lines} lines: the disk was too slow")),
+    }
 }
 
 fn judge(end: &DirectionEnd, bound: Duration) -> Vec<Doubt> {
@@ -38,7 +49,7 @@ fn judge(end: &DirectionEnd, bound: Duration) -> Vec<Doubt> {
     if end.lateness.p99_us > bound.as_secs_f64() * 1e6 {
         let (late, bound) = (end.lateness.p99_us / 1e3, bound.as_secs_f64() * 1e3);
         doubts.push(Doubt::busy(format!(
-            "99 % of the packets left up to {late:.1} ms late, more than {bound:.1} ms"
+            "99 % of the packets left up to {late:.2} ms late, more than {bound:.2} ms"
         )));
     }
     let counters = &end.counters;

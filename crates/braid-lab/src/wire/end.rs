@@ -71,6 +71,8 @@ impl DirectionEnd {
             counters: self.counters,
             lateness_us: [p50_us, p99_us, max_us],
             cpu_us_per_packet: self.cpu_us_per_packet(),
+            realtime: self.realtime,
+            reading: self.reading.name().into(),
         }
     }
 }

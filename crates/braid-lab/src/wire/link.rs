@@ -22,8 +22,6 @@ pub struct Options {
     pub verdicts: Option<PathBuf>,
     /// Writes the packets there, as pcapng, with what became of them as comments.
     pub pcap: Option<PathBuf>,
-    /// Does not sleep for the last 60 us before a packet is due. Only for a machine with a core to spare per direction.
-    pub spin: bool,
     /// Lets the threads run before all ordinary ones (SCHED_FIFO), if that is permitted.
     pub realtime: bool,
     /// The MTU of the devices; a larger packet marks the run.
@@ -32,7 +30,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { verdicts: None, pcap: None, spin: false, realtime: false, mtu: 1500 }
+        Self { verdicts: None, pcap: None, realtime: false, mtu: 1500 }
     }
 }
 
@@ -75,7 +73,6 @@ pub fn start(
             orders,
             publication,
             scribe: log.as_ref().map(|log| log.scribe(direction)),
-            spin: options.spin,
             realtime: options.realtime,
             mtu: options.mtu,
             expected_loss: expected_loss(link.timeline(direction)),

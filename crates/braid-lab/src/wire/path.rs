@@ -21,8 +21,6 @@ use super::wake::Wake;
 use super::{Wire, sys};
 use crate::emulator::{Departure, Direction, PathCounters, PathSpec, Pipeline, Tally};
 
-/// How long a packet that is due soon is not slept for, if that is asked for: about what waking up costs.
-const SPIN: Duration = Duration::from_micros(60);
 /// How often counters are published at most: a fifth of what a sampler asks for, and nothing beside the packets.
 const PUBLICATION: Duration = Duration::from_millis(20);
 /// How long a wire is left alone after an error, such as that of a device that is down.
@@ -49,7 +47,6 @@ pub(super) struct Parts {
     pub(super) orders: Receiver<Order>,
     pub(super) publication: Publication,
     pub(super) scribe: Option<Scribe>,
-    pub(super) spin: bool,
     pub(super) realtime: bool,
     pub(super) mtu: u16,
     pub(super) expected_loss: Option<f64>,
@@ -296,10 +293,9 @@ impl Path {
     }
 
     fn wait(&mut self) {
-        let Parts { pipeline, from, clock, wake, spin, .. } = &self.parts;
+        let Parts { pipeline, from, clock, wake, .. } = &self.parts;
         let now = clock.now();
-        let ahead = if *spin { SPIN } else { Duration::ZERO };
-        let due = pipeline.next_due().map(|due| due.saturating_sub(ahead));
+        let due = pipeline.next_due();
         let publication = self.unpublished.then_some(self.publish_at);
         let paused = now < self.resume_at;
         let resume = paused.then_some(self.resume_at);

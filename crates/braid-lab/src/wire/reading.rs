@@ -24,6 +24,17 @@ pub enum Reading {
     Unknown,
 }
 
+impl Reading {
+    /// In reports; nothing where it is not known.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Timestamps => "timestamps",
+            Self::RunQueue => "run queue",
+            Self::Unknown => "",
+        }
+    }
+}
+
 /// How long a thread waits for a processor while it could run.
 #[derive(Debug)]
 pub(super) struct RunQueue {

@@ -26,6 +26,7 @@ pub(crate) fn empty() -> Report {
         about: String::new(),
         command: "braidmq lab run hol".into(),
         started: "2026-11-22T06:00:00Z".into(),
+        resumed: Vec::new(),
         version: "0.1.0".into(),
         duration: 0.0,
         quick: false,
@@ -223,6 +224,7 @@ fn large_run(variant: &str, profile: &str, seed: u64) -> Run {
         seed,
         repetition: 1,
         attempt: 0,
+        load: [0.2, 0.4],
         seconds: SECONDS as f64,
         refused: Vec::new(),
         metrics,
@@ -260,7 +262,13 @@ fn link() -> LinkRun {
         largest: 320,
         ..PathCounters::default()
     };
-    let path = |counters| PathRun { counters, lateness_us: [12.0, 96.4, 310.0], cpu_us_per_packet: 5.31 };
+    let path = |counters| PathRun {
+        counters,
+        lateness_us: [12.0, 96.4, 310.0],
+        cpu_us_per_packet: 5.31,
+        realtime: true,
+        reading: "timestamps".into(),
+    };
     LinkRun { name: "up".into(), up: path(up), down: path(down) }
 }
 
@@ -270,7 +278,7 @@ fn program(name: &str, command: &str, end: &str) -> ProgramRun {
         command: command.into(),
         end: end.into(),
         cpu_seconds: 3.417,
-        peak_memory: 151_400_000,
+        peak_memory: Some(151_400_000),
         tail: vec!["1s pub total=9 rate=9.00/sec".into(), "2s pub total=19 rate=10.00/sec".into()],
     }
 }

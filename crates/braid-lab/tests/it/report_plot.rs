@@ -118,6 +118,24 @@ fn a_line_is_as_high_and_as_long_as_its_values() {
 }
 
 #[test]
+fn a_single_great_height_does_not_flatten_the_rest() {
+    let mut values = vec![10.0; 150];
+    values[70] = 655.0;
+    let mut report = one(values, Vec::new());
+    report.runs[0].seconds = 150.0;
+    let plot = plots(&report).remove(0);
+    assert_sound(&plot);
+    let texts = texts(&plot.svg);
+    assert!(texts.iter().any(|text| text.contains("up to 655 x/s")), "{texts:?}");
+    assert!(texts.contains(&"20") && !texts.contains(&"500"), "the axis is of what is common: {texts:?}");
+
+    // Twice as much as usual is worth its place.
+    report.runs[0].series[0].values[70] = 30.0;
+    let plot = plots(&report).remove(0);
+    assert!(!plot.svg.contains("up to"), "{}", plot.svg);
+}
+
+#[test]
 fn what_was_before_the_start_is_cut_off() {
     let mut report = one(vec![90.0, 80.0, 10.0, 5.0, 5.0, 5.0], Vec::new());
     report.runs[0].seconds = 8.0;

@@ -38,7 +38,7 @@ fn lateness_is_borne_up_to_a_millisecond_or_a_twentieth_of_the_delay() {
     assert_eq!(against(late(1000.0), ms(10)), Vec::<String>::new());
     assert_eq!(
         against(late(1100.0), ms(10)),
-        ["up: 99 % of the packets left up to 1.1 ms late, more than 1.0 ms: the machine is too busy"]
+        ["up: 99 % of the packets left up to 1.10 ms late, more than 1.00 ms: the machine is too busy"]
     );
     assert_eq!(against(late(4900.0), ms(100)), Vec::<String>::new());
     assert_eq!(against(late(5100.0), ms(100)).len(), 1);

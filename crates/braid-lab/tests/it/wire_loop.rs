@@ -70,9 +70,9 @@ fn no_packet_leaves_before_it_is_due() {
 }
 
 #[test]
-fn however_it_waits_no_packet_is_early_or_out_of_order() {
+fn no_packet_is_early_or_out_of_order() {
     let ((left, left_kernel), (right, right_kernel)) = (memory_wire(0), memory_wire(0));
-    let options = Options { spin: true, realtime: true, ..Options::default() };
+    let options = Options { realtime: true, ..Options::default() };
     let running = start(&link("delay=5ms"), 1, Box::new(left), Box::new(right), &options).unwrap();
     for round in 0..10 {
         let offered = Instant::now();

@@ -16,6 +16,8 @@ use super::{BROKEN, STOPPED, UNTRUSTED, house, list, refuse, selftest};
 
 /// Of the directory of a report: where the runs are.
 const RUNS: &str = "runs";
+/// And where it is itself.
+const REPORT: &str = "report.json";
 
 #[derive(Debug, Error)]
 enum RunError {
@@ -25,7 +27,7 @@ enum RunError {
     Scenario(#[from] ScenarioError),
     #[error("{path}: {source}", path = .path.display())]
     File { path: PathBuf, source: std::io::Error },
-    #[error("{path} has the runs of another report: give another --out", path = .0.display())]
+    #[error("{path} has the runs of another report: give another --out, or go on with it by --resume", path = .0.display())]
     Taken(PathBuf),
     #[error("--replace {0:?}: write PROGRAM=COMMAND")]
     Replace(String),
@@ -33,6 +35,12 @@ enum RunError {
     Experiment(#[from] ExperimentError),
     #[error(transparent)]
     Write(#[from] report::WriteError),
+    #[error(transparent)]
+    Load(#[from] report::LoadError),
+    #[error(
+        "--check: no bound of the scenario is about what was chosen: leave out --variant and --profile, or --check"
+    )]
+    Unbound,
     #[error("the system refuses to watch for signals: {0}")]
     Signals(std::io::Error),
 }
@@ -68,9 +76,11 @@ fn plan(args: &Args, name: &str) -> Result<Plan, RunError> {
     });
     // Programs have working directories of their own.
     let out = std::path::absolute(&out).map_err(|source| RunError::File { path: out, source })?;
-    if out.join(RUNS).exists() {
-        return Err(RunError::Taken(out));
-    }
+    let earlier = match args.resume {
+        true => Some(report::load(&out.join(REPORT))?),
+        false if out.join(RUNS).exists() => return Err(RunError::Taken(out)),
+        false => None,
+    };
     let plan = Plan {
         scenario,
         program: std::env::current_exe()
@@ -87,9 +97,13 @@ fn plan(args: &Args, name: &str) -> Result<Plan, RunError> {
         lateness: args.lateness,
         again: args.again,
         logs: args.logs,
+        earlier,
         stamp: Stamp::default(),
     };
     plan.check()?;
+    if args.check && !plan.has_bounds()? {
+        return Err(RunError::Unbound);
+    }
     Ok(plan)
 }
 
@@ -187,8 +201,14 @@ fn verdict(args: &Args, report: &Report, is_stopped: bool) -> ExitCode {
         eprintln!("braidmq: no run can be used; the report says why");
         return ExitCode::from(UNTRUSTED);
     }
-    if args.check && report.checks.iter().any(|check| !check.holds) {
+    let broken = || report.checks.iter().filter(|check| !check.holds);
+    if args.check && broken().any(|check| check.measured.is_some()) {
         return ExitCode::from(BROKEN);
+    }
+    // What could not be measured is no worse than before: nobody knows.
+    if args.check && broken().next().is_some() {
+        let refused = report.runs.iter().any(|run| !run.refused.is_empty());
+        return ExitCode::from(if refused { UNTRUSTED } else { BROKEN });
     }
     ExitCode::SUCCESS
 }

@@ -7,6 +7,7 @@ mod house;
 mod list;
 mod progress;
 mod render;
+mod replay;
 mod right;
 mod run;
 mod selftest;
@@ -51,6 +52,7 @@ enum Command {
     Selftest(selftest::Args),
     Compare(compare::Args),
     Render(render::Args),
+    Replay(replay::Args),
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -61,6 +63,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Command::Selftest(args) => selftest::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Render(args) => render::run(args),
+        Command::Replay(args) => replay::run(args),
     }
 }
 

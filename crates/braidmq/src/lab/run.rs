@@ -20,8 +20,8 @@ use super::{experiment, refuse, wrap};
   delay=50ms jitter=10ms loss=1% dup=2% corrupt=0.1% reorder=25% rate=10mbit limit=100p mtu=1400
   policer=29pps/5 nat=rebind:30s seed=7; later changes after `;`: policer=29pps/5 ; t=60s policer=10pps/5
 
-Exit codes: 0 done; 1 --check found a bound that does not hold; 2 something has to be changed first; 3 the run or
-the machine could not be trusted; 130 stopped.")]
+Exit codes of scenarios: 0 done; 1 --check found a bound that does not hold; 2 something has to be changed first; 3 the
+machine, or a run that a bound is about, could not be trusted; 130 stopped. With --link: that of the command.")]
 pub(crate) struct Args {
     /// A scenario's name, or the path of its TOML file
     #[arg(value_name = "SCENARIO", required_unless_present = "link", conflicts_with = "link")]
@@ -30,6 +30,9 @@ pub(crate) struct Args {
     /// Write the report here [default: braidmq-lab/SCENARIO-TIME]
     #[arg(long, value_name = "DIR", conflicts_with = "link")]
     pub(super) out: Option<PathBuf>,
+    /// Go on with the report in --out: do what is missing or was refused
+    #[arg(long, requires = "out", conflicts_with = "link")]
+    pub(super) resume: bool,
     /// The short form of the scenario
     #[arg(long, conflicts_with = "link")]
     pub(super) quick: bool,

@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if let Err(code) = house::enter() {
         return code;
     }
-    let result = measured(args.cell, args.wire.into(), args.lateness, &Stop::default());
+    let result = measured(args.cell, args.wire.into(), args.lateness, false, &Stop::default());
     if args.json {
         println!("{}", serde_json::to_string_pretty(&result).unwrap_or_default());
     } else {
@@ -48,14 +48,35 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 /// The short test before an experiment.
 pub(super) fn before(wire: WireChoice, lateness: Option<Span>, stop: &Stop) -> SelftestResult {
     eprintln!("testing this machine (some seconds; --no-selftest leaves it out)");
-    measured(Span(Duration::from_secs(1)), wire, lateness, stop)
+    measured(Span(Duration::from_secs(1)), wire, lateness, true, stop)
 }
 
-fn measured(cell: Span, wire: WireChoice, lateness: Option<Span>, stop: &Stop) -> SelftestResult {
+fn measured(
+    cell: Span,
+    wire: WireChoice,
+    lateness: Option<Span>,
+    first_only: bool,
+    stop: &Stop,
+) -> SelftestResult {
     let lateness = lateness.map(|span| span.0);
-    let options =
-        selftest::Options { cell: cell.0, wire, lateness, realtime: true, ..selftest::Options::default() };
+    let options = selftest::Options {
+        cell: cell.0,
+        wire,
+        first_only,
+        lateness,
+        realtime: true,
+        ..selftest::Options::default()
+    };
     selftest::run_until(&options, &|| stop.is_asked())
+}
+
+/// What an idle machine should reach, where there is such an aim (docs/decisions/0008-the-laboratory.md).
+fn aim(figure: &str) -> &'static str {
+    match figure.split_once('_').map(|(_, figure)| figure) {
+        Some("delay_error_p99_us") => "  (aim: 200 on an idle machine)",
+        Some("cpu_per_packet_us") => "  (aim: 7)",
+        _ => "",
+    }
 }
 
 fn print(result: &SelftestResult) {
@@ -66,7 +87,7 @@ fn print(result: &SelftestResult) {
     );
     let width = result.figures.keys().map(String::len).max().unwrap_or(0);
     for (name, value) in &result.figures {
-        println!("  {name:width$}  {value:.3}");
+        println!("  {name:width$}  {value:.3}{}", aim(name));
     }
     match &result.refused[..] {
         [] => println!("trusted: this machine can be a laboratory now"),

@@ -111,6 +111,9 @@ fn run_inside(args: &Args, link: &LinkSpec, commands: Commands) -> Result<ExitCo
     if let Some(right) = right {
         right.stop(GRACE);
     }
+    for offload in topology.offloads() {
+        eprintln!("braidmq: do not trust this run: an offload is on: {offload}");
+    }
     let bound = args.lateness.map_or_else(|| selftest::lateness_of(link), |span| span.0);
     for link in topology.stop() {
         tell_of("left to right", &link.stopped.up.path_run());
@@ -123,7 +126,7 @@ fn run_inside(args: &Args, link: &LinkSpec, commands: Commands) -> Result<ExitCo
 }
 
 fn build(args: &Args, link: &LinkSpec) -> Result<Topology, WrapError> {
-    let mut options = wire::Options::default();
+    let mut options = wire::Options { realtime: true, ..wire::Options::default() };
     if args.logs || args.logs_dir.is_some() {
         let dir = args.logs_dir.clone().unwrap_or_else(|| PathBuf::from("."));
         std::fs::create_dir_all(&dir).map_err(|source| WrapError::File { path: dir.clone(), source })?;

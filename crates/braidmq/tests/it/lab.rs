@@ -185,7 +185,21 @@ fn a_packet_crosses_the_link_and_its_answer_too_and_both_are_counted_and_logged(
     // Two headers and "hi\n", and that again behind two headers.
     assert!(said.contains("link, left to right: 1 packets came, 1 left (31 bytes)"), "{said}");
     assert!(said.contains("link, right to left: 1 packets came, 1 left (59 bytes)"), "{said}");
-    assert!(logs.join("link.verdicts").is_file() && logs.join("link.pcapng").is_file());
+    assert!(logs.join("link.pcapng").is_file());
+    let replay = |path: &Path| {
+        let output = lab(&["replay", path.to_str().unwrap()]);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code(), said)
+    };
+    let log = logs.join("link.verdicts");
+    assert_eq!(replay(&log), (Some(0), "2 packets, 0 decided otherwise\n".to_owned()));
+    let text = fs::read_to_string(&log).unwrap();
+    fs::write(&log, text.replace("delay=1ms", "delay=1ms loss=100%")).unwrap();
+    let (code, said) = replay(&log);
+    assert!(code == Some(1) && said.ends_with("2 packets, 2 decided otherwise\n"), "{said}");
+    fs::write(&log, "something else\n").unwrap();
+    let (code, said) = replay(&log);
+    assert!(code == Some(2) && said.contains("link.verdicts: line 1: "), "{said}");
 }
 
 #[test]
@@ -355,6 +369,38 @@ fn what_only_a_busy_machine_spoilt_is_done_again_and_told() {
     let (runs, said) = run("bash -c 'exec 3<>/dev/udp/{b}/9; echo hi >&3; read -r -u 3; exit 3'");
     assert_eq!(runs.len(), 1, "its program would end so another time too: {said}");
     assert!(runs[0].1.len() > 1 && runs[0].1[0].contains("exit code 3"), "{runs:?}");
+}
+
+#[test]
+fn a_report_is_gone_on_with_where_something_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let path = scenario(folder.path(), "bash -c 'echo hi > /dev/udp/{b}/9; exec sleep 5'");
+    let run = |more: &[&str]| {
+        let arguments = ["run", &path, "--no-selftest", "--again", "0", "--out", out.to_str().unwrap()];
+        let output = lab(&[&arguments[..], more].concat());
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = run(&["--lateness", "0s"]);
+    assert_eq!(code, Some(3), "{said}");
+    // The first time there is something to do, the second time nothing.
+    for _ in 0..2 {
+        let (code, said) = run(&["--lateness", "10s", "--resume"]);
+        assert_eq!(code, Some(0), "{said}");
+        let attempts: Vec<(u64, bool)> =
+            attempts(&out).into_iter().map(|(attempt, reasons)| (attempt, reasons.is_empty())).collect();
+        assert_eq!(attempts, [(0, false), (1, true)], "{said}");
+    }
+    let report: Value = serde_json::from_slice(&fs::read(out.join("report.json")).unwrap()).unwrap();
+    assert!(!report["command"].as_str().unwrap().contains("--resume"), "{}", report["command"]);
+    assert_eq!(report["resumed"].as_array().unwrap().len(), 2);
+    let (code, said) = run(&["--resume", "--duration", "1s"]);
+    assert!(code == Some(2) && said.contains("another duration"), "{said}");
+    let (code, said) = run(&["--resume", "--check", "--variant", "none"]);
+    assert_eq!(code, Some(2), "{said}");
+    fs::remove_dir_all(&out).unwrap();
+    let (code, said) = run(&["--resume"]);
+    assert!(code == Some(2) && said.contains("report.json"), "{said}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{heads, number_table, row, text_table};
-use crate::report::number::{bytes, fixed, short};
+use crate::report::number::{NONE, bytes, fixed, short};
 use crate::report::text::Escaped;
 use crate::report::{Report, SelftestResult};
 
@@ -21,13 +21,14 @@ pub(super) fn section(report: &Report) -> String {
         ("Cores", machine.cores.to_string()),
         ("Memory", bytes(machine.memory)),
         ("Load before: 1, 5, 15 min", load),
+        ("Load in the runs, 1 min", load_in_runs(report)),
         ("TCP congestion control", machine.tcp_congestion_control.clone()),
         ("TCP available", machine.tcp_available.join(", ")),
         ("Privileges", machine.privileges.clone()),
         ("Wire of the links", machine.wire.clone()),
         ("Offloads", offloads),
         ("BraidMQ", report.version.clone()),
-        ("Made", report.started.clone()),
+        ("Made", made(report)),
     ]
     .iter()
     .map(|(name, value)| row(name, &[Escaped(value).to_string()]))
@@ -36,6 +37,18 @@ pub(super) fn section(report: &Report) -> String {
         "<h3>Selftest</h3>\n<p>None was made: nobody checked how exact this machine is.</p>\n".into()
     });
     format!("<section>\n<h2>Machine</h2>\n{}{selftest}</section>\n", text_table("Machine", "", &rows))
+}
+
+/// The least and the most, before and after any of them.
+fn load_in_runs(report: &Report) -> String {
+    let loads = || report.runs.iter().flat_map(|run| run.load);
+    let (least, most) = (loads().fold(f64::INFINITY, f64::min), loads().fold(0.0, f64::max));
+    if report.runs.is_empty() { NONE.into() } else { format!("{} to {}", fixed(least, 2), fixed(most, 2)) }
+}
+
+fn made(report: &Report) -> String {
+    let resumed = report.resumed.iter().map(|time| format!(", gone on with {time}"));
+    [report.started.clone()].into_iter().chain(resumed).collect()
 }
 
 fn selftest(selftest: &SelftestResult) -> String {
@@ -71,7 +84,9 @@ pub(super) fn again(report: &Report) -> String {
     let seeds = match seeds.as_str() {
         "" => String::new(),
         seeds => {
-            format!("<p>Seeds of the links: {seeds}. The same seed drops and delays the same packets.</p>\n")
+            format!(
+                "<p>Seeds of the links: {seeds}. With the same seed chance falls alike on packet n.</p>\n"
+            )
         }
     };
     format!(

@@ -174,6 +174,15 @@ const FIGURES: &[(&str, WordsOf)] = &[
     ("largest packet, bytes", |path| path.counters.largest.to_string()),
     ("late by, µs: 50 % / 99 % / most", |path| path.lateness_us.map(|us| fixed(us, 0)).join(" / ")),
     ("CPU per packet, µs", |path| fixed(path.cpu_us_per_packet, 1)),
+    ("its thread runs", |path| if path.realtime { "before all others" } else { "as all others do" }.into()),
+    ("waiting to be read is known", |path| {
+        match path.reading.as_str() {
+            "timestamps" => "by the kernel's timestamps",
+            "run queue" => "by the thread's own waiting",
+            _ => "not at all: lateness is that of sending",
+        }
+        .into()
+    }),
 ];
 
 fn tally_words(tally: Tally) -> String {
@@ -190,7 +199,7 @@ fn programs(title: &str, programs: &[ProgramRun]) -> String {
             let cells = [
                 Escaped(&program.end).to_string(),
                 format!("{} s", fixed(program.cpu_seconds, 2)),
-                bytes(program.peak_memory),
+                program.peak_memory.map_or_else(|| NONE.into(), bytes),
             ];
             row(&program.name, &cells)
         })

@@ -4,6 +4,7 @@ use super::axis::Axis;
 use super::figure::{Entry, Figure, Line, Panel};
 use super::moment::Moment;
 use super::{shown_run, shown_seeds};
+use crate::report::number::short;
 use crate::report::{Column, Profile, Report, Run, Series, SeriesKind, Variant, text};
 
 const PANEL_HEIGHT: u32 = 96;
@@ -70,11 +71,14 @@ pub(super) fn figure(
             moments: moments(*run, end),
         });
     }
+    let (file, title, reading) = words(kind, &first.unit);
+    let mut footer = shown_seeds(report, profile);
+    if cut(&mut panels, &text::line(&first.unit)) {
+        footer.push_str(" What is far above all else is cut off, and its panel says how high it was.");
+    }
     let heights =
         panels.iter().flat_map(|panel| &panel.lines).flat_map(|line| &line.points).map(|point| point.1);
     let y = Axis::linear(&text::line(&first.unit), heights);
-    let (file, title, reading) = words(kind, &first.unit);
-    let mut footer = shown_seeds(report, profile);
     if every > 1 {
         footer.push_str(&format!(" Means of up to {every} steps each."));
     }
@@ -89,6 +93,33 @@ pub(super) fn figure(
         panels,
         panel_height: PANEL_HEIGHT,
     })
+}
+
+/// Cuts off what would make all else a flat line, such as the one second in which a transport brings what it has kept back
+/// for a minute. Whether there was any.
+fn cut(panels: &mut [Panel], unit: &str) -> bool {
+    let lines = panels.iter().flat_map(|panel| &panel.lines);
+    let mut heights: Vec<f64> = lines.flat_map(|line| &line.points).map(|point| point.1).collect();
+    heights.sort_by(f64::total_cmp);
+    let Some(common) = heights.get(heights.len() * 49 / 50).filter(|height| **height > 0.0) else {
+        return false;
+    };
+    let top = common * 2.0;
+    let mut has_any = false;
+    for panel in panels.iter_mut() {
+        let points = || panel.lines.iter().flat_map(|line| &line.points).map(|point| point.1);
+        let highest = points().fold(0.0, f64::max);
+        if highest <= top * 2.0 {
+            continue;
+        }
+        has_any = true;
+        let told = format!("up to {} {unit}", short(highest));
+        panel.note = if panel.note.is_empty() { told } else { format!("{told}  ·  {}", panel.note) };
+        for point in panel.lines.iter_mut().flat_map(|line| &mut line.points) {
+            point.1 = point.1.min(top);
+        }
+    }
+    has_any
 }
 
 /// The units of what was recorded and is of no other kind.
