@@ -1,10 +1,7 @@
 //! The way into the house and out of it, with real processes.
 
-use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
 use std::path::Path;
-use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -105,22 +102,17 @@ fn orphans_are_taken_in() {
 #[test]
 fn a_terminal_interrupts_once_and_a_signal_is_passed_on() {
     let door = Door::new(Who::Same);
-    let entry = door.script(COUNTING);
-    let mut command = door.command("script");
-    let words: Vec<String> = [entry.get_program()].into_iter().chain(entry.get_args()).map(quoted).collect();
-    command.args(["-qec", &format!("exec {}", words.join(" ")), "/dev/null"]).stdin(Stdio::piped());
-    let mut terminal = Running::start(command);
-    terminal.read_until("ready");
-    let outer = children(terminal.pid())[0];
-    let first = children(outer)[0];
+    let mut house = Running::on_terminal(&door.script(COUNTING));
+    house.read_until("ready");
+    let first = children(house.pid())[0];
     // Two signals in a moment count as one, so what is passed on shall come later.
     stop(first);
-    terminal.stdin().write_all(b"\x03").unwrap();
-    terminal.read_until("INT 1");
+    house.press(b"\x03");
+    house.read_until("INT 1");
     signal_process(first, Signal::CONT);
-    signal_process(outer, Signal::TERM);
-    assert_eq!(terminal.read_until("TERM"), "TERM after 1");
-    assert_eq!(code(terminal.wait()), 9);
+    house.signal(Signal::TERM);
+    assert_eq!(house.read_until("TERM"), "TERM after 1");
+    assert_eq!(code(house.wait()), 9);
 }
 
 /// Stops a process, and returns when it stands.
@@ -131,10 +123,6 @@ fn stop(id: u32) {
         assert!(Instant::now() < deadline, "it does not stop");
         thread::yield_now();
     }
-}
-
-fn quoted(word: &OsStr) -> String {
-    format!("'{}'", word.to_str().unwrap().replace('\'', r"'\''"))
 }
 
 #[test]

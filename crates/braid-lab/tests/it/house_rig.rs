@@ -1,17 +1,19 @@
 //! Runs tests inside the house: as the user who runs them, and as `nobody` too if that is root.
 
 use std::env;
-use std::fs;
-use std::io::Read;
-use std::os::fd::AsFd;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, kill_process, pidfd_open};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use tempfile::TempDir;
 
 /// Names the test that runs inside.
@@ -134,26 +136,37 @@ pub(crate) fn run_test(who: Who, name: &str, first: &str) -> String {
     out.into_owned()
 }
 
-/// A process that was started with pipes; killed when dropped.
+/// A process whose output is read; killed when dropped.
 pub(crate) struct Running {
     child: Child,
-    out: ChildStdout,
+    /// The reading end of a pipe, or the side of a terminal where people type and read.
+    out: File,
     unread: String,
 }
 
 impl Running {
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.spawn().unwrap();
-        let out = child.stdout.take().unwrap();
+        let out = OwnedFd::from(child.stdout.take().unwrap()).into();
         Self { child, out, unread: String::new() }
+    }
+
+    /// Starts a command at the head of a session, with a terminal.
+    pub(crate) fn on_terminal(command: &Command) -> Self {
+        let (keyboard, screen) = terminal();
+        let mut setsid = Command::new("setsid");
+        setsid.arg("--ctty").arg(command.get_program()).args(command.get_args());
+        setsid.stdin(screen.try_clone().unwrap()).stdout(screen.try_clone().unwrap()).stderr(screen);
+        Self { child: setsid.spawn().unwrap(), out: keyboard, unread: String::new() }
+    }
+
+    /// Types on its terminal.
+    pub(crate) fn press(&mut self, keys: &[u8]) {
+        self.out.write_all(keys).unwrap();
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
-    }
-
-    pub(crate) fn stdin(&mut self) -> &mut std::process::ChildStdin {
-        self.child.stdin.as_mut().unwrap()
     }
 
     /// Reads until a line that holds `wanted`, and gives that.
@@ -188,6 +201,16 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A terminal: the side where people type and read, and that of the program.
+fn terminal() -> (File, File) {
+    let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&keyboard).unwrap();
+    unlockpt(&keyboard).unwrap();
+    let name = ptsname(&keyboard, Vec::new()).unwrap();
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    (keyboard.into(), rustix::fs::open(name, flags, Mode::empty()).unwrap().into())
 }
 
 /// How a shell counts.
