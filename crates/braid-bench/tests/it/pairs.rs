@@ -8,7 +8,8 @@ use crate::rig::Rig;
 
 async fn run(load: Load) -> Measured {
     let rig = Rig::start();
-    let pair = Pair::set_up(rig.far("publisher").await, rig.far("subscriber").await, 7, load).await;
+    let (publisher, subscriber) = (rig.connect_far("publisher").await, rig.connect_far("subscriber").await);
+    let pair = Pair::set_up(publisher, subscriber, 7, load).await;
     let window = Window::from_now(Duration::from_secs(1), Duration::from_secs(2));
     let measured = pair.expect("the broker takes it").run(window).await.expect("both stay connected");
     assert_eq!(Instant::now(), window.to);

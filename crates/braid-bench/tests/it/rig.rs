@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_bench::Connection;
 use braid_bench::urgent::Lanes;
-use braid_broker::{Anonymous, Broker, BrokerConfig, SysConfig};
+use braid_broker::{Anonymous, Broker, BrokerConfig, Handle, SysConfig};
 use braid_client::{Builder, Client};
 use braid_proto::packet::{Connect, ProtocolVersion};
 use braid_store::MemoryStore;
@@ -14,11 +14,13 @@ use braid_transport::sim::{Connector, Host, Network};
 use braid_transport::{ClientAuth, ClientTls, ClientTlsOptions, Link, ListenOptions, ServerTls, self_signed};
 use tempfile::TempDir;
 
-/// A broker that a device reaches over QUIC, and others over a perfect link.
+/// A broker that a device reaches over QUIC, through a network of one millisecond each way, and others in memory, at
+/// once.
 pub(crate) struct Rig {
+    pub(crate) broker: Handle,
     pub(crate) device: Host,
-    far: Connector,
-    near: mem::Connector,
+    pub(crate) far: Connector,
+    pub(crate) near: mem::Connector,
     server: SocketAddr,
     tls: ClientTlsOptions,
     _files: TempDir,
@@ -26,6 +28,10 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn start() -> Self {
+        Self::with(BrokerConfig::default())
+    }
+
+    pub(crate) fn with(config: BrokerConfig) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let files = self_signed(directory.path(), &["localhost".to_owned()]).expect("a certificate");
         let ca_files = vec![files.certificate.clone()];
@@ -34,19 +40,20 @@ impl Rig {
         let listener = network.listen(tls, &ListenOptions::default()).expect("a free port");
         let server = listener.local_addr().expect("an address");
         let (hub, near) = mem::hub();
-        let config = BrokerConfig { sys: SysConfig { interval_secs: 0 }, ..BrokerConfig::default() };
+        let config = BrokerConfig { sys: SysConfig { interval_secs: 0 }, ..config };
         let rule = Box::new(Anonymous { from_anywhere: true });
         let store = Arc::new(MemoryStore::new());
         let broker = Broker::build(config, rule, store, vec![listener, hub]).expect("an empty store");
+        let handle = broker.handle();
         tokio::spawn(broker.run(Duration::ZERO));
         let tls = ClientTlsOptions { ca_files, ..ClientTlsOptions::default() };
         let device = network.host("device");
         let far = device.connector(server, ClientTls::new(tls.clone()), QuicOptions::client());
-        Self { device, far, near, server, tls, _files: directory }
+        Self { broker: handle, device, far, near, server, tls, _files: directory }
     }
 
-    /// Over QUIC.
-    pub(crate) async fn far(&self, client_id: &str) -> Connection {
+    /// A connection over QUIC.
+    pub(crate) async fn connect_far(&self, client_id: &str) -> Connection {
         establish(self.far.connect().await.expect("the broker listens"), client_id).await
     }
 

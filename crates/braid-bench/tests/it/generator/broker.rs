@@ -1,7 +1,5 @@
 //! A broker to put load on, and plans as `braidmq bench` makes them.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use braid_bench::emqtt::{ClientIds, MessageTemplate, Role as ClientRole, TopicsFile};
@@ -10,25 +8,20 @@ use braid_bench::generator::{
     SubscribePlan, SubscribedFilter, Work, run,
 };
 use braid_bench::summary::{RunSummary, TopicSummary};
-use braid_broker::{Anonymous, Broker, BrokerConfig, Handle, SysConfig};
+use braid_broker::{BrokerConfig, Handle};
 use braid_proto::packet::{ProtocolVersion, QoS};
-use braid_store::MemoryStore;
-use braid_transport::quic::QuicOptions;
-use braid_transport::sim::{Host, Network};
-use braid_transport::{ClientAuth, ClientTls, ClientTlsOptions, ListenOptions, ServerTls, mem, self_signed};
-use tempfile::TempDir;
+use braid_transport::sim::Host;
 use tokio::task::JoinHandle;
 
-/// A broker that is reached in memory, at once, and over QUIC through a network of one millisecond each way.
+use crate::rig::Rig;
+
+/// A broker for runs of the generator.
 pub(super) struct Target {
     pub(super) broker: Handle,
     pub(super) device: Host,
-    near: mem::Connector,
-    server: SocketAddr,
-    tls: ClientTls,
     /// All boards have one clock, as the programs of one machine have.
     pub(super) clock: Clock,
-    _files: TempDir,
+    rig: Rig,
 }
 
 /// A run that goes on.
@@ -43,31 +36,16 @@ impl Target {
     }
 
     pub(super) fn with(config: BrokerConfig) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let files = self_signed(directory.path(), &["localhost".to_owned()]).expect("a certificate");
-        let ca_files = vec![files.certificate.clone()];
-        let network = Network::new(1);
-        let tls = ServerTls::load(files, ClientAuth::None).expect("the certificate is there");
-        let listener = network.listen(tls, &ListenOptions::default()).expect("a free port");
-        let server = listener.local_addr().expect("an address");
-        let (hub, near) = mem::hub();
-        let config = BrokerConfig { sys: SysConfig { interval_secs: 0 }, ..config };
-        let rule = Box::new(Anonymous { from_anywhere: true });
-        let store = Arc::new(MemoryStore::new());
-        let broker = Broker::build(config, rule, store, vec![listener, hub]).expect("an empty store");
-        let handle = broker.handle();
-        tokio::spawn(broker.run(Duration::ZERO));
-        let tls = ClientTls::new(ClientTlsOptions { ca_files, ..ClientTlsOptions::default() });
-        let device = network.host("device");
-        Self { broker: handle, device, near, server, tls, clock: Clock::now(), _files: directory }
+        let rig = Rig::with(config);
+        Self { broker: rig.broker.clone(), device: rig.device.clone(), clock: Clock::now(), rig }
     }
 
     pub(super) fn near(&self) -> Dialer {
-        Dialer::in_memory(self.near.clone())
+        Dialer::in_memory(self.rig.near.clone())
     }
 
     pub(super) fn far(&self) -> Dialer {
-        Dialer::in_simulation(self.device.connector(self.server, self.tls.clone(), QuicOptions::client()))
+        Dialer::in_simulation(self.rig.far.clone())
     }
 
     /// Starts a run; the task ends when the run does.
@@ -75,6 +53,13 @@ impl Target {
         let board = Board::new(self.clock);
         let running = tokio::spawn(run(plan, dialer, board.clone(), std::future::pending()));
         Going { board, running }
+    }
+
+    /// Waits until the broker has no connection any more.
+    pub(super) async fn broker_is_left(&self) {
+        while self.broker.statistics().connections() > 0 {
+            wait(Duration::from_millis(1)).await;
+        }
     }
 }
 
@@ -140,13 +125,4 @@ pub(super) async fn wait(duration: Duration) {
 /// A number of every topic, added up.
 pub(super) fn summed(summary: &RunSummary, number: impl Fn(&TopicSummary) -> u64) -> u64 {
     summary.topics.iter().map(number).sum()
-}
-
-impl Target {
-    /// Waits until the broker has no connection any more.
-    pub(super) async fn broker_is_left(&self) {
-        while self.broker.statistics().connections() > 0 {
-            wait(Duration::from_millis(1)).await;
-        }
-    }
 }
