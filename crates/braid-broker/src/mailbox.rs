@@ -249,12 +249,9 @@ impl Mailbox {
     /// Whether there is room again, or nobody who makes some; if not, the caller is woken when that changes. An owner
     /// that has sent nothing yet is not the one that was waited for.
     pub(crate) fn poll_room(&self, capacity: Capacity, context: &Context<'_>) -> bool {
-        let congestion = capacity.congestion();
         let mut inner = self.lock();
-        if inner.state != State::Online
-            || inner.pulse.progress_at().is_none()
-            || inner.len() <= congestion.messages && inner.bytes() <= congestion.bytes
-        {
+        let owner_sends = inner.state == State::Online && inner.pulse.progress_at().is_some();
+        if !owner_sends || inner.has_room_for_publishers(capacity) {
             return true;
         }
         if !inner.publishers.iter().any(|waker| waker.will_wake(context.waker())) {
@@ -304,9 +301,7 @@ impl Mailbox {
             Some(owner) => owner.clone_from(context.waker()),
             owner => *owner = Some(context.waker().clone()),
         }
-        let congestion = capacity.congestion();
-        let has_room = inner.len() <= congestion.messages && inner.bytes() <= congestion.bytes;
-        let publishers = if has_room { std::mem::take(&mut inner.publishers) } else { Vec::new() };
+        let publishers = inner.take_publishers(capacity);
         drop(inner);
         if has_arrivals {
             inbox.sort_arrivals(lane, resolve);
@@ -315,13 +310,13 @@ impl Mailbox {
         signal
     }
 
-    /// The owner has dropped some of what it took: what it holds no more stands in nobody's way. Whoever waits for
-    /// room looks again.
-    pub(crate) fn note_shed(&self, inbox: &mut Inbox) {
+    /// The owner has dropped some of what it took: what it holds no more stands in nobody's way. If that makes room,
+    /// whoever waits for it is woken.
+    pub(crate) fn note_shed(&self, inbox: &mut Inbox, capacity: Capacity) {
         let mut inner = self.lock();
         inner.taken = inbox.load();
         inbox.copy_shares(&mut inner.shares);
-        let publishers = std::mem::take(&mut inner.publishers);
+        let publishers = inner.take_publishers(capacity);
         drop(inner);
         publishers.into_iter().for_each(Waker::wake);
     }
@@ -485,6 +480,18 @@ impl Inner {
         (before - self.queue.len()) as u64
     }
 
+    /// Whether publishers need not wait: what is held, here and with the owner, is not too much.
+    fn has_room_for_publishers(&self, capacity: Capacity) -> bool {
+        let congestion = capacity.congestion();
+        self.len() <= congestion.messages && self.bytes() <= congestion.bytes
+    }
+
+    /// Those who wait for room, if there is some; to be woken outside of the lock.
+    #[must_use]
+    fn take_publishers(&mut self, capacity: Capacity) -> Vec<Waker> {
+        if self.has_room_for_publishers(capacity) { std::mem::take(&mut self.publishers) } else { Vec::new() }
+    }
+
     /// Messages that wait here or with the owner.
     fn len(&self) -> usize {
         self.load.messages + self.taken.messages
@@ -537,6 +544,8 @@ mod tests {
 
     use super::*;
 
+    const CAPACITY: Capacity = Capacity { messages: 8, bytes: 1 << 20 };
+
     #[derive(Default)]
     struct Woken(AtomicUsize);
 
@@ -546,64 +555,78 @@ mod tests {
         }
     }
 
+    /// A mailbox, and a publisher who counts how often it is woken.
+    struct Scene {
+        mailbox: Mailbox,
+        publisher: Arc<Woken>,
+        now: Instant,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            Self { mailbox: Mailbox::default(), publisher: Arc::default(), now: Instant::now() }
+        }
+
+        /// An owner that sends takes what is there.
+        fn take(&self, inbox: &mut Inbox) {
+            let (mut pulse, context) = (Pulse::default(), Context::from_waker(Waker::noop()));
+            pulse.note_progress(self.now);
+            self.mailbox.poll_take(inbox, |stream| stream, pulse, CAPACITY, &context);
+        }
+
+        /// Six of eight are more than is good.
+        fn push_six(&self, qos: QoS) -> Pushed {
+            let topic = TopicName::parse("t").expect("a topic name");
+            let message = Arc::new(Message::new(topic, bytes::Bytes::new(), qos, false));
+            let deliveries = std::iter::repeat_with(|| Delivery::of(message.clone())).take(6);
+            self.mailbox.push(deliveries, CAPACITY, self.now, &mut Vec::new())
+        }
+
+        /// What the publisher is told, who waits if there is none.
+        fn has_room(&self) -> bool {
+            let waker = Waker::from(self.publisher.clone());
+            self.mailbox.poll_room(CAPACITY, &Context::from_waker(&waker))
+        }
+
+        fn times_woken(&self) -> usize {
+            self.publisher.0.load(Ordering::Relaxed)
+        }
+    }
+
     /// What the owner took was more than is good; then it drops what is of QoS 0.
     #[test]
-    fn whoever_waits_for_room_is_told_when_the_owner_sheds() {
-        let (mailbox, now) = (Mailbox::default(), Instant::now());
-        let capacity = Capacity { messages: 8, bytes: 1 << 20 };
-        let woken = Arc::new(Woken::default());
-        let waker = Waker::from(woken.clone());
-        let context = Context::from_waker(&waker);
-        let topic = TopicName::parse("t").expect("a topic name");
-        let message = Arc::new(Message::new(topic, bytes::Bytes::new(), QoS::AtMostOnce, false));
-        mailbox.open();
-        let mut pulse = Pulse::default();
-        pulse.note_progress(now);
-        let (mut inbox, mut emptied) = (Inbox::default(), Inbox::default());
-        mailbox.poll_take(&mut inbox, |stream| stream, pulse, capacity, &context);
-        mailbox.push(
-            std::iter::repeat_with(|| Delivery::of(message.clone())).take(6),
-            capacity,
-            now,
-            &mut Vec::new(),
-        );
-        mailbox.poll_take(&mut inbox, |stream| stream, pulse, capacity, &context);
-        assert!(!mailbox.poll_room(capacity, &context), "six of eight are too many");
-        let before = woken.0.load(Ordering::Relaxed);
-        mailbox.note_shed(&mut emptied);
-        assert_eq!(woken.0.load(Ordering::Relaxed), before + 1);
-        assert!(mailbox.poll_room(capacity, &context));
+    fn whoever_waits_for_room_is_told_when_the_owner_sheds_enough() {
+        let (scene, mut inbox) = (Scene::new(), Inbox::default());
+        scene.mailbox.open();
+        scene.push_six(QoS::AtMostOnce);
+        scene.take(&mut inbox);
+        assert!(!scene.has_room());
+        for woken in [0, 0, 0, 1] {
+            assert!(inbox.pop(|_, _| true).is_some());
+            scene.mailbox.note_shed(&mut inbox, CAPACITY);
+            assert_eq!(scene.times_woken(), woken, "{} of eight are left", inbox.load().messages);
+        }
+        assert!(scene.has_room());
     }
 
     /// Whoever waits for room is told that the one who was to make it has left, and does not begin to wait for the
     /// next one, of whose pace nothing is known.
     #[test]
     fn nobody_waits_for_an_owner_who_has_left() {
-        let (mailbox, now) = (Mailbox::default(), Instant::now());
-        let capacity = Capacity { messages: 8, bytes: 1 << 20 };
-        let woken = Arc::new(Woken::default());
-        let waker = Waker::from(woken.clone());
-        let context = Context::from_waker(&waker);
-        let topic = TopicName::parse("t").expect("a topic name");
-        let message = Arc::new(Message::new(topic, bytes::Bytes::new(), QoS::AtLeastOnce, false));
-        let deliveries = || std::iter::repeat_with(|| Delivery::of(message.clone()));
-        for ends in [false, true] {
-            mailbox.open();
-            let mut pulse = Pulse::default();
-            pulse.note_progress(now);
-            mailbox.poll_take(&mut Inbox::default(), |stream| stream, pulse, capacity, &context);
-            let pushed = mailbox.push(deliveries().take(6), capacity, now, &mut Vec::new());
-            assert!(pushed.congested.is_some() && !mailbox.poll_room(capacity, &context));
-            let before = woken.0.load(Ordering::Relaxed);
+        let scene = Scene::new();
+        for (ends, woken) in [(false, 1), (true, 2)] {
+            scene.mailbox.open();
+            scene.take(&mut Inbox::default());
+            assert!(scene.push_six(QoS::AtLeastOnce).congested.is_some() && !scene.has_room());
             if ends {
-                mailbox.close();
+                scene.mailbox.close();
             } else {
-                mailbox.park(VecDeque::new());
+                scene.mailbox.park(VecDeque::new());
             }
-            assert_eq!(woken.0.load(Ordering::Relaxed), before + 1);
-            mailbox.open();
-            assert!(mailbox.poll_room(capacity, &context), "the next owner has shown nothing yet");
-            mailbox.park(VecDeque::new());
+            assert_eq!(scene.times_woken(), woken);
+            scene.mailbox.open();
+            assert!(scene.has_room(), "the next owner has shown nothing yet");
+            scene.mailbox.park(VecDeque::new());
         }
     }
 }

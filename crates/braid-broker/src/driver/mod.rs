@@ -252,7 +252,7 @@ impl Driver {
         let shed = self.inbox.shed(capacity);
         if shed > 0 {
             self.hub.statistics.dropped(shed);
-            slot.mailbox.note_shed(&mut self.inbox);
+            slot.mailbox.note_shed(&mut self.inbox, capacity);
         }
         match signal {
             Some(Signal::TakeOver) => self.server.disconnect(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
