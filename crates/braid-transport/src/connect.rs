@@ -1,6 +1,6 @@
 //! The client's way to a link.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::error::ConnectError;
@@ -21,6 +21,20 @@ pub struct Target {
     pub port: u16,
     /// For WebSocket: the path with its leading slash, and a query if there is one.
     pub path: String,
+}
+
+impl Target {
+    /// The addresses of the host, in the order of the system's preference; never empty. With [`connect_timed`] many
+    /// connections take one lookup.
+    ///
+    /// # Errors
+    /// The name has no address.
+    pub async fn resolve(&self) -> Result<Vec<SocketAddr>, ConnectError> {
+        match self.transport {
+            Transport::Mem => Err(ConnectError::NoAddress),
+            _ => tcp::resolve(&self.host, self.port).await,
+        }
+    }
 }
 
 /// How to connect.
@@ -58,7 +72,7 @@ impl TcpOptions {
 /// How long the parts of connecting took, each from its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectTimes {
-    /// Until TCP was connected, name resolution included; `None` where there is no TCP.
+    /// Until TCP was connected; `None` where there is no TCP.
     pub tcp: Option<Duration>,
     /// Until TLS or QUIC was established; `None` where nothing is encrypted.
     pub secured: Option<Duration>,
@@ -77,15 +91,18 @@ pub async fn connect(
     tls: &ClientTls,
     options: &ConnectOptions,
 ) -> Result<Link, ConnectError> {
-    connect_timed(target, tls, options).await.map(|(link, _)| link)
+    let addresses = target.resolve().await?;
+    connect_timed(target, &addresses, tls, options).await.map(|(link, _)| link)
 }
 
-/// As [`connect`], and tells how long it took.
+/// As [`connect`] to the host's addresses from [`Target::resolve`], and tells how long it took. The host's name counts for
+/// certificates and WebSocket all the same.
 ///
 /// # Errors
 /// As [`connect`].
 pub async fn connect_timed(
     target: &Target,
+    addresses: &[SocketAddr],
     tls: &ClientTls,
     options: &ConnectOptions,
 ) -> Result<(Link, ConnectTimes), ConnectError> {
@@ -93,14 +110,14 @@ pub async fn connect_timed(
     let start = Instant::now();
     let mut times = ConnectTimes::default();
     if target.transport == Transport::Quic {
-        let link = quic::connect(host, *port, tls, options).await?;
+        let link = quic::connect((host, *port), addresses, tls, options).await?;
         times.secured = Some(start.elapsed());
         return Ok((link, times));
     }
     if target.transport == Transport::Mem {
         return Err(ConnectError::NoAddress);
     }
-    let io = tcp::dial(host, *port, &options.tcp, options.local).await?;
+    let io = tcp::dial((host, *port), addresses, &options.tcp, options.local).await?;
     times.tcp = Some(start.elapsed());
     let mut peer = Peer::plain(target.transport, io.peer_addr().ok());
     let link = match target.transport {

@@ -62,10 +62,10 @@ fn is_peers_fault(error: &io::Error) -> bool {
     )
 }
 
-/// Connects to the first address of `host` that answers.
+/// Connects to the first of the addresses of `host` that answers.
 pub(crate) async fn dial(
-    host: &str,
-    port: u16,
+    (host, port): (&str, u16),
+    addresses: &[SocketAddr],
     options: &TcpOptions,
     local: Option<IpAddr>,
 ) -> Result<TcpStream, ConnectError> {
@@ -73,9 +73,8 @@ pub(crate) async fn dial(
     let attempt = |address| async move {
         connect_one(address, options, local).await.map_err(|error| explain(&error, address))
     };
-    let stream = race(resolve_from(host, port, local).await?, attempt).await.map_err(|reason| {
-        ConnectError::Unreachable { host: host.to_owned(), port, reason: reason.unwrap_or_default() }
-    })?;
+    let stream = race(reachable_from(local, host, addresses)?, attempt).await;
+    let stream = stream.map_err(|last| ConnectError::unreachable(host, port, last))?;
     tune(&stream);
     Ok(stream)
 }
@@ -141,13 +140,13 @@ pub(crate) async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Co
     if addresses.is_empty() { Err(failed("it has none".to_owned())) } else { Ok(addresses) }
 }
 
-/// The addresses of `host` that can be reached from `local`.
-pub(crate) async fn resolve_from(
-    host: &str,
-    port: u16,
+/// Of the addresses of `host` those that can be reached from `local`.
+pub(crate) fn reachable_from(
     local: Option<IpAddr>,
+    host: &str,
+    addresses: &[SocketAddr],
 ) -> Result<Vec<SocketAddr>, ConnectError> {
-    let mut addresses = resolve(host, port).await?;
+    let mut addresses = addresses.to_vec();
     if let Some(local) = local {
         addresses.retain(|address| address.is_ipv4() == local.is_ipv4());
         if addresses.is_empty() {
@@ -158,24 +157,33 @@ pub(crate) async fn resolve_from(
     Ok(addresses)
 }
 
-fn explain(error: &io::Error, address: SocketAddr) -> String {
-    match error.kind() {
+fn explain(error: &io::Error, address: SocketAddr) -> io::Error {
+    let reason = match error.kind() {
         io::ErrorKind::ConnectionRefused => format!("nothing listens on {address}"),
         io::ErrorKind::TimedOut => format!("no answer from {address}"),
         _ => format!("{error} ({address})"),
-    }
+    };
+    io::Error::new(error.kind(), reason)
 }
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 
+    async fn dial_here(
+        port: u16,
+        options: &TcpOptions,
+        local: Option<IpAddr>,
+    ) -> Result<TcpStream, ConnectError> {
+        dial(("127.0.0.1", port), &[([127, 0, 0, 1], port).into()], options, local).await
+    }
+
     #[tokio::test]
     async fn little_waits_unsent_in_the_system_on_either_side() {
         let options = TcpOptions::default();
         let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1, &options).expect("listen");
         let port = listener.local_addr().expect("address").port();
-        let (accepted, dialled) = tokio::join!(accept(&listener), dial("127.0.0.1", port, &options, None));
+        let (accepted, dialled) = tokio::join!(accept(&listener), dial_here(port, &options, None));
         for stream in [accepted.expect("accept").0, dialled.expect("dial")] {
             assert_eq!(SockRef::from(&stream).tcp_notsent_lowat().expect("option"), UNSENT);
             assert!(stream.nodelay().expect("option"));
@@ -189,8 +197,7 @@ mod tests {
         let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1, &options).expect("listen");
         let port = listener.local_addr().expect("address").port();
         let local = IpAddr::from([127, 0, 0, 7]);
-        let (accepted, dialled) =
-            tokio::join!(accept(&listener), dial("127.0.0.1", port, &options, Some(local)));
+        let (accepted, dialled) = tokio::join!(accept(&listener), dial_here(port, &options, Some(local)));
         let (accepted, stream) = (accepted.expect("accept").0, dialled.expect("dial"));
         for stream in [&accepted, &stream] {
             let name = SockRef::from(stream).tcp_congestion().expect("option");
@@ -202,7 +209,7 @@ mod tests {
     #[tokio::test]
     async fn an_unknown_congestion_control_is_told_with_those_there_are() {
         let options = TcpOptions { congestion: Some("warp".into()) };
-        let error = dial("127.0.0.1", 1, &options, None).await.expect_err("there is none of this name");
+        let error = dial_here(1, &options, None).await.expect_err("there is none of this name");
         let text = error.to_string();
         assert!(
             text.starts_with("TCP congestion control \"warp\": this system has none of this name"),
@@ -216,7 +223,7 @@ mod tests {
     #[tokio::test]
     async fn a_local_address_of_another_family_is_told() {
         let local = Some(IpAddr::from(std::net::Ipv6Addr::LOCALHOST));
-        let error = dial("127.0.0.1", 1, &TcpOptions::default(), local).await.expect_err("another family");
+        let error = dial_here(1, &TcpOptions::default(), local).await.expect_err("another family");
         assert!(error.to_string().contains("none of its addresses is of the family of ::1"), "{error}");
     }
 }

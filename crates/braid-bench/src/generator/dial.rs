@@ -1,10 +1,11 @@
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use braid_transport::{
     ClientTls, ConnectError, ConnectOptions, ConnectTimes, Link, Target, Transport, connect_timed, mem, sim,
 };
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout};
 
 use crate::emqtt::Counter;
@@ -20,9 +21,17 @@ pub struct Dialer {
 
 #[derive(Debug)]
 enum Way {
-    Network { targets: Vec<Target>, tls: ClientTls, options: Box<ConnectOptions>, addresses: Vec<IpAddr> },
+    Network { places: Vec<Place>, tls: ClientTls, options: Box<ConnectOptions>, addresses: Vec<IpAddr> },
     Memory(mem::Connector),
     Simulation(sim::Connector),
+}
+
+/// Where clients go to.
+#[derive(Debug)]
+struct Place {
+    target: Target,
+    /// Of its host: looked up by the first client that comes, for all of them.
+    addresses: OnceCell<Vec<SocketAddr>>,
 }
 
 /// Why there is no link.
@@ -45,7 +54,7 @@ pub enum DialError {
 impl Dialer {
     /// Over the network: client 1 goes to the first target from the first of the local `addresses`, and the others
     /// follow in turn; where there are none, from that of `options`. `options` have the congestion controls of both TCP
-    /// and QUIC.
+    /// and QUIC. A host's name is looked up once for all clients.
     ///
     /// # Errors
     /// There is no target, the congestion control of TCP cannot be had here, or a certificate file cannot be used.
@@ -64,7 +73,8 @@ impl Dialer {
         if targets.iter().any(|target| target.transport.is_encrypted()) {
             tls.check().map_err(ConnectError::from)?;
         }
-        Ok(Self { way: Way::Network { targets, tls, options: Box::new(options), addresses } })
+        let places = targets.into_iter().map(|target| Place { target, addresses: OnceCell::new() }).collect();
+        Ok(Self { way: Way::Network { places, tls, options: Box::new(options), addresses } })
     }
 
     /// To a broker in this process.
@@ -82,8 +92,8 @@ impl Dialer {
     /// Whether a client goes over QUIC.
     pub(super) fn is_quic(&self, client: u64) -> bool {
         match &self.way {
-            Way::Network { targets, .. } => {
-                nth(targets, client).is_some_and(|target| target.transport == Transport::Quic)
+            Way::Network { places, .. } => {
+                nth(places, client).is_some_and(|place| place.target.transport == Transport::Quic)
             }
             Way::Memory(_) => false,
             Way::Simulation(_) => true,
@@ -105,13 +115,14 @@ impl Dialer {
 
     async fn attempt(&self, client: u64) -> Result<(Link, ConnectTimes), DialError> {
         match &self.way {
-            Way::Network { targets, tls, options, addresses } => {
-                let target = nth(targets, client).ok_or(DialError::NoHost)?;
+            Way::Network { places, tls, options, addresses } => {
+                let Place { target, addresses: known } = nth(places, client).ok_or(DialError::NoHost)?;
+                let known = known.get_or_try_init(|| target.resolve()).await?;
                 let Some(&local) = nth(addresses, client) else {
-                    return Ok(connect_timed(target, tls, options).await?);
+                    return Ok(connect_timed(target, known, tls, options).await?);
                 };
                 let options = ConnectOptions { local: Some(local), ..ConnectOptions::clone(options) };
-                Ok(connect_timed(target, tls, &options).await?)
+                Ok(connect_timed(target, known, tls, &options).await?)
             }
             Way::Memory(connector) => Ok((connector.connect().await?, ConnectTimes::default())),
             Way::Simulation(connector) => {
@@ -128,11 +139,11 @@ impl DialError {
     pub(super) fn quic_counter(&self) -> Option<Counter> {
         match self {
             Self::Timeout => Some(Counter::ConnectionTimeout),
-            Self::Connect(ConnectError::Unreachable { reason, .. }) => {
-                // The system's or QUIC's word on one address; nothing else tells silence from refusal.
-                let is_silence = reason.contains("no answer");
-                Some(if is_silence { Counter::ConnectionTimeout } else { Counter::Unreachable })
-            }
+            Self::Connect(ConnectError::Unreachable { kind, .. }) => Some(match kind {
+                io::ErrorKind::TimedOut => Counter::ConnectionTimeout,
+                io::ErrorKind::ConnectionRefused => Counter::ConnectionRefused,
+                _ => Counter::Unreachable,
+            }),
             Self::Connect(ConnectError::Resolve { .. }) => Some(Counter::Unreachable),
             Self::Connect(_) => Some(Counter::ConnectionRefused),
             Self::NoHost | Self::Memory(_) => None,
@@ -170,5 +181,32 @@ mod tests {
             [0, 1, 0].map(|at| Some(addresses[at]))
         );
         assert_eq!(local(Vec::new(), 1), None);
+    }
+
+    #[test]
+    fn what_fails_with_quic_is_counted_by_its_kind() {
+        let unreachable = |kind| {
+            let (host, reason) = ("h".to_owned(), String::new());
+            DialError::Connect(ConnectError::Unreachable { host, port: 1, kind, reason }).quic_counter()
+        };
+        assert_eq!(unreachable(io::ErrorKind::TimedOut), Some(Counter::ConnectionTimeout));
+        assert_eq!(unreachable(io::ErrorKind::ConnectionRefused), Some(Counter::ConnectionRefused));
+        assert_eq!(unreachable(io::ErrorKind::NetworkUnreachable), Some(Counter::Unreachable));
+        assert_eq!(DialError::Timeout.quic_counter(), Some(Counter::ConnectionTimeout));
+        assert_eq!(DialError::NoHost.quic_counter(), None);
+    }
+
+    #[tokio::test]
+    async fn a_name_is_looked_up_for_the_first_client_alone() {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+        // RFC 6761, 6.4: it has no address anywhere.
+        let host = "host.invalid".to_owned();
+        let target = Target { transport: Transport::Tcp, host, port: 1, path: String::new() };
+        let (tls, options) = (ClientTls::default(), ConnectOptions::default());
+        let dialer = Dialer::new(vec![target], tls, options, Vec::new()).expect("one target");
+        let Way::Network { places, .. } = &dialer.way else { panic!("it is on the network") };
+        let found = vec![listener.local_addr().expect("an address")];
+        places[0].addresses.set(found).expect("nobody has come before");
+        dialer.dial(2).await.expect("the address that was found");
     }
 }

@@ -1,5 +1,7 @@
 //! Connecting as a client.
 
+use std::io;
+
 use thiserror::Error;
 
 use super::CertificateError;
@@ -23,7 +25,9 @@ pub enum ConnectError {
         host: String,
         /// The port asked for.
         port: u16,
-        /// What the last address tried said, and which one it was.
+        /// How the last address tried failed: `TimedOut` is silence, `ConnectionRefused` an answer.
+        kind: io::ErrorKind,
+        /// What that address said, and which one it was.
         reason: String,
     },
     /// TCP cannot be tuned as asked for.
@@ -110,6 +114,14 @@ pub enum ConnectError {
     /// In-memory links come from [`mem::hub`](crate::mem::hub).
     #[error("in-memory links have no address to connect to")]
     NoAddress,
+}
+
+impl ConnectError {
+    /// `last`: what the last address tried said.
+    pub(crate) fn unreachable(host: &str, port: u16, last: Option<io::Error>) -> Self {
+        let last = last.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into());
+        Self::Unreachable { host: host.to_owned(), port, kind: last.kind(), reason: last.to_string() }
+    }
 }
 
 fn choice(allowed: &[String]) -> String {

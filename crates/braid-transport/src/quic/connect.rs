@@ -25,14 +25,14 @@ use crate::tls::{ClientTls, explain};
 /// What one address may take. UDP gives no other sign that nobody is there.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
-/// Connects to the first address of `host` that answers, and opens the control stream.
+/// Connects to the first of the addresses of `host` that answers, and opens the control stream.
 pub(crate) async fn connect(
-    host: &str,
-    port: u16,
+    (host, port): (&str, u16),
+    addresses: &[SocketAddr],
     tls: &ClientTls,
     options: &ConnectOptions,
 ) -> Result<Link, ConnectError> {
-    let addresses = tcp::resolve_from(host, port, options.local).await?;
+    let addresses = tcp::reachable_from(options.local, host, addresses)?;
     let open = |address| system_endpoint(address, options.local);
     Attempt::new(host, port, tls, &options.quic, &open)?.race(addresses).await
 }
@@ -62,13 +62,16 @@ fn system_endpoint(address: SocketAddr, local: Option<IpAddr>) -> io::Result<(En
     Ok((endpoint, failures))
 }
 
-fn no_answer(address: SocketAddr) -> String {
-    format!("no answer from {address}: does it listen there on UDP, and does every firewall let UDP through?")
+fn no_answer(address: SocketAddr) -> io::Error {
+    let reason = format!(
+        "no answer from {address}: does it listen there on UDP, and does every firewall let UDP through?"
+    );
+    io::Error::new(io::ErrorKind::TimedOut, reason)
 }
 
 /// Why an attempt failed: another address may do better, or not.
 enum Failure {
-    Unreachable(String),
+    Unreachable(io::Error),
     Final(ConnectError),
 }
 
@@ -119,28 +122,26 @@ impl<'a> Attempt<'a> {
         match race(addresses, |address| self.within_limit(address)).await {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(error)) => Err(error),
-            Err(reason) => Err(ConnectError::Unreachable {
-                host: self.host.to_owned(),
-                port: self.port,
-                reason: reason.unwrap_or_default(),
-            }),
+            Err(last) => Err(ConnectError::unreachable(self.host, self.port, last)),
         }
     }
 
     /// What decides the race: a link, or an answer that no other address will better. An error of
     /// this function is for this address alone.
-    async fn within_limit(&self, address: SocketAddr) -> Result<Result<Link, ConnectError>, String> {
+    async fn within_limit(&self, address: SocketAddr) -> io::Result<Result<Link, ConnectError>> {
         match timeout(ATTEMPT, Shield::new(self.at(address))).await {
             Ok(Ok(Ok(link))) => Ok(Ok(link)),
             Ok(Ok(Err(Failure::Final(error)))) => Ok(Err(error)),
-            Ok(Ok(Err(Failure::Unreachable(reason)))) => Err(reason),
-            Ok(Err(Broken)) => Err(io::Error::from(Broken).to_string()),
+            Ok(Ok(Err(Failure::Unreachable(error)))) => Err(error),
+            Ok(Err(Broken)) => Err(Broken.into()),
             Err(_elapsed) => Err(no_answer(address)),
         }
     }
 
     async fn at(&self, address: SocketAddr) -> Result<Link, Failure> {
-        let local = |error: io::Error| Failure::Unreachable(format!("{error} ({address})"));
+        let local = |error: io::Error| {
+            Failure::Unreachable(io::Error::new(error.kind(), format!("{error} ({address})")))
+        };
         let (endpoint, failures) = (self.open)(address).map_err(local)?;
         let early = self.early.as_ref().filter(|(to, _)| *to == address).map(|(_, config)| config);
         let name = self.tls.server_name(self.host);
@@ -193,7 +194,8 @@ impl<'a> Attempt<'a> {
             ConnectionError::ConnectionClosed(close)
                 if close.error_code == TransportErrorCode::CONNECTION_REFUSED =>
             {
-                Failure::Unreachable(format!("{address} takes no more connections now"))
+                let reason = format!("{address} takes no more connections now");
+                Failure::Unreachable(io::Error::new(io::ErrorKind::ConnectionRefused, reason))
             }
             error => Failure::Final(self.failed(error.to_string())),
         }

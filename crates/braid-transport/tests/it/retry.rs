@@ -140,6 +140,7 @@ async fn a_server_without_room_refuses_at_once() {
     let (refused, ()) = tokio::join!(connector.connect(), async {
         listener.accept().await.expect("accept").refuse();
     });
-    let Err(ConnectError::Unreachable { reason, .. }) = refused else { panic!("not refused") };
+    let Err(ConnectError::Unreachable { kind, reason, .. }) = refused else { panic!("not refused") };
+    assert_eq!(kind, std::io::ErrorKind::ConnectionRefused);
     assert!(reason.ends_with("takes no more connections now"), "{reason}");
 }
