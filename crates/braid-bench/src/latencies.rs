@@ -115,15 +115,13 @@ impl Latencies {
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
     pub fn curve_us(&self) -> Vec<(u64, f64)> {
-        let (mut points, mut seen, mut last) = (Vec::new(), 0_u64, 0.0);
-        for step in self.arrived.iter_recorded() {
-            seen += step.count_since_last_iteration();
+        let (mut points, mut last) = (Vec::new(), 0.0);
+        for (micros, seen) in self.steps_us() {
             let share = seen as f64 / self.arrived.len() as f64;
             let is_end = seen == self.arrived.len();
             // A step of the curve, or of what is left of it.
             if is_end || points.is_empty() || share - last >= STEP || 1.0 - share <= (1.0 - last) * TAIL_STEP
             {
-                let micros = step.value_iterated_to().min(self.arrived.max());
                 points.push((micros, share));
                 last = share;
             }
@@ -133,7 +131,7 @@ impl Latencies {
 
     /// The latencies that occurred, in microseconds and rising, each with how many messages took no longer.
     pub(crate) fn steps_us(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.arrived.iter_recorded().scan(0, |seen, step| {
+        self.arrived.iter_recorded().scan(0_u64, |seen, step| {
             *seen += step.count_since_last_iteration();
             Some((step.value_iterated_to().min(self.arrived.max()), *seen))
         })

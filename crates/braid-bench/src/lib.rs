@@ -3,10 +3,12 @@
 //! This crate never starts a broker, never shapes a network, reads no arguments and prints nothing: it is given
 //! links, puts load on them and gives back numbers.
 
+mod clock;
 mod connection;
 mod failure;
 mod latencies;
 mod pace;
+mod seconds;
 
 pub mod bulk;
 pub mod emqtt;

@@ -20,7 +20,6 @@
 //! itself, opened by the client, which later ones use again. The control stream carries nothing.
 
 mod alarm;
-mod clock;
 mod remarks;
 mod reply;
 mod request;

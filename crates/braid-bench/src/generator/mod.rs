@@ -8,7 +8,6 @@
 
 mod board;
 mod client;
-mod clock;
 mod dial;
 mod plan;
 mod publisher;
@@ -20,7 +19,6 @@ mod timestamp;
 mod who;
 
 pub use board::Board;
-pub use clock::Clock;
 pub use dial::{DialError, Dialer};
 pub use plan::{
     Clients, Credentials, Ending, Payload, Plan, PlanError, PublishPlan, PublishedTopic, Retries, Start,
@@ -29,3 +27,5 @@ pub use plan::{
 pub use run::{Ended, run};
 pub use self_measure::{SelfMeasure, SelfMeasured, measure_self};
 pub use timestamp::{TimestampField, TimestampFieldError};
+
+pub use crate::clock::Clock;

@@ -1,13 +1,16 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::exchange::clock::{Started, add_at};
+use tokio::time::Instant;
+
+use crate::clock::Clock;
 use crate::exchange::remarks::Remarks;
+use crate::seconds::add_at;
 use crate::summary::{ConnectionsSummary, Role, RunSummary, SCHEMA, TopicSummary};
 
 /// What a responder has counted.
 #[derive(Debug)]
 pub(super) struct Tally {
-    started: Started,
+    clock: Clock,
     /// A std lock: it is held for a few additions.
     counts: Mutex<Counts>,
 }
@@ -25,11 +28,15 @@ struct Counts {
 
 impl Tally {
     pub(super) fn new() -> Self {
-        Self { started: Started::now(), counts: Mutex::default() }
+        Self { clock: Clock::now(), counts: Mutex::default() }
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn seconds(&self) -> f64 {
+        self.clock.start().elapsed().as_secs_f64()
     }
 
     pub(super) fn connected(&self) {
@@ -42,7 +49,7 @@ impl Tally {
 
     /// The transport has taken a response with an object of so many bytes.
     pub(super) fn answered(&self, bytes: u64) {
-        let second = self.started.second();
+        let second = self.clock.second(Instant::now());
         let mut counts = self.counts();
         counts.responses += 1;
         counts.bytes += bytes;
@@ -56,7 +63,7 @@ impl Tally {
     }
 
     pub(super) fn note(&self, what: &str) {
-        let at = self.started.seconds();
+        let at = self.seconds();
         self.counts().remarks.note(at, what);
     }
 
@@ -80,8 +87,8 @@ impl Tally {
         RunSummary {
             schema: SCHEMA.to_owned(),
             role: Role::Reply,
-            started_unix_us: self.started.unix_micros(),
-            seconds: self.started.seconds(),
+            started_unix_us: self.clock.started_unix_us(),
+            seconds: self.seconds(),
             counters: counters.map(|(name, count)| (name.to_owned(), count)).into_iter().collect(),
             connections: ConnectionsSummary {
                 wanted: counts.connections,

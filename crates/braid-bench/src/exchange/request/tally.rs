@@ -6,9 +6,10 @@ use tokio::time::Instant;
 
 use super::source::Ask;
 use super::{Failure, Load};
-use crate::Latencies;
-use crate::exchange::clock::{Started, add_at};
+use crate::clock::Clock;
 use crate::exchange::remarks::Remarks;
+use crate::latencies::Latencies;
+use crate::seconds::add_at;
 use crate::summary::{ConnectionsSummary, Role, RunSummary, SCHEMA, StreamSummary, TopicSummary};
 
 /// Of a curve: the least rise from one point to the next, in messages of 1,000.
@@ -19,7 +20,7 @@ const SLOWEST: u64 = 500;
 /// What all connections of a run have counted.
 #[derive(Debug)]
 pub(super) struct Tally {
-    started: Started,
+    clock: Clock,
     wanted: usize,
     /// A std lock: it is held for a few additions.
     counts: Mutex<Counts>,
@@ -48,7 +49,7 @@ impl Tally {
     pub(super) fn new(load: &Load) -> Self {
         let objects = load.sizes.iter().map(|size| (*size, Object::default())).collect();
         let counts = Mutex::new(Counts { objects, ..Counts::default() });
-        Self { started: Started::now(), wanted: load.connections, counts }
+        Self { clock: Clock::now(), wanted: load.connections, counts }
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -56,7 +57,15 @@ impl Tally {
     }
 
     pub(super) fn started(&self) -> Instant {
-        self.started.at()
+        self.clock.start()
+    }
+
+    fn seconds(&self) -> f64 {
+        self.started().elapsed().as_secs_f64()
+    }
+
+    fn second(&self) -> usize {
+        self.clock.second(Instant::now())
     }
 
     /// A connection was established, in this time.
@@ -73,7 +82,7 @@ impl Tally {
 
     /// The last byte of a response is here.
     pub(super) fn answered(&self, ask: &Ask) {
-        let second = self.started.second();
+        let second = self.second();
         let latency = ask.due.elapsed();
         let mut counts = self.counts();
         let object = counts.objects.entry(ask.request.size).or_default();
@@ -88,18 +97,18 @@ impl Tally {
         for ask in asks {
             counts.objects.entry(ask.request.size).or_default().failed += 1;
         }
-        counts.remarks.note(self.started.seconds(), &why.to_string());
+        counts.remarks.note(self.seconds(), &why.to_string());
     }
 
     /// So many bytes came on a stream.
     pub(super) fn received(&self, stream: u64, bytes: usize) {
-        let second = self.started.second();
+        let second = self.second();
         let mut counts = self.counts();
         add_at(counts.bytes_per_second.entry(stream).or_default(), second, bytes as u64);
     }
 
     pub(super) fn note(&self, what: &str) {
-        self.counts().remarks.note(self.started.seconds(), what);
+        self.counts().remarks.note(self.seconds(), what);
     }
 
     pub(super) fn summary(&self) -> RunSummary {
@@ -118,8 +127,8 @@ impl Tally {
         RunSummary {
             schema: SCHEMA.to_owned(),
             role: Role::Request,
-            started_unix_us: self.started.unix_micros(),
-            seconds: self.started.seconds(),
+            started_unix_us: self.clock.started_unix_us(),
+            seconds: self.seconds(),
             counters: counters.map(|(name, count)| (name.to_owned(), count)).into_iter().collect(),
             connections: ConnectionsSummary {
                 wanted: self.wanted as u64,

@@ -140,8 +140,7 @@ impl Board {
 
     /// The whole second since the start of the run.
     pub(super) fn second(&self, at: tokio::time::Instant) -> usize {
-        let since = at.saturating_duration_since(self.shared.clock.start());
-        usize::try_from(since.as_secs()).unwrap_or(usize::MAX)
+        self.shared.clock.second(at)
     }
 
     pub(super) fn tell(&self, what: String) {

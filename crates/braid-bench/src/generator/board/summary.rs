@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 
-use super::tally::{RouteTally, add_all};
+use super::tally::RouteTally;
 use super::{Board, lock};
 use crate::latencies::Latencies;
+use crate::seconds::add_all;
 use crate::summary::{ConnectionsSummary, Role, RunSummary, SCHEMA, StreamSummary, TopicSummary};
 
 impl Board {
@@ -63,7 +64,7 @@ impl Board {
         RunSummary {
             schema: SCHEMA.to_owned(),
             role,
-            started_unix_us: u64::try_from(self.clock().started_unix().as_micros()).unwrap_or(u64::MAX),
+            started_unix_us: self.clock().started_unix_us(),
             seconds: self.elapsed().as_secs_f64(),
             counters: counters.iter().map(|(counter, value)| (counter.name().to_owned(), value)).collect(),
             connections: ConnectionsSummary {

@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::RouteId;
 use crate::emqtt::{Counter, Counters, DurationHistogram, Histograms};
 use crate::latencies::Latencies;
+use crate::seconds::{add_all, add_at};
 
 /// What one thread has counted.
 #[derive(Debug, Default)]
@@ -83,22 +84,4 @@ impl RouteTally {
         add_all(&mut self.per_second, &other.per_second);
         self.latencies.add(&other.latencies);
     }
-}
-
-/// A year of seconds: more is no measurement.
-const SECONDS: usize = 366 * 24 * 3600;
-
-fn add_at(seconds: &mut Vec<u64>, second: usize, by: u64) {
-    let second = second.min(SECONDS);
-    if seconds.len() <= second {
-        seconds.resize(second + 1, 0);
-    }
-    seconds[second] += by;
-}
-
-pub(super) fn add_all(seconds: &mut Vec<u64>, others: &[u64]) {
-    if seconds.len() < others.len() {
-        seconds.resize(others.len(), 0);
-    }
-    seconds.iter_mut().zip(others).for_each(|(second, other)| *second += other);
 }

@@ -35,4 +35,14 @@ impl Clock {
     pub fn unix(&self, at: Instant) -> Duration {
         self.unix + at.saturating_duration_since(self.start)
     }
+
+    /// [`Clock::started_unix`] in microseconds.
+    pub(crate) fn started_unix_us(&self) -> u64 {
+        u64::try_from(self.unix.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Whole seconds from the start to a time; times before the start are in second 0.
+    pub(crate) fn second(&self, at: Instant) -> usize {
+        usize::try_from(at.saturating_duration_since(self.start).as_secs()).unwrap_or(usize::MAX)
+    }
 }
