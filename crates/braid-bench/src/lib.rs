@@ -3,6 +3,7 @@
 //! This crate never starts a broker, never shapes a network, reads no arguments and prints nothing: it is given
 //! links, puts load on them and gives back numbers.
 
+mod alarm;
 mod clock;
 mod connection;
 mod failure;

@@ -19,13 +19,12 @@
 //! requests may be under way (pipelining); on QUIC each request that is under way has a bidirectional stream for
 //! itself, opened by the client, which later ones use again. The control stream carries nothing.
 
-mod alarm;
 mod remarks;
 mod reply;
 mod request;
 mod wire;
 
-pub use alarm::{Alarm, Ring};
+pub use crate::alarm::Alarm;
 pub use reply::{Responder, Service};
 pub use request::{Dial, Failure, Load, LoadError, Reach, Reuse, run};
 pub use wire::{LARGEST_OBJECT, REQUEST_LEN, RESPONSE_HEAD_LEN, Request, WireError};

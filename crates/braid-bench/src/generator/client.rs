@@ -11,7 +11,7 @@ use braid_proto::error::Violation;
 use braid_proto::session::Session;
 use braid_transport::ConnectTimes;
 use tokio::sync::watch;
-use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Work;
 use super::board::Tally;
@@ -19,6 +19,7 @@ use super::publisher::Publisher;
 use super::shared::Shared;
 use super::subscriber::Subscriber;
 use super::who::Who;
+use crate::alarm::Ring;
 use crate::connection::Connection;
 use crate::emqtt::{Counter, DurationHistogram, disconnected_line, exit_line, failure_line};
 use crate::failure::Failure;
@@ -216,7 +217,7 @@ impl Client {
             Worker::Subscriber(subscriber) => subscriber.begin(connection),
             Worker::Idle => {}
         }
-        let mut timer = None;
+        let mut ring = None;
         let mut leave: Pin<Box<dyn Future<Output = ()> + Send>> = match &self.worker {
             Worker::Publisher(publisher) if !publisher.has_begun() => {
                 let wait = match &self.shared.plan.work {
@@ -228,9 +229,8 @@ impl Client {
             _ => Box::pin(pending()),
         };
         loop {
-            let turns = poll_fn(|cx| {
-                turns(&self.shared, &mut self.worker, &mut self.who, connection, &mut timer, cx)
-            });
+            let turns =
+                poll_fn(|cx| turns(&self.shared, &mut self.worker, &mut self.who, connection, &mut ring, cx));
             let ended = tokio::select! {
                 biased;
                 () = stopped(&mut self.stop) => return End::Stopped,
@@ -358,7 +358,7 @@ fn turns(
     worker: &mut Worker,
     who: &mut Who,
     connection: &mut Connection,
-    timer: &mut Option<Pin<Box<Sleep>>>,
+    ring: &mut Option<Ring>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), Failure>> {
     let mut tally = shared.board.tally();
@@ -381,11 +381,9 @@ fn turns(
             return Poll::Ready(Ok(()));
         }
         let Some(next) = next else { return Poll::Pending };
-        let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(next)));
-        if timer.deadline() != next {
-            timer.as_mut().reset(next);
-        }
-        if timer.as_mut().poll(cx).is_pending() {
+        let ring = ring.get_or_insert_with(|| shared.alarm.at(next));
+        ring.set(next);
+        if Pin::new(ring).poll(cx).is_pending() {
             return Poll::Pending;
         }
     }

@@ -15,6 +15,8 @@ mod run;
 mod self_measure;
 mod shared;
 mod subscriber;
+#[cfg(test)]
+mod tests;
 mod timestamp;
 mod who;
 
@@ -28,4 +30,5 @@ pub use run::{Ended, run};
 pub use self_measure::{SelfMeasure, SelfMeasured, measure_self};
 pub use timestamp::{TimestampField, TimestampFieldError};
 
+pub use crate::alarm::Alarm;
 pub use crate::clock::Clock;

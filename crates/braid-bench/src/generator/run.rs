@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::client::Client;
 use super::shared::Shared;
-use super::{Board, Clock, Dialer, Plan, Start};
+use super::{Alarm, Board, Clock, Dialer, Plan, Start};
 
 /// How long all goodbyes together may take.
 const GOODBYES: Duration = Duration::from_secs(3);
@@ -32,11 +32,19 @@ pub enum Ended {
 /// Carries out a plan until it ends or `stop` is ready. Then every client says goodbye, which takes three seconds at
 /// most. Nothing is waited for: what was due before the end and is not acknowledged has failed.
 ///
+/// Messages with an interval wait for `alarm`; those without never do.
+///
 /// What goes wrong with a client is counted and told on `board`, and no error: the load goes on without it.
-pub async fn run(plan: Plan, dialer: Dialer, board: Board, stop: impl Future<Output = ()>) -> Ended {
+pub async fn run(
+    plan: Plan,
+    dialer: Dialer,
+    alarm: Alarm,
+    board: Board,
+    stop: impl Future<Output = ()>,
+) -> Ended {
     let clock = board.clock();
     let after = plan.ending.after;
-    let shared = Arc::new(Shared::new(plan, dialer, board.clone()));
+    let shared = Arc::new(Shared::new(plan, dialer, alarm, board.clone()));
     let mut clients = JoinSet::new();
     let ended = {
         let time = async {

@@ -10,7 +10,8 @@ use braid_transport::{ClientTls, ConnectOptions, Target, Transport};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{
-    Board, Clients, Clock, Dialer, Ending, Plan, PublishPlan, PublishedTopic, Retries, Start, Work, run,
+    Alarm, Board, Clients, Clock, Dialer, Ending, Plan, PublishPlan, PublishedTopic, Retries, Start, Work,
+    run,
 };
 use crate::emqtt::{ClientIds, Counter, MessageTemplate, Role};
 use crate::failure::Failure;
@@ -82,7 +83,7 @@ fn generate(how: SelfMeasure, port: u16) -> Result<SelfMeasured, Failure> {
             (dialer.map_err(|error| failed(&error))?, plan(how).map_err(|error| failed(&error))?);
         let board = Board::new(Clock::now());
         let before = cpu_time();
-        run(plan, dialer, board.clone(), std::future::pending()).await;
+        run(plan, dialer, Alarm::coarse(), board.clone(), std::future::pending()).await;
         let cpu = cpu_time().saturating_sub(before);
         let messages = board.topics().iter().map(|topic| topic.acked).sum();
         if board.counters()[Counter::ConnectSucc] < how.clients {

@@ -3,7 +3,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use super::{Board, Dialer, Plan, Work};
+use super::{Alarm, Board, Dialer, Plan, Work};
 use crate::emqtt::{Identity, PayloadTemplate, TopicSpec};
 
 /// What all clients of a run have in common.
@@ -11,6 +11,8 @@ use crate::emqtt::{Identity, PayloadTemplate, TopicSpec};
 pub(super) struct Shared {
     pub(super) plan: Plan,
     pub(super) dialer: Dialer,
+    /// Paced messages wait for it.
+    pub(super) alarm: Alarm,
     pub(super) board: Board,
     pub(super) budget: Budget,
     /// The run is over.
@@ -28,7 +30,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(plan: Plan, dialer: Dialer, board: Board) -> Self {
+    pub(super) fn new(plan: Plan, dialer: Dialer, alarm: Alarm, board: Board) -> Self {
         let (limit, waits) = match &plan.work {
             Work::Publish(publish) => (publish.limit, publish.wait_for_all),
             Work::Subscribe(_) | Work::Connect => (0, false),
@@ -38,6 +40,7 @@ impl Shared {
         Self {
             plan,
             dialer,
+            alarm,
             board,
             budget: Budget::new(limit),
             stop: watch::Sender::new(false),

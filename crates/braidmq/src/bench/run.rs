@@ -2,7 +2,7 @@ use std::future::pending;
 use std::io::{self, Write};
 
 use braid_bench::emqtt::Counter;
-use braid_bench::generator::{self, Board, Clock, Ended};
+use braid_bench::generator::{self, Alarm, Board, Clock, Ended};
 use braid_bench::summary::RunSummary;
 use braid_transport::Target;
 use tokio::net::lookup_host;
@@ -46,6 +46,7 @@ async fn measure(mut job: Job, json: Option<JsonFile>) -> Result<(), Failure> {
         say(&job.notes.iter().map(|note| format!("Note: {note}\n")).collect::<String>());
     }
     let server = job.targets.iter().map(url).collect::<Vec<_>>().join(", ");
+    let alarm = Alarm::exact().map_err(Failure::Runtime)?;
     let board = Board::new(Clock::now());
     let mut screen = Screen::new(&job.output, job.role, &server);
     // That nobody listens is noticed with the next lines, and ends the run.
@@ -57,7 +58,7 @@ async fn measure(mut job: Job, json: Option<JsonFile>) -> Result<(), Failure> {
             () = serve(metrics, board.clone()) => {}
         }
     };
-    let ended = generator::run(job.plan, job.dialer, board.clone(), stop).await;
+    let ended = generator::run(job.plan, job.dialer, alarm, board.clone(), stop).await;
     screen.end(&board, ended);
     let summary = board.summary(job.role);
     if !job.output.quiet {

@@ -11,8 +11,9 @@ use tokio::time::Instant;
 
 use super::desk::Desk;
 use super::tally::Tally;
+use crate::alarm::{Alarm, Ring};
 use crate::exchange::wire::{RESPONSE_HEAD_LEN, Request, RequestReader};
-use crate::exchange::{Alarm, READ_AT_ONCE, Ring, TURNS};
+use crate::exchange::{READ_AT_ONCE, TURNS};
 
 /// Responses that may wait on a stream; with more it is not read.
 const WAITING: usize = 1024;
@@ -182,14 +183,9 @@ impl<'a> Connection<'a> {
         let Some(due) = fronts.map(|response| response.due).filter(|due| *due > now).min() else {
             return false;
         };
-        if self.ring.as_ref().is_none_or(|ring| ring.due() != due) {
-            self.ring = Some(self.alarm.at(due));
-        }
-        let has_rung = self.ring.as_mut().is_some_and(|ring| Pin::new(ring).poll(cx).is_ready());
-        if has_rung {
-            self.ring = None;
-        }
-        has_rung
+        let ring = self.ring.get_or_insert_with(|| self.alarm.at(due));
+        ring.set(due);
+        Pin::new(ring).poll(cx).is_ready()
     }
 }
 

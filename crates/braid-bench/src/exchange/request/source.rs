@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Load;
-use crate::exchange::{Alarm, Request, Ring};
+use crate::alarm::{Alarm, Ring};
+use crate::exchange::Request;
 
 /// A request that is to be made.
 #[derive(Clone, Copy, Debug)]
@@ -94,9 +95,9 @@ impl Schedule {
         let due = self.start + Duration::from_secs_f64(self.place as f64 / self.rate);
         if Instant::now() < due {
             let ring = self.ring.get_or_insert_with(|| self.alarm.at(due));
+            ring.set(due);
             ready!(Pin::new(ring).poll(cx));
         }
-        self.ring = None;
         self.place += self.connections;
         Poll::Ready(due)
     }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How late tokio's timer may be, and what it wakes us for together.
+/// How late we may be woken, by a timer of milliseconds or on a busy machine, and for what together.
 const GRAIN: Duration = Duration::from_millis(2);
 
 /// When the messages of one topic are due.
@@ -32,7 +32,7 @@ impl Schedule {
     }
 
     /// The next message was handed over at `now`. Whether it is an overrun: it had been due while the one before it
-    /// still waited, and not only because both came with one tick of the timer.
+    /// still waited, and not only because we were woken once for both.
     pub(super) fn hand_over(&mut self, now: Instant) -> bool {
         let has_overrun = !self.interval.is_zero() && self.left.is_some_and(|left| left > self.next + GRAIN);
         self.left = Some(now);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_tick_of_the_timer_is_no_overrun() {
+    async fn being_woken_once_for_several_is_no_overrun() {
         let start = Instant::now();
         let mut schedule = Schedule::new(start, Duration::from_micros(100), Duration::from_micros(100));
         let tick = start + Duration::from_millis(1);

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use braid_bench::emqtt::{Counter, MessageTemplate, Role as ClientRole};
-use braid_bench::generator::{Board, Clock, Dialer, PublishPlan, PublishedTopic, Work, run};
+use braid_bench::generator::{Alarm, Board, Clock, Dialer, PublishPlan, PublishedTopic, Work, run};
 use braid_bench::summary::Role;
 use braid_proto::packet::QoS;
 use braid_transport::sim::Shaper;
@@ -114,7 +114,7 @@ async fn on_a_slow_link_messages_are_counted_when_it_takes_them() {
 }
 
 async fn run_on(plan: braid_bench::generator::Plan, dialer: Dialer, board: Board) {
-    run(plan, dialer, board, std::future::pending()).await;
+    run(plan, dialer, Alarm::coarse(), board, std::future::pending()).await;
 }
 
 /// The reader stands still over the end and the goodbye, and then takes what the link has.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_bench::emqtt::{ClientIds, MessageTemplate, Role as ClientRole, TopicsFile};
 use braid_bench::generator::{
-    Board, Clients, Clock, Dialer, Ended, Ending, Plan, PublishPlan, PublishedTopic, Retries, Start,
+    Alarm, Board, Clients, Clock, Dialer, Ended, Ending, Plan, PublishPlan, PublishedTopic, Retries, Start,
     SubscribePlan, SubscribedFilter, Work, run,
 };
 use braid_bench::summary::{RunSummary, TopicSummary};
@@ -51,7 +51,7 @@ impl Target {
     /// Starts a run; the task ends when the run does.
     pub(super) fn go(&self, plan: Plan, dialer: Dialer) -> Going {
         let board = Board::new(self.clock);
-        let running = tokio::spawn(run(plan, dialer, board.clone(), std::future::pending()));
+        let running = tokio::spawn(run(plan, dialer, Alarm::coarse(), board.clone(), std::future::pending()));
         Going { board, running }
     }
 

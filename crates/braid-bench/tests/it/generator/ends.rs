@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_bench::emqtt::{Counter, Role as ClientRole};
-use braid_bench::generator::{Board, Ended, Plan, PublishPlan, Work, run};
+use braid_bench::generator::{Alarm, Board, Ended, Plan, PublishPlan, Work, run};
 use braid_bench::summary::Role;
 use braid_broker::{BrokerConfig, MqttConfig};
 use braid_proto::packet::QoS;
@@ -56,7 +56,8 @@ async fn a_stop_signal_ends_a_run_and_clients_say_goodbye() {
     let work = Work::Subscribe(one_filter("a/#"));
     let forever =
         Plan { ending: Default::default(), ..plan(clients(ClientRole::Subscribe, 3), work, SECOND) };
-    let running = tokio::spawn(run(forever, target.near(), board.clone(), async { drop(stopped.await) }));
+    let stop_signal = async { drop(stopped.await) };
+    let running = tokio::spawn(run(forever, target.near(), Alarm::coarse(), board.clone(), stop_signal));
     tokio::time::sleep(100 * SECOND).await;
     assert_eq!(target.broker.statistics().clients(), 3);
     stop.send(()).expect("the run goes on");

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::time::Duration;
 
 use braid_bench::emqtt::Role as ClientRole;
-use braid_bench::generator::{Board, Dialer, Start, Work, run};
+use braid_bench::generator::{Alarm, Board, Dialer, Start, Work, run};
 use braid_proto::stream::StreamKey;
 use braid_transport::{Link, Read, mem};
 use tokio::io::ReadBuf;
@@ -54,6 +54,7 @@ async fn thirty_large_messages(qos: u8) {
     let running = tokio::spawn(run(
         plan(who, work, 151 * SECOND),
         Dialer::in_memory(near),
+        Alarm::coarse(),
         board.clone(),
         std::future::pending(),
     ));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use braid_bench::emqtt::{Counter, DurationHistogram, MessageTemplate, Role as ClientRole};
 use braid_bench::generator::{
-    Board, Clock, Dialer, PublishPlan, PublishedTopic, SubscribePlan, SubscribedFilter, Work, run,
+    Alarm, Board, Clock, Dialer, PublishPlan, PublishedTopic, SubscribePlan, SubscribedFilter, Work, run,
 };
 use braid_bench::summary::Role;
 use braid_proto::packet::QoS;
@@ -186,7 +186,8 @@ async fn a_priority_is_a_user_property_of_the_subscribe() {
     let filters = vec![SubscribedFilter { priority: Some(4321), ..filter("x") }, filter("y")];
     let subscribe = Work::Subscribe(SubscribePlan { filters, ..SubscribePlan::default() });
     let load = plan(clients(ClientRole::Subscribe, 1), subscribe, SECOND);
-    run(load, Dialer::in_memory(near), Board::new(Clock::now()), std::future::pending()).await;
+    let board = Board::new(Clock::now());
+    run(load, Dialer::in_memory(near), Alarm::coarse(), board, std::future::pending()).await;
     let asked = server.await.expect("no panic");
     let text = String::from_utf8_lossy(&asked);
     assert_eq!(text.matches("braid-priority\0\u{4}4321").count(), 1, "{text:?}");

@@ -1,0 +1,90 @@
+//! Which rings the messages of a run wait for.
+
+use std::future::{pending, poll_fn};
+use std::io::IoSlice;
+use std::time::Duration;
+
+use braid_proto::packet::ProtocolVersion;
+use braid_proto::stream::StreamKey;
+use braid_transport::{Listener, Read, mem};
+use tokio::io::ReadBuf;
+
+use super::{
+    Alarm, Board, Clients, Clock, Dialer, Ended, Ending, Plan, PublishPlan, PublishedTopic, Retries, Start,
+    Work, run,
+};
+use crate::emqtt::{ClientIds, MessageTemplate, Role};
+
+/// CONNACK of MQTT 5 with success and nothing else.
+const CONNACK: [u8; 5] = [0x20, 3, 0, 0, 0];
+
+/// Welcomes one client and takes what it sends.
+async fn swallow(mut hub: Listener) {
+    let incoming = hub.accept().await.expect("a client");
+    let mut link = incoming.handshake().await.expect("there is none in memory");
+    let (mut bytes, mut is_welcome) = ([0; 4096], false);
+    loop {
+        let mut buffer = ReadBuf::new(&mut bytes);
+        let read = poll_fn(|cx| link.poll_read(cx, &mut buffer, &mut |_| true)).await;
+        if !matches!(read, Ok(Read::Bytes(_))) {
+            return;
+        }
+        if !is_welcome {
+            let connack = [IoSlice::new(&CONNACK)];
+            let written = poll_fn(|cx| link.poll_write(cx, StreamKey::CONTROL, &connack)).await;
+            assert_eq!(written.expect("it listens"), CONNACK.len());
+            is_welcome = true;
+        }
+    }
+}
+
+fn plan(publish: PublishPlan) -> Plan {
+    Plan {
+        clients: Clients {
+            count: 1,
+            start_number: 0,
+            ids: ClientIds { role: Role::Publish, prefix: None, short: true, host: String::new() },
+            start: Start::Every(Duration::ZERO),
+            retries: Retries::default(),
+            version: ProtocolVersion::V5,
+            clean_start: true,
+            keep_alive: 0,
+            session_expiry: None,
+            credentials: None,
+            maximum_packet_size: None,
+        },
+        work: Work::Publish(publish),
+        ending: Ending { after: Some(Duration::from_secs(60)), keep_connected: false },
+    }
+}
+
+/// One client publishes so many messages to so many topics: those that were sent, and the rings they waited for.
+async fn messages_and_rings(topics: usize, interval: Duration, limit: u64) -> (u64, u64) {
+    let (hub, near) = mem::hub();
+    let server = tokio::spawn(swallow(hub));
+    let topic = |at| {
+        let message = MessageTemplate::of_size(64);
+        PublishedTopic::new(&format!("a/{at}"), false, interval, message, 64).expect("a topic")
+    };
+    let publish = PublishPlan::of((0..topics).map(topic).collect()).expect("topics");
+    let (alarm, board) = (Alarm::exact().expect("a thread"), Board::new(Clock::now()));
+    let load = plan(PublishPlan { limit, ..publish });
+    let ended = run(load, Dialer::in_memory(near), alarm.clone(), board.clone(), pending()).await;
+    assert_eq!(ended, Ended::Complete, "{:?}", board.events(0));
+    server.await.expect("no panic");
+    (board.topics().iter().map(|topic| topic.acked).sum(), alarm.rings())
+}
+
+#[tokio::test]
+async fn messages_that_go_as_fast_as_they_can_wait_for_no_ring() {
+    assert_eq!(messages_and_rings(2, Duration::ZERO, 20_000).await, (20_000, 0));
+}
+
+/// The first three are due at once, and so are three more nine times; once more, there is none left. Who is late needs no
+/// ring.
+#[tokio::test]
+async fn messages_that_are_due_together_wait_for_one_ring() {
+    let (messages, rings) = messages_and_rings(3, Duration::from_millis(10), 30).await;
+    assert_eq!(messages, 30);
+    assert!((1..=10).contains(&rings), "{rings} rings");
+}
