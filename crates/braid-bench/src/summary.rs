@@ -22,6 +22,13 @@ pub struct RunSummary {
     pub counters: BTreeMap<String, u64>,
     /// Connections, all together.
     pub connections: ConnectionsSummary,
+    /// How late messages were begun that waited for nothing but their time, microseconds: the error of the timer and of the
+    /// machine, which is part of every latency. `None`: there were none, or nobody looked.
+    #[serde(default)]
+    pub lateness_us: Option<Quantiles>,
+    /// What the headers of received messages told.
+    #[serde(default)]
+    pub headers: HeadersSummary,
     /// What was sent or received: one entry per topic and stream.
     pub topics: Vec<TopicSummary>,
     /// What the transport took from each stream, summed over the connections.
@@ -55,6 +62,19 @@ pub struct ConnectionsSummary {
     pub established: u64,
     /// From the first packet to CONNACK (MQTT) or to the transport's establishment (others), microseconds.
     pub connect_us: Option<Quantiles>,
+}
+
+/// What the headers of received messages told (`--payload-hdrs`), summed over the connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeadersSummary {
+    /// Messages with a counter (`cnt64`), which counts those of one publisher to one topic.
+    pub numbered: u64,
+    /// Counters that were left out: lost, or on their way behind the next.
+    pub skipped: u64,
+    /// Counters that were not above all before them: repeated, late, or of a second publisher to the topic.
+    pub not_above: u64,
+    /// Messages that came before they were sent, by the two clocks: they have no latency.
+    pub skewed: u64,
 }
 
 /// One topic on one stream.
@@ -120,4 +140,27 @@ pub struct Event {
     pub at: f64,
     /// In words: `client(1): disconnected with reason 141: keepalive_timeout`.
     pub what: String,
+}
+
+impl HeadersSummary {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.numbered += other.numbered;
+        self.skipped = self.skipped.saturating_add(other.skipped);
+        self.not_above += other.not_above;
+        self.skewed += other.skewed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_wrote_that_knew_less_is_read() {
+        let text = r#"{"schema": "braidmq-bench/1", "role": "sub", "started_unix_us": 1, "seconds": 2.0,
+            "counters": {}, "connections": {"wanted": 1, "established": 1, "connect_us": null},
+            "topics": [], "streams": [], "events": []}"#;
+        let read: RunSummary = serde_json::from_str(text).expect("a summary");
+        assert_eq!((read.lateness_us, read.headers), (None, HeadersSummary::default()));
+    }
 }

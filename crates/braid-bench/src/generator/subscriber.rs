@@ -256,8 +256,14 @@ impl Subscriber {
                 tally.count(Counter::PublishLatency, millis);
                 tally.histograms.observe(DurationHistogram::EndToEnd, latency);
             }
-            Some(None) => self.skewed += 1,
+            Some(None) => {
+                self.skewed += 1;
+                tally.skewed();
+            }
             None => {}
+        }
+        if let Some(order) = order {
+            tally.followed(order);
         }
         match order {
             Some(CounterOrder::Skipped(messages)) => self.skipped = self.skipped.saturating_add(messages),

@@ -261,7 +261,7 @@ fn path_value(path: &PathRun, field: LinkField) -> f64 {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use braid_bench::summary::{ConnectionsSummary, Quantiles, Role, SCHEMA, StreamSummary};
+    use braid_bench::summary::{ConnectionsSummary, HeadersSummary, Quantiles, Role, SCHEMA, StreamSummary};
 
     use super::*;
     use crate::report::SeriesKind;
@@ -284,6 +284,8 @@ pub(super) mod tests {
             seconds: 6.0,
             counters: BTreeMap::from([("recv".to_owned(), 50)]),
             connections: ConnectionsSummary::default(),
+            lateness_us: None,
+            headers: HeadersSummary::default(),
             topics: vec![topic],
             streams: vec![StreamSummary { stream: 2, bytes_per_second: vec![7, 8] }],
             events: Vec::new(),

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use crate::clock::Clock;
 use crate::exchange::remarks::Remarks;
 use crate::seconds::add_at;
-use crate::summary::{ConnectionsSummary, Role, RunSummary, SCHEMA, TopicSummary};
+use crate::summary::{ConnectionsSummary, HeadersSummary, Role, RunSummary, SCHEMA, TopicSummary};
 
 /// What a responder has counted.
 #[derive(Debug)]
@@ -95,6 +95,8 @@ impl Tally {
                 established: counts.connections,
                 connect_us: None,
             },
+            lateness_us: None,
+            headers: HeadersSummary::default(),
             topics: vec![topic],
             streams: Vec::new(),
             events: counts.remarks.events(),

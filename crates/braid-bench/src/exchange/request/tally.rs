@@ -10,7 +10,9 @@ use crate::clock::Clock;
 use crate::exchange::remarks::Remarks;
 use crate::latencies::Latencies;
 use crate::seconds::add_at;
-use crate::summary::{ConnectionsSummary, Role, RunSummary, SCHEMA, StreamSummary, TopicSummary};
+use crate::summary::{
+    ConnectionsSummary, HeadersSummary, Role, RunSummary, SCHEMA, StreamSummary, TopicSummary,
+};
 
 /// Of a curve: the least rise from one point to the next, in messages of 1,000.
 const RISE: u64 = 1;
@@ -135,6 +137,8 @@ impl Tally {
                 established: counts.established,
                 connect_us: counts.connects.quantiles_us(),
             },
+            lateness_us: None,
+            headers: HeadersSummary::default(),
             topics: counts.objects.iter().map(|(size, object)| object.summary(*size)).collect(),
             streams: streams
                 .map(|(stream, bytes)| StreamSummary { stream: *stream, bytes_per_second: bytes.clone() })

@@ -4,7 +4,9 @@ use super::tally::RouteTally;
 use super::{Board, lock};
 use crate::latencies::Latencies;
 use crate::seconds::add_all;
-use crate::summary::{ConnectionsSummary, Role, RunSummary, SCHEMA, StreamSummary, TopicSummary};
+use crate::summary::{
+    ConnectionsSummary, HeadersSummary, Role, RunSummary, SCHEMA, StreamSummary, TopicSummary,
+};
 
 impl Board {
     /// By topic and stream, in the order in which they were first known. The first 256 are told apart.
@@ -55,10 +57,13 @@ impl Board {
     #[must_use]
     pub fn summary(&self, role: Role) -> RunSummary {
         let (mut established, mut connects) = (0, Latencies::default());
+        let (mut lateness, mut headers) = (Latencies::default(), HeadersSummary::default());
         for tally in &self.shared.tallies {
             let tally = lock(tally);
             established += tally.established;
             connects.add(&tally.connects);
+            lateness.add(&tally.lateness);
+            headers.add(tally.headers);
         }
         let counters = self.counters();
         RunSummary {
@@ -72,6 +77,8 @@ impl Board {
                 established,
                 connect_us: connects.quantiles_us(),
             },
+            lateness_us: lateness.quantiles_us(),
+            headers,
             topics: self.topics(),
             streams: self.streams(),
             events: lock(&self.shared.events).all(),

@@ -2,9 +2,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::RouteId;
-use crate::emqtt::{Counter, Counters, DurationHistogram, Histograms};
+use crate::emqtt::{Counter, CounterOrder, Counters, DurationHistogram, Histograms};
 use crate::latencies::Latencies;
 use crate::seconds::{add_all, add_at};
+use crate::summary::HeadersSummary;
 
 /// What one thread has counted.
 #[derive(Debug, Default)]
@@ -14,6 +15,10 @@ pub(in crate::generator) struct Tally {
     pub(super) established: u64,
     /// From the start of an attempt to CONNACK.
     pub(super) connects: Latencies,
+    /// From when messages were due until they were begun, of those that waited for nothing else.
+    pub(super) lateness: Latencies,
+    /// What the headers of received messages told.
+    pub(super) headers: HeadersSummary,
     pub(super) routes: Vec<Option<Box<RouteTally>>>,
     /// Bytes by second, for each number of a stream.
     pub(super) streams: BTreeMap<u64, Vec<u64>>,
@@ -48,6 +53,28 @@ impl Tally {
         self.established += 1;
         self.connects.record(after);
         self.histograms.observe(DurationHistogram::Connect, after);
+    }
+
+    /// A message that waited for its time alone was begun so long after it.
+    pub(in crate::generator) fn begun(&mut self, late: Duration) {
+        self.lateness.record(late);
+    }
+
+    /// The counter of a received message followed the one before like this.
+    pub(in crate::generator) fn followed(&mut self, order: CounterOrder) {
+        self.headers.numbered += 1;
+        match order {
+            CounterOrder::First | CounterOrder::Next => {}
+            CounterOrder::Skipped(messages) => {
+                self.headers.skipped = self.headers.skipped.saturating_add(messages);
+            }
+            CounterOrder::NotAbove => self.headers.not_above += 1,
+        }
+    }
+
+    /// A message came before it was sent, by the two clocks.
+    pub(in crate::generator) fn skewed(&mut self) {
+        self.headers.skewed += 1;
     }
 
     /// Bytes moved on the stream of this number.

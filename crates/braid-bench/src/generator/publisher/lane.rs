@@ -46,6 +46,8 @@ pub(super) struct Lane {
     pub(super) priority: Priority,
     /// `None`: it is not open.
     pub(super) key: Option<StreamKey>,
+    /// Nothing that was due waits in it: what comes due next waits for its time alone.
+    pub(super) is_clear: bool,
     order: BinaryHeap<Reverse<(Instant, usize)>>,
     /// Messages of QoS 0 that the link has not taken, in the order of sending.
     unwritten: VecDeque<Unwritten>,
@@ -74,7 +76,8 @@ impl Lane {
             let place = lanes.iter().position(|lane| lane.number == number).unwrap_or_else(|| {
                 let key = (number == 0).then_some(StreamKey::CONTROL);
                 let (order, unwritten) = (BinaryHeap::new(), VecDeque::new());
-                lanes.push(Self { number, priority: Priority::new(0), key, order, unwritten });
+                let priority = Priority::new(0);
+                lanes.push(Self { number, priority, key, is_clear: false, order, unwritten });
                 lanes.len() - 1
             });
             let lane = &mut lanes[place];

@@ -187,16 +187,20 @@ impl Publisher {
         for _ in 0..BATCH {
             let Some((due, at)) = self.lanes[lane].first() else { break };
             if due > now {
+                self.lanes[lane].is_clear = true;
                 return Ok(Turn { has_moved, next: (!self.is_spent).then_some(due) });
             }
-            let Some(key) = self.key(lane, connection, cx)? else { break };
-            if !self.has_room(at, key, connection) {
+            let is_done = match self.key(lane, connection, cx)? {
+                Some(key) if self.has_room(at, key, connection) => match self.make(at, who, tally, now) {
+                    Making::Made => self.send(lane, at, key, connection, who, tally, now)?,
+                    Making::Failed => true,
+                    Making::Spent => false,
+                },
+                _ => false,
+            };
+            if !is_done {
+                self.lanes[lane].is_clear = false;
                 break;
-            }
-            match self.make(at, who, tally, now) {
-                Making::Made if self.send(lane, at, key, connection, who, tally, now)? => {}
-                Making::Failed => {}
-                Making::Made | Making::Spent => break,
             }
             self.lanes[lane].put_back(self.topics[at].schedule.next());
             has_moved = true;
@@ -299,6 +303,9 @@ impl Publisher {
                 self.complain(who, &failure.to_string());
                 return Ok(true);
             }
+        }
+        if self.lanes[lane].is_clear && !topic.interval.is_zero() {
+            tally.begun(now.saturating_duration_since(due));
         }
         if topic.schedule.hand_over(now) {
             tally.count(Counter::PubOverrun, 1);

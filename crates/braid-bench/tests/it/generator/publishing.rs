@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use braid_bench::emqtt::{Counter, MessageTemplate, Role as ClientRole};
-use braid_bench::generator::{Ended, PublishPlan, PublishedTopic, Start, Work};
-use braid_bench::summary::{Role, RunSummary};
+use braid_bench::generator::{Dialer, Ended, PublishPlan, PublishedTopic, Start, Work};
+use braid_bench::summary::{Quantiles, Role, RunSummary};
 use braid_proto::packet::QoS;
 
 use super::broker::{Target, clients, one_filter, one_topic, plan, summed, topics_file, until_subscribed};
@@ -110,6 +110,32 @@ async fn what_keeps_its_time_is_no_overrun() {
     // The timer has ticks of a millisecond, which the messages of the next one share.
     let latency = summary.topics[0].latency_us.expect("some were acknowledged");
     assert!(latency.max <= 1_100.0, "{latency:?}");
+}
+
+/// Messages sent in two seconds, and how late they were begun.
+async fn lateness(way: fn(&Target) -> Dialer, publish: PublishPlan) -> (u64, Option<Quantiles>) {
+    let target = Target::start();
+    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 2 * SECOND);
+    let (_, board) = target.go(run, way(&target)).ended().await;
+    let summary = board.summary(Role::Pub);
+    (summary.topics[0].sent, summary.lateness_us)
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_late_messages_were_begun_is_told_of_those_that_waited_for_their_time_alone() {
+    let paced = one_topic("a", Duration::from_micros(300), QoS::AtLeastOnce);
+    let (sent, found) = lateness(Target::near, paced).await;
+    let found = found.expect("they were paced");
+    // The first one waited for nothing. The timer of tests ticks in milliseconds.
+    assert_eq!(found.count, sent - 1);
+    assert!(found.p50 > 0.0 && found.max <= 1_100.0, "{found:?}");
+    // One round trip takes as long as two intervals, and nothing goes meanwhile.
+    let paced = PublishPlan { inflight: 1, ..one_topic("a", Duration::from_millis(1), QoS::AtLeastOnce) };
+    let (sent, found) = lateness(Target::far, paced).await;
+    let waited = sent - found.map_or(0, |found| found.count);
+    assert!(sent > 300 && sent - waited < 10, "{waited} of {sent} waited for others");
+    let unpaced = PublishPlan { limit: 1000, ..one_topic("a", Duration::ZERO, QoS::AtMostOnce) };
+    assert_eq!(lateness(Target::near, unpaced).await, (1000, None));
 }
 
 #[tokio::test(start_paused = true)]

@@ -72,6 +72,9 @@ async fn counters_that_are_missing_are_told() {
     let payloads = [0_u64, 5, 3].map(|counter| counter.to_be_bytes().to_vec());
     let board = received("cnt64", &payloads).await;
     assert_eq!(told(&board), ["client(1): cnt64 skipped 4 and did not rise 1 times"]);
+    let headers = serde_json::to_value(board.summary(Role::Sub).headers).expect("JSON");
+    let wanted = serde_json::json!({"numbered": 3, "skipped": 4, "not_above": 1, "skewed": 0});
+    assert_eq!(headers, wanted);
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,6 +108,8 @@ async fn a_message_from_the_future_has_no_latency_and_is_told() {
     let board = received("ts", &[ahead.to_be_bytes().to_vec(), ahead.to_be_bytes().to_vec()]).await;
     assert_eq!(told(&board), ["client(1): 2 messages came before they were sent: set the clocks alike"]);
     assert_eq!(board.counters()[Counter::Recv], 2);
+    let headers = board.summary(Role::Sub).headers;
+    assert_eq!((headers.skewed, headers.numbered), (2, 0));
     assert!(board.topics()[0].latency_us.is_none());
 }
 
