@@ -33,7 +33,7 @@ counters! {
     Recv = "recv";
     /// Clients whose subscriptions were granted.
     Sub = "sub";
-    /// Clients whose subscriptions were not.
+    /// Clients whose subscriptions were not, and those that could not connect to subscribe.
     SubFail = "sub_fail";
     /// Messages published: of QoS 0 those that the transport took, of QoS 1 and 2 those acknowledged.
     Pub = "pub";

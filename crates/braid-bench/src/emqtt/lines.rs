@@ -1,5 +1,8 @@
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
+
+use braid_transport::Transport;
 
 /// What is printed when `-L` is reached.
 pub const PUBLISH_COMPLETE: &str = "publish complete";
@@ -52,17 +55,42 @@ impl fmt::Display for StartLine {
     }
 }
 
+/// The secrets of TLS and QUIC go to the file that `SSLKEYLOGFILE` names. Comes before the [`StartLine`].
+#[must_use]
+pub fn secrets_line(file: &Path) -> String {
+    format!("Dump TLS secrets to {}", file.display())
+}
+
+/// All clients have connected, or failed to, and publishing begins (`-w`): `Collected 2 'go' signals, start publishing`.
+/// There is a signal for each of the [`StartLine::workers`].
+#[must_use]
+pub fn go_line(workers: u64) -> String {
+    format!("Collected {workers} 'go' signals, start publishing")
+}
+
 /// The server closed with a DISCONNECT: `client(1): disconnected with reason 141: keepalive_timeout`.
 #[must_use]
 pub fn disconnected_line(client: u64, reason: u8) -> String {
     format!("client({client}): disconnected with reason {reason}: {}", reason_name(reason))
 }
 
-/// The connection ended: `client(1): EXIT for {shutdown,closed}`. `cause` is such as `closed` or
-/// `keepalive_timeout`.
+/// The connection ended: `client(1): EXIT for {shutdown,keepalive_timeout}`, of which the last word is `cause`.
 #[must_use]
 pub fn exit_line(client: u64, cause: &str) -> String {
     format!("client({client}): EXIT for {{shutdown,{cause}}}")
+}
+
+/// The connection was closed without a word of MQTT: `client(1): EXIT for {shutdown,tcp_closed}`. What carried it names
+/// that.
+#[must_use]
+pub fn closed_line(client: u64, carried: Transport) -> String {
+    match carried {
+        Transport::Tcp => exit_line(client, "tcp_closed"),
+        Transport::Tls => exit_line(client, "ssl_closed"),
+        // The Erlang client gives the word of its WebSocket as it is.
+        Transport::Ws | Transport::Wss => format!("client({client}): EXIT for closed"),
+        Transport::Quic | Transport::Mem => exit_line(client, "closed"),
+    }
 }
 
 /// Something failed: `client(7): connect error - timeout`. `what` is `connect`, `subscribe` or `publish`.

@@ -13,12 +13,16 @@ mod payload;
 mod payload_hdrs;
 mod placeholders;
 mod prometheus;
+mod qoe;
 mod term;
 mod topics;
 
 pub use client_ids::{ClientIds, Role};
 pub use counters::{Counter, CounterLines, Counters};
-pub use lines::{PUBLISH_COMPLETE, StartLine, disconnected_line, elapsed, exit_line, failure_line};
+pub use lines::{
+    PUBLISH_COMPLETE, StartLine, closed_line, disconnected_line, elapsed, exit_line, failure_line, go_line,
+    secrets_line,
+};
 pub use message::{MessageTemplate, Randomness};
 pub use payload::{COPY_LIMIT, Contiguous, Pages, PayloadTemplate, Segments};
 pub use payload_hdrs::{
@@ -26,5 +30,6 @@ pub use payload_hdrs::{
 };
 pub use placeholders::{Identity, PlaceholderError, TopicTemplate};
 pub use prometheus::{DurationHistogram, Histogram, Histograms, exposition};
+pub use qoe::Qoe;
 pub use term::{Eterm, Term};
 pub use topics::{Encoding, TimestampUnit, TopicSpec, TopicsFile, TopicsFileError};

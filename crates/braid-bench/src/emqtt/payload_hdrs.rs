@@ -1,3 +1,4 @@
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -56,6 +57,20 @@ impl FromStr for PayloadHeaders {
         };
         let names = list.split(',').filter(|name| !name.is_empty());
         Ok(Self { headers: names.map(header).collect::<Result<_, _>>()? })
+    }
+}
+
+/// As `--payload-hdrs` has them.
+impl fmt::Display for PayloadHeaders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, header) in self.headers.iter().enumerate() {
+            f.write_str(if at > 0 { "," } else { "" })?;
+            f.write_str(match header {
+                Header::Counter => "cnt64",
+                Header::Timestamp => "ts",
+            })?;
+        }
+        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 /// Who a client is, for the placeholders of topics and payloads.
 #[derive(Debug, Clone, Copy)]
@@ -98,5 +98,25 @@ impl TopicTemplate {
             };
         }
         topic
+    }
+}
+
+/// As it was written.
+impl fmt::Display for TopicTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, level) in self.levels.iter().enumerate() {
+            if at > 0 {
+                f.write_char('/')?;
+            }
+            match level {
+                Level::Text(text) => f.write_str(text),
+                Level::Number => f.write_str("%i"),
+                Level::ClientId => f.write_str("%c"),
+                Level::Username => f.write_str("%u"),
+                Level::Sequence => f.write_str("%s"),
+                Level::Random(most) => write!(f, "%rand_{most}"),
+            }?;
+        }
+        Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! The life of one client: its connections one after the other, and what it does on them.
 
+mod connecting;
+
 use std::future::{pending, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,23 +11,25 @@ use std::time::Duration;
 use braid_proto::connection::Cause;
 use braid_proto::error::Violation;
 use braid_proto::session::Session;
-use braid_transport::ConnectTimes;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Work;
 use super::board::Tally;
 use super::publisher::Publisher;
-use super::shared::Shared;
+use super::shared::{Phase, Shared, reached};
 use super::subscriber::Subscriber;
 use super::who::Who;
 use crate::alarm::Ring;
 use crate::connection::Connection;
-use crate::emqtt::{Counter, DurationHistogram, disconnected_line, exit_line, failure_line};
+use crate::emqtt::{Counter, closed_line, disconnected_line, exit_line};
 use crate::failure::Failure;
 
 /// How long a goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(1);
+/// When the last message of `-L` is given out: how long a client waits in which nothing is written and nothing
+/// acknowledged. The Erlang client waits so long for an acknowledgement.
+const LAST_WAIT: Duration = Duration::from_secs(30);
 /// Turns of one poll, before other clients of the thread have theirs.
 const TURNS: usize = 16;
 
@@ -34,7 +38,7 @@ pub(super) struct Client {
     shared: Arc<Shared>,
     who: Who,
     worker: Worker,
-    stop: watch::Receiver<bool>,
+    phase: watch::Receiver<Phase>,
     /// Of the connection that ended.
     session: Option<Session>,
     /// Connections that were established.
@@ -48,6 +52,16 @@ enum Worker {
     Publisher(Box<Publisher>),
     Subscriber(Box<Subscriber>),
     Idle,
+}
+
+/// What ends a wait for turns.
+enum Event {
+    /// The run is this far.
+    Phase(Phase),
+    /// The client may begin to publish; or, when the last message is given out, it has waited long enough.
+    Leave,
+    /// The connection has ended, or there is nothing to do any more.
+    Ended(Result<(), Failure>),
 }
 
 /// Why a connection is over.
@@ -67,8 +81,8 @@ impl Client {
             Work::Subscribe(plan) => Worker::Subscriber(Box::new(Subscriber::new(&shared, plan, &mut who))),
             Work::Connect => Worker::Idle,
         };
-        let stop = shared.stop.subscribe();
-        Self { shared, who, worker, stop, session: None, lives: 0, returns: 0, has_settled: false }
+        let phase = shared.phase.subscribe();
+        Self { shared, who, worker, phase, session: None, lives: 0, returns: 0, has_settled: false }
     }
 
     /// Until the run is over, or there is nothing to do any more, or the client gives up.
@@ -113,102 +127,6 @@ impl Client {
         self.settle();
     }
 
-    // -- Connecting --------------------------------------------------------------------------------
-
-    /// `None`: the run is over, or no attempt came to anything.
-    async fn connect(&mut self) -> Option<Connection> {
-        let retries = self.shared.plan.clients.retries;
-        let mut attempts = 0;
-        loop {
-            let start = Instant::now();
-            let mut stop = self.stop.clone();
-            let outcome = tokio::select! {
-                biased;
-                () = stopped(&mut stop) => return None,
-                outcome = self.attempt() => outcome,
-            };
-            let cause = match outcome {
-                Ok((connection, times)) => {
-                    self.note_established(&connection, start, times);
-                    return Some(connection);
-                }
-                Err(cause) => cause,
-            };
-            if attempts == retries.connect && self.lives > 0 && self.returns < retries.reconnect {
-                (attempts, self.returns) = (0, self.returns + 1);
-            } else if attempts < retries.connect {
-                attempts += 1;
-            } else {
-                self.shared.board.tally().count(Counter::ConnectFail, 1);
-                self.shared.board.tell(failure_line(self.who.number, "connect", &cause));
-                return None;
-            }
-            self.shared.board.tally().count(Counter::ConnectRetried, 1);
-            if !self.pause(retries.pause).await {
-                return None;
-            }
-        }
-    }
-
-    /// The error is in words.
-    async fn attempt(&mut self) -> Result<(Connection, ConnectTimes), String> {
-        let Self { shared, who, session, .. } = self;
-        let clients = &shared.plan.clients;
-        let (link, times) = shared.dialer.dial(who.number).await.map_err(|error| {
-            if let Some(counter) = error.quic_counter().filter(|_| shared.dialer.is_quic(who.number)) {
-                shared.board.tally().count(counter, 1);
-            }
-            error.to_string()
-        })?;
-        if !clients.clean_start {
-            // What the server has kept of an earlier run is gone on with.
-            session.get_or_insert_default();
-        }
-        let connected = Connection::resume(link, who.connect(clients), session).await;
-        Ok((connected.map_err(|failure| failure.to_string())?, times))
-    }
-
-    fn note_established(&mut self, connection: &Connection, start: Instant, times: ConnectTimes) {
-        let mut tally = self.shared.board.tally();
-        tally.established(start.elapsed());
-        let counter = if self.lives == 0 { Counter::ConnectSucc } else { Counter::ReconnectSucc };
-        tally.count(counter, 1);
-        if let Some(tcp) = times.tcp {
-            tally.histograms.observe(DurationHistogram::TcpHandshake, tcp);
-        }
-        if let Some(secured) = times.secured {
-            tally.histograms.observe(DurationHistogram::Handshake, secured);
-        }
-        drop(tally);
-        self.lives += 1;
-        match &mut self.worker {
-            Worker::Subscriber(subscriber) => subscriber.set_start(start),
-            Worker::Publisher(publisher) if !connection.session_present() => {
-                publisher.lose_flights(&mut self.shared.board.tally());
-            }
-            Worker::Publisher(_) | Worker::Idle => {}
-        }
-    }
-
-    /// Until when messages are due of a client that has ended at `ended_at` and does not come back: a run with a
-    /// duration asked for load until then.
-    async fn last_due(&mut self, ended_at: Instant) -> Instant {
-        if self.shared.plan.ending.after.is_none() {
-            return ended_at;
-        }
-        stopped(&mut self.stop).await;
-        Instant::now()
-    }
-
-    /// `false`: the run is over.
-    async fn pause(&mut self, pause: Duration) -> bool {
-        tokio::select! {
-            biased;
-            () = stopped(&mut self.stop) => false,
-            () = sleep(pause) => true,
-        }
-    }
-
     // -- Working -----------------------------------------------------------------------------------
 
     async fn work(&mut self, connection: &mut Connection) -> End {
@@ -228,39 +146,62 @@ impl Client {
             }
             _ => Box::pin(pending()),
         };
+        let mut next_phase = Phase::Spent;
+        // What was written and what is on its way, when the last wait began.
+        let mut moved = (0, 0);
         loop {
-            let turns =
-                poll_fn(|cx| turns(&self.shared, &mut self.worker, &mut self.who, connection, &mut ring, cx));
-            let ended = tokio::select! {
+            let turns = poll_fn(|cx| {
+                turns(&self.shared, &mut self.worker, &mut self.who, connection, &mut ring, cx)
+            });
+            let event = tokio::select! {
                 biased;
-                () = stopped(&mut self.stop) => return End::Stopped,
-                () = &mut leave => None,
-                ended = turns => Some(ended),
+                phase = reached(&mut self.phase, next_phase) => Event::Phase(phase),
+                () = &mut leave => Event::Leave,
+                ended = turns => Event::Ended(ended),
             };
-            match ended {
-                None => {
+            match event {
+                Event::Phase(Phase::Over) => return End::Stopped,
+                Event::Leave if next_phase == Phase::Spent => {
                     leave = Box::pin(pending());
                     if let Worker::Publisher(publisher) = &mut self.worker {
                         publisher.begin(connection);
                     }
                 }
-                Some(Err(failure)) => return End::Failed(failure),
-                Some(Ok(())) => {
-                    self.settle();
-                    if !self.shared.plan.ending.keep_connected {
-                        return End::Done;
-                    }
-                    self.worker = Worker::Idle;
+                Event::Ended(Err(failure)) => return End::Failed(failure),
+                Event::Phase(_) => {
+                    // Who owes nothing ends with the next turn.
+                    next_phase = Phase::Over;
+                    moved = self.worker.moved(connection);
+                    leave = Box::pin(sleep(LAST_WAIT));
+                }
+                Event::Leave if self.worker.moved(connection) != moved => {
+                    moved = self.worker.moved(connection);
+                    leave = Box::pin(sleep(LAST_WAIT));
+                }
+                Event::Leave | Event::Ended(Ok(())) if !self.shared.plan.ending.keep_connected => {
+                    return End::Done;
+                }
+                Event::Leave | Event::Ended(Ok(())) => {
+                    leave = Box::pin(pending());
+                    self.stay(connection);
                 }
             }
         }
+    }
+
+    /// All messages are done; the connection remains.
+    fn stay(&mut self, connection: &mut Connection) {
+        let now = Instant::now();
+        self.count_written(connection, now);
+        self.give_up(now);
+        self.settle();
     }
 
     /// The client will publish nothing any more. Told once.
     fn settle(&mut self) {
         if !self.has_settled {
             self.has_settled = true;
-            self.shared.settled();
+            self.shared.settled(1);
         }
     }
 
@@ -288,12 +229,13 @@ impl Client {
             Failure::Ended(Cause::Violation(Violation::PingrespTimeout)) => {
                 exit_line(number, "keepalive_timeout")
             }
-            Failure::Ended(Cause::Lost | Cause::Closed(_)) => exit_line(number, "closed"),
             Failure::Link(error) if connection.is_multi() && error.kind() == std::io::ErrorKind::TimedOut => {
                 board.tally().count(Counter::ConnectionIdle, 1);
                 exit_line(number, "connection_idle")
             }
-            Failure::Link(_) => exit_line(number, "closed"),
+            Failure::Ended(Cause::Lost | Cause::Closed(_)) | Failure::Link(_) => {
+                closed_line(number, self.shared.dialer.transport(number))
+            }
             other => exit_line(number, &other.to_string()),
         });
         Some(connection)
@@ -335,10 +277,14 @@ impl Client {
     }
 }
 
-async fn stopped(stop: &mut watch::Receiver<bool>) {
-    if stop.wait_for(|stop| *stop).await.is_err() {
-        // The run is gone, and we are about to be.
-        pending::<()>().await;
+impl Worker {
+    /// Bytes that were written and messages on their way: while those change, there is something to wait for.
+    fn moved(&self, connection: &Connection) -> (u64, usize) {
+        let on_their_way = match self {
+            Self::Publisher(publisher) => publisher.on_their_way(),
+            Self::Subscriber(_) | Self::Idle => 0,
+        };
+        (connection.written(), on_their_way)
     }
 }
 

@@ -89,14 +89,14 @@ impl Dialer {
         Self { way: Way::Simulation(connector) }
     }
 
-    /// Whether a client goes over QUIC.
-    pub(super) fn is_quic(&self, client: u64) -> bool {
+    /// What carries a client.
+    pub(super) fn transport(&self, client: u64) -> Transport {
         match &self.way {
             Way::Network { places, .. } => {
-                nth(places, client).is_some_and(|place| place.target.transport == Transport::Quic)
+                nth(places, client).map_or(Transport::Mem, |place| place.target.transport)
             }
-            Way::Memory(_) => false,
-            Way::Simulation(_) => true,
+            Way::Memory(_) => Transport::Mem,
+            Way::Simulation(_) => Transport::Quic,
         }
     }
 

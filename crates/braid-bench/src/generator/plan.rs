@@ -109,6 +109,8 @@ pub struct PublishPlan {
     pub limit: u64,
     /// `-w`: nobody publishes before every client has connected, or failed to.
     pub wait_for_all: bool,
+    /// How many workers the [`go_line`](crate::emqtt::go_line) names that tells the end of that wait; 0: no line.
+    pub workers: u64,
     /// `--min-random-wait` and `--max-random-wait`: each client waits so long before its schedule begins.
     pub random_wait: (Duration, Duration),
 }
@@ -231,7 +233,7 @@ impl PublishPlan {
         }
         let headers = PayloadHeaders::default();
         let random_wait = (Duration::ZERO, Duration::ZERO);
-        Ok(Self { topics, headers, inflight: 1, limit: 0, wait_for_all: false, random_wait })
+        Ok(Self { topics, headers, inflight: 1, limit: 0, wait_for_all: false, workers: 0, random_wait })
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::client::Client;
-use super::shared::Shared;
+use super::shared::{Phase, Shared, reached};
 use super::{Alarm, Board, Clock, Dialer, Plan, Start};
 
 /// How long all goodbyes together may take.
@@ -19,7 +19,7 @@ const GOODBYES: Duration = Duration::from_secs(3);
 pub enum Ended {
     /// The time of [`Ending::after`](super::Ending) was over.
     Time,
-    /// `-L` messages were published, and acknowledged where they are:
+    /// `-L` messages were published, and acknowledged where they are, or 30 seconds went by without any move:
     /// [`PUBLISH_COMPLETE`](crate::emqtt::PUBLISH_COMPLETE).
     Complete,
     /// Every client is gone: its connection ended, or there never was one. A run with a duration lasts that long all
@@ -68,7 +68,7 @@ pub async fn run(
     };
     let is_lost = ended == Ended::Time && board.connected() == 0;
     board.end();
-    shared.stop.send_replace(true);
+    shared.end();
     let all_gone = async { while clients.join_next().await.is_some() {} };
     let _ = timeout(GOODBYES, all_gone).await;
     if is_lost { Ended::NoClients } else { ended }
@@ -77,11 +77,22 @@ pub async fn run(
 /// Lets the clients come, and waits until all of them are gone.
 async fn load(shared: &Arc<Shared>, clock: Clock, clients: &mut JoinSet<()>) -> Ended {
     let plan = &shared.plan.clients;
+    let needless = if shared.plan.ending.keep_connected { Phase::Over } else { Phase::Spent };
+    let mut phase = shared.phase.subscribe();
     for n in 0..plan.count {
         let due = clock.start() + since_start(plan.start, n);
         // The clock is asked first: who is late needs no timer.
         if Instant::now() < due {
-            sleep_until(due).await;
+            tokio::select! {
+                biased;
+                _ = reached(&mut phase, needless) => {}
+                () = sleep_until(due) => {}
+            }
+        }
+        if *phase.borrow() >= needless {
+            // `-L` is used up: nobody else is needed.
+            shared.settled(plan.count - n);
+            break;
         }
         let number = plan.start_number.saturating_add(n).saturating_add(1);
         clients.spawn(Client::new(Arc::clone(shared), number).live());

@@ -1,10 +1,11 @@
+use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
 use super::{Alarm, Board, Dialer, Plan, Work};
-use crate::emqtt::{Identity, PayloadTemplate, TopicSpec};
+use crate::emqtt::{Identity, PayloadTemplate, TopicSpec, go_line};
 
 /// What all clients of a run have in common.
 #[derive(Debug)]
@@ -15,8 +16,8 @@ pub(super) struct Shared {
     pub(super) alarm: Alarm,
     pub(super) board: Board,
     pub(super) budget: Budget,
-    /// The run is over.
-    pub(super) stop: watch::Sender<bool>,
+    /// How far it is.
+    pub(super) phase: watch::Sender<Phase>,
     /// Publishing may begin.
     pub(super) gate: watch::Sender<bool>,
     /// Locked by every client once, when it is made.
@@ -27,29 +28,49 @@ pub(super) struct Shared {
     expected: AtomicU64,
     /// Clients that may still publish something.
     unsettled: AtomicU64,
+    /// The workers that the line names which tells that the gate is open; 0: there is no line.
+    workers: u64,
+}
+
+/// How far a run is. It only goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// There may be load to come.
+    Load,
+    /// The last message of `-L` is given out.
+    Spent,
+    /// It is over.
+    Over,
 }
 
 impl Shared {
     pub(super) fn new(plan: Plan, dialer: Dialer, alarm: Alarm, board: Board) -> Self {
-        let (limit, waits) = match &plan.work {
-            Work::Publish(publish) => (publish.limit, publish.wait_for_all),
-            Work::Subscribe(_) | Work::Connect => (0, false),
+        let (limit, waits, workers) = match &plan.work {
+            Work::Publish(publish) => (publish.limit, publish.wait_for_all, publish.workers),
+            Work::Subscribe(_) | Work::Connect => (0, false, 0),
         };
         let clients = plan.clients.count;
+        let phase = watch::Sender::new(Phase::Load);
         board.set_wanted(clients);
         Self {
             plan,
             dialer,
             alarm,
             board,
-            budget: Budget::new(limit),
-            stop: watch::Sender::new(false),
+            budget: Budget::new(limit, phase.clone()),
+            phase,
             gate: watch::Sender::new(!waits),
             pages: Mutex::default(),
             sequence: AtomicU64::new(0),
             expected: AtomicU64::new(clients),
             unsettled: AtomicU64::new(clients),
+            workers: if waits { workers } else { 0 },
         }
+    }
+
+    /// The run is over.
+    pub(super) fn end(&self) {
+        advance(&self.phase, Phase::Over);
     }
 
     /// A client's payload; its large parts are everybody's.
@@ -65,16 +86,37 @@ impl Shared {
     /// A client has connected for the first time, or given up.
     pub(super) fn arrived(&self) {
         if self.expected.fetch_sub(1, Ordering::Relaxed) == 1 {
+            if self.workers > 0 && *self.phase.borrow() < Phase::Over {
+                self.board.tell(go_line(self.workers));
+            }
             self.gate.send_replace(true);
         }
     }
 
-    /// A client will publish nothing any more.
-    pub(super) fn settled(&self) {
-        if self.unsettled.fetch_sub(1, Ordering::Relaxed) == 1 && self.budget.is_spent() {
+    /// So many clients will publish nothing any more.
+    pub(super) fn settled(&self, clients: u64) {
+        if self.unsettled.fetch_sub(clients, Ordering::Relaxed) == clients && self.budget.is_spent() {
             self.board.set_complete();
         }
     }
+}
+
+/// Ready when a run is so far; tells how far it is.
+pub(super) async fn reached(phase: &mut watch::Receiver<Phase>, wanted: Phase) -> Phase {
+    let found = phase.wait_for(|phase| *phase >= wanted).await.map(|phase| *phase);
+    match found {
+        Ok(phase) => phase,
+        // The run is gone, and we are about to be.
+        Err(_) => pending().await,
+    }
+}
+
+fn advance(phase: &watch::Sender<Phase>, to: Phase) {
+    phase.send_if_modified(|phase| {
+        let is_next = *phase < to;
+        *phase = to.max(*phase);
+        is_next
+    });
 }
 
 /// What is left of `-L`.
@@ -82,11 +124,13 @@ impl Shared {
 pub(super) struct Budget {
     /// `None`: there is no limit, and nothing that all threads would write to.
     left: Option<AtomicU64>,
+    /// Told when nothing is left.
+    phase: watch::Sender<Phase>,
 }
 
 impl Budget {
-    fn new(limit: u64) -> Self {
-        Self { left: (limit > 0).then(|| AtomicU64::new(limit)) }
+    fn new(limit: u64, phase: watch::Sender<Phase>) -> Self {
+        Self { left: (limit > 0).then(|| AtomicU64::new(limit)), phase }
     }
 
     /// Takes up to so many; the answer is how many there were.
@@ -95,7 +139,11 @@ impl Budget {
         let before = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
             (left > 0).then(|| left.saturating_sub(wanted))
         });
-        before.map_or(0, |before| before.min(wanted))
+        let Ok(before) = before else { return 0 };
+        if before <= wanted {
+            advance(&self.phase, Phase::Spent);
+        }
+        before.min(wanted)
     }
 
     pub(super) fn is_spent(&self) -> bool {

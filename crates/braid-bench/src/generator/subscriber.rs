@@ -228,7 +228,9 @@ impl Subscriber {
             self.is_counted = true;
             let counter = if self.refused.is_some() { Counter::SubFail } else { Counter::Sub };
             tally.count(counter, 1);
-            tally.histograms.observe(DurationHistogram::Subscribe, self.since.elapsed());
+            let took = self.since.elapsed();
+            tally.histograms.observe(DurationHistogram::Subscribe, took);
+            tally.keep(DurationHistogram::Subscribe, took);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a run has counted so far, for whoever looks while it runs.
 
 mod events;
+mod qoe;
 mod routes;
 mod summary;
 mod tally;

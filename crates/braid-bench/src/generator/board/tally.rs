@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::RouteId;
-use crate::emqtt::{Counter, CounterOrder, Counters, DurationHistogram, Histograms};
+use crate::emqtt::{Counter, CounterOrder, Counters, DurationHistogram, Histograms, Qoe};
 use crate::latencies::Latencies;
 use crate::seconds::{add_all, add_at};
 use crate::summary::HeadersSummary;
@@ -12,6 +12,8 @@ use crate::summary::HeadersSummary;
 pub(in crate::generator) struct Tally {
     pub(in crate::generator) counters: Counters,
     pub(in crate::generator) histograms: Histograms,
+    /// `None`: nobody asks for it.
+    pub(super) qoe: Option<Qoe>,
     pub(super) established: u64,
     /// From the start of an attempt to CONNACK.
     pub(super) connects: Latencies,

@@ -135,9 +135,22 @@ impl Publisher {
         self.has_begun
     }
 
-    /// Whether there is nothing to publish any more and nothing on its way.
+    /// Whether there is nothing to publish any more and nothing on its way. That another client took the last message of
+    /// `-L` counts, whenever the next one is due here.
     pub(super) fn is_settled(&self) -> bool {
-        self.is_spent && self.flights.is_empty() && !self.lanes.iter().any(Lane::has_unwritten)
+        (self.is_spent || self.shared.budget.is_spent()) && self.owes_nothing()
+    }
+
+    /// Whether nothing that was taken from `-L` is still to be sent, written or acknowledged.
+    pub(super) fn owes_nothing(&self) -> bool {
+        self.flights.is_empty()
+            && !self.lanes.iter().any(Lane::has_unwritten)
+            && self.topics.iter().all(|topic| topic.made.is_none())
+    }
+
+    /// Messages that wait for their acknowledgement.
+    pub(super) fn on_their_way(&self) -> usize {
+        self.flights.len()
     }
 
     /// The user's number of a stream.

@@ -1,9 +1,11 @@
+use std::path::Path;
 use std::time::Duration;
 
 use braid_bench::emqtt::{
-    Counter, CounterLines, Counters, PUBLISH_COMPLETE, StartLine, disconnected_line, elapsed, exit_line,
-    failure_line,
+    Counter, CounterLines, Counters, DurationHistogram, PUBLISH_COMPLETE, Qoe, StartLine, closed_line,
+    disconnected_line, elapsed, exit_line, failure_line, go_line, secrets_line,
 };
+use braid_transport::Transport;
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -99,6 +101,47 @@ fn what_happens_to_a_client_has_its_line() {
     assert_eq!(exit_line(1, "closed"), "client(1): EXIT for {shutdown,closed}");
     assert_eq!(failure_line(7, "connect", "econnrefused"), "client(7): connect error - econnrefused");
     assert_eq!(PUBLISH_COMPLETE, "publish complete");
+}
+
+/// `tcp_closed` and `ssl_closed` are what the Erlang client's sockets say, `closed` alone what its WebSocket says.
+#[test]
+fn a_connection_that_is_closed_is_told_in_the_word_of_what_carried_it() {
+    for (carried, cause) in [
+        (Transport::Tcp, "{shutdown,tcp_closed}"),
+        (Transport::Tls, "{shutdown,ssl_closed}"),
+        (Transport::Ws, "closed"),
+        (Transport::Wss, "closed"),
+        (Transport::Quic, "{shutdown,closed}"),
+    ] {
+        assert_eq!(closed_line(7, carried), format!("client(7): EXIT for {cause}"));
+    }
+}
+
+#[test]
+fn what_comes_before_the_load_has_its_line() {
+    assert_eq!(go_line(2), "Collected 2 'go' signals, start publishing");
+    assert_eq!(secrets_line(Path::new("keys.log")), "Dump TLS secrets to keys.log");
+}
+
+#[test]
+fn how_long_clients_took_is_a_line_each_with_a_space_at_its_end() {
+    let mut qoe = Qoe::default();
+    for millis in 1..=20 {
+        qoe.observe(DurationHistogram::Handshake, Duration::from_micros(1000 * millis + 999));
+    }
+    let mut more = Qoe::default();
+    more.observe(DurationHistogram::Handshake, Duration::from_millis(100));
+    more.observe(DurationHistogram::Subscribe, Duration::from_millis(7));
+    more.observe(DurationHistogram::EndToEnd, Duration::from_millis(1));
+    qoe.append(more);
+    assert_eq!(
+        qoe.lines(),
+        [
+            format!("handshake, avg: {:?}ms, P95: 20ms, Max: 100ms ", 310.0 / 21.0),
+            "subscribe, avg: 7.0ms, P95: 7ms, Max: 7ms ".to_owned(),
+        ]
+    );
+    assert!(Qoe::default().lines().is_empty());
 }
 
 #[test]

@@ -103,3 +103,17 @@ fn counters_tell_losses() {
         ]
     );
 }
+
+#[test]
+fn a_template_shows_as_it_was_written() {
+    for text in ["a/%i/%c/%u/%s/%rand_7/+/#", "", "/", "a-%i"] {
+        assert_eq!(TopicTemplate::parse(text, true).unwrap().to_string(), text);
+    }
+}
+
+#[test]
+fn headers_show_as_they_were_written() {
+    for text in ["", "ts", "cnt64,ts", "ts,cnt64"] {
+        assert_eq!(text.parse::<PayloadHeaders>().unwrap().to_string(), text);
+    }
+}

@@ -167,6 +167,29 @@ async fn everything_that_was_due_is_counted_once() {
     assert_eq!(counters[Counter::Pub] + counters[Counter::PubFail], 10_001);
 }
 
+/// The server takes everything and acknowledges nothing.
+#[tokio::test(start_paused = true)]
+async fn what_is_never_acknowledged_is_given_up_half_a_minute_after_the_last_move() {
+    for stays in [false, true] {
+        let (dialer, taker) = Taker::welcome().await;
+        let board = Board::new(Clock::now());
+        let publish = PublishPlan { limit: 5, ..one_topic("a", SECOND, QoS::AtLeastOnce) };
+        let mut load = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 200 * SECOND);
+        load.ending.keep_connected = stays;
+        let running = tokio::spawn(run_on(load, dialer, board.clone()));
+        let mut taker = taker.await.expect("a connection");
+        while taker.take(1024).await > 0 {}
+        running.await.expect("no panic");
+        let counters = board.counters();
+        assert_eq!(taker.publishes(), 5);
+        assert_eq!((counters[Counter::Pub], counters[Counter::PubFail]), (0, 5));
+        assert!(board.is_complete());
+        // The last one left after four seconds.
+        let end = if stays { 200 } else { 34 };
+        assert!((end * SECOND..=(end + 2) * SECOND).contains(&board.elapsed()), "{:?}", board.elapsed());
+    }
+}
+
 /// Over a path that carries 500 datagrams a second, so that time goes on.
 #[tokio::test(start_paused = true)]
 async fn the_broker_has_what_was_counted_when_the_end_comes_in_the_middle() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_bench::emqtt::{Counter, Role as ClientRole};
-use braid_bench::generator::{Alarm, Board, Ended, Plan, PublishPlan, Work, run};
+use braid_bench::generator::{Alarm, Board, Ended, Plan, PublishPlan, Start, Work, run};
 use braid_bench::summary::Role;
 use braid_broker::{BrokerConfig, MqttConfig};
 use braid_proto::packet::QoS;
@@ -31,6 +31,45 @@ async fn a_limit_is_for_all_clients_together_and_exact() {
             assert!(summary.seconds < 10.0, "it ends with the last acknowledgement: {}", summary.seconds);
         }
     }
+}
+
+/// Three messages and an hour between two of a client: the others do not come any more, and nobody waits for his next one.
+#[tokio::test(start_paused = true)]
+async fn a_limit_ends_a_run_with_its_last_message_and_not_with_the_next_one_that_would_be_due() {
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let target = Target::start();
+        let mut who = clients(ClientRole::Publish, 100);
+        who.start = Start::Every(SECOND);
+        let publish = PublishPlan { limit: 3, ..one_topic("a", 3600 * SECOND, qos) };
+        let load = Plan { ending: Default::default(), ..plan(who, Work::Publish(publish), SECOND) };
+        let (ended, board) = target.go(load, target.far()).ended().await;
+        assert_eq!((ended, board.is_complete()), (Ended::Complete, true));
+        assert!(board.elapsed() < 3 * SECOND, "{qos:?}: {:?}", board.elapsed());
+        assert_eq!(target.broker.statistics().messages_received(), 3);
+        let counters = board.counters();
+        assert_eq!((counters[Counter::Pub], counters[Counter::ConnectSucc]), (3, 3));
+        assert_eq!((counters[Counter::PubFail], counters[Counter::ConnectFail]), (0, 0));
+        assert!(board.events(0).is_empty(), "{:?}", board.events(0));
+    }
+}
+
+/// The first of fifty takes the only message; the others wait up to an hour before they would begin.
+#[tokio::test(start_paused = true)]
+async fn who_has_not_begun_when_the_limit_is_used_up_is_not_waited_for() {
+    let target = Target::start();
+    let publish = PublishPlan {
+        limit: 1,
+        random_wait: (Duration::ZERO, 3600 * SECOND),
+        ..one_topic("a", SECOND, QoS::AtLeastOnce)
+    };
+    let who = clients(ClientRole::Publish, 50);
+    let load = Plan { ending: Default::default(), ..plan(who, Work::Publish(publish), SECOND) };
+    let (ended, board) = target.go(load, target.near()).ended().await;
+    assert_eq!(ended, Ended::Complete);
+    let summary = board.summary(Role::Pub);
+    let published = summary.topics[0].per_second.len();
+    assert!(board.elapsed().as_secs() < published as u64 + 2, "{:?}", board.elapsed());
+    assert_eq!((summary.topics[0].acked, board.connected()), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,6 +150,19 @@ async fn without_a_broker_every_client_is_a_failure_that_is_told() {
     assert_eq!(told.len(), 3);
     assert!(told[0].what.starts_with("client(1): connect error - "), "{told:?}");
     assert_eq!(board.summary(Role::Conn).connections.established, 0);
+}
+
+/// As in emqtt_bench, which has no other way to tell it of a subscriber.
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_cannot_connect_has_failed_to_subscribe() {
+    let target = Target::start();
+    target.broker.stop();
+    target.broker_is_left().await;
+    let work = Work::Subscribe(one_filter("a"));
+    let load = plan(clients(ClientRole::Subscribe, 2), work, 60 * SECOND);
+    let (_, board) = target.go(load, target.near()).ended().await;
+    let counters = board.counters();
+    assert_eq!((counters[Counter::ConnectFail], counters[Counter::SubFail]), (2, 2));
 }
 
 #[tokio::test(start_paused = true)]

@@ -145,13 +145,16 @@ async fn nobody_publishes_before_all_have_connected_if_so_asked() {
         let mut who = clients(ClientRole::Publish, 5);
         who.start = Start::Every(1_200 * SECOND / 1000);
         let publish = one_topic("a", 500 * SECOND / 1000, QoS::AtMostOnce);
-        let publish = PublishPlan { wait_for_all: waits, ..publish };
+        let publish = PublishPlan { wait_for_all: waits, workers: 2, ..publish };
         let (_, board) =
             target.go(plan(who, Work::Publish(publish), 6 * SECOND), target.near()).ended().await;
         // The last one comes after 4.8 s.
         let per_second = &board.summary(Role::Pub).topics[0].per_second;
         let found = per_second.iter().position(|&messages| messages > 0);
         assert_eq!(found, Some(first), "{per_second:?}");
+        let told: Vec<_> = board.events(0).into_iter().map(|event| (event.at.floor(), event.what)).collect();
+        let go = (4.0, "Collected 2 'go' signals, start publishing".to_owned());
+        assert_eq!(told, if waits { vec![go] } else { Vec::new() });
     }
 }
 

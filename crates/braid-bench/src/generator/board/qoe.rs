@@ -1,0 +1,55 @@
+//! How long clients take, one by one, for who asks for it.
+
+use std::time::Duration;
+
+use braid_transport::{ConnectTimes, Transport};
+
+use super::{Board, Tally, lock};
+use crate::emqtt::{DurationHistogram, Qoe};
+
+impl Board {
+    /// From now on keeps how long each client takes, for [`Board::take_qoe`], which is to be called again and again.
+    pub fn keep_qoe(&self) {
+        for tally in &self.shared.tallies {
+            lock(tally).qoe.get_or_insert_default();
+        }
+    }
+
+    /// How long the clients took that came since the last call.
+    #[must_use]
+    pub fn take_qoe(&self) -> Qoe {
+        let mut all = Qoe::default();
+        for tally in &self.shared.tallies {
+            if let Some(kept) = &mut lock(tally).qoe {
+                all.append(std::mem::take(kept));
+            }
+        }
+        all
+    }
+}
+
+impl Tally {
+    /// A client took so long.
+    pub(in crate::generator) fn keep(&mut self, which: DurationHistogram, took: Duration) {
+        if let Some(qoe) = &mut self.qoe {
+            qoe.observe(which, took);
+        }
+    }
+
+    /// A connection was established after so long, with these parts of it. To the Erlang client the handshake is all
+    /// that comes before MQTT, and that of TCP a part of it which only TLS tells.
+    pub(in crate::generator) fn keep_connect(
+        &mut self,
+        after: Duration,
+        times: ConnectTimes,
+        carried: Transport,
+    ) {
+        if let Some(tcp) = times.tcp.filter(|_| carried == Transport::Tls) {
+            self.keep(DurationHistogram::TcpHandshake, tcp);
+        }
+        if let Some(handshake) = times.secured.or(times.tcp) {
+            self.keep(DurationHistogram::Handshake, handshake);
+        }
+        self.keep(DurationHistogram::Connect, after);
+    }
+}

@@ -1,0 +1,132 @@
+use std::time::Duration;
+
+use braid_transport::{ConnectTimes, Transport};
+use tokio::time::{Instant, sleep};
+
+use super::{Client, Worker};
+use crate::connection::Connection;
+use crate::emqtt::{Counter, DurationHistogram, failure_line};
+use crate::generator::shared::{Phase, reached};
+
+impl Client {
+    /// `None`: the run is over, or no attempt came to anything.
+    pub(super) async fn connect(&mut self) -> Option<Connection> {
+        let retries = self.shared.plan.clients.retries;
+        let mut attempts = 0;
+        let needless = self.needless();
+        loop {
+            let start = Instant::now();
+            let mut phase = self.phase.clone();
+            let outcome = tokio::select! {
+                biased;
+                _ = reached(&mut phase, needless) => return None,
+                outcome = self.attempt() => outcome,
+            };
+            let cause = match outcome {
+                Ok((connection, times)) => {
+                    self.note_established(&connection, start, times);
+                    return Some(connection);
+                }
+                Err(cause) => cause,
+            };
+            if attempts == retries.connect && self.lives > 0 && self.returns < retries.reconnect {
+                (attempts, self.returns) = (0, self.returns + 1);
+            } else if attempts < retries.connect {
+                attempts += 1;
+            } else {
+                self.note_refused(&cause);
+                return None;
+            }
+            self.shared.board.tally().count(Counter::ConnectRetried, 1);
+            if !self.pause(retries.pause).await {
+                return None;
+            }
+        }
+    }
+
+    /// The error is in words.
+    async fn attempt(&mut self) -> Result<(Connection, ConnectTimes), String> {
+        let Self { shared, who, session, .. } = self;
+        let clients = &shared.plan.clients;
+        let (link, times) = shared.dialer.dial(who.number).await.map_err(|error| {
+            let is_quic = shared.dialer.transport(who.number) == Transport::Quic;
+            if let Some(counter) = error.quic_counter().filter(|_| is_quic) {
+                shared.board.tally().count(counter, 1);
+            }
+            error.to_string()
+        })?;
+        if !clients.clean_start {
+            // What the server has kept of an earlier run is gone on with.
+            session.get_or_insert_default();
+        }
+        let connected = Connection::resume(link, who.connect(clients), session).await;
+        Ok((connected.map_err(|failure| failure.to_string())?, times))
+    }
+
+    /// The phase of the run in which this client needs no connection any more.
+    fn needless(&self) -> Phase {
+        match &self.worker {
+            Worker::Publisher(publisher)
+                if publisher.owes_nothing() && !self.shared.plan.ending.keep_connected =>
+            {
+                Phase::Spent
+            }
+            _ => Phase::Over,
+        }
+    }
+
+    /// The client has given up.
+    fn note_refused(&self, cause: &str) {
+        let mut tally = self.shared.board.tally();
+        tally.count(Counter::ConnectFail, 1);
+        if self.lives == 0 && matches!(self.worker, Worker::Subscriber(_)) {
+            tally.count(Counter::SubFail, 1);
+        }
+        drop(tally);
+        self.shared.board.tell(failure_line(self.who.number, "connect", cause));
+    }
+
+    fn note_established(&mut self, connection: &Connection, start: Instant, times: ConnectTimes) {
+        let mut tally = self.shared.board.tally();
+        let after = start.elapsed();
+        tally.established(after);
+        tally.keep_connect(after, times, self.shared.dialer.transport(self.who.number));
+        let counter = if self.lives == 0 { Counter::ConnectSucc } else { Counter::ReconnectSucc };
+        tally.count(counter, 1);
+        if let Some(tcp) = times.tcp {
+            tally.histograms.observe(DurationHistogram::TcpHandshake, tcp);
+        }
+        if let Some(secured) = times.secured {
+            tally.histograms.observe(DurationHistogram::Handshake, secured);
+        }
+        drop(tally);
+        self.lives += 1;
+        match &mut self.worker {
+            Worker::Subscriber(subscriber) => subscriber.set_start(start),
+            Worker::Publisher(publisher) if !connection.session_present() => {
+                publisher.lose_flights(&mut self.shared.board.tally());
+            }
+            Worker::Publisher(_) | Worker::Idle => {}
+        }
+    }
+
+    /// Until when messages are due of a client that has ended at `ended_at` and does not come back: a run with a
+    /// duration asked for load until then, or until `-L` is used up.
+    pub(super) async fn last_due(&mut self, ended_at: Instant) -> Instant {
+        if self.shared.plan.ending.after.is_none() {
+            return ended_at;
+        }
+        reached(&mut self.phase, Phase::Spent).await;
+        Instant::now()
+    }
+
+    /// `false`: there is nothing to come back for.
+    pub(super) async fn pause(&mut self, pause: Duration) -> bool {
+        let needless = self.needless();
+        tokio::select! {
+            biased;
+            _ = reached(&mut self.phase, needless) => false,
+            () = sleep(pause) => true,
+        }
+    }
+}
