@@ -1,11 +1,12 @@
-//! How fast the generator is by itself: it publishes to a sink that does nothing but read.
+//! How fast the generator is by itself: it publishes to a sink that does nothing but read, and acknowledge with QoS 1.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+mod sink;
+
+use std::net::{Ipv4Addr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
-use braid_proto::packet::ProtocolVersion;
+use braid_proto::packet::{ProtocolVersion, QoS};
 use braid_transport::{ClientTls, ConnectOptions, Target, Transport};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -16,8 +17,8 @@ use super::{
 use crate::emqtt::{ClientIds, Counter, MessageTemplate, Role};
 use crate::failure::Failure;
 
-/// CONNACK of MQTT 5 with success and nothing else.
-const CONNACK: [u8; 5] = [0x20, 3, 0, 0, 0];
+/// Messages of QoS 1 of a client that wait for their acknowledgement at most: enough that none waits for the sink.
+const INFLIGHT: u32 = 1000;
 
 /// What to measure the generator itself with.
 #[derive(Debug, Clone, Copy)]
@@ -28,12 +29,16 @@ pub struct SelfMeasure {
     pub size: usize,
     /// How long.
     pub time: Duration,
+    /// 0 or 1; 2 is measured as 1.
+    pub qos: QoS,
+    /// Between two messages of a client; zero is as fast as it goes.
+    pub interval: Duration,
 }
 
 /// What the generator can do.
 #[derive(Debug, Clone, Copy)]
 pub struct SelfMeasured {
-    /// Messages of QoS 0 that left.
+    /// Messages that left, those of QoS 1 acknowledged.
     pub messages: u64,
     /// The time it took.
     pub elapsed: Duration,
@@ -42,9 +47,15 @@ pub struct SelfMeasured {
 }
 
 impl Default for SelfMeasure {
-    /// 8 publishers, 64 bytes, two seconds.
+    /// 8 publishers, 64 bytes, two seconds, QoS 0 as fast as it goes.
     fn default() -> Self {
-        Self { clients: 8, size: 64, time: Duration::from_secs(2) }
+        Self {
+            clients: 8,
+            size: 64,
+            time: Duration::from_secs(2),
+            qos: QoS::AtMostOnce,
+            interval: Duration::ZERO,
+        }
     }
 }
 
@@ -55,10 +66,17 @@ impl SelfMeasured {
     pub fn per_cpu_second(&self) -> f64 {
         self.messages as f64 / self.cpu.as_secs_f64().max(1e-9)
     }
+
+    /// Messages per second.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+    pub fn per_second(&self) -> f64 {
+        self.messages as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
 }
 
-/// Publishes with QoS 0 as fast as it goes, on one thread and over TCP on the loopback interface, to a sink in this
-/// process that only reads. Blocks for a little longer than the time asked for.
+/// Publishes on one thread and over TCP on the loopback interface, to a sink in this process that only reads, and
+/// acknowledges. Blocks for a little longer than the time asked for.
 ///
 /// # Errors
 /// The loopback interface or a thread cannot be had.
@@ -66,7 +84,8 @@ pub fn measure_self(how: SelfMeasure) -> Result<SelfMeasured, Failure> {
     let sink = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = sink.local_addr()?.port();
     let clients = how.clients.max(1);
-    thread::Builder::new().name("sink".to_owned()).spawn(move || serve(&sink, clients))?;
+    let answers = how.qos > QoS::AtMostOnce;
+    thread::Builder::new().name("sink".to_owned()).spawn(move || sink::serve(&sink, clients, answers))?;
     let generator = thread::Builder::new().name("generator".to_owned());
     let measured = generator.spawn(move || generate(SelfMeasure { clients, ..how }, port))?.join();
     measured.unwrap_or_else(|_| Err(Failure::Link(std::io::Error::other("the generating thread panicked"))))
@@ -96,7 +115,8 @@ fn generate(how: SelfMeasure, port: u16) -> Result<SelfMeasured, Failure> {
 
 fn plan(how: SelfMeasure) -> Result<Plan, super::PlanError> {
     let message = MessageTemplate::of_size(how.size);
-    let topic = PublishedTopic::new("self/%i", false, Duration::ZERO, message, how.size)?;
+    let topic = PublishedTopic::new("self/%i", false, how.interval, message, how.size)?;
+    let topic = PublishedTopic { qos: how.qos.min(QoS::AtLeastOnce), ..topic };
     Ok(Plan {
         clients: Clients {
             count: how.clients,
@@ -111,25 +131,13 @@ fn plan(how: SelfMeasure) -> Result<Plan, super::PlanError> {
             credentials: None,
             maximum_packet_size: None,
         },
-        work: Work::Publish(PublishPlan { wait_for_all: true, ..PublishPlan::of(vec![topic])? }),
+        work: Work::Publish(PublishPlan {
+            wait_for_all: true,
+            inflight: INFLIGHT,
+            ..PublishPlan::of(vec![topic])?
+        }),
         ending: Ending { after: Some(how.time), keep_connected: false },
     })
-}
-
-/// So many connections, each with a thread: the sink must never be what is measured.
-fn serve(sink: &TcpListener, connections: u64) {
-    for _ in 0..connections {
-        let Ok((stream, _)) = sink.accept() else { return };
-        // Without its thread the client finds no CONNACK, which is told as a failure.
-        let _ = thread::Builder::new().name("sink".to_owned()).spawn(move || swallow(stream));
-    }
-}
-
-fn swallow(mut stream: TcpStream) {
-    let mut buffer = vec![0; 256 * 1024];
-    // The first read is the CONNECT.
-    let has_begun = matches!(stream.read(&mut buffer), Ok(1..)) && stream.write_all(&CONNACK).is_ok();
-    while has_begun && matches!(stream.read(&mut buffer), Ok(1..)) {}
 }
 
 /// Of this thread.

@@ -44,6 +44,8 @@ pub(super) enum Failure {
     Runtime(io::Error),
     #[error("cannot measure: {0}")]
     Measure(#[from] braid_bench::Failure),
+    #[error("{measured:.0} messages per CPU-second are fewer than {at_least}")]
+    TooSlow { measured: f64, at_least: u64 },
     #[error("no client could connect to {server}: {cause}")]
     Unreachable { server: String, cause: String },
     #[error("every connection was lost before the end: {cause}")]
@@ -56,7 +58,7 @@ impl Failure {
         // The exit code tells it to those who do not listen.
         let _ = writeln!(io::stderr(), "Error: {self}");
         ExitCode::from(match self {
-            Self::Unreachable { .. } => 1,
+            Self::Unreachable { .. } | Self::TooSlow { .. } => 1,
             Self::Lost { .. } => 7,
             _ => 2,
         })
