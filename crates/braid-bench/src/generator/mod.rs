@@ -20,7 +20,7 @@ mod tests;
 mod timestamp;
 mod who;
 
-pub use board::Board;
+pub use board::{Board, Glance, GlanceTopic};
 pub use dial::{DialError, Dialer};
 pub use plan::{
     Clients, Credentials, Ending, Payload, Plan, PlanError, PublishPlan, PublishedTopic, Retries, Start,

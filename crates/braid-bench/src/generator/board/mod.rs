@@ -1,6 +1,7 @@
 //! What a run has counted so far, for whoever looks while it runs.
 
 mod events;
+mod glance;
 mod qoe;
 mod routes;
 mod summary;
@@ -15,6 +16,7 @@ use crate::emqtt::{Counters, Histograms};
 use crate::summary::Event;
 
 use events::Events;
+pub use glance::{Glance, GlanceTopic};
 use routes::Routes;
 pub(super) use routes::{RouteId, RouteKey};
 pub(super) use tally::Tally;

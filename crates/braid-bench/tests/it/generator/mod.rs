@@ -6,6 +6,7 @@ mod broker;
 mod dialing;
 mod ends;
 mod lives;
+mod looking;
 mod memory;
 mod publishing;
 mod self_measure;

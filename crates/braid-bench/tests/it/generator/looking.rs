@@ -1,0 +1,55 @@
+//! What whoever looks while a run goes on is shown.
+
+use std::time::Duration;
+
+use braid_bench::emqtt::{Counter, Role as ClientRole};
+use braid_bench::generator::Work;
+use braid_proto::packet::QoS;
+
+use super::broker::{Target, clients, one_filter, one_topic, plan, until_subscribed};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn a_glance_shows_what_the_summary_says() {
+    let target = Target::start();
+    let work = Work::Subscribe(one_filter("a/#"));
+    let receiving = target.go(plan(clients(ClientRole::Subscribe, 2), work, 20 * SECOND), target.near());
+    until_subscribed(&receiving, 2).await;
+    let work = Work::Publish(one_topic("a/%i", Duration::from_millis(100), QoS::AtLeastOnce));
+    let load = plan(clients(ClientRole::Publish, 3), work, 5 * SECOND);
+    let (_, published) = target.go(load, target.far()).ended().await;
+    let (_, received) = receiving.ended().await;
+    for board in [published, received] {
+        let glance = board.glance();
+        assert_eq!(glance.counters, board.counters());
+        let topics = board.topics();
+        assert!(!topics.is_empty() && glance.topics.len() == topics.len());
+        for (shown, topic) in glance.topics.iter().zip(&topics) {
+            assert_eq!((&shown.topic, shown.stream), (&topic.topic, topic.stream));
+            assert_eq!(shown.messages, topic.acked + topic.received);
+            assert_eq!((shown.latency_us, shown.priority), (topic.latency_us, topic.priority));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_long_clients_took_is_told_once_if_it_is_asked_for() {
+    for asks in [true, false] {
+        let target = Target::start();
+        let work = Work::Subscribe(one_filter("a"));
+        let going = target.go(plan(clients(ClientRole::Subscribe, 3), work, 5 * SECOND), target.far());
+        if asks {
+            going.board.keep_qoe();
+        }
+        until_subscribed(&going, 3).await;
+        let lines = going.board.take_qoe().lines();
+        // QUIC has no handshake of TCP.
+        let names: Vec<_> = lines.iter().filter_map(|line| line.split(',').next()).collect();
+        let expected = if asks { &["handshake", "connect", "subscribe"][..] } else { &[] };
+        assert_eq!(names, expected, "{lines:?}");
+        assert!(going.board.take_qoe().lines().is_empty());
+        let (_, board) = going.ended().await;
+        assert_eq!(board.counters()[Counter::Sub], 3);
+    }
+}
