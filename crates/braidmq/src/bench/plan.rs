@@ -129,7 +129,7 @@ fn job(
 
 fn clients(options: &CommonOptions, role: Role, shortids: bool) -> Clients {
     let CommonOptions { clients, session, connection, .. } = options;
-    let host = connection.ifaddr.first().map_or_else(host_name, ToString::to_string);
+    let host = connection.local().first().map_or_else(host_name, ToString::to_string);
     let credentials = session
         .username
         .clone()
@@ -184,7 +184,7 @@ fn dialer(options: &CommonOptions, targets: Vec<Target>) -> Result<Dialer, Failu
         tcp: TcpOptions { congestion: connection.tcp_cc.as_deref().map(Into::into) },
         ..ConnectOptions::default()
     };
-    Ok(Dialer::new(targets, tls, connect, connection.ifaddr.clone())?)
+    Ok(Dialer::new(targets, tls, connect, connection.local().to_vec())?)
 }
 
 fn topic(name: &str, options: &PubOptions, has_username: bool) -> Result<PublishedTopic, Failure> {
@@ -215,7 +215,7 @@ fn start_line(options: &CommonOptions) -> StartLine {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let (count, rate) = (clients.count.into(), clients.connrate.into());
     let interval = u64::try_from(clients.interval().as_millis()).unwrap_or(u64::MAX);
-    StartLine::new(cores, count, rate, interval, connection.ifaddr.len().max(1))
+    StartLine::new(cores, count, rate, interval, connection.local().len().max(1))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {

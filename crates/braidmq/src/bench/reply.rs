@@ -14,10 +14,9 @@ use braid_transport::{
     ServerTls, TcpOptions, self_signed,
 };
 use clap::ValueEnum;
-use jiff::SignedDuration;
 use tokio::time::sleep;
 
-use super::options::congestion;
+use super::options::{congestion, duration, time};
 use super::output::JsonFile;
 use crate::client::stopped;
 
@@ -181,19 +180,6 @@ fn tell(summary: &RunSummary) {
     }
 }
 
-/// `6.2ms`, `30s`, `1m30s`; a number alone is seconds.
-pub(super) fn time(word: &str) -> Result<Duration, String> {
-    let seconds = word.parse().ok().map(Duration::from_secs);
-    let friendly = || word.parse::<SignedDuration>().ok().and_then(|given| Duration::try_from(given).ok());
-    seconds.or_else(friendly).ok_or_else(|| "write a time, such as 6.2ms, 30s or 2m".to_owned())
-}
-
-/// The same, and not nothing.
-pub(super) fn duration(word: &str) -> Result<Duration, String> {
-    let given = time(word)?;
-    if given.is_zero() { Err("write a time above 0, such as 30s or 2m".to_owned()) } else { Ok(given) }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -209,16 +195,6 @@ mod tests {
     fn args(line: &str) -> Result<Args, String> {
         let words = ["reply"].into_iter().chain(line.split_whitespace());
         Line::try_parse_from(words).map(|line| line.args).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn times_have_fractions_and_units() {
-        assert_eq!(time("6.2ms"), Ok(Duration::from_micros(6200)));
-        assert_eq!((time("30"), time("0ms")), (Ok(Duration::from_secs(30)), Ok(Duration::ZERO)));
-        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
-        assert!(
-            duration("0s").is_err() && time("-1s").is_err() && time("6.2").is_err() && time("fast").is_err()
-        );
     }
 
     #[test]

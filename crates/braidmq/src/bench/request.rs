@@ -13,9 +13,9 @@ use braid_transport::{
 };
 use clap::{ArgAction, ValueEnum};
 
-use super::options::congestion;
+use super::options::{congestion, duration};
 use super::output::JsonFile;
-use super::reply::{STREAMS, Transport, duration};
+use super::reply::{STREAMS, Transport};
 use crate::client::stopped;
 
 const EXAMPLES: &str = "\

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use braid_transport::Transport;
 use clap::{ArgAction, Args};
 
-use super::words::{quic_switch, switch};
+use super::words::{Addresses, addresses, quic_switch, switch};
 use super::{CONNECTION, OptionsError};
 
 /// Where the clients connect to, and over what.
@@ -32,8 +32,8 @@ pub(in crate::bench) struct ConnectionOptions {
     #[arg(long, value_name = "NAME", help_heading = CONNECTION)]
     pub(in crate::bench) tcp_cc: Option<String>,
     /// The local addresses that the clients use in turn, separated by commas.
-    #[arg(long, value_name = "IP", value_delimiter = ',', help_heading = CONNECTION)]
-    pub(in crate::bench) ifaddr: Vec<IpAddr>,
+    #[arg(long, value_name = "IP", value_parser = addresses, help_heading = CONNECTION)]
+    ifaddr: Option<Addresses>,
 }
 
 impl ConnectionOptions {
@@ -70,6 +70,11 @@ impl ConnectionOptions {
             Transport::Wss => 8084,
             Transport::Tcp | Transport::Mem => 1883,
         })
+    }
+
+    /// The local addresses that the clients take in turn; none leaves it to the system.
+    pub(in crate::bench) fn local(&self) -> &[IpAddr] {
+        self.ifaddr.as_ref().map_or(&[][..], |Addresses(addresses)| addresses.as_slice())
     }
 
     /// The servers, for the clients to take in turn; an IPv6 address has no brackets.

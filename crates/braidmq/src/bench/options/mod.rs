@@ -17,7 +17,7 @@ mod tls;
 mod words;
 
 use braid_transport::Transport;
-use clap::Args;
+use clap::{Arg, ArgAction, Args};
 
 use super::failure::EXIT_CODES;
 
@@ -32,7 +32,8 @@ use session::SessionOptions;
 use subscribe::Subscription;
 pub(super) use subscribe::{ConnOptions, SubOptions};
 use tls::TlsOptions;
-pub(super) use words::{congestion, duration};
+pub(super) use tls::secrets;
+pub(super) use words::{congestion, duration, time};
 
 const CONNECTION: &str = "Connection";
 const CLIENTS: &str = "Clients";
@@ -41,6 +42,21 @@ const LOAD: &str = "Load";
 const TLS: &str = "TLS";
 const QUIC: &str = "QUIC";
 const OUTPUT: &str = "Output";
+
+/// Of an option that is given more than once the first counts, as with emqtt_bench. The parser would refuse it.
+///
+/// Options of which all count, such as `-t` of `sub`, stay what they are.
+fn first_counts(option: Arg) -> Arg {
+    match option.get_action() {
+        // All are collected then, and of those the first is read.
+        ArgAction::Set => option.action(ArgAction::Append),
+        ArgAction::SetTrue => {
+            let itself = option.get_id().clone();
+            option.overrides_with(itself)
+        }
+        _ => option,
+    }
+}
 
 /// What stands below the options of each.
 fn help_end(examples: &str) -> String {

@@ -39,8 +39,8 @@ pub(in crate::bench) struct OutputOptions {
     #[arg(long = "log_to", value_name = "WHERE", default_value = "console", hide_default_value = true,
         help_heading = OUTPUT)]
     pub(in crate::bench) log_to: LogTo,
-    /// Measure how long handshakes, connections and subscriptions take. That is always done: the table and --json
-    /// show it.
+    /// Print a line a second on how long the handshakes, connections and subscriptions of the clients took that came in
+    /// it. They are always measured: the table and --json show them.
     #[arg(short = 'Q', long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
         value_parser = qoe_switch, action = ArgAction::Set, help_heading = OUTPUT)]
     qoe: Option<bool>,
@@ -50,6 +50,11 @@ pub(in crate::bench) struct OutputOptions {
 }
 
 impl OutputOptions {
+    /// Whether lines tell how long clients take.
+    pub(in crate::bench) fn has_qoe(&self) -> bool {
+        self.qoe == Some(true)
+    }
+
     /// Where metrics are served.
     pub(in crate::bench) fn metrics(&self) -> Option<SocketAddr> {
         [self.prometheus, self.restapi].into_iter().flatten().find_map(|endpoint| match endpoint {

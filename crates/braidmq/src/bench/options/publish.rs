@@ -7,7 +7,7 @@ use braid_transport::Transport;
 use clap::{ArgAction, Args};
 
 use super::words::switch;
-use super::{CLIENTS, CommonOptions, LOAD, OptionsError, QUIC, help_end};
+use super::{CLIENTS, CommonOptions, LOAD, OptionsError, QUIC, first_counts, help_end};
 use crate::client::{parse_priority, parse_qos};
 
 const EXAMPLES: &str = "\
@@ -26,7 +26,8 @@ Examples:
 /// Each client publishes its messages at their times, whether the server keeps up or not; latency counts from the
 /// time a message was due to its acknowledgement. Ends with -L, --duration, Ctrl-C or the last connection's end.
 #[derive(Debug, Clone, Args)]
-#[command(disable_help_flag = true, disable_version_flag = true, after_long_help = help_end(EXAMPLES))]
+#[command(disable_help_flag = true, disable_version_flag = true, after_long_help = help_end(EXAMPLES),
+    mut_args = first_counts)]
 pub(in crate::bench) struct PubOptions {
     /// The topic. A level may be %u (user name), %c (Client Identifier), %i (client's number), %s (number of the
     /// message) or %rand_N (a number from 1 to N).

@@ -26,7 +26,9 @@ pub(in crate::bench) struct SessionOptions {
         default_missing_value = "true", value_parser = switch, action = ArgAction::Set, help_heading = MQTT)]
     pub(in crate::bench) clean: bool,
     /// How long the server keeps the session after the connection, in seconds (MQTT 5).
-    #[arg(short = 'x', long, value_name = "SECONDS", default_value_t = 0, help_heading = MQTT)]
+    // Of this one emqtt_bench takes the last that is given.
+    #[arg(short = 'x', long, value_name = "SECONDS", default_value_t = 0, overrides_with = "session_expiry",
+        help_heading = MQTT)]
     pub(in crate::bench) session_expiry: u32,
 }
 

@@ -5,7 +5,7 @@ use braid_transport::Transport;
 use clap::{ArgAction, Args};
 
 use super::words::switch;
-use super::{CLIENTS, CommonOptions, LOAD, OptionsError, QUIC, help_end};
+use super::{CLIENTS, CommonOptions, LOAD, OptionsError, QUIC, first_counts, help_end};
 use crate::client::{parse_priority, parse_qos};
 
 const SUB_EXAMPLES: &str = "\
@@ -31,7 +31,8 @@ Examples:
 /// Latency needs the time in the payload: --payload-hdrs ts or --timestamp-field. Ends with --duration, Ctrl-C or the
 /// last connection's end.
 #[derive(Debug, Clone, Args)]
-#[command(disable_help_flag = true, disable_version_flag = true, after_long_help = help_end(SUB_EXAMPLES))]
+#[command(disable_help_flag = true, disable_version_flag = true, after_long_help = help_end(SUB_EXAMPLES),
+    mut_args = first_counts)]
 pub(in crate::bench) struct SubOptions {
     /// The Topic Filter; may be given more than once. A level may be %u (user name), %c (Client Identifier) or %i
     /// (client's number).
@@ -67,7 +68,8 @@ pub(in crate::bench) struct SubOptions {
 ///
 /// The connections stay. Ends with --duration, Ctrl-C or the last connection's end.
 #[derive(Debug, Clone, Args)]
-#[command(disable_help_flag = true, disable_version_flag = true, after_long_help = help_end(CONN_EXAMPLES))]
+#[command(disable_help_flag = true, disable_version_flag = true, after_long_help = help_end(CONN_EXAMPLES),
+    mut_args = first_counts)]
 pub(in crate::bench) struct ConnOptions {
     #[command(flatten)]
     pub(in crate::bench) common: CommonOptions,

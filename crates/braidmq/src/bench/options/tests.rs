@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use braid_client::{Congestion, Priority, ProtocolVersion, QoS};
 use braid_transport::Transport;
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
 use super::*;
 
@@ -103,7 +103,7 @@ fn every_option_has_its_forms() {
     );
     let CommonOptions { connection, clients, session, output, tls, .. } = &options.common;
     assert_eq!(connection.hosts().collect::<Vec<_>>(), ["a", "::1"]);
-    assert_eq!((connection.ifaddr.len(), connection.tcp_cc.as_deref()), (2, Some("bbr")));
+    assert_eq!((connection.local().len(), connection.tcp_cc.as_deref()), (2, Some("bbr")));
     assert_eq!(
         (clients.interval(), clients.duration),
         (Duration::from_millis(7), Some(Duration::from_secs(90)))
@@ -278,6 +278,7 @@ fn wrong_values_say_what_is_right() {
         ("pub -t a --payload-hdrs x", "the headers are cnt64 and ts"),
         ("pub -t a --priority 65536", "use a number from 0 to 65535"),
         ("pub -t a -c 0", "0 is not in 1.."),
+        ("pub -t a --ifaddr 10.0.0.1,eth0", "write addresses, such as 10.0.0.1"),
         ("pub -t a --duration 0s", "write a time above 0, such as 30s"),
         ("pub -t a --duration soon", "write a time above 0, such as 30s"),
         ("pub -t a --duration=-5s", "write a time above 0, such as 30s"),
@@ -288,6 +289,53 @@ fn wrong_values_say_what_is_right() {
     ] {
         let error = parse(line).err().unwrap().to_string();
         assert!(error.contains(part), "{line}: {error}");
+    }
+}
+
+/// As with emqtt_bench, whose scripts add to a command line before its end.
+#[test]
+fn of_equal_options_the_first_counts_and_of_the_session_expiry_the_last() {
+    let options = publisher(
+        "-t a -t b -c 3 -c 5 -h one -h two -p 1 -p 2 -q 1 -q 0 -S -S false -C false -C -u x -u y -x 5 -x 7 -s 1 \
+         -s 2 --ifaddr 10.0.0.1 --ifaddr 10.0.0.2,10.0.0.3 -L 1 -L 2 --plain --plain --quiet --quiet --duration 1s \
+         --duration 2s --json a --json b -r false -r true --tcp-cc bbr --tcp-cc cubic --insecure --insecure",
+    );
+    let CommonOptions { connection, clients, session, output, .. } = &options.common;
+    assert_eq!(options.transport().unwrap(), Transport::Tls);
+    assert_eq!(options.subject().unwrap(), Subject::Topic("a"));
+    assert_eq!((clients.count, clients.duration), (3, Some(Duration::from_secs(1))));
+    assert_eq!((connection.hosts().collect::<Vec<_>>(), connection.port(Transport::Tls)), (vec!["one"], 1));
+    assert_eq!(connection.local(), [std::net::IpAddr::from([10, 0, 0, 1])]);
+    assert_eq!((options.qos, options.size, options.limit), (QoS::AtLeastOnce, 1, 1));
+    assert_eq!((session.clean, session.username.as_deref(), session.session_expiry), (false, Some("x"), 7));
+    assert_eq!((output.json.as_deref(), options.retain), (Some(Path::new("a")), false));
+    assert_eq!((connection.tcp_cc.as_deref(), output.plain, output.quiet), (Some("bbr"), true, true));
+}
+
+#[test]
+fn every_option_may_be_given_twice() {
+    let all = Line::command();
+    for load in ["pub", "sub", "conn"] {
+        for option in all.find_subcommand(load).unwrap().get_arguments() {
+            let itself = option.get_id();
+            let is_repeatable = match option.get_action() {
+                ArgAction::Append | ArgAction::Help => true,
+                _ => {
+                    let twice = format!("{load} -t a --{0} --{0}", option.get_long().unwrap());
+                    load == "conn" || parse(&twice).is_ok()
+                }
+            };
+            assert!(is_repeatable, "{load}: {itself}");
+        }
+    }
+    assert!(parse("conn --plain --plain --tls-use-os-certs --tls-use-os-certs").is_ok());
+}
+
+#[test]
+fn what_belongs_to_no_option_is_refused() {
+    for line in ["pub -t a stray", "sub -t a -q 1 stray", "conn stray -c 1"] {
+        let error = parse(line).err().unwrap().to_string();
+        assert!(error.starts_with("error: unexpected argument 'stray' found"), "{line}: {error}");
     }
 }
 
@@ -302,6 +350,11 @@ fn times_are_seconds_or_have_units() {
     ] {
         let options = publisher(&format!("-t a --duration {text}"));
         assert_eq!(options.common.clients.duration, Some(duration), "{text}");
+    }
+    assert_eq!(time("6.2ms"), Ok(Duration::from_micros(6200)));
+    assert_eq!((time("0ms"), time("0")), (Ok(Duration::ZERO), Ok(Duration::ZERO)));
+    for wrong in ["-1s", "6.2", "fast", ""] {
+        assert_eq!(time(wrong), Err("write a time, such as 6.2ms, 30s or 1h30m".to_owned()), "{wrong:?}");
     }
 }
 

@@ -87,8 +87,12 @@ impl TlsOptions {
             insecure: self.is_insecure(),
             server_name: None,
             alpn: Vec::new(),
-            // As browsers and curl do: for Wireshark.
-            key_log: std::env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty()).map(PathBuf::from),
+            key_log: secrets(),
         }
     }
+}
+
+/// The file that the secrets of TLS and QUIC are written to, for Wireshark, as browsers and curl do.
+pub(in crate::bench) fn secrets() -> Option<PathBuf> {
+    std::env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty()).map(PathBuf::from)
 }

@@ -1,6 +1,6 @@
 //! Values as users write them.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use braid_client::{Congestion, ProtocolVersion};
@@ -72,10 +72,24 @@ pub(super) fn endpoint(word: &str) -> Result<Endpoint, String> {
     })
 }
 
-/// `30s`, `1m30s`, `500ms`; a number alone is seconds.
-pub(in crate::bench) fn duration(word: &str) -> Result<Duration, String> {
-    let wrong = || "write a time above 0, such as 30s, 2m or 1h30m".to_owned();
+/// `6.2ms`, `30s`, `1m30s`; a number alone is seconds.
+pub(in crate::bench) fn time(word: &str) -> Result<Duration, String> {
     let seconds = word.parse().ok().map(Duration::from_secs);
     let friendly = || word.parse::<SignedDuration>().ok().and_then(|given| Duration::try_from(given).ok());
-    seconds.or_else(friendly).filter(|given| !given.is_zero()).ok_or_else(wrong)
+    seconds.or_else(friendly).ok_or_else(|| "write a time, such as 6.2ms, 30s or 1h30m".to_owned())
+}
+
+/// The same, and not nothing.
+pub(in crate::bench) fn duration(word: &str) -> Result<Duration, String> {
+    let given = time(word).ok().filter(|given| !given.is_zero());
+    given.ok_or_else(|| "write a time above 0, such as 30s, 2m or 1h30m".to_owned())
+}
+
+/// Addresses of this machine, separated by commas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::bench) struct Addresses(pub(in crate::bench) Vec<IpAddr>);
+
+pub(super) fn addresses(words: &str) -> Result<Addresses, String> {
+    let all: Result<_, _> = words.split(',').map(|word| word.trim().parse()).collect();
+    all.map(Addresses).map_err(|_| "write addresses, such as 10.0.0.1 or 10.0.0.1,10.0.0.2".to_owned())
 }
