@@ -64,6 +64,7 @@ pub(super) fn publish(options: &PubOptions) -> Result<Job, Failure> {
         inflight: options.inflight,
         limit: options.limit,
         wait_for_all: options.wait_before_publishing,
+        workers: start_line(&options.common).workers,
         random_wait: options.first_wait(),
         ..plan
     });

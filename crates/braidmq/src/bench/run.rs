@@ -9,7 +9,8 @@ use tokio::net::lookup_host;
 use tokio::runtime::{Builder, Runtime};
 
 use super::failure::Failure;
-use super::output::{JsonFile, Metrics, Screen, table};
+use super::options::secrets;
+use super::output::{JsonFile, Metrics, Screen, printable, table};
 use super::plan::Job;
 use crate::client::stopped;
 
@@ -50,7 +51,7 @@ async fn measure(mut job: Job, json: Option<JsonFile>) -> Result<(), Failure> {
     let board = Board::new(Clock::now());
     let mut screen = Screen::new(&job.output, job.role, &server);
     // That nobody listens is noticed with the next lines, and ends the run.
-    let _ = screen.begin(&job.start_line);
+    let _ = screen.begin(&board, secrets().as_deref(), &job.start_line);
     let stop = async {
         tokio::select! {
             () = stopped() => {}
@@ -109,9 +110,10 @@ fn url(target: &Target) -> String {
 /// Whether the run ended as it was asked to.
 fn outcome(ended: Ended, summary: &RunSummary, server: String) -> Result<(), Failure> {
     // A failure's line begins with the client, `client(7): connect error - `, which is any of them here.
-    let last = summary.events.last().map(|event| event.what.as_str());
+    let mut told = summary.events.iter().rev().map(|event| event.what.as_str());
+    let last = told.find(|what| what.starts_with("client("));
     let last = last.map(|what| what.split_once(" error - ").map_or(what, |(_, cause)| cause));
-    let cause = |otherwise: &str| last.unwrap_or(otherwise).to_owned();
+    let cause = |otherwise: &str| printable(last.unwrap_or(otherwise)).into_owned();
     let has_failed = summary.counters.get(Counter::ConnectFail.name()).is_some_and(|&count| count > 0);
     match ended {
         Ended::Stopped if !has_failed => Ok(()),

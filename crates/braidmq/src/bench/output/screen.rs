@@ -1,19 +1,19 @@
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::time::Duration;
 
-use braid_bench::emqtt::{CounterLines, PUBLISH_COMPLETE, StartLine};
+use braid_bench::emqtt::{CounterLines, PUBLISH_COMPLETE, StartLine, secrets_line};
 use braid_bench::generator::{Board, Ended};
 use braid_bench::summary::Role;
 use terminal_size::{Height, Width, terminal_size_of};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::live::Live;
+use super::printable::printable;
 use super::view::Snapshot;
 use crate::bench::options::{LogTo, OutputOptions};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// Without a time there is no rate, and no line.
-const SHORTEST: Duration = Duration::from_millis(1);
 
 /// Standard output during a run.
 #[derive(Debug)]
@@ -26,8 +26,11 @@ pub(in crate::bench) struct Screen {
 #[derive(Debug)]
 enum Form {
     Silent,
-    /// As emqtt_bench prints them.
-    Lines(CounterLines),
+    /// As emqtt_bench prints them; `qoe`: with those of `-Q`.
+    Lines {
+        counters: CounterLines,
+        qoe: bool,
+    },
     View {
         title: String,
         live: Live,
@@ -41,7 +44,7 @@ impl Screen {
         let form = if options.log_to == LogTo::Null {
             Form::Silent
         } else if options.plain || !io::stdout().is_terminal() {
-            Form::Lines(CounterLines::default())
+            Form::Lines { counters: CounterLines::default(), qoe: options.has_qoe() }
         } else {
             let title = match role {
                 Role::Sub => format!("sub from {server}"),
@@ -53,15 +56,24 @@ impl Screen {
         Self { form, events: 0 }
     }
 
-    /// Tells that the run begins.
+    /// Tells that the run begins. `secrets`: the file that the secrets of TLS go to.
     ///
     /// # Errors
     /// Standard output is gone.
-    pub(in crate::bench) fn begin(&self, line: &StartLine) -> io::Result<()> {
-        match self.form {
-            Form::Lines(_) => writeln!(io::stdout(), "{line}\n"),
-            Form::Silent | Form::View { .. } => Ok(()),
+    pub(in crate::bench) fn begin(
+        &self,
+        board: &Board,
+        secrets: Option<&Path>,
+        line: &StartLine,
+    ) -> io::Result<()> {
+        let Form::Lines { qoe, .. } = &self.form else { return Ok(()) };
+        if *qoe {
+            board.keep_qoe();
         }
+        if let Some(file) = secrets {
+            writeln!(io::stdout(), "{}", secrets_line(file))?;
+        }
+        writeln!(io::stdout(), "{line}\n")
     }
 
     /// Tells what changed once a second, until standard output is gone.
@@ -84,7 +96,7 @@ impl Screen {
         }
         // Nothing is left to tell somebody who does not listen.
         let _ = self.tell(board);
-        if let (Form::Lines(_), Ended::Complete) = (&self.form, ended) {
+        if let (Form::Lines { .. }, Ended::Complete) = (&self.form, ended) {
             let _ = writeln!(io::stdout(), "{PUBLISH_COMPLETE}");
         }
     }
@@ -92,12 +104,16 @@ impl Screen {
     fn tell(&mut self, board: &Board) -> io::Result<()> {
         let events = board.events(self.events);
         self.events += events.len();
-        let mut lines: Vec<String> = events.into_iter().map(|event| event.what).collect();
+        let mut lines: Vec<String> = events.iter().map(|event| printable(&event.what).into_owned()).collect();
         let text = match &mut self.form {
             Form::Silent => return Ok(()),
-            Form::Lines(counters) => {
-                let at = board.elapsed().max(SHORTEST);
+            Form::Lines { counters, qoe } => {
+                // What a shorter run did is told as of its first second: its rate over less would say nothing.
+                let at = board.elapsed().max(EVERY);
                 lines.extend(counters.lines(at, &board.counters()));
+                if *qoe {
+                    lines.extend(board.take_qoe().lines());
+                }
                 lines.iter().map(|line| format!("{line}\n")).collect()
             }
             Form::View { title, live, before } => {

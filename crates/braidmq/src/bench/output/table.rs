@@ -1,6 +1,8 @@
+use braid_bench::emqtt::Counter;
 use braid_bench::summary::{Quantiles, RunSummary};
 
 use super::columns::{columns, quantile};
+use super::printable::printable;
 
 const HEADER: [&str; 9] =
     ["latency in ms", "stream", "messages", "failed", "p50", "p90", "p99", "p99.9", "max"];
@@ -9,7 +11,8 @@ const HEADER: [&str; 9] =
 pub(in crate::bench) fn table(summary: &RunSummary) -> String {
     let mut rows = Vec::new();
     if let Some(connect) = &summary.connections.connect_us {
-        let failed = summary.connections.wanted.saturating_sub(summary.connections.established);
+        // Those that a run did without, because it was over before they came, have not failed.
+        let failed = summary.counters.get(Counter::ConnectFail.name()).copied().unwrap_or_default();
         let counts = ["-".to_owned(), connect.count.to_string(), failed.to_string()];
         rows.push(row("(connecting)", counts, Some(connect)));
     }
@@ -27,5 +30,5 @@ pub(in crate::bench) fn table(summary: &RunSummary) -> String {
 fn row(name: &str, counts: [String; 3], quantiles: Option<&Quantiles>) -> Vec<String> {
     let of: [fn(&Quantiles) -> f64; 5] = [|q| q.p50, |q| q.p90, |q| q.p99, |q| q.p999, |q| q.max];
     let latencies = of.map(|of| quantile(quantiles, of));
-    [name.to_owned()].into_iter().chain(counts).chain(latencies).collect()
+    [printable(name).into_owned()].into_iter().chain(counts).chain(latencies).collect()
 }

@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use braid_bench::emqtt::{Counter, Counters, elapsed};
-use braid_bench::generator::Board;
-use braid_bench::summary::TopicSummary;
+use braid_bench::generator::{Board, Glance, GlanceTopic};
 
 use super::columns::{columns, quantile};
+use super::printable::printable;
 
 const HEADER: [&str; 7] = ["topic", "stream", "priority", "messages", "per second", "p50 ms", "p99 ms"];
 
 /// Lines that are no topics, and one for the cursor.
 const OTHER_LINES: usize = 7;
+/// Before that there are no rates: a few messages in a few milliseconds would be thousands a second.
+const FIRST_RATE: Duration = Duration::from_secs(1);
 
 /// What a board showed at one time.
 #[derive(Debug, Default)]
@@ -19,17 +21,13 @@ pub(super) struct Snapshot {
     pub(super) at: Duration,
     pub(super) counters: Counters,
     pub(super) connected: u64,
-    pub(super) topics: Vec<TopicSummary>,
+    pub(super) topics: Vec<GlanceTopic>,
 }
 
 impl Snapshot {
     pub(super) fn of(board: &Board) -> Self {
-        Self {
-            at: board.elapsed(),
-            counters: board.counters(),
-            connected: board.connected(),
-            topics: board.topics(),
-        }
+        let Glance { counters, topics } = board.glance();
+        Self { at: board.elapsed(), counters, connected: board.connected(), topics }
     }
 
     /// The lines for a window of so many columns and rows, with rates since `before`.
@@ -71,33 +69,35 @@ impl Snapshot {
             .map(|counter| {
                 let count = self.counters[counter];
                 let rate = self.rate(count, before.counters[counter], before);
-                format!("{} {count} ({rate:.1}/s)", counter.name())
+                let rate = rate.map(|rate| format!(" ({rate:.1}/s)")).unwrap_or_default();
+                format!("{} {count}{rate}", counter.name())
             })
             .collect();
         (!counts.is_empty()).then(|| counts.join("  "))
     }
 
-    fn row(&self, topic: &TopicSummary, before: &Self) -> Vec<String> {
-        let messages = |topic: &TopicSummary| topic.acked.max(topic.received);
-        let same = |other: &&TopicSummary| (&other.topic, other.stream) == (&topic.topic, topic.stream);
-        let earlier = before.topics.iter().find(same).map_or(0, messages);
-        let count = messages(topic);
+    fn row(&self, topic: &GlanceTopic, before: &Self) -> Vec<String> {
+        let same = |other: &&GlanceTopic| (&other.topic, other.stream) == (&topic.topic, topic.stream);
+        let earlier = before.topics.iter().find(same).map_or(0, |topic| topic.messages);
         let latency = topic.latency_us.as_ref();
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let rate = self.rate(topic.messages, earlier, before);
         vec![
-            topic.topic.clone(),
+            printable(&topic.topic).into_owned(),
             topic.stream.to_string(),
-            topic.priority.map_or_else(|| "-".to_owned(), |priority| priority.to_string()),
-            count.to_string(),
-            format!("{:.1}", self.rate(count, earlier, before)),
+            or_dash(topic.priority.map(|priority| priority.to_string())),
+            topic.messages.to_string(),
+            or_dash(rate.map(|rate| format!("{rate:.1}"))),
             quantile(latency, |quantiles| quantiles.p50),
             quantile(latency, |quantiles| quantiles.p99),
         ]
     }
 
     #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
-    fn rate(&self, now: u64, earlier: u64, before: &Self) -> f64 {
+    fn rate(&self, now: u64, earlier: u64, before: &Self) -> Option<f64> {
         let seconds = self.at.saturating_sub(before.at).as_secs_f64();
-        if seconds > 0.0 { now.saturating_sub(earlier) as f64 / seconds } else { 0.0 }
+        let is_rate = self.at >= FIRST_RATE && seconds > 0.0;
+        is_rate.then(|| now.saturating_sub(earlier) as f64 / seconds)
     }
 }
 
@@ -112,13 +112,12 @@ mod tests {
         counters[Counter::ConnectSucc] = 3;
         counters[Counter::Pub] = acked;
         let latency_us = Some(Quantiles { p50: 1500.0, p99: 20_000.0, ..Quantiles::default() });
-        let topic = |name: &str, stream, priority| TopicSummary {
+        let topic = |name: &str, stream, priority| GlanceTopic {
             topic: name.to_owned(),
             stream,
             priority,
-            acked,
+            messages: acked,
             latency_us,
-            ..TopicSummary::default()
         };
         let topics = vec![topic("Topic1", 1, Some(200)), topic("Topic2", 2, None)];
         Snapshot { at: Duration::from_secs(at), counters, connected: 2, topics }
@@ -139,6 +138,24 @@ mod tests {
                 "Topic2       2         -       130        15.0    1.50    20.0",
             ]
         );
+    }
+
+    #[test]
+    fn before_the_first_whole_second_there_are_no_rates() {
+        let mut early = snapshot(0, 100);
+        early.at = Duration::from_millis(2);
+        let lines = early.lines("pub", &Snapshot::default(), (80, 24));
+        assert_eq!(lines[2], "pub 100");
+        assert_eq!(lines[5], "Topic1       1       200       100           -    1.50    20.0");
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown() {
+        let mut now = snapshot(1, 1);
+        now.topics[1].topic = "a\u{1b}[2Jb".to_owned();
+        let lines = now.lines("pub", &Snapshot::default(), (80, 24));
+        assert!(lines[6].starts_with("a\\u{1b}[2Jb "), "{lines:?}");
+        assert!(lines.iter().all(|line| !line.contains(char::is_control)), "{lines:?}");
     }
 
     #[test]

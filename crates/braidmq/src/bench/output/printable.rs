@@ -1,0 +1,54 @@
+use std::borrow::Cow;
+
+/// A text for a terminal. Control characters, which a terminal obeys, and those that turn around what stands behind them
+/// are shown by their numbers, such as `\u{1b}`: topics and reasons come from whoever publishes.
+pub(in crate::bench) fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(2 * text.len());
+    for character in text.chars() {
+        if is_obeyed(character) {
+            shown.extend(character.escape_unicode());
+        } else {
+            shown.push(character);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+fn is_obeyed(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{61c}'
+                | '\u{200e}'
+                | '\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2066}'..='\u{2069}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_is_shown_by_its_number() {
+        for (text, shown) in [
+            ("a/\u{1b}[2J", "a/\\u{1b}[2J"),
+            ("a\nb\r\t", "a\\u{a}b\\u{d}\\u{9}"),
+            ("\u{7f}\u{9b}31m", "\\u{7f}\\u{9b}31m"),
+            ("x\u{202e}y", "x\\u{202e}y"),
+        ] {
+            assert_eq!(printable(text), shown);
+        }
+    }
+
+    #[test]
+    fn every_other_text_stays_as_it_is() {
+        for text in ["a/b c", "ä/日本/e\u{301}", "\"\\", ""] {
+            assert!(matches!(printable(text), Cow::Borrowed(same) if same == text), "{text}");
+        }
+    }
+}
