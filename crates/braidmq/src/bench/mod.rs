@@ -8,6 +8,7 @@ mod reply;
 mod request;
 mod run;
 mod self_measure;
+mod settings;
 
 use std::process::ExitCode;
 

@@ -18,6 +18,7 @@ use super::failure::Failure;
 use super::options::{
     CommonOptions, ConnOptions, OutputOptions, PayloadSource, PubOptions, SubOptions, Subject,
 };
+use super::settings::Settings;
 
 /// The path of WebSocket at all brokers that emqtt_bench is used with.
 const WEBSOCKET_PATH: &str = "/mqtt";
@@ -35,6 +36,8 @@ pub(super) struct Job {
     /// Lines about options that have no effect.
     pub(super) notes: Vec<String>,
     pub(super) output: OutputOptions,
+    /// For the JSON, if there will be one.
+    pub(super) settings: Option<Settings>,
 }
 
 /// What `bench pub` is to do.
@@ -68,9 +71,8 @@ pub(super) fn publish(options: &PubOptions) -> Result<Job, Failure> {
         random_wait: options.first_wait(),
         ..plan
     });
-    let mut job = job(&options.common, transport, work, options.shortids, notes)?;
-    job.plan.ending.keep_connected = options.keep_connected;
-    Ok(job)
+    let ending = Ending { keep_connected: options.keep_connected, ..ending(&options.common) };
+    job(&options.common, transport, work, options.shortids, ending, notes)
 }
 
 /// What `bench sub` is to do.
@@ -90,14 +92,15 @@ pub(super) fn subscribe(options: &SubOptions) -> Result<Job, Failure> {
         headers: options.payload_hdrs.clone(),
         timestamp: options.timestamp_field.clone(),
     });
-    job(&options.common, transport, work, options.shortids, options.common.notes(transport))
+    let (common, notes) = (&options.common, options.common.notes(transport));
+    job(common, transport, work, options.shortids, ending(common), notes)
 }
 
 /// What `bench conn` is to do.
 pub(super) fn connect(options: &ConnOptions) -> Result<Job, Failure> {
     let transport = options.common.transport()?;
     let notes = options.common.notes(transport);
-    job(&options.common, transport, Work::Connect, options.shortids, notes)
+    job(&options.common, transport, Work::Connect, options.shortids, ending(&options.common), notes)
 }
 
 fn job(
@@ -105,6 +108,7 @@ fn job(
     transport: Transport,
     work: Work,
     shortids: bool,
+    ending: Ending,
     notes: Vec<String>,
 ) -> Result<Job, Failure> {
     let (role, shown) = match &work {
@@ -113,19 +117,22 @@ fn job(
         Work::Connect => (Role::Connect, summary::Role::Conn),
     };
     let targets = targets(options, transport);
+    let plan = Plan { clients: clients(options, role, shortids), work, ending };
+    let settings = options.output.json.is_some().then(|| Settings::of(options, &plan, &targets));
     Ok(Job {
         role: shown,
-        plan: Plan {
-            clients: clients(options, role, shortids),
-            work,
-            ending: Ending { after: options.clients.duration, keep_connected: false },
-        },
+        settings,
+        plan,
         dialer: dialer(options, targets.clone())?,
         targets,
         start_line: start_line(options),
         notes,
         output: options.output.clone(),
     })
+}
+
+fn ending(options: &CommonOptions) -> Ending {
+    Ending { after: options.clients.duration, keep_connected: false }
 }
 
 fn clients(options: &CommonOptions, role: Role, shortids: bool) -> Clients {

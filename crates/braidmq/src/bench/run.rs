@@ -5,6 +5,7 @@ use braid_bench::emqtt::Counter;
 use braid_bench::generator::{self, Alarm, Board, Clock, Ended};
 use braid_bench::summary::RunSummary;
 use braid_transport::Target;
+use serde::Serialize;
 use tokio::net::lookup_host;
 use tokio::runtime::{Builder, Runtime};
 
@@ -12,6 +13,7 @@ use super::failure::Failure;
 use super::options::secrets;
 use super::output::{JsonFile, Metrics, Screen, printable, table};
 use super::plan::Job;
+use super::settings::Settings;
 use crate::client::stopped;
 
 /// Files that a process needs besides its connections.
@@ -66,9 +68,17 @@ async fn measure(mut job: Job, json: Option<JsonFile>) -> Result<(), Failure> {
         say(&table(&summary));
     }
     if let Some(json) = json {
-        json.write(&summary)?;
+        json.write(&Document { summary: &summary, settings: job.settings.as_ref() })?;
     }
     outcome(ended, &summary, server)
+}
+
+/// What `--json` writes.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    summary: &'a RunSummary,
+    settings: Option<&'a Settings>,
 }
 
 /// On standard error, which may be gone as well: that is no reason to end otherwise.
@@ -101,7 +111,7 @@ fn too_many_files(clients: u64) -> Option<String> {
     })
 }
 
-fn url(target: &Target) -> String {
+pub(super) fn url(target: &Target) -> String {
     let Target { transport, host, port, path } = target;
     let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
     format!("{}://{host}:{port}{path}", transport.scheme())

@@ -52,6 +52,33 @@ fn a_server_that_goes_away_is_no_good_end() {
 }
 
 #[test]
+fn a_closed_connection_is_told_in_the_word_of_what_carried_it() {
+    for (scheme, cause) in
+        [("mqtt", "{shutdown,tcp_closed}"), ("mqtts", "{shutdown,ssl_closed}"), ("ws", "closed")]
+    {
+        let mut server = Server::start();
+        let clients = Load::start(&[&["conn", "-c", "1"][..], &server.find(scheme)].concat());
+        clients.wait_for_total("connect_succ", 1);
+        server.kill();
+        let end = clients.end();
+        let expected = format!("client(1): EXIT for {cause}");
+        assert!(end.lines.lines().any(|line| line == expected), "{scheme}: {end:?}");
+    }
+}
+
+/// An hour to the next message, and ten more clients to come.
+#[test]
+fn a_limit_ends_a_run_at_once() {
+    let server = Server::start();
+    let load = ["pub", "-c", "10", "-i", "3600000", "-I", "3600000", "-t", "t", "-q", "1", "-L", "1"];
+    let end = run(&[&load[..], &server.find("mqtt")].concat());
+    assert_eq!((end.code, end.lines.lines().last()), (Some(0), Some("publish complete")), "{end:?}");
+    let row = end.errors.lines().find(|line| line.starts_with("(connecting)")).unwrap();
+    let columns: Vec<_> = row.split_whitespace().collect();
+    assert_eq!(columns[1..4], ["-", "1", "0"], "who did not come has not failed: {row}");
+}
+
+#[test]
 fn a_closed_port_is_one_line_and_the_measurement_of_nothing() {
     let server = Server::start();
     let path = server.path("pub.json");
@@ -74,4 +101,16 @@ fn clients_stay_after_the_limit_if_they_are_to() {
     publisher.wait_for_total("pub", 5);
     let end = publisher.stop("-INT");
     assert_eq!((end.code, end.lines.contains("client(")), (Some(0), false), "{end:?}");
+}
+
+#[test]
+fn a_generator_that_is_too_slow_ends_with_1() {
+    for (at_least, code) in [("1", 0), ("1000000000000", 1)] {
+        let end = run(&["self", "-c", "1", "--duration", "100ms", "--at-least", at_least]);
+        assert_eq!(end.code, Some(code), "{end:?}");
+        let line = end.lines.strip_prefix("QoS 0, 64 B, 1 clients, as fast as it goes: ").unwrap();
+        assert!(line.contains(" messages/s, ") && line.ends_with(" messages per CPU-second\n"), "{line}");
+        let complaint = " messages per CPU-second are fewer than 1000000000000\n";
+        assert_eq!(end.errors.ends_with(complaint), code == 1, "{end:?}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use super::rig::{Load, Server, bench, run};
+use super::rig::{Load, Server, bench, json, run};
 
 /// Whether a line is one of emqtt_bench's counters: `1m2s pub total=8 rate=2.84/sec`. In the first second there is no
 /// time before the name.
@@ -36,6 +36,82 @@ fn lines_are_those_of_emqtt_bench() {
     for total in ["connect_succ total=2 ", "pub total=100 "] {
         assert!(counters.iter().any(|line| line.contains(total)), "{counters:?}");
     }
+}
+
+/// Of a line of `-Q true` what it is of, if it has the form: `connect, avg: 1.5ms, P95: 2ms, Max: 2ms `.
+fn qoe(line: &str) -> Option<&str> {
+    let (name, rest) = line.split_once(", avg: ")?;
+    let (average, rest) = rest.split_once("ms, P95: ")?;
+    let (p95, max) = rest.split_once("ms, Max: ")?;
+    let is_whole = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_average = average.split_once('.').is_some_and(|(whole, part)| is_whole(whole) && is_whole(part));
+    (is_average && is_whole(p95) && max.strip_suffix("ms ").is_some_and(is_whole)).then_some(name)
+}
+
+#[test]
+fn quality_of_experience_is_a_line_for_each_part_that_the_transport_has() {
+    let server = Server::start();
+    for (scheme, asked, names) in [
+        ("mqtt", "true", &["handshake", "connect"][..]),
+        ("mqtts", "true", &["tcp", "handshake", "connect"]),
+        ("mqtt", "false", &[]),
+    ] {
+        let load = Load::start(&[&["conn", "-c", "1", "-Q", asked][..], &server.find(scheme)].concat());
+        // The lines come behind those of the counters.
+        load.wait_for_total("connect_succ", 1);
+        let end = load.stop("-INT");
+        assert_eq!(end.lines.lines().filter_map(qoe).collect::<Vec<_>>(), names, "{scheme}: {end:?}");
+        assert!(!names.is_empty() || !end.lines.contains("avg"), "{end:?}");
+    }
+    let load = ["sub", "-c", "1", "-t", "t", "-Q", "true"];
+    let load = Load::start(&[&load[..], &server.find("mqtt")].concat());
+    load.wait_for(|line| qoe(line) == Some("subscribe"));
+    assert_eq!(load.stop("-INT").code, Some(0));
+}
+
+#[test]
+fn the_end_of_the_wait_for_all_is_told() {
+    let server = Server::start();
+    let load = ["pub", "-c", "1", "-t", "t", "-I", "1", "-L", "1"];
+    for waits in ["true", "false"] {
+        let end = run(&[&load[..], &["-w", waits], &server.find("mqtt")].concat());
+        let is_told = end.lines.lines().any(|line| line == "Collected 1 'go' signals, start publishing");
+        assert_eq!((end.code, is_told), (Some(0), waits == "true"), "{end:?}");
+    }
+}
+
+#[test]
+fn the_json_says_what_was_run() {
+    let server = Server::start();
+    let path = server.path("run.json");
+    let out = ["--json", path.to_str().unwrap()];
+    let load = [
+        "pub", "-c", "2", "-c", "9", "-R", "100", "-t", "a/%i", "-I", "1", "-q", "1", "-L", "4", "-s", "100",
+    ];
+    let more = ["--payload-hdrs", "cnt64,ts", "-u", "me", "-P", "secret", "--stream", "3", "--priority", "7"];
+    let end = run(&[&load[..], &more, &out, &server.find("quic")].concat());
+    assert_eq!(end.code, Some(0), "{end:?}");
+    let settings = &json(&path)["settings"];
+    let expected = serde_json::json!({
+        "servers": [format!("quic://127.0.0.1:{}", server.port("quic"))], "transport": "quic",
+        "congestion_control": "bbr3", "link_rate": null, "local_addresses": [], "mqtt_version": 5,
+        "clean_start": true, "keep_alive_s": 300, "session_expiry_s": 0, "clients": 2, "connect_interval_ms": null,
+        "connect_per_second": 100, "num_retry_connect": 0, "reconnect": 0, "duration_s": null, "limit": 4,
+        "inflight": 1, "wait_before_publishing": false, "random_wait_ms": [0, 0], "keep_connected": false,
+        "payload_hdrs": "cnt64,ts",
+        "topics": [{"topic": "a/%i", "qos": 1, "stream": 3, "priority": 7, "interval_ms": 1, "retain": false,
+            "payload_bytes": 116}],
+    });
+    assert_eq!(settings, &expected, "{settings:#}");
+
+    let load = ["sub", "-c", "1", "-t", "b/+", "-q", "2", "--duration", "1s", "--tcp-cc", "reno"];
+    let end = run(&[&load[..], &out, &server.find("mqtt")].concat());
+    assert_eq!(end.code, Some(0), "{end:?}");
+    let settings = &json(&path)["settings"];
+    let topic = serde_json::json!({"topic": "b/+", "qos": 2, "stream": 0, "priority": null});
+    assert_eq!(settings["topics"], serde_json::json!([topic]));
+    assert_eq!((&settings["congestion_control"], &settings["duration_s"]), (&"reno".into(), &1.0.into()));
+    assert!(settings.get("limit").is_none(), "{settings:#}");
 }
 
 #[test]
@@ -95,6 +171,9 @@ fn secrets_and_qlog_are_written_where_they_are_asked_for() {
         .output()
         .unwrap();
     assert_eq!(end.status.code(), Some(0), "{end:?}");
+    let lines = String::from_utf8(end.stdout).unwrap();
+    let told = format!("Dump TLS secrets to {}", keys.display());
+    assert_eq!(lines.lines().next(), Some(told.as_str()));
     assert!(std::fs::read_to_string(keys).unwrap().contains("CLIENT_TRAFFIC_SECRET_0"));
     assert_eq!(std::fs::read_dir(qlog).unwrap().count(), 1);
 }
