@@ -150,9 +150,8 @@ impl Client {
         // What was written and what is on its way, when the last wait began.
         let mut moved = (0, 0);
         loop {
-            let turns = poll_fn(|cx| {
-                turns(&self.shared, &mut self.worker, &mut self.who, connection, &mut ring, cx)
-            });
+            let turns =
+                poll_fn(|cx| turns(&self.shared, &mut self.worker, &mut self.who, connection, &mut ring, cx));
             let event = tokio::select! {
                 biased;
                 phase = reached(&mut self.phase, next_phase) => Event::Phase(phase),

@@ -227,7 +227,7 @@ pub(crate) fn signal_process(id: u32, signal: Signal) {
 }
 
 /// A descriptor that becomes readable when the process ends.
-pub(crate) fn open(id: u32) -> std::os::fd::OwnedFd {
+pub(crate) fn open(id: u32) -> OwnedFd {
     pidfd_open(pid(id), PidfdFlags::empty()).unwrap()
 }
 
