@@ -105,7 +105,7 @@ async fn press(options: QuicOptions, down: Conditions) -> (usize, usize) {
     for _ in 0..1000 {
         accepted += fill(&mut scene.server, key);
         ahead = ahead.max(accepted - delivered.load(Ordering::Relaxed));
-        sleep(Duration::from_millis(10)).await;
+        wait(Duration::from_millis(10)).await;
     }
     (ahead, delivered.load(Ordering::Relaxed))
 }
