@@ -47,6 +47,27 @@ pub struct Clients {
     pub maximum_packet_size: Option<u32>,
 }
 
+impl Clients {
+    /// So many of MQTT 5 that come at once, with nothing that has to be asked for: no Keep Alive, no credentials, no
+    /// second attempt.
+    #[must_use]
+    pub fn plain(count: u64, ids: ClientIds) -> Self {
+        Self {
+            count,
+            start_number: 0,
+            ids,
+            start: Start::Every(Duration::ZERO),
+            retries: Retries::default(),
+            version: ProtocolVersion::V5,
+            clean_start: true,
+            keep_alive: 0,
+            session_expiry: None,
+            credentials: None,
+            maximum_packet_size: None,
+        }
+    }
+}
+
 /// User Name and Password.
 #[derive(Debug, Clone)]
 pub struct Credentials {

@@ -6,14 +6,11 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
-use braid_proto::packet::{ProtocolVersion, QoS};
+use braid_proto::packet::QoS;
 use braid_transport::{ClientTls, ConnectOptions, Target, Transport};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{
-    Alarm, Board, Clients, Clock, Dialer, Ending, Plan, PublishPlan, PublishedTopic, Retries, Start, Work,
-    run,
-};
+use super::{Alarm, Board, Clients, Clock, Dialer, Ending, Plan, PublishPlan, PublishedTopic, Work, run};
 use crate::emqtt::{ClientIds, Counter, MessageTemplate, Role};
 use crate::failure::Failure;
 
@@ -118,19 +115,10 @@ fn plan(how: SelfMeasure) -> Result<Plan, super::PlanError> {
     let topic = PublishedTopic::new("self/%i", false, how.interval, message, how.size)?;
     let topic = PublishedTopic { qos: how.qos.min(QoS::AtLeastOnce), ..topic };
     Ok(Plan {
-        clients: Clients {
-            count: how.clients,
-            start_number: 0,
-            ids: ClientIds { role: Role::Publish, prefix: None, short: true, host: String::new() },
-            start: Start::Every(Duration::ZERO),
-            retries: Retries::default(),
-            version: ProtocolVersion::V5,
-            clean_start: true,
-            keep_alive: 0,
-            session_expiry: None,
-            credentials: None,
-            maximum_packet_size: None,
-        },
+        clients: Clients::plain(
+            how.clients,
+            ClientIds { role: Role::Publish, prefix: None, short: true, host: String::new() },
+        ),
         work: Work::Publish(PublishPlan {
             wait_for_all: true,
             inflight: INFLIGHT,

@@ -4,14 +4,12 @@ use std::future::{pending, poll_fn};
 use std::io::IoSlice;
 use std::time::Duration;
 
-use braid_proto::packet::ProtocolVersion;
 use braid_proto::stream::StreamKey;
 use braid_transport::{Listener, Read, mem};
 use tokio::io::ReadBuf;
 
 use super::{
-    Alarm, Board, Clients, Clock, Dialer, Ended, Ending, Plan, PublishPlan, PublishedTopic, Retries, Start,
-    Work, run,
+    Alarm, Board, Clients, Clock, Dialer, Ended, Ending, Plan, PublishPlan, PublishedTopic, Work, run,
 };
 use crate::emqtt::{ClientIds, MessageTemplate, Role};
 
@@ -40,19 +38,10 @@ async fn swallow(mut hub: Listener) {
 
 fn plan(publish: PublishPlan) -> Plan {
     Plan {
-        clients: Clients {
-            count: 1,
-            start_number: 0,
-            ids: ClientIds { role: Role::Publish, prefix: None, short: true, host: String::new() },
-            start: Start::Every(Duration::ZERO),
-            retries: Retries::default(),
-            version: ProtocolVersion::V5,
-            clean_start: true,
-            keep_alive: 0,
-            session_expiry: None,
-            credentials: None,
-            maximum_packet_size: None,
-        },
+        clients: Clients::plain(
+            1,
+            ClientIds { role: Role::Publish, prefix: None, short: true, host: String::new() },
+        ),
         work: Work::Publish(publish),
         ending: Ending { after: Some(Duration::from_secs(60)), keep_connected: false },
     }

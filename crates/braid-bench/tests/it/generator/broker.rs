@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use braid_bench::emqtt::{ClientIds, MessageTemplate, Role as ClientRole, TopicsFile};
 use braid_bench::generator::{
-    Alarm, Board, Clients, Clock, Dialer, Ended, Ending, Plan, PublishPlan, PublishedTopic, Retries, Start,
-    SubscribePlan, SubscribedFilter, Work, run,
+    Alarm, Board, Clients, Clock, Dialer, Ended, Ending, Plan, PublishPlan, PublishedTopic, SubscribePlan,
+    SubscribedFilter, Work, run,
 };
 use braid_bench::summary::{RunSummary, TopicSummary};
 use braid_broker::{BrokerConfig, Handle};
-use braid_proto::packet::{ProtocolVersion, QoS};
+use braid_proto::packet::QoS;
 use braid_transport::sim::Host;
 use tokio::task::JoinHandle;
 
@@ -70,19 +70,8 @@ impl Going {
 }
 
 pub(super) fn clients(role: ClientRole, count: u64) -> Clients {
-    Clients {
-        count,
-        start_number: 0,
-        ids: ClientIds { role, prefix: Some("test".to_owned()), short: false, host: String::new() },
-        start: Start::Every(Duration::ZERO),
-        retries: Retries::default(),
-        version: ProtocolVersion::V5,
-        clean_start: true,
-        keep_alive: 300,
-        session_expiry: None,
-        credentials: None,
-        maximum_packet_size: None,
-    }
+    let ids = ClientIds { role, prefix: Some("test".to_owned()), short: false, host: String::new() };
+    Clients { keep_alive: 300, ..Clients::plain(count, ids) }
 }
 
 pub(super) fn plan(clients: Clients, work: Work, after: Duration) -> Plan {
