@@ -262,6 +262,13 @@ impl Builder {
         self
     }
 
+    /// Whether bulk is kept back where the path limits, so that nothing urgent finds a queue: no by default.
+    /// QUIC only.
+    pub fn gate(mut self, gate: bool) -> Self {
+        self.quic.gate = gate;
+        self
+    }
+
     /// The most bytes per second that QUIC sends, for a device that knows its uplink: nothing then waits in queues
     /// on the way, where what is urgent cannot overtake. At least 1; no cap by default. QUIC only.
     pub fn link_rate(mut self, bytes_per_second: u64) -> Self {
@@ -400,6 +407,7 @@ fn check_quic(options: &QuicOptions) -> Result<(), OptionsError> {
     let asked = [
         ("0-RTT", options.zero_rtt),
         ("a congestion control", options.congestion != default.congestion),
+        ("a gate", options.gate != default.gate),
         ("a link rate", options.link_rate.is_some()),
         ("a qlog", options.qlog_dir.is_some()),
     ];

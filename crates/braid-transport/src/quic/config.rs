@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use noq::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
-use noq::{EndpointConfig, IdleTimeout, TransportConfig, VarInt};
+use noq::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
+use super::gate::{Gated, SharedGate};
 use super::pacing::Policed;
 use super::qlog::QlogFiles;
 use crate::tls::ALPN_MQTT;
@@ -15,6 +16,10 @@ use crate::tls::ALPN_MQTT;
 /// connection over more than 2,048 of which the first is missing. With larger windows a burst of losses comes to
 /// that; this is 1,800 of the smallest datagrams.
 const STREAM_RECEIVE_WINDOW: u32 = 2 << 20;
+
+/// Sizes that path MTU discovery tells apart. With half of what lies between the smallest packet and that of an
+/// Ethernet it tries the latter first, and where that fits it costs one packet in place of seven.
+const MTU_STEP: u16 = 127;
 
 /// Who decides how fast to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +76,9 @@ pub struct QuicOptions {
     pub keep_alive: Option<Duration>,
     /// Who decides how fast to send.
     pub congestion: Congestion,
+    /// Whether bulk is kept back where the path limits, so that nothing urgent finds a queue. Not yet by
+    /// itself.
+    pub gate: bool,
     /// Bytes per second that are sent at most, for a device that knows its uplink; `None` leaves it
     /// to the congestion controller.
     pub link_rate: Option<u64>,
@@ -106,6 +114,7 @@ impl QuicOptions {
             // Only a client with a longer Keep Alive, or none, is ever this silent; it must not be lost for it.
             keep_alive: Some(Duration::from_secs(10 * 60)),
             congestion: Congestion::default(),
+            gate: false,
             link_rate: None,
             zero_rtt: true,
             alpn: ALPN_MQTT,
@@ -121,8 +130,19 @@ impl QuicOptions {
         Self { bidi_streams: 0, uni_streams: 0, keep_alive: None, zero_rtt: false, ..Self::server() }
     }
 
-    /// `receive_window`: bytes that the peer may send over all streams beyond what was read.
-    pub(super) fn transport(&self, receive_window: VarInt) -> Arc<TransportConfig> {
+    /// For one connection, with its gate. `receive_window`: bytes that the peer may send over all streams beyond what
+    /// was read.
+    pub(super) fn transport(
+        &self,
+        receive_window: VarInt,
+    ) -> (Arc<TransportConfig>, Option<Arc<SharedGate>>) {
+        let gate = self.gate.then(SharedGate::new);
+        let mut factory = self.congestion.factory();
+        let mut mtu_discovery = MtuDiscoveryConfig::default();
+        if let Some(gate) = &gate {
+            factory = Arc::new(Gated { inner: factory, gate: Arc::clone(gate) });
+            mtu_discovery.minimum_change(MTU_STEP);
+        }
         let mut config = TransportConfig::default();
         config
             .stream_receive_window(VarInt::from_u32(self.stream_receive_window))
@@ -133,12 +153,13 @@ impl QuicOptions {
             .max_idle_timeout(self.idle_timeout.map(idle_timeout))
             .keep_alive_interval(self.keep_alive)
             .datagram_receive_buffer_size(None)
-            .congestion_controller_factory(self.congestion.factory())
+            .congestion_controller_factory(factory)
+            .mtu_discovery_config(Some(mtu_discovery))
             .max_outgoing_bytes_per_second(self.link_rate);
         if let Some(directory) = &self.qlog_dir {
             config.qlog_factory(Arc::new(QlogFiles::new(directory)));
         }
-        Arc::new(config)
+        (Arc::new(config), gate)
     }
 }
 

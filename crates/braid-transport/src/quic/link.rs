@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use noq::crypto::rustls::HandshakeData;
 use noq::{Connection, Endpoint, RecvStream, SendStream, VarInt};
 use rustls::pki_types::CertificateDer;
 
+use super::gate::SharedGate;
 use super::multi::Multi;
 use super::shield::Failures;
 use crate::link::{Link, Peer, Transport};
@@ -27,8 +29,10 @@ pub(super) struct Established {
     pub(super) endpoint: Option<Endpoint>,
     /// Tells of panics at this endpoint.
     pub(super) failures: Failures,
-    /// What the connection was configured with.
+    /// What the connection was configured with, as the next.
     pub(super) send_window: u64,
+    pub(super) uni_streams: u32,
+    pub(super) gate: Option<Arc<SharedGate>>,
     /// Resolves when the handshake is confirmed; `None` if it is.
     pub(super) confirmed: Option<Confirmed>,
 }

@@ -11,6 +11,7 @@ mod early;
 mod endpoint;
 #[cfg(test)]
 mod faulty;
+mod gate;
 mod link;
 mod multi;
 mod pacing;

@@ -17,11 +17,14 @@ use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use noq::udp::{RecvMeta, Transmit};
 use noq::{AsyncUdpSocket, UdpSender};
+
+use super::gate;
 
 /// Bytes of a datagram with nothing but a PING, at most: one byte of flags, a connection ID of
 /// eight, four of packet number, the frame, and a tag of 16.
@@ -78,12 +81,40 @@ fn probe<'a>(transmit: &Transmit<'a>) -> Option<&'a [u8]> {
     are_tiny.then(|| transmit.contents.get(size..2 * size)).flatten()
 }
 
+impl ThinnedSender {
+    /// Sends these parts of a batch. A socket that is full meanwhile loses the rest, as a network may.
+    fn send_kept(
+        &mut self,
+        kept: &[Range<usize>],
+        transmit: &Transmit<'_>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        for range in kept {
+            let Some(contents) = transmit.contents.get(range.clone()) else { continue };
+            let part = Transmit {
+                destination: transmit.destination,
+                ecn: transmit.ecn,
+                contents,
+                segment_size: transmit.segment_size.filter(|size| *size < contents.len()),
+                src_ip: transmit.src_ip,
+            };
+            if let Poll::Ready(Err(error)) = self.sender.as_mut().poll_send(&part, cx) {
+                return Poll::Ready(Err(error));
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
 impl UdpSender for ThinnedSender {
     fn poll_send(
         mut self: Pin<&mut Self>,
         transmit: &Transmit<'_>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Some(kept) = gate::kept(transmit.contents.len()) {
+            return self.send_kept(&kept, transmit, cx);
+        }
         let Some(contents) = probe(transmit) else {
             return self.sender.as_mut().poll_send(transmit, cx);
         };

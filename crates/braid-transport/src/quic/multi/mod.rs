@@ -6,6 +6,7 @@
 mod arrivals;
 mod bells;
 mod close;
+mod gating;
 mod holders;
 mod loss;
 mod parts;

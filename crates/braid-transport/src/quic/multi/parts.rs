@@ -15,6 +15,7 @@ use rustc_hash::FxHashMap;
 use super::arrivals::{Arrivals, arrivals};
 use super::bells::{Bells, Ring};
 use super::close::Remains;
+use super::gating::Gating;
 use super::holders::Holders;
 use super::loss::Loss;
 use super::settle::Settling;
@@ -56,6 +57,7 @@ pub(super) struct Parts {
     opening: [Option<Opening>; 2],
     pub(super) window: SendWindow,
     pub(super) settling: Settling,
+    pub(super) gating: Gating,
     /// Of a server: where the client is.
     pub(super) whereabouts: Option<Whereabouts>,
     /// A client's own endpoint.
@@ -75,6 +77,10 @@ impl Parts {
     pub(super) fn new(established: Established, bells: Arc<Bells>) -> Self {
         let Established { control: (send, recv), connection, address, endpoint, failures, .. } = established;
         let is_server = endpoint.is_none();
+        let gating = Gating::new(established.gate, &connection, established.uni_streams);
+        if established.confirmed.is_none() {
+            gating.set_established();
+        }
         Self {
             control: Stream::new(StreamKey::CONTROL, Some(send), Some(recv), &bells),
             streams: FxHashMap::default(),
@@ -93,6 +99,7 @@ impl Parts {
             opening: [None, None],
             window: SendWindow::new(&connection, established.send_window),
             settling: Settling::default(),
+            gating,
             whereabouts: if is_server { Whereabouts::new(&connection, address) } else { None },
             endpoint,
             is_trusted: !is_server,
@@ -237,6 +244,7 @@ impl Parts {
     }
 
     pub(super) fn into_remains(self: Box<Self>) -> Remains {
+        self.gating.abandon();
         let settles = self.pace().settles(self.control.written.min(self.window.size()));
         let Self { control, streams, connection, endpoint, .. } = *self;
         let data = streams.into_values().map(|stream| *stream).collect();

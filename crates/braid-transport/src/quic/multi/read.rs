@@ -89,7 +89,10 @@ impl Parts {
             return None;
         };
         match inbound {
-            Inbound::Bytes => return Some(Read::Bytes(StreamKey::CONTROL)),
+            Inbound::Bytes => {
+                self.gating.handle_received();
+                return Some(Read::Bytes(StreamKey::CONTROL));
+            }
             Inbound::Finished => self.is_over = true,
             Inbound::Reset(code) => self.loss = Some(Loss::ControlReset(code)),
             Inbound::Lost(loss) => {
@@ -116,6 +119,7 @@ impl Parts {
             && confirmed.as_mut().poll(&mut cx).is_ready()
         {
             self.confirmed = None;
+            self.gating.set_established();
             return Some(Read::Confirmed);
         }
         let arrival = match self.arrivals.as_mut().map(|arrivals| arrivals.as_mut().poll_next(&mut cx)) {
@@ -181,6 +185,7 @@ impl Parts {
             };
             let read = match inbound {
                 Inbound::Bytes => {
+                    self.gating.handle_received();
                     self.queue.push_back(key);
                     return Some(Read::Bytes(key));
                 }

@@ -170,7 +170,7 @@ impl Parts {
 
     pub(super) fn pace(&self) -> Pace {
         match self.connection.path_stats(PathId::ZERO) {
-            Some(path) => Pace { rtt: path.rtt.max(TICK), bytes: path.cwnd },
+            Some(path) => Pace { rtt: path.rtt.max(TICK), bytes: self.gating.backlog().unwrap_or(path.cwnd) },
             None => Pace { rtt: ROUND_TRIP, bytes: self.window.size() },
         }
     }

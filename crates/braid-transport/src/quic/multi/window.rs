@@ -59,9 +59,11 @@ impl SendWindow {
     ///
     /// Often enough: room, and with it the next write, comes with each acknowledgement, and so does
     /// growth of the congestion window.
-    pub(super) fn follow(&mut self, connection: &Connection) -> bool {
-        let Some(path) = connection.path_stats(PathId::ZERO) else { return false };
-        let size = path.cwnd.saturating_mul(2).max(LEAST).min(self.most);
+    /// `backlog`: what the gate wants.
+    pub(super) fn follow(&mut self, connection: &Connection, backlog: Option<u64>) -> bool {
+        let window = || Some(connection.path_stats(PathId::ZERO)?.cwnd.saturating_mul(2).max(LEAST));
+        let Some(size) = backlog.or_else(window) else { return false };
+        let size = size.min(self.most);
         let has_grown = size > self.base;
         // Small steps down are not worth the library's attention.
         if has_grown || size < self.base - self.base / 4 {

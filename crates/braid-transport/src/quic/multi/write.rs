@@ -39,6 +39,9 @@ impl Parts {
                 if is_first && written > 0 {
                     self.holders.insert(key, priority);
                 }
+                if self.holders.lower(priority) > 0 {
+                    self.gating.handle_urgent(written);
+                }
                 Poll::Ready(Ok(written))
             }
             Poll::Pending => {
@@ -72,7 +75,7 @@ impl Parts {
     ) -> Poll<Result<usize, Refusal>> {
         let Some(stream) = self.stream_mut(key) else { return Poll::Ready(Err(Refusal::Ended)) };
         let mut outcome = stream.poll_write(slices, most);
-        if outcome.is_pending() && self.window.follow(&self.connection) {
+        if outcome.is_pending() && self.window.follow(&self.connection, self.gating.backlog()) {
             let Some(stream) = self.stream_mut(key) else { return Poll::Ready(Err(Refusal::Ended)) };
             outcome = stream.poll_write(slices, most);
         }

@@ -4,10 +4,12 @@
 //! runtime, no random numbers.
 
 mod cap;
+mod gate;
 mod policed;
 mod stretch;
 mod tally;
 #[cfg(test)]
 mod tests;
 
+pub(super) use gate::{Class, Gate, Permit};
 pub(super) use policed::Policed;

@@ -18,9 +18,9 @@ fn thirsty() -> TransportConfig {
     transport
 }
 
-/// What grows with the path without a mind of its own.
+/// What grows with the path without a mind of its own, and nothing before it: the window alone is asked for.
 fn cubic() -> QuicOptions {
-    QuicOptions { congestion: Congestion::Cubic, ..QuicOptions::server() }
+    QuicOptions { congestion: Congestion::Cubic, gate: false, ..QuicOptions::server() }
 }
 
 /// Takes `length` bytes; when the last came.

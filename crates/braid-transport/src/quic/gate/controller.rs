@@ -1,0 +1,305 @@
+//! A congestion controller that a [`Gate`] stands before.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use noq::congestion::{Controller, ControllerFactory, ControllerMetrics};
+use noq_proto::RttEstimator;
+
+use super::shared::{SharedGate, now};
+use super::withheld;
+use crate::quic::pacing::{Class, Gate, Permit};
+
+/// Larger than anything: the library then paces nothing.
+const UNLIMITED: u64 = 1 << 40;
+
+/// What may be on its way beyond the window of the congestion controller: probes.
+const MARGIN: u64 = 64 << 10;
+
+/// What cannot hold a packet.
+const CLOSED: u64 = 1;
+
+/// A packet of so few bytes may be a probe that our own sender kept back.
+const PROBE: u16 = 30;
+
+/// Makes controllers behind the gate of one connection.
+pub(in crate::quic) struct Gated {
+    pub(in crate::quic) inner: Arc<dyn ControllerFactory + Send + Sync>,
+    pub(in crate::quic) gate: Arc<SharedGate>,
+}
+
+impl ControllerFactory for Gated {
+    /// A new path: what was known of the old one is forgotten.
+    fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
+        self.gate.begin_anew(Gate::new(now, mtu));
+        let inner = Arc::clone(&self.inner).build(now, mtu);
+        let asked = AtomicU8::new(NOTHING);
+        Box::new(GatedController {
+            factory: self,
+            inner,
+            mtu,
+            class: Class::Start,
+            asked,
+            probes: Vec::new(),
+            batch: 0,
+        })
+    }
+}
+
+struct GatedController {
+    factory: Arc<Gated>,
+    inner: Box<dyn Controller>,
+    mtu: u16,
+    class: Class,
+    asked: AtomicU8,
+    /// Probes of the present batch: where they begin in it, their numbers and sizes.
+    probes: Vec<Probe>,
+    /// Bytes of the present batch so far.
+    batch: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    start: usize,
+    number: u64,
+    bytes: u16,
+}
+
+/// What the library has asked about the next packet. It looks at the metrics, then at the window, and at the metrics
+/// again, for any packet but a probe, for which it does not look at the window.
+const NOTHING: u8 = 0;
+const WINDOW: u8 = 1;
+const BOTH: u8 = 2;
+
+impl GatedController {
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.factory.gate.lock()
+    }
+
+    fn is_active(&self) -> bool {
+        self.class.is_limited()
+    }
+
+    /// Whether the library has sent a packet without asking for the window: a probe.
+    fn is_probe(&self) -> bool {
+        let was_asked = self.asked.swap(NOTHING, Ordering::Relaxed) == BOTH;
+        !was_asked && self.class != Class::Open && self.factory.gate.is_established()
+    }
+
+    /// Of the probes of a batch the last one leaves, if anything may. Its acknowledgement tells that those before it are
+    /// lost; if the last one stayed here, the library would wait for it, and probe again and again.
+    fn thin_probes(&mut self, bytes: u64, now: Instant) {
+        let batch = std::mem::take(&mut self.batch);
+        let Some(last) = self.probes.pop() else { return };
+        let shared = Arc::clone(&self.factory.gate);
+        let mut gate = shared.lock();
+        let mut withheld: Vec<_> = self.probes.drain(..).collect();
+        if gate.permits_probe(now) || batch as u64 != bytes {
+            gate.handle_packet(last.number, last.bytes.into(), now);
+        } else {
+            withheld.push(last);
+        }
+        if batch as u64 == bytes {
+            for probe in withheld {
+                gate.handle_withheld(probe.bytes.into());
+                withheld::part(probe.start..probe.start + usize::from(probe.bytes));
+            }
+            withheld::batch(batch);
+        }
+    }
+
+    /// After what may have changed the class.
+    fn follow(&mut self, now: Instant) {
+        let class = self.gate().class();
+        if class == self.class {
+            return;
+        }
+        tracing::debug!(?class, "the path is taken for another kind");
+        if self.class.is_limited() && !class.is_limited() {
+            // It was not asked meanwhile, and knows another path.
+            self.inner = Arc::clone(&self.factory.inner).build(now, self.mtu);
+        }
+        self.class = class;
+        self.factory.gate.set_class(class);
+    }
+}
+
+impl Controller for GatedController {
+    fn on_sent(&mut self, now: Instant, bytes: u64, largest_pn: u64) {
+        self.thin_probes(bytes, now);
+        self.gate().handle_transmit(bytes, now);
+        if !self.is_active() {
+            self.inner.on_sent(now, bytes, largest_pn);
+        }
+    }
+
+    fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
+        if bytes <= self.mtu {
+            let start = self.batch;
+            self.batch += usize::from(bytes);
+            if self.is_probe() {
+                self.probes.push(Probe { start, number: pn, bytes });
+                if !self.is_active() {
+                    self.inner.on_packet_sent(now, bytes, pn);
+                }
+                return;
+            }
+        }
+        self.gate().handle_packet(pn, bytes.into(), now);
+        if !self.is_active() {
+            self.inner.on_packet_sent(now, bytes, pn);
+        }
+    }
+
+    fn on_cwnd_limited(&mut self) {
+        if !self.is_active() {
+            self.inner.on_cwnd_limited();
+        }
+    }
+
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        pn: u64,
+        app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        self.gate().handle_acked(pn, rtt.get().as_secs_f64(), now);
+        if !self.is_active() {
+            self.inner.on_ack(now, sent, bytes, pn, app_limited, rtt);
+        }
+    }
+
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_acked: Option<u64>) {
+        self.gate().handle_end_of_acks(app_limited, now);
+        if !self.is_active() {
+            self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
+        }
+        self.follow(now);
+    }
+
+    fn on_congestion_event(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        is_persistent_congestion: bool,
+        is_ecn: bool,
+        lost_bytes: u64,
+        largest_lost_pn: u64,
+    ) {
+        if !self.is_active() {
+            self.inner.on_congestion_event(
+                now,
+                sent,
+                is_persistent_congestion,
+                is_ecn,
+                lost_bytes,
+                largest_lost_pn,
+            );
+        }
+        self.follow(now);
+    }
+
+    fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
+        if lost_bytes > PROBE {
+            self.gate().handle_lost(pn, now);
+        }
+        if !self.is_active() {
+            self.inner.on_packet_lost(lost_bytes, pn, now);
+        }
+    }
+
+    fn on_spurious_congestion_event(&mut self) {
+        if !self.is_active() {
+            self.inner.on_spurious_congestion_event();
+        }
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.mtu = new_mtu;
+        self.gate().handle_mtu(new_mtu);
+        self.inner.on_mtu_update(new_mtu);
+    }
+
+    fn on_ack_frequency_update(&mut self, ack_eliciting_threshold: u64, requested_max_ack_delay: Duration) {
+        self.inner.on_ack_frequency_update(ack_eliciting_threshold, requested_max_ack_delay);
+    }
+
+    fn window(&self) -> u64 {
+        self.asked.store(WINDOW, Ordering::Relaxed);
+        if self.class == Class::Open || self.factory.gate.is_abandoned() {
+            return self.inner.window();
+        }
+        let permit = self.gate().permit(now());
+        match permit {
+            Permit::Open => self.inner.window(),
+            Permit::Window(packets) => self.inner.window().min(packets.saturating_mul(self.mtu.into())),
+            Permit::One => self.inner.window().saturating_add(MARGIN),
+            Permit::Yes => UNLIMITED,
+            Permit::No => {
+                self.factory.gate.refuse();
+                CLOSED
+            }
+        }
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        let asked = if self.asked.load(Ordering::Relaxed) == WINDOW { BOTH } else { NOTHING };
+        self.asked.store(asked, Ordering::Relaxed);
+        if !self.is_active() || self.factory.gate.is_abandoned() {
+            return self.inner.metrics();
+        }
+        let mut metrics = ControllerMetrics::default();
+        metrics.congestion_window = UNLIMITED;
+        metrics
+    }
+
+    /// For a path that takes the place of this one: what was known of it is forgotten, and what was sent on it is not
+    /// told of any more.
+    fn clone_box(&self) -> Box<dyn Controller> {
+        let now = now();
+        self.factory.gate.begin_anew(Gate::moved(now, self.mtu));
+        let inner = match self.is_active() {
+            true => Arc::clone(&self.factory.inner).build(now, self.mtu),
+            false => self.inner.clone_box(),
+        };
+        Box::new(Self {
+            factory: Arc::clone(&self.factory),
+            inner,
+            mtu: self.mtu,
+            class: Class::Start,
+            asked: AtomicU8::new(NOTHING),
+            probes: Vec::new(),
+            batch: 0,
+        })
+    }
+
+    fn initial_window(&self) -> u64 {
+        self.inner.initial_window()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+impl Drop for GatedController {
+    fn drop(&mut self) {
+        // Its keeper ends with the connection.
+        self.factory.gate.refuse();
+    }
+}
+
+impl fmt::Debug for GatedController {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GatedController")
+            .field("class", &self.class)
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}

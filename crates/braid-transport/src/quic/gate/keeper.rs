@@ -1,0 +1,64 @@
+//! Wakes the library when a gate opens: it knows of windows and acknowledgements, not of time that makes room.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use noq::{VarInt, WeakConnectionHandle};
+use tokio::time::sleep;
+
+use super::shared::SharedGate;
+use crate::quic::shield::{is_sound, shielded};
+
+/// Timers do not know less.
+const TICK: Duration = Duration::from_millis(1);
+
+/// What there is to wake.
+#[derive(Debug)]
+pub(in crate::quic) struct Library {
+    connection: WeakConnectionHandle,
+    /// What the connection was configured with: saying so again wakes the library and changes nothing.
+    uni_streams: VarInt,
+}
+
+impl Library {
+    pub(in crate::quic) fn new(connection: &noq::Connection, uni_streams: u32) -> Self {
+        Self { connection: connection.weak_handle(), uni_streams: VarInt::from_u32(uni_streams) }
+    }
+
+    /// Has it look whether it may send. False: the connection is gone.
+    pub(super) fn wake(&self) -> bool {
+        let Some(connection) = self.connection.upgrade() else { return false };
+        if is_sound(&connection)
+            && shielded(|| connection.set_max_concurrent_uni_streams(self.uni_streams)).is_ok()
+        {
+            return true;
+        }
+        // Dropping it would end the process.
+        std::mem::forget(connection);
+        false
+    }
+}
+
+/// Sees to a gate for as long as it decides.
+pub(super) fn keep(gate: &Arc<SharedGate>) {
+    let gate = Arc::clone(gate);
+    if gate.begin_keeping() {
+        tokio::spawn(async move {
+            let mut is_there = true;
+            while is_there && gate.is_active() {
+                gate.refused().await;
+                // Each further refusal may be for another time, or for none: then acknowledgements make room.
+                while let Some(wait) = gate.next() {
+                    tokio::select! {
+                        () = sleep(wait.max(TICK)) => {
+                            is_there = gate.wake();
+                            break;
+                        }
+                        () = gate.refused() => {}
+                    }
+                }
+            }
+            gate.end_keeping();
+        });
+    }
+}

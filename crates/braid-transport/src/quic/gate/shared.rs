@@ -1,0 +1,151 @@
+//! The gate of one connection, as those share it who have to do with it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use super::keeper::{self, Library};
+use crate::quic::pacing::{Class, Gate};
+
+/// The gate of one connection: the congestion controller asks it, the owner of the link tells it what is urgent, and a
+/// keeper wakes the library when it opens.
+pub(in crate::quic) struct SharedGate {
+    gate: Mutex<Gate>,
+    /// It decides, in place of the congestion controller.
+    is_active: AtomicBool,
+    is_kept: AtomicBool,
+    /// The handshake is over, and each datagram has one packet.
+    is_established: AtomicBool,
+    /// The link is at its end: nothing is urgent any more.
+    is_abandoned: AtomicBool,
+    /// A packet was refused.
+    refused: Notify,
+    library: OnceLock<Library>,
+}
+
+impl SharedGate {
+    pub(in crate::quic) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            gate: Mutex::new(Gate::new(now(), 1200)),
+            is_active: AtomicBool::new(false),
+            is_kept: AtomicBool::new(false),
+            is_established: AtomicBool::new(false),
+            is_abandoned: AtomicBool::new(false),
+            refused: Notify::new(),
+            library: OnceLock::new(),
+        })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it decides, in place of the congestion controller.
+    pub(in crate::quic) fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Acquire) && !self.is_abandoned.load(Ordering::Acquire)
+    }
+
+    /// The connection is there.
+    pub(in crate::quic) fn set_library(&self, library: Library) {
+        // There is one connection, so this is the first.
+        let _ = self.library.set(library);
+    }
+
+    /// The handshake is over.
+    pub(in crate::quic) fn set_established(&self) {
+        self.is_established.store(true, Ordering::Release);
+    }
+
+    /// So many bytes were written that are more urgent than others.
+    pub(in crate::quic) fn handle_urgent(&self, bytes: usize) {
+        self.lock().handle_urgent(u64::try_from(bytes).unwrap_or(u64::MAX), now());
+        if self.is_active() {
+            self.wake();
+        }
+    }
+
+    /// Something came that has to be acknowledged.
+    pub(in crate::quic) fn handle_received(&self) {
+        if self.is_active() {
+            self.lock().handle_received(now());
+        }
+    }
+
+    /// Bytes that may be written and not be acknowledged, where the gate decides.
+    pub(in crate::quic) fn backlog(&self) -> Option<u64> {
+        self.is_active().then(|| self.lock().backlog())
+    }
+
+    /// The link is at its end: what is left goes as the congestion controller decides.
+    pub(in crate::quic) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Release);
+        self.refused.notify_one();
+    }
+
+    /// The path is taken for another kind.
+    pub(super) fn set_class(self: &Arc<Self>, class: Class) {
+        self.is_active.store(class.is_limited(), Ordering::Release);
+        if class.is_limited() {
+            keeper::keep(self);
+        }
+        // The keeper of a gate that does not decide any more has nothing to do.
+        self.refuse();
+    }
+
+    /// A new path: what was known of the old one is forgotten.
+    pub(super) fn begin_anew(&self, gate: Gate) {
+        *self.lock() = gate;
+        self.is_active.store(false, Ordering::Release);
+    }
+
+    pub(super) fn is_established(&self) -> bool {
+        self.is_established.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.is_abandoned.load(Ordering::Acquire)
+    }
+
+    /// False if somebody keeps it already.
+    pub(in crate::quic) fn begin_keeping(&self) -> bool {
+        !self.is_kept.swap(true, Ordering::AcqRel)
+    }
+
+    pub(in crate::quic) fn end_keeping(&self) {
+        self.is_kept.store(false, Ordering::Release);
+    }
+
+    /// Waits until a packet is refused that was not heard of.
+    pub(in crate::quic) async fn refused(&self) {
+        self.refused.notified().await;
+    }
+
+    /// How long it is until more is permitted; `None` if time alone makes no room.
+    pub(in crate::quic) fn next(&self) -> Option<Duration> {
+        self.is_active().then(|| self.lock().next(now())).flatten()
+    }
+
+    /// Has the library look whether it may send. False: it is gone.
+    pub(in crate::quic) fn wake(&self) -> bool {
+        self.library.get().is_none_or(Library::wake)
+    }
+
+    /// A packet was refused, or what is kept has changed.
+    pub(super) fn refuse(&self) {
+        self.refused.notify_one();
+    }
+}
+
+impl fmt::Debug for SharedGate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedGate").field("is_active", &self.is_active).finish_non_exhaustive()
+    }
+}
+
+/// The runtime's clock: the library's is the same.
+pub(super) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}

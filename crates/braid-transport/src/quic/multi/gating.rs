@@ -1,0 +1,53 @@
+//! The owner's side of the gate: it says what is urgent.
+
+use std::sync::Arc;
+
+use noq::Connection;
+
+use crate::quic::gate::{Library, SharedGate};
+
+pub(super) struct Gating {
+    gate: Option<Arc<SharedGate>>,
+}
+
+impl Gating {
+    /// `uni_streams`: what the connection was configured with.
+    pub(super) fn new(gate: Option<Arc<SharedGate>>, connection: &Connection, uni_streams: u32) -> Self {
+        if let Some(gate) = &gate {
+            gate.set_library(Library::new(connection, uni_streams));
+        }
+        Self { gate }
+    }
+
+    /// The handshake is over.
+    pub(super) fn set_established(&self) {
+        if let Some(gate) = &self.gate {
+            gate.set_established();
+        }
+    }
+
+    /// So many bytes were written while something less urgent is under way.
+    pub(super) fn handle_urgent(&self, bytes: usize) {
+        if let Some(gate) = &self.gate {
+            gate.handle_urgent(bytes);
+        }
+    }
+
+    /// Something came that has to be acknowledged.
+    pub(super) fn handle_received(&self) {
+        if let Some(gate) = &self.gate {
+            gate.handle_received();
+        }
+    }
+
+    /// Bytes that may be written and not be acknowledged, where the gate decides.
+    pub(super) fn backlog(&self) -> Option<u64> {
+        self.gate.as_ref()?.backlog()
+    }
+
+    pub(super) fn abandon(&self) {
+        if let Some(gate) = &self.gate {
+            gate.abandon();
+        }
+    }
+}

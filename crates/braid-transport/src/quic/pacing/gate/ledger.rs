@@ -1,0 +1,104 @@
+//! What was sent, and what became of it, in the order of sending.
+
+use std::collections::VecDeque;
+
+/// A packet of which nothing is heard for so long (s) holds up nobody.
+const FORGOTTEN: f64 = 3.0;
+
+/// A packet that asks for an acknowledgement.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) number: u64,
+    /// s
+    pub(super) at: f64,
+    /// Bytes of it that were urgent.
+    pub(super) urgent: u64,
+    /// Datagrams before it that ask for no acknowledgement, since the beginning: nobody will tell what became of them.
+    pub(super) silent: u64,
+    /// Packets that were on their way with it.
+    pub(super) on_the_way: u64,
+    /// As large as the path takes: there was more to send.
+    pub(super) is_full: bool,
+    /// It asks whether more is let through than is known.
+    pub(super) is_probe: bool,
+    /// What the mirror had before it.
+    pub(super) level: f64,
+    /// Corrections of the mirror upward before it, in sum.
+    pub(super) raised: f64,
+    /// Which of all datagrams it is.
+    pub(super) place: u64,
+    /// How long (s) it was expected to wait in a queue, where there is one.
+    pub(super) expected: Option<f64>,
+    pub(super) fate: Option<Fate>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Passed,
+    Lost,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ledger {
+    packets: VecDeque<Sent>,
+    /// Of which nothing is known yet.
+    open: u64,
+}
+
+impl Ledger {
+    pub(super) fn push(&mut self, sent: Sent) {
+        self.packets.push_back(sent);
+        self.open += 1;
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.packets.clear();
+        self.open = 0;
+    }
+
+    /// Notes what became of a packet. The first of its number counts: until the handshake is over, each number is there
+    /// up to three times.
+    pub(super) fn settle(&mut self, number: u64, fate: Fate) -> Option<Sent> {
+        let sent = self.packets.iter_mut().find(|sent| sent.number == number && sent.fate.is_none())?;
+        sent.fate = Some(fate);
+        self.open -= 1;
+        Some(*sent)
+    }
+
+    /// The next packet whose fate, and that of all before it, is known.
+    pub(super) fn next(&mut self, now: f64) -> Option<(Sent, Fate)> {
+        self.forget(now);
+        let first = *self.packets.front()?;
+        let fate = first.fate?;
+        self.packets.pop_front();
+        Some((first, fate))
+    }
+
+    /// Gives up waiting for what is long over.
+    pub(super) fn forget(&mut self, now: f64) {
+        while self.packets.front().is_some_and(|first| first.fate.is_none() && now - first.at > FORGOTTEN) {
+            self.packets.pop_front();
+            self.open -= 1;
+        }
+    }
+
+    /// Packets sent after this time.
+    pub(super) fn since(&self, at: f64) -> usize {
+        self.packets.iter().rev().take_while(|sent| sent.at > at).count()
+    }
+
+    /// Place and time of those sent after this one.
+    pub(super) fn after(&self, place: u64) -> impl Iterator<Item = (u64, f64)> {
+        self.packets.iter().filter(move |sent| sent.place > place).map(|sent| (sent.place, sent.at))
+    }
+
+    /// Whether a probe is not known to have passed.
+    pub(super) fn has_open_probe(&self) -> bool {
+        self.packets.iter().any(|sent| sent.is_probe && sent.fate != Some(Fate::Passed))
+    }
+
+    /// Packets of which nothing is known yet.
+    pub(super) fn on_the_way(&self) -> u64 {
+        self.open
+    }
+}

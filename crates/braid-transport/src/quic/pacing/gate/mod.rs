@@ -1,0 +1,394 @@
+//! The bulk gate: when a packet may leave, so that what is urgent never finds a queue.
+//!
+//! A path that limits shows how: a policer drops what exceeds its rate and delays nothing, a bottleneck with a queue
+//! delays. For either the gate keeps a mirror of what the bottleneck holds, corrected by what became of each packet, and
+//! lets bulk out only while there is room for something urgent besides. Nothing else limits then; a path that shows neither
+//! is left to the congestion controller.
+
+mod bucket;
+mod ledger;
+mod open;
+mod permits;
+mod queue;
+mod rhythm;
+mod search;
+mod start;
+#[cfg(test)]
+mod tests;
+mod trip;
+mod waits;
+
+use std::time::Instant;
+
+use bucket::Bucket;
+use ledger::{Fate, Ledger, Sent};
+use open::Open;
+use queue::Queue;
+use rhythm::Rhythm;
+use search::Search;
+use start::Start;
+use trip::Trip;
+
+/// A path that carries so many packets a second is left to the congestion controller: one of them is soon gone.
+const FAST: f64 = 5000.0;
+
+/// A wait (s) that shows a queue.
+const QUEUED: f64 = 0.01;
+
+/// Departures say how long each takes when they are so far apart (s).
+const ENOUGH: f64 = 0.015;
+
+/// Acknowledgements are due so long (s) after what they acknowledge, and are taken along when they are due within the
+/// other.
+const ACK_DELAY: f64 = 0.025;
+const ACK_SOON: f64 = 0.004;
+
+/// So long (s) after it was found that a path loses at random, drops make no policer.
+const DEAF: f64 = 60.0;
+
+/// Packets that may be on their way at first on a path that takes the place of another.
+const MOVED: f64 = 32.0;
+
+/// An acknowledgement is due after 25 ms, and missed soon after.
+const SILENCE: f64 = 0.03;
+
+/// Beyond two round trips an acknowledgement may take so long (s).
+const PATIENCE: f64 = 0.5;
+
+/// Of what is sent in so long (s), and of as much as is on its way, the library may have that much again.
+const AHEAD: f64 = 0.1;
+
+/// A round trip (s) of which each counts while the sender finds out.
+const LONG: f64 = 0.01;
+
+/// Bytes of a packet that are not payload of streams, about.
+const OVERHEAD: u64 = 40;
+
+/// What the path is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::quic) enum Class {
+    /// Not known yet.
+    Start,
+    /// Nothing that the gate has to know.
+    Open,
+    /// It loses at random; what limits it is looked for.
+    Search,
+    /// It drops what exceeds a rate, and delays nothing.
+    Policed,
+    /// It queues.
+    Queued,
+}
+
+impl Class {
+    /// The gate decides, not the congestion controller.
+    pub(in crate::quic) fn is_limited(self) -> bool {
+        matches!(self, Self::Search | Self::Policed | Self::Queued)
+    }
+}
+
+/// Whether the next packet may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::quic) enum Permit {
+    /// The congestion controller decides.
+    Open,
+    /// So many packets may be on their way, unless the congestion controller wants fewer.
+    Window(u64),
+    /// One, however many are on their way.
+    One,
+    Yes,
+    No,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Start(Start),
+    Open(Open),
+    Search(Search),
+    Policed(Bucket),
+    Queued(Queue),
+}
+
+#[derive(Clone, Debug)]
+pub(in crate::quic) struct Gate {
+    epoch: Instant,
+    state: State,
+    /// Until then (s) drops make no policer.
+    deaf_until: f64,
+    /// Until then round trips make no queue.
+    blind_until: f64,
+    ledger: Ledger,
+    trip: Trip,
+    rhythm: Rhythm,
+    /// Bytes written that are urgent and not sent yet, about.
+    urgent: u64,
+    owes_ack: Option<f64>,
+    /// When (s) something last left.
+    last_sent: f64,
+    mtu: u64,
+    /// Datagrams that ask for no acknowledgement.
+    silent: u64,
+    /// All of them.
+    datagrams: u64,
+    /// Bytes of the present batch that stay here.
+    withheld: u64,
+    /// Packets since the last transmit that do.
+    eliciting: u64,
+    /// The round trip as the library knows it, and what was acknowledged last: its round trip comes with the next.
+    smoothed: Option<f64>,
+    newest: Option<Sent>,
+    /// What the path was taken for does not explain what is lost.
+    is_hopeless: bool,
+    /// The last packet whose round trip is known: which it was, and when (s) it left the bottleneck.
+    left: Option<(u64, f64)>,
+    /// The same of the first that waited in a row of them.
+    queued_since: Option<(u64, f64)>,
+}
+
+impl Gate {
+    pub(in crate::quic) fn new(now: Instant, mtu: u16) -> Self {
+        Self {
+            epoch: now,
+            state: State::Start(Start::new(0.0)),
+            deaf_until: 0.0,
+            blind_until: 0.0,
+            ledger: Ledger::default(),
+            trip: Trip::default(),
+            rhythm: Rhythm::default(),
+            urgent: 0,
+            owes_ack: None,
+            last_sent: 0.0,
+            mtu: mtu.into(),
+            silent: 0,
+            datagrams: 0,
+            withheld: 0,
+            eliciting: 0,
+            smoothed: None,
+            newest: None,
+            is_hopeless: false,
+            left: None,
+            queued_since: None,
+        }
+    }
+
+    /// Of a path that takes the place of another: the answers that prove it must not wait for what is on its way.
+    pub(in crate::quic) fn moved(now: Instant, mtu: u16) -> Self {
+        Self { state: State::Start(Start::again(MOVED, 0.0)), ..Self::new(now, mtu) }
+    }
+
+    fn seconds(&self, at: Instant) -> f64 {
+        at.saturating_duration_since(self.epoch).as_secs_f64()
+    }
+
+    pub(in crate::quic) fn class(&self) -> Class {
+        match self.state {
+            State::Start(_) => Class::Start,
+            State::Open(_) => Class::Open,
+            State::Search(_) => Class::Search,
+            State::Policed(_) => Class::Policed,
+            State::Queued(_) => Class::Queued,
+        }
+    }
+
+    /// Packets per second, where something limits them.
+    pub(in crate::quic) fn rate(&self) -> Option<f64> {
+        match &self.state {
+            State::Start(_) | State::Open(_) | State::Search(_) => None,
+            State::Policed(bucket) => Some(bucket.rate()),
+            State::Queued(queue) => Some(queue.rate()),
+        }
+    }
+
+    pub(in crate::quic) fn handle_mtu(&mut self, mtu: u16) {
+        self.mtu = mtu.into();
+    }
+
+    /// So many bytes were written that are more urgent than others.
+    pub(in crate::quic) fn handle_urgent(&mut self, bytes: u64, now: Instant) {
+        self.urgent += bytes;
+        self.rhythm.handle(self.seconds(now));
+    }
+
+    /// Something has come that has to be acknowledged.
+    pub(in crate::quic) fn handle_received(&mut self, now: Instant) {
+        let due = self.seconds(now) + ACK_DELAY;
+        self.owes_ack.get_or_insert(due);
+    }
+
+    /// A packet leaves that asks for an acknowledgement.
+    pub(in crate::quic) fn handle_packet(&mut self, number: u64, bytes: u64, now: Instant) {
+        let now = self.seconds(now);
+        self.owes_ack = None;
+        self.last_sent = now;
+        if matches!(self.state, State::Open(_)) {
+            self.urgent = 0;
+            return;
+        }
+        let urgent = self.urgent.min(bytes.saturating_sub(OVERHEAD));
+        self.urgent -= urgent;
+        self.datagrams += 1;
+        let mut sent = Sent {
+            number,
+            at: now,
+            urgent,
+            silent: self.silent,
+            on_the_way: self.ledger.on_the_way() + 1,
+            is_full: bytes * 10 >= self.mtu * 9,
+            is_probe: false,
+            level: 0.0,
+            raised: 0.0,
+            place: self.datagrams,
+            expected: None,
+            fate: None,
+        };
+        match &mut self.state {
+            State::Policed(bucket) => {
+                sent.is_probe = urgent == 0 && bucket.take_bulk(now);
+                (sent.level, sent.raised) = (bucket.level(now), bucket.raised());
+                bucket.charge(now);
+            }
+            State::Queued(queue) => {
+                sent.expected = Some(queue.wait(now));
+                queue.charge(sent.place, now);
+            }
+            State::Start(_) | State::Open(_) | State::Search(_) => {}
+        }
+        self.eliciting += 1;
+        // A probe for a larger MTU is not told of when it is lost.
+        if bytes <= self.mtu {
+            self.ledger.push(sent);
+        }
+    }
+
+    /// A packet of so many bytes stays here.
+    pub(in crate::quic) fn handle_withheld(&mut self, bytes: u64) {
+        self.withheld += bytes;
+    }
+
+    /// Whether something may leave that asks why no acknowledgement comes.
+    pub(in crate::quic) fn permits_probe(&self, now: Instant) -> bool {
+        let now = self.seconds(now);
+        if self.is_silent(now) {
+            return true;
+        }
+        match &self.state {
+            State::Start(_) | State::Open(_) | State::Search(_) => true,
+            State::Policed(bucket) => bucket.permits_urgent(now),
+            State::Queued(queue) => queue.permits_urgent(now),
+        }
+    }
+
+    /// `bytes` have left, in one or more datagrams.
+    pub(in crate::quic) fn handle_transmit(&mut self, bytes: u64, now: Instant) {
+        let now = self.seconds(now);
+        let bytes = bytes - std::mem::take(&mut self.withheld).min(bytes);
+        let datagrams = bytes.div_ceil(self.mtu.max(1));
+        for _ in self.eliciting..datagrams {
+            self.silent += 1;
+            self.last_sent = now;
+            self.datagrams += 1;
+            self.owes_ack = None;
+            match &mut self.state {
+                State::Policed(bucket) => bucket.charge(now),
+                State::Queued(queue) => queue.charge(self.datagrams, now),
+                State::Start(_) | State::Open(_) | State::Search(_) => {}
+            }
+        }
+        self.eliciting = 0;
+    }
+
+    /// `smoothed`: the round trip as the library knows it before this acknowledgement.
+    pub(in crate::quic) fn handle_acked(&mut self, number: u64, smoothed: f64, now: Instant) {
+        let now = self.seconds(now);
+        self.handle_smoothed(smoothed, now);
+        if let State::Open(open) = &mut self.state {
+            return open.passed();
+        }
+        let Some(sent) = self.ledger.settle(number, Fate::Passed) else { return };
+        if self.newest.is_none_or(|newest| newest.number < sent.number) {
+            self.newest = Some(sent);
+        }
+        let on_the_way = sent.on_the_way;
+        match &mut self.state {
+            State::Start(start) => {
+                let is_full = on_the_way * 2 > start.window();
+                let is_long = self.trip.base().is_some_and(|base| base > LONG) && self.queued_since.is_none();
+                if start.passed(is_full, is_long, now) {
+                    self.open(now);
+                }
+            }
+            State::Search(search) => search.passed(on_the_way * 2 > search.window()),
+            _ => {}
+        }
+        self.settle(now);
+    }
+
+    /// More is lost than what the path was taken for would lose.
+    fn give_up(&mut self, now: f64) {
+        if matches!(self.state, State::Search(_)) {
+            self.open(now);
+        } else if now >= self.deaf_until {
+            // It is not only a queue, if it ever was one.
+            self.trip = Trip::default();
+            self.state = State::Start(Start::new(now));
+        }
+    }
+
+    /// The congestion controller decides from now on.
+    fn open(&mut self, now: f64) {
+        self.state = State::Open(Open::new(now, self.trip.base().unwrap_or(f64::INFINITY)));
+        self.ledger.clear();
+        self.urgent = 0;
+        self.newest = None;
+        self.left = None;
+        self.queued_since = None;
+    }
+
+    pub(in crate::quic) fn handle_lost(&mut self, number: u64, now: Instant) {
+        let now = self.seconds(now);
+        if let State::Open(open) = &mut self.state {
+            return open.dropped();
+        }
+        let Some(sent) = self.ledger.settle(number, Fate::Lost) else { return };
+        self.urgent += sent.urgent;
+        self.settle(now);
+    }
+
+    fn settle(&mut self, now: f64) {
+        while let Some((sent, fate)) = self.ledger.next(now) {
+            match (&mut self.state, fate) {
+                (State::Policed(bucket), Fate::Passed) => bucket.passed(&sent, &self.ledger, now),
+                (State::Policed(bucket), Fate::Lost) => {
+                    bucket.dropped(&sent, &self.ledger, now);
+                    if bucket.is_chance() {
+                        self.deaf_until = now + DEAF;
+                        self.state = State::Search(Search::new());
+                    }
+                }
+                (State::Start(start), Fate::Lost) => {
+                    let policed = start.dropped(sent.at, sent.silent);
+                    if let Some(rate) = policed.filter(|_| now >= self.deaf_until) {
+                        self.state = State::Policed(Bucket::new(rate, now));
+                    }
+                }
+                (State::Search(search), Fate::Lost) => self.is_hopeless = search.dropped(),
+                (State::Queued(queue), fate) => self.is_hopeless = queue.is_lossy(fate),
+                _ => {}
+            }
+        }
+        if std::mem::take(&mut self.is_hopeless) {
+            self.give_up(now);
+        } else if self.rate().is_some_and(|rate| rate > FAST) {
+            self.open(now);
+        }
+    }
+}
+
+/// A number of packets.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "what is too large or too small is cut off"
+)]
+fn whole(packets: f64) -> u64 {
+    packets as u64
+}

@@ -1,0 +1,81 @@
+//! What a gate permits, and when.
+
+use std::time::{Duration, Instant};
+
+use super::start::Start;
+use super::{ACK_SOON, AHEAD, Gate, PATIENCE, Permit, SILENCE, State, whole};
+
+impl Gate {
+    /// Whether the next packet may leave.
+    pub(in crate::quic) fn permit(&mut self, now: Instant) -> Permit {
+        let now = self.seconds(now);
+        let owes_ack = self.owes_ack.is_some_and(|due| now + ACK_SOON >= due);
+        let is_urgent = self.urgent > 0;
+        self.ledger.forget(now);
+        let on_the_way = self.ledger.on_the_way();
+        let most = self.most_on_the_way();
+        let is_silent = self.is_silent(now);
+        let may = match &mut self.state {
+            State::Open(_) => return Permit::Open,
+            State::Start(start) => {
+                return if is_silent { Permit::One } else { Permit::Window(start.window()) };
+            }
+            _ if is_silent => true,
+            State::Search(search) => on_the_way < search.window(),
+            // Nothing is heard of what was sent: more would be lost as well, or wait behind it.
+            _ if on_the_way > most * 2 || (on_the_way > most && !is_urgent) => false,
+            State::Policed(bucket) => {
+                if !is_urgent {
+                    bucket.look(self.rhythm.last(), now);
+                }
+                (is_urgent && bucket.permits_urgent(now)) || bucket.permits_bulk(owes_ack, now)
+            }
+            State::Queued(queue) => {
+                (is_urgent && queue.permits_urgent(now))
+                    || queue.permits_bulk(self.rhythm.next(), owes_ack, now)
+            }
+        };
+        if may { Permit::Yes } else { Permit::No }
+    }
+
+    /// All that was acknowledged at once has been told.
+    pub(in crate::quic) fn handle_end_of_acks(&mut self, app_limited: bool, now: Instant) {
+        let now = self.seconds(now);
+        let State::Open(open) = &mut self.state else { return };
+        let trip = self.smoothed.unwrap_or(0.0);
+        if let Some(packets) = open.judge(trip, now < self.blind_until, app_limited, now) {
+            self.state = State::Start(Start::again(packets, now));
+        }
+    }
+
+    /// Bytes that may be written and not be acknowledged.
+    pub(in crate::quic) fn backlog(&self) -> u64 {
+        let ahead = self.rate().map_or(0, |rate| whole(rate * AHEAD));
+        let packets = self.ledger.on_the_way() * 2 + ahead.max(6);
+        packets * self.mtu
+    }
+
+    /// Nothing was sent for so long that the peer may miss something: the library holds acknowledgements and answers to
+    /// PATH_CHALLENGE back while there is something else to send that does not fit into the window.
+    pub(super) fn is_silent(&self, now: f64) -> bool {
+        now - self.last_sent > self.rate().map_or(0.0, |rate| 2.0 / rate).max(SILENCE)
+    }
+
+    /// Packets that can be on their way if all is well.
+    fn most_on_the_way(&self) -> u64 {
+        let (Some(rate), Some(base)) = (self.rate(), self.trip.base()) else { return u64::MAX / 2 };
+        whole(rate * (base * 2.0 + PATIENCE)) + 10
+    }
+
+    /// When more is permitted than now, if nothing happens before.
+    pub(in crate::quic) fn next(&self, now: Instant) -> Option<Duration> {
+        let now = self.seconds(now);
+        let at = match &self.state {
+            State::Start(_) | State::Open(_) | State::Search(_) => return None,
+            State::Policed(bucket) => bucket.next(now),
+            State::Queued(queue) => queue.next(self.rhythm.next(), now),
+        };
+        let at = self.owes_ack.map_or(at, |due| at.min((due - ACK_SOON).max(now)));
+        Some(Duration::from_secs_f64((at - now).clamp(0.0, 10.0)))
+    }
+}

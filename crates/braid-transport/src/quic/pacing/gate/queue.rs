@@ -1,0 +1,231 @@
+//! A mirror of a bottleneck with a queue: when it will be free, and how long each packet occupies it.
+//!
+//! Each packet is kept with how long it was expected to wait. Its round trip says how long it did wait; the
+//! difference corrects the mirror. How long one packet occupies the bottleneck is the time between two departures of
+//! packets of which the second had to wait for the first.
+
+use std::collections::VecDeque;
+
+use super::ledger::{Fate, Sent};
+use super::rhythm::Expected;
+
+/// Measurements of the service time that count: their median does.
+const SAMPLES: usize = 7;
+
+/// Of the difference between what was expected and what was measured, so much is believed.
+const BELIEVED: f64 = 0.6;
+
+/// A bottleneck for which so many packets in a row did not wait is faster than thought.
+const IDLE: u32 = 12;
+
+/// Of the last 64 packets.
+const MOST_LOST: u32 = 12;
+
+/// As many datagrams are known at most.
+const OUTSTANDING: usize = 512;
+
+/// Below that (s) a wait is not told from noise.
+const NOISE: f64 = 0.000_5;
+
+/// Bulk aims at a wait of this share of a service time, so that it notices when the bottleneck becomes faster.
+const AIM: f64 = 0.1;
+const LEAST_AIM: f64 = 0.001;
+const MOST_AIM: f64 = 0.004;
+
+/// Urgent packets wait for each other beyond so many.
+const URGENT: f64 = 2.0;
+
+/// A packet that is urgent and expected may find the bottleneck busy for this share of a service time.
+const SLACK: f64 = 0.45;
+
+/// An urgent packet that is so late (s) is not expected any more.
+const LATE: f64 = 0.01;
+
+/// The slowest bottleneck: s per packet.
+const SLOWEST: f64 = 1.0;
+
+#[derive(Clone, Debug)]
+pub(super) struct Queue {
+    /// s per packet.
+    service: f64,
+    /// When the bottleneck is done with all that was sent.
+    free_at: f64,
+    samples: VecDeque<f64>,
+    /// How far (s) waits are from what was expected, on average.
+    error: f64,
+    /// By how much they may be: two service times at first sight, since errors make them longer.
+    most: f64,
+    /// Packets in a row that did not wait.
+    idle: u32,
+    /// A bit for each of the last packets: it is lost.
+    lost: u64,
+    /// The last packet whose wait is known: its place, and when its service began.
+    last: (u64, f64),
+    /// Datagrams after `last`.
+    outstanding: VecDeque<Outstanding>,
+}
+
+/// A datagram whose wait is not known.
+#[derive(Clone, Copy, Debug)]
+struct Outstanding {
+    place: u64,
+    at: f64,
+    /// When its service begins, as expected.
+    start: f64,
+    /// It has to wait for the one before.
+    is_queued: bool,
+}
+
+impl Queue {
+    /// `rate`: datagrams a second that it lets through. `last`: the last packet whose wait is known, by its place and the
+    /// time when its service began; `since`: place and time of those sent after it.
+    pub(super) fn new(rate: f64, last: (u64, f64), since: impl Iterator<Item = (u64, f64)>) -> Self {
+        let service = (1.0 / rate).min(SLOWEST);
+        let outstanding =
+            since.map(|(place, at)| Outstanding { place, at, start: at, is_queued: true }).collect();
+        let mut queue = Self {
+            service,
+            free_at: 0.0,
+            samples: VecDeque::new(),
+            error: 0.0,
+            most: service * 2.0,
+            idle: 0,
+            lost: 0,
+            last,
+            outstanding,
+        };
+        queue.expect();
+        queue
+    }
+
+    pub(super) fn rate(&self) -> f64 {
+        1.0 / self.service
+    }
+
+    /// Waits differ by more than what is to be measured: the mirror would follow chance.
+    pub(super) fn is_too_noisy(&self) -> bool {
+        self.error > self.most
+    }
+
+    /// More is lost than a queue loses that is kept short.
+    pub(super) fn is_lossy(&mut self, fate: Fate) -> bool {
+        self.lost = self.lost << 1 | u64::from(fate == Fate::Lost);
+        self.lost.count_ones() > MOST_LOST
+    }
+
+    /// How long (s) a packet would wait that is sent now.
+    pub(super) fn wait(&self, now: f64) -> f64 {
+        (self.free_at - now).max(0.0)
+    }
+
+    /// A datagram leaves; `place`: which one.
+    pub(super) fn charge(&mut self, place: u64, now: f64) {
+        if self.outstanding.len() == OUTSTANDING {
+            self.outstanding.pop_front();
+        }
+        let start = self.free_at.max(now);
+        self.outstanding.push_back(Outstanding { place, at: now, start, is_queued: start > now });
+        self.free_at = start + self.service;
+    }
+
+    /// Works out anew what waits for how long.
+    fn expect(&mut self) {
+        let mut free_at = self.last.1 + self.service;
+        for datagram in &mut self.outstanding {
+            datagram.start = free_at.max(datagram.at);
+            datagram.is_queued = free_at > datagram.at;
+            free_at = datagram.start + self.service;
+        }
+        self.free_at = free_at;
+    }
+
+    /// It has waited `wait` s.
+    pub(super) fn handle_wait(&mut self, sent: &Sent, wait: f64) {
+        let (mut is_queued, mut expected) = (true, None);
+        while let Some(first) = self.outstanding.front().filter(|first| first.place <= sent.place) {
+            is_queued &= first.is_queued;
+            if first.place == sent.place {
+                expected = Some(first.start);
+            }
+            self.outstanding.pop_front();
+        }
+        // Its wait, or that of a later one, was known before.
+        let Some(expected) = expected else { return };
+        let measured = sent.at + wait;
+        self.error += ((measured - expected).abs() - self.error) / 16.0;
+        let (place, before) = self.last;
+        let service = (measured - before) / (sent.place - place) as f64;
+        if wait > NOISE && service > 0.0 && (is_queued || sent.place == place + 1) {
+            self.learn(service);
+        } else if wait <= NOISE && expected - sent.at > NOISE {
+            self.quicken(expected - sent.at);
+        }
+        self.look_for_idleness(wait);
+        self.last = (sent.place, expected + (measured - expected) * BELIEVED);
+        self.expect();
+    }
+
+    /// Timers are late, so that waits of less than a tick are never met.
+    fn look_for_idleness(&mut self, wait: f64) {
+        self.idle = if wait <= NOISE { self.idle + 1 } else { 0 };
+        if self.idle == IDLE {
+            self.idle = 0;
+            self.quicken(0.0);
+        }
+    }
+
+    /// Where a wait was expected there was none: it is faster, nobody knows how much.
+    fn quicken(&mut self, expected: f64) {
+        let factor = if expected > self.service * 0.3 { 0.7 } else { 0.9 };
+        self.service *= factor;
+        for sample in &mut self.samples {
+            *sample = sample.min(self.service);
+        }
+    }
+
+    fn learn(&mut self, service: f64) {
+        if self.samples.len() == SAMPLES {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(service.min(self.service * 4.0));
+        if self.samples.len() >= 3 {
+            let mut sorted: Vec<f64> = self.samples.iter().copied().collect();
+            sorted.sort_by(f64::total_cmp);
+            self.service = sorted[sorted.len() / 2].min(SLOWEST);
+        }
+    }
+
+    fn aim(&self) -> f64 {
+        (self.service * AIM).clamp(LEAST_AIM, MOST_AIM)
+    }
+
+    /// `expected`: when something urgent will come, if that is known.
+    pub(super) fn permits_bulk(&self, expected: Option<Expected>, owes_ack: bool, now: f64) -> bool {
+        // An acknowledgement would leave now, in a packet of its own.
+        if owes_ack && self.wait(now) <= self.service * 0.5 {
+            return true;
+        }
+        self.wait(now) <= self.aim() + 1e-9 && !self.is_kept_for(expected, now)
+    }
+
+    fn is_kept_for(&self, expected: Option<Expected>, now: f64) -> bool {
+        let end = self.free_at.max(now) + self.service;
+        expected.is_some_and(|Expected { at, interval }| {
+            let has_room = self.service * 2.5 < interval;
+            has_room && now < at + LATE && end > at + self.service * SLACK && at - now < self.service
+        })
+    }
+
+    pub(super) fn permits_urgent(&self, now: f64) -> bool {
+        self.wait(now) <= self.service * URGENT + LEAST_AIM
+    }
+
+    /// When more is permitted than now.
+    pub(super) fn next(&self, expected: Option<Expected>, now: f64) -> f64 {
+        let free = (self.free_at - self.aim()).max(now);
+        match expected.filter(|_| self.is_kept_for(expected, free)) {
+            Some(Expected { at, .. }) => free.max(at + LATE),
+            None => free,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Whatever peers and clocks do: the gate neither panics nor keeps a packet back for ever.
+
+use std::time::{Duration, Instant};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::{Class, Gate, Permit};
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// ms; most of the time none at all.
+    Wait(u64),
+    Send {
+        bytes: u64,
+    },
+    Silent,
+    Withhold,
+    /// Of the packet so many before the last, or of one that was never sent; with a round trip of so many ms.
+    Ack {
+        back: u64,
+        trip: u64,
+    },
+    Lose {
+        back: u64,
+    },
+    Urgent {
+        bytes: u64,
+    },
+    Received,
+    EndOfAcks {
+        app_limited: bool,
+    },
+    Mtu(u16),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => prop_oneof![Just(0), 1..40_u64, Just(3_600_000)].prop_map(Step::Wait),
+        8 => prop_oneof![Just(1452_u64), 30..1500_u64].prop_map(|bytes| Step::Send { bytes }),
+        1 => Just(Step::Silent),
+        1 => Just(Step::Withhold),
+        8 => (0..40_u64, 0..5000_u64).prop_map(|(back, trip)| Step::Ack { back, trip }),
+        4 => (0..40_u64).prop_map(|back| Step::Lose { back }),
+        2 => (0..100_000_u64).prop_map(|bytes| Step::Urgent { bytes }),
+        1 => Just(Step::Received),
+        2 => any::<bool>().prop_map(|app_limited| Step::EndOfAcks { app_limited }),
+        1 => (0..2000_u16).prop_map(Step::Mtu),
+    ]
+}
+
+fn permits(gate: &mut Gate, now: Instant) -> bool {
+    match gate.permit(now) {
+        Permit::Window(packets) => packets > 0,
+        Permit::Open | Permit::One | Permit::Yes => true,
+        Permit::No => false,
+    }
+}
+
+fn apply(gate: &mut Gate, step: &Step, now: Instant, number: &mut u64) {
+    match *step {
+        Step::Wait(_) => {}
+        Step::Send { bytes } => {
+            if permits(gate, now) {
+                *number += 1;
+                gate.handle_packet(*number, bytes, now);
+                gate.handle_transmit(bytes, now);
+            }
+        }
+        Step::Silent => gate.handle_transmit(40, now),
+        Step::Withhold => {
+            gate.handle_withheld(1200);
+            gate.handle_transmit(1200, now);
+        }
+        Step::Ack { back, trip } => {
+            gate.handle_acked(number.wrapping_sub(back), Duration::from_millis(trip).as_secs_f64(), now);
+        }
+        Step::Lose { back } => gate.handle_lost(number.wrapping_sub(back), now),
+        Step::Urgent { bytes } => gate.handle_urgent(bytes, now),
+        Step::Received => gate.handle_received(now),
+        Step::EndOfAcks { app_limited } => gate.handle_end_of_acks(app_limited, now),
+        Step::Mtu(mtu) => gate.handle_mtu(mtu),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn nothing_is_kept_back_for_ever(steps in vec(step(), 0..400)) {
+        let mut now = Instant::now();
+        let (mut gate, mut number) = (Gate::new(now, 1200), 0);
+        for step in &steps {
+            if let Step::Wait(millis) = step {
+                now += Duration::from_millis(*millis);
+            }
+            apply(&mut gate, step, now, &mut number);
+            if let Some(rate) = gate.rate() {
+                prop_assert!(rate.is_finite() && rate >= 0.9, "{rate} packets a second");
+            }
+            prop_assert!(gate.next(now).is_none_or(|wait| wait <= Duration::from_secs(10)));
+            prop_assert!(gate.backlog() < 1 << 32);
+        }
+        // Twice the time of a packet of the slowest path, or thirty milliseconds.
+        now += Duration::from_millis(2500);
+        prop_assert!(permits(&mut gate, now), "{:?}", gate.class());
+        prop_assert!(gate.permits_probe(now));
+    }
+
+    /// A clock that stands still lets nothing pass but what there is room for.
+    #[test]
+    fn no_more_leaves_at_once_than_there_is_room_for(urgent in 0..2_000_000_u64) {
+        let start = Instant::now();
+        let mut gate = policed(start);
+        let now = start + Duration::from_secs(2);
+        gate.handle_urgent(urgent, now);
+        let sent = (0..1000).take_while(|number| {
+            let may = permits(&mut gate, now);
+            if may {
+                gate.handle_packet(1000 + number, 1200, now);
+                gate.handle_transmit(1200, now);
+            }
+            may
+        });
+        prop_assert!(sent.count() <= 8);
+    }
+}
+
+/// Behind a policer of some twenty packets a second.
+fn policed(start: Instant) -> Gate {
+    let mut gate = Gate::new(start, 1200);
+    for number in 0..40_u64 {
+        let now = start + Duration::from_millis(number * 20);
+        gate.handle_packet(number, 1200, now);
+        gate.handle_transmit(1200, now);
+        if number % 2 == 0 {
+            gate.handle_acked(number, 0.001, now);
+        } else {
+            gate.handle_lost(number, now);
+        }
+    }
+    assert_eq!(gate.class(), Class::Policed);
+    assert!(gate.rate().is_some_and(|rate| (15.0..35.0).contains(&rate)), "{:?}", gate.rate());
+    gate
+}

@@ -1,0 +1,67 @@
+//! What a gate makes of round trips.
+
+use super::ledger::Sent;
+use super::queue::Queue;
+use super::start::Start;
+use super::{DEAF, ENOUGH, FAST, Gate, QUEUED, State};
+
+impl Gate {
+    /// The smoothed round trip tells the last one: an eighth of it is new.
+    pub(super) fn handle_smoothed(&mut self, smoothed: f64, now: f64) {
+        let before = self.smoothed.replace(smoothed);
+        let Some(sent) = self.newest.filter(|_| before != Some(smoothed)) else { return };
+        self.newest = None;
+        // Before the first there is only a guess.
+        let trip = match before {
+            Some(before) if self.trip.base().is_some() => (smoothed * 8.0 - before * 7.0).max(0.0),
+            _ => smoothed,
+        };
+        let is_alone = self.left.is_none_or(|(_, left)| sent.at >= left);
+        let wait = self.trip.wait(trip, is_alone);
+        if sent.expected.is_some_and(|wait| wait < QUEUED / 2.0) && self.trip.is_longer(trip, now) {
+            self.state = State::Start(Start::again(self.ledger.on_the_way() as f64, now));
+            self.left = None;
+            return;
+        }
+        // What found nothing of ours before it did not wait for us.
+        let before = self.left.replace((sent.place, sent.at + wait)).filter(|_| !is_alone);
+        self.handle_wait(&sent, wait, before, now);
+    }
+
+    /// `before`: place and departure of the packet whose round trip was known before.
+    fn handle_wait(&mut self, sent: &Sent, wait: f64, before: Option<(u64, f64)>, now: f64) {
+        let first = (sent.place, sent.at + wait);
+        if wait <= QUEUED || before.is_none() {
+            self.queued_since = None;
+        }
+        let is_ours = sent.is_full;
+        if let State::Start(start) = &mut self.state
+            && is_ours
+            && wait > QUEUED / 2.0
+        {
+            start.handle_queue();
+        }
+        match &mut self.state {
+            State::Queued(queue) => {
+                queue.handle_wait(sent, wait);
+                if queue.is_too_noisy() {
+                    self.blind_until = now + DEAF;
+                    self.open(now);
+                }
+            }
+            State::Start(_) | State::Search(_) if wait > QUEUED && is_ours && now >= self.blind_until => {
+                let (place, left) = *self.queued_since.get_or_insert(before.unwrap_or(first));
+                let span = sent.at + wait - left;
+                let rate = sent.place.saturating_sub(place) as f64 / span.max(1e-6);
+                if span < ENOUGH {
+                    return;
+                }
+                if rate < FAST {
+                    let last = (sent.place, sent.at + wait);
+                    self.state = State::Queued(Queue::new(rate, last, self.ledger.after(sent.place)));
+                }
+            }
+            _ => {}
+        }
+    }
+}
