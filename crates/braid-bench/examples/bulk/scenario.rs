@@ -55,6 +55,8 @@ pub(crate) enum Path {
 pub(crate) enum Setting {
     /// What is in force when nobody configures anything.
     Defaults,
+    /// The same without the gate.
+    Ungated,
     /// CUBIC at both ends.
     Cubic,
     /// `NewReno` at both ends.
@@ -146,14 +148,15 @@ impl Scenario {
 
     fn congestion(&self) -> Congestion {
         match self.setting {
-            Setting::Defaults => Congestion::default(),
+            Setting::Defaults | Setting::Ungated => Congestion::default(),
             Setting::Cubic => Congestion::Cubic,
             Setting::Newreno => Congestion::NewReno,
         }
     }
 
     async fn measure(&self, seed: u64) -> Result<Reading, Box<dyn Error>> {
-        let house = House::build(seed, self.congestion(), |builder| builder)?;
+        let house =
+            House::build(seed, self.congestion(), self.setting != Setting::Ungated, |builder| builder)?;
         let direction = if self.way == Way::Up { Direction::Up } else { Direction::Down };
         house.device.change(|link| link.latency = self.path.round_trip() / 2);
         house.device.change_one(direction, |link| {

@@ -24,10 +24,11 @@ pub(crate) struct House {
 }
 
 impl House {
-    /// `congestion` is for both ends of the far client's connection, `with` for both clients.
+    /// `congestion` and `gate` are for both ends of the far client's connection, `with` for both clients.
     pub(crate) fn build(
         seed: u64,
         congestion: Congestion,
+        gate: bool,
         with: impl Fn(Builder) -> Builder,
     ) -> Result<Self, Box<dyn Error>> {
         let directory = tempfile::tempdir()?;
@@ -36,6 +37,7 @@ impl House {
         let network = Network::new(seed);
         let mut options = ListenOptions::default();
         options.quic.congestion = congestion;
+        options.quic.gate = gate;
         let listener = network.listen(ServerTls::load(files, ClientAuth::None)?, &options)?;
         let server = listener.local_addr().ok_or("no address")?;
         let (hub, connector) = mem::hub();
@@ -44,7 +46,8 @@ impl House {
         let builder = |id: &str| with(Client::builder("quic://localhost").client_id(id));
         let near = builder("near").in_memory(connector);
         let tls = ClientTlsOptions { ca_files, ..ClientTlsOptions::default() };
-        let far = builder("far").tls(tls).congestion(congestion).in_simulation(device.clone(), server);
+        let far =
+            builder("far").tls(tls).congestion(congestion).gate(gate).in_simulation(device.clone(), server);
         Ok(Self { device, far, near, _files: directory })
     }
 }

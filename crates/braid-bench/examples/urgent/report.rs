@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::scenario::{Reading, Scenario};
 
 pub(crate) const HEAD: &str = "\
-way  network   bulk setting    on time  worst     p50     p90     p99   bulk KB/s packets dropped  set-up s";
+way  network    bulk setting   first 3 s on time  worst     p50     p90     p99   bulk KB/s packets dropped  set-up s";
 
 /// All rounds of a scenario.
 #[derive(Serialize)]
@@ -43,11 +43,12 @@ impl fmt::Display for Row {
         let worst = self.rounds.iter().map(|round| round.on_time).fold(1.0, f64::min);
         write!(
             f,
-            "{:4} {:9} {:4} {:9} {:6.1} % {:4.0} % {:>7} {:>7} {:>7} {:11.1} {:7.0} {:5.1} % ",
+            "{:4} {:10} {:4} {:9} {:7.0} % {:5.1} % {:4.0} % {:>7} {:>7} {:>7} {:11.1} {:7.0} {:5.1} % ",
             name(way),
             name(network),
             name(bulk),
             name(setting),
+            self.median(|round| round.early_on_time) * 100.0,
             self.median(|round| round.on_time) * 100.0,
             worst * 100.0,
             self.millis(|round| round.latency_ms.p50),

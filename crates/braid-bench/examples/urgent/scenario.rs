@@ -1,15 +1,16 @@
 //! A broker, a network and two clients, one of them behind a bad link.
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::time::Duration;
 
-use braid_bench::urgent::{Lanes, Load, Outcome, Ready};
+use braid_bench::urgent::{CONVERGENCE, Lanes, Load, Outcome, Ready};
 use braid_bench::{Failure, Latencies, Percentiles};
 use braid_client::{Builder, Congestion};
-use braid_transport::sim::{Direction, Host, Policer, Shaper};
+use braid_transport::sim::{Counters, Direction, Host, Policer, Shaper};
 use clap::ValueEnum;
 use serde::Serialize;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::house::House;
 
@@ -41,11 +42,22 @@ pub(crate) enum Bad {
     Policer0,
     /// The same with a round trip of 40 ms.
     Policer40,
+    /// The same with a round trip of 100 ms.
+    Policer100,
+    /// The same with a round trip of 2 ms, and 10 packets a second from the 20th to the 40th second.
+    Step,
     /// A queue of 50 packets that leaves at 29 a second; a round trip of 2 ms.
     Shaper0,
     /// The same with a round trip of 40 ms.
     Shaper40,
+    /// A queue of 100 packets that leaves at 860 a second (10 Mbit/s), a round trip of 40 ms, and 1 % lost at random.
+    Loss1,
+    /// The same with 10 % lost.
+    Loss10,
 }
+
+/// Packets a second of [`Bad::Loss1`] and [`Bad::Loss10`].
+const TEN_MEGABIT: f64 = 860.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -63,12 +75,22 @@ pub(crate) enum Bulk {
 pub(crate) enum Setting {
     /// What is in force when nobody configures anything.
     Defaults,
-    /// The same with CUBIC at both ends.
+    /// The same without the gate.
+    Ungated,
+    /// The defaults with CUBIC at both ends.
     Cubic,
     /// As many streams as with the defaults, priorities off: all are equal.
     Equal,
     /// All on one stream, without priorities.
     Single,
+}
+
+const POLICER: Policer = Policer { rate: 29.0, burst: 5 };
+
+impl Bad {
+    fn is_fast(self) -> bool {
+        matches!(self, Self::Loss1 | Self::Loss10)
+    }
 }
 
 /// One row of the table.
@@ -88,7 +110,9 @@ pub(crate) struct Reading {
     pub(crate) set_up_seconds: Option<f64>,
     pub(crate) urgent_due: u64,
     pub(crate) urgent_arrived: u64,
-    /// The share of those due that arrived within 250 ms, 0 to 1.
+    /// Of those due in the first three seconds, the share that arrived within 250 ms, 0 to 1.
+    pub(crate) early_on_time: f64,
+    /// Of all others the same. From here on everything is without those three seconds.
     pub(crate) on_time: f64,
     pub(crate) latency_ms: Percentiles,
     /// What came out of the bad link, but for QUIC's own bytes and the urgent messages; repetitions included.
@@ -109,7 +133,7 @@ impl Scenario {
 
     fn lanes(&self) -> Lanes {
         match self.setting {
-            Setting::Defaults | Setting::Cubic => Lanes::Priorities,
+            Setting::Defaults | Setting::Ungated | Setting::Cubic => Lanes::Priorities,
             Setting::Equal => Lanes::Equal,
             Setting::Single => Lanes::Single,
         }
@@ -121,7 +145,9 @@ impl Scenario {
             Bulk::Ten => (10, 2_000_000),
             Bulk::Many => (320, 62_500),
         };
-        Load::new(messages, size, self.lanes())
+        // There has to be some until the end.
+        let times = if self.network.is_fast() { 5 } else { 1 };
+        Load::new(messages, size * times, self.lanes())
     }
 
     fn congestion(&self) -> Congestion {
@@ -135,19 +161,36 @@ impl Scenario {
 
     fn degrade(&self, host: &Host) {
         let latency = match self.network {
-            Bad::Policer0 | Bad::Shaper0 => Duration::ZERO,
-            Bad::Policer40 | Bad::Shaper40 => Duration::from_millis(20),
+            Bad::Policer0 | Bad::Step | Bad::Shaper0 => Duration::ZERO,
+            Bad::Policer40 | Bad::Shaper40 | Bad::Loss1 | Bad::Loss10 => Duration::from_millis(20),
+            Bad::Policer100 => Duration::from_millis(50),
         };
         host.change(|link| link.latency = latency);
         host.change_one(self.direction(), |link| match self.network {
-            Bad::Policer0 | Bad::Policer40 => link.policer = Some(Policer { rate: 29.0, burst: 5 }),
+            Bad::Policer0 | Bad::Policer40 | Bad::Policer100 | Bad::Step => link.policer = Some(POLICER),
             Bad::Shaper0 | Bad::Shaper40 => link.shaper = Some(Shaper { rate: 29.0, queue: 50 }),
+            Bad::Loss1 | Bad::Loss10 => {
+                link.shaper = Some(Shaper { rate: TEN_MEGABIT, queue: 100 });
+                link.loss = if self.network == Bad::Loss1 { 0.01 } else { 0.1 };
+            }
         });
+    }
+
+    /// Changes the link under way.
+    async fn step(&self, host: &Host) -> Infallible {
+        if self.network == Bad::Step {
+            for (after, rate) in [(20, 10.0), (20, 29.0)] {
+                sleep(Duration::from_secs(after)).await;
+                host.change_one(self.direction(), |link| link.policer = Some(Policer { rate, ..POLICER }));
+            }
+        }
+        std::future::pending().await
     }
 
     fn build(&self, seed: u64) -> Result<House, Box<dyn Error>> {
         let with = |builder: Builder| builder.stream_policy(self.lanes().policy()).connect_timeout(SET_UP);
-        let house = House::build(seed, self.congestion(), with)?;
+        let gate = self.setting != Setting::Ungated;
+        let house = House::build(seed, self.congestion(), gate, with)?;
         self.degrade(&house.device);
         Ok(house)
     }
@@ -160,8 +203,17 @@ impl Scenario {
             Err(_elapsed) => return Ok(self.reading(seed, &house, None)),
         };
         let set_up = begun.elapsed();
-        let outcome = ready.run().await?;
-        Ok(self.reading(seed, &house, Some((set_up, outcome))))
+        let run = async { tokio::join!(ready.run(), self.counters_after_convergence(&house)) };
+        let (outcome, before) = tokio::select! {
+            (outcome, before) = run => (outcome?, before),
+            never = self.step(&house.device) => match never {},
+        };
+        Ok(self.reading(seed, &house, Some((set_up, outcome, before))))
+    }
+
+    async fn counters_after_convergence(&self, house: &House) -> Counters {
+        sleep(CONVERGENCE).await;
+        house.device.counters(self.direction())
     }
 
     async fn set_up(&self, house: &House) -> Result<Ready, Failure> {
@@ -173,31 +225,44 @@ impl Scenario {
         }
     }
 
-    fn reading(&self, seed: u64, house: &House, found: Option<(Duration, Outcome)>) -> Reading {
+    fn reading(&self, seed: u64, house: &House, found: Option<(Duration, Outcome, Counters)>) -> Reading {
         let counters = house.device.counters(self.direction());
-        let datagrams = counters.packets + counters.dropped;
-        let (set_up, bulk, latencies) = match found {
-            Some((set_up, outcome)) => {
-                let rest = counters.packets * QUIC_HEAD + outcome.latencies.arrived() * URGENT_PACKET;
-                let bulk = counters.bytes.saturating_sub(rest) as f64 / outcome.elapsed.as_secs_f64();
-                (Some(set_up.as_secs_f64()), bulk, outcome.latencies)
-            }
-            None => {
-                let mut nothing = Latencies::default();
-                nothing.record_missing(self.load().urgent_messages.into());
-                (None, 0.0, nothing)
-            }
-        };
+        let Some((set_up, outcome, before)) = found else { return Reading::nothing(seed, &self.load()) };
+        let (packets, dropped) = (counters.packets - before.packets, counters.dropped - before.dropped);
+        let Outcome { latencies, early, elapsed, .. } = outcome;
+        let rest = packets * QUIC_HEAD + latencies.arrived() * URGENT_PACKET;
+        let bulk = (counters.bytes - before.bytes).saturating_sub(rest) as f64;
         Reading {
             seed,
-            set_up_seconds: set_up,
+            set_up_seconds: Some(set_up.as_secs_f64()),
             urgent_due: latencies.due(),
             urgent_arrived: latencies.arrived(),
+            early_on_time: early.share_within(LIMIT),
             on_time: latencies.share_within(LIMIT),
             latency_ms: latencies.percentiles(),
-            bulk_bytes_per_second: bulk,
-            packets: counters.packets,
-            dropped: counters.dropped as f64 / datagrams.max(1) as f64,
+            bulk_bytes_per_second: bulk / elapsed.saturating_sub(CONVERGENCE).as_secs_f64(),
+            packets,
+            dropped: dropped as f64 / (packets + dropped).max(1) as f64,
+        }
+    }
+}
+
+impl Reading {
+    /// Nothing was set up in time.
+    fn nothing(seed: u64, load: &Load) -> Self {
+        let mut nothing = Latencies::default();
+        nothing.record_missing((load.urgent_messages - load.early_messages()).into());
+        Self {
+            seed,
+            set_up_seconds: None,
+            urgent_due: nothing.due(),
+            urgent_arrived: 0,
+            early_on_time: 0.0,
+            on_time: 0.0,
+            latency_ms: nothing.percentiles(),
+            bulk_bytes_per_second: 0.0,
+            packets: 0,
+            dropped: 0.0,
         }
     }
 }

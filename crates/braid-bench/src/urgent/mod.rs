@@ -24,6 +24,9 @@ pub const URGENT: Priority = Priority::new(60_000);
 /// What arrives later than this after the last was due counts as never.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long a sender may take to find out about the link.
+pub const CONVERGENCE: Duration = Duration::from_secs(3);
+
 /// What is published.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Load {
@@ -58,6 +61,8 @@ pub enum Lanes {
 pub struct Outcome {
     /// Of the urgent messages, from when each was due to when it arrived.
     pub latencies: Latencies,
+    /// Of those due within [`CONVERGENCE`] the same, which `latencies` does not hold.
+    pub early: Latencies,
     /// Bulk messages that arrived whole.
     pub bulk_messages: u64,
     /// How long it took.
@@ -76,10 +81,16 @@ impl Lanes {
 }
 
 impl Load {
-    /// 100 bytes every 100 ms for a minute.
+    /// 100 bytes every 100 ms for a minute, after [`CONVERGENCE`].
     #[must_use]
     pub fn new(bulk_messages: u32, bulk_size: usize, lanes: Lanes) -> Self {
-        Self { urgent_size: 100, urgent_rate: 10.0, urgent_messages: 600, bulk_size, bulk_messages, lanes }
+        Self { urgent_size: 100, urgent_rate: 10.0, urgent_messages: 630, bulk_size, bulk_messages, lanes }
+    }
+
+    /// How many of the urgent messages are due within [`CONVERGENCE`].
+    #[must_use]
+    pub fn early_messages(&self) -> u32 {
+        (1..=self.urgent_messages).take_while(|n| self.due(*n) <= CONVERGENCE).map(|_| 1).sum()
     }
 
     /// When urgent message `n`, counted from 1, is due, after the start.

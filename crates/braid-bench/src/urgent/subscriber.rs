@@ -4,7 +4,7 @@ use braid_client::{Client, Error, Messages, QoS, Received, Subscribe, TopicFilte
 use bytes::Buf;
 use tokio::time::Instant;
 
-use super::{BULK_TOPIC, Lanes, Load, Outcome, URGENT, URGENT_TOPIC};
+use super::{BULK_TOPIC, CONVERGENCE, Lanes, Load, Outcome, URGENT, URGENT_TOPIC};
 use crate::failure::Failure;
 use crate::latencies::Latencies;
 
@@ -14,6 +14,7 @@ pub(super) struct Subscriber {
     _client: Client,
     messages: Messages,
     latencies: Latencies,
+    early: Latencies,
     bulk_messages: u64,
 }
 
@@ -34,7 +35,8 @@ impl Subscriber {
         for subscribe in [urgent, bulk] {
             client.subscribe(subscribe).await?;
         }
-        Ok(Self { _client: client, messages, latencies: Latencies::default(), bulk_messages: 0 })
+        let (latencies, early) = (Latencies::default(), Latencies::default());
+        Ok(Self { _client: client, messages, latencies, early, bulk_messages: 0 })
     }
 
     /// Receives until it is dropped.
@@ -54,7 +56,9 @@ impl Subscriber {
             URGENT_TOPIC if message.payload.len() >= 8 => {
                 let number = message.payload.clone().get_u64();
                 let number = u32::try_from(number).map_err(|_| Failure::Stray(URGENT_TOPIC.into()))?;
-                self.latencies.record(start.elapsed().saturating_sub(load.due(number)));
+                let due = load.due(number);
+                let latencies = if due <= CONVERGENCE { &mut self.early } else { &mut self.latencies };
+                latencies.record(start.elapsed().saturating_sub(due));
             }
             stray => return Err(Failure::Stray(stray.into())),
         }
@@ -62,8 +66,13 @@ impl Subscriber {
     }
 
     pub(super) fn outcome(mut self, load: &Load, elapsed: Duration) -> Outcome {
-        let missing = u64::from(load.urgent_messages).saturating_sub(self.latencies.arrived());
-        self.latencies.record_missing(missing);
-        Outcome { latencies: self.latencies, bulk_messages: self.bulk_messages, elapsed }
+        let early = load.early_messages();
+        for (latencies, due) in
+            [(&mut self.early, early), (&mut self.latencies, load.urgent_messages - early)]
+        {
+            latencies.record_missing(u64::from(due).saturating_sub(latencies.arrived()));
+        }
+        let Self { latencies, early, bulk_messages, .. } = self;
+        Outcome { latencies, early, bulk_messages, elapsed }
     }
 }
