@@ -25,6 +25,8 @@ pub(super) struct Settings {
     transport: String,
     /// Who decides how fast the clients send. `None`: not known.
     congestion_control: Option<String>,
+    /// Whether bulk is kept back where the path limits (QUIC).
+    gate: Option<bool>,
     /// Bytes per second of each client (QUIC).
     link_rate: Option<u64>,
     /// Of this machine, taken in turn; none: the system's choice.
@@ -101,6 +103,7 @@ impl Settings {
             servers: targets.iter().map(url).collect(),
             transport: transport.to_string(),
             congestion_control: congestion_control(options, transport),
+            gate: (transport == Transport::Quic).then_some(options.quic.gate),
             link_rate: options.quic.link_rate,
             local_addresses: options.connection.local().iter().map(ToString::to_string).collect(),
             mqtt_version: clients.version.level(),

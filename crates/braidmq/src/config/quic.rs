@@ -18,6 +18,8 @@ pub(crate) struct QuicConfig {
     pub(crate) early_publish: EarlyPublishConfig,
     /// Who decides how fast to send.
     pub(crate) congestion: CongestionConfig,
+    /// Whether bulk is kept back where the path to a client limits.
+    pub(crate) gate: bool,
     /// Bytes per second that are sent to one client at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) link_rate: Option<u64>,
@@ -35,12 +37,13 @@ pub(crate) struct QuicConfig {
 impl Default for QuicConfig {
     fn default() -> Self {
         let StreamsConfig { strict_streams, early_publish } = StreamsConfig::default();
-        let QuicOptions { stream_receive_window: stream_window, tickets, zero_rtt, .. } =
+        let QuicOptions { stream_receive_window: stream_window, gate, tickets, zero_rtt, .. } =
             QuicOptions::server();
         Self {
             strict_streams,
             early_publish,
             congestion: CongestionConfig::default(),
+            gate,
             link_rate: None,
             stream_window,
             tickets,
@@ -73,12 +76,14 @@ impl From<CongestionConfig> for Congestion {
 impl Config {
     /// What QUIC listeners are told.
     pub(crate) fn quic_options(&self) -> QuicOptions {
-        let QuicConfig { congestion, link_rate, stream_window, tickets, zero_rtt, ref qlog_dir, .. } =
-            self.quic;
+        let QuicConfig {
+            congestion, gate, link_rate, stream_window, tickets, zero_rtt, ref qlog_dir, ..
+        } = self.quic;
         QuicOptions {
             stream_receive_window: stream_window,
             bidi_streams: self.limits.streams,
             congestion: congestion.into(),
+            gate,
             link_rate,
             tickets,
             zero_rtt,
@@ -103,6 +108,7 @@ mod tests {
             strict_streams = true
             early_publish = "reject"
             congestion = "newreno"
+            gate = true
             link_rate = 33000
             stream_window = 65536
             tickets = 7
@@ -114,6 +120,7 @@ mod tests {
         assert_eq!(config.broker().streams, streams);
         let expected = QuicOptions {
             congestion: Congestion::NewReno,
+            gate: true,
             link_rate: Some(33_000),
             stream_receive_window: 65_536,
             tickets: 7,
