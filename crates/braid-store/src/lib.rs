@@ -22,6 +22,7 @@ mod identity;
 mod image;
 mod memory;
 mod message;
+mod ownership;
 mod recover;
 mod session;
 mod store;

@@ -1,7 +1,7 @@
 //! Everything in memory. It outlives the broker's value, not the process: the whole-broker tests restart a
 //! broker over it, and `durability = "memory"` uses it.
 
-mod check;
+mod held;
 mod session;
 mod state;
 

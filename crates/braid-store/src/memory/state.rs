@@ -5,12 +5,14 @@ use braid_proto::packet::ClientId;
 use braid_proto::topic::TopicName;
 
 use super::Holder;
+use super::held::Held;
 use super::session::{Queued, Session};
 use crate::batch::Batch;
 use crate::change::Change;
 use crate::error::StoreError;
 use crate::identity::{Claim, Lsn, SessionId};
 use crate::message::{QueueEntry, StoredMessage};
+use crate::ownership::Ownership;
 use crate::recover::{NextIds, Recover};
 use crate::session::SessionRecord;
 
@@ -77,7 +79,7 @@ impl State {
     }
 
     pub(super) fn commit(&mut self, batch: Batch, holder: Holder) -> Result<(), StoreError> {
-        self.check(batch.changes(), holder)?;
+        Held { state: self, holder }.check(batch.changes())?;
         for change in batch {
             self.apply(change, holder);
         }

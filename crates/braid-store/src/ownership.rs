@@ -1,12 +1,18 @@
-use super::Holder;
-use super::state::State;
+use braid_proto::packet::ClientId;
+
 use crate::change::Change;
 use crate::error::StoreError;
 use crate::identity::{Claim, Lsn, SessionId};
 
-impl State {
+/// Who owns which session, as one store value sees it.
+pub(crate) trait Ownership {
+    fn session_of(&self, client_id: &ClientId) -> Option<SessionId>;
+
+    /// Whether the session is somebody else's, or a newer claim's.
+    fn is_fenced(&self, session: SessionId, claim: Option<Claim>) -> bool;
+
     /// Whether all of the batch may be applied: the state before it decides who owns what.
-    pub(super) fn check(&self, changes: &[Change], holder: Holder) -> Result<(), StoreError> {
+    fn check(&self, changes: &[Change]) -> Result<(), StoreError> {
         // Both stay small, and what is looked for was mostly added last.
         let mut stored: Vec<Lsn> = Vec::new();
         let mut own: Vec<SessionId> = Vec::new();
@@ -23,13 +29,13 @@ impl State {
             if own.iter().rev().any(|id| *id == session) {
                 continue;
             }
-            if self.is_fenced(session, change.claim(), holder) {
+            if self.is_fenced(session, change.claim()) {
                 return Err(StoreError::Fenced { session });
             }
             match change {
                 Change::Opened { client_id, claim, .. } => {
                     if let Some(former) = self.session_of(client_id)
-                        && self.is_fenced(former, Some(*claim), holder)
+                        && self.is_fenced(former, Some(*claim))
                     {
                         return Err(StoreError::Fenced { session });
                     }
@@ -40,15 +46,5 @@ impl State {
             }
         }
         Ok(())
-    }
-
-    /// Whether the session is somebody else's.
-    fn is_fenced(&self, session: SessionId, claim: Option<Claim>, holder: Holder) -> bool {
-        let Some(owner) = self.session(session) else { return false };
-        let ours = owner.holder == holder;
-        match claim {
-            None => !ours,
-            Some(claim) => claim < owner.claim || (claim == owner.claim && !ours),
-        }
     }
 }
