@@ -14,6 +14,7 @@ macro_rules! cases {
 
 mod batches;
 mod claims;
+mod crash;
 mod example;
 mod model;
 mod queues;
@@ -33,6 +34,19 @@ pub trait Fixture {
     /// Closes the store as its owner would and opens it again over what it holds. A fixture may as well let
     /// it crash.
     fn reopen(&mut self, store: Box<dyn Store>) -> Box<dyn Store>;
+
+    /// Takes the power from the store at this moment, and opens again what survived: everything that was
+    /// acknowledged, and of the rest a beginning of whole batches. Chance goes by `seed`. A fixture whose store
+    /// loses nothing opens it again.
+    fn crash(&mut self, store: Box<dyn Store>, seed: u64) -> Box<dyn Store> {
+        let _ = seed;
+        self.reopen(store)
+    }
+
+    /// Takes the power from the last store after `calls` further calls that change its device, if it has one.
+    fn doom(&mut self, calls: u64) {
+        let _ = calls;
+    }
 
     /// Another value beside the last one, over the same stored state, as another node of a cluster has it.
     /// `None` where a store has one writer only.
@@ -85,6 +99,16 @@ pub fn run(fixture: &mut dyn Fixture, runs: u64) {
 pub fn run_random(fixture: &mut dyn Fixture, seed: u64) {
     let _seed = Shown(format!("the random run with seed {seed}"));
     random::run(&mut Subject::new(fixture), seed);
+}
+
+/// Random operations, most of them not waited for, with power failures among them: what was acknowledged is
+/// there, batches are there whole and in their order.
+///
+/// # Panics
+/// When the store lost or invented something.
+pub fn run_crashes(fixture: &mut dyn Fixture, seed: u64) {
+    let _seed = Shown(format!("the run of crashes with seed {seed}"));
+    crash::run(&mut Subject::new(fixture), seed);
 }
 
 /// Says what was tried when it fails.

@@ -12,7 +12,7 @@ use crate::change::Change;
 use crate::identity::{Claim, Lsn};
 
 const STEPS: usize = 300;
-const CLIENTS: [&str; 4] = ["", "a", "b", "é"];
+pub(super) const CLIENTS: [&str; 4] = ["", "a", "b", "é"];
 const TOPICS: [&str; 3] = ["t", "t/u", "$v"];
 const LEVELS: [QoS; 3] = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce];
 const FILTERS: [&str; 4] = ["t", "t/+", "#", "$share/g/t"];
@@ -61,7 +61,7 @@ fn compare(subject: &Subject<'_>, model: &Model, changes: &[Change]) {
     }
 }
 
-fn batch(rng: &mut Rng, model: &Model, claims: &[(usize, Claim)]) -> Vec<Change> {
+pub(super) fn batch(rng: &mut Rng, model: &Model, claims: &[(usize, Claim)]) -> Vec<Change> {
     let mut changes = Vec::new();
     for _ in 0..=rng.below(6) {
         add(rng, model, claims, &mut changes);
@@ -157,10 +157,10 @@ fn known_message(rng: &mut Rng, model: &Model) -> Option<u64> {
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): the suite is part of the crate and must not need another for this.
-struct Rng(u64);
+pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -168,7 +168,7 @@ impl Rng {
         z ^ z >> 31
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.next() % bound as u64).unwrap_or(0)
     }
 }

@@ -31,6 +31,15 @@ impl<'a> Subject<'a> {
         self.store = Some(self.fixture.reopen(store));
     }
 
+    pub(super) fn crash(&mut self, seed: u64) {
+        let store = self.store.take().expect("a store is open");
+        self.store = Some(self.fixture.crash(store, seed));
+    }
+
+    pub(super) fn doom(&mut self, calls: u64) {
+        self.fixture.doom(calls);
+    }
+
     pub(super) fn beside(&mut self) -> Option<Box<dyn Store>> {
         self.fixture.beside()
     }

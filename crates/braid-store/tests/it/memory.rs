@@ -40,6 +40,13 @@ fn memory_agrees_with_the_model() {
 }
 
 #[test]
+fn memory_loses_nothing() {
+    for seed in 0..100 {
+        suite::run_crashes(&mut InMemory::default(), seed);
+    }
+}
+
+#[test]
 fn a_commit_in_memory_is_done_when_it_returns() {
     let commit: Commit = MemoryStore::new().commit([].into_iter().collect());
     assert!(matches!(commit, Completion::Done(Ok(()))));
