@@ -1,13 +1,14 @@
 //! The durability seam: what must outlive the broker's process, behind one trait.
 //!
-//! This crate never routes a message, decides that something expires, reads a clock, draws a random number or
-//! knows a runtime. The broker keeps all live state in memory; it tells a [`Store`] every [`Change`] that must
+//! This crate never routes a message, decides that something expires, draws a random number or knows a runtime. No
+//! clock is read but by the writer of the embedded store, for how long it waits for company. The broker keeps all live state in memory; it tells a [`Store`] every [`Change`] that must
 //! outlive the process, in [`Batch`]es, and gets everything back at start. The store speaks of sessions,
 //! queues, retained messages and claims, never of keys and values.
 //!
 //! - [`Store`]: commit, recover, claim, message, with the obligations of each.
 //! - [`Change`]: the vocabulary, with the effect of each change and when it may be late.
 //! - [`MemoryStore`]: everything in memory; outlives the broker's value, not the process.
+//! - [`EmbeddedStore`]: one file on one machine; outlives the process and the power.
 //! - [`suite`]: what every store must pass.
 //! - [`FailingStore`], [`HoldingStore`]: a disk that dies and a disk that is slow, for tests of what stands
 //!   above.
@@ -15,6 +16,7 @@
 mod batch;
 mod change;
 mod commit;
+mod embedded;
 mod error;
 mod failing;
 mod holding;
@@ -32,6 +34,7 @@ pub mod suite;
 pub use batch::Batch;
 pub use change::Change;
 pub use commit::{Commit, Completer, Completion, Receiver};
+pub use embedded::{Durability, EmbeddedStore, OpenError, Options, Progress, Stage};
 pub use error::StoreError;
 pub use failing::FailingStore;
 pub use holding::HoldingStore;

@@ -3,5 +3,10 @@
 mod commit;
 mod conversion;
 mod deferred;
+mod device;
+mod disk;
+mod embedded;
+mod example;
 mod faults;
 mod memory;
+mod opening;

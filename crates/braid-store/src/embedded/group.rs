@@ -1,0 +1,185 @@
+//! What the callers hand over and the writer takes: one lock, held for the few map operations of a batch and never
+//! while anything is written, woken or waited for.
+
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::index::Index;
+use super::writes::Writes;
+use crate::commit::{Completer, Completion};
+use crate::error::StoreError;
+
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// Something is due, earlier than the writer knew.
+    due: Condvar,
+}
+
+pub(super) struct State {
+    pub(super) index: Index,
+    pub(super) pending: Group,
+    /// The group that is being written; what it stores is not in the tables yet.
+    pub(super) writing: Option<Arc<Writes>>,
+    pub(super) failure: Option<StoreError>,
+    /// Who wants to be told when the store fails.
+    watchers: Vec<Completer<()>>,
+    company: Company,
+    closing: bool,
+}
+
+/// What the group before lets expect: whoever was told that a batch is done has mostly another one at once. Waiting
+/// for them a little makes one group of what would be a small and a large one.
+#[derive(Clone, Copy)]
+struct Company {
+    /// How many waited for the last group.
+    batches: usize,
+    /// Until when as many are waited for.
+    until: Instant,
+}
+
+/// Company is waited for no longer than this part of the time that the last group took.
+const PART: u32 = 4;
+
+/// Who waits for a group, in the order of the calls, with what was decided already.
+pub(super) type Waiting = Vec<(Completer<()>, Result<(), StoreError>)>;
+
+/// Batches that become durable together.
+#[derive(Default)]
+pub(super) struct Group {
+    pub(super) writes: Writes,
+    pub(super) waiting: Waiting,
+    changes: usize,
+    /// When it is to be written at the latest; `None` while nothing is in it.
+    due: Option<Instant>,
+}
+
+impl Group {
+    /// Adds a caller who waits; with an error it was refused, but its turn to hear it comes after those before.
+    pub(super) fn wait(&mut self, outcome: Result<(), StoreError>) -> Completion<()> {
+        let (completer, completion) = Completion::pending();
+        self.waiting.push((completer, outcome));
+        completion
+    }
+
+    /// Whether nobody has anything in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.writes.is_empty()
+    }
+}
+
+impl Shared {
+    pub(super) fn new(index: Index, pending: Group) -> Self {
+        let state = State {
+            index,
+            pending,
+            writing: None,
+            failure: None,
+            watchers: Vec::new(),
+            company: Company { batches: 0, until: Instant::now() },
+            closing: false,
+        };
+        Self { state: Mutex::new(state), due: Condvar::new() }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pending group has `changes` more and is to be written `within` the time, or at once when `limit` is
+    /// reached.
+    pub(super) fn expect(&self, state: &mut State, changes: usize, within: Duration, limit: usize) {
+        let group = &mut state.pending;
+        group.changes = group.changes.saturating_add(changes);
+        let now = Instant::now();
+        let due = if group.changes >= limit { Some(now) } else { now.checked_add(within) };
+        // A time beyond the calendar never comes.
+        let earlier = due.filter(|due| group.due.is_none_or(|earlier| *due < earlier));
+        group.due = earlier.or(group.due);
+        if earlier.is_some() || group.waiting.len() == state.company.batches {
+            self.due.notify_one();
+        }
+    }
+
+    /// Lets the writer end after what is pending.
+    pub(super) fn close(&self) {
+        self.lock().closing = true;
+        self.due.notify_one();
+    }
+
+    /// Waits for the next group; `None` when the store was closed and nothing is left.
+    pub(super) fn take(&self) -> Option<(Arc<Writes>, Waiting)> {
+        let mut state = self.lock();
+        loop {
+            if state.closing && state.pending.is_empty() {
+                return None;
+            }
+            let now = Instant::now();
+            let due = state.pending.due.map(|due| state.wanted().map_or(due, |until| due.max(until)));
+            if state.closing || due.is_some_and(|due| due <= now) {
+                let group = mem::take(&mut state.pending);
+                let writes = Arc::new(group.writes);
+                state.writing = Some(Arc::clone(&writes));
+                return Some((writes, group.waiting));
+            }
+            state = match due {
+                None => self.due.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(due) => {
+                    let left = due.saturating_duration_since(now);
+                    self.due.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// The group that was taken is durable and everybody in it was told.
+    pub(super) fn written(&self, batches: usize, took: Duration) {
+        let written = {
+            let mut state = self.lock();
+            let now = Instant::now();
+            state.company = Company { batches, until: now.checked_add(took / PART).unwrap_or(now) };
+            state.writing.take()
+        };
+        // Messages are let go outside the lock.
+        drop(written);
+    }
+
+    /// Nothing is written any more: tells those in the group that failed, and everybody who waits or watches.
+    pub(super) fn fail(&self, failure: &StoreError, waiting: Waiting) {
+        let (group, watchers) = {
+            let mut state = self.lock();
+            // Before anybody is told: who hears of it must not be able to commit any more.
+            state.failure = Some(failure.clone());
+            (mem::take(&mut state.pending), mem::take(&mut state.watchers))
+        };
+        tell(waiting, &Err(failure.clone()));
+        tell(group.waiting, &Err(failure.clone()));
+        for watcher in watchers {
+            watcher.complete(Err(failure.clone()));
+        }
+    }
+
+    pub(super) fn watch(&self) -> Completion<()> {
+        let mut state = self.lock();
+        if let Some(failure) = &state.failure {
+            return Completion::Done(Err(failure.clone()));
+        }
+        let (completer, completion) = Completion::pending();
+        state.watchers.push(completer);
+        completion
+    }
+}
+
+impl State {
+    /// When the pending group has waited long enough for company.
+    fn wanted(&self) -> Option<Instant> {
+        (self.pending.waiting.len() < self.company.batches).then_some(self.company.until)
+    }
+}
+
+/// Tells everybody in a group, in their order.
+pub(super) fn tell(waiting: Waiting, outcome: &Result<(), StoreError>) {
+    for (completer, refused) in waiting {
+        completer.complete(refused.and_then(|()| outcome.clone()));
+    }
+}

@@ -1,0 +1,164 @@
+use std::time::SystemTime;
+
+use braid_proto::packet::{MessageProperties, QoS, Will};
+use braid_proto::topic::TopicName;
+use bytes::Bytes;
+
+use super::topic;
+use super::wire::{Malformed, Reader, flag, put_bytes, put_time, put_varint, qos};
+use crate::message::StoredMessage;
+
+const RETAIN: u8 = 1 << 2;
+const PROPERTIES: u8 = 1 << 3;
+const EXPIRES: u8 = 1 << 4;
+
+const FORMAT_KNOWN: u8 = 1 << 0;
+const FORMAT_IS_TEXT: u8 = 1 << 1;
+const EXPIRY: u8 = 1 << 2;
+const CONTENT_TYPE: u8 = 1 << 3;
+const RESPONSE_TOPIC: u8 = 1 << 4;
+const CORRELATION: u8 = 1 << 5;
+const USER: u8 = 1 << 6;
+
+pub(in crate::embedded) fn encode_message(out: &mut Vec<u8>, message: &StoredMessage) {
+    Parts {
+        topic: message.topic(),
+        payload: message.payload(),
+        qos: message.qos(),
+        retain: message.retain(),
+        properties: message.properties(),
+        expires_at: message.expires_at(),
+    }
+    .encode(out);
+}
+
+pub(in crate::embedded) fn decode_message(value: &[u8]) -> Result<StoredMessage, Malformed> {
+    let Decoded { topic, payload, qos, retain, properties, expires_at } = decode(&mut Reader::new(value))?;
+    Ok(StoredMessage::from_parts(topic, payload, qos, retain, properties, expires_at))
+}
+
+pub(in crate::embedded) fn encode_will(out: &mut Vec<u8>, will: &Will) {
+    out.extend_from_slice(&will.delay.to_be_bytes());
+    Parts {
+        topic: &will.topic,
+        payload: &will.payload,
+        qos: will.qos,
+        retain: will.retain,
+        properties: will.properties.as_deref(),
+        expires_at: None,
+    }
+    .encode(out);
+}
+
+pub(in crate::embedded) fn decode_will(value: &[u8]) -> Result<Will, Malformed> {
+    let mut reader = Reader::new(value);
+    let delay = reader.u32()?;
+    let Decoded { topic, payload, qos, retain, properties, .. } = decode(&mut reader)?;
+    Ok(Will { topic, payload, qos, retain, delay, properties })
+}
+
+/// What a message and a Will have in common.
+struct Parts<'a> {
+    topic: &'a TopicName,
+    payload: &'a [u8],
+    qos: QoS,
+    retain: bool,
+    properties: Option<&'a MessageProperties>,
+    expires_at: Option<SystemTime>,
+}
+
+struct Decoded {
+    topic: TopicName,
+    payload: Bytes,
+    qos: QoS,
+    retain: bool,
+    properties: Option<Box<MessageProperties>>,
+    expires_at: Option<SystemTime>,
+}
+
+impl Parts<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.reserve(self.topic.as_str().len() + self.payload.len() + 16);
+        out.push(
+            self.qos.bits()
+                | flag(RETAIN, self.retain)
+                | flag(PROPERTIES, self.properties.is_some())
+                | flag(EXPIRES, self.expires_at.is_some()),
+        );
+        if let Some(at) = self.expires_at {
+            put_time(out, at);
+        }
+        put_bytes(out, self.topic.as_str().as_bytes());
+        if let Some(properties) = self.properties {
+            encode_properties(out, properties);
+        }
+        out.extend_from_slice(self.payload);
+    }
+}
+
+fn decode(reader: &mut Reader<'_>) -> Result<Decoded, Malformed> {
+    let flags = reader.u8()?;
+    Ok(Decoded {
+        qos: qos(flags)?,
+        retain: flags & RETAIN != 0,
+        expires_at: if flags & EXPIRES != 0 { Some(reader.time()?) } else { None },
+        topic: topic(reader.text()?)?,
+        properties: if flags & PROPERTIES != 0 { Some(decode_properties(reader)?) } else { None },
+        payload: Bytes::copy_from_slice(reader.rest()),
+    })
+}
+
+fn encode_properties(out: &mut Vec<u8>, properties: &MessageProperties) {
+    let MessageProperties {
+        payload_format,
+        message_expiry,
+        content_type,
+        response_topic,
+        correlation_data,
+        user,
+    } = properties;
+    out.push(
+        flag(FORMAT_KNOWN, payload_format.is_some())
+            | flag(FORMAT_IS_TEXT, *payload_format == Some(true))
+            | flag(EXPIRY, message_expiry.is_some())
+            | flag(CONTENT_TYPE, content_type.is_some())
+            | flag(RESPONSE_TOPIC, response_topic.is_some())
+            | flag(CORRELATION, correlation_data.is_some())
+            | flag(USER, !user.is_empty()),
+    );
+    if let Some(seconds) = message_expiry {
+        out.extend_from_slice(&seconds.to_be_bytes());
+    }
+    let texts = [content_type.as_deref(), response_topic.as_ref().map(TopicName::as_str)];
+    for text in texts.into_iter().flatten() {
+        put_bytes(out, text.as_bytes());
+    }
+    if let Some(data) = correlation_data {
+        put_bytes(out, data);
+    }
+    if !user.is_empty() {
+        put_varint(out, user.len());
+        for text in user.iter().flat_map(|(name, value)| [name, value]) {
+            put_bytes(out, text.as_bytes());
+        }
+    }
+}
+
+fn decode_properties(reader: &mut Reader<'_>) -> Result<Box<MessageProperties>, Malformed> {
+    let flags = reader.u8()?;
+    let has = |bit| flags & bit != 0;
+    let mut properties = MessageProperties {
+        payload_format: has(FORMAT_KNOWN).then_some(has(FORMAT_IS_TEXT)),
+        message_expiry: if has(EXPIRY) { Some(reader.u32()?) } else { None },
+        content_type: if has(CONTENT_TYPE) { Some(reader.text()?.into()) } else { None },
+        response_topic: if has(RESPONSE_TOPIC) { Some(topic(reader.text()?)?) } else { None },
+        correlation_data: if has(CORRELATION) { Some(Bytes::copy_from_slice(reader.bytes()?)) } else { None },
+        user: Vec::new(),
+    };
+    if has(USER) {
+        for _ in 0..reader.varint()? {
+            properties.user.push((reader.text()?.into(), reader.text()?.into()));
+        }
+    }
+    Ok(Box::new(properties))
+}

@@ -1,0 +1,147 @@
+//! Every byte of the embedded store. Nobody else encodes or decodes one.
+//!
+//! Format 1. Numbers are big-endian, so that keys sort as numbers do; `varint` is LEB128; `text` and `bytes` are a
+//! varint length and that many bytes; `rest` goes to the end of the value; flags begin at the lowest bit.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | `meta` | a name below | u64 |
+//! | `session` | session u64 | expiry u32, flags u8 (parked), \[time if parked\], client identifier as rest |
+//! | `will` | session u64 | delay u32, a message |
+//! | `subscription` | session u64, filter as rest | flags u8 (QoS 2 bits, no local, retain as published, retain handling 2 bits, id, priority), \[id u32\], \[priority u16\] |
+//! | `received` | session u64, packet id u16 | nothing |
+//! | `message` | lsn u64 | a message |
+//! | `queue` | lsn u64, session u64 | flags u8 (QoS 2 bits, retain, other message, ids, priority, shared), \[message u64\], \[count varint, ids u32\], \[priority u16\], \[filter as rest\] |
+//! | `inflight` | lsn u64, session u64 | phase u8 (1 sent, 2 released), packet id u16, step u64 |
+//! | `retained` | topic as rest | message u64 |
+//!
+//! A message: flags u8 (QoS 2 bits, retain, properties, expires), \[time\], topic text, \[properties\], payload as
+//! rest. Properties: flags u8 (payload format: known, value; expiry, content type, response topic, correlation
+//! data, user), \[expiry u32\], \[content type text\], \[response topic text\], \[correlation data bytes\],
+//! \[count varint, pairs of texts\]. A time: seconds since 1970 i64, nanoseconds u32.
+//!
+//! What is in `queue` waits, or was sent if it is in `inflight` too; what was released is in `inflight` alone. So
+//! sending never rewrites a page of the queue, and what is on its way is one small table. The keys of `message` and
+//! `queue` grow with time: what is stored last stands together, and a commit writes few pages.
+//!
+//! Names in `meta`: `format`; `opens`, how often the store was opened, from which claims begin; `next_session` and
+//! `next_lsn`, at least the next free numbers.
+
+mod message;
+mod record;
+mod wire;
+
+use braid_proto::packet::PacketId;
+use braid_proto::topic::{TopicFilter, TopicName};
+use redb::TableDefinition;
+
+use crate::identity::{Lsn, SessionId};
+pub(super) use wire::Malformed;
+use wire::Reader;
+
+pub(super) use message::{decode_message, decode_will, encode_message, encode_will};
+pub(super) use record::{
+    decode_delivery, decode_inflight, decode_session, decode_subscription, encode_delivery, encode_inflight,
+    encode_session, encode_subscription,
+};
+
+/// The format that this code writes, and the newest that it reads.
+pub(super) const FORMAT: u64 = 1;
+
+type Table<K, V> = TableDefinition<'static, K, V>;
+
+pub(super) const META: Table<&str, u64> = Table::new("meta");
+pub(super) const SESSION: Table<&[u8; 8], &[u8]> = Table::new("session");
+pub(super) const WILL: Table<&[u8; 8], &[u8]> = Table::new("will");
+pub(super) const SUBSCRIPTION: Table<&[u8], &[u8]> = Table::new("subscription");
+pub(super) const RECEIVED: Table<&[u8; 10], ()> = Table::new("received");
+pub(super) const MESSAGE: Table<&[u8; 8], &[u8]> = Table::new("message");
+pub(super) const QUEUE: Table<&[u8; 16], &[u8]> = Table::new("queue");
+pub(super) const INFLIGHT: Table<&[u8; 16], &[u8; 11]> = Table::new("inflight");
+pub(super) const RETAINED: Table<&[u8], &[u8; 8]> = Table::new("retained");
+
+/// The names in `meta`. redb keeps its `u64` little-endian; it is the only table that leaves this to redb.
+pub(super) mod meta {
+    pub(crate) const FORMAT: &str = "format";
+    pub(crate) const OPENS: &str = "opens";
+    pub(crate) const NEXT_SESSION: &str = "next_session";
+    pub(crate) const NEXT_LSN: &str = "next_lsn";
+}
+
+/// One entry of one queue.
+pub(super) type Place = (Lsn, SessionId);
+
+pub(super) const fn session_key(session: SessionId) -> [u8; 8] {
+    session.value().to_be_bytes()
+}
+
+pub(super) const fn message_key(message: Lsn) -> [u8; 8] {
+    message.value().to_be_bytes()
+}
+
+pub(super) fn place_key((lsn, session): Place) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&lsn.value().to_be_bytes());
+    key[8..].copy_from_slice(&session.value().to_be_bytes());
+    key
+}
+
+pub(super) fn subscription_key(session: SessionId, filter: &TopicFilter) -> Vec<u8> {
+    [&session_key(session), filter.as_str().as_bytes()].concat()
+}
+
+/// The keys of all subscriptions of the session stand from this one on ...
+pub(super) const fn subscriptions_from(session: SessionId) -> [u8; 8] {
+    session_key(session)
+}
+
+/// ... and before this one; `None` when the session is the last one possible.
+pub(super) const fn subscriptions_to(session: SessionId) -> Option<[u8; 8]> {
+    match session.value().checked_add(1) {
+        Some(next) => Some(next.to_be_bytes()),
+        None => None,
+    }
+}
+
+pub(super) fn received_key(session: SessionId, packet_id: u16) -> [u8; 10] {
+    let mut key = [0; 10];
+    key[..8].copy_from_slice(&session_key(session));
+    key[8..].copy_from_slice(&packet_id.to_be_bytes());
+    key
+}
+
+pub(super) fn decode_session_key(key: &[u8; 8]) -> SessionId {
+    SessionId::new(u64::from_be_bytes(*key))
+}
+
+pub(super) fn decode_message_key(key: &[u8; 8]) -> Lsn {
+    Lsn::new(u64::from_be_bytes(*key))
+}
+
+pub(super) fn decode_place(key: &[u8; 16]) -> Result<Place, Malformed> {
+    let mut reader = Reader::new(key);
+    Ok((Lsn::new(reader.u64()?), SessionId::new(reader.u64()?)))
+}
+
+pub(super) fn decode_subscription_key(key: &[u8]) -> Result<(SessionId, TopicFilter), Malformed> {
+    let mut reader = Reader::new(key);
+    let session = SessionId::new(reader.u64()?);
+    Ok((session, filter(reader.rest_text()?)?))
+}
+
+pub(super) fn decode_received_key(key: &[u8; 10]) -> Result<(SessionId, PacketId), Malformed> {
+    let mut reader = Reader::new(key);
+    Ok((SessionId::new(reader.u64()?), reader.packet_id()?))
+}
+
+pub(super) fn decode_retained_key(key: &[u8]) -> Result<TopicName, Malformed> {
+    topic(Reader::new(key).rest_text()?)
+}
+
+fn topic(text: &str) -> Result<TopicName, Malformed> {
+    TopicName::parse(text).map_err(|_| Malformed("a topic name"))
+}
+
+fn filter(text: &str) -> Result<TopicFilter, Malformed> {
+    TopicFilter::parse(text).map_err(|_| Malformed("a topic filter"))
+}

@@ -1,0 +1,145 @@
+use std::time::{Duration, SystemTime};
+
+use braid_proto::packet::{PacketId, QoS};
+
+/// What could not be read where something was to stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::embedded) struct Malformed(pub(in crate::embedded) &'static str);
+
+/// Takes a key or a value apart.
+pub(super) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub(super) fn u8(&mut self) -> Result<u8, Malformed> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    pub(super) fn u16(&mut self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Result<u32, Malformed> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64, Malformed> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    pub(super) fn packet_id(&mut self) -> Result<PacketId, Malformed> {
+        PacketId::new(self.u16()?).ok_or(Malformed("a packet identifier"))
+    }
+
+    pub(super) fn varint(&mut self) -> Result<usize, Malformed> {
+        let mut value = 0_u64;
+        for shift in (0..35).step_by(7) {
+            let byte = self.u8()?;
+            value |= u64::from(byte & 0x7F) << shift;
+            if byte & 0x80 == 0 {
+                return usize::try_from(value).map_err(|_| Malformed("a length"));
+            }
+        }
+        Err(Malformed("a length"))
+    }
+
+    pub(super) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = self.varint()?;
+        self.take(length)
+    }
+
+    pub(super) fn text(&mut self) -> Result<&'a str, Malformed> {
+        text(self.bytes()?)
+    }
+
+    pub(super) const fn rest(&mut self) -> &'a [u8] {
+        let rest = self.0;
+        self.0 = &[];
+        rest
+    }
+
+    pub(super) fn rest_text(&mut self) -> Result<&'a str, Malformed> {
+        text(self.rest())
+    }
+
+    pub(super) fn time(&mut self) -> Result<SystemTime, Malformed> {
+        let (seconds, nanoseconds) = (self.u64()?.cast_signed(), self.u32()?);
+        let whole = Duration::from_secs(seconds.unsigned_abs());
+        let second = if seconds < 0 {
+            SystemTime::UNIX_EPOCH.checked_sub(whole)
+        } else {
+            SystemTime::UNIX_EPOCH.checked_add(whole)
+        };
+        let fraction = Duration::from_nanos(nanoseconds.into());
+        second.and_then(|second| second.checked_add(fraction)).ok_or(Malformed("a time"))
+    }
+
+    /// Nothing may be left over: what nobody understands was not written by this format.
+    pub(super) const fn end(&self) -> Result<(), Malformed> {
+        if self.0.is_empty() { Ok(()) } else { Err(Malformed("the end")) }
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(Malformed("a whole number"))?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or(Malformed("the whole length"))?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<&str, Malformed> {
+    std::str::from_utf8(bytes).map_err(|_| Malformed("text"))
+}
+
+pub(super) fn qos(bits: u8) -> Result<QoS, Malformed> {
+    QoS::from_bits(bits & QOS).ok_or(Malformed("a QoS"))
+}
+
+/// The bits of a QoS, lowest of the flags.
+pub(super) const QOS: u8 = 0b11;
+
+/// `bit` if `set`.
+pub(super) const fn flag(bit: u8, set: bool) -> u8 {
+    if set { bit } else { 0 }
+}
+
+pub(super) fn put_varint(out: &mut Vec<u8>, mut value: usize) {
+    loop {
+        let [low, ..] = value.to_le_bytes();
+        value >>= 7;
+        if value == 0 {
+            return out.push(low);
+        }
+        out.push(low | 0x80);
+    }
+}
+
+pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+pub(super) fn put_time(out: &mut Vec<u8>, time: SystemTime) {
+    let (seconds, nanoseconds) = match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => (since.as_secs().cast_signed(), since.subsec_nanos()),
+        // The second before, and from there on forward.
+        Err(before) => {
+            let before = before.duration();
+            let whole = before.as_secs().cast_signed().saturating_neg();
+            match before.subsec_nanos() {
+                0 => (whole, 0),
+                nanoseconds => (whole.saturating_sub(1), 1_000_000_000 - nanoseconds),
+            }
+        }
+    };
+    out.extend_from_slice(&seconds.to_be_bytes());
+    out.extend_from_slice(&nanoseconds.to_be_bytes());
+}

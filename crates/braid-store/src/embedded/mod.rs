@@ -1,0 +1,218 @@
+//! One file on one machine, on redb.
+//!
+//! A commit is checked and applied to an index in memory on the caller's thread; what it changes in the tables joins
+//! the pending group. One writer thread takes the group, writes it in one transaction with one fsync, and tells
+//! everybody in it; what is handed over meanwhile is the next group. Lazy batches wait for a group that somebody
+//! else needs.
+
+mod error;
+mod file;
+mod group;
+mod index;
+mod keys;
+mod load;
+mod options;
+mod queue;
+mod write;
+mod writer;
+mod writes;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use braid_proto::packet::ClientId;
+use redb::StorageBackend;
+
+pub use self::error::OpenError;
+pub use self::options::{Durability, Options, Progress, Stage};
+
+use self::file::File;
+use self::group::{Group, Shared};
+use crate::batch::Batch;
+use crate::commit::{Commit, Completion};
+use crate::error::StoreError;
+use crate::identity::{Claim, Lsn};
+use crate::message::StoredMessage;
+use crate::ownership::Ownership;
+use crate::recover::{NextIds, Recover};
+use crate::store::Store;
+
+/// Claims of one opening; the next opening's are all greater.
+const CLAIMS: u32 = 40;
+
+/// A [`Store`] in one file. Dropping it writes what is pending and closes the file.
+///
+/// [`message`](Store::message) reads on the caller's thread, from memory or the page cache as a rule.
+pub struct EmbeddedStore {
+    shared: Arc<Shared>,
+    file: Arc<File>,
+    options: Options,
+    /// `None` once it has ended.
+    writer: Option<JoinHandle<()>>,
+}
+
+impl EmbeddedStore {
+    /// Opens the store in the data directory, or begins one there. Nobody else can open it meanwhile.
+    ///
+    /// May block for as long as reading the whole file takes: every page is verified.
+    ///
+    /// # Errors
+    /// One line that says what to change.
+    pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
+        let (device, place) = file::device(directory)?;
+        Self::over(device, &place, options)
+    }
+
+    /// Opens the store on a device of the caller's.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_on(device: impl StorageBackend, options: Options) -> Result<Self, OpenError> {
+        Self::over(device, &Arc::from("<device>"), options)
+    }
+
+    fn over(device: impl StorageBackend, place: &Arc<str>, options: Options) -> Result<Self, OpenError> {
+        let file = File::open(device, place, &options)?;
+        let (opens, next) = file.begin()?;
+        let snapshot = file.snapshot().map_err(|error| error.open(place))?;
+        let first_claim = Claim::new(opens << CLAIMS);
+        let index = snapshot.load(first_claim, next, &options).map_err(|error| error.open(place))?;
+        drop(snapshot);
+        let (shared, file) = (Arc::new(Shared::new(index, Group::default())), Arc::new(file));
+        let writer = {
+            let (shared, file) = (Arc::clone(&shared), Arc::clone(&file));
+            thread::Builder::new().name("store".into()).spawn(move || writer::run(&shared, &file))
+        };
+        let writer = writer.map_err(|error| OpenError::of_io(place, &error))?;
+        Ok(Self { shared, file, options, writer: Some(writer) })
+    }
+
+    /// Why nothing is committed any more; `None` while all is well.
+    pub fn failure(&self) -> Option<StoreError> {
+        self.shared.lock().failure.clone()
+    }
+
+    /// Is done, with the error, when the store fails; with [`StoreError::Closed`] when it is dropped before.
+    pub fn failed(&self) -> Completion<()> {
+        self.shared.watch()
+    }
+
+    /// Writes what is pending and closes the file.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`] when that, or anything before, could not be written.
+    pub fn close(mut self) -> Result<(), StoreError> {
+        self.end();
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    fn end(&mut self) {
+        self.shared.close();
+        if let Some(writer) = self.writer.take() {
+            // It catches what could end it.
+            drop(writer.join());
+        }
+    }
+
+    /// How long a batch may wait for others.
+    const fn patience(&self, lazy: bool) -> Duration {
+        match self.options.durability {
+            Durability::Async { at_risk } => at_risk,
+            Durability::Sync if lazy => self.options.lazy,
+            Durability::Sync => self.options.linger,
+        }
+    }
+
+    /// Waits until everything that was handed over before is in the tables.
+    fn flush(&self) -> Result<(), StoreError> {
+        let mut state = self.shared.lock();
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        if state.pending.is_empty() && state.writing.is_none() {
+            return Ok(());
+        }
+        let flushed = state.pending.wait(Ok(()));
+        self.shared.expect(&mut state, 0, Duration::ZERO, self.options.changes);
+        drop(state);
+        flushed.wait()
+    }
+}
+
+impl Store for EmbeddedStore {
+    fn recover(&self, into: &mut dyn Recover) -> Result<NextIds, StoreError> {
+        self.flush()?;
+        let next = self.shared.lock().index.next();
+        let claim = |session| self.shared.lock().index.claim_of(session);
+        let snapshot = self.file.snapshot().map_err(error::ReadError::store)?;
+        snapshot.show(into, claim, &self.options).map_err(error::ReadError::store)?;
+        Ok(next)
+    }
+
+    fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
+        let mut state = self.shared.lock();
+        Completion::Done(match &state.failure {
+            Some(failure) => Err(failure.clone()),
+            None => Ok(state.index.claim(client_id)),
+        })
+    }
+
+    fn commit(&self, batch: Batch) -> Commit {
+        let mut guard = self.shared.lock();
+        let state = &mut *guard;
+        if let Some(failure) = &state.failure {
+            return Completion::Done(Err(failure.clone()));
+        }
+        if batch.is_empty() {
+            return Completion::Done(Ok(()));
+        }
+        let (changes, patience) = (batch.changes().len(), self.patience(batch.is_lazy()));
+        let outcome = state.index.check(batch.changes());
+        if outcome.is_ok() {
+            state.index.apply(batch, &mut state.pending.writes);
+        }
+        // Nothing to write and nobody to wait for: unknown things, or a refusal.
+        if state.pending.is_empty() && state.writing.is_none() {
+            return Completion::Done(outcome);
+        }
+        let commit = match self.options.durability {
+            Durability::Sync => state.pending.wait(outcome),
+            Durability::Async { .. } => Completion::Done(outcome),
+        };
+        self.shared.expect(state, changes, patience, self.options.changes);
+        commit
+    }
+
+    fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
+        let state = self.shared.lock();
+        if let Some(failure) = &state.failure {
+            return Completion::Done(Err(failure.clone()));
+        }
+        if !state.index.holds(message) {
+            return Completion::Done(Ok(None));
+        }
+        let groups = [Some(&state.pending.writes), state.writing.as_deref()];
+        let written = groups.into_iter().flatten().find_map(|writes| writes.messages.get(&message));
+        if let Some(stored) = written.and_then(|write| write.value()) {
+            return Completion::Done(Ok(Some(stored.clone())));
+        }
+        drop(state);
+        let read = self.file.snapshot().and_then(|snapshot| snapshot.message(message));
+        Completion::Done(read.map_err(error::ReadError::store))
+    }
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl fmt::Debug for EmbeddedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EmbeddedStore").field("place", &self.file.place).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,176 @@
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use braid_store::suite::{self, Fixture};
+use braid_store::{Durability, EmbeddedStore, Lsn, Options, Store, StoreError};
+
+use crate::disk::{Disk, Fault};
+use crate::example::{completed, open_session, queue, queued};
+
+/// Lazy batches are waited for one by one in the suite.
+pub(crate) fn options() -> Options {
+    let mut options = Options::default();
+    options.lazy = Duration::from_micros(200);
+    options
+}
+
+pub(crate) fn open(disk: &Disk) -> EmbeddedStore {
+    EmbeddedStore::open_on(disk.device(), options()).expect("the disk is well")
+}
+
+/// Nothing is written because time passes.
+fn patient(durability: Durability) -> Options {
+    let mut options = Options::default();
+    (options.lazy, options.durability) = (HOUR, durability);
+    options
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[derive(Default)]
+struct OnDisk {
+    disk: Disk,
+    durability: Durability,
+}
+
+impl OnDisk {
+    fn store(&self) -> Box<dyn Store> {
+        let mut options = options();
+        options.durability = self.durability;
+        Box::new(EmbeddedStore::open_on(self.disk.device(), options).expect("the disk is well"))
+    }
+}
+
+impl Fixture for OnDisk {
+    fn open(&mut self) -> Box<dyn Store> {
+        self.disk = Disk::default();
+        self.store()
+    }
+
+    fn reopen(&mut self, store: Box<dyn Store>) -> Box<dyn Store> {
+        drop(store);
+        self.store()
+    }
+
+    fn crash(&mut self, store: Box<dyn Store>, seed: u64) -> Box<dyn Store> {
+        // First the power: what the store does when it is dropped comes too late.
+        self.disk.crash(&mut fastrand::Rng::with_seed(seed));
+        drop(store);
+        self.store()
+    }
+
+    fn doom(&mut self, calls: u64) {
+        self.disk.fail(Fault { after: calls, kind: ErrorKind::Other, forever: true });
+    }
+}
+
+#[test]
+fn an_embedded_store_passes_the_suite() {
+    suite::run(&mut OnDisk::default(), 0);
+}
+
+#[test]
+fn an_embedded_store_agrees_with_the_model() {
+    for seed in 0..40 {
+        suite::run_random(&mut OnDisk::default(), seed);
+    }
+}
+
+#[test]
+fn an_embedded_store_survives_power_failures() {
+    for seed in 0..150 {
+        suite::run_crashes(&mut OnDisk::default(), seed);
+    }
+}
+
+#[test]
+fn a_lazy_batch_rides_along_and_costs_no_sync() {
+    let disk = Disk::default();
+    let store = EmbeddedStore::open_on(disk.device(), patient(Durability::Sync)).unwrap();
+    open_session(&store).unwrap();
+    for number in 1..=9 {
+        store.commit(queued(number)).wait().unwrap();
+    }
+    let before = disk.syncs();
+    let mut lazy: Vec<_> = (1..=9).map(|number| store.commit(completed(number))).collect();
+    assert!(lazy.iter_mut().all(|commit| commit.try_take().is_none()));
+    assert_eq!(disk.syncs(), before);
+    store.commit(queued(10)).wait().unwrap();
+    assert_eq!(disk.syncs(), before + 1);
+    assert!(lazy.into_iter().all(|commit| commit.wait() == Ok(())));
+    assert_eq!(disk.syncs(), before + 1);
+    assert_eq!(queue(&store), [10]);
+}
+
+#[test]
+fn a_lazy_batch_is_done_some_time_later_even_if_nothing_else_is_committed() {
+    let store = open(&Disk::default());
+    open_session(&store).unwrap();
+    store.commit(queued(1)).wait().unwrap();
+    assert_eq!(store.commit(completed(1)).wait(), Ok(()));
+}
+
+#[test]
+fn what_comes_while_a_group_is_written_is_the_next_group() {
+    let disk = Disk::default();
+    let store = open(&disk);
+    open_session(&store).unwrap();
+    let before = disk.syncs();
+    disk.hold();
+    let first = store.commit(queued(1));
+    disk.wait_for_sync();
+    let mut others: Vec<_> = (2..=50).map(|number| store.commit(queued(number))).collect();
+    assert!(others.iter_mut().all(|commit| commit.try_take().is_none()), "nothing is durable");
+    assert_eq!(store.message(Lsn::new(1)).wait().unwrap().unwrap().payload().as_ref(), b"1");
+    disk.release();
+    assert_eq!(first.wait(), Ok(()));
+    assert!(others.into_iter().all(|commit| commit.wait() == Ok(())));
+    assert_eq!(disk.syncs(), before + 2);
+}
+
+#[test]
+fn an_asynchronous_commit_is_done_when_it_is_handed_over() {
+    let disk = Disk::default();
+    let durability = Durability::Async { at_risk: HOUR };
+    let store = EmbeddedStore::open_on(disk.device(), patient(durability)).unwrap();
+    open_session(&store).unwrap();
+    let before = disk.syncs();
+    assert_eq!(store.commit(queued(1)).try_take(), Some(Ok(())));
+    assert_eq!(store.message(Lsn::new(1)).wait().unwrap().unwrap().payload().as_ref(), b"1");
+    assert_eq!(disk.syncs(), before, "at risk");
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(queue(&open(&disk)), [1], "closing writes what is pending");
+}
+
+#[test]
+fn an_asynchronous_store_passes_the_suite() {
+    let durability = Durability::Async { at_risk: Duration::from_micros(200) };
+    suite::run(&mut OnDisk { durability, ..OnDisk::default() }, 5);
+}
+
+#[test]
+fn closing_writes_what_is_lazy_and_tells_who_watches() {
+    let disk = Disk::default();
+    let store = EmbeddedStore::open_on(disk.device(), patient(Durability::Sync)).unwrap();
+    open_session(&store).unwrap();
+    store.commit(queued(1)).wait().unwrap();
+    let (lazy, watch) = (store.commit(completed(1)), store.failed());
+    drop(store);
+    assert_eq!(lazy.wait(), Ok(()));
+    assert_eq!(watch.wait(), Err(StoreError::Closed));
+    assert_eq!(queue(&open(&disk)), Vec::<u64>::new());
+}
+
+#[test]
+fn many_changes_wait_no_longer() {
+    let disk = Disk::default();
+    let mut options = patient(Durability::Sync);
+    options.changes = 4;
+    let store = EmbeddedStore::open_on(disk.device(), options).unwrap();
+    open_session(&store).unwrap();
+    for number in 1..=4 {
+        store.commit(queued(number)).wait().unwrap();
+    }
+    let lazy: Vec<_> = (1..=4).map(|number| store.commit(completed(number))).collect();
+    assert!(lazy.into_iter().all(|commit| commit.wait() == Ok(())), "without anybody else");
+}

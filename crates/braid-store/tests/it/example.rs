@@ -1,0 +1,187 @@
+//! Batches of a broker with one client, numbered.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use braid_proto::message::SubscriptionIds;
+use braid_proto::packet::{ClientId, MessageProperties, PacketId, QoS, Will};
+use braid_proto::session::{RetainHandling, SessionExpiry};
+use braid_proto::stream::Priority;
+use braid_proto::topic::{TopicFilter, TopicName};
+use braid_store::{
+    Batch, Change, Image, Lsn, SessionId, Store, StoreError, StoredDelivery, StoredMessage,
+    StoredSubscription,
+};
+use bytes::Bytes;
+
+pub(crate) const SESSION: SessionId = SessionId::new(1);
+
+pub(crate) fn open_session(store: &impl Store) -> Result<(), StoreError> {
+    let client_id = ClientId::from("a");
+    let claim = store.claim(&client_id).wait()?;
+    let opened = Change::Opened { session: SESSION, client_id, expiry: SessionExpiry::NEVER, claim };
+    store.commit([opened].into_iter().collect()).wait()
+}
+
+/// A message for the session.
+pub(crate) fn queued(number: u64) -> Batch {
+    let lsn = Lsn::new(number);
+    let topic = TopicName::parse("t").expect("a topic name");
+    let payload = Bytes::from(number.to_string());
+    let message = StoredMessage::from_parts(topic, payload, QoS::AtLeastOnce, false, None, None);
+    let delivery = StoredDelivery {
+        message: lsn,
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        subscription_ids: SubscriptionIds::None,
+        priority: Priority::DEFAULT,
+        shared: None,
+    };
+    [Change::Stored { lsn, message }, Change::Queued { session: SESSION, lsn, delivery }]
+        .into_iter()
+        .collect()
+}
+
+/// Its acknowledgement, which may be late.
+pub(crate) fn completed(number: u64) -> Batch {
+    let mut batch = Batch::lazy();
+    batch.push(Change::Completed { session: SESSION, lsn: Lsn::new(number) });
+    batch
+}
+
+/// The numbers of what is queued for the session.
+pub(crate) fn queue(store: &impl Store) -> Vec<u64> {
+    let mut image = Image::default();
+    store.recover(&mut image).expect("the store can be recovered");
+    let session = image.sessions.get(&SESSION);
+    session.into_iter().flat_map(|session| &session.queue).map(|(lsn, _)| lsn.value()).collect()
+}
+
+// === one of everything ===
+
+fn topic(text: &str) -> TopicName {
+    TopicName::parse(text).expect("a topic name")
+}
+
+fn filter(text: &str) -> TopicFilter {
+    TopicFilter::parse(text).expect("a topic filter")
+}
+
+fn properties() -> Box<MessageProperties> {
+    Box::new(MessageProperties {
+        payload_format: Some(true),
+        message_expiry: Some(60),
+        content_type: Some("text/plain".into()),
+        response_topic: Some(topic("answer")),
+        correlation_data: Some(Bytes::from_static(&[0, 255])),
+        user: vec![("a".into(), "1".into()), ("".into(), "é".into())],
+    })
+}
+
+fn deliver(lsn: u64, message: u64) -> StoredDelivery {
+    StoredDelivery {
+        message: Lsn::new(message),
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        subscription_ids: SubscriptionIds::None,
+        priority: Priority::new(u16::try_from(lsn).unwrap_or(7)),
+        shared: None,
+    }
+}
+
+fn queued_as(session: u64, lsn: u64, delivery: StoredDelivery) -> Change {
+    Change::Queued { session: SessionId::new(session), lsn: Lsn::new(lsn), delivery }
+}
+
+fn stored(lsn: u64, message: StoredMessage) -> Change {
+    Change::Stored { lsn: Lsn::new(lsn), message }
+}
+
+fn plain(name: &str, payload: &'static [u8]) -> StoredMessage {
+    StoredMessage::from_parts(topic(name), Bytes::from_static(payload), QoS::AtLeastOnce, false, None, None)
+}
+
+fn packet(value: u16) -> PacketId {
+    PacketId::new(value).expect("not 0")
+}
+
+/// Puts one of everything into an empty store: sessions 1 and 2, messages 1 to 5, and entries in every phase.
+pub(crate) fn fill(store: &impl Store) -> Result<(), StoreError> {
+    let at = |seconds| SystemTime::UNIX_EPOCH + Duration::new(seconds, 123_456_789);
+    let (a, b) = (store.claim(&"a".into()).wait()?, store.claim(&"é".into()).wait()?);
+    let (one, two) = (SessionId::new(1), SessionId::new(2));
+    let expiry = SessionExpiry::NEVER;
+    let full = StoredSubscription {
+        qos: QoS::ExactlyOnce,
+        no_local: true,
+        retain_as_published: true,
+        retain_handling: RetainHandling::DoNotSend,
+        id: NonZeroU32::new(268_435_455),
+        priority: Some(Priority::HIGHEST),
+    };
+    let bare = StoredSubscription { id: None, priority: None, qos: QoS::AtMostOnce, ..full };
+    let will = Will {
+        topic: topic("will"),
+        payload: Bytes::from_static(&[255, 0]),
+        qos: QoS::ExactlyOnce,
+        retain: true,
+        delay: 17,
+        properties: Some(properties()),
+    };
+    let rich = StoredMessage::from_parts(
+        topic("$a//é"),
+        Bytes::from_static(&[0, 255, 10]),
+        QoS::ExactlyOnce,
+        true,
+        Some(properties()),
+        Some(at(1_900_000_000)),
+    );
+    let mut several = SubscriptionIds::One(NonZeroU32::MIN);
+    several.push(NonZeroU32::MAX);
+    let shared = Some(Arc::new(filter("$share/g/t/+")));
+    let changes = [
+        Change::Opened { session: one, client_id: "a".into(), expiry, claim: a },
+        Change::Opened { session: two, client_id: "é".into(), expiry, claim: b },
+        Change::Parked {
+            session: two,
+            at: at(1_800_000_000),
+            expiry: SessionExpiry::from_secs(300),
+            claim: b,
+        },
+        Change::WillSet { session: two, will: Arc::new(will) },
+        Change::Subscribed { session: one, filter: filter("t/#"), subscription: full },
+        Change::Subscribed { session: one, filter: filter("$share/g/+"), subscription: bare },
+        Change::Subscribed { session: two, filter: filter("+"), subscription: bare },
+        Change::Received { session: one, packet_id: packet(9) },
+        stored(1, rich),
+        queued_as(1, 1, StoredDelivery { subscription_ids: several, shared, ..deliver(1, 1) }),
+        queued_as(2, 1, StoredDelivery { retain: true, qos: QoS::ExactlyOnce, ..deliver(1, 1) }),
+        stored(2, plain("t", b"two")),
+        queued_as(1, 2, StoredDelivery { priority: Priority::DEFAULT, ..deliver(2, 2) }),
+        queued_as(1, 6, deliver(6, 2)),
+        stored(3, plain("t/u", b"")),
+        Change::Retained { message: Lsn::new(3) },
+        stored(4, plain("t", b"four")),
+        Change::Retained { message: Lsn::new(4) },
+        queued_as(2, 4, deliver(4, 4)),
+        stored(5, plain("t", b"five")),
+        queued_as(2, 5, deliver(5, 5)),
+        Change::Sent { session: two, lsn: Lsn::new(4), packet_id: packet(3) },
+        Change::Sent { session: one, lsn: Lsn::new(6), packet_id: packet(2) },
+        Change::Sent { session: one, lsn: Lsn::new(2), packet_id: packet(1) },
+        Change::Released { session: two, lsn: Lsn::new(5), packet_id: packet(4) },
+    ];
+    store.commit(changes.into_iter().collect()).wait()
+}
+
+/// Everything that a store holds, but for the claims.
+pub(crate) fn contents(store: &impl Store) -> (Image, Vec<Option<StoredMessage>>) {
+    let mut image = Image::default();
+    store.recover(&mut image).expect("the store can be recovered");
+    for session in image.sessions.values_mut() {
+        session.claim = braid_store::Claim::new(0);
+    }
+    let messages = (1..=6).map(|lsn| store.message(Lsn::new(lsn)).wait().expect("it can be read")).collect();
+    (image, messages)
+}

@@ -1,0 +1,171 @@
+//! What can be wrong with a data directory, and what the store says.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use braid_store::{EmbeddedStore, Image, OpenError, Options, Store};
+use redb::{Database, TableDefinition};
+use tempfile::TempDir;
+
+use crate::disk::Disk;
+use crate::embedded::{open, options};
+use crate::example::{open_session, queue, queued};
+
+fn directory() -> TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+fn file(directory: &Path) -> std::path::PathBuf {
+    directory.join("store.redb")
+}
+
+fn refused(directory: &Path) -> OpenError {
+    let error = EmbeddedStore::open(directory, Options::default()).expect_err("it is refused");
+    assert_eq!(error.to_string().lines().count(), 1, "{error}");
+    error
+}
+
+#[test]
+fn a_store_in_a_directory_outlives_its_value() {
+    let directory = directory();
+    let deeper = directory.path().join("made/for/it");
+    for number in 1..=3 {
+        let store = EmbeddedStore::open(&deeper, Options::default()).unwrap();
+        if number == 1 {
+            open_session(&store).unwrap();
+        }
+        store.commit(queued(number)).wait().unwrap();
+    }
+    let store = EmbeddedStore::open(&deeper, Options::default()).unwrap();
+    assert_eq!(queue(&store), [1, 2, 3]);
+}
+
+#[test]
+fn a_store_is_opened_once() {
+    let directory = directory();
+    let store = EmbeddedStore::open(directory.path(), Options::default()).unwrap();
+    let error = refused(directory.path());
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    assert!(error.to_string().contains(&*directory.path().to_string_lossy()), "{error}");
+    drop(store);
+    EmbeddedStore::open(directory.path(), Options::default()).unwrap();
+}
+
+#[test]
+fn a_file_is_no_data_directory() {
+    let directory = directory();
+    let path = directory.path().join("file");
+    fs::write(&path, "hello").unwrap();
+    assert!(matches!(refused(&path), OpenError::Directory { .. }));
+    assert!(matches!(refused(&path.join("below")), OpenError::Directory { .. }));
+    assert_eq!(fs::read(&path).unwrap(), b"hello");
+}
+
+#[test]
+fn what_is_not_ours_is_left_alone() {
+    let directory = directory();
+    let path = file(directory.path());
+    for text in ["hello", &"hello".repeat(100_000)] {
+        fs::write(&path, text).unwrap();
+        let error = refused(directory.path());
+        assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), text.as_bytes());
+    }
+}
+
+#[test]
+fn a_database_of_another_program_is_not_ours() {
+    let directory = directory();
+    let database = Database::create(file(directory.path())).unwrap();
+    let transaction = database.begin_write().unwrap();
+    transaction.open_table(TableDefinition::<u64, u64>::new("theirs")).unwrap().insert(1, 1).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let error = refused(directory.path());
+    assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
+}
+
+fn with_format(directory: &Path, format: u64) -> Result<(), redb::Error> {
+    let database = Database::create(file(directory))?;
+    let transaction = database.begin_write()?;
+    transaction.open_table(TableDefinition::<&str, u64>::new("meta"))?.insert("format", format)?;
+    Ok(transaction.commit()?)
+}
+
+#[test]
+fn a_newer_format_is_refused() {
+    let directory = directory();
+    drop(EmbeddedStore::open(directory.path(), Options::default()).unwrap());
+    with_format(directory.path(), 2).unwrap();
+    let error = refused(directory.path());
+    assert!(matches!(error, OpenError::Newer { found: 2, .. }), "{error}");
+    assert!(error.to_string().contains("run a newer braidmq"), "{error}");
+    with_format(directory.path(), 1).unwrap();
+    EmbeddedStore::open(directory.path(), Options::default()).unwrap();
+}
+
+/// Opens what may be damaged: refused with what to do, or all there.
+fn open_damaged(bytes: Vec<u8>, intact: &Image, what: &str) -> bool {
+    match EmbeddedStore::open_on(Disk::holding(bytes).device(), options()) {
+        Ok(store) => {
+            let mut image = Image::default();
+            store.recover(&mut image).expect(what);
+            for (id, session) in &mut image.sessions {
+                session.claim = intact.sessions[id].claim;
+            }
+            assert_eq!(image, *intact, "{what}");
+            false
+        }
+        Err(error) => {
+            assert!(
+                matches!(error, OpenError::Damaged { .. } | OpenError::Foreign { .. }),
+                "{what}: {error}"
+            );
+            true
+        }
+    }
+}
+
+fn stored() -> (Vec<u8>, Image) {
+    let disk = Disk::default();
+    let store = open(&disk);
+    open_session(&store).expect("the disk is well");
+    for number in 1..=300 {
+        drop(store.commit(queued(number)));
+    }
+    let mut image = Image::default();
+    store.recover(&mut image).expect("the disk is well");
+    drop(store);
+    (disk.bytes(), image)
+}
+
+#[test]
+fn a_damaged_file_is_refused() {
+    let (bytes, intact) = stored();
+    assert!(!open_damaged(bytes.clone(), &intact, "as it was"));
+    let mut refusals = 0;
+    for at in (0..bytes.len()).step_by(509) {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x55;
+        refusals += u32::from(open_damaged(damaged, &intact, &format!("byte {at}")));
+    }
+    assert!(refusals > 20, "{refusals}");
+}
+
+#[test]
+fn a_truncated_file_is_refused() {
+    let (bytes, intact) = stored();
+    for length in [1, 100, 4096, bytes.len() / 2, bytes.len() - 4096] {
+        assert!(open_damaged(bytes[..length].to_vec(), &intact, &format!("{length} bytes")), "{length}");
+    }
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_written_is_refused() {
+    // A super-user may write everywhere but where nobody may.
+    let path = Path::new("/proc/braidmq");
+    let error = EmbeddedStore::open(path, Options::default()).unwrap_err();
+    assert_eq!(error.to_string().lines().count(), 1, "{error}");
+    assert_eq!(fs::metadata(path).unwrap_err().kind(), ErrorKind::NotFound);
+}
