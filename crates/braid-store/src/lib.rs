@@ -34,7 +34,9 @@ pub mod suite;
 pub use batch::Batch;
 pub use change::Change;
 pub use commit::{Commit, Completer, Completion, Receiver};
-pub use embedded::{Durability, EmbeddedStore, OpenError, Options, Progress, Stage};
+pub use embedded::{
+    Check, Durability, EmbeddedStore, OfflineStore, OpenError, Options, Progress, Stage, Stats, TransferError,
+};
 pub use error::StoreError;
 pub use failing::FailingStore;
 pub use holding::HoldingStore;

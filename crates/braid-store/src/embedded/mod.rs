@@ -11,6 +11,7 @@ mod group;
 mod index;
 mod keys;
 mod load;
+mod offline;
 mod options;
 mod queue;
 mod write;
@@ -27,6 +28,7 @@ use braid_proto::packet::ClientId;
 use redb::StorageBackend;
 
 pub use self::error::OpenError;
+pub use self::offline::{Check, OfflineStore, Stats, TransferError};
 pub use self::options::{Durability, Options, Progress, Stage};
 
 use self::file::File;

@@ -8,5 +8,7 @@ mod disk;
 mod embedded;
 mod example;
 mod faults;
+mod format;
 mod memory;
+mod offline;
 mod opening;

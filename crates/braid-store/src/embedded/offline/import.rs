@@ -1,0 +1,294 @@
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
+use std::mem;
+use std::sync::Arc;
+
+use braid_proto::stream::Priority;
+use redb::WriteTransaction;
+
+use super::super::error::ReadError;
+use super::super::index::Index;
+use super::super::keys::{self, FORMAT};
+use super::super::write::write;
+use super::super::writes::{Inflight, Phase, Write, Writes};
+use super::record::{self, Record, Step, Wrong};
+use super::{OfflineStore, TransferError};
+use crate::identity::{Claim, Lsn, SessionId};
+use crate::message::StoredDelivery;
+use crate::recover::NextIds;
+use crate::subscription::StoredSubscription;
+
+/// Records that are brought into the tables at once.
+const CHUNK: u64 = 4096;
+
+impl OfflineStore {
+    /// Reads what [`export`](Self::export) wrote into this store, which must be empty. All of it is there
+    /// afterwards, or nothing. How many records there were.
+    ///
+    /// # Errors
+    /// Every [`TransferError`].
+    pub fn import(&self, from: &mut dyn Read) -> Result<u64, TransferError> {
+        let snapshot = self.file.snapshot().map_err(|error| self.open_error(error))?;
+        let rows =
+            [snapshot.rows(keys::SESSION), snapshot.rows(keys::MESSAGE), snapshot.rows(keys::RETAINED)];
+        drop(snapshot);
+        for rows in rows {
+            if rows.map_err(|error| self.open_error(error))? > 0 {
+                return Err(TransferError::NotEmpty { place: Arc::clone(&self.file.place) });
+            }
+        }
+        self.file.begin()?;
+        let transaction = self.file.transaction().map_err(|error| self.open_error(error))?;
+        let mut import = Import::new(&transaction);
+        let mut lines = BufReader::new(from);
+        let mut text = String::new();
+        let mut line = 0;
+        while !import.ended {
+            text.clear();
+            line += 1;
+            if lines.read_line(&mut text)? == 0 {
+                return Err(TransferError::Line { line, reason: "the end is missing".into() });
+            }
+            import.line(&text).map_err(|refusal| refusal.at(line, &self.file.place))?;
+        }
+        import.end().map_err(|refusal| refusal.at(line, &self.file.place))?;
+        transaction.commit().map_err(|error| self.open_error(error.into()))?;
+        Ok(line)
+    }
+}
+
+enum Refusal {
+    Wrong(Arc<str>),
+    Newer(u64),
+    Store(ReadError),
+}
+
+impl Refusal {
+    fn at(self, line: u64, place: &Arc<str>) -> TransferError {
+        match self {
+            Self::Wrong(reason) => TransferError::Line { line, reason },
+            Self::Newer(found) => TransferError::Newer { found, known: FORMAT },
+            Self::Store(error) => error.open(place).into(),
+        }
+    }
+}
+
+impl From<Wrong> for Refusal {
+    fn from(wrong: Wrong) -> Self {
+        Self::Wrong(wrong.into())
+    }
+}
+
+impl From<ReadError> for Refusal {
+    fn from(error: ReadError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// Records on their way into one transaction.
+struct Import<'t> {
+    transaction: &'t WriteTransaction,
+    writes: Writes,
+    /// Who owns what, so that nothing comes in that belongs to nobody.
+    index: Index,
+    messages: BTreeSet<Lsn>,
+    next: NextIds,
+    records: u64,
+    ended: bool,
+}
+
+impl<'t> Import<'t> {
+    fn new(transaction: &'t WriteTransaction) -> Self {
+        Self {
+            transaction,
+            writes: Writes::default(),
+            index: Index::new(Claim::new(0), NextIds::FIRST),
+            messages: BTreeSet::new(),
+            next: NextIds::FIRST,
+            records: 0,
+            ended: false,
+        }
+    }
+
+    fn line(&mut self, text: &str) -> Result<(), Refusal> {
+        let record: Record =
+            serde_json::from_str(text).map_err(|error| Refusal::Wrong(error.to_string().into()))?;
+        if self.records == 0 && !matches!(record, Record::Store { .. }) {
+            return Err("the first record must be that of the store".into());
+        }
+        self.take(record)?;
+        self.records += 1;
+        if self.records.is_multiple_of(CHUNK) {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Refusal> {
+        Ok(write(self.transaction, &mem::take(&mut self.writes))?)
+    }
+
+    fn take(&mut self, record: Record) -> Result<(), Refusal> {
+        match record {
+            Record::Store { format, .. } if format > FORMAT => Err(Refusal::Newer(format)),
+            Record::Store { next_session, next_lsn, .. } => {
+                self.count(SessionId::new(next_session), Lsn::new(next_lsn));
+                Ok(())
+            }
+            Record::Message { lsn, content } => {
+                let lsn = Lsn::new(lsn);
+                self.writes.messages.insert(lsn, content.message()?);
+                self.count(NextIds::FIRST.session, lsn.next());
+                if self.messages.insert(lsn) { Ok(()) } else { Err("the message is there twice".into()) }
+            }
+            Record::Retained { message } => self.retained(Lsn::new(message)),
+            Record::End { records } => {
+                self.ended = true;
+                if records == self.records { Ok(()) } else { Err("records are missing".into()) }
+            }
+            Record::Queued { .. } | Record::Released { .. } => self.entry(record),
+            record => self.belonging(record),
+        }
+    }
+
+    /// Sessions and what belongs to them, but for their queues.
+    fn belonging(&mut self, record: Record) -> Result<(), Refusal> {
+        match record {
+            Record::Session { session, client_id, expiry, parked_at } => {
+                let session = record::session(session, &client_id, expiry, parked_at)?;
+                self.count(session.id.next(), NextIds::FIRST.lsn);
+                self.writes.sessions.insert(session.id, session.clone());
+                if self.index.load_session(session) {
+                    Ok(())
+                } else {
+                    Err("the session or its client is there twice".into())
+                }
+            }
+            Record::Will { session, delay, content } => {
+                let session = self.known(session)?;
+                self.writes.belongings(session).will = Some(Write::Put(content.will(delay)?));
+                Ok(())
+            }
+            Record::Subscription {
+                session,
+                filter,
+                qos,
+                no_local,
+                retain_as_published,
+                retain_handling,
+                id,
+                priority,
+            } => {
+                let session = self.known(session)?;
+                let subscription = StoredSubscription {
+                    qos: record::qos(qos)?,
+                    no_local,
+                    retain_as_published,
+                    retain_handling: record::retain_handling(retain_handling)?,
+                    id,
+                    priority: priority.map(Priority::new),
+                };
+                let filter = record::filter(&filter)?;
+                self.writes.belongings(session).subscriptions.put(filter, subscription);
+                Ok(())
+            }
+            Record::Received { session, packet_id } => {
+                let session = self.known(session)?;
+                self.writes.belongings(session).received.put(record::packet_id(packet_id)?, ());
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Entries of queues.
+    fn entry(&mut self, record: Record) -> Result<(), Refusal> {
+        match record {
+            Record::Queued {
+                session,
+                lsn,
+                message,
+                qos,
+                retain,
+                subscription_ids,
+                priority,
+                shared,
+                sent,
+            } => {
+                let (place, message) = ((Lsn::new(lsn), self.known(session)?), Lsn::new(message));
+                if !self.messages.contains(&message) {
+                    return Err("its message is not there".into());
+                }
+                let delivery = StoredDelivery {
+                    message,
+                    qos: record::qos(qos)?,
+                    retain,
+                    subscription_ids: record::subscription_ids(subscription_ids),
+                    priority: Priority::new(priority),
+                    shared: shared.map(|text| record::filter(&text).map(Arc::new)).transpose()?,
+                };
+                if !self.index.load_queued(place, message) {
+                    return Err("the entry is there twice".into());
+                }
+                self.count(NextIds::FIRST.session, place.0.next());
+                self.writes.queue.insert(place, delivery);
+                sent.map_or(Ok(()), |step| self.step(place, Phase::Sent, step))
+            }
+            Record::Released { session, lsn, step } => {
+                let place = (Lsn::new(lsn), self.known(session)?);
+                self.count(NextIds::FIRST.session, place.0.next());
+                self.step(place, Phase::Released, step)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn step(&mut self, place: (Lsn, SessionId), phase: Phase, step: Step) -> Result<(), Refusal> {
+        let inflight = Inflight { phase, packet_id: record::packet_id(step.packet_id)?, step: step.step };
+        if !self.index.load_inflight(place, inflight) {
+            return Err("the entry is there twice".into());
+        }
+        self.writes.inflight.insert(place, inflight);
+        Ok(())
+    }
+
+    fn retained(&mut self, message: Lsn) -> Result<(), Refusal> {
+        let topic = match self.writes.messages.get(&message).and_then(Write::value) {
+            Some(stored) => stored.topic().clone(),
+            None => self.stored_topic(message)?,
+        };
+        if !self.index.load_retained(topic.clone(), message) {
+            return Err("the topic has a retained message already".into());
+        }
+        self.writes.retained.insert(topic, message);
+        Ok(())
+    }
+
+    /// The topic of a message that is in the table already.
+    fn stored_topic(&self, message: Lsn) -> Result<braid_proto::topic::TopicName, Refusal> {
+        let table = self.transaction.open_table(keys::MESSAGE).map_err(ReadError::from)?;
+        let key = keys::message_key(message);
+        let row = redb::ReadableTable::get(&table, &key).map_err(ReadError::from)?;
+        let row = row.ok_or("its message is not there")?;
+        let message = keys::decode_message(row.value());
+        let message = message.map_err(|error| ReadError::row("message", &key, error))?;
+        Ok(message.topic().clone())
+    }
+
+    fn known(&self, session: u64) -> Result<SessionId, Wrong> {
+        let session = SessionId::new(session);
+        if self.index.knows(session) { Ok(session) } else { Err("its session is not there") }
+    }
+
+    fn count(&mut self, session: SessionId, lsn: Lsn) {
+        self.next = NextIds { session: self.next.session.max(session), lsn: self.next.lsn.max(lsn) };
+    }
+
+    fn end(mut self) -> Result<(), Refusal> {
+        if self.index.references().len() != self.messages.len() {
+            return Err("there are messages that nobody refers to".into());
+        }
+        self.writes.next = Some(self.next);
+        self.flush()
+    }
+}

@@ -1,0 +1,118 @@
+//! What is done with a store that no broker runs: looking at it, and moving it from one format or machine to
+//! another.
+
+mod check;
+mod export;
+mod import;
+mod record;
+mod stats;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use redb::StorageBackend;
+use thiserror::Error;
+
+pub use self::check::Check;
+pub use self::stats::Stats;
+
+use super::error::{OpenError, ReadError};
+use super::file::{self, File};
+use super::options::Options;
+
+/// A store in a data directory whose broker does not run. Nobody else can open it meanwhile.
+pub struct OfflineStore {
+    file: File,
+    /// Of the file, when it was opened.
+    length: u64,
+    options: Options,
+}
+
+impl OfflineStore {
+    /// Opens the store that is in the data directory. Every page is verified; what a crash left is put in order,
+    /// as when a broker opens it.
+    ///
+    /// # Errors
+    /// One line that says what to change.
+    pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
+        let (device, place) = file::present_device(directory)?;
+        Self::over(device, &place, options)
+    }
+
+    /// Opens the store on a device of the caller's.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_on(device: impl StorageBackend, options: Options) -> Result<Self, OpenError> {
+        Self::over(device, &Arc::from("<device>"), options)
+    }
+
+    /// Opens the store in the data directory, or begins one there.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn create(directory: &Path, options: Options) -> Result<Self, OpenError> {
+        let (device, place) = file::device(directory)?;
+        Self::over(device, &place, options)
+    }
+
+    fn over(device: impl StorageBackend, place: &Arc<str>, options: Options) -> Result<Self, OpenError> {
+        let length = device.len().map_err(|error| OpenError::of_io(place, &error))?;
+        let file = File::open(device, place, &options)?;
+        Ok(Self { file, length, options })
+    }
+
+    fn open_error(&self, error: ReadError) -> OpenError {
+        error.open(&self.file.place)
+    }
+}
+
+impl std::fmt::Debug for OfflineStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OfflineStore").field("place", &self.file.place).finish_non_exhaustive()
+    }
+}
+
+/// Why a store was not exported or imported. An import that fails leaves the store empty.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// The store itself.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// Importing is for stores with nothing in them.
+    #[error("the store {place} is not empty: import into a new data directory")]
+    NotEmpty {
+        /// Which file.
+        place: Arc<str>,
+    },
+    /// A line that is no record, or contradicts those before.
+    #[error("line {line}: {reason}; export again, nothing was imported")]
+    Line {
+        /// Counted from 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: Arc<str>,
+    },
+    /// A newer version exported it.
+    #[error("the export has format {found} and this version reads up to {known}: run a newer braidmq")]
+    Newer {
+        /// Of the export.
+        found: u64,
+        /// Of this version.
+        known: u64,
+    },
+    /// The other end of the records.
+    #[error("cannot read or write the records ({reason}): mend the cause and do it again")]
+    Stream {
+        /// What the system said.
+        reason: Arc<str>,
+    },
+}
+
+impl From<io::Error> for TransferError {
+    fn from(error: io::Error) -> Self {
+        Self::Stream { reason: error.to_string().into() }
+    }
+}

@@ -1,0 +1,353 @@
+//! One line of an export.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use braid_proto::message::SubscriptionIds;
+use braid_proto::packet::{MessageProperties, PacketId, QoS, Will};
+use braid_proto::session::{RetainHandling, SessionExpiry};
+use braid_proto::stream::Priority;
+use braid_proto::topic::{TopicFilter, TopicName};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::super::writes::Inflight;
+use crate::identity::{Lsn, SessionId};
+use crate::message::{StoredDelivery, StoredMessage};
+use crate::session::SessionRecord;
+use crate::subscription::StoredSubscription;
+
+/// In the order in which they come. A session comes before what belongs to it, a message before who refers to it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Record {
+    /// The first line.
+    Store {
+        format: u64,
+        next_session: u64,
+        next_lsn: u64,
+    },
+    Session {
+        session: u64,
+        client_id: Box<str>,
+        expiry: u32,
+        parked_at: Option<Time>,
+    },
+    Will {
+        session: u64,
+        delay: u32,
+        content: Content,
+    },
+    Subscription {
+        session: u64,
+        filter: Box<str>,
+        qos: u8,
+        no_local: bool,
+        retain_as_published: bool,
+        retain_handling: u8,
+        id: Option<NonZeroU32>,
+        priority: Option<u16>,
+    },
+    Received {
+        session: u64,
+        packet_id: u16,
+    },
+    Message {
+        lsn: u64,
+        content: Content,
+    },
+    Queued {
+        session: u64,
+        lsn: u64,
+        message: u64,
+        qos: u8,
+        retain: bool,
+        subscription_ids: Vec<NonZeroU32>,
+        priority: u16,
+        shared: Option<Box<str>>,
+        sent: Option<Step>,
+    },
+    Released {
+        session: u64,
+        lsn: u64,
+        step: Step,
+    },
+    /// Its topic is the message's.
+    Retained {
+        message: u64,
+    },
+    /// The last line: without it something is missing.
+    End {
+        records: u64,
+    },
+}
+
+/// What a message and a Will have in common.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Content {
+    topic: Box<str>,
+    qos: u8,
+    retain: bool,
+    /// If it is text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    payload: Option<Box<str>>,
+    /// If it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    payload_hex: Option<Box<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    properties: Option<Properties>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Time>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Properties {
+    payload_format: Option<bool>,
+    message_expiry: Option<u32>,
+    content_type: Option<Box<str>>,
+    response_topic: Option<Box<str>>,
+    correlation_data_hex: Option<Box<str>>,
+    user: Vec<(Box<str>, Box<str>)>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Step {
+    pub(super) packet_id: u16,
+    /// Its place in the order of what was sent and released.
+    pub(super) step: u64,
+}
+
+impl Step {
+    pub(super) fn of(inflight: &Inflight) -> Self {
+        Self { packet_id: inflight.packet_id.value(), step: inflight.step }
+    }
+}
+
+/// Seconds since 1970 and nanoseconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Time(i64, u32);
+
+/// What a record holds that nothing stored can be.
+pub(super) type Wrong = &'static str;
+
+impl Time {
+    fn of(time: SystemTime) -> Self {
+        match time.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(since) => Self(since.as_secs().cast_signed(), since.subsec_nanos()),
+            // The second before, and from there on forward.
+            Err(before) => {
+                let before = before.duration();
+                let up = u64::from(before.subsec_nanos() > 0);
+                let seconds = before.as_secs().saturating_add(up).cast_signed().saturating_neg();
+                let nanoseconds = if up == 0 { 0 } else { 1_000_000_000 - before.subsec_nanos() };
+                Self(seconds, nanoseconds)
+            }
+        }
+    }
+
+    fn time(self) -> Result<SystemTime, Wrong> {
+        let whole = Duration::from_secs(self.0.unsigned_abs());
+        let epoch = SystemTime::UNIX_EPOCH;
+        let second = if self.0 < 0 { epoch.checked_sub(whole) } else { epoch.checked_add(whole) };
+        let fraction = Duration::from_nanos(self.1.into());
+        second.and_then(|second| second.checked_add(fraction)).ok_or("a time is out of range")
+    }
+}
+
+pub(super) fn session_record(record: &SessionRecord) -> Record {
+    Record::Session {
+        session: record.id.value(),
+        client_id: record.client_id.as_str().into(),
+        expiry: record.expiry.as_secs(),
+        parked_at: record.parked_at.map(Time::of),
+    }
+}
+
+pub(super) fn session(
+    id: u64,
+    client_id: &str,
+    expiry: u32,
+    parked_at: Option<Time>,
+) -> Result<SessionRecord, Wrong> {
+    Ok(SessionRecord {
+        id: SessionId::new(id),
+        client_id: client_id.into(),
+        expiry: SessionExpiry::from_secs(expiry),
+        parked_at: parked_at.map(Time::time).transpose()?,
+    })
+}
+
+pub(super) fn subscription_record(
+    session: SessionId,
+    filter: &TopicFilter,
+    subscription: &StoredSubscription,
+) -> Record {
+    Record::Subscription {
+        session: session.value(),
+        filter: filter.as_str().into(),
+        qos: subscription.qos.bits(),
+        no_local: subscription.no_local,
+        retain_as_published: subscription.retain_as_published,
+        retain_handling: subscription.retain_handling as u8,
+        id: subscription.id,
+        priority: subscription.priority.map(Priority::value),
+    }
+}
+
+pub(super) fn retain_handling(value: u8) -> Result<RetainHandling, Wrong> {
+    match value {
+        0 => Ok(RetainHandling::SendAlways),
+        1 => Ok(RetainHandling::SendIfNew),
+        2 => Ok(RetainHandling::DoNotSend),
+        _ => Err("there is no such retain handling"),
+    }
+}
+
+pub(super) fn queued_record(
+    session: SessionId,
+    lsn: Lsn,
+    delivery: &StoredDelivery,
+    sent: Option<&Inflight>,
+) -> Record {
+    Record::Queued {
+        session: session.value(),
+        lsn: lsn.value(),
+        message: delivery.message.value(),
+        qos: delivery.qos.bits(),
+        retain: delivery.retain,
+        subscription_ids: delivery.subscription_ids.as_slice().to_vec(),
+        priority: delivery.priority.value(),
+        shared: delivery.shared.as_ref().map(|filter| filter.as_str().into()),
+        sent: sent.map(Step::of),
+    }
+}
+
+pub(super) fn subscription_ids(mut ids: Vec<NonZeroU32>) -> SubscriptionIds {
+    match (ids.len(), ids.pop()) {
+        (_, None) => SubscriptionIds::None,
+        (1, Some(id)) => SubscriptionIds::One(id),
+        (_, Some(last)) => {
+            ids.push(last);
+            SubscriptionIds::Many(ids.into())
+        }
+    }
+}
+
+impl Content {
+    pub(super) fn of_message(message: &StoredMessage) -> Self {
+        Self::new(message.topic(), message.payload(), message.qos(), message.retain(), message.properties())
+            .expiring(message.expires_at())
+    }
+
+    pub(super) fn of_will(will: &Will) -> Self {
+        Self::new(&will.topic, &will.payload, will.qos, will.retain, will.properties.as_deref())
+    }
+
+    fn new(
+        topic: &TopicName,
+        payload: &Bytes,
+        qos: QoS,
+        retain: bool,
+        properties: Option<&MessageProperties>,
+    ) -> Self {
+        let text = std::str::from_utf8(payload).ok();
+        Self {
+            topic: topic.as_str().into(),
+            qos: qos.bits(),
+            retain,
+            payload: text.map(Into::into),
+            payload_hex: if text.is_some() { None } else { Some(hex(payload)) },
+            properties: properties.map(Properties::of),
+            expires_at: None,
+        }
+    }
+
+    fn expiring(mut self, at: Option<SystemTime>) -> Self {
+        self.expires_at = at.map(Time::of);
+        self
+    }
+
+    pub(super) fn message(self) -> Result<StoredMessage, Wrong> {
+        Ok(StoredMessage::from_parts(
+            topic(&self.topic)?,
+            self.bytes()?,
+            qos(self.qos)?,
+            self.retain,
+            self.properties.map(Properties::properties).transpose()?,
+            self.expires_at.map(Time::time).transpose()?,
+        ))
+    }
+
+    pub(super) fn will(self, delay: u32) -> Result<Arc<Will>, Wrong> {
+        Ok(Arc::new(Will {
+            topic: topic(&self.topic)?,
+            payload: self.bytes()?,
+            qos: qos(self.qos)?,
+            retain: self.retain,
+            delay,
+            properties: self.properties.map(Properties::properties).transpose()?,
+        }))
+    }
+
+    fn bytes(&self) -> Result<Bytes, Wrong> {
+        match (&self.payload, &self.payload_hex) {
+            (Some(text), None) => Ok(Bytes::copy_from_slice(text.as_bytes())),
+            (None, Some(hex)) => unhex(hex),
+            _ => Err("there must be one of payload and payload_hex"),
+        }
+    }
+}
+
+impl Properties {
+    fn of(properties: &MessageProperties) -> Self {
+        Self {
+            payload_format: properties.payload_format,
+            message_expiry: properties.message_expiry,
+            content_type: properties.content_type.clone(),
+            response_topic: properties.response_topic.as_ref().map(|topic| topic.as_str().into()),
+            correlation_data_hex: properties.correlation_data.as_deref().map(hex),
+            user: properties.user.clone(),
+        }
+    }
+
+    fn properties(self) -> Result<Box<MessageProperties>, Wrong> {
+        Ok(Box::new(MessageProperties {
+            payload_format: self.payload_format,
+            message_expiry: self.message_expiry,
+            content_type: self.content_type,
+            response_topic: self.response_topic.map(|name| topic(&name)).transpose()?,
+            correlation_data: self.correlation_data_hex.map(|hex| unhex(&hex)).transpose()?,
+            user: self.user,
+        }))
+    }
+}
+
+pub(super) fn topic(text: &str) -> Result<TopicName, Wrong> {
+    TopicName::parse(text).map_err(|_| "a topic name is not valid")
+}
+
+pub(super) fn filter(text: &str) -> Result<TopicFilter, Wrong> {
+    TopicFilter::parse(text).map_err(|_| "a topic filter is not valid")
+}
+
+pub(super) fn qos(bits: u8) -> Result<QoS, Wrong> {
+    QoS::from_bits(bits).ok_or("there is no such QoS")
+}
+
+pub(super) fn packet_id(value: u16) -> Result<PacketId, Wrong> {
+    PacketId::new(value).ok_or("a packet identifier cannot be 0")
+}
+
+fn hex(bytes: &[u8]) -> Box<str> {
+    let digit = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or('0');
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xF)]).collect::<String>().into()
+}
+
+fn unhex(text: &str) -> Result<Bytes, Wrong> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let byte = |pair: &[u8; 2]| Some(digit(pair[0])? << 4 | digit(pair[1])?);
+    let bytes: Option<Vec<u8>> = pairs.iter().map(byte).collect();
+    bytes.filter(|_| rest.is_empty()).map(Bytes::from).ok_or("hexadecimal digits come in pairs")
+}
