@@ -27,6 +27,8 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`StoreError::Damaged`] when something cannot be read: what was shown before is not all there is.
+    /// [`StoreError::Failed`] when a write failed before: what this value knows and what the device holds may
+    /// differ, and another value must be opened.
     fn recover(&self, into: &mut dyn Recover) -> Result<NextIds, StoreError>;
 
     /// Claims the client's session, or the right to open one, for the caller. From the answer on:

@@ -89,8 +89,9 @@ impl Index {
 
     /// Applies a batch that was checked.
     pub(super) fn apply(&mut self, batch: Batch, writes: &mut Writes) {
-        // The topics of what the batch stores: only there a retained message can be named.
-        let mut topics: Vec<(Lsn, TopicName)> = Vec::new();
+        // The topics of what the batch stores: a retained message is among it. Mostly there is none.
+        let retains = batch.changes().iter().any(|change| matches!(change, Change::Retained { .. }));
+        let mut topics: BTreeMap<Lsn, TopicName> = BTreeMap::new();
         for change in batch {
             match change {
                 Change::Opened { session, client_id, expiry, claim } => {
@@ -101,18 +102,17 @@ impl Index {
                 Change::Closed { session, .. } => self.close(session, writes),
                 Change::Stored { lsn, message } => {
                     self.next.lsn = self.next.lsn.max(lsn.next());
-                    let topic = message.topic().clone();
+                    if retains {
+                        topics.entry(lsn).or_insert_with(|| message.topic().clone());
+                    }
                     if let btree_map::Entry::Vacant(count) = self.references.entry(lsn) {
                         count.insert(0);
                         writes.messages.insert(lsn, message);
-                        topics.push((lsn, topic));
-                    } else if !topics.iter().any(|(known, _)| *known == lsn) {
-                        topics.push((lsn, topic));
                     }
                     self.loose.push(lsn);
                 }
                 Change::Retained { message } => {
-                    if let Some((_, topic)) = topics.iter().rev().find(|(lsn, _)| *lsn == message) {
+                    if let Some(topic) = topics.get(&message) {
                         self.retain(topic.clone(), message, writes);
                     }
                 }

@@ -1,8 +1,9 @@
 use std::io::ErrorKind;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use braid_store::suite::{self, Fixture};
-use braid_store::{Durability, EmbeddedStore, Lsn, Options, Store, StoreError};
+use braid_store::{Durability, EmbeddedStore, Lsn, Options, Progress, Stage, Store, StoreError};
 
 use crate::disk::{Disk, Fault};
 use crate::example::{completed, open_session, queue, queued};
@@ -53,9 +54,16 @@ impl Fixture for OnDisk {
     }
 
     fn crash(&mut self, store: Box<dyn Store>, seed: u64) -> Box<dyn Store> {
+        let mut rng = fastrand::Rng::with_seed(seed);
         // First the power: what the store does when it is dropped comes too late.
-        self.disk.crash(&mut fastrand::Rng::with_seed(seed));
+        self.disk.crash(&mut rng);
         drop(store);
+        // It may fail again while the store is put in order.
+        while rng.bool() {
+            self.disk.fail(Fault { after: rng.u64(..30), kind: ErrorKind::Other, forever: true });
+            drop(EmbeddedStore::open_on(self.disk.device(), options()));
+            self.disk.crash(&mut rng);
+        }
         self.store()
     }
 
@@ -173,4 +181,27 @@ fn many_changes_wait_no_longer() {
     }
     let lazy: Vec<_> = (1..=4).map(|number| store.commit(completed(number))).collect();
     assert!(lazy.into_iter().all(|commit| commit.wait() == Ok(())), "without anybody else");
+}
+
+#[test]
+fn opening_and_recovering_tell_how_far_they_are() {
+    let disk = Disk::default();
+    let store = open(&disk);
+    open_session(&store).unwrap();
+    let commits: Vec<_> = (1..=100).map(|number| store.commit(queued(number))).collect();
+    assert!(commits.into_iter().all(|commit| commit.wait() == Ok(())));
+    drop(store);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let mut options = options();
+    options.progress = {
+        let told = Arc::clone(&told);
+        Arc::new(move |progress: Progress| told.lock().unwrap().push(progress))
+    };
+    let store = EmbeddedStore::open_on(disk.device(), options).unwrap();
+    let ends = |stage| told.lock().unwrap().iter().rfind(|progress| progress.stage == stage).copied();
+    assert!(ends(Stage::Checking).is_some());
+    let loaded = Progress { stage: Stage::Loading, done: 101, of: 101 };
+    assert_eq!((ends(Stage::Loading), ends(Stage::Recovering)), (Some(loaded), None));
+    assert_eq!(queue(&store).len(), 100);
+    assert_eq!(ends(Stage::Recovering), Some(Progress { stage: Stage::Recovering, ..loaded }));
 }

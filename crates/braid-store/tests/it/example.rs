@@ -26,9 +26,12 @@ pub(crate) fn open_session(store: &impl Store) -> Result<(), StoreError> {
 
 /// A message for the session.
 pub(crate) fn queued(number: u64) -> Batch {
+    queued_with(number, Bytes::from(number.to_string()))
+}
+
+pub(crate) fn queued_with(number: u64, payload: Bytes) -> Batch {
     let lsn = Lsn::new(number);
     let topic = TopicName::parse("t").expect("a topic name");
-    let payload = Bytes::from(number.to_string());
     let message = StoredMessage::from_parts(topic, payload, QoS::AtLeastOnce, false, None, None);
     let delivery = StoredDelivery {
         message: lsn,

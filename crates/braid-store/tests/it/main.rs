@@ -12,3 +12,4 @@ mod format;
 mod memory;
 mod offline;
 mod opening;
+mod size;

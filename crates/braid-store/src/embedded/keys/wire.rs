@@ -143,3 +143,42 @@ pub(super) fn put_time(out: &mut Vec<u8>, time: SystemTime) {
     out.extend_from_slice(&seconds.to_be_bytes());
     out.extend_from_slice(&nanoseconds.to_be_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_takes_a_byte_for_every_seven_bits() {
+        for (length, bytes) in [(0, 1), (127, 1), (128, 2), (16_383, 2), (16_384, 3), (1 << 32, 5)] {
+            let mut out = Vec::new();
+            put_varint(&mut out, length);
+            assert_eq!(out.len(), bytes, "{length}");
+            assert_eq!(Reader::new(&out).varint(), Ok(length));
+        }
+        assert_eq!(Reader::new(&[0xFF; 9]).varint(), Err(Malformed("a length")));
+    }
+
+    #[test]
+    fn a_time_keeps_its_nanoseconds_before_1970_too() {
+        for (seconds, nanoseconds) in [(0, 0), (1_800_000_000, 999_999_999), (1, 1)] {
+            let apart = Duration::new(seconds, nanoseconds);
+            for time in [SystemTime::UNIX_EPOCH + apart, SystemTime::UNIX_EPOCH - apart] {
+                let mut out = Vec::new();
+                put_time(&mut out, time);
+                assert_eq!(out.len(), 12);
+                assert_eq!(Reader::new(&out).time(), Ok(time));
+            }
+        }
+        let never = [i64::MAX.to_be_bytes().as_slice(), &[0xFF; 4]].concat();
+        assert_eq!(Reader::new(&never).time(), Err(Malformed("a time")));
+    }
+
+    #[test]
+    fn what_ends_too_early_is_malformed() {
+        assert!(Reader::new(&[5, 1, 2]).bytes().is_err());
+        assert!(Reader::new(&[0; 7]).u64().is_err());
+        assert!(Reader::new(&[0, 0]).packet_id().is_err());
+        assert!(Reader::new(&[1]).end().is_err());
+    }
+}

@@ -1,0 +1,51 @@
+//! The file does not grow for ever.
+
+use braid_store::Store;
+use bytes::Bytes;
+
+use crate::disk::Disk;
+use crate::embedded::open;
+use crate::example::{completed, open_session, queue, queued, queued_with};
+
+#[test]
+fn a_queue_that_is_drained_again_and_again_needs_no_more_room() {
+    const MESSAGES: u64 = 500;
+    let disk = Disk::default();
+    let store = open(&disk);
+    open_session(&store).unwrap();
+    let mut lengths = Vec::new();
+    for round in 0..12 {
+        let numbers = || (1..=MESSAGES).map(|number| round * MESSAGES + number);
+        // One batch each, so that the groups are the same in every round and every run.
+        for batch in [numbers().flat_map(queued).collect(), numbers().flat_map(completed).collect()] {
+            store.commit(batch).wait().unwrap();
+        }
+        lengths.push(disk.bytes().len());
+    }
+    let most = lengths[..4].iter().max();
+    assert!(lengths.iter().max() == most, "{lengths:?}");
+    assert_eq!(queue(&store), Vec::<u64>::new());
+}
+
+#[test]
+fn room_that_is_free_is_given_back_when_the_store_is_opened() {
+    const MESSAGES: u64 = 40;
+    let disk = Disk::default();
+    let store = open(&disk);
+    open_session(&store).unwrap();
+    let payload = Bytes::from(vec![7; (1 << 20) - 4096]);
+    for number in 1..=MESSAGES {
+        store.commit(queued_with(number, payload.clone())).wait().unwrap();
+    }
+    for number in (1..=MESSAGES).filter(|number| number % 8 != 0) {
+        store.commit(completed(number)).wait().unwrap();
+    }
+    drop(store);
+    let before = disk.bytes().len();
+    assert!(before > 20 << 20, "{before}");
+    let store = open(&disk);
+    assert_eq!(queue(&store), [8, 16, 24, 32, 40]);
+    drop(store);
+    let after = disk.bytes().len();
+    assert!(after < 8 << 20, "{before} {after}");
+}
