@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use std::{env, io, thread};
+use std::{env, io, mem, thread};
 
 use braid_proto::message::SubscriptionIds;
 use braid_proto::packet::{ClientId, QoS};
@@ -33,40 +33,84 @@ const PAYLOAD: usize = 200;
 /// Message key and value, queue key and value: what a log would have to hold as well.
 const RECORD: usize = 8 + 2 + 11 + PAYLOAD + 16 + 1;
 
+/// Each is measured so often, in turns: the disk is not as fast all the time.
+const TURNS: usize = 5;
+
 fn main() -> Outcome<()> {
     let mut args = env::args().skip(1);
     let directory = args.next().unwrap_or_else(|| "target/commit".into());
     let messages: u64 = args.next().map_or(Ok(200_000), |text| text.parse())?;
     let directory = Path::new(&directory);
     fs::create_dir_all(directory)?;
-    println!("raw fdatasync after 4 KiB: {}", raw(&directory.join("raw"))?);
-    for window in [1, 16, 256, 1024, 4096] {
+    for window in [1, 16, 64, 256, 1024] {
         // Few commits need no more to be measured.
-        let messages = messages.min(window * 2000);
-        let log = log(&directory.join("log"), messages, window)?;
-        println!("window {window:5}  log    {log}");
-        let (store, syncs, bytes) = store(&directory.join("store"), messages, window)?;
+        let messages = messages.min(window * 1000);
+        let (mut raws, mut logs, mut stores) = (Figures::default(), Figures::default(), Figures::default());
+        for _ in 0..TURNS {
+            raws.add(raw(&directory.join("raw"))?);
+            logs.add(log(&directory.join("log"), messages, window)?);
+            stores.add(store(&directory.join("store"), messages, window)?);
+        }
+        println!("at most {window} messages not acknowledged, {messages} in each of {TURNS} turns");
+        println!("  fdatasync of 4 KiB  {raws}");
+        println!("  log                 {logs}");
+        println!("  store               {stores}");
+        let all = messages * TURNS as u64;
         println!(
-            "window {window:5}  store  {store}  {:.0} % of the log, {:.1} messages for each fsync, {:.2} x the bytes",
-            100.0 * store.rate / log.rate,
-            messages as f64 / syncs as f64,
-            bytes as f64 / (messages * RECORD as u64) as f64,
+            "  store: {:.0} % of the log, {:.1} messages for each fdatasync, {:.0} bytes written for each ({:.2} x the log's)",
+            100.0 * stores.rate() / logs.rate(),
+            all as f64 / stores.syncs as f64,
+            stores.bytes as f64 / all as f64,
+            stores.bytes as f64 / (all * RECORD as u64) as f64,
         );
     }
     fs::remove_dir_all(directory)?;
     Ok(())
 }
 
+#[derive(Default)]
 struct Figures {
-    rate: f64,
+    rates: Vec<f64>,
     latencies: Vec<Duration>,
+    /// How long each fdatasync took.
+    syncing: Vec<Duration>,
+    syncs: u64,
+    bytes: u64,
+}
+
+impl Figures {
+    fn add(&mut self, other: Self) {
+        self.rates.extend(other.rates);
+        self.latencies.extend(other.latencies);
+        self.syncing.extend(other.syncing);
+        self.syncs += other.syncs;
+        self.bytes += other.bytes;
+    }
+
+    /// The median of the turns.
+    fn rate(&self) -> f64 {
+        let mut rates = self.rates.clone();
+        rates.sort_unstable_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    }
 }
 
 impl std::fmt::Display for Figures {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let at =
-            |percent: usize| self.latencies[(self.latencies.len() - 1) * percent / 100].as_secs_f64() * 1e3;
-        write!(f, "{:9.0}/s  p50 {:6.2} ms  p99 {:6.2} ms", self.rate, at(50), at(99))
+        let at = |all: &[Duration], percent: usize| {
+            let mut all = all.to_vec();
+            all.sort_unstable();
+            all.get(all.len().saturating_sub(1) * percent / 100).map_or(0.0, |time| time.as_secs_f64() * 1e3)
+        };
+        write!(
+            f,
+            "{:7.0}/s  p50 {:5.2} ms  p99 {:5.2} ms  (fdatasync p50 {:5.2} ms  p99 {:5.2} ms)",
+            self.rate(),
+            at(&self.latencies, 50),
+            at(&self.latencies, 99),
+            at(&self.syncing, 50),
+            at(&self.syncing, 99),
+        )
     }
 }
 
@@ -74,15 +118,15 @@ fn raw(path: &Path) -> Outcome<Figures> {
     let mut file = File::create(path)?;
     let began = Instant::now();
     let mut latencies = Vec::new();
-    for _ in 0..1000 {
+    for _ in 0..200 {
         file.write_all(&[7; 4096])?;
         let before = Instant::now();
         file.sync_data()?;
         latencies.push(before.elapsed());
     }
-    latencies.sort_unstable();
     fs::remove_file(path)?;
-    Ok(Figures { rate: 1000.0 / began.elapsed().as_secs_f64(), latencies })
+    let rates = vec![200.0 / began.elapsed().as_secs_f64()];
+    Ok(Figures { rates, syncing: latencies.clone(), latencies, ..Figures::default() })
 }
 
 /// Hands over with at most `window` commits not done.
@@ -103,9 +147,8 @@ fn drive(messages: u64, window: u64, mut commit: impl FnMut(u64) -> Commit) -> O
         commit.wait()?;
         latencies.push(before.elapsed());
     }
-    let rate = messages as f64 / began.elapsed().as_secs_f64();
-    latencies.sort_unstable();
-    Ok(Figures { rate, latencies })
+    let rates = vec![messages as f64 / began.elapsed().as_secs_f64()];
+    Ok(Figures { rates, latencies, ..Figures::default() })
 }
 
 // === the log ===
@@ -122,27 +165,29 @@ fn log(path: &Path, messages: u64, window: u64) -> Outcome<Figures> {
     let mut file = File::create(path)?;
     let writer = {
         let shared = Arc::clone(&shared);
-        thread::spawn(move || -> io::Result<()> {
+        thread::spawn(move || -> io::Result<Vec<Duration>> {
+            let mut syncing = Vec::new();
             loop {
                 let mut pending = shared.0.lock().unwrap_or_else(PoisonError::into_inner);
                 while pending.waiting.is_empty() && !pending.closing {
                     pending = shared.1.wait(pending).unwrap_or_else(PoisonError::into_inner);
                 }
-                let (bytes, waiting) =
-                    (std::mem::take(&mut pending.bytes), std::mem::take(&mut pending.waiting));
+                let (bytes, waiting) = (mem::take(&mut pending.bytes), mem::take(&mut pending.waiting));
                 drop(pending);
                 if waiting.is_empty() {
-                    return Ok(());
+                    return Ok(syncing);
                 }
                 file.write_all(&bytes)?;
+                let before = Instant::now();
                 file.sync_data()?;
+                syncing.push(before.elapsed());
                 for completer in waiting {
                     completer.complete(Ok(()));
                 }
             }
         })
     };
-    let figures = drive(messages, window, |_| {
+    let mut figures = drive(messages, window, |_| {
         let (completer, commit) = Completion::pending();
         let mut pending = shared.0.lock().unwrap_or_else(PoisonError::into_inner);
         pending.bytes.extend_from_slice(&[7; RECORD]);
@@ -152,7 +197,7 @@ fn log(path: &Path, messages: u64, window: u64) -> Outcome<Figures> {
     })?;
     shared.0.lock().unwrap_or_else(PoisonError::into_inner).closing = true;
     shared.1.notify_one();
-    writer.join().map_err(|_| "the writer of the log failed")??;
+    figures.syncing = writer.join().map_err(|_| "the writer of the log failed")??;
     fs::remove_file(path)?;
     Ok(figures)
 }
@@ -161,7 +206,7 @@ fn log(path: &Path, messages: u64, window: u64) -> Outcome<Figures> {
 
 #[derive(Debug, Default)]
 struct Counts {
-    syncs: AtomicU64,
+    syncing: Mutex<Vec<Duration>>,
     bytes: AtomicU64,
 }
 
@@ -185,8 +230,10 @@ impl StorageBackend for Counting {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.counts.syncs.fetch_add(1, Ordering::Relaxed);
-        self.inner.sync_data()
+        let before = Instant::now();
+        let synced = self.inner.sync_data();
+        self.counts.syncing.lock().unwrap_or_else(PoisonError::into_inner).push(before.elapsed());
+        synced
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -195,7 +242,7 @@ impl StorageBackend for Counting {
     }
 }
 
-fn store(path: &Path, messages: u64, window: u64) -> Outcome<(Figures, u64, u64)> {
+fn store(path: &Path, messages: u64, window: u64) -> Outcome<Figures> {
     let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
     let counts = Arc::new(Counts::default());
     let device = Counting { inner: FileBackend::new(file)?, counts: Arc::clone(&counts) };
@@ -204,10 +251,11 @@ fn store(path: &Path, messages: u64, window: u64) -> Outcome<(Figures, u64, u64)
     for session in 1..=SESSIONS {
         open(&store, session)?;
     }
-    let (syncs, bytes) = (counts.syncs.load(Ordering::Relaxed), counts.bytes.load(Ordering::Relaxed));
+    counts.syncing.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    let bytes = counts.bytes.load(Ordering::Relaxed);
     let topic = TopicName::parse("bench/topic")?;
     let payload = Bytes::from(vec![7; PAYLOAD]);
-    let figures = drive(messages, window, |number| {
+    let mut figures = drive(messages, window, |number| {
         let lsn = Lsn::new(number + 1);
         let message =
             StoredMessage::from_parts(topic.clone(), payload.clone(), QoS::AtLeastOnce, false, None, None);
@@ -223,11 +271,12 @@ fn store(path: &Path, messages: u64, window: u64) -> Outcome<(Figures, u64, u64)
         let changes = [Change::Stored { lsn, message }, Change::Queued { session, lsn, delivery }];
         store.commit(changes.into_iter().collect())
     })?;
-    let (syncs, bytes) =
-        (counts.syncs.load(Ordering::Relaxed) - syncs, counts.bytes.load(Ordering::Relaxed) - bytes);
+    figures.syncing = mem::take(&mut *counts.syncing.lock().unwrap_or_else(PoisonError::into_inner));
+    figures.syncs = figures.syncing.len() as u64;
+    figures.bytes = counts.bytes.load(Ordering::Relaxed) - bytes;
     store.close()?;
     fs::remove_file(path)?;
-    Ok((figures, syncs, bytes))
+    Ok(figures)
 }
 
 fn open(store: &EmbeddedStore, number: u64) -> Result<(), StoreError> {
