@@ -32,7 +32,7 @@ pub(super) struct State {
 /// for them a little makes one group of what would be a small and a large one.
 #[derive(Clone, Copy)]
 struct Company {
-    /// How many waited for the last group.
+    /// How many waited for the last group, but for lazy batches.
     batches: usize,
     /// Until when as many are waited for.
     until: Instant,
@@ -50,6 +50,8 @@ pub(super) struct Group {
     pub(super) writes: Writes,
     pub(super) waiting: Waiting,
     changes: usize,
+    /// How many of those who wait do nothing until they are told.
+    pub(super) eager: usize,
     /// When it is to be written at the latest; `None` while nothing is in it.
     due: Option<Instant>,
 }
@@ -96,7 +98,7 @@ impl Shared {
         // A time beyond the calendar never comes.
         let earlier = due.filter(|due| group.due.is_none_or(|earlier| *due < earlier));
         group.due = earlier.or(group.due);
-        if earlier.is_some() || group.waiting.len() == state.company.batches {
+        if earlier.is_some() || (group.eager > 0 && group.eager == state.company.batches) {
             self.due.notify_one();
         }
     }
@@ -118,6 +120,7 @@ impl Shared {
             let due = state.pending.due.map(|due| state.wanted().map_or(due, |until| due.max(until)));
             if state.closing || due.is_some_and(|due| due <= now) {
                 let group = mem::take(&mut state.pending);
+                state.company.batches = group.eager;
                 let writes = Arc::new(group.writes);
                 state.writing = Some(Arc::clone(&writes));
                 return Some((writes, group.waiting));
@@ -133,11 +136,11 @@ impl Shared {
     }
 
     /// The group that was taken is durable and everybody in it was told.
-    pub(super) fn written(&self, batches: usize, took: Duration) {
+    pub(super) fn written(&self, took: Duration) {
         let written = {
             let mut state = self.lock();
             let now = Instant::now();
-            state.company = Company { batches, until: now.checked_add(took / PART).unwrap_or(now) };
+            state.company.until = now.checked_add(took / PART).unwrap_or(now);
             state.writing.take()
         };
         // Messages are let go outside the lock.
@@ -173,7 +176,7 @@ impl Shared {
 impl State {
     /// When the pending group has waited long enough for company.
     fn wanted(&self) -> Option<Instant> {
-        (self.pending.waiting.len() < self.company.batches).then_some(self.company.until)
+        (self.pending.eager < self.company.batches).then_some(self.company.until)
     }
 }
 

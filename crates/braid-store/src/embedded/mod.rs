@@ -171,7 +171,7 @@ impl Store for EmbeddedStore {
         if batch.is_empty() {
             return Completion::Done(Ok(()));
         }
-        let (changes, patience) = (batch.changes().len(), self.patience(batch.is_lazy()));
+        let (changes, lazy) = (batch.changes().len(), batch.is_lazy());
         let outcome = state.index.check(batch.changes());
         if outcome.is_ok() {
             state.index.apply(batch, &mut state.pending.writes);
@@ -181,10 +181,13 @@ impl Store for EmbeddedStore {
             return Completion::Done(outcome);
         }
         let commit = match self.options.durability {
-            Durability::Sync => state.pending.wait(outcome),
+            Durability::Sync => {
+                state.pending.eager += usize::from(!lazy);
+                state.pending.wait(outcome)
+            }
             Durability::Async { .. } => Completion::Done(outcome),
         };
-        self.shared.expect(state, changes, patience, self.options.changes);
+        self.shared.expect(state, changes, self.patience(lazy), self.options.changes);
         commit
     }
 

@@ -9,7 +9,7 @@ use crate::error::StoreError;
 /// Writes one group after the other until the store is closed or a write fails. The only thread that writes.
 pub(super) fn run(shared: &Shared, file: &File) {
     while let Some((writes, waiting)) = shared.take() {
-        let (began, batches) = (Instant::now(), waiting.len());
+        let began = Instant::now();
         let written = if writes.is_empty() { Ok(()) } else { guarded(|| file.write(&writes)) };
         if let Err(failure) = &written {
             tracing::error!(
@@ -23,7 +23,7 @@ pub(super) fn run(shared: &Shared, file: &File) {
         // Told before it is let go: a message is found in the group until it is found in the table.
         tell(waiting, &written);
         drop(writes);
-        shared.written(batches, took);
+        shared.written(took);
     }
 }
 
