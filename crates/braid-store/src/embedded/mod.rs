@@ -45,7 +45,7 @@ use crate::store::Store;
 /// Claims of one opening; the next opening's are all greater.
 const CLAIMS: u32 = 40;
 
-/// A [`Store`] in one file. Dropping it writes what is pending and closes the file.
+/// A [`Store`] in one file. Dropping it writes what is pending and closes the file, and waits for that.
 ///
 /// [`message`](Store::message) reads on the caller's thread, from memory or the page cache as a rule.
 pub struct EmbeddedStore {
