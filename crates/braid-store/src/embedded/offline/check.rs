@@ -1,5 +1,8 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use braid_proto::packet::{PacketId, Will};
+use braid_proto::topic::{TopicFilter, TopicName};
 use redb::ReadableTable;
 
 use super::super::error::{OpenError, ReadError};
@@ -7,7 +10,10 @@ use super::super::keys;
 use super::OfflineStore;
 use crate::identity::{Claim, Lsn, SessionId};
 use crate::image::Image;
+use crate::message::QueueEntry;
 use crate::recover::{NextIds, Recover};
+use crate::session::SessionRecord;
+use crate::subscription::StoredSubscription;
 
 /// What was looked at, and what is wrong with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -125,28 +131,23 @@ impl Belongings<'_> {
 }
 
 impl Recover for Belongings<'_> {
-    fn session(&mut self, session: crate::SessionRecord, claim: Claim) {
+    fn session(&mut self, session: SessionRecord, claim: Claim) {
         self.sessions.session(session, claim);
     }
 
-    fn subscription(
-        &mut self,
-        session: SessionId,
-        _: braid_proto::topic::TopicFilter,
-        _: crate::StoredSubscription,
-    ) {
+    fn subscription(&mut self, session: SessionId, _: TopicFilter, _: StoredSubscription) {
         self.belongs(session, "subscription");
     }
 
-    fn will(&mut self, session: SessionId, _: std::sync::Arc<braid_proto::packet::Will>) {
+    fn will(&mut self, session: SessionId, _: Arc<Will>) {
         self.belongs(session, "Will");
     }
 
-    fn received(&mut self, session: SessionId, _: braid_proto::packet::PacketId) {
+    fn received(&mut self, session: SessionId, _: PacketId) {
         self.belongs(session, "received identifier");
     }
 
-    fn queued(&mut self, _: SessionId, _: Lsn, _: crate::QueueEntry) {}
+    fn queued(&mut self, _: SessionId, _: Lsn, _: QueueEntry) {}
 
-    fn retained(&mut self, _: braid_proto::topic::TopicName, _: Lsn) {}
+    fn retained(&mut self, _: TopicName, _: Lsn) {}
 }

@@ -1,5 +1,8 @@
 use std::io::{BufWriter, Write};
+use std::sync::Arc;
 
+use braid_proto::packet::{PacketId, Will};
+use braid_proto::topic::{TopicFilter, TopicName};
 use redb::ReadableTable;
 use serde_json::Error as JsonError;
 
@@ -8,7 +11,11 @@ use super::super::keys::{self, FORMAT, meta};
 use super::super::writes::Phase;
 use super::record::{Content, Record, Step, queued_record, session_record, subscription_record};
 use super::{OfflineStore, TransferError};
+use crate::identity::{Claim, Lsn, SessionId};
+use crate::message::QueueEntry;
 use crate::recover::{NextIds, Recover};
+use crate::session::SessionRecord;
+use crate::subscription::StoredSubscription;
 
 impl OfflineStore {
     /// Writes everything as JSON Lines, one record in memory at a time. How many there are.
@@ -93,20 +100,15 @@ impl Lines<'_> {
 
 /// Sessions and what belongs to them come as they do to a broker.
 impl Recover for Lines<'_> {
-    fn session(&mut self, session: crate::SessionRecord, _: crate::Claim) {
+    fn session(&mut self, session: SessionRecord, _: Claim) {
         self.put(&session_record(&session));
     }
 
-    fn subscription(
-        &mut self,
-        session: crate::SessionId,
-        filter: braid_proto::topic::TopicFilter,
-        subscription: crate::StoredSubscription,
-    ) {
+    fn subscription(&mut self, session: SessionId, filter: TopicFilter, subscription: StoredSubscription) {
         self.put(&subscription_record(session, &filter, &subscription));
     }
 
-    fn will(&mut self, session: crate::SessionId, will: std::sync::Arc<braid_proto::packet::Will>) {
+    fn will(&mut self, session: SessionId, will: Arc<Will>) {
         self.put(&Record::Will {
             session: session.value(),
             delay: will.delay,
@@ -114,11 +116,11 @@ impl Recover for Lines<'_> {
         });
     }
 
-    fn received(&mut self, session: crate::SessionId, packet_id: braid_proto::packet::PacketId) {
+    fn received(&mut self, session: SessionId, packet_id: PacketId) {
         self.put(&Record::Received { session: session.value(), packet_id: packet_id.value() });
     }
 
-    fn queued(&mut self, _: crate::SessionId, _: crate::Lsn, _: crate::QueueEntry) {}
+    fn queued(&mut self, _: SessionId, _: Lsn, _: QueueEntry) {}
 
-    fn retained(&mut self, _: braid_proto::topic::TopicName, _: crate::Lsn) {}
+    fn retained(&mut self, _: TopicName, _: Lsn) {}
 }

@@ -4,7 +4,8 @@ use std::mem;
 use std::sync::Arc;
 
 use braid_proto::stream::Priority;
-use redb::WriteTransaction;
+use braid_proto::topic::TopicName;
+use redb::{ReadableTable, WriteTransaction};
 
 use super::super::error::ReadError;
 use super::super::index::Index;
@@ -265,10 +266,10 @@ impl<'t> Import<'t> {
     }
 
     /// The topic of a message that is in the table already.
-    fn stored_topic(&self, message: Lsn) -> Result<braid_proto::topic::TopicName, Refusal> {
+    fn stored_topic(&self, message: Lsn) -> Result<TopicName, Refusal> {
         let table = self.transaction.open_table(keys::MESSAGE).map_err(ReadError::from)?;
         let key = keys::message_key(message);
-        let row = redb::ReadableTable::get(&table, &key).map_err(ReadError::from)?;
+        let row = table.get(&key).map_err(ReadError::from)?;
         let row = row.ok_or("its message is not there")?;
         let message = keys::decode_message(row.value());
         let message = message.map_err(|error| ReadError::row("message", &key, error))?;
