@@ -13,14 +13,16 @@ pub(crate) trait Ownership {
 
     /// Whether all of the batch may be applied: the state before it decides who owns what.
     fn check(&self, changes: &[Change]) -> Result<(), StoreError> {
-        // Both stay small, and what is looked for was mostly added last.
+        // What is looked for was mostly added last: one message takes no list.
+        let mut last: Option<Lsn> = None;
         let mut stored: Vec<Lsn> = Vec::new();
         let mut own: Vec<SessionId> = Vec::new();
         for change in changes {
             if let Change::Stored { lsn, .. } = change {
-                stored.push(*lsn);
+                stored.extend(last.replace(*lsn));
             }
             if let Some(message) = change.message()
+                && last != Some(message)
                 && !stored.iter().rev().any(|lsn| *lsn == message)
             {
                 return Err(StoreError::NotStored { message });

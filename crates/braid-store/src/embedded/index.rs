@@ -125,12 +125,14 @@ impl Index {
                 change => self.edit(change, writes),
             }
         }
-        for message in mem::take(&mut self.loose) {
+        for message in self.loose.drain(..) {
             if self.references.get(&message) == Some(&0) {
                 self.references.remove(&message);
                 writes.messages.remove(message);
             }
         }
+        // Kept for the next batch, but not what a long queue that was closed needed.
+        self.loose.shrink_to(1 << 10);
         self.set_numbers_aside(writes);
     }
 
