@@ -151,6 +151,34 @@ fn drive(messages: u64, window: u64, mut commit: impl FnMut(u64) -> Commit) -> O
     Ok(Figures { rates, latencies, ..Figures::default() })
 }
 
+/// A message for one of the sessions in each batch, as a broker hands it over.
+struct Source {
+    topic: TopicName,
+    payload: Bytes,
+}
+
+impl Source {
+    fn new() -> Outcome<Self> {
+        Ok(Self { topic: TopicName::parse("bench/topic")?, payload: Bytes::from(vec![7; PAYLOAD]) })
+    }
+
+    fn batch(&self, number: u64) -> Batch {
+        let lsn = Lsn::new(number + 1);
+        let (topic, payload) = (self.topic.clone(), self.payload.clone());
+        let message = StoredMessage::from_parts(topic, payload, QoS::AtLeastOnce, false, None, None);
+        let delivery = StoredDelivery {
+            message: lsn,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            subscription_ids: SubscriptionIds::None,
+            priority: Priority::DEFAULT,
+            shared: None,
+        };
+        let session = SessionId::new(number % SESSIONS + 1);
+        [Change::Stored { lsn, message }, Change::Queued { session, lsn, delivery }].into_iter().collect()
+    }
+}
+
 // === the log ===
 
 #[derive(Default)]
@@ -187,10 +215,13 @@ fn log(path: &Path, messages: u64, window: u64) -> Outcome<Figures> {
             }
         })
     };
-    let mut figures = drive(messages, window, |_| {
+    let source = Source::new()?;
+    let mut figures = drive(messages, window, |number| {
+        // A log would have to take the same batches.
+        let batch = source.batch(number);
         let (completer, commit) = Completion::pending();
         let mut pending = shared.0.lock().unwrap_or_else(PoisonError::into_inner);
-        pending.bytes.extend_from_slice(&[7; RECORD]);
+        log_batch(&mut pending.bytes, &batch);
         pending.waiting.push(completer);
         shared.1.notify_one();
         commit
@@ -200,6 +231,25 @@ fn log(path: &Path, messages: u64, window: u64) -> Outcome<Figures> {
     figures.syncing = writer.join().map_err(|_| "the writer of the log failed")??;
     fs::remove_file(path)?;
     Ok(figures)
+}
+
+fn log_batch(bytes: &mut Vec<u8>, batch: &Batch) {
+    for change in batch.changes() {
+        match change {
+            Change::Stored { lsn, message } => {
+                bytes.extend_from_slice(&lsn.value().to_be_bytes());
+                bytes.extend_from_slice(&[1, 11]);
+                bytes.extend_from_slice(message.topic().as_str().as_bytes());
+                bytes.extend_from_slice(message.payload());
+            }
+            Change::Queued { session, lsn, .. } => {
+                bytes.extend_from_slice(&lsn.value().to_be_bytes());
+                bytes.extend_from_slice(&session.value().to_be_bytes());
+                bytes.push(1);
+            }
+            _ => {}
+        }
+    }
 }
 
 // === the store ===
@@ -253,24 +303,8 @@ fn store(path: &Path, messages: u64, window: u64) -> Outcome<Figures> {
     }
     counts.syncing.lock().unwrap_or_else(PoisonError::into_inner).clear();
     let bytes = counts.bytes.load(Ordering::Relaxed);
-    let topic = TopicName::parse("bench/topic")?;
-    let payload = Bytes::from(vec![7; PAYLOAD]);
-    let mut figures = drive(messages, window, |number| {
-        let lsn = Lsn::new(number + 1);
-        let message =
-            StoredMessage::from_parts(topic.clone(), payload.clone(), QoS::AtLeastOnce, false, None, None);
-        let session = SessionId::new(number % SESSIONS + 1);
-        let delivery = StoredDelivery {
-            message: lsn,
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            subscription_ids: SubscriptionIds::None,
-            priority: Priority::DEFAULT,
-            shared: None,
-        };
-        let changes = [Change::Stored { lsn, message }, Change::Queued { session, lsn, delivery }];
-        store.commit(changes.into_iter().collect())
-    })?;
+    let source = Source::new()?;
+    let mut figures = drive(messages, window, |number| store.commit(source.batch(number)))?;
     figures.syncing = mem::take(&mut *counts.syncing.lock().unwrap_or_else(PoisonError::into_inner));
     figures.syncs = figures.syncing.len() as u64;
     figures.bytes = counts.bytes.load(Ordering::Relaxed) - bytes;
