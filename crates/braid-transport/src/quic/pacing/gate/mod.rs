@@ -52,6 +52,9 @@ const MOVED: f64 = 32.0;
 /// An acknowledgement is due after 25 ms, and missed soon after.
 const SILENCE: f64 = 0.03;
 
+/// Where the path limits, what leaves out of turn is missing later: four packets later, or after this time (s).
+const LIMITED_SILENCE: f64 = 0.2;
+
 /// Beyond two round trips an acknowledgement may take so long (s).
 const PATIENCE: f64 = 0.5;
 

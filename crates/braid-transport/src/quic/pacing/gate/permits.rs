@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::start::Start;
-use super::{ACK_SOON, AHEAD, Gate, PATIENCE, Permit, SILENCE, State, whole};
+use super::{ACK_SOON, AHEAD, Gate, LIMITED_SILENCE, PATIENCE, Permit, SILENCE, State, whole};
 
 impl Gate {
     /// Whether the next packet may leave.
@@ -58,7 +58,7 @@ impl Gate {
     /// Nothing was sent for so long that the peer may miss something: the library holds acknowledgements and answers to
     /// PATH_CHALLENGE back while there is something else to send that does not fit into the window.
     pub(super) fn is_silent(&self, now: f64) -> bool {
-        now - self.last_sent > self.rate().map_or(0.0, |rate| 2.0 / rate).max(SILENCE)
+        now - self.last_sent > self.rate().map_or(SILENCE, |rate| (4.0 / rate).clamp(LIMITED_SILENCE, 2.0))
     }
 
     /// Packets that can be on their way if all is well.
