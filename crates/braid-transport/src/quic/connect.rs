@@ -82,7 +82,7 @@ struct Attempt<'a> {
     config: ClientConfig,
     /// Where to send early data, and with which configuration.
     early: Option<(SocketAddr, ClientConfig)>,
-    options: &'a QuicOptions,
+    send_window: u64,
     open: &'a Open<'a>,
 }
 
@@ -94,21 +94,24 @@ impl<'a> Attempt<'a> {
         host: &'a str,
         port: u16,
         tls: &'a ClientTls,
-        options: &'a QuicOptions,
+        options: &QuicOptions,
         open: &'a Open<'a>,
     ) -> Result<Self, CertificateError> {
+        let transport = options.transport(VarInt::MAX);
         let config = |tls| {
             let crypto = QuicClientConfig::try_from(tls).map_err(|error: NoInitialCipherSuite| {
                 CertificateError::Config { reason: error.to_string() }
             })?;
-            Ok::<_, CertificateError>(ClientConfig::new(Arc::new(crypto)))
+            let mut config = ClientConfig::new(Arc::new(crypto));
+            config.transport_config(Arc::clone(&transport));
+            Ok::<_, CertificateError>(config)
         };
         let early = match tls.resumable(host, port) {
             Some(address) if options.zero_rtt => Some((address, config(tls.quic_early()?)?)),
             _ => None,
         };
         let config = config(tls.quic()?)?;
-        Ok(Self { host, port, tls, config, early, options, open })
+        Ok(Self { host, port, tls, config, early, send_window: options.send_window, open })
     }
 
     async fn race(&self, mut addresses: Vec<SocketAddr>) -> Result<Link, ConnectError> {
@@ -142,10 +145,9 @@ impl<'a> Attempt<'a> {
         let (endpoint, failures) = (self.open)(address).map_err(local)?;
         let early = self.early.as_ref().filter(|(to, _)| *to == address).map(|(_, config)| config);
         let name = self.tls.server_name(self.host);
-        let mut config = early.unwrap_or(&self.config).clone();
-        let (transport, gate) = self.options.transport(VarInt::MAX);
-        config.transport_config(transport);
-        let connecting = endpoint.connect_with(config, address, name).map_err(|error| self.refused(error))?;
+        let connecting = endpoint
+            .connect_with(early.unwrap_or(&self.config).clone(), address, name)
+            .map_err(|error| self.refused(error))?;
         let begun = if early.is_some() { connecting.into_0rtt() } else { Err(connecting) };
         let (connection, confirmed) = match begun {
             Ok((connection, accepted)) => {
@@ -162,19 +164,8 @@ impl<'a> Attempt<'a> {
             }
         };
         let control = connection.open_bi().await.map_err(|error| self.explain(&error, address))?;
-        let QuicOptions { send_window, uni_streams, .. } = *self.options;
-        let endpoint = Some(endpoint);
-        Ok(link(Established {
-            control,
-            connection,
-            address,
-            endpoint,
-            failures,
-            send_window,
-            uni_streams,
-            gate,
-            confirmed,
-        }))
+        let (endpoint, send_window) = (Some(endpoint), self.send_window);
+        Ok(link(Established { control, connection, address, endpoint, failures, send_window, confirmed }))
     }
 
     /// Before a packet was sent.

@@ -89,7 +89,7 @@ impl QuicListener {
     ) -> Result<Self, BindError> {
         let tls_config = tls.quic();
         let mut config = ServerConfig::with_crypto(crypto(&tls_config, options)?);
-        config.transport_config(options.transport(UNTRUSTED_WINDOW).0);
+        config.transport_config(options.transport(UNTRUSTED_WINDOW));
         let (endpoint, failures) =
             endpoint(config.clone()).map_err(|error| BindError::from_io("UDP", address, error))?;
         let (config, options, under_way) = (Arc::new(config), options.clone(), UnderWay::default());
@@ -117,8 +117,9 @@ impl QuicListener {
         Ok(Box::new(QuicIncoming {
             incoming,
             config: Arc::clone(&self.config),
+            alpn: self.options.alpn,
             certificate_first: self.tls.asks_for_certificates(),
-            options: self.options.clone(),
+            send_window: self.options.send_window,
             under_way: self.under_way.clone(),
             failures: self.failures.clone(),
         }))
@@ -173,9 +174,11 @@ impl UnderWay {
 pub(crate) struct QuicIncoming {
     incoming: noq::Incoming,
     config: Arc<ServerConfig>,
+    /// What is spoken here.
+    alpn: &'static str,
     /// Early data has to wait: whom it is from is known only after the handshake.
     certificate_first: bool,
-    options: QuicOptions,
+    send_window: u64,
     under_way: UnderWay,
     failures: Failures,
 }
@@ -198,14 +201,10 @@ impl QuicIncoming {
 
     async fn establish(self) -> Result<Link, HandshakeError> {
         let address = self.peer_address();
-        let Self { incoming, config, certificate_first, options, under_way, failures } = self;
-        let alpn = options.alpn;
-        let mut config = ServerConfig::clone(&config);
-        let (transport, gate) = options.transport(UNTRUSTED_WINDOW);
-        config.transport_config(transport);
+        let Self { incoming, config, alpn, certificate_first, send_window, under_way, failures } = self;
         let offered = offered_protocols(&incoming);
         let failed = |error| explain(&error, &offered, alpn);
-        let connecting = incoming.accept_with(Arc::new(config)).map_err(failed)?;
+        let connecting = incoming.accept_with(config).map_err(failed)?;
         let begun = if certificate_first { Err(connecting) } else { connecting.into_0rtt() };
         let connection = match begun {
             Ok((connection, _accepted)) => connection,
@@ -228,19 +227,8 @@ impl QuicIncoming {
         })?;
         let confirmed = confirmed.filter(|_| control.1.is_0rtt());
         unopened.0 = None;
-        let QuicOptions { send_window, uni_streams, .. } = options;
         let endpoint = None;
-        Ok(link(Established {
-            control,
-            connection,
-            address,
-            endpoint,
-            failures,
-            send_window,
-            uni_streams,
-            gate,
-            confirmed,
-        }))
+        Ok(link(Established { control, connection, address, endpoint, failures, send_window, confirmed }))
     }
 }
 

@@ -11,7 +11,7 @@ use noq_proto::RttEstimator;
 
 use super::shared::{SharedGate, now};
 use super::withheld;
-use crate::quic::pacing::{Class, Gate, Permit};
+use crate::quic::pacing::{Class, Gate, PROBE, Permit};
 
 /// Larger than anything: the library then paces nothing.
 const UNLIMITED: u64 = 1 << 40;
@@ -21,9 +21,6 @@ const MARGIN: u64 = 64 << 10;
 
 /// What cannot hold a packet.
 const CLOSED: u64 = 1;
-
-/// A packet of so few bytes may be a probe that our own sender kept back.
-const PROBE: u16 = 30;
 
 /// Makes controllers behind the gate of one connection.
 pub(in crate::quic) struct Gated {
@@ -36,16 +33,7 @@ impl ControllerFactory for Gated {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
         self.gate.begin_anew(Gate::new(now, mtu));
         let inner = Arc::clone(&self.inner).build(now, mtu);
-        let asked = AtomicU8::new(NOTHING);
-        Box::new(GatedController {
-            factory: self,
-            inner,
-            mtu,
-            class: Class::Start,
-            asked,
-            probes: Vec::new(),
-            batch: 0,
-        })
+        Box::new(GatedController::new(self, inner, mtu))
     }
 }
 
@@ -75,6 +63,11 @@ const WINDOW: u8 = 1;
 const BOTH: u8 = 2;
 
 impl GatedController {
+    fn new(factory: Arc<Gated>, inner: Box<dyn Controller>, mtu: u16) -> Self {
+        let asked = AtomicU8::new(NOTHING);
+        Self { factory, inner, mtu, class: Class::Start, asked, probes: Vec::new(), batch: 0 }
+    }
+
     fn gate(&self) -> MutexGuard<'_, Gate> {
         self.factory.gate.lock()
     }
@@ -268,15 +261,7 @@ impl Controller for GatedController {
             true => Arc::clone(&self.factory.inner).build(now, self.mtu),
             false => self.inner.clone_box(),
         };
-        Box::new(Self {
-            factory: Arc::clone(&self.factory),
-            inner,
-            mtu: self.mtu,
-            class: Class::Start,
-            asked: AtomicU8::new(NOTHING),
-            probes: Vec::new(),
-            batch: 0,
-        })
+        Box::new(Self::new(Arc::clone(&self.factory), inner, self.mtu))
     }
 
     fn initial_window(&self) -> u64 {

@@ -12,4 +12,4 @@ mod tally;
 mod tests;
 
 pub(super) use gate::{Class, Gate, Permit};
-pub(super) use policed::Policed;
+pub(super) use policed::{PROBE, Policed};

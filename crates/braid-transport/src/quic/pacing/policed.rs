@@ -13,7 +13,7 @@ use super::stretch::Stretch;
 
 /// A packet of so few bytes may be a probe that our own sender kept back, and says nothing about the
 /// network when it is lost.
-const PROBE: u16 = 30;
+pub(in crate::quic) const PROBE: u16 = 30;
 
 /// Makes controllers of another kind that keep to what a policer on the way lets through, and begin anew
 /// on a path that has become longer.

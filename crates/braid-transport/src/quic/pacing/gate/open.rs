@@ -1,5 +1,7 @@
 //! A path that is left to the congestion controller, until it limits after all.
 
+use super::FAST;
+
 /// It is judged every so often (s).
 const PERIOD: f64 = 0.5;
 
@@ -12,8 +14,6 @@ const LOST: u32 = 8;
 
 /// By so much (s) is the round trip longer than its least where there is a queue.
 const QUEUED: f64 = 0.015;
-
-use super::FAST;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Open {
