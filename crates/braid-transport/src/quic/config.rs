@@ -130,19 +130,9 @@ impl QuicOptions {
         Self { bidi_streams: 0, uni_streams: 0, keep_alive: None, zero_rtt: false, ..Self::server() }
     }
 
-    /// For one connection, with its gate. `receive_window`: bytes that the peer may send over all streams beyond what
-    /// was read.
-    pub(super) fn transport(
-        &self,
-        receive_window: VarInt,
-    ) -> (Arc<TransportConfig>, Option<Arc<SharedGate>>) {
-        let gate = self.gate.then(SharedGate::new);
-        let mut factory = self.congestion.factory();
-        let mut mtu_discovery = MtuDiscoveryConfig::default();
-        if let Some(gate) = &gate {
-            factory = Arc::new(Gated { inner: factory, gate: Arc::clone(gate) });
-            mtu_discovery.minimum_change(MTU_STEP);
-        }
+    /// `receive_window`: bytes that the peer may send over all streams beyond what was read.
+    pub(super) fn transport(&self, receive_window: VarInt) -> Transport {
+        let factory = self.congestion.factory();
         let mut config = TransportConfig::default();
         config
             .stream_receive_window(VarInt::from_u32(self.stream_receive_window))
@@ -153,13 +143,39 @@ impl QuicOptions {
             .max_idle_timeout(self.idle_timeout.map(idle_timeout))
             .keep_alive_interval(self.keep_alive)
             .datagram_receive_buffer_size(None)
-            .congestion_controller_factory(factory)
-            .mtu_discovery_config(Some(mtu_discovery))
+            .congestion_controller_factory(Arc::clone(&factory))
             .max_outgoing_bytes_per_second(self.link_rate);
         if let Some(directory) = &self.qlog_dir {
             config.qlog_factory(Arc::new(QlogFiles::new(directory)));
         }
-        (Arc::new(config), gate)
+        let gated = self.gate.then_some((factory, self.uni_streams));
+        Transport { shared: Arc::new(config), gated }
+    }
+}
+
+/// What the connections of one end are configured with.
+#[derive(Clone)]
+pub(super) struct Transport {
+    pub(super) shared: Arc<TransportConfig>,
+    /// With a gate: what stands behind it, and how many unidirectional streams are granted.
+    gated: Option<(Arc<dyn ControllerFactory + Send + Sync>, u32)>,
+}
+
+impl Transport {
+    /// What one more connection differs in from the others, if each has a gate of its own.
+    pub(super) fn gated(&self) -> Option<(Arc<TransportConfig>, Arc<SharedGate>)> {
+        let (factory, uni_streams) = self.gated.as_ref()?;
+        let gate = SharedGate::new(*uni_streams);
+        let mut mtu_discovery = MtuDiscoveryConfig::default();
+        mtu_discovery.minimum_change(MTU_STEP);
+        let mut config = TransportConfig::clone(&self.shared);
+        config
+            .congestion_controller_factory(Arc::new(Gated {
+                inner: Arc::clone(factory),
+                gate: Arc::clone(&gate),
+            }))
+            .mtu_discovery_config(Some(mtu_discovery));
+        Some((Arc::new(config), gate))
     }
 }
 

@@ -9,7 +9,7 @@ use noq::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig};
 use noq::{ClientConfig, ConnectionError, Endpoint, TransportErrorCode, VarInt};
 use tokio::time::timeout;
 
-use super::config::{self, QuicOptions};
+use super::config::{self, QuicOptions, Transport};
 use super::early::taken_by_server;
 use super::link::{Established, link};
 use super::shield::{Broken, Failures, Shield, ShieldedRuntime};
@@ -82,6 +82,7 @@ struct Attempt<'a> {
     config: ClientConfig,
     /// Where to send early data, and with which configuration.
     early: Option<(SocketAddr, ClientConfig)>,
+    transport: Transport,
     send_window: u64,
     open: &'a Open<'a>,
 }
@@ -103,7 +104,7 @@ impl<'a> Attempt<'a> {
                 CertificateError::Config { reason: error.to_string() }
             })?;
             let mut config = ClientConfig::new(Arc::new(crypto));
-            config.transport_config(Arc::clone(&transport));
+            config.transport_config(Arc::clone(&transport.shared));
             Ok::<_, CertificateError>(config)
         };
         let early = match tls.resumable(host, port) {
@@ -111,7 +112,7 @@ impl<'a> Attempt<'a> {
             _ => None,
         };
         let config = config(tls.quic()?)?;
-        Ok(Self { host, port, tls, config, early, send_window: options.send_window, open })
+        Ok(Self { host, port, tls, config, early, transport, send_window: options.send_window, open })
     }
 
     async fn race(&self, mut addresses: Vec<SocketAddr>) -> Result<Link, ConnectError> {
@@ -145,9 +146,12 @@ impl<'a> Attempt<'a> {
         let (endpoint, failures) = (self.open)(address).map_err(local)?;
         let early = self.early.as_ref().filter(|(to, _)| *to == address).map(|(_, config)| config);
         let name = self.tls.server_name(self.host);
-        let connecting = endpoint
-            .connect_with(early.unwrap_or(&self.config).clone(), address, name)
-            .map_err(|error| self.refused(error))?;
+        let mut config = early.unwrap_or(&self.config).clone();
+        let gate = self.transport.gated().map(|(transport, gate)| {
+            config.transport_config(transport);
+            gate
+        });
+        let connecting = endpoint.connect_with(config, address, name).map_err(|error| self.refused(error))?;
         let begun = if early.is_some() { connecting.into_0rtt() } else { Err(connecting) };
         let (connection, confirmed) = match begun {
             Ok((connection, accepted)) => {
@@ -165,7 +169,16 @@ impl<'a> Attempt<'a> {
         };
         let control = connection.open_bi().await.map_err(|error| self.explain(&error, address))?;
         let (endpoint, send_window) = (Some(endpoint), self.send_window);
-        Ok(link(Established { control, connection, address, endpoint, failures, send_window, confirmed }))
+        Ok(link(Established {
+            control,
+            connection,
+            address,
+            endpoint,
+            failures,
+            send_window,
+            gate,
+            confirmed,
+        }))
     }
 
     /// Before a packet was sent.

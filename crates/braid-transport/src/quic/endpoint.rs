@@ -13,7 +13,7 @@ use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
 use super::codes::{self, code};
-use super::config::{self, QuicOptions};
+use super::config::{self, QuicOptions, Transport};
 use super::early::confirmed_by_client;
 use super::link::{Established, UNTRUSTED_WINDOW, link};
 use super::shield::{Broken, Failures, Shield, ShieldedRuntime, is_sound, shielded};
@@ -40,6 +40,7 @@ pub(crate) struct QuicListener {
     /// What `config` was made from.
     tls_config: Arc<rustls::ServerConfig>,
     config: Arc<ServerConfig>,
+    transport: Transport,
     options: QuicOptions,
     under_way: UnderWay,
     failures: Failures,
@@ -89,11 +90,12 @@ impl QuicListener {
     ) -> Result<Self, BindError> {
         let tls_config = tls.quic();
         let mut config = ServerConfig::with_crypto(crypto(&tls_config, options)?);
-        config.transport_config(options.transport(UNTRUSTED_WINDOW));
+        let transport = options.transport(UNTRUSTED_WINDOW);
+        config.transport_config(Arc::clone(&transport.shared));
         let (endpoint, failures) =
             endpoint(config.clone()).map_err(|error| BindError::from_io("UDP", address, error))?;
         let (config, options, under_way) = (Arc::new(config), options.clone(), UnderWay::default());
-        Ok(Self { endpoint, tls, tls_config, config, options, under_way, failures })
+        Ok(Self { endpoint, tls, tls_config, config, transport, options, under_way, failures })
     }
 
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
@@ -117,6 +119,7 @@ impl QuicListener {
         Ok(Box::new(QuicIncoming {
             incoming,
             config: Arc::clone(&self.config),
+            transport: self.transport.clone(),
             alpn: self.options.alpn,
             certificate_first: self.tls.asks_for_certificates(),
             send_window: self.options.send_window,
@@ -174,6 +177,7 @@ impl UnderWay {
 pub(crate) struct QuicIncoming {
     incoming: noq::Incoming,
     config: Arc<ServerConfig>,
+    transport: Transport,
     /// What is spoken here.
     alpn: &'static str,
     /// Early data has to wait: whom it is from is known only after the handshake.
@@ -201,7 +205,20 @@ impl QuicIncoming {
 
     async fn establish(self) -> Result<Link, HandshakeError> {
         let address = self.peer_address();
-        let Self { incoming, config, alpn, certificate_first, send_window, under_way, failures } = self;
+        let Self {
+            incoming,
+            mut config,
+            transport,
+            alpn,
+            certificate_first,
+            send_window,
+            under_way,
+            failures,
+        } = self;
+        let gate = transport.gated().map(|(transport, gate)| {
+            Arc::make_mut(&mut config).transport_config(transport);
+            gate
+        });
         let offered = offered_protocols(&incoming);
         let failed = |error| explain(&error, &offered, alpn);
         let connecting = incoming.accept_with(config).map_err(failed)?;
@@ -228,7 +245,16 @@ impl QuicIncoming {
         let confirmed = confirmed.filter(|_| control.1.is_0rtt());
         unopened.0 = None;
         let endpoint = None;
-        Ok(link(Established { control, connection, address, endpoint, failures, send_window, confirmed }))
+        Ok(link(Established {
+            control,
+            connection,
+            address,
+            endpoint,
+            failures,
+            send_window,
+            gate,
+            confirmed,
+        }))
     }
 }
 

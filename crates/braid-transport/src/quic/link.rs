@@ -29,9 +29,8 @@ pub(super) struct Established {
     pub(super) endpoint: Option<Endpoint>,
     /// Tells of panics at this endpoint.
     pub(super) failures: Failures,
-    /// What the connection was configured with, as the next.
+    /// What the connection was configured with.
     pub(super) send_window: u64,
-    pub(super) uni_streams: u32,
     pub(super) gate: Option<Arc<SharedGate>>,
     /// Resolves when the handshake is confirmed; `None` if it is.
     pub(super) confirmed: Option<Confirmed>,

@@ -14,14 +14,14 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// What there is to wake.
 #[derive(Debug)]
-pub(in crate::quic) struct Library {
+pub(super) struct Library {
     connection: WeakConnectionHandle,
     /// What the connection was configured with: saying so again wakes the library and changes nothing.
     uni_streams: VarInt,
 }
 
 impl Library {
-    pub(in crate::quic) fn new(connection: &noq::Connection, uni_streams: u32) -> Self {
+    pub(super) fn new(connection: &noq::Connection, uni_streams: u32) -> Self {
         Self { connection: connection.weak_handle(), uni_streams: VarInt::from_u32(uni_streams) }
     }
 

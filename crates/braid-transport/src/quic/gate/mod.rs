@@ -8,6 +8,5 @@ mod shared;
 mod withheld;
 
 pub(super) use controller::Gated;
-pub(super) use keeper::Library;
 pub(super) use shared::SharedGate;
 pub(super) use withheld::kept;

@@ -23,11 +23,14 @@ pub(in crate::quic) struct SharedGate {
     is_abandoned: AtomicBool,
     /// A packet was refused.
     refused: Notify,
+    /// What the connection is configured with.
+    uni_streams: u32,
     library: OnceLock<Library>,
 }
 
 impl SharedGate {
-    pub(in crate::quic) fn new() -> Arc<Self> {
+    /// `uni_streams`: as the connection is configured.
+    pub(in crate::quic) fn new(uni_streams: u32) -> Arc<Self> {
         Arc::new(Self {
             gate: Mutex::new(Gate::new(now(), 1200)),
             is_active: AtomicBool::new(false),
@@ -35,6 +38,7 @@ impl SharedGate {
             is_established: AtomicBool::new(false),
             is_abandoned: AtomicBool::new(false),
             refused: Notify::new(),
+            uni_streams,
             library: OnceLock::new(),
         })
     }
@@ -49,9 +53,9 @@ impl SharedGate {
     }
 
     /// The connection is there.
-    pub(in crate::quic) fn set_library(&self, library: Library) {
-        // There is one connection, so this is the first.
-        let _ = self.library.set(library);
+    pub(in crate::quic) fn set_connection(&self, connection: &noq::Connection) {
+        // There is one, so this is the first.
+        let _ = self.library.set(Library::new(connection, self.uni_streams));
     }
 
     /// The handshake is over.
@@ -82,7 +86,7 @@ impl SharedGate {
     /// The link is at its end: what is left goes as the congestion controller decides.
     pub(in crate::quic) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Release);
-        self.refused.notify_one();
+        self.refuse();
     }
 
     /// The path is taken for another kind.
@@ -110,26 +114,26 @@ impl SharedGate {
     }
 
     /// False if somebody keeps it already.
-    pub(in crate::quic) fn begin_keeping(&self) -> bool {
+    pub(super) fn begin_keeping(&self) -> bool {
         !self.is_kept.swap(true, Ordering::AcqRel)
     }
 
-    pub(in crate::quic) fn end_keeping(&self) {
+    pub(super) fn end_keeping(&self) {
         self.is_kept.store(false, Ordering::Release);
     }
 
     /// Waits until a packet is refused that was not heard of.
-    pub(in crate::quic) async fn refused(&self) {
+    pub(super) async fn refused(&self) {
         self.refused.notified().await;
     }
 
     /// How long it is until more is permitted; `None` if time alone makes no room.
-    pub(in crate::quic) fn next(&self) -> Option<Duration> {
+    pub(super) fn next(&self) -> Option<Duration> {
         self.is_active().then(|| self.lock().next(now())).flatten()
     }
 
     /// Has the library look whether it may send. False: it is gone.
-    pub(in crate::quic) fn wake(&self) -> bool {
+    pub(super) fn wake(&self) -> bool {
         self.library.get().is_none_or(Library::wake)
     }
 

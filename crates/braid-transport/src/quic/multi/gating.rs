@@ -4,17 +4,16 @@ use std::sync::Arc;
 
 use noq::Connection;
 
-use crate::quic::gate::{Library, SharedGate};
+use crate::quic::gate::SharedGate;
 
 pub(super) struct Gating {
     gate: Option<Arc<SharedGate>>,
 }
 
 impl Gating {
-    /// `uni_streams`: what the connection was configured with.
-    pub(super) fn new(gate: Option<Arc<SharedGate>>, connection: &Connection, uni_streams: u32) -> Self {
+    pub(super) fn new(gate: Option<Arc<SharedGate>>, connection: &Connection) -> Self {
         if let Some(gate) = &gate {
-            gate.set_library(Library::new(connection, uni_streams));
+            gate.set_connection(connection);
         }
         Self { gate }
     }
