@@ -21,6 +21,13 @@ const STREAM_RECEIVE_WINDOW: u32 = 2 << 20;
 /// Ethernet it tries the latter first, and where that fits it costs one packet in place of seven.
 const MTU_STEP: u16 = 127;
 
+/// Where the full size does not get through, it is tried again after so long.
+const MTU_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The same where it once did: the first packets of a connection find the bucket of a policer empty behind the handshake,
+/// and to the library what is lost then looks like a path that takes smaller packets only.
+const MTU_COOLDOWN: Duration = Duration::from_secs(4);
+
 /// Who decides how fast to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
@@ -114,7 +121,7 @@ impl QuicOptions {
             // Only a client with a longer Keep Alive, or none, is ever this silent; it must not be lost for it.
             keep_alive: Some(Duration::from_secs(10 * 60)),
             congestion: Congestion::default(),
-            gate: false,
+            gate: true,
             link_rate: None,
             zero_rtt: true,
             alpn: ALPN_MQTT,
@@ -167,7 +174,7 @@ impl Transport {
         let (factory, uni_streams) = self.gated.as_ref()?;
         let gate = SharedGate::new(*uni_streams);
         let mut mtu_discovery = MtuDiscoveryConfig::default();
-        mtu_discovery.minimum_change(MTU_STEP);
+        mtu_discovery.minimum_change(MTU_STEP).interval(MTU_INTERVAL).black_hole_cooldown(MTU_COOLDOWN);
         let mut config = TransportConfig::clone(&self.shared);
         config
             .congestion_controller_factory(Arc::new(Gated {

@@ -53,6 +53,9 @@ const BEHIND: f64 = 0.02;
 const COUNT: u32 = 40;
 const LOSSY: u32 = 3;
 
+/// So many packets in a row are not lost to a policer with this rate: the path is interrupted, and says nothing.
+const OUTAGE: u32 = 5;
+
 /// The lowest rate, in packets a second.
 const LEAST: f64 = 1.0;
 
@@ -76,6 +79,8 @@ pub(super) struct Bucket {
     base: f64,
     /// Probes in a row that passed.
     row: u32,
+    /// Packets in a row that were dropped.
+    lost: u32,
     passes: VecDeque<(f64, f64)>,
 }
 
@@ -140,6 +145,7 @@ impl Bucket {
             chance: Chance::default(),
             base: 0.0,
             row: 0,
+            lost: 0,
             passes: VecDeque::new(),
         }
     }
@@ -188,6 +194,7 @@ impl Bucket {
 
     pub(super) fn passed(&mut self, sent: &Sent, ledger: &Ledger, now: f64) {
         self.passed += 1;
+        self.lost = 0;
         if !sent.is_probe {
             self.chance.count(false);
         }
@@ -241,6 +248,7 @@ impl Bucket {
     }
 
     pub(super) fn dropped(&mut self, sent: &Sent, ledger: &Ledger, now: f64) {
+        self.lost += 1;
         if !sent.is_probe {
             self.chance.count(true);
         }
@@ -258,11 +266,13 @@ impl Bucket {
             self.space_probes(gained, now);
         }
         self.row = 0;
-        self.measure(sent.at, passed);
+        if self.lost < OUTAGE {
+            self.measure(sent.at, passed);
+        }
         // At that time there was less than one token: half of one, on average.
         let level = 0.5 + (now - sent.at) * self.rate - ledger.since(sent.at) as f64;
         self.settle(now);
-        self.level = self.level.min(level);
+        self.level = self.level.min(level.max(DEBT));
     }
 
     /// A probe has failed: when the next may begin.
@@ -328,11 +338,14 @@ impl Bucket {
         }
     }
 
-    /// When more is permitted than now.
-    pub(super) fn next(&self, now: f64) -> f64 {
+    /// When more is permitted than now; `ack`: from when on one may be taken along.
+    pub(super) fn next(&self, ack: Option<f64>, now: f64) -> f64 {
         let level = self.level(now);
-        let goal = if level < URGENT { URGENT } else { 1.0 + RESERVE };
-        let at = now + ((goal - level) / self.rate).max(0.0);
-        if self.next_probe > now { at.min(self.next_probe) } else { at }
+        let at = |goal: f64| now + ((goal - level) / self.rate).max(0.0);
+        let mut next = at(if level < URGENT { URGENT } else { 1.0 + RESERVE });
+        if let Some(ack) = ack {
+            next = next.min(ack.max(at(1.0)));
+        }
+        if self.next_probe > now { next.min(self.next_probe) } else { next }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::queue::OUTSTANDING;
 use super::start::Start;
 use super::{ACK_SOON, AHEAD, Gate, LIMITED_SILENCE, PATIENCE, Permit, SILENCE, State, whole};
 
@@ -17,9 +18,8 @@ impl Gate {
         let is_silent = self.is_silent(now);
         let may = match &mut self.state {
             State::Open(_) => return Permit::Open,
-            State::Start(start) => {
-                return if is_silent { Permit::One } else { Permit::Window(start.window()) };
-            }
+            State::Start(_) if is_silent => return Permit::One,
+            State::Start(start) => return Permit::Window(start.window()),
             _ if is_silent => true,
             State::Search(search) => on_the_way < search.window(),
             // Nothing is heard of what was sent: more would be lost as well, or wait behind it.
@@ -64,18 +64,18 @@ impl Gate {
     /// Packets that can be on their way if all is well.
     fn most_on_the_way(&self) -> u64 {
         let (Some(rate), Some(base)) = (self.rate(), self.trip.base()) else { return u64::MAX / 2 };
-        whole(rate * (base * 2.0 + PATIENCE)) + 10
+        (whole(rate * (base * 2.0 + PATIENCE)) + 10).min(OUTSTANDING as u64 / 2)
     }
 
     /// When more is permitted than now, if nothing happens before.
     pub(in crate::quic) fn next(&self, now: Instant) -> Option<Duration> {
         let now = self.seconds(now);
+        let ack = self.owes_ack.map(|due| due - ACK_SOON);
         let at = match &self.state {
             State::Start(_) | State::Open(_) | State::Search(_) => return None,
-            State::Policed(bucket) => bucket.next(now),
-            State::Queued(queue) => queue.next(self.rhythm.next(), now),
+            State::Policed(bucket) => bucket.next(ack, now),
+            State::Queued(queue) => queue.next(self.rhythm.next(), ack, now),
         };
-        let at = self.owes_ack.map_or(at, |due| at.min((due - ACK_SOON).max(now)));
         Some(Duration::from_secs_f64((at - now).clamp(0.0, 10.0)))
     }
 }

@@ -21,16 +21,25 @@ const IDLE: u32 = 12;
 /// Of the last 64 packets.
 const MOST_LOST: u32 = 12;
 
-/// As many datagrams are known at most.
-const OUTSTANDING: usize = 512;
+/// As many datagrams are known at most: what is not known is not waited for, and the queue grows.
+pub(super) const OUTSTANDING: usize = 8192;
+
+/// A timer is so late (s) that the bottleneck is still close to busy.
+const CLOSE: f64 = 0.002;
 
 /// Below that (s) a wait is not told from noise.
 const NOISE: f64 = 0.000_5;
+
+/// Errors of so much (s) are those of timers, not of the path.
+const UNSURE: f64 = 0.003;
 
 /// Bulk aims at a wait of this share of a service time, so that it notices when the bottleneck becomes faster.
 const AIM: f64 = 0.1;
 const LEAST_AIM: f64 = 0.001;
 const MOST_AIM: f64 = 0.004;
+
+/// The same where an acknowledgement is taken along.
+const ACK_AIM: f64 = 0.5;
 
 /// Urgent packets wait for each other beyond so many.
 const URGENT: f64 = 2.0;
@@ -55,8 +64,10 @@ pub(super) struct Queue {
     error: f64,
     /// By how much they may be: two service times at first sight, since errors make them longer.
     most: f64,
-    /// Packets in a row that did not wait.
+    /// Packets in a row that should have found the bottleneck just free, and did not wait.
     idle: u32,
+    /// When (s) the last one was sent before it was taken to be faster for that.
+    quickened: f64,
     /// A bit for each of the last packets: it is lost.
     lost: u64,
     /// The last packet whose wait is known: its place, and when its service began.
@@ -74,6 +85,16 @@ struct Outstanding {
     start: f64,
     /// It has to wait for the one before.
     is_queued: bool,
+    /// It leaves as soon as the bottleneck is free, or sooner.
+    is_close: bool,
+}
+
+impl Outstanding {
+    /// The same, where the bottleneck is done with all before it at this time.
+    fn behind(self, free_at: f64) -> Self {
+        let (start, late) = (free_at.max(self.at), self.at - free_at);
+        Self { start, is_queued: late < 0.0, is_close: late < CLOSE, ..self }
+    }
 }
 
 impl Queue {
@@ -81,15 +102,17 @@ impl Queue {
     /// time when its service began; `since`: place and time of those sent after it.
     pub(super) fn new(rate: f64, last: (u64, f64), since: impl Iterator<Item = (u64, f64)>) -> Self {
         let service = (1.0 / rate).min(SLOWEST);
-        let outstanding =
-            since.map(|(place, at)| Outstanding { place, at, start: at, is_queued: true }).collect();
+        let outstanding = since
+            .map(|(place, at)| Outstanding { place, at, start: at, is_queued: true, is_close: true })
+            .collect();
         let mut queue = Self {
             service,
             free_at: 0.0,
             samples: VecDeque::new(),
             error: 0.0,
-            most: service * 2.0,
+            most: (service * 2.0).max(UNSURE),
             idle: 0,
+            quickened: 0.0,
             lost: 0,
             last,
             outstanding,
@@ -123,17 +146,16 @@ impl Queue {
         if self.outstanding.len() == OUTSTANDING {
             self.outstanding.pop_front();
         }
-        let start = self.free_at.max(now);
-        self.outstanding.push_back(Outstanding { place, at: now, start, is_queued: start > now });
-        self.free_at = start + self.service;
+        let datagram = Outstanding { place, at: now, start: now, is_queued: false, is_close: false };
+        self.outstanding.push_back(datagram.behind(self.free_at));
+        self.free_at = self.free_at.max(now) + self.service;
     }
 
     /// Works out anew what waits for how long.
     fn expect(&mut self) {
         let mut free_at = self.last.1 + self.service;
         for datagram in &mut self.outstanding {
-            datagram.start = free_at.max(datagram.at);
-            datagram.is_queued = free_at > datagram.at;
+            *datagram = datagram.behind(free_at);
             free_at = datagram.start + self.service;
         }
         self.free_at = free_at;
@@ -141,11 +163,11 @@ impl Queue {
 
     /// It has waited `wait` s.
     pub(super) fn handle_wait(&mut self, sent: &Sent, wait: f64) {
-        let (mut is_queued, mut expected) = (true, None);
+        let (mut is_queued, mut is_close, mut expected) = (true, false, None);
         while let Some(first) = self.outstanding.front().filter(|first| first.place <= sent.place) {
             is_queued &= first.is_queued;
             if first.place == sent.place {
-                expected = Some(first.start);
+                (expected, is_close) = (Some(first.start), first.is_close);
             }
             self.outstanding.pop_front();
         }
@@ -160,16 +182,20 @@ impl Queue {
         } else if wait <= NOISE && expected - sent.at > NOISE {
             self.quicken(expected - sent.at);
         }
-        self.look_for_idleness(wait);
+        if is_close && sent.at > self.quickened {
+            self.look_for_idleness(wait);
+        }
         self.last = (sent.place, expected + (measured - expected) * BELIEVED);
         self.expect();
     }
 
-    /// Timers are late, so that waits of less than a tick are never met.
+    /// Timers are late, so that waits of less than a tick are never met. What was sent before the last time says nothing
+    /// about what is thought since.
     fn look_for_idleness(&mut self, wait: f64) {
         self.idle = if wait <= NOISE { self.idle + 1 } else { 0 };
         if self.idle == IDLE {
             self.idle = 0;
+            self.quickened = self.outstanding.back().map_or(0.0, |last| last.at);
             self.quicken(0.0);
         }
     }
@@ -202,7 +228,7 @@ impl Queue {
     /// `expected`: when something urgent will come, if that is known.
     pub(super) fn permits_bulk(&self, expected: Option<Expected>, owes_ack: bool, now: f64) -> bool {
         // An acknowledgement would leave now, in a packet of its own.
-        if owes_ack && self.wait(now) <= self.service * 0.5 {
+        if owes_ack && self.wait(now) <= self.service * ACK_AIM + 1e-9 {
             return true;
         }
         self.wait(now) <= self.aim() + 1e-9 && !self.is_kept_for(expected, now)
@@ -220,12 +246,13 @@ impl Queue {
         self.wait(now) <= self.service * URGENT + LEAST_AIM
     }
 
-    /// When more is permitted than now.
-    pub(super) fn next(&self, expected: Option<Expected>, now: f64) -> f64 {
+    /// When more is permitted than now; `ack`: from when on one may be taken along.
+    pub(super) fn next(&self, expected: Option<Expected>, ack: Option<f64>, now: f64) -> f64 {
         let free = (self.free_at - self.aim()).max(now);
-        match expected.filter(|_| self.is_kept_for(expected, free)) {
+        let next = match expected.filter(|_| self.is_kept_for(expected, free)) {
             Some(Expected { at, .. }) => free.max(at + LATE),
             None => free,
-        }
+        };
+        ack.map_or(next, |ack| next.min(ack.max(self.free_at - self.service * ACK_AIM).max(now)))
     }
 }

@@ -9,6 +9,10 @@ const FIRST: f64 = 4.0;
 const SPAN: f64 = 0.15;
 const SHARE: f64 = 0.15;
 
+/// A policer lets so many through between them, or fewer where it has dropped less than an interruption would.
+const SOME: u32 = 2;
+const OUTAGE: u32 = 5;
+
 /// Up to so many packets the window quadruples in a long round trip.
 const QUICK: f64 = 200.0;
 
@@ -78,7 +82,12 @@ impl Start {
             return None;
         }
         let share = f64::from(self.dropped) / f64::from(self.passed + self.dropped);
-        if share < SHARE {
+        // Where nothing passes the path is interrupted, and that ends by itself.
+        let is_outage = self.passed < SOME && self.dropped >= OUTAGE;
+        if self.passed < SOME && !is_outage {
+            return None;
+        }
+        if share < SHARE || is_outage {
             (self.first_drop, self.passed, self.dropped, self.silent) = (Some(sent), 0, 0, silent);
             return None;
         }

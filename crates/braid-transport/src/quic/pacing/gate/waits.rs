@@ -5,6 +5,9 @@ use super::queue::Queue;
 use super::start::Start;
 use super::{DEAF, ENOUGH, FAST, Gate, QUEUED, State};
 
+/// A path slower than this share of [`FAST`] is not left alone: its rate is not known well at first.
+const CLEARLY: f64 = 0.7;
+
 impl Gate {
     /// The smoothed round trip tells the last one: an eighth of it is new.
     pub(super) fn handle_smoothed(&mut self, smoothed: f64, now: f64) {
@@ -56,9 +59,11 @@ impl Gate {
                 if span < ENOUGH {
                     return;
                 }
-                if rate < FAST {
+                if rate < FAST * CLEARLY {
                     let last = (sent.place, sent.at + wait);
                     self.state = State::Queued(Queue::new(rate, last, self.ledger.after(sent.place)));
+                } else {
+                    self.open(now);
                 }
             }
             _ => {}
