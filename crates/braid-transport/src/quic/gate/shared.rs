@@ -78,9 +78,9 @@ impl SharedGate {
         }
     }
 
-    /// Bytes that may be written and not be acknowledged, where the gate decides.
+    /// Bytes that may be written and not be acknowledged, unless the congestion controller decides.
     pub(in crate::quic) fn backlog(&self) -> Option<u64> {
-        self.is_active().then(|| self.lock().backlog())
+        if self.is_abandoned() { None } else { self.lock().backlog() }
     }
 
     /// The link is at its end: what is left goes as the congestion controller decides.

@@ -7,6 +7,7 @@
 
 mod bucket;
 mod ledger;
+mod offset;
 mod open;
 mod permits;
 mod queue;
@@ -60,6 +61,9 @@ const PATIENCE: f64 = 0.5;
 
 /// Of what is sent in so long (s), and of as much as is on its way, the library may have that much again.
 const AHEAD: f64 = 0.1;
+
+/// Packets that it may have while nothing is known.
+const AHEAD_AT_FIRST: u64 = 32;
 
 /// A round trip (s) of which each counts while the sender finds out.
 const LONG: f64 = 0.01;
@@ -371,6 +375,9 @@ impl Gate {
                     let policed = start.dropped(sent.at, sent.silent);
                     if let Some(rate) = policed.filter(|_| now >= self.deaf_until) {
                         self.state = State::Policed(Bucket::new(rate, now));
+                    } else if start.is_chance() {
+                        self.deaf_until = now + DEAF;
+                        self.state = State::Search(Search::new());
                     }
                 }
                 (State::Search(search), Fate::Lost) => self.is_hopeless = search.dropped(),

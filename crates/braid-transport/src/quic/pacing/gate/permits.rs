@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::queue::OUTSTANDING;
 use super::start::Start;
-use super::{ACK_SOON, AHEAD, Gate, LIMITED_SILENCE, PATIENCE, Permit, SILENCE, State, whole};
+use super::{
+    ACK_SOON, AHEAD, AHEAD_AT_FIRST, Gate, LIMITED_SILENCE, PATIENCE, Permit, SILENCE, State, whole,
+};
 
 impl Gate {
     /// Whether the next packet may leave.
@@ -48,11 +50,16 @@ impl Gate {
         }
     }
 
-    /// Bytes that may be written and not be acknowledged.
-    pub(in crate::quic) fn backlog(&self) -> u64 {
+    /// Bytes that may be written and not be acknowledged; `None`: as many as the congestion controller makes of it.
+    pub(in crate::quic) fn backlog(&self) -> Option<u64> {
+        match &self.state {
+            State::Open(_) => return None,
+            State::Start(start) => return Some((start.window() * 2).max(AHEAD_AT_FIRST) * self.mtu),
+            State::Search(_) | State::Policed(_) | State::Queued(_) => {}
+        }
         let ahead = self.rate().map_or(0, |rate| whole(rate * AHEAD));
         let packets = self.ledger.on_the_way() * 2 + ahead.max(6);
-        packets * self.mtu
+        Some(packets * self.mtu)
     }
 
     /// Nothing was sent for so long that the peer may miss something: the library holds acknowledgements and answers to

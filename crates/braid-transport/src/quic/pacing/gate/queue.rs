@@ -7,7 +7,9 @@
 use std::collections::VecDeque;
 
 use super::ledger::{Fate, Sent};
+use super::offset::Offset;
 use super::rhythm::Expected;
+use super::waits::median;
 
 /// Measurements of the service time that count: their median does.
 const SAMPLES: usize = 7;
@@ -24,6 +26,12 @@ const MOST_LOST: u32 = 12;
 /// As many datagrams are known at most: what is not known is not waited for, and the queue grows.
 pub(super) const OUTSTANDING: usize = 8192;
 
+/// Waits of so many packets are compared.
+const LAG: usize = 8;
+
+/// They have grown if they are longer by so much (s).
+const GROWN: f64 = 0.001;
+
 /// A timer is so late (s) that the bottleneck is still close to busy.
 const CLOSE: f64 = 0.002;
 
@@ -31,7 +39,7 @@ const CLOSE: f64 = 0.002;
 const NOISE: f64 = 0.000_5;
 
 /// Errors of so much (s) are those of timers, not of the path.
-const UNSURE: f64 = 0.003;
+const UNSURE: f64 = 0.002;
 
 /// Bulk aims at a wait of this share of a service time, so that it notices when the bottleneck becomes faster.
 const AIM: f64 = 0.1;
@@ -70,10 +78,26 @@ pub(super) struct Queue {
     quickened: f64,
     /// A bit for each of the last packets: it is lost.
     lost: u64,
+    /// What waits are longer by without a queue.
+    offset: Offset,
     /// The last packet whose wait is known: its place, and when its service began.
     last: (u64, f64),
+    /// The last ones as they were measured.
+    measured: VecDeque<Measured>,
+    /// s per packet, as learnt from waits that grew, or from less.
+    certain: f64,
     /// Datagrams after `last`.
     outstanding: VecDeque<Outstanding>,
+}
+
+/// A datagram whose wait is known.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    place: u64,
+    /// When (s) its service began.
+    left: f64,
+    /// s
+    wait: f64,
 }
 
 /// A datagram whose wait is not known.
@@ -114,7 +138,10 @@ impl Queue {
             idle: 0,
             quickened: 0.0,
             lost: 0,
+            offset: Offset::default(),
             last,
+            measured: VecDeque::new(),
+            certain: service,
             outstanding,
         };
         queue.expect();
@@ -161,8 +188,8 @@ impl Queue {
         self.free_at = free_at;
     }
 
-    /// It has waited `wait` s.
-    pub(super) fn handle_wait(&mut self, sent: &Sent, wait: f64) {
+    /// It has waited `wait` s, as far as its round trip says.
+    pub(super) fn handle_wait(&mut self, sent: &Sent, wait: f64, now: f64) {
         let (mut is_queued, mut is_close, mut expected) = (true, false, None);
         while let Some(first) = self.outstanding.front().filter(|first| first.place <= sent.place) {
             is_queued &= first.is_queued;
@@ -173,8 +200,15 @@ impl Queue {
         }
         // Its wait, or that of a later one, was known before.
         let Some(expected) = expected else { return };
+        let wait = wait - self.offset.value();
         let measured = sent.at + wait;
-        self.error += ((measured - expected).abs() - self.error) / 16.0;
+        let residual = measured - expected;
+        self.error += (residual.abs() - self.error) / 16.0;
+        self.look_for_growth(Measured { place: sent.place, left: measured, wait });
+        if self.offset.handle(sent.place, sent.at, residual, self.certain, now) {
+            self.service = self.certain;
+            self.samples.clear();
+        }
         let (place, before) = self.last;
         let service = (measured - before) / (sent.place - place) as f64;
         if wait > NOISE && service > 0.0 && (is_queued || sent.place == place + 1) {
@@ -185,8 +219,25 @@ impl Queue {
         if is_close && sent.at > self.quickened {
             self.look_for_idleness(wait);
         }
-        self.last = (sent.place, expected + (measured - expected) * BELIEVED);
+        self.last = (sent.place, expected + residual * BELIEVED);
         self.expect();
+    }
+
+    /// Waits that grow are those of a queue, and then the time between departures is service time.
+    fn look_for_growth(&mut self, new: Measured) {
+        let old = self.measured.front().copied();
+        if self.measured.len() == LAG {
+            self.measured.pop_front();
+        }
+        self.measured.push_back(new);
+        let Some(old) = old else { return };
+        let service = (new.left - old.left) / (new.place - old.place) as f64;
+        if service > self.certain && new.wait > old.wait + GROWN.max(self.certain * 0.5) {
+            self.certain = service;
+            self.measured.clear();
+        } else if service > 0.0 {
+            self.certain = self.certain.min(self.service);
+        }
     }
 
     /// Timers are late, so that waits of less than a tick are never met. What was sent before the last time says nothing
@@ -215,9 +266,7 @@ impl Queue {
         }
         self.samples.push_back(service.min(self.service * 4.0));
         if self.samples.len() >= 3 {
-            let mut sorted: Vec<f64> = self.samples.iter().copied().collect();
-            sorted.sort_by(f64::total_cmp);
-            self.service = sorted[sorted.len() / 2].min(SLOWEST);
+            self.service = median(self.samples.make_contiguous()).min(SLOWEST);
         }
     }
 

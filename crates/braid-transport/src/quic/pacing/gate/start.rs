@@ -13,6 +13,10 @@ const SHARE: f64 = 0.15;
 const SOME: u32 = 2;
 const OUTAGE: u32 = 5;
 
+/// Of so many packets a policer would have dropped more than a few.
+const ENOUGH: u32 = 60;
+const FEW: u32 = 3;
+
 /// Up to so many packets the window quadruples in a long round trip.
 const QUICK: f64 = 200.0;
 
@@ -28,11 +32,13 @@ pub(super) struct Start {
     silent: u64,
     /// Packets that passed since then (s).
     run: (u32, f64),
+    /// Packets since the first drop that are known to have passed, and to be lost.
+    all: (u32, u32),
 }
 
 impl Start {
     pub(super) fn new(now: f64) -> Self {
-        Self { window: FIRST, first_drop: None, passed: 0, dropped: 0, silent: 0, run: (0, now) }
+        Self { window: FIRST, first_drop: None, passed: 0, dropped: 0, silent: 0, run: (0, now), all: (0, 0) }
     }
 
     /// So many packets were on their way before.
@@ -51,7 +57,10 @@ impl Start {
             self.window +=
                 if is_long && self.window < QUICK && self.first_drop.is_none() { 3.0 } else { 1.0 };
         }
-        self.passed += u32::from(self.first_drop.is_some());
+        if self.first_drop.is_some() {
+            self.passed += 1;
+            self.all.0 += 1;
+        }
         let (count, since) = &mut self.run;
         *count += 1;
         if *count < RUN {
@@ -60,6 +69,12 @@ impl Start {
         let is_fast = now - std::mem::replace(since, now) < f64::from(RUN) / FAST;
         *count = 0;
         is_fast
+    }
+
+    /// Some are lost again and again, and they make no policer: they are lost by chance, or overtaken.
+    pub(super) fn is_chance(&self) -> bool {
+        let (passed, lost) = self.all;
+        passed + lost >= ENOUGH && lost >= FEW && f64::from(lost) < f64::from(passed + lost) * SHARE
     }
 
     /// A queue delays: what is dropped there is no policer's.
@@ -72,6 +87,7 @@ impl Start {
     /// [`Sent`](super::ledger::Sent).
     pub(super) fn dropped(&mut self, sent: f64, silent: u64) -> Option<f64> {
         self.window = (self.window / 2.0).max(FIRST);
+        self.all.1 += 1;
         let Some(first) = self.first_drop else {
             (self.first_drop, self.silent) = (Some(sent), silent);
             return None;

@@ -46,7 +46,7 @@ impl Gate {
         }
         match &mut self.state {
             State::Queued(queue) => {
-                queue.handle_wait(sent, wait);
+                queue.handle_wait(sent, wait, now);
                 if queue.is_too_noisy() {
                     self.blind_until = now + DEAF;
                     self.open(now);
@@ -69,4 +69,11 @@ impl Gate {
             _ => {}
         }
     }
+}
+
+/// Of at least one.
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
