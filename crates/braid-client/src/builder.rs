@@ -262,7 +262,7 @@ impl Builder {
         self
     }
 
-    /// Whether bulk is kept back where the path limits, so that nothing urgent finds a queue: no by default.
+    /// Whether bulk is kept back where the path limits, so that nothing urgent finds a queue: yes by default.
     /// QUIC only.
     pub fn gate(mut self, gate: bool) -> Self {
         self.quic.gate = gate;

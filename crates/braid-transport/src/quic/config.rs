@@ -83,8 +83,7 @@ pub struct QuicOptions {
     pub keep_alive: Option<Duration>,
     /// Who decides how fast to send.
     pub congestion: Congestion,
-    /// Whether bulk is kept back where the path limits, so that nothing urgent finds a queue. Not yet by
-    /// itself.
+    /// Whether bulk is kept back where the path limits, so that nothing urgent finds a queue.
     pub gate: bool,
     /// Bytes per second that are sent at most, for a device that knows its uplink; `None` leaves it
     /// to the congestion controller.

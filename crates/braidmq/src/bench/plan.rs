@@ -184,7 +184,7 @@ fn dialer(options: &CommonOptions, targets: Vec<Target>) -> Result<Dialer, Failu
     let connect = ConnectOptions {
         quic: QuicOptions {
             congestion: quic.quic_cc.unwrap_or(base.congestion),
-            gate: quic.gate,
+            gate: !quic.no_gate,
             link_rate: quic.link_rate,
             zero_rtt: quic.zero_rtt,
             qlog_dir: quic.qlog_dir.clone(),

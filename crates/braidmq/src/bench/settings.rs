@@ -103,7 +103,7 @@ impl Settings {
             servers: targets.iter().map(url).collect(),
             transport: transport.to_string(),
             congestion_control: congestion_control(options, transport),
-            gate: (transport == Transport::Quic).then_some(options.quic.gate),
+            gate: (transport == Transport::Quic).then_some(!options.quic.no_gate),
             link_rate: options.quic.link_rate,
             local_addresses: options.connection.local().iter().map(ToString::to_string).collect(),
             mqtt_version: clients.version.level(),

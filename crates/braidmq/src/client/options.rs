@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn what_only_quic_has_is_refused_elsewhere() {
         let error = |line: &str| options(line).connection(None).err().map(|failure| failure.to_string());
-        for option in ["--zero-rtt", "--quic-cc cubic", "--gate", "--link-rate 33000", "--qlog-dir ."] {
+        for option in ["--zero-rtt", "--quic-cc cubic", "--no-gate", "--link-rate 33000", "--qlog-dir ."] {
             let name = option.split(' ').next().unwrap();
             let expected =
                 format!("Error: {name} needs QUIC: connect with --url quic://HOST, or leave it out.");

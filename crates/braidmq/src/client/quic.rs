@@ -18,9 +18,9 @@ pub(crate) struct QuicOptions {
     /// default.
     #[arg(long, value_name = "NAME", value_parser = parse_congestion, help_heading = HEADING)]
     quic_cc: Option<Congestion>,
-    /// Find out what a slow path lets through, and keep bulk back, so that nothing urgent finds a queue.
+    /// Do not find out what a slow path lets through: bulk is then not kept back for what is urgent.
     #[arg(long, help_heading = HEADING)]
-    gate: bool,
+    no_gate: bool,
     /// The most bytes per second to send, if you know what the uplink carries: then nothing queues up on the way,
     /// where what is urgent cannot overtake.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..), help_heading = HEADING)]
@@ -36,7 +36,7 @@ impl QuicOptions {
         let given = [
             ("--zero-rtt", self.zero_rtt),
             ("--quic-cc", self.quic_cc.is_some()),
-            ("--gate", self.gate),
+            ("--no-gate", self.no_gate),
             ("--link-rate", self.link_rate.is_some()),
             ("--qlog-dir", self.qlog_dir.is_some()),
         ];
@@ -45,7 +45,7 @@ impl QuicOptions {
 
     /// Sets them.
     pub(crate) fn apply(&self, mut builder: Builder) -> Result<Builder, Failure> {
-        builder = builder.zero_rtt(self.zero_rtt).gate(self.gate);
+        builder = builder.zero_rtt(self.zero_rtt).gate(!self.no_gate);
         if let Some(congestion) = self.quic_cc {
             builder = builder.congestion(congestion);
         }

@@ -108,7 +108,7 @@ mod tests {
             strict_streams = true
             early_publish = "reject"
             congestion = "newreno"
-            gate = true
+            gate = false
             link_rate = 33000
             stream_window = 65536
             tickets = 7
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(config.broker().streams, streams);
         let expected = QuicOptions {
             congestion: Congestion::NewReno,
-            gate: true,
+            gate: false,
             link_rate: Some(33_000),
             stream_receive_window: 65_536,
             tickets: 7,

@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// Write what QUIC does to a file per connection in this directory (qlog)
     #[arg(long, value_name = "DIR")]
     qlog_dir: Option<PathBuf>,
+    /// Do not find out what a slow path to a client lets through: bulk is then not kept back for what is urgent
+    #[arg(long)]
+    no_gate: bool,
     /// Let clients without credentials connect from other machines too
     #[arg(long)]
     allow_anonymous: bool,
@@ -140,6 +143,7 @@ fn configure(args: &Args) -> Result<Config, StartError> {
     if args.qlog_dir.is_some() {
         config.quic.qlog_dir.clone_from(&args.qlog_dir);
     }
+    config.quic.gate &= !args.no_gate;
     config.allow_anonymous |= args.allow_anonymous;
     config.check()?;
     Ok(config)

@@ -132,7 +132,7 @@ fn bad_addresses_certificates_and_settings_are_one_line_and_exit_code_2() {
 fn the_printed_configuration_is_one_that_can_be_read() {
     let rules = r##"priority=[{filter="alarms/#",priority=200},{filter="#",priority=1}]"##;
     let set = ["--set", "limits.connections=7", "--set", rules, "--set", "quic.link_rate=33000"];
-    let output = serve(&["--print-config", "--qlog-dir", "q"]).args(set).output().unwrap();
+    let output = serve(&["--print-config", "--no-gate", "--qlog-dir", "q"]).args(set).output().unwrap();
     assert!(output.status.success());
     let data = tempfile::tempdir().unwrap();
     let file = data.path().join("braidmq.toml");
@@ -141,6 +141,7 @@ fn the_printed_configuration_is_one_that_can_be_read() {
     assert_eq!(text(&again.stdout), text(&output.stdout));
     for part in [
         "connections = 7",
+        "gate = false",
         "link_rate = 33000",
         "qlog_dir = \"q\"",
         "[[priority]]\nfilter = \"alarms/#\"\npriority = 200\n",

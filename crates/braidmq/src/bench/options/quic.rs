@@ -14,9 +14,9 @@ pub(in crate::bench) struct QuicOptions {
     /// default.
     #[arg(long, value_name = "NAME", value_parser = congestion, help_heading = QUIC)]
     pub(in crate::bench) quic_cc: Option<Congestion>,
-    /// Find out what a slow path lets through, and keep bulk back, so that nothing urgent finds a queue.
+    /// Do not find out what a slow path lets through: bulk is then not kept back for what is urgent.
     #[arg(long, help_heading = QUIC)]
-    pub(in crate::bench) gate: bool,
+    pub(in crate::bench) no_gate: bool,
     /// The most bytes per second that each client sends, if you know what the uplink carries: then nothing queues up
     /// on the way, where what is urgent cannot overtake.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..), help_heading = QUIC)]
@@ -39,7 +39,7 @@ impl QuicOptions {
             return Err(OptionsError::new("--quic-cc is for QUIC: add --quic, or use --tcp-cc"));
         }
         let given = [
-            ("--gate", self.gate),
+            ("--no-gate", self.no_gate),
             ("--link-rate", self.link_rate.is_some()),
             ("--zero-rtt", self.zero_rtt),
             ("--qlog-dir", self.qlog_dir.is_some()),

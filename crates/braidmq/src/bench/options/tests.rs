@@ -227,7 +227,7 @@ fn options_that_do_not_go_together_are_one_line() {
         ("-t a --quic-cc bbr3", "--quic-cc is for QUIC: add --quic, or use --tcp-cc"),
         ("-t a --zero-rtt -S", "--zero-rtt needs QUIC: add --quic, or leave it out"),
         ("-t a --link-rate 5", "--link-rate needs QUIC: add --quic, or leave it out"),
-        ("-t a --gate", "--gate needs QUIC: add --quic, or leave it out"),
+        ("-t a --no-gate", "--no-gate needs QUIC: add --quic, or leave it out"),
         ("-t a --qlog-dir d", "--qlog-dir needs QUIC: add --quic, or leave it out"),
         ("-t a --insecure", "--insecure needs TLS: add -S or --quic, or leave it out"),
         ("-t a -S --certfile c", "a certificate needs its key: give --certfile and --keyfile together"),
@@ -391,11 +391,11 @@ fn subscribers_choose_streams_for_each_filter_or_for_all() {
 #[test]
 fn what_goes_beyond_emqtt_bench_is_taken() {
     let options = publisher(
-        "-t a --quic --quic-cc newreno --link-rate 33000 --gate --zero-rtt --qlog-dir d --stream 1",
+        "-t a --quic --quic-cc newreno --link-rate 33000 --no-gate --zero-rtt --qlog-dir d --stream 1",
     );
     let quic = &options.common.quic;
     assert_eq!((quic.quic_cc, quic.link_rate), (Some(Congestion::NewReno), Some(33_000)));
-    assert!(quic.gate && quic.zero_rtt && quic.qlog_dir.is_some());
+    assert!(quic.no_gate && quic.zero_rtt && quic.qlog_dir.is_some());
     assert_eq!(options.transport().unwrap(), Transport::Quic);
     let field = subscriber("-t a --timestamp-field a=b=us").timestamp_field;
     assert_eq!(field, Some("a=b=us".parse().unwrap()));
