@@ -11,7 +11,7 @@ use tokio::io::ReadBuf;
 
 use crate::certificate::fingerprint_sha256;
 use crate::der;
-use crate::quic::Multi;
+use crate::quic::{GateState, Multi};
 use crate::single::Single;
 
 /// The transport under one MQTT Network Connection.
@@ -87,6 +87,15 @@ impl Link {
         match self {
             Self::Single(_) => false,
             Self::Multi(multi) => multi.is_early(),
+        }
+    }
+
+    /// What the gate of the connection knows; `None`: there is none.
+    #[must_use]
+    pub fn gate_state(&self) -> Option<GateState> {
+        match self {
+            Self::Single(_) => None,
+            Self::Multi(multi) => multi.gate_state(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! How QUIC is tuned.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +85,8 @@ pub struct QuicOptions {
     pub congestion: Congestion,
     /// Whether bulk is kept back where the path limits, so that nothing urgent finds a queue.
     pub gate: bool,
+    /// Writes to this file what the gates know: a line of JSON for each connection, five times a second.
+    pub gate_log: Option<PathBuf>,
     /// Bytes per second that are sent at most, for a device that knows its uplink; `None` leaves it
     /// to the congestion controller.
     pub link_rate: Option<u64>,
@@ -121,6 +123,7 @@ impl QuicOptions {
             keep_alive: Some(Duration::from_secs(10 * 60)),
             congestion: Congestion::default(),
             gate: true,
+            gate_log: None,
             link_rate: None,
             zero_rtt: true,
             alpn: ALPN_MQTT,
@@ -154,7 +157,8 @@ impl QuicOptions {
         if let Some(directory) = &self.qlog_dir {
             config.qlog_factory(Arc::new(QlogFiles::new(directory)));
         }
-        let gated = self.gate.then_some((factory, self.uni_streams));
+        let log = self.gate_log.as_deref().map(Arc::from);
+        let gated = self.gate.then_some(Gates { factory, uni_streams: self.uni_streams, log });
         Transport { shared: Arc::new(config), gated }
     }
 }
@@ -163,15 +167,26 @@ impl QuicOptions {
 #[derive(Clone)]
 pub(super) struct Transport {
     pub(super) shared: Arc<TransportConfig>,
-    /// With a gate: what stands behind it, and how many unidirectional streams are granted.
-    gated: Option<(Arc<dyn ControllerFactory + Send + Sync>, u32)>,
+    /// With gates: what they have in common.
+    gated: Option<Gates>,
+}
+
+/// What the gates of one end have in common.
+#[derive(Clone)]
+struct Gates {
+    /// What stands behind each.
+    factory: Arc<dyn ControllerFactory + Send + Sync>,
+    /// Unidirectional streams that are granted.
+    uni_streams: u32,
+    /// Where it is written down what they know.
+    log: Option<Arc<Path>>,
 }
 
 impl Transport {
     /// What one more connection differs in from the others, if each has a gate of its own.
     pub(super) fn gated(&self) -> Option<(Arc<TransportConfig>, Arc<SharedGate>)> {
-        let (factory, uni_streams) = self.gated.as_ref()?;
-        let gate = SharedGate::new(*uni_streams);
+        let Gates { factory, uni_streams, log } = self.gated.as_ref()?;
+        let gate = SharedGate::new(*uni_streams, log.clone());
         let mut mtu_discovery = MtuDiscoveryConfig::default();
         mtu_discovery.minimum_change(MTU_STEP).interval(MTU_INTERVAL).black_hole_cooldown(MTU_COOLDOWN);
         let mut config = TransportConfig::clone(&self.shared);

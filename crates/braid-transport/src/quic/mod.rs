@@ -24,6 +24,7 @@ mod tickets;
 pub use config::{Congestion, QuicOptions};
 pub use early::is_early_data_rejected;
 pub use multi::Multi;
+pub use pacing::{Class as PathClass, GateState, Level as GateLevel};
 
 pub(crate) use connect::{connect, connect_simulated};
 pub(crate) use endpoint::{QuicIncoming, QuicListener};

@@ -4,6 +4,7 @@ mod bind;
 mod certificates;
 mod echo;
 mod ends;
+mod gate;
 mod keylog;
 mod mem;
 mod multi;

@@ -16,7 +16,7 @@ use crate::sim::{client_config, server_config};
 use crate::support::Pki;
 
 /// A server that takes one stream; says when `length` bytes of it have come.
-fn sink(network: &Network, pki: &Pki, length: usize) -> (SocketAddr, oneshot::Receiver<Instant>) {
+pub(crate) fn sink(network: &Network, pki: &Pki, length: usize) -> (SocketAddr, oneshot::Receiver<Instant>) {
     let endpoint = network.host("server").endpoint(Some(server_config(pki))).expect("endpoint");
     let address = endpoint.local_addr().expect("address");
     let (done, all) = oneshot::channel();

@@ -34,6 +34,8 @@ pub(super) enum Failure {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write --json {}: {source}", .path.display())]
     Json { path: PathBuf, source: io::Error },
+    #[error("cannot write --gate-log {}: {source}", .path.display())]
+    GateLog { path: PathBuf, source: io::Error },
     #[error("cannot make the directory {}: {source}", .path.display())]
     Directory { path: PathBuf, source: io::Error },
     #[error("cannot serve metrics at {address}: {source}: give another port")]

@@ -1,5 +1,6 @@
 //! What options come to: who connects, what they do, and how the server is reached.
 
+use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
@@ -180,11 +181,16 @@ fn dialer(options: &CommonOptions, targets: Vec<Target>) -> Result<Dialer, Failu
     if let Some(path) = &quic.qlog_dir {
         std::fs::create_dir_all(path).map_err(|source| Failure::Directory { path: path.clone(), source })?;
     }
+    if let Some(path) = &quic.gate_log {
+        // What an earlier run wrote is not this one's.
+        File::create(path).map_err(|source| Failure::GateLog { path: path.clone(), source })?;
+    }
     let base = QuicOptions::client();
     let connect = ConnectOptions {
         quic: QuicOptions {
             congestion: quic.quic_cc.unwrap_or(base.congestion),
             gate: !quic.no_gate,
+            gate_log: quic.gate_log.clone(),
             link_rate: quic.link_rate,
             zero_rtt: quic.zero_rtt,
             qlog_dir: quic.qlog_dir.clone(),

@@ -20,6 +20,9 @@ pub(crate) struct QuicConfig {
     pub(crate) congestion: CongestionConfig,
     /// Whether bulk is kept back where the path to a client limits.
     pub(crate) gate: bool,
+    /// Where is written what the gates know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gate_log: Option<PathBuf>,
     /// Bytes per second that are sent to one client at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) link_rate: Option<u64>,
@@ -44,6 +47,7 @@ impl Default for QuicConfig {
             early_publish,
             congestion: CongestionConfig::default(),
             gate,
+            gate_log: None,
             link_rate: None,
             stream_window,
             tickets,
@@ -77,13 +81,22 @@ impl Config {
     /// What QUIC listeners are told.
     pub(crate) fn quic_options(&self) -> QuicOptions {
         let QuicConfig {
-            congestion, gate, link_rate, stream_window, tickets, zero_rtt, ref qlog_dir, ..
+            congestion,
+            gate,
+            ref gate_log,
+            link_rate,
+            stream_window,
+            tickets,
+            zero_rtt,
+            ref qlog_dir,
+            ..
         } = self.quic;
         QuicOptions {
             stream_receive_window: stream_window,
             bidi_streams: self.limits.streams,
             congestion: congestion.into(),
             gate,
+            gate_log: gate_log.clone(),
             link_rate,
             tickets,
             zero_rtt,
@@ -109,6 +122,7 @@ mod tests {
             early_publish = "reject"
             congestion = "newreno"
             gate = false
+            gate_log = "g"
             link_rate = 33000
             stream_window = 65536
             tickets = 7
@@ -121,6 +135,7 @@ mod tests {
         let expected = QuicOptions {
             congestion: Congestion::NewReno,
             gate: false,
+            gate_log: Some(PathBuf::from("g")),
             link_rate: Some(33_000),
             stream_receive_window: 65_536,
             tickets: 7,

@@ -4,6 +4,7 @@ mod banner;
 mod bind;
 mod logging;
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -54,6 +55,10 @@ pub(crate) struct Args {
     /// Do not find out what a slow path to a client lets through: bulk is then not kept back for what is urgent
     #[arg(long)]
     no_gate: bool,
+    /// Write to this file what is known of the paths to clients, and what is held back: JSON, a line a connection, five
+    /// times a second
+    #[arg(long, value_name = "FILE", conflicts_with = "no_gate")]
+    gate_log: Option<PathBuf>,
     /// Let clients without credentials connect from other machines too
     #[arg(long)]
     allow_anonymous: bool,
@@ -88,6 +93,8 @@ enum StartError {
     HalfPair { missing: &'static str },
     #[error("tls.client_ca is missing: client certificates need an authority to be checked against")]
     NoClientCa,
+    #[error("quic.gate_log {path}: the file cannot be written: {source}", path = .path.display())]
+    GateLog { path: PathBuf, source: std::io::Error },
     #[error("quic.qlog_dir {path}: the directory cannot be made: {source}", path = .path.display())]
     QlogDir { path: PathBuf, source: std::io::Error },
 }
@@ -144,6 +151,9 @@ fn configure(args: &Args) -> Result<Config, StartError> {
         config.quic.qlog_dir.clone_from(&args.qlog_dir);
     }
     config.quic.gate &= !args.no_gate;
+    if args.gate_log.is_some() {
+        config.quic.gate_log.clone_from(&args.gate_log);
+    }
     config.allow_anonymous |= args.allow_anonymous;
     config.check()?;
     Ok(config)
@@ -170,6 +180,9 @@ async fn serve(args: &Args, config: Config, reload_level: &logging::Reload) -> R
     let mut hang_up = signal(SignalKind::hangup()).map_err(system)?;
     if let Some(path) = &config.quic.qlog_dir {
         std::fs::create_dir_all(path).map_err(|source| StartError::QlogDir { path: path.clone(), source })?;
+    }
+    if let Some(path) = &config.quic.gate_log {
+        File::create(path).map_err(|source| StartError::GateLog { path: path.clone(), source })?;
     }
     let certificate = bind::certificate(&config)?;
     let listeners = bind::listeners(&config, certificate.as_ref().map(|certificate| &certificate.tls))?;

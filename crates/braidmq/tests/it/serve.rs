@@ -121,6 +121,7 @@ fn bad_addresses_certificates_and_settings_are_one_line_and_exit_code_2() {
             "unknown variant `bbr`, expected one of `bbr3`, `cubic`, `newreno`",
         ),
         (vec!["--tcp", "127.0.0.1:0", "--qlog-dir", below_file.as_str()], "the directory cannot be made"),
+        (vec!["--tcp", "127.0.0.1:0", "--gate-log", below_file.as_str()], "the file cannot be written"),
     ] {
         let (code, said) = refusal(&arguments);
         assert_eq!(code, 2, "{arguments:?}");

@@ -4,6 +4,7 @@
 
 mod controller;
 mod keeper;
+mod log;
 mod shared;
 mod withheld;
 

@@ -1,6 +1,8 @@
 //! The gate of one connection, as those share it who have to do with it.
 
 use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,7 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use super::keeper::{self, Library};
-use crate::quic::pacing::{Class, Gate};
+use super::log;
+use crate::quic::pacing::{Class, Gate, GateState};
 
 /// The gate of one connection: the congestion controller asks it, the owner of the link tells it what is urgent, and a
 /// keeper wakes the library when it opens.
@@ -25,12 +28,14 @@ pub(in crate::quic) struct SharedGate {
     refused: Notify,
     /// What the connection is configured with.
     uni_streams: u32,
+    /// Where it is written down what the gate knows.
+    log: Option<Arc<Path>>,
     library: OnceLock<Library>,
 }
 
 impl SharedGate {
-    /// `uni_streams`: as the connection is configured.
-    pub(in crate::quic) fn new(uni_streams: u32) -> Arc<Self> {
+    /// `uni_streams`: as the connection is configured. `log`: where it is written down what the gate knows.
+    pub(in crate::quic) fn new(uni_streams: u32, log: Option<Arc<Path>>) -> Arc<Self> {
         Arc::new(Self {
             gate: Mutex::new(Gate::new(now(), 1200)),
             is_active: AtomicBool::new(false),
@@ -39,6 +44,7 @@ impl SharedGate {
             is_abandoned: AtomicBool::new(false),
             refused: Notify::new(),
             uni_streams,
+            log,
             library: OnceLock::new(),
         })
     }
@@ -53,9 +59,17 @@ impl SharedGate {
     }
 
     /// The connection is there.
-    pub(in crate::quic) fn set_connection(&self, connection: &noq::Connection) {
+    pub(in crate::quic) fn set_connection(self: &Arc<Self>, connection: &noq::Connection, peer: SocketAddr) {
         // There is one, so this is the first.
         let _ = self.library.set(Library::new(connection, self.uni_streams));
+        if let Some(path) = &self.log {
+            log::follow(self, path, peer);
+        }
+    }
+
+    /// What it knows now; `None`: the link is at its end, and nobody asks it any more.
+    pub(in crate::quic) fn state(&self) -> Option<GateState> {
+        (!self.is_abandoned()).then(|| self.lock().state(now()))
     }
 
     /// The handshake is over.

@@ -1,19 +1,21 @@
 //! The owner's side of the gate: it says what is urgent.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use noq::Connection;
 
 use crate::quic::gate::SharedGate;
+use crate::quic::pacing::GateState;
 
 pub(super) struct Gating {
     gate: Option<Arc<SharedGate>>,
 }
 
 impl Gating {
-    pub(super) fn new(gate: Option<Arc<SharedGate>>, connection: &Connection) -> Self {
+    pub(super) fn new(gate: Option<Arc<SharedGate>>, connection: &Connection, peer: SocketAddr) -> Self {
         if let Some(gate) = &gate {
-            gate.set_connection(connection);
+            gate.set_connection(connection, peer);
         }
         Self { gate }
     }
@@ -42,6 +44,10 @@ impl Gating {
     /// Bytes that may be written and not be acknowledged, where the gate decides.
     pub(super) fn backlog(&self) -> Option<u64> {
         self.gate.as_ref()?.backlog()
+    }
+
+    pub(super) fn state(&self) -> Option<GateState> {
+        self.gate.as_ref()?.state()
     }
 
     pub(super) fn abandon(&self) {

@@ -37,6 +37,7 @@ use self::close::{Farewell, LINGER};
 use self::parts::Parts;
 use super::codes;
 use super::link::Established;
+use super::pacing::GateState;
 use super::shield::{Broken, is_sound, shielded};
 use crate::link::{Close, Dir, Peer, Read};
 
@@ -62,6 +63,10 @@ impl Multi {
 
     pub(crate) fn is_early(&self) -> bool {
         self.parts.as_ref().is_some_and(|parts| parts.confirmed.is_some())
+    }
+
+    pub(crate) fn gate_state(&self) -> Option<GateState> {
+        self.parts.as_ref()?.gating.state()
     }
 
     pub(crate) fn poll_read(

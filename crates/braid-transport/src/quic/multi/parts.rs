@@ -77,7 +77,7 @@ impl Parts {
     pub(super) fn new(established: Established, bells: Arc<Bells>) -> Self {
         let Established { control: (send, recv), connection, address, endpoint, failures, .. } = established;
         let is_server = endpoint.is_none();
-        let gating = Gating::new(established.gate, &connection);
+        let gating = Gating::new(established.gate, &connection, address);
         if established.confirmed.is_none() {
             gating.set_established();
         }

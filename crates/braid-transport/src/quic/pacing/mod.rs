@@ -11,5 +11,6 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
-pub(super) use gate::{Class, Gate, Permit};
+pub use gate::{Class, GateState, Level};
+pub(super) use gate::{Gate, Permit};
 pub(super) use policed::{PROBE, Policed};

@@ -17,6 +17,9 @@ pub(in crate::bench) struct QuicOptions {
     /// Do not find out what a slow path lets through: bulk is then not kept back for what is urgent.
     #[arg(long, help_heading = QUIC)]
     pub(in crate::bench) no_gate: bool,
+    /// Write to this file what each connection knows of its path and holds back: a line of JSON five times a second.
+    #[arg(long, value_name = "FILE", conflicts_with = "no_gate", help_heading = QUIC)]
+    pub(in crate::bench) gate_log: Option<PathBuf>,
     /// The most bytes per second that each client sends, if you know what the uplink carries: then nothing queues up
     /// on the way, where what is urgent cannot overtake.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..), help_heading = QUIC)]
@@ -40,6 +43,7 @@ impl QuicOptions {
         }
         let given = [
             ("--no-gate", self.no_gate),
+            ("--gate-log", self.gate_log.is_some()),
             ("--link-rate", self.link_rate.is_some()),
             ("--zero-rtt", self.zero_rtt),
             ("--qlog-dir", self.qlog_dir.is_some()),

@@ -228,6 +228,7 @@ fn options_that_do_not_go_together_are_one_line() {
         ("-t a --zero-rtt -S", "--zero-rtt needs QUIC: add --quic, or leave it out"),
         ("-t a --link-rate 5", "--link-rate needs QUIC: add --quic, or leave it out"),
         ("-t a --no-gate", "--no-gate needs QUIC: add --quic, or leave it out"),
+        ("-t a --gate-log g", "--gate-log needs QUIC: add --quic, or leave it out"),
         ("-t a --qlog-dir d", "--qlog-dir needs QUIC: add --quic, or leave it out"),
         ("-t a --insecure", "--insecure needs TLS: add -S or --quic, or leave it out"),
         ("-t a -S --certfile c", "a certificate needs its key: give --certfile and --keyfile together"),

@@ -160,13 +160,15 @@ fn prometheus_is_answered_while_the_run_lasts() {
 }
 
 #[test]
-fn secrets_and_qlog_are_written_where_they_are_asked_for() {
+fn secrets_qlog_and_the_log_of_the_gate_are_written_where_they_are_asked_for() {
     let server = Server::start();
     let (keys, qlog, ca) = (server.path("keys"), server.path("qlog"), server.ca());
     let load =
         ["pub", "-c", "1", "-t", "t", "-q", "1", "-I", "1", "-L", "1", "--quic", "-h", "127.0.0.1", "-p"];
     let quic = ["--cacertfile", &ca, "--qlog-dir", qlog.to_str().unwrap(), "--quic-cc", "newreno"];
-    let end = bench(&[&load[..], &[server.port("quic")], &quic].concat())
+    let gate = server.path("gate");
+    let gate_log = ["--gate-log", gate.to_str().unwrap()];
+    let end = bench(&[&load[..], &[server.port("quic")], &quic, &gate_log].concat())
         .env("SSLKEYLOGFILE", &keys)
         .output()
         .unwrap();
@@ -176,4 +178,6 @@ fn secrets_and_qlog_are_written_where_they_are_asked_for() {
     assert_eq!(lines.lines().next(), Some(told.as_str()));
     assert!(std::fs::read_to_string(keys).unwrap().contains("CLIENT_TRAFFIC_SECRET_0"));
     assert_eq!(std::fs::read_dir(qlog).unwrap().count(), 1);
+    let log = std::fs::read_to_string(gate).unwrap();
+    assert!(log.contains("\"peer\":\"127.0.0.1:") && log.contains("\"class\":\""), "{log}");
 }

@@ -31,6 +31,7 @@ fn options_are_refused_in_one_line() {
         (&["conn", "-S", "--cacertfile", none], "Error: "),
         (&["conn", "--tcp-cc", "nonsense"], "Error: "),
         (&["conn", "--quic", "--qlog-dir", "/dev/null/x"], "Error: cannot make the directory /dev/null/x: "),
+        (&["conn", "--quic", "--gate-log", none], "Error: cannot write --gate-log "),
     ] {
         let (code, said) = refusal(arguments);
         assert_eq!(code, 2, "{said}");

@@ -154,6 +154,11 @@ impl Bucket {
         self.rate
     }
 
+    /// Tokens that bulk leaves for what is urgent.
+    pub(super) fn reserve(&self) -> f64 {
+        RESERVE
+    }
+
     /// Packets are lost whatever is sent: there is no policer.
     pub(super) fn is_chance(&self) -> bool {
         self.chance.is_random()

@@ -14,6 +14,7 @@ mod queue;
 mod rhythm;
 mod search;
 mod start;
+mod state;
 #[cfg(test)]
 mod tests;
 mod trip;
@@ -28,6 +29,7 @@ use queue::Queue;
 use rhythm::Rhythm;
 use search::Search;
 use start::Start;
+pub use state::{GateState, Level};
 use trip::Trip;
 
 /// A path that carries so many packets a second is left to the congestion controller: one of them is soon gone.
@@ -73,7 +75,7 @@ const OVERHEAD: u64 = 40;
 
 /// What the path is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::quic) enum Class {
+pub enum Class {
     /// Not known yet.
     Start,
     /// Nothing that the gate has to know.

@@ -270,7 +270,8 @@ impl Queue {
         }
     }
 
-    fn aim(&self) -> f64 {
+    /// How long (s) bulk may wait.
+    pub(super) fn aim(&self) -> f64 {
         (self.service * AIM).clamp(LEAST_AIM, MOST_AIM)
     }
 

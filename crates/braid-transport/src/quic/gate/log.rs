@@ -1,0 +1,110 @@
+//! What gates know, written down as time goes by: a line of JSON for each connection, five times a second.
+
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::sleep;
+
+use super::shared::SharedGate;
+use crate::quic::pacing::{GateState, Level};
+
+/// Between two lines of a connection.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// Writes of a gate for as long as its connection is there. A file that cannot be written is said so in the log, and no more.
+pub(super) fn follow(gate: &Arc<SharedGate>, path: &Path, peer: SocketAddr) {
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    let Ok(file) =
+        opened.inspect_err(|error| tracing::warn!(path = %path.display(), %error, "no log of the gate"))
+    else {
+        return;
+    };
+    tokio::spawn(write(Arc::downgrade(gate), file, peer));
+}
+
+async fn write(gate: Weak<SharedGate>, mut file: File, peer: SocketAddr) {
+    loop {
+        // The library, too, lets go of it when the connection is over.
+        let Some(state) = gate.upgrade().and_then(|gate| gate.state()) else { return };
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // In one piece: other connections write to the same file.
+        if let Err(error) = file.write_all(line(&state, unix, peer).as_bytes()) {
+            tracing::warn!(%error, "the log of the gate ends here");
+            return;
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+/// `unix`: since the Unix epoch.
+fn line(state: &GateState, unix: Duration, peer: SocketAddr) -> String {
+    let mut line =
+        format!(r#"{{"unix_us":{},"peer":"{peer}","class":"{}""#, unix.as_micros(), state.class.name());
+    let mut add = |name: &str, value: f64| {
+        // A string takes whatever is written.
+        let _ = write!(line, r#","{name}":{value:.3}"#);
+    };
+    if let Some(rate) = state.packets_per_second {
+        add("packets_per_second", rate);
+    }
+    if let Some(rate) = state.bytes_per_second {
+        add("bytes_per_second", rate);
+    }
+    match state.level {
+        Some(Level::Tokens { left, reserve }) => {
+            add("tokens", left);
+            add("reserve_tokens", reserve);
+        }
+        Some(Level::Queue { wait, aim }) => {
+            add("wait_ms", wait.as_secs_f64() * 1000.0);
+            add("aim_ms", aim.as_secs_f64() * 1000.0);
+        }
+        None => {}
+    }
+    let _ = writeln!(line, r#","on_the_way":{},"packets":{}}}"#, state.on_the_way, state.packets);
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quic::pacing::Class;
+
+    fn written(state: &GateState) -> String {
+        line(state, Duration::from_micros(1_500_000), ([192, 168, 200, 1], 14567).into())
+    }
+
+    #[test]
+    fn a_line_tells_what_is_known_and_nothing_else() {
+        let open = GateState {
+            class: Class::Open,
+            packets_per_second: None,
+            bytes_per_second: None,
+            level: None,
+            on_the_way: 7,
+            packets: 9,
+        };
+        let begin = r#"{"unix_us":1500000,"peer":"192.168.200.1:14567","class":"#;
+        assert_eq!(written(&open), format!("{begin}\"open\",\"on_the_way\":7,\"packets\":9}}\n"));
+        let limited = GateState {
+            class: Class::Policed,
+            packets_per_second: Some(28.420_4),
+            bytes_per_second: Some(34_104.48),
+            ..open
+        };
+        let rates = r#","packets_per_second":28.420,"bytes_per_second":34104.480"#;
+        let end = r#","on_the_way":7,"packets":9}"#;
+        let policed = GateState { level: Some(Level::Tokens { left: -1.25, reserve: 1.0 }), ..limited };
+        let expected = format!("{begin}\"policed\"{rates},\"tokens\":-1.250,\"reserve_tokens\":1.000{end}\n");
+        assert_eq!(written(&policed), expected);
+        let (wait, aim) = (Duration::from_micros(34_500), Duration::from_micros(3448));
+        let queued = GateState { class: Class::Queued, level: Some(Level::Queue { wait, aim }), ..limited };
+        let expected = format!("{begin}\"queued\"{rates},\"wait_ms\":34.500,\"aim_ms\":3.448{end}\n");
+        assert_eq!(written(&queued), expected);
+    }
+}
