@@ -12,7 +12,7 @@ use super::machine::load;
 use super::measure::Evidence;
 use super::ready::{PATIENCE, wait_until_ready};
 use super::sample::Samples;
-use super::{Job, Plan, Progress, Stop, written};
+use super::{Job, Plan, Progress, Stop, gates, written};
 use crate::house::{How, Launch, Program, Topology, own_command};
 use crate::report::{ProgramRun, Run};
 use crate::scenario::{self, Placeholders};
@@ -64,6 +64,7 @@ pub(super) fn execute(
     let mut series = samples.series(&names);
     let (wire, offloads) = (topology.wire_kind().to_owned(), topology.offloads());
     refused.extend(offloads.iter().map(|offload| format!("an offload is on: {offload}")));
+    let paths = gates::paths(plan, &topology);
     let (links, doubts) = links::link_runs(topology, plan, profile);
     let busy = doubts.iter().filter(|doubt| doubt.is_busy).count();
     refused.extend(doubts.into_iter().map(|doubt| doubt.what));
@@ -81,6 +82,7 @@ pub(super) fn execute(
         load: [load_before, load()],
         metrics: evidence.metrics(&plan.scenario),
         cdfs: evidence.cdfs(&plan.scenario),
+        gates: gates::read(&dir, &paths, origin_unix_us),
         events: written::events(&evidence),
         series,
         refused,
@@ -143,6 +145,7 @@ impl<'a> Stage<'a> {
         // Programs work in the run's directory: what reports show of their command lines is true on other machines.
         placeholders.set("dir", ".");
         placeholders.set("json", format!("./{program}.json"));
+        placeholders.set("gate_log", format!("./{}", gates::file(program)));
         placeholders.set("duration", format!("{}ms", lasts.as_millis()));
         placeholders.set("seconds", lasts.as_secs_f64().to_string());
         placeholders.set("seed", self.job.seed.to_string());

@@ -8,6 +8,7 @@ mod error;
 mod execute;
 #[cfg(test)]
 mod fixture;
+mod gates;
 mod job;
 mod links;
 mod machine;

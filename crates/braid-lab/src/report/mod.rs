@@ -18,8 +18,8 @@ pub use compare::{CompareError, ComparedMetric, Comparison, Side, compare};
 pub use html::html;
 pub use load::{LoadError, load};
 pub use model::{
-    Cdf, Check, Column, Event, LinkRun, Machine, PathRun, Profile, ProgramRun, Published, Report, Run,
-    SCHEMA, SelftestResult, Series, SeriesKind, Variant,
+    Cdf, Check, Column, Event, GateRun, LinkRun, Machine, PathClass, PathRun, Profile, ProgramRun, Published,
+    Report, Run, SCHEMA, SelftestResult, Series, SeriesKind, Variant,
 };
 pub use plot::{Plot, overview, plots};
 pub use spread::Spread;

@@ -159,6 +159,9 @@ pub struct Run {
     pub metrics: BTreeMap<String, f64>,
     /// What changed over time.
     pub series: Vec<Series>,
+    /// What the gates of QUIC connections knew of their paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<GateRun>,
     /// How latencies are distributed.
     pub cdfs: Vec<Cdf>,
     /// The emulated links.
@@ -198,6 +201,52 @@ pub struct Series {
     pub step: f64,
     /// One per step.
     pub values: Vec<f64>,
+}
+
+/// What the gate of one QUIC connection knew of the path on which it sends, over time: one of each list per sample.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GateRun {
+    /// The program that sends, as [`ProgramRun::name`].
+    pub program: String,
+    /// The other end's address.
+    pub peer: String,
+    /// The link and direction between them, as series name them: `bad up`. Absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// When, seconds since the start of the run.
+    pub at: Vec<f64>,
+    /// What the path was taken for.
+    pub class: Vec<PathClass>,
+    /// Packets per second that it lets through, as estimated.
+    pub packets_per_second: Vec<Option<f64>>,
+    /// The same in bytes of UDP payload.
+    pub bytes_per_second: Vec<Option<f64>>,
+    /// Packets that a policer would let through at once; below 0 are owed.
+    pub tokens: Vec<Option<f64>>,
+    /// Of them: those that bulk leaves to what is urgent.
+    pub reserve_tokens: Vec<Option<f64>>,
+    /// How long a packet would wait in a queue, milliseconds.
+    pub wait_ms: Vec<Option<f64>>,
+    /// How long bulk may wait there, milliseconds.
+    pub aim_ms: Vec<Option<f64>>,
+    /// Packets that have left since the path began, without those sent while it was `open`.
+    pub packets: Vec<u64>,
+}
+
+/// What a gate takes a path for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PathClass {
+    /// Not known yet.
+    Start,
+    /// Left to the congestion controller.
+    Open,
+    /// It loses at random; what limits it is looked for.
+    Search,
+    /// It drops what exceeds a rate.
+    Policed,
+    /// It queues.
+    Queued,
 }
 
 /// A distribution.

@@ -113,6 +113,20 @@ fn finite(report: &Report) -> Report {
         for cdf in &mut run.cdfs {
             cdf.points.retain(|(ms, share)| ms.is_finite() && share.is_finite());
         }
+        for gate in &mut run.gates {
+            let lists = [
+                &mut gate.packets_per_second,
+                &mut gate.bytes_per_second,
+                &mut gate.tokens,
+                &mut gate.reserve_tokens,
+                &mut gate.wait_ms,
+                &mut gate.aim_ms,
+            ];
+            for value in lists.into_iter().flatten() {
+                *value = value.filter(|value| value.is_finite());
+            }
+            gate.at.iter_mut().for_each(zero_unless_finite);
+        }
         let series = run.series.iter_mut().flat_map(|series| {
             [&mut series.start, &mut series.step].into_iter().chain(series.values.iter_mut())
         });

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Placeholders, Scenario, Value};
 
 /// Placeholders that every program has besides those of the ends and of its variant.
-const OWN: [&str; 5] = ["dir", "json", "duration", "seconds", "seed"];
+const OWN: [&str; 6] = ["dir", "json", "gate_log", "duration", "seconds", "seed"];
 
 /// The first thing that does not fit, in words.
 pub(super) fn check(scenario: &Scenario) -> Result<(), String> {

@@ -136,6 +136,7 @@ pub struct Program {
     pub at: String,
     /// The command line, as a shell would split it. A first word `braidmq` is this program. Placeholders: `{END}` is
     /// that end's address, `{dir}` the run's directory, in which it works, `{json}` where the program writes what it measured,
+    /// `{gate_log}` where it writes what its gates know,
     /// `{duration}` and `{seconds}` how long the workload lasts, `{seed}`, and the variant's `{NAME}` of its `set`.
     pub run: String,
     /// When the next program may start: `line:TEXT` (it has printed that), `port:N` (it accepts TCP connections

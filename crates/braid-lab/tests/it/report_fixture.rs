@@ -229,6 +229,7 @@ fn large_run(variant: &str, profile: &str, seed: u64) -> Run {
         refused: Vec::new(),
         metrics,
         series,
+        gates: Vec::new(),
         cdfs: vec![Cdf { name: "Topic1".into(), points: points.collect() }],
         links: vec![link()],
         programs: vec![

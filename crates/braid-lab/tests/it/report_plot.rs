@@ -1,6 +1,8 @@
 //! The pictures.
 
-use braid_lab::report::{Cdf, Event, Plot, Report, Series, SeriesKind, Variant, overview, plots};
+use braid_lab::report::{
+    Cdf, Event, GateRun, PathClass, Plot, Report, Series, SeriesKind, Variant, overview, plots,
+};
 use proptest::prelude::*;
 
 use crate::report_fixture::{column, empty, refused, run, small, urgent_behind_large, variant};
@@ -277,4 +279,47 @@ proptest! {
         report.runs[0].seconds = seconds;
         plots(&report).iter().for_each(assert_sound);
     }
+}
+
+/// A gate that finds out after a second that it is behind a policer.
+fn gate() -> GateRun {
+    let at: Vec<f64> = (0..20).map(|step| f64::from(step) * 0.4).collect();
+    let known = |value: f64| at.iter().map(|at| (*at >= 1.0).then_some(value)).collect::<Vec<_>>();
+    GateRun {
+        program: "producer".into(),
+        peer: "10.0.0.1:14567".into(),
+        path: Some("bad up".into()),
+        class: at.iter().map(|at| if *at < 1.0 { PathClass::Start } else { PathClass::Policed }).collect(),
+        packets_per_second: known(28.5),
+        bytes_per_second: known(41_000.0),
+        tokens: known(-1.5),
+        reserve_tokens: known(1.0),
+        wait_ms: vec![None; at.len()],
+        aim_ms: vec![None; at.len()],
+        packets: vec![7; at.len()],
+        at,
+    }
+}
+
+#[test]
+fn a_gate_shows_its_rate_beside_what_the_link_passed_and_its_level_below() {
+    let mut report = small(&[1.0], &[2.0]);
+    let mut passed = series(SeriesKind::Link, "bad up passed", 1.0, vec![29.0; 8]);
+    passed.unit = "1/s".into();
+    let run = report.runs.iter_mut().find(|run| run.variant == "quic").unwrap();
+    (run.gates, run.series) = (vec![gate()], vec![passed]);
+    let plot = plots(&report).into_iter().find(|plot| plot.file == "gate-lan.svg").unwrap();
+    assert_sound(&plot);
+    let shown = texts(&plot.svg);
+    for expected in ["quic: producer on bad up", "packets in the bucket", "not known yet", "policed"] {
+        assert!(shown.contains(&expected), "{expected}: {shown:?}");
+    }
+    assert!(!shown.contains(&"queued") && !shown.contains(&"wait in the queue"), "{shown:?}");
+    assert!(shown.contains(&"policed 85 % of the time, median 28.5 packets/s"), "{shown:?}");
+    let lines = lines(&plot.svg);
+    let of_rate = lines.iter().filter(|line| line.len() == 17).count();
+    assert_eq!(of_rate, 3, "the rate, the level and the reserve from when they were known: {lines:?}");
+    assert!(lines.iter().any(|line| line.len() == 16), "eight seconds of the link");
+    report.runs.iter_mut().for_each(|run| run.gates.clear());
+    assert!(!plots(&report).iter().any(|plot| plot.file.starts_with("gate")));
 }

@@ -7,12 +7,12 @@ use plotters::backend::SVGBackend;
 use plotters::chart::ChartBuilder;
 use plotters::coord::Shift;
 use plotters::drawing::{DrawingArea, DrawingAreaErrorKind, IntoDrawingArea};
-use plotters::element::{Circle, PathElement, Text};
+use plotters::element::{Circle, PathElement, Rectangle, Text};
 use plotters::series::{AreaSeries, LineSeries};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontStyle, IntoFont, RGBColor, ShapeStyle, TextStyle};
 
-use super::figure::{Figure, Panel};
+use super::figure::{Figure, Panel, Swatch};
 use super::layout::{
     Format, HEADING, LINE_HEIGHT, Layout, TEXT, TITLE, X_LABELS, Y_LABELS, legend_name, letters, text_width,
 };
@@ -26,6 +26,9 @@ type Failure = DrawingAreaErrorKind<io::Error>;
 
 /// plotters knows whole units only: with several to a pixel, lines are where they belong.
 const UNITS: u32 = 4;
+
+/// How much of its colour a tinted ground has.
+const GROUND: f64 = 0.22;
 
 impl Figure {
     /// The picture. Text in it is what `title`, `legend` and so on say, escaped.
@@ -76,8 +79,17 @@ fn draw(figure: &Figure, layout: &Layout, canvas: &Canvas<'_>) -> Result<(), Fai
     }
     for (entry, (x, y)) in figure.legend.iter().zip(&layout.legend) {
         let middle = y + LINE_HEIGHT / 2;
-        let stroke = vec![point((*x, middle)), point((x + 20, middle))];
-        canvas.draw(&PathElement::new(stroke, stroke_of(palette::line(entry.colour), 4)))?;
+        let colour = palette::line(entry.colour);
+        match entry.swatch {
+            Swatch::Line => {
+                let stroke = vec![point((*x, middle)), point((x + 20, middle))];
+                canvas.draw(&PathElement::new(stroke, stroke_of(colour, 4)))?;
+            }
+            Swatch::Ground => {
+                let corners = [point((*x, middle - 6)), point((x + 20, middle + 6))];
+                canvas.draw(&Rectangle::new(corners, colour.mix(GROUND).filled()))?;
+            }
+        }
         write(canvas, &legend_name(&entry.name), (x + 26, middle), &letter(TEXT, INK))?;
     }
     let last = figure.panels.len().saturating_sub(1);
@@ -138,7 +150,7 @@ fn draw_panel(
         (units(margin), units(top)),
         (units(layout.width - 2 * margin - layout.format.x_room()), units(figure.panel_height + below)),
     );
-    let (x, y) = (&figure.x, &figure.y);
+    let (x, y) = (&figure.x, panel.y.as_ref().unwrap_or(&figure.y));
     let mut chart = ChartBuilder::on(&area)
         .set_label_area_size(plotters::chart::LabelAreaPosition::Left, units(Y_LABELS))
         .set_label_area_size(plotters::chart::LabelAreaPosition::Bottom, units(below))
@@ -160,6 +172,11 @@ fn draw_panel(
         let centre = ((Y_LABELS + layout.width) / 2, top + figure.panel_height / 2);
         let words = text::shortened(words, letters(layout.width - 2 * margin - Y_LABELS, TEXT));
         return write(canvas, &words, centre, &letter(TEXT, QUIET_INK).centred());
+    }
+    for band in &panel.bands {
+        let corners = [(x.place(band.from), y.low), (x.place(band.to), y.high)];
+        let colour = palette::line(band.colour).mix(GROUND);
+        chart.draw_series([Rectangle::new(corners, colour.filled())])?;
     }
     for moment in panel.moments.iter().map(|moment| x.place(moment.at)) {
         chart.draw_series(LineSeries::new([(moment, y.low), (moment, y.high)], stroke_of(AXIS, 1)))?;

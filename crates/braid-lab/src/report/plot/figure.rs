@@ -3,7 +3,7 @@
 use super::axis::Axis;
 use super::moment::Moment;
 
-/// Panels under each other with a common x axis, a common y axis and a common legend.
+/// Panels under each other with a common x axis, mostly a common y axis, and a common legend.
 pub(crate) struct Figure {
     /// The name of its file, without the ending until all are known.
     pub(crate) file: String,
@@ -30,9 +30,21 @@ pub(super) struct Panel {
     pub(super) note: String,
     /// What stands there instead of lines.
     pub(super) absent: Option<String>,
+    /// Its own y axis, where the figure's is not that of this panel.
+    pub(super) y: Option<Axis>,
+    /// The colours of its ground.
+    pub(super) bands: Vec<Band>,
     pub(super) lines: Vec<Line>,
     /// What happened meanwhile, in the order of time.
     pub(super) moments: Vec<Moment>,
+}
+
+/// A part of a panel whose ground is tinted.
+pub(super) struct Band {
+    pub(super) from: f64,
+    pub(super) to: f64,
+    /// Its number in the palette.
+    pub(super) colour: usize,
 }
 
 pub(super) struct Line {
@@ -51,4 +63,13 @@ pub(super) struct Entry {
     /// Its number in the palette.
     pub(super) colour: usize,
     pub(super) name: String,
+    pub(super) swatch: Swatch,
+}
+
+/// What stands before a name of the legend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Swatch {
+    Line,
+    /// Of a tinted ground.
+    Ground,
 }

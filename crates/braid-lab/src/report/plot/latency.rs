@@ -1,7 +1,7 @@
 //! How latencies are distributed: a panel for each topic, a line for each variant.
 
 use super::axis::Axis;
-use super::figure::{Entry, Figure, Line, Panel};
+use super::figure::{Entry, Figure, Line, Panel, Swatch};
 use super::{shown_run, shown_seeds};
 use crate::report::number::fixed;
 use crate::report::{Profile, Report, Run, Variant, text};
@@ -33,6 +33,7 @@ pub(super) fn figure(report: &Report, profile: &Profile) -> Option<Figure> {
     let entry = |(colour, variant, _): &(usize, &Variant, &Run)| Entry {
         colour: *colour,
         name: text::line(&variant.title),
+        swatch: Swatch::Line,
     };
     let legend = runs.iter().map(entry).collect();
     let latencies =
@@ -73,7 +74,15 @@ fn panel(runs: &[(usize, &Variant, &Run)], name: &str) -> Panel {
         true => "all arrived".to_owned(),
         false => format!("arrived: {}", incomplete.join(", ")),
     };
-    Panel { heading: text::line(name), note, absent: None, lines, moments: Vec::new() }
+    Panel {
+        heading: text::line(name),
+        note,
+        absent: None,
+        y: None,
+        bands: Vec::new(),
+        lines,
+        moments: Vec::new(),
+    }
 }
 
 /// A distribution as a staircase from 0.

@@ -3,6 +3,7 @@
 mod axis;
 mod draw;
 mod figure;
+mod gate;
 mod latency;
 mod layout;
 mod marked;
@@ -29,8 +30,8 @@ pub struct Plot {
     pub svg: String,
 }
 
-/// The pictures of every profile: messages per second, latencies, what the links did, bytes per stream, and whatever
-/// else was recorded over time. Those without anything to show are left out.
+/// The pictures of every profile: messages per second, latencies, what the links did, bytes per stream, what gates
+/// knew, and whatever else was recorded over time. Those without anything to show are left out.
 ///
 /// Each variant is shown by its first usable run, which the picture names by its seed.
 pub fn plots(report: &Report) -> Vec<Plot> {
@@ -58,6 +59,7 @@ pub(super) fn figures(report: &Report) -> Vec<(&Profile, Vec<Figure>)> {
         figures.extend(latency::figure(report, profile));
         figures.extend(time::figure(report, profile, SeriesKind::Link, None));
         figures.extend(time::figure(report, profile, SeriesKind::Stream, None));
+        figures.extend(gate::figure(report, profile));
         for unit in time::other_units(report, profile) {
             figures.extend(time::figure(report, profile, SeriesKind::Other, Some(unit)));
         }
@@ -79,7 +81,7 @@ impl Figure {
 }
 
 /// What the file names of the pictures of a profile begin with.
-const KINDS: [&str; 5] = ["rate", "latency", "link", "streams", "other"];
+const KINDS: [&str; 6] = ["rate", "latency", "link", "streams", "gate", "other"];
 
 /// Whether a picture of some report could have this file name.
 pub(super) fn is_picture(file: &str) -> bool {

@@ -30,7 +30,7 @@ pub(super) struct Label {
 
 /// The words of those moments beside which, on either side, neither a line nor another moment is in the way.
 pub(super) fn labels(figure: &Figure, panel: &Panel, width: u32) -> Vec<Label> {
-    let (x, y) = (&figure.x, &figure.y);
+    let (x, y) = (&figure.x, panel.y.as_ref().unwrap_or(&figure.y));
     let per_unit = f64::from(width) / (x.high - x.low);
     let pixel = |at: f64| (x.place(at) - x.low) * per_unit;
     let highest = y.low + (y.high - y.low) * FREE_ABOVE;

@@ -1,7 +1,7 @@
 //! What changed over time: a panel for each variant, under each other, so that the same second is at the same place.
 
 use super::axis::Axis;
-use super::figure::{Entry, Figure, Line, Panel};
+use super::figure::{Entry, Figure, Line, Panel, Swatch};
 use super::moment::Moment;
 use super::{shown_run, shown_seeds};
 use crate::report::number::short;
@@ -67,6 +67,8 @@ pub(super) fn figure(
                 _ => String::new(),
             },
             absent: absent(report, profile, variant, *run, &lines),
+            y: None,
+            bands: Vec::new(),
             lines,
             moments: moments(*run, end),
         });
@@ -87,7 +89,10 @@ pub(super) fn figure(
         title: format!("{title}, {}", text::line(&profile.title)),
         reading,
         footer,
-        legend: (0..).zip(legend).map(|(colour, name)| Entry { colour, name }).collect(),
+        legend: (0..)
+            .zip(legend)
+            .map(|(colour, name)| Entry { colour, name, swatch: Swatch::Line })
+            .collect(),
         x: Axis::seconds(end),
         y,
         panels,
@@ -229,7 +234,7 @@ fn steps_in_one(series: &Series) -> usize {
 
 /// A series as a staircase: each value is as wide as its step. A step that began before the start reaches over the axis'
 /// edge, where drawing cuts it.
-fn stairs(series: &Series) -> Vec<(f64, f64)> {
+pub(super) fn stairs(series: &Series) -> Vec<(f64, f64)> {
     let before = steps_before(series);
     let mut at = series.start + series.step * before as f64;
     let mut stairs = Vec::new();

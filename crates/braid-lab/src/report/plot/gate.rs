@@ -1,0 +1,175 @@
+//! What gates knew over time: for each, a panel with the rate that it estimated beside what the link passed, and one with
+//! what it took the bottleneck to hold. The ground says what the path was taken for.
+
+use super::axis::Axis;
+use super::figure::{Band, Entry, Figure, Line, Panel, Swatch};
+use super::{shown_run, shown_seeds};
+use crate::report::number::{fixed, short};
+use crate::report::{GateRun, PathClass, Profile, Report, Run, Spread, Variant, text};
+
+const PANEL_HEIGHT: u32 = 96;
+/// Gates of one run that are drawn.
+const MOST_GATES: usize = 2;
+
+/// The colours of the palette.
+const RATE: usize = 0;
+const PASSED: usize = 6;
+const LEVEL: usize = 1;
+const RESERVE: usize = 2;
+
+const CLASSES: [(PathClass, usize, &str); 5] = [
+    // A paler grey than that of lines.
+    (PathClass::Start, 13, "not known yet"),
+    (PathClass::Open, 2, "open"),
+    (PathClass::Search, 4, "loses at random"),
+    (PathClass::Policed, 5, "policed"),
+    (PathClass::Queued, 3, "queued"),
+];
+
+/// A quantity of a gate over time.
+type Values = Vec<Option<f64>>;
+
+/// The gates of the runs shown; `None` when there was none.
+pub(super) fn figure(report: &Report, profile: &Profile) -> Option<Figure> {
+    let mut panels = Vec::new();
+    let mut end = 0.0_f64;
+    let mut classes: Vec<PathClass> = Vec::new();
+    for variant in report.variants_on(&profile.name) {
+        let Some(run) = shown_run(report, &variant.name, &profile.name) else { continue };
+        for gate in run.gates.iter().filter(|gate| gate.at.len() > 1).take(MOST_GATES) {
+            end = end.max(run.seconds);
+            classes.extend(&gate.class);
+            panels.extend(of_gate(variant, run, gate));
+        }
+    }
+    if panels.is_empty() {
+        return None;
+    }
+    for panel in &mut panels {
+        panel.bands.iter_mut().for_each(|band| band.to = band.to.min(end));
+    }
+    let line = |colour, name: &str| Entry { colour, name: name.into(), swatch: Swatch::Line };
+    let names = [
+        (RATE, "rate, as estimated"),
+        (PASSED, "passed by the link"),
+        (LEVEL, "level"),
+        (RESERVE, "reserve"),
+    ];
+    let is_drawn = |colour| panels.iter().flat_map(|panel| &panel.lines).any(|line| line.colour == colour);
+    let drawn = names.into_iter().filter(|(colour, _)| is_drawn(*colour));
+    let mut legend: Vec<Entry> = drawn.map(|(colour, name)| line(colour, name)).collect();
+    let seen = CLASSES.iter().filter(|(class, ..)| classes.contains(class));
+    legend.extend(seen.map(|(_, colour, name)| Entry {
+        colour: *colour,
+        name: (*name).into(),
+        swatch: Swatch::Ground,
+    }));
+    Some(Figure {
+        file: format!("gate-{}", profile.name),
+        title: format!("What the gate knew, {}", text::line(&profile.title)),
+        reading: "The rate that the gate believes the path to carry, beside what the link passed on in each second \
+                  (acknowledgements included). Below: what it takes a policer's bucket to hold, in packets (below 0 are owed), \
+                  and the reserve that bulk leaves there for what is urgent; or how long a packet would wait in a \
+                  queue, and how long bulk may. The colour of the ground is what the path was taken for. Five samples a \
+                  second are taken, so that a level is what happened to be there."
+            .into(),
+        footer: shown_seeds(report, profile),
+        legend,
+        x: Axis::seconds(end),
+        y: Axis::linear("packets/s", []),
+        panels,
+        panel_height: PANEL_HEIGHT,
+    })
+}
+
+fn of_gate(variant: &Variant, run: &Run, gate: &GateRun) -> Vec<Panel> {
+    let passed = gate.path.as_ref().and_then(|path| {
+        let name = format!("{path} passed");
+        run.series.iter().find(|series| series.name == name)
+    });
+    let passed = passed.map(|series| Line {
+        colour: PASSED,
+        points: super::time::stairs(series),
+        filled: false,
+        ends: false,
+    });
+    let mut rate = lines(gate, &gate.packets_per_second, RATE);
+    rate.extend(passed);
+    let who = match &gate.path {
+        Some(path) => format!("{}: {} on {path}", variant.title, gate.program),
+        None => format!("{}: {} to {}", variant.title, gate.program, gate.peer),
+    };
+    let mut panels = vec![panel(gate, &who, note(gate), "packets/s", rate)];
+    for (level, reserve, unit) in
+        [(&gate.tokens, &gate.reserve_tokens, "packets"), (&gate.wait_ms, &gate.aim_ms, "ms")]
+    {
+        let mut lines_of = lines(gate, level, LEVEL);
+        if lines_of.is_empty() {
+            continue;
+        }
+        lines_of.extend(lines(gate, reserve, RESERVE));
+        let what = if unit == "ms" { "wait in the queue" } else { "packets in the bucket" };
+        let median = Spread::of(level.iter().flatten().copied()).map_or(0.0, |spread| spread.median);
+        let note = format!("median {} {unit}", short(median));
+        panels.push(panel(gate, what, note, unit, lines_of));
+    }
+    panels
+}
+
+fn panel(gate: &GateRun, heading: &str, note: String, unit: &str, lines: Vec<Line>) -> Panel {
+    let heights = lines.iter().flat_map(|line| &line.points).map(|point| point.1);
+    Panel {
+        heading: text::line(heading),
+        note,
+        absent: None,
+        y: Some(Axis::linear(unit, heights)),
+        bands: bands(gate),
+        lines,
+        moments: Vec::new(),
+    }
+}
+
+/// What it took the path for most of the time, and the rate.
+fn note(gate: &GateRun) -> String {
+    let share = |class: PathClass| gate.class.iter().filter(|one| **one == class).count();
+    let Some((class, _, name)) = CLASSES.iter().max_by_key(|(class, ..)| share(*class)) else {
+        return String::new();
+    };
+    let percent = share(*class) as f64 * 100.0 / gate.class.len().max(1) as f64;
+    let rate = Spread::of(gate.packets_per_second.iter().flatten().copied())
+        .map_or(String::new(), |rate| format!(", median {} packets/s", short(rate.median)));
+    format!("{name} {} % of the time{rate}", fixed(percent, 0))
+}
+
+/// A line, in as many pieces as there are times at which the quantity is known.
+fn lines(gate: &GateRun, values: &Values, colour: usize) -> Vec<Line> {
+    let mut pieces: Vec<Vec<(f64, f64)>> = vec![Vec::new()];
+    for (at, value) in gate.at.iter().zip(values) {
+        match (value, pieces.last_mut()) {
+            (Some(value), Some(piece)) if *at >= 0.0 => piece.push((*at, *value)),
+            (None, Some(piece)) if !piece.is_empty() => pieces.push(Vec::new()),
+            _ => {}
+        }
+    }
+    let pieces = pieces.into_iter().filter(|piece| piece.len() > 1);
+    pieces.map(|points| Line { colour, points, filled: false, ends: false }).collect()
+}
+
+/// From when to when the path was taken for what.
+fn bands(gate: &GateRun) -> Vec<Band> {
+    let mut bands: Vec<Band> = Vec::new();
+    for (at, class) in gate.at.iter().zip(&gate.class) {
+        let colour = CLASSES.iter().find(|(one, ..)| one == class).map_or(0, |(_, colour, _)| *colour);
+        match bands.last_mut() {
+            Some(last) if last.colour == colour => last.to = *at,
+            last => {
+                if let Some(last) = last {
+                    last.to = *at;
+                }
+                bands.push(Band { from: at.max(0.0), to: *at, colour });
+            }
+        }
+    }
+    bands.retain(|band| band.to > band.from);
+    bands
+}
