@@ -103,6 +103,19 @@ pub struct TopicSummary {
     pub latency_us: Option<Quantiles>,
     /// The same as a curve: microseconds, and the share (0 to 1) of arrived messages that took no longer.
     pub latency_cdf: Vec<(u64, f64)>,
+    /// Message by message, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Trace>,
+}
+
+/// Messages one by one, in no particular order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    /// When each was due, in microseconds since the Unix epoch. A publisher tells of all that were due, a subscriber of those
+    /// that it received and that told.
+    pub due_unix_us: Vec<u64>,
+    /// Of a subscriber: how long each took, microseconds.
+    pub took_us: Vec<u64>,
 }
 
 /// Quantiles of one quantity, in the unit that the field's name says.

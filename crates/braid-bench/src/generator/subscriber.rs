@@ -254,6 +254,7 @@ impl Subscriber {
         match sent.map(|sent| self.shared.board.clock().unix(now).checked_sub(sent)) {
             Some(Some(latency)) => {
                 route.took(latency);
+                route.was_due(self.shared.board.clock().unix(now).saturating_sub(latency), Some(latency));
                 let millis = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX);
                 tally.count(Counter::PublishLatency, millis);
                 tally.histograms.observe(DurationHistogram::EndToEnd, latency);

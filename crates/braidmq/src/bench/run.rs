@@ -51,6 +51,9 @@ async fn measure(mut job: Job, json: Option<JsonFile>) -> Result<(), Failure> {
     let server = job.targets.iter().map(url).collect::<Vec<_>>().join(", ");
     let alarm = Alarm::exact().map_err(Failure::Runtime)?;
     let board = Board::new(Clock::now());
+    if job.output.trace {
+        board.keep_traces();
+    }
     let mut screen = Screen::new(&job.output, job.role, &server);
     // That nobody listens is noticed with the next lines, and ends the run.
     let _ = screen.begin(&board, secrets().as_deref(), &job.start_line);

@@ -151,6 +151,7 @@ impl Tally {
 impl Object {
     fn summary(&self, size: u64) -> TopicSummary {
         TopicSummary {
+            trace: None,
             topic: size.to_string(),
             sent: self.asked,
             acked: self.answered,

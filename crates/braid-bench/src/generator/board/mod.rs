@@ -129,6 +129,14 @@ impl Board {
         lock(&self.shared.events).from(from)
     }
 
+    /// From now on messages are told of one by one, in [`TopicSummary::trace`](crate::summary::TopicSummary::trace): the first
+    /// 100,000 of each topic and thread. To be called before the run begins.
+    pub fn keep_traces(&self) {
+        for tally in &self.shared.tallies {
+            lock(tally).is_traced = true;
+        }
+    }
+
     // -- For those who count -----------------------------------------------------------------------
 
     /// The tally of this thread. Let it go before anything is awaited.

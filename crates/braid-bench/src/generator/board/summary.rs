@@ -37,6 +37,7 @@ impl Board {
             latency_us: route.latencies.quantiles_us(),
             latency_cdf: route.latencies.curve_us(),
             per_second: route.per_second,
+            trace: route.trace,
         });
         named.collect()
     }

@@ -5,7 +5,10 @@ use super::RouteId;
 use crate::emqtt::{Counter, CounterOrder, Counters, DurationHistogram, Histograms, Qoe};
 use crate::latencies::Latencies;
 use crate::seconds::{add_all, add_at};
-use crate::summary::HeadersSummary;
+use crate::summary::{HeadersSummary, Trace};
+
+/// Of one topic and stream, a thread tells of so many messages one by one: a longer list is nobody's to read.
+const MOST_TRACED: usize = 100_000;
 
 /// What one thread has counted.
 #[derive(Debug, Default)]
@@ -15,6 +18,8 @@ pub(in crate::generator) struct Tally {
     /// `None`: nobody asks for it.
     pub(super) qoe: Option<Qoe>,
     pub(super) established: u64,
+    /// Messages are told of one by one.
+    pub(super) is_traced: bool,
     /// From the start of an attempt to CONNACK.
     pub(super) connects: Latencies,
     /// From when messages were due until they were begun, of those that waited for nothing else.
@@ -36,6 +41,8 @@ pub(in crate::generator) struct RouteTally {
     pub(in crate::generator) bytes: u64,
     pub(super) per_second: Vec<u64>,
     pub(super) latencies: Latencies,
+    /// `None`: nobody asks for it.
+    pub(super) trace: Option<Trace>,
 }
 
 impl Tally {
@@ -47,7 +54,10 @@ impl Tally {
         if self.routes.len() <= at {
             self.routes.resize_with(at + 1, || None);
         }
-        self.routes[at].get_or_insert_default()
+        let is_traced = self.is_traced;
+        self.routes[at].get_or_insert_with(|| {
+            Box::new(RouteTally { trace: is_traced.then(Trace::default), ..RouteTally::default() })
+        })
     }
 
     /// A connection was established, after so long.
@@ -104,6 +114,15 @@ impl RouteTally {
         self.latencies.record(latency);
     }
 
+    /// A message was due at this time since the Unix epoch; to a receiver it has taken so long.
+    pub(in crate::generator) fn was_due(&mut self, unix: Duration, took: Option<Duration>) {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        if let Some(trace) = self.trace.as_mut().filter(|trace| trace.due_unix_us.len() < MOST_TRACED) {
+            trace.due_unix_us.push(micros(unix));
+            trace.took_us.extend(took.map(micros));
+        }
+    }
+
     pub(super) fn add(&mut self, other: &Self) {
         self.sent += other.sent;
         self.acked += other.acked;
@@ -112,5 +131,10 @@ impl RouteTally {
         self.bytes += other.bytes;
         add_all(&mut self.per_second, &other.per_second);
         self.latencies.add(&other.latencies);
+        if let Some(trace) = &other.trace {
+            let all = self.trace.get_or_insert_default();
+            all.due_unix_us.extend(&trace.due_unix_us);
+            all.took_us.extend(&trace.took_us);
+        }
     }
 }

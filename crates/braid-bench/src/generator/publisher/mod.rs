@@ -303,6 +303,7 @@ impl Publisher {
             }
             Ok(Handed::Out(id)) => {
                 route.sent += 1;
+                route.was_due(self.shared.board.clock().unix(due), None);
                 match id {
                     Some(id) => self.flights.insert(id, Flight { route: topic.route, due, bytes }),
                     None => self.lanes[lane].sent(topic.route, bytes, connection.progress(key).0),
@@ -414,7 +415,10 @@ impl Publisher {
             let made = u64::from(topic.made.take().is_some());
             let unmade = topic.schedule.overdue(end).saturating_sub(made);
             let lost = made + if self.is_spent { 0 } else { self.shared.budget.take(unmade) };
-            tally.route(topic.route).failed += lost;
+            let route = tally.route(topic.route);
+            route.failed += lost;
+            let clock = self.shared.board.clock();
+            topic.schedule.dues(lost).for_each(|due| route.was_due(clock.unix(due), None));
             tally.count(Counter::PubFail, lost);
         }
     }

@@ -40,6 +40,13 @@ impl Schedule {
         has_overrun
     }
 
+    /// When the next messages are due, so many.
+    pub(super) fn dues(self, messages: u64) -> impl Iterator<Item = Instant> {
+        let nth =
+            move |n: u64| self.next + self.interval.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX));
+        (0..messages).map(nth)
+    }
+
     /// How many messages were due before `end` and have not left.
     pub(super) fn overdue(&self, end: Instant) -> u64 {
         let late = end.saturating_duration_since(self.next).as_nanos();
@@ -89,6 +96,7 @@ mod tests {
         }
         schedule.hand_over(start + TENTH);
         assert_eq!(schedule.overdue(start + 3 * TENTH), 1);
+        assert_eq!(schedule.dues(2).collect::<Vec<_>>(), [start + 2 * TENTH, start + 3 * TENTH]);
         assert_eq!(
             Schedule::new(start, Duration::ZERO, Duration::ZERO).overdue(start + TENTH),
             0,

@@ -13,3 +13,4 @@ mod self_measure;
 mod streams;
 mod subscribing;
 mod timestamps;
+mod traces;

@@ -21,6 +21,9 @@ pub(in crate::bench) struct OutputOptions {
     /// Write what was measured to this file when the run ends, as JSON.
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(in crate::bench) json: Option<PathBuf>,
+    /// Tell in --json of each message when it was due, and in that of subscribers how long it took.
+    #[arg(long, help_heading = OUTPUT)]
+    pub(in crate::bench) trace: bool,
     /// Print emqtt_bench's lines on a terminal too, instead of the live view.
     #[arg(long, help_heading = OUTPUT)]
     pub(in crate::bench) plain: bool,

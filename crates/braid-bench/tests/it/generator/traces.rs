@@ -1,0 +1,47 @@
+//! Messages one by one.
+
+use std::time::Duration;
+
+use braid_bench::emqtt::Role as ClientRole;
+use braid_bench::generator::{PublishPlan, SubscribePlan, Work};
+
+use super::broker::{Target, clients, one_filter, plan, topics_file, until_subscribed};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn a_trace_has_all_that_was_due_and_how_long_it_took() {
+    let target = Target::start();
+    let timestamp = Some("timestamp=us".parse().expect("a field"));
+    let subscribe = SubscribePlan { timestamp, ..one_filter("a") };
+    let receiving = plan(clients(ClientRole::Subscribe, 1), Work::Subscribe(subscribe), 30 * SECOND);
+    let receiving = target.go(receiving, target.near());
+    receiving.board.keep_traces();
+    until_subscribed(&receiving, 1).await;
+    let file = r#"{"topics": [{"name": "a", "interval_ms": "100", "inject_timestamp": "us", "QoS": 1,
+        "payload_encoding": "json", "payload": {"timestamp": "0"}}]}"#;
+    // One at a time, and each takes half a second: of ten that are due, two are sent.
+    target.device.change(|link| link.latency = Duration::from_millis(250));
+    let publish = PublishPlan { inflight: 1, ..topics_file(file) };
+    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 4 * SECOND);
+    let publishing = target.go(run, target.far());
+    publishing.board.keep_traces();
+    let (_, published) = publishing.ended().await;
+    let (_, received) = receiving.ended().await;
+    let (published, received) = (published.topics().remove(0), received.topics().remove(0));
+    let due = published.trace.clone().expect("it was asked for").due_unix_us;
+    assert!(published.failed > published.acked && published.acked > 2, "{published:?}");
+    assert_eq!(due.len() as u64, published.acked + published.failed);
+    assert!(due.windows(2).all(|pair| pair[1] - pair[0] == 100_000), "{due:?}");
+    let trace = received.trace.clone().expect("it was asked for");
+    assert_eq!(trace.due_unix_us, due[..trace.due_unix_us.len()], "what came is what was due first");
+    assert_eq!(
+        (trace.took_us.len() as u64, trace.due_unix_us.len() as u64),
+        (received.received, received.received)
+    );
+    let waits: Vec<u64> = trace.took_us.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(
+        waits.iter().all(|wait| (395_000..=410_000).contains(wait)),
+        "each waits for those before: {waits:?}"
+    );
+}
