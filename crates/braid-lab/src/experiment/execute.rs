@@ -49,7 +49,7 @@ pub(super) fn execute(
     let mut stage = Stage::new(plan, job, &dir, &topology);
     stage.write_files()?;
     let is_ready = stage.start(stop)?;
-    let mut samples = Samples::default();
+    let mut samples = Samples::new();
     let load_before = load();
     let seconds = if is_ready { stage.perform(stop, &mut samples, watch) } else { Duration::ZERO };
     let Stage { cast, mut refused, origin_unix_us, .. } = stage;
@@ -69,7 +69,17 @@ pub(super) fn execute(
     let busy = doubts.iter().filter(|doubt| doubt.is_busy).count();
     refused.extend(doubts.into_iter().map(|doubt| doubt.what));
     let summaries = written::summaries(plan, &variant.name, &dir, &mut refused);
-    let evidence = Evidence { summaries, programs: &programs, links: &links, origin_unix_us, lasts };
+    let evidence = Evidence {
+        summaries,
+        programs: &programs,
+        links: &links,
+        origin_unix_us,
+        lasts,
+        samples: &samples,
+        link_names: &names,
+        windows: &plan.scenario.windows,
+        sets: [&profile.set, &variant.set],
+    };
     series.extend(evidence.series(&plan.scenario));
     let is_spoilt = busy > 0 && busy == refused.len();
     let run = Run {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use braid_bench::summary::{self, RunSummary, TopicSummary};
 
+use super::sample::Samples;
 use crate::report::{Cdf, LinkRun, PathRun, ProgramRun, Series, SeriesKind};
-use crate::scenario::{Field, Flow, LinkField, Metric, ProgramField, Scenario, Value};
+use crate::scenario::{Field, Flow, LinkField, Metric, ProgramField, Scenario, Value, Window};
 
 /// Everything that one run left behind.
 pub(super) struct Evidence<'a> {
@@ -18,6 +19,13 @@ pub(super) struct Evidence<'a> {
     pub(super) origin_unix_us: u64,
     /// How long the workload was to last.
     pub(super) lasts: Duration,
+    /// What links had done second by second.
+    pub(super) samples: &'a Samples,
+    /// The scenario's links, in the order of `samples`.
+    pub(super) link_names: &'a [&'a str],
+    pub(super) windows: &'a [Window],
+    /// What the profile sets, then the variant.
+    pub(super) sets: [&'a BTreeMap<String, String>; 2],
 }
 
 impl Evidence<'_> {
@@ -33,6 +41,9 @@ impl Evidence<'_> {
             (Value::Topic(flow, Field::Quantile(thousandths)), Some(due)) => {
                 quantile_of_due(&self.flow(flow)?, f64::from(*thousandths) / 1000.0, due)?
             }
+            (Value::In { value, window }, Some(due)) if value.quantile().is_some() => {
+                self.quantile_in(value, window, Some(due))?
+            }
             (value, Some(per)) if per != 0.0 => self.value(value)? / per,
             (_, Some(_)) => return None,
             (value, None) => self.value(value)?,
@@ -40,7 +51,7 @@ impl Evidence<'_> {
         Some(value * metric.times).filter(|value| value.is_finite())
     }
 
-    fn value(&self, value: &Value) -> Option<f64> {
+    pub(super) fn value(&self, value: &Value) -> Option<f64> {
         match value {
             Value::Topic(flow, field) => {
                 let topic = self.flow(flow)?;
@@ -53,6 +64,15 @@ impl Evidence<'_> {
                 Some(summary.counters.get(name).copied().unwrap_or(0) as f64)
             }
             Value::Program { program, field } => self.program_value(program, *field),
+            Value::Stream { program, number, and_above } => {
+                let summary = self.summaries.get(program)?;
+                self.stream_rate(summary, *number, *and_above, (0.0, self.lasts.as_secs_f64()))
+            }
+            Value::Set(name) => {
+                let [profile, variant] = self.sets;
+                variant.get(name).or_else(|| profile.get(name))?.parse().ok()
+            }
+            Value::In { value, window } => self.value_in(value, window),
             Value::Link { link, up, field } => {
                 let link = self.links.iter().find(|run| run.name == *link)?;
                 Some(path_value(if *up { &link.up } else { &link.down }, *field))
@@ -105,7 +125,7 @@ impl Evidence<'_> {
     }
 
     /// All entries of a topic in one: nothing where there is no summary.
-    fn flow(&self, flow: &Flow) -> Option<TopicSummary> {
+    pub(super) fn flow(&self, flow: &Flow) -> Option<TopicSummary> {
         let summary = self.summaries.get(&flow.program)?;
         let is_meant = |topic: &&TopicSummary| flow.topic.as_ref().is_none_or(|name| *name == topic.topic);
         Some(summary.topics.iter().filter(is_meant).fold(TopicSummary::default(), merged))
@@ -173,6 +193,11 @@ fn merged(mut sum: TopicSummary, topic: &TopicSummary) -> TopicSummary {
         sum.per_second.resize(topic.per_second.len(), 0);
     }
     sum.per_second.iter_mut().zip(&topic.per_second).for_each(|(sum, count)| *sum += count);
+    if let Some(trace) = &topic.trace {
+        let all = sum.trace.get_or_insert_default();
+        all.due_unix_us.extend(&trace.due_unix_us);
+        all.took_us.extend(&trace.took_us);
+    }
     // Latencies of several streams do not add up; scenarios ask for them of topics that one stream has.
     if sum.latency_us.is_none_or(|sum| topic.latency_us.is_some_and(|other| other.count > sum.count)) {
         sum.latency_us = topic.latency_us;
@@ -213,6 +238,8 @@ fn topic_value(topic: &TopicSummary, field: Field, seconds: f64, whole: &[u64]) 
         }
         Field::Rate if seconds > 0.0 => (topic.acked + topic.received) as f64 / seconds,
         Field::Rate => return None,
+        // Of a part of the time only.
+        Field::Settled(_) => return None,
         Field::LastSecond => {
             topic.per_second.iter().rposition(|&count| count > 0).map_or(0.0, |at| at as f64 + 1.0)
         }
@@ -298,15 +325,27 @@ pub(super) mod tests {
         RunSummary { role: Role::Pub, topics: vec![topic], ..consumer() }
     }
 
-    fn evidence(links: &[LinkRun]) -> Evidence<'_> {
-        let summaries = [("consumer".to_owned(), consumer()), ("producer".to_owned(), producer())];
+    const NO_SAMPLES: &Samples = &Samples::new();
+    const NO_SETS: &BTreeMap<String, String> = &BTreeMap::new();
+
+    /// Of programs that wrote this, on no link.
+    pub(in crate::experiment) fn of_programs(summaries: BTreeMap<String, RunSummary>) -> Evidence<'static> {
         Evidence {
-            summaries: BTreeMap::from(summaries),
+            summaries,
             programs: &[],
-            links,
+            links: &[],
             origin_unix_us: 3_900_000,
             lasts: Duration::from_secs(7),
+            samples: NO_SAMPLES,
+            link_names: &[],
+            windows: &[],
+            sets: [NO_SETS; 2],
         }
+    }
+
+    fn evidence(links: &[LinkRun]) -> Evidence<'_> {
+        let summaries = [("consumer".to_owned(), consumer()), ("producer".to_owned(), producer())];
+        Evidence { links, ..of_programs(BTreeMap::from(summaries)) }
     }
 
     fn metric(value: &str, per: Option<&str>) -> Option<f64> {

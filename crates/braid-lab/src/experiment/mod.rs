@@ -15,6 +15,7 @@ mod machine;
 mod measure;
 mod ready;
 mod sample;
+mod window;
 mod written;
 
 use std::collections::BTreeMap;
@@ -316,6 +317,7 @@ fn blank(plan: &Plan, jobs: &[Job<'_>]) -> Report {
             .map(Profile::described)
             .collect(),
         published: plan.published(),
+        references: plan.scenario.references.clone(),
         resumed: Vec::new(),
         runs,
         checks: Vec::new(),

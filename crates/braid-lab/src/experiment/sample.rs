@@ -6,13 +6,17 @@ use crate::emulator::PathCounters;
 use crate::report::{Series, SeriesKind};
 
 /// Reads counters that only grow, once a second.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Samples {
     /// By second: those of each link, up and down.
     rows: Vec<Vec<[PathCounters; 2]>>,
 }
 
 impl Samples {
+    pub(super) const fn new() -> Self {
+        Self { rows: Vec::new() }
+    }
+
     /// Whether another row is due, `since` the start of the run.
     pub(super) fn is_due(&self, since: Duration) -> bool {
         since.as_secs() >= self.rows.len() as u64
@@ -20,6 +24,20 @@ impl Samples {
 
     pub(super) fn push(&mut self, row: Vec<[PathCounters; 2]>) {
         self.rows.push(row);
+    }
+
+    /// Counters of a direction of a link at two times since the start of the run, in whole seconds.
+    pub(super) fn between(
+        &self,
+        link: usize,
+        up: bool,
+        [from, until]: [Duration; 2],
+    ) -> Option<[PathCounters; 2]> {
+        let row = |at: Duration| {
+            let row = self.rows.get(usize::try_from(at.as_secs()).ok()?).or(self.rows.last())?;
+            row.get(link)?.get(usize::from(!up)).copied()
+        };
+        Some([row(from)?, row(until)?])
     }
 
     /// Packets per second by what became of them; what never happened has no line.
@@ -73,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_row_is_due_once_a_second_and_at_the_start() {
-        let mut samples = Samples::default();
+        let mut samples = Samples::new();
         assert!(samples.is_due(Duration::ZERO));
         samples.push(Vec::new());
         assert!(!samples.is_due(Duration::from_millis(999)));
@@ -84,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_counters_grew_by_is_a_line_and_what_never_happened_is_none() {
-        let mut samples = Samples::default();
+        let mut samples = Samples::new();
         for (passed, lost) in [(10, 0), (15, 0), (15, 2), (45, 2)] {
             samples
                 .push(vec![[counters(passed, lost), counters(0, 0)], [counters(3, 0), counters(passed, 0)]]);
@@ -99,6 +117,6 @@ mod tests {
         ];
         assert_eq!(told, expected);
         assert!(lines.iter().all(|line| (line.start, line.step, line.kind) == (0.0, 1.0, SeriesKind::Link)));
-        assert!(Samples::default().series(&["bad"]).is_empty());
+        assert!(Samples::new().series(&["bad"]).is_empty());
     }
 }

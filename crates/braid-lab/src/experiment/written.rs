@@ -60,10 +60,8 @@ pub(super) fn events(evidence: &Evidence<'_>) -> Vec<Event> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::fixture::plan;
-    use super::super::measure::tests::consumer;
+    use super::super::measure::tests::{consumer, of_programs};
     use super::*;
 
     /// Of a program that began at this time, microseconds, and told of `events`.
@@ -123,13 +121,7 @@ mod tests {
             ("early".to_owned(), summary(8_000_000, &[(0.5, "connected"), (4.0, "lost")])),
             ("late".to_owned(), summary(11_000_000, &[(0.5, "connected")])),
         ]);
-        let evidence = Evidence {
-            summaries,
-            programs: &[],
-            links: &[],
-            origin_unix_us: 10_000_000,
-            lasts: Duration::from_secs(9),
-        };
+        let evidence = Evidence { origin_unix_us: 10_000_000, ..of_programs(summaries) };
         let events = events(&evidence);
         let told: Vec<_> =
             events.iter().map(|event| (event.at, event.source.as_str(), &*event.what)).collect();

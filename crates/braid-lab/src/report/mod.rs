@@ -19,7 +19,7 @@ pub use html::html;
 pub use load::{LoadError, load};
 pub use model::{
     Cdf, Check, Column, Event, GateRun, LinkRun, Machine, PathClass, PathRun, Profile, ProgramRun, Published,
-    Report, Run, SCHEMA, SelftestResult, Series, SeriesKind, Variant,
+    Reference, Report, Run, SCHEMA, SelftestResult, Series, SeriesKind, Variant,
 };
 pub use plot::{Plot, overview, plots};
 pub use spread::Spread;

@@ -51,6 +51,9 @@ pub struct Report {
     /// What others published of them.
     #[serde(default)]
     pub published: Published,
+    /// Figures to stand beside those measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub references: Vec<Reference>,
     /// Every run in the order of execution.
     pub runs: Vec<Run>,
     /// The scenario's bounds.
@@ -121,6 +124,19 @@ pub struct Variant {
 
 /// Figures that somebody else published: by [`Profile::name`], [`Variant::name`] and metric.
 pub type Published = BTreeMap<String, BTreeMap<String, BTreeMap<String, f64>>>;
+
+/// A row of figures that were not measured here: a physical limit, or what somebody else reached. The scenario says where they
+/// are from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reference {
+    /// What readers see: whose figures, and where they are from.
+    pub title: String,
+    /// The profiles that they are of, by [`Profile::name`].
+    pub profiles: Vec<String>,
+    /// By [`Column::metric`].
+    pub values: BTreeMap<String, f64>,
+}
 
 /// A network on which variants are compared.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Profile, Report, Run, Variant};
+use super::{Profile, Reference, Report, Run, Variant};
 
 /// The median of a metric over runs, and how far they lie apart.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,6 +39,11 @@ impl Report {
     /// What somebody else published.
     pub fn published(&self, profile: &str, variant: &str, metric: &str) -> Option<f64> {
         self.published.get(profile)?.get(variant)?.get(metric).copied()
+    }
+
+    /// What else is known of a profile.
+    pub(super) fn references_on<'a>(&'a self, profile: &'a str) -> impl Iterator<Item = &'a Reference> {
+        self.references.iter().filter(move |reference| reference.profiles.iter().any(|name| name == profile))
     }
 
     /// The profiles on which anything ran.

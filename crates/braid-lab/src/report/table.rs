@@ -67,6 +67,13 @@ fn profile_grid(report: &Report, profile: &Profile) -> Grid {
         let cells = report.columns.iter().map(|column| cell(report, variant, profile, column));
         grid.row([variant.title.clone()].into_iter().chain(cells).chain([runs]));
     }
+    for reference in report.references_on(&profile.name) {
+        let shown = |column: &Column| {
+            reference.values.get(&column.metric).map_or(NONE.into(), |value| column.shown(*value))
+        };
+        let cells = report.columns.iter().map(shown);
+        grid.row([reference.title.clone()].into_iter().chain(cells).chain([NONE.to_owned()]));
+    }
     grid
 }
 

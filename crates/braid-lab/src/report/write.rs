@@ -105,6 +105,9 @@ fn finite(report: &Report) -> Report {
     for of_metric in report.published.values_mut().flat_map(|of_variant| of_variant.values_mut()) {
         of_metric.retain(|_, value| value.is_finite());
     }
+    for reference in &mut report.references {
+        reference.values.retain(|_, value| value.is_finite());
+    }
     for check in &mut report.checks {
         check.measured = check.measured.filter(|value| value.is_finite());
     }

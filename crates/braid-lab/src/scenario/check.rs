@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::value::Source;
 use super::{Placeholders, Scenario, Value};
 
 /// Placeholders that every program has besides those of the ends and of its variant.
@@ -64,6 +65,11 @@ pub(super) fn check(scenario: &Scenario) -> Result<(), String> {
             .flat_map(|of| of.keys())
             .try_for_each(|metric| known("metric", metric, &metrics))?;
     }
+    let metrics = scenario.metrics.iter().map(|metric| metric.name.as_str()).collect();
+    for reference in &scenario.references {
+        reference.profiles.iter().try_for_each(|profile| known("profile", profile, &profile_names))?;
+        reference.values.keys().try_for_each(|metric| known("metric", metric, &metrics))?;
+    }
     for bound in scenario.bounds.iter().chain(&scenario.long_bounds) {
         check_bound(scenario, bound)?;
     }
@@ -116,9 +122,14 @@ fn check_sources(
     links: &BTreeSet<&str>,
 ) -> Result<(), String> {
     let values = scenario.metrics.iter().flat_map(|metric| [Some(&metric.value), metric.per.as_ref()]);
+    let windows = unique("window", scenario.windows.iter().map(|window| window.name.as_str()))?;
+    if let Some(empty) = scenario.windows.iter().find(|window| window.until <= window.from) {
+        return Err(format!("window {:?} ends before it begins", empty.name));
+    }
     let of_curves = scenario.curves.iter().map(|curve| curve.per.as_ref());
     for value in values.chain(of_curves).flatten() {
         check_source(value, programs, links)?;
+        value.window().map_or(Ok(()), |window| known("window", window, &windows))?;
     }
     let flows =
         scenario.curves.iter().map(|curve| &curve.of).chain(scenario.series.iter().map(|one| &one.of));
@@ -127,8 +138,10 @@ fn check_sources(
 
 fn check_source(value: &Value, programs: &BTreeSet<&str>, links: &BTreeSet<&str>) -> Result<(), String> {
     match value.source() {
-        Ok(program) => known("program", program, programs),
-        Err(link) => known("link", link, links),
+        Source::Program(program) => known("program", program, programs),
+        Source::Link(link) => known("link", link, links),
+        // One that a profile does not set is not known there.
+        Source::Set(_) => Ok(()),
     }
 }
 

@@ -9,13 +9,14 @@ mod rule;
 mod span;
 mod template;
 mod value;
+mod window;
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use crate::emulator::LinkSpec;
-use crate::report::{self, Bound, Published, SeriesKind};
+use crate::report::{self, Bound, Published, Reference, SeriesKind};
 
 pub use builtin::{Builtin, builtin};
 pub use error::ScenarioError;
@@ -24,6 +25,7 @@ pub use rule::Rule;
 pub use span::Span;
 pub(crate) use template::Placeholders;
 pub use value::{Field, Flow, LinkField, ProgramField, Value};
+pub use window::Window;
 
 /// One scenario, as its TOML file says it. `NAME` below is a scenario's own word for something.
 #[derive(Clone, Debug, Deserialize)]
@@ -71,6 +73,9 @@ pub struct Scenario {
     /// What is measured.
     #[serde(rename = "metric")]
     pub metrics: Vec<Metric>,
+    /// Parts of the workload's time that are measured by themselves.
+    #[serde(default, rename = "window")]
+    pub windows: Vec<Window>,
     /// Curves of latencies.
     #[serde(default, rename = "curve")]
     pub curves: Vec<Curve>,
@@ -80,6 +85,9 @@ pub struct Scenario {
     /// What others published: by profile, variant and metric.
     #[serde(default)]
     pub published: Published,
+    /// Figures to stand beside those measured.
+    #[serde(default, rename = "reference")]
+    pub references: Vec<Reference>,
     /// What must hold.
     #[serde(default, rename = "bound")]
     pub bounds: Vec<Bound>,

@@ -25,6 +25,25 @@ pub enum Value {
         /// Which.
         field: ProgramField,
     },
+    /// `producer:stream:2:rate`: bytes a second that a stream carried, `producer:stream:2+:rate`: it and those of higher
+    /// numbers.
+    Stream {
+        /// The program.
+        program: String,
+        /// The stream's number.
+        number: u64,
+        /// Those of higher numbers as well.
+        and_above: bool,
+    },
+    /// `set:limit`: the number that the profile or the variant sets under this name.
+    Set(String),
+    /// `consumer:Topic1:p99_ms@steady`: of a part of the workload's time.
+    In {
+        /// Of a topic, a stream or a link.
+        value: Box<Value>,
+        /// [`Window::name`](super::Window::name).
+        window: String,
+    },
     /// `link:bad:up:policed_share`: of one direction of a link.
     Link {
         /// The link.
@@ -34,6 +53,15 @@ pub enum Value {
         /// Which.
         field: LinkField,
     },
+}
+
+/// What a value is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source<'a> {
+    Program(&'a str),
+    Link(&'a str),
+    /// A number of the profile or the variant.
+    Set(&'a str),
 }
 
 /// A topic of a program, or a stream.
@@ -77,6 +105,9 @@ pub enum Field {
     Rate,
     /// The last second in which a message came, counted from 1.
     LastSecond,
+    /// Of a part of the time: from its beginning until the last message was due that took longer than so many
+    /// milliseconds, seconds.
+    Settled(u32),
 }
 
 /// What is known of a program.
@@ -120,7 +151,7 @@ pub enum LinkField {
 }
 
 const FIELDS: &str = "sent, acked, received, due, bytes, p50_ms (p90, p95, p99, p999), max_ms, mean_ms, within_250ms, \
-                      seconds_below_9, rate, rate_min (p5, p50, max), last_second";
+                      seconds_below_9, rate, rate_min (p5, p50, max), last_second, settled_250ms";
 const PROGRAM_FIELDS: &str = "cpu_seconds, peak_mb, seconds, established, connect_p50_ms (p99, max), first_loss_at, \
      last_reason";
 const LINK_FIELDS: &str = "policed_share, dropped_share, packets, bytes, offered_bytes, largest";
@@ -129,12 +160,23 @@ impl FromStr for Value {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some((value, window)) = text.rsplit_once('@') {
+            let (value, window) = (Box::new(value.parse()?), window.to_owned());
+            return Self::In { value, window }.checked();
+        }
         let parts: Vec<&str> = text.split(':').collect();
         match parts[..] {
             ["link", link, way @ ("up" | "down"), field] => {
                 Ok(Self::Link { link: link.into(), up: way == "up", field: link_field(field)? })
             }
             ["link", ..] => Err(format!("{text:?}: write link:NAME:up:FIELD or link:NAME:down:FIELD")),
+            ["set", name] => Ok(Self::Set(name.into())),
+            [program, "stream", number, "rate"] => {
+                let plain = number.strip_suffix('+');
+                let of = plain.unwrap_or(number).parse();
+                let number = of.map_err(|_| format!("{text:?}: write PROGRAM:stream:NUMBER:rate"))?;
+                Ok(Self::Stream { program: program.into(), number, and_above: plain.is_some() })
+            }
             [program, "", field] => {
                 Ok(Self::Program { program: program.into(), field: program_field(field)? })
             }
@@ -179,8 +221,11 @@ fn topic_field(text: &str) -> Result<Field, String> {
         "last_second" => Field::LastSecond,
         _ => {
             let number = |text: &str| text.parse::<u32>().ok();
+            let settled = text.strip_prefix("settled_").and_then(|text| text.strip_suffix("ms"));
             if let Some(count) = text.strip_prefix("seconds_below_").and_then(number) {
                 Field::SecondsBelow(count)
+            } else if let Some(ms) = settled.and_then(number) {
+                Field::Settled(ms)
             } else {
                 let limit = text.strip_prefix("within_").and_then(|text| text.strip_suffix("ms"));
                 Field::Within(limit.and_then(number).ok_or_else(unknown)?)
@@ -217,12 +262,44 @@ fn link_field(text: &str) -> Result<LinkField, String> {
 }
 
 impl Value {
-    /// The program that it is about; `Err`: the link.
-    pub(crate) fn source(&self) -> Result<&str, &str> {
+    /// What it is about.
+    pub(crate) fn source(&self) -> Source<'_> {
         match self {
-            Self::Topic(flow, _) => Ok(&flow.program),
-            Self::Counter { program, .. } | Self::Program { program, .. } => Ok(program),
-            Self::Link { link, .. } => Err(link),
+            Self::Topic(flow, _) => Source::Program(&flow.program),
+            Self::Counter { program, .. } | Self::Program { program, .. } | Self::Stream { program, .. } => {
+                Source::Program(program)
+            }
+            Self::Link { link, .. } => Source::Link(link),
+            Self::Set(name) => Source::Set(name),
+            Self::In { value, .. } => value.source(),
+        }
+    }
+
+    /// The part of the time that it is of, if not of all.
+    pub(crate) fn window(&self) -> Option<&str> {
+        if let Self::In { window, .. } = self { Some(window) } else { None }
+    }
+
+    /// Whether it is known of a part of the time.
+    fn checked(self) -> Result<Self, String> {
+        let Self::In { value, window } = &self else { return Ok(self) };
+        match **value {
+            Self::Topic(
+                _,
+                Field::Due
+                | Field::Received
+                | Field::Quantile(_)
+                | Field::MaxMs
+                | Field::MeanMs
+                | Field::Within(_)
+                | Field::Settled(_),
+            )
+            | Self::Stream { .. }
+            | Self::Link { field: LinkField::PolicedShare | LinkField::DroppedShare, .. } => Ok(self),
+            _ => Err(format!(
+                "only due, received, p50_ms and other quantiles, max_ms, mean_ms, within_250ms, settled_250ms of a topic, the \
+                 rate of a stream, policed_share and dropped_share of a link are known of a part of the time (@{window})"
+            )),
         }
     }
 }

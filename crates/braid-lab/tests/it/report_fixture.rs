@@ -37,6 +37,7 @@ pub(crate) fn empty() -> Report {
         variants: Vec::new(),
         profiles: Vec::new(),
         published: Published::new(),
+        references: Vec::new(),
         runs: Vec::new(),
         checks: Vec::new(),
     }

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use braid_lab::report::table;
+use braid_lab::report::{Reference, html, table};
 
-use crate::report_fixture::{column, empty, profile, published, refused, run, small, urgent_behind_large};
+use crate::report_fixture::{
+    column, empty, map, profile, published, refused, run, small, urgent_behind_large,
+};
 
 #[test]
 fn medians_ranges_and_published_figures() {
@@ -21,6 +23,22 @@ fn medians_ranges_and_published_figures() {
                     Medians over the usable runs, smallest..largest.\n\
                     In brackets: the published figure.\n";
     assert_eq!(table(&report), expected);
+}
+
+#[test]
+fn figures_from_elsewhere_stand_below_those_measured() {
+    let mut report = small(&[10.0], &[7.0]);
+    let values = map(&[("rate", 29.0)]);
+    report.references = vec![
+        Reference { title: "limit".into(), profiles: vec!["lan".into()], values: values.clone() },
+        Reference { title: "elsewhere".into(), profiles: vec!["4g".into()], values },
+    ];
+    let text = table(&report);
+    assert!(text.contains("quic     7.0     1\nlimit   29.0     –\n\n"), "{text}");
+    assert!(!text.contains("elsewhere"), "{text}");
+    let page = html(&report);
+    assert!(page.contains("<th scope=\"row\">limit</th><td><span class=\"published\">29.0</span>"), "{page}");
+    assert!(page.contains("Rows in grey were not measured here") && !page.contains("elsewhere"));
 }
 
 #[test]

@@ -96,6 +96,29 @@ fn a_bound_compares_with_what_there_is() {
 }
 
 #[test]
+fn parts_of_the_time_and_references_name_what_there_is() {
+    let with = |more: &str| {
+        let text = format!("{SMALL}\n{more}\n");
+        Scenario::parse("x.toml", &text).map(drop).map_err(|error| error.to_string())
+    };
+    let window = |name: &str, until: &str| {
+        format!("[[window]]\nname = \"{name}\"\nfrom = \"1s\"\nuntil = \"{until}\"\n")
+    };
+    let metric = "[[metric]]\nname = \"m\"\nvalue = \"link:wire:up:dropped_share@early\"\n";
+    assert_eq!(with(&(window("early", "2s") + metric)), Ok(()));
+    assert!(with(&(window("late", "2s") + metric)).unwrap_err().contains("there is no window \"early\""));
+    assert!(with(&window("early", "1s")).unwrap_err().contains("window \"early\" ends before it begins"));
+    let reference = |profile: &str, metric: &str| {
+        with(&format!(
+            "[[reference]]\ntitle = \"r\"\nprofiles = [\"{profile}\"]\nvalues = {{ {metric} = 1 }}\n"
+        ))
+    };
+    assert_eq!(reference("plain", "lost"), Ok(()));
+    assert!(reference("typo", "lost").unwrap_err().contains("there is no profile \"typo\""));
+    assert!(reference("plain", "typo").unwrap_err().contains("there is no metric \"typo\""));
+}
+
+#[test]
 fn an_end_that_no_link_joins_has_no_address_to_fill_in() {
     let text = SMALL.replace("ends = [\"a\", \"b\"]", "ends = [\"a\", \"b\", \"c\"]").replace("{b}", "{c}");
     let error = Scenario::parse("x.toml", &text).unwrap_err().to_string();
@@ -130,7 +153,27 @@ fn values_are_named_by_their_place() {
     assert_eq!(topic("sub:*:within_250ms"), (flow("sub", None), Field::Within(250)));
     assert_eq!(topic("sub:t:seconds_below_9").1, Field::SecondsBelow(9));
     assert_eq!(topic("sub:t:rate_p5").1, Field::RateQuantile(50));
-    for wrong in ["", "a", ":b", "a:b:c:d", "sub:t:p98_ms", "sub::speed", "link:x:sideways:bytes", "link:x"] {
+    let stream = |number, and_above| Value::Stream { program: "sub".into(), number, and_above };
+    assert_eq!("sub:stream:2:rate".parse(), Ok(stream(2, false)));
+    assert_eq!("sub:stream:2+:rate".parse(), Ok(stream(2, true)));
+    assert_eq!("set:limit".parse(), Ok(Value::Set("limit".into())));
+    let part = Value::In { value: Box::new(stream(2, false)), window: "steady".into() };
+    assert_eq!("sub:stream:2:rate@steady".parse(), Ok(part));
+    assert_eq!(topic("sub:t:settled_50ms").1, Field::Settled(50));
+    for wrong in [
+        "",
+        "a",
+        ":b",
+        "a:b:c:d",
+        "sub:t:p98_ms",
+        "sub::speed",
+        "link:x:sideways:bytes",
+        "link:x",
+        "sub:stream:two:rate",
+        "sub:t:rate_min@steady",
+        "sub::cpu_seconds@steady",
+        "link:x:up:bytes@steady",
+    ] {
         let error = wrong.parse::<Value>().unwrap_err();
         assert_eq!(error.lines().count(), 1, "{error}");
     }

@@ -3,7 +3,7 @@
 use super::{heads, number_table};
 use crate::report::number::NONE;
 use crate::report::text::Escaped;
-use crate::report::{Column, Profile, Report, Variant};
+use crate::report::{Column, Profile, Reference, Report, Variant};
 
 /// The numbers: a table for each profile, a row for each variant.
 pub(super) fn section(report: &Report) -> String {
@@ -15,6 +15,9 @@ pub(super) fn section(report: &Report) -> String {
     reading.push_str(", with the smallest and the largest below it where runs differ.");
     if !report.published.is_empty() {
         reading.push_str(" What others published for the same stands below in grey.");
+    }
+    if !report.references.is_empty() {
+        reading.push_str(" Rows in grey were not measured here: they say where they are from.");
     }
     format!("<section>\n<h2>Results</h2>\n<p class=\"quiet\">{reading}</p>\n{tables}</section>\n")
 }
@@ -34,6 +37,9 @@ fn profile_table(report: &Report, profile: &Profile) -> String {
     let head = format!("{}{columns}{}", heads(["Variant"]), heads(["Runs used"]));
     let body: String =
         report.variants_on(&profile.name).map(|variant| variant_row(report, profile, variant)).collect();
+    let references: String =
+        report.references_on(&profile.name).map(|row| reference_row(report, row)).collect();
+    let body = body + &references;
     let links: String = profile
         .links
         .iter()
@@ -47,6 +53,19 @@ fn profile_table(report: &Report, profile: &Profile) -> String {
         "<h3>{}</h3>\n{links}{}",
         Escaped(&profile.title),
         number_table(&format!("Results, {}", profile.title), &head, &body)
+    )
+}
+
+/// Figures that were not measured here.
+fn reference_row(report: &Report, reference: &Reference) -> String {
+    let shown = |column: &Column| {
+        let value = reference.values.get(&column.metric).map_or(NONE.into(), |value| column.shown(*value));
+        format!("<td><span class=\"published\">{value}</span></td>")
+    };
+    let cells: String = report.columns.iter().map(shown).collect();
+    format!(
+        "<tr class=\"reference\"><th scope=\"row\">{}</th>{cells}<td class=\"runs\">{NONE}</td></tr>\n",
+        Escaped(&reference.title)
     )
 }
 

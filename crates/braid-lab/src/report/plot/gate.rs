@@ -36,7 +36,7 @@ pub(super) fn figure(report: &Report, profile: &Profile) -> Option<Figure> {
     let mut classes: Vec<PathClass> = Vec::new();
     for variant in report.variants_on(&profile.name) {
         let Some(run) = shown_run(report, &variant.name, &profile.name) else { continue };
-        for gate in run.gates.iter().filter(|gate| gate.at.len() > 1).take(MOST_GATES) {
+        for gate in shown_gates(run) {
             end = end.max(run.seconds);
             classes.extend(&gate.class);
             panels.extend(of_gate(variant, run, gate));
@@ -80,6 +80,14 @@ pub(super) fn figure(report: &Report, profile: &Profile) -> Option<Figure> {
         panels,
         panel_height: PANEL_HEIGHT,
     })
+}
+
+/// Those that limited something; where none did, the one of which most is known.
+fn shown_gates(run: &Run) -> Vec<&GateRun> {
+    let drawable = || run.gates.iter().filter(|gate| gate.at.len() > 1);
+    let limits = |gate: &&GateRun| gate.packets_per_second.iter().any(Option::is_some);
+    let limiting: Vec<&GateRun> = drawable().filter(limits).take(MOST_GATES).collect();
+    if limiting.is_empty() { drawable().take(1).collect() } else { limiting }
 }
 
 fn of_gate(variant: &Variant, run: &Run, gate: &GateRun) -> Vec<Panel> {

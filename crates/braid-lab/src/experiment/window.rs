@@ -1,0 +1,236 @@
+//! Numbers of a part of the workload's time.
+
+use braid_bench::summary::{RunSummary, TopicSummary};
+
+use super::measure::Evidence;
+use crate::emulator::PathCounters;
+use crate::scenario::{Field, LinkField, Value, Window};
+
+/// What a topic's trace tells of a part of the time.
+struct Part {
+    /// Messages that were due, or that were due and came.
+    messages: usize,
+    /// How long each took (ms), the shortest first. Nothing where a publisher tells.
+    took: Vec<f64>,
+    /// When the last was due that took so long (ms), seconds since the beginning of the part.
+    late: Vec<(f64, f64)>,
+}
+
+impl Evidence<'_> {
+    /// A value of the part of the time of this name.
+    pub(super) fn value_in(&self, value: &Value, window: &str) -> Option<f64> {
+        let part = self.part(window)?;
+        let (from, until) = part.seconds();
+        match value {
+            Value::Topic(_, Field::Quantile(_)) => self.quantile_in(value, window, None),
+            Value::Topic(flow, field) => part_value(&self.part_of(&self.flow(flow)?, from, until)?, *field),
+            Value::Stream { program, number, and_above } => {
+                self.stream_rate(self.summaries.get(program)?, *number, *and_above, (from, until))
+            }
+            Value::Link { link, up, field } => {
+                let at = self.link_names.iter().position(|name| name == link)?;
+                let [before, after] = self.samples.between(at, *up, [part.from.0, part.until.0])?;
+                share_between(&before, &after, *field)
+            }
+            _ => None,
+        }
+    }
+
+    /// The latency (ms) that a quantile of `due` messages did not exceed, or of those that came.
+    pub(super) fn quantile_in(&self, value: &Value, window: &str, due: Option<f64>) -> Option<f64> {
+        let (from, until) = self.part(window)?.seconds();
+        let (Value::Topic(flow, _), Some(quantile)) = (value, value.quantile()) else { return None };
+        let took = self.part_of(&self.flow(flow)?, from, until)?.took;
+        let due = due.unwrap_or(0.0).max(took.len() as f64);
+        // The nearest rank, the smallest being the first.
+        let rank = (quantile * due - 1e-9).ceil().max(1.0);
+        (1_u32..).map(f64::from).zip(took).find(|(at, _): &(f64, f64)| *at >= rank).map(|(_, ms)| ms)
+    }
+
+    fn part(&self, window: &str) -> Option<&Window> {
+        self.windows.iter().find(|one| one.name == window)
+    }
+
+    /// What was due then. `None`: the program told of no message by itself.
+    fn part_of(&self, topic: &TopicSummary, from: f64, until: f64) -> Option<Part> {
+        let trace = topic.trace.as_ref()?;
+        let since = |unix_us: &u64| (*unix_us as f64 - self.origin_unix_us as f64) / 1e6;
+        let is_within = |at: &f64| (from..until).contains(at);
+        let messages = trace.due_unix_us.iter().map(since).filter(is_within).count();
+        let pairs = trace.due_unix_us.iter().map(since).zip(&trace.took_us);
+        let late = pairs.filter(|(at, _)| is_within(at)).map(|(at, us)| (at - from, *us as f64 / 1000.0));
+        let late: Vec<(f64, f64)> = late.collect();
+        let mut took: Vec<f64> = late.iter().map(|(_, ms)| *ms).collect();
+        took.sort_by(f64::total_cmp);
+        Some(Part { messages, took, late })
+    }
+
+    /// Bytes a second of a stream in a part of the time, by the program's whole seconds: of those at the edges counts what
+    /// lies in it.
+    pub(super) fn stream_rate(
+        &self,
+        summary: &RunSummary,
+        number: u64,
+        and_above: bool,
+        (from, until): (f64, f64),
+    ) -> Option<f64> {
+        let is_meant = |stream: u64| stream == number || (and_above && stream > number);
+        let mut streams = summary.streams.iter().filter(|stream| is_meant(stream.stream)).peekable();
+        streams.peek()?;
+        let shift = self.shift(summary);
+        let bytes: f64 = streams
+            .flat_map(|stream| stream.bytes_per_second.iter().enumerate())
+            .map(|(second, bytes)| {
+                let begins = second as f64 + shift;
+                let inside = ((begins + 1.0).min(until) - begins.max(from)).max(0.0);
+                *bytes as f64 * inside
+            })
+            .sum();
+        Some(bytes / (until - from)).filter(|rate| rate.is_finite())
+    }
+}
+
+impl Value {
+    /// Of a quantile of latencies: which, from 0 to 1.
+    pub(super) fn quantile(&self) -> Option<f64> {
+        match self {
+            Self::Topic(_, Field::Quantile(thousandths)) => Some(f64::from(*thousandths) / 1000.0),
+            _ => None,
+        }
+    }
+}
+
+fn part_value(part: &Part, field: Field) -> Option<f64> {
+    let Part { messages, took, late } = part;
+    Some(match field {
+        Field::Due => *messages as f64,
+        Field::Received => took.len() as f64,
+        Field::MaxMs => *took.last()?,
+        Field::MeanMs if took.is_empty() => return None,
+        Field::MeanMs => took.iter().sum::<f64>() / took.len() as f64,
+        Field::Within(limit) => took.iter().filter(|ms| **ms <= f64::from(limit)).count() as f64,
+        Field::Settled(_) if took.is_empty() => return None,
+        Field::Settled(limit) => {
+            let is_late = |(_, ms): &&(f64, f64)| *ms > f64::from(limit);
+            late.iter().filter(is_late).map(|(at, _)| *at).fold(0.0, f64::max)
+        }
+        _ => return None,
+    })
+}
+
+fn share_between(before: &PathCounters, after: &PathCounters, field: LinkField) -> Option<f64> {
+    let grown = |count: fn(&PathCounters) -> u64| count(after).saturating_sub(count(before)) as f64;
+    let offered = grown(|counters| counters.offered.packets + counters.duplicated.packets).max(1.0);
+    let policed = grown(|counters| counters.policed.packets);
+    let others = grown(|counters| {
+        counters.lost.packets
+            + counters.queue_full.packets
+            + counters.forgotten.packets
+            + counters.too_big.packets
+    });
+    match field {
+        LinkField::PolicedShare => Some(policed / offered),
+        LinkField::DroppedShare => Some((policed + others) / offered),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use braid_bench::summary::{StreamSummary, Trace};
+
+    use super::super::measure::tests::{consumer, of_programs};
+    use super::super::sample::Samples;
+    use super::*;
+    use crate::scenario::Scenario;
+
+    fn windows() -> Vec<Window> {
+        let text = r#"like = "hol"
+            [[window]]
+            name = "steady"
+            from = "1s"
+            until = "3s""#;
+        Scenario::parse("x.toml", text).expect("a scenario").windows
+    }
+
+    /// The workload begins at 10 s. Of twenty messages that were due in the second to the fourth second, one took 500 ms,
+    /// and one did not come.
+    fn value(text: &str, per: Option<&str>) -> Option<f64> {
+        let due: Vec<u64> = (0..40).map(|n| 10_000_000 + n * 100_000).collect();
+        let arrived: Vec<u64> = due.iter().copied().filter(|due| *due != 11_700_000).collect();
+        let took =
+            arrived.iter().map(|due| if *due == 11_400_000 { 500_000 } else { due / 1_000_000 * 1000 });
+        let trace = Trace { took_us: took.collect(), due_unix_us: arrived };
+        let (mut receiver, mut sender) = (consumer(), consumer());
+        receiver.topics[0].trace = Some(trace);
+        sender.topics[0].trace = Some(Trace { due_unix_us: due, took_us: Vec::new() });
+        // It began half a second before the workload.
+        receiver.started_unix_us = 9_500_000;
+        let stream = |stream, bytes: u64| StreamSummary { stream, bytes_per_second: vec![bytes; 6] };
+        receiver.streams = vec![stream(1, 1), stream(2, 100), stream(3, 20)];
+        let mut rows = Samples::new();
+        for second in 0..5_u64 {
+            let mut counters = PathCounters::default();
+            counters.offered.packets = second * second * 10;
+            counters.policed.packets = second;
+            counters.lost.packets = second * 3;
+            rows.push(vec![[counters, PathCounters::default()]]);
+        }
+        let windows = windows();
+        let limit = BTreeMap::from([("limit".to_owned(), "50".to_owned())]);
+        let none = BTreeMap::new();
+        let summaries = [("consumer".to_owned(), receiver), ("producer".to_owned(), sender)];
+        let evidence = Evidence {
+            origin_unix_us: 10_000_000,
+            windows: &windows,
+            samples: &rows,
+            link_names: &["bad"],
+            sets: [&limit, &none],
+            ..of_programs(BTreeMap::from(summaries))
+        };
+        let value: Value = text.parse().expect("a value");
+        match (&value, per) {
+            (Value::In { value, window }, Some(due)) => {
+                evidence.quantile_in(value, window, evidence.value(&due.parse().expect("a value")))
+            }
+            (value, _) => evidence.value(value),
+        }
+    }
+
+    #[test]
+    fn messages_count_by_when_they_were_due() {
+        assert_eq!(value("producer:t:due@steady", None), Some(20.0));
+        assert_eq!(value("consumer:t:received@steady", None), Some(19.0));
+        assert_eq!(value("consumer:t:p50_ms@steady", None), Some(12.0));
+        assert_eq!(value("consumer:t:p90_ms@steady", None), Some(12.0));
+        assert_eq!(value("consumer:t:p99_ms@steady", None), Some(500.0));
+        assert_eq!(value("consumer:t:max_ms@steady", None), Some(500.0));
+        assert_eq!(value("consumer:t:within_100ms@steady", None), Some(18.0));
+        let due = Some("producer:t:due@steady");
+        assert_eq!(value("consumer:t:p90_ms@steady", due), Some(12.0));
+        assert_eq!(value("consumer:t:p95_ms@steady", due), Some(500.0), "the one that is missing is slower");
+        assert_eq!(value("consumer:t:p99_ms@steady", due), None);
+        assert_eq!(value("producer:t:p50_ms@steady", None), None, "it knows only what was due");
+    }
+
+    #[test]
+    fn it_has_settled_when_the_last_late_message_was_due() {
+        let settled = value("consumer:t:settled_100ms@steady", None).expect("messages came");
+        assert!((settled - 0.4).abs() < 1e-9, "{settled}");
+        assert_eq!(value("consumer:t:settled_500ms@steady", None), Some(0.0));
+    }
+
+    #[test]
+    fn bytes_and_packets_count_by_when_they_came() {
+        assert_eq!(value("consumer:stream:2:rate@steady", None), Some(100.0));
+        assert_eq!(value("consumer:stream:2+:rate@steady", None), Some(120.0));
+        assert_eq!(value("consumer:stream:9:rate@steady", None), None);
+        // From the first second to the third: 10 to 90 were offered.
+        assert_eq!(value("link:bad:up:policed_share@steady", None), Some(2.0 / 80.0));
+        assert_eq!(value("link:bad:up:dropped_share@steady", None), Some(8.0 / 80.0));
+        assert_eq!(value("set:limit", None), Some(50.0));
+        assert_eq!(value("set:other", None), None);
+    }
+}
