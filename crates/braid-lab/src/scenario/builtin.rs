@@ -23,7 +23,17 @@ macro_rules! builtins {
 
 /// All of them, in the order of reading.
 pub fn builtin() -> &'static [Builtin] {
-    builtins!["hol", "hol-down", "hol-shaper", "hol-4g", "hol-sat", "one-or-ten", "interop-cells"]
+    builtins![
+        "hol",
+        "hol-down",
+        "hol-shaper",
+        "hol-4g",
+        "hol-sat",
+        "gate",
+        "gate-down",
+        "one-or-ten",
+        "interop-cells"
+    ]
 }
 
 impl Builtin {
