@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_proto::connection::{
     Cause, Client, ClientEvent, ClientOptions, Incoming, Sent, StreamAction, Token,
@@ -43,6 +43,8 @@ pub struct Connection {
     link: Link,
     protocol: Client,
     timer: Pin<Box<Sleep>>,
+    /// PINGREQ so often, and when next.
+    pings: Option<(Duration, Instant)>,
     /// Used again by every write.
     to_write: Vec<StreamKey>,
     /// What is not handed out yet, with the stream that brought it.
@@ -108,6 +110,7 @@ impl Connection {
             link,
             protocol,
             timer,
+            pings: None,
             to_write: Vec::new(),
             events: VecDeque::new(),
             traffic: Traffic::default(),
@@ -256,6 +259,16 @@ impl Connection {
                 each(stream.key, written, read);
             }
         }
+    }
+
+    /// Sends a PINGREQ so often, beside those of Keep Alive; [`Connection::take_round_trip`] tells of the answers.
+    pub fn ping_every(&mut self, interval: Duration) {
+        self.pings = Some((interval, now() + interval));
+    }
+
+    /// How long the last PINGREQ waited for its PINGRESP; told once.
+    pub fn take_round_trip(&mut self) -> Option<Duration> {
+        self.protocol.take_round_trip()
     }
 
     /// Says that it leaves: DISCONNECT is the last thing that is written.
@@ -419,12 +432,18 @@ impl Connection {
     }
 
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(at) = self.protocol.poll_timeout() else { return Poll::Pending };
+        let ping = self.pings.map(|(_, next)| next);
+        let at = [self.protocol.poll_timeout(), ping].into_iter().flatten().min();
+        let Some(at) = at else { return Poll::Pending };
         let at = tokio::time::Instant::from_std(at);
         if self.timer.deadline() != at {
             self.timer.as_mut().reset(at);
         }
         ready!(Future::poll(self.timer.as_mut(), cx));
+        if let Some((interval, next)) = self.pings.as_mut().filter(|(_, next)| *next <= now()) {
+            *next = now() + *interval;
+            self.protocol.ping(now());
+        }
         self.protocol.handle_timeout(now());
         Poll::Ready(())
     }

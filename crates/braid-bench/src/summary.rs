@@ -22,6 +22,9 @@ pub struct RunSummary {
     pub counters: BTreeMap<String, u64>,
     /// Connections, all together.
     pub connections: ConnectionsSummary,
+    /// From PINGREQ to PINGRESP, microseconds. `None`: there was none.
+    #[serde(default)]
+    pub pingresp_us: Option<Quantiles>,
     /// How late messages were begun that waited for nothing but their time, microseconds: the error of the timer and of the
     /// machine, which is part of every latency. `None`: there were none, or nobody looked.
     #[serde(default)]

@@ -339,6 +339,9 @@ fn turns(
 
 /// What the link took from a publisher, what it brought to the others.
 fn note_traffic(worker: &Worker, connection: &mut Connection, second: usize, tally: &mut Tally) {
+    if let Some(took) = connection.take_round_trip() {
+        tally.answered(took);
+    }
     connection.take_traffic(|key, written, read| match worker {
         Worker::Publisher(publisher) => tally.moved(publisher.number(key).into(), second, written),
         Worker::Subscriber(subscriber) => tally.moved(subscriber.number(key).into(), second, read),

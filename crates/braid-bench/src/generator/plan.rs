@@ -39,6 +39,8 @@ pub struct Clients {
     pub clean_start: bool,
     /// `-k`: Keep Alive in seconds, 0 for none.
     pub keep_alive: u16,
+    /// `--ping`: a PINGREQ so often, beside those of Keep Alive.
+    pub ping: Option<Duration>,
     /// `-x`: Session Expiry Interval in seconds (MQTT 5).
     pub session_expiry: Option<u32>,
     /// `-u` and `-P`.
@@ -61,6 +63,7 @@ impl Clients {
             version: ProtocolVersion::V5,
             clean_start: true,
             keep_alive: 0,
+            ping: None,
             session_expiry: None,
             credentials: None,
             maximum_packet_size: None,

@@ -64,10 +64,7 @@ impl Evidence<'_> {
                 Some(summary.counters.get(name).copied().unwrap_or(0) as f64)
             }
             Value::Program { program, field } => self.program_value(program, *field),
-            Value::Stream { program, number, and_above } => {
-                let summary = self.summaries.get(program)?;
-                self.stream_rate(summary, *number, *and_above, (0.0, self.lasts.as_secs_f64()))
-            }
+            Value::Stream { .. } => self.stream_value(value, (0.0, self.lasts.as_secs_f64())),
             Value::Set(name) => {
                 let [profile, variant] = self.sets;
                 variant.get(name).or_else(|| profile.get(name))?.parse().ok()
@@ -108,6 +105,7 @@ impl Evidence<'_> {
             ProgramField::ConnectP50Ms => connect.map(|connect| connect.p50 / 1000.0),
             ProgramField::ConnectP99Ms => connect.map(|connect| connect.p99 / 1000.0),
             ProgramField::ConnectMaxMs => connect.map(|connect| connect.max / 1000.0),
+            ProgramField::PingrespMaxMs => summary?.pingresp_us.map(|pingresp| pingresp.max / 1000.0),
             ProgramField::FirstLossAt => {
                 let ends = ["disconnected with reason", "EXIT for"];
                 let summary = summary?;
@@ -311,6 +309,7 @@ pub(super) mod tests {
             seconds: 6.0,
             counters: BTreeMap::from([("recv".to_owned(), 50)]),
             connections: ConnectionsSummary::default(),
+            pingresp_us: Some(Quantiles { max: 7_000.0, ..Quantiles::default() }),
             lateness_us: None,
             headers: HeadersSummary::default(),
             topics: vec![topic],

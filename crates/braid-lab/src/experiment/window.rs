@@ -1,6 +1,6 @@
 //! Numbers of a part of the workload's time.
 
-use braid_bench::summary::{RunSummary, TopicSummary};
+use braid_bench::summary::TopicSummary;
 
 use super::measure::Evidence;
 use crate::emulator::PathCounters;
@@ -24,9 +24,7 @@ impl Evidence<'_> {
         match value {
             Value::Topic(_, Field::Quantile(_)) => self.quantile_in(value, window, None),
             Value::Topic(flow, field) => part_value(&self.part_of(&self.flow(flow)?, from, until)?, *field),
-            Value::Stream { program, number, and_above } => {
-                self.stream_rate(self.summaries.get(program)?, *number, *and_above, (from, until))
-            }
+            Value::Stream { .. } => self.stream_value(value, (from, until)),
             Value::Link { link, up, field } => {
                 let at = self.link_names.iter().position(|name| name == link)?;
                 let [before, after] = self.samples.between(at, *up, [part.from.0, part.until.0])?;
@@ -65,16 +63,12 @@ impl Evidence<'_> {
         Some(Part { messages, took, late })
     }
 
-    /// Bytes a second of a stream in a part of the time, by the program's whole seconds: of those at the edges counts what
+    /// Bytes of a stream in a part of the time, or bytes a second, by the program's whole seconds: of those at the edges counts what
     /// lies in it.
-    pub(super) fn stream_rate(
-        &self,
-        summary: &RunSummary,
-        number: u64,
-        and_above: bool,
-        (from, until): (f64, f64),
-    ) -> Option<f64> {
-        let is_meant = |stream: u64| stream == number || (and_above && stream > number);
+    pub(super) fn stream_value(&self, value: &Value, (from, until): (f64, f64)) -> Option<f64> {
+        let Value::Stream { program, number, and_above, is_total } = value else { return None };
+        let summary = self.summaries.get(program)?;
+        let is_meant = |stream: u64| stream == *number || (*and_above && stream > *number);
         let mut streams = summary.streams.iter().filter(|stream| is_meant(stream.stream)).peekable();
         streams.peek()?;
         let shift = self.shift(summary);
@@ -86,7 +80,7 @@ impl Evidence<'_> {
                 *bytes as f64 * inside
             })
             .sum();
-        Some(bytes / (until - from)).filter(|rate| rate.is_finite())
+        Some(if *is_total { bytes } else { bytes / (until - from) }).filter(|value| value.is_finite())
     }
 }
 
@@ -226,6 +220,12 @@ mod tests {
     fn bytes_and_packets_count_by_when_they_came() {
         assert_eq!(value("consumer:stream:2:rate@steady", None), Some(100.0));
         assert_eq!(value("consumer:stream:2+:rate@steady", None), Some(120.0));
+        assert_eq!(value("consumer:stream:2:bytes@steady", None), Some(200.0));
+        assert_eq!(
+            value("consumer:stream:2:bytes", None),
+            Some(550.0),
+            "half a second was before the workload"
+        );
         assert_eq!(value("consumer:stream:9:rate@steady", None), None);
         // From the first second to the third: 10 to 90 were offered.
         assert_eq!(value("link:bad:up:policed_share@steady", None), Some(2.0 / 80.0));

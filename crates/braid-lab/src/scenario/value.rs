@@ -25,8 +25,8 @@ pub enum Value {
         /// Which.
         field: ProgramField,
     },
-    /// `producer:stream:2:rate`: bytes a second that a stream carried, `producer:stream:2+:rate`: it and those of higher
-    /// numbers.
+    /// `producer:stream:2:rate`: bytes a second that a stream carried (`bytes`: all of them), `producer:stream:2+:rate`: it and
+    /// those of higher numbers.
     Stream {
         /// The program.
         program: String,
@@ -34,6 +34,8 @@ pub enum Value {
         number: u64,
         /// Those of higher numbers as well.
         and_above: bool,
+        /// All bytes, not those of a second.
+        is_total: bool,
     },
     /// `set:limit`: the number that the profile or the variant sets under this name.
     Set(String),
@@ -127,6 +129,8 @@ pub enum ProgramField {
     ConnectP99Ms,
     /// All.
     ConnectMaxMs,
+    /// No PINGRESP came later than so many milliseconds after its PINGREQ.
+    PingrespMaxMs,
     /// When a connection was lost for the first time, seconds since the workload began.
     FirstLossAt,
     /// The Reason Code of the last DISCONNECT that it got.
@@ -152,7 +156,7 @@ pub enum LinkField {
 
 const FIELDS: &str = "sent, acked, received, due, bytes, p50_ms (p90, p95, p99, p999), max_ms, mean_ms, within_250ms, \
                       seconds_below_9, rate, rate_min (p5, p50, max), last_second, settled_250ms";
-const PROGRAM_FIELDS: &str = "cpu_seconds, peak_mb, seconds, established, connect_p50_ms (p99, max), first_loss_at, \
+const PROGRAM_FIELDS: &str = "cpu_seconds, peak_mb, seconds, established, connect_p50_ms (p99, max), pingresp_max_ms, first_loss_at, \
      last_reason";
 const LINK_FIELDS: &str = "policed_share, dropped_share, packets, bytes, offered_bytes, largest";
 
@@ -171,11 +175,16 @@ impl FromStr for Value {
             }
             ["link", ..] => Err(format!("{text:?}: write link:NAME:up:FIELD or link:NAME:down:FIELD")),
             ["set", name] => Ok(Self::Set(name.into())),
-            [program, "stream", number, "rate"] => {
+            [program, "stream", number, field @ ("rate" | "bytes")] => {
                 let plain = number.strip_suffix('+');
                 let of = plain.unwrap_or(number).parse();
-                let number = of.map_err(|_| format!("{text:?}: write PROGRAM:stream:NUMBER:rate"))?;
-                Ok(Self::Stream { program: program.into(), number, and_above: plain.is_some() })
+                let number = of.map_err(|_| format!("{text:?}: write PROGRAM:stream:NUMBER:{field}"))?;
+                Ok(Self::Stream {
+                    program: program.into(),
+                    number,
+                    and_above: plain.is_some(),
+                    is_total: field == "bytes",
+                })
             }
             [program, "", field] => {
                 Ok(Self::Program { program: program.into(), field: program_field(field)? })
@@ -243,6 +252,7 @@ fn program_field(text: &str) -> Result<ProgramField, String> {
         "connect_p50_ms" => ProgramField::ConnectP50Ms,
         "connect_p99_ms" => ProgramField::ConnectP99Ms,
         "connect_max_ms" => ProgramField::ConnectMaxMs,
+        "pingresp_max_ms" => ProgramField::PingrespMaxMs,
         "first_loss_at" => ProgramField::FirstLossAt,
         "last_reason" => ProgramField::LastReason,
         _ => return Err(format!("unknown field {text:?} of a program: one of {PROGRAM_FIELDS}")),

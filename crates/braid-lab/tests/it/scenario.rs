@@ -153,7 +153,8 @@ fn values_are_named_by_their_place() {
     assert_eq!(topic("sub:*:within_250ms"), (flow("sub", None), Field::Within(250)));
     assert_eq!(topic("sub:t:seconds_below_9").1, Field::SecondsBelow(9));
     assert_eq!(topic("sub:t:rate_p5").1, Field::RateQuantile(50));
-    let stream = |number, and_above| Value::Stream { program: "sub".into(), number, and_above };
+    let stream =
+        |number, and_above| Value::Stream { program: "sub".into(), number, and_above, is_total: false };
     assert_eq!("sub:stream:2:rate".parse(), Ok(stream(2, false)));
     assert_eq!("sub:stream:2+:rate".parse(), Ok(stream(2, true)));
     assert_eq!("set:limit".parse(), Ok(Value::Set("limit".into())));

@@ -70,6 +70,9 @@ struct Established {
     last_received: Instant,
     /// The PINGREQ that waits for its answer.
     pinged: Option<Instant>,
+    /// When the first PINGREQ was made that has no answer yet, and how long the last one waited for its answer.
+    asked: Option<Instant>,
+    round_trip: Option<Duration>,
     /// What is ahead of that PINGREQ on the control stream.
     ahead: Ahead,
     /// The application takes no more messages, so nothing is read, not even a PINGRESP.
@@ -206,15 +209,21 @@ impl Client {
             self.timers.set(Timer::Ping, Some(idle_since + keep_alive));
             return;
         }
+        self.send_pingreq(now); // [MQTT-3.1.2-20]
+        self.timers.set(Timer::Ping, Some(now + keep_alive));
+    }
+
+    fn send_pingreq(&mut self, now: Instant) {
+        let State::Established(established) = &mut self.state else { return };
         let (taken, until) = established.exchange.streams.control_progress();
-        established.exchange.send_packet(&Packet::Pingreq); // [MQTT-3.1.2-20]
+        established.exchange.send_packet(&Packet::Pingreq);
         established.last_sent = now;
+        established.asked.get_or_insert(now);
         if established.pinged.is_none() {
             established.ahead = Ahead { until, taken };
             established.pinged = Some(now);
             self.timers.set(Timer::Peer, Some(now + self.options.ping_timeout));
         }
-        self.timers.set(Timer::Ping, Some(now + keep_alive));
     }
 
     // -- Commands ----------------------------------------------------------------------------------
@@ -227,6 +236,22 @@ impl Client {
             established.last_received = now;
         }
         established.paused = paused;
+    }
+
+    /// Sends a PINGREQ, whether Keep Alive asks for one or not, unless one waits for its answer.
+    pub fn ping(&mut self, now: Instant) {
+        if matches!(&self.state, State::Established(established) if established.asked.is_none()) {
+            self.send_pingreq(now);
+        }
+    }
+
+    /// How long the last PINGREQ that was answered waited for its PINGRESP. Told once.
+    pub fn take_round_trip(&mut self) -> Option<Duration> {
+        if let State::Established(established) = &mut self.state {
+            established.round_trip.take()
+        } else {
+            None
+        }
     }
 
     // -- Output ------------------------------------------------------------------------------------

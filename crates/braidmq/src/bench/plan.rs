@@ -159,6 +159,7 @@ fn clients(options: &CommonOptions, role: Role, shortids: bool) -> Clients {
         version: session.version,
         clean_start: session.clean,
         keep_alive: session.keepalive,
+        ping: session.ping,
         session_expiry: Some(session.session_expiry).filter(|_| session.session_expiry > 0),
         credentials,
         maximum_packet_size: None,

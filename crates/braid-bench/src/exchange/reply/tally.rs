@@ -95,6 +95,7 @@ impl Tally {
                 established: counts.connections,
                 connect_us: None,
             },
+            pingresp_us: None,
             lateness_us: None,
             headers: HeadersSummary::default(),
             topics: vec![topic],

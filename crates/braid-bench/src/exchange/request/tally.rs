@@ -137,6 +137,7 @@ impl Tally {
                 established: counts.established,
                 connect_us: counts.connects.quantiles_us(),
             },
+            pingresp_us: None,
             lateness_us: None,
             headers: HeadersSummary::default(),
             topics: counts.objects.iter().map(|(size, object)| object.summary(*size)).collect(),

@@ -57,12 +57,13 @@ impl Board {
     /// All of it. After [`run`](crate::generator::run) has returned it is final.
     #[must_use]
     pub fn summary(&self, role: Role) -> RunSummary {
-        let (mut established, mut connects) = (0, Latencies::default());
+        let (mut established, mut connects, mut pings) = (0, Latencies::default(), Latencies::default());
         let (mut lateness, mut headers) = (Latencies::default(), HeadersSummary::default());
         for tally in &self.shared.tallies {
             let tally = lock(tally);
             established += tally.established;
             connects.add(&tally.connects);
+            pings.add(&tally.pings);
             lateness.add(&tally.lateness);
             headers.add(tally.headers);
         }
@@ -78,6 +79,7 @@ impl Board {
                 established,
                 connect_us: connects.quantiles_us(),
             },
+            pingresp_us: pings.quantiles_us(),
             lateness_us: lateness.quantiles_us(),
             headers,
             topics: self.topics(),

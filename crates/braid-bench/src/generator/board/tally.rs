@@ -24,6 +24,8 @@ pub(in crate::generator) struct Tally {
     pub(super) connects: Latencies,
     /// From when messages were due until they were begun, of those that waited for nothing else.
     pub(super) lateness: Latencies,
+    /// From PINGREQ to PINGRESP.
+    pub(super) pings: Latencies,
     /// What the headers of received messages told.
     pub(super) headers: HeadersSummary,
     pub(super) routes: Vec<Option<Box<RouteTally>>>,
@@ -70,6 +72,11 @@ impl Tally {
     /// A message that waited for its time alone was begun so long after it.
     pub(in crate::generator) fn begun(&mut self, late: Duration) {
         self.lateness.record(late);
+    }
+
+    /// A PINGREQ was answered after so long.
+    pub(in crate::generator) fn answered(&mut self, after: Duration) {
+        self.pings.record(after);
     }
 
     /// The counter of a received message followed the one before like this.

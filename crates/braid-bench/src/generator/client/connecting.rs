@@ -60,7 +60,11 @@ impl Client {
             session.get_or_insert_default();
         }
         let connected = Connection::resume(link, who.connect(clients), session).await;
-        Ok((connected.map_err(|failure| failure.to_string())?, times))
+        let mut connection = connected.map_err(|failure| failure.to_string())?;
+        if let Some(interval) = clients.ping {
+            connection.ping_every(interval);
+        }
+        Ok((connection, times))
     }
 
     /// The phase of the run in which this client needs no connection any more.

@@ -1,11 +1,13 @@
-//! Messages one by one.
+//! Messages one by one, and pings.
 
 use std::time::Duration;
 
 use braid_bench::emqtt::Role as ClientRole;
-use braid_bench::generator::{PublishPlan, SubscribePlan, Work};
+use braid_bench::generator::{Clients, PublishPlan, SubscribePlan, Work};
+use braid_bench::summary::Role;
+use braid_proto::packet::QoS;
 
-use super::broker::{Target, clients, one_filter, plan, topics_file, until_subscribed};
+use super::broker::{Target, clients, one_filter, one_topic, plan, topics_file, until_subscribed};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -44,4 +46,16 @@ async fn a_trace_has_all_that_was_due_and_how_long_it_took() {
         waits.iter().all(|wait| (395_000..=410_000).contains(wait)),
         "each waits for those before: {waits:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn pings_are_answered_after_a_round_trip_however_much_is_published() {
+    let target = Target::start();
+    let publishing = Work::Publish(one_topic("a", SECOND / 100, QoS::AtLeastOnce));
+    let clients = Clients { ping: Some(SECOND / 2), ..clients(ClientRole::Publish, 1) };
+    let run = plan(clients, publishing, 10 * SECOND);
+    let (_, board) = target.go(run, target.far()).ended().await;
+    let pingresp = board.summary(Role::Pub).pingresp_us.expect("there were some");
+    assert!((17..=20).contains(&pingresp.count), "{pingresp:?}");
+    assert!((2_000.0..=5_000.0).contains(&pingresp.max), "{pingresp:?}");
 }

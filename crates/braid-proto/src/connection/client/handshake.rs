@@ -166,6 +166,8 @@ impl Client {
             last_sent: now,
             last_received: now,
             pinged: None,
+            asked: None,
+            round_trip: None,
             ahead: super::Ahead::default(),
             paused: false,
             authenticates: connecting.authenticates,

@@ -53,6 +53,8 @@ impl Client {
             }
             Packet::Pingresp => {
                 established.pinged = None;
+                established.round_trip =
+                    established.asked.take().map(|asked| now.saturating_duration_since(asked));
                 self.timers.set(Timer::Peer, None);
             }
             Packet::Disconnect(disconnect) => return self.handle_disconnect(disconnect),

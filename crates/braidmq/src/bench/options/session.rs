@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use braid_client::ProtocolVersion;
 use clap::{ArgAction, Args};
 
@@ -21,6 +23,9 @@ pub(in crate::bench) struct SessionOptions {
     /// Keep Alive in seconds; 0 turns it off.
     #[arg(short, long, value_name = "SECONDS", default_value_t = 300, help_heading = MQTT)]
     pub(in crate::bench) keepalive: u16,
+    /// Send a PINGREQ so often, whatever else is sent, and tell in --json how long the answers took: 500ms.
+    #[arg(long, value_name = "TIME", value_parser = super::words::duration, help_heading = MQTT)]
+    pub(in crate::bench) ping: Option<Duration>,
     /// Begin a new session.
     #[arg(short = 'C', long, value_name = "BOOL", num_args = 0..=1, default_value = "true",
         default_missing_value = "true", value_parser = switch, action = ArgAction::Set, help_heading = MQTT)]

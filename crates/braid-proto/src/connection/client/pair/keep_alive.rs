@@ -56,6 +56,19 @@ fn a_client_that_only_publishes_qos_0_pings_to_learn_whether_the_server_is_there
 }
 
 #[test]
+fn a_ping_that_is_asked_for_tells_how_long_its_answer_took() {
+    let mut pair = Pair::established(Connect { keep_alive: 0, ..connect(ProtocolVersion::V5) }, None, None);
+    assert_eq!(pair.client.take_round_trip(), None);
+    pair.client.ping(pair.now);
+    let unwritten = pair.client.unwritten();
+    pair.client.ping(pair.now);
+    assert_eq!(pair.client.unwritten(), unwritten, "one is on its way");
+    pair.now += SECOND;
+    pair.drive();
+    assert_eq!((pair.client.take_round_trip(), pair.client.take_round_trip()), (Some(SECOND), None));
+}
+
+#[test]
 fn keep_alive_0_never_pings() {
     let mut pair = Pair::established(Connect { keep_alive: 0, ..connect(ProtocolVersion::V5) }, None, None);
     assert_eq!(pair.client.poll_timeout(), None);
