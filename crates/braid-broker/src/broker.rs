@@ -14,12 +14,14 @@ use crate::auth::Authenticate;
 use crate::config::BrokerConfig;
 use crate::hub::Hub;
 use crate::mailbox::Signal;
+use crate::persist::Recovery;
 use crate::statistics::Statistics;
 use crate::{expiry, listen, sys};
 
 /// A broker with its listeners bound, ready to [`run`](Broker::run).
 pub struct Broker {
     hub: Arc<Hub>,
+    recovery: Recovery,
     listeners: Vec<Listener>,
     stop: watch::Sender<bool>,
 }
@@ -45,8 +47,27 @@ impl Broker {
         store: Arc<dyn Store>,
         listeners: Vec<Listener>,
     ) -> Result<Self, StoreError> {
-        let hub = Arc::new(Hub::recover(config, authenticate, store)?);
-        Ok(Self { hub, listeners, stop: watch::Sender::new(false) })
+        Self::recover(config, authenticate, store, listeners, |_| {})
+    }
+
+    /// The same, and tells `progress` now and then how much is there again.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn recover(
+        config: BrokerConfig,
+        authenticate: Box<dyn Authenticate>,
+        store: Arc<dyn Store>,
+        listeners: Vec<Listener>,
+        progress: impl FnMut(Recovery),
+    ) -> Result<Self, StoreError> {
+        let (hub, recovery) = Hub::recover(config, authenticate, store, progress)?;
+        Ok(Self { hub: Arc::new(hub), recovery, listeners, stop: watch::Sender::new(false) })
+    }
+
+    /// What the store had, those included whose time was over by now.
+    pub const fn recovery(&self) -> Recovery {
+        self.recovery
     }
 
     /// A handle, which stays useful while the broker runs.
@@ -56,8 +77,12 @@ impl Broker {
 
     /// Serves until [`Handle::stop`]. Then nothing new is accepted, every client is told, and connections get
     /// `drain` for their last bytes.
-    pub async fn run(self, drain: Duration) {
-        let Self { hub, listeners, stop } = self;
+    ///
+    /// # Errors
+    /// The store failed. From then on nothing was acknowledged, and the broker stopped by itself in the same way:
+    /// what its clients still wait for they send again to the next broker, which knows what was acknowledged.
+    pub async fn run(self, drain: Duration) -> Result<(), StoreError> {
+        let Self { hub, listeners, stop, recovery: _ } = self;
         let mut accepting = JoinSet::new();
         for listener in listeners {
             accepting.spawn(listen::run(hub.clone(), listener, stop.subscribe()));
@@ -66,8 +91,14 @@ impl Broker {
         chores.spawn(expiry::run(hub.clone()));
         chores.spawn(sys::run(hub.clone()));
         let mut stopped = stop.subscribe();
-        // The sender lives in `stop`: waiting cannot fail.
-        let _ = stopped.wait_for(|stop| *stop).await;
+        tokio::select! {
+            // The sender lives in `stop`: waiting cannot fail.
+            _ = stopped.wait_for(|stop| *stop) => {}
+            () = hub.persist.failed() => {
+                sys::publish_store(&hub);
+                stop.send_replace(true);
+            }
+        }
         let mut shared = Vec::new();
         while let Some(listener) = accepting.join_next().await {
             // Others are closed by letting them go; the links of QUIC share its socket.
@@ -78,6 +109,7 @@ impl Broker {
         for listener in shared {
             listener.close().await;
         }
+        hub.persist.failure().map_or(Ok(()), Err)
     }
 }
 
@@ -107,6 +139,11 @@ impl Handle {
     /// Whether the broker stops.
     pub fn is_stopping(&self) -> bool {
         *self.stop.borrow()
+    }
+
+    /// Tells the broker that its store has failed, for stores that know it before the next commit is made.
+    pub fn fail(&self, error: &StoreError) {
+        self.hub.persist.fail(error);
     }
 
     /// The broker's counters.

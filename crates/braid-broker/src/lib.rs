@@ -30,5 +30,6 @@ mod sys;
 pub use auth::{Anonymous, Authenticate};
 pub use broker::{Broker, Handle};
 pub use config::{BrokerConfig, EarlyPublishConfig, LimitsConfig, MqttConfig, StreamsConfig, SysConfig};
+pub use persist::Recovery;
 pub use priority::PriorityRule;
 pub use statistics::Statistics;

@@ -20,12 +20,22 @@ pub(crate) async fn run(hub: Arc<Hub>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let version = format!("braidmq version {}", env!("CARGO_PKG_VERSION"));
     publish(&hub, "version", version);
+    publish_store(&hub);
     loop {
         ticks.tick().await;
         for (topic, value) in values(&hub) {
             publish(&hub, topic, value);
         }
     }
+}
+
+/// Publishes whether the store works, and why it does not.
+pub(crate) fn publish_store(hub: &Hub) {
+    if hub.config.sys.interval_secs == 0 {
+        return;
+    }
+    let state = hub.persist.failure().map_or_else(|| "ok".to_owned(), |failure| format!("failed: {failure}"));
+    publish(hub, "store/state", state);
 }
 
 fn values(hub: &Hub) -> Vec<(&'static str, String)> {

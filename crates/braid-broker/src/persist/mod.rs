@@ -13,7 +13,7 @@ mod sessions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use braid_proto::message::{Delivery, Message};
@@ -24,20 +24,22 @@ use braid_store::{
     Batch, Change, Claim, Commit, Completion, Lsn, Now, SessionId, Store, StoreError, StoredDelivery,
     StoredMessage, StoredSubscription,
 };
+use tokio::sync::watch;
 
 pub(crate) use progress::DurableProgress;
+pub use recover::Recovery;
 
 /// The broker's end of its [`Store`].
 pub(crate) struct Persist {
     store: Arc<dyn Store>,
     next_lsn: AtomicU64,
-    /// A store that has failed refuses every change: one line in the log says so, not one for each.
-    has_failed: AtomicBool,
+    /// Why the store refuses every change from now on, once it does.
+    failure: watch::Sender<Option<StoreError>>,
 }
 
 impl Persist {
     pub(crate) fn new(store: Arc<dyn Store>, next_lsn: Lsn) -> Self {
-        Self { store, next_lsn: AtomicU64::new(next_lsn.value()), has_failed: AtomicBool::new(false) }
+        Self { store, next_lsn: AtomicU64::new(next_lsn.value()), failure: watch::Sender::new(None) }
     }
 
     fn next_number(&self) -> NonZeroU64 {
@@ -130,13 +132,34 @@ impl Persist {
             StoreError::Fenced { session } => {
                 tracing::debug!(%session, "the session has another owner by now")
             }
-            StoreError::Failed { .. } | StoreError::Closed
-                if self.has_failed.swap(true, Ordering::Relaxed) =>
-            {
-                tracing::debug!(%error, "not stored");
-            }
+            StoreError::Failed { .. } | StoreError::Closed => self.fail(error),
             error => tracing::error!(%error, "not stored"),
         }
+    }
+
+    /// The store takes nothing any more. It refuses every change: one line in the log says so, not one for each.
+    pub(crate) fn fail(&self, error: &StoreError) {
+        let is_first = self.failure.send_if_modified(|failure| {
+            let is_first = failure.is_none();
+            failure.get_or_insert_with(|| error.clone());
+            is_first
+        });
+        if is_first {
+            tracing::error!(%error, "the store has failed: nothing is acknowledged any more, the broker stops");
+        } else {
+            tracing::debug!(%error, "not stored");
+        }
+    }
+
+    /// Why the store failed; `None` while all is well.
+    pub(crate) fn failure(&self) -> Option<StoreError> {
+        self.failure.borrow().clone()
+    }
+
+    /// Waits until the store fails.
+    pub(crate) async fn failed(&self) {
+        // The sender lives as long as `self`: waiting cannot fail.
+        let _ = self.failure.subscribe().wait_for(Option::is_some).await;
     }
 }
 

@@ -14,9 +14,25 @@ use braid_store::{
     StoredDelivery,
 };
 
+/// Progress is told once for so many sessions and messages.
+const EVERY: u64 = 1 << 12;
+
+/// How much of what a store held is alive again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Sessions whose clients are away.
+    pub sessions: u64,
+    /// QoS 1 and 2 messages that wait for them or were on their way to them, counted once for each session.
+    pub queued: u64,
+    /// Retained messages.
+    pub retained: u64,
+}
+
 /// What a store held, alive again.
 pub(crate) struct Recovered {
     pub(crate) next: NextIds,
+    /// How much it is.
+    pub(crate) recovery: Recovery,
     pub(crate) sessions: Vec<RecoveredSession>,
     /// Those that have expired are among them.
     pub(crate) retained: Vec<(TopicName, Arc<Message>)>,
@@ -32,19 +48,37 @@ pub(crate) struct RecoveredSession {
     pub(crate) waiting: VecDeque<Delivery>,
 }
 
-/// Reads everything. Blocks for as long as that takes.
-pub(crate) fn recover(store: &dyn Store, now: Now) -> Result<Recovered, StoreError> {
+/// Reads everything, and tells `progress` now and then how far that is. Blocks for as long as it takes.
+pub(crate) fn recover(
+    store: &dyn Store,
+    now: Now,
+    mut progress: impl FnMut(Recovery),
+) -> Result<Recovered, StoreError> {
     let mut image = Image::default();
     let next = store.recover(&mut image)?;
     let mut messages = Messages { store, now, read: HashMap::new() };
-    let mut recovered = Recovered { next, sessions: Vec::new(), retained: Vec::new() };
-    for (_, session) in image.sessions {
-        recovered.sessions.push(revive(session, &mut messages)?);
+    let (mut sessions, mut retained) = (Vec::new(), Vec::new());
+    let (mut recovery, mut told) = (Recovery::default(), 0);
+    let mut tell = |recovery: Recovery| {
+        let read = recovery.sessions + recovery.queued + recovery.retained;
+        if read >= told + EVERY {
+            told = read;
+            progress(recovery);
+        }
+    };
+    for (_, image) in image.sessions {
+        let queued = image.queue.len() as u64;
+        sessions.push(revive(image, &mut messages)?);
+        recovery.sessions += 1;
+        recovery.queued += queued;
+        tell(recovery);
     }
     for (topic, lsn) in image.retained {
-        recovered.retained.push((topic, messages.read(lsn)?));
+        retained.push((topic, messages.read(lsn)?));
+        recovery.retained += 1;
+        tell(recovery);
     }
-    Ok(recovered)
+    Ok(Recovered { next, recovery, sessions, retained })
 }
 
 fn revive(image: SessionImage, messages: &mut Messages<'_>) -> Result<RecoveredSession, StoreError> {

@@ -8,7 +8,7 @@ use braid_proto::session::SessionExpiry;
 use braid_store::{Change, Now, Store, StoreError};
 use tokio::time::Instant;
 
-use super::recover::{Recovered, RecoveredSession, recover};
+use super::recover::{Recovered, RecoveredSession, Recovery, recover};
 use crate::auth::Authenticate;
 use crate::config::BrokerConfig;
 use crate::expiry;
@@ -21,17 +21,18 @@ impl Hub {
         config: BrokerConfig,
         authenticate: Box<dyn Authenticate>,
         store: Arc<dyn Store>,
-    ) -> Result<Self, StoreError> {
+        progress: impl FnMut(Recovery),
+    ) -> Result<(Self, Recovery), StoreError> {
         let now = super::now();
-        let recovered = recover(&*store, now)?;
+        let recovered = recover(&*store, now, progress)?;
+        let recovery = recovered.recovery;
         let hub = Self::new(config, authenticate, store, recovered.next);
         hub.revive(recovered, now);
-        Ok(hub)
+        Ok((hub, recovery))
     }
 
     fn revive(&self, recovered: Recovered, now: Now) {
-        let Recovered { sessions, retained, next: _ } = recovered;
-        tracing::debug!(sessions = sessions.len(), retained = retained.len(), "recovered");
+        let Recovered { sessions, retained, next: _, recovery: _ } = recovered;
         self.retained.restore(retained);
         for session in sessions {
             self.revive_session(session, now);
@@ -95,7 +96,7 @@ impl Hub {
             None if is_known => changes.push(Change::WillCleared { session }),
             None => {}
         }
-        self.persist.commit(changes).await?;
+        self.persist.commit(changes).await.inspect_err(|error| self.persist.complain(error))?;
         slot.set_stored_will(has_will);
         slot.set_durable(claim);
         Ok(())

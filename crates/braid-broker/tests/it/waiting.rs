@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use braid_broker::{Anonymous, BrokerConfig, SysConfig};
 use braid_proto::packet::{
     Ack, AckKind, ClientId, Connect, Disconnect, Packet, ProtocolVersion, QoS, SubscribeEntry,
 };
@@ -216,47 +217,67 @@ async fn what_was_never_durable_was_never_acknowledged() {
     assert_eq!(texts(&keeper.take_all().await), Vec::<String>::new());
 }
 
+/// Whoever waits for the store is told that it failed, everybody else that the broker stops, and it does.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_ends_those_who_need_it_and_nobody_else() {
-    // One for the session, one for its subscription.
-    let store = Arc::new(FailingStore::after(2, MemoryStore::new()));
-    let broker = TestBroker::start_over(store);
+async fn a_store_that_fails_stops_the_broker_and_acknowledges_nothing_more() {
+    // One for each session, one for the subscription.
+    let store = Arc::new(FailingStore::after(3, MemoryStore::new()));
+    let config = BrokerConfig { sys: SysConfig { interval_secs: 1000 }, ..BrokerConfig::default() };
+    let mut broker = TestBroker::start_with_all(config, Anonymous::default(), store.clone());
     let mut keeper = broker.resume("keeper").await;
     keeper.subscribe("kept", QoS::AtLeastOnce).await;
+    let mut faithful = broker.resume("faithful").await;
     let mut reader = broker.v5("reader").await;
-    reader.subscribe("free", QoS::ExactlyOnce).await;
-    let mut publisher = broker.v5("publisher").await;
-    publisher.send(publish_packet("kept", "", QoS::AtLeastOnce, 1)).await;
-    publisher.expect_disconnect(ReasonCode::ImplementationSpecificError).await;
+    reader.subscribe("$SYS/broker/store/state", QoS::ExactlyOnce).await;
+    assert_eq!(reader.take().await, "ok");
     let mut old = broker.v3("old").await;
-    old.send(publish_packet("kept", "", QoS::ExactlyOnce, 1)).await;
-    old.expect_end().await;
-    // SUBACK neither.
-    keeper.take_all().await;
-    keeper.send(subscribe_packet(9, None, vec![SubscribeEntry::new(filter("more"), QoS::AtMostOnce)])).await;
-    keeper.expect_disconnect(ReasonCode::ImplementationSpecificError).await;
-    // Who needs no store lives on, comes and goes.
     let mut publisher = broker.v5("publisher").await;
-    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
-        publisher.publish("free", "alive", qos).await;
-        assert_eq!(reader.take().await, "alive");
-    }
-    // What nobody waits for ends nobody, though it is not stored.
-    let mut retained = message("free", "retained");
-    retained.retain = true;
-    publisher.send(Packet::Publish(retained)).await;
-    assert_eq!(reader.take().await, "retained");
-    publisher.publish("free", "alive", QoS::AtLeastOnce).await;
-    assert_eq!(reader.take().await, "alive");
-    // Who needs one is refused.
-    let mut refused = broker.link(ProtocolVersion::V5).await;
-    refused.send_connect(lasting("keeper")).await;
-    assert_eq!(refused.expect_connack().await.reason, ReasonCode::ServerUnavailable);
-    refused.expect_end().await;
-    let mut refused = broker.link(ProtocolVersion::V311).await;
-    refused.send_connect(Connect { clean_start: false, ..connect_v3("new") }).await;
-    assert_eq!(refused.expect_connack().await.reason, ReasonCode::ServerUnavailable);
-    refused.expect_end().await;
+    publisher.send(publish_packet("kept", "lost", QoS::AtLeastOnce, 1)).await;
+    // Others' requests come too late.
+    faithful
+        .send(subscribe_packet(9, None, vec![SubscribeEntry::new(filter("more"), QoS::AtMostOnce)]))
+        .await;
+    old.send(publish_packet("kept", "lost", QoS::ExactlyOnce, 1)).await;
+    publisher.expect_disconnect(ReasonCode::ImplementationSpecificError).await;
+    assert!(reader.take().await.starts_with("failed: the store cannot write any more"));
+    reader.expect_disconnect(ReasonCode::ServerShuttingDown).await;
+    let reason = [ReasonCode::ImplementationSpecificError, ReasonCode::ServerShuttingDown];
+    let Some(Packet::Disconnect(disconnect)) = faithful.next().await else { panic!("no SUBACK") };
+    assert!(reason.contains(&disconnect.reason), "{disconnect:?}");
+    old.expect_end().await;
+    drop((keeper, faithful, reader, old, publisher));
+    assert!(matches!(broker.outcome().await, Err(StoreError::Failed { .. })));
+    assert!(broker.handle.is_stopping());
+    // What was never acknowledged is not there, and what was is.
+    let next = TestBroker::start_over(Arc::new(store.inner().reopen()));
+    let mut keeper = next.resume("keeper").await;
+    assert!(keeper.connack().session_present);
+    next.v5("publisher").await.publish("kept", "alive", QoS::AtLeastOnce).await;
+    assert_eq!(keeper.take().await, "alive");
+}
+
+/// Who is asked for by nobody, but knows: a store that fails between two commits.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_says_that_it_failed_stops_the_broker_too() {
+    let mut broker = TestBroker::start();
+    let mut client = broker.v5("client").await;
+    let failure = StoreError::Failed { reason: "the device is gone".into() };
+    broker.handle.fail(&failure);
+    broker.handle.fail(&StoreError::Closed);
+    client.expect_disconnect(ReasonCode::ServerShuttingDown).await;
+    drop(client);
+    assert_eq!(broker.outcome().await, Err(failure));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_cannot_be_stored_is_refused() {
+    let mut broker = TestBroker::start_over(Arc::new(FailingStore::after(0, MemoryStore::new())));
+    let mut client = broker.link(ProtocolVersion::V5).await;
+    client.send_connect(lasting("client")).await;
+    assert_eq!(client.expect_connack().await.reason, ReasonCode::ServerUnavailable);
+    client.expect_end().await;
+    drop(client);
+    assert!(broker.outcome().await.is_err());
 }
 
 /// Counts what it is told.

@@ -195,7 +195,7 @@ async fn serve(args: &Args, config: Config, reload_level: &logging::Reload) -> R
     tokio::pin!(running);
     loop {
         tokio::select! {
-            () = &mut running => return Ok(()),
+            ended = &mut running => return Ok(ended?),
             () = async { tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} } } => {
                 // A second signal does not wait for anybody.
                 if handle.is_stopping() {

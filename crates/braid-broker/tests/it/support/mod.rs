@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use braid_broker::{Anonymous, Authenticate, Broker, BrokerConfig, Handle, Statistics, SysConfig};
 use braid_proto::packet::{Connect, Packet, ProtocolVersion};
-use braid_store::{MemoryStore, Store};
+use braid_store::{MemoryStore, Store, StoreError};
 use braid_transport::mem::{self, Connector};
 use braid_transport::{ByteStream, Link, Listener};
 use tokio::task::JoinHandle;
@@ -39,7 +39,7 @@ pub(crate) const DRAIN: Duration = Duration::from_secs(10);
 pub(crate) struct TestBroker {
     connector: Connector,
     pub(crate) handle: Handle,
-    task: JoinHandle<()>,
+    task: JoinHandle<Result<(), StoreError>>,
 }
 
 impl TestBroker {
@@ -120,7 +120,12 @@ impl TestBroker {
 
     /// The broker has stopped.
     pub(crate) async fn ended(&mut self) {
-        (&mut self.task).await.expect("the broker ends without a panic");
+        assert_eq!(self.outcome().await, Ok(()));
+    }
+
+    /// The broker has stopped, because it was told to or because its store failed.
+    pub(crate) async fn outcome(&mut self) -> Result<(), StoreError> {
+        (&mut self.task).await.expect("the broker ends without a panic")
     }
 
     pub(crate) fn statistics(&self) -> Arc<Statistics> {
