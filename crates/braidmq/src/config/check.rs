@@ -33,6 +33,8 @@ impl Config {
         // Above it the QUIC library may end a connection that loses packets.
         range("quic.stream_window", self.quic.stream_window.into(), 16_384, 2_097_152)?;
         range("quic.tickets", self.quic.tickets as u64, 0, 100_000_000)?;
+        range("store.async_window_ms", self.store.async_window_ms, 1, 60_000)?;
+        range("store.cache_bytes", self.store.cache_bytes as u64, 1 << 20, 1 << 40)?;
         let level = self.log.level.as_str();
         let is_bare_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());
         if is_bare_word && !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
@@ -73,6 +75,10 @@ mod tests {
         config.quic.link_rate = Some(0);
         let error = config.check().unwrap_err().to_string();
         assert_eq!(error, "quic.link_rate: 0 is out of range; it may be at least 1000");
+        let mut config = Config::default();
+        config.store.async_window_ms = 0;
+        let error = config.check().unwrap_err().to_string();
+        assert_eq!(error, "store.async_window_ms: 0 is out of range; it may be 1 to 60000");
         let mut config = Config::default();
         config.log.level = "inof".to_owned();
         let error = config.check().unwrap_err().to_string();

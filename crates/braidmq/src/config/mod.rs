@@ -4,6 +4,7 @@ mod check;
 mod merge;
 mod parse;
 mod quic;
+mod store;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use merge::{Layers, merge};
 pub(crate) use parse::ConfigError;
 pub(crate) use quic::QuicConfig;
+pub(crate) use store::{DurabilityConfig, StoreConfig};
 
 /// Everything `braidmq serve` can be told. All keys are optional.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +35,8 @@ pub(crate) struct Config {
     pub(crate) tls: TlsConfig,
     /// How MQTT over QUIC is spoken.
     pub(crate) quic: QuicConfig,
+    /// What outlives the process.
+    pub(crate) store: StoreConfig,
     /// What is logged, and how.
     pub(crate) log: LogConfig,
     /// The broker's own sections: `mqtt`, `limits`, `sys`.
@@ -55,6 +59,7 @@ impl Default for Config {
             websocket: WebSocketConfig::default(),
             tls: TlsConfig::default(),
             quic: QuicConfig::default(),
+            store: StoreConfig::default(),
             log: LogConfig::default(),
             mqtt,
             limits,

@@ -1,16 +1,27 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::net::SocketAddr;
 
 use braid_transport::{Listener, Transport};
 
 use super::bind::Certificate;
-use crate::config::Config;
+use crate::config::{Config, DurabilityConfig};
+
+/// Where the broker listens.
+pub(super) struct Addresses(Vec<(Transport, SocketAddr)>);
+
+impl Addresses {
+    pub(super) fn of(listeners: &[Listener]) -> Self {
+        let address = |listener: &Listener| Some((listener.transport(), listener.local_addr()?));
+        Self(listeners.iter().filter_map(address).collect())
+    }
+}
 
 /// Prints where the broker listens and what to type next. Standard output, so that it can be read by programs
 /// while the log goes elsewhere.
-pub(super) fn print(config: &Config, listeners: &[Listener], certificate: Option<&Certificate>) {
+pub(super) fn print(config: &Config, addresses: &Addresses, certificate: Option<&Certificate>) {
     // A broker whose standard output is gone serves all the same.
-    let _ = write(&text(config, listeners, certificate));
+    let _ = write(&text(config, addresses, certificate));
 }
 
 /// Writes to standard output.
@@ -20,12 +31,10 @@ pub(super) fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-fn text(config: &Config, listeners: &[Listener], certificate: Option<&Certificate>) -> String {
+fn text(config: &Config, addresses: &Addresses, certificate: Option<&Certificate>) -> String {
     let mut out = format!("BraidMQ {} is listening:\n", env!("CARGO_PKG_VERSION"));
     let mut first = None;
-    for listener in listeners {
-        let Some(address) = listener.local_addr() else { continue };
-        let transport = listener.transport();
+    for &(transport, address) in &addresses.0 {
         let path = if matches!(transport, Transport::Ws | Transport::Wss) { "/mqtt" } else { "" };
         let url = format!("{}://{address}{path}", transport.scheme());
         let _ = writeln!(out, "  {:<5} {url}", transport.to_string());
@@ -36,6 +45,7 @@ fn text(config: &Config, listeners: &[Listener], certificate: Option<&Certificat
         let file = certificate.tls.files().certificate.display();
         let _ = writeln!(out, "  {kind} {file}\n  SHA-256 {}", certificate.fingerprint);
     }
+    let _ = writeln!(out, "{}", kept(config));
     let who = if config.allow_anonymous { "from anywhere" } else { "from this machine only" };
     let _ = writeln!(out, "Clients without credentials may connect {who}.");
     if let Some((url, transport)) = first {
@@ -54,4 +64,21 @@ fn text(config: &Config, listeners: &[Listener], certificate: Option<&Certificat
         );
     }
     out
+}
+
+/// What outlives the process, and what is at risk.
+fn kept(config: &Config) -> String {
+    let (directory, window) = (config.data_dir.display(), config.store.async_window_ms);
+    match config.store.durability {
+        DurabilityConfig::Sync => {
+            format!("What must not be lost is in {directory} before it is acknowledged.")
+        }
+        DurabilityConfig::Async => format!(
+            "What must not be lost goes to {directory} after it is acknowledged: a crash may cost the last {window} ms, and \
+             what the disk has not finished."
+        ),
+        DurabilityConfig::Memory => {
+            "Sessions and messages are kept in memory only: they end with this process.".to_owned()
+        }
+    }
 }

@@ -3,29 +3,39 @@
 mod banner;
 mod bind;
 mod logging;
+mod progress;
+mod store;
 
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
-use braid_broker::{Anonymous, Broker};
-use braid_store::{MemoryStore, StoreError};
+use braid_broker::Recovery;
+use braid_store::{OpenError, StoreError};
 use braid_transport::ServerTls;
 use thiserror::Error;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use self::store::{Built, Kept};
 use crate::config::{Config, ConfigError, Layers, ListenersConfig, merge};
 
 /// Exit code for everything that the user must change before the broker can start.
 const REFUSED: u8 = 2;
+
+/// Exit code for a store that failed while the broker ran: `EX_IOERR` of sysexits.h.
+const STORE_FAILED: u8 = 74;
 
 /// Run the broker.
 ///
 /// Without arguments it listens on this machine only, with every transport: TCP 1883, TLS 8883,
 /// WebSocket 8083, secure WebSocket 8084 (both at /mqtt) and QUIC 14567/udp. A self-signed certificate
 /// is made in the data directory at the first start.
+///
+/// Sessions that outlive their connections, what waits for them, and retained messages are kept in the data
+/// directory too, and acknowledged once they are on the disk; --set store.durability=async or memory changes that.
+///
+/// Exit codes: 0 after a signal, 2 for what must be changed before it can start, 74 when the store failed.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Read this TOML file
@@ -70,6 +80,19 @@ pub(crate) struct Args {
     print_config: bool,
 }
 
+/// Why the broker ended other than by a signal: one line.
+#[derive(Debug, Error)]
+enum Failure {
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(
+        "the store in {directory} failed ({reason}) and the broker stopped: make room or mend the device, then start \
+         again",
+        directory = .directory.display()
+    )]
+    Store { directory: PathBuf, reason: String },
+}
+
 /// Why the broker did not start: one line.
 #[derive(Debug, Error)]
 enum StartError {
@@ -88,33 +111,38 @@ enum StartError {
     #[error("the system refuses {what}: {source}")]
     System { what: &'static str, source: std::io::Error },
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Open(OpenError),
+    #[error(transparent)]
+    Store(StoreError),
+    #[error("{error}; `braidmq store check {directory}` says what is wrong with it", directory = .directory.display())]
+    Damaged { error: String, directory: PathBuf },
     #[error("tls.{missing} is missing: give certificate and key, or neither")]
     HalfPair { missing: &'static str },
     #[error("tls.client_ca is missing: client certificates need an authority to be checked against")]
     NoClientCa,
     #[error("quic.gate_log {path}: the file cannot be written: {source}", path = .path.display())]
     GateLog { path: PathBuf, source: std::io::Error },
+    #[error("the start broke off: {0}")]
+    Broken(String),
     #[error("quic.qlog_dir {path}: the directory cannot be made: {source}", path = .path.display())]
     QlogDir { path: PathBuf, source: std::io::Error },
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match try_run(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("braidmq: {error}");
-            ExitCode::from(REFUSED)
-        }
-    }
+    let Err(failure) = try_run(args) else { return ExitCode::SUCCESS };
+    eprintln!("braidmq: {failure}");
+    ExitCode::from(match failure {
+        Failure::Start(_) => REFUSED,
+        Failure::Store { .. } => STORE_FAILED,
+    })
 }
 
-fn try_run(args: &Args) -> Result<(), StartError> {
-    let print_config = args.print_config;
+fn try_run(args: &Args) -> Result<(), Failure> {
     let config = configure(args)?;
-    if print_config {
+    if args.print_config {
         let text = toml::to_string_pretty(&config).unwrap_or_default();
-        return banner::write(&text).map_err(|source| StartError::System { what: "the output", source });
+        banner::write(&text).map_err(|source| StartError::System { what: "the output", source })?;
+        return Ok(());
     }
     let reload_level = logging::start(&config.log)?;
     // Ten thousand clients need as many descriptors; the usual soft limit is 1024.
@@ -123,7 +151,26 @@ fn try_run(args: &Args) -> Result<(), StartError> {
         .enable_all()
         .build()
         .map_err(|source| StartError::System { what: "to start threads", source })?;
-    runtime.block_on(serve(args, config, &reload_level))
+    let served = runtime.block_on(serve(args, &config, &reload_level));
+    let Some((served, kept)) = served? else {
+        // It was not serving yet: what opens the store may be left in the middle, as by a crash.
+        runtime.shutdown_background();
+        return Ok(());
+    };
+    // Connections that were not done in time still tell the store what became of their sessions.
+    drop(runtime);
+    let closed = kept.close();
+    served.and(closed).map_err(|error| Failure::of_store(config.data_dir, error))
+}
+
+impl Failure {
+    fn of_store(directory: PathBuf, error: StoreError) -> Self {
+        let reason = match error {
+            StoreError::Failed { reason } => reason.to_string(),
+            error => error.to_string(),
+        };
+        Self::Store { directory, reason }
+    }
 }
 
 /// The configuration that all sources together give.
@@ -173,39 +220,78 @@ fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     Ok(ours)
 }
 
-async fn serve(args: &Args, config: Config, reload_level: &logging::Reload) -> Result<(), StartError> {
-    let system = |source| StartError::System { what: "signal handlers", source };
-    let mut terminate = signal(SignalKind::terminate()).map_err(system)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(system)?;
-    let mut hang_up = signal(SignalKind::hangup()).map_err(system)?;
+/// The signals that end the broker.
+struct Endings {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Endings {
+    fn new() -> Result<Self, StartError> {
+        let [terminate, interrupt] = [SignalKind::terminate(), SignalKind::interrupt()].map(listen);
+        Ok(Self { terminate: terminate?, interrupt: interrupt? })
+    }
+
+    async fn recv(&mut self) {
+        tokio::select! { _ = self.terminate.recv() => {}, _ = self.interrupt.recv() => {} }
+    }
+}
+
+fn listen(kind: SignalKind) -> Result<Signal, StartError> {
+    signal(kind).map_err(|source| StartError::System { what: "signal handlers", source })
+}
+
+/// How serving ended, and the store to be closed; `None` when a signal came before it began.
+async fn serve(
+    args: &Args,
+    config: &Config,
+    reload_level: &logging::Reload,
+) -> Result<Option<(Result<(), StoreError>, Kept)>, StartError> {
+    let (mut endings, mut hang_up) = (Endings::new()?, listen(SignalKind::hangup())?);
     if let Some(path) = &config.quic.qlog_dir {
         std::fs::create_dir_all(path).map_err(|source| StartError::QlogDir { path: path.clone(), source })?;
     }
     if let Some(path) = &config.quic.gate_log {
         File::create(path).map_err(|source| StartError::GateLog { path: path.clone(), source })?;
     }
-    let certificate = bind::certificate(&config)?;
-    let listeners = bind::listeners(&config, certificate.as_ref().map(|certificate| &certificate.tls))?;
-    banner::print(&config, &listeners, certificate.as_ref());
-    let authenticate = Box::new(Anonymous { from_anywhere: config.allow_anonymous });
-    let store = Arc::new(MemoryStore::new());
-    let broker = Broker::build(config.broker(), authenticate, store, listeners)?;
+    let certificate = bind::certificate(config)?;
+    let tls = certificate.as_ref().map(|certificate| &certificate.tls);
+    // Before the store is read: a port in use is known at once, and whoever connects meanwhile waits for a moment.
+    let listeners = bind::listeners(config, tls)?;
+    let addresses = banner::Addresses::of(&listeners);
+    let building = {
+        let config = config.clone();
+        tokio::task::spawn_blocking(move || store::build(&config, listeners))
+    };
+    let Built { broker, kept, took } = tokio::select! {
+        built = building => built.map_err(|error| StartError::Broken(error.to_string()))??,
+        () = endings.recv() => return Ok(None),
+    };
+    banner::print(config, &addresses, certificate.as_ref());
+    let recovery = broker.recovery();
+    if recovery != Recovery::default() {
+        let Recovery { sessions, queued, retained } = recovery;
+        tracing::info!(sessions, queued, retained, ?took, "recovered from the store");
+    }
     let handle = broker.handle();
     let running = broker.run(Duration::from_secs(config.drain_secs));
-    tokio::pin!(running);
+    let failed = async {
+        handle.fail(&kept.failed().await);
+        std::future::pending().await
+    };
+    tokio::pin!(running, failed);
     loop {
         tokio::select! {
-            ended = &mut running => return Ok(ended?),
-            () = async { tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} } } => {
+            served = &mut running => break Ok(Some((served, kept.clone()))),
+            () = &mut failed => {}
+            () = endings.recv() => {
                 // A second signal does not wait for anybody.
                 if handle.is_stopping() {
-                    return Ok(());
+                    break Ok(Some((Ok(()), kept.clone())));
                 }
                 handle.stop();
             }
-            _ = hang_up.recv() => {
-                reload(args, certificate.as_ref().map(|certificate| &certificate.tls), reload_level);
-            }
+            _ = hang_up.recv() => reload(args, tls, reload_level),
         }
     }
 }

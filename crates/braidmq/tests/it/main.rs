@@ -8,4 +8,5 @@ mod capture;
 mod client;
 mod explain;
 mod lab;
+mod refusals;
 mod serve;

@@ -10,10 +10,20 @@ use crate::broker::braidmq;
 
 /// Runs `braidmq serve` that must not start: its exit code and the one line that it says.
 fn refusal(arguments: &[&str]) -> (i32, String) {
-    let output = serve(arguments).output().unwrap();
+    refusal_of(&mut serve(arguments))
+}
+
+pub(crate) fn refusal_of(command: &mut Command) -> (i32, String) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut printed = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut printed).unwrap();
+    if !printed.is_empty() {
+        child.kill().unwrap();
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(printed, "", "it must not look as if it had started");
     let said = text(&output.stderr);
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(output.stdout.is_empty(), "it must not look as if it had started");
     (output.status.code().unwrap(), said.trim_end().to_owned())
 }
 
@@ -28,7 +38,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// A broker that ends with its test, whatever becomes of that.
-struct Running(Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -43,7 +53,7 @@ fn start(arguments: &[&str]) -> (Running, Vec<String>) {
     start_command(&mut serve(arguments))
 }
 
-fn start_command(command: &mut Command) -> (Running, Vec<String>) {
+pub(crate) fn start_command(command: &mut Command) -> (Running, Vec<String>) {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut running = Running(child);
     let mut banner = Vec::new();
@@ -57,7 +67,7 @@ fn start_command(command: &mut Command) -> (Running, Vec<String>) {
 }
 
 /// Sends a signal to a process that this test started.
-fn signal(broker: &Running, name: &str) {
+pub(crate) fn signal(broker: &Running, name: &str) {
     let status = Command::new("kill").args([name, &broker.0.id().to_string()]).status().unwrap();
     assert!(status.success());
 }

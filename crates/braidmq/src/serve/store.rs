@@ -1,0 +1,95 @@
+//! What the broker stands over: opened with everything that can be wrong with it, and closed last.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_broker::{Anonymous, Broker, Recovery};
+use braid_store::{EmbeddedStore, MemoryStore, OpenError, Store, StoreError};
+use braid_transport::Listener;
+
+use super::StartError;
+use super::progress::Announcer;
+use crate::config::Config;
+
+/// What outlives the broker's value.
+#[derive(Clone)]
+pub(super) enum Kept {
+    Memory(Arc<MemoryStore>),
+    File(Arc<EmbeddedStore>),
+}
+
+/// A broker over its store.
+pub(super) struct Built {
+    pub(super) broker: Broker,
+    pub(super) kept: Kept,
+    /// How long that took.
+    pub(super) took: Duration,
+}
+
+/// Opens the store and puts the broker together from what is in it. Blocks for as long as that takes.
+pub(super) fn build(config: &Config, listeners: Vec<Listener>) -> Result<Built, StartError> {
+    let announcer = Announcer::start();
+    let kept = Kept::open(config, &announcer)?;
+    let authenticate = Box::new(Anonymous { from_anywhere: config.allow_anonymous });
+    let progress = |recovery: Recovery| announcer.recovered(recovery);
+    let broker = Broker::recover(config.broker(), authenticate, kept.store(), listeners, progress)
+        .map_err(|error| StartError::of_store(&config.data_dir, error))?;
+    Ok(Built { broker, kept, took: announcer.elapsed() })
+}
+
+impl Kept {
+    fn open(config: &Config, announcer: &Announcer) -> Result<Self, StartError> {
+        let Some(mut options) = config.store.options() else {
+            return Ok(Self::Memory(Arc::new(MemoryStore::new())));
+        };
+        let announcer = announcer.clone();
+        options.progress = Arc::new(move |progress| announcer.opened(progress));
+        let store = EmbeddedStore::open(&config.data_dir, options)
+            .map_err(|error| StartError::of_open(&config.data_dir, error))?;
+        Ok(Self::File(Arc::new(store)))
+    }
+
+    fn store(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Memory(store) => store.clone(),
+            Self::File(store) => store.clone(),
+        }
+    }
+
+    /// Waits until it fails: a file knows that before anybody commits again.
+    pub(super) async fn failed(&self) -> StoreError {
+        match self {
+            Self::Memory(_) => std::future::pending().await,
+            Self::File(store) => store.failed().await.err().unwrap_or(StoreError::Closed),
+        }
+    }
+
+    /// Writes what is pending, once nobody else has the store.
+    pub(super) fn close(self) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::File(store) => Arc::into_inner(store).map_or(Ok(()), EmbeddedStore::close),
+        }
+    }
+}
+
+impl StartError {
+    fn of_open(directory: &Path, error: OpenError) -> Self {
+        match error {
+            OpenError::Damaged { .. } => {
+                Self::Damaged { error: error.to_string(), directory: directory.into() }
+            }
+            error => Self::Open(error),
+        }
+    }
+
+    fn of_store(directory: &Path, error: StoreError) -> Self {
+        match error {
+            StoreError::Damaged { .. } => {
+                Self::Damaged { error: error.to_string(), directory: directory.into() }
+            }
+            error => Self::Store(error),
+        }
+    }
+}

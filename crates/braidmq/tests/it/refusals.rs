@@ -1,0 +1,129 @@
+//! What can be wrong with the data directory of `braidmq serve`, and what it says then.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use redb::{Database, TableDefinition};
+use tempfile::TempDir;
+
+use crate::broker::braidmq;
+use crate::serve::{Running, refusal_of, start_command};
+
+const SERVE: [&str; 4] = ["serve", "--tcp", "127.0.0.1:0", "--data-dir"];
+
+fn serve(directory: &Path) -> Command {
+    let mut command = braidmq(&SERVE);
+    command.arg(directory);
+    command
+}
+
+/// The broker over a file system of its own at `directory`, after `prepare` was done there.
+fn serve_on(directory: &Path, options: &str, prepare: &str) -> Command {
+    const SCRIPT: &str = "mount -t tmpfs -o size=64k none \"$1\" && cd \"$1\" && eval \"$2\" && \
+                          mount -o \"remount,$3\" \"$1\" && shift 3 && exec \"$@\"";
+    let serve = serve(directory);
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "--", "sh", "-c", SCRIPT, "sh"]);
+    command.arg(directory).args([prepare, options]).arg(serve.get_program()).args(serve.get_args());
+    command
+}
+
+fn refused(command: &mut Command) -> String {
+    let (code, said) = refusal_of(command);
+    assert_eq!(code, 2, "{said}");
+    said
+}
+
+fn started(directory: &Path) -> Running {
+    let (running, banner) = start_command(&mut serve(directory));
+    assert!(banner.iter().any(|line| line.contains("before it is acknowledged")), "{banner:?}");
+    running
+}
+
+fn directory() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+#[test]
+fn it_is_a_file_or_cannot_be_written_or_has_no_room() {
+    let directory = directory();
+    let file = directory.path().join("file");
+    fs::write(&file, "hello").unwrap();
+    let said = refused(&mut serve(&file));
+    assert!(said.contains("cannot be a data directory") && said.contains(file.to_str().unwrap()), "{said}");
+    let said = refused(&mut serve_on(directory.path(), "ro", ":"));
+    assert!(said.contains("give the broker's user the right to"), "{said}");
+    let fill = "! dd if=/dev/zero of=filler bs=1k 2>/dev/null";
+    let said = refused(&mut serve_on(directory.path(), "rw", fill));
+    assert!(said.contains("no space is left") && said.contains("make room and start again"), "{said}");
+}
+
+#[test]
+fn it_belongs_to_another_broker() {
+    let directory = directory();
+    let first = started(directory.path());
+    let said = refused(&mut serve(directory.path()));
+    assert!(said.contains("open already: stop the other broker"), "{said}");
+    drop(first);
+    started(directory.path());
+}
+
+#[test]
+fn its_store_is_foreign_newer_or_damaged() {
+    let directory = directory();
+    let file = directory.path().join("store.redb");
+    fs::write(&file, "hello").unwrap();
+    let said = refused(&mut serve(directory.path()));
+    assert!(said.contains("is not a store of braidmq: move it away"), "{said}");
+    fs::remove_file(&file).unwrap();
+
+    // More than once: damage to all of the last commit is a commit that was cut short, and the one before counts.
+    for _ in 0..3 {
+        drop(started(directory.path()));
+    }
+    let whole = fs::read(&file).unwrap();
+    let database = Database::open(&file).unwrap();
+    let transaction = database.begin_write().unwrap();
+    let meta: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+    transaction.open_table(meta).unwrap().insert("format", 99).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let said = refused(&mut serve(directory.path()));
+    assert!(said.contains("has format 99") && said.contains("run a newer braidmq"), "{said}");
+
+    // One row, in each page that has it or had it once.
+    let rows = whole.windows(6).enumerate().filter(|(_, bytes)| bytes == b"format");
+    let mut damaged = whole.clone();
+    rows.for_each(|(at, _)| damaged[at] ^= 1);
+    assert_ne!(damaged, whole);
+    fs::write(&file, damaged).unwrap();
+    let said = refused(&mut serve(directory.path()));
+    let check = format!("`braidmq store check {}`", directory.path().display());
+    assert!(said.contains("is damaged") && said.contains(&check), "{said}");
+    fs::write(&file, whole).unwrap();
+    started(directory.path());
+}
+
+#[test]
+fn what_is_at_risk_is_printed() {
+    let directory = directory();
+    for (durability, line) in [
+        ("async", "a crash may cost the last 70 ms"),
+        ("memory", "they end with this process"),
+        ("sync", "before it is acknowledged"),
+    ] {
+        let mut command = serve(directory.path());
+        command.args([
+            "--set",
+            "store.async_window_ms=70",
+            "--set",
+            &format!("store.durability={durability}"),
+        ]);
+        let (running, banner) = start_command(&mut command);
+        assert!(banner.iter().any(|said| said.contains(line)), "{banner:?}");
+        drop(running);
+        let is_kept = fs::remove_file(directory.path().join("store.redb")).is_ok();
+        assert_eq!(is_kept, durability != "memory");
+    }
+}
