@@ -10,3 +10,4 @@ mod explain;
 mod lab;
 mod refusals;
 mod serve;
+mod survival;

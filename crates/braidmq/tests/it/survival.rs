@@ -1,0 +1,232 @@
+//! What `braidmq serve` acknowledged outlives its process and a full disk, in order, QoS 2 exactly once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::env;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use braid_client::{Client, Messages, Publication, QoS, ReasonCode, Reconnect, Subscribe};
+use tokio::sync::watch;
+
+use crate::broker::braidmq;
+use crate::serve::{Running, start_command};
+
+const PUBLISHERS: usize = 3;
+/// Of each publisher.
+const MESSAGES: usize = 600;
+/// Of each publisher, without acknowledgement.
+const WINDOW: usize = 20;
+const END: &str = "end";
+/// Nothing takes that long unless something is lost.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A broker that is started again where it was.
+struct Phoenix {
+    directory: PathBuf,
+    /// `HOST:PORT`.
+    address: String,
+    running: Running,
+}
+
+impl Phoenix {
+    fn start(directory: &Path) -> Self {
+        let (running, address) = start(directory, "127.0.0.1:0");
+        Self { directory: directory.to_owned(), address, running }
+    }
+
+    /// Starts it again; it has ended by itself.
+    fn start_again(&mut self) {
+        (self.running, self.address) = start(&self.directory, &self.address);
+    }
+
+    fn kill(&mut self) {
+        self.running.0.kill().unwrap();
+        self.running.0.wait().unwrap();
+        self.start_again();
+    }
+
+    /// A client that comes back soon, as does its session.
+    async fn client(&self, client_id: &str) -> (Client, Messages) {
+        let pause = Duration::from_millis(20);
+        Client::builder(&format!("mqtt://{}", self.address))
+            .client_id(client_id)
+            .clean_start(false)
+            .session_expiry(Duration::from_secs(3600))
+            .reconnect(Reconnect::Backoff { initial: pause, maximum: pause })
+            .connect()
+            .await
+            .unwrap()
+    }
+
+    async fn subscriber(&self, client_id: &str) -> (Client, Messages) {
+        let (client, messages) = self.client(client_id).await;
+        for (filter, qos) in [("1/#", QoS::AtLeastOnce), ("2/#", QoS::ExactlyOnce)] {
+            client.subscribe(Subscribe::to(filter).unwrap().qos(qos)).await.unwrap();
+        }
+        (client, messages)
+    }
+}
+
+fn start(directory: &Path, address: &str) -> (Running, String) {
+    let mut command = braidmq(&["serve", "--tcp", address, "--data-dir"]);
+    let (mut running, banner) = start_command(command.arg(directory));
+    let line = banner.iter().find(|line| line.contains("mqtt://"));
+    let mut said = String::new();
+    if line.is_none() {
+        running.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    }
+    assert_eq!(said, "", "it does not start");
+    (running, line.unwrap().rsplit('/').next().unwrap().to_owned())
+}
+
+/// Everything that came on each topic until its end.
+async fn collect(messages: &mut Messages, topics: usize) -> BTreeMap<String, Vec<String>> {
+    let (mut all, mut ended) = (BTreeMap::<_, Vec<_>>::new(), 0);
+    while ended < topics {
+        let received = tokio::time::timeout(PATIENCE, messages.recv()).await;
+        assert!(received.is_ok(), "some of {topics} topics do not end: {all:?}");
+        let received = received.unwrap().unwrap();
+        let text = String::from_utf8_lossy(&received.payload).trim_end().to_owned();
+        let topic = all.entry(received.topic.as_str().to_owned()).or_default();
+        ended += usize::from(text == END && topic.last().is_none_or(|last| last != END));
+        topic.push(text);
+    }
+    all
+}
+
+fn publication(topic: &str, text: &str, qos: QoS) -> Publication {
+    Publication::to(topic, text.to_owned()).unwrap().qos(qos)
+}
+
+/// Publishes one number after the other, to a topic of each QoS, and tells how many are acknowledged.
+async fn publish(client: Client, name: usize, acknowledged: watch::Sender<usize>) {
+    let mut waiting = VecDeque::new();
+    for number in 0..MESSAGES {
+        for (topic, qos) in [(format!("1/{name}"), QoS::AtLeastOnce), (format!("2/{name}"), QoS::ExactlyOnce)]
+        {
+            waiting.push_back(client.enqueue(publication(&topic, &number.to_string(), qos)).await.unwrap());
+        }
+        while waiting.len() > WINDOW {
+            assert_eq!(waiting.pop_front().unwrap().await.unwrap(), ReasonCode::Success);
+            acknowledged.send_modify(|acknowledged| *acknowledged += 1);
+        }
+    }
+    for acknowledgement in waiting {
+        assert_eq!(acknowledgement.await.unwrap(), ReasonCode::Success);
+    }
+    for (topic, qos) in [(format!("1/{name}"), QoS::AtLeastOnce), (format!("2/{name}"), QoS::ExactlyOnce)] {
+        client.publish(publication(&topic, END, qos)).await.unwrap();
+    }
+}
+
+/// Everything that was published, in order on each topic; with QoS 1 some of it again.
+fn assert_whole(who: &str, received: BTreeMap<String, Vec<String>>) {
+    assert_eq!(received.len(), 2 * PUBLISHERS);
+    let numbers = (0..MESSAGES).map(|number| number.to_string());
+    let expected: Vec<_> = numbers.chain([END.to_owned()]).collect();
+    for (topic, mut texts) in received {
+        if topic.starts_with("1/") {
+            let mut seen = std::collections::HashSet::new();
+            texts.retain(|text| seen.insert(text.clone()));
+        }
+        assert_eq!(texts, expected, "{topic} at {who}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_loses_nothing_that_was_acknowledged_and_repeats_nothing_of_qos_2() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut broker = Phoenix::start(directory.path());
+    let (away, _) = broker.subscriber("away").await;
+    away.disconnect().await.unwrap();
+    let (_present, mut messages) = broker.subscriber("present").await;
+    let present = tokio::spawn(async move { collect(&mut messages, 2 * PUBLISHERS).await });
+    let (acknowledged, mut progress) = watch::channel(0);
+    let mut publishing = tokio::task::JoinSet::new();
+    for name in 0..PUBLISHERS {
+        let (client, _) = broker.client(&format!("publisher-{name}")).await;
+        publishing.spawn(publish(client, name, acknowledged.clone()));
+    }
+    for part in 1..=4 {
+        // In the middle of everything, at four moments that differ from run to run.
+        let some = part * 2 * PUBLISHERS * MESSAGES / 5;
+        tokio::time::timeout(PATIENCE, progress.wait_for(|count| *count > some)).await.unwrap().unwrap();
+        tokio::task::block_in_place(|| broker.kill());
+    }
+    publishing.join_all().await;
+    assert_whole("present", present.await.unwrap());
+    let (_away, mut messages) = broker.client("away").await;
+    assert_whole("away", collect(&mut messages, 2 * PUBLISHERS).await);
+}
+
+const INSIDE: &str = "TEST_MAY_MOUNT";
+
+/// Whether the test `name` may mount. If not it runs again where it may, and has passed when this returns.
+fn may_mount(name: &str) -> bool {
+    if env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "--"])
+        .arg(env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(INSIDE, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && text.contains("1 passed");
+    assert!(passed, "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    false
+}
+
+fn mount(directory: &Path, options: &str) {
+    let status =
+        Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(directory).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn a_full_disk_stops_the_broker_and_loses_nothing_that_was_acknowledged() {
+    const NAME: &str = "survival::a_full_disk_stops_the_broker_and_loses_nothing_that_was_acknowledged";
+    if may_mount(NAME) {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(fill_the_disk());
+    }
+}
+
+async fn fill_the_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    mount(directory.path(), "size=8m");
+    let mut broker = Phoenix::start(directory.path());
+    let (away, _) = broker.subscriber("away").await;
+    away.disconnect().await.unwrap();
+    let (client, _) = broker.client("publisher").await;
+    let publisher = client.clone();
+    let padding = " ".repeat(100_000);
+    let publishing = tokio::spawn(async move {
+        // More than fits: what is acknowledged later was sent again to the next broker.
+        for number in 0..200 {
+            publisher.publish(publication("1/0", &format!("{number}{padding}"), QoS::AtLeastOnce)).await?;
+        }
+        publisher.publish(publication("1/0", END, QoS::AtLeastOnce)).await
+    });
+    let mut said = String::new();
+    tokio::task::block_in_place(|| {
+        broker.running.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(broker.running.0.wait().unwrap().code(), Some(74), "{said}");
+    });
+    let last = said.lines().last().unwrap();
+    assert!(last.starts_with("braidmq: the store in ") && last.contains("make room"), "{last}");
+    assert!(said.contains("ERROR") && said.contains("nothing is acknowledged any more"), "{said}");
+    mount(directory.path(), "remount,size=64m");
+    broker.start_again();
+    publishing.await.unwrap().unwrap();
+    let (_away, mut messages) = broker.client("away").await;
+    let mut received = collect(&mut messages, 1).await.remove("1/0").unwrap();
+    received.dedup();
+    let numbers = (0..200).map(|number| number.to_string());
+    assert_eq!(received, numbers.chain([END.to_owned()]).collect::<Vec<_>>());
+    drop(client);
+}
