@@ -56,8 +56,9 @@ impl Hub {
                 router.subscribe(key, filter, *subscription);
             }
         });
-        if record.parked_at.is_none() {
-            // Its clocks begin to run now, and must not begin anew at the next start.
+        if record.parked_at.is_none_or(|at| at > now.system) {
+            // Its clocks begin to run now, and must not begin anew at the next start: it was connected when its broker
+            // ended, or the clock was set back since.
             let at = now.system;
             let parked = Change::Parked { session: record.id, at, expiry: record.expiry, claim };
             self.persist.commit_late([parked]);

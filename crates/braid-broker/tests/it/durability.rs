@@ -5,11 +5,13 @@ use std::time::{Duration, SystemTime};
 
 use braid_broker::{Anonymous, BrokerConfig, LimitsConfig};
 use braid_proto::packet::{
-    Ack, AckKind, Connect, Disconnect, MessageProperties, Packet, Publish, QoS, SubscribeEntry, Will,
+    Ack, AckKind, Connect, Disconnect, MessageProperties, Packet, Publish, QoS, Subscribe, SubscribeEntry,
+    Will,
 };
 use braid_proto::reason::ReasonCode;
-use braid_store::{Change, Image, MemoryStore, QueueEntry, SessionImage, Store};
+use braid_store::{Change, Image, QueueEntry, SessionImage, Store};
 
+use crate::disk::{Disk, over_a_file};
 use crate::support::{
     Client, TestBroker, connect_v5, filter, id, lasting, message, pass, publish_packet, quiet, settle, texts,
     unsubscribe_packet, will,
@@ -17,24 +19,31 @@ use crate::support::{
 
 /// A broker whose process may end at any moment.
 struct Mortal {
-    store: Arc<MemoryStore>,
+    disk: Disk,
+    store: Arc<dyn Store>,
     broker: TestBroker,
 }
 
 impl Mortal {
     fn start() -> Self {
-        Self::over(MemoryStore::new())
+        Self::start_with(quiet())
     }
 
-    fn over(store: MemoryStore) -> Self {
-        let store = Arc::new(store);
-        Self { broker: TestBroker::start_over(store.clone()), store }
+    fn start_with(config: BrokerConfig) -> Self {
+        Self::over(config, Disk::new(), |_| {})
+    }
+
+    fn over(config: BrokerConfig, disk: Disk, meanwhile: impl FnOnce(&dyn Store)) -> Self {
+        let store = disk.open();
+        meanwhile(&*store);
+        let broker = TestBroker::start_with_all(config, Anonymous::default(), store.clone());
+        Self { disk, store, broker }
     }
 
     /// What the store holds now.
     fn image(&self) -> Image {
         let mut image = Image::default();
-        self.store.recover(&mut image).expect("memory can be read");
+        self.store.recover(&mut image).expect("it can be read");
         image
     }
 
@@ -50,29 +59,34 @@ impl Mortal {
 
     /// The same, and nothing runs for `downtime`.
     fn crash_for(self, downtime: Duration) -> Self {
-        let store = self.store.reopen();
-        if !downtime.is_zero() {
-            age(&store, downtime);
-        }
-        Self::over(store)
+        self.crash_and_move(|at| at - downtime)
+    }
+
+    /// The same, and the clock is set back meanwhile.
+    fn crash_and_set_back(self, by: Duration) -> Self {
+        self.crash_and_move(|at| at + by)
+    }
+
+    fn crash_and_move(self, change: impl Fn(SystemTime) -> SystemTime) -> Self {
+        Self::over(quiet(), self.disk.after_crash(), |store| move_absences(store, change))
     }
 
     /// The broker stops as it should, and another begins.
     async fn restart(mut self) -> Self {
         self.broker.handle.stop();
         self.broker.ended().await;
-        Self::over(self.store.reopen())
+        Self::over(quiet(), self.disk.after_crash(), |_| {})
     }
 }
 
-/// Makes every absence longer by `downtime`.
-fn age(store: &MemoryStore, downtime: Duration) {
+/// Changes when every absence began.
+fn move_absences(store: &dyn Store, change: impl Fn(SystemTime) -> SystemTime) {
     let mut image = Image::default();
-    store.recover(&mut image).expect("memory can be read");
+    store.recover(&mut image).expect("it can be read");
     for (session, SessionImage { record, claim, .. }) in image.sessions {
-        let at = record.parked_at.unwrap_or_else(SystemTime::now) - downtime;
-        let parked = Change::Parked { session, at, expiry: record.expiry, claim };
-        store.commit([parked].into_iter().collect()).wait().expect("memory takes everything");
+        let Some(at) = record.parked_at else { continue };
+        let parked = Change::Parked { session, at: change(at), expiry: record.expiry, claim };
+        store.commit([parked].into_iter().collect()).wait().expect("it takes everything");
     }
 }
 
@@ -341,6 +355,59 @@ async fn sessions_expire_while_the_broker_is_down() {
     assert!(mortal.session("day").is_none());
 }
 
+// [BQ-52]
+#[tokio::test(start_paused = true)]
+async fn priorities_come_back_with_subscriptions_and_with_what_waits() {
+    let mortal = Mortal::start();
+    let mut client = mortal.broker.resume("client").await;
+    for (number, topic, priority) in [(1, "bulk", "50"), (2, "urgent", "200")] {
+        client
+            .send(Packet::Subscribe(Box::new(Subscribe {
+                packet_id: id(number),
+                id: None,
+                user: [("braid-priority".into(), priority.into())].into(),
+                entries: vec![SubscribeEntry::new(filter(topic), QoS::AtLeastOnce)],
+            })))
+            .await;
+        assert!(matches!(client.next().await, Some(Packet::Suback(_))));
+    }
+    client.vanish().await;
+    let mut mortal = mortal;
+    for round in 1..=2 {
+        let mut publisher = mortal.broker.v5("publisher").await;
+        for topic in ["bulk", "urgent"] {
+            publisher.publish(topic, format!("{topic} {round}"), QoS::AtLeastOnce).await;
+        }
+        mortal = mortal.crash();
+    }
+    let mut client = mortal.broker.resume("client").await;
+    assert_eq!(texts(&client.take_all().await), ["urgent 1", "urgent 2", "bulk 1", "bulk 2"]);
+}
+
+/// Set back by a day, the clock gives nobody more than the whole interval, once.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_was_set_back_starts_absences_anew() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let mortal = Mortal::start();
+    let mut mourner = mortal.broker.resume("mourner").await;
+    mourner.subscribe("will", QoS::AtLeastOnce).await;
+    let delayed = Will { delay: 600, qos: QoS::AtLeastOnce, ..will("will", "late") };
+    mortal.broker.connect(Connect { will: Some(delayed), ..lasting("mortal") }).await.vanish().await;
+    settle().await;
+    let mortal = mortal.crash_and_set_back(DAY);
+    let parked_at = |mortal: &Mortal| mortal.session("mortal").and_then(|session| session.record.parked_at);
+    assert!(parked_at(&mortal).is_some_and(|at| at <= SystemTime::now()), "what it was told is not kept");
+    let mut mourner = mortal.broker.resume("mourner").await;
+    pass(598).await;
+    mourner.expect_silence().await;
+    pass(3).await;
+    assert_eq!(mourner.take().await, "late");
+    pass(2990).await;
+    assert!(parked_at(&mortal).is_some());
+    pass(20).await;
+    assert!(mortal.session("mortal").is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_ended_session_leaves_nothing() {
     let mortal = Mortal::start();
@@ -389,11 +456,8 @@ async fn shared_messages_move_to_another_member_in_the_store_too() {
 
 #[tokio::test(start_paused = true)]
 async fn what_did_not_fit_is_not_kept() {
-    let store = Arc::new(MemoryStore::new());
     let limits = LimitsConfig { queued_messages: 3, ..LimitsConfig::default() };
-    let config = BrokerConfig { limits, ..quiet() };
-    let broker = TestBroker::start_with_all(config, Anonymous::default(), store.clone());
-    let mortal = Mortal { store, broker };
+    let mortal = Mortal::start_with(BrokerConfig { limits, ..quiet() });
     let mut publisher = mortal.broker.v5("publisher").await;
     let mut client = mortal.broker.resume("client").await;
     client.subscribe("t", QoS::AtLeastOnce).await;
@@ -461,3 +525,21 @@ async fn nothing_stays_behind_of_what_is_acknowledged_at_once() {
     assert_eq!(client.next().await, Some(Packet::Pingresp));
     assert_eq!(entries(mortal.session("client")), []);
 }
+
+over_a_file!(
+    sessions_come_back_with_subscriptions_and_queues_in_order,
+    messages_on_their_way_are_sent_again_with_their_identifiers,
+    qos_2_arrives_exactly_once_at_a_subscriber,
+    qos_2_arrives_exactly_once_from_a_publisher,
+    the_last_words_of_a_connection_are_stored,
+    retained_messages_come_back_and_cleared_ones_do_not,
+    wills_are_published_after_a_restart,
+    the_delay_of_a_will_runs_while_the_broker_is_down,
+    sessions_expire_while_the_broker_is_down,
+    priorities_come_back_with_subscriptions_and_with_what_waits,
+    a_clock_that_was_set_back_starts_absences_anew,
+    an_ended_session_leaves_nothing,
+    shared_messages_move_to_another_member_in_the_store_too,
+    what_did_not_fit_is_not_kept,
+    one_write_of_many_kinds_keeps_its_order
+);

@@ -6,6 +6,7 @@ mod support;
 
 mod connecting;
 mod delivery;
+mod disk;
 mod durability;
 mod fairness;
 mod flow;

@@ -1,0 +1,97 @@
+//! What outlives a broker of the tests: a store in memory, or one in a file.
+
+use std::cell::Cell;
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_proto::packet::ClientId;
+use braid_store::{
+    Batch, Claim, Commit, Completion, EmbeddedStore, Lsn, MemoryStore, NextIds, Options, Recover, Store,
+    StoreError, StoredMessage,
+};
+use tempfile::TempDir;
+
+thread_local! {
+    /// Whether the test of this thread stands over a file.
+    pub(crate) static IS_FILE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The same tests again, over a file.
+macro_rules! over_a_file {
+    ($($test:ident),*) => {
+        mod over_a_file {
+            $(
+                #[test]
+                fn $test() {
+                    crate::disk::IS_FILE.set(true);
+                    super::$test();
+                    crate::disk::IS_FILE.set(false);
+                }
+            )*
+        }
+    };
+}
+pub(crate) use over_a_file;
+
+/// Where a store is.
+pub(crate) enum Disk {
+    Memory(Arc<MemoryStore>),
+    File(TempDir),
+}
+
+impl Disk {
+    pub(crate) fn new() -> Self {
+        if IS_FILE.get() { Self::File(directory()) } else { Self::Memory(Arc::default()) }
+    }
+
+    pub(crate) fn open(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Memory(store) => store.clone(),
+            Self::File(directory) => {
+                let mut options = Options::default();
+                options.lazy = Duration::ZERO;
+                let store = EmbeddedStore::open(directory.path(), options).expect("it can be opened");
+                Arc::new(Prompt(store))
+            }
+        }
+    }
+
+    /// What is durable now, for the next broker. The old one may go on and changes nothing of it.
+    pub(crate) fn after_crash(&self) -> Self {
+        match self {
+            Self::Memory(store) => Self::Memory(Arc::new(store.reopen())),
+            Self::File(old) => {
+                let new = directory();
+                let [from, to] = [old, &new].map(|directory| directory.path().join("store.redb"));
+                fs::copy(from, to).expect("it can be copied");
+                Self::File(new)
+            }
+        }
+    }
+}
+
+fn directory() -> TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+/// Is durable when it returns, so that no virtual time passes while a real disk works.
+struct Prompt(EmbeddedStore);
+
+impl Store for Prompt {
+    fn recover(&self, into: &mut dyn Recover) -> Result<NextIds, StoreError> {
+        self.0.recover(into)
+    }
+
+    fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
+        self.0.claim(client_id)
+    }
+
+    fn commit(&self, batch: Batch) -> Commit {
+        Completion::Done(self.0.commit(batch).wait())
+    }
+
+    fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
+        self.0.message(message)
+    }
+}
