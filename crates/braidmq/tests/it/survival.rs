@@ -47,6 +47,14 @@ impl Phoenix {
         self.start_again();
     }
 
+    /// Waits until it ends because its store failed; what it said.
+    fn failed(&mut self) -> String {
+        let mut said = String::new();
+        self.running.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(self.running.0.wait().unwrap().code(), Some(74), "{said}");
+        said
+    }
+
     /// A client that comes back soon, as does its session.
     async fn client(&self, client_id: &str) -> (Client, Messages) {
         let pause = Duration::from_millis(20);
@@ -212,11 +220,7 @@ async fn fill_the_disk() {
         }
         publisher.publish(publication("1/0", END, QoS::AtLeastOnce)).await
     });
-    let mut said = String::new();
-    tokio::task::block_in_place(|| {
-        broker.running.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert_eq!(broker.running.0.wait().unwrap().code(), Some(74), "{said}");
-    });
+    let said = tokio::task::block_in_place(|| broker.failed());
     let last = said.lines().last().unwrap();
     assert!(last.starts_with("braidmq: the store in ") && last.contains("make room"), "{last}");
     assert!(said.contains("ERROR") && said.contains("nothing is acknowledged any more"), "{said}");
@@ -229,4 +233,21 @@ async fn fill_the_disk() {
     let numbers = (0..200).map(|number| number.to_string());
     assert_eq!(received, numbers.chain([END.to_owned()]).collect::<Vec<_>>());
     drop(client);
+}
+
+/// The last of what was to be kept is on its way when the disk is full, and nobody asks for it any more.
+#[test]
+fn a_full_disk_is_noticed_though_nobody_waits_for_it() {
+    if may_mount("survival::a_full_disk_is_noticed_though_nobody_waits_for_it") {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let directory = tempfile::tempdir().unwrap();
+            mount(directory.path(), "size=8m");
+            let mut broker = Phoenix::start(directory.path());
+            let (client, _) = broker.client("publisher").await;
+            let retained = publication("t", &" ".repeat(20_000_000), QoS::AtMostOnce).retain(true);
+            client.publish(retained).await.unwrap();
+            tokio::task::block_in_place(|| broker.failed());
+        });
+    }
 }
