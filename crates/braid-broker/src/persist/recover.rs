@@ -1,6 +1,6 @@
 //! Everything back from the store, when a broker starts.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ pub(crate) fn recover(
 ) -> Result<Recovered, StoreError> {
     let mut image = Image::default();
     let next = store.recover(&mut image)?;
-    let mut messages = Messages { store, now, read: HashMap::new() };
+    let mut messages = Messages { store, now, read: HashMap::new(), topics: HashSet::new() };
     let (mut sessions, mut retained) = (Vec::new(), Vec::new());
     let (mut recovery, mut told) = (Recovery::default(), 0);
     let mut tell = |recovery: Recovery| {
@@ -116,6 +116,8 @@ struct Messages<'a> {
     store: &'a dyn Store,
     now: Now,
     read: HashMap<Lsn, Arc<Message>>,
+    /// A queue of a thousand messages is of a handful of topics.
+    topics: HashSet<TopicName>,
 }
 
 impl Messages<'_> {
@@ -127,12 +129,26 @@ impl Messages<'_> {
             let reason = format!("message {lsn} is referred to and not there");
             return Err(StoreError::Damaged { reason: reason.into() });
         };
-        let message = stored.live(self.now);
+        let mut message = stored.live(self.now);
+        drop(stored);
+        // Live messages of a topic share its name as well. What a store shares with us has its name already.
+        if let Some(message) = Arc::get_mut(&mut message) {
+            self.share_topic(message);
+        }
         if let Some(number) = NonZeroU64::new(lsn.value()) {
             message.set_stored(number);
         }
         self.read.insert(lsn, Arc::clone(&message));
         Ok(message)
+    }
+
+    fn share_topic(&mut self, message: &mut Message) {
+        match self.topics.get(&message.topic) {
+            Some(topic) => message.topic = topic.clone(),
+            None => {
+                self.topics.insert(message.topic.clone());
+            }
+        }
     }
 
     fn revive(
