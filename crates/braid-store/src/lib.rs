@@ -35,7 +35,8 @@ pub use batch::Batch;
 pub use change::Change;
 pub use commit::{Commit, Completer, Completion, Receiver};
 pub use embedded::{
-    Check, Durability, EmbeddedStore, OfflineStore, OpenError, Options, Progress, Stage, Stats, TransferError,
+    Check, Damage, Durability, EmbeddedStore, Existing, OfflineStore, Oldest, OpenError, Options, Problem,
+    Progress, QueueStats, Stage, Stats, TransferError,
 };
 pub use error::StoreError;
 pub use failing::FailingStore;

@@ -2,14 +2,14 @@
 //! by snapshots. The only file that speaks to redb's transactions when the store runs.
 
 use std::fs::{self, OpenOptions};
-use std::io;
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
 use redb::backends::FileBackend;
 use redb::{
-    Database, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata,
-    StorageBackend, TableDefinition, TableError, Value, WriteTransaction,
+    AccessGuard, Database, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
+    ReadableTableMetadata, StorageBackend, TableDefinition, TableError, Value, WriteTransaction,
 };
 
 use super::error::{OpenError, ReadError, place};
@@ -21,9 +21,12 @@ use crate::error::StoreError;
 use crate::identity::{Lsn, SessionId};
 use crate::message::StoredMessage;
 use crate::recover::NextIds;
+use crate::session::SessionRecord;
 
 /// The store's file in its data directory.
 const FILE: &str = "store.redb";
+/// What is to take its place.
+const NEW: &str = "store.redb.new";
 /// A file below this length is not worth compacting.
 const SMALL: u64 = 16 << 20;
 
@@ -35,23 +38,63 @@ pub(super) struct File {
 /// Opens the store's file in the directory, which is made if it is not there.
 pub(super) fn device(directory: &Path) -> Result<(FileBackend, Arc<str>), OpenError> {
     let at = place(directory);
-    let directory_error = |error: &io::Error| OpenError::of_io(&at, error);
-    fs::create_dir_all(directory).map_err(|error| directory_error(&error))?;
-    let opened = open_device(directory, true)?;
-    // A new file must be found again by its name.
-    fs::File::open(directory)
-        .and_then(|directory| directory.sync_all())
-        .map_err(|error| directory_error(&error))?;
+    fs::create_dir_all(directory).map_err(|error| OpenError::of_io(&at, &error))?;
+    let opened = open_device(directory, FILE, true)?;
+    sync_names(directory)?;
     Ok(opened)
+}
+
+/// Whether there is a file of a store, or of anybody else, where ours would be.
+pub(super) fn is_present(directory: &Path) -> bool {
+    directory.join(FILE).symlink_metadata().is_ok()
+}
+
+/// Keeps everybody else from opening the file, which need not be a store.
+pub(super) fn lock(device: &FileBackend, place: &Arc<str>) -> Result<(), OpenError> {
+    match device.try_lock_range(Bound::Unbounded, Bound::Unbounded) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(OpenError::InUse { place: Arc::clone(place) }),
+        Err(error) => Err(OpenError::Device { place: Arc::clone(place), reason: error.to_string().into() }),
+    }
+}
+
+/// Begins an empty file beside the store's; [`put_in_place`] makes it the store's.
+pub(super) fn new_device(directory: &Path) -> Result<(FileBackend, Arc<str>), OpenError> {
+    let (device, place) = open_device(directory, NEW, true)?;
+    // Somebody was interrupted.
+    device.set_len(0).map_err(|error| OpenError::of_io(&place, &error))?;
+    Ok((device, place))
+}
+
+/// Puts the new file where the store's is. A power failure leaves the one or the other, whole.
+pub(super) fn put_in_place(directory: &Path) -> Result<(), OpenError> {
+    let path = directory.join(FILE);
+    fs::rename(directory.join(NEW), &path).map_err(|error| OpenError::of_io(&place(&path), &error))?;
+    sync_names(directory)
+}
+
+/// Takes the new file away again, and the store's too if it was made for this only.
+pub(super) fn discard(directory: &Path, store_too: bool) {
+    // Whatever cannot be taken away is empty or overwritten the next time.
+    let _ = fs::remove_file(directory.join(NEW));
+    if store_too {
+        let _ = fs::remove_file(directory.join(FILE));
+    }
+}
+
+/// A file must be found again by its name.
+fn sync_names(directory: &Path) -> Result<(), OpenError> {
+    let synced = fs::File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| OpenError::of_io(&place(directory), &error))
 }
 
 /// Opens the store's file in the directory, where it must be.
 pub(super) fn present_device(directory: &Path) -> Result<(FileBackend, Arc<str>), OpenError> {
-    open_device(directory, false)
+    open_device(directory, FILE, false)
 }
 
-fn open_device(directory: &Path, create: bool) -> Result<(FileBackend, Arc<str>), OpenError> {
-    let path = directory.join(FILE);
+fn open_device(directory: &Path, name: &str, create: bool) -> Result<(FileBackend, Arc<str>), OpenError> {
+    let path = directory.join(name);
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(create).truncate(false);
     #[cfg(unix)]
@@ -194,12 +237,40 @@ impl Snapshot {
         self.table(table)?.map_or(Ok(0), |table| Ok(table.len()?))
     }
 
+    /// Rows of all tables that hold something of a client's.
+    pub(super) fn all_rows(&self) -> Result<u64, ReadError> {
+        Ok(self.rows(keys::SESSION)?
+            + self.rows(keys::SUBSCRIPTION)?
+            + self.rows(keys::WILL)?
+            + self.rows(keys::RECEIVED)?
+            + self.rows(keys::QUEUE)?
+            + self.rows(keys::INFLIGHT)?
+            + self.rows(keys::RETAINED)?
+            + self.rows(keys::MESSAGE)?)
+    }
+
+    pub(super) fn session(&self, session: SessionId) -> Result<SessionRecord, ReadError> {
+        let key = keys::session_key(session);
+        let missing = || ReadError::Row(format!("session {session} is not there").into());
+        let table = self.table(keys::SESSION)?.ok_or_else(missing)?;
+        let value = table.get(&key)?.ok_or_else(missing)?;
+        let record = keys::decode_session(session, value.value());
+        record.map_err(|error| ReadError::row("session", &key, error))
+    }
+
     pub(super) fn message(&self, message: Lsn) -> Result<Option<StoredMessage>, ReadError> {
+        let Some(value) = self.message_row(message)? else { return Ok(None) };
+        let decoded = keys::decode_message(value.value());
+        decoded.map(Some).map_err(|error| ReadError::row("message", &keys::message_key(message), error))
+    }
+
+    /// The message as it is stored.
+    pub(super) fn message_row(
+        &self,
+        message: Lsn,
+    ) -> Result<Option<AccessGuard<'static, &'static [u8]>>, ReadError> {
         let Some(table) = self.table(keys::MESSAGE)? else { return Ok(None) };
-        let key = keys::message_key(message);
-        let Some(value) = table.get(&key)? else { return Ok(None) };
-        let message = keys::decode_message(value.value());
-        message.map(Some).map_err(|error| ReadError::row("message", &key, error))
+        Ok(table.get(&keys::message_key(message))?)
     }
 
     pub(super) fn number(&self, name: &str) -> Result<Option<u64>, ReadError> {

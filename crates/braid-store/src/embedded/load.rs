@@ -1,10 +1,6 @@
 //! From the tables to the index when the store is opened, and to the broker when it recovers.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-
-use braid_proto::topic::TopicName;
-use redb::ReadableTable;
 
 use super::error::ReadError;
 use super::file::Snapshot;
@@ -13,7 +9,7 @@ use super::keys::{self, Place};
 use super::options::{Options, Stage, Teller};
 use super::writes::{Inflight, Phase};
 use crate::identity::{Claim, Lsn, SessionId};
-use crate::message::{QueueEntry, StoredDelivery};
+use crate::message::QueueEntry;
 use crate::recover::{NextIds, Recover};
 
 impl Snapshot {
@@ -27,28 +23,27 @@ impl Snapshot {
         let mut index = Index::new(first_claim, next);
         let of = self.rows(keys::SESSION)? + self.rows(keys::QUEUE)?;
         let mut teller = Teller::new(options, Stage::Loading, of);
-        if let Some(table) = self.table(keys::SESSION)? {
-            for row in table.iter()? {
-                let (key, value) = row?;
-                let id = keys::decode_session_key(key.value());
-                let record = keys::decode_session(id, value.value());
-                let record = record.map_err(|error| ReadError::row("session", key.value(), error))?;
-                if !index.load_session(record) {
-                    return Err(ReadError::Row(format!("the client of session {id} has two").into()));
-                }
-                teller.step();
+        self.each_session(|row| {
+            let record = row?;
+            let id = record.id;
+            teller.step();
+            if index.load_session(record) {
+                Ok(())
+            } else {
+                Err(ReadError::Row(format!("the client of session {id} has two").into()))
             }
-        }
-        self.each_queued(|place, delivery| {
+        })?;
+        self.each_queued(|row| {
+            let (place, delivery) = row?;
             teller.step();
             if index.load_queued(place, delivery.message) { Ok(()) } else { Err(nobodys("queue", place)) }
         })?;
-        for (place, inflight) in self.inflight()? {
-            if !index.load_inflight(place, inflight) {
-                return Err(nobodys("inflight", place));
-            }
-        }
-        self.each_retained(|topic, message| {
+        self.each_inflight(|row| {
+            let (place, inflight) = row?;
+            if index.load_inflight(place, inflight) { Ok(()) } else { Err(nobodys("inflight", place)) }
+        })?;
+        self.each_retained(|row| {
+            let (topic, message) = row?;
             if index.load_retained(topic.clone(), message) {
                 Ok(())
             } else {
@@ -75,10 +70,7 @@ impl Snapshot {
         let mut teller = Teller::new(options, Stage::Recovering, of);
         self.show_sessions(into, claim, &mut teller)?;
         self.show_queues(into, &mut teller)?;
-        self.each_retained(|topic, message| {
-            into.retained(topic, message);
-            Ok(())
-        })?;
+        self.each_retained(|row| row.map(|(topic, message)| into.retained(topic, message)))?;
         teller.end();
         Ok(())
     }
@@ -89,43 +81,18 @@ impl Snapshot {
         claim: impl Fn(SessionId) -> Claim,
         teller: &mut Teller<'_>,
     ) -> Result<(), ReadError> {
-        if let Some(table) = self.table(keys::SESSION)? {
-            for row in table.iter()? {
-                let (key, value) = row?;
-                let id = keys::decode_session_key(key.value());
-                let record = keys::decode_session(id, value.value());
-                let record = record.map_err(|error| ReadError::row("session", key.value(), error))?;
-                into.session(record, claim(id));
-                teller.step();
-            }
-        }
-        if let Some(table) = self.table(keys::SUBSCRIPTION)? {
-            for row in table.iter()? {
-                let (key, value) = row?;
-                let failed = |error| ReadError::row("subscription", key.value(), error);
-                let (session, filter) = keys::decode_subscription_key(key.value()).map_err(failed)?;
-                let subscription = keys::decode_subscription(value.value()).map_err(failed)?;
-                into.subscription(session, filter, subscription);
-            }
-        }
-        if let Some(table) = self.table(keys::WILL)? {
-            for row in table.iter()? {
-                let (key, value) = row?;
-                let will = keys::decode_will(value.value());
-                let will = will.map_err(|error| ReadError::row("will", key.value(), error))?;
-                into.will(keys::decode_session_key(key.value()), Arc::new(will));
-            }
-        }
-        if let Some(table) = self.table(keys::RECEIVED)? {
-            for row in table.iter()? {
-                let (key, _) = row?;
-                let received = keys::decode_received_key(key.value());
-                let (session, packet_id) =
-                    received.map_err(|error| ReadError::row("received", key.value(), error))?;
-                into.received(session, packet_id);
-            }
-        }
-        Ok(())
+        self.each_session(|row| {
+            let record = row?;
+            let claim = claim(record.id);
+            into.session(record, claim);
+            teller.step();
+            Ok::<_, ReadError>(())
+        })?;
+        self.each_subscription(|row| {
+            row.map(|(session, filter, subscription)| into.subscription(session, filter, subscription))
+        })?;
+        self.each_will(|row| row.map(|(session, will)| into.will(session, Arc::new(will))))?;
+        self.each_received(|row| row.map(|(session, packet_id)| into.received(session, packet_id)))
     }
 
     fn show_queues(&self, into: &mut dyn Recover, teller: &mut Teller<'_>) -> Result<(), ReadError> {
@@ -150,7 +117,8 @@ impl Snapshot {
             };
             into.queued(*session, *lsn, entry);
         }
-        self.each_queued(|(lsn, session), delivery| {
+        self.each_queued(|row| {
+            let ((lsn, session), delivery) = row?;
             teller.step();
             if !inflight.contains_key(&(lsn, session)) {
                 into.queued(session, lsn, QueueEntry::Waiting(delivery));
@@ -158,58 +126,8 @@ impl Snapshot {
             Ok(())
         })
     }
-
-    /// Every session and what belongs to it, but its queue; nobody claims them.
-    pub(super) fn each_session(&self, into: &mut dyn Recover) -> Result<(), ReadError> {
-        let options = Options::default();
-        self.show_sessions(into, |_| Claim::new(0), &mut Teller::new(&options, Stage::Recovering, 0))
-    }
-
-    /// The message that each topic retains.
-    pub(super) fn each_retained(
-        &self,
-        mut each: impl FnMut(TopicName, Lsn) -> Result<(), ReadError>,
-    ) -> Result<(), ReadError> {
-        let Some(table) = self.table(keys::RETAINED)? else { return Ok(()) };
-        for row in table.iter()? {
-            let (key, value) = row?;
-            let topic = keys::decode_retained_key(key.value());
-            let topic = topic.map_err(|error| ReadError::row("retained", key.value(), error))?;
-            each(topic, keys::decode_message_key(value.value()))?;
-        }
-        Ok(())
-    }
-
-    /// Every row of the queue, by ascending lsn; also what was sent.
-    pub(super) fn each_queued(
-        &self,
-        mut each: impl FnMut(Place, StoredDelivery) -> Result<(), ReadError>,
-    ) -> Result<(), ReadError> {
-        let Some(table) = self.table(keys::QUEUE)? else { return Ok(()) };
-        for row in table.iter()? {
-            let (key, value) = row?;
-            let failed = |error| ReadError::row("queue", key.value(), error);
-            let place = keys::decode_place(key.value()).map_err(failed)?;
-            each(place, keys::decode_delivery(place, value.value()).map_err(failed)?)?;
-        }
-        Ok(())
-    }
-
-    /// Everything on its way: few, since each takes a packet identifier of its session.
-    pub(super) fn inflight(&self) -> Result<BTreeMap<Place, Inflight>, ReadError> {
-        let mut all = BTreeMap::new();
-        if let Some(table) = self.table(keys::INFLIGHT)? {
-            for row in table.iter()? {
-                let (key, value) = row?;
-                let failed = |error| ReadError::row("inflight", key.value(), error);
-                let place = keys::decode_place(key.value()).map_err(failed)?;
-                all.insert(place, keys::decode_inflight(value.value()).map_err(failed)?);
-            }
-        }
-        Ok(all)
-    }
 }
 
-pub(super) fn nobodys(table: &str, (lsn, session): (Lsn, SessionId)) -> ReadError {
+fn nobodys(table: &str, (lsn, session): (Lsn, SessionId)) -> ReadError {
     ReadError::Row(format!("table {table}: entry {lsn} of session {session} belongs to nothing").into())
 }

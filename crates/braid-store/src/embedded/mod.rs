@@ -14,6 +14,7 @@ mod load;
 mod offline;
 mod options;
 mod queue;
+mod rows;
 mod write;
 mod writer;
 mod writes;
@@ -28,7 +29,9 @@ use braid_proto::packet::ClientId;
 use redb::StorageBackend;
 
 pub use self::error::OpenError;
-pub use self::offline::{Check, OfflineStore, Stats, TransferError};
+pub use self::offline::{
+    Check, Damage, Existing, OfflineStore, Oldest, Problem, QueueStats, Stats, TransferError,
+};
 pub use self::options::{Durability, Options, Progress, Stage};
 
 use self::file::File;

@@ -82,27 +82,42 @@ pub enum Stage {
     Loading,
     /// Sessions and queue entries are shown to the broker.
     Recovering,
+    /// Rows are read to be checked, counted or exported.
+    Reading,
+    /// Records are imported; `of` is 0, since nobody knows how many there are.
+    Importing,
 }
 
 /// Tells progress, not too often.
 pub(super) struct Teller<'a> {
     options: &'a Options,
     progress: Progress,
+    /// Rows since the last report, and as many more as their size counts for.
+    untold: u64,
 }
 
 /// Rows between two reports.
 const EVERY: u64 = 1 << 16;
+/// Bytes that count for a row: a report comes every 64 MiB, however few messages that are.
+const ROW: usize = 1 << 10;
 
 impl<'a> Teller<'a> {
     pub(super) fn new(options: &'a Options, stage: Stage, of: u64) -> Self {
-        let teller = Self { options, progress: Progress { stage, done: 0, of } };
+        let teller = Self { options, progress: Progress { stage, done: 0, of }, untold: 0 };
         teller.tell();
         teller
     }
 
     pub(super) fn step(&mut self) {
+        self.step_over(0);
+    }
+
+    /// A step over a row that has `size` bytes to read or write.
+    pub(super) fn step_over(&mut self, size: usize) {
         self.progress.done += 1;
-        if self.progress.done.is_multiple_of(EVERY) {
+        self.untold += 1 + (size / ROW) as u64;
+        if self.untold >= EVERY {
+            self.untold = 0;
             self.tell();
         }
     }
@@ -114,5 +129,33 @@ impl<'a> Teller<'a> {
 
     fn tell(&self) {
         (self.options.progress)(self.progress);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Done at each report, when rows of this size are stepped over.
+    fn told(size: usize, rows: u64) -> Vec<u64> {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let progress = {
+            let told = Arc::clone(&told);
+            Arc::new(move |progress: Progress| told.lock().unwrap().push(progress.done))
+        };
+        let options = Options { progress, ..Options::default() };
+        let mut teller = Teller::new(&options, Stage::Reading, rows);
+        (0..rows).for_each(|_| teller.step_over(size));
+        teller.end();
+        told.lock().unwrap().clone()
+    }
+
+    #[test]
+    fn many_rows_and_large_rows_are_reported() {
+        assert_eq!(told(0, 140_000), [0, 65_536, 131_072, 140_000]);
+        assert_eq!(told(1 << 20, 130), [0, 64, 128, 130]);
+        assert_eq!(told(1 << 30, 2), [0, 1, 2, 2]);
     }
 }

@@ -1,9 +1,19 @@
-use braid_store::{EmbeddedStore, Image, OfflineStore, OpenError, Options, Store, TransferError};
-use redb::{Database, TableDefinition};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use braid_store::suite::{self, Fixture};
+use braid_store::{
+    Damage, EmbeddedStore, Existing, Image, OfflineStore, OpenError, Options, Progress, Stage, Store,
+    TransferError,
+};
+use bytes::Bytes;
+use redb::{Database, TableDefinition, WriteTransaction};
 
 use crate::disk::Disk;
 use crate::embedded::{open, options};
-use crate::example::{contents, fill, queue, queued};
+use crate::example::{contents, fill, open_session, queue, queued, queued_with};
 
 fn filled() -> Disk {
     let disk = Disk::default();
@@ -39,6 +49,34 @@ fn what_is_exported_and_imported_is_equal() {
     assert_eq!(contents(&copy), expected);
     assert_eq!(expected.0.sessions.len(), 2);
     assert!(expected.1[..4].iter().all(Option::is_some));
+}
+
+/// Whatever the random run stored: before it is opened again it is exported, imported and exported.
+#[derive(Default)]
+struct Moving(Disk);
+
+impl Fixture for Moving {
+    fn open(&mut self) -> Box<dyn Store> {
+        self.0 = Disk::default();
+        Box::new(open(&self.0))
+    }
+
+    fn reopen(&mut self, store: Box<dyn Store>) -> Box<dyn Store> {
+        drop(store);
+        let (text, copy) = (exported(&self.0), Disk::default());
+        import(&copy, &text).expect("what was exported can be imported");
+        assert_eq!(exported(&copy), text);
+        assert_eq!(offline(&copy).check().expect("the disk is well").problems, []);
+        assert_eq!(contents(&open(&copy)), contents(&open(&self.0)));
+        Box::new(open(&self.0))
+    }
+}
+
+#[test]
+fn random_stores_are_exported_and_imported() {
+    for seed in 100..115 {
+        suite::run_random(&mut Moving::default(), seed);
+    }
 }
 
 #[test]
@@ -97,7 +135,12 @@ fn a_wrong_line_is_named() {
     let good = r#"{"type":"store","format":1,"next_session":1,"next_lsn":1}"#;
     let session = r#"{"type":"session","session":1,"client_id":"a","expiry":1,"parked_at":null}"#;
     for (lines, line, what) in [
-        (vec!["{"], 1, "EOF"),
+        (vec!["{"], 1, "EOF while parsing an object at column 1"),
+        (vec!["\u{1f}\u{8b}"], 1, "no JSON object"),
+        (vec![good, ""], 2, "the end is missing"),
+        (vec![good, "", ""], 2, "no JSON object"),
+        (vec![good, good], 2, "twice"),
+        (vec![r#"{"type":"store","format":0,"next_session":1,"next_lsn":1}"#], 1, "no format 0"),
         (vec![good, "{}"], 2, "type"),
         (vec![session], 1, "first record"),
         (vec![good, r#"{"type":"received","session":1,"packet_id":1}"#], 2, "session is not there"),
@@ -129,50 +172,226 @@ fn a_wrong_line_is_named() {
     assert_eq!(newer, Err(TransferError::Newer { found: 2, known: 1 }));
 }
 
+/// Text without an end.
+struct Endless(&'static [u8]);
+
+impl Read for Endless {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        into.fill(self.0[0]);
+        Ok(into.len())
+    }
+}
+
+#[test]
+fn what_is_no_text_is_not_read_to_its_end() {
+    let error = offline(&Disk::default()).import(&mut Endless(b"\0")).unwrap_err();
+    assert!(matches!(error, TransferError::Line { line: 1, .. }), "{error}");
+}
+
 #[test]
 fn a_store_that_is_well_has_no_problems() {
     let disk = filled();
     let check = offline(&disk).check().unwrap();
-    assert_eq!(check.problems, Vec::<String>::new());
+    assert_eq!((check.problems, check.untold), (vec![], 0));
+    assert_eq!(check.rows, 2 + 3 + 1 + 1 + 5 + 4 + 2 + 4);
+}
+
+#[test]
+fn what_is_stored_is_counted() {
+    let disk = filled();
     let stats = offline(&disk).stats().unwrap();
     let counted = (stats.sessions, stats.subscriptions, stats.wills, stats.received);
     assert_eq!(counted, (2, 3, 1, 1));
     assert_eq!((stats.queued, stats.inflight, stats.retained, stats.messages), (5, 4, 2, 4));
-    assert_eq!(check.rows, 2 + 3 + 1 + 1 + 5 + 4 + 2 + 4);
     assert_eq!((stats.format, stats.opens), (1, 1));
     assert!(stats.used > 0 && stats.length >= stats.used);
+    let queues: Vec<_> =
+        stats.queues.iter().map(|queue| (queue.client_id.as_str(), queue.entries, queue.bytes)).collect();
+    // "t" and "two" take 6 bytes, with flags and length of the topic; message 1 takes 58.
+    assert_eq!(queues, [("a", 3, 58 + 6 + 6), ("é", 2, 58 + 7)]);
+    assert_eq!(stats.bytes, 58 + 6 + 5 + 7);
+    let oldest = stats.oldest.unwrap();
+    assert_eq!((oldest.message.value(), oldest.topic.as_str(), oldest.payload), (1, "$a//é", 3));
+    assert_eq!((oldest.client_id.as_str(), oldest.parked_at), ("a", None));
+    assert!(stats.queues[1].parked_at.is_some());
+    let empty = Disk::default();
+    drop(open(&empty));
+    let stats = offline(&empty).stats().unwrap();
+    assert_eq!((stats.oldest, stats.queues), (None, vec![]));
 }
 
-/// Takes the last row out of a table, behind the store's back.
-fn without_a_row_of(name: &str) -> Disk {
+/// What is told of the longest of many queues.
+#[test]
+fn ten_queues_are_told() {
+    let line = |session: u64| {
+        format!(
+            r#"{{"type":"session","session":{session},"client_id":"{session}","expiry":9,"parked_at":null}}"#
+        )
+    };
+    let entry = |session: u64, lsn: u64| {
+        format!(
+            r#"{{"type":"queued","session":{session},"lsn":{lsn},"message":1,"qos":1,"retain":false,"subscription_ids":[],"priority":1,"shared":null,"sent":null}}"#
+        )
+    };
+    let mut lines = vec![r#"{"type":"store","format":1,"next_session":1,"next_lsn":1}"#.to_owned()];
+    lines.extend((1..=12).map(line));
+    lines.push(
+        r#"{"type":"message","lsn":1,"content":{"topic":"t","qos":1,"retain":false,"payload":"x"}}"#.into(),
+    );
+    lines.extend((1..=12).flat_map(|session| (1..=session).map(move |lsn| entry(session, lsn))));
+    lines.push(format!(r#"{{"type":"end","records":{}}}"#, lines.len()));
+    let disk = Disk::default();
+    import(&disk, &lines.join("\n")).unwrap();
+    let queues = offline(&disk).stats().unwrap().queues;
+    let lengths: Vec<_> = queues.iter().map(|queue| (queue.session.value(), queue.entries)).collect();
+    assert_eq!(lengths, (3..=12).rev().map(|session| (session, session)).collect::<Vec<_>>());
+}
+
+/// Changes the tables behind the store's back.
+fn changed(change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>) -> Disk {
     let disk = filled();
     let database = Database::builder().create_with_backend(disk.device()).expect("the disk is well");
     let transaction = database.begin_write().expect("nobody else writes");
-    let removed = match name {
-        "session" | "message" => {
-            let table = TableDefinition::<&[u8; 8], &[u8]>::new(name);
-            let mut table = transaction.open_table(table).expect("it is there");
-            table.pop_last().map(|row| row.is_some())
-        }
-        _ => {
-            let table = TableDefinition::<&[u8; 16], &[u8]>::new(name);
-            let mut table = transaction.open_table(table).expect("it is there");
-            table.pop_last().map(|row| row.is_some())
-        }
-    };
-    assert!(removed.expect("it can be changed"));
+    change(&transaction).expect("it can be changed");
     transaction.commit().expect("the disk is well");
     disk
 }
 
+const SESSIONS: TableDefinition<'_, &[u8; 8], &[u8]> = TableDefinition::new("session");
+const MESSAGES: TableDefinition<'_, &[u8; 8], &[u8]> = TableDefinition::new("message");
+const QUEUE: TableDefinition<'_, &[u8; 16], &[u8]> = TableDefinition::new("queue");
+const INFLIGHT: TableDefinition<'_, &[u8; 16], &[u8; 11]> = TableDefinition::new("inflight");
+const RETAINED: TableDefinition<'_, &[u8], &[u8; 8]> = TableDefinition::new("retained");
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+
+type Change = fn(&WriteTransaction) -> Result<(), redb::Error>;
+
+/// Each with what is found first, and whether a broker still starts.
+const DAMAGES: &[(&str, Damage, Change)] = &[
+    ("no session", Damage::NoSession, |change| {
+        change.open_table(SESSIONS)?.pop_last()?;
+        Ok(())
+    }),
+    ("no message", Damage::NoMessage, |change| {
+        change.open_table(MESSAGES)?.pop_last()?;
+        Ok(())
+    }),
+    ("no queue entry", Damage::Contradiction, |change| {
+        change.open_table(QUEUE)?.pop_last()?;
+        Ok(())
+    }),
+    ("a message of nobody", Damage::Unused, |change| {
+        change.open_table(MESSAGES)?.insert(&[0, 0, 0, 0, 0, 0, 1, 0], b"\x00\x01t".as_slice())?;
+        Ok(())
+    }),
+    ("a client twice", Damage::Contradiction, |change| {
+        let value = b"\0\0\0\0\0a".as_slice();
+        change.open_table(SESSIONS)?.insert(&[0, 0, 0, 0, 0, 0, 0, 9], value)?;
+        Ok(())
+    }),
+    ("a queue entry that is none", Damage::Malformed, |change| {
+        change.open_table(QUEUE)?.insert(&[0; 16], b"\xFF".as_slice())?;
+        Ok(())
+    }),
+    ("a step that is none", Damage::Malformed, |change| {
+        change.open_table(INFLIGHT)?.insert(&[1; 16], &[9; 11])?;
+        Ok(())
+    }),
+    ("a topic that retains another's message", Damage::Contradiction, |change| {
+        change.open_table(RETAINED)?.insert(b"other".as_slice(), &[0, 0, 0, 0, 0, 0, 0, 3])?;
+        Ok(())
+    }),
+    ("numbers that are not set aside", Damage::Numbers, |change| {
+        change.open_table(META)?.insert("next_lsn", 2)?;
+        Ok(())
+    }),
+];
+
 #[test]
-fn what_belongs_to_nothing_is_found_and_refused() {
-    for name in ["session", "message", "queue"] {
-        let disk = without_a_row_of(name);
-        let problems = offline(&disk).check().unwrap().problems;
-        assert!(!problems.is_empty(), "{name}");
-        let error = EmbeddedStore::open_on(disk.device(), options()).unwrap_err();
+fn each_damage_is_found() {
+    for (name, damage, change) in DAMAGES {
+        let check = offline(&changed(change)).check().unwrap();
+        assert_eq!(check.problems.first().map(|problem| problem.damage), Some(*damage), "{name}: {check:?}");
+    }
+}
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    for (name, _, change) in &DAMAGES[..6] {
+        let error = EmbeddedStore::open_on(changed(change).device(), options()).unwrap_err();
         assert!(matches!(error, OpenError::Damaged { .. }), "{name}: {error}");
+    }
+}
+
+#[test]
+fn a_thousand_problems_are_told_and_the_others_counted() {
+    let disk = changed(|change| {
+        let mut table = change.open_table(MESSAGES)?;
+        for number in 1000..2003_u64 {
+            table.insert(&number.to_be_bytes(), b"\x00\x01t".as_slice())?;
+        }
+        Ok(())
+    });
+    let check = offline(&disk).check().unwrap();
+    assert_eq!((check.problems.len(), check.untold), (1000, 3));
+}
+
+#[test]
+fn reading_and_importing_tell_how_far_they_are() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let mut options = options();
+    options.progress = {
+        let told = Arc::clone(&told);
+        Arc::new(move |progress: Progress| told.lock().unwrap().push(progress))
+    };
+    let disk = filled();
+    let text = exported(&disk);
+    let take = |stage| {
+        let all = std::mem::take(&mut *told.lock().unwrap());
+        all.into_iter()
+            .filter(|told: &Progress| told.stage == stage)
+            .map(|told| told.done)
+            .collect::<Vec<_>>()
+    };
+    let store = OfflineStore::open_on(disk.device(), options.clone()).unwrap();
+    store.export(&mut io::sink()).unwrap();
+    assert_eq!(take(Stage::Reading), [0, 22]);
+    store.check().unwrap();
+    assert_eq!(take(Stage::Reading), [0, 22]);
+    store.stats().unwrap();
+    assert_eq!(take(Stage::Reading), [0, 4 + 5]);
+    let store = OfflineStore::open_on(Disk::default().device(), options).unwrap();
+    store.import(&mut text.as_bytes()).unwrap();
+    assert_eq!(take(Stage::Importing), [0]);
+}
+
+/// Takes one line.
+struct Full(bool);
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if std::mem::replace(&mut self.0, true) {
+            Err(io::ErrorKind::StorageFull.into())
+        } else {
+            Ok(bytes.len())
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_export_that_cannot_be_written_is_refused() {
+    for full in [true, false] {
+        let disk = Disk::default();
+        let store = open(&disk);
+        open_session(&store).unwrap();
+        store.commit(queued_with(1, Bytes::from(vec![b'x'; 1 << 16]))).wait().unwrap();
+        drop(store);
+        let error = offline(&disk).export(&mut Full(full)).unwrap_err();
+        assert!(matches!(error, TransferError::Stream { .. }), "{error}");
     }
 }
 
@@ -185,6 +404,15 @@ fn looking_for_a_store_makes_none() {
     assert!(!path.exists());
 }
 
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("it is there");
+    entries.map(|entry| entry.expect("it can be read").file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn restore(directory: &Path, existing: Existing, text: &str) -> Result<u64, TransferError> {
+    OfflineStore::restore(directory, existing, &mut text.as_bytes(), Options::default())
+}
+
 #[test]
 fn a_store_goes_from_directory_to_directory() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -194,9 +422,56 @@ fn a_store_goes_from_directory_to_directory() {
     drop(store);
     let mut text = Vec::new();
     OfflineStore::open(from.path(), Options::default()).unwrap().export(&mut text).unwrap();
-    OfflineStore::create(to.path(), Options::default()).unwrap().import(&mut &*text).unwrap();
-    let store = EmbeddedStore::open(to.path(), Options::default()).unwrap();
+    let deeper = to.path().join("made/for/it");
+    restore(&deeper, Existing::Keep, std::str::from_utf8(&text).unwrap()).unwrap();
+    assert_eq!(names(&deeper), ["store.redb"]);
+    let store = EmbeddedStore::open(&deeper, Options::default()).unwrap();
     store_goes_on(&store);
+}
+
+#[test]
+fn what_is_stored_is_replaced_when_somebody_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = exported(&filled());
+    drop(EmbeddedStore::open(directory.path(), Options::default()).unwrap());
+    assert!(restore(directory.path(), Existing::Keep, &text).is_ok(), "there was nothing in it");
+    let error = restore(directory.path(), Existing::Keep, &text).unwrap_err();
+    assert!(matches!(error, TransferError::NotEmpty { .. }), "{error}");
+    store_goes_on(&EmbeddedStore::open(directory.path(), Options::default()).unwrap());
+    fs::write(directory.path().join("store.redb.new"), "an import that was interrupted").unwrap();
+    assert!(restore(directory.path(), Existing::Replace, &text).is_ok());
+    fs::write(directory.path().join("store.redb"), "what is left of a store").unwrap();
+    assert!(restore(directory.path(), Existing::Replace, &text).is_ok());
+    assert_eq!(names(directory.path()), ["store.redb"]);
+    store_goes_on(&EmbeddedStore::open(directory.path(), Options::default()).unwrap());
+}
+
+#[test]
+fn a_restore_that_fails_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = exported(&filled());
+    let half = &text[..text.len() / 2];
+    assert!(restore(directory.path(), Existing::Keep, half).is_err());
+    assert_eq!(names(directory.path()), Vec::<String>::new());
+    restore(directory.path(), Existing::Keep, &text).unwrap();
+    let before = fs::read(directory.path().join("store.redb")).unwrap();
+    assert!(restore(directory.path(), Existing::Replace, half).is_err());
+    assert_eq!(names(directory.path()), ["store.redb"]);
+    assert!(fs::read(directory.path().join("store.redb")).unwrap() == before);
+}
+
+#[test]
+fn nothing_is_restored_over_a_store_that_is_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(directory.path(), Options::default()).unwrap();
+    for existing in [Existing::Keep, Existing::Replace] {
+        let error = restore(directory.path(), existing, &exported(&filled())).unwrap_err();
+        assert!(matches!(error, TransferError::Store(OpenError::InUse { .. })), "{error}");
+    }
+    assert_eq!(names(directory.path()), ["store.redb"]);
+    fill(&store).unwrap();
+    drop(store);
+    store_goes_on(&EmbeddedStore::open(directory.path(), Options::default()).unwrap());
 }
 
 /// New numbers are behind everything that came along.

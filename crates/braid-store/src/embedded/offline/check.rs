@@ -1,19 +1,17 @@
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::fmt;
 
-use braid_proto::packet::{PacketId, Will};
-use braid_proto::topic::{TopicFilter, TopicName};
-use redb::ReadableTable;
+use braid_proto::packet::ClientId;
 
 use super::super::error::{OpenError, ReadError};
-use super::super::keys;
+use super::super::file::Snapshot;
+use super::super::keys::{self, Place, meta};
+use super::super::options::{Stage, Teller};
+use super::super::writes::{Inflight, Phase};
 use super::OfflineStore;
-use crate::identity::{Claim, Lsn, SessionId};
-use crate::image::Image;
-use crate::message::QueueEntry;
-use crate::recover::{NextIds, Recover};
+use crate::identity::{Lsn, SessionId};
+use crate::recover::NextIds;
 use crate::session::SessionRecord;
-use crate::subscription::StoredSubscription;
 
 /// What was looked at, and what is wrong with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,133 +19,259 @@ use crate::subscription::StoredSubscription;
 pub struct Check {
     /// Rows that were read.
     pub rows: u64,
-    /// One line for each thing that is wrong; empty when all is well.
-    pub problems: Vec<String>,
+    /// Empty when all is well: then, and only then, a broker starts with it.
+    pub problems: Vec<Problem>,
+    /// How many problems there are beyond those in `problems`.
+    pub untold: u64,
 }
 
-/// After so many the rest is not told.
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Problem {
+    /// Of which kind it is.
+    pub damage: Damage,
+    /// Where.
+    pub place: String,
+}
+
+/// The kinds of damage that can be in a file whose pages have the right checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Damage {
+    /// A row that is not as its table's rows are.
+    Malformed,
+    /// Two rows that cannot both be.
+    Contradiction,
+    /// Something belongs to a session that is not there.
+    NoSession,
+    /// Something refers to a message that is not there.
+    NoMessage,
+    /// A message to which nothing refers.
+    Unused,
+    /// A number that is in use would be given again.
+    Numbers,
+}
+
+impl Damage {
+    /// What it means for the clients.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Malformed => {
+                "what the row held is lost: something other than braidmq wrote it, or a fault of braidmq"
+            }
+            Self::Contradiction => "one of two rows is wrong, and nothing says which",
+            Self::NoSession => "the session is lost, and what was queued for its client with it",
+            Self::NoMessage => "a message that was acknowledged is lost",
+            Self::Unused => "the message takes room; for whom it was is lost",
+            Self::Numbers => "new messages or sessions would take the place of those that are there",
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.place)
+    }
+}
+
+/// The rest is only counted.
 const PROBLEMS: usize = 1000;
 
 impl OfflineStore {
     /// Reads every row and compares what refers to what. Opening the store compared every page with its checksum.
     ///
+    /// What it remembers is a few bytes for each session and each message.
+    ///
     /// # Errors
     /// [`OpenError`] when the device cannot be read. What is read and makes no sense is in [`Check::problems`].
     pub fn check(&self) -> Result<Check, OpenError> {
-        let mut check = Check::default();
-        for step in [Self::check_index, Self::check_sessions, Self::check_messages] {
-            match step(self, &mut check) {
-                Ok(()) => {}
-                Err(ReadError::Row(problem)) => check.problem(problem.to_string()),
-                Err(error) => return Err(self.open_error(error)),
+        self.compare().map_err(|error| self.open_error(error))
+    }
+
+    fn compare(&self) -> Result<Check, ReadError> {
+        let snapshot = self.file.snapshot()?;
+        let teller = Teller::new(&self.options, Stage::Reading, snapshot.all_rows()?);
+        let mut comparison = Comparison {
+            snapshot: &snapshot,
+            teller,
+            check: Check::default(),
+            sessions: BTreeSet::new(),
+            clients: BTreeSet::new(),
+            references: BTreeSet::new(),
+            last: NextIds { session: SessionId::new(0), lsn: Lsn::new(0) },
+        };
+        comparison.all()?;
+        comparison.teller.end();
+        Ok(comparison.check)
+    }
+}
+
+struct Comparison<'a> {
+    snapshot: &'a Snapshot,
+    teller: Teller<'a>,
+    check: Check,
+    sessions: BTreeSet<SessionId>,
+    clients: BTreeSet<ClientId>,
+    references: BTreeSet<Lsn>,
+    /// The highest numbers in use.
+    last: NextIds,
+}
+
+impl Comparison<'_> {
+    fn all(&mut self) -> Result<(), ReadError> {
+        let snapshot = self.snapshot;
+        snapshot.each_session(|row| self.read(row, 0).map(|row| self.session(row)))?;
+        snapshot.each_subscription(|row| {
+            let row = self.read(row, 0)?;
+            self.belongs(row.map(|(session, ..)| session), "a subscription");
+            Ok::<_, ReadError>(())
+        })?;
+        snapshot.each_will(|row| {
+            let row = self.read(row, 0)?;
+            self.belongs(row.map(|(session, _)| session), "a Will");
+            Ok::<_, ReadError>(())
+        })?;
+        snapshot.each_received(|row| {
+            let row = self.read(row, 0)?;
+            self.belongs(row.map(|(session, _)| session), "a received identifier");
+            Ok::<_, ReadError>(())
+        })?;
+        snapshot.each_queued(|row| match self.read(row, 0)? {
+            Some((place, delivery)) => self.queued(place, delivery.message),
+            None => Ok(()),
+        })?;
+        snapshot.each_inflight(|row| match self.read(row, 0)? {
+            Some((place, inflight)) => self.inflight(place, inflight),
+            None => Ok(()),
+        })?;
+        snapshot.each_retained(|row| match self.read(row, 0)? {
+            Some((topic, message)) => self.retained(topic.as_str(), message),
+            None => Ok(()),
+        })?;
+        snapshot.each_message(|row| {
+            let size = row.as_ref().map_or(0, |(_, message)| message.payload().len());
+            if let Some((lsn, _)) = self.read(row, size)? {
+                self.message(lsn);
             }
+            Ok::<_, ReadError>(())
+        })?;
+        self.numbers()
+    }
+
+    /// A row that makes no sense is a problem, and no reason to stop.
+    fn read<R>(&mut self, row: Result<R, ReadError>, size: usize) -> Result<Option<R>, ReadError> {
+        self.check.rows += 1;
+        self.teller.step_over(size);
+        match row {
+            Ok(row) => Ok(Some(row)),
+            Err(ReadError::Row(place)) => {
+                self.problem(Damage::Malformed, place.to_string());
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
-        Ok(check)
     }
 
-    /// Sessions, queues and what is on its way, as a broker's start reads them.
-    fn check_index(&self, check: &mut Check) -> Result<(), ReadError> {
-        let snapshot = self.file.snapshot()?;
-        check.rows += snapshot.rows(keys::SESSION)? + snapshot.rows(keys::QUEUE)?;
-        check.rows += snapshot.rows(keys::INFLIGHT)? + snapshot.rows(keys::RETAINED)?;
-        snapshot.load(Claim::new(0), NextIds::FIRST, &self.options).map(drop)
+    fn problem(&mut self, damage: Damage, place: String) {
+        if self.check.problems.len() < PROBLEMS {
+            self.check.problems.push(Problem { damage, place });
+        } else {
+            self.check.untold += 1;
+        }
     }
 
-    /// What belongs to sessions.
-    fn check_sessions(&self, check: &mut Check) -> Result<(), ReadError> {
-        let snapshot = self.file.snapshot()?;
-        for rows in
-            [snapshot.rows(keys::SUBSCRIPTION), snapshot.rows(keys::WILL), snapshot.rows(keys::RECEIVED)]
+    fn session(&mut self, record: Option<SessionRecord>) {
+        let Some(record) = record else { return };
+        self.last.session = self.last.session.max(record.id);
+        self.sessions.insert(record.id);
+        if !self.clients.insert(record.client_id.clone()) {
+            let place =
+                format!("client {:?} has session {} and another", record.client_id.as_str(), record.id);
+            self.problem(Damage::Contradiction, place);
+        }
+    }
+
+    fn belongs(&mut self, session: Option<SessionId>, what: &str) {
+        let Some(session) = session else { return };
+        if !self.sessions.contains(&session) {
+            self.problem(Damage::NoSession, format!("session {session} has {what} and is not there"));
+        }
+    }
+
+    fn queued(&mut self, (lsn, session): Place, message: Lsn) -> Result<(), ReadError> {
+        self.last.lsn = self.last.lsn.max(lsn);
+        self.belongs(Some(session), "a queue");
+        self.references.insert(message);
+        if self.snapshot.message_row(message)?.is_none() {
+            let place = format!("entry {lsn} of session {session}: message {message} is not there");
+            self.problem(Damage::NoMessage, place);
+        }
+        Ok(())
+    }
+
+    fn inflight(&mut self, place: Place, inflight: Inflight) -> Result<(), ReadError> {
+        let (lsn, session) = place;
+        self.last.lsn = self.last.lsn.max(lsn);
+        self.belongs(Some(session), "something on its way");
+        let waits = match self.snapshot.table(keys::QUEUE)? {
+            Some(queue) => queue.get(&keys::place_key(place))?.is_some(),
+            None => false,
+        };
+        match inflight.phase {
+            Phase::Sent if !waits => {
+                let place = format!("entry {lsn} of session {session} was sent and is not queued");
+                self.problem(Damage::Contradiction, place);
+            }
+            Phase::Released if waits => {
+                let place = format!("entry {lsn} of session {session} was released and is queued");
+                self.problem(Damage::Contradiction, place);
+            }
+            Phase::Sent | Phase::Released => {}
+        }
+        Ok(())
+    }
+
+    fn retained(&mut self, topic: &str, message: Lsn) -> Result<(), ReadError> {
+        self.references.insert(message);
+        match self.snapshot.message(message) {
+            Ok(Some(stored)) if stored.topic().as_str() == topic => {}
+            Ok(Some(stored)) => {
+                let place = format!("{topic} retains a message of {}", stored.topic());
+                self.problem(Damage::Contradiction, place);
+            }
+            Ok(None) => {
+                let place = format!("{topic} retains message {message}, which is not there");
+                self.problem(Damage::NoMessage, place);
+            }
+            // Told where the message itself is read.
+            Err(ReadError::Row(_)) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, lsn: Lsn) {
+        self.last.lsn = self.last.lsn.max(lsn);
+        if !self.references.contains(&lsn) {
+            self.problem(Damage::Unused, format!("nothing refers to message {lsn}"));
+        }
+    }
+
+    fn numbers(&mut self) -> Result<(), ReadError> {
+        let snapshot = self.snapshot;
+        let NextIds { session, lsn } = self.last;
+        for (name, what, last) in
+            [(meta::NEXT_SESSION, "session", session.value()), (meta::NEXT_LSN, "message", lsn.value())]
         {
-            check.rows += rows?;
-        }
-        let mut belongings = Belongings { sessions: Image::default(), check };
-        snapshot.each_session(&mut belongings)
-    }
-
-    /// Every message, and who refers to it.
-    fn check_messages(&self, check: &mut Check) -> Result<(), ReadError> {
-        let snapshot = self.file.snapshot()?;
-        let mut references: BTreeMap<Lsn, u64> = BTreeMap::new();
-        snapshot.each_queued(|(lsn, session), delivery| {
-            *references.entry(delivery.message).or_default() += 1;
-            if snapshot.message(delivery.message)?.is_none() {
-                check.problem(format!(
-                    "entry {lsn} of session {session}: message {} is not there",
-                    delivery.message
-                ));
-            }
-            Ok(())
-        })?;
-        snapshot.each_retained(|topic, message| {
-            *references.entry(message).or_default() += 1;
-            match snapshot.message(message)? {
-                Some(stored) if *stored.topic() == topic => {}
-                Some(stored) => check.problem(format!("{topic} retains a message of {}", stored.topic())),
-                None => check.problem(format!("{topic} retains message {message}, which is not there")),
-            }
-            Ok(())
-        })?;
-        if let Some(table) = snapshot.table(keys::MESSAGE)? {
-            for row in table.iter()? {
-                let (key, value) = row?;
-                check.rows += 1;
-                let lsn = keys::decode_message_key(key.value());
-                if let Err(error) = keys::decode_message(value.value()) {
-                    let ReadError::Row(problem) = ReadError::row("message", key.value(), error) else {
-                        continue;
-                    };
-                    check.problem(problem.to_string());
-                }
-                if !references.contains_key(&lsn) {
-                    check.problem(format!("nobody refers to message {lsn}"));
-                }
+            let next = snapshot.number(name)?.unwrap_or(1);
+            if last > 0 && next <= last {
+                self.problem(
+                    Damage::Numbers,
+                    format!("{what} {last} is there, and the next one would be {next}"),
+                );
             }
         }
         Ok(())
     }
-}
-
-impl Check {
-    fn problem(&mut self, problem: String) {
-        if self.problems.len() < PROBLEMS {
-            self.problems.push(problem);
-        }
-    }
-}
-
-/// What belongs to a session that is not there.
-struct Belongings<'a> {
-    sessions: Image,
-    check: &'a mut Check,
-}
-
-impl Belongings<'_> {
-    fn belongs(&mut self, session: SessionId, what: &str) {
-        if !self.sessions.sessions.contains_key(&session) {
-            self.check.problem(format!("session {session} has a {what} and is not there"));
-        }
-    }
-}
-
-impl Recover for Belongings<'_> {
-    fn session(&mut self, session: SessionRecord, claim: Claim) {
-        self.sessions.session(session, claim);
-    }
-
-    fn subscription(&mut self, session: SessionId, _: TopicFilter, _: StoredSubscription) {
-        self.belongs(session, "subscription");
-    }
-
-    fn will(&mut self, session: SessionId, _: Arc<Will>) {
-        self.belongs(session, "Will");
-    }
-
-    fn received(&mut self, session: SessionId, _: PacketId) {
-        self.belongs(session, "received identifier");
-    }
-
-    fn queued(&mut self, _: SessionId, _: Lsn, _: QueueEntry) {}
-
-    fn retained(&mut self, _: TopicName, _: Lsn) {}
 }

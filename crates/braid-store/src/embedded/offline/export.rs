@@ -1,126 +1,119 @@
-use std::io::{BufWriter, Write};
-use std::sync::Arc;
-
-use braid_proto::packet::{PacketId, Will};
-use braid_proto::topic::{TopicFilter, TopicName};
-use redb::ReadableTable;
-use serde_json::Error as JsonError;
+use std::io::{self, BufWriter, Write};
 
 use super::super::error::ReadError;
-use super::super::keys::{self, FORMAT, meta};
+use super::super::file::Snapshot;
+use super::super::keys::{FORMAT, meta};
+use super::super::options::{Stage, Teller};
 use super::super::writes::Phase;
 use super::record::{Content, Record, Step, queued_record, session_record, subscription_record};
 use super::{OfflineStore, TransferError};
-use crate::identity::{Claim, Lsn, SessionId};
-use crate::message::QueueEntry;
-use crate::recover::{NextIds, Recover};
-use crate::session::SessionRecord;
-use crate::subscription::StoredSubscription;
+use crate::recover::NextIds;
 
 impl OfflineStore {
-    /// Writes everything as JSON Lines, one record in memory at a time. How many there are.
+    /// Writes everything as JSON Lines. What it remembers is what is on its way, and one record. How many records
+    /// there were.
     ///
     /// # Errors
     /// [`TransferError::Store`], [`TransferError::Stream`].
     pub fn export(&self, into: &mut dyn Write) -> Result<u64, TransferError> {
-        let snapshot = self.file.snapshot().map_err(|error| self.open_error(error))?;
-        let mut lines = Lines { into: BufWriter::new(into), records: 0, failure: None };
-        let exported = (|| -> Result<(), ReadError> {
-            let number = |name, first| snapshot.number(name).map(|number| number.unwrap_or(first));
-            lines.put(&Record::Store {
-                format: FORMAT,
-                next_session: number(meta::NEXT_SESSION, NextIds::FIRST.session.value())?,
-                next_lsn: number(meta::NEXT_LSN, NextIds::FIRST.lsn.value())?,
-            });
-            snapshot.each_session(&mut lines)?;
-            if let Some(table) = snapshot.table(keys::MESSAGE)? {
-                for row in table.iter()? {
-                    let (key, value) = row?;
-                    let message = keys::decode_message(value.value());
-                    let message = message.map_err(|error| ReadError::row("message", key.value(), error))?;
-                    let lsn = keys::decode_message_key(key.value()).value();
-                    lines.put(&Record::Message { lsn, content: Content::of_message(&message) });
-                }
-            }
-            let inflight = snapshot.inflight()?;
-            snapshot.each_queued(|(lsn, session), delivery| {
-                let sent = inflight.get(&(lsn, session));
-                lines.put(&queued_record(session, lsn, &delivery, sent));
-                Ok(())
-            })?;
-            for ((lsn, session), inflight) in &inflight {
-                if inflight.phase == Phase::Released {
-                    let (session, lsn) = (session.value(), lsn.value());
-                    lines.put(&Record::Released { session, lsn, step: Step::of(inflight) });
-                }
-            }
-            snapshot.each_retained(|_, message| {
-                lines.put(&Record::Retained { message: message.value() });
-                Ok(())
-            })
-        })();
-        exported.map_err(|error| self.open_error(error))?;
-        let records = lines.records;
-        lines.put(&Record::End { records });
-        lines.end()
+        let exported = self.file.snapshot().map_err(Stop::from).and_then(|snapshot| {
+            let teller = Teller::new(&self.options, Stage::Reading, snapshot.all_rows()?);
+            let mut lines = Lines { into: BufWriter::new(into), records: 0, teller };
+            lines.all(&snapshot)?;
+            lines.end()
+        });
+        exported.map_err(|stop| match stop {
+            Stop::Read(error) => self.open_error(error).into(),
+            Stop::Write(error) => error.into(),
+        })
     }
 }
 
-/// Where the records go; after an error none does.
+/// Why there are no more lines.
+enum Stop {
+    Read(ReadError),
+    Write(io::Error),
+}
+
+impl From<ReadError> for Stop {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
+    }
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Write(error)
+    }
+}
+
 struct Lines<'a> {
     into: BufWriter<&'a mut dyn Write>,
     records: u64,
-    failure: Option<TransferError>,
+    teller: Teller<'a>,
 }
 
 impl Lines<'_> {
-    fn put(&mut self, record: &Record) {
-        if self.failure.is_some() {
-            return;
-        }
-        let put = serde_json::to_writer(&mut self.into, record)
-            .map_err(JsonError::into)
-            .and_then(|()| self.into.write_all(b"\n"));
-        match put {
-            Ok(()) => self.records += 1,
-            Err(error) => self.failure = Some(error.into()),
-        }
+    /// In the order of [`Record`].
+    fn all(&mut self, snapshot: &Snapshot) -> Result<(), Stop> {
+        let number = |name, first| snapshot.number(name).map(|number| number.unwrap_or(first));
+        self.put(&Record::Store {
+            format: FORMAT,
+            next_session: number(meta::NEXT_SESSION, NextIds::FIRST.session.value())?,
+            next_lsn: number(meta::NEXT_LSN, NextIds::FIRST.lsn.value())?,
+        })?;
+        snapshot.each_session(|row| self.put(&session_record(&row?)))?;
+        snapshot.each_subscription(|row| {
+            let (session, filter, subscription) = row?;
+            self.put(&subscription_record(session, &filter, &subscription))
+        })?;
+        snapshot.each_will(|row| {
+            let (session, will) = row?;
+            let content = Content::of_will(&will);
+            self.put(&Record::Will { session: session.value(), delay: will.delay, content })
+        })?;
+        snapshot.each_received(|row| {
+            let (session, packet_id) = row?;
+            self.put(&Record::Received { session: session.value(), packet_id: packet_id.value() })
+        })?;
+        snapshot.each_message(|row| {
+            let (lsn, message) = row?;
+            self.put(&Record::Message { lsn: lsn.value(), content: Content::of_message(&message) })
+        })?;
+        self.queues(snapshot)?;
+        snapshot.each_retained(|row| {
+            let (_, message) = row?;
+            self.put(&Record::Retained { message: message.value() })
+        })
     }
 
-    fn end(mut self) -> Result<u64, TransferError> {
-        match self.failure.take() {
-            Some(failure) => Err(failure),
-            None => {
-                self.into.flush()?;
-                Ok(self.records)
+    fn queues(&mut self, snapshot: &Snapshot) -> Result<(), Stop> {
+        let inflight = snapshot.inflight()?;
+        snapshot.each_queued(|row| {
+            let ((lsn, session), delivery) = row?;
+            self.put(&queued_record(session, lsn, &delivery, inflight.get(&(lsn, session))))
+        })?;
+        for ((lsn, session), inflight) in &inflight {
+            if inflight.phase == Phase::Released {
+                let (session, lsn) = (session.value(), lsn.value());
+                self.put(&Record::Released { session, lsn, step: Step::of(inflight) })?;
             }
         }
-    }
-}
-
-/// Sessions and what belongs to them come as they do to a broker.
-impl Recover for Lines<'_> {
-    fn session(&mut self, session: SessionRecord, _: Claim) {
-        self.put(&session_record(&session));
+        Ok(())
     }
 
-    fn subscription(&mut self, session: SessionId, filter: TopicFilter, subscription: StoredSubscription) {
-        self.put(&subscription_record(session, &filter, &subscription));
+    fn put(&mut self, record: &Record) -> Result<(), Stop> {
+        serde_json::to_writer(&mut self.into, record).map_err(io::Error::from)?;
+        self.into.write_all(b"\n")?;
+        self.records += 1;
+        self.teller.step_over(record.size());
+        Ok(())
     }
 
-    fn will(&mut self, session: SessionId, will: Arc<Will>) {
-        self.put(&Record::Will {
-            session: session.value(),
-            delay: will.delay,
-            content: Content::of_will(&will),
-        });
+    fn end(mut self) -> Result<u64, Stop> {
+        self.put(&Record::End { records: self.records })?;
+        self.into.flush()?;
+        self.teller.end();
+        Ok(self.records)
     }
-
-    fn received(&mut self, session: SessionId, packet_id: PacketId) {
-        self.put(&Record::Received { session: session.value(), packet_id: packet_id.value() });
-    }
-
-    fn queued(&mut self, _: SessionId, _: Lsn, _: QueueEntry) {}
-
-    fn retained(&mut self, _: TopicName, _: Lsn) {}
 }

@@ -1,5 +1,5 @@
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Take};
 use std::mem;
 use std::sync::Arc;
 
@@ -10,52 +10,78 @@ use redb::{ReadableTable, WriteTransaction};
 use super::super::error::ReadError;
 use super::super::index::Index;
 use super::super::keys::{self, FORMAT};
+use super::super::options::{Stage, Teller};
 use super::super::write::write;
 use super::super::writes::{Inflight, Phase, Write, Writes};
 use super::record::{self, Record, Step, Wrong};
-use super::{OfflineStore, TransferError};
+use super::{OfflineStore, OpenError, TransferError};
 use crate::identity::{Claim, Lsn, SessionId};
 use crate::message::StoredDelivery;
 use crate::recover::NextIds;
 use crate::subscription::StoredSubscription;
 
-/// Records that are brought into the tables at once.
+/// Records that are brought into the tables at once ...
 const CHUNK: u64 = 4096;
+/// ... unless their payloads together have so many bytes before.
+const CHUNK_BYTES: usize = 16 << 20;
+/// No record is longer: the largest message that MQTT has, with every byte as `\u0000`, and room for its properties.
+const LINE: u64 = 2 << 30;
 
 impl OfflineStore {
     /// Reads what [`export`](Self::export) wrote into this store, which must be empty. All of it is there
     /// afterwards, or nothing. How many records there were.
     ///
+    /// What it remembers is what a broker would: some bytes for each session, queue entry and message, no payloads.
+    ///
     /// # Errors
     /// Every [`TransferError`].
     pub fn import(&self, from: &mut dyn Read) -> Result<u64, TransferError> {
-        let snapshot = self.file.snapshot().map_err(|error| self.open_error(error))?;
-        let rows =
-            [snapshot.rows(keys::SESSION), snapshot.rows(keys::MESSAGE), snapshot.rows(keys::RETAINED)];
-        drop(snapshot);
-        for rows in rows {
-            if rows.map_err(|error| self.open_error(error))? > 0 {
-                return Err(TransferError::NotEmpty { place: Arc::clone(&self.file.place) });
-            }
+        if !self.is_empty()? {
+            return Err(TransferError::NotEmpty { place: Arc::clone(&self.file.place) });
         }
         self.file.begin()?;
         let transaction = self.file.transaction().map_err(|error| self.open_error(error))?;
+        let mut teller = Teller::new(&self.options, Stage::Importing, 0);
         let mut import = Import::new(&transaction);
-        let mut lines = BufReader::new(from);
-        let mut text = String::new();
+        let mut lines = BufReader::with_capacity(1 << 16, from).take(LINE);
+        let mut text = Vec::new();
         let mut line = 0;
         while !import.ended {
-            text.clear();
             line += 1;
-            if lines.read_line(&mut text)? == 0 {
-                return Err(TransferError::Line { line, reason: "the end is missing".into() });
-            }
+            read_line(&mut lines, &mut text, line)?;
             import.line(&text).map_err(|refusal| refusal.at(line, &self.file.place))?;
+            teller.step_over(text.len());
         }
         import.end().map_err(|refusal| refusal.at(line, &self.file.place))?;
         transaction.commit().map_err(|error| self.open_error(error.into()))?;
         Ok(line)
     }
+
+    pub(super) fn is_empty(&self) -> Result<bool, OpenError> {
+        let rows = self.file.snapshot().and_then(|snapshot| snapshot.all_rows());
+        Ok(rows.map_err(|error| self.open_error(error))? == 0)
+    }
+}
+
+fn read_line(
+    lines: &mut Take<BufReader<&mut dyn Read>>,
+    text: &mut Vec<u8>,
+    line: u64,
+) -> Result<(), TransferError> {
+    let wrong = |reason: Wrong| TransferError::Line { line, reason: reason.into() };
+    // What is no text at all may have no line in many gigabytes.
+    match lines.fill_buf()?.first() {
+        None => return Err(wrong("the end is missing")),
+        Some(b'{') => {}
+        Some(_) => return Err(wrong("there is no JSON object")),
+    }
+    text.clear();
+    lines.read_until(b'\n', text)?;
+    if lines.limit() == 0 {
+        return Err(wrong("the line is too long"));
+    }
+    lines.set_limit(LINE);
+    Ok(())
 }
 
 enum Refusal {
@@ -86,6 +112,14 @@ impl From<ReadError> for Refusal {
     }
 }
 
+/// What serde says, without its line: that is always the first.
+fn not_a_record(error: &serde_json::Error) -> Refusal {
+    let text = error.to_string();
+    let what = text.split_once(" at line ").map_or(&*text, |(what, _)| what);
+    let at = if error.column() == 0 { String::new() } else { format!(" at column {}", error.column()) };
+    Refusal::Wrong(format!("{what}{at}").into())
+}
+
 /// Records on their way into one transaction.
 struct Import<'t> {
     transaction: &'t WriteTransaction,
@@ -95,6 +129,8 @@ struct Import<'t> {
     messages: BTreeSet<Lsn>,
     next: NextIds,
     records: u64,
+    /// Bytes of the lines whose records are in `writes`.
+    bytes: usize,
     ended: bool,
 }
 
@@ -107,31 +143,35 @@ impl<'t> Import<'t> {
             messages: BTreeSet::new(),
             next: NextIds::FIRST,
             records: 0,
+            bytes: 0,
             ended: false,
         }
     }
 
-    fn line(&mut self, text: &str) -> Result<(), Refusal> {
-        let record: Record =
-            serde_json::from_str(text).map_err(|error| Refusal::Wrong(error.to_string().into()))?;
+    fn line(&mut self, text: &[u8]) -> Result<(), Refusal> {
+        let record: Record = serde_json::from_slice(text).map_err(|error| not_a_record(&error))?;
         if self.records == 0 && !matches!(record, Record::Store { .. }) {
             return Err("the first record must be that of the store".into());
         }
         self.take(record)?;
         self.records += 1;
-        if self.records.is_multiple_of(CHUNK) {
+        self.bytes += text.len();
+        if self.records.is_multiple_of(CHUNK) || self.bytes >= CHUNK_BYTES {
             self.flush()?;
         }
         Ok(())
     }
 
     fn flush(&mut self) -> Result<(), Refusal> {
+        self.bytes = 0;
         Ok(write(self.transaction, &mem::take(&mut self.writes))?)
     }
 
     fn take(&mut self, record: Record) -> Result<(), Refusal> {
         match record {
+            Record::Store { .. } if self.records > 0 => Err("the store is there twice".into()),
             Record::Store { format, .. } if format > FORMAT => Err(Refusal::Newer(format)),
+            Record::Store { format: 0, .. } => Err("there is no format 0".into()),
             Record::Store { next_session, next_lsn, .. } => {
                 self.count(SessionId::new(next_session), Lsn::new(next_lsn));
                 Ok(())

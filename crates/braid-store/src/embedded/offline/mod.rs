@@ -5,6 +5,7 @@ mod check;
 mod export;
 mod import;
 mod record;
+mod restore;
 mod stats;
 
 use std::io;
@@ -14,8 +15,9 @@ use std::sync::Arc;
 use redb::StorageBackend;
 use thiserror::Error;
 
-pub use self::check::Check;
-pub use self::stats::Stats;
+pub use self::check::{Check, Damage, Problem};
+pub use self::restore::Existing;
+pub use self::stats::{Oldest, QueueStats, Stats};
 
 use super::error::{OpenError, ReadError};
 use super::file::{self, File};
@@ -48,15 +50,6 @@ impl OfflineStore {
         Self::over(device, &Arc::from("<device>"), options)
     }
 
-    /// Opens the store in the data directory, or begins one there.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn create(directory: &Path, options: Options) -> Result<Self, OpenError> {
-        let (device, place) = file::device(directory)?;
-        Self::over(device, &place, options)
-    }
-
     fn over(device: impl StorageBackend, place: &Arc<str>, options: Options) -> Result<Self, OpenError> {
         let length = device.len().map_err(|error| OpenError::of_io(place, &error))?;
         let file = File::open(device, place, &options)?;
@@ -74,21 +67,21 @@ impl std::fmt::Debug for OfflineStore {
     }
 }
 
-/// Why a store was not exported or imported. An import that fails leaves the store empty.
+/// Why a store was not exported or imported. An import that fails changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TransferError {
     /// The store itself.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// Importing is for stores with nothing in them.
-    #[error("the store {place} is not empty: import into a new data directory")]
+    /// Something is stored already, and nobody said that it may go.
+    #[error("the store {place} is not empty: import into another data directory, or replace it")]
     NotEmpty {
         /// Which file.
         place: Arc<str>,
     },
     /// A line that is no record, or contradicts those before.
-    #[error("line {line}: {reason}; export again, nothing was imported")]
+    #[error("line {line}: {reason}; nothing was imported")]
     Line {
         /// Counted from 1.
         line: u64,

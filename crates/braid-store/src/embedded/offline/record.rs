@@ -83,6 +83,16 @@ pub(super) enum Record {
     },
 }
 
+impl Record {
+    /// Bytes of the payload, as far as there is one.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::Message { content, .. } | Self::Will { content, .. } => content.size(),
+            _ => 0,
+        }
+    }
+}
+
 /// What a message and a Will have in common.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Content {
@@ -288,6 +298,11 @@ impl Content {
             delay,
             properties: self.properties.map(Properties::properties).transpose()?,
         }))
+    }
+
+    /// Bytes of the payload as the record has it.
+    fn size(&self) -> usize {
+        self.payload.as_ref().or(self.payload_hex.as_ref()).map_or(0, |text| text.len())
     }
 
     fn bytes(&self) -> Result<Bytes, Wrong> {

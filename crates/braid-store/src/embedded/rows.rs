@@ -1,0 +1,130 @@
+//! The tables row by row, for whoever reads all of them.
+
+use std::collections::BTreeMap;
+
+use braid_proto::packet::{PacketId, Will};
+use braid_proto::topic::{TopicFilter, TopicName};
+use redb::{Key, ReadableTable, TableDefinition, TableHandle, Value};
+
+use super::error::ReadError;
+use super::file::Snapshot;
+use super::keys::{self, Malformed, Place};
+use super::writes::Inflight;
+use crate::identity::{Lsn, SessionId};
+use crate::message::{StoredDelivery, StoredMessage};
+use crate::session::SessionRecord;
+use crate::subscription::StoredSubscription;
+
+/// What a row means, or [`ReadError::Row`] when it means nothing: the rows after it can still be read.
+type Row<R> = Result<R, ReadError>;
+
+impl Snapshot {
+    pub(super) fn each_session<E: From<ReadError>>(
+        &self,
+        show: impl FnMut(Row<SessionRecord>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let decode = |key: &[u8; 8], value: &[u8]| keys::decode_session(keys::decode_session_key(key), value);
+        self.each(keys::SESSION, decode, show)
+    }
+
+    pub(super) fn each_subscription<E: From<ReadError>>(
+        &self,
+        show: impl FnMut(Row<(SessionId, TopicFilter, StoredSubscription)>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let decode = |key: &[u8], value: &[u8]| {
+            let (session, filter) = keys::decode_subscription_key(key)?;
+            Ok((session, filter, keys::decode_subscription(value)?))
+        };
+        self.each(keys::SUBSCRIPTION, decode, show)
+    }
+
+    pub(super) fn each_will<E: From<ReadError>>(
+        &self,
+        show: impl FnMut(Row<(SessionId, Will)>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let decode =
+            |key: &[u8; 8], value: &[u8]| Ok((keys::decode_session_key(key), keys::decode_will(value)?));
+        self.each(keys::WILL, decode, show)
+    }
+
+    pub(super) fn each_received<E: From<ReadError>>(
+        &self,
+        show: impl FnMut(Row<(SessionId, PacketId)>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.each(keys::RECEIVED, |key: &[u8; 10], ()| keys::decode_received_key(key), show)
+    }
+
+    pub(super) fn each_message<E: From<ReadError>>(
+        &self,
+        show: impl FnMut(Row<(Lsn, StoredMessage)>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let decode =
+            |key: &[u8; 8], value: &[u8]| Ok((keys::decode_message_key(key), keys::decode_message(value)?));
+        self.each(keys::MESSAGE, decode, show)
+    }
+
+    /// How many bytes each message takes, without looking into it.
+    pub(super) fn each_message_size(&self, mut show: impl FnMut(usize)) -> Result<(), ReadError> {
+        let decode = |_: &[u8; 8], value: &[u8]| Ok(value.len());
+        self.each(keys::MESSAGE, decode, |row| row.map(&mut show))
+    }
+
+    /// By ascending lsn; also what was sent.
+    pub(super) fn each_queued<E: From<ReadError>>(
+        &self,
+        show: impl FnMut(Row<(Place, StoredDelivery)>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let decode = |key: &[u8; 16], value: &[u8]| {
+            let place = keys::decode_place(key)?;
+            Ok((place, keys::decode_delivery(place, value)?))
+        };
+        self.each(keys::QUEUE, decode, show)
+    }
+
+    pub(super) fn each_inflight<E: From<ReadError>>(
+        &self,
+        show: impl FnMut(Row<(Place, Inflight)>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let decode =
+            |key: &[u8; 16], value: &[u8; 11]| Ok((keys::decode_place(key)?, keys::decode_inflight(value)?));
+        self.each(keys::INFLIGHT, decode, show)
+    }
+
+    /// The message that each topic retains.
+    pub(super) fn each_retained<E: From<ReadError>>(
+        &self,
+        show: impl FnMut(Row<(TopicName, Lsn)>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let decode = |key: &[u8], value: &[u8; 8]| {
+            Ok((keys::decode_retained_key(key)?, keys::decode_message_key(value)))
+        };
+        self.each(keys::RETAINED, decode, show)
+    }
+
+    /// Everything on its way: few, since each takes a packet identifier of its session.
+    pub(super) fn inflight(&self) -> Result<BTreeMap<Place, Inflight>, ReadError> {
+        let mut all = BTreeMap::new();
+        self.each_inflight(|row| -> Result<(), ReadError> {
+            let (place, inflight) = row?;
+            all.insert(place, inflight);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    fn each<K: Key + 'static, V: Value + 'static, R, E: From<ReadError>>(
+        &self,
+        table: TableDefinition<'_, K, V>,
+        decode: impl for<'a> Fn(K::SelfType<'a>, V::SelfType<'a>) -> Result<R, Malformed>,
+        mut show: impl FnMut(Row<R>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(rows) = self.table(table)? else { return Ok(()) };
+        for row in rows.iter().map_err(ReadError::from)? {
+            let (key, value) = row.map_err(ReadError::from)?;
+            let row = decode(key.value(), value.value());
+            let malformed = |error| ReadError::row(table.name(), K::as_bytes(&key.value()).as_ref(), error);
+            show(row.map_err(malformed))?;
+        }
+        Ok(())
+    }
+}
