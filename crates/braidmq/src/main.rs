@@ -6,8 +6,10 @@ mod config;
 mod explain;
 mod format;
 mod lab;
+mod printable;
 mod publish;
 mod serve;
+mod store;
 mod subscribe;
 
 use std::process::ExitCode;
@@ -30,6 +32,7 @@ enum Command {
     Bench(bench::Args),
     Explain(explain::Args),
     Lab(lab::Args),
+    Store(store::Args),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Bench(args) }) => bench::run(&args),
         Ok(Cli { command: Command::Explain(args) }) => explain::run(&args),
         Ok(Cli { command: Command::Lab(args) }) => lab::run(&args),
+        Ok(Cli { command: Command::Store(args) }) => store::run(&args),
         Err(error) => {
             // Nothing is left to tell the user if their terminal is gone.
             let _ = error.print();

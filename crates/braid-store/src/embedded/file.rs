@@ -2,6 +2,7 @@
 //! by snapshots. The only file that speaks to redb's transactions when the store runs.
 
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,7 +39,12 @@ pub(super) struct File {
 /// Opens the store's file in the directory, which is made if it is not there.
 pub(super) fn device(directory: &Path) -> Result<(FileBackend, Arc<str>), OpenError> {
     let at = place(directory);
-    fs::create_dir_all(directory).map_err(|error| OpenError::of_io(&at, &error))?;
+    fs::create_dir_all(directory).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            OpenError::Directory { place: Arc::clone(&at), reason: error.to_string().into() }
+        }
+        _ => OpenError::of_io(&at, &error),
+    })?;
     let opened = open_device(directory, FILE, true)?;
     sync_names(directory)?;
     Ok(opened)
@@ -101,7 +107,10 @@ fn open_device(directory: &Path, name: &str, create: bool) -> Result<(FileBacken
     // Messages are nobody else's business.
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let place = place(&path);
-    let file = options.open(&path).map_err(|error| OpenError::of_io(&place, &error))?;
+    let file = options.open(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotADirectory => OpenError::of_io(&super::error::place(directory), &error),
+        _ => OpenError::of_io(&place, &error),
+    })?;
     let backend = FileBackend::new(file).map_err(|error| OpenError::of_database(&place, error))?;
     Ok((backend, place))
 }

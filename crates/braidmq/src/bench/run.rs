@@ -11,10 +11,11 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::failure::Failure;
 use super::options::secrets;
-use super::output::{JsonFile, Metrics, Screen, printable, table};
+use super::output::{JsonFile, Metrics, Screen, table};
 use super::plan::Job;
 use super::settings::Settings;
 use crate::client::stopped;
+use crate::printable::printable;
 
 /// Files that a process needs besides its connections.
 const OTHER_FILES: u64 = 64;

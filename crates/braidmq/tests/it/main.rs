@@ -10,4 +10,5 @@ mod explain;
 mod lab;
 mod refusals;
 mod serve;
+mod store;
 mod survival;

@@ -4,13 +4,11 @@ mod columns;
 mod json;
 mod live;
 mod metrics;
-mod printable;
 mod screen;
 mod table;
 mod view;
 
 pub(super) use json::JsonFile;
 pub(super) use metrics::Metrics;
-pub(super) use printable::printable;
 pub(super) use screen::Screen;
 pub(super) use table::table;

@@ -9,9 +9,9 @@ use terminal_size::{Height, Width, terminal_size_of};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::live::Live;
-use super::printable::printable;
 use super::view::Snapshot;
 use crate::bench::options::{LogTo, OutputOptions};
+use crate::printable::printable;
 
 const EVERY: Duration = Duration::from_secs(1);
 

@@ -2,7 +2,7 @@ use braid_bench::emqtt::Counter;
 use braid_bench::summary::{Quantiles, RunSummary};
 
 use super::columns::{columns, quantile};
-use super::printable::printable;
+use crate::printable::printable;
 
 const HEADER: [&str; 9] =
     ["latency in ms", "stream", "messages", "failed", "p50", "p90", "p99", "p99.9", "max"];

@@ -6,7 +6,7 @@ use braid_bench::emqtt::{Counter, Counters, elapsed};
 use braid_bench::generator::{Board, Glance, GlanceTopic};
 
 use super::columns::{columns, quantile};
-use super::printable::printable;
+use crate::printable::printable;
 
 const HEADER: [&str; 7] = ["topic", "stream", "priority", "messages", "per second", "p50 ms", "p99 ms"];
 

@@ -1,8 +1,10 @@
+//! Text of strangers for a terminal.
+
 use std::borrow::Cow;
 
 /// A text for a terminal. Control characters, which a terminal obeys, and those that turn around what stands behind them
 /// are shown by their numbers, such as `\u{1b}`: topics and reasons come from whoever publishes.
-pub(in crate::bench) fn printable(text: &str) -> Cow<'_, str> {
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
     }

@@ -1,0 +1,68 @@
+//! `braidmq store export`.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use braid_store::OfflineStore;
+use tempfile::NamedTempFile;
+
+use super::watch::Watch;
+use super::{Failure, Place, print, thousands};
+
+/// Write everything as JSON Lines: a backup, or the way to another machine or version
+///
+/// One JSON object on each line, the last of which says how many there are, so that a part is never taken for the
+/// whole. Memory does not grow with the store. A file takes its name when all is written; until then a file of
+/// that name stays as it is.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// Write into this file [default: standard output]
+    file: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let file = args.file.as_deref().filter(|file| file.as_os_str() != "-");
+    let watch = Watch::new(file.is_none() && io::stdout().is_terminal());
+    let exported = export(&args.place.data_dir, file, &watch);
+    watch.finish();
+    let records = exported?;
+    if let Some(file) = file {
+        print(&format!("{} records are in {}\n", thousands(records), file.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn export(directory: &Path, file: Option<&Path>, watch: &Arc<Watch>) -> Result<u64, Failure> {
+    let store = OfflineStore::open(directory, watch.options())?;
+    let Some(file) = file else {
+        let exported = store.export(&mut io::stdout().lock());
+        return exported.map_err(|error| Failure::of_export(error, "standard output"));
+    };
+    let name = file.display().to_string();
+    let refused = |error: io::Error| Failure::Open { what: name.clone(), reason: error.to_string() };
+    // A second name of the same file, by a link or a detour, is the same file.
+    let same = |path: &Path| path.canonicalize().ok();
+    if same(file).is_some_and(|file| same(&directory.join("store.redb")) == Some(file)) {
+        return Err(Failure::Open { what: name, reason: "that is the store itself".into() });
+    }
+    if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
+        // A pipe or a device: what is written is gone.
+        let mut file = File::options().write(true).open(file).map_err(refused)?;
+        return store.export(&mut file).map_err(|error| Failure::of_export(error, &name));
+    }
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::metadata(folder).map_err(refused)?;
+    // Nobody else may read it: messages are in it.
+    let mut whole = NamedTempFile::new_in(folder).map_err(refused)?;
+    let records = store.export(&mut whole).map_err(|error| Failure::of_export(error, &name))?;
+    let failed = |error: io::Error| Failure::Write { what: name.clone(), reason: error.to_string() };
+    whole.as_file().sync_all().map_err(failed)?;
+    whole.persist(file).map_err(|error| failed(error.error))?;
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
+    Ok(records)
+}

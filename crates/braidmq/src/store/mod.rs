@@ -1,0 +1,113 @@
+//! `braidmq store`: looks at what a broker keeps while it does not run, backs it up and restores it.
+
+mod check;
+mod export;
+mod failure;
+mod import;
+mod stats;
+mod watch;
+
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use failure::Failure;
+
+use crate::printable::printable;
+
+/// Exit code when something is damaged or failed.
+const DAMAGED: u8 = 1;
+/// Exit code for everything that the user must change before anything can be done.
+const REFUSED: u8 = 2;
+
+/// Check, count, back up and restore what a broker keeps: sessions, their queued messages, retained messages.
+///
+/// All of it is in one file, store.redb in the broker's data directory. Stop the broker first: nobody else can open
+/// the file while it runs. What a crash left is put in order, as when the broker starts.
+#[derive(clap::Args, Debug)]
+#[command(after_help = HELP)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const HELP: &str = "\
+Examples:
+  braidmq store check                             # is it sound? for instance after a crash
+  braidmq store stats                             # what is in it, and whose queues are long
+  braidmq store export backup.jsonl               # a backup, one JSON object on each line
+  braidmq store export | zstd > backup.jsonl.zst
+  braidmq store import --data-dir restored backup.jsonl
+  braidmq store import --replace backup.jsonl     # instead of what is there, damaged or not
+
+Exit codes:
+  0  done, and all is well
+  1  something is damaged or failed: the store, the disk, or the records that were to be imported
+  2  nothing was done: what the line on standard error says must change first";
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Check(check::Args),
+    Stats(stats::Args),
+    Export(export::Args),
+    Import(import::Args),
+}
+
+/// Where the store is.
+#[derive(clap::Args, Debug)]
+struct Place {
+    /// The broker's data directory, as of `braidmq serve`
+    #[arg(long, value_name = "DIR", env = "BRAIDMQ_DATA_DIR", default_value = "braidmq-data")]
+    data_dir: PathBuf,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let done = match &args.command {
+        Command::Check(args) => check::run(args),
+        Command::Stats(args) => stats::run(args),
+        Command::Export(args) => export::run(args),
+        Command::Import(args) => import::run(args),
+    };
+    done.unwrap_or_else(|failure| {
+        eprintln!("braidmq: {}", printable(&failure.to_string()));
+        ExitCode::from(failure.code())
+    })
+}
+
+/// Writes to standard output. Who has read enough is no failure.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::Write { what: "standard output".into(), reason: error.to_string() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A count with its thousands apart: 1,234,567.
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_apart() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(thousands(number), text);
+        }
+    }
+}

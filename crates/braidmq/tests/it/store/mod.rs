@@ -1,0 +1,71 @@
+//! `braidmq store` from outside.
+
+mod damage;
+mod refusals;
+mod transfer;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+use crate::broker::braidmq;
+
+/// What is in the store that the first release wrote, and this one writes.
+pub(crate) fn golden() -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "../braid-store/tests/golden/format-1.jsonl"].iter().collect()
+}
+
+fn store(arguments: &[&str], directory: &Path) -> Command {
+    let mut command = braidmq(&["store"]);
+    command.args(arguments).arg("--data-dir").arg(directory).env_remove("BRAIDMQ_DATA_DIR");
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// What it prints when all is well.
+fn said(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    text(&output.stdout)
+}
+
+/// The exit code and the one line when it is not.
+fn refusal_of(output: &Output) -> (i32, String) {
+    let said = text(&output.stderr);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    (output.status.code().unwrap(), said.trim_end().to_owned())
+}
+
+fn refusal(command: &mut Command) -> (i32, String) {
+    refusal_of(&command.output().unwrap())
+}
+
+/// Runs it with this on standard input.
+fn fed(command: &mut Command, input: &[u8]) -> Output {
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It need not read everything.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+/// A data directory with a store in it.
+fn filled() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    said(store(&["import"], directory.path()).arg(golden()));
+    directory
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
