@@ -81,18 +81,38 @@ impl Snapshot {
         claim: impl Fn(SessionId) -> Claim,
         teller: &mut Teller<'_>,
     ) -> Result<(), ReadError> {
+        // By ascending number, as they come.
+        let mut sessions = Vec::new();
         self.each_session(|row| {
             let record = row?;
             let claim = claim(record.id);
+            sessions.push(record.id);
             into.session(record, claim);
             teller.step();
             Ok::<_, ReadError>(())
         })?;
+        let of = |session: SessionId, table: &str| match sessions.binary_search(&session) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(ReadError::Row(format!("table {table}: there is no session {session}").into())),
+        };
         self.each_subscription(|row| {
-            row.map(|(session, filter, subscription)| into.subscription(session, filter, subscription))
+            let (session, filter, subscription) = row?;
+            of(session, "subscription")?;
+            into.subscription(session, filter, subscription);
+            Ok::<_, ReadError>(())
         })?;
-        self.each_will(|row| row.map(|(session, will)| into.will(session, Arc::new(will))))?;
-        self.each_received(|row| row.map(|(session, packet_id)| into.received(session, packet_id)))
+        self.each_will(|row| {
+            let (session, will) = row?;
+            of(session, "will")?;
+            into.will(session, Arc::new(will));
+            Ok::<_, ReadError>(())
+        })?;
+        self.each_received(|row| {
+            let (session, packet_id) = row?;
+            of(session, "received")?;
+            into.received(session, packet_id);
+            Ok(())
+        })
     }
 
     fn show_queues(&self, into: &mut dyn Recover, teller: &mut Teller<'_>) -> Result<(), ReadError> {

@@ -2,6 +2,7 @@
 
 mod commit;
 mod conversion;
+mod corpus;
 mod deferred;
 mod device;
 mod disk;
@@ -13,3 +14,6 @@ mod memory;
 mod offline;
 mod opening;
 mod size;
+#[expect(unreachable_pub, reason = "they are public where they live, in the fuzz crate")]
+#[path = "../../../../fuzz/src/stored/mod.rs"]
+mod stored;

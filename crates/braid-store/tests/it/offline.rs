@@ -140,6 +140,8 @@ fn a_wrong_line_is_named() {
         (vec![good, ""], 2, "the end is missing"),
         (vec![good, "", ""], 2, "no JSON object"),
         (vec![good, good], 2, "twice"),
+        (vec![good, "{\"type\":\"a\u{1b}\"}"], 2, "control character"),
+        (vec![&good.replace("\"next_lsn\":1", "\"next_lsn\":4611686018427387904")], 1, "out of range"),
         (vec![r#"{"type":"store","format":0,"next_session":1,"next_lsn":1}"#], 1, "no format 0"),
         (vec![good, "{}"], 2, "type"),
         (vec![session], 1, "first record"),
@@ -301,6 +303,10 @@ const DAMAGES: &[(&str, Damage, Change)] = &[
         change.open_table(RETAINED)?.insert(b"other".as_slice(), &[0, 0, 0, 0, 0, 0, 0, 3])?;
         Ok(())
     }),
+    ("numbers beyond all", Damage::Numbers, |change| {
+        change.open_table(META)?.insert("next_session", 1 << 62)?;
+        Ok(())
+    }),
     ("numbers that are not set aside", Damage::Numbers, |change| {
         change.open_table(META)?.insert("next_lsn", 2)?;
         Ok(())
@@ -320,6 +326,36 @@ fn what_contradicts_itself_is_refused() {
     for (name, _, change) in &DAMAGES[..6] {
         let error = EmbeddedStore::open_on(changed(change).device(), options()).unwrap_err();
         assert!(matches!(error, OpenError::Damaged { .. }), "{name}: {error}");
+    }
+}
+
+#[test]
+fn what_belongs_to_no_session_is_not_shown_to_a_broker() {
+    for table in ["subscription", "will", "received"] {
+        let disk = changed(|change| {
+            let nobody = [0, 0, 0, 0, 0, 0, 0, 9];
+            match table {
+                "subscription" => {
+                    let table = TableDefinition::<&[u8], &[u8]>::new(table);
+                    change
+                        .open_table(table)?
+                        .insert([&nobody[..], b"t"].concat().as_slice(), b"\0".as_slice())?;
+                }
+                "will" => {
+                    let table = TableDefinition::<&[u8; 8], &[u8]>::new(table);
+                    change.open_table(table)?.insert(&nobody, b"\0\0\0\0\0\x01t".as_slice())?;
+                }
+                _ => {
+                    let table = TableDefinition::<&[u8; 10], ()>::new(table);
+                    change.open_table(table)?.insert(&[9; 10], ())?;
+                }
+            }
+            Ok(())
+        });
+        let problems = offline(&disk).check().unwrap().problems;
+        assert_eq!(problems.iter().map(|problem| problem.damage).collect::<Vec<_>>(), [Damage::NoSession]);
+        let error = open(&disk).recover(&mut Image::default()).unwrap_err();
+        assert!(error.to_string().contains(table), "{error}");
     }
 }
 

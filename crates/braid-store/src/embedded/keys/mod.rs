@@ -36,8 +36,8 @@ use braid_proto::topic::{TopicFilter, TopicName};
 use redb::TableDefinition;
 
 use crate::identity::{Lsn, SessionId};
-pub(super) use wire::Malformed;
 use wire::Reader;
+pub(super) use wire::{Malformed, join_time, split_time};
 
 pub(super) use message::{decode_message, decode_will, encode_message, encode_will};
 pub(super) use record::{

@@ -67,14 +67,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn time(&mut self) -> Result<SystemTime, Malformed> {
         let (seconds, nanoseconds) = (self.u64()?.cast_signed(), self.u32()?);
-        let whole = Duration::from_secs(seconds.unsigned_abs());
-        let second = if seconds < 0 {
-            SystemTime::UNIX_EPOCH.checked_sub(whole)
-        } else {
-            SystemTime::UNIX_EPOCH.checked_add(whole)
-        };
-        let fraction = Duration::from_nanos(nanoseconds.into());
-        second.and_then(|second| second.checked_add(fraction)).ok_or(Malformed("a time"))
+        join_time(seconds, nanoseconds).ok_or(Malformed("a time"))
     }
 
     /// Nothing may be left over: what nobody understands was not written by this format.
@@ -128,20 +121,31 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 pub(super) fn put_time(out: &mut Vec<u8>, time: SystemTime) {
-    let (seconds, nanoseconds) = match time.duration_since(SystemTime::UNIX_EPOCH) {
+    let (seconds, nanoseconds) = split_time(time);
+    out.extend_from_slice(&seconds.to_be_bytes());
+    out.extend_from_slice(&nanoseconds.to_be_bytes());
+}
+
+/// Seconds since 1970, and nanoseconds from there on forward.
+pub(in crate::embedded) fn split_time(time: SystemTime) -> (i64, u32) {
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => (since.as_secs().cast_signed(), since.subsec_nanos()),
-        // The second before, and from there on forward.
         Err(before) => {
             let before = before.duration();
-            let whole = before.as_secs().cast_signed().saturating_neg();
+            let whole = 0_i64.saturating_sub_unsigned(before.as_secs());
             match before.subsec_nanos() {
                 0 => (whole, 0),
                 nanoseconds => (whole.saturating_sub(1), 1_000_000_000 - nanoseconds),
             }
         }
-    };
-    out.extend_from_slice(&seconds.to_be_bytes());
-    out.extend_from_slice(&nanoseconds.to_be_bytes());
+    }
+}
+
+/// `None` for a time that the system does not have.
+pub(in crate::embedded) fn join_time(seconds: i64, nanoseconds: u32) -> Option<SystemTime> {
+    let (epoch, whole) = (SystemTime::UNIX_EPOCH, Duration::from_secs(seconds.unsigned_abs()));
+    let second = if seconds < 0 { epoch.checked_sub(whole) } else { epoch.checked_add(whole) };
+    second?.checked_add(Duration::from_nanos(nanoseconds.into()))
 }
 
 #[cfg(test)]
@@ -170,6 +174,8 @@ mod tests {
                 assert_eq!(Reader::new(&out).time(), Ok(time));
             }
         }
+        let first = join_time(i64::MIN, 0).unwrap();
+        assert_eq!(split_time(first), (i64::MIN, 0));
         let never = [i64::MAX.to_be_bytes().as_slice(), &[0xFF; 4]].concat();
         assert_eq!(Reader::new(&never).time(), Err(Malformed("a time")));
     }

@@ -8,7 +8,7 @@ use super::super::file::Snapshot;
 use super::super::keys::{self, Place, meta};
 use super::super::options::{Stage, Teller};
 use super::super::writes::{Inflight, Phase};
-use super::OfflineStore;
+use super::{BEYOND, OfflineStore};
 use crate::identity::{Lsn, SessionId};
 use crate::recover::NextIds;
 use crate::session::SessionRecord;
@@ -19,7 +19,7 @@ use crate::session::SessionRecord;
 pub struct Check {
     /// Rows that were read.
     pub rows: u64,
-    /// Empty when all is well: then, and only then, a broker starts with it.
+    /// Empty when all is well: a broker starts with it, and all that it refers to is there.
     pub problems: Vec<Problem>,
     /// How many problems there are beyond those in `problems`.
     pub untold: u64,
@@ -49,7 +49,7 @@ pub enum Damage {
     NoMessage,
     /// A message to which nothing refers.
     Unused,
-    /// A number that is in use would be given again.
+    /// A number that is in use would be given again, now or soon.
     Numbers,
 }
 
@@ -214,6 +214,10 @@ impl Comparison<'_> {
         let (lsn, session) = place;
         self.last.lsn = self.last.lsn.max(lsn);
         self.belongs(Some(session), "something on its way");
+        if inflight.step >= BEYOND {
+            let place = format!("entry {lsn} of session {session} was sent as number {}", inflight.step);
+            self.problem(Damage::Numbers, place);
+        }
         let waits = match self.snapshot.table(keys::QUEUE)? {
             Some(queue) => queue.get(&keys::place_key(place))?.is_some(),
             None => false,
@@ -265,7 +269,9 @@ impl Comparison<'_> {
             [(meta::NEXT_SESSION, "session", session.value()), (meta::NEXT_LSN, "message", lsn.value())]
         {
             let next = snapshot.number(name)?.unwrap_or(1);
-            if last > 0 && next <= last {
+            if next >= BEYOND {
+                self.problem(Damage::Numbers, format!("the next {what} would be {next}"));
+            } else if next <= last {
                 self.problem(
                     Damage::Numbers,
                     format!("{what} {last} is there, and the next one would be {next}"),

@@ -14,7 +14,7 @@ use super::super::options::{Stage, Teller};
 use super::super::write::write;
 use super::super::writes::{Inflight, Phase, Write, Writes};
 use super::record::{self, Record, Step, Wrong};
-use super::{OfflineStore, OpenError, TransferError};
+use super::{BEYOND, OfflineStore, OpenError, TransferError};
 use crate::identity::{Claim, Lsn, SessionId};
 use crate::message::StoredDelivery;
 use crate::recover::NextIds;
@@ -112,9 +112,9 @@ impl From<ReadError> for Refusal {
     }
 }
 
-/// What serde says, without its line: that is always the first.
+/// What serde says, without its line: that is always the first. It cites the record, line feeds and all.
 fn not_a_record(error: &serde_json::Error) -> Refusal {
-    let text = error.to_string();
+    let text = error.to_string().replace(char::is_control, "?");
     let what = text.split_once(" at line ").map_or(&*text, |(what, _)| what);
     let at = if error.column() == 0 { String::new() } else { format!(" at column {}", error.column()) };
     Refusal::Wrong(format!("{what}{at}").into())
@@ -168,6 +168,9 @@ impl<'t> Import<'t> {
     }
 
     fn take(&mut self, record: Record) -> Result<(), Refusal> {
+        if record.highest() >= BEYOND {
+            return Err("a number is out of range".into());
+        }
         match record {
             Record::Store { .. } if self.records > 0 => Err("the store is there twice".into()),
             Record::Store { format, .. } if format > FORMAT => Err(Refusal::Newer(format)),

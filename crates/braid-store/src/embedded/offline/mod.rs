@@ -23,6 +23,9 @@ use super::error::{OpenError, ReadError};
 use super::file::{self, File};
 use super::options::Options;
 
+/// Nothing counts so far: a broker that went on from here would soon have no number that is free.
+const BEYOND: u64 = 1 << 62;
+
 /// A store in a data directory whose broker does not run. Nobody else can open it meanwhile.
 pub struct OfflineStore {
     file: File,

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use braid_proto::message::SubscriptionIds;
 use braid_proto::packet::{MessageProperties, PacketId, QoS, Will};
@@ -12,6 +12,7 @@ use braid_proto::topic::{TopicFilter, TopicName};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::super::keys::{join_time, split_time};
 use super::super::writes::Inflight;
 use crate::identity::{Lsn, SessionId};
 use crate::message::{StoredDelivery, StoredMessage};
@@ -84,6 +85,18 @@ pub(super) enum Record {
 }
 
 impl Record {
+    /// The highest of the numbers from which a broker counts on.
+    pub(super) fn highest(&self) -> u64 {
+        match self {
+            Self::Store { next_session, next_lsn, .. } => *next_session.max(next_lsn),
+            Self::Session { session, .. } => *session,
+            Self::Message { lsn, .. } => *lsn,
+            Self::Queued { lsn, sent, .. } => sent.map_or(*lsn, |step| step.step.max(*lsn)),
+            Self::Released { lsn, step, .. } => step.step.max(*lsn),
+            _ => 0,
+        }
+    }
+
     /// Bytes of the payload, as far as there is one.
     pub(super) fn size(&self) -> usize {
         match self {
@@ -143,25 +156,12 @@ pub(super) type Wrong = &'static str;
 
 impl Time {
     fn of(time: SystemTime) -> Self {
-        match time.duration_since(SystemTime::UNIX_EPOCH) {
-            Ok(since) => Self(since.as_secs().cast_signed(), since.subsec_nanos()),
-            // The second before, and from there on forward.
-            Err(before) => {
-                let before = before.duration();
-                let up = u64::from(before.subsec_nanos() > 0);
-                let seconds = before.as_secs().saturating_add(up).cast_signed().saturating_neg();
-                let nanoseconds = if up == 0 { 0 } else { 1_000_000_000 - before.subsec_nanos() };
-                Self(seconds, nanoseconds)
-            }
-        }
+        let (seconds, nanoseconds) = split_time(time);
+        Self(seconds, nanoseconds)
     }
 
     fn time(self) -> Result<SystemTime, Wrong> {
-        let whole = Duration::from_secs(self.0.unsigned_abs());
-        let epoch = SystemTime::UNIX_EPOCH;
-        let second = if self.0 < 0 { epoch.checked_sub(whole) } else { epoch.checked_add(whole) };
-        let fraction = Duration::from_nanos(self.1.into());
-        second.and_then(|second| second.checked_add(fraction)).ok_or("a time is out of range")
+        join_time(self.0, self.1).ok_or("a time is out of range")
     }
 }
 

@@ -72,7 +72,7 @@ fn a_wrong_line_is_named_by_file_and_number() {
         (with(3, r#"{"type":"subscription","session":1"#), 1, "backup.jsonl:4: EOF while parsing"),
         (with(3, "subscriptions"), 1, "backup.jsonl:4: there is no JSON object"),
         (with(3, "\u{1b}[2J"), 1, "backup.jsonl:4: there is no JSON object"),
-        (with(3, "{\"type\":\"\u{7f}\"}"), 1, "backup.jsonl:4: unknown variant `\\u{7f}`"),
+        (with(3, "{\"type\":\"\u{7f}\"}"), 1, "backup.jsonl:4: unknown variant `?`"),
         (lines[..9].join("\n"), 1, "backup.jsonl:10: the end is missing"),
         (
             with(0, r#"{"type":"store","format":2,"next_session":1,"next_lsn":1}"#),

@@ -1,0 +1,31 @@
+use std::io;
+use std::sync::Arc;
+
+use redb::StorageBackend;
+use redb::backends::InMemoryBackend;
+
+/// Memory that outlives whoever opened it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Device(Arc<InMemoryBackend>);
+
+impl StorageBackend for Device {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+}

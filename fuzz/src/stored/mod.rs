@@ -1,0 +1,47 @@
+//! One function for each target that is about stores. A body panics when something is wrong.
+
+mod device;
+mod lines;
+mod rows;
+
+pub use lines::imported_lines;
+pub use rows::stored_rows;
+
+use braid_store::{EmbeddedStore, Image, Lsn, OfflineStore, Options, QueueEntry, Store};
+
+use device::Device;
+
+fn offline(device: &Device) -> OfflineStore {
+    OfflineStore::open_on(device.clone(), Options::default()).expect("memory does not fail")
+}
+
+fn exported(device: &Device) -> Vec<u8> {
+    let mut text = Vec::new();
+    offline(device).export(&mut text).expect("what is sound can be exported");
+    text
+}
+
+/// What is sound can be exported and imported, is then the same, and a broker starts with it.
+fn check_sound(device: &Device) {
+    let text = exported(device);
+    let copy = Device::default();
+    offline(&copy).import(&mut &*text).expect("what was exported can be imported");
+    assert_eq!(String::from_utf8(exported(&copy)), String::from_utf8(text));
+    assert_eq!(offline(&copy).check().expect("memory does not fail").problems, []);
+    for device in [device, &copy] {
+        let store = EmbeddedStore::open_on(device.clone(), Options::default()).expect("it is sound");
+        let mut image = Image::default();
+        store.recover(&mut image).expect("it is sound");
+        let queued = image.sessions.values().flat_map(|session| &session.queue).filter_map(message);
+        for message in queued.chain(image.retained.values().copied()) {
+            assert!(store.message(message).wait().expect("it is sound").is_some(), "{message}");
+        }
+    }
+}
+
+fn message((_, entry): &(Lsn, QueueEntry)) -> Option<Lsn> {
+    match entry {
+        QueueEntry::Waiting(delivery) | QueueEntry::Sent(_, delivery) => Some(delivery.message),
+        QueueEntry::Released(_) => None,
+    }
+}
