@@ -13,10 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, io, mem, thread};
 
-use braid_proto::message::SubscriptionIds;
 use braid_proto::packet::{ClientId, QoS};
 use braid_proto::session::SessionExpiry;
-use braid_proto::stream::Priority;
 use braid_proto::topic::TopicName;
 use braid_store::{
     Batch, Change, Commit, Completer, Completion, EmbeddedStore, Image, Lsn, Options, SessionId, Store,
@@ -166,14 +164,7 @@ impl Source {
         let lsn = Lsn::new(number + 1);
         let (topic, payload) = (self.topic.clone(), self.payload.clone());
         let message = StoredMessage::from_parts(topic, payload, QoS::AtLeastOnce, false, None, None);
-        let delivery = StoredDelivery {
-            message: lsn,
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            subscription_ids: SubscriptionIds::None,
-            priority: Priority::DEFAULT,
-            shared: None,
-        };
+        let delivery = StoredDelivery::new(lsn, QoS::AtLeastOnce);
         let session = SessionId::new(number % SESSIONS + 1);
         [Change::Stored { lsn, message }, Change::Queued { session, lsn, delivery }].into_iter().collect()
     }

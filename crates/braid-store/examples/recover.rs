@@ -10,10 +10,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::{env, fs, mem};
 
-use braid_proto::message::SubscriptionIds;
 use braid_proto::packet::{ClientId, PacketId, QoS, Will};
 use braid_proto::session::SessionExpiry;
-use braid_proto::stream::Priority;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::{
     Batch, Change, Claim, EmbeddedStore, Lsn, Options, QueueEntry, Recover, SessionId, SessionRecord, Store,
@@ -84,14 +82,7 @@ fn build(directory: &Path, messages: u64, sessions: u64, die: bool) -> Outcome<(
         let lsn = Lsn::new(number);
         let message =
             StoredMessage::from_parts(topic.clone(), payload.clone(), QoS::AtLeastOnce, false, None, None);
-        let delivery = StoredDelivery {
-            message: lsn,
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            subscription_ids: SubscriptionIds::None,
-            priority: Priority::DEFAULT,
-            shared: None,
-        };
+        let delivery = StoredDelivery::new(lsn, QoS::AtLeastOnce);
         batch.push(Change::Stored { lsn, message });
         batch.push(Change::Queued { session: SessionId::new(number % sessions + 1), lsn, delivery });
         if number % BATCH == 0 || number == messages {

@@ -147,6 +147,18 @@ pub struct StoredDelivery {
 }
 
 impl StoredDelivery {
+    /// A delivery without RETAIN, identifiers and share, and with the default priority.
+    pub const fn new(message: Lsn, qos: QoS) -> Self {
+        Self {
+            message,
+            qos,
+            retain: false,
+            subscription_ids: SubscriptionIds::None,
+            priority: Priority::DEFAULT,
+            shared: None,
+        }
+    }
+
     /// The delivery of the message that is stored under `message`.
     pub fn of(delivery: &Delivery, message: Lsn) -> Self {
         Self {

@@ -116,14 +116,7 @@ pub(super) fn full_will() -> Arc<Will> {
 }
 
 pub(super) fn delivery(message: u64) -> StoredDelivery {
-    StoredDelivery {
-        message: Lsn::new(message),
-        qos: QoS::AtLeastOnce,
-        retain: false,
-        subscription_ids: SubscriptionIds::None,
-        priority: Priority::DEFAULT,
-        shared: None,
-    }
+    StoredDelivery::new(Lsn::new(message), QoS::AtLeastOnce)
 }
 
 /// No field has its default.

@@ -33,14 +33,7 @@ pub(crate) fn queued_with(number: u64, payload: Bytes) -> Batch {
     let lsn = Lsn::new(number);
     let topic = TopicName::parse("t").expect("a topic name");
     let message = StoredMessage::from_parts(topic, payload, QoS::AtLeastOnce, false, None, None);
-    let delivery = StoredDelivery {
-        message: lsn,
-        qos: QoS::AtLeastOnce,
-        retain: false,
-        subscription_ids: SubscriptionIds::None,
-        priority: Priority::DEFAULT,
-        shared: None,
-    };
+    let delivery = StoredDelivery::new(lsn, QoS::AtLeastOnce);
     [Change::Stored { lsn, message }, Change::Queued { session: SESSION, lsn, delivery }]
         .into_iter()
         .collect()
@@ -83,14 +76,8 @@ fn properties() -> Box<MessageProperties> {
 }
 
 fn deliver(lsn: u64, message: u64) -> StoredDelivery {
-    StoredDelivery {
-        message: Lsn::new(message),
-        qos: QoS::AtLeastOnce,
-        retain: false,
-        subscription_ids: SubscriptionIds::None,
-        priority: Priority::new(u16::try_from(lsn).unwrap_or(7)),
-        shared: None,
-    }
+    let priority = Priority::new(u16::try_from(lsn).unwrap_or(7));
+    StoredDelivery { priority, ..StoredDelivery::new(Lsn::new(message), QoS::AtLeastOnce) }
 }
 
 fn queued_as(session: u64, lsn: u64, delivery: StoredDelivery) -> Change {
