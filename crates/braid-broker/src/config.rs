@@ -69,10 +69,16 @@ pub struct LimitsConfig {
     pub connect_timeout_secs: u64,
     /// Bytes that CONNECT may have.
     pub connect_size: usize,
-    /// Messages queued for one session; more are dropped.
+    /// Messages queued for one session; 0 keeps none, not even for a moment: nothing is delivered.
     pub queued_messages: usize,
-    /// Bytes queued for one session; more are dropped.
+    /// Bytes queued for one session; one message may have more.
     pub queued_bytes: usize,
+    /// Seconds that a message may wait for one session; 0 for any time.
+    pub queued_secs: u64,
+    /// What gives way when a QoS 1 or 2 message does not fit.
+    pub queue_overflow: QueueOverflow,
+    /// QoS 0 messages are queued for clients that are away, until the broker stops.
+    pub queue_qos0: bool,
     /// Payload bytes on their way to one client and not acknowledged; a single message may have more.
     pub inflight_bytes: usize,
     /// Sessions, with or without a connection.
@@ -103,6 +109,9 @@ impl Default for LimitsConfig {
             connect_size: 64 * 1024,
             queued_messages: 100_000,
             queued_bytes: 32 * 1024 * 1024,
+            queued_secs: 0,
+            queue_overflow: QueueOverflow::default(),
+            queue_qos0: false,
             inflight_bytes: 32 * 1024 * 1024,
             sessions: 1_000_000,
             subscriptions: 10_000,
@@ -115,6 +124,22 @@ impl Default for LimitsConfig {
             partial_idle_secs: 600,
         }
     }
+}
+
+/// What gives way when a QoS 1 or 2 message does not fit into the queue of a session. QoS 0 always does, first what
+/// waits and then what comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QueueOverflow {
+    /// The message that does not fit.
+    #[default]
+    DropNewest,
+    /// What waits longest of the least urgent. A message displaces nothing more urgent: then it gives way itself.
+    DropOldest,
+    /// The connection: DISCONNECT 0x97 to MQTT 5, closed before; and the message that did not fit. A client that
+    /// came back to a full queue may first empty it to a quarter. While it is away there is no connection to end:
+    /// what waits is kept, what comes is dropped.
+    Disconnect,
 }
 
 /// The broker's own topics below `$SYS/broker`.

@@ -120,12 +120,14 @@ struct Durable {
     changes: Vec<Change>,
     /// With which messages of the batch they are.
     deliveries: Vec<(Arc<Slot>, Range<usize>, Vec<Delivery>)>,
+    /// What of it had no room: it has gone into the store, as its place in the order was not known before.
+    lost: Vec<Change>,
 }
 
 impl<'a> Pushing<'a> {
     fn new(hub: &'a Hub, changes: Vec<Change>) -> Self {
         let now = tokio::time::Instant::now().into_std();
-        let durable = Durable { changes, deliveries: Vec::new() };
+        let durable = Durable { changes, deliveries: Vec::new(), lost: Vec::new() };
         Self {
             hub,
             now,
@@ -148,7 +150,7 @@ impl<'a> Pushing<'a> {
 
     /// Holds deliveries back until the store was told of them.
     fn keep(&mut self, slot: &Arc<Slot>, mut deliveries: Vec<Delivery>) {
-        let Durable { changes, deliveries: kept } = &mut self.durable;
+        let Durable { changes, deliveries: kept, .. } = &mut self.durable;
         for delivery in &mut deliveries {
             self.hub.persist.queue(changes, slot.id(), delivery);
         }
@@ -160,17 +162,17 @@ impl<'a> Pushing<'a> {
     }
 
     fn push_now(&mut self, slot: &Arc<Slot>, deliveries: impl Iterator<Item = Delivery>) {
-        let pushed = slot.mailbox.push(deliveries, self.hub.capacity, self.now, &mut self.wakers);
-        self.dropped += pushed.dropped;
+        let pushed = slot.mailbox.push(deliveries, &self.hub.queue, self.now, &mut self.wakers);
+        if pushed.dropped > 0 {
+            self.hub.note_drops(slot, &pushed);
+        }
         if let Some(until) = pushed.congested {
             // One of those who get the same is enough.
             if self.congested.last().is_none_or(|last| last.messages != self.run) {
                 self.congested.push(Congested { slot: slot.clone(), until, messages: self.run.clone() });
             }
         }
-        if !pushed.lost.is_empty() {
-            self.hub.persist.commit_late(persist::completed(slot.id(), pushed.lost));
-        }
+        self.durable.lost.extend(persist::completed(slot.id(), pushed.lost));
     }
 
     fn push_run(&mut self, to: &Route, publisher: Option<SessionKey>, run: &[Arc<Message>]) {
@@ -196,7 +198,7 @@ impl<'a> Pushing<'a> {
     /// Gives a message to the member whose turn it is: to one who is online and has room, else to anyone whose
     /// session keeps it. `priority` is for a member that asked for none.
     fn push_shared(&mut self, shared: &SharedTarget, priority: Option<Priority>, message: &Arc<Message>) {
-        let capacity = self.hub.capacity;
+        let capacity = self.hub.queue.capacity;
         let mailbox = |key: &SessionKey| shared.slot(*key).map(|slot| &slot.mailbox);
         let ready =
             |key: &SessionKey| mailbox(key).is_some_and(|mailbox| mailbox.is_ready(message, capacity));
@@ -214,13 +216,14 @@ impl<'a> Pushing<'a> {
     }
 
     fn finish(mut self) -> Dispatched {
-        let Durable { changes, deliveries } = &mut self.durable;
+        let Durable { changes, deliveries, .. } = &mut self.durable;
         let (changes, deliveries) = (std::mem::take(changes), std::mem::take(deliveries));
         let commit = (!changes.is_empty()).then(|| self.hub.persist.commit(changes));
         for (slot, run, deliveries) in deliveries {
             self.run = run;
             self.push_now(&slot, deliveries.into_iter());
         }
+        self.hub.persist.commit_late(self.durable.lost);
         self.hub.statistics.dropped(self.dropped);
         for waker in self.wakers {
             waker.wake();

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::hub::Hub;
 use crate::slot::Slot;
 
-/// How often expired retained messages are looked for.
+/// How often expired retained messages, and messages that wait for too long, are looked for.
 const SWEEP: Duration = Duration::from_secs(10);
 
 /// Below this many entries nobody looks for stale ones.
@@ -122,6 +122,7 @@ pub(crate) async fn run(hub: Arc<Hub>) {
         let now = Instant::now();
         if now >= sweep {
             hub.retained.expire(now.into_std(), &hub.persist);
+            hub.expire_queues();
             sweep = now + SWEEP;
         }
         let next = carry_out_due(&hub, now);

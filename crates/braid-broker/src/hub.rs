@@ -21,8 +21,9 @@ use crate::auth::Authenticate;
 use crate::config::BrokerConfig;
 use crate::dispatch;
 use crate::expiry::{DueEvent, Expiry};
-use crate::mailbox::Capacity;
+use crate::load::Capacity;
 use crate::persist::{self, Persist};
+use crate::policy::QueuePolicy;
 use crate::priority::Rules;
 use crate::registry::{Claim, Ended, Registry};
 use crate::retained::{RetainedMessages, Retaining, SYS_PREFIX};
@@ -37,7 +38,7 @@ pub(crate) const FILTERS_AT_ONCE: usize = 256;
 pub(crate) struct Hub {
     pub(crate) config: BrokerConfig,
     pub(crate) server_options: Arc<ServerOptions>,
-    pub(crate) capacity: Capacity,
+    pub(crate) queue: QueuePolicy,
     pub(crate) authenticate: Box<dyn Authenticate>,
     rules: Rules,
     router: RwLock<Router<SessionKey>>,
@@ -63,9 +64,10 @@ impl Hub {
         store: Arc<dyn Store>,
         next: NextIds,
     ) -> Self {
+        let started = Instant::now();
         Self {
             server_options: Arc::new(config.server_options()),
-            capacity: Capacity { messages: config.limits.queued_messages, bytes: config.limits.queued_bytes },
+            queue: QueuePolicy::new(&config.limits, started.into_std()),
             authenticate,
             rules: Rules::new(&config.priority),
             router: RwLock::new(Router::new()),
@@ -78,7 +80,7 @@ impl Hub {
             }),
             expiry: Expiry::default(),
             statistics: Arc::default(),
-            started: Instant::now(),
+            started,
             absences: AtomicU64::new(1),
             stopping: watch::Sender::new(false),
             connection_ended: Notify::new(),
@@ -243,7 +245,7 @@ impl Hub {
             let moved = session.subscriptions.unbind_all(); // [BQ-42]
             self.move_subscriptions(slot, &session.subscriptions, &moved);
         }
-        self.statistics.dropped(slot.mailbox.park(leftover));
+        self.refill(slot, leftover);
         // Before anybody can take over: what clears this Will must not clear the next connection's.
         if let Some(will) = now {
             self.publish_will(slot, will);

@@ -7,7 +7,9 @@ use braid_proto::message::Delivery;
 use braid_proto::packet::QoS;
 use braid_proto::stream::{Lane, LaneQueue, StreamKey};
 
-use crate::mailbox::{Capacity, KEEP_CAPACITY, Load, load_of};
+use crate::backlog::Removed;
+use crate::load::{Capacity, Load, is_fair_share, load_of};
+use crate::mailbox::KEEP_CAPACITY;
 use crate::shares::Shares;
 
 /// Deliveries lane by lane, with what they weigh.
@@ -147,15 +149,45 @@ impl Inbox {
     /// Drops QoS 0 if more is held than fits, which makes room for what is to be acknowledged; one message that is
     /// larger than everything was let in alone. Returns how many.
     pub(crate) fn shed(&mut self, capacity: Capacity) -> u64 {
-        let fits = self.load.messages <= 1
-            || self.load.messages <= capacity.messages && self.load.weight(capacity) <= capacity.bytes;
-        if self.load.qos0 == 0 || fits {
+        if self.load.qos0 == 0 || !self.load.exceeds(capacity) {
             return 0;
         }
         let dropped = self.lanes.retain(|delivery| delivery.qos > QoS::AtMostOnce);
         self.load = self.load.beside_qos0();
         self.shares.drop_qos0();
         dropped as u64
+    }
+
+    /// Takes out what waits longest, the least urgent first, until what is left fits and no stream has more than its
+    /// share.
+    pub(crate) fn displace(&mut self, capacity: Capacity) -> Removed {
+        let mut removed = Removed::default();
+        let Some(priority) = self.lanes.first_priority() else { return removed };
+        let capacity = capacity.reserve(priority);
+        while self.load.exceeds(capacity) && self.displace_one(None, &mut removed) {}
+        // Whoever has more than half of it may have more than its share, and nobody else.
+        if self.shares.is_empty()
+            || self.load.messages <= capacity.messages / 2 && self.load.bytes <= capacity.bytes / 2
+        {
+            return removed;
+        }
+        let streams: Vec<_> = self.shares.loads().map(|(stream, _)| stream).collect();
+        for stream in streams {
+            while !is_fair_share(self.shares.load_of(stream), self.load, capacity)
+                && self.displace_one(Some(stream), &mut removed)
+            {}
+        }
+        removed
+    }
+
+    fn displace_one(&mut self, of: Option<StreamKey>, removed: &mut Removed) -> bool {
+        let accepts = |lane: Lane| of.is_none_or(|stream| lane.stream == stream);
+        let Some((lane, displaced)) = self.lanes.pop_least(accepts) else { return false };
+        let load = load_of(&displaced);
+        self.load.subtract(load);
+        self.shares.remove(lane.stream, load);
+        removed.add(&displaced);
+        true
     }
 
     /// Everything, in the order of sending.
@@ -242,6 +274,22 @@ mod tests {
             while inbox.pop(&mut accepts).is_some() {}
             assert_eq!((asked, taken), (255 + 41, 40));
         }
+    }
+
+    /// [BQ-55]: a stream that is not read loses what is its own.
+    #[test]
+    fn what_is_too_much_is_taken_from_the_stream_that_has_it() {
+        let capacity = Capacity { messages: 100, bytes: 1 << 20 };
+        let mut inbox = Inbox::default();
+        (0..4).for_each(|number| inbox.push(delivery(2, 5, number)));
+        (0..90).for_each(|number| inbox.push(delivery(1, 9, number)));
+        let removed = inbox.displace(capacity).load.messages;
+        let lane =
+            |stream, priority| Lane { stream: StreamKey::bidi(stream), priority: Priority::new(priority) };
+        // As many as leave it no more than eight times what is free.
+        assert_eq!(pop_all(&mut inbox, lane(1, 9)), (4..90).collect::<Vec<u8>>());
+        assert_eq!((removed, pop_all(&mut inbox, lane(2, 5))), (4, vec![0, 1, 2, 3]));
+        assert!(inbox.is_empty() && inbox.shares.is_empty() && inbox.load() == Load::default());
     }
 
     /// The last lane that is left may take what it did not take beside others.

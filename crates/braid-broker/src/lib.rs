@@ -7,16 +7,20 @@
 //! when it is).
 
 mod auth;
+mod backlog;
 mod broker;
 mod config;
 mod dispatch;
 mod driver;
+mod drops;
 mod expiry;
 mod hub;
 mod inbox;
 mod listen;
+mod load;
 mod mailbox;
 mod persist;
+mod policy;
 mod priority;
 mod pulse;
 mod registry;
@@ -29,7 +33,9 @@ mod sys;
 
 pub use auth::{Anonymous, Authenticate};
 pub use broker::{Broker, Handle};
-pub use config::{BrokerConfig, EarlyPublishConfig, LimitsConfig, MqttConfig, StreamsConfig, SysConfig};
+pub use config::{
+    BrokerConfig, EarlyPublishConfig, LimitsConfig, MqttConfig, QueueOverflow, StreamsConfig, SysConfig,
+};
 pub use persist::Recovery;
 pub use priority::PriorityRule;
 pub use statistics::Statistics;

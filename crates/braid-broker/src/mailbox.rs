@@ -7,30 +7,25 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use braid_proto::message::{Delivery, Message};
-use braid_proto::packet::{MessageProperties, QoS};
+use braid_proto::packet::QoS;
 use braid_proto::reason::ReasonCode;
-use braid_proto::stream::{Lane, Priority, StreamKey};
+use braid_proto::stream::{Priority, StreamKey};
 
+use crate::backlog::{Backlog, Removed};
+use crate::config::QueueOverflow;
 use crate::inbox::Inbox;
+use crate::load::{Capacity, Load, is_fair_share, load_of, load_of_message};
+use crate::policy::QueuePolicy;
 use crate::pulse::Pulse;
 use crate::shares::Shares;
-
-/// What a delivery costs beside its texts and payload, about.
-const DELIVERY_OVERHEAD: usize = 256;
-
-/// What a User Property costs beside its texts, about.
-const PROPERTY_OVERHEAD: usize = 64;
-
-/// Bytes of a message from which on it is a large one: above, our client too gives it a stream of its own.
-const LARGE: usize = 256 << 10;
 
 /// Capacity that an empty mailbox may keep.
 pub(crate) const KEEP_CAPACITY: usize = 64;
 
 /// A session's bounded queue with the means to wake its owner.
 ///
-/// Overflow policy: what does not fit is dropped and counted, QoS 0 before anything else; QoS 0 is dropped while
-/// nobody is online. No push ever waits. It tells when the owner cannot keep up: then the publisher may hold its
+/// Overflow policy: what does not fit is dropped and counted, QoS 0 before anything else, then what the
+/// [`QueuePolicy`] says. No push ever waits. It tells when the owner cannot keep up: then the publisher may hold its
 /// acknowledgements back until there is room, the owner leaves, or it has waited long enough.
 ///
 /// A std Mutex: it is held for a few pushes or one swap, never across an await or a wake-up.
@@ -39,13 +34,7 @@ pub(crate) struct Mailbox(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    queue: VecDeque<Delivery>,
-    /// Of the queue.
-    load: Load,
-    /// The lane of all that is queued, unless there are several.
-    lane: Option<Lane>,
-    /// What is queued stream by stream, once it is for more than one.
-    mixed: Shares,
+    backlog: Backlog,
     /// What the owner took and had not sent when it last looked in. It counts like what is queued: otherwise a
     /// client that never reads would double what it may hold, and add as much again with every reconnect.
     taken: Load,
@@ -59,73 +48,12 @@ struct Inner {
     pulse: Pulse,
     /// Publishers who wait with their acknowledgements until there is room again.
     publishers: Vec<Waker>,
-}
-
-/// How much is held somewhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Load {
-    pub(crate) messages: usize,
-    pub(crate) bytes: usize,
-    /// How many of the messages are of QoS 0.
-    pub(crate) qos0: usize,
-    /// And how many of the bytes.
-    pub(crate) qos0_bytes: usize,
-    /// How many of the bytes are in large messages.
-    pub(crate) large_bytes: usize,
-    /// And of those of QoS 0.
-    pub(crate) qos0_large_bytes: usize,
-}
-
-impl Load {
-    pub(crate) fn add(&mut self, more: Self) {
-        self.messages += more.messages;
-        self.bytes = self.bytes.saturating_add(more.bytes);
-        self.qos0 += more.qos0;
-        self.qos0_bytes = self.qos0_bytes.saturating_add(more.qos0_bytes);
-        self.large_bytes = self.large_bytes.saturating_add(more.large_bytes);
-        self.qos0_large_bytes = self.qos0_large_bytes.saturating_add(more.qos0_large_bytes);
-    }
-
-    pub(crate) fn subtract(&mut self, less: Self) {
-        self.messages = self.messages.saturating_sub(less.messages);
-        self.bytes = self.bytes.saturating_sub(less.bytes);
-        self.qos0 = self.qos0.saturating_sub(less.qos0);
-        self.qos0_bytes = self.qos0_bytes.saturating_sub(less.qos0_bytes);
-        self.large_bytes = self.large_bytes.saturating_sub(less.large_bytes);
-        self.qos0_large_bytes = self.qos0_large_bytes.saturating_sub(less.qos0_large_bytes);
-    }
-
-    /// What is to be acknowledged.
-    pub(crate) fn beside_qos0(self) -> Self {
-        Self {
-            messages: self.messages.saturating_sub(self.qos0),
-            bytes: self.bytes.saturating_sub(self.qos0_bytes),
-            large_bytes: self.large_bytes.saturating_sub(self.qos0_large_bytes),
-            ..Self::default()
-        }
-    }
-
-    /// Whether `more`, one message, may be held beside this.
-    pub(crate) fn admits(self, more: Self, capacity: Capacity) -> bool {
-        let fits = match more.large_bytes {
-            _ if self.messages == 0 => true,
-            0 => self.weight(capacity).saturating_add(more.bytes) <= capacity.bytes,
-            // However large it is: nobody could ever get it otherwise.
-            _ if self.large_bytes == 0 => self.bytes <= capacity.bytes,
-            large => {
-                self.large_bytes.saturating_add(large) <= capacity.of_large()
-                    && self.bytes.saturating_add(large) <= capacity.bytes
-            }
-        };
-        fits && self.messages < capacity.messages
-    }
-
-    /// What it takes of the bytes of a capacity: one large message may be larger than all of it, and leaves room for
-    /// small ones nevertheless.
-    pub(crate) fn weight(self, capacity: Capacity) -> usize {
-        let small = self.bytes.saturating_sub(self.large_bytes);
-        small.saturating_add(self.large_bytes.min(capacity.of_large()))
-    }
+    /// The owner has had room to spare: if it has none again it cannot keep up. One that came back to a full queue is
+    /// first given the time to empty it.
+    has_kept_up: bool,
+    /// Dropped for want of room, and not logged yet.
+    unlogged: u64,
+    logged_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -146,48 +74,34 @@ pub(crate) enum Signal {
     Close(ReasonCode),
 }
 
-/// How much a mailbox holds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Capacity {
-    pub(crate) messages: usize,
-    pub(crate) bytes: usize,
-}
-
-impl Capacity {
-    /// What is urgent may use a reserve: bulk that fills a mailbox must not keep an alarm out.
-    fn reserve(self, priority: Priority) -> Self {
-        if priority <= Priority::DEFAULT {
-            return self;
-        }
-        Self { messages: self.messages / 4 * 5, bytes: self.bytes / 4 * 5 }
-    }
-
-    /// What large messages may fill. The rest is for small ones, which one recording that waits must not keep out.
-    fn of_large(self) -> usize {
-        self.bytes / 4 * 3
-    }
-
-    /// From here on publishers are slowed down.
-    fn congestion(self) -> Self {
-        Self { messages: self.messages / 4, bytes: self.bytes / 4 }
-    }
-}
-
 /// What became of a push.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Pushed {
     /// Deliveries that were not wanted or did not fit.
     pub(crate) dropped: u64,
+    /// Those of them that did not fit.
+    pub(crate) overflowed: u64,
+    /// The owner is told to leave for that.
+    pub(crate) disconnects: bool,
     /// Their places in the store, of those that have one.
     pub(crate) lost: Vec<NonZeroU64>,
+    /// How many did not fit since that was last logged, if it is time to log it.
+    pub(crate) log: Option<u64>,
     /// The mailbox fills, though its owner sends: whoever pushes is faster than the client. It is worth waiting for
     /// until then, if there is no room before.
     pub(crate) congested: Option<Instant>,
 }
 
-/// Of several streams each may hold so many times what it leaves free: however many are not read, the next one finds
-/// room.
-const SHARE: usize = 8;
+impl Pushed {
+    fn drop(&mut self, removed: Removed) {
+        self.dropped += removed.load.messages as u64;
+        self.overflowed += removed.load.messages as u64;
+        self.lost.extend(removed.places);
+    }
+}
+
+/// Between two lines in the log on the drops of one session.
+const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// An owner that sends is waited for so long at least, whatever its pace.
 const WAIT: Duration = Duration::from_millis(100);
@@ -203,47 +117,39 @@ impl Mailbox {
     pub(crate) fn push(
         &self,
         deliveries: impl Iterator<Item = Delivery>,
-        capacity: Capacity,
+        policy: &QueuePolicy,
         now: Instant,
         wakers: &mut Vec<Waker>,
     ) -> Pushed {
-        let (mut dropped, mut lost) = (0, Vec::new());
+        let mut pushed = Pushed::default();
         let mut inner = self.lock();
-        let mut congested = None;
         for mut delivery in deliveries {
             let load = load_of(&delivery);
             // Nobody is made to wait for bulk with what is urgent.
-            if delivery.priority <= Priority::DEFAULT && congested.is_none() {
-                congested = inner.congested_until(delivery.stream, capacity.congestion(), now);
+            if delivery.priority <= Priority::DEFAULT && pushed.congested.is_none() {
+                pushed.congested = inner.congested_until(delivery.stream, policy.capacity.congestion(), now);
             }
-            let capacity = capacity.reserve(delivery.priority);
-            let mut fits = inner.has_room(load, capacity) && inner.shares_fairly(&delivery, load, capacity);
-            if !fits && delivery.qos > QoS::AtMostOnce {
-                if inner.load.qos0 > 0 {
-                    dropped += inner.drop_qos0();
-                }
-                fits = inner.has_room_beside_qos0(load, capacity)
-                    && inner.shares_fairly(&delivery, load, capacity);
-            }
-            let wanted = match inner.state {
-                State::Online => true,
-                State::Offline => delivery.qos > QoS::AtMostOnce,
-                State::Closed => false,
-            };
-            if fits && wanted {
+            let is_wanted = inner.wants(&delivery, policy);
+            if is_wanted && inner.make_room(&delivery, load, policy, &mut pushed) {
                 if inner.state == State::Offline {
                     delivery.stream = StreamKey::CONTROL; // No stream outlives its connection. [BQ-42]
                 }
-                inner.push_back(delivery, load);
-            } else {
-                dropped += 1;
-                lost.extend(delivery.stored);
+                policy.begin_wait(&mut delivery, now);
+                inner.backlog.push_back(delivery, load);
+                continue;
+            }
+            pushed.dropped += 1;
+            pushed.overflowed += u64::from(is_wanted);
+            pushed.lost.extend(delivery.stored);
+            if is_wanted && delivery.qos > QoS::AtMostOnce && policy.overflow == QueueOverflow::Disconnect {
+                pushed.disconnects |= inner.give_up();
             }
         }
-        if !inner.queue.is_empty() {
+        if !inner.backlog.is_empty() || pushed.disconnects {
             wakers.extend(inner.owner.take());
         }
-        Pushed { dropped, lost, congested }
+        pushed.log = inner.log(pushed.overflowed, now);
+        pushed
     }
 
     /// Whether there is room again, or nobody who makes some; if not, the caller is woken when that changes. An owner
@@ -285,17 +191,10 @@ impl Mailbox {
         let mut inner = self.lock();
         let signal = inner.signal.take();
         inner.pulse = pulse;
-        let has_arrivals = !inner.queue.is_empty();
-        let lane = inner.lane.take();
-        if has_arrivals {
-            let load = std::mem::take(&mut inner.load);
-            let Inner { queue, mixed, .. } = &mut *inner;
-            inbox.take(queue, load, mixed, &resolve);
-            if !mixed.is_empty() {
-                mixed.clear();
-            }
-        }
+        let has_arrivals = !inner.backlog.is_empty();
+        let lane = if has_arrivals { inner.backlog.move_to(inbox, &resolve) } else { None };
         inner.taken = inbox.load();
+        inner.has_kept_up |= inner.has_room_for_publishers(capacity);
         inbox.copy_shares(&mut inner.shares);
         match &mut inner.owner {
             Some(owner) => owner.clone_from(context.waker()),
@@ -310,15 +209,28 @@ impl Mailbox {
         signal
     }
 
-    /// The owner has dropped some of what it took: what it holds no more stands in nobody's way. If that makes room,
-    /// whoever waits for it is woken.
-    pub(crate) fn note_shed(&self, inbox: &mut Inbox, capacity: Capacity) {
+    /// The owner has dropped so many of what it took: what it holds no more stands in nobody's way. If that makes
+    /// room, whoever waits for it is woken. Returns how many are to be logged.
+    pub(crate) fn note_shed(
+        &self,
+        inbox: &mut Inbox,
+        dropped: u64,
+        capacity: Capacity,
+        now: Instant,
+    ) -> Option<u64> {
         let mut inner = self.lock();
         inner.taken = inbox.load();
         inbox.copy_shares(&mut inner.shares);
         let publishers = inner.take_publishers(capacity);
+        let log = inner.log(dropped, now);
         drop(inner);
         publishers.into_iter().for_each(Waker::wake);
+        log
+    }
+
+    /// Takes out what has waited for too long, and has not been taken by the owner.
+    pub(crate) fn expire(&self, policy: &QueuePolicy, now: Instant) -> Removed {
+        self.lock().backlog.remove(|delivery| policy.is_too_old(delivery, now))
     }
 
     /// Tells the owner to do something. Outside of the lock the caller wakes what is returned.
@@ -338,31 +250,30 @@ impl Mailbox {
         let mut inner = self.lock();
         inner.state = State::Online;
         inner.signal = None;
+        inner.has_kept_up = false;
     }
 
-    /// The connection has ended; what it took but did not send comes back to the front. Returns how many were
-    /// dropped because they are of QoS 0.
-    pub(crate) fn park(&self, leftover: VecDeque<Delivery>) -> u64 {
+    /// The connection has ended; what it took but did not send comes back to the front, as far as there is room.
+    pub(crate) fn park(&self, leftover: VecDeque<Delivery>, policy: &QueuePolicy, now: Instant) -> Pushed {
         let mut inner = self.lock();
         inner.state = State::Offline;
         inner.owner = None;
         inner.pulse = Pulse::default();
         let publishers = std::mem::take(&mut inner.publishers);
-        for delivery in leftover.into_iter().rev() {
-            inner.queue.push_front(delivery);
-        }
         inner.taken = Load::default();
         inner.shares.clear();
-        let dropped = inner.drop_qos0();
-        let Inner { queue, lane, .. } = &mut *inner;
-        for delivery in queue.iter_mut() {
-            delivery.stream = StreamKey::CONTROL; // No stream outlives its connection. [BQ-42]
+        inner.backlog.restore(leftover, |delivery| policy.begin_wait(delivery, now));
+        let mut pushed = Pushed::default();
+        if !policy.keeps_qos0 || inner.backlog.load().exceeds(policy.capacity) {
+            pushed.dropped = inner.backlog.drop_qos0();
         }
-        *lane = None;
-        inner.mixed.clear();
+        if policy.overflow == QueueOverflow::DropOldest {
+            pushed.drop(inner.trim(policy.capacity));
+        }
+        pushed.log = inner.log(pushed.overflowed, now);
         drop(inner);
         publishers.into_iter().for_each(Waker::wake);
-        dropped
+        pushed
     }
 
     /// The session has ended: what is left.
@@ -371,11 +282,9 @@ impl Mailbox {
         inner.state = State::Closed;
         inner.owner = None;
         let publishers = std::mem::take(&mut inner.publishers);
-        inner.load = Load::default();
         inner.taken = Load::default();
         inner.shares.clear();
-        inner.mixed.clear();
-        let queue = std::mem::take(&mut inner.queue);
+        let queue = inner.backlog.take();
         drop(inner);
         publishers.into_iter().for_each(Waker::wake);
         queue
@@ -383,6 +292,107 @@ impl Mailbox {
 }
 
 impl Inner {
+    /// Whether anything is to be done for it at all.
+    fn wants(&self, delivery: &Delivery, policy: &QueuePolicy) -> bool {
+        match self.state {
+            State::Online => true,
+            State::Offline => policy.keeps_qos0 || delivery.qos > QoS::AtMostOnce,
+            State::Closed => false,
+        }
+    }
+
+    /// Makes room for a delivery if there is none and it may; whether there is room then.
+    fn make_room(
+        &mut self,
+        delivery: &Delivery,
+        load: Load,
+        policy: &QueuePolicy,
+        pushed: &mut Pushed,
+    ) -> bool {
+        let capacity = policy.capacity.reserve(delivery.priority);
+        if self.has_room(load, capacity) && self.shares_fairly(delivery, load, capacity) {
+            return true;
+        }
+        if delivery.qos == QoS::AtMostOnce {
+            return false;
+        }
+        let shed = self.backlog.drop_qos0();
+        pushed.dropped += shed;
+        pushed.overflowed += shed;
+        if self.has_room_beside_qos0(load, capacity) && self.shares_fairly(delivery, load, capacity) {
+            return true;
+        }
+        if policy.overflow != QueueOverflow::DropOldest {
+            return false;
+        }
+        let mut removed = Removed::default();
+        let has_room = self.displace(delivery, load, capacity, &mut removed);
+        pushed.drop(removed);
+        has_room
+    }
+
+    /// Takes out what waits longest and is no more urgent, until there is room. What the owner holds it takes out
+    /// itself, when it comes for this.
+    fn displace(
+        &mut self,
+        delivery: &Delivery,
+        load: Load,
+        capacity: Capacity,
+        removed: &mut Removed,
+    ) -> bool {
+        loop {
+            let (mut own, mut all) = (self.backlog.load_of(delivery.stream), self.backlog.load());
+            let fits = all.admits(load, capacity);
+            own.add(load);
+            all.add(load);
+            let is_fair = self.backlog.is_of_one_stream() || is_fair_share(own, all, capacity);
+            // What is urgent may have filled its reserve: then one goes for one that comes.
+            let freed = removed.load;
+            let has_bytes = freed.bytes >= load.bytes || all.weight(capacity) <= capacity.bytes;
+            let replaces = load.large_bytes == 0 && freed.messages > 0 && has_bytes;
+            if fits && is_fair || replaces {
+                return true;
+            }
+            let of = fits.then_some(delivery.stream);
+            let Some(displaced) = self.backlog.displace(delivery.priority, of) else { return false };
+            removed.add(&displaced);
+        }
+    }
+
+    /// Takes out what is too much.
+    fn trim(&mut self, capacity: Capacity) -> Removed {
+        let mut removed = Removed::default();
+        // What is urgent may use its reserve.
+        let capacity = capacity.reserve(Priority::HIGHEST);
+        while self.backlog.load().exceeds(capacity)
+            && let Some(displaced) = self.backlog.displace(Priority::HIGHEST, None)
+        {
+            removed.add(&displaced);
+        }
+        removed
+    }
+
+    /// Something did not fit: the owner is to leave, if it is there and had kept up. Whether it is told now.
+    fn give_up(&mut self) -> bool {
+        let leaves = self.state == State::Online && self.has_kept_up && self.signal.is_none();
+        if leaves {
+            self.signal = Some(Signal::Close(ReasonCode::QuotaExceeded));
+            self.has_kept_up = false;
+        }
+        leaves
+    }
+
+    /// Some were dropped for want of room; how many are to be logged, if it is time.
+    fn log(&mut self, dropped: u64, now: Instant) -> Option<u64> {
+        self.unlogged += dropped;
+        let is_time = self.logged_at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_EVERY);
+        if self.unlogged == 0 || !is_time {
+            return None;
+        }
+        self.logged_at = Some(now);
+        Some(std::mem::take(&mut self.unlogged))
+    }
+
     fn has_room(&self, load: Load, capacity: Capacity) -> bool {
         self.held().admits(load, capacity)
     }
@@ -390,29 +400,25 @@ impl Inner {
     /// The same for what is to be acknowledged: QoS 0 that the owner holds does not stand in its way.
     fn has_room_beside_qos0(&self, load: Load, capacity: Capacity) -> bool {
         let mut held = self.taken.beside_qos0();
-        held.add(self.load);
+        held.add(self.backlog.load());
         held.admits(load, capacity)
     }
 
     /// Whether a stream with this delivery leaves enough for the others, where there are others. [BQ-55]
     fn shares_fairly(&self, delivery: &Delivery, load: Load, capacity: Capacity) -> bool {
         let stream = delivery.stream;
-        if stream.is_control() && self.shares.is_empty() && self.mixed.is_empty() {
+        if stream.is_control() && self.shares.is_empty() && self.backlog.is_of_one_stream() {
             return true;
         }
         let mut own = self.shares.load_of(stream);
-        own.add(self.queued_for(stream));
+        own.add(self.backlog.load_of(stream));
         let mut all = self.held();
         if delivery.qos > QoS::AtMostOnce {
             (own, all) = (own.beside_qos0(), all.beside_qos0()); // It makes room.
         }
+        own.add(load);
         all.add(load);
-        let mut mine = own;
-        mine.add(load);
-        let free = capacity.bytes.saturating_sub(all.weight(capacity));
-        own.messages == 0
-            || mine.weight(capacity) <= free.saturating_mul(SHARE)
-                && mine.messages <= (capacity.messages + 1).saturating_sub(all.messages).saturating_mul(SHARE)
+        is_fair_share(own, all, capacity)
     }
 
     /// Until when a publisher should wait for this stream, if it should: more waits than is good, and the stream takes
@@ -425,7 +431,9 @@ impl Inner {
         }
         let progress_at = match self.shares.progress_of(stream) {
             Some(progress_at) => progress_at?,
-            None if self.shares.is_empty() || exceeds(self.load.messages, self.load.bytes) => {
+            None if self.shares.is_empty()
+                || exceeds(self.backlog.load().messages, self.backlog.load().bytes) =>
+            {
                 self.pulse.progress_at()?
             }
             None => return None,
@@ -437,47 +445,8 @@ impl Inner {
     /// All that is held, here or with the owner.
     fn held(&self) -> Load {
         let mut held = self.taken;
-        held.add(self.load);
+        held.add(self.backlog.load());
         held
-    }
-
-    /// The part of the queue that is for a stream.
-    fn queued_for(&self, stream: StreamKey) -> Load {
-        if !self.mixed.is_empty() {
-            self.mixed.load_of(stream)
-        } else if self.queue.front().is_some_and(|first| first.stream == stream) {
-            self.load
-        } else {
-            Load::default()
-        }
-    }
-
-    fn push_back(&mut self, delivery: Delivery, load: Load) {
-        let first = self.queue.front().map_or(delivery.stream, |first| first.stream);
-        if self.mixed.is_empty() && first != delivery.stream {
-            self.mixed.insert(first, self.load);
-        }
-        if !self.mixed.is_empty() {
-            self.mixed.insert(delivery.stream, load);
-        }
-        self.load.add(load);
-        let lane = delivery.lane();
-        if self.queue.is_empty() {
-            self.lane = Some(lane);
-        } else if self.lane != Some(lane) {
-            self.lane = None;
-        }
-        self.queue.push_back(delivery);
-    }
-
-    /// Makes room for what is to be acknowledged; returns how many were dropped.
-    fn drop_qos0(&mut self) -> u64 {
-        let before = self.queue.len();
-        self.queue.retain(|delivery| delivery.qos > QoS::AtMostOnce);
-        self.load = Load::default();
-        self.queue.iter().for_each(|delivery| self.load.add(load_of(delivery)));
-        self.mixed.drop_qos0();
-        (before - self.queue.len()) as u64
     }
 
     /// Whether publishers need not wait: what is held, here and with the owner, is not too much.
@@ -494,44 +463,13 @@ impl Inner {
 
     /// Messages that wait here or with the owner.
     fn len(&self) -> usize {
-        self.load.messages + self.taken.messages
+        self.backlog.load().messages + self.taken.messages
     }
 
     /// Their cost.
     fn bytes(&self) -> usize {
-        self.load.bytes.saturating_add(self.taken.bytes)
+        self.backlog.load().bytes.saturating_add(self.taken.bytes)
     }
-}
-
-/// One delivery, as a load.
-pub(crate) fn load_of(delivery: &Delivery) -> Load {
-    let load = load_of_message(&delivery.message);
-    match delivery.qos {
-        QoS::AtMostOnce => {
-            Load { qos0: load.messages, qos0_bytes: load.bytes, qos0_large_bytes: load.large_bytes, ..load }
-        }
-        _ => load,
-    }
-}
-
-fn load_of_message(message: &Message) -> Load {
-    let bytes = message_cost(message);
-    let large_bytes = if bytes > LARGE { bytes } else { 0 };
-    Load { messages: 1, bytes, large_bytes, ..Load::default() }
-}
-
-/// The memory that a message keeps, about.
-pub(crate) fn message_cost(message: &Message) -> usize {
-    let properties = message.properties.as_deref().map_or(0, properties_cost);
-    DELIVERY_OVERHEAD + message.topic.as_str().len() + properties + message.payload.len()
-}
-
-fn properties_cost(properties: &MessageProperties) -> usize {
-    let user = properties.user.iter().map(|(name, value)| PROPERTY_OVERHEAD + name.len() + value.len());
-    let content_type = properties.content_type.as_ref().map_or(0, |text| text.len());
-    let response_topic = properties.response_topic.as_ref().map_or(0, |topic| topic.as_str().len());
-    let correlation_data = properties.correlation_data.as_ref().map_or(0, bytes::Bytes::len);
-    size_of::<MessageProperties>() + content_type + response_topic + correlation_data + user.sum::<usize>()
 }
 
 #[cfg(test)]
@@ -543,8 +481,18 @@ mod tests {
     use braid_proto::topic::TopicName;
 
     use super::*;
+    use crate::config::LimitsConfig;
 
     const CAPACITY: Capacity = Capacity { messages: 8, bytes: 1 << 20 };
+
+    fn policy(now: Instant) -> QueuePolicy {
+        let limits = LimitsConfig {
+            queued_messages: CAPACITY.messages,
+            queued_bytes: CAPACITY.bytes,
+            ..LimitsConfig::default()
+        };
+        QueuePolicy::new(&limits, now)
+    }
 
     #[derive(Default)]
     struct Woken(AtomicUsize);
@@ -579,13 +527,18 @@ mod tests {
             let topic = TopicName::parse("t").expect("a topic name");
             let message = Arc::new(Message::new(topic, bytes::Bytes::new(), qos, false));
             let deliveries = std::iter::repeat_with(|| Delivery::of(message.clone())).take(6);
-            self.mailbox.push(deliveries, CAPACITY, self.now, &mut Vec::new())
+            self.mailbox.push(deliveries, &policy(self.now), self.now, &mut Vec::new())
         }
 
         /// What the publisher is told, who waits if there is none.
         fn has_room(&self) -> bool {
             let waker = Waker::from(self.publisher.clone());
             self.mailbox.poll_room(CAPACITY, &Context::from_waker(&waker))
+        }
+
+        /// The owner leaves.
+        fn park(&self) {
+            self.mailbox.park(VecDeque::new(), &policy(self.now), self.now);
         }
 
         fn times_woken(&self) -> usize {
@@ -603,10 +556,33 @@ mod tests {
         assert!(!scene.has_room());
         for woken in [0, 0, 0, 1] {
             assert!(inbox.pop(|_, _| true).is_some());
-            scene.mailbox.note_shed(&mut inbox, CAPACITY);
+            scene.mailbox.note_shed(&mut inbox, 0, CAPACITY, scene.now);
             assert_eq!(scene.times_woken(), woken, "{} of eight are left", inbox.load().messages);
         }
         assert!(scene.has_room());
+    }
+
+    /// [BQ-54]: what an owner leaves is before what came since it last looked, and all of it before what comes.
+    #[test]
+    fn what_comes_back_is_before_what_came_meanwhile() {
+        let (scene, mut inbox) = (Scene::new(), Inbox::default());
+        let push = |text: &'static str| {
+            let topic = TopicName::parse("t").expect("a topic name");
+            let message = Message::new(topic, text.into(), QoS::AtLeastOnce, false);
+            let delivery = std::iter::once(Delivery::of(Arc::new(message)));
+            scene.mailbox.push(delivery, &policy(scene.now), scene.now, &mut Vec::new());
+        };
+        scene.mailbox.open();
+        ["1", "2"].into_iter().for_each(push);
+        scene.take(&mut inbox);
+        push("3");
+        scene.mailbox.park(inbox.drain(), &policy(scene.now), scene.now);
+        push("4");
+        scene.mailbox.open();
+        push("5");
+        scene.take(&mut inbox);
+        let texts: Vec<_> = inbox.drain().iter().map(|delivery| delivery.message.payload.clone()).collect();
+        assert_eq!(texts, ["1", "2", "3", "4", "5"]);
     }
 
     /// Whoever waits for room is told that the one who was to make it has left, and does not begin to wait for the
@@ -621,12 +597,12 @@ mod tests {
             if ends {
                 scene.mailbox.close();
             } else {
-                scene.mailbox.park(VecDeque::new());
+                scene.park();
             }
             assert_eq!(scene.times_woken(), woken);
             scene.mailbox.open();
             assert!(scene.has_room(), "the next owner has shown nothing yet");
-            scene.mailbox.park(VecDeque::new());
+            scene.park();
         }
     }
 }

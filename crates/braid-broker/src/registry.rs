@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
     use crate::inbox::Inbox;
-    use crate::mailbox::Capacity;
+    use crate::load::Capacity;
     use crate::pulse::Pulse;
 
     // Between the claim and whatever its connection does next, another thread may run the next claim: its signal

@@ -10,7 +10,7 @@ use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Retained, Walked};
 use braid_store::{Change, Commit};
 
-use crate::mailbox::{Capacity, message_cost};
+use crate::load::{Capacity, message_cost};
 use crate::persist::Persist;
 
 /// Topics of the broker itself: what they retain is true for its present life only, so no store has it.

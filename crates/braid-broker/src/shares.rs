@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use braid_proto::stream::StreamKey;
 
-use crate::mailbox::Load;
+use crate::load::Load;
 
 /// What waits for each stream. Empty where everything is for the control stream, as it always is without data
 /// streams: that is the hot path, and needs no account. [BQ-55]

@@ -9,6 +9,9 @@ pub struct Statistics {
     messages_received: AtomicU64,
     messages_sent: AtomicU64,
     messages_dropped: AtomicU64,
+    messages_overflowed: AtomicU64,
+    messages_outdated: AtomicU64,
+    clients_overwhelmed: AtomicU64,
     bytes_received: AtomicU64,
     bytes_sent: AtomicU64,
 }
@@ -39,6 +42,12 @@ counters! {
     messages_sent, sent;
     /// Deliveries that did not fit, had expired or were too large for their receiver.
     messages_dropped, dropped;
+    /// Those of them that did not fit into the queue of their session, or gave way in it.
+    messages_overflowed, overflowed;
+    /// Those of them that waited for their client for too long.
+    messages_outdated, outdated;
+    /// Clients that were disconnected because their queue was full.
+    clients_overwhelmed, overwhelmed;
     /// Bytes received from clients.
     bytes_received, read;
     /// Bytes sent to clients.

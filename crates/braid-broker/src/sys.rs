@@ -42,7 +42,7 @@ fn values(hub: &Hub) -> Vec<(&'static str, String)> {
     let statistics = &hub.statistics;
     let subscriptions = hub.subscriptions();
     let (sessions, online) = (hub.registry.slots().len(), statistics.clients());
-    let values: [(&str, u64); 13] = [
+    let values: [(&str, u64); 16] = [
         ("clients/connected", online),
         ("clients/total", sessions as u64),
         ("clients/disconnected", (sessions as u64).saturating_sub(online)),
@@ -50,6 +50,9 @@ fn values(hub: &Hub) -> Vec<(&'static str, String)> {
         ("messages/received", statistics.messages_received()),
         ("messages/sent", statistics.messages_sent()),
         ("messages/dropped", statistics.messages_dropped()),
+        ("messages/dropped/overflow", statistics.messages_overflowed()),
+        ("messages/dropped/age", statistics.messages_outdated()),
+        ("clients/disconnected/overflow", statistics.clients_overwhelmed()),
         ("publish/messages/received", statistics.messages_received()),
         ("publish/messages/sent", statistics.messages_sent()),
         ("bytes/received", statistics.bytes_received()),

@@ -231,6 +231,8 @@ pub struct Delivery {
     pub shared: Option<Arc<TopicFilter>>,
     /// Its place in the session's queue in a store; `None` when no store was told of it.
     pub stored: Option<NonZeroU64>,
+    /// When it began to wait, in seconds on a clock of whoever queues it; `None` where nobody asks.
+    pub waits_since: Option<NonZeroU32>,
 }
 
 impl Delivery {
@@ -245,6 +247,7 @@ impl Delivery {
             priority: Priority::DEFAULT,
             shared: None,
             stored: None,
+            waits_since: None,
         }
     }
 

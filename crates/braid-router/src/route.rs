@@ -113,5 +113,6 @@ fn deliver(message: &Arc<Message>, retain: bool, subscription: &Subscription) ->
         priority: subscription.priority.unwrap_or_default(), // [BQ-52]
         shared: None,
         stored: None,
+        waits_since: None,
     }
 }

@@ -182,6 +182,7 @@ impl StoredDelivery {
             priority: self.priority,
             shared: self.shared.clone(),
             stored: None,
+            waits_since: None,
         }
     }
 }

@@ -32,11 +32,12 @@ use braid_transport::quic::codes::{CLOSE_ABNORMAL, CLOSE_NORMAL};
 use braid_transport::{Close, Incoming, Link};
 use tokio::time::Sleep;
 
-use crate::config::EarlyPublishConfig;
+use crate::config::{EarlyPublishConfig, QueueOverflow};
 use crate::hub::Hub;
 use crate::inbox::Inbox;
 use crate::mailbox::Signal;
 use crate::persist::DurableProgress;
+use crate::policy::QueuePolicy;
 use crate::pulse::Pulse;
 use crate::routes::Routes;
 use crate::slot::{ConnectionId, Slot};
@@ -245,19 +246,32 @@ impl Driver {
 
     fn poll_mailbox(&mut self, context: &Context<'_>) {
         let Some(slot) = &self.slot else { return };
-        let capacity = self.hub.capacity;
+        let capacity = self.hub.queue.capacity;
         let server = &self.server;
         let resolve = |stream| server.resolve(stream);
         let signal = slot.mailbox.poll_take(&mut self.inbox, resolve, self.pulse, capacity, context);
-        let shed = self.inbox.shed(capacity);
-        if shed > 0 {
-            self.hub.statistics.dropped(shed);
-            slot.mailbox.note_shed(&mut self.inbox, capacity);
-        }
+        self.shed();
         match signal {
             Some(Signal::TakeOver) => self.server.disconnect(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
             Some(Signal::Close(reason)) => self.server.disconnect(reason),
             None => {}
+        }
+    }
+
+    /// Drops of what was taken what is too much.
+    fn shed(&mut self) {
+        let QueuePolicy { capacity, overflow, .. } = self.hub.queue;
+        let mut dropped = self.inbox.shed(capacity);
+        if overflow == QueueOverflow::DropOldest {
+            let displaced = self.inbox.displace(capacity);
+            dropped += displaced.load.messages as u64;
+            displaced.places.into_iter().for_each(|place| self.note_dropped(Some(place)));
+        }
+        if let Some(slot) = self.slot.as_ref().filter(|_| dropped > 0) {
+            self.hub.statistics.dropped(dropped);
+            self.hub.statistics.overflowed(dropped);
+            let log = slot.mailbox.note_shed(&mut self.inbox, dropped, capacity, now());
+            self.hub.log_overflow(slot, log);
         }
     }
 

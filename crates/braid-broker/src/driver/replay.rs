@@ -9,7 +9,7 @@ use braid_router::{Walked, replay};
 use super::send::OUTBOX_TARGET;
 use super::{Driver, now};
 use crate::dispatch;
-use crate::mailbox::message_cost;
+use crate::load::{Capacity, message_cost};
 
 /// Names that one piece looks at.
 const STEPS: usize = 1024;
@@ -50,6 +50,9 @@ impl Driver {
         let Some(at) = self.replays.iter().position(is_ready) else { return false };
         let (Some(slot), Some(front)) = (&self.slot, self.replays.get_mut(at)) else { return false };
         let now = now();
+        // All of it fits into the queue, where nothing of it may be dropped.
+        let Capacity { messages, bytes: room } = self.hub.queue.capacity;
+        let (most, most_bytes) = (DELIVERIES.min(messages / 2).max(1), BYTES.min(room / 2));
         let mut piece = Vec::new();
         let mut bytes = 0;
         let Replay { filter, subscription, after } = front;
@@ -60,7 +63,7 @@ impl Driver {
                 let priority = asked.or_else(|| self.hub.priority_of(&message.topic));
                 piece.push(replay(message, &Subscription { priority, ..*subscription }));
             }
-            if piece.len() < DELIVERIES && bytes < BYTES {
+            if piece.len() < most && bytes < most_bytes {
                 ControlFlow::Continue(())
             } else {
                 ControlFlow::Break(())

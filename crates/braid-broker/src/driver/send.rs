@@ -40,6 +40,11 @@ impl Driver {
         let mut unwritten = self.server.unwritten();
         while let Some((lane, next)) = self.next_delivery(unwritten) {
             let (stored, qos) = (next.stored, next.qos);
+            if self.hub.queue.is_too_old(&next, now) {
+                self.hub.note_expired(1);
+                self.note_dropped(stored);
+                continue;
+            }
             let stream = self.server.resolve(next.stream);
             let before = self.server.unwritten_on(stream);
             match self.server.deliver(next, now) {

@@ -12,6 +12,7 @@ mod fairness;
 mod flow;
 mod hostile;
 mod priorities;
+mod queues;
 mod random;
 mod retained;
 mod sessions;

@@ -165,6 +165,24 @@ impl<T> LaneQueue<T> {
         Some(item)
     }
 
+    /// Takes the front of the least urgent lane that `accepts` takes, of equals of the one in which most waits: what
+    /// makes room at the least cost. Nobody's turn changes.
+    pub fn pop_least(&mut self, mut accepts: impl FnMut(Lane) -> bool) -> Option<(Lane, T)> {
+        let slots = &self.slots;
+        let (of, at) = self.turns.iter().enumerate().rev().find_map(|(of, turns)| {
+            let accepted = turns.slots.iter().filter(|at| accepts(slots[**at].lane));
+            accepted.max_by_key(|at| slots[**at].queue.len()).map(|at| (of, *at))
+        })?;
+        let item = self.slots[at].queue.pop_front()?;
+        let lane = self.slots[at].lane;
+        self.len -= 1;
+        if self.slots[at].queue.is_empty() {
+            self.turns[of].slots.retain(|slot| *slot != at);
+            self.rest(of, at);
+        }
+        Some((lane, item))
+    }
+
     /// Nothing waits in this lane any more.
     fn rest(&mut self, turns: usize, at: usize) {
         self.waiting -= 1;
@@ -251,6 +269,8 @@ impl<T> LaneQueue<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn lane(stream: u32, priority: u16) -> Lane {
@@ -320,11 +340,32 @@ mod tests {
         // A list in the order of arrival.
         let mut model: Vec<(Lane, u32)> = Vec::new();
         for n in 0..20_000 {
-            if rng.u8(0..5) < 3 {
+            let dice = rng.u8(0..20);
+            if dice < 11 {
                 // Streams come and go.
                 let to = lane(n / 50 + rng.u32(0..4), rng.u16(0..3));
                 queue.push_back(to, n);
                 model.push((to, n));
+            } else if dice == 11 {
+                let spared = StreamKey::bidi(n / 50 + rng.u32(0..4));
+                let popped = queue.pop_least(|at| at.stream != spared);
+                let mut lengths = BTreeMap::new();
+                let open = model.iter().filter(|(at, _)| at.stream != spared);
+                open.for_each(|(at, _)| *lengths.entry((at.priority, at.stream)).or_insert(0) += 1);
+                let least = lengths.keys().next().map(|(priority, _)| *priority);
+                let equals = lengths.iter().filter(|((priority, _), _)| Some(*priority) == least);
+                let longest = equals.map(|(_, length)| length).max();
+                let Some((lane, item)) = popped else {
+                    assert_eq!(least, None);
+                    continue;
+                };
+                let at = model.iter().position(|(_, other)| *other == item).expect("it was pushed");
+                let of = model[at].0;
+                assert_eq!(lane, of);
+                assert_eq!(Some(of.priority), least, "something less urgent waited");
+                assert_eq!(lengths.get(&(of.priority, of.stream)), longest);
+                model.remove(at);
+                assert!(model[..at].iter().all(|(other, _)| *other != of), "its lane has an older one");
             } else {
                 let blocked = StreamKey::bidi(n / 50 + rng.u32(0..4));
                 let popped = queue.pop(|at, _| at.stream != blocked);

@@ -21,6 +21,7 @@ impl Config {
         range("limits.connect_size", limits.connect_size as u64, 64, 268_435_455)?;
         range("limits.queued_messages", limits.queued_messages as u64, 1, u64::MAX)?;
         range("limits.queued_bytes", limits.queued_bytes as u64, 1024, u64::MAX)?;
+        range("limits.queued_secs", limits.queued_secs, 0, u32::MAX.into())?;
         range("limits.subscriptions", limits.subscriptions as u64, 1, u64::MAX)?;
         range("limits.streams", limits.streams.into(), 100, 65_535)?; // [BQ-5]
         range("limits.streams_per_second", limits.streams_per_second.into(), 1, u64::MAX)?;
@@ -85,5 +86,33 @@ mod tests {
         assert_eq!(error, "log.level: \"inof\" is none of off, error, warn, info, debug, trace");
         config.log.level = "warn,braid_broker=debug".to_owned();
         assert!(config.check().is_ok());
+    }
+
+    type Cap = fn(&mut braid_broker::LimitsConfig);
+
+    #[test]
+    fn a_cap_of_0_is_refused_unless_it_means_something() {
+        let refused: [(Cap, &str); 3] = [
+            (
+                |limits| limits.queued_messages = 0,
+                "limits.queued_messages: 0 is out of range; it may be at least 1",
+            ),
+            (
+                |limits| limits.queued_bytes = 0,
+                "limits.queued_bytes: 0 is out of range; it may be at least 1024",
+            ),
+            (
+                |limits| limits.queued_secs = 1 << 32,
+                "limits.queued_secs: 4294967296 is out of range; it may be 0 to 4294967295",
+            ),
+        ];
+        for (set, expected) in refused {
+            let mut config = Config::default();
+            set(&mut config.limits);
+            assert_eq!(config.check().unwrap_err().to_string(), expected);
+        }
+        let mut config = Config::default();
+        config.limits.queued_secs = 0;
+        assert!(config.check().is_ok(), "any time");
     }
 }

@@ -1,0 +1,55 @@
+//! What does not stay in the queue of a session: counted, logged, and taken out of the store.
+
+use std::collections::VecDeque;
+
+use braid_proto::message::Delivery;
+use tokio::time::Instant;
+
+use crate::hub::Hub;
+use crate::mailbox::Pushed;
+use crate::persist;
+use crate::slot::Slot;
+
+impl Hub {
+    /// Puts what a session's connection left, or what the store had, into its mailbox: the client is away.
+    pub(crate) fn refill(&self, slot: &Slot, leftover: VecDeque<Delivery>) {
+        let parked = slot.mailbox.park(leftover, &self.queue, Instant::now().into_std());
+        self.note_drops(slot, &parked);
+        self.persist.commit_late(persist::completed(slot.id(), parked.lost));
+    }
+
+    /// Counts what was dropped in a session's queue; says so if it is time.
+    pub(crate) fn note_drops(&self, slot: &Slot, pushed: &Pushed) {
+        self.statistics.dropped(pushed.dropped);
+        self.statistics.overflowed(pushed.overflowed);
+        self.statistics.overwhelmed(u64::from(pushed.disconnects));
+        self.log_overflow(slot, pushed.log);
+    }
+
+    pub(crate) fn log_overflow(&self, slot: &Slot, dropped: Option<u64>) {
+        if let Some(dropped) = dropped {
+            let client = slot.client_id.as_str();
+            tracing::warn!(client, dropped, "messages did not fit into the queue of a session");
+        }
+    }
+
+    /// Drops what has waited for too long for clients that are away.
+    pub(crate) fn expire_queues(&self) {
+        if !self.queue.has_age() {
+            return;
+        }
+        let slots: Vec<_> = self.registry.slots().values().cloned().collect();
+        let now = Instant::now().into_std();
+        for slot in slots {
+            let expired = slot.mailbox.expire(&self.queue, now);
+            self.note_expired(expired.load.messages as u64);
+            self.persist.commit_late(persist::completed(slot.id(), expired.places));
+        }
+    }
+
+    /// So many messages have waited for too long.
+    pub(crate) fn note_expired(&self, messages: u64) {
+        self.statistics.dropped(messages);
+        self.statistics.outdated(messages);
+    }
+}
