@@ -65,6 +65,12 @@ impl Default for MqttConfig {
 pub struct LimitsConfig {
     /// Connections at a time.
     pub connections: usize,
+    /// Connections that one listener accepts in a second; 0 for any number. As many more are told why they are refused.
+    pub connections_per_second: u64,
+    /// PUBLISH packets taken from one client in a second; 0 for any number. What comes faster is not read.
+    pub publishes_per_second: u64,
+    /// Bytes taken from one client in a second; 0 for any number. What comes faster is not read.
+    pub publish_bytes_per_second: u64,
     /// Seconds for the handshakes under MQTT, and again for CONNECT.
     pub connect_timeout_secs: u64,
     /// Bytes that CONNECT may have.
@@ -105,6 +111,9 @@ impl Default for LimitsConfig {
     fn default() -> Self {
         Self {
             connections: 1_000_000,
+            connections_per_second: 0,
+            publishes_per_second: 0,
+            publish_bytes_per_second: 0,
             connect_timeout_secs: 5,
             connect_size: 64 * 1024,
             queued_messages: 100_000,

@@ -23,6 +23,7 @@ mod persist;
 mod policy;
 mod priority;
 mod pulse;
+mod rate;
 mod registry;
 mod retained;
 mod routes;

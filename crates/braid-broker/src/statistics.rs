@@ -6,6 +6,7 @@ pub struct Statistics {
     connections: AtomicU64,
     clients: AtomicU64,
     connections_total: AtomicU64,
+    connections_refused: AtomicU64,
     messages_received: AtomicU64,
     messages_sent: AtomicU64,
     messages_dropped: AtomicU64,
@@ -52,6 +53,8 @@ counters! {
     bytes_received, read;
     /// Bytes sent to clients.
     bytes_sent, written;
+    /// Connections that were refused because there are too many, or because they came too fast.
+    connections_refused, refused;
     /// Connections since the start.
     connections_total, accepted;
 }

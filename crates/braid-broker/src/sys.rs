@@ -42,11 +42,12 @@ fn values(hub: &Hub) -> Vec<(&'static str, String)> {
     let statistics = &hub.statistics;
     let subscriptions = hub.subscriptions();
     let (sessions, online) = (hub.registry.slots().len(), statistics.clients());
-    let values: [(&str, u64); 16] = [
+    let values: [(&str, u64); 17] = [
         ("clients/connected", online),
         ("clients/total", sessions as u64),
         ("clients/disconnected", (sessions as u64).saturating_sub(online)),
         ("connections/total", statistics.connections_total()),
+        ("connections/refused", statistics.connections_refused()),
         ("messages/received", statistics.messages_received()),
         ("messages/sent", statistics.messages_sent()),
         ("messages/dropped", statistics.messages_dropped()),

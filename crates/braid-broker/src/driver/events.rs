@@ -101,6 +101,7 @@ impl Driver {
             return;
         }
         self.hub.statistics.received(messages.len() as u64);
+        self.pay_for_messages(messages.len());
         let server = &mut self.server;
         let mut has_acknowledgements = false;
         for token in tokens.iter().flatten() {
@@ -153,6 +154,10 @@ impl Driver {
 
     /// Decides about a CONNECT: who it is, whether it may, and which session it goes on with.
     pub(super) async fn decide(&mut self, connect: Connect) {
+        if let Some(reason) = self.refusal {
+            tracing::debug!(client = connect.client_id.as_str(), peer = self.peer_name(), %reason, "refused");
+            return self.server.reject(reason);
+        }
         if let Err(reason) = self.hub.authenticate.authenticate(&connect, self.link.peer()) {
             tracing::info!(client = connect.client_id.as_str(), peer = self.peer_name(), %reason, "refused");
             return self.server.reject(reason);

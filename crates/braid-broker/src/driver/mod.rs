@@ -8,6 +8,7 @@
 mod durable;
 mod events;
 mod held;
+mod pace;
 mod rank;
 mod read;
 mod replay;
@@ -59,14 +60,14 @@ const FAREWELL_TO_STREAMS: Duration = Duration::from_millis(2500);
 const LAST_WORDS: Duration = Duration::from_millis(1500);
 
 /// Serves one connection from its handshake to its end. A stranger that has said no CONNECT when the broker stops is
-/// left at once.
-pub(crate) async fn serve(hub: Arc<Hub>, incoming: Incoming) {
+/// left at once. With a `refusal` it is told only that.
+pub(crate) async fn serve(hub: Arc<Hub>, incoming: Incoming, refusal: Option<ReasonCode>) {
     let accepted = now();
     let from = incoming.peer_address();
     // Boxed: the handshake's size must not stay with a connection that is idle later.
     let Some(link) = Box::pin(shake_hands(&hub, incoming)).await else { return };
     tracing::trace!(?from, transport = %link.peer().transport, "link up");
-    Driver::new(hub, link, accepted).run().await;
+    Driver::new(hub, link, accepted, refusal).run().await;
 }
 
 async fn shake_hands(hub: &Hub, incoming: Incoming) -> Option<Link> {
@@ -105,6 +106,10 @@ pub(super) struct Driver {
     replays: VecDeque<replay::Replay>,
     /// How many deliveries each message of the last batch led to.
     fan_out: usize,
+    /// Why its CONNECT is refused whatever it says.
+    refusal: Option<ReasonCode>,
+    /// How fast the client may publish, if that is limited.
+    pace: Option<Box<pace::Pace>>,
     /// Acknowledgements and streams that wait for a receiver.
     held: Option<held::Held>,
     /// Commits that acknowledgements wait for.
@@ -133,7 +138,7 @@ enum Turn {
 
 impl Driver {
     /// `accepted`: from then on the time for CONNECT runs.
-    fn new(hub: Arc<Hub>, link: Link, accepted: Instant) -> Self {
+    fn new(hub: Arc<Hub>, link: Link, accepted: Instant, refusal: Option<ReasonCode>) -> Self {
         let mut server = Server::new(hub.server_options.clone(), accepted);
         if link.is_early() {
             server.set_early(); // [BQ-61]
@@ -153,6 +158,8 @@ impl Driver {
             routes: Routes::default(),
             replays: VecDeque::new(),
             fan_out: FIRST_FAN_OUT,
+            refusal,
+            pace: pace::Pace::new(&hub.config.limits, accepted),
             held: None,
             unsettled: VecDeque::new(),
             progress: None,
@@ -221,6 +228,7 @@ impl Driver {
             if let Some(connect) = self.drain_events() {
                 return Poll::Ready(Turn::Decide(connect));
             }
+            self.end_pace_turn();
             self.poll_unsettled(context);
             self.poll_held(context);
             self.deliver();
@@ -286,7 +294,7 @@ impl Driver {
 
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.watch_unread();
-        let held = [self.held_until(), self.next_opening(), self.next_look()];
+        let held = [self.held_until(), self.next_opening(), self.next_look(), self.paid_at()];
         let times = [self.server.poll_timeout(), self.confirm_by].into_iter().chain(held);
         let Some(at) = times.flatten().min() else { return Poll::Pending };
         if self.alarm.poll(at, context).is_pending() {
@@ -294,6 +302,7 @@ impl Driver {
         }
         let now = now();
         self.look_for_unread(now);
+        self.forgive_silence(now);
         self.server.handle_timeout(now);
         self.admit_streams();
         if self.confirm_by.is_some_and(|by| by <= now) {

@@ -6,7 +6,7 @@ use braid_proto::stream::StreamKey;
 use braid_transport::Read;
 use tokio::io::ReadBuf;
 
-use super::{Driver, held, now, scratch};
+use super::{Driver, held, now, pace, scratch};
 
 /// A client that does not take its acknowledgements is not read any further, on the stream that they are for. Large
 /// payloads do not count: its PINGREQ must be heard.
@@ -22,13 +22,15 @@ impl Driver {
             && !self.server.has_events()
             && self.server.unwritten_packets_on(stream) <= OUTBOX_LIMIT
             && !held::is_paused(self.held.as_ref(), stream)
+            && !pace::is_too_fast(self.pace.as_deref(), stream)
     }
 
     /// Reads as far as there is something, and not too much for one round; true if there was something.
     pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> bool {
         let mut has_read = false;
         let has_events = self.server.has_events();
-        let reads = if self.link.is_multi() { READS } else { 1 };
+        // What came is counted before more is read, where that is limited.
+        let reads = if self.link.is_multi() && self.pace.is_none() { READS } else { 1 };
         for _ in 0..reads {
             match self.read_once(context, has_events) {
                 Poll::Pending => break,
@@ -44,15 +46,17 @@ impl Driver {
     /// `has_events`: those of the round before are to be dealt with first.
     fn read_once(&mut self, context: &mut Context<'_>, has_events: bool) -> Poll<()> {
         scratch::with(|buffer| {
-            let mut buffer = ReadBuf::new(buffer);
-            let (server, held) = (&self.server, self.held.as_ref());
+            let (server, held, pace) = (&self.server, self.held.as_ref(), self.pace.as_deref());
+            let size = pace::read_size(pace, buffer.len());
+            let mut buffer = ReadBuf::new(&mut buffer[..size]);
             let refused = &mut self.refused;
             refused.clear();
             let mut wants = |stream| {
                 let wanted = !has_events
                     && server.is_reading(stream)
                     && server.unwritten_packets_on(stream) <= OUTBOX_LIMIT
-                    && !held::is_paused(held, stream);
+                    && !held::is_paused(held, stream)
+                    && !pace::is_too_fast(pace, stream);
                 if !wanted {
                     refused.push(stream);
                 }
@@ -71,6 +75,7 @@ impl Driver {
         match read {
             Read::Bytes(stream) => {
                 self.hub.statistics.read(bytes.len() as u64);
+                self.pay_for_bytes(stream, bytes.len(), now);
                 self.handle_bytes(stream, bytes, now);
             }
             Read::Opened(stream) => self.open_stream(stream, now),

@@ -14,6 +14,7 @@ mod hostile;
 mod priorities;
 mod queues;
 mod random;
+mod rates;
 mod retained;
 mod sessions;
 mod shared;
