@@ -70,3 +70,29 @@ fn publish(hub: &Hub, topic: &str, value: String) {
     let Ok(topic) = TopicName::parse(&format!("$SYS/broker/{topic}")) else { return };
     hub.publish(Message::new(topic, Bytes::from(value), QoS::AtMostOnce, true));
 }
+
+#[cfg(test)]
+mod tests {
+    use braid_store::{MemoryStore, NextIds};
+
+    use super::*;
+    use crate::auth::Anonymous;
+    use crate::config::BrokerConfig;
+
+    /// The last column of the table.
+    #[test]
+    fn the_table_of_queues_names_topics_that_there_are() {
+        let store = Arc::new(MemoryStore::new());
+        let hub = Hub::new(BrokerConfig::default(), Box::new(Anonymous::default()), store, NextIds::FIRST);
+        let values = values(&hub);
+        let page = include_str!("../../../docs/limits.md");
+        let (_, table) = page.split_once("## The broker").expect("a table");
+        let (table, _) = table.split_once("## The client").expect("another");
+        let columns = table.lines().filter_map(|row| row.strip_suffix('|')?.rsplit('|').next());
+        let topics: Vec<_> = columns.flat_map(|column| column.split('`').skip(1).step_by(2)).collect();
+        assert!(topics.len() > 10);
+        for topic in topics {
+            assert!(values.iter().any(|(name, _)| *name == topic), "{topic}");
+        }
+    }
+}

@@ -169,6 +169,8 @@ pub(crate) enum LogFormat {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -178,5 +180,16 @@ mod tests {
         let (block, _) = rest.split_once("```").unwrap();
         let documented: toml::Table = toml::from_str(block).unwrap();
         assert_eq!(documented, toml::Table::try_from(Config::default()).unwrap());
+    }
+
+    /// Each limit stands in a row of the table, and no row names one that there is not.
+    #[test]
+    fn the_table_of_queues_has_every_limit() {
+        let page = include_str!("../../../../docs/limits.md");
+        let rows = page.lines().filter(|line| line.starts_with('|'));
+        let words = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+        let named: BTreeSet<_> = words.filter_map(|word| word.strip_prefix("limits.")).collect();
+        let limits = toml::Table::try_from(Config::default().limits).unwrap();
+        assert_eq!(named, limits.keys().map(String::as_str).collect());
     }
 }
