@@ -83,24 +83,34 @@ impl GatedController {
     }
 
     /// Of the probes of a batch the last one leaves, if anything may. Its acknowledgement tells that those before it are
-    /// lost; if the last one stayed here, the library would wait for it, and probe again and again.
+    /// lost; if the last one stayed here, the library would wait for it, and probe again and again. With segmentation
+    /// offload the library fills the batch behind them, up to ten datagrams, with such that hold padding only.
     fn thin_probes(&mut self, bytes: u64, now: Instant) {
-        let batch = std::mem::take(&mut self.batch);
+        let known = std::mem::take(&mut self.batch);
         let Some(last) = self.probes.pop() else { return };
+        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let mut withheld: Vec<_> = self.probes.drain(..).collect();
+        // What has no packet that asks for an acknowledgement stands behind those that do.
+        let are_alone =
+            withheld.iter().map(|probe| usize::from(probe.bytes)).sum::<usize>() + usize::from(last.bytes);
+        let is_known = known == length || (are_alone == known && known < length);
         let shared = Arc::clone(&self.factory.gate);
         let mut gate = shared.lock();
-        let mut withheld: Vec<_> = self.probes.drain(..).collect();
-        if gate.permits_probe(now) || batch as u64 != bytes {
+        if gate.permits_probe(now) || !is_known {
             gate.handle_packet(last.number, last.bytes.into(), now);
         } else {
             withheld.push(last);
         }
-        if batch as u64 == bytes {
+        if is_known {
             for probe in withheld {
                 gate.handle_withheld(probe.bytes.into());
                 withheld::part(probe.start..probe.start + usize::from(probe.bytes));
             }
-            withheld::batch(batch);
+            if known < length {
+                gate.handle_withheld((length - known) as u64);
+                withheld::part(known..length);
+            }
+            withheld::batch(length);
         }
     }
 

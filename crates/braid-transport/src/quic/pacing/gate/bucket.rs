@@ -49,9 +49,10 @@ const STARVED: f64 = 0.5;
 /// A probe upward follows something urgent within this time (s): the next is longest away then.
 const BEHIND: f64 = 0.02;
 
-/// Where so many of so many packets are lost, twice in a row, there is no policer.
+/// Where so many of so many packets are lost, twice in a row, although there were so many tokens, there is no policer.
 const COUNT: u32 = 40;
 const LOSSY: u32 = 3;
+const PLENTY: f64 = 1.5;
 
 /// So many packets in a row are not lost to a policer with this rate: the path is interrupted, and says nothing.
 const OUTAGE: u32 = 5;
@@ -75,8 +76,9 @@ pub(super) struct Bucket {
     interval: f64,
     /// Whether drops follow the level at all.
     chance: Chance,
-    /// `raised` at the last drop.
+    /// `raised` at the last drop, and when (s) that was.
     base: f64,
+    base_at: f64,
     /// Probes in a row that passed.
     row: u32,
     /// Packets in a row that were dropped.
@@ -84,7 +86,7 @@ pub(super) struct Bucket {
     passes: VecDeque<(f64, f64)>,
 }
 
-/// Packets, of those that are no probes, and how many of them were lost.
+/// Packets that found tokens enough, and how many of them were lost.
 #[derive(Clone, Copy, Debug, Default)]
 struct Chance {
     packets: u32,
@@ -112,6 +114,11 @@ impl Chance {
     fn is_random(&self) -> bool {
         self.lossy >= 2
     }
+}
+
+/// No policer would drop it, however wrong the mirror is.
+fn has_tokens(sent: &Sent) -> bool {
+    !sent.is_probe && sent.level >= PLENTY
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -144,6 +151,7 @@ impl Bucket {
             interval: SHORTEST,
             chance: Chance::default(),
             base: 0.0,
+            base_at: now,
             row: 0,
             lost: 0,
             passes: VecDeque::new(),
@@ -200,7 +208,7 @@ impl Bucket {
     pub(super) fn passed(&mut self, sent: &Sent, ledger: &Ledger, now: f64) {
         self.passed += 1;
         self.lost = 0;
-        if !sent.is_probe {
+        if has_tokens(sent) {
             self.chance.count(false);
         }
         let need = 1.0 - (sent.level + self.raised - sent.raised);
@@ -217,13 +225,19 @@ impl Bucket {
             self.next_probe = now + 0.05;
             self.row = (self.row + 1).min(4);
             if self.row >= 3 && self.raised - self.base > DEPTH {
-                // More than a bucket can have held.
-                self.base = self.raised;
-                self.rate *= 1.25;
-                self.drops.clear();
-                self.passes.clear();
+                self.quicken(now);
             }
         }
+    }
+
+    /// More has passed beyond the mirror than a bucket can have held.
+    fn quicken(&mut self, now: f64) {
+        let gained = self.raised - std::mem::replace(&mut self.base, self.raised);
+        let span = now - std::mem::replace(&mut self.base_at, now);
+        let rate = self.rate + (gained - 1.0).max(0.0) / span.max(1e-3);
+        self.rate = self.rate.max((rate * SHY).min(self.rate * 1.25));
+        self.drops.clear();
+        self.passes.clear();
     }
 
     /// A rate from below: as many as passed must have come as tokens, but for what the bucket held.
@@ -254,7 +268,7 @@ impl Bucket {
 
     pub(super) fn dropped(&mut self, sent: &Sent, ledger: &Ledger, now: f64) {
         self.lost += 1;
-        if !sent.is_probe {
+        if has_tokens(sent) {
             self.chance.count(true);
         }
         let passed = (self.passed + sent.silent) as f64;
@@ -267,6 +281,7 @@ impl Bucket {
         }
         self.passes.clear();
         let gained = self.raised - std::mem::replace(&mut self.base, self.raised);
+        self.base_at = now;
         if self.probe.take().is_some() {
             self.space_probes(gained, now);
         }
@@ -277,7 +292,8 @@ impl Bucket {
         // At that time there was less than one token: half of one, on average.
         let level = 0.5 + (now - sent.at) * self.rate - ledger.since(sent.at) as f64;
         self.settle(now);
-        self.level = self.level.min(level.max(DEBT));
+        // Who drops takes no token for it.
+        self.level = (self.level + 1.0).min(level.max(DEBT));
     }
 
     /// A probe has failed: when the next may begin.

@@ -65,9 +65,16 @@ impl Ledger {
         Some(*sent)
     }
 
-    /// The next packet whose fate, and that of all before it, is known.
-    pub(super) fn next(&mut self, now: f64) -> Option<(Sent, Fate)> {
+    /// The next packet whose fate, and that of all before it, is known. Nobody waits for one of which nothing is heard after
+    /// `patience` s, when something is known of a later one: where keys were discarded, nobody ever tells.
+    pub(super) fn next(&mut self, patience: f64, now: f64) -> Option<(Sent, Fate)> {
         self.forget(now);
+        while self.packets.front().is_some_and(|first| first.fate.is_none() && now - first.at > patience)
+            && self.packets.iter().any(|later| later.fate.is_some())
+        {
+            self.packets.pop_front();
+            self.open -= 1;
+        }
         let first = *self.packets.front()?;
         let fate = first.fate?;
         self.packets.pop_front();

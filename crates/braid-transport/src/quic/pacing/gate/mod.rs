@@ -61,6 +61,11 @@ const LIMITED_SILENCE: f64 = 0.2;
 /// Beyond two round trips an acknowledgement may take so long (s).
 const PATIENCE: f64 = 0.5;
 
+/// The library tells what became of a packet at the latest after so many round trips, and so long (s), once something is
+/// known of a later one.
+const TOLD: f64 = 2.0;
+const TOLD_LATE: f64 = 0.05;
+
 /// Of what is sent in so long (s), and of as much as is on its way, the library may have that much again.
 const AHEAD: f64 = 0.1;
 
@@ -363,7 +368,8 @@ impl Gate {
     }
 
     fn settle(&mut self, now: f64) {
-        while let Some((sent, fate)) = self.ledger.next(now) {
+        let patience = self.smoothed.map_or(f64::INFINITY, |smoothed| smoothed * TOLD + TOLD_LATE);
+        while let Some((sent, fate)) = self.ledger.next(patience, now) {
             match (&mut self.state, fate) {
                 (State::Policed(bucket), Fate::Passed) => bucket.passed(&sent, &self.ledger, now),
                 (State::Policed(bucket), Fate::Lost) => {
