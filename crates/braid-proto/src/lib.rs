@@ -4,6 +4,7 @@
 //! It holds the Control Packets of MQTT 3.1, 3.1.1 and 5.0, the Session State of MQTT 4.1, and the
 //! protocol machines of both ends of a connection.
 
+mod charge;
 pub mod codec;
 pub mod connection;
 pub mod error;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+pub use crate::charge::{Account, Charge, Resting};
 use crate::codec::wire::PACKET_SIZE_MAX;
 use crate::packet::{
     MessageProperties, PacketId, ProtocolVersion, Publish, PublishHead, QoS, Will, put_publish_head,
@@ -37,6 +38,8 @@ pub struct Message {
     pub expires_at: Option<Instant>,
     /// Under which number a store has it; 0 while none has.
     stored: AtomicU64,
+    /// What it counts for; `None` where nobody counts.
+    charge: Option<Charge>,
     templates: OnceLock<Box<Templates>>,
 }
 
@@ -65,6 +68,7 @@ impl Message {
             properties: None,
             expires_at: None,
             stored: AtomicU64::new(0),
+            charge: None,
             templates: OnceLock::new(),
         }
     }
@@ -126,6 +130,29 @@ impl Message {
         match self.stored.compare_exchange(0, number.get(), Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => number,
             Err(before) => NonZeroU64::new(before).unwrap_or(number),
+        }
+    }
+
+    /// It counts for something from now on, for as long as anybody holds it.
+    pub fn set_charge(&mut self, charge: Charge) {
+        self.charge = Some(charge);
+    }
+
+    pub(crate) fn charge(&self) -> Option<&Charge> {
+        self.charge.as_ref()
+    }
+
+    /// Somebody holds it at rest from now on, who says when that ends: [`Message::end_rest`].
+    pub fn begin_rest(&self) {
+        if let Some(charge) = &self.charge {
+            charge.begin_rest();
+        }
+    }
+
+    /// One of those who held it at rest does no more.
+    pub fn end_rest(&self) {
+        if let Some(charge) = &self.charge {
+            charge.end_rest();
         }
     }
 
@@ -233,6 +260,8 @@ pub struct Delivery {
     pub stored: Option<NonZeroU64>,
     /// When it began to wait, in seconds on a clock of whoever queues it; `None` where nobody asks.
     pub waits_since: Option<NonZeroU32>,
+    /// It waits for somebody who is away, or did: its message rests.
+    pub resting: Option<Resting>,
 }
 
 impl Delivery {
@@ -248,6 +277,14 @@ impl Delivery {
             shared: None,
             stored: None,
             waits_since: None,
+            resting: None,
+        }
+    }
+
+    /// Whoever is to get it is away: until it is gone its message counts as resting.
+    pub fn rest(&mut self) {
+        if self.resting.is_none() {
+            self.resting = Resting::new(&self.message);
         }
     }
 

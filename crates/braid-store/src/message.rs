@@ -183,6 +183,7 @@ impl StoredDelivery {
             shared: self.shared.clone(),
             stored: None,
             waits_since: None,
+            resting: None,
         }
     }
 }

@@ -146,9 +146,13 @@ impl Server {
         self.decoder.offered_version()
     }
 
-    /// Bytes of a packet which has not ended yet.
+    /// Bytes of packets which have not ended yet, on all streams.
     pub fn partial_len(&self) -> usize {
-        self.decoder.partial_len()
+        let data = match &self.state {
+            State::Established(established) => established.exchange.streams.partial_len(),
+            _ => 0,
+        };
+        self.decoder.partial_len() + data
     }
 
     // -- Input -------------------------------------------------------------------------------------

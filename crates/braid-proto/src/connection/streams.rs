@@ -358,6 +358,11 @@ impl Streams {
         self.heard.first().copied()
     }
 
+    /// Bytes of incomplete packets on the data streams.
+    pub(crate) fn partial_len(&self) -> usize {
+        self.partial
+    }
+
     /// The stream whose incomplete packet the others wait for.
     pub(crate) fn hoarder(&self) -> Option<StreamKey> {
         if self.partial <= self.limits.partial_bytes {

@@ -302,6 +302,15 @@ impl Outbound {
         self.payload_bytes
     }
 
+    /// The client is away: what is on its way rests until it is acknowledged.
+    pub fn rest(&mut self) {
+        for inflight in self.inflight.values_mut() {
+            if let Phase::Sent(delivery) = &mut inflight.phase {
+                delivery.rest();
+            }
+        }
+    }
+
     /// Whether nothing is on its way.
     pub fn is_empty(&self) -> bool {
         self.inflight.is_empty()

@@ -104,6 +104,7 @@ fn a_delivery_comes_back_on_the_control_stream() {
         shared: Some(Arc::new(TopicFilter::parse("$share/g/a/b").unwrap())),
         stored: None,
         waits_since: None,
+        resting: None,
     };
     let stored = StoredDelivery::of(&delivery, Lsn::new(3));
     assert_eq!(stored.message, Lsn::new(3));

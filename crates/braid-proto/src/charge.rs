@@ -1,0 +1,160 @@
+//! What the memory of a message counts for, as long as anybody holds it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::message::Message;
+
+/// Who counts the memory that messages keep, in bytes. What a message counts for moves between three states: in use,
+/// resting, gone.
+pub trait Account: fmt::Debug + Send + Sync {
+    /// From use to rest: somebody who is away is to get it, or nobody yet.
+    fn rest(&self, bytes: usize);
+    /// From rest to use.
+    fn wake(&self, bytes: usize);
+    /// From use to gone: nobody holds the message any more.
+    fn release(&self, bytes: usize);
+}
+
+/// What one message counts for, however many hold it. Given back when the last of them lets go.
+#[derive(Debug)]
+pub struct Charge {
+    account: Arc<dyn Account>,
+    bytes: usize,
+    /// How many hold the message at rest.
+    resting: AtomicUsize,
+}
+
+impl Charge {
+    /// A charge of bytes that `account` has counted as in use: of many messages in one sum.
+    pub fn new(account: Arc<dyn Account>, bytes: usize) -> Self {
+        Self { account, bytes, resting: AtomicUsize::new(0) }
+    }
+
+    // Relaxed: the count guards no other memory, and what two threads tell the account adds up in any order.
+
+    pub(crate) fn begin_rest(&self) {
+        if self.resting.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.account.rest(self.bytes);
+        }
+    }
+
+    pub(crate) fn end_rest(&self) {
+        if self.resting.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.account.wake(self.bytes);
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if *self.resting.get_mut() > 0 {
+            self.account.wake(self.bytes);
+        }
+        self.account.release(self.bytes);
+    }
+}
+
+/// Somebody who holds a message at rest: as long as there is one, the message counts as resting, whoever else holds it.
+#[derive(Debug)]
+pub struct Resting(Arc<Message>);
+
+impl Resting {
+    /// `None`: the message counts for nothing.
+    pub fn new(message: &Arc<Message>) -> Option<Self> {
+        message.charge()?.begin_rest();
+        Some(Self(message.clone()))
+    }
+}
+
+impl Clone for Resting {
+    fn clone(&self) -> Self {
+        self.0.begin_rest();
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Resting {
+    fn drop(&mut self) {
+        self.0.end_rest();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::message::Delivery;
+    use crate::packet::QoS;
+    use crate::topic::TopicName;
+
+    /// Bytes in use, and resting.
+    #[derive(Debug, Default)]
+    struct Sums(Mutex<(i64, i64)>);
+
+    impl Sums {
+        fn move_bytes(&self, used: i64, resting: i64) {
+            let mut sums = self.0.lock().expect("no panic");
+            *sums = (sums.0 + used, sums.1 + resting);
+        }
+    }
+
+    impl Account for Sums {
+        fn rest(&self, bytes: usize) {
+            self.move_bytes(-(bytes as i64), bytes as i64);
+        }
+
+        fn wake(&self, bytes: usize) {
+            self.move_bytes(bytes as i64, -(bytes as i64));
+        }
+
+        fn release(&self, bytes: usize) {
+            self.move_bytes(-(bytes as i64), 0);
+        }
+    }
+
+    fn charged(sums: &Arc<Sums>) -> Arc<Message> {
+        let topic = TopicName::parse("t").expect("a topic name");
+        let mut message = Message::new(topic, Bytes::new(), QoS::AtLeastOnce, false);
+        sums.move_bytes(100, 0);
+        message.set_charge(Charge::new(sums.clone(), 100));
+        Arc::new(message)
+    }
+
+    #[test]
+    fn a_message_counts_once_until_the_last_holder_lets_go() {
+        let sums = Arc::new(Sums::default());
+        let message = charged(&sums);
+        let mut deliveries = vec![Delivery::of(message.clone()), Delivery::of(message)];
+        assert_eq!(*sums.0.lock().unwrap(), (100, 0));
+        deliveries.pop();
+        assert_eq!(*sums.0.lock().unwrap(), (100, 0));
+        deliveries.pop();
+        assert_eq!(*sums.0.lock().unwrap(), (0, 0));
+    }
+
+    #[test]
+    fn it_rests_as_long_as_anybody_holds_it_at_rest() {
+        let sums = Arc::new(Sums::default());
+        let message = charged(&sums);
+        let (mut first, mut second) = (Delivery::of(message.clone()), Delivery::of(message.clone()));
+        first.rest();
+        first.rest();
+        second.rest();
+        let copy = first.clone();
+        message.begin_rest();
+        drop((first, second));
+        message.end_rest();
+        assert_eq!(*sums.0.lock().unwrap(), (0, 100));
+        drop(copy);
+        assert_eq!(*sums.0.lock().unwrap(), (100, 0));
+        // Whoever goes last, all of it goes.
+        message.begin_rest();
+        drop(message);
+        assert_eq!(*sums.0.lock().unwrap(), (0, 0));
+    }
+}
