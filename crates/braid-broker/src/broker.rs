@@ -16,7 +16,7 @@ use crate::hub::Hub;
 use crate::mailbox::Signal;
 use crate::persist::Recovery;
 use crate::statistics::Statistics;
-use crate::{expiry, listen, sys};
+use crate::{expiry, listen, overload, sys};
 
 /// A broker with its listeners bound, ready to [`run`](Broker::run).
 pub struct Broker {
@@ -90,6 +90,7 @@ impl Broker {
         let mut chores = JoinSet::new();
         chores.spawn(expiry::run(hub.clone()));
         chores.spawn(sys::run(hub.clone()));
+        chores.spawn(overload::run(hub.clone()));
         let mut stopped = stop.subscribe();
         tokio::select! {
             // The sender lives in `stop`: waiting cannot fail.
@@ -149,6 +150,16 @@ impl Handle {
     /// The broker's counters.
     pub fn statistics(&self) -> Arc<Statistics> {
         self.hub.statistics.clone()
+    }
+
+    /// Bytes that the broker holds for connected clients, and of incomplete packets: what the marks are about.
+    pub fn memory_used(&self) -> u64 {
+        self.hub.memory.used()
+    }
+
+    /// Bytes of what waits for clients that are away, or is retained, and came since the start.
+    pub fn memory_resting(&self) -> u64 {
+        self.hub.memory.resting()
     }
 
     /// Publishes a message as the broker itself.

@@ -105,6 +105,11 @@ pub struct LimitsConfig {
     pub stalled_packet_secs: u64,
     /// Seconds that any incomplete packet on a data stream may stand still.
     pub partial_idle_secs: u64,
+    /// Bytes of what the broker holds for connected clients and of incomplete packets, from which on publishers are
+    /// hardly read.
+    pub memory_low: usize,
+    /// And from which on new connections are refused as well.
+    pub memory_high: usize,
 }
 
 impl Default for LimitsConfig {
@@ -131,6 +136,8 @@ impl Default for LimitsConfig {
             partial_bytes: 64 * 1024 * 1024,
             stalled_packet_secs: 30,
             partial_idle_secs: 600,
+            memory_low: 1024 * 1024 * 1024,
+            memory_high: 1536 * 1024 * 1024,
         }
     }
 }

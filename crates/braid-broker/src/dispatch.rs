@@ -91,6 +91,8 @@ pub(crate) struct Dispatched {
     pub(crate) deliveries: usize,
     /// What the acknowledgements wait for; `None` when the store had nothing to be told.
     pub(crate) commit: Option<Commit>,
+    /// Each of its topics has a priority above the usual.
+    pub(crate) is_urgent: bool,
 }
 
 /// A session that cannot keep up with what it gets.
@@ -112,6 +114,7 @@ struct Pushing<'a> {
     /// Which messages of the batch are being pushed.
     run: Range<usize>,
     congested: Vec<Congested>,
+    is_urgent: bool,
     durable: Durable,
 }
 
@@ -136,6 +139,7 @@ impl<'a> Pushing<'a> {
             deliveries: 0,
             run: 0..0,
             congested: Vec::new(),
+            is_urgent: true,
             durable,
         }
     }
@@ -176,6 +180,7 @@ impl<'a> Pushing<'a> {
     }
 
     fn push_run(&mut self, to: &Route, publisher: Option<SessionKey>, run: &[Arc<Message>]) {
+        self.is_urgent &= to.priority.is_some_and(|priority| priority > Priority::DEFAULT);
         let mut start = 0;
         let mut deliveries = Vec::with_capacity(run.len());
         for (slot, end) in &to.targets {
@@ -225,9 +230,10 @@ impl<'a> Pushing<'a> {
         }
         self.hub.persist.commit_late(self.durable.lost);
         self.hub.statistics.dropped(self.dropped);
-        for waker in self.wakers {
+        for waker in std::mem::take(&mut self.wakers) {
             waker.wake();
         }
-        Dispatched { congested: self.congested, deliveries: self.deliveries, commit }
+        let Self { congested, deliveries, is_urgent, .. } = self;
+        Dispatched { congested, deliveries, commit, is_urgent }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use braid_proto::connection::{End, ServerOptions, Token};
-use braid_proto::message::{Delivery, Message};
+use braid_proto::message::{Account, Delivery, Message};
 use braid_proto::packet::{ClientId, QoS, Will};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Moved, Session, Subscriptions};
@@ -22,6 +22,7 @@ use crate::config::BrokerConfig;
 use crate::dispatch;
 use crate::expiry::{DueEvent, Expiry};
 use crate::load::Capacity;
+use crate::memory::Memory;
 use crate::persist::{self, Persist};
 use crate::policy::QueuePolicy;
 use crate::priority::Rules;
@@ -46,6 +47,7 @@ pub(crate) struct Hub {
     generation: AtomicU64,
     pub(crate) registry: Registry,
     pub(crate) retained: RetainedMessages,
+    pub(crate) memory: Arc<Memory>,
     pub(crate) persist: Persist,
     pub(crate) expiry: Expiry,
     pub(crate) statistics: Arc<Statistics>,
@@ -73,6 +75,7 @@ impl Hub {
             router: RwLock::new(Router::new()),
             generation: AtomicU64::new(0),
             registry: Registry::new(next.session),
+            memory: Arc::new(Memory::new(&config.limits)),
             persist: Persist::new(store, next.lsn),
             retained: RetainedMessages::new(Capacity {
                 messages: config.limits.retained_messages,
@@ -185,7 +188,10 @@ impl Hub {
 
     /// Nobody waits for the commit: there is nobody to acknowledge to.
     fn publish_from(&self, publisher: Option<SessionKey>, message: Message, changes: Vec<Change>) {
-        let message = Arc::new(message);
+        let mut message = [Arc::new(message)];
+        let account: Arc<dyn Account> = self.memory.clone();
+        self.memory.charge(&account, &mut message);
+        let [message] = message;
         if message.retain {
             let mut retaining = self.retained.change(&self.persist);
             retaining.set(&message);
@@ -244,6 +250,7 @@ impl Hub {
         if outlives {
             let moved = session.subscriptions.unbind_all(); // [BQ-42]
             self.move_subscriptions(slot, &session.subscriptions, &moved);
+            session.outbound.rest();
         }
         self.refill(slot, leftover);
         // Before anybody can take over: what clears this Will must not clear the next connection's.

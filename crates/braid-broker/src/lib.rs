@@ -19,6 +19,8 @@ mod inbox;
 mod listen;
 mod load;
 mod mailbox;
+mod memory;
+mod overload;
 mod persist;
 mod policy;
 mod priority;

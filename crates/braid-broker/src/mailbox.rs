@@ -51,6 +51,8 @@ struct Inner {
     /// The owner has had room to spare: if it has none again it cannot keep up. One that came back to a full queue is
     /// first given the time to empty it.
     has_kept_up: bool,
+    /// At most so many bytes are of what the owner came back to.
+    resumed: usize,
     /// Dropped for want of room, and not logged yet.
     unlogged: u64,
     logged_at: Option<Instant>,
@@ -133,6 +135,7 @@ impl Mailbox {
             if is_wanted && inner.make_room(&delivery, load, policy, &mut pushed) {
                 if inner.state == State::Offline {
                     delivery.stream = StreamKey::CONTROL; // No stream outlives its connection. [BQ-42]
+                    delivery.rest();
                 }
                 policy.begin_wait(&mut delivery, now);
                 inner.backlog.push_back(delivery, load);
@@ -195,6 +198,7 @@ impl Mailbox {
         let lane = if has_arrivals { inner.backlog.move_to(inbox, &resolve) } else { None };
         inner.taken = inbox.load();
         inner.has_kept_up |= inner.has_room_for_publishers(capacity);
+        inner.resumed = inner.resumed.min(inner.bytes());
         inbox.copy_shares(&mut inner.shares);
         match &mut inner.owner {
             Some(owner) => owner.clone_from(context.waker()),
@@ -228,6 +232,12 @@ impl Mailbox {
         log
     }
 
+    /// Bytes for a client that is connected, but for what it came back to: that rests, and makes no room if it goes.
+    pub(crate) fn used(&self) -> usize {
+        let inner = self.lock();
+        if inner.state == State::Online { inner.bytes().saturating_sub(inner.resumed) } else { 0 }
+    }
+
     /// Takes out what has waited for too long, and has not been taken by the owner.
     pub(crate) fn expire(&self, policy: &QueuePolicy, now: Instant) -> Removed {
         self.lock().backlog.remove(|delivery| policy.is_too_old(delivery, now))
@@ -251,6 +261,7 @@ impl Mailbox {
         inner.state = State::Online;
         inner.signal = None;
         inner.has_kept_up = false;
+        inner.resumed = inner.bytes();
     }
 
     /// The connection has ended; what it took but did not send comes back to the front, as far as there is room.
@@ -262,7 +273,10 @@ impl Mailbox {
         let publishers = std::mem::take(&mut inner.publishers);
         inner.taken = Load::default();
         inner.shares.clear();
-        inner.backlog.restore(leftover, |delivery| policy.begin_wait(delivery, now));
+        inner.backlog.restore(leftover, |delivery| {
+            delivery.rest();
+            policy.begin_wait(delivery, now);
+        });
         let mut pushed = Pushed::default();
         if !policy.keeps_qos0 || inner.backlog.load().exceeds(policy.capacity) {
             pushed.dropped = inner.backlog.drop_qos0();

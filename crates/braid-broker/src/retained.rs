@@ -35,8 +35,10 @@ struct Index {
 impl Index {
     fn insert(&mut self, message: &Arc<Message>) {
         self.bytes += message_cost(message);
+        message.begin_rest();
         if let Some(old) = self.messages.insert(message.topic.clone(), message.clone()) {
             self.bytes -= message_cost(&old);
+            old.end_rest();
         }
     }
 
@@ -44,6 +46,9 @@ impl Index {
     fn remove(&mut self, topic: &TopicName) -> bool {
         let old = self.messages.remove(topic);
         self.bytes -= old.as_deref().map_or(0, message_cost);
+        if let Some(old) = &old {
+            old.end_rest();
+        }
         old.is_some()
     }
 
@@ -114,6 +119,7 @@ impl RetainedMessages {
             let is_expired = message.is_expired(now);
             if is_expired {
                 freed += message_cost(message);
+                message.end_rest();
                 cleared.push(Change::RetainCleared { topic: topic.clone() });
             }
             !is_expired

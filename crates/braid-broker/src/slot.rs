@@ -1,6 +1,6 @@
 //! A session's place in the registry.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use braid_proto::packet::{ClientId, Will};
@@ -36,6 +36,10 @@ pub(crate) struct Slot {
     /// Which of its client's absences this is, 0 while there is none: a timer of an earlier one is stale. Written
     /// with `holder` locked.
     absence: AtomicU64,
+    /// Bytes that its connection holds beside the mailbox: on their way, and in parts.
+    holdings: AtomicUsize,
+    /// Bytes that its connection has written.
+    written: AtomicU64,
     holder: Mutex<Holder>,
 }
 
@@ -78,6 +82,8 @@ impl Slot {
             has_stored_will: AtomicBool::new(false),
             claim: AtomicU64::new(0),
             absence: AtomicU64::new(0),
+            holdings: AtomicUsize::new(0),
+            written: AtomicU64::new(0),
             holder: Mutex::new(Holder::Connection(connection, None)),
         }
     }
@@ -93,6 +99,22 @@ impl Slot {
 
     pub(crate) fn set_absence(&self, absence: u64) {
         self.absence.store(absence, Ordering::Relaxed);
+    }
+
+    /// Notes what the connection holds beside the mailbox, and how much it has written.
+    pub(crate) fn set_holdings(&self, bytes: usize, written: u64) {
+        self.holdings.store(bytes, Ordering::Relaxed);
+        self.written.store(written, Ordering::Relaxed);
+    }
+
+    /// Bytes that are held for a client that is connected, and would be free or at rest if it were not.
+    pub(crate) fn used(&self) -> usize {
+        self.mailbox.used().saturating_add(self.holdings.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that its connection has written.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
     }
 
     /// The session's name in the store.

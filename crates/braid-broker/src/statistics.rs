@@ -13,6 +13,7 @@ pub struct Statistics {
     messages_overflowed: AtomicU64,
     messages_outdated: AtomicU64,
     clients_overwhelmed: AtomicU64,
+    overloads: AtomicU64,
     bytes_received: AtomicU64,
     bytes_sent: AtomicU64,
 }
@@ -49,6 +50,8 @@ counters! {
     messages_outdated, outdated;
     /// Clients that were disconnected because their queue was full.
     clients_overwhelmed, overwhelmed;
+    /// How often the broker has held too much.
+    overloads, overloaded;
     /// Bytes received from clients.
     bytes_received, read;
     /// Bytes sent to clients.

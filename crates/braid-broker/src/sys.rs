@@ -9,6 +9,7 @@ use braid_proto::topic::TopicName;
 use bytes::Bytes;
 
 use crate::hub::Hub;
+use crate::memory::Level;
 
 /// Publishes all topics now and then every interval.
 pub(crate) async fn run(hub: Arc<Hub>) {
@@ -38,11 +39,27 @@ pub(crate) fn publish_store(hub: &Hub) {
     publish(hub, "store/state", state);
 }
 
+/// Publishes whether the broker holds too much, and what it does about it.
+pub(crate) fn publish_memory(hub: &Hub, level: Level) {
+    if hub.config.sys.interval_secs > 0 {
+        publish(hub, "memory/state", memory_state(level));
+    }
+}
+
+fn memory_state(level: Level) -> String {
+    match level {
+        Level::Fine => "ok",
+        Level::Slow => "slow: publishers are held back",
+        Level::Full => "full: new connections are refused",
+    }
+    .to_owned()
+}
+
 fn values(hub: &Hub) -> Vec<(&'static str, String)> {
     let statistics = &hub.statistics;
     let subscriptions = hub.subscriptions();
     let (sessions, online) = (hub.registry.slots().len(), statistics.clients());
-    let values: [(&str, u64); 17] = [
+    let values: [(&str, u64); 20] = [
         ("clients/connected", online),
         ("clients/total", sessions as u64),
         ("clients/disconnected", (sessions as u64).saturating_sub(online)),
@@ -56,12 +73,16 @@ fn values(hub: &Hub) -> Vec<(&'static str, String)> {
         ("clients/disconnected/overflow", statistics.clients_overwhelmed()),
         ("publish/messages/received", statistics.messages_received()),
         ("publish/messages/sent", statistics.messages_sent()),
+        ("memory/used", hub.memory.used()),
+        ("memory/resting", hub.memory.resting()),
+        ("memory/overloads", statistics.overloads()),
         ("bytes/received", statistics.bytes_received()),
         ("bytes/sent", statistics.bytes_sent()),
         ("subscriptions/count", subscriptions.subscriptions as u64),
         ("retained messages/count", hub.retained.len() as u64),
     ];
     let mut texts: Vec<_> = values.into_iter().map(|(topic, value)| (topic, value.to_string())).collect();
+    texts.push(("memory/state", memory_state(hub.memory.level())));
     texts.push(("uptime", format!("{} seconds", hub.started.elapsed().as_secs())));
     texts
 }

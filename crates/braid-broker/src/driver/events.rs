@@ -102,6 +102,7 @@ impl Driver {
         }
         self.hub.statistics.received(messages.len() as u64);
         self.pay_for_messages(messages.len());
+        let account = self.account();
         let server = &mut self.server;
         let mut has_acknowledgements = false;
         for token in tokens.iter().flatten() {
@@ -112,6 +113,7 @@ impl Driver {
         if messages.iter().any(|message| message.topic.is_dollar() || message.retain) {
             retained = self.hub.admit(messages, tokens, |token, reason| server.set_reason(token, reason));
         }
+        self.hub.memory.charge(&account, messages);
         let publisher = self.slot.as_ref().map(|slot| slot.key);
         if let Some(slot) = self.slot.as_ref().filter(|slot| slot.is_durable()) {
             changes.extend(received(slot, messages, tokens));
@@ -137,6 +139,7 @@ impl Driver {
         self.watch(dispatched.commit.filter(|_| is_awaited));
         messages.clear();
         tokens.clear();
+        self.note_published(dispatched.is_urgent);
     }
 
     /// PUBREL: a durable session's identifier is free again, which PUBCOMP must not say too early.
@@ -157,6 +160,15 @@ impl Driver {
         if let Some(reason) = self.refusal {
             tracing::debug!(client = connect.client_id.as_str(), peer = self.peer_name(), %reason, "refused");
             return self.server.reject(reason);
+        }
+        if self.hub.memory.is_full() {
+            self.hub.statistics.refused(1);
+            tracing::debug!(
+                client = connect.client_id.as_str(),
+                peer = self.peer_name(),
+                "refused: memory is short"
+            );
+            return self.server.reject(ReasonCode::QuotaExceeded);
         }
         if let Err(reason) = self.hub.authenticate.authenticate(&connect, self.link.peer()) {
             tracing::info!(client = connect.client_id.as_str(), peer = self.peer_name(), %reason, "refused");

@@ -9,6 +9,7 @@ mod durable;
 mod events;
 mod held;
 mod pace;
+mod pressure;
 mod rank;
 mod read;
 mod replay;
@@ -110,6 +111,8 @@ pub(super) struct Driver {
     refusal: Option<ReasonCode>,
     /// How fast the client may publish, if that is limited.
     pace: Option<Box<pace::Pace>>,
+    /// What it may bring while the broker holds too much.
+    pressure: pressure::Pressure,
     /// Acknowledgements and streams that wait for a receiver.
     held: Option<held::Held>,
     /// Commits that acknowledgements wait for.
@@ -160,6 +163,7 @@ impl Driver {
             fan_out: FIRST_FAN_OUT,
             refusal,
             pace: pace::Pace::new(&hub.config.limits, accepted),
+            pressure: pressure::Pressure::default(),
             held: None,
             unsettled: VecDeque::new(),
             progress: None,
@@ -229,6 +233,7 @@ impl Driver {
                 return Poll::Ready(Turn::Decide(connect));
             }
             self.end_pace_turn();
+            self.count_partial();
             self.poll_unsettled(context);
             self.poll_held(context);
             self.deliver();
@@ -236,6 +241,7 @@ impl Driver {
             self.commit_progress();
             self.poll_barriers(context);
             let has_written = self.poll_write(context);
+            self.note_holdings();
             // What came before a DISCONNECT is dispatched, in as many turns as that takes.
             if self.server.is_closed() && !self.server.has_events() {
                 self.release();
@@ -294,7 +300,11 @@ impl Driver {
 
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.watch_unread();
-        let held = [self.held_until(), self.next_opening(), self.next_look(), self.paid_at()];
+        if self.poll_relief(context) {
+            return Poll::Ready(());
+        }
+        let held =
+            [self.held_until(), self.next_opening(), self.next_look(), self.paid_at(), self.pause_ends()];
         let times = [self.server.poll_timeout(), self.confirm_by].into_iter().chain(held);
         let Some(at) = times.flatten().min() else { return Poll::Pending };
         if self.alarm.poll(at, context).is_pending() {
@@ -332,6 +342,7 @@ impl Driver {
         }
         if let Some(slot) = self.slot.take() {
             self.hub.statistics.client_left();
+            slot.set_holdings(0, 0);
             self.hub.release(&slot, self.connection, end, self.inbox.drain());
         }
     }
@@ -359,6 +370,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.server.handle_link_closed();
         self.release();
+        self.forget_partial();
     }
 }
 

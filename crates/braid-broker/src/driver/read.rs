@@ -6,7 +6,7 @@ use braid_proto::stream::StreamKey;
 use braid_transport::Read;
 use tokio::io::ReadBuf;
 
-use super::{Driver, held, now, pace, scratch};
+use super::{Driver, held, now, pace, pressure, scratch};
 
 /// A client that does not take its acknowledgements is not read any further, on the stream that they are for. Large
 /// payloads do not count: its PINGREQ must be heard.
@@ -23,6 +23,7 @@ impl Driver {
             && self.server.unwritten_packets_on(stream) <= OUTBOX_LIMIT
             && !held::is_paused(self.held.as_ref(), stream)
             && !pace::is_too_fast(self.pace.as_deref(), stream)
+            && !self.pressure.stops(&self.hub.memory, stream)
     }
 
     /// Reads as far as there is something, and not too much for one round; true if there was something.
@@ -30,7 +31,8 @@ impl Driver {
         let mut has_read = false;
         let has_events = self.server.has_events();
         // What came is counted before more is read, where that is limited.
-        let reads = if self.link.is_multi() && self.pace.is_none() { READS } else { 1 };
+        let is_limited = self.pace.is_some() || self.hub.memory.is_pressed();
+        let reads = if self.link.is_multi() && !is_limited { READS } else { 1 };
         for _ in 0..reads {
             match self.read_once(context, has_events) {
                 Poll::Pending => break,
@@ -47,7 +49,8 @@ impl Driver {
     fn read_once(&mut self, context: &mut Context<'_>, has_events: bool) -> Poll<()> {
         scratch::with(|buffer| {
             let (server, held, pace) = (&self.server, self.held.as_ref(), self.pace.as_deref());
-            let size = pace::read_size(pace, buffer.len());
+            let (pressure, memory) = (&self.pressure, &*self.hub.memory);
+            let size = pressure::read_size(memory, pace::read_size(pace, buffer.len()));
             let mut buffer = ReadBuf::new(&mut buffer[..size]);
             let refused = &mut self.refused;
             refused.clear();
@@ -56,7 +59,8 @@ impl Driver {
                     && server.is_reading(stream)
                     && server.unwritten_packets_on(stream) <= OUTBOX_LIMIT
                     && !held::is_paused(held, stream)
-                    && !pace::is_too_fast(pace, stream);
+                    && !pace::is_too_fast(pace, stream)
+                    && !pressure.stops(memory, stream);
                 if !wanted {
                     refused.push(stream);
                 }
@@ -76,6 +80,7 @@ impl Driver {
             Read::Bytes(stream) => {
                 self.hub.statistics.read(bytes.len() as u64);
                 self.pay_for_bytes(stream, bytes.len(), now);
+                self.note_reading(stream);
                 self.handle_bytes(stream, bytes, now);
             }
             Read::Opened(stream) => self.open_stream(stream, now),

@@ -122,6 +122,7 @@ impl Driver {
             self.end_link(Some(error));
         }
         self.hub.statistics.written(written as u64);
+        self.note_written(written);
         written > 0
     }
 

@@ -91,6 +91,7 @@ impl Driver {
         streams.allowance -= 1;
         let Waiting { stream, is_stopped } = waiting;
         streams.begin(stream, now);
+        self.begin_under_pressure(stream);
         self.link.set_priority(stream, Priority::HIGHEST);
         self.server.handle_stream_opened(stream);
         if is_stopped {
@@ -142,6 +143,7 @@ impl Driver {
 
     /// A stream is no more.
     pub(super) fn forget_stream(&mut self, stream: StreamKey) {
+        self.end_under_pressure(stream);
         if let Some(streams) = &mut self.streams {
             if let Ok(at) = streams.find(stream) {
                 streams.ranks.remove(at);

@@ -11,6 +11,7 @@ mod durability;
 mod fairness;
 mod flow;
 mod hostile;
+mod memory;
 mod priorities;
 mod queues;
 mod random;

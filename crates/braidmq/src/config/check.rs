@@ -28,6 +28,14 @@ impl Config {
         range("limits.partial_bytes", limits.partial_bytes as u64, 1024, u64::MAX)?;
         range("limits.stalled_packet_secs", limits.stalled_packet_secs, 1, 3600)?;
         range("limits.partial_idle_secs", limits.partial_idle_secs, 1, 31_536_000)?;
+        range("limits.memory_low", limits.memory_low as u64, 1 << 20, u64::MAX)?;
+        if limits.memory_high < limits.memory_low {
+            let (low, high) = (limits.memory_low, limits.memory_high);
+            return Err(refused(
+                "limits.memory_high",
+                format!("{high} is below limits.memory_low, which is {low}"),
+            ));
+        }
         if let Some(link_rate) = self.quic.link_rate {
             range("quic.link_rate", link_rate, 1000, u64::MAX)?;
         }
@@ -92,7 +100,11 @@ mod tests {
 
     #[test]
     fn a_cap_of_0_is_refused_unless_it_means_something() {
-        let refused: [(Cap, &str); 3] = [
+        let refused: [(Cap, &str); 4] = [
+            (
+                |limits| limits.memory_low = 0,
+                "limits.memory_low: 0 is out of range; it may be at least 1048576",
+            ),
             (
                 |limits| limits.queued_messages = 0,
                 "limits.queued_messages: 0 is out of range; it may be at least 1",
@@ -111,6 +123,10 @@ mod tests {
             set(&mut config.limits);
             assert_eq!(config.check().unwrap_err().to_string(), expected);
         }
+        let mut config = Config::default();
+        config.limits.memory_high = config.limits.memory_low - 1;
+        let expected = "limits.memory_high: 1073741823 is below limits.memory_low, which is 1073741824";
+        assert_eq!(config.check().unwrap_err().to_string(), expected);
         let mut config = Config::default();
         config.limits.queued_secs = 0;
         assert!(config.check().is_ok(), "any time");

@@ -1,0 +1,277 @@
+//! The broker holds too much: publishers are held back, newcomers refused, whoever is stuck goes, and it ends.
+
+use braid_broker::{BrokerConfig, LimitsConfig, PriorityRule, SysConfig};
+use braid_proto::packet::{Packet, ProtocolVersion, Publish, QoS};
+use braid_proto::reason::ReasonCode;
+use braid_proto::stream::Priority;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::support::{
+    CONTROL, Client, QuicBroker, TestBroker, allocated, connect_v3, connect_v5, filter, lasting, pass,
+    publish_packet, quiet, settle,
+};
+
+const LOW: usize = 1 << 20;
+const HIGH: usize = 2 << 20;
+
+/// Bytes of a payload.
+const SIZE: usize = 2000;
+
+/// One read of one connection, before anybody knows how much it is.
+const READ: usize = 64 * 1024;
+
+/// Marks, and queues that are no limit.
+fn with_marks(low: usize, high: usize) -> BrokerConfig {
+    let limits = LimitsConfig {
+        memory_low: low,
+        memory_high: high,
+        queued_bytes: 1 << 30,
+        inflight_bytes: 1 << 30,
+        ..LimitsConfig::default()
+    };
+    let priority = vec![PriorityRule { filter: filter("alarms/#"), priority: Priority::new(200) }];
+    BrokerConfig { limits, priority, ..quiet() }
+}
+
+/// A subscriber of `bulk` whose link holds 1,024 bytes.
+async fn subscriber(broker: &TestBroker, client_id: &str, qos: QoS) -> Client {
+    let mut client = broker.narrow_link(ProtocolVersion::V5, 1024).await;
+    client.send_connect(lasting(client_id)).await;
+    client.accepted().await;
+    client.subscribe("bulk", qos).await;
+    client
+}
+
+/// A publisher of so many messages of QoS 0, as fast as it is let.
+fn flood(mut publisher: Client, count: usize) -> JoinHandle<Client> {
+    tokio::spawn(async move {
+        for _ in 0..count {
+            publisher.send(publish_packet("bulk", [0; SIZE], QoS::AtMostOnce, 1)).await;
+        }
+        publisher
+    })
+}
+
+/// A broker that holds too much, for a subscriber that does not read, and a publisher who has more.
+async fn pressed(low: usize, high: usize) -> (TestBroker, Client, JoinHandle<Client>) {
+    let broker = TestBroker::start_with(with_marks(low, high));
+    let stuck = subscriber(&broker, "stuck", QoS::AtMostOnce).await;
+    let publisher = broker.narrow_link(ProtocolVersion::V5, READ).await;
+    let flood = flood(connected(publisher, "publisher").await, 10 * LOW / SIZE);
+    settle().await;
+    assert!(broker.handle.memory_used() > low as u64 && !flood.is_finished());
+    (broker, stuck, flood)
+}
+
+async fn connected(mut client: Client, client_id: &str) -> Client {
+    client.send_connect(connect_v5(client_id)).await;
+    client.accepted().await;
+    client
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_publishers_and_a_slow_subscriber_stay_between_the_marks() {
+    const PUBLISHERS: usize = 30;
+    const MESSAGES: usize = 200;
+    let broker = TestBroker::start_with(with_marks(LOW, HIGH));
+    let mut slow = subscriber(&broker, "slow", QoS::AtMostOnce).await;
+    let mut publishers = Vec::new();
+    for number in 0..PUBLISHERS {
+        let link = broker.narrow_link(ProtocolVersion::V5, 1024).await;
+        publishers.push(connected(link, &format!("publisher-{number}")).await);
+    }
+    let before = allocated();
+    let floods: Vec<_> = publishers.into_iter().map(|publisher| flood(publisher, MESSAGES)).collect();
+    let (mut received, mut most) = (0, 0);
+    while received < PUBLISHERS * MESSAGES {
+        received += slow.take_many(50).await.len();
+        pass(1).await;
+        let used = usize::try_from(broker.handle.memory_used()).expect("small");
+        most = most.max(used);
+        assert!(used <= HIGH, "{used} after {received}");
+        // What is counted is what is there, but for what the queues of deliveries and idle buffers have.
+        let held = usize::try_from(allocated() - before).unwrap_or(0);
+        assert!(held <= HIGH + HIGH / 2, "{held} allocated, {used} counted");
+    }
+    assert!(most > LOW, "nobody was held back");
+    for flood in floods {
+        drop(flood.await.expect("nobody is disconnected"));
+    }
+    assert_eq!((broker.statistics().messages_dropped(), broker.handle.memory_used()), (0, 0));
+    assert_eq!(broker.statistics().clients_overwhelmed(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_is_stuck_goes_and_its_messages_wait_for_it() {
+    const MESSAGES: usize = 2000;
+    let broker = TestBroker::start_with(with_marks(LOW, HIGH));
+    let stuck = subscriber(&broker, "stuck", QoS::AtLeastOnce).await;
+    let mut healthy = broker.v5("healthy").await;
+    healthy.subscribe("other", QoS::AtMostOnce).await;
+    let mut publisher = broker.v5("publisher").await;
+    let start = Instant::now();
+    let flood = tokio::spawn(async move {
+        for _ in 0..MESSAGES {
+            publisher.publish("bulk", [0; SIZE], QoS::AtLeastOnce).await;
+        }
+    });
+    flood.await.expect("the publisher goes on");
+    assert!(start.elapsed().as_secs() < 300, "{:?}", start.elapsed());
+    assert_eq!(broker.statistics().clients_overwhelmed(), 1);
+    settle().await;
+    assert_eq!(broker.handle.memory_used(), 0);
+    assert!(broker.handle.memory_resting() > (MESSAGES * SIZE) as u64);
+    drop(stuck);
+    // What it comes back to holds nobody back either.
+    let mut back = broker.resume("stuck").await;
+    assert_eq!(broker.handle.memory_used(), 0);
+    assert_eq!(back.take_many(MESSAGES).await.len(), MESSAGES);
+    settle().await;
+    assert_eq!((broker.handle.memory_resting(), broker.statistics().messages_dropped()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn above_the_high_mark_connections_are_refused_and_accepted_later() {
+    let (broker, mut slow, flood) = pressed(LOW, LOW).await;
+    for (connect, version, reason) in [
+        (connect_v5("new"), ProtocolVersion::V5, ReasonCode::QuotaExceeded),
+        // MQTT 3 has no other word for it.
+        (connect_v3("new"), ProtocolVersion::V311, ReasonCode::ServerUnavailable),
+    ] {
+        let mut client = broker.link(version).await;
+        client.send_connect(connect).await;
+        assert_eq!(client.expect_connack().await.reason, reason);
+        client.expect_end().await;
+    }
+    assert_eq!(broker.statistics().connections_refused(), 2);
+    slow.take_many(10 * LOW / SIZE).await;
+    drop(flood.await.expect("the publisher goes on"));
+    settle().await;
+    assert_eq!(broker.handle.memory_used(), 0);
+    broker.v5("new").await.publish("t", "x", QoS::AtLeastOnce).await;
+    broker.v3("new").await.publish("t", "x", QoS::AtLeastOnce).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_overload_is_told() {
+    let sys = SysConfig { interval_secs: 1_000_000 };
+    let broker = TestBroker::start_with(BrokerConfig { sys, ..with_marks(LOW, LOW) });
+    let mut watch = broker.v5("watch").await;
+    watch.subscribe("$SYS/broker/memory/state", QoS::AtMostOnce).await;
+    assert_eq!(watch.take().await, "ok");
+    let mut slow = subscriber(&broker, "slow", QoS::AtMostOnce).await;
+    for round in 0..3 {
+        let flood = flood(broker.v5("publisher").await, 2 * LOW / SIZE);
+        assert_eq!(watch.take().await, "full: new connections are refused", "round {round}");
+        slow.take_many(2 * LOW / SIZE).await;
+        drop(flood.await.expect("the publisher goes on"));
+        assert_eq!(watch.take().await, "ok");
+        // It is told again after a while, and not before.
+        pass(10).await;
+    }
+    let short = flood(broker.v5("publisher").await, LOW / SIZE + 40);
+    assert_eq!(watch.take().await, "full: new connections are refused");
+    slow.take_many(LOW / SIZE + 40).await;
+    assert_eq!(watch.take().await, "ok");
+    drop(short);
+    let again = flood(broker.v5("publisher").await, LOW / SIZE + 40);
+    slow.take_many(LOW / SIZE + 40).await;
+    settle().await;
+    watch.expect_silence().await;
+    drop(again);
+}
+
+/// Its acknowledgements come behind its messages: not to read them would leave it what it waits for.
+#[tokio::test(start_paused = true)]
+async fn who_publishes_and_subscribes_goes_on_slowly_under_pressure() {
+    let (broker, stuck, flood) = pressed(LOW, HIGH).await;
+    let mut client = broker.v5("both").await;
+    client.subscribe("own", QoS::AtLeastOnce).await;
+    let start = Instant::now();
+    for number in 0..10 {
+        client.send(publish_packet("own", [0; SIZE], QoS::AtLeastOnce, number + 1)).await;
+        assert_eq!(client.take_many(1).await.len(), 1);
+        client.send(Packet::Pingreq).await;
+        while client.next().await != Some(Packet::Pingresp) {}
+    }
+    assert!(start.elapsed().as_secs() > 2, "{:?}", start.elapsed());
+    assert!(broker.handle.memory_used() > LOW as u64, "it was not under pressure");
+    drop((stuck, flood));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_urgent_and_acknowledgements_pass_under_pressure() {
+    let (broker, stuck, flood) = pressed(LOW, HIGH).await;
+    let mut watch = broker.v5("watch").await;
+    watch.subscribe("alarms/#", QoS::AtLeastOnce).await;
+    let mut sensor = broker.v5("sensor").await;
+    let start = Instant::now();
+    for number in 0..200 {
+        sensor.publish("alarms/fire", number.to_string(), QoS::AtLeastOnce).await;
+        assert_eq!(watch.take().await, number.to_string());
+    }
+    assert_eq!(start.elapsed().as_millis(), 0);
+    drop((stuck, flood));
+}
+
+/// Bulk waits on its streams; what is urgent has its own, and so has PINGREQ.
+#[tokio::test(start_paused = true)]
+async fn of_many_streams_those_with_bulk_are_held_back() {
+    let broker = QuicBroker::start_with(with_marks(LOW, HIGH));
+    let mut slow = subscriber(&broker.memory, "slow", QoS::AtMostOnce).await;
+    let mut watch = broker.memory.v5("watch").await;
+    watch.subscribe("alarms/#", QoS::AtMostOnce).await;
+    let client = broker.v5("client").await;
+    let alarms = client.open().await;
+    const STREAMS: usize = 4;
+    for _ in 0..STREAMS {
+        let stream = client.open().await;
+        for _ in 0..2 * LOW / SIZE {
+            client.send(stream, &publish_packet("bulk", [0; SIZE], QoS::AtMostOnce, 1));
+        }
+    }
+    pass(2).await;
+    let used = broker.memory.handle.memory_used();
+    assert!(used > LOW as u64 && used < (LOW + LOW / 2) as u64, "{used}");
+    for number in 0..10 {
+        client.send(alarms, &publish_packet("alarms/fire", number.to_string(), QoS::AtMostOnce, 1));
+        client.send(CONTROL, &Packet::Pingreq);
+        let asked = Instant::now();
+        assert_eq!(client.expect(CONTROL).await, Packet::Pingresp);
+        assert_eq!(watch.take().await, number.to_string());
+        assert!(asked.elapsed().as_millis() < 500, "{:?}", asked.elapsed());
+    }
+    // It resumes.
+    let all: Vec<Publish> = slow.take_many(STREAMS * (2 * LOW / SIZE)).await;
+    assert_eq!(all.len(), STREAMS * (2 * LOW / SIZE));
+    assert_eq!(broker.memory.handle.memory_used(), 0);
+}
+
+/// Packets that never end hold everybody back, until whoever sends the longest is disconnected.
+#[tokio::test(start_paused = true)]
+async fn packets_in_parts_count_and_do_not_hold_others_back_for_ever() {
+    let broker = TestBroker::start_with(with_marks(LOW, HIGH));
+    let mut half = Vec::new();
+    for number in 0..3 {
+        let mut client = broker.v5(&format!("half-{number}")).await;
+        let mut bytes = bytes::BytesMut::new();
+        publish_packet("t", vec![0; LOW], QoS::AtMostOnce, 1).encode(ProtocolVersion::V5, &mut bytes);
+        bytes.truncate(LOW / 10 * 4);
+        half.push(tokio::spawn(async move {
+            client.send_bytes(&bytes).await;
+            client
+        }));
+    }
+    settle().await;
+    assert!(broker.handle.memory_used() > LOW as u64);
+    let mut publisher = broker.v5("publisher").await;
+    let start = Instant::now();
+    for _ in 0..200 {
+        publisher.publish("t", [0; SIZE], QoS::AtLeastOnce).await;
+    }
+    assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
+    assert_eq!(broker.statistics().clients_overwhelmed(), 1);
+    drop(half);
+    settle().await;
+}
