@@ -8,6 +8,7 @@ mod capture;
 mod client;
 mod explain;
 mod lab;
+mod memory;
 mod refusals;
 mod serve;
 mod store;
