@@ -22,7 +22,7 @@ const STEP: Duration = Duration::from_secs(10);
 /// It gets better if in a step so much of the low mark became free.
 const PROGRESS: u64 = 16;
 
-/// In so many steps, at its present pace, a client must have taken what is held for it.
+/// In so many steps, at its present pace, a connection must have moved what it holds.
 const PATIENCE: u64 = 30;
 
 /// One time of it.
@@ -37,8 +37,8 @@ struct Overload {
     stepped: Instant,
     /// Bytes in use at the last step.
     used: u64,
-    /// What those who held something had written by then.
-    written: HashMap<SessionKey, u64>,
+    /// What those who held something had moved by then.
+    moved: HashMap<SessionKey, u64>,
     /// Who was disconnected: one that comes back is not the first to go again.
     disconnected: HashSet<SessionKey>,
 }
@@ -73,7 +73,7 @@ impl Overload {
             published: Level::Fine,
             stepped: began,
             used: hub.memory.used(),
-            written: HashMap::new(),
+            moved: HashMap::new(),
             disconnected: HashSet::new(),
         }
     }
@@ -118,13 +118,13 @@ impl Overload {
             let slots = hub.registry.slots();
             slots.values().map(|slot| (slot.used(), slot.clone())).filter(|(bytes, _)| *bytes > 0).collect()
         };
-        let written = holders.iter().map(|(_, slot)| (slot.key, slot.written())).collect();
-        let before = std::mem::replace(&mut self.written, written);
+        let moved = holders.iter().map(|(_, slot)| (slot.key, slot.moved())).collect();
+        let before = std::mem::replace(&mut self.moved, moved);
         // Those below it hold little beside others: more of them would have to go than are needed.
         let mean = holders.iter().map(|(bytes, _)| *bytes).sum::<usize>() / holders.len().max(1);
         let is_too_slow = |bytes: usize, slot: &Slot| {
             let Some(before) = before.get(&slot.key) else { return false };
-            bytes as u64 > slot.written().saturating_sub(*before).saturating_mul(PATIENCE)
+            bytes as u64 > slot.moved().saturating_sub(*before).saturating_mul(PATIENCE)
         };
         let slow: Vec<_> =
             holders.iter().filter(|(bytes, slot)| *bytes >= mean && is_too_slow(*bytes, slot)).collect();

@@ -38,8 +38,8 @@ pub(crate) struct Slot {
     absence: AtomicU64,
     /// Bytes that its connection holds beside the mailbox: on their way, and in parts.
     holdings: AtomicUsize,
-    /// Bytes that its connection has written.
-    written: AtomicU64,
+    /// Bytes that its connection has written, or read of packets in parts.
+    moved: AtomicU64,
     holder: Mutex<Holder>,
 }
 
@@ -83,7 +83,7 @@ impl Slot {
             claim: AtomicU64::new(0),
             absence: AtomicU64::new(0),
             holdings: AtomicUsize::new(0),
-            written: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
             holder: Mutex::new(Holder::Connection(connection, None)),
         }
     }
@@ -101,10 +101,10 @@ impl Slot {
         self.absence.store(absence, Ordering::Relaxed);
     }
 
-    /// Notes what the connection holds beside the mailbox, and how much it has written.
-    pub(crate) fn set_holdings(&self, bytes: usize, written: u64) {
+    /// Notes what the connection holds beside the mailbox, and how much it has moved.
+    pub(crate) fn set_holdings(&self, bytes: usize, moved: u64) {
         self.holdings.store(bytes, Ordering::Relaxed);
-        self.written.store(written, Ordering::Relaxed);
+        self.moved.store(moved, Ordering::Relaxed);
     }
 
     /// Bytes that are held for a client that is connected, and would be free or at rest if it were not.
@@ -112,9 +112,9 @@ impl Slot {
         self.mailbox.used().saturating_add(self.holdings.load(Ordering::Relaxed))
     }
 
-    /// Bytes that its connection has written.
-    pub(crate) fn written(&self) -> u64 {
-        self.written.load(Ordering::Relaxed)
+    /// Bytes that its connection has written, or read of packets in parts.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
     }
 
     /// The session's name in the store.

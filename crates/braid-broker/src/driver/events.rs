@@ -102,7 +102,9 @@ impl Driver {
         }
         self.hub.statistics.received(messages.len() as u64);
         self.pay_for_messages(messages.len());
+        // Before anybody shares them.
         let account = self.account();
+        self.hub.memory.charge(&account, messages);
         let server = &mut self.server;
         let mut has_acknowledgements = false;
         for token in tokens.iter().flatten() {
@@ -113,7 +115,6 @@ impl Driver {
         if messages.iter().any(|message| message.topic.is_dollar() || message.retain) {
             retained = self.hub.admit(messages, tokens, |token, reason| server.set_reason(token, reason));
         }
-        self.hub.memory.charge(&account, messages);
         let publisher = self.slot.as_ref().map(|slot| slot.key);
         if let Some(slot) = self.slot.as_ref().filter(|slot| slot.is_durable()) {
             changes.extend(received(slot, messages, tokens));

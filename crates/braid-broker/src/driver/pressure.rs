@@ -31,8 +31,8 @@ pub(super) struct Pressure {
     account: Option<Arc<dyn Account>>,
     /// Bytes of packets in parts, as they are counted.
     partial: usize,
-    /// Bytes that were written.
-    written: u64,
+    /// Bytes that were written, and that packets in parts grew by.
+    moved: u64,
     /// The stream that was read last.
     reading: StreamKey,
     /// Those that brought messages under this pressure.
@@ -46,19 +46,25 @@ pub(super) struct Pressure {
 impl Pressure {
     /// Until when this stream is not read.
     fn stops_until(&self, memory: &Memory, stream: StreamKey, now: Instant) -> Option<Instant> {
-        let until = self.until.filter(|until| *until > now)?;
+        let until = self.until.filter(|until| *until > now && !self.is_most_of(memory))?;
         (memory.is_pressed() && self.publishing.contains(&stream)).then_some(until)
+    }
+
+    /// A packet that is more than half of all that is held goes on: it may be longer than the mark, and would never
+    /// arrive.
+    fn is_most_of(&self, memory: &Memory) -> bool {
+        self.partial as u64 > memory.used() / 2
+    }
+
+    /// How many bytes may be read at a time, of `most`.
+    pub(super) fn read_size(&self, memory: &Memory, most: usize) -> usize {
+        if memory.is_pressed() && !self.is_most_of(memory) { READ.min(most) } else { most }
     }
 
     /// Whether this stream is not read because the broker holds too much.
     pub(super) fn stops(&self, memory: &Memory, stream: StreamKey) -> bool {
         self.until.is_some() && self.stops_until(memory, stream, now()).is_some()
     }
-}
-
-/// How many bytes may be read at a time, of `most`.
-pub(super) fn read_size(memory: &Memory, most: usize) -> usize {
-    if memory.is_pressed() { READ.min(most) } else { most }
 }
 
 /// The longer, the less there is left.
@@ -116,7 +122,8 @@ impl Driver {
             None => memory.remove(before - partial),
             Some(more) => {
                 memory.add(more);
-                if partial >= READ {
+                self.pressure.moved += more as u64;
+                if partial >= READ && !self.pressure.is_most_of(memory) {
                     self.note_published(false);
                 }
             }
@@ -124,14 +131,14 @@ impl Driver {
     }
 
     pub(super) fn note_written(&mut self, bytes: usize) {
-        self.pressure.written += bytes as u64;
+        self.pressure.moved += bytes as u64;
     }
 
     /// Tells others what this connection holds beside its mailbox.
     pub(super) fn note_holdings(&mut self) {
         let Some(slot) = &self.slot else { return };
         let inflight = self.server.session().map_or(0, |session| session.outbound.payload_bytes());
-        slot.set_holdings(inflight + self.pressure.partial, self.pressure.written);
+        slot.set_holdings(inflight + self.pressure.partial, self.pressure.moved);
     }
 
     /// Whether the pressure that keeps streams from being read is over; if not, the task is woken then.

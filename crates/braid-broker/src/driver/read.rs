@@ -6,7 +6,7 @@ use braid_proto::stream::StreamKey;
 use braid_transport::Read;
 use tokio::io::ReadBuf;
 
-use super::{Driver, held, now, pace, pressure, scratch};
+use super::{Driver, held, now, pace, scratch};
 
 /// A client that does not take its acknowledgements is not read any further, on the stream that they are for. Large
 /// payloads do not count: its PINGREQ must be heard.
@@ -50,7 +50,7 @@ impl Driver {
         scratch::with(|buffer| {
             let (server, held, pace) = (&self.server, self.held.as_ref(), self.pace.as_deref());
             let (pressure, memory) = (&self.pressure, &*self.hub.memory);
-            let size = pressure::read_size(memory, pace::read_size(pace, buffer.len()));
+            let size = pressure.read_size(memory, pace::read_size(pace, buffer.len()));
             let mut buffer = ReadBuf::new(&mut buffer[..size]);
             let refused = &mut self.refused;
             refused.clear();

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::support::{
-    CONTROL, Client, QuicBroker, TestBroker, allocated, connect_v3, connect_v5, filter, lasting, pass,
-    publish_packet, quiet, settle,
+    CONTROL, Client, QuicBroker, TestBroker, allocated, connect_v3, connect_v5, filter, lasting, message,
+    pass, publish_packet, quiet, settle,
 };
 
 const LOW: usize = 1 << 20;
@@ -274,4 +274,51 @@ async fn packets_in_parts_count_and_do_not_hold_others_back_for_ever() {
     assert_eq!(broker.statistics().clients_overwhelmed(), 1);
     drop(half);
     settle().await;
+}
+
+/// Nobody can make room for it by taking it.
+#[tokio::test(start_paused = true)]
+async fn what_is_retained_rests_until_it_is_replaced() {
+    let broker = TestBroker::start_with(with_marks(LOW, LOW));
+    let mut publisher = broker.v5("publisher").await;
+    let retain = |size: usize| Publish { retain: true, ..message("t", vec![0; size]) };
+    for size in [2 * LOW, 3 * LOW, 1] {
+        publisher.publish_as(retain(size)).await;
+        settle().await;
+        let (used, resting) = (broker.handle.memory_used(), broker.handle.memory_resting());
+        assert!(used == 0 && resting >= size as u64 && resting < (size + 1000) as u64, "{used}, {resting}");
+    }
+    publisher.publish_as(retain(0)).await;
+    settle().await;
+    assert_eq!((broker.handle.memory_used(), broker.handle.memory_resting()), (0, 0));
+}
+
+/// What is on its way to a client that leaves rests as well.
+#[tokio::test(start_paused = true)]
+async fn what_was_sent_and_not_acknowledged_rests_when_its_client_leaves() {
+    let broker = TestBroker::start_with(with_marks(LOW, HIGH));
+    let mut client = broker.resume("client").await;
+    client.subscribe("bulk", QoS::AtLeastOnce).await;
+    broker.v5("publisher").await.publish("bulk", [0; SIZE], QoS::AtLeastOnce).await;
+    assert_eq!(client.expect_publish().await.payload.len(), SIZE);
+    assert!(broker.handle.memory_used() > SIZE as u64);
+    client.vanish().await;
+    settle().await;
+    assert_eq!(broker.handle.memory_used(), 0);
+    assert!(broker.handle.memory_resting() > SIZE as u64);
+    let mut client = broker.resume("client").await;
+    assert_eq!(client.take_many(1).await.len(), 1);
+    settle().await;
+    assert_eq!(broker.handle.memory_resting(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_packet_that_is_longer_than_the_mark_arrives() {
+    let broker = TestBroker::start_with(with_marks(LOW, HIGH));
+    let mut client = broker.v5("client").await;
+    client.subscribe("bulk", QoS::AtMostOnce).await;
+    let start = Instant::now();
+    client.publish("bulk", vec![0; 2 * HIGH], QoS::AtLeastOnce).await;
+    assert_eq!(client.take_many(1).await[0].payload.len(), 2 * HIGH);
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
 }
