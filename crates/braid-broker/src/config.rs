@@ -228,6 +228,7 @@ impl BrokerConfig {
             partial_timeout: Duration::from_secs(limits.stalled_packet_secs),
             partial_idle: Duration::from_secs(limits.partial_idle_secs),
             early_publish: self.streams.early_publish.into(),
+            spool: None,
         }
     }
 }

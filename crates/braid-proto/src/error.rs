@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use crate::codec::SpoolError;
 use crate::packet::PacketType;
 use crate::reason::ReasonCode;
 use crate::topic::TopicError;
@@ -148,6 +149,9 @@ pub enum Violation {
         /// Bytes.
         limit: usize,
     },
+    /// Not the peer's fault: a large packet has no place here.
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
     /// `[MQTT-3.1.2-22]`: nothing received for one and a half times the Keep Alive.
     #[error("nothing was received within one and a half times the keep alive")]
     KeepAliveTimeout,
@@ -206,6 +210,8 @@ impl Violation {
             Self::TopicName(_) => ReasonCode::TopicNameInvalid,
             Self::TopicAlias(_) => ReasonCode::TopicAliasInvalid,
             Self::ReceiveMaximumExceeded => ReasonCode::ReceiveMaximumExceeded,
+            Self::Spool(SpoolError::Full) => ReasonCode::QuotaExceeded,
+            Self::Spool(SpoolError::Failed(_)) => ReasonCode::ImplementationSpecificError,
             Self::PacketTooLarge { .. } => ReasonCode::PacketTooLarge,
             Self::KeepAliveTimeout | Self::PingrespTimeout => ReasonCode::KeepAliveTimeout,
             Self::ConnectTimeout | Self::ConnackTimeout => ReasonCode::MaximumConnectTime,

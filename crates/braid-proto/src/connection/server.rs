@@ -83,7 +83,8 @@ impl Server {
     pub fn new(options: Arc<ServerOptions>, now: Instant) -> Self {
         let mut timers = Timers::default();
         timers.set(Timer::Handshake, now.checked_add(options.connect_timeout));
-        let decoder = Decoder::new(ProtocolVersion::V311, options.connect_maximum_size);
+        let mut decoder = Decoder::new(ProtocolVersion::V311, options.connect_maximum_size);
+        decoder.set_spool(options.spool.clone());
         Self {
             options,
             decoder,
@@ -146,7 +147,7 @@ impl Server {
         self.decoder.offered_version()
     }
 
-    /// Bytes of packets which have not ended yet, on all streams.
+    /// Bytes in the heap of packets which have not ended yet, on all streams.
     pub fn partial_len(&self) -> usize {
         let data = match &self.state {
             State::Established(established) => established.exchange.streams.partial_len(),

@@ -6,11 +6,12 @@ mod sums;
 mod table;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::alias::InboundAliases;
 use super::outbox::Outbox;
-use crate::codec::Decoder;
+use crate::codec::{Decoder, Spool};
 use crate::error::Violation;
 use crate::packet::{Packet, ProtocolVersion};
 use crate::reason::ReasonCode;
@@ -85,8 +86,10 @@ pub(crate) struct Streams {
     control_owed: usize,
     data: Table, // [BQ-2]
     limits: StreamLimits,
+    /// Where large packets are received.
+    spool: Option<Arc<dyn Spool>>,
     sums: Sums,
-    /// Bytes of incomplete packets on the data streams.
+    /// Bytes in the heap of incomplete packets on the data streams.
     partial: usize,
     /// The streams with an incomplete packet from [`PARTIAL_FREE`] on.
     heavy: BTreeSet<StreamKey>,
@@ -102,6 +105,7 @@ impl Streams {
             control_owed: 0,
             data: Table::default(),
             limits,
+            spool: None,
             sums: Sums::default(),
             partial: 0,
             heavy: BTreeSet::new(),
@@ -207,15 +211,22 @@ impl Streams {
 
     // -- Life --------------------------------------------------------------------------------------
 
+    /// Where large packets are received on the data streams that begin from now on.
+    pub(crate) fn set_spool(&mut self, spool: Option<Arc<dyn Spool>>) {
+        self.spool = spool;
+    }
+
     /// Adds a data stream; nothing if it is there already.
     pub(crate) fn open(&mut self, key: StreamKey) {
         if key.is_control() || self.data.find(key).is_some() {
             return;
         }
+        let mut decoder = Decoder::new(self.limits.version, self.limits.maximum_packet_size);
+        decoder.set_spool(self.spool.clone());
         let data = DataStream {
             key,
             stream: Stream::new(self.limits),
-            decoder: Decoder::new(self.limits.version, self.limits.maximum_packet_size),
+            decoder,
             owed: 0,
             life: Life::Open,
             is_ended_by_peer: false,
@@ -249,7 +260,7 @@ impl Streams {
     /// It came within a packet.
     pub(crate) fn finish(&mut self, key: StreamKey) -> Result<bool, Violation> {
         let Some(data) = self.data.find_mut(key) else { return Ok(false) };
-        if data.decoder.partial_len() > 0 {
+        if data.decoder.is_partial() {
             return Err(Violation::Truncated);
         }
         let is_first = !std::mem::replace(&mut data.is_ended_by_peer, true);
@@ -344,7 +355,7 @@ impl Streams {
     /// Something came on a stream; whether it left a packet incomplete.
     pub(crate) fn note_heard(&mut self, key: StreamKey, now: Instant) -> bool {
         let Some(data) = self.data.find_mut(key) else { return false };
-        let heard_at = (data.decoder.partial_len() > 0).then_some(now);
+        let heard_at = data.decoder.is_partial().then_some(now);
         let before = std::mem::replace(&mut data.heard_at, heard_at);
         if let Some(at) = before.filter(|_| before != heard_at) {
             self.heard.remove(&(at, key));

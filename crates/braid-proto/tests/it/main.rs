@@ -19,6 +19,7 @@ mod round_trip;
 mod server;
 mod session_halves;
 mod session_model;
+mod spool;
 mod streams;
 mod transcripts;
 mod vectors;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use braid_proto::codec::SpoolError;
 use braid_proto::connection::{
     Cause, Client, ClientEvent, ClientOptions, Event, ServerOptions, StreamAction,
 };
@@ -17,6 +18,7 @@ use bytes::Buf;
 
 use crate::hex;
 use crate::rig::{Rig, connect, options};
+use crate::spool::Shelf;
 
 /// How far the connection is when the bytes come.
 #[derive(Clone, Copy, Debug)]
@@ -35,11 +37,14 @@ enum At {
     Hoarding,
     /// A data stream of such a client.
     ClientData,
+    /// A server that accepted a client of this version and has no room; what comes is filled up to 64 KiB.
+    Spooling(ProtocolVersion, SpoolError),
 }
-use At::{Client as C, ClientData, Connecting, Data, Hoarding, Listening, Server as S};
+use At::{Client as C, ClientData, Connecting, Data, Hoarding, Listening, Server as S, Spooling};
 
 const BIDI: StreamKey = StreamKey::bidi(1);
 const UNI: StreamKey = StreamKey::uni(0);
+const BROKEN: SpoolError = SpoolError::Failed(std::io::ErrorKind::NotFound);
 
 /// What happens.
 enum Does {
@@ -359,6 +364,11 @@ table! {
         S(V5), Read("30 81 08"), PacketTooLarge { size: 1_028, limit: 1_024 }, "E0 01 95";
         S(V5), Read("30 FF FF FF 7F"), PacketTooLarge { size: 268_435_460, limit: 1_024 }, "E0 01 95";
     ]
+    Spool(_) => [
+        Spooling(V311, SpoolError::Full), Read("30 80 80 07 0001 'a'"), Spool(SpoolError::Full), "";
+        Spooling(V5, SpoolError::Full), Read("30 80 80 07 0001 'a' 00"), Spool(SpoolError::Full), "E0 01 97";
+        Spooling(V5, BROKEN), Read("30 80 80 07 0001 'a' 00"), Spool(BROKEN), "E0 01 83";
+    ]
     // [MQTT-3.1.2-22]
     KeepAliveTimeout => [
         S(V311), Wait(15_000), KeepAliveTimeout, "";
@@ -384,8 +394,20 @@ fn run(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>) {
         Data(stream) => run_data(stream, does, before),
         Hoarding => run_data(BIDI, does, before),
         ClientData => run_client_data(does),
+        Spooling(version, error) => run_spooling(version, error, does),
         Connecting(version) | C(version) => run_client(matches!(at, C(_)), version, does, before),
     }
+}
+
+fn run_spooling(version: ProtocolVersion, error: SpoolError, does: &Does) -> (Vec<u8>, Option<Cause>) {
+    let Read(text) = does else { panic!("nothing is waited for there") };
+    let spool = Some(Arc::new(Shelf::refusing(error)) as _);
+    let options = ServerOptions { spool, maximum_packet_size: 1 << 17, ..options() };
+    let mut rig = Rig::connected(options, connect(version));
+    let mut bytes = hex::bytes(&text.replace('\'', "\""));
+    bytes.resize(1 << 16, 0);
+    rig.read(&bytes);
+    (rig.sent(), rig.cause())
 }
 
 fn run_server(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>) {

@@ -151,6 +151,7 @@ impl Server {
             is_client: false,
         };
         let mut exchange = Exchange::new(session, agreement);
+        exchange.streams.set_spool(options.spool.clone());
         Self::begin_streams(mem::take(&mut self.opened), &mut exchange.streams);
         let session_present = acceptance.session_present; // [MQTT-3.2.2-2], [MQTT-3.2.2-3]
         let connack = Connack { session_present, reason: ReasonCode::Success, properties };

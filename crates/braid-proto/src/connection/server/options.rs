@@ -1,6 +1,8 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::EarlyPublish;
+use crate::codec::Spool;
 use crate::codec::wire::PACKET_SIZE_MAX;
 use crate::session::SessionExpiry;
 
@@ -40,6 +42,8 @@ pub struct ServerOptions {
     pub partial_idle: Duration,
     /// What becomes of a PUBLISH in early data.
     pub early_publish: EarlyPublish,
+    /// Where large packets are received; without one they stay in the heap.
+    pub spool: Option<Arc<dyn Spool>>,
 }
 
 impl Default for ServerOptions {
@@ -61,6 +65,7 @@ impl Default for ServerOptions {
             partial_timeout: Duration::from_secs(30),
             partial_idle: Duration::from_secs(600),
             early_publish: EarlyPublish::default(),
+            spool: None,
         }
     }
 }
