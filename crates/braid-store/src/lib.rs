@@ -9,6 +9,7 @@
 //! - [`Change`]: the vocabulary, with the effect of each change and when it may be late.
 //! - [`MemoryStore`]: everything in memory; outlives the broker's value, not the process.
 //! - [`EmbeddedStore`]: one file on one machine; outlives the process and the power.
+//! - [`spool`]: not a store: files for large packets, for as long as the process lives.
 //! - [`suite`]: what every store must pass.
 //! - [`FailingStore`], [`HoldingStore`]: a disk that dies and a disk that is slow, for tests of what stands
 //!   above.
@@ -27,6 +28,7 @@ mod message;
 mod ownership;
 mod recover;
 mod session;
+pub mod spool;
 mod store;
 mod subscription;
 pub mod suite;
@@ -35,8 +37,8 @@ pub use batch::Batch;
 pub use change::Change;
 pub use commit::{Commit, Completer, Completion, Receiver};
 pub use embedded::{
-    Check, Damage, Durability, EmbeddedStore, Existing, OfflineStore, Oldest, OpenError, Options, Problem,
-    Progress, QueueStats, Stage, Stats, TransferError,
+    Check, Damage, Durability, EmbeddedStore, Existing, OfflineStore, OpenError, Options, Problem, Progress,
+    QueueStats, Stage, Stats, TransferError,
 };
 pub use error::StoreError;
 pub use failing::FailingStore;

@@ -2,6 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use braid_proto::codec::{Spool, SpoolError};
 use braid_proto::message::{Delivery, Message, SubscriptionIds};
 use braid_proto::packet::{MessageProperties, PacketId, QoS};
 use braid_proto::stream::{Priority, StreamKey};
@@ -50,6 +51,28 @@ impl StoredMessage {
         let mut message = Message::new(topic, payload, qos, retain);
         message.properties = properties;
         Self { message: Arc::new(message), expires_at }
+    }
+
+    /// The same with its payload in a spool, if it is large enough for that. Without room there it stays where it is:
+    /// it has been acknowledged.
+    pub(crate) fn into_spool(self, spool: &dyn Spool) -> Self {
+        if self.payload().len() <= spool.threshold() {
+            return self;
+        }
+        let put = || -> Result<Bytes, SpoolError> {
+            let mut packet = spool.begin()?;
+            packet.append(self.payload())?;
+            packet.finish()
+        };
+        let Ok(payload) = put() else { return self };
+        Self::from_parts(
+            self.topic().clone(),
+            payload,
+            self.qos(),
+            self.retain(),
+            self.message.properties.clone(),
+            self.expires_at,
+        )
     }
 
     /// The live message at `now`; shared when it never expires. One whose time has passed is expired at

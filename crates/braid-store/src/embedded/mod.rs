@@ -29,9 +29,7 @@ use braid_proto::packet::ClientId;
 use redb::StorageBackend;
 
 pub use self::error::OpenError;
-pub use self::offline::{
-    Check, Damage, Existing, OfflineStore, Oldest, Problem, QueueStats, Stats, TransferError,
-};
+pub use self::offline::{Check, Damage, Existing, OfflineStore, Problem, QueueStats, Stats, TransferError};
 pub use self::options::{Durability, Options, Progress, Stage};
 
 use self::file::File;
@@ -209,6 +207,10 @@ impl Store for EmbeddedStore {
         }
         drop(state);
         let read = self.file.snapshot().and_then(|snapshot| snapshot.message(message));
+        let read = match &self.options.spool {
+            Some(spool) => read.map(|stored| stored.map(|stored| stored.into_spool(&**spool))),
+            None => read,
+        };
         Completion::Done(read.map_err(error::ReadError::store))
     }
 }

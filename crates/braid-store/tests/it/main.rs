@@ -14,6 +14,7 @@ mod memory;
 mod offline;
 mod opening;
 mod size;
+mod spool;
 #[expect(unreachable_pub, reason = "they are public where they live, in the fuzz crate")]
 #[path = "../../../../fuzz/src/stored/mod.rs"]
 mod stored;

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 pub use self::check::{Check, Damage, Problem};
 pub use self::restore::Existing;
-pub use self::stats::{Oldest, QueueStats, Stats};
+pub use self::stats::{QueueStats, Stats};
 
 use super::error::{OpenError, ReadError};
 use super::file::{self, File};

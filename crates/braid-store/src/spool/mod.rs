@@ -1,0 +1,183 @@
+//! Large packets in files: a [`Spool`] on a directory.
+
+mod map;
+mod room;
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use braid_proto::codec::{Spool, SpoolError, SpooledPacket};
+use bytes::Bytes;
+use memmap2::Mmap;
+use thiserror::Error;
+
+use self::room::Room;
+
+/// What the names of our files begin and end with: nothing else is ever removed.
+const NAME: (&str, &str) = ("braidmq-", ".spool");
+
+/// Numbers the files of this process.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// How a [`FileSpool`] works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpoolOptions {
+    /// Packets of more bytes are spooled.
+    pub threshold: usize,
+    /// Bytes of all packets together.
+    pub bytes: u64,
+    /// Bytes that are left free on the file system.
+    pub keep_free: u64,
+}
+
+/// Why a directory cannot be a spool: one line.
+#[derive(Debug, Error)]
+#[error(
+    "large messages cannot be received in {place} ({source}): make it a directory that the broker may write to, \
+         with room, or name another"
+)]
+pub struct SpoolOpenError {
+    place: String,
+    source: io::Error,
+}
+
+/// Receives large packets into files without a name, and maps them once they are whole.
+///
+/// A file is unlinked before anything is written to it: when its last map or descriptor goes, however the process ends,
+/// so does it.
+#[derive(Debug)]
+pub struct FileSpool {
+    directory: PathBuf,
+    threshold: usize,
+    room: Arc<Room>,
+}
+
+/// A file that is being written. Dropping it gives its room back.
+#[derive(Debug)]
+struct Receiving {
+    /// `None` once it is mapped.
+    file: Option<File>,
+    len: usize,
+    room: Arc<Room>,
+}
+
+/// A whole packet.
+struct Mapped {
+    map: Mmap,
+    /// Its room, which goes with it.
+    _receiving: Receiving,
+}
+
+impl FileSpool {
+    /// Makes the directory if it is not there, removes what a crash may have left in it, and tries whether a file can be
+    /// written and mapped.
+    ///
+    /// # Errors
+    /// What the system has against it.
+    pub fn open(directory: &Path, options: SpoolOptions) -> Result<Self, SpoolOpenError> {
+        let SpoolOptions { threshold, bytes, keep_free } = options;
+        let room = Arc::new(Room::new(bytes, keep_free));
+        let spool = Self { directory: directory.to_owned(), threshold, room };
+        spool
+            .prepare()
+            .map_err(|source| SpoolOpenError { place: directory.display().to_string(), source })?;
+        Ok(spool)
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.directory)?;
+        for entry in fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            if is_ours(&entry.file_name().to_string_lossy()) && entry.file_type()?.is_file() {
+                remove(&entry.path())?;
+            }
+        }
+        let mut file = self.create()?;
+        file.write_all(b"?")?;
+        map::map(file, 1).map(drop)
+    }
+
+    /// A new file without a name.
+    fn create(&self) -> io::Result<File> {
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let (head, tail) = NAME;
+            let path = self.directory.join(format!("{head}{}-{number}{tail}", std::process::id()));
+            match File::options().read(true).write(true).create_new(true).open(&path) {
+                Ok(file) => {
+                    remove(&path)?;
+                    return Ok(file);
+                }
+                // Of another process that has the same number, in a container for instance.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn is_ours(name: &str) -> bool {
+    name.starts_with(NAME.0) && name.ends_with(NAME.1)
+}
+
+/// Two brokers that share a directory may both remove a file.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+impl Spool for FileSpool {
+    fn threshold(&self) -> usize {
+        self.threshold
+    }
+
+    fn begin(&self) -> Result<Box<dyn SpooledPacket>, SpoolError> {
+        let file = self.create().map_err(|error| refused(&error))?;
+        Ok(Box::new(Receiving { file: Some(file), len: 0, room: self.room.clone() }))
+    }
+    fn used(&self) -> u64 {
+        self.room.used()
+    }
+}
+
+impl SpooledPacket for Receiving {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), SpoolError> {
+        let Some(file) = &mut self.file else { return Err(SpoolError::Failed(ErrorKind::NotFound)) };
+        self.room.take(file, bytes.len() as u64).map_err(|error| refused(&error))?;
+        self.len += bytes.len();
+        file.write_all(bytes).map_err(|error| refused(&error))
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Bytes, SpoolError> {
+        let Some(file) = self.file.take() else { return Err(SpoolError::Failed(ErrorKind::NotFound)) };
+        let map = map::map(file, self.len).map_err(|error| refused(&error))?;
+        Ok(Bytes::from_owner(Mapped { map, _receiving: *self }))
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        self.room.give_back(self.len as u64);
+    }
+}
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+fn refused(error: &io::Error) -> SpoolError {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => SpoolError::Full,
+        kind => {
+            tracing::warn!(%error, "a large message cannot be received");
+            SpoolError::Failed(kind)
+        }
+    }
+}

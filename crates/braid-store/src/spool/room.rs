@@ -1,0 +1,60 @@
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// After so many bytes the file system is asked again how much is free.
+const LOOK_EVERY: u64 = 16 << 20;
+
+/// What all files of a spool may take together, and have taken.
+#[derive(Debug)]
+pub(super) struct Room {
+    most: u64,
+    keep_free: u64,
+    used: AtomicU64,
+    /// Bytes since the last look at the file system.
+    unseen: AtomicU64,
+    /// There was too little free at the last look, or there was none yet: the next one is due at once.
+    is_short: AtomicBool,
+}
+
+impl Room {
+    pub(super) const fn new(most: u64, keep_free: u64) -> Self {
+        Self {
+            most,
+            keep_free,
+            used: AtomicU64::new(0),
+            unseen: AtomicU64::new(0),
+            is_short: AtomicBool::new(true),
+        }
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        // Relaxed, here and below: the numbers say nothing about any other memory.
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Takes room for `bytes` more in `file`.
+    pub(super) fn take(&self, file: &File, bytes: u64) -> io::Result<()> {
+        if self.used.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) > self.most {
+            self.give_back(bytes);
+            return Err(ErrorKind::StorageFull.into());
+        }
+        self.look(file, bytes).inspect_err(|_| self.give_back(bytes))
+    }
+
+    pub(super) fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn look(&self, file: &File, bytes: u64) -> io::Result<()> {
+        let unseen = self.unseen.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if unseen < LOOK_EVERY && !self.is_short.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.unseen.store(0, Ordering::Relaxed);
+        let state = rustix::fs::fstatvfs(file)?;
+        let is_short = state.f_bavail.saturating_mul(state.f_frsize) < self.keep_free;
+        self.is_short.store(is_short, Ordering::Relaxed);
+        if is_short { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,123 @@
+//! Large packets in files.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use braid_proto::codec::{Spool, SpoolError};
+use braid_store::spool::{FileSpool, SpoolOptions};
+use bytes::Bytes;
+
+const OPTIONS: SpoolOptions = SpoolOptions { threshold: 1000, bytes: 1 << 20, keep_free: 0 };
+
+fn open(directory: &Path) -> FileSpool {
+    FileSpool::open(directory, OPTIONS).expect("the system allows it")
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("the system allows it");
+    let mut names: Vec<_> = entries
+        .map(|entry| {
+            entry.expect("the system allows it").file_name().into_string().expect("the system allows it")
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+fn spooled(spool: &FileSpool, parts: &[&[u8]]) -> Bytes {
+    let mut packet = spool.begin().expect("the system allows it");
+    for part in parts {
+        packet.append(part).expect("the system allows it");
+    }
+    packet.finish().expect("the system allows it")
+}
+
+#[test]
+fn a_packet_is_what_was_put_into_it_and_its_room_goes_with_its_last_slice() {
+    let directory = tempfile::tempdir().expect("the system allows it");
+    let spool = open(directory.path());
+    let (a, b) = (vec![b'a'; 70_000], vec![b'b'; 3]);
+    let whole = spooled(&spool, &[&a, &b]);
+    assert!(whole[..70_000] == a && whole[70_000..] == b);
+    let slice = whole.slice(69_999..70_002);
+    drop(whole);
+    assert_eq!((&slice[..], spool.used()), (&b"abb"[..], 70_003));
+    drop(slice);
+    assert_eq!(spool.used(), 0);
+}
+
+#[test]
+fn nothing_of_a_packet_can_be_seen_or_stays() {
+    let directory = tempfile::tempdir().expect("the system allows it");
+    let spool = open(directory.path());
+    let mut packet = spool.begin().expect("the system allows it");
+    packet.append(&[0; 5000]).expect("the system allows it");
+    assert_eq!((names(directory.path()), spool.used()), (vec![], 5000));
+    drop(packet);
+    assert_eq!(spool.used(), 0);
+}
+
+#[test]
+fn a_packet_outlives_its_directory_and_its_spool() {
+    let directory = tempfile::tempdir().expect("the system allows it");
+    let spool = open(directory.path());
+    let whole = spooled(&spool, &[b"whole"]);
+    drop(spool);
+    directory.close().expect("the system allows it");
+    assert_eq!(whole, "whole");
+}
+
+#[test]
+fn what_a_crash_left_goes_at_the_start_and_nothing_else_does() {
+    let directory = tempfile::tempdir().expect("the system allows it");
+    let path = directory.path();
+    for name in ["braidmq-1-0.spool", "braidmq-7-12.spool", "a.spool", "braidmq-", "store.redb"] {
+        fs::write(path.join(name), "").expect("the system allows it");
+    }
+    fs::create_dir(path.join("braidmq-2-0.spool")).expect("the system allows it");
+    let _spool = open(path);
+    assert_eq!(names(path), ["a.spool", "braidmq-", "braidmq-2-0.spool", "store.redb"]);
+}
+
+#[test]
+fn all_packets_together_have_a_bound() {
+    let directory = tempfile::tempdir().expect("the system allows it");
+    let spool = open(directory.path());
+    let mut large = spool.begin().expect("the system allows it");
+    large.append(&vec![0; (1 << 20) - 10]).expect("the system allows it");
+    let mut small = spool.begin().expect("the system allows it");
+    assert_eq!(small.append(&[0; 11]), Err(SpoolError::Full));
+    drop(small);
+    assert_eq!(spool.used(), (1 << 20) - 10);
+    let whole = large.finish().expect("the system allows it");
+    let mut small = spool.begin().expect("the system allows it");
+    assert_eq!(small.append(&[0; 11]), Err(SpoolError::Full), "a whole packet takes room too");
+    drop((whole, small));
+    assert_eq!(spooled(&spool, &[&[1; 11]]), vec![1; 11]);
+}
+
+#[test]
+fn what_is_to_stay_free_is_not_taken() {
+    let directory = tempfile::tempdir().expect("the system allows it");
+    let options = SpoolOptions { keep_free: u64::MAX, ..OPTIONS };
+    let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
+    let mut packet = spool.begin().expect("the system allows it");
+    assert_eq!(packet.append(b"a"), Err(SpoolError::Full));
+    assert_eq!(packet.append(b"a"), Err(SpoolError::Full), "as long as it is so");
+    drop(packet);
+    assert_eq!(spool.used(), 0);
+}
+
+#[test]
+fn a_directory_that_is_none_or_went_is_told() {
+    let directory = tempfile::tempdir().expect("the system allows it");
+    let file = directory.path().join("file");
+    fs::write(&file, "").expect("the system allows it");
+    let error = FileSpool::open(&file, OPTIONS).expect_err("it is refused").to_string();
+    assert!(error.starts_with(&format!("large messages cannot be received in {} (", file.display())));
+    assert!(!error.contains('\n') && error.ends_with("or name another"), "{error}");
+    let spool = open(&directory.path().join("made"));
+    fs::remove_dir(directory.path().join("made")).expect("the system allows it");
+    assert_eq!(spool.begin().map(drop), Err(SpoolError::Failed(ErrorKind::NotFound)));
+}
