@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use braid_proto::codec::Spool;
 use braid_proto::message::Message;
 use braid_proto::reason::ReasonCode;
 use braid_store::{Store, StoreError};
@@ -47,10 +48,11 @@ impl Broker {
         store: Arc<dyn Store>,
         listeners: Vec<Listener>,
     ) -> Result<Self, StoreError> {
-        Self::recover(config, authenticate, store, listeners, |_| {})
+        Self::recover(config, authenticate, store, None, listeners, |_| {})
     }
 
-    /// The same, and tells `progress` now and then how much is there again.
+    /// The same, receives large packets into `spool` instead of the heap, and tells `progress` now and then how much is
+    /// there again.
     ///
     /// # Errors
     /// As [`build`](Self::build).
@@ -58,10 +60,11 @@ impl Broker {
         config: BrokerConfig,
         authenticate: Box<dyn Authenticate>,
         store: Arc<dyn Store>,
+        spool: Option<Arc<dyn Spool>>,
         listeners: Vec<Listener>,
         progress: impl FnMut(Recovery),
     ) -> Result<Self, StoreError> {
-        let (hub, recovery) = Hub::recover(config, authenticate, store, progress)?;
+        let (hub, recovery) = Hub::recover(config, authenticate, store, spool, progress)?;
         Ok(Self { hub: Arc::new(hub), recovery, listeners, stop: watch::Sender::new(false) })
     }
 

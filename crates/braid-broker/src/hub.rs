@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use braid_proto::codec::Spool;
 use braid_proto::connection::{End, ServerOptions, Token};
 use braid_proto::message::{Account, Delivery, Message};
 use braid_proto::packet::{ClientId, QoS, Will};
@@ -59,16 +60,18 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// An empty hub that counts from `next` on.
+    /// An empty hub that counts from `next` on and receives large packets into `spool`, if there is one.
     pub(crate) fn new(
         config: BrokerConfig,
         authenticate: Box<dyn Authenticate>,
         store: Arc<dyn Store>,
+        spool: Option<Arc<dyn Spool>>,
         next: NextIds,
     ) -> Self {
         let started = Instant::now();
+        let server_options = ServerOptions { spool, ..config.server_options() };
         Self {
-            server_options: Arc::new(config.server_options()),
+            server_options: Arc::new(server_options),
             queue: QueuePolicy::new(&config.limits, started.into_std()),
             authenticate,
             rules: Rules::new(&config.priority),

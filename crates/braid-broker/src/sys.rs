@@ -59,7 +59,8 @@ fn values(hub: &Hub) -> Vec<(&'static str, String)> {
     let statistics = &hub.statistics;
     let subscriptions = hub.subscriptions();
     let (sessions, online) = (hub.registry.slots().len(), statistics.clients());
-    let values: [(&str, u64); 20] = [
+    let spooled = hub.server_options.spool.as_ref().map_or(0, |spool| spool.used());
+    let values: [(&str, u64); 21] = [
         ("clients/connected", online),
         ("clients/total", sessions as u64),
         ("clients/disconnected", (sessions as u64).saturating_sub(online)),
@@ -80,6 +81,7 @@ fn values(hub: &Hub) -> Vec<(&'static str, String)> {
         ("bytes/sent", statistics.bytes_sent()),
         ("subscriptions/count", subscriptions.subscriptions as u64),
         ("retained messages/count", hub.retained.len() as u64),
+        ("spool/bytes", spooled),
     ];
     let mut texts: Vec<_> = values.into_iter().map(|(topic, value)| (topic, value.to_string())).collect();
     texts.push(("memory/state", memory_state(hub.memory.level())));
@@ -104,7 +106,8 @@ mod tests {
     #[test]
     fn the_table_of_queues_names_topics_that_there_are() {
         let store = Arc::new(MemoryStore::new());
-        let hub = Hub::new(BrokerConfig::default(), Box::new(Anonymous::default()), store, NextIds::FIRST);
+        let hub =
+            Hub::new(BrokerConfig::default(), Box::new(Anonymous::default()), store, None, NextIds::FIRST);
         let values = values(&hub);
         let page = include_str!("../../../docs/limits.md");
         let (_, table) = page.split_once("## The broker").expect("a table");

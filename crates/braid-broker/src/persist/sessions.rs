@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use braid_proto::codec::Spool;
 use braid_proto::packet::Will;
 use braid_proto::session::SessionExpiry;
 use braid_store::{Change, Now, Store, StoreError};
@@ -21,12 +22,13 @@ impl Hub {
         config: BrokerConfig,
         authenticate: Box<dyn Authenticate>,
         store: Arc<dyn Store>,
+        spool: Option<Arc<dyn Spool>>,
         progress: impl FnMut(Recovery),
     ) -> Result<(Self, Recovery), StoreError> {
         let now = super::now();
         let recovered = recover(&*store, now, progress)?;
         let recovery = recovered.recovery;
-        let hub = Self::new(config, authenticate, store, recovered.next);
+        let hub = Self::new(config, authenticate, store, spool, recovered.next);
         hub.revive(recovered, now);
         Ok((hub, recovery))
     }

@@ -44,6 +44,8 @@ impl Config {
         range("quic.tickets", self.quic.tickets as u64, 0, 100_000_000)?;
         range("store.async_window_ms", self.store.async_window_ms, 1, 60_000)?;
         range("store.cache_bytes", self.store.cache_bytes as u64, 1 << 20, 1 << 40)?;
+        // Less is in the heap in any case.
+        range("spool.threshold", self.spool.threshold as u64, 65_536, 268_435_455)?;
         let level = self.log.level.as_str();
         let is_bare_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());
         if is_bare_word && !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {

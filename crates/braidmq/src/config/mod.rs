@@ -4,6 +4,7 @@ mod check;
 mod merge;
 mod parse;
 mod quic;
+mod spool;
 mod store;
 
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use merge::{Layers, merge};
 pub(crate) use parse::ConfigError;
 pub(crate) use quic::QuicConfig;
+pub(crate) use spool::SpoolConfig;
 pub(crate) use store::{DurabilityConfig, StoreConfig};
 
 /// Everything `braidmq serve` can be told. All keys are optional.
@@ -37,6 +39,8 @@ pub(crate) struct Config {
     pub(crate) quic: QuicConfig,
     /// What outlives the process.
     pub(crate) store: StoreConfig,
+    /// Where large messages are received.
+    pub(crate) spool: SpoolConfig,
     /// What is logged, and how.
     pub(crate) log: LogConfig,
     /// The broker's own sections: `mqtt`, `limits`, `sys`.
@@ -60,6 +64,7 @@ impl Default for Config {
             tls: TlsConfig::default(),
             quic: QuicConfig::default(),
             store: StoreConfig::default(),
+            spool: SpoolConfig::default(),
             log: LogConfig::default(),
             mqtt,
             limits,

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_broker::{Anonymous, Broker, Recovery};
+use braid_proto::codec::Spool;
+use braid_store::spool::FileSpool;
 use braid_store::{EmbeddedStore, MemoryStore, OpenError, Store, StoreError};
 use braid_transport::Listener;
 
@@ -30,20 +32,33 @@ pub(super) struct Built {
 /// Opens the store and puts the broker together from what is in it. Blocks for as long as that takes.
 pub(super) fn build(config: &Config, listeners: Vec<Listener>) -> Result<Built, StartError> {
     let announcer = Announcer::start();
-    let kept = Kept::open(config, &announcer)?;
+    let spool = open_spool(config);
+    let kept = Kept::open(config, &announcer, spool.as_ref().ok().and_then(Option::clone))?;
+    // After what is wrong with the store, which says more of a data directory.
+    let spool = spool?;
     let authenticate = Box::new(Anonymous { from_anywhere: config.allow_anonymous });
     let progress = |recovery: Recovery| announcer.recovered(recovery);
-    let broker = Broker::recover(config.broker(), authenticate, kept.store(), listeners, progress)
+    let broker = Broker::recover(config.broker(), authenticate, kept.store(), spool, listeners, progress)
         .map_err(|error| StartError::of_store(&config.data_dir, error))?;
     Ok(Built { broker, kept, took: announcer.elapsed() })
 }
 
+fn open_spool(config: &Config) -> Result<Option<Arc<dyn Spool>>, StartError> {
+    let Some((directory, options)) = config.spool() else { return Ok(None) };
+    Ok(Some(Arc::new(FileSpool::open(&directory, options)?)))
+}
+
 impl Kept {
-    fn open(config: &Config, announcer: &Announcer) -> Result<Self, StartError> {
+    fn open(
+        config: &Config,
+        announcer: &Announcer,
+        spool: Option<Arc<dyn Spool>>,
+    ) -> Result<Self, StartError> {
         let Some(mut options) = config.store.options() else {
             return Ok(Self::Memory(Arc::new(MemoryStore::new())));
         };
         let announcer = announcer.clone();
+        options.spool = spool;
         options.progress = Arc::new(move |progress| announcer.opened(progress));
         let store = EmbeddedStore::open(&config.data_dir, options)
             .map_err(|error| StartError::of_open(&config.data_dir, error))?;

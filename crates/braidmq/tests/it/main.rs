@@ -11,5 +11,6 @@ mod lab;
 mod memory;
 mod refusals;
 mod serve;
+mod spool;
 mod store;
 mod survival;

@@ -172,7 +172,7 @@ async fn a_kill_loses_nothing_that_was_acknowledged_and_repeats_nothing_of_qos_2
 const INSIDE: &str = "TEST_MAY_MOUNT";
 
 /// Whether the test `name` may mount. If not it runs again where it may, and has passed when this returns.
-fn may_mount(name: &str) -> bool {
+pub(crate) fn may_mount(name: &str) -> bool {
     if env::var_os(INSIDE).is_some() {
         return true;
     }
@@ -189,7 +189,7 @@ fn may_mount(name: &str) -> bool {
     false
 }
 
-fn mount(directory: &Path, options: &str) {
+pub(crate) fn mount(directory: &Path, options: &str) {
     let status =
         Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(directory).status().unwrap();
     assert!(status.success());
@@ -245,8 +245,13 @@ fn a_full_disk_is_noticed_though_nobody_waits_for_it() {
             mount(directory.path(), "size=8m");
             let mut broker = Phoenix::start(directory.path());
             let (client, _) = broker.client("publisher").await;
-            let retained = publication("t", &" ".repeat(20_000_000), QoS::AtMostOnce).retain(true);
-            client.publish(retained).await.unwrap();
+            let payload = " ".repeat(1_000_000);
+            for number in 0..20 {
+                let retained = publication(&number.to_string(), &payload, QoS::AtMostOnce).retain(true);
+                if client.publish(retained).await.is_err() {
+                    break;
+                }
+            }
             tokio::task::block_in_place(|| broker.failed());
         });
     }
