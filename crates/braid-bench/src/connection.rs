@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use braid_proto::connection::{
-    Cause, Client, ClientEvent, ClientOptions, Incoming, Sent, StreamAction, Token,
+    Cause, Client, ClientEvent, ClientOptions, Connected, Incoming, Sent, StreamAction, Token,
 };
 use braid_proto::message::Delivery;
 use braid_proto::packet::{Connect, Disconnect, PacketId, QoS, SubscribeEntry, UserProperties};
@@ -47,6 +47,10 @@ pub struct Connection {
     pings: Option<(Duration, Instant)>,
     /// Used again by every write.
     to_write: Vec<StreamKey>,
+    /// The link may hold back what it has taken.
+    is_unflushed: bool,
+    /// Why the connection has ended, until that is told.
+    failure: Option<Failure>,
     /// What is not handed out yet, with the stream that brought it.
     events: VecDeque<(StreamKey, ClientEvent)>,
     traffic: Traffic,
@@ -112,6 +116,8 @@ impl Connection {
             timer,
             pings: None,
             to_write: Vec::new(),
+            is_unflushed: false,
+            failure: None,
             events: VecDeque::new(),
             traffic: Traffic::default(),
             session_present: false,
@@ -121,18 +127,30 @@ impl Connection {
             *session = connection.into_session();
             return Err(failure);
         }
-        connection.take_events(StreamKey::CONTROL);
-        connection.session_present = connection.events.iter().any(
-            |(_, event)| matches!(event, ClientEvent::Connected(connected) if connected.session_present),
-        );
+        connection.session_present =
+            connection.connected().is_some_and(|connected| connected.session_present);
         Ok(connection)
     }
 
     fn poll_established(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         while !self.protocol.is_established() {
-            ready!(self.poll_link(cx))?;
+            let moved = ready!(self.poll_link(cx));
+            self.take_events(StreamKey::CONTROL);
+            if self.connected().is_some() {
+                // What came behind CONNACK is taken over by the session, even if the link has ended since.
+                break;
+            }
+            moved?;
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// What CONNACK said, until it is handed out.
+    fn connected(&self) -> Option<&Connected> {
+        self.events.iter().find_map(|(_, event)| match event {
+            ClientEvent::Connected(connected) => Some(&**connected),
+            _ => None,
+        })
     }
 
     // -- Getters -----------------------------------------------------------------------------------
@@ -332,7 +350,13 @@ impl Connection {
                 };
                 return Poll::Ready(Ok((stream, happening)));
             }
-            ready!(self.poll_link(cx))?;
+            if let Some(failure) = self.failure.take() {
+                return Poll::Ready(Err(failure));
+            }
+            if let Err(failure) = ready!(self.poll_link(cx)) {
+                // What came before the end is handed out before it is told: the session has taken it over.
+                self.failure = Some(failure);
+            }
         }
     }
 
@@ -393,7 +417,7 @@ impl Connection {
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         let mut streams = std::mem::take(&mut self.to_write);
         self.protocol.streams_to_write(&mut streams);
-        let has_something = !streams.is_empty();
+        self.is_unflushed |= !streams.is_empty();
         for stream in streams.drain(..) {
             self.write_stream(stream, cx)?;
         }
@@ -404,8 +428,12 @@ impl Connection {
                 StreamAction::Abort(stream, reason) => self.link.abort(stream, reason.value().into()),
             }
         }
-        if has_something && let Poll::Ready(flushed) = self.link.poll_flush(cx) {
+        // Encrypted links hold bytes back, also those of earlier writes.
+        if self.is_unflushed
+            && let Poll::Ready(flushed) = self.link.poll_flush(cx)
+        {
             flushed?;
+            self.is_unflushed = false;
         }
         Ok(())
     }

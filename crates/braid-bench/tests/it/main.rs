@@ -1,6 +1,7 @@
 //! Loads against a broker in this process, on virtual time, and the vocabulary of emqtt_bench.
 
 mod bulk;
+mod connection;
 mod emqtt;
 mod exchange;
 mod generator;
