@@ -16,7 +16,7 @@ CARGO_DENY := ^0.20
 
 announce = @printf '\n=== %s\n' "$(1)"
 
-.PHONY: help run test fmt fuzz audit tools format-check lint unit tidy spec deny lab peers summary
+.PHONY: help run test fmt fuzz audit tools format-check lint unit tidy spec deny lab peers torture summary
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +24,7 @@ help: ## List these commands
 run: compiler ## Build BraidMQ and start the broker on loopback
 	cargo run --release --package braidmq -- serve $(ARGS)
 
-test: tools format-check lint unit tidy spec deny lab peers summary ## Everything CI checks, in its order
+test: tools format-check lint unit tidy spec deny lab peers torture summary ## Everything CI checks, in its order
 
 fmt: ## Format the sources
 	cargo fmt --all
@@ -71,6 +71,10 @@ lab: ## Test the network laboratory, with its main experiment in short
 peers: ## Run third-party clients against the broker
 	$(call announce,third-party clients)
 	cargo xtask peers
+
+torture: ## Kill the broker under load, 20 times
+	$(call announce,torture)
+	cargo xtask torture
 
 # The verdict of `cargo test` again, for whoever reads only the end.
 summary:

@@ -16,7 +16,7 @@ mod first;
 mod idle;
 mod kernel;
 mod load;
-mod machine;
+pub(crate) mod machine;
 mod packets;
 mod payload;
 mod profile;

@@ -8,9 +8,11 @@ mod bench;
 mod fuzz;
 mod lab;
 mod peers;
+mod signal;
 mod source;
 mod spec;
 mod tidy;
+mod torture;
 mod tree;
 
 /// The chores of the BraidMQ project.
@@ -35,6 +37,8 @@ enum Chore {
     Lab(lab::Args),
     /// Measure the broker against its peers in the same run.
     Bench(bench::Args),
+    /// Kill, stop and starve a real `braidmq serve` under load, and see that nothing acknowledged is lost.
+    Torture(torture::Args),
 }
 
 fn main() -> ExitCode {
@@ -45,5 +49,6 @@ fn main() -> ExitCode {
         Chore::Peers(args) => peers::run(&args),
         Chore::Lab(args) => lab::run(&args),
         Chore::Bench(args) => bench::run(&args),
+        Chore::Torture(args) => torture::run(&args),
     }
 }

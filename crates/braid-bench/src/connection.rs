@@ -77,6 +77,8 @@ pub enum Happening {
     Published(PacketId, ReasonCode),
     /// An answer to [`Connection::subscribe`].
     Subscribed(ReasonCode),
+    /// An answer to [`Connection::unsubscribe`].
+    Unsubscribed,
     /// A data stream is gone, and with it what was not acknowledged on it; what is of QoS 1 and 2 goes on on the
     /// control stream. So many requests to subscribe have no answer.
     StreamEnded(StreamKey, usize),
@@ -167,6 +169,12 @@ impl Connection {
         self.session_present
     }
 
+    /// How far each message on its way is, as long as the connection lives.
+    #[must_use]
+    pub fn session(&self) -> Option<&Session> {
+        self.protocol.session()
+    }
+
     /// Bytes that wait to be written on a stream, without payloads by reference.
     pub fn waiting(&mut self, on: StreamKey) -> usize {
         self.protocol.outbox(on).map_or(0, |outbox| outbox.packets_len())
@@ -232,6 +240,16 @@ impl Connection {
         user: UserProperties,
     ) -> Result<(), Failure> {
         let asked = self.protocol.subscribe(on, vec![SubscribeEntry::new(filter, qos)], None, user, now());
+        asked.map(drop).map_err(Failure::Unsendable)
+    }
+
+    /// Ends a subscription; [`Happening::Unsubscribed`] answers.
+    ///
+    /// # Errors
+    /// Nothing can be sent now.
+    pub fn unsubscribe(&mut self, filter: TopicFilter) -> Result<(), Failure> {
+        let user = UserProperties::default();
+        let asked = self.protocol.unsubscribe(StreamKey::CONTROL, vec![filter], user, now());
         asked.map(drop).map_err(Failure::Unsendable)
     }
 
@@ -343,6 +361,7 @@ impl Connection {
                     ClientEvent::Subscribed(suback) => Happening::Subscribed(
                         suback.codes.first().copied().unwrap_or(ReasonCode::UnspecifiedError),
                     ),
+                    ClientEvent::Unsubscribed(_) => Happening::Unsubscribed,
                     ClientEvent::StreamEnded(ended, requests) => {
                         Happening::StreamEnded(ended, requests.len())
                     }

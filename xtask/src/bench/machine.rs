@@ -6,19 +6,19 @@ use serde::Serialize;
 
 /// What the report says about the machine.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Machine {
-    pub(super) cores: usize,
-    pub(super) processor: String,
-    pub(super) kernel: String,
+pub(crate) struct Machine {
+    pub(crate) cores: usize,
+    pub(crate) processor: String,
+    pub(crate) kernel: String,
     /// 1, 5 and 15 minutes, when the run started.
-    pub(super) load_average: String,
+    pub(crate) load_average: String,
     /// Seconds since 1970, when the run started.
-    pub(super) unix_time: u64,
+    pub(crate) unix_time: u64,
 }
 
 impl Machine {
     /// This machine, now.
-    pub(super) fn here() -> Self {
+    pub(crate) fn here() -> Self {
         let line = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let since_1970 =
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -33,7 +33,7 @@ impl Machine {
 }
 
 /// The load average of 1, 5 and 15 minutes now.
-pub(super) fn load_average() -> String {
+pub(crate) fn load_average() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::Kind;
 use super::ports::Ports;
 use super::suite::Tally;
+use crate::signal;
 
 /// How long the broker may take to listen everywhere, and to end after SIGTERM.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -296,27 +297,4 @@ fn watch(mut child: Child) -> Receiver<ExitStatus> {
 fn accepts(port: u16) -> bool {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
-}
-
-/// Signals to a process that we started and have not yet reaped.
-pub(super) mod signal {
-    /// SIGTERM.
-    pub(in super::super) fn terminate(process_id: u32) {
-        send(process_id, libc::SIGTERM);
-    }
-
-    /// SIGKILL.
-    pub(in super::super) fn kill(process_id: u32) {
-        send(process_id, libc::SIGKILL);
-    }
-
-    #[allow(
-        unsafe_code,
-        reason = "the standard library sends SIGKILL only; kill(2) has no memory to get wrong"
-    )]
-    fn send(process_id: u32, signal: i32) {
-        let Ok(process_id) = libc::pid_t::try_from(process_id) else { return };
-        // SAFETY: kill takes two integers; the process is our child, so the id names nobody else.
-        unsafe { libc::kill(process_id, signal) };
-    }
 }

@@ -8,7 +8,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::broker::{Broker, signal};
+use super::broker::Broker;
+use crate::signal;
 
 /// A script, and how long it may take as a whole (each case in it has its own bound).
 pub(super) struct Suite {

@@ -172,7 +172,7 @@ impl Subscriber {
                     }
                     self.answer(unanswered, ReasonCode::UnspecifiedError, tally, who);
                 }
-                Happening::Published(..) => {}
+                Happening::Published(..) | Happening::Unsubscribed => {}
             }
         }
         if let Some(token) = last {

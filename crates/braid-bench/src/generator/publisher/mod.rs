@@ -353,7 +353,7 @@ impl Publisher {
                         connection.acknowledge(token);
                     }
                 }
-                Poll::Ready(Happening::Subscribed(_)) => {}
+                Poll::Ready(Happening::Subscribed(_) | Happening::Unsubscribed) => {}
             }
         }
         Ok(true)
