@@ -246,13 +246,15 @@ fn a_full_disk_is_noticed_though_nobody_waits_for_it() {
             let mut broker = Phoenix::start(directory.path());
             let (client, _) = broker.client("publisher").await;
             let payload = " ".repeat(1_000_000);
-            for number in 0..20 {
-                let retained = publication(&number.to_string(), &payload, QoS::AtMostOnce).retain(true);
-                if client.publish(retained).await.is_err() {
-                    break;
+            // A client waits for the broker to come back with what it has not sent.
+            let publishing = tokio::spawn(async move {
+                for number in 0..20 {
+                    let retained = publication(&number.to_string(), &payload, QoS::AtMostOnce).retain(true);
+                    client.publish(retained).await.unwrap();
                 }
-            }
+            });
             tokio::task::block_in_place(|| broker.failed());
+            publishing.abort();
         });
     }
 }

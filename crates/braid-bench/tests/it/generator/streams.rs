@@ -71,7 +71,8 @@ async fn on_one_stream_it_waits() {
     let (published, received) = behind_policer(&small_and_large(0, 0)).await;
     let small = topic(&published, "small");
     assert!((45..=60).contains(&small.acked), "{small:?}");
-    assert_eq!(topic(&received, "small").received, small.acked);
+    // The megabyte ends with the run, and what stands behind it comes without an acknowledgement that is still counted.
+    assert!(topic(&received, "small").received >= small.acked, "{received:?}");
     assert_eq!(published.streams.len(), 1, "{:?}", published.streams);
 }
 
