@@ -205,8 +205,10 @@ fn a_packet_crosses_the_link_and_its_answer_too_and_both_are_counted_and_logged(
 #[test]
 fn our_broker_runs_at_the_right_end_and_the_command_starts_once_its_port_is_open() {
     let folder = tempfile::tempdir().unwrap();
-    let serve = "braidmq serve --tcp 0.0.0.0:1883 --allow-anonymous --set store.durability=memory";
-    let output = braidmq(&["lab", "run", "--link", "up: policer=29pps/5", "--right", serve])
+    let data = tempfile::tempdir().unwrap();
+    let data = data.path().display();
+    let serve = format!("braidmq serve --tcp 0.0.0.0:1883 --allow-anonymous --data-dir {data}");
+    let output = braidmq(&["lab", "run", "--link", "up: policer=29pps/5", "--right", &serve])
         .args(["--ready", "port:1883", "--lateness", "10s", "--"])
         .args(["braidmq", "pub", "-h", "192.168.200.1", "-t", "test", "-m", "hello", "-q", "1"])
         .current_dir(folder.path())
