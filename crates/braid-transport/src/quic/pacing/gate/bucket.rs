@@ -1,12 +1,16 @@
 //! A mirror of a policer's token bucket: how many tokens it has now, and how many come in a second.
 //!
-//! Each packet is kept with the level that the mirror had before it. A drop says that there was less than one token
-//! then; a packet that passes where the mirror had less than one says that there was one. Without the second half the
-//! mirror would fall behind for good.
+//! The mirror has no more than the bucket, so that what leaves within it is not dropped. Each packet is kept with the level
+//! that the mirror had before it. A drop says that there was less than one token then, and may have been none; a packet
+//! that passes where the mirror had less than one says that there was one. Without the second half the mirror would fall
+//! behind for good. Since the rate is taken a little too low, the bucket fills up meanwhile; probes find out how far, and
+//! whether there is more than a bucket can hold.
 
 use std::collections::VecDeque;
 
+use super::chance::{Chance, has_tokens};
 use super::ledger::{Ledger, Sent};
+use super::rhythm::Expected;
 use super::whole;
 
 /// A little less than what is measured: 3 % too much loses 10 % of what is urgent, 2 % too little costs 2 % of bulk.
@@ -19,10 +23,10 @@ const DEPTH: f64 = 5.0;
 const DEBT: f64 = -3.0;
 
 /// What bulk leaves for the urgent class, in tokens.
-const RESERVE: f64 = 1.0;
+const RESERVE: f64 = 2.0;
 
-/// What is urgent waits below this level: the mirror may be wrong by that much.
-const URGENT: f64 = 0.3;
+/// What is urgent waits below this level: it would be dropped, and have to wait for longer.
+const URGENT: f64 = 0.9;
 
 /// Drops are remembered for so long (s).
 const MEMORY: f64 = 6.0;
@@ -35,24 +39,24 @@ const WINDOW: f64 = 1.0;
 
 /// The shortest and longest time (s) between two probes upward.
 const SHORTEST: f64 = 1.0;
-const LONGEST: f64 = 4.0;
+const LONGEST: f64 = 2.0;
 
 /// So long (s) after a probe that failed behind others that passed.
 const SOON: f64 = 0.5;
 
-/// Tokens beyond those of the mirror since the last drop that say that the rate has risen.
-const GAINED: f64 = 4.0;
+/// So many packets beyond what a bucket can have held say that the rate is higher, and it is taken to be higher by this
+/// factor at most.
+const SURE: f64 = 0.5;
+const FASTER: f64 = 1.25;
 
-/// Bulk is starved after so long (s).
-const STARVED: f64 = 0.5;
+/// Who waits is starved after so long (s).
+pub(super) const STARVED: f64 = 0.5;
 
 /// A probe upward follows something urgent within this time (s): the next is longest away then.
 const BEHIND: f64 = 0.02;
 
-/// Where so many of so many packets are lost, twice in a row, although there were so many tokens, there is no policer.
-const COUNT: u32 = 40;
-const LOSSY: u32 = 3;
-const PLENTY: f64 = 1.5;
+/// A probe leaves so many tokens for what is urgent next.
+const SPARED: f64 = 2.0;
 
 /// So many packets in a row are not lost to a policer with this rate: the path is interrupted, and says nothing.
 const OUTAGE: u32 = 5;
@@ -66,7 +70,8 @@ pub(super) struct Bucket {
     rate: f64,
     level: f64,
     at: f64,
-    /// Corrections upward, in sum.
+    /// Corrections in sum, and of them those upward because something has passed.
+    shift: f64,
     raised: f64,
     drops: VecDeque<Drop>,
     passed: u64,
@@ -76,49 +81,11 @@ pub(super) struct Bucket {
     interval: f64,
     /// Whether drops follow the level at all.
     chance: Chance,
-    /// `raised` at the last drop, and when (s) that was.
-    base: f64,
-    base_at: f64,
     /// Probes in a row that passed.
-    row: u32,
+    climb: Option<Climb>,
     /// Packets in a row that were dropped.
     lost: u32,
     passes: VecDeque<(f64, f64)>,
-}
-
-/// Packets that found tokens enough, and how many of them were lost.
-#[derive(Clone, Copy, Debug, Default)]
-struct Chance {
-    packets: u32,
-    lost: u32,
-    /// Counts in a row with too many.
-    lossy: u32,
-}
-
-impl Chance {
-    fn count(&mut self, is_lost: bool) {
-        self.packets += 1;
-        self.lost += u32::from(is_lost);
-        if self.packets < COUNT {
-            return;
-        }
-        if self.lost < LOSSY {
-            self.lossy = 0;
-        } else {
-            self.lossy += 1;
-        }
-        (self.packets, self.lost) = (0, 0);
-    }
-
-    /// Sending less has not ended the losses.
-    fn is_random(&self) -> bool {
-        self.lossy >= 2
-    }
-}
-
-/// No policer would drop it, however wrong the mirror is.
-fn has_tokens(sent: &Sent) -> bool {
-    !sent.is_probe && sent.level >= PLENTY
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +93,26 @@ struct Drop {
     at: f64,
     /// Datagrams that passed before.
     passed: f64,
+}
+
+/// Probes in a row.
+#[derive(Clone, Copy, Debug)]
+struct Climb {
+    /// Tokens that a bucket can have held beyond those of the mirror when the first began.
+    room: f64,
+    /// `raised` at that time.
+    raised: f64,
+    /// s
+    begun: f64,
+    /// So many have passed.
+    passed: u32,
+}
+
+impl Climb {
+    /// What has passed beyond all that a bucket can have held.
+    fn surplus(&self, raised: f64) -> f64 {
+        raised - self.raised - self.room
+    }
 }
 
 /// Packets beyond what the mirror has.
@@ -142,6 +129,7 @@ impl Bucket {
             rate: (rate * SHY).max(LEAST),
             level: 0.0,
             at: now,
+            shift: 0.0,
             raised: 0.0,
             drops: VecDeque::new(),
             passed: 0,
@@ -150,9 +138,7 @@ impl Bucket {
             next_probe: now + SHORTEST / 2.0,
             interval: SHORTEST,
             chance: Chance::default(),
-            base: 0.0,
-            base_at: now,
-            row: 0,
+            climb: None,
             lost: 0,
             passes: VecDeque::new(),
         }
@@ -172,8 +158,9 @@ impl Bucket {
         self.chance.is_random()
     }
 
-    pub(super) fn raised(&self) -> f64 {
-        self.raised
+    /// Corrections of the level so far, in sum.
+    pub(super) fn shifted(&self) -> f64 {
+        self.shift
     }
 
     pub(super) fn level(&self, now: f64) -> f64 {
@@ -185,6 +172,13 @@ impl Bucket {
         self.at = self.at.max(now);
     }
 
+    /// Corrects the level, and with it that of all packets of which nothing is known yet.
+    fn shift(&mut self, by: f64, now: f64) {
+        self.settle(now);
+        let level = (self.level + by).clamp(DEBT, DEPTH);
+        self.shift += level - std::mem::replace(&mut self.level, level);
+    }
+
     /// A datagram leaves.
     pub(super) fn charge(&mut self, now: f64) {
         self.settle(now);
@@ -193,16 +187,10 @@ impl Bucket {
 
     /// A packet leaves that is not urgent; whether it belongs to a probe.
     pub(super) fn take_bulk(&mut self, now: f64) -> bool {
-        match &mut self.probe {
-            Some(probe) if probe.left > 0 => {
-                probe.left -= 1;
-                true
-            }
-            _ => {
-                self.last_bulk = now;
-                false
-            }
-        }
+        self.last_bulk = now;
+        let Some(probe) = self.probe.as_mut().filter(|probe| probe.left > 0) else { return false };
+        probe.left -= 1;
+        true
     }
 
     pub(super) fn passed(&mut self, sent: &Sent, ledger: &Ledger, now: f64) {
@@ -211,10 +199,9 @@ impl Bucket {
         if has_tokens(sent) {
             self.chance.count(false);
         }
-        let need = 1.0 - (sent.level + self.raised - sent.raised);
+        let need = 1.0 - (sent.level + self.shift - sent.shift);
         if need > 0.0 {
-            self.settle(now);
-            self.level = (self.level + need).min(DEPTH);
+            self.shift(need, now);
             self.raised += need;
         }
         self.raise(sent);
@@ -223,21 +210,17 @@ impl Bucket {
             self.settle(now);
             self.probe = None;
             self.next_probe = now + 0.05;
-            self.row = (self.row + 1).min(4);
-            if self.row >= 3 && self.raised - self.base > DEPTH {
-                self.quicken(now);
+            if let Some(climb) = &mut self.climb {
+                climb.passed += 1;
+                let surplus = climb.surplus(self.raised);
+                if surplus > SURE {
+                    let rate = self.rate + surplus / (sent.at - climb.begun).max(SPAN);
+                    self.rate = rate.min(self.rate * FASTER);
+                    self.drops.clear();
+                    self.passes.clear();
+                }
             }
         }
-    }
-
-    /// More has passed beyond the mirror than a bucket can have held.
-    fn quicken(&mut self, now: f64) {
-        let gained = self.raised - std::mem::replace(&mut self.base, self.raised);
-        let span = now - std::mem::replace(&mut self.base_at, now);
-        let rate = self.rate + (gained - 1.0).max(0.0) / span.max(1e-3);
-        self.rate = self.rate.max((rate * SHY).min(self.rate * 1.25));
-        self.drops.clear();
-        self.passes.clear();
     }
 
     /// A rate from below: as many as passed must have come as tokens, but for what the bucket held.
@@ -266,11 +249,14 @@ impl Bucket {
         }
     }
 
-    pub(super) fn dropped(&mut self, sent: &Sent, ledger: &Ledger, now: f64) {
+    pub(super) fn dropped(&mut self, sent: &Sent, now: f64) {
         self.lost += 1;
         if has_tokens(sent) {
             self.chance.count(true);
         }
+        // Who drops takes no token for it, and had less than one: nobody knows how much.
+        let level = sent.level + self.shift - sent.shift;
+        self.shift(1.0 - level.max(0.0), now);
         let passed = (self.passed + sent.silent) as f64;
         if self.drops.back().is_some_and(|drop| sent.at <= drop.at) {
             return;
@@ -280,26 +266,20 @@ impl Bucket {
             self.drops.pop_front();
         }
         self.passes.clear();
-        let gained = self.raised - std::mem::replace(&mut self.base, self.raised);
-        self.base_at = now;
+        let climb = self.climb.take();
         if self.probe.take().is_some() {
-            self.space_probes(gained, now);
+            let has_risen = climb.is_some_and(|climb| climb.surplus(self.raised) > SURE);
+            self.space_probes(has_risen, now);
         }
-        self.row = 0;
         if self.lost < OUTAGE {
-            self.measure(sent.at, passed);
+            self.measure(sent.at, passed, level >= 1.0);
         }
-        // At that time there was less than one token: half of one, on average.
-        let level = 0.5 + (now - sent.at) * self.rate - ledger.since(sent.at) as f64;
-        self.settle(now);
-        // Who drops takes no token for it.
-        self.level = (self.level + 1.0).min(level.max(DEBT));
     }
 
     /// A probe has failed: when the next may begin.
-    fn space_probes(&mut self, gained: f64, now: f64) {
-        self.interval = if gained > GAINED {
-            // The rate has risen: there may be more.
+    fn space_probes(&mut self, has_risen: bool, now: f64) {
+        self.interval = if has_risen {
+            // There may be more.
             SOON
         } else if now - self.last_bulk > STARVED {
             SHORTEST
@@ -310,7 +290,7 @@ impl Bucket {
     }
 
     /// The rate between drops, exact to one packet: the longest span that agrees with the shorter ones counts.
-    fn measure(&mut self, at: f64, passed: f64) {
+    fn measure(&mut self, at: f64, passed: f64, is_wrong: bool) {
         let mut best: Option<(f64, f64)> = None;
         for drop in self.drops.iter().rev().skip(1) {
             let span = at - drop.at;
@@ -325,7 +305,7 @@ impl Bucket {
         }
         let Some((rate, error)) = best else { return };
         let expected = self.rate / SHY;
-        if rate < expected || error < 0.05 * rate {
+        if if rate < expected { is_wrong } else { error < 0.05 * rate } {
             self.rate = (rate.min(expected * 1.25) * SHY).max(LEAST);
         }
     }
@@ -336,27 +316,42 @@ impl Bucket {
         self.probe.is_some_and(|probe| probe.left > 0)
             || level >= 1.0 + RESERVE
             // An acknowledgement would leave now, in a packet of its own.
-            || (owes_ack && level >= 1.0)
+            || (owes_ack && level >= RESERVE)
     }
 
     pub(super) fn permits_urgent(&self, now: f64) -> bool {
         self.level(now) + 1e-9 >= URGENT
     }
 
-    /// Begins a probe, if it is time for one.
-    pub(super) fn look(&mut self, last_urgent: f64, now: f64) {
+    /// Begins a probe, if it is time for one, behind something urgent.
+    pub(super) fn look(&mut self, last_urgent: f64, expected: Option<Expected>, now: f64) {
+        let is_behind = now - last_urgent < BEHIND || now - last_urgent > 1.0;
+        if is_behind || now - self.last_bulk > STARVED {
+            self.probe(expected, now);
+        }
+    }
+
+    /// Begins a probe, if it is time for one; `expected`: what is urgent next.
+    pub(super) fn probe(&mut self, expected: Option<Expected>, now: f64) {
         if let Some(probe) = self.probe
             && now - probe.begun > 1.0
         {
             self.probe = None;
             self.next_probe = now + self.interval;
         }
-        let is_behind = now - last_urgent < BEHIND || now - last_urgent > 1.0;
-        if self.probe.is_none() && now >= self.next_probe && is_behind && self.level(now) >= -0.5 {
-            let left = whole(self.level(now)) + 1 + u64::from(self.row.saturating_sub(2));
-            self.probe = Some(Probe { begun: now, left });
-            self.next_probe = f64::INFINITY;
+        let level = self.level(now);
+        if self.probe.is_some() || now < self.next_probe || level < -0.5 {
+            return;
         }
+        let room = DEPTH - 1.0 - level;
+        let climb = self.climb.get_or_insert(Climb { room, raised: self.raised, begun: now, passed: 0 });
+        let least = whole(level) + 1;
+        // What is urgent next finds a token, or the probe is as small as can be.
+        let spared = if climb.surplus(self.raised) > SURE { 0.0 } else { SPARED };
+        let spare = expected.map_or(f64::INFINITY, |next| level + (next.at - now) * self.rate - spared);
+        let left = (least + u64::from(climb.passed)).min(whole(spare)).max(least);
+        self.probe = Some(Probe { begun: now, left });
+        self.next_probe = f64::INFINITY;
     }
 
     /// When more is permitted than now; `ack`: from when on one may be taken along.
@@ -365,7 +360,7 @@ impl Bucket {
         let at = |goal: f64| now + ((goal - level) / self.rate).max(0.0);
         let mut next = at(if level < URGENT { URGENT } else { 1.0 + RESERVE });
         if let Some(ack) = ack {
-            next = next.min(ack.max(at(1.0)));
+            next = next.min(ack.max(at(RESERVE)));
         }
         if self.next_probe > now { next.min(self.next_probe) } else { next }
     }

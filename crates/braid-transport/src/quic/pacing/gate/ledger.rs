@@ -23,13 +23,15 @@ pub(super) struct Sent {
     pub(super) is_probe: bool,
     /// What the mirror had before it.
     pub(super) level: f64,
-    /// Corrections of the mirror upward before it, in sum.
-    pub(super) raised: f64,
+    /// Corrections of the mirror before it, in sum.
+    pub(super) shift: f64,
     /// Which of all datagrams it is.
     pub(super) place: u64,
     /// How long (s) it was expected to wait in a queue, where there is one.
     pub(super) expected: Option<f64>,
     pub(super) fate: Option<Fate>,
+    /// When (s) that was told.
+    pub(super) told: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,19 +60,20 @@ impl Ledger {
 
     /// Notes what became of a packet. The first of its number counts: until the handshake is over, each number is there
     /// up to three times.
-    pub(super) fn settle(&mut self, number: u64, fate: Fate) -> Option<Sent> {
+    pub(super) fn settle(&mut self, number: u64, fate: Fate, now: f64) -> Option<Sent> {
         let sent = self.packets.iter_mut().find(|sent| sent.number == number && sent.fate.is_none())?;
         sent.fate = Some(fate);
+        sent.told = now;
         self.open -= 1;
         Some(*sent)
     }
 
-    /// The next packet whose fate, and that of all before it, is known. Nobody waits for one of which nothing is heard after
-    /// `patience` s, when something is known of a later one: where keys were discarded, nobody ever tells.
+    /// The next packet whose fate, and that of all before it, is known. Nobody waits for one of which nothing is heard for
+    /// `patience` s after something was told of a later one: where keys were discarded, nobody ever tells.
     pub(super) fn next(&mut self, patience: f64, now: f64) -> Option<(Sent, Fate)> {
         self.forget(now);
-        while self.packets.front().is_some_and(|first| first.fate.is_none() && now - first.at > patience)
-            && self.packets.iter().any(|later| later.fate.is_some())
+        while self.packets.front().is_some_and(|first| first.fate.is_none())
+            && self.packets.iter().any(|later| later.fate.is_some() && now - later.told > patience)
         {
             self.packets.pop_front();
             self.open -= 1;
@@ -89,11 +92,6 @@ impl Ledger {
         }
     }
 
-    /// Packets sent after this time.
-    pub(super) fn since(&self, at: f64) -> usize {
-        self.packets.iter().rev().take_while(|sent| sent.at > at).count()
-    }
-
     /// Place and time of those sent after this one.
     pub(super) fn after(&self, place: u64) -> impl Iterator<Item = (u64, f64)> {
         self.packets.iter().filter(move |sent| sent.place > place).map(|sent| (sent.place, sent.at))
@@ -107,5 +105,65 @@ impl Ledger {
     /// Packets of which nothing is known yet.
     pub(super) fn on_the_way(&self) -> u64 {
         self.open
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: f64 = 0.05;
+
+    fn ledger(packets: u64) -> Ledger {
+        let mut ledger = Ledger::default();
+        (0..packets).for_each(|number| ledger.push(sent(number)));
+        ledger
+    }
+
+    /// A packet every 10 ms.
+    fn sent(number: u64) -> Sent {
+        Sent {
+            number,
+            at: number as f64 * 0.01,
+            urgent: 0,
+            silent: 0,
+            on_the_way: 0,
+            is_full: true,
+            is_probe: false,
+            level: 0.0,
+            shift: 0.0,
+            place: number,
+            expected: None,
+            fate: None,
+            told: 0.0,
+        }
+    }
+
+    fn next(ledger: &mut Ledger, now: f64) -> Option<(u64, Fate)> {
+        ledger.next(PATIENCE, now).map(|(sent, fate)| (sent.number, fate))
+    }
+
+    /// The library tells of an acknowledgement first, and then of what it shows to be lost, however long ago that was sent.
+    #[test]
+    fn a_loss_counts_that_is_told_after_a_later_packet_has_passed() {
+        let mut ledger = ledger(2);
+        ledger.settle(1, Fate::Passed, 1.0);
+        assert_eq!(next(&mut ledger, 1.0), None);
+        ledger.settle(0, Fate::Lost, 1.0);
+        assert_eq!(next(&mut ledger, 1.0), Some((0, Fate::Lost)));
+        assert_eq!(next(&mut ledger, 1.0), Some((1, Fate::Passed)));
+        assert_eq!(ledger.on_the_way(), 0);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_packet_of_which_nothing_is_told() {
+        let mut ledger = ledger(3);
+        ledger.settle(1, Fate::Passed, 1.0);
+        assert_eq!(next(&mut ledger, 1.0 + PATIENCE * 0.9), None);
+        assert_eq!(next(&mut ledger, 1.0 + PATIENCE * 1.1), Some((1, Fate::Passed)));
+        assert_eq!(next(&mut ledger, 2.0), None, "of the third something may yet be told");
+        assert_eq!(ledger.on_the_way(), 1);
+        assert_eq!(next(&mut ledger, FORGOTTEN + 0.1), None);
+        assert_eq!(ledger.on_the_way(), 0);
     }
 }

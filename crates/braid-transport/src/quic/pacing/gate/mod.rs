@@ -6,6 +6,7 @@
 //! is left to the congestion controller.
 
 mod bucket;
+mod chance;
 mod ledger;
 mod offset;
 mod open;
@@ -61,8 +62,8 @@ const LIMITED_SILENCE: f64 = 0.2;
 /// Beyond two round trips an acknowledgement may take so long (s).
 const PATIENCE: f64 = 0.5;
 
-/// The library tells what became of a packet at the latest after so many round trips, and so long (s), once something is
-/// known of a later one.
+/// The library tells what became of a packet at the latest so many round trips, and so long (s), after it has told that of
+/// a later one.
 const TOLD: f64 = 2.0;
 const TOLD_LATE: f64 = 0.05;
 
@@ -122,6 +123,16 @@ enum State {
     Queued(Queue),
 }
 
+/// A packet that was acknowledged.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    sent: Sent,
+    /// s
+    at: f64,
+    /// Its acknowledgement told of no other: it may have been held back.
+    is_single: bool,
+}
+
 #[derive(Clone, Debug)]
 pub(in crate::quic) struct Gate {
     epoch: Instant,
@@ -135,6 +146,8 @@ pub(in crate::quic) struct Gate {
     rhythm: Rhythm,
     /// Bytes written that are urgent and not sent yet, about.
     urgent: u64,
+    /// Since when (s) there were some.
+    urgent_since: Option<f64>,
     owes_ack: Option<f64>,
     /// When (s) something last left.
     last_sent: f64,
@@ -149,7 +162,11 @@ pub(in crate::quic) struct Gate {
     eliciting: u64,
     /// The round trip as the library knows it, and what was acknowledged last: its round trip comes with the next.
     smoothed: Option<f64>,
-    newest: Option<Sent>,
+    newest: Option<Heard>,
+    /// Packets that the present acknowledgement is the first to tell of.
+    acked: u32,
+    /// The peer waits with an acknowledgement of one packet.
+    peer_waits: bool,
     /// What the path was taken for does not explain what is lost.
     is_hopeless: bool,
     /// The last packet whose round trip is known: which it was, and when (s) it left the bottleneck.
@@ -169,6 +186,7 @@ impl Gate {
             trip: Trip::default(),
             rhythm: Rhythm::default(),
             urgent: 0,
+            urgent_since: None,
             owes_ack: None,
             last_sent: 0.0,
             mtu: mtu.into(),
@@ -178,6 +196,8 @@ impl Gate {
             eliciting: 0,
             smoothed: None,
             newest: None,
+            acked: 0,
+            peer_waits: false,
             is_hopeless: false,
             left: None,
             queued_since: None,
@@ -218,8 +238,10 @@ impl Gate {
 
     /// So many bytes were written that are more urgent than others.
     pub(in crate::quic) fn handle_urgent(&mut self, bytes: u64, now: Instant) {
+        let now = self.seconds(now);
         self.urgent += bytes;
-        self.rhythm.handle(self.seconds(now));
+        self.urgent_since.get_or_insert(now);
+        self.rhythm.handle(now);
     }
 
     /// Something has come that has to be acknowledged.
@@ -239,6 +261,9 @@ impl Gate {
         }
         let urgent = self.urgent.min(bytes.saturating_sub(OVERHEAD));
         self.urgent -= urgent;
+        if self.urgent == 0 {
+            self.urgent_since = None;
+        }
         self.datagrams += 1;
         let mut sent = Sent {
             number,
@@ -249,15 +274,17 @@ impl Gate {
             is_full: bytes * 10 >= self.mtu * 9,
             is_probe: false,
             level: 0.0,
-            raised: 0.0,
+            shift: 0.0,
             place: self.datagrams,
             expected: None,
             fate: None,
+            told: 0.0,
         };
         match &mut self.state {
             State::Policed(bucket) => {
-                sent.is_probe = urgent == 0 && bucket.take_bulk(now);
-                (sent.level, sent.raised) = (bucket.level(now), bucket.raised());
+                let has_token = urgent > 0 && bucket.permits_urgent(now);
+                sent.is_probe = !has_token && bucket.take_bulk(now);
+                (sent.level, sent.shift) = (bucket.level(now), bucket.shifted());
                 bucket.charge(now);
             }
             State::Queued(queue) => {
@@ -317,9 +344,10 @@ impl Gate {
         if let State::Open(open) = &mut self.state {
             return open.passed();
         }
-        let Some(sent) = self.ledger.settle(number, Fate::Passed) else { return };
-        if self.newest.is_none_or(|newest| newest.number < sent.number) {
-            self.newest = Some(sent);
+        let Some(sent) = self.ledger.settle(number, Fate::Passed, now) else { return };
+        self.acked += 1;
+        if self.newest.is_none_or(|newest| newest.sent.number < sent.number) {
+            self.newest = Some(Heard { sent, at: now, is_single: self.acked == 1 });
         }
         let on_the_way = sent.on_the_way;
         match &mut self.state {
@@ -362,7 +390,7 @@ impl Gate {
         if let State::Open(open) = &mut self.state {
             return open.dropped();
         }
-        let Some(sent) = self.ledger.settle(number, Fate::Lost) else { return };
+        let Some(sent) = self.ledger.settle(number, Fate::Lost, now) else { return };
         self.urgent += sent.urgent;
         self.settle(now);
     }
@@ -373,7 +401,7 @@ impl Gate {
             match (&mut self.state, fate) {
                 (State::Policed(bucket), Fate::Passed) => bucket.passed(&sent, &self.ledger, now),
                 (State::Policed(bucket), Fate::Lost) => {
-                    bucket.dropped(&sent, &self.ledger, now);
+                    bucket.dropped(&sent, now);
                     if bucket.is_chance() {
                         self.deaf_until = now + DEAF;
                         self.state = State::Search(Search::new());

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::bucket::STARVED;
 use super::queue::OUTSTANDING;
 use super::start::Start;
 use super::{
@@ -27,8 +28,11 @@ impl Gate {
             // Nothing is heard of what was sent: more would be lost as well, or wait behind it.
             _ if on_the_way > most * 2 || (on_the_way > most && !is_urgent) => false,
             State::Policed(bucket) => {
-                if !is_urgent {
-                    bucket.look(self.rhythm.last(), now);
+                let is_starved = self.urgent_since.is_some_and(|since| now - since > STARVED);
+                if is_starved {
+                    bucket.probe(None, now);
+                } else if !is_urgent {
+                    bucket.look(self.rhythm.last(), self.rhythm.next(), now);
                 }
                 (is_urgent && bucket.permits_urgent(now)) || bucket.permits_bulk(owes_ack, now)
             }
@@ -43,6 +47,9 @@ impl Gate {
     /// All that was acknowledged at once has been told.
     pub(in crate::quic) fn handle_end_of_acks(&mut self, app_limited: bool, now: Instant) {
         let now = self.seconds(now);
+        if let Some(newest) = &mut self.newest {
+            newest.is_single = std::mem::take(&mut self.acked) == 1;
+        }
         let State::Open(open) = &mut self.state else { return };
         let trip = self.smoothed.unwrap_or(0.0);
         if let Some(packets) = open.judge(trip, now < self.blind_until, app_limited, now) {

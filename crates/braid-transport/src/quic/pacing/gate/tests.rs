@@ -1,4 +1,6 @@
-//! Whatever peers and clocks do: the gate neither panics nor keeps a packet back for ever.
+//! Whatever peers and clocks do: the gate neither panics nor keeps a packet back for ever. And what it is there for.
+
+mod path;
 
 use std::time::{Duration, Instant};
 
@@ -6,6 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Class, Gate, Permit};
+use path::{Counts, Path};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -142,4 +145,67 @@ fn policed(start: Instant) -> Gate {
     assert_eq!(gate.class(), Class::Policed);
     assert!(gate.rate().is_some_and(|rate| (15.0..35.0).contains(&rate)), "{:?}", gate.rate());
     gate
+}
+
+fn share(part: usize, whole: usize) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+/// Packets that pass in a minute.
+const MINUTE: f64 = 60.0;
+
+#[test]
+fn what_is_urgent_passes_a_policer_at_once() {
+    for (rate, trip) in [(29.0, 1), (29.0, 20), (29.0, 40), (29.0, 100), (100.0, 1), (100.0, 100)] {
+        let mut path = Path::new(rate, trip, 1);
+        path.run(63);
+        let Counts { passed, dropped, urgent, urgent_dropped, late } = path.senders[0].counts;
+        let what = format!("{rate} packets a second, {trip} ms");
+        assert!(urgent >= 715, "{urgent}: {what}");
+        assert!(share(urgent_dropped, urgent) <= 0.005, "{urgent_dropped} of {urgent} dropped: {what}");
+        assert!(share(late, urgent) <= 0.01, "{late} of {urgent} late: {what}");
+        assert!(passed as f64 >= 0.94 * MINUTE * rate, "{passed} passed: {what}");
+        assert!(
+            share(dropped, passed + dropped) <= 0.02,
+            "{dropped} of {} dropped: {what}",
+            passed + dropped
+        );
+    }
+}
+
+#[test]
+fn a_new_rate_is_found() {
+    for trip in [1, 40] {
+        let mut path = Path::new(29.0, trip, 1);
+        path.run(10);
+        for (rate, seconds) in [(14.0, 2), (29.0, 4), (10.0, 2), (29.0, 3)] {
+            path.rate = rate;
+            path.run(seconds);
+            let known = path.senders[0].gate.rate().unwrap_or(0.0);
+            assert!((rate * 0.75..rate * 1.5).contains(&known), "{known} of {rate}, {trip} ms");
+            path.run(8);
+            let known = path.senders[0].gate.rate().unwrap_or(0.0);
+            assert!((rate * 0.9..rate * 1.15).contains(&known), "{known} of {rate}, {trip} ms");
+        }
+    }
+}
+
+#[test]
+fn two_senders_share_a_policer() {
+    for trip in [1, 40, 100] {
+        let mut path = Path::new(58.0, trip, 2);
+        path.run(10);
+        path.count_anew();
+        path.run(60);
+        for sender in &path.senders {
+            let Counts { passed, dropped, urgent, urgent_dropped, .. } = sender.counts;
+            assert!(passed as f64 >= 0.25 * 58.0 * MINUTE, "{passed} passed, {trip} ms");
+            assert!(share(urgent_dropped, urgent) <= 0.02, "{urgent_dropped} of {urgent} dropped, {trip} ms");
+            assert!(
+                share(dropped, passed + dropped) <= 0.05,
+                "{dropped} of {} dropped, {trip} ms",
+                passed + dropped
+            );
+        }
+    }
 }

@@ -3,22 +3,32 @@
 use super::ledger::Sent;
 use super::queue::Queue;
 use super::start::Start;
-use super::{DEAF, ENOUGH, FAST, Gate, QUEUED, State};
+use super::{DEAF, ENOUGH, FAST, Gate, Heard, QUEUED, State};
 
 /// A path slower than this share of [`FAST`] is not left alone: its rate is not known well at first.
 const CLEARLY: f64 = 0.7;
+
+/// A round trip is shorter by this (s) once it was adjusted.
+const ADJUSTED: f64 = 0.002;
+
+/// A peer holds an acknowledgement back for so long (s): 25 ms, and what its timer is late.
+const HELD_BACK: f64 = 0.03;
 
 impl Gate {
     /// The smoothed round trip tells the last one: an eighth of it is new.
     pub(super) fn handle_smoothed(&mut self, smoothed: f64, now: f64) {
         let before = self.smoothed.replace(smoothed);
-        let Some(sent) = self.newest.filter(|_| before != Some(smoothed)) else { return };
+        let Some(heard) = self.newest.filter(|_| before != Some(smoothed)) else { return };
         self.newest = None;
+        let sent = heard.sent;
         // Before the first there is only a guess.
         let trip = match before {
             Some(before) if self.trip.base().is_some() => (smoothed * 8.0 - before * 7.0).max(0.0),
             _ => smoothed,
         };
+        if self.may_be_held_back(&heard, trip) {
+            return;
+        }
         let is_alone = self.left.is_none_or(|(_, left)| sent.at >= left);
         let wait = self.trip.wait(trip, is_alone);
         if sent.expected.is_some_and(|wait| wait < QUEUED / 2.0) && self.trip.is_longer(trip, now) {
@@ -29,6 +39,18 @@ impl Gate {
         // What found nothing of ours before it did not wait for us.
         let before = self.left.replace((sent.place, sent.at + wait)).filter(|_| !is_alone);
         self.handle_wait(&sent, wait, before, now);
+    }
+
+    /// The library subtracts for how long the peer held an acknowledgement back, unless a round trip shorter than its least
+    /// one would come out: that includes what the handshake cost the processor. Such a round trip says nothing.
+    fn may_be_held_back(&mut self, heard: &Heard, trip: f64) -> bool {
+        let unadjusted = heard.at - heard.sent.at;
+        let was_adjusted = trip + ADJUSTED < unadjusted;
+        self.peer_waits |= was_adjusted && heard.is_single;
+        self.peer_waits
+            && heard.is_single
+            && !was_adjusted
+            && self.trip.base().is_some_and(|base| base < trip && trip < base + HELD_BACK)
     }
 
     /// `before`: place and departure of the packet whose round trip was known before.
