@@ -25,6 +25,9 @@ pub struct RunSummary {
     /// From PINGREQ to PINGRESP, microseconds. `None`: there was none.
     #[serde(default)]
     pub pingresp_us: Option<Quantiles>,
+    /// The same one by one, in the order of answers, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pings: Option<Trace>,
     /// How late messages were begun that waited for nothing but their time, microseconds: the error of the timer and of the
     /// machine, which is part of every latency. `None`: there were none, or nobody looked.
     #[serde(default)]
@@ -111,13 +114,13 @@ pub struct TopicSummary {
     pub trace: Option<Trace>,
 }
 
-/// Messages one by one, in no particular order.
+/// Messages or pings one by one, in no particular order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
-    /// When each was due, in microseconds since the Unix epoch. A publisher tells of all that were due, a subscriber of those
+    /// When each was due (a ping: was sent), in microseconds since the Unix epoch. A publisher tells of all that were due, a subscriber of those
     /// that it received and that told.
     pub due_unix_us: Vec<u64>,
-    /// Of a subscriber: how long each took, microseconds.
+    /// Of a subscriber, and of pings: how long each took, microseconds.
     pub took_us: Vec<u64>,
 }
 

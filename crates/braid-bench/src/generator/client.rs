@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Work;
-use super::board::Tally;
+use super::board::{Board, Tally};
 use super::publisher::Publisher;
 use super::shared::{Phase, Shared, reached};
 use super::subscriber::Subscriber;
@@ -246,7 +246,7 @@ impl Client {
         if let Worker::Publisher(publisher) = &mut self.worker {
             publisher.lose_unwritten(connection, ended_at, &mut tally);
         }
-        note_traffic(&self.worker, connection, self.shared.board.second(ended_at), &mut tally);
+        note_traffic(&self.worker, connection, &self.shared.board, ended_at, &mut tally);
     }
 
     /// With a session that ends with its connection, all that is not acknowledged is lost.
@@ -319,7 +319,7 @@ fn turns(
         if has_moved {
             continue;
         }
-        note_traffic(worker, connection, shared.board.second(Instant::now()), &mut tally);
+        note_traffic(worker, connection, &shared.board, Instant::now(), &mut tally);
         if let Worker::Publisher(publisher) = worker
             && publisher.is_settled()
         {
@@ -332,16 +332,17 @@ fn turns(
             return Poll::Pending;
         }
     }
-    note_traffic(worker, connection, shared.board.second(Instant::now()), &mut tally);
+    note_traffic(worker, connection, &shared.board, Instant::now(), &mut tally);
     cx.waker().wake_by_ref();
     Poll::Pending
 }
 
 /// What the link took from a publisher, what it brought to the others.
-fn note_traffic(worker: &Worker, connection: &mut Connection, second: usize, tally: &mut Tally) {
+fn note_traffic(worker: &Worker, connection: &mut Connection, board: &Board, at: Instant, tally: &mut Tally) {
     if let Some(took) = connection.take_round_trip() {
-        tally.answered(took);
+        tally.answered(board.clock().unix(at), took);
     }
+    let second = board.second(at);
     connection.take_traffic(|key, written, read| match worker {
         Worker::Publisher(publisher) => tally.moved(publisher.number(key).into(), second, written),
         Worker::Subscriber(subscriber) => tally.moved(subscriber.number(key).into(), second, read),

@@ -310,6 +310,7 @@ pub(super) mod tests {
             counters: BTreeMap::from([("recv".to_owned(), 50)]),
             connections: ConnectionsSummary::default(),
             pingresp_us: Some(Quantiles { max: 7_000.0, ..Quantiles::default() }),
+            pings: None,
             lateness_us: None,
             headers: HeadersSummary::default(),
             topics: vec![topic],

@@ -1,10 +1,10 @@
 //! Numbers of a part of the workload's time.
 
-use braid_bench::summary::TopicSummary;
+use braid_bench::summary::{TopicSummary, Trace};
 
 use super::measure::Evidence;
 use crate::emulator::PathCounters;
-use crate::scenario::{Field, LinkField, Value, Window};
+use crate::scenario::{Field, LinkField, ProgramField, Value, Window};
 
 /// What a topic's trace tells of a part of the time.
 struct Part {
@@ -25,6 +25,10 @@ impl Evidence<'_> {
             Value::Topic(_, Field::Quantile(_)) => self.quantile_in(value, window, None),
             Value::Topic(flow, field) => part_value(&self.part_of(&self.flow(flow)?, from, until)?, *field),
             Value::Stream { .. } => self.stream_value(value, (from, until)),
+            Value::Program { program, field: ProgramField::PingrespMaxMs } => {
+                let pings = self.summaries.get(program)?.pings.as_ref()?;
+                self.took_in(pings, from, until).map(|(_, ms)| ms).reduce(f64::max)
+            }
             Value::Link { link, up, field } => {
                 let at = self.link_names.iter().position(|name| name == link)?;
                 let [before, after] = self.samples.between(at, *up, [part.from.0, part.until.0])?;
@@ -52,15 +56,25 @@ impl Evidence<'_> {
     /// What was due then. `None`: the program told of no message by itself.
     fn part_of(&self, topic: &TopicSummary, from: f64, until: f64) -> Option<Part> {
         let trace = topic.trace.as_ref()?;
-        let since = |unix_us: &u64| (*unix_us as f64 - self.origin_unix_us as f64) / 1e6;
-        let is_within = |at: &f64| (from..until).contains(at);
-        let messages = trace.due_unix_us.iter().map(since).filter(is_within).count();
-        let pairs = trace.due_unix_us.iter().map(since).zip(&trace.took_us);
-        let late = pairs.filter(|(at, _)| is_within(at)).map(|(at, us)| (at - from, *us as f64 / 1000.0));
-        let late: Vec<(f64, f64)> = late.collect();
+        let messages = self.due_in(trace, from, until).count();
+        let late: Vec<(f64, f64)> =
+            self.took_in(trace, from, until).map(|(at, ms)| (at - from, ms)).collect();
         let mut took: Vec<f64> = late.iter().map(|(_, ms)| *ms).collect();
         took.sort_by(f64::total_cmp);
         Some(Part { messages, took, late })
+    }
+
+    /// When (s) each was due of those that were due then, and its place in the trace.
+    fn due_in(&self, trace: &Trace, from: f64, until: f64) -> impl Iterator<Item = (usize, f64)> {
+        let origin = self.origin_unix_us as f64;
+        let since = trace.due_unix_us.iter().map(move |unix_us| (*unix_us as f64 - origin) / 1e6);
+        since.enumerate().filter(move |(_, at)| (from..until).contains(at))
+    }
+
+    /// The same, and how long (ms) it took, of those that came.
+    fn took_in(&self, trace: &Trace, from: f64, until: f64) -> impl Iterator<Item = (f64, f64)> {
+        self.due_in(trace, from, until)
+            .filter_map(|(place, at)| Some((at, *trace.took_us.get(place)? as f64 / 1000.0)))
     }
 
     /// Bytes of a stream in a part of the time, or bytes a second, by the program's whole seconds: of those at the edges counts what
@@ -159,6 +173,10 @@ mod tests {
         let trace = Trace { took_us: took.collect(), due_unix_us: arrived };
         let (mut receiver, mut sender) = (consumer(), consumer());
         receiver.topics[0].trace = Some(trace);
+        receiver.pings = Some(Trace {
+            due_unix_us: vec![10_500_000, 11_500_000, 12_999_999],
+            took_us: vec![90_000, 7_000, 8_000],
+        });
         sender.topics[0].trace = Some(Trace { due_unix_us: due, took_us: Vec::new() });
         // It began half a second before the workload.
         receiver.started_unix_us = 9_500_000;
@@ -214,6 +232,12 @@ mod tests {
         let settled = value("consumer:t:settled_100ms@steady", None).expect("messages came");
         assert!((settled - 0.4).abs() < 1e-9, "{settled}");
         assert_eq!(value("consumer:t:settled_500ms@steady", None), Some(0.0));
+    }
+
+    #[test]
+    fn pings_count_by_when_they_were_sent() {
+        assert_eq!(value("consumer::pingresp_max_ms@steady", None), Some(8.0));
+        assert_eq!(value("producer::pingresp_max_ms@steady", None), None, "it told of none by itself");
     }
 
     #[test]

@@ -305,10 +305,11 @@ impl Value {
                 | Field::Settled(_),
             )
             | Self::Stream { .. }
+            | Self::Program { field: ProgramField::PingrespMaxMs, .. }
             | Self::Link { field: LinkField::PolicedShare | LinkField::DroppedShare, .. } => Ok(self),
             _ => Err(format!(
                 "only due, received, p50_ms and other quantiles, max_ms, mean_ms, within_250ms, settled_250ms of a topic, the \
-                 rate of a stream, policed_share and dropped_share of a link are known of a part of the time (@{window})"
+                 rate of a stream, pingresp_max_ms of a program, policed_share and dropped_share of a link are known of a part of the time (@{window})"
             )),
         }
     }

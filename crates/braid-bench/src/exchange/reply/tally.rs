@@ -96,6 +96,7 @@ impl Tally {
                 connect_us: None,
             },
             pingresp_us: None,
+            pings: None,
             lateness_us: None,
             headers: HeadersSummary::default(),
             topics: vec![topic],

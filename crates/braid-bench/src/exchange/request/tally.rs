@@ -138,6 +138,7 @@ impl Tally {
                 connect_us: counts.connects.quantiles_us(),
             },
             pingresp_us: None,
+            pings: None,
             lateness_us: None,
             headers: HeadersSummary::default(),
             topics: counts.objects.iter().map(|(size, object)| object.summary(*size)).collect(),

@@ -5,7 +5,7 @@ use super::{Board, lock};
 use crate::latencies::Latencies;
 use crate::seconds::add_all;
 use crate::summary::{
-    ConnectionsSummary, HeadersSummary, Role, RunSummary, SCHEMA, StreamSummary, TopicSummary,
+    ConnectionsSummary, HeadersSummary, Role, RunSummary, SCHEMA, StreamSummary, TopicSummary, Trace,
 };
 
 impl Board {
@@ -58,12 +58,15 @@ impl Board {
     #[must_use]
     pub fn summary(&self, role: Role) -> RunSummary {
         let (mut established, mut connects, mut pings) = (0, Latencies::default(), Latencies::default());
+        let mut answered = Trace::default();
         let (mut lateness, mut headers) = (Latencies::default(), HeadersSummary::default());
         for tally in &self.shared.tallies {
             let tally = lock(tally);
             established += tally.established;
             connects.add(&tally.connects);
             pings.add(&tally.pings);
+            answered.due_unix_us.extend(&tally.ping_trace.due_unix_us);
+            answered.took_us.extend(&tally.ping_trace.took_us);
             lateness.add(&tally.lateness);
             headers.add(tally.headers);
         }
@@ -80,6 +83,7 @@ impl Board {
                 connect_us: connects.quantiles_us(),
             },
             pingresp_us: pings.quantiles_us(),
+            pings: Some(answered).filter(|answered| !answered.took_us.is_empty()),
             lateness_us: lateness.quantiles_us(),
             headers,
             topics: self.topics(),

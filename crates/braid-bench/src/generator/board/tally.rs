@@ -26,6 +26,8 @@ pub(in crate::generator) struct Tally {
     pub(super) lateness: Latencies,
     /// From PINGREQ to PINGRESP.
     pub(super) pings: Latencies,
+    /// One by one, if anybody asks for it.
+    pub(super) ping_trace: Trace,
     /// What the headers of received messages told.
     pub(super) headers: HeadersSummary,
     pub(super) routes: Vec<Option<Box<RouteTally>>>,
@@ -74,9 +76,12 @@ impl Tally {
         self.lateness.record(late);
     }
 
-    /// A PINGREQ was answered after so long.
-    pub(in crate::generator) fn answered(&mut self, after: Duration) {
+    /// A PINGREQ was answered at this time since the Unix epoch, after so long.
+    pub(in crate::generator) fn answered(&mut self, unix: Duration, after: Duration) {
         self.pings.record(after);
+        if self.is_traced {
+            note(&mut self.ping_trace, unix.saturating_sub(after), Some(after));
+        }
     }
 
     /// The counter of a received message followed the one before like this.
@@ -123,10 +128,8 @@ impl RouteTally {
 
     /// A message was due at this time since the Unix epoch; to a receiver it has taken so long.
     pub(in crate::generator) fn was_due(&mut self, unix: Duration, took: Option<Duration>) {
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        if let Some(trace) = self.trace.as_mut().filter(|trace| trace.due_unix_us.len() < MOST_TRACED) {
-            trace.due_unix_us.push(micros(unix));
-            trace.took_us.extend(took.map(micros));
+        if let Some(trace) = &mut self.trace {
+            note(trace, unix, took);
         }
     }
 
@@ -143,5 +146,13 @@ impl RouteTally {
             all.due_unix_us.extend(&trace.due_unix_us);
             all.took_us.extend(&trace.took_us);
         }
+    }
+}
+
+fn note(trace: &mut Trace, unix: Duration, took: Option<Duration>) {
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    if trace.due_unix_us.len() < MOST_TRACED {
+        trace.due_unix_us.push(micros(unix));
+        trace.took_us.extend(took.map(micros));
     }
 }

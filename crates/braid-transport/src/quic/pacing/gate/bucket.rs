@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 
 use super::chance::{Chance, has_tokens};
 use super::ledger::{Ledger, Sent};
-use super::rhythm::Expected;
 use super::whole;
 
 /// A little less than what is measured: 3 % too much loses 10 % of what is urgent, 2 % too little costs 2 % of bulk.
@@ -19,14 +18,11 @@ const SHY: f64 = 0.98;
 /// Tokens that a bucket is taken to hold.
 const DEPTH: f64 = 5.0;
 
-/// The mirror owes no more than this: a longer debt would starve bulk for what is long over.
-const DEBT: f64 = -3.0;
-
 /// What bulk leaves for the urgent class, in tokens.
 const RESERVE: f64 = 2.0;
 
 /// What is urgent waits below this level: it would be dropped, and have to wait for longer.
-const URGENT: f64 = 0.9;
+const URGENT: f64 = 1.0;
 
 /// Drops are remembered for so long (s).
 const MEMORY: f64 = 6.0;
@@ -44,19 +40,20 @@ const LONGEST: f64 = 2.0;
 /// So long (s) after a probe that failed behind others that passed.
 const SOON: f64 = 0.5;
 
-/// So many packets beyond what a bucket can have held say that the rate is higher, and it is taken to be higher by this
-/// factor at most.
+/// So many packets beyond what a bucket can have held say that the rate is higher, and it is taken to be higher by a
+/// factor between these.
 const SURE: f64 = 0.5;
 const FASTER: f64 = 1.25;
+const FASTER_AT_LEAST: f64 = 1.1;
+
+/// Until then the second probe of a row, and those after it, are larger than the first by so many packets.
+const MORE: u32 = 1;
 
 /// Who waits is starved after so long (s).
 pub(super) const STARVED: f64 = 0.5;
 
 /// A probe upward follows something urgent within this time (s): the next is longest away then.
 const BEHIND: f64 = 0.02;
-
-/// A probe leaves so many tokens for what is urgent next.
-const SPARED: f64 = 2.0;
 
 /// So many packets in a row are not lost to a policer with this rate: the path is interrupted, and says nothing.
 const OUTAGE: u32 = 5;
@@ -175,14 +172,14 @@ impl Bucket {
     /// Corrects the level, and with it that of all packets of which nothing is known yet.
     fn shift(&mut self, by: f64, now: f64) {
         self.settle(now);
-        let level = (self.level + by).clamp(DEBT, DEPTH);
+        let level = (self.level + by).clamp(0.0, DEPTH);
         self.shift += level - std::mem::replace(&mut self.level, level);
     }
 
     /// A datagram leaves.
     pub(super) fn charge(&mut self, now: f64) {
         self.settle(now);
-        self.level = (self.level - 1.0).max(DEBT);
+        self.level = (self.level - 1.0).max(0.0);
     }
 
     /// A packet leaves that is not urgent; whether it belongs to a probe.
@@ -200,10 +197,7 @@ impl Bucket {
             self.chance.count(false);
         }
         let need = 1.0 - (sent.level + self.shift - sent.shift);
-        if need > 0.0 {
-            self.shift(need, now);
-            self.raised += need;
-        }
+        self.raised += need.max(0.0);
         self.raise(sent);
         if sent.is_probe && self.probe.is_some_and(|probe| probe.left == 0) && !ledger.has_open_probe() {
             // All of it came through: more is let through than was known.
@@ -215,7 +209,7 @@ impl Bucket {
                 let surplus = climb.surplus(self.raised);
                 if surplus > SURE {
                     let rate = self.rate + surplus / (sent.at - climb.begun).max(SPAN);
-                    self.rate = rate.min(self.rate * FASTER);
+                    self.rate = rate.clamp(self.rate * FASTER_AT_LEAST, self.rate * FASTER);
                     self.drops.clear();
                     self.passes.clear();
                 }
@@ -256,7 +250,7 @@ impl Bucket {
         }
         // Who drops takes no token for it, and had less than one: nobody knows how much.
         let level = sent.level + self.shift - sent.shift;
-        self.shift(1.0 - level.max(0.0), now);
+        self.shift(if level < 1.0 { level.max(0.0) } else { 1.0 - level }, now);
         let passed = (self.passed + sent.silent) as f64;
         if self.drops.back().is_some_and(|drop| sent.at <= drop.at) {
             return;
@@ -324,15 +318,15 @@ impl Bucket {
     }
 
     /// Begins a probe, if it is time for one, behind something urgent.
-    pub(super) fn look(&mut self, last_urgent: f64, expected: Option<Expected>, now: f64) {
+    pub(super) fn look(&mut self, last_urgent: f64, now: f64) {
         let is_behind = now - last_urgent < BEHIND || now - last_urgent > 1.0;
         if is_behind || now - self.last_bulk > STARVED {
-            self.probe(expected, now);
+            self.probe(now);
         }
     }
 
-    /// Begins a probe, if it is time for one; `expected`: what is urgent next.
-    pub(super) fn probe(&mut self, expected: Option<Expected>, now: f64) {
+    /// Begins a probe, if it is time for one.
+    pub(super) fn probe(&mut self, now: f64) {
         if let Some(probe) = self.probe
             && now - probe.begun > 1.0
         {
@@ -340,16 +334,14 @@ impl Bucket {
             self.next_probe = now + self.interval;
         }
         let level = self.level(now);
-        if self.probe.is_some() || now < self.next_probe || level < -0.5 {
+        if self.probe.is_some() || now < self.next_probe {
             return;
         }
         let room = DEPTH - 1.0 - level;
         let climb = self.climb.get_or_insert(Climb { room, raised: self.raised, begun: now, passed: 0 });
-        let least = whole(level) + 1;
-        // What is urgent next finds a token, or the probe is as small as can be.
-        let spared = if climb.surplus(self.raised) > SURE { 0.0 } else { SPARED };
-        let spare = expected.map_or(f64::INFINITY, |next| level + (next.at - now) * self.rate - spared);
-        let left = (least + u64::from(climb.passed)).min(whole(spare)).max(least);
+        // Of what is lost there is little to learn: more follows when it is sure that there is room.
+        let more = if climb.surplus(self.raised) > SURE { climb.passed } else { climb.passed.min(MORE) };
+        let left = whole(level) + 1 + u64::from(more);
         self.probe = Some(Probe { begun: now, left });
         self.next_probe = f64::INFINITY;
     }

@@ -2,9 +2,11 @@
 
 use super::ledger::Sent;
 
-/// Where so many of so many packets are lost, twice in a row, although there were so many tokens, there is no policer.
+/// Where so many of so many packets are lost, so many times in a row, although there were so many tokens, there is no
+/// policer. Another sender behind the same one looks like that for a while.
 const COUNT: u32 = 40;
 const LOSSY: u32 = 3;
+const IN_A_ROW: u32 = 3;
 const PLENTY: f64 = 1.5;
 
 /// Packets that found tokens enough, and how many of them were lost.
@@ -33,7 +35,7 @@ impl Chance {
 
     /// Sending less has not ended the losses.
     pub(super) fn is_random(&self) -> bool {
-        self.lossy >= 2
+        self.lossy >= IN_A_ROW
     }
 }
 

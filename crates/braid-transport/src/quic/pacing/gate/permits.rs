@@ -30,9 +30,9 @@ impl Gate {
             State::Policed(bucket) => {
                 let is_starved = self.urgent_since.is_some_and(|since| now - since > STARVED);
                 if is_starved {
-                    bucket.probe(None, now);
+                    bucket.probe(now);
                 } else if !is_urgent {
-                    bucket.look(self.rhythm.last(), self.rhythm.next(), now);
+                    bucket.look(self.rhythm.last(), now);
                 }
                 (is_urgent && bucket.permits_urgent(now)) || bucket.permits_bulk(owes_ack, now)
             }

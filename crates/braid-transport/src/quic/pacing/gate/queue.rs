@@ -53,7 +53,7 @@ const ACK_AIM: f64 = 0.5;
 const URGENT: f64 = 2.0;
 
 /// A packet that is urgent and expected may find the bottleneck busy for this share of a service time.
-const SLACK: f64 = 0.45;
+const SLACK: f64 = 0.38;
 
 /// An urgent packet that is so late (s) is not expected any more.
 const LATE: f64 = 0.01;

@@ -159,11 +159,13 @@ fn what_is_urgent_passes_a_policer_at_once() {
     for (rate, trip) in [(29.0, 1), (29.0, 20), (29.0, 40), (29.0, 100), (100.0, 1), (100.0, 100)] {
         let mut path = Path::new(rate, trip, 1);
         path.run(63);
-        let Counts { passed, dropped, urgent, urgent_dropped, late } = path.senders[0].counts;
+        let Counts { passed, dropped, urgent, urgent_dropped, late, latest } = path.senders[0].counts;
         let what = format!("{rate} packets a second, {trip} ms");
         assert!(urgent >= 715, "{urgent}: {what}");
         assert!(share(urgent_dropped, urgent) <= 0.005, "{urgent_dropped} of {urgent} dropped: {what}");
         assert!(share(late, urgent) <= 0.01, "{late} of {urgent} late: {what}");
+        // A packet's time behind a probe.
+        assert!(latest <= 36, "{latest} ms: {what}");
         assert!(passed as f64 >= 0.94 * MINUTE * rate, "{passed} passed: {what}");
         assert!(
             share(dropped, passed + dropped) <= 0.02,
@@ -178,14 +180,14 @@ fn a_new_rate_is_found() {
     for trip in [1, 40] {
         let mut path = Path::new(29.0, trip, 1);
         path.run(10);
-        for (rate, seconds) in [(14.0, 2), (29.0, 4), (10.0, 2), (29.0, 3)] {
+        for (rate, seconds) in [(14.0, 2), (29.0, 4), (10.0, 2), (29.0, 4)] {
             path.rate = rate;
             path.run(seconds);
             let known = path.senders[0].gate.rate().unwrap_or(0.0);
-            assert!((rate * 0.75..rate * 1.5).contains(&known), "{known} of {rate}, {trip} ms");
+            assert!((rate * 0.7..rate * 1.5).contains(&known), "{known} of {rate}, {trip} ms");
             path.run(8);
             let known = path.senders[0].gate.rate().unwrap_or(0.0);
-            assert!((rate * 0.9..rate * 1.15).contains(&known), "{known} of {rate}, {trip} ms");
+            assert!((rate * 0.85..rate * 1.15).contains(&known), "{known} of {rate}, {trip} ms");
         }
     }
 }
@@ -199,8 +201,8 @@ fn two_senders_share_a_policer() {
         path.run(60);
         for sender in &path.senders {
             let Counts { passed, dropped, urgent, urgent_dropped, .. } = sender.counts;
-            assert!(passed as f64 >= 0.25 * 58.0 * MINUTE, "{passed} passed, {trip} ms");
-            assert!(share(urgent_dropped, urgent) <= 0.02, "{urgent_dropped} of {urgent} dropped, {trip} ms");
+            assert!(passed as f64 >= 0.2 * 58.0 * MINUTE, "{passed} passed, {trip} ms");
+            assert!(share(urgent_dropped, urgent) <= 0.03, "{urgent_dropped} of {urgent} dropped, {trip} ms");
             assert!(
                 share(dropped, passed + dropped) <= 0.05,
                 "{dropped} of {} dropped, {trip} ms",

@@ -8,10 +8,9 @@ use super::permits;
 
 const MTU: u64 = 1452;
 
-/// An alarm every 100 ms, a ping every half second between two of them.
+/// An alarm every 100 ms, and a ping every half second, at any time between.
 const ALARM: u64 = 100;
-const PING: u64 = 500;
-const BETWEEN: u64 = 47;
+const PING: u64 = 503;
 
 /// Until then (ms) a gate may find out.
 const CONVERGENCE: u64 = 3000;
@@ -53,6 +52,8 @@ pub(super) struct Counts {
     pub(super) urgent_dropped: usize,
     /// Urgent, and kept back for more than 5 ms.
     pub(super) late: usize,
+    /// The longest (ms).
+    pub(super) latest: u64,
 }
 
 impl Path {
@@ -81,7 +82,7 @@ impl Path {
                 // Senders do not know of each other.
                 let clock = *now + 31 * place as u64;
                 sender.hear(*now, *trip, at);
-                if clock.is_multiple_of(ALARM) || clock % PING == BETWEEN {
+                if clock.is_multiple_of(ALARM) || clock.is_multiple_of(PING) {
                     sender.gate.handle_urgent(URGENT, at);
                     sender.waiting.push_back(*now);
                 }
@@ -127,6 +128,8 @@ impl Sender {
                 self.counts.dropped += usize::from(!has_passed);
                 self.counts.urgent += urgent.len();
                 self.counts.late += urgent.iter().filter(|written| now - **written > 5).count();
+                self.counts.latest =
+                    urgent.iter().map(|written| now - written).fold(self.counts.latest, u64::max);
                 self.counts.urgent_dropped += if has_passed { 0 } else { urgent.len() };
             }
         }
