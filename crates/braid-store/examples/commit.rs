@@ -2,6 +2,9 @@
 //! bytes and one fdatasync for each group.
 //!
 //! `cargo run --release -p braid-store --example commit -- [directory] [messages]`
+//!
+//! One of the three alone, as JSON, for a benchmark that takes turns with them:
+//! `commit -- --one directory raw|log|store [window] [payload]`
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -30,24 +33,28 @@ const SESSIONS: u64 = 1000;
 const PAYLOAD: usize = 200;
 /// Message key and value, queue key and value: what a log would have to hold as well.
 const RECORD: usize = 8 + 2 + 11 + PAYLOAD + 16 + 1;
+/// Few commits need no more messages to be measured.
+const GROUPS: u64 = 1000;
 
 /// Each is measured so often, in turns: the disk is not as fast all the time.
 const TURNS: usize = 5;
 
 fn main() -> Outcome<()> {
-    let mut args = env::args().skip(1);
+    let mut args = env::args().skip(1).peekable();
+    if args.next_if(|arg| arg == "--one").is_some() {
+        return one(&args.collect::<Vec<_>>());
+    }
     let directory = args.next().unwrap_or_else(|| "target/commit".into());
     let messages: u64 = args.next().map_or(Ok(200_000), |text| text.parse())?;
     let directory = Path::new(&directory);
     fs::create_dir_all(directory)?;
     for window in [1, 16, 64, 256, 1024] {
-        // Few commits need no more to be measured.
-        let messages = messages.min(window * 1000);
+        let messages = messages.min(window * GROUPS);
         let (mut raws, mut logs, mut stores) = (Figures::default(), Figures::default(), Figures::default());
         for _ in 0..TURNS {
             raws.add(raw(&directory.join("raw"))?);
-            logs.add(log(&directory.join("log"), messages, window)?);
-            stores.add(store(&directory.join("store"), messages, window)?);
+            logs.add(log(&directory.join("log"), messages, window, PAYLOAD)?);
+            stores.add(store(&directory.join("store"), messages, window, PAYLOAD)?);
         }
         println!("at most {window} messages not acknowledged, {messages} in each of {TURNS} turns");
         println!("  fdatasync of 4 KiB  {raws}");
@@ -64,6 +71,38 @@ fn main() -> Outcome<()> {
     }
     fs::remove_dir_all(directory)?;
     Ok(())
+}
+
+/// Measures one of the three once and prints it as JSON.
+fn one(args: &[String]) -> Outcome<()> {
+    let (directory, what) = (args.first().ok_or("no directory")?, args.get(1).ok_or("raw, log or store?")?);
+    let window: u64 = args.get(2).map_or(Ok(1), |text| text.parse())?;
+    let payload: usize = args.get(3).map_or(Ok(PAYLOAD), |text| text.parse())?;
+    let path = Path::new(directory).join(format!("commit-{what}"));
+    let messages = window * GROUPS;
+    let figures = match what.as_str() {
+        "raw" => raw(&path)?,
+        "log" => log(&path, messages, window, payload)?,
+        "store" => store(&path, messages, window, payload)?,
+        _ => return Err(format!("{what} is none of raw, log, store").into()),
+    };
+    let (each, syncs) = (&figures.latencies, &figures.syncing);
+    println!(
+        r#"{{"rate":{},"p50_milliseconds":{},"p99_milliseconds":{},"sync_p50_milliseconds":{},"sync_p99_milliseconds":{}}}"#,
+        figures.rate(),
+        milliseconds(each, 50),
+        milliseconds(each, 99),
+        milliseconds(syncs, 50),
+        milliseconds(syncs, 99),
+    );
+    Ok(())
+}
+
+/// So many per cent took no longer.
+fn milliseconds(all: &[Duration], percent: usize) -> f64 {
+    let mut all = all.to_vec();
+    all.sort_unstable();
+    all.get(all.len().saturating_sub(1) * percent / 100).map_or(0.0, |time| time.as_secs_f64() * 1e3)
 }
 
 #[derive(Default)]
@@ -95,19 +134,14 @@ impl Figures {
 
 impl std::fmt::Display for Figures {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let at = |all: &[Duration], percent: usize| {
-            let mut all = all.to_vec();
-            all.sort_unstable();
-            all.get(all.len().saturating_sub(1) * percent / 100).map_or(0.0, |time| time.as_secs_f64() * 1e3)
-        };
         write!(
             f,
             "{:7.0}/s  p50 {:5.2} ms  p99 {:5.2} ms  (fdatasync p50 {:5.2} ms  p99 {:5.2} ms)",
             self.rate(),
-            at(&self.latencies, 50),
-            at(&self.latencies, 99),
-            at(&self.syncing, 50),
-            at(&self.syncing, 99),
+            milliseconds(&self.latencies, 50),
+            milliseconds(&self.latencies, 99),
+            milliseconds(&self.syncing, 50),
+            milliseconds(&self.syncing, 99),
         )
     }
 }
@@ -156,8 +190,8 @@ struct Source {
 }
 
 impl Source {
-    fn new() -> Outcome<Self> {
-        Ok(Self { topic: TopicName::parse("bench/topic")?, payload: Bytes::from(vec![7; PAYLOAD]) })
+    fn new(payload: usize) -> Outcome<Self> {
+        Ok(Self { topic: TopicName::parse("bench/topic")?, payload: Bytes::from(vec![7; payload]) })
     }
 
     fn batch(&self, number: u64) -> Batch {
@@ -179,7 +213,7 @@ struct Pending {
     closing: bool,
 }
 
-fn log(path: &Path, messages: u64, window: u64) -> Outcome<Figures> {
+fn log(path: &Path, messages: u64, window: u64, payload: usize) -> Outcome<Figures> {
     let shared = Arc::new((Mutex::new(Pending::default()), Condvar::new()));
     let mut file = File::create(path)?;
     let writer = {
@@ -206,7 +240,7 @@ fn log(path: &Path, messages: u64, window: u64) -> Outcome<Figures> {
             }
         })
     };
-    let source = Source::new()?;
+    let source = Source::new(payload)?;
     let mut figures = drive(messages, window, |number| {
         // A log would have to take the same batches.
         let batch = source.batch(number);
@@ -283,7 +317,7 @@ impl StorageBackend for Counting {
     }
 }
 
-fn store(path: &Path, messages: u64, window: u64) -> Outcome<Figures> {
+fn store(path: &Path, messages: u64, window: u64, payload: usize) -> Outcome<Figures> {
     let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
     let counts = Arc::new(Counts::default());
     let device = Counting { inner: FileBackend::new(file)?, counts: Arc::clone(&counts) };
@@ -294,7 +328,7 @@ fn store(path: &Path, messages: u64, window: u64) -> Outcome<Figures> {
     }
     counts.syncing.lock().unwrap_or_else(PoisonError::into_inner).clear();
     let bytes = counts.bytes.load(Ordering::Relaxed);
-    let source = Source::new()?;
+    let source = Source::new(payload)?;
     let mut figures = drive(messages, window, |number| store.commit(source.batch(number)))?;
     figures.syncing = mem::take(&mut *counts.syncing.lock().unwrap_or_else(PoisonError::into_inner));
     figures.syncs = figures.syncing.len() as u64;
