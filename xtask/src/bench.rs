@@ -22,7 +22,9 @@ mod payload;
 mod profile;
 mod publishers;
 mod report;
+mod spool;
 mod spread;
+mod store;
 mod streams;
 mod subscribers;
 mod usage;
@@ -40,6 +42,10 @@ enum Measurement {
     Broker(BrokerArgs),
     /// Run one case under `perf record` and print the symbols that cost most.
     Profile(ProfileArgs),
+    /// Measure what durability costs, beside mosquitto and the disk itself.
+    Store(store::StoreArgs),
+    /// Measure what the broker holds of large messages that come slowly.
+    Spool(spool::SpoolArgs),
     /// Measure MQTT over QUIC by number of streams beside TCP and TLS, and print ratios.
     Streams(StreamsArgs),
     /// One large message over good and middling networks, on virtual time; `bench bulk -- --help` has the options.
@@ -167,6 +173,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let outcome = match &args.measurement {
         Measurement::Broker(args) => compare::run(args),
         Measurement::Profile(args) => profile::run(args),
+        Measurement::Store(args) => store::run(args),
+        Measurement::Spool(args) => spool::run(args),
         Measurement::Streams(args) => streams::run(args),
         Measurement::Bulk { arguments } => example::run("bulk", arguments),
         Measurement::Urgent { arguments } => example::run("urgent", arguments),
@@ -178,6 +186,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Is `name` among those that were asked for?
+fn wants(names: &[String], name: &str) -> bool {
+    names.iter().any(|wanted| wanted == name)
 }
 
 /// Replaces this process by the release build of itself: a generator without optimisation would be the slowest

@@ -12,7 +12,7 @@ use super::Tuning;
 use super::load;
 
 /// How long a broker may take until it accepts a client.
-const START: Duration = Duration::from_secs(15);
+const START: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -22,7 +22,7 @@ enum Kind {
 }
 
 /// A broker that can be started.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Broker {
     kind: Kind,
     program: PathBuf,
@@ -34,14 +34,20 @@ pub(super) struct Broker {
     pub(super) settings: String,
     arguments: Vec<String>,
     inflight: u32,
+    persistence: bool,
 }
 
-/// A started broker; dropping it ends the process and removes its files.
+/// A started broker; dropping it ends the process, and removes its files unless it was started where somebody else
+/// keeps them.
 pub(super) struct Running {
     child: Child,
-    directory: TempDir,
+    directory: PathBuf,
+    /// Removes the directory.
+    _own: Option<TempDir>,
     /// Where it listens for plain TCP.
     pub(super) address: SocketAddr,
+    /// From its start until it answered a client.
+    pub(super) started_in: Duration,
 }
 
 impl Kind {
@@ -139,7 +145,23 @@ impl Broker {
             settings,
             arguments: tuning.braidmq_arg.clone(),
             inflight: tuning.mosquitto_inflight,
+            persistence: false,
         })
+    }
+
+    /// The same program under another name, with more arguments for `braidmq serve`.
+    pub(super) fn variant(&self, label: &str, arguments: &[&str]) -> Self {
+        let mut variant = self.clone();
+        label.clone_into(&mut variant.label);
+        variant.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        variant.settings = format!("serve --tcp {}", variant.arguments.join(" "));
+        variant
+    }
+
+    /// mosquitto that keeps sessions and queues: it writes them every 30 minutes and when it stops.
+    pub(super) fn persistent(&self) -> Self {
+        let settings = self.settings.replace("persistence false", "persistence true");
+        Self { persistence: true, settings, ..self.clone() }
     }
 
     /// Is it this project's own?
@@ -157,17 +179,39 @@ impl Broker {
     /// # Errors
     /// It did not start; the text ends with the last it said.
     pub(super) fn start(&self) -> Result<Running, String> {
+        self.start_in(&std::env::temp_dir())
+    }
+
+    /// Starts it with a directory of its own below `parent`, and waits until it answers a client.
+    ///
+    /// # Errors
+    /// It does not start; the text has its last words.
+    pub(super) fn start_in(&self, parent: &Path) -> Result<Running, String> {
+        let own = TempDir::with_prefix_in("braidmq-bench-", parent)
+            .map_err(|error| format!("cannot make a directory in {}: {error}", parent.display()))?;
+        let mut running = self.start_at(own.path())?;
+        running._own = Some(own);
+        Ok(running)
+    }
+
+    /// Starts it over what is in `directory`, which stays, and waits until it answers a client.
+    ///
+    /// # Errors
+    /// It does not start; the text has its last words.
+    pub(super) fn start_at(&self, directory: &Path) -> Result<Running, String> {
         let failed = |error: std::io::Error| format!("cannot start {}: {error}", self.label);
-        let directory = TempDir::with_prefix("braidmq-bench-").map_err(failed)?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         drop(listener);
-        let log = fs::File::create(directory.path().join("log")).map_err(failed)?;
-        let mut command = self.command(address, directory.path()).map_err(failed)?;
+        let log = fs::File::create(directory.join("log")).map_err(failed)?;
+        let mut command = self.command(address, directory).map_err(failed)?;
         command.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
+        let began = Instant::now();
         let child = command.spawn().map_err(failed)?;
-        let mut running = Running { child, directory, address };
+        let directory = directory.to_owned();
+        let mut running = Running { child, directory, _own: None, address, started_in: Duration::ZERO };
         running.ready().map_err(|reason| format!("{} did not start: {reason}", self.label))?;
+        running.started_in = began.elapsed();
         Ok(running)
     }
 
@@ -182,7 +226,8 @@ impl Broker {
                 command.args(&self.arguments);
             }
             Kind::Mosquitto => {
-                fs::write(&file, mosquitto_config(address.port(), self.inflight))?;
+                let persistence = self.persistence.then_some(directory);
+                fs::write(&file, mosquitto_config(address.port(), self.inflight, persistence))?;
                 command.arg("-c").arg(file);
             }
             Kind::Rumqttd => {
@@ -195,10 +240,14 @@ impl Broker {
     }
 }
 
-/// No log, no disk, no queue limits. `user root` only matters when root starts it: it keeps the files readable.
-fn mosquitto_config(port: u16, inflight: u32) -> String {
+/// No log, no queue limits, and no disk unless a directory is named for it. `user root` only matters when root starts
+/// it: it keeps the files readable.
+fn mosquitto_config(port: u16, inflight: u32, persistence: Option<&Path>) -> String {
+    let persistence = persistence.map_or("persistence false".to_owned(), |directory| {
+        format!("persistence true\npersistence_location {}/", directory.display())
+    });
     format!(
-        "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\npersistence false\nlog_type none\n\
+        "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\n{persistence}\nlog_type none\n\
          log_dest none\nconnection_messages false\nset_tcp_nodelay true\nmax_connections -1\n\
          max_queued_messages 0\nmax_inflight_messages {inflight}\n"
     )
@@ -231,7 +280,7 @@ impl Running {
 
     /// Where braidmq keeps its certificate.
     pub(super) fn data_dir(&self) -> PathBuf {
-        self.directory.path().join("data")
+        self.directory.join("data")
     }
 
     fn ready(&mut self) -> Result<(), String> {
@@ -250,7 +299,7 @@ impl Running {
 
     /// The last lines of the broker's output, for the reason of a failure.
     pub(super) fn last_words(&self) -> String {
-        let log = fs::read(self.directory.path().join("log")).unwrap_or_default();
+        let log = fs::read(self.directory.join("log")).unwrap_or_default();
         let text = String::from_utf8_lossy(&log);
         let lines: Vec<_> = text.lines().collect();
         lines[lines.len().saturating_sub(3)..].join(" | ")

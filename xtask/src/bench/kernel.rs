@@ -1,7 +1,12 @@
 //! The few calls to the kernel that no library of the workspace wraps. Nothing else here is unsafe.
 #![allow(unsafe_code, reason = "plain libc calls on local values; rustix and std offer none of them")]
 
+use std::ffi::CString;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Raises this process's soft limit of open files to at least `wanted` (and the hard limit too, where that is
@@ -71,9 +76,69 @@ pub(super) fn nice(value: i32) -> io::Result<()> {
     }
 }
 
+/// Takes a file out of the page cache, as it is after the machine has started.
+///
+/// # Errors
+/// The file cannot be written back.
+pub(super) fn forget_pages(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    // Only pages that are written back can be forgotten.
+    file.sync_all()?;
+    // SAFETY: posix_fadvise takes integers; the file is open for the length of the call.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
+/// A file system, as statfs(2) tells of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileSystem {
+    /// It is in memory: tmpfs or ramfs.
+    pub(super) in_memory: bool,
+    /// Bytes that a user may still write.
+    pub(super) free: u64,
+}
+
+/// The file system that holds `path`.
+///
+/// # Errors
+/// There is no such path.
+pub(super) fn file_system(path: &Path) -> io::Result<FileSystem> {
+    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: all zeros is a valid statfs.
+    let mut told: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `path` ends with a zero and `told` is a valid, writable statfs, both for the length of the call.
+    if unsafe { libc::statfs(path.as_ptr(), &raw mut told) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let block = u64::try_from(told.f_bsize).map_err(io::Error::other)?;
+    Ok(FileSystem {
+        in_memory: told.f_type == libc::TMPFS_MAGIC || told.f_type == RAMFS_MAGIC,
+        free: told.f_bavail.saturating_mul(block),
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::cpu_time;
+    use std::path::Path;
+
+    use super::{cpu_time, file_system, forget_pages};
+
+    #[test]
+    fn proc_is_no_disk_with_room_and_a_missing_path_an_error() {
+        assert_eq!(file_system(Path::new("/proc")).expect("mounted").free, 0);
+        assert!(file_system(Path::new("/no/such/path")).is_err());
+    }
+
+    #[test]
+    fn pages_of_a_file_are_forgotten_and_its_bytes_are_not() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), b"bytes").expect("written");
+        forget_pages(file.path()).expect("forgotten");
+        assert_eq!(std::fs::read(file.path()).expect("read"), b"bytes");
+    }
 
     #[test]
     fn own_processor_time_grows_with_work() {

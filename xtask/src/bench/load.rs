@@ -179,16 +179,50 @@ pub(super) fn connect(address: SocketAddr, client_id: &str) -> Result<TcpStream,
     Ok(socket)
 }
 
+/// A client whose session outlives its connection, and whether the broker knew the session.
+///
+/// # Errors
+/// The text names what went wrong.
+pub(super) fn resume(address: SocketAddr, client_id: &str) -> Result<(TcpStream, bool), String> {
+    let mut socket = open_with(address, client_id, &packets::connect_durable(client_id))?;
+    let mut bytes = [0; 4];
+    socket.read_exact(&mut bytes).map_err(|error| format!("no answer to CONNECT: {error}"))?;
+    match bytes {
+        [CONNACK, 2, present @ (0 | 1), 0] => Ok((socket, present == 1)),
+        _ => Err(format!("the answer to CONNECT was {bytes:02x?}")),
+    }
+}
+
+/// Leaves a session behind that has one subscription and no connection.
+///
+/// # Errors
+/// The text names what went wrong.
+pub(super) fn leave_session(address: SocketAddr, client_id: &str, filter: &str) -> Result<(), String> {
+    let (mut socket, _) = resume(address, client_id)?;
+    subscribe(&mut socket, filter, 1)?;
+    socket.write_all(&packets::DISCONNECT).map_err(|error| format!("cannot DISCONNECT: {error}"))?;
+    // The broker closes: then it has seen that the client is gone.
+    match socket.read(&mut [0]) {
+        Ok(0) => Ok(()),
+        Ok(_) => Err("something came after DISCONNECT".to_owned()),
+        Err(error) => Err(format!("no end after DISCONNECT: {error}")),
+    }
+}
+
 /// Opens a connection and sends CONNECT; [`accepted`] waits for the answer.
 ///
 /// # Errors
 /// The text names what went wrong.
 pub(super) fn open(address: SocketAddr, client_id: &str) -> Result<TcpStream, String> {
+    open_with(address, client_id, &packets::connect(client_id))
+}
+
+fn open_with(address: SocketAddr, client_id: &str, connect: &[u8]) -> Result<TcpStream, String> {
     let failed = |error: std::io::Error| format!("cannot connect `{client_id}` to {address}: {error}");
     let mut socket = TcpStream::connect_timeout(&address, ANSWER).map_err(failed)?;
     socket.set_nodelay(true).map_err(failed)?;
     socket.set_read_timeout(Some(ANSWER)).map_err(failed)?;
-    socket.write_all(&packets::connect(client_id)).map_err(failed)?;
+    socket.write_all(connect).map_err(failed)?;
     Ok(socket)
 }
 

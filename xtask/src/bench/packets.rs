@@ -11,10 +11,22 @@ pub(super) const SUBACK: u8 = 0x90;
 
 /// A CONNECT of MQTT 3.1.1: clean session, no will, Keep Alive of 65,535 s: longer than any run, and rumqttd refuses 0.
 pub(super) fn connect(client_id: &str) -> Vec<u8> {
-    let mut body = vec![0, 4, b'M', b'Q', b'T', b'T', 4, 0x02, 0xff, 0xff];
+    connect_with(0x02, client_id)
+}
+
+/// The same for a session that outlives its connection: Clean Session 0.
+pub(super) fn connect_durable(client_id: &str) -> Vec<u8> {
+    connect_with(0, client_id)
+}
+
+fn connect_with(flags: u8, client_id: &str) -> Vec<u8> {
+    let mut body = vec![0, 4, b'M', b'Q', b'T', b'T', 4, flags, 0xff, 0xff];
     push_string(&mut body, client_id);
     packet(0x10, &body)
 }
+
+/// A DISCONNECT.
+pub(super) const DISCONNECT: [u8; 2] = [0xe0, 0];
 
 /// A SUBSCRIBE with one filter and packet id 1.
 pub(super) fn subscribe(filter: &str, qos: u8) -> Vec<u8> {
@@ -30,19 +42,32 @@ pub(super) fn push_puback(out: &mut Vec<u8>, packet_id: u16) {
     out.extend_from_slice(&[PUBACK, 2, high, low]);
 }
 
+/// A PUBLISH of QoS 1 up to its payload.
+pub(super) fn publish_head(topic: &str, packet_id: u16, payload_length: u32) -> Vec<u8> {
+    let mut body = Vec::new();
+    push_string(&mut body, topic);
+    body.extend_from_slice(&packet_id.to_be_bytes());
+    let mut bytes = fixed_header(0x32, body.len() + payload_length as usize);
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
 fn packet(first: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = fixed_header(first, body.len());
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+fn fixed_header(first: u8, mut rest: usize) -> Vec<u8> {
     let mut bytes = vec![first];
-    let mut rest = body.len();
     loop {
         let digit = u8::try_from(rest % 128).unwrap_or(0);
         rest /= 128;
         bytes.push(if rest > 0 { digit | 0x80 } else { digit });
         if rest == 0 {
-            break;
+            return bytes;
         }
     }
-    bytes.extend_from_slice(body);
-    bytes
 }
 
 fn push_string(body: &mut Vec<u8>, text: &str) {
@@ -194,13 +219,14 @@ pub(super) fn read_packets(
 #[cfg(test)]
 mod tests {
     use super::{
-        Publish, PublishTemplate, Readable, Stamp, connect, payload, push_puback, read_packets, split_packet,
-        subscribe,
+        Publish, PublishTemplate, Readable, Stamp, connect, connect_durable, payload, push_puback,
+        read_packets, split_packet, subscribe,
     };
 
     #[test]
     fn connect_and_subscribe_are_the_bytes_of_the_specification() {
         assert_eq!(connect("ab"), b"\x10\x0e\x00\x04MQTT\x04\x02\xff\xff\x00\x02ab");
+        assert_eq!(connect_durable("ab"), b"\x10\x0e\x00\x04MQTT\x04\x00\xff\xff\x00\x02ab");
         assert_eq!(subscribe("a/+", 1), b"\x82\x08\x00\x01\x00\x03a/+\x01");
         let mut out = Vec::new();
         push_puback(&mut out, 0x1234);

@@ -16,7 +16,7 @@ use super::brokers::{self, Broker};
 use super::compare::raise_limits;
 use super::idle::settled;
 use super::machine::Machine;
-use super::{StreamsArgs, Tuning};
+use super::{StreamsArgs, Tuning, wants};
 use loader::{Flowed, Loader, Reached};
 
 /// How the bytes travel, and over how many streams.
@@ -107,10 +107,6 @@ pub(super) fn run(args: &StreamsArgs) -> Result<ExitCode, String> {
         std::fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn wants(names: &[String], name: &str) -> bool {
-    names.iter().any(|wanted| wanted == name)
 }
 
 /// The broker under test and where it listens.

@@ -126,18 +126,65 @@ impl Memory {
     }
 
     fn parse(rollup: &str) -> Option<Self> {
-        let field = |name: &str| {
-            let line = rollup.lines().find_map(|line| line.strip_prefix(name))?;
-            let kilobytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-            Some(kilobytes * 1024)
-        };
-        Some(Self { rss: field("Rss:")?, pss: field("Pss:")? })
+        Some(Self { rss: bytes(rollup, "Rss:")?, pss: bytes(rollup, "Pss:")? })
     }
+}
+
+/// What a resident set is made of, bytes.
+#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+pub(super) struct Resident {
+    /// Heap and stacks: what a process holds on to.
+    pub(super) anonymous: u64,
+    /// Pages of mapped files, which the system takes back when it needs room.
+    pub(super) file: u64,
+    /// The most the two and shared memory ever were together.
+    pub(super) peak: u64,
+}
+
+impl Resident {
+    /// That of process `pid` now, from `/proc/PID/status`.
+    ///
+    /// # Errors
+    /// No such process.
+    pub(super) fn of(pid: u32) -> Result<Self, String> {
+        let text = fs::read_to_string(format!("/proc/{pid}/status"))
+            .map_err(|error| format!("the broker is gone: {error}"))?;
+        Self::parse(&text).ok_or_else(|| "/proc is not as proc(5) says".to_owned())
+    }
+
+    fn parse(status: &str) -> Option<Self> {
+        Some(Self {
+            anonymous: bytes(status, "RssAnon:")?,
+            file: bytes(status, "RssFile:")?,
+            peak: bytes(status, "VmHWM:")?,
+        })
+    }
+}
+
+/// The line `NAME  COUNT kB` of a file of proc(5).
+fn bytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kilobytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// Bytes that process `pid` has caused to be written to a device so far, what is not written back yet included.
+///
+/// # Errors
+/// No such process, or not ours to look at.
+pub(super) fn written(pid: u32) -> Result<u64, String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/io"))
+        .map_err(|error| format!("cannot see what the broker writes: {error}"))?;
+    written_bytes(&text).ok_or_else(|| "/proc is not as proc(5) says".to_owned())
+}
+
+fn written_bytes(io: &str) -> Option<u64> {
+    io.lines().find_map(|line| line.strip_prefix("write_bytes:"))?.trim().parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Memory, Meter, busy_ticks, mode_ticks};
+    use super::{Memory, Meter, Resident, busy_ticks, mode_ticks, written_bytes};
 
     #[test]
     fn busy_time_leaves_idle_and_waiting_out() {
@@ -158,6 +205,21 @@ mod tests {
             "55d0-7ffe ---p 0 00:00 0 [rollup]\nRss:    2048 kB\nPss:     100 kB\nPss_Dirty:  1 kB\n";
         assert_eq!(Memory::parse(rollup), Some(Memory { rss: 2 << 20, pss: 100 << 10 }));
         assert_eq!(Memory::parse("Rss: 1 kB\n"), None);
+    }
+
+    #[test]
+    fn resident_set_is_read_in_its_parts() {
+        let status = "VmHWM:\t    3072 kB\nVmRSS:\t 9 kB\nRssAnon:\t    1024 kB\nRssFile:\t    2048 kB\n";
+        let expected = Resident { anonymous: 1 << 20, file: 2 << 20, peak: 3 << 20 };
+        assert_eq!(Resident::parse(status), Some(expected));
+        assert_eq!(Resident::parse("VmHWM: 1 kB\n"), None);
+    }
+
+    #[test]
+    fn written_bytes_are_those_for_the_device() {
+        let io = "wchar: 5\nsyscw: 1\nwrite_bytes: 8192\ncancelled_write_bytes: 4096\n";
+        assert_eq!(written_bytes(io), Some(8192));
+        assert_eq!(written_bytes("wchar: 5\n"), None);
     }
 
     #[test]

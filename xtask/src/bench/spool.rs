@@ -1,0 +1,222 @@
+//! `bench spool`: many clients, each in the middle of a large PUBLISH on a slow link, and what the broker holds of it.
+
+mod senders;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::brokers;
+use super::compare::raise_limits;
+use super::kernel;
+use super::machine::{self, Machine};
+use super::store::{disk, write_json};
+use super::usage::{Meter, Resident, Shares};
+use super::{Tuning, load};
+use senders::Senders;
+
+/// What the broker may hold in its memory, bytes.
+const AIM: u64 = 300_000_000;
+/// Disk that must be left over.
+const SPARE: u64 = 2 << 30;
+/// How often the broker is looked at.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// What `bench spool` takes.
+#[derive(clap::Args)]
+pub(super) struct SpoolArgs {
+    /// The broker, braidmq or braidmq=PROGRAM.
+    #[arg(long, default_value = "braidmq", value_name = "NAME[=PROGRAM]")]
+    broker: String,
+    /// Clients that send at the same time.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    clients: u32,
+    /// Bytes of each PUBLISH.
+    #[arg(long, default_value_t = 100_000_000, value_name = "BYTES")]
+    size: u32,
+    /// Bytes per second of each client.
+    #[arg(long, default_value_t = 40_000, value_name = "BYTES")]
+    rate: u32,
+    /// Seconds of it; the clients leave in the middle when their PUBLISH takes longer.
+    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
+    seconds: u32,
+    /// Where the broker keeps its spool; a real disk. Default: bench-spool beside the built programs.
+    #[arg(long, value_name = "DIRECTORY")]
+    dir: Option<PathBuf>,
+    /// Also write everything measured as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    machine: Machine,
+    load_average_at_end: String,
+    broker: String,
+    settings: String,
+    clients: u32,
+    size: u32,
+    rate: u32,
+    seconds: u32,
+    /// Without any client.
+    before: Resident,
+    looks: Vec<Look>,
+    /// After all clients have left.
+    after: Resident,
+    /// Bytes per second that all clients together came to.
+    sent_rate: f64,
+    /// The longest that a client was behind its rate, seconds.
+    behind: f64,
+    shares: Shares,
+    /// A CONNECT and its CONNACK beside the load, the longest of those at each look.
+    slowest_connect_milliseconds: f64,
+}
+
+/// The broker at one time.
+#[derive(Clone, Copy, Serialize)]
+struct Look {
+    /// Since the clients began.
+    seconds: f64,
+    /// Sent by all clients.
+    sent: u64,
+    /// Less free on the disk than before.
+    on_disk: u64,
+    memory: Resident,
+    connect_milliseconds: f64,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// A disk without room, a broker that cannot be started or that ends a connection.
+pub(super) fn run(args: &SpoolArgs) -> Result<ExitCode, String> {
+    let tuning = Tuning::default();
+    let broker =
+        brokers::select(std::slice::from_ref(&args.broker), &tuning)?.pop().ok_or("no broker is named")?;
+    raise_limits(args.clients)?;
+    let directory = disk(args.dir.as_deref(), "bench-spool")?;
+    enough_room(args, &directory)?;
+    let mut report = measure(args, &broker, &directory)?;
+    report.load_average_at_end = machine::load_average();
+    let worst = report.looks.iter().map(|look| look.memory.anonymous).max().unwrap_or_default();
+    let word = if worst <= AIM { "met" } else { "MISSED" };
+    println!(
+        "{:.1} MB/s came, clients at most {:.2} s behind; broker {:.2} cores, others {:.2}; CONNECT beside it at most {:.1} ms",
+        report.sent_rate / 1e6,
+        report.behind,
+        report.shares.broker,
+        report.shares.others,
+        report.slowest_connect_milliseconds
+    );
+    println!("aim: RssAnon below {} MB: {word}, {:.1} MB", AIM / 1_000_000, worst as f64 / 1e6);
+    if let Some(file) = &args.json {
+        write_json(&report, file)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Bytes that will be sent.
+fn amount(args: &SpoolArgs) -> u64 {
+    let of_each = (u64::from(args.rate) * u64::from(args.seconds)).min(args.size.into());
+    of_each * u64::from(args.clients)
+}
+
+fn enough_room(args: &SpoolArgs, directory: &Path) -> Result<(), String> {
+    let needed = amount(args) + SPARE;
+    let free = free(directory)?;
+    if free < needed {
+        return Err(format!("{} has {free} bytes free, and {needed} are needed", directory.display()));
+    }
+    Ok(())
+}
+
+fn free(directory: &Path) -> Result<u64, String> {
+    let told = kernel::file_system(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    Ok(told.free)
+}
+
+fn measure(args: &SpoolArgs, broker: &brokers::Broker, directory: &Path) -> Result<Report, String> {
+    let running = broker.start_in(directory)?;
+    let (address, pid) = (running.address, running.pid());
+    let meter = || Meter::read(pid).map_err(|error| format!("the broker is gone: {error}"));
+    let (before, free_before) = (Resident::of(pid)?, free(directory)?);
+    let senders = Senders::connect(address, args.clients, args.size)?;
+    println!(
+        "{}: {} clients, each in the middle of a PUBLISH of {} bytes at {} bytes per second",
+        broker.label, args.clients, args.size, args.rate
+    );
+    println!(" seconds    sent MB  on disk MB  RssAnon MB  RssFile MB  CONNECT ms");
+    let began = meter()?;
+    let start = Instant::now();
+    let end = start + Duration::from_secs(args.seconds.into());
+    let (sent, looks) = thread::scope(|scope| {
+        let progress = senders.progress();
+        let sending = scope.spawn(move || senders.send(args.rate, end));
+        let mut looks = Vec::new();
+        let mut looked = Ok(());
+        while looked.is_ok() && !sending.is_finished() && Instant::now() < end {
+            thread::sleep(LOOK.min(end.saturating_duration_since(Instant::now())));
+            let sent = progress.load(Ordering::Relaxed);
+            let on_disk = free(directory).map(|free| free_before.saturating_sub(free));
+            looked = on_disk.and_then(|on_disk| {
+                let look = look(pid, address, start.elapsed(), sent, on_disk)?;
+                println!("{}", look.line());
+                looks.push(look);
+                Ok(())
+            });
+        }
+        let sent = sending.join().unwrap_or_else(|_| Err("the senders' thread died".to_owned()));
+        looked.and(sent).map(|sent| (sent, looks))
+    })?;
+    let shares = meter()?.since(&began);
+    let (sent_rate, behind) = (sent.bytes as f64 / start.elapsed().as_secs_f64(), sent.behind.as_secs_f64());
+    drop(sent);
+    super::idle::settled(pid)?;
+    let after = Resident::of(pid)?;
+    let slowest = looks.iter().map(|look: &Look| look.connect_milliseconds).fold(0.0, f64::max);
+    Ok(Report {
+        machine: Machine::here(),
+        load_average_at_end: String::new(),
+        broker: broker.version.clone(),
+        settings: broker.settings.clone(),
+        clients: args.clients,
+        size: args.size,
+        rate: args.rate,
+        seconds: args.seconds,
+        before,
+        looks,
+        after,
+        sent_rate,
+        behind,
+        shares,
+        slowest_connect_milliseconds: slowest,
+    })
+}
+
+/// Looks at the broker: what it holds, and how soon it answers another client.
+fn look(pid: u32, address: SocketAddr, since: Duration, sent: u64, on_disk: u64) -> Result<Look, String> {
+    let asked = Instant::now();
+    load::connect(address, "bench-look")?;
+    let connect_milliseconds = asked.elapsed().as_secs_f64() * 1e3;
+    Ok(Look { seconds: since.as_secs_f64(), sent, on_disk, memory: Resident::of(pid)?, connect_milliseconds })
+}
+
+impl Look {
+    fn line(&self) -> String {
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        format!(
+            "{:8.0}  {:9.0}  {:10.0}  {:10.1}  {:10.1}  {:10.1}",
+            self.seconds,
+            megabytes(self.sent),
+            megabytes(self.on_disk),
+            megabytes(self.memory.anonymous),
+            megabytes(self.memory.file),
+            self.connect_milliseconds
+        )
+    }
+}

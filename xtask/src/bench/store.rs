@@ -1,0 +1,244 @@
+//! `bench store`: what durability costs: QoS 1 to a client that is away, a queue that drains, sessions at rest, a start
+//! with much in the store.
+
+mod drain;
+mod durable;
+mod example;
+mod publishers;
+mod recovery;
+mod report;
+mod sessions;
+mod yardstick;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::brokers::{self, Broker};
+use super::kernel;
+use super::machine::{self, Machine};
+use super::{Tuning, wants};
+use yardstick::Yardstick;
+
+/// Arguments of `braidmq serve` by which one queue may have everything.
+const NO_CAPS: [&str; 4] =
+    ["--set", "limits.queued_messages=100000000", "--set", "limits.queued_bytes=100000000000"];
+/// PUBLISH packets that may be unacknowledged on their way to a client, of every broker alike.
+const INFLIGHT: u32 = 1000;
+/// The variants of braidmq.
+const SYNC: &str = "braidmq sync";
+const ASYNC: &str = "braidmq async";
+const MEMORY: &str = "braidmq memory";
+/// What is kept in turn by default; payloads in bytes.
+const CASES: [&str; 4] = ["durable", "drain", "sessions", "recovery"];
+
+/// What `bench store` takes.
+#[derive(clap::Args)]
+pub(super) struct StoreArgs {
+    /// The broker, braidmq or braidmq=PROGRAM.
+    #[arg(long, default_value = "braidmq", value_name = "NAME[=PROGRAM]")]
+    broker: String,
+    /// durable, drain, sessions, recovery; default all.
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    cases: Vec<String>,
+    /// How often everything is measured.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Seconds measured per run of the case durable.
+    #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// Bytes of a message of the case durable.
+    #[arg(long, value_delimiter = ',', default_values_t = [256, 1024], value_name = "BYTES")]
+    payloads: Vec<usize>,
+    /// Queued messages of the case drain.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    queued: u64,
+    /// Sessions of the case sessions.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    sessions: u32,
+    /// Queued messages of the case recovery, for a tenth as many sessions.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(10..))]
+    stored: u64,
+    /// Where the brokers keep what they store; a real disk. Default: bench-store beside the built programs.
+    #[arg(long, value_name = "DIRECTORY")]
+    dir: Option<PathBuf>,
+    /// Also write everything measured as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Everything of one call; a case that was not asked for is empty.
+#[derive(Serialize)]
+struct Report {
+    machine: Machine,
+    load_average_at_end: String,
+    rounds: u32,
+    seconds: f64,
+    brokers: Vec<Named>,
+    durable: Vec<durable::Row>,
+    drain: Vec<drain::Row>,
+    sessions: Vec<sessions::Row>,
+    recovery: Option<recovery::Recovery>,
+}
+
+/// A broker and how it is configured.
+#[derive(Serialize)]
+struct Named {
+    label: String,
+    version: String,
+    settings: String,
+}
+
+/// Measures what `args` ask for and prints it.
+///
+/// # Errors
+/// What is missing (mosquitto, a disk), and whatever does not do what it should.
+pub(super) fn run(args: &StoreArgs) -> Result<ExitCode, String> {
+    if let Some(unknown) = args.cases.iter().find(|case| !CASES.contains(&case.as_str())) {
+        return Err(format!("no case is called `{unknown}`; there are {}", CASES.join(", ")));
+    }
+    if !(0.1..=3600.0).contains(&args.seconds) {
+        return Err("--seconds must be 0.1 to 3600".to_owned());
+    }
+    if let Some(small) = args.payloads.iter().find(|&&payload| payload < super::payload::MINIMUM) {
+        return Err(format!("a payload needs {} bytes, not {small}", super::payload::MINIMUM));
+    }
+    let brokers = Brokers::select(&args.broker)?;
+    let yardstick = Yardstick::build()?;
+    let directory = disk(args.dir.as_deref(), "bench-store")?;
+    let mut report = Report {
+        machine: Machine::here(),
+        load_average_at_end: String::new(),
+        rounds: args.rounds,
+        seconds: args.seconds,
+        brokers: brokers.all.iter().map(Named::of).collect(),
+        durable: Vec::new(),
+        drain: Vec::new(),
+        sessions: Vec::new(),
+        recovery: None,
+    };
+    print!("{}", report::head(&report));
+    let asked = |case: &str| args.cases.is_empty() || wants(&args.cases, case);
+    if asked("durable") {
+        let plan = durable::Plan {
+            rounds: args.rounds,
+            measured: Duration::from_secs_f64(args.seconds),
+            payloads: &args.payloads,
+            directory: &directory,
+        };
+        let each = |row: &durable::Row| print!("{}", report::durable(row, &brokers.labels()));
+        report.durable = durable::run(&plan, &yardstick, &brokers.all, each)?;
+    }
+    if asked("drain") {
+        report.drain = drain::run(&directory, &brokers.durable(), args.rounds, args.queued)?;
+        print!("{}", report::drain(&report.drain));
+    }
+    if asked("sessions") {
+        report.sessions = sessions::run(&directory, &brokers.durable(), args.rounds, args.sessions)?;
+        print!("{}", report::sessions(&report.sessions));
+    }
+    if asked("recovery") {
+        let amount = recovery::Amount { messages: args.stored, sessions: args.stored / 10 };
+        let recovery = recovery::run(&directory, &brokers.sync, args.rounds, amount)?;
+        print!("{}", report::recovery(&recovery));
+        report.recovery = Some(recovery);
+    }
+    report.load_average_at_end = machine::load_average();
+    println!("\nload average at the end: {}", report.load_average_at_end);
+    if let Some(file) = &args.json {
+        write_json(&report, file)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes `report` to `file`.
+///
+/// # Errors
+/// The file cannot be written.
+pub(super) fn write_json(report: &impl Serialize, file: &Path) -> Result<(), String> {
+    let text = serde_json::to_string_pretty(report).map_err(|error| error.to_string())? + "\n";
+    std::fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
+}
+
+/// The directory that was named, or `usual` beside the built programs, made when it is not there.
+///
+/// # Errors
+/// It cannot be made, or is in memory, where nothing is durable and an fsync costs nothing.
+pub(super) fn disk(named: Option<&Path>, usual: &str) -> Result<PathBuf, String> {
+    let directory = match named {
+        Some(directory) => directory.to_owned(),
+        None => {
+            let own =
+                std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+            own.with_file_name(usual)
+        }
+    };
+    let failed = |error: std::io::Error| format!("cannot use {}: {error}", directory.display());
+    std::fs::create_dir_all(&directory).map_err(failed)?;
+    if kernel::file_system(&directory).map_err(failed)?.in_memory {
+        return Err(format!("{} is in memory: name a directory on a disk with --dir", directory.display()));
+    }
+    directory.canonicalize().map_err(failed)
+}
+
+/// All that are measured.
+struct Brokers {
+    sync: Broker,
+    /// In the order of their turns.
+    all: Vec<Broker>,
+}
+
+impl Brokers {
+    fn select(braidmq: &str) -> Result<Self, String> {
+        let inflight = format!("mqtt.maximum_inflight={INFLIGHT}");
+        let mut arguments = vec!["--set".to_owned(), inflight];
+        arguments.extend(NO_CAPS.map(str::to_owned));
+        let tuning = Tuning { braidmq_arg: arguments, mosquitto_inflight: INFLIGHT, ..Tuning::default() };
+        let mut found = brokers::select(&[braidmq.to_owned(), "mosquitto".to_owned()], &tuning)?;
+        let mosquitto = found.pop().ok_or("no mosquitto")?.persistent();
+        let ours = found.pop().filter(Broker::is_braidmq).ok_or("--broker names no braidmq")?;
+        let variant = |label: &str, durability: &str| {
+            ours.variant(label, &["--set", &format!("store.durability={durability}")])
+        };
+        let sync = variant(SYNC, "sync");
+        let all = vec![sync.clone(), variant(ASYNC, "async"), variant(MEMORY, "memory"), mosquitto];
+        Ok(Self { sync, all })
+    }
+
+    /// Ours as it is by default, and the reference.
+    fn durable(&self) -> Vec<Broker> {
+        let reference = self.all.iter().filter(|broker| broker.is_mosquitto()).cloned();
+        [self.sync.clone()].into_iter().chain(reference).collect()
+    }
+
+    fn labels(&self) -> Vec<&str> {
+        self.all.iter().map(|broker| broker.label.as_str()).collect()
+    }
+}
+
+impl Named {
+    fn of(broker: &Broker) -> Self {
+        Self {
+            label: broker.label.clone(),
+            version: broker.version.clone(),
+            settings: broker.settings.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::disk;
+
+    #[test]
+    fn a_directory_in_memory_is_refused() {
+        // Linux has it everywhere that glibc's shared memory works.
+        let shared_memory = std::path::Path::new("/dev/shm");
+        if shared_memory.is_dir() {
+            let refused = disk(Some(shared_memory), "unused").expect_err("in memory");
+            assert!(refused.contains("--dir"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Tables of `bench store`.
+
+use std::fmt::Write;
+
+use super::durable::{Acknowledged, Round};
+use super::recovery::Recovery;
+use super::{Report, SYNC, drain, durable, sessions};
+use crate::bench::report::aligned;
+use crate::bench::spread::Spread;
+
+/// What the project wants of braidmq that syncs, beside the log of the same bytes.
+const RATE_TO_LOG: f64 = 0.5;
+/// And of its PUBACKs, in times of one fdatasync.
+const P99_IN_SYNCS: f64 = 3.0;
+/// Drained messages per second, beside the reference's.
+const DRAIN_RATIO: f64 = 1.0;
+
+const RATE: fn(&Acknowledged) -> f64 = |acknowledged| acknowledged.rate;
+const P99: fn(&Acknowledged) -> f64 = |acknowledged| acknowledged.p99_milliseconds;
+
+/// The lines above the tables.
+pub(super) fn head(report: &Report) -> String {
+    let machine = &report.machine;
+    let mut text = format!(
+        "machine: {} cores, {}, Linux {}, load average {}\n{} rounds; median (minimum..maximum)\n",
+        machine.cores, machine.processor, machine.kernel, machine.load_average, report.rounds
+    );
+    for broker in &report.brokers {
+        let _ = writeln!(text, "{}: {}; {}", broker.label, broker.version, broker.settings);
+    }
+    text.push_str(
+        "mosquitto does not fsync before PUBACK: it writes its file every 30 minutes and when it stops; a crash costs what came since\n",
+    );
+    text
+}
+
+/// One payload and window.
+pub(super) fn durable(row: &durable::Row, labels: &[&str]) -> String {
+    let mut rows =
+        vec![words(&["", "msg/s", "p50 ms", "p99 ms", "bytes/msg", "CPU ns/msg", "cores", "others"])];
+    let yard = |name: &str, rate: fn(&Round) -> f64, p50: fn(&Round) -> f64, p99: fn(&Round) -> f64| {
+        vec![
+            name.to_owned(),
+            show(row.of_rounds(rate), 0),
+            show(row.of_rounds(p50), 2),
+            show(row.of_rounds(p99), 2),
+        ]
+    };
+    rows.push(yard(
+        "write 4 KiB, fdatasync",
+        |round| round.raw.rate,
+        |round| round.raw.p50_milliseconds,
+        |round| round.raw.p99_milliseconds,
+    ));
+    rows.push(yard(
+        "log, one fdatasync per group",
+        |round| round.log.rate,
+        |round| round.log.p50_milliseconds,
+        |round| round.log.p99_milliseconds,
+    ));
+    for label in labels {
+        let cell = |of: fn(&Acknowledged) -> f64, digits| show(row.spread(label, of), digits);
+        let median = |of: fn(&Acknowledged) -> f64, digits: usize| {
+            row.spread(label, of).map_or(String::new(), |spread| format!("{:.digits$}", spread.median))
+        };
+        rows.push(vec![
+            (*label).to_owned(),
+            cell(RATE, 0),
+            cell(|acknowledged| acknowledged.p50_milliseconds, 2),
+            cell(P99, 2),
+            cell(|acknowledged| acknowledged.written, 0),
+            median(|acknowledged| acknowledged.cpu_nanoseconds, 0),
+            median(|acknowledged| acknowledged.shares.broker, 2),
+            median(|acknowledged| acknowledged.shares.others, 2),
+        ]);
+    }
+    let mut text = format!(
+        "\n== durable: QoS 1, {} B, to a client that is away, {} unacknowledged in all\n{}",
+        row.payload,
+        row.window,
+        aligned(&rows)
+    );
+    let to_log = row.ratio(SYNC, RATE, |round| round.log.rate);
+    verdict(&mut text, "msg/s of the log's", to_log, RATE_TO_LOG, |reached, aim| reached >= aim);
+    let in_syncs = row.ratio(SYNC, P99, |round| round.raw.p50_milliseconds);
+    verdict(&mut text, "p99 in p50s of one fdatasync", in_syncs, P99_IN_SYNCS, |reached, aim| reached <= aim);
+    text
+}
+
+/// The queues that were drained; the last broker is the reference.
+pub(super) fn drain(rows: &[drain::Row]) -> String {
+    let Some(reference) = rows.last() else { return String::new() };
+    let mut table = vec![words(&["", "msg/s", "first after ms", "CPU ns/msg", "bytes/msg"])];
+    for row in rows {
+        table.push(vec![
+            row.broker.clone(),
+            show(row.spread(|drained| drained.rate), 0),
+            show(row.spread(|drained| drained.first_milliseconds), 1),
+            show(row.spread(|drained| drained.cpu_nanoseconds), 0),
+            show(row.spread(|drained| drained.written), 0),
+        ]);
+    }
+    let mut text = format!(
+        "\n== drain: {} messages of QoS 1, 256 B, to a client that is back\n{}",
+        reference.messages,
+        aligned(&table)
+    );
+    for row in rows.iter().filter(|row| row.broker == SYNC) {
+        verdict(&mut text, "msg/s of mosquitto's", row.ratio(reference), DRAIN_RATIO, |reached, aim| {
+            reached >= aim
+        });
+    }
+    text
+}
+
+/// Sessions at rest.
+pub(super) fn sessions(rows: &[sessions::Row]) -> String {
+    let mut table = vec![words(&["", "RssAnon B/session", "sessions/s, one by one"])];
+    for row in rows {
+        table.push(vec![
+            row.broker.clone(),
+            show(row.spread(|left| left.anonymous_per_session), 0),
+            show(row.spread(|left| left.rate), 0),
+        ]);
+    }
+    let count = rows.first().map_or(0, |row| row.sessions);
+    format!("\n== sessions: {count} durable ones with a subscription each, clients away\n{}", aligned(&table))
+}
+
+/// Starts with much in the store.
+pub(super) fn recovery(recovery: &Recovery) -> String {
+    let mut table = vec![words(&["", "serves after s", "RssAnon MiB", "RssFile MiB", "at most MiB"])];
+    let mebibytes = |bytes: u64| (bytes >> 20).to_string();
+    for start in &recovery.starts {
+        table.push(vec![
+            start.from.to_owned(),
+            format!("{:.2}", start.seconds),
+            mebibytes(start.memory.anonymous),
+            mebibytes(start.memory.file),
+            mebibytes(start.memory.peak),
+        ]);
+    }
+    format!(
+        "\n== recovery: {} messages of 200 B for {} sessions, a file of {} MiB\n{}",
+        recovery.amount.messages,
+        recovery.amount.sessions,
+        recovery.file_bytes >> 20,
+        aligned(&table)
+    )
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+fn show(spread: Option<Spread>, digits: usize) -> String {
+    spread.map_or("-".to_owned(), |spread| spread.show(digits))
+}
+
+/// Whether the median has reached an aim, as a line.
+fn verdict(text: &mut String, what: &str, reached: Option<Spread>, aim: f64, is_met: fn(f64, f64) -> bool) {
+    let Some(reached) = reached else { return };
+    let word = if is_met(reached.median, aim) { "met" } else { "MISSED" };
+    let _ = writeln!(text, "aim for {SYNC}: {what}, {aim}: {word}, {}", reached.show(2));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::durable::{Acknowledged, Round, Row};
+    use super::super::yardstick::Figures;
+    use super::{SYNC, durable};
+    use crate::bench::usage::Shares;
+
+    fn figures(rate: f64) -> Figures {
+        Figures {
+            rate,
+            p50_milliseconds: 1.0,
+            p99_milliseconds: 2.0,
+            sync_p50_milliseconds: 1.0,
+            sync_p99_milliseconds: 2.0,
+        }
+    }
+
+    fn row(rate: f64, p99: f64) -> Row {
+        let acknowledged = Acknowledged {
+            rate,
+            p50_milliseconds: 1.0,
+            p99_milliseconds: p99,
+            cpu_nanoseconds: 1.0,
+            written: 300.0,
+            shares: Shares::default(),
+        };
+        let brokers = vec![(SYNC.to_owned(), acknowledged)];
+        Row {
+            payload: 256,
+            window: 16,
+            rounds: vec![Round { raw: figures(1000.0), log: figures(8000.0), brokers }],
+        }
+    }
+
+    #[test]
+    fn aims_are_judged_beside_the_log_and_the_disk() {
+        let good = durable(&row(4000.0, 3.0), &[SYNC]);
+        assert_eq!(good.matches(": met").count(), 2, "{good}");
+        let bad = durable(&row(3999.0, 3.1), &[SYNC]);
+        assert_eq!(bad.matches(": MISSED").count(), 2, "{bad}");
+    }
+}
