@@ -29,10 +29,10 @@ pub(super) struct State {
 }
 
 /// What the group before lets expect: whoever was told that a batch is done has mostly another one at once. Waiting
-/// for them a little makes one group of what would be a small and a large one.
+/// for them a little makes one group of what would be two that take turns.
 #[derive(Clone, Copy)]
 struct Company {
-    /// How many waited for the last group, but for lazy batches.
+    /// How many waited for the last group, and came while it was written, but for lazy batches.
     batches: usize,
     /// Until when as many are waited for.
     until: Instant,
@@ -135,6 +135,12 @@ impl Shared {
         }
     }
 
+    /// The group that was taken is durable, and nobody in it was told yet: who waits now came meanwhile.
+    pub(super) fn expect_company(&self) {
+        let mut state = self.lock();
+        state.company.batches += state.pending.eager;
+    }
+
     /// The group that was taken is durable and everybody in it was told.
     pub(super) fn written(&self, took: Duration) {
         let written = {
@@ -184,5 +190,41 @@ impl State {
 pub(super) fn tell(waiting: Waiting, outcome: &Result<(), StoreError>) {
     for (completer, refused) in waiting {
         completer.complete(refused.and_then(|()| outcome.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::{Group, Shared};
+    use crate::embedded::index::Index;
+    use crate::identity::Claim;
+    use crate::recover::NextIds;
+
+    /// `count` more callers wait for the pending group, which is due.
+    fn wait(shared: &Shared, count: usize) {
+        let mut state = shared.lock();
+        for _ in 0..count {
+            // Nobody looks at what becomes of it.
+            drop(state.pending.wait(Ok(())));
+        }
+        state.pending.eager += count;
+        state.pending.due = Some(Instant::now());
+    }
+
+    #[test]
+    fn who_was_told_and_who_came_meanwhile_make_the_next_group() {
+        let shared = Shared::new(Index::new(Claim::new(1), NextIds::FIRST), Group::default());
+        wait(&shared, 3);
+        assert_eq!(shared.take().map(|(_, waiting)| waiting.len()), Some(3));
+        wait(&shared, 2);
+        shared.expect_company();
+        // So long that no pause of this test is longer than a quarter of it.
+        shared.written(Duration::from_secs(100_000));
+        wait(&shared, 2);
+        assert!(shared.lock().wanted().is_some(), "one of five is not back");
+        wait(&shared, 1);
+        assert!(shared.lock().wanted().is_none(), "all are back");
     }
 }

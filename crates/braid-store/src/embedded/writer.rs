@@ -21,6 +21,7 @@ pub(super) fn run(shared: &Shared, file: &File) {
         }
         let took = began.elapsed();
         // Told before it is let go: a message is found in the group until it is found in the table.
+        shared.expect_company();
         tell(waiting, &written);
         drop(writes);
         shared.written(took);
