@@ -4,6 +4,7 @@
 mod drain;
 mod durable;
 mod example;
+mod log_server;
 mod publishers;
 mod recovery;
 mod report;
@@ -31,7 +32,7 @@ const INFLIGHT: u32 = 1000;
 const SYNC: &str = "braidmq sync";
 const ASYNC: &str = "braidmq async";
 const MEMORY: &str = "braidmq memory";
-/// What is kept in turn by default; payloads in bytes.
+/// What `--cases` may name.
 const CASES: [&str; 4] = ["durable", "drain", "sessions", "recovery"];
 
 /// What `bench store` takes.
@@ -50,8 +51,11 @@ pub(super) struct StoreArgs {
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
     seconds: f64,
     /// Bytes of a message of the case durable.
-    #[arg(long, value_delimiter = ',', default_values_t = [256, 1024], value_name = "BYTES")]
+    #[arg(long, value_delimiter = ',', default_values_t = [256], value_name = "BYTES")]
     payloads: Vec<usize>,
+    /// Messages that may be unacknowledged in the case durable, of all publishers together; a multiple of 16 above 16.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64, 256], value_name = "MESSAGES")]
+    windows: Vec<u32>,
     /// Queued messages of the case drain.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     queued: u64,
@@ -61,6 +65,9 @@ pub(super) struct StoreArgs {
     /// Queued messages of the case recovery, for a tenth as many sessions.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(10..))]
     stored: u64,
+    /// Before every round of durable and drain, wait up to this long until other programs leave the processors alone.
+    #[arg(long, default_value_t = 0.0, value_name = "SECONDS")]
+    quiet_wait: f64,
     /// Where the brokers keep what they store; a real disk. Default: bench-store beside the built programs.
     #[arg(long, value_name = "DIRECTORY")]
     dir: Option<PathBuf>,
@@ -105,6 +112,11 @@ pub(super) fn run(args: &StoreArgs) -> Result<ExitCode, String> {
     if let Some(small) = args.payloads.iter().find(|&&payload| payload < super::payload::MINIMUM) {
         return Err(format!("a payload needs {} bytes, not {small}", super::payload::MINIMUM));
     }
+    if args.windows.contains(&0) {
+        return Err("a window of 0 lets nothing through".to_owned());
+    }
+    let quiet_wait =
+        Duration::try_from_secs_f64(args.quiet_wait).map_err(|error| format!("--quiet-wait: {error}"))?;
     let brokers = Brokers::select(&args.broker)?;
     let yardstick = Yardstick::build()?;
     let directory = disk(args.dir.as_deref(), "bench-store")?;
@@ -126,13 +138,15 @@ pub(super) fn run(args: &StoreArgs) -> Result<ExitCode, String> {
             rounds: args.rounds,
             measured: Duration::from_secs_f64(args.seconds),
             payloads: &args.payloads,
+            windows: &args.windows,
+            quiet_wait,
             directory: &directory,
         };
         let each = |row: &durable::Row| print!("{}", report::durable(row, &brokers.labels()));
         report.durable = durable::run(&plan, &yardstick, &brokers.all, each)?;
     }
     if asked("drain") {
-        report.drain = drain::run(&directory, &brokers.durable(), args.rounds, args.queued)?;
+        report.drain = drain::run(&directory, &brokers.durable(), args.rounds, args.queued, quiet_wait)?;
         print!("{}", report::drain(&report.drain));
     }
     if asked("sessions") {

@@ -74,7 +74,8 @@ impl Senders {
                     break 'all;
                 }
                 thread::sleep(turn.saturating_duration_since(Instant::now()));
-                let owed = (start.elapsed().as_secs_f64() * f64::from(rate)) as u64;
+                let since = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
+                let owed = since.saturating_mul(rate.into()) / 1000;
                 let sent = client.send_up_to(owed.min(client.size), &payload);
                 let sent = sent.map_err(|error| format!("a client of a large PUBLISH: {error}"))?;
                 self.progress.fetch_add(sent, Ordering::Relaxed);

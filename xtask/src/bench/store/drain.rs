@@ -13,7 +13,7 @@ use crate::bench::load::{leave_session, resume};
 use crate::bench::packets::{Packet, Readable, push_puback, read_packets};
 use crate::bench::payload;
 use crate::bench::spread::Spread;
-use crate::bench::usage::{Meter, Shares, written};
+use crate::bench::usage::{Meter, Shares, wait_for_quiet, written};
 
 /// Bytes of a payload.
 const PAYLOAD: usize = 256;
@@ -52,10 +52,12 @@ pub(super) fn run(
     brokers: &[Broker],
     rounds: u32,
     messages: u64,
+    quiet_wait: Duration,
 ) -> Result<Vec<Row>, String> {
     let row = |broker: &Broker| Row { broker: broker.label.clone(), messages, rounds: Vec::new() };
     let mut rows: Vec<_> = brokers.iter().map(row).collect();
     for _ in 0..rounds {
+        wait_for_quiet(Instant::now() + quiet_wait).map_err(|error| error.to_string())?;
         for (broker, row) in brokers.iter().zip(&mut rows) {
             let drained =
                 once(directory, broker, messages).map_err(|reason| format!("{}: {reason}", broker.label))?;

@@ -15,8 +15,8 @@ const P99_IN_SYNCS: f64 = 3.0;
 /// Drained messages per second, beside the reference's.
 const DRAIN_RATIO: f64 = 1.0;
 
-const RATE: fn(&Acknowledged) -> f64 = |acknowledged| acknowledged.rate;
-const P99: fn(&Acknowledged) -> f64 = |acknowledged| acknowledged.p99_milliseconds;
+const RATE: fn(&Acknowledged) -> f64 = |acknowledged| acknowledged.reached.rate;
+const P99: fn(&Acknowledged) -> f64 = |acknowledged| acknowledged.reached.p99_milliseconds;
 
 /// The lines above the tables.
 pub(super) fn head(report: &Report) -> String {
@@ -58,6 +58,12 @@ pub(super) fn durable(row: &durable::Row, labels: &[&str]) -> String {
         |round| round.log.p50_milliseconds,
         |round| round.log.p99_milliseconds,
     ));
+    rows.push(yard(
+        "the same log behind TCP",
+        |round| round.served_log.rate,
+        |round| round.served_log.p50_milliseconds,
+        |round| round.served_log.p99_milliseconds,
+    ));
     for label in labels {
         let cell = |of: fn(&Acknowledged) -> f64, digits| show(row.spread(label, of), digits);
         let median = |of: fn(&Acknowledged) -> f64, digits: usize| {
@@ -66,7 +72,7 @@ pub(super) fn durable(row: &durable::Row, labels: &[&str]) -> String {
         rows.push(vec![
             (*label).to_owned(),
             cell(RATE, 0),
-            cell(|acknowledged| acknowledged.p50_milliseconds, 2),
+            cell(|acknowledged| acknowledged.reached.p50_milliseconds, 2),
             cell(P99, 2),
             cell(|acknowledged| acknowledged.written, 0),
             median(|acknowledged| acknowledged.cpu_nanoseconds, 0),
@@ -82,6 +88,9 @@ pub(super) fn durable(row: &durable::Row, labels: &[&str]) -> String {
     );
     let to_log = row.ratio(SYNC, RATE, |round| round.log.rate);
     verdict(&mut text, "msg/s of the log's", to_log, RATE_TO_LOG, |reached, aim| reached >= aim);
+    if let Some(to_served) = row.ratio(SYNC, RATE, |round| round.served_log.rate) {
+        let _ = writeln!(text, "{SYNC}: msg/s of the same log's behind TCP: {}", to_served.show(2));
+    }
     let in_syncs = row.ratio(SYNC, P99, |round| round.raw.p50_milliseconds);
     verdict(&mut text, "p99 in p50s of one fdatasync", in_syncs, P99_IN_SYNCS, |reached, aim| reached <= aim);
     text
@@ -166,7 +175,7 @@ fn verdict(text: &mut String, what: &str, reached: Option<Spread>, aim: f64, is_
 
 #[cfg(test)]
 mod tests {
-    use super::super::durable::{Acknowledged, Round, Row};
+    use super::super::durable::{Acknowledged, Reached, Round, Row};
     use super::super::yardstick::Figures;
     use super::{SYNC, durable};
     use crate::bench::usage::Shares;
@@ -182,19 +191,14 @@ mod tests {
     }
 
     fn row(rate: f64, p99: f64) -> Row {
-        let acknowledged = Acknowledged {
-            rate,
-            p50_milliseconds: 1.0,
-            p99_milliseconds: p99,
-            cpu_nanoseconds: 1.0,
-            written: 300.0,
-            shares: Shares::default(),
-        };
+        let reached = Reached { rate, p50_milliseconds: 1.0, p99_milliseconds: p99 };
+        let acknowledged =
+            Acknowledged { reached, cpu_nanoseconds: 1.0, written: 300.0, shares: Shares::default() };
         let brokers = vec![(SYNC.to_owned(), acknowledged)];
         Row {
             payload: 256,
             window: 16,
-            rounds: vec![Round { raw: figures(1000.0), log: figures(8000.0), brokers }],
+            rounds: vec![Round { raw: figures(1000.0), log: figures(8000.0), served_log: reached, brokers }],
         }
     }
 
