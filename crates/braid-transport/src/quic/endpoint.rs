@@ -5,6 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
 use noq::crypto::rustls::QuicServerConfig;
 use noq::{Connection, ConnectionError, Endpoint, Runtime, ServerConfig, TransportErrorCode};
@@ -146,8 +147,19 @@ impl QuicListener {
         self.tls_config = tls_config;
     }
 
+    /// From now on the endpoint drives the connections that it has. Whoever waits to be accepted is refused.
+    fn stop_accepting(&self) {
+        // Not `None`: the library looks into the configuration when more comes from somebody who waits, and panics.
+        let mut nobody = ServerConfig::clone(&self.config);
+        nobody.max_incoming(0).incoming_buffer_size(0);
+        self.endpoint.set_server_config(Some(nobody));
+        while let Some(Some(incoming)) = self.endpoint.accept().now_or_never() {
+            incoming.refuse();
+        }
+    }
+
     pub(crate) async fn close(self) {
-        self.endpoint.set_server_config(None);
+        self.stop_accepting();
         if timeout(FAREWELL, self.endpoint.wait_all_draining()).await.is_err() {
             self.endpoint.close(code(codes::CLOSE_NORMAL), b"");
             let _ = timeout(FAREWELL, self.endpoint.wait_all_draining()).await;
@@ -158,7 +170,7 @@ impl QuicListener {
 impl Drop for QuicListener {
     fn drop(&mut self) {
         // The endpoint lives as long as its connections; it must not collect more that nobody accepts.
-        let _ = shielded(|| self.endpoint.set_server_config(None));
+        let _ = shielded(|| self.stop_accepting());
     }
 }
 

@@ -13,6 +13,7 @@ use noq::{ClientConfig, Connection, ConnectionError, Endpoint, RecvStream, SendS
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UdpSocket;
 
 use crate::support::{Pki, Wire, accept, address, bind, carry, drain, loopback, pair, target};
 
@@ -185,7 +186,7 @@ async fn every_congestion_controller_carries_bytes() {
 
 #[tokio::test(start_paused = true)]
 async fn silence_is_told_and_where_to_look() {
-    let silent = tokio::net::UdpSocket::bind(loopback()).await.expect("bind");
+    let silent = UdpSocket::bind(loopback()).await.expect("bind");
     let target = target(braid_transport::Transport::Quic, silent.local_addr().expect("address"));
     let pki = Pki::new();
     let error = connect(&target, &pki.client(), &ConnectOptions::default()).await.expect_err("silence");
@@ -240,4 +241,43 @@ async fn an_unspecified_ipv6_listener_takes_ipv4() {
     let server = accept(&mut listener).await.await.expect("join").expect("handshake");
     assert!(server.peer().address.is_some_and(|address| address.is_ipv4()), "{server:?}");
     drop(client);
+}
+
+/// What a client sends first.
+async fn first_datagram(pki: &Pki) -> Vec<u8> {
+    let nobody = UdpSocket::bind(loopback()).await.expect("bind");
+    let client = raw_client(pki, nobody.local_addr().expect("address"), "mqtt");
+    let mut datagram = vec![0; 2000];
+    tokio::select! {
+        length = nobody.recv(&mut datagram) => datagram.truncate(length.expect("receive")),
+        _ = client => unreachable!("nobody answers"),
+    }
+    datagram
+}
+
+#[tokio::test]
+async fn what_comes_from_somebody_who_waits_while_nobody_accepts_any_more_does_no_harm() {
+    for in_order in [true, false] {
+        let pki = Pki::new();
+        let mut listener = bind(ListenerKind::Quic(pki.server()));
+        let address = address(&listener);
+        let (mut server, mut client) = pair(&mut listener, &pki.client()).await;
+        let waiting = UdpSocket::bind(loopback()).await.expect("bind");
+        let datagram = first_datagram(&pki).await;
+        waiting.send_to(&datagram, address).await.expect("send");
+        // What comes behind it has passed the endpoint's task as well.
+        carry(&mut client, &mut server, b"1").await;
+        let closing = if in_order { Some(tokio::spawn(listener.close())) } else { drop_now(listener) };
+        waiting.send_to(&datagram, address).await.expect("send");
+        carry(&mut client, &mut server, b"2").await;
+        let refused = waiting.recv(&mut [0; 2000]).await.expect("receive");
+        assert!(refused > 0, "whoever waits is told");
+        carry(&mut server, &mut client, b"3").await;
+        drop((server, client, closing));
+    }
+}
+
+fn drop_now<T>(listener: Listener) -> Option<T> {
+    drop(listener);
+    None
 }
