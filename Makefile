@@ -72,9 +72,9 @@ peers: ## Run third-party clients against the broker
 	$(call announce,third-party clients)
 	cargo xtask peers
 
-torture: ## Kill the broker under load, 20 times
+torture: ## Kill the broker under load, 20 times, and let its disk fail
 	$(call announce,torture)
-	cargo xtask torture
+	cargo xtask torture --kind kill:20,full:3,dying:3
 
 # The verdict of `cargo test` again, for whoever reads only the end.
 summary:
@@ -89,7 +89,7 @@ summary:
 # `cargo xtask peers` puts into .peers, and says so.
 compiler: DEBIAN := cc=build-essential
 apt-packages: DEBIAN := cc=build-essential mosquitto_pub=mosquitto-clients python3=python3 node=nodejs npm=npm \
-  ip=iproute2 iptables=iptables
+  ip=iproute2 iptables=iptables strace=strace
 
 compiler apt-packages:
 	$(call announce,tools)

@@ -5,18 +5,20 @@
 //! the broker, and when.
 
 mod broker;
+mod device;
+mod disk;
 mod fault;
+mod kind;
 mod oracle;
 mod report;
+mod stage;
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
 
-use broker::Broker;
-use oracle::Oracle;
-use report::{Progress, Summary};
+use kind::{Kind, Plan};
+use report::Record;
 
 /// How clients reach the broker.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -60,24 +62,17 @@ impl Transport {
     }
 }
 
-/// What happens to the broker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Fault {
-    /// SIGKILL, now and then a second one while it starts.
-    Kill,
-    /// SIGSTOP for some seconds, and SIGCONT or SIGKILL.
-    Stop,
-}
-
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How often.
+    /// What happens to the broker, and how often; several one after the other, each with its own broker and oracle, for
+    /// example kill:20,full:3. `kill`: SIGKILL, now and then a second one while it starts. `stop`: SIGSTOP for up to 4 s,
+    /// and SIGCONT or SIGKILL. `full`: its disk becomes full (a small one in memory; needs `unshare` and `mount`).
+    /// `dying`: its device fails to write, or to sync (needs `strace`).
+    #[arg(long, value_delimiter = ',', value_name = "KIND[:ROUNDS]", default_value = "kill")]
+    kind: Vec<Plan>,
+    /// How often, where a kind does not say it.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// What happens to the broker in each round.
-    #[arg(long, value_enum, default_value = "kill")]
-    fault: Fault,
     /// How clients reach it; default all, at the same time.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SCHEME")]
     transport: Vec<Transport>,
@@ -93,6 +88,22 @@ pub(crate) struct Args {
     /// Also write what was found as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// It has a mount namespace of its own: it gives itself one where a kind needs it.
+    #[arg(long, hide = true)]
+    inside: bool,
+}
+
+impl Args {
+    /// All transports that are wanted, in their order.
+    fn transports(&self) -> Vec<Transport> {
+        let all = [Transport::Mqtt, Transport::Mqtts, Transport::Quic];
+        let is_wanted = |one: &Transport| self.transport.is_empty() || self.transport.contains(one);
+        all.into_iter().filter(is_wanted).collect()
+    }
+
+    fn has(&self, kind: Kind) -> bool {
+        self.kind.iter().any(|plan| plan.kind == kind)
+    }
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -108,30 +119,46 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 /// Whether nothing is wrong.
 fn torture(args: &Args) -> Result<bool, String> {
+    if args.has(Kind::Dying) {
+        device::check()?;
+    }
+    if args.has(Kind::Full) && !args.inside {
+        return Err(disk::enter_house());
+    }
     let (binary, oracle) = programs(args)?;
     let home = tempfile::tempdir().map_err(|error| format!("no temporary directory: {error}"))?;
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
-    let mut stage = Stage::set(args, &binary, &oracle, home.path(), seed)?;
-    println!("torture: {:?}, {} rounds, seed {seed}, {}", args.fault, args.rounds, binary.display());
-    let outcome = stage.play(args).and_then(|()| stage.end());
-    let is_good = match &outcome {
-        Ok(()) => stage.summary.is_good(),
-        Err(reason) => {
-            stage.summary.wrong(reason);
-            false
+    let mut record = Record::begin(args.transports(), seed, &binary);
+    for plan in &args.kind {
+        let rounds = plan.rounds.unwrap_or(args.rounds);
+        println!("torture: {}, {rounds} rounds, seed {seed}, {}", plan.kind.name(), binary.display());
+        let scene = Scene { args, binary: &binary, oracle: &oracle, kind: plan.kind, rounds, seed };
+        let (summary, log) = scene.play(&home.path().join(plan.kind.name()))?;
+        println!("{summary}");
+        record.runs.push(summary);
+        if !record.is_good() {
+            println!(
+                "torture: what is left of it is in {}, its log is {}",
+                home.keep().display(),
+                log.display()
+            );
+            break;
         }
-    };
-    println!("{}", stage.summary);
+    }
     if let Some(file) = &args.json {
-        stage.summary.write(file)?;
+        record.write(file)?;
     }
-    if !is_good {
-        let log = stage.broker.log().to_owned();
-        drop(stage);
-        let kept = home.keep();
-        println!("torture: what is left of it is in {}, its log is {}", kept.display(), log.display());
-    }
-    Ok(is_good)
+    Ok(record.is_good())
+}
+
+/// All rounds of one kind.
+struct Scene<'a> {
+    args: &'a Args,
+    binary: &'a Path,
+    oracle: &'a Path,
+    kind: Kind,
+    rounds: u32,
+    seed: u64,
 }
 
 /// The broker and the oracle.
@@ -152,64 +179,6 @@ fn programs(args: &Args) -> Result<(PathBuf, PathBuf), String> {
     let beside = own.parent().unwrap_or(Path::new("."));
     let binary = args.binary.clone().unwrap_or_else(|| beside.join("braidmq"));
     Ok((binary, beside.join("examples/torture")))
-}
-
-/// The broker, who uses it, and what was seen.
-struct Stage {
-    broker: Broker,
-    oracle: Oracle,
-    random: fastrand::Rng,
-    summary: Summary,
-}
-
-impl Stage {
-    fn set(args: &Args, binary: &Path, oracle: &Path, home: &Path, seed: u64) -> Result<Self, String> {
-        let all = [Transport::Mqtt, Transport::Mqtts, Transport::Quic];
-        let transports: Vec<_> =
-            all.into_iter().filter(|one| args.transport.is_empty() || args.transport.contains(one)).collect();
-        let ports = transports.iter().map(|one| one.free_port().map(|port| (*one, port)));
-        let ports = ports.collect::<Result<Vec<_>, _>>()?;
-        let mut broker = Broker::new(binary, &home.join("data"), ports.clone());
-        broker.start()?;
-        let certificate = broker.data_dir().join("cert.pem");
-        let oracle = Oracle::start(oracle, &ports, &certificate, seed)?;
-        let summary = Summary::new(args.fault, transports, seed, binary);
-        Ok(Self { broker, oracle, random: fastrand::Rng::with_seed(seed), summary })
-    }
-
-    fn play(&mut self, args: &Args) -> Result<(), String> {
-        let mut progress = Progress::default();
-        self.oracle.tell("up")?;
-        for round in 1..=args.rounds {
-            if let Some(program) = &args.before_round {
-                let status = Command::new(program).status();
-                status.map_err(|error| format!("cannot start {}: {error}", program.display()))?;
-            }
-            let began = Instant::now();
-            self.round(args.fault)?;
-            let report = self.oracle.check(round == args.rounds)?;
-            self.summary.note(round, report, began.elapsed());
-            progress.print(&self.summary, args.rounds);
-            if !self.summary.is_good() {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    /// SIGTERM, and a look at what is left.
-    fn end(&mut self) -> Result<(), String> {
-        let status = self.broker.terminate()?;
-        if !status.success() {
-            return Err(format!("the broker ended with {status} after SIGTERM"));
-        }
-        self.broker.check_store()
-    }
-
-    /// Some time below this.
-    fn pause(&mut self, end: Duration) {
-        std::thread::sleep(end.mul_f64(self.random.f64()));
-    }
 }
 
 #[cfg(test)]

@@ -1,40 +1,59 @@
 //! What is done to the broker in a round. Each leaves it serving.
 
-use std::time::Duration;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
 
-use super::{Fault, Stage};
+use super::broker::{REFUSED, STORE_FAILED, Start};
+use super::device::Failure;
+use super::kind::Kind;
+use super::stage::{Ground, Stage};
 use crate::signal;
 
 /// A kill comes within this time of the first acknowledgement.
 const SOON: Duration = Duration::from_millis(150);
 /// How long a process is stopped, at most.
 const STOPPED: Duration = Duration::from_secs(4);
+/// Room that is left on a disk that becomes full, at most.
+const ROOM: u64 = 1 << 20;
+/// Readers change their minds this often as long as a disk holds.
+const OFTEN: Duration = Duration::from_millis(500);
+/// A broker whose disk does not serve it must have ended by then.
+const LIMIT: Duration = Duration::from_secs(60);
+/// What a broker says whose disk is full.
+const FULL: &str = "No space left on device";
+/// And when it does not start.
+const FULL_AT_START: &str = "no space is left on the device";
+/// What it says of a device that fails.
+const DYING: &str = "Input/output error";
 
 impl Stage {
-    pub(super) fn round(&mut self, fault: Fault) -> Result<(), String> {
+    pub(super) fn round(&mut self, kind: Kind) -> Result<(), String> {
         self.oracle.load()?;
         self.pause(SOON);
-        match fault {
-            Fault::Kill => self.kill_and_start(),
-            Fault::Stop => self.stop(),
+        match kind {
+            Kind::Kill => self.kill_and_start(),
+            Kind::Stop => self.stop(),
+            Kind::Full => self.fill_and_start(),
+            Kind::Dying => self.fail_and_start(),
         }
     }
 
     fn kill_and_start(&mut self) -> Result<(), String> {
         self.kill()?;
-        // In half of the rounds nothing new hides what is lost.
+        let is_quiet = self.be_quiet_perhaps()?;
+        if self.random.u32(..4) == 0 {
+            self.kill_while_it_starts()?;
+        }
+        self.start(is_quiet)
+    }
+
+    /// In half of the rounds nothing new hides what is lost.
+    fn be_quiet_perhaps(&mut self) -> Result<bool, String> {
         let is_quiet = self.random.bool();
         if is_quiet {
             self.oracle.tell("rest")?;
         }
-        if self.random.u32(..4) == 0 {
-            self.kill_while_it_starts()?;
-        }
-        self.start()?;
-        if !is_quiet {
-            self.pause(SOON);
-        }
-        Ok(())
+        Ok(is_quiet)
     }
 
     fn kill(&mut self) -> Result<(), String> {
@@ -53,10 +72,14 @@ impl Stage {
         Ok(())
     }
 
-    pub(super) fn start(&mut self) -> Result<(), String> {
+    fn start(&mut self, is_quiet: bool) -> Result<(), String> {
         let took = self.broker.start()?;
         self.summary.starts.push(took);
-        self.oracle.tell("up")
+        self.oracle.tell("up")?;
+        if !is_quiet {
+            self.pause(SOON);
+        }
+        Ok(())
     }
 
     fn stop(&mut self) -> Result<(), String> {
@@ -70,5 +93,74 @@ impl Stage {
         signal::go_on(process_id);
         self.pause(SOON);
         Ok(())
+    }
+
+    fn fill_and_start(&mut self) -> Result<(), String> {
+        // In half of the rounds nothing is left.
+        let left = if self.random.bool() { 0 } else { self.random.u64(..ROOM) };
+        self.ground.disk()?.fill(left)?;
+        let status = self.wear_out()?;
+        self.broker.check_end(status, STORE_FAILED, FULL)?;
+        let is_quiet = self.be_quiet_perhaps()?;
+        if self.random.u32(..4) == 0 {
+            self.start_on_full_disk()?;
+        }
+        self.ground.disk()?.clear()?;
+        self.start(is_quiet)
+    }
+
+    /// It refuses, or finds enough room for now.
+    fn start_on_full_disk(&mut self) -> Result<(), String> {
+        match self.broker.try_start(None)? {
+            Start::Ended(status) if status.code() == Some(STORE_FAILED) => {
+                self.broker.check_end(status, STORE_FAILED, FULL)
+            }
+            Start::Ended(status) => {
+                self.summary.refusals += 1;
+                self.broker.check_end(status, REFUSED, FULL_AT_START)
+            }
+            Start::Serves(_) => {
+                self.pause(SOON);
+                self.broker.kill();
+                Ok(())
+            }
+        }
+    }
+
+    fn fail_and_start(&mut self) -> Result<(), String> {
+        self.kill()?;
+        let failure = Failure::draw(&mut self.random);
+        let command = self.ground.device()?.prepare(failure)?;
+        let start = self.broker.try_start(Some(command));
+        let process_id = self.broker.last_id();
+        let (status, code) = match start? {
+            Start::Ended(status) => {
+                self.summary.refusals += 1;
+                (status, REFUSED)
+            }
+            Start::Serves(_) => {
+                self.oracle.tell("up")?;
+                (self.wear_out()?, STORE_FAILED)
+            }
+        };
+        self.broker.check_end(status, code, DYING).map_err(|wrong| format!("{failure:?}: {wrong}"))?;
+        let Ground::Weak(device) = &self.ground else { return Ok(()) };
+        self.summary.lost_blocks += device.settle(process_id, &mut self.random)?;
+        let is_quiet = self.be_quiet_perhaps()?;
+        self.start(is_quiet)
+    }
+
+    /// Lets clients go on until the broker ends by itself.
+    fn wear_out(&mut self) -> Result<ExitStatus, String> {
+        let began = Instant::now();
+        while began.elapsed() < LIMIT {
+            if let Some(status) = self.broker.wait_for(OFTEN)? {
+                self.summary.failures += 1;
+                self.oracle.tell("down")?;
+                return Ok(status);
+            }
+            self.oracle.tell("more")?;
+        }
+        Err(format!("the broker has not ended within {LIMIT:?}, though its disk does not serve it"))
     }
 }

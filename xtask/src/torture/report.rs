@@ -2,12 +2,14 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use super::Transport;
+use super::kind::Kind;
 use super::oracle::Report;
-use super::{Fault, Transport};
 use crate::bench::machine::{Machine, load_average};
 
 /// A line of progress comes so often at most.
@@ -15,19 +17,33 @@ const OFTEN: Duration = Duration::from_secs(5);
 /// How long a start takes, as long as there was none.
 const USUAL_START: Duration = Duration::from_millis(50);
 
-/// Everything that was seen.
-pub(super) struct Summary {
+/// All kinds of a run, and where it ran.
+pub(super) struct Record {
     machine: Machine,
-    fault: Fault,
+    version: String,
     transports: Vec<Transport>,
     seed: u64,
     is_release: bool,
+    pub(super) runs: Vec<Summary>,
+}
+
+/// Everything that was seen of one kind.
+pub(super) struct Summary {
+    kind: Kind,
     began: Instant,
+    /// All of it, once it has ended.
+    took_all: Option<Duration>,
     pub(super) rounds: u32,
     /// SIGKILL.
     pub(super) kills: u32,
     /// SIGSTOP.
     pub(super) stops: u32,
+    /// The broker ended by itself while it served.
+    pub(super) failures: u32,
+    /// The broker did not start on a disk that did not serve it.
+    pub(super) refusals: u32,
+    /// Blocks that were written, not synced, and lost with the device.
+    pub(super) lost_blocks: u32,
     /// From the start of each process to its first connection that could be accepted.
     pub(super) starts: Vec<Duration>,
     /// Each round, with its last check.
@@ -47,16 +63,25 @@ struct Spread {
 }
 
 #[derive(Serialize)]
-struct Outcome<'a> {
+struct WrittenRecord<'a> {
     machine: &'a Machine,
     load_average_at_end: String,
-    fault: Fault,
+    version: &'a str,
+    profile: &'static str,
     transports: &'a [Transport],
     seed: u64,
-    profile: &'static str,
+    runs: Vec<WrittenSummary<'a>>,
+}
+
+#[derive(Serialize)]
+struct WrittenSummary<'a> {
+    kind: Kind,
     rounds: u32,
     kills: u32,
     stops: u32,
+    failures: u32,
+    refusals: u32,
+    lost_blocks: u32,
     seconds: f64,
     start_ms: Option<Spread>,
     round_ms: Option<Spread>,
@@ -65,18 +90,46 @@ struct Outcome<'a> {
     told: Vec<&'a String>,
 }
 
+impl Record {
+    pub(super) fn begin(transports: Vec<Transport>, seed: u64, binary: &Path) -> Self {
+        let version = Command::new(binary).arg("--version").output();
+        let version = version.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        let is_release = binary.components().any(|part| part.as_os_str() == "release");
+        let version = version.unwrap_or_default();
+        Self { machine: Machine::here(), version, transports, seed, is_release, runs: Vec::new() }
+    }
+
+    pub(super) fn is_good(&self) -> bool {
+        self.runs.iter().all(Summary::is_good)
+    }
+
+    pub(super) fn write(&self, file: &Path) -> Result<(), String> {
+        let written = WrittenRecord {
+            machine: &self.machine,
+            load_average_at_end: load_average(),
+            version: &self.version,
+            profile: if self.is_release { "release" } else { "debug" },
+            transports: &self.transports,
+            seed: self.seed,
+            runs: self.runs.iter().map(Summary::written).collect(),
+        };
+        let text = serde_json::to_string_pretty(&written).map_err(|error| error.to_string())? + "\n";
+        std::fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
+    }
+}
+
 impl Summary {
-    pub(super) fn new(fault: Fault, transports: Vec<Transport>, seed: u64, binary: &Path) -> Self {
+    pub(super) fn new(kind: Kind) -> Self {
         Self {
-            machine: Machine::here(),
-            fault,
-            transports,
-            seed,
-            is_release: binary.components().any(|part| part.as_os_str() == "release"),
+            kind,
             began: Instant::now(),
+            took_all: None,
             rounds: 0,
             kills: 0,
             stops: 0,
+            failures: 0,
+            refusals: 0,
+            lost_blocks: 0,
             starts: Vec::new(),
             took: Vec::new(),
             report: None,
@@ -94,6 +147,11 @@ impl Summary {
         self.wrong.push(reason.to_owned());
     }
 
+    /// Nothing more happens.
+    pub(super) fn end(&mut self) {
+        self.took_all = Some(self.began.elapsed());
+    }
+
     pub(super) fn is_good(&self) -> bool {
         self.wrong.is_empty() && self.faults() == 0
     }
@@ -102,33 +160,46 @@ impl Summary {
         self.report.as_ref().map_or(0, |report| report.faults)
     }
 
+    fn seconds(&self) -> f64 {
+        self.took_all.unwrap_or_else(|| self.began.elapsed()).as_secs_f64()
+    }
+
     pub(super) fn usual_start(&self) -> Duration {
         let mut starts = self.starts.clone();
         starts.sort_unstable();
         starts.get(starts.len() / 2).copied().unwrap_or(USUAL_START)
     }
 
-    pub(super) fn write(&self, file: &Path) -> Result<(), String> {
-        let told = self.report.iter().flat_map(|report| &report.told).chain(&self.wrong);
-        let outcome = Outcome {
-            machine: &self.machine,
-            load_average_at_end: load_average(),
-            fault: self.fault,
-            transports: &self.transports,
-            seed: self.seed,
-            profile: if self.is_release { "release" } else { "debug" },
+    fn written(&self) -> WrittenSummary<'_> {
+        WrittenSummary {
+            kind: self.kind,
             rounds: self.rounds,
             kills: self.kills,
             stops: self.stops,
-            seconds: self.began.elapsed().as_secs_f64(),
+            failures: self.failures,
+            refusals: self.refusals,
+            lost_blocks: self.lost_blocks,
+            seconds: self.seconds(),
             start_ms: Spread::of(&self.starts),
             round_ms: Spread::of(&self.took),
             oracle: self.report.as_ref().map(|report| &report.counts),
             faults: self.faults(),
-            told: told.collect(),
-        };
-        let text = serde_json::to_string_pretty(&outcome).map_err(|error| error.to_string())? + "\n";
-        std::fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
+            told: self.report.iter().flat_map(|report| &report.told).chain(&self.wrong).collect(),
+        }
+    }
+
+    /// What was done to the broker.
+    fn deeds(&self) -> String {
+        let Self { kills, stops, failures, refusals, lost_blocks, .. } = *self;
+        let deeds = [
+            (kills, "kills"),
+            (stops, "stops"),
+            (failures, "failures of the disk"),
+            (refusals, "starts refused"),
+            (lost_blocks, "blocks lost that were not synced"),
+        ];
+        let deeds = deeds.into_iter().filter(|(count, _)| *count > 0);
+        deeds.map(|(count, what)| format!(", {count} {what}")).collect()
     }
 }
 
@@ -144,11 +215,14 @@ impl Spread {
 
 impl Display for Summary {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        let seconds = self.began.elapsed().as_secs_f64();
-        write!(out, "torture: {} rounds in {seconds:.1} s, {} kills", self.rounds, self.kills)?;
-        if self.stops > 0 {
-            write!(out, ", {} stops", self.stops)?;
-        }
+        let seconds = self.seconds();
+        write!(
+            out,
+            "torture: {}, {} rounds in {seconds:.1} s{}",
+            self.kind.name(),
+            self.rounds,
+            self.deeds()
+        )?;
         if let Some(Spread { median, most, .. }) = Spread::of(&self.starts) {
             write!(out, ", start {median:.0} ms, {most:.0} ms at most")?;
         }
@@ -191,9 +265,10 @@ impl Progress {
         let Some(report) = summary.report.as_ref().filter(|_| Instant::now() >= self.next) else { return };
         self.next = Instant::now() + OFTEN;
         println!(
-            "torture: round {} of {rounds}, {} kills, {} acknowledged, {} faults",
+            "torture: {}, round {} of {rounds}{}, {} acknowledged, {} faults",
+            summary.kind.name(),
             summary.rounds,
-            summary.kills,
+            summary.deeds(),
             report.acknowledged(),
             report.faults
         );

@@ -2,9 +2,9 @@
 //! see what it delivers, while the chore kills, stops and starves that broker.
 //!
 //! It is told on standard input what to do, a line each: `up` and `down` say whether the broker listens; `load` is
-//! answered with `loaded` once something was acknowledged; after `rest` nobody sends anything new; `check` waits until all
-//! has come and is answered with a line of JSON, as is `check all`, for which everybody comes back and every Will is waited
-//! for.
+//! answered with `loaded` once something was acknowledged; `more` begins another load and is not answered; after `rest`
+//! nobody sends anything new; `check` waits until all has come and is answered with a line of JSON, as is `check all`, for
+//! which everybody comes back and every Will is waited for.
 
 mod churner;
 mod house;
@@ -104,6 +104,7 @@ async fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
                 let loaded = timeout(patience, load(&house)).await;
                 println!("{}", if loaded.is_ok() { "loaded" } else { "nothing is acknowledged" });
             }
+            "more" => begin_load(&house),
             "rest" => house.rest(false),
             "check" | "check all" => {
                 let everybody = command.ends_with("all");
@@ -149,10 +150,7 @@ async fn load(house: &House) {
         books.counts.puback + books.counts.pubcomp
     };
     let before = acknowledged();
-    house.phase.send_modify(|phase| {
-        phase.round += 1;
-        (phase.is_loading, phase.everybody) = (true, false);
-    });
+    begin_load(house);
     loop {
         let changed = house.changed.notified();
         if acknowledged() > before {
@@ -160,6 +158,14 @@ async fn load(house: &House) {
         }
         changed.await;
     }
+}
+
+/// Everybody sends, and readers make up their minds anew.
+fn begin_load(house: &House) {
+    house.phase.send_modify(|phase| {
+        phase.round += 1;
+        (phase.is_loading, phase.everybody) = (true, false);
+    });
 }
 
 /// Waits until all has come or nothing comes any more.
