@@ -141,11 +141,12 @@ impl Broker {
         Ok(said)
     }
 
-    /// Whether it ended as it must when its disk does not serve it any more: with this code, and one line that says why.
+    /// Whether it ended as it must when its disk does not serve it any more: with this code, and one line that says why in
+    /// one of these ways.
     ///
     /// # Errors
     /// What is wrong.
-    pub(super) fn check_end(&self, status: ExitStatus, code: i32, why: &str) -> Result<(), String> {
+    pub(super) fn check_end(&self, status: ExitStatus, code: i32, why: &[&str]) -> Result<(), String> {
         judge_end(&self.said()?, status.code(), code, why)
             .map_err(|wrong| format!("the broker ended with {status}: {wrong}"))
     }
@@ -229,13 +230,13 @@ fn follow(output: ChildStdout) -> Receiver<String> {
     lines
 }
 
-fn judge_end(said: &str, code: Option<i32>, expected: i32, why: &str) -> Result<(), String> {
+fn judge_end(said: &str, code: Option<i32>, expected: i32, why: &[&str]) -> Result<(), String> {
     if code != Some(expected) {
         return Err(format!("not with code {expected}; {}", gist(said)));
     }
     let last: Vec<_> = said.lines().filter(|line| line.starts_with(LAST)).collect();
     match last[..] {
-        [line] if line.contains(why) => {}
+        [line] if why.iter().any(|why| line.contains(why)) => {}
         _ => return Err(format!("one line must tell of {why:?}, and it said: {last:?}")),
     }
     if said.contains("panicked") {
@@ -263,8 +264,8 @@ mod tests {
 
     #[test]
     fn an_end_has_its_code_and_one_line_that_says_why() {
-        assert_eq!(judge_end(SAID, Some(74), 74, "os error 28"), Ok(()));
-        assert_eq!(judge_end("braidmq: full\n", Some(2), 2, "full"), Ok(()));
+        assert_eq!(judge_end(SAID, Some(74), 74, &["os error 28"]), Ok(()));
+        assert_eq!(judge_end("braidmq: full\n", Some(2), 2, &["empty", "full"]), Ok(()));
         for (said, code, expected) in [
             (SAID, Some(2), 74),
             (SAID, None, 74),
@@ -273,7 +274,7 @@ mod tests {
             (&format!("{SAID}braidmq: once more\n"), Some(74), 74),
             (&format!("thread 'store' panicked at a.rs\n{SAID}"), Some(74), 74),
         ] {
-            assert!(judge_end(said, code, expected, "os error 28").is_err(), "{code:?} {said}");
+            assert!(judge_end(said, code, expected, &["os error 28"]).is_err(), "{code:?} {said}");
         }
     }
 }

@@ -20,11 +20,9 @@ const OFTEN: Duration = Duration::from_millis(500);
 /// A broker whose disk does not serve it must have ended by then.
 const LIMIT: Duration = Duration::from_secs(60);
 /// What a broker says whose disk is full.
-const FULL: &str = "No space left on device";
-/// And when it does not start.
-const FULL_AT_START: &str = "no space is left on the device";
+const FULL: [&str; 2] = ["No space left on device", "no space is left on the device"];
 /// What it says of a device that fails.
-const DYING: &str = "Input/output error";
+const DYING: [&str; 1] = ["Input/output error"];
 
 impl Stage {
     pub(super) fn round(&mut self, kind: Kind) -> Result<(), String> {
@@ -100,7 +98,7 @@ impl Stage {
         let left = if self.random.bool() { 0 } else { self.random.u64(..ROOM) };
         self.ground.disk()?.fill(left)?;
         let status = self.wear_out()?;
-        self.broker.check_end(status, STORE_FAILED, FULL)?;
+        self.broker.check_end(status, STORE_FAILED, &FULL)?;
         let is_quiet = self.be_quiet_perhaps()?;
         if self.random.u32(..4) == 0 {
             self.start_on_full_disk()?;
@@ -113,11 +111,11 @@ impl Stage {
     fn start_on_full_disk(&mut self) -> Result<(), String> {
         match self.broker.try_start(None)? {
             Start::Ended(status) if status.code() == Some(STORE_FAILED) => {
-                self.broker.check_end(status, STORE_FAILED, FULL)
+                self.broker.check_end(status, STORE_FAILED, &FULL)
             }
             Start::Ended(status) => {
                 self.summary.refusals += 1;
-                self.broker.check_end(status, REFUSED, FULL_AT_START)
+                self.broker.check_end(status, REFUSED, &FULL)
             }
             Start::Serves(_) => {
                 self.pause(SOON);
@@ -143,7 +141,7 @@ impl Stage {
                 (self.wear_out()?, STORE_FAILED)
             }
         };
-        self.broker.check_end(status, code, DYING).map_err(|wrong| format!("{failure:?}: {wrong}"))?;
+        self.broker.check_end(status, code, &DYING).map_err(|wrong| format!("{failure:?}: {wrong}"))?;
         let Ground::Weak(device) = &self.ground else { return Ok(()) };
         self.summary.lost_blocks += device.settle(process_id, &mut self.random)?;
         let is_quiet = self.be_quiet_perhaps()?;
