@@ -39,6 +39,8 @@ enum Chore {
     Bench(bench::Args),
     /// Kill, stop and starve a real `braidmq serve` under load, and see that nothing acknowledged is lost.
     Torture(torture::Args),
+    /// Let clients of every kind use a `braidmq serve` for half an hour, and see that nothing of it grows.
+    Soak(torture::soak::Args),
 }
 
 fn main() -> ExitCode {
@@ -50,5 +52,6 @@ fn main() -> ExitCode {
         Chore::Lab(args) => lab::run(&args),
         Chore::Bench(args) => bench::run(&args),
         Chore::Torture(args) => torture::run(&args),
+        Chore::Soak(args) => torture::soak::run(&args),
     }
 }

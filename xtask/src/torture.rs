@@ -11,6 +11,7 @@ mod fault;
 mod kind;
 mod oracle;
 mod report;
+pub(crate) mod soak;
 mod stage;
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -125,7 +126,7 @@ fn torture(args: &Args) -> Result<bool, String> {
     if args.has(Kind::Full) && !args.inside {
         return Err(disk::enter_house());
     }
-    let (binary, oracle) = programs(args)?;
+    let (binary, oracle) = programs(args.binary.as_deref(), Profile::OWN)?;
     let home = tempfile::tempdir().map_err(|error| format!("no temporary directory: {error}"))?;
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     let mut record = Record::begin(args.transports(), seed, &binary);
@@ -161,24 +162,46 @@ struct Scene<'a> {
     seed: u64,
 }
 
-/// The broker and the oracle.
-fn programs(args: &Args) -> Result<(PathBuf, PathBuf), String> {
+/// How something is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Profile {
+    Debug,
+    Release,
+}
+
+impl Profile {
+    /// That of this program.
+    const OWN: Self = if cfg!(debug_assertions) { Self::Debug } else { Self::Release };
+
+    /// Where cargo puts it, beside the others.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Release => "release",
+        }
+    }
+}
+
+/// The broker, unless it is there, and the oracle.
+fn programs(broker: Option<&Path>, profile: Profile) -> Result<(PathBuf, PathBuf), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet", "--package", "braid-bench", "--example", "torture"]);
-    if args.binary.is_none() {
+    if broker.is_none() {
         command.args(["--package", "braidmq", "--bin", "braidmq"]);
     }
-    if !cfg!(debug_assertions) {
+    if profile == Profile::Release {
         command.arg("--release");
     }
     if !command.status().map_err(|error| format!("cannot start cargo: {error}"))?.success() {
         return Err("what is needed cannot be built".to_owned());
     }
     let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    let beside = own.parent().unwrap_or(Path::new("."));
-    let binary = args.binary.clone().unwrap_or_else(|| beside.join("braidmq"));
-    Ok((binary, beside.join("examples/torture")))
+    // target/debug/xtask
+    let target = own.parent().and_then(Path::parent).unwrap_or(Path::new("."));
+    let folder = target.join(profile.folder());
+    let binary = broker.map_or_else(|| folder.join("braidmq"), Path::to_owned);
+    Ok((binary, folder.join("examples/torture")))
 }
 
 #[cfg(test)]

@@ -23,8 +23,6 @@ const READY: &str = "Stop with";
 const LAST: &str = "braidmq: ";
 /// What the log says when nothing is acknowledged any more.
 const FAILED: &str = "nothing is acknowledged any more";
-/// Readers who are away for long must find everything.
-const SETTINGS: [&str; 2] = ["limits.queued_messages=10000000", "limits.queued_bytes=2000000000"];
 
 /// What stays when the process ends.
 pub(super) struct Broker {
@@ -32,6 +30,7 @@ pub(super) struct Broker {
     data_dir: PathBuf,
     log: PathBuf,
     ports: Vec<(Transport, u16)>,
+    settings: &'static [&'static str],
     process: Option<Child>,
     last_id: u32,
     /// Where in the log the last process began.
@@ -47,9 +46,15 @@ pub(super) enum Start {
 
 impl Broker {
     /// One that keeps what it has in `data_dir`; it does not run.
-    pub(super) fn new(binary: &Path, data_dir: &Path, log: &Path, ports: Vec<(Transport, u16)>) -> Self {
+    pub(super) fn new(
+        binary: &Path,
+        data_dir: &Path,
+        log: &Path,
+        ports: Vec<(Transport, u16)>,
+        settings: &'static [&'static str],
+    ) -> Self {
         let (binary, data_dir, log) = (binary.to_owned(), data_dir.to_owned(), log.to_owned());
-        Self { binary, data_dir, log, ports, process: None, last_id: 0, log_start: 0 }
+        Self { binary, data_dir, log, ports, settings, process: None, last_id: 0, log_start: 0 }
     }
 
     pub(super) fn log(&self) -> &Path {
@@ -83,7 +88,7 @@ impl Broker {
         for (transport, port) in &self.ports {
             command.arg(transport.listener()).arg(format!("127.0.0.1:{port}"));
         }
-        for setting in SETTINGS {
+        for setting in self.settings {
             command.args(["--set", setting]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);

@@ -43,9 +43,10 @@ impl Oracle {
         ports: &[(Transport, u16)],
         certificate: &Path,
         seed: u64,
+        options: &[&str],
     ) -> Result<Self, String> {
         let mut command = Command::new(program);
-        command.arg("--ca").arg(certificate).args(["--seed", &seed.to_string()]);
+        command.arg("--ca").arg(certificate).args(["--seed", &seed.to_string()]).args(options);
         for (transport, port) in ports {
             command.arg(format!("--{}", transport.scheme())).arg(port.to_string());
         }

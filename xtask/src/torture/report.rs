@@ -90,12 +90,16 @@ struct WrittenSummary<'a> {
     told: Vec<&'a String>,
 }
 
+/// What a binary calls itself.
+pub(super) fn version(binary: &Path) -> String {
+    let output = Command::new(binary).arg("--version").output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
+
 impl Record {
     pub(super) fn begin(transports: Vec<Transport>, seed: u64, binary: &Path) -> Self {
-        let version = Command::new(binary).arg("--version").output();
-        let version = version.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
         let is_release = binary.components().any(|part| part.as_os_str() == "release");
-        let version = version.unwrap_or_default();
+        let version = version(binary);
         Self { machine: Machine::here(), version, transports, seed, is_release, runs: Vec::new() }
     }
 

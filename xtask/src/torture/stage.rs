@@ -12,6 +12,9 @@ use super::kind::Kind;
 use super::oracle::Oracle;
 use super::report::{Progress, Summary};
 
+/// Readers who are away for long must find everything.
+const SETTINGS: [&str; 2] = ["limits.queued_messages=10000000", "limits.queued_bytes=2000000000"];
+
 /// The broker, who uses it, what it stands on, and what was seen.
 pub(super) struct Stage {
     pub(super) broker: Broker,
@@ -72,9 +75,10 @@ impl Stage {
             }
             Kind::Dying => (home.join("data"), Ground::Weak(Device::new(home, &home.join("data")))),
         };
-        let mut broker = Broker::new(scene.binary, &data_dir, &home.join("broker.log"), ports.clone());
+        let mut broker =
+            Broker::new(scene.binary, &data_dir, &home.join("broker.log"), ports.clone(), &SETTINGS);
         broker.start()?;
-        let oracle = Oracle::start(scene.oracle, &ports, &data_dir.join("cert.pem"), scene.seed)?;
+        let oracle = Oracle::start(scene.oracle, &ports, &data_dir.join("cert.pem"), scene.seed, &[])?;
         let summary = Summary::new(scene.kind);
         Ok(Self { broker, oracle, random: fastrand::Rng::with_seed(scene.seed), summary, ground })
     }

@@ -7,6 +7,7 @@
 //! which everybody comes back and every Will is waited for.
 
 mod churner;
+mod crowd;
 mod house;
 mod ledger;
 mod line;
@@ -58,6 +59,9 @@ struct Cli {
     /// Seconds without any progress after which what is missing is lost.
     #[arg(long, default_value_t = 30)]
     patience: u64,
+    /// Others come and go all the time, of whom nothing is known.
+    #[arg(long)]
+    crowd: bool,
 }
 
 #[derive(Serialize)]
@@ -85,6 +89,9 @@ async fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
     let (ready, mut subscribed) = mpsc::channel(1);
     ways.iter().for_each(|way| populate(&house, way, &ready));
     drop(ready);
+    if cli.crowd {
+        ways.iter().for_each(|way| crowd::gather(&house, way));
+    }
     let patience = Duration::from_secs(cli.patience);
     let mut is_ready = false;
     let mut commands = BufReader::new(stdin()).lines();
