@@ -6,10 +6,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Enough for what a broker keeps between the rounds; the rest fills up within a second or two.
-const SIZE: &str = "size=32m,mode=700";
+/// Much more than a broker keeps here: the ballast takes what is left of it, and gives it back.
+const SIZE: &str = "size=128m,mode=700";
 /// The ballast grows by so much at a time.
-const PIECE: usize = 64 << 10;
+const PIECE: usize = 1 << 20;
 
 /// Starts this program again where it may mount something; returns only when that fails, with the reason.
 pub(super) fn enter_house() -> String {

@@ -23,6 +23,9 @@ use samples::{Growth, Sample};
 const PERIOD: Duration = Duration::from_secs(1);
 /// A line of progress comes so often.
 const OFTEN: Duration = Duration::from_secs(60);
+/// What the oracle is told: others come and go, and about a thousand messages a second are published. Of more than that,
+/// the queue of a reader who is away for twenty seconds would not hold all, with the limits that a broker has by itself.
+const LOAD: [&str; 3] = ["--crowd", "--pace", "150"];
 /// Queues of readers who are slow are full within this part of a run, which is left out.
 const WARM_UP: f64 = 0.1;
 
@@ -82,16 +85,13 @@ fn soak(args: &Args) -> Result<Record, String> {
     println!("soak: {} minutes, seed {seed}, {}", args.minutes, binary.display());
     let machine = Machine::here();
     let mut soak = Soak::begin(&binary, &oracle, home.path(), seed)?;
-    soak.go_on(Duration::from_secs(args.minutes * 60))?;
-    let Soak { samples, .. } = &soak;
-    let (memory, file) =
-        (Growth::of(samples, |sample| sample.memory), Growth::of(samples, |sample| sample.file));
-    let samples = samples.clone();
-    let report = soak.end()?;
-    let mut wrong = report.told;
+    let samples = soak.watch(Duration::from_secs(args.minutes * 60))?;
+    let Told { counts, acknowledged, mut wrong } = soak.end()?;
+    let memory = Growth::of(&samples, |sample| sample.memory);
+    let file = Growth::of(&samples, |sample| sample.file);
     wrong.extend(memory.wrong("memory"));
     wrong.extend(file.wrong("the store's file"));
-    println!("soak: memory {memory}; file {file}; {} messages acknowledged", report.acknowledged);
+    println!("soak: memory {memory}; file {file}; {acknowledged} messages acknowledged");
     let record = Record {
         machine,
         load_average_at_end: load_average(),
@@ -100,7 +100,7 @@ fn soak(args: &Args) -> Result<Record, String> {
         minutes: args.minutes,
         memory,
         file,
-        oracle: report.counts,
+        oracle: counts,
         wrong,
         samples,
     };
@@ -129,14 +129,13 @@ struct Soak {
     broker: Broker,
     oracle: Oracle,
     store: PathBuf,
-    samples: Vec<Sample>,
 }
 
 /// What the oracle said at the end.
 struct Told {
     counts: serde_json::Map<String, serde_json::Value>,
     acknowledged: u64,
-    told: Vec<String>,
+    wrong: Vec<String>,
 }
 
 impl Soak {
@@ -147,21 +146,22 @@ impl Soak {
         let data_dir = home.join("data");
         let mut broker = Broker::new(binary, &data_dir, &home.join("broker.log"), ports.clone(), &[]);
         broker.start()?;
-        let mut oracle = Oracle::start(oracle, &ports, &data_dir.join("cert.pem"), seed, &["--crowd"])?;
+        let mut oracle = Oracle::start(oracle, &ports, &data_dir.join("cert.pem"), seed, &LOAD)?;
         oracle.tell("up")?;
         oracle.load()?;
-        Ok(Self { broker, oracle, store: data_dir.join("store.redb"), samples: Vec::new() })
+        Ok(Self { broker, oracle, store: data_dir.join("store.redb") })
     }
 
     /// Looks at the broker every second, and lets readers make up their minds anew.
-    fn go_on(&mut self, time: Duration) -> Result<(), String> {
+    fn watch(&mut self, time: Duration) -> Result<Vec<Sample>, String> {
         let began = Instant::now();
+        let mut samples = Vec::new();
         let mut told_at = Duration::ZERO;
         while began.elapsed() < time {
             std::thread::sleep(PERIOD);
             self.oracle.tell("more")?;
             let sample = Sample::take(began.elapsed(), self.broker.id(), &self.store)?;
-            self.samples.push(sample);
+            samples.push(sample);
             if began.elapsed() >= told_at + OFTEN {
                 told_at = began.elapsed();
                 println!(
@@ -172,7 +172,7 @@ impl Soak {
                 );
             }
         }
-        Ok(())
+        Ok(samples)
     }
 
     /// Waits for everything that was promised, and stops the broker.
@@ -180,14 +180,14 @@ impl Soak {
         let report = self.oracle.check(true)?;
         let status = self.broker.terminate()?;
         let acknowledged = report.acknowledged();
-        let Report { counts, faults, mut told } = report;
+        let Report { counts, faults, told: mut wrong } = report;
         if faults > 0 {
-            told.insert(0, format!("{faults} promises were broken"));
+            wrong.insert(0, format!("{faults} promises were broken"));
         }
         if !status.success() {
-            told.push(format!("the broker ended with {status} after SIGTERM"));
+            wrong.push(format!("the broker ended with {status} after SIGTERM"));
         }
-        told.extend(self.broker.check_store().err());
-        Ok(Told { counts, acknowledged, told })
+        wrong.extend(self.broker.check_store().err());
+        Ok(Told { counts, acknowledged, wrong })
     }
 }

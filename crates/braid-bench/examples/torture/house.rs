@@ -40,10 +40,12 @@ pub(crate) struct House {
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) broker: watch::Sender<Broker>,
     random: RefCell<fastrand::Rng>,
+    /// Each publisher fills its window so often at most.
+    pub(crate) pace: Duration,
 }
 
 impl House {
-    pub(crate) fn new(seed: u64) -> Rc<Self> {
+    pub(crate) fn new(seed: u64, pace: Duration) -> Rc<Self> {
         Rc::new(Self {
             ledger: RefCell::default(),
             retained: RefCell::default(),
@@ -51,6 +53,7 @@ impl House {
             phase: watch::Sender::new(Phase::default()),
             broker: watch::Sender::new(Broker::default()),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
+            pace,
         })
     }
 

@@ -59,6 +59,9 @@ struct Cli {
     /// Seconds without any progress after which what is missing is lost.
     #[arg(long, default_value_t = 30)]
     patience: u64,
+    /// Milliseconds after which a publisher fills its window again; 0: as soon as there is room in it.
+    #[arg(long, default_value_t = 0)]
+    pace: u64,
     /// Others come and go all the time, of whom nothing is known.
     #[arg(long)]
     crowd: bool,
@@ -80,7 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
-    let house = House::new(cli.seed);
+    let house = House::new(cli.seed, Duration::from_millis(cli.pace));
     let mut ways = Vec::new();
     for (scheme, port) in [("mqtt", cli.mqtt), ("mqtts", cli.mqtts), ("quic", cli.quic)] {
         let Some(port) = port else { continue };

@@ -7,6 +7,7 @@ use braid_proto::packet::{PacketId, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::Phase;
 use braid_proto::stream::{Priority, StreamKey};
+use tokio::time::{Instant, sleep_until};
 
 use crate::house::House;
 use crate::ledger::Use;
@@ -127,10 +128,15 @@ impl Publisher {
         }
         // What is sent again goes on the control stream, and what follows on other streams must not overtake it.
         let mut is_clear = streams[0].is_control();
+        let pace = self.line.house.pace;
+        let mut next = Instant::now();
         loop {
             is_clear |= self.flights.is_empty();
-            if is_clear && !self.publish(connection, &streams) {
-                return;
+            if is_clear && Instant::now() >= next {
+                if !self.publish(connection, &streams) {
+                    return;
+                }
+                next = Instant::now() + pace;
             }
             tokio::select! {
                 happened = self.line.next(connection) => match happened {
@@ -138,6 +144,7 @@ impl Publisher {
                     None => return,
                 },
                 _ = phases.changed() => {}
+                () = sleep_until(next), if is_clear && !pace.is_zero() => {}
             }
             self.flights.look(connection, &self.line.house);
         }
