@@ -81,4 +81,10 @@ impl Disk {
     pub(super) fn clear(&self) -> Result<(), String> {
         fs::remove_file(self.ballast()).map_err(|error| format!("the ballast: {error}"))
     }
+
+    /// Copies the broker's store to where it stays.
+    pub(super) fn rescue(&self, to: &Path) -> Result<(), String> {
+        let copied = fs::copy(self.data_dir().join("store.redb"), to.join("store.redb"));
+        copied.map(drop).map_err(|error| format!("the store cannot be copied to {}: {error}", to.display()))
+    }
 }

@@ -59,6 +59,11 @@ impl Scene<'_> {
             stage.summary.wrong(&reason);
         }
         stage.summary.end();
+        if let (Ground::Small(disk), false) = (&stage.ground, stage.summary.is_good()) {
+            // What is on it goes with this program, and somebody wants to look at it.
+            stage.broker.kill();
+            disk.rescue(home)?;
+        }
         Ok((stage.summary, stage.broker.log().to_owned()))
     }
 }
