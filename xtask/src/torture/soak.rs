@@ -23,9 +23,12 @@ use samples::{Growth, Sample};
 const PERIOD: Duration = Duration::from_secs(1);
 /// A line of progress comes so often.
 const OFTEN: Duration = Duration::from_secs(60);
-/// What the oracle is told: others come and go, and about a thousand messages a second are published. Of more than that,
-/// the queue of a reader who is away for twenty seconds would not hold all, with the limits that a broker has by itself.
-const LOAD: [&str; 3] = ["--crowd", "--pace", "150"];
+/// What the oracle is told: others come and go, about a thousand messages a second are published, and nobody is away for
+/// more than some seconds, so that what waits for them has soon been as much as it ever is.
+const LOAD: [&str; 5] = ["--crowd", "--pace", "150", "--most-away", "4"];
+/// The tickets of clients of QUIC, of which some eighty are given out every second, are as many as they may be within the
+/// warm-up. By itself a broker keeps ten times as many, which is 35 MiB.
+const SETTINGS: [&str; 1] = ["quic.tickets=10000"];
 /// Queues of readers who are slow are full within this part of a run, which is left out.
 const WARM_UP: f64 = 0.1;
 
@@ -144,7 +147,7 @@ impl Soak {
         let ports = all.into_iter().map(|one| one.free_port().map(|port| (one, port)));
         let ports = ports.collect::<Result<Vec<_>, _>>()?;
         let data_dir = home.join("data");
-        let mut broker = Broker::new(binary, &data_dir, &home.join("broker.log"), ports.clone(), &[]);
+        let mut broker = Broker::new(binary, &data_dir, &home.join("broker.log"), ports.clone(), &SETTINGS);
         broker.start()?;
         let mut oracle = Oracle::start(oracle, &ports, &data_dir.join("cert.pem"), seed, &LOAD)?;
         oracle.tell("up")?;

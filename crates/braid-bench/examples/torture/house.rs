@@ -42,10 +42,12 @@ pub(crate) struct House {
     random: RefCell<fastrand::Rng>,
     /// Each publisher fills its window so often at most.
     pub(crate) pace: Duration,
+    /// Loads after which whoever is away comes back at the latest.
+    pub(crate) most_away: u64,
 }
 
 impl House {
-    pub(crate) fn new(seed: u64, pace: Duration) -> Rc<Self> {
+    pub(crate) fn new(seed: u64, pace: Duration, most_away: u64) -> Rc<Self> {
         Rc::new(Self {
             ledger: RefCell::default(),
             retained: RefCell::default(),
@@ -54,6 +56,7 @@ impl House {
             broker: watch::Sender::new(Broker::default()),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             pace,
+            most_away,
         })
     }
 

@@ -62,6 +62,9 @@ struct Cli {
     /// Milliseconds after which a publisher fills its window again; 0: as soon as there is room in it.
     #[arg(long, default_value_t = 0)]
     pace: u64,
+    /// Loads after which a reader who is away comes back at the latest.
+    #[arg(long, default_value_t = u64::MAX)]
+    most_away: u64,
     /// Others come and go all the time, of whom nothing is known.
     #[arg(long)]
     crowd: bool,
@@ -83,7 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
-    let house = House::new(cli.seed, Duration::from_millis(cli.pace));
+    let house = House::new(cli.seed, Duration::from_millis(cli.pace), cli.most_away);
     let mut ways = Vec::new();
     for (scheme, port) in [("mqtt", cli.mqtt), ("mqtts", cli.mqtts), ("quic", cli.quic)] {
         let Some(port) = port else { continue };

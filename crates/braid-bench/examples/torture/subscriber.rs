@@ -103,10 +103,17 @@ impl Subscriber {
     /// Until it comes back.
     async fn stay_away(&mut self) {
         let mut phases = self.line.house.phase.subscribe();
+        let left = phases.borrow().round;
         let mut returns_at = None;
         while !phases.borrow().everybody {
             tokio::select! {
-                _ = phases.changed() => returns_at = self.plan(*phases.borrow_and_update()),
+                _ = phases.changed() => {
+                    let phase = *phases.borrow_and_update();
+                    returns_at = match phase.round - left >= self.line.house.most_away {
+                        true => Some(Instant::now()),
+                        false => self.plan(phase),
+                    };
+                }
                 () = at(returns_at) => break,
             }
         }
