@@ -46,14 +46,15 @@ const SURE: f64 = 0.5;
 const FASTER: f64 = 1.25;
 const FASTER_AT_LEAST: f64 = 1.1;
 
-/// Until then the second probe of a row, and those after it, are larger than the first by so many packets.
+/// Until then the third probe of a row, and those after it, are larger than the first by so many packets.
 const MORE: u32 = 1;
 
 /// Who waits is starved after so long (s).
 pub(super) const STARVED: f64 = 0.5;
 
-/// A probe upward follows something urgent within this time (s): the next is longest away then.
-const BEHIND: f64 = 0.02;
+/// A probe upward follows something urgent after this time (s), and within that one: the next is longest away then.
+const BEHIND: f64 = 0.012;
+const WITHIN: f64 = 0.02;
 
 /// So many packets in a row are not lost to a policer with this rate: the path is interrupted, and says nothing.
 const OUTAGE: u32 = 5;
@@ -248,9 +249,11 @@ impl Bucket {
         if has_tokens(sent) {
             self.chance.count(true);
         }
-        // Who drops takes no token for it, and had less than one: nobody knows how much.
         let level = sent.level + self.shift - sent.shift;
-        self.shift(if level < 1.0 { level.max(0.0) } else { 1.0 - level }, now);
+        if level > 1.0 {
+            // There was less than one token, perhaps none, and who drops takes none.
+            self.shift(1.0 - level, now);
+        }
         let passed = (self.passed + sent.silent) as f64;
         if self.drops.back().is_some_and(|drop| sent.at <= drop.at) {
             return;
@@ -317,9 +320,10 @@ impl Bucket {
         self.level(now) + 1e-9 >= URGENT
     }
 
-    /// Begins a probe, if it is time for one, behind something urgent.
+    /// Begins a probe, if it is time for one, behind something urgent, but not so close that this may have been early.
     pub(super) fn look(&mut self, last_urgent: f64, now: f64) {
-        let is_behind = now - last_urgent < BEHIND || now - last_urgent > 1.0;
+        let since = now - last_urgent;
+        let is_behind = (BEHIND..BEHIND + WITHIN).contains(&since) || since > 1.0;
         if is_behind || now - self.last_bulk > STARVED {
             self.probe(now);
         }
@@ -340,20 +344,22 @@ impl Bucket {
         let room = DEPTH - 1.0 - level;
         let climb = self.climb.get_or_insert(Climb { room, raised: self.raised, begun: now, passed: 0 });
         // Of what is lost there is little to learn: more follows when it is sure that there is room.
-        let more = if climb.surplus(self.raised) > SURE { climb.passed } else { climb.passed.min(MORE) };
+        let more =
+            if climb.surplus(self.raised) > SURE { climb.passed } else { (climb.passed / 2).min(MORE) };
         let left = whole(level) + 1 + u64::from(more);
         self.probe = Some(Probe { begun: now, left });
         self.next_probe = f64::INFINITY;
     }
 
     /// When more is permitted than now; `ack`: from when on one may be taken along.
-    pub(super) fn next(&self, ack: Option<f64>, now: f64) -> f64 {
+    pub(super) fn next(&self, last_urgent: f64, ack: Option<f64>, now: f64) -> f64 {
         let level = self.level(now);
         let at = |goal: f64| now + ((goal - level) / self.rate).max(0.0);
         let mut next = at(if level < URGENT { URGENT } else { 1.0 + RESERVE });
         if let Some(ack) = ack {
             next = next.min(ack.max(at(RESERVE)));
         }
-        if self.next_probe > now { next.min(self.next_probe) } else { next }
+        let probe = self.next_probe.max(last_urgent + BEHIND);
+        if probe > now { next.min(probe) } else { next }
     }
 }

@@ -87,7 +87,7 @@ impl Gate {
         let ack = self.owes_ack.map(|due| due - ACK_SOON);
         let at = match &self.state {
             State::Start(_) | State::Open(_) | State::Search(_) => return None,
-            State::Policed(bucket) => bucket.next(ack, now),
+            State::Policed(bucket) => bucket.next(self.rhythm.last(), ack, now),
             State::Queued(queue) => queue.next(self.rhythm.next(), ack, now),
         };
         Some(Duration::from_secs_f64((at - now).clamp(0.0, 10.0)))
