@@ -269,6 +269,13 @@ impl Builder {
         self
     }
 
+    /// Packets of a policer's bucket that are left for what is urgent, 1 to 3: 2 by default, one for an alarm and one for
+    /// the acknowledgement or the ping before it. QUIC only.
+    pub fn gate_reserve(mut self, packets: u8) -> Self {
+        self.quic.gate_reserve = packets;
+        self
+    }
+
     /// The most bytes per second that QUIC sends, for a device that knows its uplink: nothing then waits in queues
     /// on the way, where what is urgent cannot overtake. At least 1; no cap by default. QUIC only.
     pub fn link_rate(mut self, bytes_per_second: u64) -> Self {
@@ -385,6 +392,9 @@ impl Builder {
         if self.quic.link_rate == Some(0) {
             return Err(OptionsError::LinkRate);
         }
+        if !(1..=3).contains(&self.quic.gate_reserve) {
+            return Err(OptionsError::GateReserve(self.quic.gate_reserve));
+        }
         if transport != Transport::Quic {
             check_quic(&self.quic)?;
             // Where there is one stream, another place in the queue would only change the order of a topic.
@@ -407,7 +417,7 @@ fn check_quic(options: &QuicOptions) -> Result<(), OptionsError> {
     let asked = [
         ("0-RTT", options.zero_rtt),
         ("a congestion control", options.congestion != default.congestion),
-        ("a gate", options.gate != default.gate),
+        ("a gate", options.gate != default.gate || options.gate_reserve != default.gate_reserve),
         ("a link rate", options.link_rate.is_some()),
         ("a qlog", options.qlog_dir.is_some()),
     ];

@@ -118,6 +118,9 @@ pub enum OptionsError {
     /// A link rate of nothing.
     #[error("a link rate of 0 bytes per second sends nothing: give that of the uplink, or leave it out")]
     LinkRate,
+    /// A gate that keeps nothing for what is urgent, or too much.
+    #[error("a gate keeps 1 to 3 packets for what is urgent, not {0}")]
+    GateReserve(u8),
     /// A path where the transport has none.
     #[error("{scheme} URLs have no path, so {path:?} means nothing here: leave it out")]
     Path {

@@ -339,5 +339,7 @@ async fn what_only_quic_has_is_refused_elsewhere() {
             .to_string()
             .contains("leave it out")
     );
+    let error = quic_with(QuicOptions::server()).1.gate_reserve(4).start().unwrap_err().to_string();
+    assert_eq!(error, "a gate keeps 1 to 3 packets for what is urgent, not 4");
     assert!(builder.link_rate(1000).start().unwrap_err().to_string().contains("quic://host"));
 }

@@ -85,6 +85,9 @@ pub struct QuicOptions {
     pub congestion: Congestion,
     /// Whether bulk is kept back where the path limits, so that nothing urgent finds a queue.
     pub gate: bool,
+    /// Packets of a policer's bucket that a gate leaves for what is urgent, 1 to 3. With one, an alarm may wait for the
+    /// acknowledgement or the ping before it.
+    pub gate_reserve: u8,
     /// Writes to this file what the gates know: a line of JSON for each connection, five times a second.
     pub gate_log: Option<PathBuf>,
     /// Bytes per second that are sent at most, for a device that knows its uplink; `None` leaves it
@@ -123,6 +126,7 @@ impl QuicOptions {
             keep_alive: Some(Duration::from_secs(10 * 60)),
             congestion: Congestion::default(),
             gate: true,
+            gate_reserve: 2,
             gate_log: None,
             link_rate: None,
             zero_rtt: true,
@@ -158,7 +162,8 @@ impl QuicOptions {
             config.qlog_factory(Arc::new(QlogFiles::new(directory)));
         }
         let log = self.gate_log.as_deref().map(Arc::from);
-        let gated = self.gate.then_some(Gates { factory, uni_streams: self.uni_streams, log });
+        let (uni_streams, reserve) = (self.uni_streams, self.gate_reserve);
+        let gated = self.gate.then_some(Gates { factory, uni_streams, reserve, log });
         Transport { shared: Arc::new(config), gated }
     }
 }
@@ -178,6 +183,8 @@ struct Gates {
     factory: Arc<dyn ControllerFactory + Send + Sync>,
     /// Unidirectional streams that are granted.
     uni_streams: u32,
+    /// Packets that they leave for what is urgent.
+    reserve: u8,
     /// Where it is written down what they know.
     log: Option<Arc<Path>>,
 }
@@ -185,8 +192,8 @@ struct Gates {
 impl Transport {
     /// What one more connection differs in from the others, if each has a gate of its own.
     pub(super) fn gated(&self) -> Option<(Arc<TransportConfig>, Arc<SharedGate>)> {
-        let Gates { factory, uni_streams, log } = self.gated.as_ref()?;
-        let gate = SharedGate::new(*uni_streams, log.clone());
+        let Gates { factory, uni_streams, reserve, log } = self.gated.as_ref()?;
+        let gate = SharedGate::new(*uni_streams, *reserve, log.clone());
         let mut mtu_discovery = MtuDiscoveryConfig::default();
         mtu_discovery.minimum_change(MTU_STEP).interval(MTU_INTERVAL).black_hole_cooldown(MTU_COOLDOWN);
         let mut config = TransportConfig::clone(&self.shared);

@@ -39,6 +39,7 @@ impl Config {
         if let Some(link_rate) = self.quic.link_rate {
             range("quic.link_rate", link_rate, 1000, u64::MAX)?;
         }
+        range("quic.gate_reserve", self.quic.gate_reserve.into(), 1, 3)?;
         // Above it the QUIC library may end a connection that loses packets.
         range("quic.stream_window", self.quic.stream_window.into(), 16_384, 2_097_152)?;
         range("quic.tickets", self.quic.tickets as u64, 0, 100_000_000)?;
@@ -86,6 +87,10 @@ mod tests {
         config.quic.link_rate = Some(0);
         let error = config.check().unwrap_err().to_string();
         assert_eq!(error, "quic.link_rate: 0 is out of range; it may be at least 1000");
+        let mut config = Config::default();
+        config.quic.gate_reserve = 4;
+        let error = config.check().unwrap_err().to_string();
+        assert_eq!(error, "quic.gate_reserve: 4 is out of range; it may be 1 to 3");
         let mut config = Config::default();
         config.store.async_window_ms = 0;
         let error = config.check().unwrap_err().to_string();

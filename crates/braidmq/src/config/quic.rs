@@ -20,6 +20,8 @@ pub(crate) struct QuicConfig {
     pub(crate) congestion: CongestionConfig,
     /// Whether bulk is kept back where the path to a client limits.
     pub(crate) gate: bool,
+    /// Packets that are left for what is urgent then.
+    pub(crate) gate_reserve: u8,
     /// Where is written what the gates know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gate_log: Option<PathBuf>,
@@ -40,13 +42,15 @@ pub(crate) struct QuicConfig {
 impl Default for QuicConfig {
     fn default() -> Self {
         let StreamsConfig { strict_streams, early_publish } = StreamsConfig::default();
-        let QuicOptions { stream_receive_window: stream_window, gate, tickets, zero_rtt, .. } =
-            QuicOptions::server();
+        let QuicOptions {
+            stream_receive_window: stream_window, gate, gate_reserve, tickets, zero_rtt, ..
+        } = QuicOptions::server();
         Self {
             strict_streams,
             early_publish,
             congestion: CongestionConfig::default(),
             gate,
+            gate_reserve,
             gate_log: None,
             link_rate: None,
             stream_window,
@@ -83,6 +87,7 @@ impl Config {
         let QuicConfig {
             congestion,
             gate,
+            gate_reserve,
             ref gate_log,
             link_rate,
             stream_window,
@@ -96,6 +101,7 @@ impl Config {
             bidi_streams: self.limits.streams,
             congestion: congestion.into(),
             gate,
+            gate_reserve,
             gate_log: gate_log.clone(),
             link_rate,
             tickets,
@@ -122,6 +128,7 @@ mod tests {
             early_publish = "reject"
             congestion = "newreno"
             gate = false
+            gate_reserve = 3
             gate_log = "g"
             link_rate = 33000
             stream_window = 65536
@@ -135,6 +142,7 @@ mod tests {
         let expected = QuicOptions {
             congestion: Congestion::NewReno,
             gate: false,
+            gate_reserve: 3,
             gate_log: Some(PathBuf::from("g")),
             link_rate: Some(33_000),
             stream_receive_window: 65_536,

@@ -31,7 +31,7 @@ pub(in crate::quic) struct Gated {
 impl ControllerFactory for Gated {
     /// A new path: what was known of the old one is forgotten.
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
-        self.gate.begin_anew(Gate::new(now, mtu));
+        self.gate.begin_anew(Gate::new(now, mtu, self.gate.reserve()));
         let inner = Arc::clone(&self.inner).build(now, mtu);
         Box::new(GatedController::new(self, inner, mtu))
     }
@@ -266,7 +266,8 @@ impl Controller for GatedController {
     /// told of any more.
     fn clone_box(&self) -> Box<dyn Controller> {
         let now = now();
-        self.factory.gate.begin_anew(Gate::moved(now, self.mtu));
+        let gate = &self.factory.gate;
+        gate.begin_anew(Gate::moved(now, self.mtu, gate.reserve()));
         let inner = match self.is_active() {
             true => Arc::clone(&self.factory.inner).build(now, self.mtu),
             false => self.inner.clone_box(),

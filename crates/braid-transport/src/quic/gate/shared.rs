@@ -28,22 +28,26 @@ pub(in crate::quic) struct SharedGate {
     refused: Notify,
     /// What the connection is configured with.
     uni_streams: u32,
+    /// Packets that are left for what is urgent.
+    reserve: u8,
     /// Where it is written down what the gate knows.
     log: Option<Arc<Path>>,
     library: OnceLock<Library>,
 }
 
 impl SharedGate {
-    /// `uni_streams`: as the connection is configured. `log`: where it is written down what the gate knows.
-    pub(in crate::quic) fn new(uni_streams: u32, log: Option<Arc<Path>>) -> Arc<Self> {
+    /// `uni_streams`: as the connection is configured. `reserve`: packets that are left for what is urgent. `log`: where it
+    /// is written down what the gate knows.
+    pub(in crate::quic) fn new(uni_streams: u32, reserve: u8, log: Option<Arc<Path>>) -> Arc<Self> {
         Arc::new(Self {
-            gate: Mutex::new(Gate::new(now(), 1200)),
+            gate: Mutex::new(Gate::new(now(), 1200, reserve)),
             is_active: AtomicBool::new(false),
             is_kept: AtomicBool::new(false),
             is_established: AtomicBool::new(false),
             is_abandoned: AtomicBool::new(false),
             refused: Notify::new(),
             uni_streams,
+            reserve,
             log,
             library: OnceLock::new(),
         })
@@ -56,6 +60,11 @@ impl SharedGate {
     /// Whether it decides, in place of the congestion controller.
     pub(in crate::quic) fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Acquire) && !self.is_abandoned.load(Ordering::Acquire)
+    }
+
+    /// Packets that are left for what is urgent.
+    pub(super) fn reserve(&self) -> u8 {
+        self.reserve
     }
 
     /// The connection is there.

@@ -18,9 +18,6 @@ const SHY: f64 = 0.98;
 /// Tokens that a bucket is taken to hold.
 const DEPTH: f64 = 5.0;
 
-/// What bulk leaves for the urgent class, in tokens.
-const RESERVE: f64 = 2.0;
-
 /// What is urgent waits below this level: it would be dropped, and have to wait for longer.
 const URGENT: f64 = 1.0;
 
@@ -64,6 +61,8 @@ const LEAST: f64 = 1.0;
 
 #[derive(Clone, Debug)]
 pub(super) struct Bucket {
+    /// What bulk leaves for what is urgent.
+    reserve: f64,
     /// Tokens per second.
     rate: f64,
     level: f64,
@@ -121,9 +120,11 @@ struct Probe {
 }
 
 impl Bucket {
-    /// `rate`: datagrams a second that pass, as measured. The bucket is empty now.
-    pub(super) fn new(rate: f64, now: f64) -> Self {
+    /// `rate`: datagrams a second that pass, as measured. `reserve`: tokens that bulk leaves for what is urgent. The bucket
+    /// is empty now.
+    pub(super) fn new(rate: f64, reserve: f64, now: f64) -> Self {
         Self {
+            reserve,
             rate: (rate * SHY).max(LEAST),
             level: 0.0,
             at: now,
@@ -148,7 +149,7 @@ impl Bucket {
 
     /// Tokens that bulk leaves for what is urgent.
     pub(super) fn reserve(&self) -> f64 {
-        RESERVE
+        self.reserve
     }
 
     /// Packets are lost whatever is sent: there is no policer.
@@ -311,9 +312,9 @@ impl Bucket {
     pub(super) fn permits_bulk(&self, owes_ack: bool, now: f64) -> bool {
         let level = self.level(now) + 1e-9;
         self.probe.is_some_and(|probe| probe.left > 0)
-            || level >= 1.0 + RESERVE
+            || level >= 1.0 + self.reserve
             // An acknowledgement would leave now, in a packet of its own.
-            || (owes_ack && level >= RESERVE)
+            || (owes_ack && level >= self.reserve)
     }
 
     pub(super) fn permits_urgent(&self, now: f64) -> bool {
@@ -355,9 +356,9 @@ impl Bucket {
     pub(super) fn next(&self, last_urgent: f64, ack: Option<f64>, now: f64) -> f64 {
         let level = self.level(now);
         let at = |goal: f64| now + ((goal - level) / self.rate).max(0.0);
-        let mut next = at(if level < URGENT { URGENT } else { 1.0 + RESERVE });
+        let mut next = at(if level < URGENT { URGENT } else { 1.0 + self.reserve });
         if let Some(ack) = ack {
-            next = next.min(ack.max(at(RESERVE)));
+            next = next.min(ack.max(at(self.reserve)));
         }
         let probe = self.next_probe.max(last_urgent + BEHIND);
         if probe > now { next.min(probe) } else { next }

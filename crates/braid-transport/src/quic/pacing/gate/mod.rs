@@ -136,6 +136,8 @@ struct Heard {
 #[derive(Clone, Debug)]
 pub(in crate::quic) struct Gate {
     epoch: Instant,
+    /// Tokens of a policer's bucket.
+    reserve: f64,
     state: State,
     /// Until then (s) drops make no policer.
     deaf_until: f64,
@@ -176,9 +178,11 @@ pub(in crate::quic) struct Gate {
 }
 
 impl Gate {
-    pub(in crate::quic) fn new(now: Instant, mtu: u16) -> Self {
+    /// `reserve`: packets that are left for what is urgent.
+    pub(in crate::quic) fn new(now: Instant, mtu: u16, reserve: u8) -> Self {
         Self {
             epoch: now,
+            reserve: reserve.into(),
             state: State::Start(Start::new(0.0)),
             deaf_until: 0.0,
             blind_until: 0.0,
@@ -205,8 +209,8 @@ impl Gate {
     }
 
     /// Of a path that takes the place of another: the answers that prove it must not wait for what is on its way.
-    pub(in crate::quic) fn moved(now: Instant, mtu: u16) -> Self {
-        Self { state: State::Start(Start::again(MOVED, 0.0)), ..Self::new(now, mtu) }
+    pub(in crate::quic) fn moved(now: Instant, mtu: u16, reserve: u8) -> Self {
+        Self { state: State::Start(Start::again(MOVED, 0.0)), ..Self::new(now, mtu, reserve) }
     }
 
     fn seconds(&self, at: Instant) -> f64 {
@@ -410,7 +414,7 @@ impl Gate {
                 (State::Start(start), Fate::Lost) => {
                     let policed = start.dropped(sent.at, sent.silent);
                     if let Some(rate) = policed.filter(|_| now >= self.deaf_until) {
-                        self.state = State::Policed(Bucket::new(rate, now));
+                        self.state = State::Policed(Bucket::new(rate, self.reserve, now));
                     } else if start.is_chance() {
                         self.deaf_until = now + DEAF;
                         self.state = State::Search(Search::new());

@@ -92,7 +92,7 @@ proptest! {
     #[test]
     fn nothing_is_kept_back_for_ever(steps in vec(step(), 0..400)) {
         let mut now = Instant::now();
-        let (mut gate, mut number) = (Gate::new(now, 1200), 0);
+        let (mut gate, mut number) = (Gate::new(now, 1200, 2), 0);
         for step in &steps {
             if let Step::Wait(millis) = step {
                 now += Duration::from_millis(*millis);
@@ -114,7 +114,7 @@ proptest! {
     #[test]
     fn no_more_leaves_at_once_than_there_is_room_for(urgent in 0..2_000_000_u64) {
         let start = Instant::now();
-        let mut gate = policed(start);
+        let mut gate = policed(start, 2);
         let now = start + Duration::from_secs(2);
         gate.handle_urgent(urgent, now);
         let sent = (0..1000).take_while(|number| {
@@ -130,8 +130,8 @@ proptest! {
 }
 
 /// Behind a policer of some twenty packets a second.
-fn policed(start: Instant) -> Gate {
-    let mut gate = Gate::new(start, 1200);
+fn policed(start: Instant, reserve: u8) -> Gate {
+    let mut gate = Gate::new(start, 1200, reserve);
     for number in 0..40_u64 {
         let now = start + Duration::from_millis(number * 20);
         gate.handle_packet(number, 1200, now);
@@ -149,6 +149,33 @@ fn policed(start: Instant) -> Gate {
 
 fn share(part: usize, whole: usize) -> f64 {
     part as f64 / whole.max(1) as f64
+}
+
+/// How many leave at once, with nothing urgent or with much.
+fn burst(gate: &mut Gate, urgent: u64, first: u64, now: Instant) -> u64 {
+    gate.handle_urgent(urgent, now);
+    let may_leave = |gate: &mut Gate, number: &u64| {
+        let may = permits(gate, now);
+        if may {
+            gate.handle_packet(first + number, 1200, now);
+            gate.handle_transmit(1200, now);
+        }
+        may
+    };
+    (0..100).take_while(|number| may_leave(gate, number)).count() as u64
+}
+
+#[test]
+fn bulk_leaves_the_reserve() {
+    for reserve in 1..=3_u8 {
+        let start = Instant::now();
+        let mut gate = policed(start, reserve);
+        burst(&mut gate, 100, 1000, start + Duration::from_secs(2));
+        // The bucket is full again, and it is no time for a probe: one that is urgent has just been, and bulk before it.
+        let now = start + Duration::from_millis(2400);
+        assert_eq!(burst(&mut gate, 100, 2000, now), u64::from(5 - reserve));
+        assert_eq!(burst(&mut gate, 100_000, 3000, now), u64::from(reserve), "what is urgent has the rest");
+    }
 }
 
 /// Packets that pass in a minute.

@@ -60,7 +60,7 @@ impl Path {
     pub(super) fn new(rate: f64, trip: u64, senders: usize) -> Self {
         let begun = Instant::now();
         let sender = || Sender {
-            gate: Gate::new(begun, 1452),
+            gate: Gate::new(begun, 1452, 2),
             sent: 0,
             under_way: VecDeque::new(),
             lost: Vec::new(),
