@@ -3,10 +3,10 @@
 use super::ledger::Sent;
 
 /// Where so many of so many packets are lost, so many times in a row, although there were so many tokens, there is no
-/// policer. Another sender behind the same one looks like that for a while.
+/// policer.
 const COUNT: u32 = 40;
 const LOSSY: u32 = 3;
-const IN_A_ROW: u32 = 3;
+const IN_A_ROW: u32 = 2;
 const PLENTY: f64 = 1.5;
 
 /// Packets that found tokens enough, and how many of them were lost.

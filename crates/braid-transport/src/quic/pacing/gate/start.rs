@@ -17,6 +17,9 @@ const OUTAGE: u32 = 5;
 const ENOUGH: u32 = 60;
 const FEW: u32 = 3;
 
+/// Drops that are so far apart (s) have nothing to do with each other: alarms between them pass any policer.
+const OVER: f64 = 1.0;
+
 /// Up to so many packets the window quadruples in a long round trip.
 const QUICK: f64 = 200.0;
 
@@ -27,6 +30,7 @@ const RUN: u32 = 64;
 pub(super) struct Start {
     window: f64,
     first_drop: Option<f64>,
+    last_drop: f64,
     passed: u32,
     dropped: u32,
     silent: u64,
@@ -38,7 +42,16 @@ pub(super) struct Start {
 
 impl Start {
     pub(super) fn new(now: f64) -> Self {
-        Self { window: FIRST, first_drop: None, passed: 0, dropped: 0, silent: 0, run: (0, now), all: (0, 0) }
+        Self {
+            window: FIRST,
+            first_drop: None,
+            last_drop: now,
+            passed: 0,
+            dropped: 0,
+            silent: 0,
+            run: (0, now),
+            all: (0, 0),
+        }
     }
 
     /// So many packets were on their way before.
@@ -87,6 +100,12 @@ impl Start {
     /// [`Sent`](super::ledger::Sent).
     pub(super) fn dropped(&mut self, sent: f64, silent: u64) -> Option<f64> {
         self.window = (self.window / 2.0).max(FIRST);
+        if sent - self.last_drop > OVER {
+            // What was dropped before has nothing to do with it.
+            self.handle_queue();
+            self.all = (0, 0);
+        }
+        self.last_drop = sent;
         self.all.1 += 1;
         let Some(first) = self.first_drop else {
             (self.first_drop, self.silent) = (Some(sent), silent);

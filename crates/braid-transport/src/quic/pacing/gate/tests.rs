@@ -207,7 +207,7 @@ fn a_new_rate_is_found() {
     for trip in [1, 40] {
         let mut path = Path::new(29.0, trip, 1);
         path.run(10);
-        for (rate, seconds) in [(14.0, 2), (29.0, 4), (10.0, 2), (29.0, 4)] {
+        for (rate, seconds) in [(14.0, 2), (29.0, 4), (10.0, 2), (29.0, 7)] {
             path.rate = rate;
             path.run(seconds);
             let known = path.senders[0].gate.rate().unwrap_or(0.0);
@@ -215,6 +215,20 @@ fn a_new_rate_is_found() {
             path.run(8);
             let known = path.senders[0].gate.rate().unwrap_or(0.0);
             assert!((rate * 0.85..rate * 1.15).contains(&known), "{known} of {rate}, {trip} ms");
+        }
+    }
+}
+
+/// Drops of a first burst and alarms that all pass are no losses by chance.
+#[test]
+fn a_policer_is_known_when_bulk_begins_late() {
+    for (trip, first) in [1, 40, 100].into_iter().flat_map(|trip| (2..10).map(move |first| (trip, first))) {
+        for begins in [1000, 5000, 6000, 7000, 12_000] {
+            let mut path = Path::new(29.0, trip, 1);
+            path.pause = first * trip.max(2)..begins;
+            path.run(begins / 1000 + 3);
+            let class = path.senders[0].gate.class();
+            assert_eq!(class, Class::Policed, "bulk until {:?} ms, {trip} ms", path.pause);
         }
     }
 }

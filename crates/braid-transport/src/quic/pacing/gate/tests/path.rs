@@ -1,10 +1,10 @@
 //! Gates against a policer as it is, a millisecond at a time: nothing of QUIC, and no clock.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::super::Gate;
-use super::permits;
+use super::super::{Gate, Permit};
 
 const MTU: u64 = 1452;
 
@@ -14,6 +14,9 @@ const PING: u64 = 503;
 
 /// Until then (ms) a gate may find out.
 const CONVERGENCE: u64 = 3000;
+
+/// As often the library asks in a batch.
+const BATCH: usize = 10;
 
 /// Bytes of an alarm or of a ping.
 const URGENT: u64 = 80;
@@ -28,6 +31,8 @@ pub(super) struct Path {
     tokens: f64,
     /// ms
     trip: u64,
+    /// When (ms) there is no bulk.
+    pub(super) pause: Range<u64>,
     pub(super) senders: Vec<Sender>,
 }
 
@@ -68,7 +73,7 @@ impl Path {
             counts: Counts::default(),
         };
         let senders = std::iter::repeat_with(sender).take(senders).collect();
-        Self { begun, now: 0, rate, depth: 5.0, tokens: 5.0, trip, senders }
+        Self { begun, now: 0, rate, depth: 5.0, tokens: 5.0, trip, pause: 0..0, senders }
     }
 
     /// With bulk at any time.
@@ -77,7 +82,7 @@ impl Path {
             self.now += 1;
             self.tokens = (self.tokens + self.rate / 1000.0).min(self.depth);
             let at = self.begun + Duration::from_millis(self.now);
-            let Self { now, trip, tokens, senders, .. } = self;
+            let Self { now, trip, tokens, pause, senders, .. } = self;
             for (place, sender) in senders.iter_mut().enumerate() {
                 // Senders do not know of each other.
                 let clock = *now + 31 * place as u64;
@@ -86,7 +91,10 @@ impl Path {
                     sender.gate.handle_urgent(URGENT, at);
                     sender.waiting.push_back(*now);
                 }
-                sender.send(*now, *trip, tokens, at);
+                if !pause.contains(now) || !sender.waiting.is_empty() {
+                    let most = if pause.contains(now) { 1 } else { BATCH };
+                    sender.send(most, *now, *trip, tokens, at);
+                }
             }
         }
     }
@@ -110,10 +118,15 @@ impl Sender {
         }
     }
 
-    fn send(&mut self, now: u64, trip: u64, tokens: &mut f64, at: Instant) {
-        // As often as the library would ask in a batch.
-        for _ in 0..10 {
-            if !permits(&mut self.gate, at) {
+    fn send(&mut self, most: usize, now: u64, trip: u64, tokens: &mut f64, at: Instant) {
+        for _ in 0..most {
+            let on_the_way = (self.under_way.len() + self.lost.len()) as u64;
+            let may = match self.gate.permit(at) {
+                Permit::Window(packets) => on_the_way < packets,
+                Permit::Open | Permit::One | Permit::Yes => true,
+                Permit::No => false,
+            };
+            if !may {
                 return;
             }
             self.sent += 1;
