@@ -43,7 +43,7 @@ async fn behind_a_policer_it_tells_of_tokens() {
     let bytes = state.bytes_per_second.expect("a rate") / state.packets_per_second.expect("a rate");
     assert!((1200.0..1500.0).contains(&bytes), "{state:?}");
     assert!(
-        matches!(state.level, Some(GateLevel::Tokens { left, reserve: 1.0 }) if left <= 5.0),
+        matches!(state.level, Some(GateLevel::Tokens { left, reserve: 2.0 }) if left <= 5.0),
         "{state:?}"
     );
     assert!(state.packets > 200, "{state:?}");
