@@ -15,6 +15,7 @@ mod settle;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod unsent;
 mod waiting;
 mod whereabouts;
 mod window;

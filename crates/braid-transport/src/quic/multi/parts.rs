@@ -20,6 +20,7 @@ use super::holders::Holders;
 use super::loss::Loss;
 use super::settle::Settling;
 use super::stream::Stream;
+use super::unsent::Unsent;
 use super::waiting::Waiting;
 use super::whereabouts::Whereabouts;
 use super::window::SendWindow;
@@ -56,6 +57,7 @@ pub(super) struct Parts {
     pub(super) confirmed: Option<Confirmed>,
     opening: [Option<Opening>; 2],
     pub(super) window: SendWindow,
+    pub(super) unsent: Unsent,
     pub(super) settling: Settling,
     pub(super) gating: Gating,
     /// Of a server: where the client is.
@@ -98,6 +100,7 @@ impl Parts {
             confirmed: established.confirmed,
             opening: [None, None],
             window: SendWindow::new(&connection, established.send_window),
+            unsent: Unsent::default(),
             settling: Settling::default(),
             gating,
             whereabouts: if is_server { Whereabouts::new(&connection, address) } else { None },

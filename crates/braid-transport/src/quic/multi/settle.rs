@@ -4,7 +4,8 @@
 //! acknowledged, so that it does not travel with a repetition either. The library tells of a stream's
 //! acknowledgements only once it is finished. So a stream is finished when nothing on the whole
 //! connection is unacknowledged; or, while others keep it busy, three round trips after what it has
-//! written can have been sent. That a stream is not read by its receiver makes no difference to
+//! written can have been sent, and as many bytes were as may have waited for that: the gate may hold
+//! them for long, and so may a busy machine. That a stream is not read by its receiver makes no difference to
 //! others; a higher priority that keeps the connection busy does, for 3 seconds at most. Nothing is
 //! lost in any case.
 
@@ -19,6 +20,7 @@ use noq::PathId;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::parts::Parts;
+use super::unsent::{Mark, Progress};
 use super::window::RESERVE;
 use crate::link::Read;
 
@@ -31,14 +33,24 @@ const ROUND_TRIP: Duration = Duration::from_millis(333);
 /// Timers do not know less.
 const TICK: Duration = Duration::from_millis(1);
 
+/// Where nothing was sent for so long since the end was asked for, nothing waited to be sent.
+const SILENCE: Duration = Duration::from_millis(100);
+
 /// An end does not wait any longer: the peer needs its credit back.
 const MOST: Duration = Duration::from_secs(3);
 
 #[derive(Default)]
 pub(super) struct Settling {
-    /// Streams to finish without an acknowledgement, by when, and since when they wait.
-    ends: BTreeMap<(Instant, StreamKey), Instant>,
+    /// Streams to finish without an acknowledgement, by when.
+    ends: BTreeMap<(Instant, StreamKey), Ending>,
     alarm: Option<Pin<Box<Sleep>>>,
+}
+
+/// Since when a stream waits for its end, and what had to be sent then.
+#[derive(Clone, Copy)]
+struct Ending {
+    since: Instant,
+    mark: Mark,
 }
 
 /// What the path carries.
@@ -64,7 +76,10 @@ impl Parts {
         }
         stream.is_finishing = true;
         self.waiting.forget(key);
-        self.settle_later(key, Instant::now());
+        let (priority, written) = (stream.priority(), stream.written);
+        self.unsent.look(self.progress(), self.window.size());
+        let ending = Ending { since: Instant::now(), mark: self.unsent.mark(priority, written) };
+        self.settle_later(key, ending);
         // The next read sees to it.
         self.connection_bell.wake_by_ref();
     }
@@ -76,15 +91,14 @@ impl Parts {
         }
     }
 
-    /// Puts an end on the list that waits since then.
-    fn settle_later(&mut self, key: StreamKey, since: Instant) {
+    fn settle_later(&mut self, key: StreamKey, ending: Ending) {
         let Some(stream) = self.streams.get(&key) else { return };
         let pace = self.pace();
         let rivals = self.waiting.rivals(stream.priority(), self.patience(&pace));
         // Equals are sent in turns with it.
         let before = stream.written.min(self.window.size()).saturating_mul(1 + rivals.equals);
-        let due = (Instant::now() + pace.settles(before)).min(since + MOST);
-        self.settling.ends.insert((due, key), since);
+        let due = (Instant::now() + pace.settles(before)).min(ending.since + MOST);
+        self.settling.ends.insert((due, key), ending);
     }
 
     /// A watch has come to its end.
@@ -122,19 +136,30 @@ impl Parts {
         }
     }
 
-    /// Finishes what is due. It waits on behind a higher priority that fills the connection, and where
-    /// nothing was written since and not all is acknowledged yet: some of it was lost.
+    /// Finishes what is due. It waits on behind a higher priority that fills the connection, where it may not have been
+    /// sent, and where nothing was written since and not all is acknowledged yet: some of it was lost.
     fn finish_due(&mut self) {
         let now = Instant::now();
+        let progress = self.progress();
         let is_repeating = self.window.is_quiet_for(self.pace().settles(0) / 2);
         while let Some((due, key)) = self.next_end().filter(|(due, _)| *due <= now) {
-            let Some(since) = self.settling.ends.remove(&(due, key)) else { return };
-            if now < since + MOST && (is_repeating || self.is_outranked(key)) {
-                self.settle_later(key, since);
+            let Some(ending) = self.settling.ends.remove(&(due, key)) else { return };
+            let has_reason = is_repeating || self.may_be_unsent(&ending, progress) || self.is_outranked(key);
+            if now < ending.since + MOST && has_reason {
+                self.settle_later(key, ending);
             } else {
                 self.finish_now(key);
             }
         }
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        Progress::from(self.connection.stats())
+    }
+
+    fn may_be_unsent(&self, ending: &Ending, now: Progress) -> bool {
+        let nothing_waits = !ending.mark.has_moved(now) && ending.since.elapsed() >= SILENCE;
+        now < self.unsent.until(&ending.mark) && !nothing_waits
     }
 
     fn is_outranked(&self, key: StreamKey) -> bool {

@@ -36,6 +36,9 @@ impl Parts {
         match outcome {
             Poll::Ready(Ok(written)) => {
                 self.waiting.forget(key);
+                if self.unsent.wrote(written, priority) {
+                    self.unsent.look(self.progress(), self.window.size());
+                }
                 if is_first && written > 0 {
                     self.holders.insert(key, priority);
                 }
@@ -46,6 +49,7 @@ impl Parts {
             }
             Poll::Pending => {
                 self.waiting.refused(key, priority);
+                self.unsent.fill(self.progress(), self.window.size());
                 Poll::Pending
             }
             Poll::Ready(Err(Refusal::Lost(loss))) => Poll::Ready(Err(loss.into())),

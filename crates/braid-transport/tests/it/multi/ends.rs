@@ -122,6 +122,31 @@ async fn behind_a_higher_priority_an_end_still_travels_alone() {
     assert!(gap > Duration::ZERO, "the end came with the data");
 }
 
+// [BQ-31]
+#[tokio::test(start_paused = true)]
+async fn on_a_busy_path_that_slows_down_the_end_waits_until_all_was_sent() {
+    const SIZE: usize = 24_000;
+    let mut scene = Scene::new().await;
+    let (key, _send, mut recv) = scene.open().await;
+    let (busy, _busy_send, _busy_recv) = scene.open().await;
+    scene.device.change_one(Direction::Down, |link| link.shaper = Some(Shaper { rate: 100.0, queue: 50 }));
+    write(&mut scene.server, key, &[0; SIZE]).await;
+    scene.server.finish(key);
+    let arrivals = tokio::spawn(async move {
+        recv.read_exact(&mut [0; SIZE]).await.expect("read");
+        let data = Instant::now();
+        assert_eq!(recv.read(&mut [0; 6]).await, Ok(None));
+        Instant::now() - data
+    });
+    while !arrivals.is_finished() {
+        // There is always something unacknowledged, and something that was just written.
+        write(&mut scene.server, busy, b"x").await;
+        drive(&mut scene.server, sleep(Duration::from_millis(1))).await;
+    }
+    let gap = arrivals.await.expect("join");
+    assert!(gap > Duration::ZERO, "the end came with the data");
+}
+
 #[tokio::test(start_paused = true)]
 async fn many_ends_wait_for_one_another_no_longer_than_for_themselves() {
     let mut scene = Scene::new().await;
