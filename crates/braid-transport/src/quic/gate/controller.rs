@@ -42,11 +42,22 @@ struct GatedController {
     inner: Box<dyn Controller>,
     mtu: u16,
     class: Class,
+    /// Packets of an open path that the gate was not told of yet.
+    untold: Untold,
     asked: AtomicU8,
     /// Probes of the present batch: where they begin in it, their numbers and sizes.
     probes: Vec<Probe>,
     /// Bytes of the present batch so far.
     batch: usize,
+}
+
+/// What became of packets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Untold {
+    acked: u32,
+    lost: u32,
+    /// The round trip as the library knew it last (s).
+    smoothed: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +76,16 @@ const BOTH: u8 = 2;
 impl GatedController {
     fn new(factory: Arc<Gated>, inner: Box<dyn Controller>, mtu: u16) -> Self {
         let asked = AtomicU8::new(NOTHING);
-        Self { factory, inner, mtu, class: Class::Start, asked, probes: Vec::new(), batch: 0 }
+        Self {
+            factory,
+            inner,
+            mtu,
+            class: Class::Start,
+            untold: Untold::default(),
+            asked,
+            probes: Vec::new(),
+            batch: 0,
+        }
     }
 
     fn gate(&self) -> MutexGuard<'_, Gate> {
@@ -76,10 +96,15 @@ impl GatedController {
         self.class.is_limited()
     }
 
+    /// The gate only watches how the path does: it is told once for each acknowledgement, and not of what is sent.
+    fn is_open(&self) -> bool {
+        self.class == Class::Open
+    }
+
     /// Whether the library has sent a packet without asking for the window: a probe.
     fn is_probe(&self) -> bool {
         let was_asked = self.asked.swap(NOTHING, Ordering::Relaxed) == BOTH;
-        !was_asked && self.class != Class::Open && self.factory.gate.is_established()
+        !was_asked && !self.is_open() && self.factory.gate.is_established()
     }
 
     /// Of the probes of a batch the last one leaves, if anything may. Its acknowledgement tells that those before it are
@@ -132,14 +157,19 @@ impl GatedController {
 
 impl Controller for GatedController {
     fn on_sent(&mut self, now: Instant, bytes: u64, largest_pn: u64) {
-        self.thin_probes(bytes, now);
-        self.gate().handle_transmit(bytes, now);
+        if !self.is_open() {
+            self.thin_probes(bytes, now);
+            self.gate().handle_transmit(bytes, now);
+        }
         if !self.is_active() {
             self.inner.on_sent(now, bytes, largest_pn);
         }
     }
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
+        if self.is_open() {
+            return self.inner.on_packet_sent(now, bytes, pn);
+        }
         if bytes <= self.mtu {
             let start = self.batch;
             self.batch += usize::from(bytes);
@@ -172,14 +202,25 @@ impl Controller for GatedController {
         app_limited: bool,
         rtt: &RttEstimator,
     ) {
-        self.gate().handle_acked(pn, rtt.get().as_secs_f64(), now);
+        let smoothed = rtt.get().as_secs_f64();
+        if self.is_open() {
+            self.untold.acked += 1;
+            self.untold.smoothed = smoothed;
+        } else {
+            self.gate().handle_acked(pn, smoothed, now);
+        }
         if !self.is_active() {
             self.inner.on_ack(now, sent, bytes, pn, app_limited, rtt);
         }
     }
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_acked: Option<u64>) {
-        self.gate().handle_end_of_acks(app_limited, now);
+        if self.is_open() {
+            let Untold { acked, lost, smoothed } = std::mem::take(&mut self.untold);
+            self.gate().handle_open(acked, lost, smoothed, app_limited, now);
+        } else {
+            self.gate().handle_end_of_acks();
+        }
         if !self.is_active() {
             self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
         }
@@ -209,7 +250,9 @@ impl Controller for GatedController {
     }
 
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
-        if lost_bytes > PROBE {
+        if self.is_open() {
+            self.untold.lost += u32::from(lost_bytes > PROBE);
+        } else if lost_bytes > PROBE {
             self.gate().handle_lost(pn, now);
         }
         if !self.is_active() {
@@ -235,7 +278,7 @@ impl Controller for GatedController {
 
     fn window(&self) -> u64 {
         self.asked.store(WINDOW, Ordering::Relaxed);
-        if self.class == Class::Open || self.factory.gate.is_abandoned() {
+        if self.is_open() || self.factory.gate.is_abandoned() {
             return self.inner.window();
         }
         let permit = self.gate().permit(now());

@@ -19,6 +19,8 @@ pub(in crate::quic) struct SharedGate {
     gate: Mutex<Gate>,
     /// It decides, in place of the congestion controller.
     is_active: AtomicBool,
+    /// It only watches how the path does.
+    is_open: AtomicBool,
     is_kept: AtomicBool,
     /// The handshake is over, and each datagram has one packet.
     is_established: AtomicBool,
@@ -42,6 +44,7 @@ impl SharedGate {
         Arc::new(Self {
             gate: Mutex::new(Gate::new(now(), 1200, reserve)),
             is_active: AtomicBool::new(false),
+            is_open: AtomicBool::new(false),
             is_kept: AtomicBool::new(false),
             is_established: AtomicBool::new(false),
             is_abandoned: AtomicBool::new(false),
@@ -88,6 +91,9 @@ impl SharedGate {
 
     /// So many bytes were written that are more urgent than others.
     pub(in crate::quic) fn handle_urgent(&self, bytes: usize) {
+        if self.is_open() {
+            return;
+        }
         self.lock().handle_urgent(u64::try_from(bytes).unwrap_or(u64::MAX), now());
         if self.is_active() {
             self.wake();
@@ -103,7 +109,7 @@ impl SharedGate {
 
     /// Bytes that may be written and not be acknowledged, unless the congestion controller decides.
     pub(in crate::quic) fn backlog(&self) -> Option<u64> {
-        if self.is_abandoned() { None } else { self.lock().backlog() }
+        if self.is_abandoned() || self.is_open() { None } else { self.lock().backlog() }
     }
 
     /// The link is at its end: what is left goes as the congestion controller decides.
@@ -115,6 +121,7 @@ impl SharedGate {
     /// The path is taken for another kind.
     pub(super) fn set_class(self: &Arc<Self>, class: Class) {
         self.is_active.store(class.is_limited(), Ordering::Release);
+        self.is_open.store(class == Class::Open, Ordering::Release);
         if class.is_limited() {
             keeper::keep(self);
         }
@@ -126,6 +133,11 @@ impl SharedGate {
     pub(super) fn begin_anew(&self, gate: Gate) {
         *self.lock() = gate;
         self.is_active.store(false, Ordering::Release);
+        self.is_open.store(false, Ordering::Release);
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
     }
 
     pub(super) fn is_established(&self) -> bool {

@@ -345,9 +345,6 @@ impl Gate {
     pub(in crate::quic) fn handle_acked(&mut self, number: u64, smoothed: f64, now: Instant) {
         let now = self.seconds(now);
         self.handle_smoothed(smoothed, now);
-        if let State::Open(open) = &mut self.state {
-            return open.passed();
-        }
         let Some(sent) = self.ledger.settle(number, Fate::Passed, now) else { return };
         self.acked += 1;
         if self.newest.is_none_or(|newest| newest.sent.number < sent.number) {
@@ -391,9 +388,6 @@ impl Gate {
 
     pub(in crate::quic) fn handle_lost(&mut self, number: u64, now: Instant) {
         let now = self.seconds(now);
-        if let State::Open(open) = &mut self.state {
-            return open.dropped();
-        }
         let Some(sent) = self.ledger.settle(number, Fate::Lost, now) else { return };
         self.urgent += sent.urgent;
         self.settle(now);

@@ -30,12 +30,9 @@ impl Open {
         Self { since: now, acked: 0, lost: 0, is_app_limited: false, least, limited: 0 }
     }
 
-    pub(super) fn passed(&mut self) {
-        self.acked += 1;
-    }
-
-    pub(super) fn dropped(&mut self) {
-        self.lost += 1;
+    pub(super) fn handle(&mut self, acked: u32, lost: u32) {
+        self.acked = self.acked.saturating_add(acked);
+        self.lost = self.lost.saturating_add(lost);
     }
 
     /// `trip`: the smoothed round trip (s); `is_blind`: it says nothing about queues. How many packets are on their way,

@@ -45,14 +45,26 @@ impl Gate {
     }
 
     /// All that was acknowledged at once has been told.
-    pub(in crate::quic) fn handle_end_of_acks(&mut self, app_limited: bool, now: Instant) {
-        let now = self.seconds(now);
+    pub(in crate::quic) fn handle_end_of_acks(&mut self) {
         if let Some(newest) = &mut self.newest {
             newest.is_single = std::mem::take(&mut self.acked) == 1;
         }
+    }
+
+    /// So many packets of an open path were acknowledged and lost. `smoothed`: the round trip as the library knows it.
+    pub(in crate::quic) fn handle_open(
+        &mut self,
+        acked: u32,
+        lost: u32,
+        smoothed: f64,
+        app_limited: bool,
+        now: Instant,
+    ) {
+        let now = self.seconds(now);
+        self.smoothed = Some(smoothed);
         let State::Open(open) = &mut self.state else { return };
-        let trip = self.smoothed.unwrap_or(0.0);
-        if let Some(packets) = open.judge(trip, now < self.blind_until, app_limited, now) {
+        open.handle(acked, lost);
+        if let Some(packets) = open.judge(smoothed, now < self.blind_until, app_limited, now) {
             self.state = State::Start(Start::again(packets, now));
         }
     }

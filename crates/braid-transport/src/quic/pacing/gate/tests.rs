@@ -31,7 +31,10 @@ enum Step {
         bytes: u64,
     },
     Received,
+    /// On an open path, of so many packets.
     EndOfAcks {
+        acked: u32,
+        lost: u32,
         app_limited: bool,
     },
     Mtu(u16),
@@ -47,7 +50,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0..40_u64).prop_map(|back| Step::Lose { back }),
         2 => (0..100_000_u64).prop_map(|bytes| Step::Urgent { bytes }),
         1 => Just(Step::Received),
-        2 => any::<bool>().prop_map(|app_limited| Step::EndOfAcks { app_limited }),
+        2 => (0..100_u32, 0..100_u32, any::<bool>())
+            .prop_map(|(acked, lost, app_limited)| Step::EndOfAcks { acked, lost, app_limited }),
         1 => (0..2000_u16).prop_map(Step::Mtu),
     ]
 }
@@ -81,7 +85,10 @@ fn apply(gate: &mut Gate, step: &Step, now: Instant, number: &mut u64) {
         Step::Lose { back } => gate.handle_lost(number.wrapping_sub(back), now),
         Step::Urgent { bytes } => gate.handle_urgent(bytes, now),
         Step::Received => gate.handle_received(now),
-        Step::EndOfAcks { app_limited } => gate.handle_end_of_acks(app_limited, now),
+        Step::EndOfAcks { acked, lost, app_limited } => match gate.class() {
+            Class::Open => gate.handle_open(acked, lost, 0.05, app_limited, now),
+            _ => gate.handle_end_of_acks(),
+        },
         Step::Mtu(mtu) => gate.handle_mtu(mtu),
     }
 }

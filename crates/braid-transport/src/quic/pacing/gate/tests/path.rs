@@ -113,7 +113,7 @@ impl Sender {
                 continue;
             }
             self.gate.handle_acked(number, trip as f64 / 1000.0, at);
-            self.gate.handle_end_of_acks(false, at);
+            self.gate.handle_end_of_acks();
             self.lost.drain(..).for_each(|lost| self.gate.handle_lost(lost, at));
         }
     }
