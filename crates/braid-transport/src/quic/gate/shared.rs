@@ -89,11 +89,18 @@ impl SharedGate {
         self.is_established.store(true, Ordering::Release);
     }
 
+    /// Whether it makes a difference what is urgent.
+    pub(in crate::quic) fn wants_urgent(&self) -> bool {
+        !self.is_open()
+    }
+
+    /// What was said to be urgent is not.
+    pub(in crate::quic) fn forget_urgent(&self) {
+        self.lock().forget_urgent();
+    }
+
     /// So many bytes were written that are more urgent than others.
     pub(in crate::quic) fn handle_urgent(&self, bytes: usize) {
-        if self.is_open() {
-            return;
-        }
         self.lock().handle_urgent(u64::try_from(bytes).unwrap_or(u64::MAX), now());
         if self.is_active() {
             self.wake();

@@ -27,6 +27,18 @@ impl Gating {
         }
     }
 
+    /// Whether it makes a difference what is urgent.
+    pub(super) fn wants_urgent(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.wants_urgent())
+    }
+
+    /// What was said to be urgent is not.
+    pub(super) fn forget_urgent(&self) {
+        if let Some(gate) = &self.gate {
+            gate.forget_urgent();
+        }
+    }
+
     /// So many bytes were written while something less urgent is under way.
     pub(super) fn handle_urgent(&self, bytes: usize) {
         if let Some(gate) = &self.gate {

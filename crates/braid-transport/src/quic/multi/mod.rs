@@ -16,6 +16,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod unsent;
+mod urgency;
 mod waiting;
 mod whereabouts;
 mod window;

@@ -21,6 +21,7 @@ use super::loss::Loss;
 use super::settle::Settling;
 use super::stream::Stream;
 use super::unsent::Unsent;
+use super::urgency::Urgency;
 use super::waiting::Waiting;
 use super::whereabouts::Whereabouts;
 use super::window::SendWindow;
@@ -58,6 +59,7 @@ pub(super) struct Parts {
     opening: [Option<Opening>; 2],
     pub(super) window: SendWindow,
     pub(super) unsent: Unsent,
+    pub(super) urgency: Urgency,
     pub(super) settling: Settling,
     pub(super) gating: Gating,
     /// Of a server: where the client is.
@@ -101,6 +103,7 @@ impl Parts {
             opening: [None, None],
             window: SendWindow::new(&connection, established.send_window),
             unsent: Unsent::default(),
+            urgency: Urgency::default(),
             settling: Settling::default(),
             gating,
             whereabouts: if is_server { Whereabouts::new(&connection, address) } else { None },

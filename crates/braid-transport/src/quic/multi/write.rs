@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::task::{Context, Poll};
 
 use braid_proto::stream::StreamKey;
+use tokio::time::Instant;
 
 use super::loss::Loss;
 use super::parts::Parts;
@@ -42,7 +43,7 @@ impl Parts {
                 if is_first && written > 0 {
                     self.holders.insert(key, priority);
                 }
-                if self.holders.lower(priority) > 0 {
+                if self.is_urgent(key, priority) {
                     self.gating.handle_urgent(written);
                 }
                 Poll::Ready(Ok(written))
@@ -50,6 +51,9 @@ impl Parts {
             Poll::Pending => {
                 self.waiting.refused(key, priority);
                 self.unsent.fill(self.progress(), self.window.size());
+                if !key.is_control() && self.urgency.refused(priority, Instant::now()) {
+                    self.gating.forget_urgent();
+                }
                 Poll::Pending
             }
             Poll::Ready(Err(Refusal::Lost(loss))) => Poll::Ready(Err(loss.into())),
@@ -68,6 +72,14 @@ impl Parts {
                 Poll::Ready(Err(ended(key)))
             }
         }
+    }
+
+    /// Whether the gate has to keep room for what was written now. The control stream carries what keeps the connection
+    /// alive.
+    fn is_urgent(&mut self, key: StreamKey, priority: i32) -> bool {
+        self.gating.wants_urgent()
+            && self.holders.lower(priority) > 0
+            && (key.is_control() || self.urgency.wrote(priority, Instant::now()))
     }
 
     fn write(

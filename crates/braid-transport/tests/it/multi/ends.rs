@@ -221,15 +221,6 @@ async fn abort_ends_the_half_that_is_open() {
     scene.recv.read_exact(&mut [0; 1]).await.expect("read");
 }
 
-/// Polls the link as its driver would while something else happens.
-async fn drive<T>(link: &mut Link, other: impl Future<Output = T>) -> T {
-    tokio::select! {
-        biased;
-        read = next(link) => panic!("{read:?}"),
-        outcome = other => outcome,
-    }
-}
-
 fn write_fails(link: &mut Link, key: StreamKey) -> bool {
     let mut cx = Context::from_waker(Waker::noop());
     let outcome = link.poll_write(&mut cx, key, &[IoSlice::new(b"x")]);

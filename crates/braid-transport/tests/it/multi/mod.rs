@@ -1,5 +1,6 @@
 //! A link of many streams, against a raw client of the QUIC library, on a simulated network.
 
+mod classes;
 mod client;
 mod closing;
 mod ends;
@@ -145,4 +146,13 @@ async fn wait(duration: Duration) {
     tokio::time::advance(Duration::ZERO).await; // Panics if the clock is a real one.
     let nothing = timeout(duration, std::future::pending::<()>()).await;
     assert!(nothing.is_err());
+}
+
+/// Polls the link as its driver would while something else happens.
+async fn drive<T>(link: &mut Link, other: impl Future<Output = T>) -> T {
+    tokio::select! {
+        biased;
+        read = next(link) => panic!("{read:?}"),
+        outcome = other => outcome,
+    }
 }

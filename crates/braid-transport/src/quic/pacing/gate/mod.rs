@@ -248,6 +248,12 @@ impl Gate {
         self.rhythm.handle(now);
     }
 
+    /// What was said to be urgent is not.
+    pub(in crate::quic) fn forget_urgent(&mut self) {
+        self.urgent = 0;
+        self.urgent_since = None;
+    }
+
     /// Something has come that has to be acknowledged.
     pub(in crate::quic) fn handle_received(&mut self, now: Instant) {
         let due = self.seconds(now) + ACK_DELAY;
@@ -389,7 +395,10 @@ impl Gate {
     pub(in crate::quic) fn handle_lost(&mut self, number: u64, now: Instant) {
         let now = self.seconds(now);
         let Some(sent) = self.ledger.settle(number, Fate::Lost, now) else { return };
-        self.urgent += sent.urgent;
+        if sent.urgent > 0 {
+            self.urgent += sent.urgent;
+            self.urgent_since.get_or_insert(now);
+        }
         self.settle(now);
     }
 

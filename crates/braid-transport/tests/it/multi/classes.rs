@@ -1,0 +1,56 @@
+//! More than two priorities, behind a policer.
+
+use braid_proto::stream::Priority;
+use braid_transport::sim::{Direction, Policer};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::*;
+
+const ALARM: [u8; 80] = [1; 80];
+
+/// How long (ms) alarms took beside something less urgent that fills the path, with a stream that says nothing below both.
+async fn alarms_beside(media: Priority, seconds: u32) -> Vec<u128> {
+    let mut scene = Scene::new().await;
+    let (log, _log_send, _log_recv) = scene.open().await;
+    let (bulk, _bulk_send, mut bulk_recv) = scene.open().await;
+    let (alarms, _alarm_send, mut alarm_recv) = scene.open().await;
+    for (key, priority) in [(log, Priority::new(1)), (bulk, media), (alarms, Priority::new(200))] {
+        scene.server.set_priority(key, priority);
+    }
+    let policer = Some(Policer { rate: 29.0, burst: 5 });
+    scene.device.change_one(Direction::Down, |link| link.policer = policer);
+    tokio::spawn(
+        async move { while bulk_recv.read(&mut [0; 4096]).await.is_ok_and(|read| read.is_some()) {} },
+    );
+    let (arrived, mut arrivals) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while alarm_recv.read_exact(&mut [0; ALARM.len()]).await.is_ok() {
+            arrived.send(Instant::now()).expect("somebody listens");
+        }
+    });
+    write(&mut scene.server, log, b"idle").await;
+    let mut sent = Vec::new();
+    for turn in 0..seconds * 100 {
+        fill(&mut scene.server, bulk);
+        if turn % 10 == 0 {
+            sent.push(Instant::now());
+            write(&mut scene.server, alarms, &ALARM).await;
+        }
+        drive(&mut scene.server, sleep(Duration::from_millis(10))).await;
+    }
+    drive(&mut scene.server, sleep(Duration::from_secs(3))).await;
+    let mut took = Vec::new();
+    for sent in sent {
+        took.push((arrivals.try_recv().expect("all of them") - sent).as_millis());
+    }
+    took.split_off(50)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_less_urgent_leaves_the_reserve_whatever_is_below_it() {
+    let mut took = alarms_beside(Priority::new(100), 20).await;
+    took.sort_unstable();
+    let (middle, most) = (took[took.len() / 2], took[took.len() * 95 / 100]);
+    assert!(middle <= 3 && most <= 5, "{middle} and {most} ms: {took:?}");
+}
