@@ -8,7 +8,7 @@ use noq::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig}
 use noq::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
 use super::gate::{Gated, SharedGate};
-use super::pacing::Policed;
+use super::pacing::{Found, Policed};
 use super::qlog::QlogFiles;
 use crate::tls::ALPN_MQTT;
 
@@ -53,9 +53,10 @@ impl Congestion {
         }
     }
 
-    fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
+    /// `found`: where it is told what a policer lets through.
+    fn factory(self, found: Found) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
-            Self::Bbr3 => Arc::new(Policed::new(Bbr3Config::default())),
+            Self::Bbr3 => Arc::new(Policed::new(Bbr3Config::default(), found)),
             Self::Cubic => Arc::new(CubicConfig::default()),
             Self::NewReno => Arc::new(NewRenoConfig::default()),
         }
@@ -145,7 +146,6 @@ impl QuicOptions {
 
     /// `receive_window`: bytes that the peer may send over all streams beyond what was read.
     pub(super) fn transport(&self, receive_window: VarInt) -> Transport {
-        let factory = self.congestion.factory();
         let mut config = TransportConfig::default();
         config
             .stream_receive_window(VarInt::from_u32(self.stream_receive_window))
@@ -156,14 +156,14 @@ impl QuicOptions {
             .max_idle_timeout(self.idle_timeout.map(idle_timeout))
             .keep_alive_interval(self.keep_alive)
             .datagram_receive_buffer_size(None)
-            .congestion_controller_factory(Arc::clone(&factory))
+            .congestion_controller_factory(self.congestion.factory(Found::default()))
             .max_outgoing_bytes_per_second(self.link_rate);
         if let Some(directory) = &self.qlog_dir {
             config.qlog_factory(Arc::new(QlogFiles::new(directory)));
         }
         let log = self.gate_log.as_deref().map(Arc::from);
-        let (uni_streams, reserve) = (self.uni_streams, self.gate_reserve);
-        let gated = self.gate.then_some(Gates { factory, uni_streams, reserve, log });
+        let (congestion, uni_streams, reserve) = (self.congestion, self.uni_streams, self.gate_reserve);
+        let gated = self.gate.then_some(Gates { congestion, uni_streams, reserve, log });
         Transport { shared: Arc::new(config), gated }
     }
 }
@@ -180,7 +180,7 @@ pub(super) struct Transport {
 #[derive(Clone)]
 struct Gates {
     /// What stands behind each.
-    factory: Arc<dyn ControllerFactory + Send + Sync>,
+    congestion: Congestion,
     /// Unidirectional streams that are granted.
     uni_streams: u32,
     /// Packets that they leave for what is urgent.
@@ -192,16 +192,15 @@ struct Gates {
 impl Transport {
     /// What one more connection differs in from the others, if each has a gate of its own.
     pub(super) fn gated(&self) -> Option<(Arc<TransportConfig>, Arc<SharedGate>)> {
-        let Gates { factory, uni_streams, reserve, log } = self.gated.as_ref()?;
+        let Gates { congestion, uni_streams, reserve, log } = self.gated.as_ref()?;
         let gate = SharedGate::new(*uni_streams, *reserve, log.clone());
         let mut mtu_discovery = MtuDiscoveryConfig::default();
         mtu_discovery.minimum_change(MTU_STEP).interval(MTU_INTERVAL).black_hole_cooldown(MTU_COOLDOWN);
         let mut config = TransportConfig::clone(&self.shared);
+        let found = Found::default();
+        let inner = congestion.factory(Arc::clone(&found));
         config
-            .congestion_controller_factory(Arc::new(Gated {
-                inner: Arc::clone(factory),
-                gate: Arc::clone(&gate),
-            }))
+            .congestion_controller_factory(Arc::new(Gated { inner, found, gate: Arc::clone(&gate) }))
             .mtu_discovery_config(Some(mtu_discovery));
         Some((Arc::new(config), gate))
     }

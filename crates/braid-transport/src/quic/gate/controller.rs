@@ -11,7 +11,7 @@ use noq_proto::RttEstimator;
 
 use super::shared::{SharedGate, now};
 use super::withheld;
-use crate::quic::pacing::{Class, Gate, PROBE, Permit};
+use crate::quic::pacing::{Class, Found, Gate, PROBE, Permit};
 
 /// Larger than anything: the library then paces nothing.
 const UNLIMITED: u64 = 1 << 40;
@@ -25,6 +25,8 @@ const CLOSED: u64 = 1;
 /// Makes controllers behind the gate of one connection.
 pub(in crate::quic) struct Gated {
     pub(in crate::quic) inner: Arc<dyn ControllerFactory + Send + Sync>,
+    /// What that finds of a policer.
+    pub(in crate::quic) found: Found,
     pub(in crate::quic) gate: Arc<SharedGate>,
 }
 
@@ -223,6 +225,10 @@ impl Controller for GatedController {
         }
         if !self.is_active() {
             self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
+        }
+        let found = self.factory.found.load(Ordering::Relaxed);
+        if self.is_open() && found > 0 {
+            self.gate().handle_policer(found, now);
         }
         self.follow(now);
     }

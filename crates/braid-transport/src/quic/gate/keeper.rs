@@ -59,6 +59,10 @@ pub(super) fn keep(gate: &Arc<SharedGate>) {
                 }
             }
             gate.end_keeping();
+            if is_there && gate.is_active() {
+                // It became so in between, when it was kept still.
+                keep(&gate);
+            }
         });
     }
 }

@@ -124,6 +124,14 @@ impl Cap {
         }
     }
 
+    /// The same, once it has shown that it helps.
+    pub(super) fn held(&self) -> Option<u64> {
+        match self.state {
+            State::Held(capped) => Some(capped.rate),
+            State::Open { .. } | State::Trial(_) => None,
+        }
+    }
+
     fn begin(&mut self, sum: &Sum, now: Instant) {
         let (delivered, lost_permille) = (sum.rate, sum.lost_permille());
         self.state = State::Trial(Capped { rate: below(delivered), reached: now, delivered, lost_permille });

@@ -13,4 +13,4 @@ mod tests;
 
 pub use gate::{Class, GateState, Level};
 pub(super) use gate::{Gate, Permit};
-pub(super) use policed::{PROBE, Policed};
+pub(super) use policed::{Found, PROBE, Policed};

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use noq::congestion::{Controller, ControllerFactory, ControllerMetrics};
@@ -19,17 +20,24 @@ pub(in crate::quic) const PROBE: u16 = 30;
 /// on a path that has become longer.
 pub(in crate::quic) struct Policed<F> {
     inner: Arc<F>,
+    found: Found,
 }
 
+/// What the controller of a connection has found a policer to let through, in bytes per second; 0: there is none that it
+/// knows of.
+pub(in crate::quic) type Found = Arc<AtomicU64>;
+
 impl<F> Policed<F> {
-    pub(in crate::quic) fn new(inner: F) -> Self {
-        Self { inner: Arc::new(inner) }
+    /// `found`: where it is told; of one connection, if somebody looks at it.
+    pub(in crate::quic) fn new(inner: F, found: Found) -> Self {
+        Self { inner: Arc::new(inner), found }
     }
 }
 
 impl<F: ControllerFactory + Send + Sync + 'static> ControllerFactory for Policed<F> {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
         let inner = Arc::clone(&self.inner).build(now, mtu);
+        self.found.store(0, Ordering::Relaxed);
         let (cap, stretch) = (Cap::new(now), Stretch::new(now));
         Box::new(PolicedController { factory: self, inner, cap, stretch, mtu, ack_frequency: None })
     }
@@ -97,6 +105,7 @@ impl<F: ControllerFactory + Send + Sync + 'static> Controller for PolicedControl
             self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
         }
         self.cap.handle_end_of_acks(app_limited, now);
+        self.factory.found.store(self.cap.held().unwrap_or(0), Ordering::Relaxed);
         if self.stretch.handle_end_of_acks(app_limited, now) {
             self.begin_anew(now);
         }
@@ -202,7 +211,7 @@ mod tests {
     /// Of a path that had 10 ms, now has 100 ms and lets less through: a trial has begun.
     fn on_trial() -> (Box<PolicedController<CubicConfig>>, Instant) {
         let mut now = Instant::now();
-        let policed = Arc::new(Policed::new(CubicConfig::default()));
+        let policed = Arc::new(Policed::new(CubicConfig::default(), Found::default()));
         let built = ControllerFactory::build(policed, now, MTU).into_any();
         let mut controller = built.downcast::<PolicedController<CubicConfig>>().expect("of its kind");
         // Packets a round trip.

@@ -1,6 +1,7 @@
 //! More than two priorities, behind a policer.
 
 use braid_proto::stream::Priority;
+use braid_transport::quic::PathClass;
 use braid_transport::sim::{Direction, Policer};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -53,4 +54,24 @@ async fn what_is_less_urgent_leaves_the_reserve_whatever_is_below_it() {
     took.sort_unstable();
     let (middle, most) = (took[took.len() / 2], took[took.len() * 95 / 100]);
     assert!(middle <= 3 && most <= 5, "{middle} and {most} ms: {took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policer_that_comes_later_is_found() {
+    let mut scene = Scene::new().await;
+    let (bulk, _bulk_send, mut bulk_recv) = scene.open().await;
+    tokio::spawn(
+        async move { while bulk_recv.read(&mut [0; 4096]).await.is_ok_and(|read| read.is_some()) {} },
+    );
+    let class = |scene: &Scene| scene.server.gate_state().map(|state| state.class);
+    for (seconds, policer, expected) in
+        [(3, None, PathClass::Open), (20, Some(Policer { rate: 200.0, burst: 20 }), PathClass::Policed)]
+    {
+        scene.device.change_one(Direction::Down, |link| link.policer = policer);
+        for _ in 0..seconds * 100 {
+            fill(&mut scene.server, bulk);
+            drive(&mut scene.server, sleep(Duration::from_millis(10))).await;
+        }
+        assert_eq!(class(&scene), Some(expected));
+    }
 }

@@ -56,6 +56,11 @@ const WITHIN: f64 = 0.02;
 /// So many packets in a row are not lost to a policer with this rate: the path is interrupted, and says nothing.
 const OUTAGE: u32 = 5;
 
+/// Where such a share has passed before, so many drops may be the beginning of one. Each packet is this part of that share.
+const HEALTHY: f64 = 0.6;
+const SUSPECT: u32 = 3;
+const NEW: f64 = 0.1;
+
 /// The lowest rate, in packets a second.
 const LEAST: f64 = 1.0;
 
@@ -81,7 +86,9 @@ pub(super) struct Bucket {
     /// Probes in a row that passed.
     climb: Option<Climb>,
     /// Packets in a row that were dropped.
-    lost: u32,
+    run: Run,
+    /// The share that passed of late.
+    health: f64,
     passes: VecDeque<(f64, f64)>,
 }
 
@@ -90,6 +97,30 @@ struct Drop {
     at: f64,
     /// Datagrams that passed before.
     passed: f64,
+}
+
+/// Packets in a row that were dropped.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    packets: u32,
+    /// Of them, those that had found tokens.
+    unexplained: u32,
+    /// When (s) the first was sent.
+    begun: f64,
+    /// The rate until then and the share that passed, if that was enough to take it for an interruption.
+    before: Option<(f64, f64)>,
+}
+
+impl Run {
+    /// No policer with this rate drops as many.
+    fn is_outage(&self) -> bool {
+        self.packets >= OUTAGE
+    }
+
+    /// It may become an interruption.
+    fn may_be_outage(&self) -> bool {
+        self.packets >= if self.before.is_some() { SUSPECT } else { OUTAGE }
+    }
 }
 
 /// Probes in a row.
@@ -138,7 +169,8 @@ impl Bucket {
             interval: SHORTEST,
             chance: Chance::default(),
             climb: None,
-            lost: 0,
+            run: Run::default(),
+            health: 0.0,
             passes: VecDeque::new(),
         }
     }
@@ -194,7 +226,8 @@ impl Bucket {
 
     pub(super) fn passed(&mut self, sent: &Sent, ledger: &Ledger, now: f64) {
         self.passed += 1;
-        self.lost = 0;
+        self.end_run();
+        self.health += (1.0 - self.health) * NEW;
         if has_tokens(sent) {
             self.chance.count(false);
         }
@@ -216,6 +249,17 @@ impl Bucket {
                     self.passes.clear();
                 }
             }
+        }
+    }
+
+    /// A packet has passed: what is known of those before it that were dropped.
+    fn end_run(&mut self) {
+        let run = std::mem::take(&mut self.run);
+        if !run.is_outage() {
+            (0..run.unexplained).for_each(|_| self.chance.count(true));
+        } else if let Some((rate, health)) = run.before {
+            (self.rate, self.health) = (rate, health);
+            self.drops.retain(|drop| drop.at < run.begun);
         }
     }
 
@@ -246,10 +290,13 @@ impl Bucket {
     }
 
     pub(super) fn dropped(&mut self, sent: &Sent, now: f64) {
-        self.lost += 1;
-        if has_tokens(sent) {
-            self.chance.count(true);
+        if self.run.packets == 0 {
+            let before = (self.health >= HEALTHY).then_some((self.rate, self.health));
+            self.run = Run { begun: sent.at, before, ..Run::default() };
         }
+        self.health -= self.health * NEW;
+        self.run.packets += 1;
+        self.run.unexplained += u32::from(has_tokens(sent));
         let level = sent.level + self.shift - sent.shift;
         if level > 1.0 {
             // There was less than one token, perhaps none, and who drops takes none.
@@ -269,7 +316,7 @@ impl Bucket {
             let has_risen = climb.is_some_and(|climb| climb.surplus(self.raised) > SURE);
             self.space_probes(has_risen, now);
         }
-        if self.lost < OUTAGE {
+        if !self.run.may_be_outage() {
             self.measure(sent.at, passed, level >= 1.0);
         }
     }

@@ -39,6 +39,10 @@ const FAST: f64 = 5000.0;
 /// A wait (s) that shows a queue.
 const QUEUED: f64 = 0.01;
 
+/// What was taken for a policer has a queue when so many packets in a row wait, for such a time (s) at least.
+const DELAYED: u32 = 8;
+const DELAYED_FOR: f64 = 0.3;
+
 /// Departures say how long each takes when they are so far apart (s).
 const ENOUGH: f64 = 0.015;
 
@@ -175,6 +179,8 @@ pub(in crate::quic) struct Gate {
     left: Option<(u64, f64)>,
     /// The same of the first that waited in a row of them.
     queued_since: Option<(u64, f64)>,
+    /// Behind what was taken for a policer: packets in a row that waited, and since when (s).
+    delayed: Option<(u32, f64)>,
 }
 
 impl Gate {
@@ -205,6 +211,7 @@ impl Gate {
             is_hopeless: false,
             left: None,
             queued_since: None,
+            delayed: None,
         }
     }
 
@@ -406,9 +413,11 @@ impl Gate {
         let patience = self.smoothed.map_or(f64::INFINITY, |smoothed| smoothed * TOLD + TOLD_LATE);
         while let Some((sent, fate)) = self.ledger.next(patience, now) {
             match (&mut self.state, fate) {
-                (State::Policed(bucket), Fate::Passed) => bucket.passed(&sent, &self.ledger, now),
-                (State::Policed(bucket), Fate::Lost) => {
-                    bucket.dropped(&sent, now);
+                (State::Policed(bucket), fate) => {
+                    match fate {
+                        Fate::Passed => bucket.passed(&sent, &self.ledger, now),
+                        Fate::Lost => bucket.dropped(&sent, now),
+                    }
                     if bucket.is_chance() {
                         self.deaf_until = now + DEAF;
                         self.state = State::Search(Search::new());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::bucket::STARVED;
+use super::bucket::{Bucket, STARVED};
 use super::queue::OUTSTANDING;
 use super::start::Start;
 use super::{
@@ -17,7 +17,7 @@ impl Gate {
         let is_urgent = self.urgent > 0;
         self.ledger.forget(now);
         let on_the_way = self.ledger.on_the_way();
-        let most = self.most_on_the_way();
+        let is_unheard = self.is_unheard();
         let is_silent = self.is_silent(now);
         let may = match &mut self.state {
             State::Open(_) => return Permit::Open,
@@ -25,8 +25,7 @@ impl Gate {
             State::Start(start) => return Permit::Window(start.window()),
             _ if is_silent => true,
             State::Search(search) => on_the_way < search.window(),
-            // Nothing is heard of what was sent: more would be lost as well, or wait behind it.
-            _ if on_the_way > most * 2 || (on_the_way > most && !is_urgent) => false,
+            _ if is_unheard => false,
             State::Policed(bucket) => {
                 let is_starved = self.urgent_since.is_some_and(|since| now - since > STARVED);
                 if is_starved {
@@ -69,6 +68,15 @@ impl Gate {
         }
     }
 
+    /// The congestion controller of an open path has found a policer that lets so many bytes a second through.
+    pub(in crate::quic) fn handle_policer(&mut self, bytes: u64, now: Instant) {
+        let now = self.seconds(now);
+        if matches!(self.state, State::Open(_)) && now >= self.deaf_until {
+            let rate = bytes as f64 / self.mtu.max(1) as f64;
+            self.state = State::Policed(Bucket::new(rate, self.reserve, now));
+        }
+    }
+
     /// Bytes that may be written and not be acknowledged; `None`: as many as the congestion controller makes of it.
     pub(in crate::quic) fn backlog(&self) -> Option<u64> {
         match &self.state {
@@ -84,7 +92,17 @@ impl Gate {
     /// Nothing was sent for so long that the peer may miss something: the library holds acknowledgements and answers to
     /// PATH_CHALLENGE back while there is something else to send that does not fit into the window.
     pub(super) fn is_silent(&self, now: f64) -> bool {
-        now - self.last_sent > self.rate().map_or(SILENCE, |rate| (4.0 / rate).clamp(LIMITED_SILENCE, 2.0))
+        now - self.last_sent > self.silence()
+    }
+
+    fn silence(&self) -> f64 {
+        self.rate().map_or(SILENCE, |rate| (4.0 / rate).clamp(LIMITED_SILENCE, 2.0))
+    }
+
+    /// Nothing is heard of what was sent: more would be lost as well, or wait behind it.
+    fn is_unheard(&self) -> bool {
+        let (on_the_way, most) = (self.ledger.on_the_way(), self.most_on_the_way());
+        on_the_way > most * 2 || (on_the_way > most && self.urgent == 0)
     }
 
     /// Packets that can be on their way if all is well.
@@ -99,6 +117,7 @@ impl Gate {
         let ack = self.owes_ack.map(|due| due - ACK_SOON);
         let at = match &self.state {
             State::Start(_) | State::Open(_) | State::Search(_) => return None,
+            _ if self.is_unheard() => self.last_sent + self.silence(),
             State::Policed(bucket) => bucket.next(self.rhythm.last(), ack, now),
             State::Queued(queue) => queue.next(self.rhythm.next(), ack, now),
         };

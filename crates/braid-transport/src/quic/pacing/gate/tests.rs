@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Class, Gate, Permit};
-use path::{Counts, Path};
+use path::{Counts, Limit, Path};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -237,6 +237,81 @@ fn a_policer_is_known_when_bulk_begins_late() {
             let class = path.senders[0].gate.class();
             assert_eq!(class, Class::Policed, "bulk until {:?} ms, {trip} ms", path.pause);
         }
+    }
+}
+
+#[test]
+fn what_the_congestion_controller_finds_is_believed() {
+    let now = Instant::now();
+    let mut gate = Gate::new(now, 1200, 2);
+    gate.handle_policer(48_000, now);
+    assert_eq!(gate.class(), Class::Start, "it looks for itself");
+    gate.open(0.0);
+    gate.deaf_until = 1.0;
+    gate.handle_policer(48_000, now);
+    assert_eq!(gate.class(), Class::Open, "losses by chance were seen just now");
+    gate.handle_policer(48_000, now + Duration::from_secs(2));
+    assert_eq!(gate.class(), Class::Policed);
+    assert!(gate.rate().is_some_and(|rate| (38.0..41.0).contains(&rate)), "{:?}", gate.rate());
+}
+
+/// What is cut for a while says nothing of what limits the path.
+#[test]
+fn a_policer_is_known_after_an_interruption() {
+    for (trip, lasts) in [1, 40].into_iter().flat_map(|trip| [500, 1000, 2000].map(|lasts| (trip, lasts))) {
+        for place in 0..20 {
+            let mut path = Path::new(29.0, trip, 1);
+            let begins = 6000 + place * 53;
+            path.outage = begins..begins + lasts;
+            path.run(13);
+            let class = path.senders[0].gate.class();
+            assert_eq!(class, Class::Policed, "cut for {lasts} ms at {begins}, {trip} ms");
+            path.count_anew();
+            path.run(20);
+            let Counts { passed, urgent, late, .. } = path.senders[0].counts;
+            assert!(
+                share(late, urgent) <= 0.02,
+                "{late} of {urgent}, cut for {lasts} ms at {begins}, {trip} ms"
+            );
+            assert!(
+                passed as f64 >= 0.9 * 20.0 * 29.0,
+                "{passed}, cut for {lasts} ms at {begins}, {trip} ms"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_queue_in_the_place_of_a_policer_is_noticed() {
+    for (trip, rate) in [(1, 29.0), (40, 29.0), (40, 100.0), (40, 400.0)] {
+        let mut path = Path::new(29.0, trip, 1);
+        path.run(10);
+        (path.limit, path.rate) = (Limit::Queue { most: 50.0 }, rate);
+        path.run(5);
+        let class = path.senders[0].gate.class();
+        assert_eq!(class, Class::Queued, "{rate} packets a second, {trip} ms");
+        path.run(5);
+        path.count_anew();
+        path.run(20);
+        let Counts { passed, latest, .. } = path.senders[0].counts;
+        // A full queue would be 1.7 s of 29 packets a second.
+        assert!(latest <= 150, "{latest} ms: {rate} packets a second, {trip} ms");
+        assert!(passed as f64 >= 0.85 * 20.0 * rate, "{passed}: {rate} packets a second, {trip} ms");
+    }
+}
+
+#[test]
+fn late_acknowledgements_starve_nobody() {
+    for lateness in [100, 500, 1000] {
+        let mut path = Path::new(29.0, 2, 1);
+        path.run(5);
+        path.lateness = lateness;
+        path.run(10);
+        path.count_anew();
+        path.run(60);
+        let Counts { passed, urgent, late, .. } = path.senders[0].counts;
+        assert!(passed as f64 >= 0.94 * MINUTE * 29.0, "{passed} passed, {lateness} ms late");
+        assert!(share(late, urgent) <= 0.01, "{late} of {urgent}, {lateness} ms late");
     }
 }
 

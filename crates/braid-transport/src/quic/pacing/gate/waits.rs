@@ -3,7 +3,8 @@
 use super::ledger::Sent;
 use super::queue::Queue;
 use super::start::Start;
-use super::{DEAF, ENOUGH, FAST, Gate, Heard, QUEUED, State};
+use super::trip::Trip;
+use super::{DEAF, DELAYED, DELAYED_FOR, ENOUGH, FAST, Gate, Heard, QUEUED, State};
 
 /// A path slower than this share of [`FAST`] is not left alone: its rate is not known well at first.
 const CLEARLY: f64 = 0.7;
@@ -53,6 +54,23 @@ impl Gate {
             && self.trip.base().is_some_and(|base| base < trip && trip < base + HELD_BACK)
     }
 
+    /// A policer delays nothing: where packets wait, another bottleneck has taken its place.
+    fn handle_delay(&mut self, wait: f64, now: f64) {
+        if wait <= QUEUED {
+            self.delayed = None;
+            return;
+        }
+        let (count, since) = self.delayed.get_or_insert((0, now));
+        *count += 1;
+        if *count >= DELAYED && now - *since > DELAYED_FOR {
+            self.delayed = None;
+            self.left = None;
+            // Few packets empty a queue, if it is one; a peer that is late stays late.
+            self.trip = Trip::default();
+            self.state = State::Start(Start::new(now));
+        }
+    }
+
     /// `before`: place and departure of the packet whose round trip was known before.
     fn handle_wait(&mut self, sent: &Sent, wait: f64, before: Option<(u64, f64)>, now: f64) {
         let first = (sent.place, sent.at + wait);
@@ -67,6 +85,7 @@ impl Gate {
             start.handle_queue();
         }
         match &mut self.state {
+            State::Policed(_) => self.handle_delay(wait, now),
             State::Queued(queue) => {
                 queue.handle_wait(sent, wait, now);
                 if queue.is_too_noisy() {

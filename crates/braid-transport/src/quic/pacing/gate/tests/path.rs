@@ -1,10 +1,10 @@
-//! Gates against a policer as it is, a millisecond at a time: nothing of QUIC, and no clock.
+//! Gates against a bottleneck as it is, a millisecond at a time: nothing of QUIC, and no clock.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::super::{Gate, Permit};
+use super::super::{Gate, Permit, whole};
 
 const MTU: u64 = 1452;
 
@@ -25,27 +25,52 @@ pub(super) struct Path {
     begun: Instant,
     /// ms
     now: u64,
-    /// Packets a second, and at once.
+    /// Packets a second.
     pub(super) rate: f64,
-    depth: f64,
+    pub(super) limit: Limit,
     tokens: f64,
+    /// When (ms) the last of a queue leaves.
+    left: f64,
     /// ms
     trip: u64,
+    /// The peer is late with what it acknowledges (ms).
+    pub(super) lateness: u64,
+    /// When (ms) nothing passes.
+    pub(super) outage: Range<u64>,
     /// When (ms) there is no bulk.
     pub(super) pause: Range<u64>,
     pub(super) senders: Vec<Sender>,
 }
 
+/// What does not pass at once.
+#[derive(Clone, Copy)]
+pub(super) enum Limit {
+    /// It is dropped, but for so many packets.
+    Policer { depth: f64 },
+    /// It waits, so many packets at most.
+    Queue { most: f64 },
+}
+
 pub(super) struct Sender {
     pub(super) gate: Gate,
     sent: u64,
-    /// Number, when (ms) it is heard of, and whether it has passed.
-    under_way: VecDeque<(u64, u64, bool)>,
+    under_way: VecDeque<Packet>,
+    /// The smoothed round trip (s).
+    smoothed: Option<f64>,
     /// What was lost, until a later one is acknowledged.
     lost: Vec<u64>,
     /// When (ms) what is urgent was written.
     waiting: VecDeque<u64>,
     pub(super) counts: Counts,
+}
+
+struct Packet {
+    number: u64,
+    /// ms
+    sent: u64,
+    /// When (ms) it is heard of.
+    heard: u64,
+    has_passed: bool,
 }
 
 /// Since convergence.
@@ -68,33 +93,63 @@ impl Path {
             gate: Gate::new(begun, 1452, 2),
             sent: 0,
             under_way: VecDeque::new(),
+            smoothed: None,
             lost: Vec::new(),
             waiting: VecDeque::new(),
             counts: Counts::default(),
         };
         let senders = std::iter::repeat_with(sender).take(senders).collect();
-        Self { begun, now: 0, rate, depth: 5.0, tokens: 5.0, trip, pause: 0..0, senders }
+        let limit = Limit::Policer { depth: 5.0 };
+        let (lateness, outage, pause) = (0, 0..0, 0..0);
+        Self { begun, now: 0, rate, limit, tokens: 5.0, left: 0.0, trip, lateness, outage, pause, senders }
     }
 
     /// With bulk at any time.
     pub(super) fn run(&mut self, seconds: u64) {
         for _ in 0..seconds * 1000 {
             self.now += 1;
-            self.tokens = (self.tokens + self.rate / 1000.0).min(self.depth);
+            if let Limit::Policer { depth } = self.limit {
+                self.tokens = (self.tokens + self.rate / 1000.0).min(depth);
+            }
             let at = self.begun + Duration::from_millis(self.now);
-            let Self { now, trip, tokens, pause, senders, .. } = self;
+            let mut senders = std::mem::take(&mut self.senders);
             for (place, sender) in senders.iter_mut().enumerate() {
                 // Senders do not know of each other.
-                let clock = *now + 31 * place as u64;
-                sender.hear(*now, *trip, at);
+                let now = self.now;
+                let clock = now + 31 * place as u64;
+                sender.hear(now, at);
                 if clock.is_multiple_of(ALARM) || clock.is_multiple_of(PING) {
                     sender.gate.handle_urgent(URGENT, at);
-                    sender.waiting.push_back(*now);
+                    sender.waiting.push_back(now);
                 }
-                if !pause.contains(now) || !sender.waiting.is_empty() {
-                    let most = if pause.contains(now) { 1 } else { BATCH };
-                    sender.send(most, *now, *trip, tokens, at);
+                if !self.pause.contains(&now) || !sender.waiting.is_empty() {
+                    let most = if self.pause.contains(&now) { 1 } else { BATCH };
+                    sender.send(most, self, at);
                 }
+            }
+            self.senders = senders;
+        }
+    }
+
+    /// How long (ms) a packet waits that leaves now; `None`: it is dropped.
+    fn wait(&mut self) -> Option<u64> {
+        if self.outage.contains(&self.now) {
+            return None;
+        }
+        match self.limit {
+            Limit::Policer { .. } if self.tokens < 1.0 => None,
+            Limit::Policer { .. } => {
+                self.tokens -= 1.0;
+                Some(0)
+            }
+            Limit::Queue { most } => {
+                let (now, service) = (self.now as f64, 1000.0 / self.rate);
+                let left = self.left.max(now) + service;
+                if left - now > (most + 1.0) * service {
+                    return None;
+                }
+                self.left = left;
+                Some(whole((left - now).ceil()))
             }
         }
     }
@@ -106,19 +161,22 @@ impl Path {
 }
 
 impl Sender {
-    fn hear(&mut self, now: u64, trip: u64, at: Instant) {
-        while let Some((number, _, has_passed)) = self.under_way.pop_front_if(|(_, heard, _)| *heard <= now) {
-            if !has_passed {
-                self.lost.push(number);
+    fn hear(&mut self, now: u64, at: Instant) {
+        while let Some(packet) = self.under_way.pop_front_if(|packet| packet.heard <= now) {
+            if !packet.has_passed {
+                self.lost.push(packet.number);
                 continue;
             }
-            self.gate.handle_acked(number, trip as f64 / 1000.0, at);
+            let trip = (packet.heard - packet.sent) as f64 / 1000.0;
+            self.gate.handle_acked(packet.number, self.smoothed.unwrap_or(trip), at);
+            self.smoothed = Some(self.smoothed.map_or(trip, |smoothed| smoothed * 0.875 + trip * 0.125));
             self.gate.handle_end_of_acks();
             self.lost.drain(..).for_each(|lost| self.gate.handle_lost(lost, at));
         }
     }
 
-    fn send(&mut self, most: usize, now: u64, trip: u64, tokens: &mut f64, at: Instant) {
+    fn send(&mut self, most: usize, path: &mut Path, at: Instant) {
+        let now = path.now;
         for _ in 0..most {
             let on_the_way = (self.under_way.len() + self.lost.len()) as u64;
             let may = match self.gate.permit(at) {
@@ -132,17 +190,20 @@ impl Sender {
             self.sent += 1;
             self.gate.handle_packet(self.sent, MTU, at);
             self.gate.handle_transmit(MTU, at);
-            let has_passed = *tokens >= 1.0;
-            *tokens -= f64::from(u8::from(has_passed));
-            self.under_way.push_back((self.sent, now + trip, has_passed));
+            let wait = path.wait();
+            let has_passed = wait.is_some();
+            let before = self.under_way.back().map_or(0, |packet| packet.heard);
+            let heard = (now + path.trip + path.lateness + wait.unwrap_or(0)).max(before);
+            self.under_way.push_back(Packet { number: self.sent, sent: now, heard, has_passed });
             let urgent = std::mem::take(&mut self.waiting);
             if now > CONVERGENCE {
+                let wait = wait.unwrap_or(0);
                 self.counts.passed += usize::from(has_passed);
                 self.counts.dropped += usize::from(!has_passed);
                 self.counts.urgent += urgent.len();
-                self.counts.late += urgent.iter().filter(|written| now - **written > 5).count();
+                self.counts.late += urgent.iter().filter(|written| now + wait - **written > 5).count();
                 self.counts.latest =
-                    urgent.iter().map(|written| now - written).fold(self.counts.latest, u64::max);
+                    urgent.iter().map(|written| now + wait - written).fold(self.counts.latest, u64::max);
                 self.counts.urgent_dropped += if has_passed { 0 } else { urgent.len() };
             }
         }
