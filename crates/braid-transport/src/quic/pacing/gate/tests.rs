@@ -8,7 +8,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Class, Gate, Permit};
-use path::{Counts, Limit, Path};
+use path::{Counts, Limit, Path, Sender};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -297,6 +297,46 @@ fn a_queue_in_the_place_of_a_policer_is_noticed() {
         // A full queue would be 1.7 s of 29 packets a second.
         assert!(latest <= 150, "{latest} ms: {rate} packets a second, {trip} ms");
         assert!(passed as f64 >= 0.85 * 20.0 * rate, "{passed}: {rate} packets a second, {trip} ms");
+    }
+}
+
+#[test]
+fn a_policer_in_the_place_of_a_queue_is_noticed() {
+    for (trip, before, rate) in [
+        (40, 29.0, 29.0),
+        (40, 29.0, 10.0),
+        (40, 100.0, 29.0),
+        (1, 29.0, 29.0),
+        (40, 860.0, 100.0),
+        (40, 29.0, 100.0),
+    ] {
+        let mut path = Path::new(before, trip, 1);
+        path.limit = Limit::Queue { most: 50.0 };
+        path.run(10);
+        assert_eq!(path.senders[0].gate.class(), Class::Queued, "{before} packets a second, {trip} ms");
+        (path.limit, path.rate) = (Limit::Policer { depth: 5.0 }, rate);
+        path.run(4);
+        let class = path.senders[0].gate.class();
+        assert_eq!(class, Class::Policed, "{before}, then {rate} packets a second, {trip} ms");
+    }
+}
+
+/// What is lost by chance is no policer's, before a queue.
+#[test]
+fn a_queue_is_known_though_packets_are_lost_by_chance() {
+    for (loss, chance) in
+        [0.01, 0.05, 0.1].into_iter().flat_map(|loss| (1..20).map(move |chance| (loss, chance)))
+    {
+        let mut path = Path::new(860.0, 40, 1);
+        path.limit = Limit::Queue { most: 100.0 };
+        (path.loss, path.chance) = (loss, chance * 7919);
+        path.run(10);
+        path.count_anew();
+        path.run(20);
+        let Sender { gate, counts, .. } = &path.senders[0];
+        assert_eq!(gate.class(), Class::Queued, "{loss} lost, {chance}");
+        let passed = counts.passed as f64 / (20.0 * 860.0 * (1.0 - loss));
+        assert!(passed >= 0.8, "{passed} of what can pass, {loss} lost, {chance}");
     }
 }
 

@@ -35,6 +35,9 @@ pub(super) struct Path {
     trip: u64,
     /// The peer is late with what it acknowledges (ms).
     pub(super) lateness: u64,
+    /// This share is lost on the way, by chance.
+    pub(super) loss: f64,
+    pub(super) chance: u64,
     /// When (ms) nothing passes.
     pub(super) outage: Range<u64>,
     /// When (ms) there is no bulk.
@@ -100,8 +103,9 @@ impl Path {
         };
         let senders = std::iter::repeat_with(sender).take(senders).collect();
         let limit = Limit::Policer { depth: 5.0 };
-        let (lateness, outage, pause) = (0, 0..0, 0..0);
-        Self { begun, now: 0, rate, limit, tokens: 5.0, left: 0.0, trip, lateness, outage, pause, senders }
+        let (lateness, loss, chance, outage, pause) = (0, 0.0, 1, 0..0, 0..0);
+        let (now, tokens, left) = (0, 5.0, 0.0);
+        Self { begun, now, rate, limit, tokens, left, trip, lateness, loss, chance, outage, pause, senders }
     }
 
     /// With bulk at any time.
@@ -133,7 +137,10 @@ impl Path {
 
     /// How long (ms) a packet waits that leaves now; `None`: it is dropped.
     fn wait(&mut self) -> Option<u64> {
-        if self.outage.contains(&self.now) {
+        // Numerical Recipes' generator.
+        self.chance = self.chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223) % (1 << 32);
+        let is_lost = (self.chance as f64) < self.loss * (1_u64 << 32) as f64;
+        if is_lost || self.outage.contains(&self.now) {
             return None;
         }
         match self.limit {
