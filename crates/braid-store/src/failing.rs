@@ -9,6 +9,7 @@ use crate::identity::{Claim, Lsn};
 use crate::message::StoredMessage;
 use crate::recover::{NextIds, Recover};
 use crate::store::Store;
+use crate::unread::Unread;
 
 /// A store whose device dies: the n-th commit fails, and with it every later commit and claim. Nothing of a
 /// failed batch reaches the store inside. For tests: no acknowledgement may leave after a failed commit.
@@ -61,6 +62,10 @@ impl<S: Store> Store for FailingStore<S> {
 
     fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
         self.inner.message(message)
+    }
+
+    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+        self.inner.messages(show)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::identity::{Claim, Lsn};
 use crate::message::StoredMessage;
 use crate::recover::{NextIds, Recover};
 use crate::store::Store;
+use crate::unread::Unread;
 
 /// A store whose device is slow: every commit is pending until the test releases it. For tests: no
 /// acknowledgement may leave before its commit is done, and what was held when the power went is lost.
@@ -70,5 +71,9 @@ impl<S: Store> Store for HoldingStore<S> {
 
     fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
         self.inner.message(message)
+    }
+
+    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+        self.inner.messages(show)
     }
 }

@@ -5,7 +5,7 @@
 //! outlive the process, in [`Batch`]es, and gets everything back at start. The store speaks of sessions,
 //! queues, retained messages and claims, never of keys and values.
 //!
-//! - [`Store`]: commit, recover, claim, message, with the obligations of each.
+//! - [`Store`]: commit, recover, claim, message, messages, with the obligations of each.
 //! - [`Change`]: the vocabulary, with the effect of each change and when it may be late.
 //! - [`MemoryStore`]: everything in memory; outlives the broker's value, not the process.
 //! - [`EmbeddedStore`]: one file on one machine; outlives the process and the power.
@@ -32,6 +32,7 @@ pub mod spool;
 mod store;
 mod subscription;
 pub mod suite;
+mod unread;
 
 pub use batch::Batch;
 pub use change::Change;
@@ -51,3 +52,4 @@ pub use recover::{NextIds, Recover};
 pub use session::SessionRecord;
 pub use store::Store;
 pub use subscription::StoredSubscription;
+pub use unread::Unread;

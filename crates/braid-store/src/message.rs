@@ -53,6 +53,21 @@ impl StoredMessage {
         Self { message: Arc::new(message), expires_at }
     }
 
+    /// The same with another payload; for a message that nobody shares.
+    pub(crate) fn with_payload(mut self, payload: Bytes) -> Self {
+        match Arc::get_mut(&mut self.message) {
+            Some(message) => {
+                message.payload = payload;
+                self
+            }
+            None => {
+                let properties = self.message.properties.clone();
+                let (topic, expires_at) = (self.topic().clone(), self.expires_at);
+                Self::from_parts(topic, payload, self.qos(), self.retain(), properties, expires_at)
+            }
+        }
+    }
+
     /// The same with its payload in a spool, if it is large enough for that. Without room there it stays where it is:
     /// it has been acknowledged.
     pub(crate) fn into_spool(self, spool: &dyn Spool) -> Self {
@@ -65,14 +80,7 @@ impl StoredMessage {
             packet.finish()
         };
         let Ok(payload) = put() else { return self };
-        Self::from_parts(
-            self.topic().clone(),
-            payload,
-            self.qos(),
-            self.retain(),
-            self.message.properties.clone(),
-            self.expires_at,
-        )
+        self.with_payload(payload)
     }
 
     /// The live message at `now`; shared when it never expires. One whose time has passed is expired at

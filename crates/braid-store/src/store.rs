@@ -8,6 +8,7 @@ use crate::error::StoreError;
 use crate::identity::{Claim, Lsn};
 use crate::message::StoredMessage;
 use crate::recover::{NextIds, Recover};
+use crate::unread::Unread;
 
 /// Keeps what must outlive the process.
 ///
@@ -71,6 +72,15 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`StoreError::Damaged`], [`StoreError::Failed`].
     fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>>;
+
+    /// Shows every message that something refers to, once each and by ascending number: what
+    /// [`message`](Self::message) would read of each at that time, in one pass.
+    ///
+    /// May block for as long as that takes. `show` must not call the store.
+    ///
+    /// # Errors
+    /// As [`recover`](Self::recover).
+    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError>;
 }
 
 macro_rules! stores_behind {
@@ -90,6 +100,10 @@ macro_rules! stores_behind {
 
             fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
                 (**self).message(message)
+            }
+
+            fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+                (**self).messages(show)
             }
         }
     )*};

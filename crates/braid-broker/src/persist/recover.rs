@@ -11,7 +11,7 @@ use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicName;
 use braid_store::{
     Claim, Image, Lsn, NextIds, Now, QueueEntry, SessionImage, SessionRecord, Store, StoreError,
-    StoredDelivery,
+    StoredDelivery, Unread,
 };
 
 /// Progress is told once for so many sessions and messages.
@@ -56,7 +56,7 @@ pub(crate) fn recover(
 ) -> Result<Recovered, StoreError> {
     let mut image = Image::default();
     let next = store.recover(&mut image)?;
-    let mut messages = Messages { store, now, read: HashMap::new(), topics: HashSet::new() };
+    let messages = Messages::read(store, now)?;
     let (mut sessions, mut retained) = (Vec::new(), Vec::new());
     let (mut recovery, mut told) = (Recovery::default(), 0);
     let mut tell = |recovery: Recovery| {
@@ -68,20 +68,20 @@ pub(crate) fn recover(
     };
     for (_, image) in image.sessions {
         let queued = image.queue.len() as u64;
-        sessions.push(revive(image, &mut messages)?);
+        sessions.push(revive(image, &messages)?);
         recovery.sessions += 1;
         recovery.queued += queued;
         tell(recovery);
     }
     for (topic, lsn) in image.retained {
-        retained.push((topic, messages.read(lsn)?));
+        retained.push((topic, messages.of(lsn)?));
         recovery.retained += 1;
         tell(recovery);
     }
     Ok(Recovered { next, recovery, sessions, retained })
 }
 
-fn revive(image: SessionImage, messages: &mut Messages<'_>) -> Result<RecoveredSession, StoreError> {
+fn revive(image: SessionImage, messages: &Messages) -> Result<RecoveredSession, StoreError> {
     let SessionImage { record, claim, subscriptions, will, received, queue } = image;
     let mut session = Session::new(record.client_id.clone(), record.expiry);
     session.subscriptions =
@@ -112,51 +112,49 @@ fn revive(image: SessionImage, messages: &mut Messages<'_>) -> Result<RecoveredS
 }
 
 /// Each message once, however many wait for it.
-struct Messages<'a> {
-    store: &'a dyn Store,
-    now: Now,
-    read: HashMap<Lsn, Arc<Message>>,
-    /// A queue of a thousand messages is of a handful of topics.
-    topics: HashSet<TopicName>,
+struct Messages(HashMap<Lsn, Arc<Message>>);
+
+impl Messages {
+    /// All of them in one pass.
+    fn read(store: &dyn Store, now: Now) -> Result<Self, StoreError> {
+        let (mut read, mut topics) = (HashMap::new(), Topics::default());
+        store.messages(&mut |lsn, unread: Unread<'_>| {
+            let mut message = unread.read().live(now);
+            topics.share(&mut message);
+            if let Some(number) = NonZeroU64::new(lsn.value()) {
+                message.set_stored(number);
+            }
+            read.insert(lsn, message);
+        })?;
+        Ok(Self(read))
+    }
+
+    fn of(&self, lsn: Lsn) -> Result<Arc<Message>, StoreError> {
+        self.0.get(&lsn).cloned().ok_or_else(|| {
+            let reason = format!("message {lsn} is referred to and not there");
+            StoreError::Damaged { reason: reason.into() }
+        })
+    }
+
+    fn revive(&self, delivery: &StoredDelivery, place: Option<NonZeroU64>) -> Result<Delivery, StoreError> {
+        let message = self.of(delivery.message)?;
+        Ok(Delivery { stored: place, ..delivery.live(message) })
+    }
 }
 
-impl Messages<'_> {
-    fn read(&mut self, lsn: Lsn) -> Result<Arc<Message>, StoreError> {
-        if let Some(message) = self.read.get(&lsn) {
-            return Ok(Arc::clone(message));
-        }
-        let Some(stored) = self.store.message(lsn).wait()? else {
-            let reason = format!("message {lsn} is referred to and not there");
-            return Err(StoreError::Damaged { reason: reason.into() });
-        };
-        let mut message = stored.live(self.now);
-        drop(stored);
-        // Live messages of a topic share its name as well. What a store shares with us has its name already.
-        if let Some(message) = Arc::get_mut(&mut message) {
-            self.share_topic(message);
-        }
-        if let Some(number) = NonZeroU64::new(lsn.value()) {
-            message.set_stored(number);
-        }
-        self.read.insert(lsn, Arc::clone(&message));
-        Ok(message)
-    }
+/// A queue of a thousand messages is of a handful of topics: they share the names, as live messages do.
+#[derive(Default)]
+struct Topics(HashSet<TopicName>);
 
-    fn share_topic(&mut self, message: &mut Message) {
-        match self.topics.get(&message.topic) {
+impl Topics {
+    fn share(&mut self, message: &mut Arc<Message>) {
+        // What a store shares with us has its name already.
+        let Some(message) = Arc::get_mut(message) else { return };
+        match self.0.get(&message.topic) {
             Some(topic) => message.topic = topic.clone(),
             None => {
-                self.topics.insert(message.topic.clone());
+                self.0.insert(message.topic.clone());
             }
         }
-    }
-
-    fn revive(
-        &mut self,
-        delivery: &StoredDelivery,
-        place: Option<NonZeroU64>,
-    ) -> Result<Delivery, StoreError> {
-        let message = self.read(delivery.message)?;
-        Ok(Delivery { stored: place, ..delivery.live(message) })
     }
 }

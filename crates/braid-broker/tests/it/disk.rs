@@ -8,7 +8,7 @@ use std::time::Duration;
 use braid_proto::packet::ClientId;
 use braid_store::{
     Batch, Claim, Commit, Completion, EmbeddedStore, Lsn, MemoryStore, NextIds, Options, Recover, Store,
-    StoreError, StoredMessage,
+    StoreError, StoredMessage, Unread,
 };
 use tempfile::TempDir;
 
@@ -93,5 +93,9 @@ impl Store for Prompt {
 
     fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
         self.0.message(message)
+    }
+
+    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+        self.0.messages(show)
     }
 }

@@ -11,7 +11,7 @@ use braid_proto::packet::{
 use braid_proto::reason::ReasonCode;
 use braid_store::{
     Batch, Claim, Commit, Completion, FailingStore, HoldingStore, Lsn, MemoryStore, NextIds, Recover, Store,
-    StoreError, StoredMessage,
+    StoreError, StoredMessage, Unread,
 };
 
 use crate::support::{
@@ -304,6 +304,10 @@ impl Store for CountingStore {
 
     fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
         self.inner.message(message)
+    }
+
+    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+        self.inner.messages(show)
     }
 }
 

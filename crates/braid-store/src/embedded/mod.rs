@@ -42,6 +42,7 @@ use crate::message::StoredMessage;
 use crate::ownership::Ownership;
 use crate::recover::{NextIds, Recover};
 use crate::store::Store;
+use crate::unread::Unread;
 
 /// Claims of one opening; the next opening's are all greater.
 const CLAIMS: u32 = 40;
@@ -212,6 +213,12 @@ impl Store for EmbeddedStore {
             None => read,
         };
         Completion::Done(read.map_err(error::ReadError::store))
+    }
+
+    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+        self.flush()?;
+        let snapshot = self.file.snapshot().map_err(error::ReadError::store)?;
+        snapshot.each_unread(&self.options, show).map_err(error::ReadError::store)
     }
 }
 

@@ -9,11 +9,13 @@ use redb::{Key, ReadableTable, TableDefinition, TableHandle, Value};
 use super::error::ReadError;
 use super::file::Snapshot;
 use super::keys::{self, Malformed, Place};
+use super::options::{Options, Stage, Teller};
 use super::writes::Inflight;
 use crate::identity::{Lsn, SessionId};
 use crate::message::{StoredDelivery, StoredMessage};
 use crate::session::SessionRecord;
 use crate::subscription::StoredSubscription;
+use crate::unread::Unread;
 
 /// What a row means, or [`ReadError::Row`] when it means nothing: the rows after it can still be read.
 type Row<R> = Result<R, ReadError>;
@@ -61,6 +63,26 @@ impl Snapshot {
         let decode =
             |key: &[u8; 8], value: &[u8]| Ok((keys::decode_message_key(key), keys::decode_message(value)?));
         self.each(keys::MESSAGE, decode, show)
+    }
+
+    /// Each message, with its payload where it stands.
+    pub(super) fn each_unread(
+        &self,
+        options: &Options,
+        mut show: impl FnMut(Lsn, Unread<'_>),
+    ) -> Result<(), ReadError> {
+        let mut teller = Teller::new(options, Stage::Reading, self.rows(keys::MESSAGE)?);
+        let Some(rows) = self.table(keys::MESSAGE)? else { return Ok(()) };
+        for row in rows.iter()? {
+            let (key, value) = row?;
+            let split = keys::split_message(value.value());
+            let (head, payload) =
+                split.map_err(|error| ReadError::row(keys::MESSAGE.name(), key.value(), error))?;
+            teller.step_over(payload.len());
+            show(keys::decode_message_key(key.value()), Unread::row(head, payload, options.spool.as_deref()));
+        }
+        teller.end();
+        Ok(())
     }
 
     /// How many bytes each message takes, without looking into it.

@@ -18,6 +18,7 @@ use crate::identity::{Claim, Lsn};
 use crate::message::StoredMessage;
 use crate::recover::{NextIds, Recover};
 use crate::store::Store;
+use crate::unread::Unread;
 
 /// A [`Store`] in memory. Every commit is done when it returns; messages are shared with the live ones, not
 /// copied.
@@ -73,6 +74,13 @@ impl Store for MemoryStore {
 
     fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
         Completion::Done(Ok(self.lock().message(message)))
+    }
+
+    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+        for (lsn, message) in self.lock().messages() {
+            show(lsn, Unread::of(message));
+        }
+        Ok(())
     }
 }
 

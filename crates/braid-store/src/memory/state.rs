@@ -70,6 +70,10 @@ impl State {
         self.messages.get(&message).map(|body| body.message.clone())
     }
 
+    pub(super) fn messages(&self) -> impl Iterator<Item = (Lsn, StoredMessage)> {
+        self.messages.iter().map(|(lsn, body)| (*lsn, body.message.clone()))
+    }
+
     pub(super) fn session(&self, session: SessionId) -> Option<&Session> {
         self.sessions.get(&session)
     }

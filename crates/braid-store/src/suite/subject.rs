@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::Fixture;
 use super::example;
 use crate::batch::Batch;
@@ -8,6 +10,7 @@ use crate::image::Image;
 use crate::message::{QueueEntry, StoredMessage};
 use crate::recover::NextIds;
 use crate::store::Store;
+use crate::unread::Unread;
 
 /// The store under trial.
 pub(super) struct Subject<'a> {
@@ -76,7 +79,28 @@ impl<'a> Subject<'a> {
     pub(super) fn recover(&self) -> (Image, NextIds) {
         let mut image = Image::default();
         let next = self.store().recover(&mut image).expect("the store can be recovered");
+        self.check_messages(&image);
         (image, next)
+    }
+
+    /// One pass over all messages shows those that are referred to, and nothing else than reading each of them.
+    fn check_messages(&self, image: &Image) {
+        let mut shown = Vec::new();
+        let show = &mut |lsn, unread: Unread<'_>| {
+            let (topic, length) = (unread.head().topic().clone(), unread.payload_len());
+            let message = unread.read();
+            assert_eq!((&topic, length), (message.topic(), message.payload().len()));
+            shown.push((lsn, message));
+        };
+        assert_eq!(self.store().messages(show), Ok(()));
+        let queues = image.sessions.values().flat_map(|session| &session.queue);
+        let queued = queues.filter_map(|(_, entry)| entry.message());
+        let referred: BTreeSet<_> = queued.chain(image.retained.values().copied()).collect();
+        let numbers: Vec<_> = shown.iter().map(|(lsn, _)| *lsn).collect();
+        assert_eq!(numbers, referred.into_iter().collect::<Vec<_>>());
+        for (lsn, message) in shown {
+            assert_eq!(self.message(lsn.value()), Some(message));
+        }
     }
 
     /// What the store holds, which must be the same after it was closed and opened again.

@@ -7,7 +7,7 @@ use braid_proto::packet::ClientId;
 use braid_store::suite::{self, Fixture};
 use braid_store::{
     Batch, Claim, Commit, Completer, Completion, Lsn, MemoryStore, NextIds, Recover, Store, StoreError,
-    StoredMessage,
+    StoredMessage, Unread,
 };
 
 enum Request {
@@ -74,6 +74,10 @@ impl Store for Deferred {
 
     fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
         self.ask(|completer| Request::Message(message, completer))
+    }
+
+    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+        self.inner.messages(show)
     }
 }
 

@@ -3,11 +3,16 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use braid_proto::codec::Spool;
+use braid_store::spool::{FileSpool, SpoolOptions};
 use braid_store::suite::{self, Fixture};
-use braid_store::{Durability, EmbeddedStore, Lsn, Options, Progress, Stage, Store, StoreError};
+use braid_store::{
+    Durability, EmbeddedStore, Lsn, Options, Progress, Stage, Store, StoreError, StoredMessage, Unread,
+};
+use bytes::Bytes;
 
 use crate::disk::{Disk, Fault};
-use crate::example::{completed, open_session, queue, queued};
+use crate::example::{completed, open_session, queue, queued, queued_with};
 
 /// Lazy batches are waited for one by one in the suite.
 pub(crate) fn options() -> Options {
@@ -208,4 +213,33 @@ fn opening_and_recovering_tell_how_far_they_are() {
     assert_eq!((ends(Stage::Loading), ends(Stage::Recovering)), (Some(loaded), None));
     assert_eq!(queue(&store).len(), 100);
     assert_eq!(ends(Stage::Recovering), Some(Progress { stage: Stage::Recovering, ..loaded }));
+}
+
+#[test]
+fn a_large_payload_is_in_no_heap_and_is_read_only_when_it_is_wanted() {
+    let directory = tempfile::tempdir().expect("the system allows it");
+    let of_spool = SpoolOptions { threshold: 1000, bytes: 1 << 20, keep_free: 0 };
+    let spool = Arc::new(FileSpool::open(directory.path(), of_spool).expect("the system allows it"));
+    let mut options = options();
+    options.spool = Some(spool.clone());
+    let store = EmbeddedStore::open_on(Disk::default().device(), options).expect("the disk is well");
+    open_session(&store).expect("it is opened");
+    for (number, length) in [(1, 1000), (2, 5000)] {
+        store.commit(queued_with(number, Bytes::from(vec![7; length]))).wait().expect("it is stored");
+    }
+    let read = |wanted| {
+        let mut read: Vec<StoredMessage> = Vec::new();
+        let show = &mut |lsn, unread: Unread<'_>| {
+            if lsn == Lsn::new(wanted) {
+                read.push(unread.read());
+            }
+        };
+        store.messages(show).expect("the disk is well");
+        (read.pop().map(|message| message.payload().clone()).expect("it is there"), spool.used())
+    };
+    assert_eq!(read(1), (Bytes::from(vec![7; 1000]), 0));
+    assert_eq!(read(2), (Bytes::from(vec![7; 5000]), 5000));
+    let message = store.message(Lsn::new(2)).wait().expect("the disk is well");
+    let payload = message.as_ref().map(StoredMessage::payload);
+    assert_eq!((payload.map(Bytes::len), spool.used()), (Some(5000), 5000));
 }

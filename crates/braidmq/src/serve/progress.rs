@@ -51,7 +51,8 @@ fn describe(Progress { stage, done, of }: Progress) -> String {
         Stage::Checking => format!("checked {done} % of the store"),
         Stage::Compacting => format!("gave free space back in {done} of {of} steps"),
         Stage::Loading => format!("counted {done} of {of} sessions and queued messages"),
-        Stage::Recovering | Stage::Reading => format!("read {done} of {of} sessions and queued messages"),
+        Stage::Recovering => format!("read {done} of {of} sessions and queued messages"),
+        Stage::Reading => format!("read {done} of {of} messages"),
         Stage::Importing => format!("imported {done} records"),
     }
 }

@@ -33,8 +33,14 @@ pub(in crate::embedded) fn encode_message(out: &mut Vec<u8>, message: &StoredMes
 }
 
 pub(in crate::embedded) fn decode_message(value: &[u8]) -> Result<StoredMessage, Malformed> {
+    let (head, payload) = split_message(value)?;
+    Ok(head.with_payload(Bytes::copy_from_slice(payload)))
+}
+
+/// The message without its payload, and the payload where it stands.
+pub(in crate::embedded) fn split_message(value: &[u8]) -> Result<(StoredMessage, &[u8]), Malformed> {
     let Decoded { topic, payload, qos, retain, properties, expires_at } = decode(&mut Reader::new(value))?;
-    Ok(StoredMessage::from_parts(topic, payload, qos, retain, properties, expires_at))
+    Ok((StoredMessage::from_parts(topic, Bytes::new(), qos, retain, properties, expires_at), payload))
 }
 
 pub(in crate::embedded) fn encode_will(out: &mut Vec<u8>, will: &Will) {
@@ -54,7 +60,7 @@ pub(in crate::embedded) fn decode_will(value: &[u8]) -> Result<Will, Malformed> 
     let mut reader = Reader::new(value);
     let delay = reader.u32()?;
     let Decoded { topic, payload, qos, retain, properties, .. } = decode(&mut reader)?;
-    Ok(Will { topic, payload, qos, retain, delay, properties })
+    Ok(Will { topic, payload: Bytes::copy_from_slice(payload), qos, retain, delay, properties })
 }
 
 /// What a message and a Will have in common.
@@ -67,9 +73,9 @@ struct Parts<'a> {
     expires_at: Option<SystemTime>,
 }
 
-struct Decoded {
+struct Decoded<'a> {
     topic: TopicName,
-    payload: Bytes,
+    payload: &'a [u8],
     qos: QoS,
     retain: bool,
     properties: Option<Box<MessageProperties>>,
@@ -96,7 +102,7 @@ impl Parts<'_> {
     }
 }
 
-fn decode(reader: &mut Reader<'_>) -> Result<Decoded, Malformed> {
+fn decode<'a>(reader: &mut Reader<'a>) -> Result<Decoded<'a>, Malformed> {
     let flags = reader.u8()?;
     Ok(Decoded {
         qos: qos(flags)?,
@@ -104,7 +110,7 @@ fn decode(reader: &mut Reader<'_>) -> Result<Decoded, Malformed> {
         expires_at: if flags & EXPIRES != 0 { Some(reader.time()?) } else { None },
         topic: topic(reader.text()?)?,
         properties: if flags & PROPERTIES != 0 { Some(decode_properties(reader)?) } else { None },
-        payload: Bytes::copy_from_slice(reader.rest()),
+        payload: reader.rest(),
     })
 }
 

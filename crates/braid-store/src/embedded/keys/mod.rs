@@ -39,7 +39,7 @@ use crate::identity::{Lsn, SessionId};
 use wire::Reader;
 pub(super) use wire::{Malformed, join_time, split_time};
 
-pub(super) use message::{decode_message, decode_will, encode_message, encode_will};
+pub(super) use message::{decode_message, decode_will, encode_message, encode_will, split_message};
 pub(super) use record::{
     decode_delivery, decode_inflight, decode_session, decode_subscription, encode_delivery, encode_inflight,
     encode_session, encode_subscription,
