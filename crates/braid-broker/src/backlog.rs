@@ -1,26 +1,26 @@
 //! What waits in a mailbox until its owner takes it.
 
-use std::collections::VecDeque;
-use std::num::NonZeroU64;
+use std::collections::{HashMap, VecDeque};
+use std::num::{NonZeroU32, NonZeroU64};
 
 use braid_proto::message::Delivery;
 use braid_proto::packet::QoS;
-use braid_proto::stream::{Lane, LaneQueue, Priority, StreamKey};
+use braid_proto::stream::{Lane, Priority, StreamKey};
 
 use crate::inbox::Inbox;
 use crate::load::{Load, load_of};
+use crate::pile::Pile;
 use crate::shares::Shares;
+use crate::shelf::{Shelf, Shelved};
 
 /// Deliveries in the order of their coming, with what they weigh.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    queue: VecDeque<Delivery>,
-    /// In place of the queue once something of several lanes had to give way: from then on each is found at once,
-    /// however much waits. Only the order within a lane counts, which stays. [BQ-54]
-    lanes: Option<Box<LaneQueue<Delivery>>>,
+    /// What the store has had since before the start, and is older than all of `pile`; `None` once it was read. While
+    /// there is any nobody takes anything, and everything is for the control stream.
+    shelf: Option<Box<Shelf>>,
+    pile: Pile<Delivery>,
     load: Load,
-    /// The lane of all that waits, unless there are several.
-    lane: Option<Lane>,
     /// The stream of all that waits, while `mixed` is empty.
     stream: StreamKey,
     /// What waits stream by stream, once it is for more than one.
@@ -37,8 +37,12 @@ pub(crate) struct Removed {
 
 impl Removed {
     pub(crate) fn add(&mut self, delivery: &Delivery) {
-        self.load.add(load_of(delivery));
-        self.places.extend(delivery.stored);
+        self.note(load_of(delivery), delivery.stored);
+    }
+
+    pub(crate) fn note(&mut self, load: Load, place: Option<NonZeroU64>) {
+        self.load.add(load);
+        self.places.extend(place);
     }
 }
 
@@ -49,6 +53,11 @@ impl Backlog {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.load.messages == 0
+    }
+
+    /// Whether there is something that can be taken.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        self.shelf.is_none() && !self.is_empty()
     }
 
     /// Whether everything is for one stream, or nothing is there.
@@ -68,59 +77,97 @@ impl Backlog {
     }
 
     pub(crate) fn push_back(&mut self, delivery: Delivery, load: Load) {
-        let lane = delivery.lane();
+        let stream = delivery.stream;
         if self.is_empty() {
-            (self.stream, self.lane) = (lane.stream, Some(lane));
-        } else if self.lane != Some(lane) {
-            self.lane = None;
+            self.stream = stream;
         }
-        if self.mixed.is_empty() && self.stream != lane.stream {
+        if self.mixed.is_empty() && self.stream != stream {
             self.mixed.insert(self.stream, self.load);
         }
         if !self.mixed.is_empty() {
-            self.mixed.insert(lane.stream, load);
+            self.mixed.insert(stream, load);
         }
         self.load.add(load);
-        match &mut self.lanes {
-            None => self.queue.push_back(delivery),
-            Some(lanes) => lanes.push_back(lane, delivery),
-        }
+        self.pile.push_back(delivery);
     }
 
     /// Puts back what its owner did not send, before what has come since, and all of it on the control stream: no
     /// stream outlives its connection. [BQ-42]
     pub(crate) fn restore(&mut self, leftover: VecDeque<Delivery>, mut note: impl FnMut(&mut Delivery)) {
+        let shelf = self.shelf.take();
         let later = self.take();
-        self.queue = leftover;
-        self.queue.extend(later);
-        for delivery in &mut self.queue {
+        self.load = shelf.as_deref().map(Shelf::load).unwrap_or_default();
+        self.shelf = shelf;
+        for mut delivery in leftover.into_iter().chain(later) {
             delivery.stream = StreamKey::CONTROL;
-            note(delivery);
-            self.load.add(load_of(delivery));
+            note(&mut delivery);
+            self.load.add(load_of(&delivery));
+            self.pile.push_back(delivery);
         }
     }
 
+    /// Begins with what the store has.
+    pub(crate) fn shelve(&mut self, shelf: Shelf) {
+        if !shelf.is_empty() {
+            self.load.add(shelf.load());
+            self.shelf = Some(Box::new(shelf));
+        }
+    }
+
+    /// What is to be read before anything can be taken.
+    pub(crate) fn shelved(&mut self) -> Vec<Shelved> {
+        self.shelf.as_deref_mut().map(Shelf::list).unwrap_or_default()
+    }
+
+    /// What was read takes the place of what it was read from, as far as that still waits. Returns the places of what
+    /// waits and was not read.
+    pub(crate) fn unshelve(&mut self, read: HashMap<NonZeroU64, Delivery>) -> Vec<NonZeroU64> {
+        let Some(shelf) = self.shelf.take() else { return Vec::new() };
+        let (older, missing) = shelf.into_deliveries(read);
+        // What came since waits for the same stream.
+        self.restore(older, |_| {});
+        missing
+    }
+
     /// Takes out the oldest of the least urgent, which is no more urgent than `limit`, and of `stream` if one is
-    /// named.
-    pub(crate) fn displace(&mut self, limit: Priority, stream: Option<StreamKey>) -> Option<Delivery> {
+    /// named: its load, and its place in the store.
+    pub(crate) fn displace(
+        &mut self,
+        limit: Priority,
+        stream: Option<StreamKey>,
+    ) -> Option<(Load, Option<NonZeroU64>)> {
         let accepts =
             |lane: Lane| lane.priority <= limit && stream.is_none_or(|stream| lane.stream == stream);
-        let displaced = match (self.lane, &mut self.lanes) {
-            (_, Some(lanes)) => lanes.pop_least(accepts).map(|(_, delivery)| delivery),
-            (Some(lane), None) if accepts(lane) => self.queue.pop_front(),
-            (Some(_), None) => None,
-            (None, lanes) => {
-                let lanes = lanes.insert(Box::default());
-                for delivery in std::mem::take(&mut self.queue) {
-                    lanes.push_back(delivery.lane(), delivery);
-                }
-                lanes.pop_least(accepts).map(|(_, delivery)| delivery)
+        let (load, place) = match self.displace_shelved(accepts) {
+            Some(displaced) => displaced,
+            None => {
+                let displaced = self.pile.displace(accepts)?;
+                let load = load_of(&displaced);
+                self.mixed.remove(displaced.stream, load);
+                (load, displaced.stored)
             }
-        }?;
-        let load = load_of(&displaced);
+        };
         self.load.subtract(load);
-        self.mixed.remove(displaced.stream, load);
-        Some(displaced)
+        Some((load, place))
+    }
+
+    /// The same on the shelf, if it has what is least urgent: that is older.
+    fn displace_shelved(
+        &mut self,
+        accepts: impl Fn(Lane) -> bool + Copy,
+    ) -> Option<(Load, Option<NonZeroU64>)> {
+        let shelf = self.shelf.as_deref_mut()?;
+        let least = shelf.least(accepts)?;
+        let is_least = self.pile.least(accepts).is_none_or(|lane| least.priority <= lane.priority);
+        let displaced = if is_least { shelf.displace(accepts) } else { None };
+        self.drop_empty_shelf();
+        displaced
+    }
+
+    fn drop_empty_shelf(&mut self) {
+        if self.shelf.as_deref().is_some_and(Shelf::is_empty) {
+            self.shelf = None;
+        }
     }
 
     /// Drops all QoS 0; returns how many.
@@ -128,27 +175,36 @@ impl Backlog {
         if self.load.qos0 == 0 {
             return 0;
         }
-        self.remove(|delivery| delivery.qos == QoS::AtMostOnce).load.messages as u64
+        let is_qos0 = |qos| qos == QoS::AtMostOnce;
+        let removed = self.remove(|delivery| is_qos0(delivery.qos), |_, qos| is_qos0(qos));
+        removed.load.messages as u64
     }
 
-    /// Takes out what `is_over`.
-    pub(crate) fn remove(&mut self, is_over: impl Fn(&Delivery) -> bool) -> Removed {
+    /// Takes out what has begun to wait at a time that `is_over`.
+    pub(crate) fn expire(&mut self, is_over: impl Fn(Option<NonZeroU32>) -> bool) -> Removed {
+        self.remove(|delivery| is_over(delivery.waits_since), |waits_since, _| is_over(waits_since))
+    }
+
+    fn remove(
+        &mut self,
+        is_over: impl Fn(&Delivery) -> bool,
+        is_shelved_over: impl Fn(Option<NonZeroU32>, QoS) -> bool,
+    ) -> Removed {
         let mut removed = Removed::default();
+        if let Some(shelf) = &mut self.shelf {
+            let waits_since = shelf.waits_since();
+            shelf.remove(|qos| is_shelved_over(waits_since, qos), |load, place| removed.note(load, place));
+        }
+        self.drop_empty_shelf();
         let mixed = &mut self.mixed;
-        let keep = |delivery: &Delivery| {
+        self.pile.retain(|delivery| {
             let is_over = is_over(delivery);
             if is_over {
                 removed.add(delivery);
                 mixed.remove(delivery.stream, load_of(delivery));
             }
             !is_over
-        };
-        match &mut self.lanes {
-            None => self.queue.retain(keep),
-            Some(lanes) => {
-                lanes.retain(keep);
-            }
-        }
+        });
         self.load.subtract(removed.load);
         removed
     }
@@ -159,22 +215,18 @@ impl Backlog {
         inbox: &mut Inbox,
         resolve: impl Fn(StreamKey) -> StreamKey,
     ) -> Option<Lane> {
-        if let Some(mut lanes) = self.lanes.take() {
-            self.queue = lanes.drain().collect();
-        }
-        inbox.take(&mut self.queue, std::mem::take(&mut self.load), &self.mixed, resolve);
+        inbox.take(self.pile.queue(), std::mem::take(&mut self.load), &self.mixed, resolve);
         if !self.mixed.is_empty() {
             self.mixed.clear();
         }
-        self.lane.take()
+        self.pile.take_lane()
     }
 
-    /// Everything.
+    /// Everything; of what is shelved that which is in memory.
     pub(crate) fn take(&mut self) -> VecDeque<Delivery> {
-        let Self { queue, lanes, .. } = std::mem::take(self);
-        match lanes {
-            None => queue,
-            Some(mut lanes) => lanes.drain().collect(),
-        }
+        let Self { shelf, mut pile, .. } = std::mem::take(self);
+        let later = pile.take();
+        let Some(shelf) = shelf else { return later };
+        shelf.into_present().chain(later).collect()
     }
 }

@@ -8,12 +8,20 @@ use tokio::time::Instant;
 use crate::hub::Hub;
 use crate::mailbox::Pushed;
 use crate::persist;
+use crate::shelf::Shelved;
 use crate::slot::Slot;
 
 impl Hub {
     /// Puts what a session's connection left, or what the store had, into its mailbox: the client is away.
     pub(crate) fn refill(&self, slot: &Slot, leftover: VecDeque<Delivery>) {
         let parked = slot.mailbox.park(leftover, &self.queue, Instant::now().into_std());
+        self.note_drops(slot, &parked);
+        self.persist.commit_late(persist::completed(slot.id(), parked.lost));
+    }
+
+    /// Puts what the store has for a session into its mailbox, which leaves it there: the client is away.
+    pub(crate) fn shelve(&self, slot: &Slot, shelved: Vec<Shelved>) {
+        let parked = slot.mailbox.shelve(shelved, &self.queue, Instant::now().into_std());
         self.note_drops(slot, &parked);
         self.persist.commit_late(persist::completed(slot.id(), parked.lost));
     }

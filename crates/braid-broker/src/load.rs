@@ -3,6 +3,7 @@
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{MessageProperties, QoS};
 use braid_proto::stream::Priority;
+use braid_proto::topic::TopicName;
 
 /// What a delivery costs beside its texts and payload, about.
 const DELIVERY_OVERHEAD: usize = 256;
@@ -129,8 +130,13 @@ pub(crate) fn is_fair_share(own: Load, all: Load, capacity: Capacity) -> bool {
 
 /// One delivery, as a load.
 pub(crate) fn load_of(delivery: &Delivery) -> Load {
-    let load = load_of_message(&delivery.message);
-    match delivery.qos {
+    load_of_cost(message_cost(&delivery.message), delivery.qos)
+}
+
+/// One delivery of a message that costs so many bytes.
+pub(crate) fn load_of_cost(bytes: usize, qos: QoS) -> Load {
+    let load = of_bytes(bytes);
+    match qos {
         QoS::AtMostOnce => {
             Load { qos0: load.messages, qos0_bytes: load.bytes, qos0_large_bytes: load.large_bytes, ..load }
         }
@@ -139,15 +145,22 @@ pub(crate) fn load_of(delivery: &Delivery) -> Load {
 }
 
 pub(crate) fn load_of_message(message: &Message) -> Load {
-    let bytes = message_cost(message);
+    of_bytes(message_cost(message))
+}
+
+fn of_bytes(bytes: usize) -> Load {
     let large_bytes = if bytes > LARGE { bytes } else { 0 };
     Load { messages: 1, bytes, large_bytes, ..Load::default() }
 }
 
 /// The memory that a message keeps, about.
 pub(crate) fn message_cost(message: &Message) -> usize {
-    let properties = message.properties.as_deref().map_or(0, properties_cost);
-    DELIVERY_OVERHEAD + message.topic.as_str().len() + properties + message.payload.len()
+    cost(&message.topic, message.properties.as_deref(), message.payload.len())
+}
+
+/// The same of a message that may not be in memory.
+pub(crate) fn cost(topic: &TopicName, properties: Option<&MessageProperties>, payload: usize) -> usize {
+    DELIVERY_OVERHEAD + topic.as_str().len() + properties.map_or(0, properties_cost) + payload
 }
 
 fn properties_cost(properties: &MessageProperties) -> usize {

@@ -1,6 +1,6 @@
 //! What others have for a session: the only thing of a session that other tasks touch.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
@@ -18,6 +18,7 @@ use crate::load::{Capacity, Load, is_fair_share, load_of, load_of_message};
 use crate::policy::QueuePolicy;
 use crate::pulse::Pulse;
 use crate::shares::Shares;
+use crate::shelf::{Shelf, Shelved};
 
 /// Capacity that an empty mailbox may keep.
 pub(crate) const KEEP_CAPACITY: usize = 64;
@@ -148,7 +149,7 @@ impl Mailbox {
                 pushed.disconnects |= inner.give_up();
             }
         }
-        if !inner.backlog.is_empty() || pushed.disconnects {
+        if inner.backlog.has_arrivals() || pushed.disconnects {
             wakers.extend(inner.owner.take());
         }
         pushed.log = inner.log(pushed.overflowed, now);
@@ -194,7 +195,7 @@ impl Mailbox {
         let mut inner = self.lock();
         let signal = inner.signal.take();
         inner.pulse = pulse;
-        let has_arrivals = !inner.backlog.is_empty();
+        let has_arrivals = inner.backlog.has_arrivals();
         let lane = if has_arrivals { inner.backlog.move_to(inbox, &resolve) } else { None };
         inner.taken = inbox.load();
         inner.has_kept_up |= inner.has_room_for_publishers(capacity);
@@ -240,7 +241,7 @@ impl Mailbox {
 
     /// Takes out what has waited for too long, and has not been taken by the owner.
     pub(crate) fn expire(&self, policy: &QueuePolicy, now: Instant) -> Removed {
-        self.lock().backlog.remove(|delivery| policy.is_too_old(delivery, now))
+        self.lock().backlog.expire(|since| policy.is_too_old(since, now))
     }
 
     /// Tells the owner to do something. Outside of the lock the caller wakes what is returned.
@@ -262,6 +263,24 @@ impl Mailbox {
         inner.signal = None;
         inner.has_kept_up = false;
         inner.resumed = inner.bytes();
+    }
+
+    /// Begins with what the store has, as far as there is room: the client is away since before the start.
+    pub(crate) fn shelve(&self, shelved: Vec<Shelved>, policy: &QueuePolicy, now: Instant) -> Pushed {
+        let shelf = Shelf::new(shelved, policy.waits_since(now));
+        self.lock().backlog.shelve(shelf);
+        self.park(VecDeque::new(), policy, now)
+    }
+
+    /// What is to be read from the store before the owner takes anything.
+    pub(crate) fn shelved(&self) -> Vec<Shelved> {
+        self.lock().backlog.shelved()
+    }
+
+    /// What was read takes the place of what it was read from; what has gone meanwhile does not come back. Returns the
+    /// places of what waits and was not read.
+    pub(crate) fn unshelve(&self, read: HashMap<NonZeroU64, Delivery>) -> Vec<NonZeroU64> {
+        self.lock().backlog.unshelve(read)
     }
 
     /// The connection has ended; what it took but did not send comes back to the front, as far as there is room.
@@ -368,8 +387,8 @@ impl Inner {
                 return true;
             }
             let of = fits.then_some(delivery.stream);
-            let Some(displaced) = self.backlog.displace(delivery.priority, of) else { return false };
-            removed.add(&displaced);
+            let Some((load, place)) = self.backlog.displace(delivery.priority, of) else { return false };
+            removed.note(load, place);
         }
     }
 
@@ -379,9 +398,9 @@ impl Inner {
         // What is urgent may use its reserve.
         let capacity = capacity.reserve(Priority::HIGHEST);
         while self.backlog.load().exceeds(capacity)
-            && let Some(displaced) = self.backlog.displace(Priority::HIGHEST, None)
+            && let Some((load, place)) = self.backlog.displace(Priority::HIGHEST, None)
         {
-            removed.add(&displaced);
+            removed.note(load, place);
         }
         removed
     }
@@ -493,6 +512,7 @@ mod tests {
     use std::task::Wake;
 
     use braid_proto::topic::TopicName;
+    use braid_store::{Lsn, StoredDelivery};
 
     use super::*;
     use crate::config::LimitsConfig;
@@ -597,6 +617,38 @@ mod tests {
         scene.take(&mut inbox);
         let texts: Vec<_> = inbox.drain().iter().map(|delivery| delivery.message.payload.clone()).collect();
         assert_eq!(texts, ["1", "2", "3", "4", "5"]);
+    }
+
+    /// Nobody waits for the store with the mailbox locked: what is in it may have gone by then.
+    #[test]
+    fn what_goes_while_it_is_read_does_not_come_back() {
+        let (scene, mut inbox) = (Scene::new(), Inbox::default());
+        let limits = LimitsConfig {
+            queued_messages: 3,
+            queue_overflow: QueueOverflow::DropOldest,
+            ..LimitsConfig::default()
+        };
+        let policy = QueuePolicy::new(&limits, scene.now);
+        let number = |number| NonZeroU64::new(number).expect("not zero");
+        let delivery = |place| {
+            let topic = TopicName::parse("t").expect("a topic name");
+            let message = Arc::new(Message::new(topic, bytes::Bytes::new(), QoS::AtLeastOnce, false));
+            Delivery { stored: Some(number(place)), ..Delivery::of(message) }
+        };
+        let shelved =
+            |place| Shelved::new(Lsn::new(place), StoredDelivery::new(Lsn::new(place), QoS::AtLeastOnce));
+        scene.mailbox.shelve((1..=3).map(shelved).collect(), &policy, scene.now);
+        assert_eq!(scene.mailbox.shelved().len(), 3);
+        let pushed = scene.mailbox.push(std::iter::once(delivery(4)), &policy, scene.now, &mut Vec::new());
+        assert_eq!(pushed.lost, [number(1)]);
+        scene.mailbox.open();
+        scene.take(&mut inbox);
+        assert!(inbox.is_empty(), "nothing is taken before what is older");
+        let read = [1, 2].map(|place| (number(place), delivery(place)));
+        assert_eq!(scene.mailbox.unshelve(read.into()), [number(3)], "that one waits, and was not read");
+        scene.take(&mut inbox);
+        let places: Vec<_> = inbox.drain().iter().filter_map(|delivery| delivery.stored).collect();
+        assert_eq!(places, [number(2), number(4)]);
     }
 
     /// Whoever waits for room is told that the one who was to make it has left, and does not begin to wait for the

@@ -40,14 +40,19 @@ impl QueuePolicy {
 
     /// A delivery begins to wait, unless it did before: its age goes on when its connection ends.
     pub(crate) fn begin_wait(&self, delivery: &mut Delivery, now: Instant) {
-        if self.age.is_some() && delivery.waits_since.is_none() {
-            delivery.waits_since = NonZeroU32::MIN.checked_add(self.seconds(now));
+        if delivery.waits_since.is_none() {
+            delivery.waits_since = self.waits_since(now);
         }
     }
 
-    /// Whether it has waited for longer than it may.
-    pub(crate) fn is_too_old(&self, delivery: &Delivery, now: Instant) -> bool {
-        let (Some(age), Some(since)) = (self.age, delivery.waits_since) else { return false };
+    /// What [`Delivery::waits_since`] is of what begins to wait now.
+    pub(crate) fn waits_since(&self, now: Instant) -> Option<NonZeroU32> {
+        self.age.and_then(|_| NonZeroU32::MIN.checked_add(self.seconds(now)))
+    }
+
+    /// Whether what has waited since then has done so for longer than it may.
+    pub(crate) fn is_too_old(&self, waits_since: Option<NonZeroU32>, now: Instant) -> bool {
+        let (Some(age), Some(since)) = (self.age, waits_since) else { return false };
         let waited = self.seconds(now).saturating_sub(since.get() - 1);
         // Whole seconds on both ends: never sooner than it says.
         Duration::from_secs(waited.into()) > age

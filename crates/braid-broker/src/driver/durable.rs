@@ -24,9 +24,10 @@ pub(super) struct Unsettled {
 }
 
 impl Driver {
-    /// Tells the store of the session before CONNACK tells the client.
+    /// Reads what the store has for the session, and tells the store of it before CONNACK tells the client.
     pub(super) async fn open(&mut self, slot: &Slot) -> Result<(), StoreError> {
         let Some((expiry, will)) = self.server.offer() else { return Ok(()) };
+        self.hub.unshelve(slot).await?;
         let is_stored = expiry.outlives_connection() || slot.is_durable();
         let will = will.filter(|_| is_stored).cloned().map(Arc::new);
         self.hub.open(slot, expiry, will).await

@@ -40,7 +40,7 @@ impl Driver {
         let mut unwritten = self.server.unwritten();
         while let Some((lane, next)) = self.next_delivery(unwritten) {
             let (stored, qos) = (next.stored, next.qos);
-            if self.hub.queue.is_too_old(&next, now) {
+            if self.hub.queue.is_too_old(next.waits_since, now) {
                 self.hub.note_expired(1);
                 self.note_dropped(stored);
                 continue;

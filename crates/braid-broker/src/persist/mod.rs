@@ -9,6 +9,7 @@
 mod progress;
 mod recover;
 mod sessions;
+mod unshelve;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
@@ -33,13 +34,16 @@ pub use recover::Recovery;
 pub(crate) struct Persist {
     store: Arc<dyn Store>,
     next_lsn: AtomicU64,
+    /// When the store was recovered: from then on what it had expires by the clock that never goes back.
+    recovered_at: Now,
     /// Why the store refuses every change from now on, once it does.
     failure: watch::Sender<Option<StoreError>>,
 }
 
 impl Persist {
     pub(crate) fn new(store: Arc<dyn Store>, next_lsn: Lsn) -> Self {
-        Self { store, next_lsn: AtomicU64::new(next_lsn.value()), failure: watch::Sender::new(None) }
+        let next_lsn = AtomicU64::new(next_lsn.value());
+        Self { store, next_lsn, recovered_at: now(), failure: watch::Sender::new(None) }
     }
 
     fn next_number(&self) -> NonZeroU64 {

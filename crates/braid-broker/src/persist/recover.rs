@@ -1,18 +1,21 @@
 //! Everything back from the store, when a broker starts.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use braid_proto::message::{Delivery, Message};
-use braid_proto::packet::Will;
+use braid_proto::message::Message;
+use braid_proto::packet::{PacketId, Will};
 use braid_proto::session::{Phase, Session};
 use braid_proto::stream::StreamKey;
-use braid_proto::topic::TopicName;
+use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::{
-    Claim, Image, Lsn, NextIds, Now, QueueEntry, SessionImage, SessionRecord, Store, StoreError,
-    StoredDelivery, Unread,
+    Claim, Lsn, NextIds, Now, QueueEntry, Recover, SessionId, SessionRecord, Store, StoreError,
+    StoredMessage, StoredSubscription, Unread,
 };
+
+use crate::load::cost;
+use crate::shelf::{Shelved, Source};
 
 /// Progress is told once for so many sessions and messages.
 const EVERY: u64 = 1 << 12;
@@ -44,20 +47,21 @@ pub(crate) struct RecoveredSession {
     pub(crate) claim: Claim,
     pub(crate) session: Session,
     pub(crate) will: Option<Arc<Will>>,
-    /// In their order.
-    pub(crate) waiting: VecDeque<Delivery>,
+    /// What waits, in its order.
+    pub(crate) waiting: Vec<Shelved>,
 }
 
-/// Reads everything, and tells `progress` now and then how far that is. Blocks for as long as it takes.
+/// Reads everything but the messages that can stay where they are, and tells `progress` now and then how far that is.
+/// Blocks for as long as it takes.
 pub(crate) fn recover(
     store: &dyn Store,
     now: Now,
     mut progress: impl FnMut(Recovery),
 ) -> Result<Recovered, StoreError> {
-    let mut image = Image::default();
-    let next = store.recover(&mut image)?;
-    let messages = Messages::read(store, now)?;
-    let (mut sessions, mut retained) = (Vec::new(), Vec::new());
+    let mut shown = Shown::default();
+    let next = store.recover(&mut shown)?;
+    let messages = Messages::read(store, now, &shown.wanted)?;
+    let (mut sessions, mut retained) = (Vec::with_capacity(shown.sessions.len()), Vec::new());
     let (mut recovery, mut told) = (Recovery::default(), 0);
     let mut tell = |recovery: Recovery| {
         let read = recovery.sessions + recovery.queued + recovery.retained;
@@ -66,14 +70,13 @@ pub(crate) fn recover(
             progress(recovery);
         }
     };
-    for (_, image) in image.sessions {
-        let queued = image.queue.len() as u64;
-        sessions.push(revive(image, &messages)?);
+    for (_, shown) in shown.sessions {
         recovery.sessions += 1;
-        recovery.queued += queued;
+        recovery.queued += (shown.waiting.len() + shown.moving.len()) as u64;
+        sessions.push(revive(shown, &messages)?);
         tell(recovery);
     }
-    for (topic, lsn) in image.retained {
+    for (topic, lsn) in shown.retained {
         retained.push((topic, messages.of(lsn)?));
         recovery.retained += 1;
         tell(recovery);
@@ -81,70 +84,167 @@ pub(crate) fn recover(
     Ok(Recovered { next, recovery, sessions, retained })
 }
 
-fn revive(image: SessionImage, messages: &Messages) -> Result<RecoveredSession, StoreError> {
-    let SessionImage { record, claim, subscriptions, will, received, queue } = image;
-    let mut session = Session::new(record.client_id.clone(), record.expiry);
-    session.subscriptions =
-        subscriptions.into_iter().map(|(filter, subscription)| (filter, subscription.live())).collect();
-    for packet_id in received {
-        // Its stream is over: from the next connection on any stream may go on with it. [BQ-21]
-        session.inbound.receive(StreamKey::CONTROL, packet_id, false);
+/// What a store shows, before anybody looks at the messages.
+#[derive(Default)]
+struct Shown {
+    sessions: BTreeMap<SessionId, ShownSession>,
+    retained: Vec<(TopicName, Lsn)>,
+    /// Messages that are to be in memory: those that are on their way, retained, or not for one session alone.
+    wanted: HashSet<Lsn>,
+}
+
+struct ShownSession {
+    record: SessionRecord,
+    claim: Claim,
+    session: Session,
+    will: Option<Arc<Will>>,
+    /// In the order in which they are sent again.
+    moving: Vec<(Lsn, PacketId, Option<Shelved>)>,
+    waiting: Vec<Shelved>,
+}
+
+impl Shown {
+    fn edit(&mut self, session: SessionId, edit: impl FnOnce(&mut ShownSession)) {
+        let session = self.sessions.get_mut(&session);
+        debug_assert!(session.is_some(), "a session comes before everything that belongs to it");
+        session.map(edit);
     }
-    let mut waiting = VecDeque::new();
-    for (lsn, entry) in queue {
-        let place = NonZeroU64::new(lsn.value());
-        let (packet_id, phase) = match entry {
-            QueueEntry::Waiting(delivery) => {
-                waiting.push_back(messages.revive(&delivery, place)?);
-                continue;
+}
+
+impl Recover for Shown {
+    fn session(&mut self, record: SessionRecord, claim: Claim) {
+        let session = Session::new(record.client_id.clone(), record.expiry);
+        let (moving, waiting) = (Vec::new(), Vec::new());
+        let shown = ShownSession { record, claim, session, will: None, moving, waiting };
+        self.sessions.insert(shown.record.id, shown);
+    }
+
+    fn subscription(&mut self, session: SessionId, filter: TopicFilter, subscription: StoredSubscription) {
+        self.edit(session, |shown| {
+            shown.session.subscriptions.insert(filter, subscription.live());
+        });
+    }
+
+    fn will(&mut self, session: SessionId, will: Arc<Will>) {
+        self.edit(session, |shown| shown.will = Some(will));
+    }
+
+    fn received(&mut self, session: SessionId, packet_id: PacketId) {
+        // Its stream is over: from the next connection on any stream may go on with it. [BQ-21]
+        self.edit(session, |shown| {
+            shown.session.inbound.receive(StreamKey::CONTROL, packet_id, false);
+        });
+    }
+
+    fn queued(&mut self, session: SessionId, lsn: Lsn, entry: QueueEntry) {
+        if let QueueEntry::Sent(_, delivery) | QueueEntry::Waiting(delivery) = &entry {
+            // Who gets a message first has it at its own number, and whoever gets it too at another. What came by a
+            // shared subscription may go to another member when its session ends, which does not wait for a store.
+            let is_alone = lsn == delivery.message && delivery.shared.is_none();
+            if !is_alone || matches!(entry, QueueEntry::Sent(..)) {
+                self.wanted.insert(delivery.message);
             }
+        }
+        self.edit(session, |shown| match entry {
+            QueueEntry::Waiting(delivery) => shown.waiting.push(Shelved::new(lsn, delivery)),
             QueueEntry::Sent(packet_id, delivery) => {
-                (packet_id, Phase::Sent(messages.revive(&delivery, place)?))
+                shown.moving.push((lsn, packet_id, Some(Shelved::new(lsn, delivery))));
             }
-            QueueEntry::Released(packet_id) => (packet_id, Phase::Released(place)),
+            QueueEntry::Released(packet_id) => shown.moving.push((lsn, packet_id, None)),
+        });
+    }
+
+    fn retained(&mut self, topic: TopicName, message: Lsn) {
+        self.wanted.insert(message);
+        self.retained.push((topic, message));
+    }
+}
+
+fn revive(shown: ShownSession, messages: &Messages) -> Result<RecoveredSession, StoreError> {
+    let ShownSession { record, claim, mut session, will, moving, mut waiting } = shown;
+    for (lsn, packet_id, sent) in moving {
+        let phase = match sent {
+            Some(mut sent) => match messages.look_at(&mut sent)? {
+                Some(message) => Phase::Sent(sent.into_delivery(message)),
+                None => return Err(missing(lsn)),
+            },
+            None => Phase::Released(NonZeroU64::new(lsn.value())),
         };
         if !session.outbound.restore(packet_id, phase) {
             let reason = format!("session {} uses the packet identifier {packet_id} twice", record.id);
             return Err(StoreError::Damaged { reason: reason.into() });
         }
     }
+    for one in &mut waiting {
+        messages.look_at(one)?;
+    }
     Ok(RecoveredSession { record, claim, session, will, waiting })
 }
 
 /// Each message once, however many wait for it.
-struct Messages(HashMap<Lsn, Arc<Message>>);
+struct Messages {
+    /// Those that are to be in memory.
+    wanted: HashMap<Lsn, Arc<Message>>,
+    /// What each of the others would cost there, by ascending number.
+    costs: Vec<(Lsn, u32)>,
+}
 
 impl Messages {
     /// All of them in one pass.
-    fn read(store: &dyn Store, now: Now) -> Result<Self, StoreError> {
-        let (mut read, mut topics) = (HashMap::new(), Topics::default());
+    fn read(store: &dyn Store, now: Now, wanted: &HashSet<Lsn>) -> Result<Self, StoreError> {
+        let (mut read, mut costs, mut topics) = (HashMap::new(), Vec::new(), Topics::default());
         store.messages(&mut |lsn, unread: Unread<'_>| {
-            let mut message = unread.read().live(now);
-            topics.share(&mut message);
-            if let Some(number) = NonZeroU64::new(lsn.value()) {
-                message.set_stored(number);
+            if wanted.contains(&lsn) {
+                read.insert(lsn, live(lsn, unread.read(), now, &mut topics));
+            } else {
+                costs.push((lsn, cost_of(&unread)));
             }
-            read.insert(lsn, message);
         })?;
-        Ok(Self(read))
+        Ok(Self { wanted: read, costs })
     }
 
     fn of(&self, lsn: Lsn) -> Result<Arc<Message>, StoreError> {
-        self.0.get(&lsn).cloned().ok_or_else(|| {
-            let reason = format!("message {lsn} is referred to and not there");
-            StoreError::Damaged { reason: reason.into() }
-        })
+        self.wanted.get(&lsn).cloned().ok_or_else(|| missing(lsn))
     }
 
-    fn revive(&self, delivery: &StoredDelivery, place: Option<NonZeroU64>) -> Result<Delivery, StoreError> {
-        let message = self.of(delivery.message)?;
-        Ok(Delivery { stored: place, ..delivery.live(message) })
+    /// Notes what is known of the message, and returns it if it is in memory.
+    fn look_at(&self, shelved: &mut Shelved) -> Result<Option<Arc<Message>>, StoreError> {
+        let Source::Store(lsn) = *shelved.source() else { return Ok(None) };
+        if let Some(message) = self.wanted.get(&lsn) {
+            shelved.set_message(message.clone());
+            return Ok(Some(message.clone()));
+        }
+        let at = self.costs.binary_search_by_key(&lsn, |(lsn, _)| *lsn).map_err(|_| missing(lsn))?;
+        shelved.set_cost(self.costs[at].1);
+        Ok(None)
     }
+}
+
+fn missing(lsn: Lsn) -> StoreError {
+    let reason = format!("message {lsn} is referred to and not there");
+    StoreError::Damaged { reason: reason.into() }
+}
+
+/// What the message costs in memory once it is there.
+fn cost_of(unread: &Unread<'_>) -> u32 {
+    let head = unread.head();
+    u32::try_from(cost(head.topic(), head.properties(), unread.payload_len())).unwrap_or(u32::MAX)
+}
+
+/// The live message of what is stored under a number.
+pub(super) fn live(lsn: Lsn, stored: StoredMessage, now: Now, topics: &mut Topics) -> Arc<Message> {
+    let mut message = stored.live(now);
+    drop(stored);
+    topics.share(&mut message);
+    if let Some(number) = NonZeroU64::new(lsn.value()) {
+        message.set_stored(number);
+    }
+    message
 }
 
 /// A queue of a thousand messages is of a handful of topics: they share the names, as live messages do.
 #[derive(Default)]
-struct Topics(HashSet<TopicName>);
+pub(super) struct Topics(HashSet<TopicName>);
 
 impl Topics {
     fn share(&mut self, message: &mut Arc<Message>) {

@@ -19,6 +19,7 @@ mod rates;
 mod retained;
 mod sessions;
 mod shared;
+mod shelved;
 mod slow;
 mod stopping;
 mod stream_subscriptions;

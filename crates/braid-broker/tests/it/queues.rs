@@ -28,7 +28,11 @@ fn limits(queued_messages: usize, queue_overflow: QueueOverflow) -> LimitsConfig
 
 /// A session that has subscribed to everything, whose client is away.
 async fn absent(broker: &TestBroker, qos: QoS) {
-    let mut client = broker.resume("client").await;
+    absent_as(broker, "client", qos).await;
+}
+
+async fn absent_as(broker: &TestBroker, client_id: &str, qos: QoS) {
+    let mut client = broker.resume(client_id).await;
     client.subscribe("#", qos).await;
     client.disconnect().await;
 }
@@ -68,7 +72,8 @@ impl Model {
     }
 }
 
-/// What overflows gives way by the policy and leaves the store with it: a broker that starts again finds the same.
+/// What overflows gives way by the policy and leaves the store with it: a broker that starts again finds the same, and
+/// what is in the store alone gives way as what came since.
 #[tokio::test(start_paused = true)]
 async fn what_an_absent_client_gets_agrees_with_a_model() {
     for seed in 0..90 {
@@ -77,32 +82,40 @@ async fn what_an_absent_client_gets_agrees_with_a_model() {
         let overflow = [QueueOverflow::DropNewest, QueueOverflow::DropOldest, QueueOverflow::Disconnect]
             [usize::try_from(seed % 3).expect("small")];
         let cap = rng.usize(1..30);
-        let store = Arc::new(MemoryStore::new());
+        let mut store = Arc::new(MemoryStore::new());
         let config = with_limits(limits(cap, overflow));
         let start = |store| TestBroker::start_with_all(config.clone(), Anonymous::default(), store);
         let mut broker = start(store.clone());
-        absent(&broker, QoS::ExactlyOnce).await;
+        // A message that is for one client alone stays in the store.
+        let clients = &["client", "twin"][..rng.usize(1..3)];
+        for client in clients {
+            absent_as(&broker, client, QoS::ExactlyOnce).await;
+        }
         let mut model = Model { cap, overflow, waiting: BTreeMap::new(), dropped: 0 };
-        let mut publisher = broker.v5("publisher").await;
         // One topic alone, or several.
         let topics = if rng.bool() { 1..2 } else { 0..3 };
-        for number in 0..rng.usize(0..120) {
-            let (topic, priority) = TOPICS[rng.usize(topics.clone())];
-            let text = format!("{topic} {number}");
-            let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][rng.usize(0..2)];
-            assert_eq!(publisher.publish(topic, &text, qos).await, ReasonCode::Success);
-            model.push(priority, text);
-        }
-        assert_eq!(broker.statistics().messages_overflowed(), model.dropped);
-        assert_eq!(broker.statistics().messages_dropped(), model.dropped);
-        if rng.bool() {
+        for life in 0..rng.usize(1..4) {
+            let mut publisher = broker.v5("publisher").await;
+            model.dropped = 0;
+            for number in 0..rng.usize(0..60) {
+                let (topic, priority) = TOPICS[rng.usize(topics.clone())];
+                let text = format!("{topic} {life} {number}");
+                let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][rng.usize(0..2)];
+                assert_eq!(publisher.publish(topic, &text, qos).await, ReasonCode::Success);
+                model.push(priority, text);
+            }
+            let dropped = model.dropped * clients.len() as u64;
+            assert_eq!(broker.statistics().messages_overflowed(), dropped);
+            assert_eq!(broker.statistics().messages_dropped(), dropped);
             drop(publisher);
             broker.handle.stop();
             broker.ended().await;
-            broker = start(Arc::new(store.reopen()));
+            store = Arc::new(store.reopen());
+            broker = start(store.clone());
         }
-        let mut client = broker.resume("client").await;
-        assert_eq!(texts(&client.take_all().await), model.in_order());
+        for client in clients {
+            assert_eq!(texts(&broker.resume(client).await.take_all().await), model.in_order());
+        }
     }
 }
 

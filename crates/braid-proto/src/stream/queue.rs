@@ -167,12 +167,8 @@ impl<T> LaneQueue<T> {
 
     /// Takes the front of the least urgent lane that `accepts` takes, of equals of the one in which most waits: what
     /// makes room at the least cost. Nobody's turn changes.
-    pub fn pop_least(&mut self, mut accepts: impl FnMut(Lane) -> bool) -> Option<(Lane, T)> {
-        let slots = &self.slots;
-        let (of, at) = self.turns.iter().enumerate().rev().find_map(|(of, turns)| {
-            let accepted = turns.slots.iter().filter(|at| accepts(slots[**at].lane));
-            accepted.max_by_key(|at| slots[**at].queue.len()).map(|at| (of, *at))
-        })?;
+    pub fn pop_least(&mut self, accepts: impl FnMut(Lane) -> bool) -> Option<(Lane, T)> {
+        let (of, at) = self.find_least(accepts)?;
         let item = self.slots[at].queue.pop_front()?;
         let lane = self.slots[at].lane;
         self.len -= 1;
@@ -181,6 +177,19 @@ impl<T> LaneQueue<T> {
             self.rest(of, at);
         }
         Some((lane, item))
+    }
+
+    /// The lane of which [`pop_least`](Self::pop_least) would take the front.
+    pub fn least(&self, accepts: impl FnMut(Lane) -> bool) -> Option<Lane> {
+        self.find_least(accepts).map(|(_, at)| self.slots[at].lane)
+    }
+
+    fn find_least(&self, mut accepts: impl FnMut(Lane) -> bool) -> Option<(usize, usize)> {
+        let slots = &self.slots;
+        self.turns.iter().enumerate().rev().find_map(|(of, turns)| {
+            let accepted = turns.slots.iter().filter(|at| accepts(slots[**at].lane));
+            accepted.max_by_key(|at| slots[**at].queue.len()).map(|at| (of, *at))
+        })
     }
 
     /// Nothing waits in this lane any more.

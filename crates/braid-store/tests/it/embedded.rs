@@ -243,3 +243,18 @@ fn a_large_payload_is_in_no_heap_and_is_read_only_when_it_is_wanted() {
     let payload = message.as_ref().map(StoredMessage::payload);
     assert_eq!((payload.map(Bytes::len), spool.used()), (Some(5000), 5000));
 }
+
+#[test]
+fn messages_are_shown_as_they_are_after_everything_that_was_handed_over() {
+    let store = EmbeddedStore::open_on(Disk::default().device(), patient(Durability::Sync));
+    let store = store.expect("the disk is well");
+    open_session(&store).expect("it is opened");
+    for number in 1..=2 {
+        store.commit(queued(number)).wait().expect("it is stored");
+    }
+    // It would wait for an hour.
+    drop(store.commit(completed(1)));
+    let mut shown = Vec::new();
+    store.messages(&mut |lsn, _| shown.push(lsn)).expect("the disk is well");
+    assert_eq!(shown, [Lsn::new(2)]);
+}

@@ -1,0 +1,58 @@
+//! What was left in the store comes into memory once its client is there.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use braid_proto::message::Message;
+use braid_store::{Lsn, StoreError};
+
+use super::Persist;
+use super::recover::{Topics, live};
+use crate::hub::Hub;
+use crate::shelf::Source;
+use crate::slot::Slot;
+
+/// Others on this thread get their turn after so many messages.
+const AT_ONCE: usize = 64;
+
+impl Hub {
+    /// Reads what is shelved for a session whose client has come: before that nothing of its queue can be taken. What
+    /// is displaced or expires meanwhile does not come back.
+    ///
+    /// # Errors
+    /// The store cannot be read. Everything stays where it is.
+    pub(crate) async fn unshelve(&self, slot: &Slot) -> Result<(), StoreError> {
+        let shelved = slot.mailbox.shelved();
+        if shelved.is_empty() {
+            return Ok(());
+        }
+        let (mut read, mut topics) = (HashMap::with_capacity(shelved.len()), Topics::default());
+        for (count, one) in shelved.into_iter().enumerate() {
+            if count % AT_ONCE == AT_ONCE - 1 {
+                tokio::task::yield_now().await;
+            }
+            let message = match one.source() {
+                Source::Here(message) => Some(message.clone()),
+                Source::Store(lsn) => self.persist.read(*lsn, &mut topics).await?,
+            };
+            if let (Some(place), Some(message)) = (one.place(), message) {
+                read.insert(place, one.into_delivery(message));
+            }
+        }
+        let missing = slot.mailbox.unshelve(read);
+        if !missing.is_empty() {
+            let reason =
+                format!("messages for session {} are referred to and not there: {missing:?}", slot.id());
+            self.persist.complain(&StoreError::Damaged { reason: reason.into() });
+        }
+        Ok(())
+    }
+}
+
+impl Persist {
+    /// The message that is stored under a number; `None` when nothing refers to it any more.
+    async fn read(&self, lsn: Lsn, topics: &mut Topics) -> Result<Option<Arc<Message>>, StoreError> {
+        let stored = self.store.message(lsn).await.inspect_err(|error| self.complain(error))?;
+        Ok(stored.map(|stored| live(lsn, stored, self.recovered_at, topics)))
+    }
+}

@@ -1,0 +1,199 @@
+//! What a session had in the store when the broker started, and nobody has come for yet: it stays there.
+
+use std::collections::{HashMap, VecDeque};
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+
+use braid_proto::message::{Delivery, Message, SubscriptionIds};
+use braid_proto::packet::QoS;
+use braid_proto::stream::{Lane, Priority, StreamKey};
+use braid_proto::topic::TopicFilter;
+use braid_store::{Lsn, StoredDelivery};
+
+use crate::load::{Load, load_of_cost, message_cost};
+use crate::pile::{Laned, Pile};
+
+/// A delivery that is in the store: what must be known of it while its client is away, in few bytes. A million of
+/// them are in memory at once.
+#[derive(Clone, Debug)]
+pub(crate) struct Shelved {
+    /// Its place in the session's queue.
+    place: Option<NonZeroU64>,
+    message: Source,
+    /// What the message will cost once it is in memory.
+    cost: u32,
+    priority: Priority,
+    qos: QoS,
+    retain: bool,
+    /// What few deliveries have.
+    rest: Option<Box<Rest>>,
+}
+
+/// Where the message is.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    Store(Lsn),
+    /// Others have it in memory as well.
+    Here(Arc<Message>),
+}
+
+#[derive(Clone, Debug)]
+struct Rest {
+    subscription_ids: SubscriptionIds,
+    shared: Option<Arc<TopicFilter>>,
+}
+
+impl Shelved {
+    /// A delivery whose message nobody has looked at: it costs nothing yet.
+    pub(crate) fn new(place: Lsn, delivery: StoredDelivery) -> Self {
+        let StoredDelivery { message, qos, retain, subscription_ids, priority, shared } = delivery;
+        let is_plain = subscription_ids == SubscriptionIds::None && shared.is_none();
+        Self {
+            place: NonZeroU64::new(place.value()),
+            message: Source::Store(message),
+            cost: 0,
+            priority,
+            qos,
+            retain,
+            rest: (!is_plain).then(|| Box::new(Rest { subscription_ids, shared })),
+        }
+    }
+
+    pub(crate) fn place(&self) -> Option<NonZeroU64> {
+        self.place
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.message
+    }
+
+    /// The message is in the store, and costs so much in memory.
+    pub(crate) fn set_cost(&mut self, cost: u32) {
+        self.cost = cost;
+    }
+
+    /// The message is in memory.
+    pub(crate) fn set_message(&mut self, message: Arc<Message>) {
+        self.cost = u32::try_from(message_cost(&message)).unwrap_or(u32::MAX);
+        self.message = Source::Here(message);
+    }
+
+    fn load(&self) -> Load {
+        load_of_cost(self.cost as usize, self.qos)
+    }
+
+    /// The delivery of the message, on the control stream. [BQ-42]
+    pub(crate) fn into_delivery(self, message: Arc<Message>) -> Delivery {
+        let Self { place, priority, qos, retain, rest, message: _, cost: _ } = self;
+        let (subscription_ids, shared) = match rest {
+            Some(rest) => (rest.subscription_ids, rest.shared),
+            None => (SubscriptionIds::None, None),
+        };
+        let stored = place;
+        Delivery { qos, retain, subscription_ids, priority, shared, stored, ..Delivery::of(message) }
+    }
+
+    /// The delivery, if its message is in memory.
+    fn present(self) -> Option<Delivery> {
+        let Source::Here(message) = &self.message else { return None };
+        let message = message.clone();
+        Some(self.into_delivery(message))
+    }
+}
+
+impl Laned for Shelved {
+    fn lane(&self) -> Lane {
+        Lane { stream: StreamKey::CONTROL, priority: self.priority } // [BQ-42]
+    }
+}
+
+/// What is shelved for a session. It is older than whatever came since.
+#[derive(Debug, Default)]
+pub(crate) struct Shelf {
+    pile: Pile<Shelved>,
+    load: Load,
+    /// When all of it began to wait, as a delivery says it.
+    waits_since: Option<NonZeroU32>,
+}
+
+impl Shelf {
+    pub(crate) fn new(shelved: Vec<Shelved>, waits_since: Option<NonZeroU32>) -> Self {
+        let (mut pile, mut load) = (Pile::with_capacity(shelved.len()), Load::default());
+        for one in shelved {
+            load.add(one.load());
+            pile.push_back(one);
+        }
+        Self { pile, load, waits_since }
+    }
+
+    pub(crate) fn load(&self) -> Load {
+        self.load
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.load.messages == 0
+    }
+
+    pub(crate) fn waits_since(&self) -> Option<NonZeroU32> {
+        self.waits_since
+    }
+
+    /// A copy of everything, to be read.
+    pub(crate) fn list(&mut self) -> Vec<Shelved> {
+        self.pile.queue().iter().cloned().collect()
+    }
+
+    /// The least urgent lane that `accepts` takes.
+    pub(crate) fn least(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<Lane> {
+        self.pile.least(accepts)
+    }
+
+    /// Takes out the oldest of the least urgent lane that `accepts` takes: its load, and its place in the store.
+    pub(crate) fn displace(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<(Load, Option<NonZeroU64>)> {
+        let displaced = self.pile.displace(accepts)?;
+        let load = displaced.load();
+        self.load.subtract(load);
+        Some((load, displaced.place))
+    }
+
+    /// Takes out what `is_over`, and says of each what it was.
+    pub(crate) fn remove(
+        &mut self,
+        is_over: impl Fn(QoS) -> bool,
+        mut note: impl FnMut(Load, Option<NonZeroU64>),
+    ) {
+        let load = &mut self.load;
+        self.pile.retain(|one| {
+            let is_over = is_over(one.qos);
+            if is_over {
+                load.subtract(one.load());
+                note(one.load(), one.place);
+            }
+            !is_over
+        });
+    }
+
+    /// Everything as deliveries in their order, of what was read; and the places of what was not.
+    pub(crate) fn into_deliveries(
+        mut self,
+        mut read: HashMap<NonZeroU64, Delivery>,
+    ) -> (VecDeque<Delivery>, Vec<NonZeroU64>) {
+        let mut missing = Vec::new();
+        let waits_since = self.waits_since;
+        let mut deliver = |one: Shelved| {
+            let place = one.place;
+            let found = place.and_then(|place| read.remove(&place)).or_else(|| one.present());
+            if found.is_none() {
+                missing.extend(place);
+            }
+            found.map(|delivery| Delivery { waits_since, ..delivery })
+        };
+        let deliveries = self.pile.take().into_iter().filter_map(&mut deliver).collect();
+        (deliveries, missing)
+    }
+
+    /// The deliveries whose messages are in memory: those of shared subscriptions are among them.
+    pub(crate) fn into_present(mut self) -> impl Iterator<Item = Delivery> {
+        self.pile.take().into_iter().filter_map(Shelved::present)
+    }
+}

@@ -1,0 +1,214 @@
+//! What waited for a client before the broker started stays in the store until that client comes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use braid_broker::{Anonymous, BrokerConfig, LimitsConfig};
+use braid_proto::packet::{ClientId, MessageProperties, ProtocolVersion, Publish, QoS};
+use braid_proto::reason::ReasonCode;
+use braid_store::{
+    Batch, Claim, Commit, Completion, Image, Lsn, MemoryStore, NextIds, Recover, Store, StoreError,
+    StoredMessage, Unread,
+};
+
+use crate::support::{TestBroker, allocated, connect_v5, lasting, message, pass, quiet, texts};
+
+/// Counts the messages that are read one by one, or reads none.
+#[derive(Default)]
+struct Watched {
+    inner: MemoryStore,
+    reads: AtomicUsize,
+    is_unreadable: AtomicBool,
+}
+
+impl Watched {
+    fn over(inner: &MemoryStore) -> Arc<Self> {
+        Arc::new(Self { inner: inner.reopen(), ..Self::default() })
+    }
+
+    fn reads(&self) -> usize {
+        self.reads.load(Ordering::SeqCst)
+    }
+
+    fn queued(&self) -> usize {
+        let mut image = Image::default();
+        self.inner.recover(&mut image).expect("memory can be read");
+        image.sessions.values().map(|session| session.queue.len()).sum()
+    }
+}
+
+impl Store for Watched {
+    fn recover(&self, into: &mut dyn Recover) -> Result<NextIds, StoreError> {
+        self.inner.recover(into)
+    }
+
+    fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
+        self.inner.claim(client_id)
+    }
+
+    fn commit(&self, batch: Batch) -> Commit {
+        self.inner.commit(batch)
+    }
+
+    fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
+        if self.is_unreadable.load(Ordering::SeqCst) {
+            return Completion::Done(Err(StoreError::Damaged { reason: "as this test wants".into() }));
+        }
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.inner.message(message)
+    }
+
+    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+        self.inner.messages(show)
+    }
+}
+
+/// A store with a queue for each of the clients, who have subscribed to these filters and are away.
+async fn filled(clients: &[(&str, &str)], publishes: impl IntoIterator<Item = Publish>) -> MemoryStore {
+    let store = Arc::new(MemoryStore::new());
+    let mut broker = TestBroker::start_over(store.clone());
+    for (client_id, filter) in clients {
+        let mut client = broker.resume(client_id).await;
+        client.subscribe(filter, QoS::AtLeastOnce).await;
+        client.vanish().await;
+    }
+    let mut publisher = broker.v5("publisher").await;
+    for publish in publishes {
+        let publish = Publish { qos: QoS::AtLeastOnce, ..publish };
+        assert_eq!(publisher.publish_as(publish).await, ReasonCode::Success);
+    }
+    drop(publisher);
+    broker.handle.stop();
+    broker.ended().await;
+    store.reopen()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_for_one_client_alone_is_read_when_it_comes() {
+    let clients = [("one", "one"), ("a", "all"), ("b", "all"), ("member", "$share/g/shared")];
+    let topics = ["one", "all", "shared", "one", "all"];
+    let store = filled(&clients, topics.map(|topic| message(topic, topic))).await;
+    let store = Watched::over(&store);
+    let broker = TestBroker::start_over(store.clone());
+    for (client, expected, reads) in [
+        ("a", &["all", "all"][..], 0),
+        ("one", &["one", "one"], 2),
+        ("b", &["all", "all"], 2),
+        ("member", &["shared"], 2),
+    ] {
+        assert_eq!(texts(&broker.resume(client).await.take_all().await), expected, "{client}");
+        assert_eq!(store.reads(), reads, "after {client}");
+    }
+    assert_eq!(store.queued(), 0);
+}
+
+/// A million of them are a tenth of a gigabyte, whatever their payloads are.
+#[tokio::test(start_paused = true)]
+async fn what_waits_in_the_store_needs_little_memory() {
+    const MESSAGES: i64 = 2000;
+    let clients = [("client", "t")];
+    let held = |store: MemoryStore| {
+        let before = allocated();
+        let broker = TestBroker::start_over(Arc::new(store));
+        (allocated() - before, broker)
+    };
+    let (empty, _broker) = held(filled(&clients, []).await);
+    let full = filled(&clients, (0..MESSAGES).map(|number| message("t", number.to_string()))).await;
+    let (full, broker) = held(full);
+    let each = (full - empty) / MESSAGES;
+    assert!(each <= 64, "{each} bytes for each of them");
+    let got = texts(&broker.resume("client").await.take_all().await);
+    assert_eq!(got, (0..MESSAGES).map(|number| number.to_string()).collect::<Vec<_>>());
+}
+
+/// The client is told so, and nothing is lost.
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_cannot_be_read_stays_where_it_is() {
+    let store = filled(&[("client", "t")], ["1", "2"].map(|text| message("t", text))).await;
+    let store = Watched::over(&store);
+    let broker = TestBroker::start_over(store.clone());
+    store.is_unreadable.store(true, Ordering::SeqCst);
+    let mut client = broker.link(ProtocolVersion::V5).await;
+    client.send_connect(lasting("client")).await;
+    assert_eq!(client.expect_connack().await.reason, ReasonCode::ServerUnavailable);
+    client.expect_end().await;
+    store.is_unreadable.store(false, Ordering::SeqCst);
+    broker.v5("publisher").await.publish("t", "3", QoS::AtLeastOnce).await;
+    assert_eq!(texts(&broker.resume("client").await.take_all().await), ["1", "2", "3"]);
+    assert_eq!(store.queued(), 0);
+}
+
+/// Nobody looks at what is in the store, and its clock goes on. [MQTT-3.3.2-5]
+#[tokio::test(start_paused = true)]
+async fn what_expires_in_the_store_is_not_delivered() {
+    for (seconds, expected) in [(29, &["expires", "stays"][..]), (31, &["stays"])] {
+        let expiring = Publish {
+            properties: Some(Box::new(MessageProperties { message_expiry: Some(30), ..Default::default() })),
+            ..message("t", "expires")
+        };
+        let store = Watched::over(&filled(&[("client", "t")], [expiring, message("t", "stays")]).await);
+        let broker = TestBroker::start_over(store.clone());
+        pass(seconds).await;
+        let got = broker.resume("client").await.take_all().await;
+        assert_eq!(texts(&got), expected, "after {seconds} s");
+        assert_eq!(store.queued(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_too_long_goes_without_being_read() {
+    let store = filled(&[("client", "t")], ["1", "2"].map(|text| message("t", text))).await;
+    let store = Watched::over(&store);
+    let limits = LimitsConfig { queued_secs: 60, ..LimitsConfig::default() };
+    let config = BrokerConfig { limits, ..quiet() };
+    let broker = TestBroker::start_with_all(config, Anonymous::default(), store.clone());
+    pass(59).await;
+    assert_eq!((broker.statistics().messages_outdated(), store.queued()), (0, 2));
+    pass(15).await;
+    assert_eq!((broker.statistics().messages_outdated(), store.queued()), (2, 0));
+    broker.v5("publisher").await.publish("t", "3", QoS::AtLeastOnce).await;
+    assert_eq!(texts(&broker.resume("client").await.take_all().await), ["3"]);
+    assert_eq!(store.reads(), 0);
+}
+
+/// It has been older than what came since all the time.
+#[tokio::test(start_paused = true)]
+async fn what_is_read_is_no_younger_for_that() {
+    let store = filled(&[("client", "t")], ["1", "2"].map(|text| message("t", text))).await;
+    let limits = LimitsConfig { queued_secs: 60, ..LimitsConfig::default() };
+    let config = BrokerConfig { limits, ..quiet() };
+    let broker = TestBroker::start_with_all(config, Anonymous::default(), Arc::new(store));
+    pass(40).await;
+    let mut connect = lasting("client");
+    connect.properties.receive_maximum = Some(1);
+    let mut client = broker.connect(connect).await;
+    pass(25).await;
+    assert_eq!(texts(&client.take_all().await), ["1"]);
+    assert_eq!(broker.statistics().messages_outdated(), 1);
+}
+
+/// What is in the store alone counts for what its session may have.
+#[tokio::test(start_paused = true)]
+async fn what_waits_in_the_store_takes_the_room_that_it_took_before() {
+    let large = "x".repeat(10_000);
+    let store = filled(&[("client", "t")], [message("t", &large), message("t", &large)]).await;
+    let limits = LimitsConfig { queued_bytes: 25_000, ..LimitsConfig::default() };
+    let config = BrokerConfig { limits, ..quiet() };
+    let broker = TestBroker::start_with_all(config, Anonymous::default(), Arc::new(store));
+    let mut publisher = broker.v5("publisher").await;
+    publisher.publish("t", &large, QoS::AtLeastOnce).await;
+    assert_eq!(broker.statistics().messages_overflowed(), 1);
+    publisher.publish("t", "small", QoS::AtLeastOnce).await;
+    assert_eq!(texts(&broker.resume("client").await.take_all().await), [&large, &large, "small"]);
+}
+
+// [MQTT-4.8.2-4]
+#[tokio::test(start_paused = true)]
+async fn what_came_by_a_shared_subscription_moves_on_when_its_session_ends() {
+    let store = filled(&[("first", "$share/g/t")], ["1", "2"].map(|text| message("t", text))).await;
+    let broker = TestBroker::start_over(Arc::new(store));
+    let mut second = broker.resume("second").await;
+    second.subscribe("$share/g/t", QoS::AtLeastOnce).await;
+    broker.connect(connect_v5("first")).await;
+    assert_eq!(texts(&second.take_all().await), ["1", "2"]);
+}
