@@ -357,7 +357,9 @@ mod tests {
                 model.push((to, n));
             } else if dice == 11 {
                 let spared = StreamKey::bidi(n / 50 + rng.u32(0..4));
+                let named = queue.least(|at| at.stream != spared);
                 let popped = queue.pop_least(|at| at.stream != spared);
+                assert_eq!(named, popped.as_ref().map(|(lane, _)| *lane));
                 let mut lengths = BTreeMap::new();
                 let open = model.iter().filter(|(at, _)| at.stream != spared);
                 open.for_each(|(at, _)| *lengths.entry((at.priority, at.stream)).or_insert(0) += 1);

@@ -3,6 +3,7 @@
 mod banner;
 mod bind;
 mod logging;
+mod memory;
 mod progress;
 mod store;
 
@@ -273,7 +274,8 @@ async fn serve(
     let recovery = broker.recovery();
     if recovery != Recovery::default() {
         let Recovery { sessions, queued, retained } = recovery;
-        tracing::info!(sessions, queued, retained, ?took, "recovered from the store");
+        let memory_mib = memory::anonymous().map(|bytes| bytes >> 20);
+        tracing::info!(sessions, queued, retained, ?took, memory_mib, "recovered from the store");
     }
     let handle = broker.handle();
     let running = broker.run(Duration::from_secs(config.drain_secs));

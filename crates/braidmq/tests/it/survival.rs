@@ -11,7 +11,7 @@ use braid_client::{Client, Messages, Publication, QoS, ReasonCode, Reconnect, Su
 use tokio::sync::watch;
 
 use crate::broker::braidmq;
-use crate::serve::{Running, start_command};
+use crate::serve::{Running, signal, start_command};
 
 const PUBLISHERS: usize = 3;
 /// Of each publisher.
@@ -140,6 +140,21 @@ fn assert_whole(who: &str, received: BTreeMap<String, Vec<String>>) {
             texts.retain(|text| seen.insert(text.clone()));
         }
         assert_eq!(texts, expected, "{topic} at {who}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_says_what_came_back_how_long_it_took_and_how_much_memory_it_takes() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut phoenix = Phoenix::start(directory.path());
+    drop(phoenix.subscriber("away").await);
+    phoenix.kill();
+    signal(&phoenix.running, "-TERM");
+    let mut said = String::new();
+    phoenix.running.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let line = said.lines().find(|line| line.contains("recovered from the store")).unwrap_or_default();
+    for part in ["sessions=1 queued=0 retained=0", " took=", " memory_mib="] {
+        assert!(line.contains(part), "{part} is not in\n{said}");
     }
 }
 
