@@ -59,7 +59,8 @@ impl<T: Laned> Pile<T> {
     /// The least urgent lane that `accepts` takes.
     pub(crate) fn least(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<Lane> {
         match self.lane {
-            Some(lane) => (!self.is_empty() && accepts(lane)).then_some(lane),
+            _ if self.is_empty() => None,
+            Some(lane) => accepts(lane).then_some(lane),
             None => self.sort().least(accepts),
         }
     }
@@ -67,6 +68,7 @@ impl<T: Laned> Pile<T> {
     /// Takes out the oldest of the least urgent lane that `accepts` takes.
     pub(crate) fn displace(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<T> {
         match self.lane {
+            _ if self.is_empty() => None,
             Some(lane) if self.lanes.is_none() => {
                 if accepts(lane) {
                     self.queue.pop_front()

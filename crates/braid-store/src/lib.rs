@@ -11,16 +11,14 @@
 //! - [`EmbeddedStore`]: one file on one machine; outlives the process and the power.
 //! - [`spool`]: not a store: files for large packets, for as long as the process lives.
 //! - [`suite`]: what every store must pass.
-//! - [`FailingStore`], [`HoldingStore`]: a disk that dies and a disk that is slow, for tests of what stands
-//!   above.
+//! - [`faults`]: a disk that dies and a disk that is slow, for tests of what stands above.
 
 mod batch;
 mod change;
 mod commit;
 mod embedded;
 mod error;
-mod failing;
-mod holding;
+pub mod faults;
 mod identity;
 mod image;
 mod memory;
@@ -42,8 +40,6 @@ pub use embedded::{
     QueueStats, Stage, Stats, TransferError,
 };
 pub use error::StoreError;
-pub use failing::FailingStore;
-pub use holding::HoldingStore;
 pub use identity::{Claim, Lsn, SessionId};
 pub use image::{Image, SessionImage};
 pub use memory::MemoryStore;

@@ -10,7 +10,8 @@ use crate::subscription::StoredSubscription;
 
 /// Takes what a store holds, piece by piece. A session comes before everything that belongs to it; nothing
 /// comes twice. What a store holds may be more than fits in memory at once, so messages are named here and
-/// read with [`Store::message`](crate::Store::message) when they are needed, not before recovery is over.
+/// read when they are needed, not before recovery is over: each with [`Store::message`](crate::Store::message), or all
+/// in one pass with [`Store::messages`](crate::Store::messages).
 pub trait Recover {
     /// A session, claimed for whoever recovers.
     fn session(&mut self, session: SessionRecord, claim: Claim);

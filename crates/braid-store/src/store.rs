@@ -12,9 +12,9 @@ use crate::unread::Unread;
 
 /// Keeps what must outlive the process.
 ///
-/// A broker does, in this order: [`recover`](Self::recover) once; for each CONNECT whose session is to
-/// outlive something, [`claim`](Self::claim) and a batch with `Opened` or `Resumed`; for everything that
-/// happens then, [`commit`](Self::commit), and no acknowledgement before the commit is done.
+/// A broker does, in this order: [`recover`](Self::recover) and [`messages`](Self::messages) once; for each
+/// CONNECT whose session is to outlive something, [`claim`](Self::claim) and a batch with `Opened` or `Resumed`;
+/// for everything that happens then, [`commit`](Self::commit), and no acknowledgement before the commit is done.
 ///
 /// One store value belongs to one broker. Several values may stand over the same stored state, one after the
 /// other (a broker that starts again) or side by side (the nodes of a cluster). Every session then belongs to

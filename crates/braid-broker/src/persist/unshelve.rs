@@ -14,6 +14,8 @@ use crate::slot::Slot;
 
 /// Others on this thread get their turn after so many messages.
 const AT_ONCE: usize = 64;
+/// So many bytes of a payload take as long as a message.
+const PIECE: usize = 16 << 10;
 
 impl Hub {
     /// Reads what is shelved for a session whose client has come: before that nothing of its queue can be taken. What
@@ -27,14 +29,17 @@ impl Hub {
             return Ok(());
         }
         let (mut read, mut topics) = (HashMap::with_capacity(shelved.len()), Topics::default());
-        for (count, one) in shelved.into_iter().enumerate() {
-            if count % AT_ONCE == AT_ONCE - 1 {
+        let mut steps = 0;
+        for one in shelved {
+            if steps >= AT_ONCE {
+                steps = 0;
                 tokio::task::yield_now().await;
             }
             let message = match one.source() {
                 Source::Here(message) => Some(message.clone()),
                 Source::Store(lsn) => self.persist.read(*lsn, &mut topics).await?,
             };
+            steps += 1 + message.as_ref().map_or(0, |message| message.payload.len() / PIECE);
             if let (Some(place), Some(message)) = (one.place(), message) {
                 read.insert(place, one.into_delivery(message));
             }

@@ -9,9 +9,10 @@ use braid_proto::packet::{
     Ack, AckKind, ClientId, Connect, Disconnect, Packet, ProtocolVersion, QoS, SubscribeEntry,
 };
 use braid_proto::reason::ReasonCode;
+use braid_store::faults::{FailingStore, HoldingStore};
 use braid_store::{
-    Batch, Claim, Commit, Completion, FailingStore, HoldingStore, Lsn, MemoryStore, NextIds, Recover, Store,
-    StoreError, StoredMessage, Unread,
+    Batch, Claim, Commit, Completion, Lsn, MemoryStore, NextIds, Recover, Store, StoreError, StoredMessage,
+    Unread,
 };
 
 use crate::support::{

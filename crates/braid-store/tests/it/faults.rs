@@ -1,8 +1,7 @@
 use braid_proto::packet::ClientId;
 use braid_proto::session::SessionExpiry;
-use braid_store::{
-    Batch, Change, FailingStore, HoldingStore, Image, MemoryStore, SessionId, Store, StoreError,
-};
+use braid_store::faults::{FailingStore, HoldingStore};
+use braid_store::{Batch, Change, Image, MemoryStore, SessionId, Store, StoreError};
 
 fn opened(store: &impl Store, number: u64) -> Batch {
     let client_id = ClientId::from(number.to_string().as_str());

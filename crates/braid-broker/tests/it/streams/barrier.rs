@@ -6,7 +6,8 @@ use braid_broker::BrokerConfig;
 use braid_proto::packet::{Ack, AckKind, Packet, PacketId, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamKey;
-use braid_store::{HoldingStore, MemoryStore};
+use braid_store::MemoryStore;
+use braid_store::faults::HoldingStore;
 use braid_transport::quic::QuicOptions;
 
 use crate::support::{
