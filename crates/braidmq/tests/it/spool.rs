@@ -174,7 +174,12 @@ async fn a_large_message_in_a_durable_queue_survives_a_kill_and_comes_back_outsi
     publisher.write_all(&[head(4, b'A'), payload(b'A')].concat()).unwrap();
     publisher.read_exact(&mut [0; 4]).unwrap();
     broker.kill();
+    // Nobody is there to take it: it stays in the store.
+    broker.spooled(|bytes| bytes == 0).await;
+    let mut idle = TcpStream::connect(&broker.address).unwrap();
+    idle.write_all(b"\x10\x16\x00\x04MQTT\x04\x00\x00\x3c\x00\x0asubscriber").unwrap();
     broker.spooled(|bytes| bytes == LARGE).await;
+    drop(idle);
     let (_client, mut received) = broker.client("subscriber").await;
     let message = next(&mut received).await;
     assert!(message.topic.as_str() == "l/A" && message.payload == payload(b'A'));
