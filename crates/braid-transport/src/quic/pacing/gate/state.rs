@@ -26,7 +26,7 @@ pub struct GateState {
 pub enum Level {
     /// A policer.
     Tokens {
-        /// Packets that it would let through at once; below 0 are owed.
+        /// Packets that it would let through at once.
         left: f64,
         /// Of them: those that bulk leaves to what is urgent.
         reserve: f64,
