@@ -9,6 +9,10 @@ const FIRST: f64 = 4.0;
 const SPAN: f64 = 0.15;
 const SHARE: f64 = 0.15;
 
+/// Where packets are lost by chance with this probability, fewer are but for so many standard deviations.
+const CHANCE: f64 = 0.1;
+const SURE: f64 = 3.0;
+
 /// A policer lets so many through between them, or fewer where it has dropped less than an interruption would.
 const SOME: u32 = 2;
 const OUTAGE: u32 = 5;
@@ -116,14 +120,17 @@ impl Start {
         if span < SPAN {
             return None;
         }
-        let share = f64::from(self.dropped) / f64::from(self.passed + self.dropped);
+        let (dropped, all) = (f64::from(self.dropped), f64::from(self.passed + self.dropped));
         // Where nothing passes the path is interrupted, and that ends by itself.
         let is_outage = self.passed < SOME && self.dropped >= OUTAGE;
         if self.passed < SOME && !is_outage {
             return None;
         }
-        if share < SHARE || is_outage {
+        if dropped < all * SHARE || is_outage {
             (self.first_drop, self.passed, self.dropped, self.silent) = (Some(sent), 0, 0, silent);
+            return None;
+        }
+        if dropped < CHANCE.mul_add(all, SURE * (all * CHANCE * (1.0 - CHANCE)).sqrt()) {
             return None;
         }
         let passed = f64::from(self.passed) + silent.saturating_sub(self.silent) as f64;

@@ -341,6 +341,22 @@ fn a_queue_is_known_though_packets_are_lost_by_chance() {
 }
 
 #[test]
+fn losses_by_chance_are_seldom_taken_for_a_policer() {
+    let mut wrong = 0;
+    for chance in 1..100 {
+        let mut path = Path::new(860.0, 40, 1);
+        path.limit = Limit::Queue { most: 100.0 };
+        (path.loss, path.chance) = (0.1, chance * 7919);
+        let is_wrong = (0..8).any(|_| {
+            path.run(1);
+            path.senders[0].gate.class() == Class::Policed
+        });
+        wrong += u32::from(is_wrong);
+    }
+    assert!(wrong <= 4, "{wrong} of 100");
+}
+
+#[test]
 fn late_acknowledgements_starve_nobody() {
     for lateness in [100, 500, 1000] {
         let mut path = Path::new(29.0, 2, 1);
