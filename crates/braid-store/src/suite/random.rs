@@ -76,6 +76,9 @@ fn add(rng: &mut Rng, model: &Model, claims: &[(usize, Claim)], changes: &mut Ve
     let recent = 1 + (model.highest_lsn + 2).saturating_sub(rng.below(8) as u64);
     let entry = entry(rng, model, session).unwrap_or(recent);
     let packet_id = 1 + u16::try_from(rng.below(3)).unwrap_or(0);
+    // No two entries of a session are on their way with one identifier.
+    let sent_as =
+        u16::try_from(entry).map_or(packet_id, |entry| entry.wrapping_mul(4).wrapping_add(packet_id));
     let topic = TOPICS[rng.below(TOPICS.len())];
     let claim = claim(rng, model, session, claims);
     let change = match rng.below(20) {
@@ -119,8 +122,8 @@ fn add(rng: &mut Rng, model: &Model, claims: &[(usize, Claim)], changes: &mut Ve
             Change::Queued { session: id(session), lsn, delivery: full_delivery(message) }
         }
         14 => queued_at(session, fresh, recent),
-        15 | 16 => sent(session, entry, packet_id),
-        17 => released(session, entry, packet_id),
+        15 | 16 => sent(session, entry, sent_as),
+        17 => released(session, entry, sent_as),
         18 => completed(session, entry),
         _ => retain_cleared(topic),
     };

@@ -8,6 +8,7 @@ use super::super::file::Snapshot;
 use super::super::keys::{self, Place, meta};
 use super::super::options::{Stage, Teller};
 use super::super::writes::{Inflight, Phase};
+use super::sound::Identifiers;
 use super::{BEYOND, OfflineStore};
 use crate::identity::{Lsn, SessionId};
 use crate::recover::NextIds;
@@ -81,7 +82,7 @@ const PROBLEMS: usize = 1000;
 impl OfflineStore {
     /// Reads every row and compares what refers to what. Opening the store compared every page with its checksum.
     ///
-    /// What it remembers is a few bytes for each session and each message.
+    /// What it remembers is a few bytes for each session, each message and each delivery on its way.
     ///
     /// # Errors
     /// [`OpenError`] when the device cannot be read. What is read and makes no sense is in [`Check::problems`].
@@ -99,6 +100,7 @@ impl OfflineStore {
             sessions: BTreeSet::new(),
             clients: BTreeSet::new(),
             references: BTreeSet::new(),
+            identifiers: Identifiers::default(),
             last: NextIds { session: SessionId::new(0), lsn: Lsn::new(0) },
         };
         comparison.all()?;
@@ -114,6 +116,7 @@ struct Comparison<'a> {
     sessions: BTreeSet<SessionId>,
     clients: BTreeSet<ClientId>,
     references: BTreeSet<Lsn>,
+    identifiers: Identifiers,
     /// The highest numbers in use.
     last: NextIds,
 }
@@ -217,6 +220,13 @@ impl Comparison<'_> {
         if inflight.step >= BEYOND {
             let place = format!("entry {lsn} of session {session} was sent as number {}", inflight.step);
             self.problem(Damage::Numbers, place);
+        }
+        if !self.identifiers.take(session, inflight.packet_id) {
+            let place = format!(
+                "entry {lsn} of session {session} uses the packet identifier {} of another",
+                inflight.packet_id
+            );
+            self.problem(Damage::Contradiction, place);
         }
         let waits = match self.snapshot.table(keys::QUEUE)? {
             Some(queue) => queue.get(&keys::place_key(place))?.is_some(),

@@ -14,6 +14,7 @@ use super::super::options::{Stage, Teller};
 use super::super::write::write;
 use super::super::writes::{Inflight, Phase, Write, Writes};
 use super::record::{self, Record, Step, Wrong};
+use super::sound::Identifiers;
 use super::{BEYOND, OfflineStore, OpenError, TransferError};
 use crate::identity::{Claim, Lsn, SessionId};
 use crate::message::StoredDelivery;
@@ -127,6 +128,7 @@ struct Import<'t> {
     /// Who owns what, so that nothing comes in that belongs to nobody.
     index: Index,
     messages: BTreeSet<Lsn>,
+    identifiers: Identifiers,
     next: NextIds,
     records: u64,
     /// Bytes of the lines whose records are in `writes`.
@@ -141,6 +143,7 @@ impl<'t> Import<'t> {
             writes: Writes::default(),
             index: Index::new(Claim::new(0), NextIds::FIRST),
             messages: BTreeSet::new(),
+            identifiers: Identifiers::default(),
             next: NextIds::FIRST,
             records: 0,
             bytes: 0,
@@ -291,6 +294,9 @@ impl<'t> Import<'t> {
         let inflight = Inflight { phase, packet_id: record::packet_id(step.packet_id)?, step: step.step };
         if !self.index.load_inflight(place, inflight) {
             return Err("the entry is there twice".into());
+        }
+        if !self.identifiers.take(place.1, inflight.packet_id) {
+            return Err("the session uses the packet identifier for another message".into());
         }
         self.writes.inflight.insert(place, inflight);
         Ok(())

@@ -6,6 +6,7 @@ mod export;
 mod import;
 mod record;
 mod restore;
+mod sound;
 mod stats;
 
 use std::io;
