@@ -16,12 +16,15 @@ pub struct StoredSubscription {
     pub retain_as_published: bool,
     /// Replay of retained messages at SUBSCRIBE.
     pub retain_handling: RetainHandling,
-    /// The Subscription Identifier, 1..=268,435,455.
+    /// The Subscription Identifier, 1..=268,435,455: no packet can carry a higher one.
     pub id: Option<NonZeroU32>,
     /// The priority that SUBSCRIBE asked for. `None` leaves it to the server's rules, which may be others when
     /// it starts again.
     pub priority: Option<Priority>,
 }
+
+/// The highest Subscription Identifier.
+pub(crate) const HIGHEST_ID: u32 = 268_435_455;
 
 impl StoredSubscription {
     /// What outlives the connection.

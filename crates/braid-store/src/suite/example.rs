@@ -122,7 +122,7 @@ pub(super) fn delivery(message: u64) -> StoredDelivery {
 /// No field has its default.
 pub(super) fn full_delivery(message: u64) -> StoredDelivery {
     let mut subscription_ids = SubscriptionIds::One(NonZeroU32::MIN);
-    subscription_ids.push(NonZeroU32::MAX);
+    subscription_ids.push(NonZeroU32::new(268_435_455).expect("not 0"));
     StoredDelivery {
         message: Lsn::new(message),
         qos: QoS::ExactlyOnce,

@@ -128,7 +128,7 @@ pub(crate) fn fill(store: &impl Store) -> Result<(), StoreError> {
         Some(at(1_900_000_000)),
     );
     let mut several = SubscriptionIds::One(NonZeroU32::MIN);
-    several.push(NonZeroU32::MAX);
+    several.push(NonZeroU32::new(268_435_455).expect("not 0"));
     let shared = Some(Arc::new(filter("$share/g/t/+")));
     let changes = [
         Change::Opened { session: one, client_id: "a".into(), expiry, claim: a },
@@ -150,7 +150,7 @@ pub(crate) fn fill(store: &impl Store) -> Result<(), StoreError> {
         stored(2, plain("t", b"two")),
         queued_as(1, 2, StoredDelivery { priority: Priority::DEFAULT, ..deliver(2, 2) }),
         queued_as(1, 6, deliver(6, 2)),
-        stored(3, plain("t/u", b"")),
+        stored(3, plain("t/u", b"u")),
         Change::Retained { message: Lsn::new(3) },
         stored(4, plain("t", b"four")),
         Change::Retained { message: Lsn::new(4) },

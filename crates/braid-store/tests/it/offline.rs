@@ -175,6 +175,63 @@ fn a_wrong_line_is_named() {
     assert_eq!(newer, Err(TransferError::Newer { found: 2, known: 1 }));
 }
 
+#[test]
+fn what_no_packet_can_carry_is_not_imported() {
+    let message = |topic: &str, payload: &str| {
+        format!(
+            r#"{{"type":"message","lsn":1,"content":{{"topic":"{topic}","qos":1,"retain":true,{payload}}}}}"#
+        )
+    };
+    let queued = |qos: u8, ids: &str, sent: &str| {
+        format!(
+            r#"{{"type":"queued","session":1,"lsn":1,"message":1,"qos":{qos},"retain":false,"subscription_ids":[{ids}],"priority":1,"shared":null,"sent":{sent}}}"#
+        )
+    };
+    let subscription = |id: u32| {
+        format!(
+            r#"{{"type":"subscription","session":1,"filter":"t","qos":1,"no_local":false,"retain_as_published":false,"retain_handling":0,"id":{id},"priority":null}}"#
+        )
+    };
+    let (text, retained) = (r#""payload":"x""#, r#"{"type":"retained","message":1}"#);
+    for (what, lines) in [
+        ("at most 268435455", vec![subscription(268_435_456)]),
+        ("at most 268435455", vec![message("t", text), queued(1, "1,268435456", "null")]),
+        ("QoS 0", vec![message("t", text), queued(0, "", "null")]),
+        ("QoS 0", vec![message("t", text), queued(0, "", r#"{"packet_id":1,"step":1}"#)]),
+        ("without payload", vec![message("t", r#""payload":"""#), retained.into()]),
+        ("$SYS/", vec![message("$SYS/broker/uptime", text), retained.into()]),
+        ("`expires`", vec![message("t", &format!(r#"{text},"expires":[1900000000,0]"#))]),
+        ("`users`", vec![message("t", &format!(r#"{text},"properties":{{"user":[],"users":[]}}"#))]),
+        ("`shares`", vec![message("t", text), queued(1, "", r#"null,"shares":null"#)]),
+        ("`number`", vec![message("t", text), queued(1, "", r#"{"packet_id":1,"step":1,"number":1}"#)]),
+    ] {
+        let (refused, line) = (with_session(&lines), lines.len() as u64 + 2);
+        let error = import(&Disk::default(), &refused).unwrap_err();
+        let TransferError::Line { line: found, reason } = &error else { panic!("{error}") };
+        assert!(*found == line && reason.contains(what), "{what}: {error}");
+    }
+    let sound = [
+        vec![subscription(268_435_455)],
+        vec![message("t", text), queued(1, "1,268435455", r#"{"packet_id":1,"step":1}"#), retained.into()],
+    ];
+    for lines in sound {
+        let disk = Disk::default();
+        import(&disk, &with_session(&lines)).unwrap();
+        assert_eq!(offline(&disk).check().unwrap().problems, []);
+    }
+}
+
+/// A whole export with session 1 and these lines.
+fn with_session(lines: &[String]) -> String {
+    let all = [
+        r#"{"type":"store","format":1,"next_session":2,"next_lsn":2}"#,
+        r#"{"type":"session","session":1,"client_id":"a","expiry":1,"parked_at":null}"#,
+        &lines.join("\n"),
+        &format!(r#"{{"type":"end","records":{}}}"#, lines.len() + 2),
+    ];
+    all.join("\n")
+}
+
 /// Entries that are sent with one packet identifier.
 fn released(lsn: u64) -> String {
     format!(r#"{{"type":"released","session":1,"lsn":{lsn},"step":{{"packet_id":1,"step":{lsn}}}}}"#)
@@ -217,7 +274,7 @@ fn what_is_stored_is_counted() {
         stats.queues.iter().map(|queue| (queue.client_id.as_str(), queue.entries, queue.bytes)).collect();
     // "t" and "two" take 6 bytes, with flags and length of the topic; message 1 takes 58.
     assert_eq!(queues, [("a", 3, 58 + 6 + 6), ("é", 2, 58 + 7)]);
-    assert_eq!(stats.bytes, 58 + 6 + 5 + 7);
+    assert_eq!(stats.bytes, 58 + 6 + 6 + 7);
     let oldest = stats.oldest.unwrap();
     assert_eq!((oldest.message.value(), oldest.topic.as_str(), oldest.payload), (1, "$a//é", 3));
     assert_eq!((oldest.client_id.as_str(), oldest.parked_at), ("a", None));
@@ -267,6 +324,7 @@ fn changed(change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>) ->
 
 const SESSIONS: TableDefinition<'_, &[u8; 8], &[u8]> = TableDefinition::new("session");
 const MESSAGES: TableDefinition<'_, &[u8; 8], &[u8]> = TableDefinition::new("message");
+const SUBSCRIPTIONS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("subscription");
 const QUEUE: TableDefinition<'_, &[u8; 16], &[u8]> = TableDefinition::new("queue");
 const INFLIGHT: TableDefinition<'_, &[u8; 16], &[u8; 11]> = TableDefinition::new("inflight");
 const RETAINED: TableDefinition<'_, &[u8], &[u8; 8]> = TableDefinition::new("retained");
@@ -313,6 +371,26 @@ const DAMAGES: &[(&str, Damage, Change)] = &[
     }),
     ("a topic that retains another's message", Damage::Contradiction, |change| {
         change.open_table(RETAINED)?.insert(b"other".as_slice(), &[0, 0, 0, 0, 0, 0, 0, 3])?;
+        Ok(())
+    }),
+    ("a retained message without payload", Damage::Contradiction, |change| {
+        change.open_table(MESSAGES)?.insert(&[0, 0, 0, 0, 0, 0, 0, 3], b"\x01\x03t/u".as_slice())?;
+        Ok(())
+    }),
+    ("a retained message of the broker itself", Damage::Contradiction, |change| {
+        let (key, message) = ([0, 0, 0, 0, 0, 0, 0, 7], b"\x01\x06$SYS/xx");
+        change.open_table(MESSAGES)?.insert(&key, message.as_slice())?;
+        change.open_table(RETAINED)?.insert(b"$SYS/x".as_slice(), &key)?;
+        Ok(())
+    }),
+    ("a subscription identifier that is too high", Damage::Malformed, |change| {
+        let key = b"\0\0\0\0\0\0\0\x01x".as_slice();
+        change.open_table(SUBSCRIPTIONS)?.insert(key, b"\x40\x10\0\0\0".as_slice())?;
+        Ok(())
+    }),
+    ("QoS 0 in a queue", Damage::Malformed, |change| {
+        let entry = &[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1];
+        change.open_table(QUEUE)?.insert(entry, b"\0".as_slice())?;
         Ok(())
     }),
     ("numbers beyond all", Damage::Numbers, |change| {

@@ -24,6 +24,8 @@
 //! sending never rewrites a page of the queue, and what is on its way is one small table. The keys of `message` and
 //! `queue` grow with time: what is stored last stands together, and a commit writes few pages.
 //!
+//! A subscription identifier is at most 268,435,455 and nothing of QoS 0 is queued: no packet could carry them.
+//!
 //! Names in `meta`: `format`; `opens`, how often the store was opened, from which claims begin; `next_session` and
 //! `next_lsn`, at least the next free numbers.
 

@@ -2,7 +2,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use braid_proto::message::SubscriptionIds;
-use braid_proto::packet::ClientId;
+use braid_proto::packet::{ClientId, QoS};
 use braid_proto::session::{RetainHandling, SessionExpiry};
 use braid_proto::stream::Priority;
 
@@ -13,7 +13,7 @@ use crate::embedded::writes::{Inflight, Phase};
 use crate::identity::{Lsn, SessionId};
 use crate::message::StoredDelivery;
 use crate::session::SessionRecord;
-use crate::subscription::StoredSubscription;
+use crate::subscription::{HIGHEST_ID, StoredSubscription};
 
 const PARKED: u8 = 1 << 0;
 
@@ -77,7 +77,8 @@ pub(in crate::embedded) fn decode_subscription(value: &[u8]) -> Result<StoredSub
 }
 
 fn subscription_id(reader: &mut Reader<'_>) -> Result<NonZeroU32, Malformed> {
-    NonZeroU32::new(reader.u32()?).ok_or(Malformed("a subscription identifier"))
+    let id = NonZeroU32::new(reader.u32()?).filter(|id| id.get() <= HIGHEST_ID);
+    id.ok_or(Malformed("a subscription identifier"))
 }
 
 const RETAIN: u8 = 1 << 2;
@@ -134,8 +135,11 @@ pub(in crate::embedded) fn decode_delivery(
     let priority = if has(PRIORITY) { Priority::new(reader.u16()?) } else { Priority::DEFAULT };
     let shared = if has(SHARED) { Some(Arc::new(filter(reader.rest_text()?)?)) } else { None };
     reader.end()?;
-    let retain = has(RETAIN);
-    Ok(StoredDelivery { message, qos: qos(flags)?, retain, subscription_ids, priority, shared })
+    let (qos, retain) = (qos(flags)?, has(RETAIN));
+    if qos == QoS::AtMostOnce {
+        return Err(Malformed("a QoS above 0"));
+    }
+    Ok(StoredDelivery { message, qos, retain, subscription_ids, priority, shared })
 }
 
 pub(in crate::embedded) fn encode_inflight(inflight: Inflight) -> [u8; 11] {

@@ -8,7 +8,7 @@ use super::super::file::Snapshot;
 use super::super::keys::{self, Place, meta};
 use super::super::options::{Stage, Teller};
 use super::super::writes::{Inflight, Phase};
-use super::sound::Identifiers;
+use super::sound::{self, Identifiers};
 use super::{BEYOND, OfflineStore};
 use crate::identity::{Lsn, SessionId};
 use crate::recover::NextIds;
@@ -249,7 +249,14 @@ impl Comparison<'_> {
     fn retained(&mut self, topic: &str, message: Lsn) -> Result<(), ReadError> {
         self.references.insert(message);
         match self.snapshot.message(message) {
-            Ok(Some(stored)) if stored.topic().as_str() == topic => {}
+            Ok(Some(stored)) if stored.topic().as_str() == topic => {
+                if let Err(wrong) = sound::retained(&stored) {
+                    self.problem(
+                        Damage::Contradiction,
+                        format!("{topic} retains message {message}: {wrong}"),
+                    );
+                }
+            }
             Ok(Some(stored)) => {
                 let place = format!("{topic} retains a message of {}", stored.topic());
                 self.problem(Damage::Contradiction, place);

@@ -14,10 +14,10 @@ use super::super::options::{Stage, Teller};
 use super::super::write::write;
 use super::super::writes::{Inflight, Phase, Write, Writes};
 use super::record::{self, Record, Step, Wrong};
-use super::sound::Identifiers;
+use super::sound::{self, Identifiers};
 use super::{BEYOND, OfflineStore, OpenError, TransferError};
 use crate::identity::{Claim, Lsn, SessionId};
-use crate::message::StoredDelivery;
+use crate::message::{StoredDelivery, StoredMessage};
 use crate::recover::NextIds;
 use crate::subscription::StoredSubscription;
 
@@ -119,6 +119,10 @@ fn not_a_record(error: &serde_json::Error) -> Refusal {
     let what = text.split_once(" at line ").map_or(&*text, |(what, _)| what);
     let at = if error.column() == 0 { String::new() } else { format!(" at column {}", error.column()) };
     Refusal::Wrong(format!("{what}{at}").into())
+}
+
+fn retained_topic(message: &StoredMessage) -> Result<TopicName, Wrong> {
+    sound::retained(message).map(|()| message.topic().clone())
 }
 
 /// Records on their way into one transaction.
@@ -232,7 +236,7 @@ impl<'t> Import<'t> {
                     no_local,
                     retain_as_published,
                     retain_handling: record::retain_handling(retain_handling)?,
-                    id,
+                    id: id.map(record::subscription_id).transpose()?,
                     priority: priority.map(Priority::new),
                 };
                 let filter = record::filter(&filter)?;
@@ -268,9 +272,9 @@ impl<'t> Import<'t> {
                 }
                 let delivery = StoredDelivery {
                     message,
-                    qos: record::qos(qos)?,
+                    qos: record::queued_qos(qos)?,
                     retain,
-                    subscription_ids: record::subscription_ids(subscription_ids),
+                    subscription_ids: record::subscription_ids(subscription_ids)?,
                     priority: Priority::new(priority),
                     shared: shared.map(|text| record::filter(&text).map(Arc::new)).transpose()?,
                 };
@@ -304,7 +308,7 @@ impl<'t> Import<'t> {
 
     fn retained(&mut self, message: Lsn) -> Result<(), Refusal> {
         let topic = match self.writes.messages.get(&message).and_then(Write::value) {
-            Some(stored) => stored.topic().clone(),
+            Some(stored) => retained_topic(stored)?,
             None => self.stored_topic(message)?,
         };
         if !self.index.load_retained(topic.clone(), message) {
@@ -322,7 +326,7 @@ impl<'t> Import<'t> {
         let row = row.ok_or("its message is not there")?;
         let message = keys::decode_message(row.value());
         let message = message.map_err(|error| ReadError::row("message", &key, error))?;
-        Ok(message.topic().clone())
+        Ok(retained_topic(&message)?)
     }
 
     fn known(&self, session: u64) -> Result<SessionId, Wrong> {

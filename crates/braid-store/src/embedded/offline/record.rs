@@ -17,11 +17,11 @@ use super::super::writes::Inflight;
 use crate::identity::{Lsn, SessionId};
 use crate::message::{StoredDelivery, StoredMessage};
 use crate::session::SessionRecord;
-use crate::subscription::StoredSubscription;
+use crate::subscription::{HIGHEST_ID, StoredSubscription};
 
-/// In the order in which they come. A session comes before what belongs to it, a message before who refers to it.
+/// In the order in which they come, and with no other fields: one that is misspelt would be lost. A session comes before what belongs to it, a message before who refers to it.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Record {
     /// The first line.
     Store {
@@ -108,6 +108,7 @@ impl Record {
 
 /// What a message and a Will have in common.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Content {
     topic: Box<str>,
     qos: u8,
@@ -125,6 +126,7 @@ pub(super) struct Content {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Properties {
     payload_format: Option<bool>,
     message_expiry: Option<u32>,
@@ -135,6 +137,7 @@ struct Properties {
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Step {
     pub(super) packet_id: u16,
     /// Its place in the order of what was sent and released.
@@ -233,15 +236,17 @@ pub(super) fn queued_record(
     }
 }
 
-pub(super) fn subscription_ids(mut ids: Vec<NonZeroU32>) -> SubscriptionIds {
-    match (ids.len(), ids.pop()) {
-        (_, None) => SubscriptionIds::None,
-        (1, Some(id)) => SubscriptionIds::One(id),
-        (_, Some(last)) => {
-            ids.push(last);
-            SubscriptionIds::Many(ids.into())
-        }
-    }
+pub(super) fn subscription_id(id: NonZeroU32) -> Result<NonZeroU32, Wrong> {
+    if id.get() <= HIGHEST_ID { Ok(id) } else { Err("a subscription identifier is at most 268435455") }
+}
+
+pub(super) fn subscription_ids(ids: Vec<NonZeroU32>) -> Result<SubscriptionIds, Wrong> {
+    let ids = ids.into_iter().map(subscription_id).collect::<Result<Box<[_]>, _>>()?;
+    Ok(match *ids {
+        [] => SubscriptionIds::None,
+        [id] => SubscriptionIds::One(id),
+        _ => SubscriptionIds::Many(ids),
+    })
 }
 
 impl Content {
@@ -348,6 +353,14 @@ pub(super) fn filter(text: &str) -> Result<TopicFilter, Wrong> {
 
 pub(super) fn qos(bits: u8) -> Result<QoS, Wrong> {
     QoS::from_bits(bits).ok_or("there is no such QoS")
+}
+
+/// The QoS of an entry of a queue.
+pub(super) fn queued_qos(bits: u8) -> Result<QoS, Wrong> {
+    match qos(bits)? {
+        QoS::AtMostOnce => Err("QoS 0 is never queued"),
+        qos => Ok(qos),
+    }
 }
 
 pub(super) fn packet_id(value: u16) -> Result<PacketId, Wrong> {

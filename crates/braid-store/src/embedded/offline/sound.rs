@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use braid_proto::packet::PacketId;
 
+use super::record::Wrong;
 use crate::identity::SessionId;
+use crate::message::StoredMessage;
 
 /// The packet identifiers that the messages of each session are on their way with.
 #[derive(Debug, Default)]
@@ -16,4 +18,15 @@ impl Identifiers {
     pub(super) fn take(&mut self, session: SessionId, packet_id: PacketId) -> bool {
         self.0.insert((session, packet_id))
     }
+}
+
+/// Whether a broker would have retained the message.
+pub(super) fn retained(message: &StoredMessage) -> Result<(), Wrong> {
+    if message.payload().is_empty() {
+        return Err("a message without payload is not retained: it removes the one that was");
+    }
+    if message.topic().as_str().starts_with("$SYS/") {
+        return Err("what is below $SYS/ is not kept");
+    }
+    Ok(())
 }
