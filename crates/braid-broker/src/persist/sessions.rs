@@ -36,14 +36,19 @@ impl Hub {
     fn revive(&self, recovered: Recovered, now: Now) {
         let Recovered { sessions, retained, next: _, recovery: _ } = recovered;
         self.retained.restore(retained);
+        // A clock that is behind, as on a machine that has not asked for the time yet, must not be written down: once it
+        // is right, the client would have been away for as long as the clock was behind.
+        let is_ahead =
+            |session: &RecoveredSession| session.record.parked_at.is_some_and(|at| at > now.system);
+        let is_clock_behind = sessions.iter().any(is_ahead);
         for session in sessions {
-            self.revive_session(session, now);
+            self.revive_session(session, now, is_clock_behind);
         }
         // What fell due while no broker ran comes before anybody connects.
         expiry::carry_out_due(self, Instant::from_std(now.instant));
     }
 
-    fn revive_session(&self, recovered: RecoveredSession, now: Now) {
+    fn revive_session(&self, recovered: RecoveredSession, now: Now, is_clock_behind: bool) {
         let RecoveredSession { record, claim, session, will, waiting } = recovered;
         let key = SessionKey(record.id.value());
         // Of no connection: the session is parked before anybody sees it.
@@ -58,9 +63,9 @@ impl Hub {
                 router.subscribe(key, filter, *subscription);
             }
         });
-        if record.parked_at.is_none_or(|at| at > now.system) {
-            // Its clocks begin to run now, and must not begin anew at the next start: it was connected when its broker
-            // ended, or the clock was set back since.
+        if record.parked_at.is_none() && !is_clock_behind {
+            // It was connected when its broker ended. Its clocks begin to run now, and must not begin anew at the next
+            // start.
             let at = now.system;
             let parked = Change::Parked { session: record.id, at, expiry: record.expiry, claim };
             self.persist.commit_late([parked]);
