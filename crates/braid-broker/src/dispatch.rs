@@ -52,8 +52,12 @@ pub(crate) fn publish(
 }
 
 /// Gives what a session had got from shared subscriptions, and was not done with when it ended, to other members;
-/// what is left of it in the store goes with `end`.
-pub(crate) fn redistribute(hub: &Hub, deliveries: impl Iterator<Item = Delivery>, end: Option<Change>) {
+/// what is left of it in the store goes with `end`. The commit of all that, if there is any.
+pub(crate) fn redistribute(
+    hub: &Hub,
+    deliveries: impl Iterator<Item = Delivery>,
+    end: Option<Change>,
+) -> Option<Commit> {
     let mut pushing = Pushing::new(hub, Vec::new());
     // A hundred thousand deliveries are of a handful of groups.
     let mut targets: HashMap<Arc<TopicFilter>, Option<SharedTarget>> = HashMap::new();
@@ -65,7 +69,7 @@ pub(crate) fn redistribute(hub: &Hub, deliveries: impl Iterator<Item = Delivery>
         }
     }
     pushing.durable.changes.extend(end);
-    pushing.finish();
+    pushing.finish().commit
 }
 
 /// Tells the store, if it knows the session, of what its own connection takes without a mailbox between. Nobody

@@ -362,7 +362,11 @@ impl Hub {
         let unacknowledged = session.outbound.into_unacknowledged().into_iter().filter(may_repeat);
         // One batch: what goes to others is not lost with the session, and does not go twice.
         let closed = Change::Closed { session: slot.id(), claim: slot.claim() };
-        dispatch::redistribute(self, unacknowledged.chain(queued), slot.is_durable().then_some(closed));
+        let closed = slot.is_durable().then_some(closed);
+        let commit = dispatch::redistribute(self, unacknowledged.chain(queued), closed);
+        if let Some(commit) = commit.filter(|_| slot.is_durable()) {
+            self.persist.note_end(&slot.client_id, commit);
+        }
     }
 
     // -- Stopping ----------------------------------------------------------------------------------

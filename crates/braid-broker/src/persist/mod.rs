@@ -6,6 +6,7 @@
 //! The order that holds everywhere: a change is committed, then others see its effect, then it is durable, then
 //! its acknowledgement leaves. Committing only hands over, so nobody waits for a device but the acknowledgements.
 
+mod endings;
 mod progress;
 mod recover;
 mod sessions;
@@ -27,6 +28,7 @@ use braid_store::{
 };
 use tokio::sync::watch;
 
+use endings::Endings;
 pub(crate) use progress::DurableProgress;
 pub use recover::Recovery;
 
@@ -36,14 +38,20 @@ pub(crate) struct Persist {
     next_lsn: AtomicU64,
     /// When the store was recovered: from then on what it had expires by the clock that never goes back.
     recovered_at: Now,
+    endings: Endings,
     /// Why the store refuses every change from now on, once it does.
     failure: watch::Sender<Option<StoreError>>,
 }
 
 impl Persist {
     pub(crate) fn new(store: Arc<dyn Store>, next_lsn: Lsn) -> Self {
-        let next_lsn = AtomicU64::new(next_lsn.value());
-        Self { store, next_lsn, recovered_at: now(), failure: watch::Sender::new(None) }
+        Self {
+            store,
+            next_lsn: AtomicU64::new(next_lsn.value()),
+            recovered_at: now(),
+            endings: Endings::default(),
+            failure: watch::Sender::new(None),
+        }
     }
 
     fn next_number(&self) -> NonZeroU64 {
@@ -118,6 +126,19 @@ impl Persist {
         }
         if let Completion::Done(Err(error)) = self.store.commit(batch) {
             self.complain(&error);
+        }
+    }
+
+    /// Notes that a session of the client ends with this commit.
+    pub(crate) fn note_end(&self, client_id: &ClientId, commit: Commit) {
+        self.endings.note(client_id, commit);
+    }
+
+    /// Waits until no crash brings back a session of the client that has ended.
+    pub(crate) async fn ended(&self, client_id: &ClientId) -> Result<(), StoreError> {
+        match self.endings.take(client_id) {
+            Some(commit) => commit.await.inspect_err(|error| self.complain(error)),
+            None => Ok(()),
         }
     }
 

@@ -78,7 +78,7 @@ impl Hub {
     }
 
     /// Tells the store that the session has a connection; done when that is durable. A session that ends with its
-    /// connection is not the store's business. [MQTT-3.1.2-23]
+    /// connection is not the store's business [MQTT-3.1.2-23], but the end of the one before is.
     pub(crate) async fn open(
         &self,
         slot: &Slot,
@@ -87,7 +87,7 @@ impl Hub {
     ) -> Result<(), StoreError> {
         let is_known = slot.is_durable();
         if !is_known && !expiry.outlives_connection() {
-            return Ok(());
+            return self.persist.ended(&slot.client_id).await; // [MQTT-3.1.2-4]
         }
         // Whoever held the session before has told the store the last of it: from here on that would be fenced.
         let claim = self.persist.claim(&slot.client_id).await?;

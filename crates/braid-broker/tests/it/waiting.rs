@@ -16,8 +16,8 @@ use braid_store::{
 };
 
 use crate::support::{
-    Client, TestBroker, connect_v3, filter, id, lasting, message, publish_packet, settle, subscribe_packet,
-    texts, unsubscribe_packet, will,
+    Client, TestBroker, connect_v3, connect_v5, filter, id, lasting, message, publish_packet, settle,
+    subscribe_packet, texts, unsubscribe_packet, will,
 };
 
 type Slow = Arc<HoldingStore<MemoryStore>>;
@@ -58,6 +58,53 @@ async fn connack_waits_until_the_session_is_durable() {
         client.disconnect().await;
         release_all(&store).await;
     }
+}
+
+/// Session Present 0 is a promise: the session that it denies must not be there again after a crash.
+// [MQTT-3.1.2-4]
+#[tokio::test(start_paused = true)]
+async fn connack_of_a_clean_start_waits_until_the_old_session_is_gone() {
+    let (store, broker) = slow();
+    for ends_itself in [false, true] {
+        let mut client = resume(&store, &broker, "client").await;
+        if ends_itself {
+            let mut bye = Disconnect::new(ReasonCode::Success);
+            bye.session_expiry = Some(0);
+            client.send(Packet::Disconnect(Box::new(bye))).await;
+            settle().await;
+        } else {
+            client.vanish().await;
+            release_all(&store).await;
+        }
+        let mut clean = broker.link(ProtocolVersion::V5).await;
+        clean.send_connect(connect_v5("client")).await;
+        clean.expect_silence().await;
+        assert_eq!(store.held(), 1, "the end of the session");
+        assert!(store.release());
+        clean.accepted().await;
+        assert!(!clean.connack().session_present);
+        // Nothing is left to wait for.
+        clean.disconnect().await;
+        let mut again = broker.link(ProtocolVersion::V5).await;
+        again.send_connect(connect_v5("client")).await;
+        again.accepted().await;
+        again.disconnect().await;
+    }
+}
+
+// [MQTT-3.1.2-4]
+#[tokio::test(start_paused = true)]
+async fn a_clean_start_over_a_session_that_may_come_back_is_refused() {
+    let (store, broker) = slow();
+    resume(&store, &broker, "client").await.vanish().await;
+    release_all(&store).await;
+    let mut clean = broker.link(ProtocolVersion::V5).await;
+    clean.send_connect(connect_v5("client")).await;
+    settle().await;
+    store.lose();
+    assert_eq!(clean.expect_connack().await.reason, ReasonCode::ServerUnavailable);
+    let broker = TestBroker::start_over(Arc::new(store.inner().reopen()));
+    assert!(broker.resume("client").await.connack().session_present);
 }
 
 // [MQTT-4.3.2-4], [MQTT-4.3.3-8], [MQTT-3.8.4-1], [MQTT-3.10.4-4]
