@@ -56,7 +56,7 @@ pub fn fingerprint_sha256(der: &[u8]) -> String {
 /// The directory or the files cannot be written, a name cannot stand in a certificate, or the
 /// certificate is there without its key.
 pub fn self_signed(dir: &Path, names: &[String]) -> Result<CertificateFiles, CertificateError> {
-    let files = CertificateFiles { certificate: dir.join("cert.pem"), key: dir.join("key.pem") };
+    let files = self_signed_files(dir);
     match (files.certificate.exists(), files.key.exists()) {
         (true, true) => return Ok(files),
         (true, false) => {
@@ -71,6 +71,16 @@ pub fn self_signed(dir: &Path, names: &[String]) -> Result<CertificateFiles, Cer
     write_private(&files.key, &key)?;
     write_private(&files.certificate, &certificate)?;
     Ok(files)
+}
+
+/// Whether [`self_signed`] has nothing to write: its certificate is there.
+#[must_use]
+pub fn is_self_signed_there(dir: &Path) -> bool {
+    self_signed_files(dir).certificate.exists()
+}
+
+fn self_signed_files(dir: &Path) -> CertificateFiles {
+    CertificateFiles { certificate: dir.join("cert.pem"), key: dir.join("key.pem") }
 }
 
 /// A new pair as PEM text: certificate, key.

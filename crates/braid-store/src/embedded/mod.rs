@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use braid_proto::codec::Spool;
 use braid_proto::packet::ClientId;
 use redb::StorageBackend;
 
@@ -54,6 +55,7 @@ pub struct EmbeddedStore {
     shared: Arc<Shared>,
     file: Arc<File>,
     options: Options,
+    spool: Option<Arc<dyn Spool>>,
     /// `None` once it has ended.
     writer: Option<JoinHandle<()>>,
 }
@@ -91,7 +93,13 @@ impl EmbeddedStore {
             thread::Builder::new().name("store".into()).spawn(move || writer::run(&shared, &file))
         };
         let writer = writer.map_err(|error| OpenError::of_io(place, &error))?;
-        Ok(Self { shared, file, options, writer: Some(writer) })
+        Ok(Self { shared, file, options, spool: None, writer: Some(writer) })
+    }
+
+    /// Puts large payloads that are read from the file there from now on. Without it, or without room there, they are in
+    /// the heap.
+    pub fn set_spool(&mut self, spool: Arc<dyn Spool>) {
+        self.spool = Some(spool);
     }
 
     /// Why nothing is committed any more; `None` while all is well.
@@ -208,7 +216,7 @@ impl Store for EmbeddedStore {
         }
         drop(state);
         let read = self.file.snapshot().and_then(|snapshot| snapshot.message(message));
-        let read = match &self.options.spool {
+        let read = match &self.spool {
             Some(spool) => read.map(|stored| stored.map(|stored| stored.into_spool(&**spool))),
             None => read,
         };

@@ -2,8 +2,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_proto::codec::Spool;
-
 /// When a commit is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
@@ -33,8 +31,6 @@ pub struct Options {
     pub changes: usize,
     /// Bytes of the file that are kept in memory.
     pub cache: usize,
-    /// Where large payloads are put that are read from the file; without it, or without room there, they are in the heap.
-    pub spool: Option<Arc<dyn Spool>>,
     /// Told of everything that takes long: opening and recovering.
     pub progress: Arc<dyn Fn(Progress) + Send + Sync>,
 }
@@ -47,7 +43,6 @@ impl Default for Options {
             lazy: Duration::from_millis(50),
             changes: 4096,
             cache: 64 << 20,
-            spool: None,
             progress: Arc::new(|_| {}),
         }
     }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use braid_transport::{
     CertificateFiles, ClientAuth, ListenOptions, Listener, ListenerKind, ServerTls, ServerTlsOptions,
-    self_signed,
+    is_self_signed_there, self_signed,
 };
 
 use super::StartError;
@@ -37,10 +37,20 @@ pub(super) fn addresses(option: &'static str, given: &[String]) -> Result<Vec<So
     Ok(all)
 }
 
+const fn needs_certificate(config: &Config) -> bool {
+    let listeners = &config.listeners;
+    !(listeners.tls.is_empty() && listeners.wss.is_empty() && listeners.quic.is_empty())
+}
+
+/// Whether [`certificate`] writes to the data directory.
+pub(super) fn makes_certificate(config: &Config) -> bool {
+    let is_ours = config.tls.certificate.is_none() && config.tls.key.is_none();
+    needs_certificate(config) && is_ours && !is_self_signed_there(&config.data_dir)
+}
+
 /// The certificate for TLS, secure WebSocket and QUIC; `None` when no listener needs one.
 pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, StartError> {
-    let listeners = &config.listeners;
-    if listeners.tls.is_empty() && listeners.wss.is_empty() && listeners.quic.is_empty() {
+    if !needs_certificate(config) {
         return Ok(None);
     }
     let (files, is_self_signed) = match (&config.tls.certificate, &config.tls.key) {

@@ -244,6 +244,19 @@ fn listen(kind: SignalKind) -> Result<Signal, StartError> {
     signal(kind).map_err(|source| StartError::System { what: "signal handlers", source })
 }
 
+/// Does a part of the start that blocks; `None` when a signal comes before it is done.
+async fn unless_ended<T: Send + 'static>(
+    endings: &mut Endings,
+    part: impl FnOnce() -> Result<T, StartError> + Send + 'static,
+) -> Result<Option<T>, StartError> {
+    tokio::select! {
+        done = tokio::task::spawn_blocking(part) => {
+            done.map_err(|error| StartError::Broken(error.to_string()))?.map(Some)
+        }
+        () = endings.recv() => Ok(None),
+    }
+}
+
 /// How serving ended, and the store to be closed; `None` when a signal came before it began.
 async fn serve(
     args: &Args,
@@ -257,18 +270,27 @@ async fn serve(
     if let Some(path) = &config.quic.gate_log {
         File::create(path).map_err(|source| StartError::GateLog { path: path.clone(), source })?;
     }
+    // Nothing is made in a directory that the store refuses, and its reasons are the better ones. Mostly nothing is to be
+    // made.
+    let mut opened = None;
+    if bind::makes_certificate(config) {
+        let config = config.clone();
+        let Some(first) = unless_ended(&mut endings, move || store::open(&config)).await? else {
+            return Ok(None);
+        };
+        opened = Some(first);
+    }
     let certificate = bind::certificate(config)?;
     let tls = certificate.as_ref().map(|certificate| &certificate.tls);
     // Before the store is read: a port in use is known at once, and whoever connects meanwhile waits for a moment.
     let listeners = bind::listeners(config, tls)?;
     let addresses = banner::Addresses::of(&listeners);
-    let building = {
+    let build = {
         let config = config.clone();
-        tokio::task::spawn_blocking(move || store::build(&config, listeners))
+        move || opened.map_or_else(|| store::open(&config), Ok)?.build(&config, listeners)
     };
-    let Built { broker, kept, took } = tokio::select! {
-        built = building => built.map_err(|error| StartError::Broken(error.to_string()))??,
-        () = endings.recv() => return Ok(None),
+    let Some(Built { broker, kept, took }) = unless_ended(&mut endings, build).await? else {
+        return Ok(None);
     };
     banner::print(config, &addresses, certificate.as_ref());
     let recovery = broker.recovery();

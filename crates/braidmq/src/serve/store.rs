@@ -21,6 +21,13 @@ pub(super) enum Kept {
     File(Arc<EmbeddedStore>),
 }
 
+/// A store that was opened, and nothing of it read yet.
+pub(super) struct Opened {
+    kept: Kept,
+    spool: Option<Arc<dyn Spool>>,
+    announcer: Announcer,
+}
+
 /// A broker over its store.
 pub(super) struct Built {
     pub(super) broker: Broker,
@@ -29,18 +36,25 @@ pub(super) struct Built {
     pub(super) took: Duration,
 }
 
-/// Opens the store and puts the broker together from what is in it. Blocks for as long as that takes.
-pub(super) fn build(config: &Config, listeners: Vec<Listener>) -> Result<Built, StartError> {
+/// Opens the store, and then what else is made in the data directory: one that is refused is left as it was. Blocks for as
+/// long as that takes.
+pub(super) fn open(config: &Config) -> Result<Opened, StartError> {
     let announcer = Announcer::start();
-    let spool = open_spool(config);
-    let kept = Kept::open(config, &announcer, spool.as_ref().ok().and_then(Option::clone))?;
-    // After what is wrong with the store, which says more of a data directory.
-    let spool = spool?;
-    let authenticate = Box::new(Anonymous { from_anywhere: config.allow_anonymous });
-    let progress = |recovery: Recovery| announcer.recovered(recovery);
-    let broker = Broker::recover(config.broker(), authenticate, kept.store(), spool, listeners, progress)
-        .map_err(|error| StartError::of_store(&config.data_dir, error))?;
-    Ok(Built { broker, kept, took: announcer.elapsed() })
+    let Some(mut options) = config.store.options() else {
+        let kept = Kept::Memory(Arc::new(MemoryStore::new()));
+        return Ok(Opened { kept, spool: open_spool(config)?, announcer });
+    };
+    options.progress = {
+        let announcer = announcer.clone();
+        Arc::new(move |progress| announcer.opened(progress))
+    };
+    let mut store = EmbeddedStore::open(&config.data_dir, options)
+        .map_err(|error| StartError::of_open(&config.data_dir, error))?;
+    let spool = open_spool(config)?;
+    if let Some(spool) = &spool {
+        store.set_spool(spool.clone());
+    }
+    Ok(Opened { kept: Kept::File(Arc::new(store)), spool, announcer })
 }
 
 fn open_spool(config: &Config) -> Result<Option<Arc<dyn Spool>>, StartError> {
@@ -48,23 +62,19 @@ fn open_spool(config: &Config) -> Result<Option<Arc<dyn Spool>>, StartError> {
     Ok(Some(Arc::new(FileSpool::open(&directory, options)?)))
 }
 
-impl Kept {
-    fn open(
-        config: &Config,
-        announcer: &Announcer,
-        spool: Option<Arc<dyn Spool>>,
-    ) -> Result<Self, StartError> {
-        let Some(mut options) = config.store.options() else {
-            return Ok(Self::Memory(Arc::new(MemoryStore::new())));
-        };
-        let announcer = announcer.clone();
-        options.spool = spool;
-        options.progress = Arc::new(move |progress| announcer.opened(progress));
-        let store = EmbeddedStore::open(&config.data_dir, options)
-            .map_err(|error| StartError::of_open(&config.data_dir, error))?;
-        Ok(Self::File(Arc::new(store)))
+impl Opened {
+    /// Puts the broker together from what is in the store. Blocks for as long as that takes.
+    pub(super) fn build(self, config: &Config, listeners: Vec<Listener>) -> Result<Built, StartError> {
+        let Self { kept, spool, announcer } = self;
+        let authenticate = Box::new(Anonymous { from_anywhere: config.allow_anonymous });
+        let progress = |recovery: Recovery| announcer.recovered(recovery);
+        let broker = Broker::recover(config.broker(), authenticate, kept.store(), spool, listeners, progress)
+            .map_err(|error| StartError::of_store(&config.data_dir, error))?;
+        Ok(Built { broker, kept, took: announcer.elapsed() })
     }
+}
 
+impl Kept {
     fn store(&self) -> Arc<dyn Store> {
         match self {
             Self::Memory(store) => store.clone(),

@@ -10,19 +10,25 @@ use tempfile::TempDir;
 use crate::broker::braidmq;
 use crate::serve::{Running, refusal_of, start_command};
 
-const SERVE: [&str; 4] = ["serve", "--tcp", "127.0.0.1:0", "--data-dir"];
+/// What is listened on: with the last one a certificate is made in the data directory.
+const LISTENERS: [&[&str]; 2] =
+    [&["--tcp", "127.0.0.1:0"], &["--tcp", "127.0.0.1:0", "--tls", "127.0.0.1:0", "--quic", "127.0.0.1:0"]];
 
 fn serve(directory: &Path) -> Command {
-    let mut command = braidmq(&SERVE);
-    command.arg(directory);
+    serve_with(LISTENERS[0], directory)
+}
+
+fn serve_with(listeners: &[&str], directory: &Path) -> Command {
+    let mut command = braidmq(&["serve"]);
+    command.args(listeners).arg("--data-dir").arg(directory);
     command
 }
 
 /// The broker over a file system of its own at `directory`, after `prepare` was done there.
-fn serve_on(directory: &Path, options: &str, prepare: &str) -> Command {
+fn serve_on(listeners: &[&str], directory: &Path, options: &str, prepare: &str) -> Command {
     const SCRIPT: &str = "mount -t tmpfs -o size=64k none \"$1\" && cd \"$1\" && eval \"$2\" && \
                           mount -o \"remount,$3\" \"$1\" && shift 3 && exec \"$@\"";
-    let serve = serve(directory);
+    let serve = serve_with(listeners, directory);
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "--", "sh", "-c", SCRIPT, "sh"]);
     command.arg(directory).args([prepare, options]).arg(serve.get_program()).args(serve.get_args());
@@ -50,21 +56,60 @@ fn it_is_a_file_or_cannot_be_written_or_has_no_room() {
     let directory = directory();
     let file = directory.path().join("file");
     fs::write(&file, "hello").unwrap();
-    let said = refused(&mut serve(&file));
-    assert!(said.contains("cannot be a data directory") && said.contains(file.to_str().unwrap()), "{said}");
-    let said = refused(&mut serve_on(directory.path(), "ro", ":"));
-    assert!(said.contains("give the broker's user the right to"), "{said}");
-    let fill = "! dd if=/dev/zero of=filler bs=1k 2>/dev/null";
-    let said = refused(&mut serve_on(directory.path(), "rw", fill));
-    assert!(said.contains("no space is left") && said.contains("make room and start again"), "{said}");
+    for listeners in LISTENERS {
+        let said = refused(&mut serve_with(listeners, &file));
+        assert!(
+            said.contains("cannot be a data directory") && said.contains(file.to_str().unwrap()),
+            "{said}"
+        );
+        let said = refused(&mut serve_on(listeners, directory.path(), "ro", ":"));
+        assert!(said.contains("give the broker's user the right to"), "{said}");
+        let fill = "! dd if=/dev/zero of=filler bs=1k 2>/dev/null";
+        let said = refused(&mut serve_on(listeners, directory.path(), "rw", fill));
+        assert!(said.contains("no space is left") && said.contains("make room and start again"), "{said}");
+    }
+}
+
+/// What is in the directory, by name.
+fn contents(directory: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = entries
+        .map(|path| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            (name, fs::read(path).unwrap_or_default())
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_directory_that_is_refused_is_left_as_it_was() {
+    let directory = directory();
+    let file = directory.path().join("store.redb");
+    fs::write(&file, "hello").unwrap();
+    fs::write(directory.path().join("theirs"), "of another program").unwrap();
+    let before = contents(directory.path());
+    for listeners in LISTENERS {
+        let said = refused(&mut serve_with(listeners, directory.path()));
+        assert!(said.contains("is not a store of braidmq: move it away"), "{said}");
+        assert_eq!(contents(directory.path()), before);
+    }
+    fs::remove_file(file).unwrap();
+    let (running, _) = start_command(&mut serve_with(LISTENERS[1], directory.path()));
+    let names: Vec<_> = contents(directory.path()).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["cert.pem", "key.pem", "spool", "store.redb", "theirs"]);
+    drop(running);
 }
 
 #[test]
 fn it_belongs_to_another_broker() {
     let directory = directory();
     let first = started(directory.path());
-    let said = refused(&mut serve(directory.path()));
-    assert!(said.contains("open already: stop the other broker"), "{said}");
+    for listeners in LISTENERS {
+        let said = refused(&mut serve_with(listeners, directory.path()));
+        assert!(said.contains("open already: stop the other broker"), "{said}");
+    }
     drop(first);
     started(directory.path());
 }
