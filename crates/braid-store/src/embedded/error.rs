@@ -26,6 +26,14 @@ pub enum OpenError {
         /// Which path.
         place: Arc<str>,
     },
+    /// What has the name of the store's file is none.
+    #[error("{place} is {what} and cannot be a store: move it away or name another data directory")]
+    NotAFile {
+        /// Which path.
+        place: Arc<str>,
+        /// What it is.
+        what: &'static str,
+    },
     /// There is no store to look at.
     #[error("there is no store at {place}: name the data directory of a broker")]
     Missing {

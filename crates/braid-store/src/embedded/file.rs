@@ -107,12 +107,31 @@ fn open_device(directory: &Path, name: &str, create: bool) -> Result<(FileBacken
     // Messages are nobody else's business.
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let place = place(&path);
+    if let Some(what) = not_a_file(&path) {
+        return Err(OpenError::NotAFile { place, what });
+    }
     let file = options.open(&path).map_err(|error| match error.kind() {
         io::ErrorKind::NotADirectory => OpenError::of_io(&super::error::place(directory), &error),
+        // The directory is there, and takes no files: a part of /proc, for instance.
+        io::ErrorKind::NotFound if create => OpenError::Directory {
+            place: super::error::place(directory),
+            reason: "no file can be made in it".into(),
+        },
         _ => OpenError::of_io(&place, &error),
     })?;
     let backend = FileBackend::new(file).map_err(|error| OpenError::of_database(&place, error))?;
     Ok((backend, place))
+}
+
+/// What has the name, if that is neither a file nor nothing. A link to a file is one.
+fn not_a_file(path: &Path) -> Option<&'static str> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() => None,
+        Ok(found) if found.is_dir() => Some("a directory"),
+        Ok(_) => Some("not a regular file"),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => None,
+        Err(_) => path.symlink_metadata().is_ok().then_some("a link to nothing"),
+    }
 }
 
 impl File {

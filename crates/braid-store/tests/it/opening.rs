@@ -3,8 +3,9 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::process::Command;
 
-use braid_store::{EmbeddedStore, Image, OpenError, Options, Store};
+use braid_store::{EmbeddedStore, Image, OfflineStore, OpenError, Options, Store};
 use redb::{Database, TableDefinition};
 use tempfile::TempDir;
 
@@ -60,6 +61,36 @@ fn a_file_is_no_data_directory() {
     assert!(matches!(refused(&path), OpenError::Directory { .. }));
     assert!(matches!(refused(&path.join("below")), OpenError::Directory { .. }));
     assert_eq!(fs::read(&path).unwrap(), b"hello");
+}
+
+#[test]
+fn what_is_no_file_is_no_store() {
+    let directory = directory();
+    let path = file(directory.path());
+    let mut expected = vec![];
+    std::os::unix::fs::symlink(directory.path().join("nothing"), &path).unwrap();
+    expected.push((refused(directory.path()), "a link to nothing"));
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    expected.push((refused(directory.path()), "a directory"));
+    fs::remove_dir(&path).unwrap();
+    // A socket; a FIFO could be opened.
+    let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    expected.push((refused(directory.path()), "not a regular file"));
+    fs::remove_file(&path).unwrap();
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    expected.push((refused(directory.path()), "not a regular file"));
+    expected
+        .push((OfflineStore::open(directory.path(), Options::default()).unwrap_err(), "not a regular file"));
+    for (error, what) in expected {
+        assert!(matches!(error, OpenError::NotAFile { what: found, .. } if found == what), "{what}: {error}");
+    }
+    // A link to a file is what it leads to.
+    fs::remove_file(&path).unwrap();
+    let elsewhere = tempfile::NamedTempFile::new().unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), &path).unwrap();
+    drop(EmbeddedStore::open(directory.path(), Options::default()).unwrap());
+    assert!(fs::metadata(elsewhere.path()).unwrap().len() > 0);
 }
 
 #[test]
@@ -164,8 +195,10 @@ fn a_truncated_file_is_refused() {
 #[test]
 fn a_data_directory_that_cannot_be_written_is_refused() {
     // A super-user may write everywhere but where nobody may.
-    let path = Path::new("/proc/braidmq");
-    let error = EmbeddedStore::open(path, Options::default()).unwrap_err();
-    assert_eq!(error.to_string().lines().count(), 1, "{error}");
-    assert_eq!(fs::metadata(path).unwrap_err().kind(), ErrorKind::NotFound);
+    for path in ["/proc/braidmq", "/proc"] {
+        let error = refused(Path::new(path));
+        assert!(matches!(error, OpenError::Directory { .. } | OpenError::NotWritable { .. }), "{error}");
+        assert!(error.to_string().contains(path), "{error}");
+    }
+    assert_eq!(fs::metadata("/proc/braidmq").unwrap_err().kind(), ErrorKind::NotFound);
 }
