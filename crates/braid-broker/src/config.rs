@@ -85,7 +85,8 @@ pub struct LimitsConfig {
     pub queue_overflow: QueueOverflow,
     /// QoS 0 messages are queued for clients that are away, until the broker stops.
     pub queue_qos0: bool,
-    /// Payload bytes on their way to one client and not acknowledged; a single message may have more.
+    /// Payload bytes on their way to one client and not acknowledged. Payloads up to 4 KiB do not wait for it, and a single
+    /// message of each lane may have more.
     pub inflight_bytes: usize,
     /// Sessions, with or without a connection.
     pub sessions: usize,

@@ -1,6 +1,6 @@
 //! Flow control, topic aliases and packet sizes, in both directions (MQTT 5, 4.9, 3.3.2.3.4, 3.1.2.11.4).
 
-use braid_broker::{BrokerConfig, MqttConfig};
+use braid_broker::{BrokerConfig, LimitsConfig, MqttConfig};
 use braid_proto::packet::{AckKind, Connect, Packet, Publish, QoS};
 use braid_proto::reason::ReasonCode;
 
@@ -55,6 +55,32 @@ async fn a_client_gets_no_more_than_its_receive_maximum() {
     assert_eq!(client.expect_publish().await.payload, "4");
     client.acknowledge(&second).await;
     client.expect_silence().await;
+}
+
+/// One message may be larger than all that may be on its way, so with a cap of 0 large ones go one at a time.
+#[tokio::test(start_paused = true)]
+async fn without_bytes_on_their_way_a_client_gets_one_large_message_at_a_time() {
+    let limits = LimitsConfig { inflight_bytes: 0, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with(BrokerConfig { limits, ..quiet() });
+    let mut publisher = broker.v5("publisher").await;
+    let mut client = broker.v5("client").await;
+    client.subscribe("t", QoS::AtLeastOnce).await;
+    let large = "x".repeat(5000);
+    for text in ["small", "as small", &large, &large, &large] {
+        publisher.publish("t", text, QoS::AtLeastOnce).await;
+    }
+    let small = [client.expect_publish().await, client.expect_publish().await];
+    assert_eq!(texts(&small), ["small", "as small"]);
+    client.expect_silence().await;
+    for publish in &small {
+        client.acknowledge(publish).await;
+    }
+    for _ in 0..3 {
+        let publish = client.expect_publish().await;
+        assert_eq!(publish.payload, large);
+        client.expect_silence().await;
+        client.acknowledge(&publish).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -166,6 +166,22 @@ async fn retained_messages_outlive_their_publisher_and_have_a_limit() {
     assert_eq!(seen(&broker, "#").await, ["b", "c"]);
 }
 
+/// A cap of 0 is a broker that retains nothing: whoever asks for it is told.
+#[tokio::test(start_paused = true)]
+async fn without_room_for_any_nothing_is_retained() {
+    for (retained_messages, retained_bytes) in [(0, 1 << 20), (10, 0)] {
+        let limits = LimitsConfig { retained_messages, retained_bytes, ..LimitsConfig::default() };
+        let broker = TestBroker::start_with(BrokerConfig { limits, ..quiet() });
+        let mut live = broker.v5("live").await;
+        live.subscribe("#", QoS::AtMostOnce).await;
+        let mut publisher = broker.v5("publisher").await;
+        assert_eq!(publisher.publish_as(retained("a", "a")).await, ReasonCode::QuotaExceeded);
+        publisher.publish("a", "passing", QoS::AtLeastOnce).await;
+        assert_eq!(live.take().await, "passing", "what was refused goes to nobody");
+        assert_eq!(seen(&broker, "#").await, Vec::<String>::new());
+    }
+}
+
 // MQTT 5, 4.8.2: a shared subscription gets no retained messages when it is made.
 #[tokio::test(start_paused = true)]
 async fn a_shared_subscription_replays_nothing() {

@@ -110,6 +110,14 @@ fn what_is_to_stay_free_is_not_taken() {
 }
 
 #[test]
+fn without_any_bytes_nothing_large_is_received() {
+    let directory = tempfile::tempdir().expect("the system allows it");
+    let options = SpoolOptions { bytes: 0, ..OPTIONS };
+    let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
+    assert_eq!(spool.begin().expect("the system allows it").append(b"a"), Err(SpoolError::Full));
+}
+
+#[test]
 fn a_directory_that_is_none_or_went_is_told() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let file = directory.path().join("file");

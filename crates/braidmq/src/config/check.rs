@@ -22,6 +22,7 @@ impl Config {
         range("limits.queued_messages", limits.queued_messages as u64, 1, u64::MAX)?;
         range("limits.queued_bytes", limits.queued_bytes as u64, 1024, u64::MAX)?;
         range("limits.queued_secs", limits.queued_secs, 0, u32::MAX.into())?;
+        range("limits.sessions", limits.sessions as u64, 1, u64::MAX)?;
         range("limits.subscriptions", limits.subscriptions as u64, 1, u64::MAX)?;
         range("limits.streams", limits.streams.into(), 100, 65_535)?; // [BQ-5]
         range("limits.streams_per_second", limits.streams_per_second.into(), 1, u64::MAX)?;
@@ -107,11 +108,12 @@ mod tests {
 
     #[test]
     fn a_cap_of_0_is_refused_unless_it_means_something() {
-        let refused: [(Cap, &str); 4] = [
+        let refused: [(Cap, &str); 5] = [
             (
                 |limits| limits.memory_low = 0,
                 "limits.memory_low: 0 is out of range; it may be at least 1048576",
             ),
+            (|limits| limits.sessions = 0, "limits.sessions: 0 is out of range; it may be at least 1"),
             (
                 |limits| limits.queued_messages = 0,
                 "limits.queued_messages: 0 is out of range; it may be at least 1",
@@ -137,5 +139,9 @@ mod tests {
         let mut config = Config::default();
         config.limits.queued_secs = 0;
         assert!(config.check().is_ok(), "any time");
+        let limits = &mut config.limits;
+        (limits.retained_messages, limits.retained_bytes, limits.inflight_bytes) = (0, 0, 0);
+        config.spool.bytes = 0;
+        assert!(config.check().is_ok(), "nothing is retained, one message at a time, none that is large");
     }
 }
