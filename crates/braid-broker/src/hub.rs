@@ -136,11 +136,13 @@ impl Hub {
                 }
             });
         }
-        // The store has one for each filter: it must be one that is left.
+        // The store has one for each filter: it must be one that is left. Not late: what was granted to that one was
+        // acknowledged.
         let merged = moved.iter().filter(|moved| moved.to.is_none()).map(|moved| moved.filter.clone());
         let merged: Vec<_> = merged.collect();
         if slot.is_durable() && !merged.is_empty() {
-            self.persist.commit_late(persist::ended_subscriptions(slot.id(), Some(subscriptions), merged));
+            let left = persist::ended_subscriptions(slot.id(), Some(subscriptions), merged);
+            self.persist.commit_unwatched(left);
         }
     }
 

@@ -1,14 +1,17 @@
 //! Where subscriptions go when their streams and connections end, and what the router, the store and retained
 //! messages know of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use braid_broker::{BrokerConfig, LimitsConfig, StreamsConfig, SysConfig};
-use braid_proto::packet::{Packet, Publish, QoS, SubscribeEntry};
+use braid_proto::packet::{ClientId, Packet, Publish, QoS, SubscribeEntry};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::RetainHandling;
 use braid_proto::stream::StreamKey;
-use braid_store::{MemoryStore, Store};
+use braid_store::{
+    Batch, Change, Claim, Commit, Completion, Lsn, MemoryStore, NextIds, Recover, Store, StoreError,
+    StoredMessage,
+};
 use braid_transport::quic::QuicOptions;
 
 use crate::support::{
@@ -120,6 +123,56 @@ async fn a_session_without_connection_has_each_filter_once() {
     let client = broker.resume("client").await;
     assert_eq!(client.take(CONTROL).await, "x");
     client.expect_silence(CONTROL).await;
+}
+
+/// Remembers what it is told of subscriptions, and whether that may be late.
+#[derive(Default)]
+struct Told {
+    inner: MemoryStore,
+    subscribed: Mutex<Vec<(QoS, bool)>>,
+}
+
+impl Store for Told {
+    fn recover(&self, into: &mut dyn Recover) -> Result<NextIds, StoreError> {
+        self.inner.recover(into)
+    }
+
+    fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
+        self.inner.claim(client_id)
+    }
+
+    fn commit(&self, batch: Batch) -> Commit {
+        let is_late = batch.is_lazy();
+        let qos = |change: &Change| match change {
+            Change::Subscribed { subscription, .. } => Some((subscription.qos, is_late)),
+            _ => None,
+        };
+        self.subscribed.lock().expect("nobody panics").extend(batch.changes().iter().filter_map(qos));
+        self.inner.commit(batch)
+    }
+
+    fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
+        self.inner.message(message)
+    }
+}
+
+/// What was granted to the stream that is left was acknowledged: it is not late. [BQ-42]
+#[tokio::test(start_paused = true)]
+async fn the_store_is_told_at_once_which_subscription_is_left() {
+    let store = Arc::new(Told::default());
+    let broker = QuicBroker::start_over(quiet(), QuicOptions::server(), anyone(), store.clone());
+    let mut client = broker.resume("client").await;
+    let (one, two) = (client.open().await, client.open().await);
+    client.subscribe(one, "a", QoS::AtLeastOnce).await;
+    client.subscribe(two, "a", QoS::AtMostOnce).await;
+    // The control stream keeps one of those that end.
+    for stream in [one, two] {
+        finish(&client, stream).await;
+    }
+    let subscribed = std::mem::take(&mut *store.subscribed.lock().unwrap());
+    assert_eq!(subscribed[..2], [(QoS::AtLeastOnce, false), (QoS::AtMostOnce, false)]);
+    assert!(subscribed.len() > 2, "it is told of what is left");
+    assert!(subscribed.iter().all(|(_, is_late)| !is_late), "{subscribed:?}");
 }
 
 /// [BQ-42]
