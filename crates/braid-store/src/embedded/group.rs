@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::index::Index;
+use super::window::Window;
 use super::writes::Writes;
 use crate::commit::{Completer, Completion};
 use crate::error::StoreError;
@@ -21,6 +22,12 @@ pub(super) struct State {
     pub(super) pending: Group,
     /// The group that is being written; what it stores is not in the tables yet.
     pub(super) writing: Option<Arc<Writes>>,
+    /// When the first batch of that group came.
+    writing_since: Option<Instant>,
+    /// How many groups were taken: the number of the pending one.
+    taken: u64,
+    /// Of a store that is asynchronous.
+    window: Window,
     pub(super) failure: Option<StoreError>,
     /// Who wants to be told when the store fails.
     watchers: Vec<Completer<()>>,
@@ -50,6 +57,8 @@ pub(super) struct Group {
     pub(super) writes: Writes,
     pub(super) waiting: Waiting,
     changes: usize,
+    /// When the first batch came; `None` while nothing is in it.
+    since: Option<Instant>,
     /// How many of those who wait do nothing until they are told.
     pub(super) eager: usize,
     /// When it is to be written at the latest; `None` while nothing is in it.
@@ -71,11 +80,14 @@ impl Group {
 }
 
 impl Shared {
-    pub(super) fn new(index: Index, pending: Group) -> Self {
+    pub(super) fn new(index: Index, pending: Group, window: Window) -> Self {
         let state = State {
             index,
             pending,
             writing: None,
+            writing_since: None,
+            taken: 0,
+            window,
             failure: None,
             watchers: Vec::new(),
             company: Company { batches: 0, until: Instant::now() },
@@ -94,6 +106,7 @@ impl Shared {
         let group = &mut state.pending;
         group.changes = group.changes.saturating_add(changes);
         let now = Instant::now();
+        group.since.get_or_insert(now);
         let due = if group.changes >= limit { Some(now) } else { now.checked_add(within) };
         // A time beyond the calendar never comes.
         let earlier = due.filter(|due| group.due.is_none_or(|earlier| *due < earlier));
@@ -120,6 +133,8 @@ impl Shared {
             let due = state.pending.due.map(|due| state.wanted().map_or(due, |until| due.max(until)));
             if state.closing || due.is_some_and(|due| due <= now) {
                 let group = mem::take(&mut state.pending);
+                state.writing_since = group.since;
+                state.taken += 1;
                 state.company.batches = group.eager;
                 let writes = Arc::new(group.writes);
                 state.writing = Some(Arc::clone(&writes));
@@ -143,25 +158,29 @@ impl Shared {
 
     /// The group that was taken is durable and everybody in it was told.
     pub(super) fn written(&self, took: Duration) {
-        let written = {
-            let mut state = self.lock();
-            let now = Instant::now();
+        let (written, held) = {
+            let mut guard = self.lock();
+            let (state, now) = (&mut *guard, Instant::now());
             state.company.until = now.checked_add(took / PART).unwrap_or(now);
-            state.writing.take()
+            state.writing_since = None;
+            let held = state.window.let_go(state.taken, state.pending.since, now);
+            (state.writing.take(), held)
         };
-        // Messages are let go outside the lock.
+        // Messages are let go and callers told outside the lock.
         drop(written);
+        tell(held, &Ok(()));
     }
 
     /// Nothing is written any more: tells those in the group that failed, and everybody who waits or watches.
     pub(super) fn fail(&self, failure: &StoreError, waiting: Waiting) {
-        let (group, watchers) = {
+        let (group, held, watchers) = {
             let mut state = self.lock();
             // Before anybody is told: who hears of it must not be able to commit any more.
             state.failure = Some(failure.clone());
-            (mem::take(&mut state.pending), mem::take(&mut state.watchers))
+            (mem::take(&mut state.pending), state.window.give_up(), mem::take(&mut state.watchers))
         };
         tell(waiting, &Err(failure.clone()));
+        tell(held, &Err(failure.clone()));
         tell(group.waiting, &Err(failure.clone()));
         for watcher in watchers {
             watcher.complete(Err(failure.clone()));
@@ -180,6 +199,12 @@ impl Shared {
 }
 
 impl State {
+    /// What a caller is told who does not wait for the device, mostly at once.
+    pub(super) fn pass(&mut self, outcome: Result<(), StoreError>) -> Completion<()> {
+        let oldest = self.writing_since.or(self.pending.since);
+        self.window.pass(outcome, self.taken, oldest, Instant::now())
+    }
+
     /// When the pending group has waited long enough for company.
     fn wanted(&self) -> Option<Instant> {
         (self.pending.eager < self.company.batches).then_some(self.company.until)
@@ -199,6 +224,7 @@ mod tests {
 
     use super::{Group, Shared};
     use crate::embedded::index::Index;
+    use crate::embedded::window::Window;
     use crate::identity::Claim;
     use crate::recover::NextIds;
 
@@ -215,7 +241,8 @@ mod tests {
 
     #[test]
     fn who_was_told_and_who_came_meanwhile_make_the_next_group() {
-        let shared = Shared::new(Index::new(Claim::new(1), NextIds::FIRST), Group::default());
+        let index = Index::new(Claim::new(1), NextIds::FIRST);
+        let shared = Shared::new(index, Group::default(), Window::new(Duration::ZERO));
         wait(&shared, 3);
         assert_eq!(shared.take().map(|(_, waiting)| waiting.len()), Some(3));
         wait(&shared, 2);

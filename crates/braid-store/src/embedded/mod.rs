@@ -15,6 +15,7 @@ mod offline;
 mod options;
 mod queue;
 mod rows;
+mod window;
 mod write;
 mod writer;
 mod writes;
@@ -35,6 +36,7 @@ pub use self::options::{Durability, Options, Progress, Stage};
 
 use self::file::File;
 use self::group::{Group, Shared};
+use self::window::Window;
 use crate::batch::Batch;
 use crate::commit::{Commit, Completion};
 use crate::error::StoreError;
@@ -87,7 +89,12 @@ impl EmbeddedStore {
         let first_claim = Claim::new(opens << CLAIMS);
         let index = snapshot.load(first_claim, next, &options).map_err(|error| error.open(place))?;
         drop(snapshot);
-        let (shared, file) = (Arc::new(Shared::new(index, Group::default())), Arc::new(file));
+        let at_risk = match options.durability {
+            Durability::Sync => Duration::ZERO,
+            Durability::Async { at_risk } => at_risk,
+        };
+        let shared = Arc::new(Shared::new(index, Group::default(), Window::new(at_risk)));
+        let file = Arc::new(file);
         let writer = {
             let (shared, file) = (Arc::clone(&shared), Arc::clone(&file));
             thread::Builder::new().name("store".into()).spawn(move || writer::run(&shared, &file))
@@ -130,9 +137,10 @@ impl EmbeddedStore {
     }
 
     /// How long a batch may wait for others.
-    const fn patience(&self, lazy: bool) -> Duration {
+    fn patience(&self, lazy: bool) -> Duration {
         match self.options.durability {
-            Durability::Async { at_risk } => at_risk,
+            // The other half is the device's, or the window would be closed whenever a group is written.
+            Durability::Async { at_risk } => at_risk / 2,
             Durability::Sync if lazy => self.options.lazy,
             Durability::Sync => self.options.linger,
         }
@@ -195,7 +203,7 @@ impl Store for EmbeddedStore {
                 state.pending.eager += usize::from(!lazy);
                 state.pending.wait(outcome)
             }
-            Durability::Async { .. } => Completion::Done(outcome),
+            Durability::Async { .. } => state.pass(outcome),
         };
         self.shared.expect(state, changes, self.patience(lazy), self.options.changes);
         commit

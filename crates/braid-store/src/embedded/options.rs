@@ -8,10 +8,11 @@ pub enum Durability {
     /// After the fsync of the group that it is in: what is acknowledged then survives a power failure.
     #[default]
     Sync,
-    /// After it was handed over. A crash loses at most what was handed over in the last `at_risk`, and never a
-    /// part of a batch or a batch without those after it.
+    /// After it was handed over, as long as the device keeps up: once the oldest batch that is not durable was handed
+    /// over `at_risk` ago, no more are done until it is. What a crash loses of what was done was thus done within
+    /// `at_risk`, and it never loses a part of a batch or a batch without those after it.
     Async {
-        /// How long a batch waits for others until its group is written.
+        /// A group is written after half of it, the other half is for the device.
         at_risk: Duration,
     },
 }

@@ -100,7 +100,8 @@ impl Life {
     fn survivor(self, subject: &Subject<'_>) -> Model {
         let (image, next) = subject.recover();
         let plain = without_claims(&image);
-        let mut possible = self.states.into_iter().skip(self.acknowledged);
+        let must_survive = if subject.is_asynchronous() { 0 } else { self.acknowledged };
+        let mut possible = self.states.into_iter().skip(must_survive);
         let mut model = possible
             .find(|model| without_claims(&model.image) == plain)
             .expect("what was acknowledged is there, and batches are there whole");

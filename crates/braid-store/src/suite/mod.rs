@@ -43,6 +43,12 @@ pub trait Fixture {
         self.reopen(store)
     }
 
+    /// Whether the store says that a batch is done before it is durable. Then a power failure may take the last of those
+    /// too.
+    fn is_asynchronous(&self) -> bool {
+        false
+    }
+
     /// Takes the power from the last store after `calls` further calls that change its device, if it has one.
     fn doom(&mut self, calls: u64) {
         let _ = calls;

@@ -43,6 +43,10 @@ impl<'a> Subject<'a> {
         self.fixture.doom(calls);
     }
 
+    pub(super) fn is_asynchronous(&self) -> bool {
+        self.fixture.is_asynchronous()
+    }
+
     pub(super) fn beside(&mut self) -> Option<Box<dyn Store>> {
         self.fixture.beside()
     }

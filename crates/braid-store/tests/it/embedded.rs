@@ -7,7 +7,7 @@ use braid_proto::codec::Spool;
 use braid_store::spool::{FileSpool, SpoolOptions};
 use braid_store::suite::{self, Fixture};
 use braid_store::{
-    Durability, EmbeddedStore, Lsn, Options, Progress, Stage, Store, StoreError, StoredMessage, Unread,
+    Durability, EmbeddedStore, Image, Lsn, Options, Progress, Stage, Store, StoreError, StoredMessage, Unread,
 };
 use bytes::Bytes;
 
@@ -71,6 +71,10 @@ impl Fixture for OnDisk {
             self.disk.crash(&mut rng);
         }
         self.store()
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        matches!(self.durability, Durability::Async { .. })
     }
 
     fn doom(&mut self, calls: u64) {
@@ -163,6 +167,42 @@ fn an_asynchronous_commit_is_done_when_it_is_handed_over() {
 fn an_asynchronous_store_passes_the_suite() {
     let durability = Durability::Async { at_risk: Duration::from_micros(200) };
     suite::run(&mut OnDisk { durability, ..OnDisk::default() }, 5);
+}
+
+/// What survives is a beginning of whole batches.
+#[test]
+fn an_asynchronous_store_survives_power_failures() {
+    let durability = Durability::Async { at_risk: Duration::from_micros(200) };
+    for seed in 0..150 {
+        suite::run_crashes(&mut OnDisk { durability, ..OnDisk::default() }, seed);
+    }
+}
+
+/// No more is at risk than what was done in one window.
+#[test]
+fn an_asynchronous_commit_waits_for_a_device_that_falls_behind() {
+    let disk = Disk::default();
+    let durability = Durability::Async { at_risk: Duration::ZERO };
+    let store = EmbeddedStore::open_on(disk.device(), patient(durability)).unwrap();
+    open_session(&store).unwrap();
+    store.recover(&mut Image::default()).unwrap();
+    disk.hold();
+    let first = store.commit(queued(1));
+    disk.wait_for_sync();
+    let mut others: Vec<_> = (2..=50).map(|number| store.commit(queued(number))).collect();
+    let is_held = others.iter_mut().all(|commit| commit.try_take().is_none());
+    disk.release();
+    assert!(is_held, "one is at risk");
+    assert!(others.into_iter().all(|commit| commit.wait() == Ok(())));
+    assert_eq!((first.wait(), queue(&store).len()), (Ok(()), 50));
+    // Whoever waits hears of a device that fails.
+    disk.hold();
+    drop(store.commit(queued(51)));
+    disk.wait_for_sync();
+    let waiting = store.commit(queued(52));
+    disk.fail(Fault { after: 0, kind: ErrorKind::Other, forever: true });
+    disk.release();
+    assert!(matches!(waiting.wait(), Err(StoreError::Failed { .. })));
 }
 
 #[test]

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct StoreConfig {
     /// When something is acknowledged.
     pub(crate) durability: DurabilityConfig,
-    /// Milliseconds of what was acknowledged that a crash may cost with `async`.
+    /// Milliseconds of what was acknowledged that a crash may cost with `async`: while the disk is slower, acknowledgements
+    /// wait.
     pub(crate) async_window_ms: u64,
     /// Bytes of the store's file that are kept in memory.
     pub(crate) cache_bytes: usize,

@@ -74,8 +74,8 @@ fn kept(config: &Config) -> String {
             format!("What must not be lost is in {directory} before it is acknowledged.")
         }
         DurabilityConfig::Async => format!(
-            "What must not be lost goes to {directory} after it is acknowledged: a crash may cost the last {window} ms, and \
-             what the disk has not finished."
+            "What must not be lost goes to {directory} after it is acknowledged: a crash may cost the last {window} ms of \
+             what was acknowledged."
         ),
         DurabilityConfig::Memory => {
             "Sessions and messages are kept in memory only: they end with this process.".to_owned()
