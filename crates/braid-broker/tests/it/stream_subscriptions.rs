@@ -10,7 +10,7 @@ use braid_proto::session::RetainHandling;
 use braid_proto::stream::StreamKey;
 use braid_store::{
     Batch, Change, Claim, Commit, Completion, Lsn, MemoryStore, NextIds, Recover, Store, StoreError,
-    StoredMessage,
+    StoredMessage, Unread,
 };
 use braid_transport::quic::QuicOptions;
 
@@ -153,6 +153,10 @@ impl Store for Told {
 
     fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
         self.inner.message(message)
+    }
+
+    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+        self.inner.messages(show)
     }
 }
 

@@ -234,7 +234,7 @@ impl Store for EmbeddedStore {
     fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
         self.flush()?;
         let snapshot = self.file.snapshot().map_err(error::ReadError::store)?;
-        snapshot.each_unread(&self.options, show).map_err(error::ReadError::store)
+        snapshot.each_unread(&self.options, self.spool.as_deref(), show).map_err(error::ReadError::store)
     }
 }
 

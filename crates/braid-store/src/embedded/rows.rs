@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use braid_proto::codec::Spool;
 use braid_proto::packet::{PacketId, Will};
 use braid_proto::topic::{TopicFilter, TopicName};
 use redb::{Key, ReadableTable, TableDefinition, TableHandle, Value};
@@ -69,6 +70,7 @@ impl Snapshot {
     pub(super) fn each_unread(
         &self,
         options: &Options,
+        spool: Option<&dyn Spool>,
         mut show: impl FnMut(Lsn, Unread<'_>),
     ) -> Result<(), ReadError> {
         let mut teller = Teller::new(options, Stage::Reading, self.rows(keys::MESSAGE)?);
@@ -79,7 +81,7 @@ impl Snapshot {
             let (head, payload) =
                 split.map_err(|error| ReadError::row(keys::MESSAGE.name(), key.value(), error))?;
             teller.step_over(payload.len());
-            show(keys::decode_message_key(key.value()), Unread::row(head, payload, options.spool.as_deref()));
+            show(keys::decode_message_key(key.value()), Unread::row(head, payload, spool));
         }
         teller.end();
         Ok(())
