@@ -260,9 +260,8 @@ fn a_large_payload_is_in_no_heap_and_is_read_only_when_it_is_wanted() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let of_spool = SpoolOptions { threshold: 1000, bytes: 1 << 20, keep_free: 0 };
     let spool = Arc::new(FileSpool::open(directory.path(), of_spool).expect("the system allows it"));
-    let mut options = options();
-    options.spool = Some(spool.clone());
-    let store = EmbeddedStore::open_on(Disk::default().device(), options).expect("the disk is well");
+    let mut store = EmbeddedStore::open_on(Disk::default().device(), options()).expect("the disk is well");
+    store.set_spool(spool.clone());
     open_session(&store).expect("it is opened");
     for (number, length) in [(1, 1000), (2, 5000)] {
         store.commit(queued_with(number, Bytes::from(vec![7; length]))).wait().expect("it is stored");
