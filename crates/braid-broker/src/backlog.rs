@@ -1,7 +1,9 @@
 //! What waits in a mailbox until its owner takes it.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
 
 use braid_proto::message::Delivery;
 use braid_proto::packet::QoS;
@@ -10,8 +12,12 @@ use braid_proto::stream::{Lane, Priority, StreamKey};
 use crate::inbox::Inbox;
 use crate::load::{Load, load_of};
 use crate::pile::Pile;
+use crate::policy::Terms;
 use crate::shares::Shares;
 use crate::shelf::{Shelf, Shelved};
+
+/// Between two looks for what has expired: a queue that is full is not walked for each message that comes.
+const EXPIRY_LOOK: Duration = Duration::from_millis(100);
 
 /// Deliveries in the order of their coming, with what they weigh.
 #[derive(Debug, Default)]
@@ -25,6 +31,8 @@ pub(crate) struct Backlog {
     stream: StreamKey,
     /// What waits stream by stream, once it is for more than one.
     mixed: Shares,
+    /// When it is worth a look whether something has expired; `None` while nothing ever does.
+    expires_from: Option<Instant>,
 }
 
 /// What was taken out of a queue that it did not fit into, or in which it had waited for too long.
@@ -76,8 +84,14 @@ impl Backlog {
         }
     }
 
+    /// Whether something that waits has a time at which it expires.
+    pub(crate) fn may_expire(&self) -> bool {
+        self.expires_from.is_some()
+    }
+
     pub(crate) fn push_back(&mut self, delivery: Delivery, load: Load) {
         let stream = delivery.stream;
+        self.note_expiry(delivery.message.expires_at);
         if self.is_empty() {
             self.stream = stream;
         }
@@ -94,22 +108,29 @@ impl Backlog {
     /// Puts back what its owner did not send, before what has come since, and all of it on the control stream: no
     /// stream outlives its connection. [BQ-42]
     pub(crate) fn restore(&mut self, leftover: VecDeque<Delivery>, mut note: impl FnMut(&mut Delivery)) {
-        let shelf = self.shelf.take();
+        let (shelf, expires_from) = (self.shelf.take(), self.expires_from);
         let later = self.take();
+        self.expires_from = expires_from;
         self.load = shelf.as_deref().map(Shelf::load).unwrap_or_default();
         self.shelf = shelf;
         for mut delivery in leftover.into_iter().chain(later) {
             delivery.stream = StreamKey::CONTROL;
             note(&mut delivery);
+            self.note_expiry(delivery.message.expires_at);
             self.load.add(load_of(&delivery));
             self.pile.push_back(delivery);
         }
+    }
+
+    fn note_expiry(&mut self, at: Option<Instant>) {
+        self.expires_from = [self.expires_from, at].into_iter().flatten().min();
     }
 
     /// Begins with what the store has.
     pub(crate) fn shelve(&mut self, shelf: Shelf) {
         if !shelf.is_empty() {
             self.load.add(shelf.load());
+            self.note_expiry(shelf.expires_from());
             self.shelf = Some(Box::new(shelf));
         }
     }
@@ -175,30 +196,36 @@ impl Backlog {
         if self.load.qos0 == 0 {
             return 0;
         }
-        let is_qos0 = |qos| qos == QoS::AtMostOnce;
-        let removed = self.remove(|delivery| is_qos0(delivery.qos), |_, qos| is_qos0(qos));
-        removed.load.messages as u64
+        self.remove(|terms| terms.qos == QoS::AtMostOnce).load.messages as u64
     }
 
-    /// Takes out what has begun to wait at a time that `is_over`.
-    pub(crate) fn expire(&mut self, is_over: impl Fn(Option<NonZeroU32>) -> bool) -> Removed {
-        self.remove(|delivery| is_over(delivery.waits_since), |waits_since, _| is_over(waits_since))
+    /// Takes out what has expired: nobody gets it any more. [MQTT-3.3.2-5]
+    pub(crate) fn expire(&mut self, now: Instant) -> Removed {
+        if self.expires_from.is_none_or(|from| now < from) {
+            return Removed::default();
+        }
+        let left = Cell::new(None);
+        let removed = self.remove(|terms| {
+            let Some(at) = terms.expires_at else { return false };
+            if at > now {
+                left.set(Some(left.get().map_or(at, |left: Instant| left.min(at))));
+            }
+            at <= now
+        });
+        self.expires_from = left.get().map(|left| left.max(now + EXPIRY_LOOK));
+        removed
     }
 
-    fn remove(
-        &mut self,
-        is_over: impl Fn(&Delivery) -> bool,
-        is_shelved_over: impl Fn(Option<NonZeroU32>, QoS) -> bool,
-    ) -> Removed {
+    /// Takes out what `is_over`.
+    pub(crate) fn remove(&mut self, is_over: impl Fn(Terms) -> bool) -> Removed {
         let mut removed = Removed::default();
         if let Some(shelf) = &mut self.shelf {
-            let waits_since = shelf.waits_since();
-            shelf.remove(|qos| is_shelved_over(waits_since, qos), |load, place| removed.note(load, place));
+            shelf.remove(&is_over, |load, place| removed.note(load, place));
         }
         self.drop_empty_shelf();
         let mixed = &mut self.mixed;
         self.pile.retain(|delivery| {
-            let is_over = is_over(delivery);
+            let is_over = is_over(Terms::of(delivery));
             if is_over {
                 removed.add(delivery);
                 mixed.remove(delivery.stream, load_of(delivery));
@@ -219,6 +246,7 @@ impl Backlog {
         if !self.mixed.is_empty() {
             self.mixed.clear();
         }
+        self.expires_from = None;
         self.pile.take_lane()
     }
 

@@ -6,9 +6,9 @@ use braid_proto::message::Delivery;
 use tokio::time::Instant;
 
 use crate::hub::Hub;
-use crate::mailbox::Pushed;
+use crate::mailbox::{Expired, Pushed};
 use crate::persist;
-use crate::shelf::Shelved;
+use crate::shelf::{Shelf, Shelved};
 use crate::slot::Slot;
 
 impl Hub {
@@ -20,8 +20,10 @@ impl Hub {
     }
 
     /// Puts what the store has for a session into its mailbox, which leaves it there: the client is away.
-    pub(crate) fn shelve(&self, slot: &Slot, shelved: Vec<Shelved>) {
-        let parked = slot.mailbox.shelve(shelved, &self.queue, Instant::now().into_std());
+    pub(crate) fn shelve(&self, slot: &Slot, shelved: Vec<Shelved>, recovered_at: std::time::Instant) {
+        let now = Instant::now().into_std();
+        let shelf = Shelf::new(shelved, self.queue.waits_since(now), recovered_at);
+        let parked = slot.mailbox.shelve(shelf, &self.queue, now);
         self.note_drops(slot, &parked);
         self.persist.commit_late(persist::completed(slot.id(), parked.lost));
     }
@@ -41,17 +43,22 @@ impl Hub {
         }
     }
 
-    /// Drops what has waited for too long for clients that are away.
+    /// Drops what has expired, or waited for too long, for clients that are away.
     pub(crate) fn expire_queues(&self) {
-        if !self.queue.has_age() {
+        if !self.queue.take_expiring() && !self.queue.has_age() {
             return;
         }
         let slots: Vec<_> = self.registry.slots().values().cloned().collect();
         let now = Instant::now().into_std();
         for slot in slots {
-            let expired = slot.mailbox.expire(&self.queue, now);
-            self.note_expired(expired.load.messages as u64);
-            self.persist.commit_late(persist::completed(slot.id(), expired.places));
+            let Expired { expired, outdated, may_expire } = slot.mailbox.expire(&self.queue, now);
+            if may_expire {
+                self.queue.note_expiring();
+            }
+            self.statistics.dropped(expired.load.messages as u64);
+            self.note_expired(outdated.load.messages as u64);
+            let places = expired.places.into_iter().chain(outdated.places);
+            self.persist.commit_late(persist::completed(slot.id(), places));
         }
     }
 

@@ -96,11 +96,28 @@ pub(crate) struct Pushed {
 }
 
 impl Pushed {
+    /// It made way for nothing: its time was over.
+    fn expire(&mut self, removed: Removed) {
+        self.dropped += removed.load.messages as u64;
+        self.lost.extend(removed.places);
+    }
+
     fn drop(&mut self, removed: Removed) {
         self.dropped += removed.load.messages as u64;
         self.overflowed += removed.load.messages as u64;
         self.lost.extend(removed.places);
     }
+}
+
+/// What was taken out because its time was over.
+#[derive(Debug)]
+pub(crate) struct Expired {
+    /// The Message Expiry Interval of its publisher had passed.
+    pub(crate) expired: Removed,
+    /// It had waited for longer than anything may.
+    pub(crate) outdated: Removed,
+    /// Something is left that is going to expire.
+    pub(crate) may_expire: bool,
 }
 
 /// Between two lines in the log on the drops of one session.
@@ -133,7 +150,7 @@ impl Mailbox {
                 pushed.congested = inner.congested_until(delivery.stream, policy.capacity.congestion(), now);
             }
             let is_wanted = inner.wants(&delivery, policy);
-            if is_wanted && inner.make_room(&delivery, load, policy, &mut pushed) {
+            if is_wanted && inner.make_room(&delivery, load, policy, now, &mut pushed) {
                 if inner.state == State::Offline {
                     delivery.stream = StreamKey::CONTROL; // No stream outlives its connection. [BQ-42]
                     delivery.rest();
@@ -239,9 +256,16 @@ impl Mailbox {
         if inner.state == State::Online { inner.bytes().saturating_sub(inner.resumed) } else { 0 }
     }
 
-    /// Takes out what has waited for too long, and has not been taken by the owner.
-    pub(crate) fn expire(&self, policy: &QueuePolicy, now: Instant) -> Removed {
-        self.lock().backlog.expire(|since| policy.is_too_old(since, now))
+    /// Takes out what has expired or waited for too long, and has not been taken by the owner.
+    pub(crate) fn expire(&self, policy: &QueuePolicy, now: Instant) -> Expired {
+        let mut inner = self.lock();
+        let expired = inner.backlog.expire(now);
+        let outdated = if policy.has_age() {
+            inner.backlog.remove(|terms| policy.is_too_old(terms.waits_since, now))
+        } else {
+            Removed::default()
+        };
+        Expired { expired, outdated, may_expire: inner.backlog.may_expire() }
     }
 
     /// Tells the owner to do something. Outside of the lock the caller wakes what is returned.
@@ -266,8 +290,10 @@ impl Mailbox {
     }
 
     /// Begins with what the store has, as far as there is room: the client is away since before the start.
-    pub(crate) fn shelve(&self, shelved: Vec<Shelved>, policy: &QueuePolicy, now: Instant) -> Pushed {
-        let shelf = Shelf::new(shelved, policy.waits_since(now));
+    pub(crate) fn shelve(&self, shelf: Shelf, policy: &QueuePolicy, now: Instant) -> Pushed {
+        if shelf.expires_from().is_some() {
+            policy.note_expiring();
+        }
         self.lock().backlog.shelve(shelf);
         self.park(VecDeque::new(), policy, now)
     }
@@ -297,8 +323,9 @@ impl Mailbox {
             policy.begin_wait(delivery, now);
         });
         let mut pushed = Pushed::default();
+        pushed.expire(inner.backlog.expire(now));
         if !policy.keeps_qos0 || inner.backlog.load().exceeds(policy.capacity) {
-            pushed.dropped = inner.backlog.drop_qos0();
+            pushed.dropped += inner.backlog.drop_qos0();
         }
         if policy.overflow == QueueOverflow::DropOldest {
             pushed.drop(inner.trim(policy.capacity));
@@ -340,9 +367,15 @@ impl Inner {
         delivery: &Delivery,
         load: Load,
         policy: &QueuePolicy,
+        now: Instant,
         pushed: &mut Pushed,
     ) -> bool {
         let capacity = policy.capacity.reserve(delivery.priority);
+        if self.has_room(load, capacity) && self.shares_fairly(delivery, load, capacity) {
+            return true;
+        }
+        // What nobody gets any more stands in nobody's way.
+        pushed.expire(self.backlog.expire(now));
         if self.has_room(load, capacity) && self.shares_fairly(delivery, load, capacity) {
             return true;
         }
@@ -637,7 +670,8 @@ mod tests {
         };
         let shelved =
             |place| Shelved::new(Lsn::new(place), StoredDelivery::new(Lsn::new(place), QoS::AtLeastOnce));
-        scene.mailbox.shelve((1..=3).map(shelved).collect(), &policy, scene.now);
+        let shelf = Shelf::new((1..=3).map(shelved).collect(), None, scene.now);
+        scene.mailbox.shelve(shelf, &policy, scene.now);
         assert_eq!(scene.mailbox.shelved().len(), 3);
         let pushed = scene.mailbox.push(std::iter::once(delivery(4)), &policy, scene.now, &mut Vec::new());
         assert_eq!(pushed.lost, [number(1)]);

@@ -1,15 +1,34 @@
 //! What a session may have waiting, and what becomes of the rest.
 
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_proto::message::Delivery;
+use braid_proto::packet::QoS;
 
 use crate::config::{LimitsConfig, QueueOverflow};
 use crate::load::Capacity;
 
-/// The rules of every session's queue.
+/// What decides on how long something waits, whether it is in memory or not.
 #[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) qos: QoS,
+    /// As [`Delivery::waits_since`].
+    pub(crate) waits_since: Option<NonZeroU32>,
+    /// When the Message Expiry Interval has passed.
+    pub(crate) expires_at: Option<Instant>,
+}
+
+impl Terms {
+    pub(crate) fn of(delivery: &Delivery) -> Self {
+        let Delivery { ref message, qos, waits_since, .. } = *delivery;
+        Self { qos, waits_since, expires_at: message.expires_at }
+    }
+}
+
+/// The rules of every session's queue.
+#[derive(Debug)]
 pub(crate) struct QueuePolicy {
     pub(crate) capacity: Capacity,
     /// What gives way when something of QoS 1 or 2 does not fit.
@@ -20,6 +39,8 @@ pub(crate) struct QueuePolicy {
     age: Option<Duration>,
     /// Where the clock of [`Delivery::waits_since`] begins.
     epoch: Instant,
+    /// Something that waits may expire. While nothing does nobody looks for it.
+    may_expire: AtomicBool,
 }
 
 impl QueuePolicy {
@@ -30,6 +51,7 @@ impl QueuePolicy {
             keeps_qos0: limits.queue_qos0,
             age: (limits.queued_secs > 0).then(|| Duration::from_secs(limits.queued_secs)),
             epoch,
+            may_expire: AtomicBool::new(false),
         }
     }
 
@@ -40,6 +62,9 @@ impl QueuePolicy {
 
     /// A delivery begins to wait, unless it did before: its age goes on when its connection ends.
     pub(crate) fn begin_wait(&self, delivery: &mut Delivery, now: Instant) {
+        if delivery.message.expires_at.is_some() {
+            self.note_expiring();
+        }
         if delivery.waits_since.is_none() {
             delivery.waits_since = self.waits_since(now);
         }
@@ -56,6 +81,19 @@ impl QueuePolicy {
         let waited = self.seconds(now).saturating_sub(since.get() - 1);
         // Whole seconds on both ends: never sooner than it says.
         Duration::from_secs(waited.into()) > age
+    }
+
+    /// Something waits that is going to expire.
+    pub(crate) fn note_expiring(&self) {
+        // Relaxed: the flag guards nothing. Read first: everybody who pushes would want to have it.
+        if !self.may_expire.load(Ordering::Relaxed) {
+            self.may_expire.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether something that waits may have expired; from here on nothing does, unless it is noted again.
+    pub(crate) fn take_expiring(&self) -> bool {
+        self.may_expire.swap(false, Ordering::Relaxed)
     }
 
     fn seconds(&self, now: Instant) -> u32 {

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use braid_proto::message::{Delivery, Message, SubscriptionIds};
 use braid_proto::packet::QoS;
@@ -12,6 +13,7 @@ use braid_store::{Lsn, StoredDelivery};
 
 use crate::load::{Load, load_of_cost, message_cost};
 use crate::pile::{Laned, Pile};
+use crate::policy::Terms;
 
 /// A delivery that is in the store: what must be known of it while its client is away, in few bytes. A million of
 /// them are in memory at once.
@@ -20,8 +22,9 @@ pub(crate) struct Shelved {
     /// Its place in the session's queue.
     place: Option<NonZeroU64>,
     message: Source,
-    /// What the message will cost once it is in memory.
-    cost: u32,
+    /// How long a message that is in the store lives: one more than the seconds after the start, rounded up; `None`
+    /// if it does not expire.
+    lasts: Option<NonZeroU32>,
     priority: Priority,
     qos: QoS,
     retain: bool,
@@ -32,7 +35,11 @@ pub(crate) struct Shelved {
 /// Where the message is.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    Store(Lsn),
+    Store {
+        lsn: Lsn,
+        /// What it will cost once it is in memory.
+        cost: u32,
+    },
     /// Others have it in memory as well.
     Here(Arc<Message>),
 }
@@ -43,6 +50,24 @@ struct Rest {
     shared: Option<Arc<TopicFilter>>,
 }
 
+/// What is known of a message that is in the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    cost: u32,
+    lasts: Option<NonZeroU32>,
+}
+
+impl Known {
+    /// It costs so much in memory, and expires after so long.
+    pub(crate) fn new(cost: usize, time_left: Option<Duration>) -> Self {
+        let seconds = time_left.map(|left| left.as_secs() + u64::from(left.subsec_nanos() > 0));
+        // What lasts for more than a century does not expire before it is read.
+        let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok());
+        let lasts = seconds.and_then(|seconds| NonZeroU32::MIN.checked_add(seconds));
+        Self { cost: u32::try_from(cost).unwrap_or(u32::MAX), lasts }
+    }
+}
+
 impl Shelved {
     /// A delivery whose message nobody has looked at: it costs nothing yet.
     pub(crate) fn new(place: Lsn, delivery: StoredDelivery) -> Self {
@@ -50,8 +75,8 @@ impl Shelved {
         let is_plain = subscription_ids == SubscriptionIds::None && shared.is_none();
         Self {
             place: NonZeroU64::new(place.value()),
-            message: Source::Store(message),
-            cost: 0,
+            message: Source::Store { lsn: message, cost: 0 },
+            lasts: None,
             priority,
             qos,
             retain,
@@ -67,24 +92,39 @@ impl Shelved {
         &self.message
     }
 
-    /// The message is in the store, and costs so much in memory.
-    pub(crate) fn set_cost(&mut self, cost: u32) {
-        self.cost = cost;
+    /// The message is in the store, and so much is known of it.
+    pub(crate) fn set_known(&mut self, known: Known) {
+        if let Source::Store { cost, .. } = &mut self.message {
+            (*cost, self.lasts) = (known.cost, known.lasts);
+        }
     }
 
     /// The message is in memory.
     pub(crate) fn set_message(&mut self, message: Arc<Message>) {
-        self.cost = u32::try_from(message_cost(&message)).unwrap_or(u32::MAX);
         self.message = Source::Here(message);
     }
 
     fn load(&self) -> Load {
-        load_of_cost(self.cost as usize, self.qos)
+        match &self.message {
+            Source::Store { cost, .. } => load_of_cost(*cost as usize, self.qos),
+            Source::Here(message) => load_of_cost(message_cost(message), self.qos),
+        }
+    }
+
+    /// When it expires, if the broker recovered at `recovered_at`; up to a second later if nobody has read it.
+    fn expires_at(&self, recovered_at: Instant) -> Option<Instant> {
+        match &self.message {
+            Source::Store { .. } => {
+                let seconds = self.lasts?.get() - 1;
+                recovered_at.checked_add(Duration::from_secs(seconds.into()))
+            }
+            Source::Here(message) => message.expires_at,
+        }
     }
 
     /// The delivery of the message, on the control stream. [BQ-42]
     pub(crate) fn into_delivery(self, message: Arc<Message>) -> Delivery {
-        let Self { place, priority, qos, retain, rest, message: _, cost: _ } = self;
+        let Self { place, priority, qos, retain, rest, message: _, lasts: _ } = self;
         let (subscription_ids, shared) = match rest {
             Some(rest) => (rest.subscription_ids, rest.shared),
             None => (SubscriptionIds::None, None),
@@ -108,22 +148,27 @@ impl Laned for Shelved {
 }
 
 /// What is shelved for a session. It is older than whatever came since.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Shelf {
     pile: Pile<Shelved>,
     load: Load,
     /// When all of it began to wait, as a delivery says it.
     waits_since: Option<NonZeroU32>,
+    /// When the store was recovered.
+    recovered_at: Instant,
+    /// When the first of what was shelved expires.
+    expires_from: Option<Instant>,
 }
 
 impl Shelf {
-    pub(crate) fn new(shelved: Vec<Shelved>, waits_since: Option<NonZeroU32>) -> Self {
+    pub(crate) fn new(shelved: Vec<Shelved>, waits_since: Option<NonZeroU32>, recovered_at: Instant) -> Self {
         let (mut pile, mut load) = (Pile::with_capacity(shelved.len()), Load::default());
+        let expires_from = shelved.iter().filter_map(|one| one.expires_at(recovered_at)).min();
         for one in shelved {
             load.add(one.load());
             pile.push_back(one);
         }
-        Self { pile, load, waits_since }
+        Self { pile, load, waits_since, recovered_at, expires_from }
     }
 
     pub(crate) fn load(&self) -> Load {
@@ -134,8 +179,9 @@ impl Shelf {
         self.load.messages == 0
     }
 
-    pub(crate) fn waits_since(&self) -> Option<NonZeroU32> {
-        self.waits_since
+    /// When the first of it expired or expires, of all that it began with.
+    pub(crate) fn expires_from(&self) -> Option<Instant> {
+        self.expires_from
     }
 
     /// A copy of everything, to be read.
@@ -159,12 +205,13 @@ impl Shelf {
     /// Takes out what `is_over`, and says of each what it was.
     pub(crate) fn remove(
         &mut self,
-        is_over: impl Fn(QoS) -> bool,
+        is_over: impl Fn(Terms) -> bool,
         mut note: impl FnMut(Load, Option<NonZeroU64>),
     ) {
-        let load = &mut self.load;
-        self.pile.retain(|one| {
-            let is_over = is_over(one.qos);
+        let Self { pile, load, waits_since, recovered_at, expires_from: _ } = self;
+        pile.retain(|one| {
+            let expires_at = one.expires_at(*recovered_at);
+            let is_over = is_over(Terms { qos: one.qos, waits_since: *waits_since, expires_at });
             if is_over {
                 load.subtract(one.load());
                 note(one.load(), one.place);

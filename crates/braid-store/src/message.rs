@@ -87,10 +87,7 @@ impl StoredMessage {
     /// `now`, and none has longer to live than its Message Expiry Interval: a clock that was set back does
     /// not prolong it further.
     pub fn live(&self, now: Now) -> Arc<Message> {
-        let Some(expires_at) = self.expires_at else { return Arc::clone(&self.message) };
-        let left = expires_at.duration_since(now.system).unwrap_or(Duration::ZERO);
-        let interval = self.properties().and_then(|properties| properties.message_expiry);
-        let left = interval.map_or(left, |seconds| left.min(Duration::from_secs(seconds.into())));
+        let Some(left) = self.time_left(now) else { return Arc::clone(&self.message) };
         let mut message = Message::new(
             self.message.topic.clone(),
             self.message.payload.clone(),
@@ -100,6 +97,13 @@ impl StoredMessage {
         message.properties.clone_from(&self.message.properties);
         message.expires_at = Some(now.instant.checked_add(left).unwrap_or(now.instant));
         Arc::new(message)
+    }
+
+    /// How long it has to live at `now`, as [`live`](Self::live) says it; `None` when it never expires.
+    pub fn time_left(&self, now: Now) -> Option<Duration> {
+        let left = self.expires_at?.duration_since(now.system).unwrap_or(Duration::ZERO);
+        let interval = self.properties().and_then(|properties| properties.message_expiry);
+        Some(interval.map_or(left, |seconds| left.min(Duration::from_secs(seconds.into()))))
     }
 
     /// Where to.

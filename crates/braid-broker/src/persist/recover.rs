@@ -15,7 +15,7 @@ use braid_store::{
 };
 
 use crate::load::cost;
-use crate::shelf::{Shelved, Source};
+use crate::shelf::{Known, Shelved, Source};
 
 /// Progress is told once for so many sessions and messages.
 const EVERY: u64 = 1 << 12;
@@ -185,22 +185,22 @@ fn revive(shown: ShownSession, messages: &Messages) -> Result<RecoveredSession, 
 struct Messages {
     /// Those that are to be in memory.
     wanted: HashMap<Lsn, Arc<Message>>,
-    /// What each of the others would cost there, by ascending number.
-    costs: Vec<(Lsn, u32)>,
+    /// What is known of each of the others, by ascending number.
+    others: Vec<(Lsn, Known)>,
 }
 
 impl Messages {
     /// All of them in one pass.
     fn read(store: &dyn Store, now: Now, wanted: &HashSet<Lsn>) -> Result<Self, StoreError> {
-        let (mut read, mut costs, mut topics) = (HashMap::new(), Vec::new(), Topics::default());
+        let (mut read, mut others, mut topics) = (HashMap::new(), Vec::new(), Topics::default());
         store.messages(&mut |lsn, unread: Unread<'_>| {
             if wanted.contains(&lsn) {
                 read.insert(lsn, live(lsn, unread.read(), now, &mut topics));
             } else {
-                costs.push((lsn, cost_of(&unread)));
+                others.push((lsn, known_of(&unread, now)));
             }
         })?;
-        Ok(Self { wanted: read, costs })
+        Ok(Self { wanted: read, others })
     }
 
     fn of(&self, lsn: Lsn) -> Result<Arc<Message>, StoreError> {
@@ -209,13 +209,13 @@ impl Messages {
 
     /// Notes what is known of the message, and returns it if it is in memory.
     fn look_at(&self, shelved: &mut Shelved) -> Result<Option<Arc<Message>>, StoreError> {
-        let Source::Store(lsn) = *shelved.source() else { return Ok(None) };
+        let Source::Store { lsn, .. } = *shelved.source() else { return Ok(None) };
         if let Some(message) = self.wanted.get(&lsn) {
             shelved.set_message(message.clone());
             return Ok(Some(message.clone()));
         }
-        let at = self.costs.binary_search_by_key(&lsn, |(lsn, _)| *lsn).map_err(|_| missing(lsn))?;
-        shelved.set_cost(self.costs[at].1);
+        let at = self.others.binary_search_by_key(&lsn, |(lsn, _)| *lsn).map_err(|_| missing(lsn))?;
+        shelved.set_known(self.others[at].1);
         Ok(None)
     }
 }
@@ -225,10 +225,11 @@ fn missing(lsn: Lsn) -> StoreError {
     StoreError::Damaged { reason: reason.into() }
 }
 
-/// What the message costs in memory once it is there.
-fn cost_of(unread: &Unread<'_>) -> u32 {
+/// What is known of the message without reading it.
+fn known_of(unread: &Unread<'_>, now: Now) -> Known {
     let head = unread.head();
-    u32::try_from(cost(head.topic(), head.properties(), unread.payload_len())).unwrap_or(u32::MAX)
+    let cost = cost(head.topic(), head.properties(), unread.payload_len());
+    Known::new(cost, head.time_left(now))
 }
 
 /// The live message of what is stored under a number.

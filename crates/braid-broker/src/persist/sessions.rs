@@ -57,7 +57,7 @@ impl Hub {
         slot.set_stored_will(will.is_some());
         // The store does not know the client's version. Both are allowed, and this is one copy.
         slot.set_merges(true);
-        self.shelve(&slot, waiting);
+        self.shelve(&slot, waiting, now.instant);
         self.with_router(|router| {
             for (filter, subscription) in session.subscriptions.iter() {
                 router.subscribe(key, filter, *subscription);

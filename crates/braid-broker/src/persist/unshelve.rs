@@ -37,7 +37,7 @@ impl Hub {
             }
             let message = match one.source() {
                 Source::Here(message) => Some(message.clone()),
-                Source::Store(lsn) => self.persist.read(*lsn, &mut topics).await?,
+                Source::Store { lsn, .. } => self.persist.read(*lsn, &mut topics).await?,
             };
             steps += 1 + message.as_ref().map_or(0, |message| message.payload.len() / PIECE);
             if let (Some(place), Some(message)) = (one.place(), message) {

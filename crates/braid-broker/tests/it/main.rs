@@ -8,6 +8,7 @@ mod connecting;
 mod delivery;
 mod disk;
 mod durability;
+mod expired;
 mod fairness;
 mod flow;
 mod hostile;

@@ -138,21 +138,60 @@ async fn a_queue_that_cannot_be_read_stays_where_it_is() {
     assert_eq!(store.queued(), 0);
 }
 
+/// A message that expires after so many seconds.
+fn brief(text: &str, seconds: u32) -> Publish {
+    let properties = MessageProperties { message_expiry: Some(seconds), ..MessageProperties::default() };
+    Publish { properties: Some(Box::new(properties)), ..message("t", text) }
+}
+
 /// Nobody looks at what is in the store, and its clock goes on. [MQTT-3.3.2-5]
 #[tokio::test(start_paused = true)]
 async fn what_expires_in_the_store_is_not_delivered() {
     for (seconds, expected) in [(29, &["expires", "stays"][..]), (31, &["stays"])] {
-        let expiring = Publish {
-            properties: Some(Box::new(MessageProperties { message_expiry: Some(30), ..Default::default() })),
-            ..message("t", "expires")
-        };
-        let store = Watched::over(&filled(&[("client", "t")], [expiring, message("t", "stays")]).await);
+        let publishes = [brief("expires", 30), message("t", "stays")];
+        let store = Watched::over(&filled(&[("client", "t")], publishes).await);
         let broker = TestBroker::start_over(store.clone());
         pass(seconds).await;
         let got = broker.resume("client").await.take_all().await;
         assert_eq!(texts(&got), expected, "after {seconds} s");
         assert_eq!(store.queued(), 0);
     }
+}
+
+/// The one that several wait for is in memory, the other is not; both leave, and no other.
+#[tokio::test(start_paused = true)]
+async fn what_has_expired_goes_without_being_read() {
+    for clients in [&[("client", "t")][..], &[("client", "t"), ("other", "t")]] {
+        let publishes = [brief("30", 30), brief("60", 60), message("t", "stays")];
+        let store = Watched::over(&filled(clients, publishes).await);
+        let broker = TestBroker::start_over(store.clone());
+        for (seconds, left) in [(29, 3), (12, 2), (31, 1), (1000, 1)] {
+            pass(seconds).await;
+            assert_eq!(store.queued(), left * clients.len(), "{seconds} s later");
+        }
+        assert_eq!((store.reads(), broker.statistics().messages_dropped()), (0, 2 * clients.len() as u64));
+        assert_eq!(texts(&broker.resume("client").await.take_all().await), ["stays"]);
+    }
+}
+
+/// Before anybody looks by himself.
+#[tokio::test(start_paused = true)]
+async fn what_has_expired_in_the_store_makes_room_in_a_full_queue() {
+    let publishes = [brief("brief", 3), message("t", "1"), brief("brief too", 3)];
+    let store = Watched::over(&filled(&[("client", "t")], publishes).await);
+    let limits = LimitsConfig { queued_messages: 3, ..LimitsConfig::default() };
+    let config = BrokerConfig { limits, ..quiet() };
+    let broker = TestBroker::start_with_all(config, Anonymous::default(), store.clone());
+    let mut publisher = broker.v5("publisher").await;
+    publisher.publish("t", "too much", QoS::AtLeastOnce).await;
+    pass(5).await;
+    for text in ["2", "3"] {
+        publisher.publish("t", text, QoS::AtLeastOnce).await;
+    }
+    assert_eq!((store.queued(), store.reads()), (3, 0));
+    assert_eq!(texts(&broker.resume("client").await.take_all().await), ["1", "2", "3"]);
+    let statistics = broker.statistics();
+    assert_eq!((statistics.messages_dropped(), statistics.messages_overflowed()), (3, 1));
 }
 
 #[tokio::test(start_paused = true)]
