@@ -226,6 +226,7 @@ mod tests {
             subscription_ids: Vec::new(),
             properties: None,
             payload: bytes::Bytes::copy_from_slice(&[number]),
+            spooled: false,
         };
         let topic = TopicName::parse("t").expect("a topic name");
         let message = Arc::new(Message::from_publish(publish, topic, Instant::now()));

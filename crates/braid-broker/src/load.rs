@@ -27,6 +27,10 @@ pub(crate) struct Load {
     pub(crate) large_bytes: usize,
     /// And of those of QoS 0.
     pub(crate) qos0_large_bytes: usize,
+    /// How many of the bytes are not in the heap: in a spool, or in the store alone.
+    pub(crate) elsewhere_bytes: usize,
+    /// And of those of QoS 0.
+    pub(crate) qos0_elsewhere_bytes: usize,
 }
 
 impl Load {
@@ -37,6 +41,8 @@ impl Load {
         self.qos0_bytes = self.qos0_bytes.saturating_add(more.qos0_bytes);
         self.large_bytes = self.large_bytes.saturating_add(more.large_bytes);
         self.qos0_large_bytes = self.qos0_large_bytes.saturating_add(more.qos0_large_bytes);
+        self.elsewhere_bytes = self.elsewhere_bytes.saturating_add(more.elsewhere_bytes);
+        self.qos0_elsewhere_bytes = self.qos0_elsewhere_bytes.saturating_add(more.qos0_elsewhere_bytes);
     }
 
     pub(crate) fn subtract(&mut self, less: Self) {
@@ -46,6 +52,8 @@ impl Load {
         self.qos0_bytes = self.qos0_bytes.saturating_sub(less.qos0_bytes);
         self.large_bytes = self.large_bytes.saturating_sub(less.large_bytes);
         self.qos0_large_bytes = self.qos0_large_bytes.saturating_sub(less.qos0_large_bytes);
+        self.elsewhere_bytes = self.elsewhere_bytes.saturating_sub(less.elsewhere_bytes);
+        self.qos0_elsewhere_bytes = self.qos0_elsewhere_bytes.saturating_sub(less.qos0_elsewhere_bytes);
     }
 
     /// What is to be acknowledged.
@@ -54,8 +62,27 @@ impl Load {
             messages: self.messages.saturating_sub(self.qos0),
             bytes: self.bytes.saturating_sub(self.qos0_bytes),
             large_bytes: self.large_bytes.saturating_sub(self.qos0_large_bytes),
+            elsewhere_bytes: self.elsewhere_bytes.saturating_sub(self.qos0_elsewhere_bytes),
             ..Self::default()
         }
+    }
+
+    fn of_qos(self, qos: QoS) -> Self {
+        match qos {
+            QoS::AtMostOnce => Self {
+                qos0: self.messages,
+                qos0_bytes: self.bytes,
+                qos0_large_bytes: self.large_bytes,
+                qos0_elsewhere_bytes: self.elsewhere_bytes,
+                ..self
+            },
+            _ => self,
+        }
+    }
+
+    /// Bytes in the heap.
+    pub(crate) fn heap_bytes(self) -> usize {
+        self.bytes.saturating_sub(self.elsewhere_bytes)
     }
 
     /// Whether `more`, one message, may be held beside this.
@@ -130,30 +157,29 @@ pub(crate) fn is_fair_share(own: Load, all: Load, capacity: Capacity) -> bool {
 
 /// One delivery, as a load.
 pub(crate) fn load_of(delivery: &Delivery) -> Load {
-    load_of_cost(message_cost(&delivery.message), delivery.qos)
+    load_of_qos(&delivery.message, delivery.qos)
 }
 
-/// One delivery of a message that costs so many bytes.
-pub(crate) fn load_of_cost(bytes: usize, qos: QoS) -> Load {
-    let load = of_bytes(bytes);
-    match qos {
-        QoS::AtMostOnce => {
-            Load { qos0: load.messages, qos0_bytes: load.bytes, qos0_large_bytes: load.large_bytes, ..load }
-        }
-        _ => load,
-    }
+/// The same of a message that is delivered with this QoS.
+pub(crate) fn load_of_qos(message: &Message, qos: QoS) -> Load {
+    load_of_message(message).of_qos(qos)
+}
+
+/// One delivery of a message that is in the store alone and would cost so many bytes in memory.
+pub(crate) fn load_of_stored(bytes: usize, qos: QoS) -> Load {
+    of_bytes(bytes, bytes).of_qos(qos)
 }
 
 pub(crate) fn load_of_message(message: &Message) -> Load {
-    of_bytes(message_cost(message))
+    of_bytes(message_cost(message), spooled_len(message))
 }
 
-fn of_bytes(bytes: usize) -> Load {
+fn of_bytes(bytes: usize, elsewhere_bytes: usize) -> Load {
     let large_bytes = if bytes > LARGE { bytes } else { 0 };
-    Load { messages: 1, bytes, large_bytes, ..Load::default() }
+    Load { messages: 1, bytes, large_bytes, elsewhere_bytes, ..Load::default() }
 }
 
-/// The memory that a message keeps, about.
+/// What a message counts for in a queue, whether in memory or in a spool, about.
 pub(crate) fn message_cost(message: &Message) -> usize {
     cost(&message.topic, message.properties.as_deref(), message.payload.len())
 }
@@ -161,6 +187,15 @@ pub(crate) fn message_cost(message: &Message) -> usize {
 /// The same of a message that may not be in memory.
 pub(crate) fn cost(topic: &TopicName, properties: Option<&MessageProperties>, payload: usize) -> usize {
     DELIVERY_OVERHEAD + topic.as_str().len() + properties.map_or(0, properties_cost) + payload
+}
+
+/// The memory that a message keeps, about: what is in a spool is in no heap.
+pub(crate) fn heap_cost(message: &Message) -> usize {
+    message_cost(message) - spooled_len(message)
+}
+
+fn spooled_len(message: &Message) -> usize {
+    if message.is_spooled() { message.payload.len() } else { 0 }
 }
 
 fn properties_cost(properties: &MessageProperties) -> usize {

@@ -52,7 +52,7 @@ struct Inner {
     /// The owner has had room to spare: if it has none again it cannot keep up. One that came back to a full queue is
     /// first given the time to empty it.
     has_kept_up: bool,
-    /// At most so many bytes are of what the owner came back to.
+    /// At most so many bytes in the heap are of what the owner came back to.
     resumed: usize,
     /// Dropped for want of room, and not logged yet.
     unlogged: u64,
@@ -216,7 +216,7 @@ impl Mailbox {
         let lane = if has_arrivals { inner.backlog.move_to(inbox, &resolve) } else { None };
         inner.taken = inbox.load();
         inner.has_kept_up |= inner.has_room_for_publishers(capacity);
-        inner.resumed = inner.resumed.min(inner.bytes());
+        inner.resumed = inner.resumed.min(inner.held().heap_bytes());
         inbox.copy_shares(&mut inner.shares);
         match &mut inner.owner {
             Some(owner) => owner.clone_from(context.waker()),
@@ -250,10 +250,10 @@ impl Mailbox {
         log
     }
 
-    /// Bytes for a client that is connected, but for what it came back to: that rests, and makes no room if it goes.
+    /// Bytes of memory for a client that is connected, but for what it came back to: that rests, and makes no room if it goes.
     pub(crate) fn used(&self) -> usize {
         let inner = self.lock();
-        if inner.state == State::Online { inner.bytes().saturating_sub(inner.resumed) } else { 0 }
+        if inner.state == State::Online { inner.held().heap_bytes().saturating_sub(inner.resumed) } else { 0 }
     }
 
     /// Takes out what has expired or waited for too long, and has not been taken by the owner.
@@ -286,7 +286,7 @@ impl Mailbox {
         inner.state = State::Online;
         inner.signal = None;
         inner.has_kept_up = false;
-        inner.resumed = inner.bytes();
+        inner.resumed = inner.held().heap_bytes();
     }
 
     /// Begins with what the store has, as far as there is room: the client is away since before the start.
@@ -306,7 +306,12 @@ impl Mailbox {
     /// What was read takes the place of what it was read from; what has gone meanwhile does not come back. Returns the
     /// places of what waits and was not read.
     pub(crate) fn unshelve(&self, read: HashMap<NonZeroU64, Delivery>) -> Vec<NonZeroU64> {
-        self.lock().backlog.unshelve(read)
+        let mut inner = self.lock();
+        let before = inner.held().heap_bytes();
+        let missing = inner.backlog.unshelve(read);
+        // It was there before its client was.
+        inner.resumed += inner.held().heap_bytes().saturating_sub(before);
+        missing
     }
 
     /// The connection has ended; what it took but did not send comes back to the front, as far as there is room.
@@ -680,9 +685,30 @@ mod tests {
         assert!(inbox.is_empty(), "nothing is taken before what is older");
         let read = [1, 2].map(|place| (number(place), delivery(place)));
         assert_eq!(scene.mailbox.unshelve(read.into()), [number(3)], "that one waits, and was not read");
+        assert_eq!(scene.mailbox.used(), 0, "it came back to all of this");
         scene.take(&mut inbox);
         let places: Vec<_> = inbox.drain().iter().filter_map(|delivery| delivery.stored).collect();
         assert_eq!(places, [number(2), number(4)]);
+    }
+
+    /// Whoever frees memory by leaving is one who holds some: what is in a spool is none.
+    #[test]
+    fn what_is_in_a_spool_is_no_memory() {
+        let (scene, mut inbox) = (Scene::new(), Inbox::default());
+        scene.mailbox.open();
+        for (qos, spooled) in [(QoS::AtLeastOnce, true), (QoS::AtMostOnce, true), (QoS::AtMostOnce, false)] {
+            let topic = TopicName::parse("t").expect("a topic name");
+            let message = Message::new(topic, vec![0; 10_000].into(), qos, false).with_spooled(spooled);
+            let delivery = std::iter::once(Delivery::of(Arc::new(message)));
+            scene.mailbox.push(delivery, &policy(scene.now), scene.now, &mut Vec::new());
+        }
+        for _ in 0..2 {
+            assert!((10_000..12_000).contains(&scene.mailbox.used()), "{}", scene.mailbox.used());
+            scene.take(&mut inbox);
+        }
+        assert_eq!(inbox.shed(Capacity { messages: 1, bytes: 0 }), 2);
+        scene.mailbox.note_shed(&mut inbox, 2, CAPACITY, scene.now);
+        assert!((1..1000).contains(&scene.mailbox.used()), "{}", scene.mailbox.used());
     }
 
     /// Whoever waits for room is told that the one who was to make it has left, and does not begin to wait for the

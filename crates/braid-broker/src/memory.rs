@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
 use crate::config::LimitsConfig;
-use crate::load::message_cost;
+use crate::load::heap_cost;
 
 /// How much is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,9 +56,9 @@ impl Memory {
 
     /// Charges messages that nobody shares yet, in one sum.
     pub(crate) fn charge(&self, account: &Arc<dyn Account>, messages: &mut [Arc<Message>]) {
-        self.add(messages.iter().map(|message| message_cost(message)).sum());
+        self.add(messages.iter().map(|message| heap_cost(message)).sum());
         for message in messages {
-            let bytes = message_cost(message);
+            let bytes = heap_cost(message);
             match Arc::get_mut(message) {
                 Some(message) => message.set_charge(Charge::new(account.clone(), bytes)),
                 None => self.remove(bytes),

@@ -11,7 +11,7 @@ use braid_proto::stream::{Lane, Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
 use braid_store::{Lsn, StoredDelivery};
 
-use crate::load::{Load, load_of_cost, message_cost};
+use crate::load::{Load, load_of_qos, load_of_stored};
 use crate::pile::{Laned, Pile};
 use crate::policy::Terms;
 
@@ -106,8 +106,8 @@ impl Shelved {
 
     fn load(&self) -> Load {
         match &self.message {
-            Source::Store { cost, .. } => load_of_cost(*cost as usize, self.qos),
-            Source::Here(message) => load_of_cost(message_cost(message), self.qos),
+            Source::Store { cost, .. } => load_of_stored(*cost as usize, self.qos),
+            Source::Here(message) => load_of_qos(message, self.qos),
         }
     }
 

@@ -36,7 +36,7 @@ pub(crate) struct Slot {
     /// Which of its client's absences this is, 0 while there is none: a timer of an earlier one is stale. Written
     /// with `holder` locked.
     absence: AtomicU64,
-    /// Bytes that its connection holds beside the mailbox: on their way, and in parts.
+    /// Bytes of memory that its connection holds beside the mailbox: on their way, and in parts.
     holdings: AtomicUsize,
     /// Bytes that its connection has written, or read of packets in parts.
     moved: AtomicU64,

@@ -28,6 +28,8 @@ pub struct Message {
     pub payload: Bytes,
     /// What follows `payload`, part by part; only messages that were made with [`with_rest`](Self::with_rest) have it.
     rest: Option<Box<[Bytes]>>,
+    /// The payload is in a spool, and not in the heap.
+    spooled: bool,
     /// As published; a delivery may have less.
     pub qos: QoS,
     /// As published.
@@ -63,6 +65,7 @@ impl Message {
             topic,
             payload,
             rest: None,
+            spooled: false,
             qos,
             retain,
             properties: None,
@@ -76,6 +79,7 @@ impl Message {
     /// The message of a PUBLISH that arrived at `now`, with its topic's alias resolved to `topic`.
     pub fn from_publish(publish: Publish, topic: TopicName, now: Instant) -> Self {
         Self::new(topic, publish.payload, publish.qos, publish.retain)
+            .with_spooled(publish.spooled)
             .with_properties(publish.properties, now)
     }
 
@@ -101,6 +105,18 @@ impl Message {
     pub fn with_rest(mut self, rest: impl Into<Box<[Bytes]>>) -> Self {
         self.rest = Some(rest.into()).filter(|rest| !rest.is_empty());
         self
+    }
+
+    /// Says whether the payload is in a spool; it is not in the heap then.
+    #[must_use]
+    pub fn with_spooled(mut self, spooled: bool) -> Self {
+        self.spooled = spooled;
+        self
+    }
+
+    /// Whether the payload is in a spool: then it takes none of the memory that messages share.
+    pub fn is_spooled(&self) -> bool {
+        self.spooled
     }
 
     /// The length of the whole payload in bytes.

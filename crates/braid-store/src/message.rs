@@ -39,7 +39,7 @@ impl StoredMessage {
         Self { message, expires_at }
     }
 
-    /// A message from its parts, as a store reads them.
+    /// A message from its parts, as a store reads them: nothing of it is in a spool.
     pub fn from_parts(
         topic: TopicName,
         payload: Bytes,
@@ -60,11 +60,7 @@ impl StoredMessage {
                 message.payload = payload;
                 self
             }
-            None => {
-                let properties = self.message.properties.clone();
-                let (topic, expires_at) = (self.topic().clone(), self.expires_at);
-                Self::from_parts(topic, payload, self.qos(), self.retain(), properties, expires_at)
-            }
+            None => Self { message: Arc::new(self.like(payload)), expires_at: self.expires_at },
         }
     }
 
@@ -80,7 +76,14 @@ impl StoredMessage {
             packet.finish()
         };
         let Ok(payload) = put() else { return self };
-        self.with_payload(payload)
+        Self { message: Arc::new(self.like(payload).with_spooled(true)), expires_at: self.expires_at }
+    }
+
+    /// The same message with this payload and no time of expiry.
+    fn like(&self, payload: Bytes) -> Message {
+        let mut message = Message::new(self.topic().clone(), payload, self.qos(), self.retain());
+        message.properties.clone_from(&self.message.properties);
+        message
     }
 
     /// The live message at `now`; shared when it never expires. One whose time has passed is expired at
@@ -88,13 +91,7 @@ impl StoredMessage {
     /// not prolong it further.
     pub fn live(&self, now: Now) -> Arc<Message> {
         let Some(left) = self.time_left(now) else { return Arc::clone(&self.message) };
-        let mut message = Message::new(
-            self.message.topic.clone(),
-            self.message.payload.clone(),
-            self.message.qos,
-            self.message.retain,
-        );
-        message.properties.clone_from(&self.message.properties);
+        let mut message = self.like(self.payload().clone()).with_spooled(self.message.is_spooled());
         message.expires_at = Some(now.instant.checked_add(left).unwrap_or(now.instant));
         Arc::new(message)
     }

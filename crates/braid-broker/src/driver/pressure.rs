@@ -137,7 +137,7 @@ impl Driver {
     /// Tells others what this connection holds beside its mailbox.
     pub(super) fn note_holdings(&mut self) {
         let Some(slot) = &self.slot else { return };
-        let inflight = self.server.session().map_or(0, |session| session.outbound.payload_bytes());
+        let inflight = self.server.session().map_or(0, |session| session.outbound.heap_bytes());
         slot.set_holdings(inflight + self.pressure.partial, self.pressure.moved);
     }
 

@@ -22,6 +22,7 @@ mod sessions;
 mod shared;
 mod shelved;
 mod slow;
+mod spooled;
 mod stopping;
 mod stream_subscriptions;
 mod streams;

@@ -176,7 +176,11 @@ impl Decoder {
             return Ok(None);
         }
         let whole = spooled.packet.finish()?;
-        self.decode_whole(&whole, Source::Shared(&whole)).map(Some)
+        let mut packet = self.decode_whole(&whole, Source::Shared(&whole))?;
+        if let Packet::Publish(publish) = &mut packet {
+            publish.spooled = true;
+        }
+        Ok(Some(packet))
     }
 
     fn decode_whole(&mut self, whole: &[u8], source: Source<'_>) -> Result<Packet, Violation> {

@@ -30,6 +30,8 @@ pub struct Publish {
     pub properties: Option<Box<MessageProperties>>,
     /// The Application Message.
     pub payload: Bytes,
+    /// The payload was received into a [`Spool`](crate::codec::Spool) and is not in the heap. Nothing of the packet.
+    pub spooled: bool,
 }
 
 /// The properties that belong to a message and travel with it (MQTT 5, 3.3.2.3).
@@ -85,6 +87,7 @@ impl Publish {
             subscription_ids: Vec::new(),
             properties: None,
             payload: Bytes::new(),
+            spooled: false,
         };
         if version.is_v5() {
             publish.decode_properties(reader)?;

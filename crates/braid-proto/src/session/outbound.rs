@@ -19,6 +19,8 @@ pub struct Outbound {
     unacknowledged: usize,
     /// Bytes of the payloads that are kept for a resend.
     payload_bytes: usize,
+    /// How many of them are in a spool.
+    spooled_bytes: usize,
     /// Which lanes have them.
     quota: Quota,
 }
@@ -75,6 +77,7 @@ impl Outbound {
         let (messages, payload_bytes) = (usize::from(sent_here), phase.payload_len());
         self.unacknowledged += messages;
         self.payload_bytes += payload_bytes;
+        self.spooled_bytes += phase.spooled_len();
         self.quota.add(lane, messages, payload_bytes);
         let inflight = Inflight {
             phase,
@@ -216,6 +219,7 @@ impl Outbound {
                 let stored = delivery.stored;
                 let payload_bytes = delivery.message.payload_len();
                 self.payload_bytes -= payload_bytes;
+                self.spooled_bytes -= inflight.phase.spooled_len();
                 self.quota.remove(inflight.lane, 0, payload_bytes);
                 inflight.phase = Phase::Released(stored); // [MQTT-4.3.3-3]
                 inflight.order = self.next_order; // [MQTT-4.6.0-4]
@@ -263,6 +267,7 @@ impl Outbound {
         let Inflight { phase, counts, lane, .. } = self.inflight.remove(&packet_id)?;
         self.unacknowledged -= usize::from(counts);
         self.payload_bytes -= phase.payload_len();
+        self.spooled_bytes -= phase.spooled_len();
         self.quota.remove(lane, usize::from(counts), phase.payload_len());
         // An idle session keeps no large table.
         if self.inflight.is_empty() && self.inflight.capacity() > 64 {
@@ -300,6 +305,11 @@ impl Outbound {
     /// Bytes of the payloads that are kept until they are acknowledged.
     pub fn payload_bytes(&self) -> usize {
         self.payload_bytes
+    }
+
+    /// How many of them are in the heap, and not in a spool.
+    pub fn heap_bytes(&self) -> usize {
+        self.payload_bytes - self.spooled_bytes
     }
 
     /// The client is away: what is on its way rests until it is acknowledged.
@@ -438,6 +448,13 @@ impl Phase {
         if let Self::Sent(delivery) = self { delivery.message.payload_len() } else { 0 }
     }
 
+    fn spooled_len(&self) -> usize {
+        match self {
+            Self::Sent(delivery) if delivery.message.is_spooled() => delivery.message.payload_len(),
+            _ => 0,
+        }
+    }
+
     fn lane(&self) -> Lane {
         if let Self::Sent(delivery) = self { delivery.lane() } else { Lane::default() }
     }
@@ -464,6 +481,7 @@ impl Default for Outbound {
             next_order: 0,
             unacknowledged: 0,
             payload_bytes: 0,
+            spooled_bytes: 0,
             quota: Quota::default(),
         }
     }

@@ -214,6 +214,7 @@ pub(crate) fn publish(version: ProtocolVersion) -> impl Strategy<Value = Publish
                 subscription_ids: if version.is_v5() { subscription_ids } else { Vec::new() },
                 properties: properties.filter(|_| version.is_v5()),
                 payload,
+                spooled: false,
             }
         },
     )

@@ -30,6 +30,7 @@ fn expected(delivery: &Delivery, id: Option<braid_proto::packet::PacketId>, v: P
         subscription_ids: delivery.subscription_ids.as_slice().to_vec(),
         properties: message.properties.clone(),
         payload: message.payload.clone(),
+        spooled: false,
     };
     encoded(&Packet::Publish(publish), v)
 }

@@ -25,6 +25,7 @@ fn publish(id: u16) -> Packet {
         subscription_ids: Vec::new(),
         properties: None,
         payload: Bytes::new(),
+        spooled: false,
     })
 }
 

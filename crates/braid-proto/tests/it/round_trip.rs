@@ -125,6 +125,7 @@ fn remaining_lengths_around_each_width() {
             subscription_ids: Vec::new(),
             properties: None,
             payload: Bytes::from(payload),
+            spooled: false,
         });
         let bytes = encoded(&packet, ProtocolVersion::V311);
         let mut decoder = Decoder::default();
@@ -149,6 +150,7 @@ fn a_publish_that_no_packet_can_hold_is_not_written() {
         subscription_ids: Vec::new(),
         properties: None,
         payload: Bytes::from(vec![0; 268_435_455 - 2]),
+        spooled: false,
     });
     assert!(encoded(&packet, ProtocolVersion::V311).is_empty());
 }

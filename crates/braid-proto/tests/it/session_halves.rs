@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
-use braid_proto::message::Delivery;
+use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{PacketId, QoS};
 use braid_proto::session::{Inbound, Outbound, Phase};
 use braid_proto::stream::StreamKey;
+use braid_proto::topic::TopicName;
 use fastrand::Rng;
 
 use crate::rig::delivery;
@@ -38,6 +40,23 @@ fn identifiers_begin_at_1_and_all_65535_can_be_in_use() {
     // Identifiers go round: 65535 comes before 2.
     assert_eq!(outbound.send_control(StreamKey::CONTROL), Some(id(65_535)));
     assert_eq!(outbound.send_control(StreamKey::CONTROL), Some(id(2)));
+}
+
+#[test]
+fn payloads_in_a_spool_are_on_their_way_and_not_in_the_heap() {
+    let mut outbound = Outbound::default();
+    let mut send = |spooled, qos| {
+        let message = Message::new(TopicName::parse("t").unwrap(), vec![0; 100].into(), qos, false);
+        outbound.send(Delivery::of(Arc::new(message.with_spooled(spooled)))).unwrap()
+    };
+    let all = [send(true, QoS::AtLeastOnce), send(true, QoS::ExactlyOnce), send(false, QoS::AtLeastOnce)];
+    assert_eq!((outbound.payload_bytes(), outbound.heap_bytes()), (300, 100));
+    assert!(outbound.handle_puback(all[0]).is_some());
+    assert_eq!((outbound.payload_bytes(), outbound.heap_bytes()), (200, 100));
+    assert!(outbound.handle_pubrec(all[1]));
+    assert_eq!((outbound.payload_bytes(), outbound.heap_bytes()), (100, 100));
+    assert!(outbound.handle_puback(all[2]).is_some() && outbound.handle_pubcomp(all[1]));
+    assert_eq!((outbound.payload_bytes(), outbound.heap_bytes()), (0, 0));
 }
 
 /// A list where the real thing is a table, and a search where it counts.

@@ -154,6 +154,7 @@ fn its_payload_is_where_the_spool_has_it() {
     let publish = decode(&mut decoder, &bytes[LARGE - 1..]).unwrap();
     let whole = shelf.whole.lock().unwrap().as_ptr_range();
     assert!(whole.contains(&publish.payload.as_ptr()), "it was copied");
+    assert!(publish.spooled, "it is said where it is");
 }
 
 #[test]
@@ -178,7 +179,7 @@ fn what_is_not_larger_than_the_threshold_stays_in_the_heap() {
     let bytes = publish(100 * KIB);
     assert!(decode(&mut decoder, &bytes[..99 * KIB]).is_none());
     assert_eq!((shelf.begun(), decoder.partial_len()), (0, 99 * KIB));
-    assert!(decode(&mut decoder, &bytes[99 * KIB..]).is_some());
+    assert!(decode(&mut decoder, &bytes[99 * KIB..]).is_some_and(|publish| !publish.spooled));
 }
 
 // [BQ-45]

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_broker::{Anonymous, Authenticate, Broker, BrokerConfig, Handle, Statistics, SysConfig};
+use braid_proto::codec::Spool;
 use braid_proto::packet::{Connect, Packet, ProtocolVersion};
 use braid_store::{MemoryStore, Store, StoreError};
 use braid_transport::mem::{self, Connector};
@@ -69,16 +70,33 @@ impl TestBroker {
         Self::start_listening(config, rule, store, Vec::new())
     }
 
+    /// A broker that receives large packets into `spool`.
+    pub(crate) fn start_with_spool(config: BrokerConfig, spool: Arc<dyn Spool>) -> Self {
+        let (store, rule) = (Arc::new(MemoryStore::new()), Anonymous::default());
+        Self::start_on(config, rule, store, Some(spool), Vec::new())
+    }
+
     fn start_listening(
         config: BrokerConfig,
         rule: impl Authenticate,
         store: Arc<dyn Store>,
         others: Vec<Listener>,
     ) -> Self {
+        Self::start_on(config, rule, store, None, others)
+    }
+
+    fn start_on(
+        config: BrokerConfig,
+        rule: impl Authenticate,
+        store: Arc<dyn Store>,
+        spool: Option<Arc<dyn Spool>>,
+        others: Vec<Listener>,
+    ) -> Self {
         panics::count();
         let (listener, connector) = mem::hub();
         let listeners = std::iter::once(listener).chain(others).collect();
-        let broker = Broker::build(config, Box::new(rule), store, listeners).expect("memory can be read");
+        let broker = Broker::recover(config, Box::new(rule), store, spool, listeners, |_| {});
+        let broker = broker.expect("memory can be read");
         let handle = broker.handle();
         Self { connector, handle, task: tokio::spawn(broker.run(DRAIN)) }
     }

@@ -52,6 +52,7 @@ pub(crate) fn message(to: &str, payload: impl AsRef<[u8]>) -> Publish {
         subscription_ids: Vec::new(),
         properties: None,
         payload: Bytes::copy_from_slice(payload.as_ref()),
+        spooled: false,
     }
 }
 

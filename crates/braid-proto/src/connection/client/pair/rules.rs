@@ -156,6 +156,7 @@ fn a_topic_alias_above_ours_is_a_violation() {
         subscription_ids: Vec::new(),
         properties: None,
         payload: Bytes::new(),
+        spooled: false,
     };
     pair.forge(&Packet::Publish(publish), ProtocolVersion::V5);
     assert_eq!(pair.client.cause(), Some(Cause::Violation(Violation::TopicAlias(1))));

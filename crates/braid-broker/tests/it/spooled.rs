@@ -1,0 +1,83 @@
+//! Large messages in files: they take no memory, and the marks know that.
+
+use std::sync::Arc;
+
+use braid_broker::{BrokerConfig, LimitsConfig};
+use braid_proto::packet::QoS;
+use braid_proto::reason::ReasonCode;
+use braid_store::spool::{FileSpool, SpoolOptions};
+use tempfile::TempDir;
+
+use crate::support::{TestBroker, quiet, settle};
+
+/// Bytes of the larger mark.
+const HIGH: usize = 1 << 20;
+
+/// Bytes of a message that does not fit below the marks.
+const SIZE: usize = 2 * HIGH;
+
+/// Whatever a message costs beside its payload.
+const OVERHEAD: u64 = 1000;
+
+fn start() -> (TestBroker, TempDir) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = SpoolOptions { threshold: HIGH / 2, bytes: 1 << 30, keep_free: 0 };
+    let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
+    let limits = LimitsConfig { memory_low: HIGH / 2, memory_high: HIGH, ..LimitsConfig::default() };
+    (TestBroker::start_with_spool(BrokerConfig { limits, ..quiet() }, Arc::new(spool)), directory)
+}
+
+/// A subscriber that does not acknowledge it, and goes, and comes back.
+#[tokio::test(start_paused = true)]
+async fn a_spooled_message_shuts_nobody_out() {
+    let (broker, _directory) = start();
+    let mut slow = broker.resume("slow").await;
+    slow.subscribe("t", QoS::AtLeastOnce).await;
+    let mut publisher = broker.v5("publisher").await;
+    assert_eq!(publisher.publish("t", vec![7; SIZE], QoS::AtLeastOnce).await, ReasonCode::Success);
+    assert_eq!(slow.expect_publish().await.payload.len(), SIZE);
+    settle().await;
+    assert!(broker.handle.memory_used() < OVERHEAD, "{}", broker.handle.memory_used());
+    // Connections are accepted, and nobody is slowed down or sent away.
+    let mut other = broker.v5("other").await;
+    assert_eq!(other.publish("x", [1; 100], QoS::AtLeastOnce).await, ReasonCode::NoMatchingSubscribers);
+    slow.vanish().await;
+    let (used, resting) = (broker.handle.memory_used(), broker.handle.memory_resting());
+    assert!(used == 0 && resting > 0 && resting < OVERHEAD, "{used}, {resting}");
+    let mut slow = broker.resume("slow").await;
+    assert!(slow.take_many(1).await[0].payload == vec![7; SIZE]);
+    settle().await;
+    assert_eq!((broker.handle.memory_used(), broker.handle.memory_resting()), (0, 0));
+    assert_eq!(broker.statistics().overloads(), 0);
+}
+
+/// What is not in the spool counts, with and without one.
+#[tokio::test(start_paused = true)]
+async fn a_message_below_the_threshold_counts_as_before() {
+    let (broker, _directory) = start();
+    let mut slow = broker.v5("slow").await;
+    slow.subscribe("t", QoS::AtLeastOnce).await;
+    broker.v5("publisher").await.publish("t", vec![7; HIGH / 4], QoS::AtLeastOnce).await;
+    assert_eq!(slow.expect_publish().await.payload.len(), HIGH / 4);
+    let used = broker.handle.memory_used();
+    assert!(used >= HIGH as u64 / 4 && used < HIGH as u64 / 4 + OVERHEAD, "{used}");
+}
+
+/// The bytes of a queue are of the messages, wherever these are.
+#[tokio::test(start_paused = true)]
+async fn a_spooled_message_takes_its_place_in_a_queue() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = SpoolOptions { threshold: HIGH / 2, bytes: 1 << 30, keep_free: 0 };
+    let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
+    let limits = LimitsConfig { queued_bytes: 3 * SIZE, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with_spool(BrokerConfig { limits, ..quiet() }, Arc::new(spool));
+    let mut client = broker.resume("client").await;
+    client.subscribe("t", QoS::AtLeastOnce).await;
+    client.disconnect().await;
+    let mut publisher = broker.v5("publisher").await;
+    for _ in 0..4 {
+        publisher.publish("t", vec![7; SIZE], QoS::AtLeastOnce).await;
+    }
+    assert_eq!(broker.resume("client").await.take_all().await.len(), 2, "three quarters are for large ones");
+    assert_eq!(broker.statistics().messages_overflowed(), 2);
+}
