@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use braid_proto::codec::{Spool, SpoolError};
+use braid_proto::codec::Spool;
 use braid_proto::message::{Delivery, Message, SubscriptionIds};
 use braid_proto::packet::{MessageProperties, PacketId, QoS};
 use braid_proto::stream::{Priority, StreamKey};
@@ -64,18 +64,13 @@ impl StoredMessage {
         }
     }
 
-    /// The same with its payload in a spool, if it is large enough for that. Without room there it stays where it is:
-    /// it has been acknowledged.
+    /// The same with its payload in a spool, if it is large enough for that. Without room there it stays where it is,
+    /// and says so: it has been acknowledged.
     pub(crate) fn into_spool(self, spool: &dyn Spool) -> Self {
         if self.payload().len() <= spool.threshold() {
             return self;
         }
-        let put = || -> Result<Bytes, SpoolError> {
-            let mut packet = spool.begin()?;
-            packet.append(self.payload())?;
-            packet.finish()
-        };
-        let Ok(payload) = put() else { return self };
+        let Ok(payload) = spool.keep(self.payload()) else { return self };
         Self { message: Arc::new(self.like(payload).with_spooled(true)), expires_at: self.expires_at }
     }
 

@@ -6,6 +6,7 @@
 //! The order that holds everywhere: a change is committed, then others see its effect, then it is durable, then
 //! its acknowledgement leaves. Committing only hands over, so nobody waits for a device but the acknowledgements.
 
+mod arrivals;
 mod endings;
 mod progress;
 mod recover;

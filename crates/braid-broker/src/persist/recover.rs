@@ -11,9 +11,10 @@ use braid_proto::stream::StreamKey;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::{
     Claim, Lsn, NextIds, Now, QueueEntry, Recover, SessionId, SessionRecord, Store, StoreError,
-    StoredMessage, StoredSubscription, Unread,
+    StoredSubscription, Unread,
 };
 
+use super::arrivals::Arrivals;
 use crate::load::cost;
 use crate::shelf::{Known, Shelved, Source};
 
@@ -56,11 +57,12 @@ pub(crate) struct RecoveredSession {
 pub(crate) fn recover(
     store: &dyn Store,
     now: Now,
+    arrivals: &mut Arrivals,
     mut progress: impl FnMut(Recovery),
 ) -> Result<Recovered, StoreError> {
     let mut shown = Shown::default();
     let next = store.recover(&mut shown)?;
-    let messages = Messages::read(store, now, &shown.wanted)?;
+    let messages = Messages::read(store, now, &shown.wanted, arrivals)?;
     let (mut sessions, mut retained) = (Vec::with_capacity(shown.sessions.len()), Vec::new());
     let (mut recovery, mut told) = (Recovery::default(), 0);
     let mut tell = |recovery: Recovery| {
@@ -191,11 +193,16 @@ struct Messages {
 
 impl Messages {
     /// All of them in one pass.
-    fn read(store: &dyn Store, now: Now, wanted: &HashSet<Lsn>) -> Result<Self, StoreError> {
-        let (mut read, mut others, mut topics) = (HashMap::new(), Vec::new(), Topics::default());
+    fn read(
+        store: &dyn Store,
+        now: Now,
+        wanted: &HashSet<Lsn>,
+        arrivals: &mut Arrivals,
+    ) -> Result<Self, StoreError> {
+        let (mut read, mut others) = (HashMap::new(), Vec::new());
         store.messages(&mut |lsn, unread: Unread<'_>| {
             if wanted.contains(&lsn) {
-                read.insert(lsn, live(lsn, unread.read(), now, &mut topics));
+                read.insert(lsn, arrivals.live(lsn, unread.read(), now));
             } else {
                 others.push((lsn, known_of(&unread, now)));
             }
@@ -230,32 +237,4 @@ fn known_of(unread: &Unread<'_>, now: Now) -> Known {
     let head = unread.head();
     let cost = cost(head.topic(), head.properties(), unread.payload_len());
     Known::new(cost, head.time_left(now))
-}
-
-/// The live message of what is stored under a number.
-pub(super) fn live(lsn: Lsn, stored: StoredMessage, now: Now, topics: &mut Topics) -> Arc<Message> {
-    let mut message = stored.live(now);
-    drop(stored);
-    topics.share(&mut message);
-    if let Some(number) = NonZeroU64::new(lsn.value()) {
-        message.set_stored(number);
-    }
-    message
-}
-
-/// A queue of a thousand messages is of a handful of topics: they share the names, as live messages do.
-#[derive(Default)]
-pub(super) struct Topics(HashSet<TopicName>);
-
-impl Topics {
-    fn share(&mut self, message: &mut Arc<Message>) {
-        // What a store shares with us has its name already.
-        let Some(message) = Arc::get_mut(message) else { return };
-        match self.0.get(&message.topic) {
-            Some(topic) => message.topic = topic.clone(),
-            None => {
-                self.0.insert(message.topic.clone());
-            }
-        }
-    }
 }

@@ -9,6 +9,7 @@ use braid_proto::session::SessionExpiry;
 use braid_store::{Change, Now, Store, StoreError};
 use tokio::time::Instant;
 
+use super::arrivals::Arrivals;
 use super::recover::{Recovered, RecoveredSession, Recovery, recover};
 use crate::auth::Authenticate;
 use crate::config::BrokerConfig;
@@ -26,7 +27,9 @@ impl Hub {
         progress: impl FnMut(Recovery),
     ) -> Result<(Self, Recovery), StoreError> {
         let now = super::now();
-        let recovered = recover(&*store, now, progress)?;
+        let mut arrivals = Arrivals::new(spool.as_ref());
+        let recovered = recover(&*store, now, &mut arrivals, progress)?;
+        arrivals.tell();
         let recovery = recovered.recovery;
         let hub = Self::new(config, authenticate, store, spool, recovered.next);
         hub.revive(recovered, now);

@@ -7,7 +7,7 @@ use braid_proto::message::Message;
 use braid_store::{Lsn, StoreError};
 
 use super::Persist;
-use super::recover::{Topics, live};
+use super::arrivals::Arrivals;
 use crate::hub::Hub;
 use crate::shelf::Source;
 use crate::slot::Slot;
@@ -28,7 +28,8 @@ impl Hub {
         if shelved.is_empty() {
             return Ok(());
         }
-        let (mut read, mut topics) = (HashMap::with_capacity(shelved.len()), Topics::default());
+        let mut read = HashMap::with_capacity(shelved.len());
+        let mut arrivals = Arrivals::new(self.server_options.spool.as_ref());
         let mut steps = 0;
         for one in shelved {
             if steps >= AT_ONCE {
@@ -37,13 +38,14 @@ impl Hub {
             }
             let message = match one.source() {
                 Source::Here(message) => Some(message.clone()),
-                Source::Store { lsn, .. } => self.persist.read(*lsn, &mut topics).await?,
+                Source::Store { lsn, .. } => self.persist.read(*lsn, &mut arrivals).await?,
             };
             steps += 1 + message.as_ref().map_or(0, |message| message.payload.len() / PIECE);
             if let (Some(place), Some(message)) = (one.place(), message) {
                 read.insert(place, one.into_delivery(message));
             }
         }
+        arrivals.tell();
         let missing = slot.mailbox.unshelve(read);
         if !missing.is_empty() {
             let reason =
@@ -56,8 +58,8 @@ impl Hub {
 
 impl Persist {
     /// The message that is stored under a number; `None` when nothing refers to it any more.
-    async fn read(&self, lsn: Lsn, topics: &mut Topics) -> Result<Option<Arc<Message>>, StoreError> {
+    async fn read(&self, lsn: Lsn, arrivals: &mut Arrivals) -> Result<Option<Arc<Message>>, StoreError> {
         let stored = self.store.message(lsn).await.inspect_err(|error| self.complain(error))?;
-        Ok(stored.map(|stored| live(lsn, stored, self.recovered_at, topics)))
+        Ok(stored.map(|stored| arrivals.live(lsn, stored, self.recovered_at)))
     }
 }

@@ -103,8 +103,8 @@ impl EmbeddedStore {
         Ok(Self { shared, file, options, spool: None, writer: Some(writer) })
     }
 
-    /// Puts large payloads that are read from the file there from now on. Without it, or without room there, they are in
-    /// the heap.
+    /// Puts large payloads that are read from the file there from now on ([`Spool::keep`]). Without it, or without room
+    /// even so, they are in the heap.
     pub fn set_spool(&mut self, spool: Arc<dyn Spool>) {
         self.spool = Some(spool);
     }

@@ -140,6 +140,18 @@ impl Spool for FileSpool {
         let file = self.create().map_err(|error| refused(&error))?;
         Ok(Box::new(Receiving { file: Some(file), len: 0, room: self.room.clone() }))
     }
+
+    fn keep(&self, payload: &[u8]) -> Result<Bytes, SpoolError> {
+        // Whoever holds the payload instead says so, once for all of them.
+        let quiet = |error: io::Error| reason(&error);
+        let mut file = self.create().map_err(quiet)?;
+        self.room.take_reserve(&file, payload.len() as u64).map_err(quiet)?;
+        let mut receiving = Receiving { file: None, len: payload.len(), room: self.room.clone() };
+        file.write_all(payload).map_err(quiet)?;
+        receiving.file = Some(file);
+        Box::new(receiving).finish()
+    }
+
     fn used(&self) -> u64 {
         self.room.used()
     }
@@ -173,11 +185,16 @@ impl AsRef<[u8]> for Mapped {
 }
 
 fn refused(error: &io::Error) -> SpoolError {
+    let reason = reason(error);
+    if reason != SpoolError::Full {
+        tracing::warn!(%error, "a large message cannot be received");
+    }
+    reason
+}
+
+fn reason(error: &io::Error) -> SpoolError {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => SpoolError::Full,
-        kind => {
-            tracing::warn!(%error, "a large message cannot be received");
-            SpoolError::Failed(kind)
-        }
+        kind => SpoolError::Failed(kind),
     }
 }

@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// After so many bytes the file system is asked again how much is free.
 const LOOK_EVERY: u64 = 16 << 20;
 
+/// What part of the bytes that are to stay free nobody may take.
+const RESERVE: u64 = 4;
+
 /// What all files of a spool may take together, and have taken.
 #[derive(Debug)]
 pub(super) struct Room {
@@ -42,6 +45,18 @@ impl Room {
         self.look(file, bytes).inspect_err(|_| self.give_back(bytes))
     }
 
+    /// The same for what cannot be refused for being too much: only so much is left free that the store, which may be on
+    /// the same file system, can go on.
+    pub(super) fn take_reserve(&self, file: &File, bytes: u64) -> io::Result<()> {
+        if free(file)?.saturating_sub(bytes) < self.keep_free / RESERVE {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        // Whoever comes next looks for himself.
+        self.is_short.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     pub(super) fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -52,9 +67,14 @@ impl Room {
             return Ok(());
         }
         self.unseen.store(0, Ordering::Relaxed);
-        let state = rustix::fs::fstatvfs(file)?;
-        let is_short = state.f_bavail.saturating_mul(state.f_frsize) < self.keep_free;
+        let is_short = free(file)? < self.keep_free;
         self.is_short.store(is_short, Ordering::Relaxed);
         if is_short { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
+}
+
+/// Bytes that are free where the file is.
+fn free(file: &File) -> io::Result<u64> {
+    let state = rustix::fs::fstatvfs(file)?;
+    Ok(state.f_bavail.saturating_mul(state.f_frsize))
 }

@@ -3,10 +3,17 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
 
 use braid_proto::codec::{Spool, SpoolError};
 use braid_store::spool::{FileSpool, SpoolOptions};
+use braid_store::{EmbeddedStore, Lsn, Now, Store};
 use bytes::Bytes;
+
+use crate::disk::Disk;
+use crate::embedded::options;
+use crate::example::{completed, open_session, queued_with};
 
 const OPTIONS: SpoolOptions = SpoolOptions { threshold: 1000, bytes: 1 << 20, keep_free: 0 };
 
@@ -109,6 +116,32 @@ fn what_is_to_stay_free_is_not_taken() {
     assert_eq!(spool.used(), 0);
 }
 
+/// What was acknowledged before cannot be refused for what others may not take.
+#[test]
+fn what_is_kept_may_have_the_room_that_packets_leave_free() {
+    let directory = tempfile::tempdir().expect("the system allows it");
+    let state = rustix::fs::statvfs(directory.path()).expect("the system allows it");
+    let free = state.f_bavail * state.f_frsize;
+    let options = SpoolOptions { bytes: 10, keep_free: free * 2, ..OPTIONS };
+    let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
+    let whole = spool.keep(&[7; 3000]).expect("half of what is to stay free is there");
+    assert_eq!((&whole[..], spool.used()), (&[7; 3000][..], 3000));
+    let mut packet = spool.begin().expect("the system allows it");
+    assert_eq!(packet.append(b"a"), Err(SpoolError::Full), "not for those who can be refused");
+    drop((whole, packet));
+    assert_eq!((names(directory.path()), spool.used()), (vec![], 0));
+}
+
+/// The store may be on the same disk, and a store without room is the end of the broker.
+#[test]
+fn what_is_kept_does_not_fill_the_disk() {
+    let directory = tempfile::tempdir().expect("the system allows it");
+    let options = SpoolOptions { keep_free: u64::MAX, ..OPTIONS };
+    let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
+    assert_eq!(spool.keep(b"a"), Err(SpoolError::Full));
+    assert_eq!(spool.used(), 0);
+}
+
 #[test]
 fn without_any_bytes_nothing_large_is_received() {
     let directory = tempfile::tempdir().expect("the system allows it");
@@ -128,4 +161,31 @@ fn a_directory_that_is_none_or_went_is_told() {
     let spool = open(&directory.path().join("made"));
     fs::remove_dir(directory.path().join("made")).expect("the system allows it");
     assert_eq!(spool.begin().map(drop), Err(SpoolError::Failed(ErrorKind::NotFound)));
+    assert_eq!(spool.keep(b"a"), Err(SpoolError::Failed(ErrorKind::NotFound)));
+}
+
+/// A message that is read again from the file has its payload in the spool, and says so; without room it is in the heap.
+#[test]
+fn a_stored_message_comes_back_into_the_spool() {
+    let directory = tempfile::tempdir().expect("the system allows it");
+    for (keep_free, spooled) in [(0, true), (u64::MAX, false)] {
+        let spool = FileSpool::open(directory.path(), SpoolOptions { keep_free, ..OPTIONS });
+        let spool = Arc::new(spool.expect("the system allows it"));
+        let disk = Disk::default();
+        for payload in [vec![7; 5000], vec![7; 1000]] {
+            let store = EmbeddedStore::open_on(disk.device(), options()).expect("the disk is well");
+            drop(open_session(&store));
+            store.commit(queued_with(1, payload.clone().into())).wait().expect("the disk is well");
+            drop(store);
+            let mut store = EmbeddedStore::open_on(disk.device(), options()).expect("the disk is well");
+            store.set_spool(spool.clone());
+            let stored = store.message(Lsn::new(1)).wait().expect("the disk is well").expect("it is there");
+            let now = Now { instant: Instant::now(), system: SystemTime::now() };
+            let is_spooled = spooled && payload.len() > OPTIONS.threshold;
+            assert_eq!(stored.live(now).is_spooled(), is_spooled);
+            assert_eq!(spool.used(), if is_spooled { payload.len() as u64 } else { 0 });
+            assert!(stored.payload() == &payload);
+            store.commit(completed(1)).wait().expect("the disk is well");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Large messages: where they are while they come, and what becomes of them.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
@@ -164,6 +164,13 @@ async fn neither_what_comes_nor_what_waits_is_in_the_heap() {
     broker.spooled(|bytes| bytes == 0).await;
 }
 
+/// The subscriber is back and takes nothing, but what waits for it is read.
+fn reading_nothing(broker: &Broker) -> TcpStream {
+    let mut idle = TcpStream::connect(&broker.address).unwrap();
+    idle.write_all(b"\x10\x16\x00\x04MQTT\x04\x00\x00\x3c\x00\x0asubscriber").unwrap();
+    idle
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_message_in_a_durable_queue_survives_a_kill_and_comes_back_outside_the_heap() {
     let mut broker = Broker::start(&[]);
@@ -176,8 +183,7 @@ async fn a_large_message_in_a_durable_queue_survives_a_kill_and_comes_back_outsi
     broker.kill();
     // Nobody is there to take it: it stays in the store.
     broker.spooled(|bytes| bytes == 0).await;
-    let mut idle = TcpStream::connect(&broker.address).unwrap();
-    idle.write_all(b"\x10\x16\x00\x04MQTT\x04\x00\x00\x3c\x00\x0asubscriber").unwrap();
+    let idle = reading_nothing(&broker);
     broker.spooled(|bytes| bytes == LARGE).await;
     drop(idle);
     let (_client, mut received) = broker.client("subscriber").await;
@@ -185,6 +191,36 @@ async fn a_large_message_in_a_durable_queue_survives_a_kill_and_comes_back_outsi
     assert!(message.topic.as_str() == "l/A" && message.payload == payload(b'A'));
     drop(messages);
     broker.spooled(|bytes| bytes == 0).await;
+}
+
+/// What becomes of what was acknowledged if the spool has too little room after a start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_message_goes_past_the_bounds_of_the_spool_after_a_start_and_is_told_where_it_cannot() {
+    let mut broker = Broker::start(&[]);
+    let (client, messages) = broker.client("subscriber").await;
+    client.subscribe(Subscribe::to("l/#").unwrap().qos(QoS::AtLeastOnce)).await.unwrap();
+    client.disconnect().await.unwrap();
+    drop(messages);
+    let mut publisher = raw(&broker, 4);
+    publisher.write_all(&[head(4, b'A'), payload(b'A')].concat()).unwrap();
+    publisher.read_exact(&mut [0; 4]).unwrap();
+    broker.settings = vec!["spool.bytes=1".to_owned()];
+    broker.kill();
+    let idle = reading_nothing(&broker);
+    broker.spooled(|bytes| bytes == LARGE).await;
+    // More than any disk has.
+    broker.settings = vec![format!("spool.keep_free={}", 1_u64 << 62)];
+    broker.kill();
+    drop(idle);
+    let idle = reading_nothing(&broker);
+    let said = BufReader::new(broker.running.0.stderr.take().unwrap()).lines();
+    let line = said.map(Result::unwrap).find(|line| line.contains("large messages are in memory"));
+    let line = line.unwrap();
+    assert!(line.contains("WARN") && line.contains("messages=1"), "{line}");
+    assert!(line.contains(&format!("bytes={LARGE}")), "{line}");
+    drop(idle);
+    let (_client, mut received) = broker.client("subscriber").await;
+    assert!(next(&mut received).await.payload == payload(b'A'));
 }
 
 #[tokio::test(flavor = "multi_thread")]
