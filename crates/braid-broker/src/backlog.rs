@@ -63,6 +63,12 @@ impl Backlog {
         self.load.messages == 0
     }
 
+    /// Bytes of memory of what is not shelved.
+    pub(crate) fn arrived_bytes(&self) -> usize {
+        let shelved = self.shelf.as_deref().map_or(0, |shelf| shelf.load().heap_bytes());
+        self.load.heap_bytes().saturating_sub(shelved)
+    }
+
     /// Whether there is something that can be taken.
     pub(crate) fn has_arrivals(&self) -> bool {
         self.shelf.is_none() && !self.is_empty()
@@ -159,17 +165,22 @@ impl Backlog {
     ) -> Option<(Load, Option<NonZeroU64>)> {
         let accepts =
             |lane: Lane| lane.priority <= limit && stream.is_none_or(|stream| lane.stream == stream);
-        let (load, place) = match self.displace_shelved(accepts) {
-            Some(displaced) => displaced,
-            None => {
-                let displaced = self.pile.displace(accepts)?;
-                let load = load_of(&displaced);
-                self.mixed.remove(displaced.stream, load);
-                (load, displaced.stored)
-            }
-        };
+        let Some((load, place)) = self.displace_shelved(accepts) else { return self.displace_piled(accepts) };
         self.load.subtract(load);
         Some((load, place))
+    }
+
+    /// The same of what is not shelved, for any stream: what is shelved takes hardly any memory, and gives none.
+    pub(crate) fn displace_arrived(&mut self, limit: Priority) -> Option<(Load, Option<NonZeroU64>)> {
+        self.displace_piled(|lane| lane.priority <= limit)
+    }
+
+    fn displace_piled(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<(Load, Option<NonZeroU64>)> {
+        let displaced = self.pile.displace(accepts)?;
+        let load = load_of(&displaced);
+        self.mixed.remove(displaced.stream, load);
+        self.load.subtract(load);
+        Some((load, displaced.stored))
     }
 
     /// The same on the shelf, if it has what is least urgent: that is older.

@@ -160,9 +160,14 @@ impl Handle {
         self.hub.memory.used()
     }
 
-    /// Bytes of what waits for clients that are away, or is retained, and came since the start.
+    /// Bytes of messages that wait for clients that are away, or are retained.
     pub fn memory_resting(&self) -> u64 {
         self.hub.memory.resting()
+    }
+
+    /// Bytes of what waits for all clients that are away together.
+    pub fn memory_queued(&self) -> u64 {
+        self.hub.memory.queued()
     }
 
     /// Publishes a message as the broker itself.

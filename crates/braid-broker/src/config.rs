@@ -111,6 +111,8 @@ pub struct LimitsConfig {
     pub memory_low: usize,
     /// And from which on new connections are refused as well.
     pub memory_high: usize,
+    /// Bytes of what waits for all clients that are away together, from which on nothing more is queued for them.
+    pub resting_bytes: usize,
 }
 
 impl Default for LimitsConfig {
@@ -139,6 +141,7 @@ impl Default for LimitsConfig {
             partial_idle_secs: 600,
             memory_low: 1024 * 1024 * 1024,
             memory_high: 1536 * 1024 * 1024,
+            resting_bytes: 1536 * 1024 * 1024,
         }
     }
 }

@@ -22,7 +22,7 @@ impl Hub {
     /// Puts what the store has for a session into its mailbox, which leaves it there: the client is away.
     pub(crate) fn shelve(&self, slot: &Slot, shelved: Vec<Shelved>, recovered_at: std::time::Instant) {
         let now = Instant::now().into_std();
-        let shelf = Shelf::new(shelved, self.queue.waits_since(now), recovered_at);
+        let shelf = Shelf::new(shelved, self.queue.waits_since(now), recovered_at, self.memory.clone());
         let parked = slot.mailbox.shelve(shelf, &self.queue, now);
         self.note_drops(slot, &parked);
         self.persist.commit_late(persist::completed(slot.id(), parked.lost));
@@ -34,6 +34,33 @@ impl Hub {
         self.statistics.overflowed(pushed.overflowed);
         self.statistics.overwhelmed(u64::from(pushed.disconnects));
         self.log_overflow(slot, pushed.log);
+        self.note_crowding(pushed.crowded);
+    }
+
+    /// So many were dropped because the queues of clients that are away hold too much together.
+    fn note_crowding(&self, dropped: u64) {
+        if dropped == 0 {
+            return;
+        }
+        self.statistics.crowded(dropped);
+        if let Some(dropped) = self.crowding.note(dropped, Instant::now().into_std()) {
+            let queued = self.memory.queued();
+            tracing::warn!(
+                queued,
+                dropped,
+                "clients that are away have too much waiting: messages are dropped"
+            );
+        }
+    }
+
+    /// Says that there is room again, if something was said before.
+    fn end_crowding(&self) {
+        if self.memory.is_uncrowded()
+            && let Some(dropped) = self.crowding.end()
+        {
+            let queued = self.memory.queued();
+            tracing::info!(queued, dropped, "clients that are away have room for messages again");
+        }
     }
 
     pub(crate) fn log_overflow(&self, slot: &Slot, dropped: Option<u64>) {
@@ -45,6 +72,7 @@ impl Hub {
 
     /// Drops what has expired, or waited for too long, for clients that are away.
     pub(crate) fn expire_queues(&self) {
+        self.end_crowding();
         if !self.queue.take_expiring() && !self.queue.has_age() {
             return;
         }

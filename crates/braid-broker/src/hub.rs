@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::auth::Authenticate;
 use crate::config::BrokerConfig;
+use crate::crowding::Crowding;
 use crate::dispatch;
 use crate::expiry::{DueEvent, Expiry};
 use crate::load::Capacity;
@@ -49,6 +50,7 @@ pub(crate) struct Hub {
     pub(crate) registry: Registry,
     pub(crate) retained: RetainedMessages,
     pub(crate) memory: Arc<Memory>,
+    pub(crate) crowding: Crowding,
     pub(crate) persist: Persist,
     pub(crate) expiry: Expiry,
     pub(crate) statistics: Arc<Statistics>,
@@ -60,30 +62,33 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// An empty hub that counts from `next` on and receives large packets into `spool`, if there is one.
+    /// An empty hub that counts from `next` on, and in `memory` what is held, and receives large packets into `spool`, if
+    /// there is one.
     pub(crate) fn new(
         config: BrokerConfig,
         authenticate: Box<dyn Authenticate>,
         store: Arc<dyn Store>,
         spool: Option<Arc<dyn Spool>>,
         next: NextIds,
+        memory: Arc<Memory>,
     ) -> Self {
         let started = Instant::now();
         let server_options = ServerOptions { spool, ..config.server_options() };
         Self {
             server_options: Arc::new(server_options),
-            queue: QueuePolicy::new(&config.limits, started.into_std()),
+            queue: QueuePolicy::new(&config.limits, started.into_std(), memory.clone()),
             authenticate,
             rules: Rules::new(&config.priority),
             router: RwLock::new(Router::new()),
             generation: AtomicU64::new(0),
             registry: Registry::new(next.session),
-            memory: Arc::new(Memory::new(&config.limits)),
             persist: Persist::new(store, next.lsn),
-            retained: RetainedMessages::new(Capacity {
-                messages: config.limits.retained_messages,
-                bytes: config.limits.retained_bytes,
-            }),
+            retained: RetainedMessages::new(
+                Capacity { messages: config.limits.retained_messages, bytes: config.limits.retained_bytes },
+                memory.clone(),
+            ),
+            memory,
+            crowding: Crowding::default(),
             expiry: Expiry::default(),
             statistics: Arc::default(),
             started,

@@ -10,6 +10,7 @@ mod auth;
 mod backlog;
 mod broker;
 mod config;
+mod crowding;
 mod dispatch;
 mod driver;
 mod drops;

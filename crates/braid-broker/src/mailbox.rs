@@ -84,6 +84,8 @@ pub(crate) struct Pushed {
     pub(crate) dropped: u64,
     /// Those of them that did not fit.
     pub(crate) overflowed: u64,
+    /// And those for which the queues of all clients that are away had no room together.
+    pub(crate) crowded: u64,
     /// The owner is told to leave for that.
     pub(crate) disconnects: bool,
     /// Their places in the store, of those that have one.
@@ -161,6 +163,7 @@ impl Mailbox {
             }
             pushed.dropped += 1;
             pushed.overflowed += u64::from(is_wanted);
+            pushed.crowded += u64::from(is_wanted && inner.is_crowded(&delivery, load, policy));
             pushed.lost.extend(delivery.stored);
             if is_wanted && delivery.qos > QoS::AtMostOnce && policy.overflow == QueueOverflow::Disconnect {
                 pushed.disconnects |= inner.give_up();
@@ -376,12 +379,17 @@ impl Inner {
         pushed: &mut Pushed,
     ) -> bool {
         let capacity = policy.capacity.reserve(delivery.priority);
-        if self.has_room(load, capacity) && self.shares_fairly(delivery, load, capacity) {
+        let fits = |inner: &Self| {
+            inner.has_room(load, capacity)
+                && inner.shares_fairly(delivery, load, capacity)
+                && !inner.is_crowded(delivery, load, policy)
+        };
+        if fits(self) {
             return true;
         }
         // What nobody gets any more stands in nobody's way.
         pushed.expire(self.backlog.expire(now));
-        if self.has_room(load, capacity) && self.shares_fairly(delivery, load, capacity) {
+        if fits(self) {
             return true;
         }
         if delivery.qos == QoS::AtMostOnce {
@@ -390,25 +398,37 @@ impl Inner {
         let shed = self.backlog.drop_qos0();
         pushed.dropped += shed;
         pushed.overflowed += shed;
-        if self.has_room_beside_qos0(load, capacity) && self.shares_fairly(delivery, load, capacity) {
+        let is_crowded = self.is_crowded(delivery, load, policy);
+        if self.has_room_beside_qos0(load, capacity)
+            && self.shares_fairly(delivery, load, capacity)
+            && !is_crowded
+        {
             return true;
         }
         if policy.overflow != QueueOverflow::DropOldest {
             return false;
         }
+        // What it has itself must make up for what comes: nothing goes in vain.
+        if is_crowded && self.backlog.arrived_bytes() < load.heap_bytes() {
+            return false;
+        }
         let mut removed = Removed::default();
-        let has_room = self.displace(delivery, load, capacity, &mut removed);
+        let has_room = self.displace(delivery, load, capacity, is_crowded, &mut removed);
+        if is_crowded {
+            pushed.crowded += removed.load.messages as u64;
+        }
         pushed.drop(removed);
         has_room
     }
 
     /// Takes out what waits longest and is no more urgent, until there is room. What the owner holds it takes out
-    /// itself, when it comes for this.
+    /// itself, when it comes for this. `is_crowded`: as much must go as comes.
     fn displace(
         &mut self,
         delivery: &Delivery,
         load: Load,
         capacity: Capacity,
+        is_crowded: bool,
         removed: &mut Removed,
     ) -> bool {
         loop {
@@ -421,11 +441,17 @@ impl Inner {
             let freed = removed.load;
             let has_bytes = freed.bytes >= load.bytes || all.weight(capacity) <= capacity.bytes;
             let replaces = load.large_bytes == 0 && freed.messages > 0 && has_bytes;
-            if fits && is_fair || replaces {
+            let makes_up = freed.messages > 0 && freed.heap_bytes() >= load.heap_bytes();
+            let has_place = fits && is_fair || replaces;
+            if has_place && (makes_up || !is_crowded) {
                 return true;
             }
-            let of = fits.then_some(delivery.stream);
-            let Some((load, place)) = self.backlog.displace(delivery.priority, of) else { return false };
+            let displaced = if has_place {
+                self.backlog.displace_arrived(delivery.priority)
+            } else {
+                self.backlog.displace(delivery.priority, fits.then_some(delivery.stream))
+            };
+            let Some((load, place)) = displaced else { return false };
             removed.note(load, place);
         }
     }
@@ -462,6 +488,11 @@ impl Inner {
         }
         self.logged_at = Some(now);
         Some(std::mem::take(&mut self.unlogged))
+    }
+
+    /// Whether the queues of all clients that are away, of which this is one, have no room together.
+    fn is_crowded(&self, delivery: &Delivery, load: Load, policy: &QueuePolicy) -> bool {
+        self.state == State::Offline && policy.is_crowded(load.heap_bytes(), delivery.priority)
     }
 
     fn has_room(&self, load: Load, capacity: Capacity) -> bool {
@@ -554,6 +585,7 @@ mod tests {
 
     use super::*;
     use crate::config::LimitsConfig;
+    use crate::memory::Memory;
 
     const CAPACITY: Capacity = Capacity { messages: 8, bytes: 1 << 20 };
 
@@ -563,7 +595,7 @@ mod tests {
             queued_bytes: CAPACITY.bytes,
             ..LimitsConfig::default()
         };
-        QueuePolicy::new(&limits, now)
+        QueuePolicy::new(&limits, now, Arc::new(Memory::new(&limits)))
     }
 
     #[derive(Default)]
@@ -666,7 +698,8 @@ mod tests {
             queue_overflow: QueueOverflow::DropOldest,
             ..LimitsConfig::default()
         };
-        let policy = QueuePolicy::new(&limits, scene.now);
+        let memory = Arc::new(Memory::new(&limits));
+        let policy = QueuePolicy::new(&limits, scene.now, memory.clone());
         let number = |number| NonZeroU64::new(number).expect("not zero");
         let delivery = |place| {
             let topic = TopicName::parse("t").expect("a topic name");
@@ -675,7 +708,7 @@ mod tests {
         };
         let shelved =
             |place| Shelved::new(Lsn::new(place), StoredDelivery::new(Lsn::new(place), QoS::AtLeastOnce));
-        let shelf = Shelf::new((1..=3).map(shelved).collect(), None, scene.now);
+        let shelf = Shelf::new((1..=3).map(shelved).collect(), None, scene.now, memory);
         scene.mailbox.shelve(shelf, &policy, scene.now);
         assert_eq!(scene.mailbox.shelved().len(), 3);
         let pushed = scene.mailbox.push(std::iter::once(delivery(4)), &policy, scene.now, &mut Vec::new());

@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use braid_proto::message::{Account, Charge, Message};
+use braid_proto::stream::Priority;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
 use crate::config::LimitsConfig;
 use crate::load::heap_cost;
+
+/// What a delivery in a queue costs beside its message, about.
+const DELIVERY: i64 = 128;
 
 /// How much is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,6 +37,14 @@ pub(crate) struct Memory {
     /// Signed: what one thread gives back may be seen before what another has taken.
     used: AtomicI64,
     resting: AtomicI64,
+    /// How many of the bytes at rest are of messages that are retained.
+    retained: AtomicI64,
+    /// Deliveries that wait for clients that are away.
+    waiting: AtomicI64,
+    /// Bytes that are known of deliveries in the store alone, for clients that are away.
+    shelved: AtomicI64,
+    /// What all these and their messages may have together.
+    resting_limit: i64,
     /// Publishers are held back: from the low mark up until a little below it.
     is_pressed: AtomicBool,
     changed: Notify,
@@ -46,6 +58,10 @@ impl Memory {
             high: signed(limits.memory_high),
             used: AtomicI64::new(0),
             resting: AtomicI64::new(0),
+            retained: AtomicI64::new(0),
+            waiting: AtomicI64::new(0),
+            shelved: AtomicI64::new(0),
+            resting_limit: signed(limits.resting_bytes),
             is_pressed: AtomicBool::new(false),
             changed: Notify::new(),
             relief: Arc::default(),
@@ -64,6 +80,23 @@ impl Memory {
                 None => self.remove(bytes),
             }
         }
+    }
+
+    /// The same for one that a start found.
+    pub(crate) fn charge_one(&self, account: &Arc<dyn Account>, message: &mut Message) {
+        let bytes = heap_cost(message);
+        self.add(bytes);
+        message.set_charge(Charge::new(account.clone(), bytes));
+    }
+
+    /// What is retained changes by so much: it is at rest, and in no queue.
+    pub(crate) fn note_retained(&self, more: usize, less: usize) {
+        self.retained.fetch_add(signed(more) - signed(less), Ordering::Relaxed);
+    }
+
+    /// What is known of deliveries in the store alone changes by so much.
+    pub(crate) fn note_shelved(&self, more: usize, less: usize) {
+        self.shelved.fetch_add(signed(more) - signed(less), Ordering::Relaxed);
     }
 
     pub(crate) fn add(&self, bytes: usize) {
@@ -91,9 +124,34 @@ impl Memory {
         self.used.load(Ordering::Relaxed).max(0).unsigned_abs()
     }
 
-    /// Bytes that wait for clients that are away, or are retained, of what came since the start.
+    /// Bytes of messages that wait for clients that are away, or are retained.
     pub(crate) fn resting(&self) -> u64 {
         self.resting.load(Ordering::Relaxed).max(0).unsigned_abs()
+    }
+
+    /// Bytes that wait for clients that are away: each message once, unless it is retained, and each delivery. Of what
+    /// is in the store alone only what the broker knows of it.
+    pub(crate) fn queued(&self) -> u64 {
+        self.queued_bytes().max(0).unsigned_abs()
+    }
+
+    fn queued_bytes(&self) -> i64 {
+        let messages = self.resting.load(Ordering::Relaxed) - self.retained.load(Ordering::Relaxed);
+        let deliveries = self.waiting.load(Ordering::Relaxed).max(0).saturating_mul(DELIVERY);
+        let shelved = self.shelved.load(Ordering::Relaxed).max(0);
+        messages.max(0).saturating_add(deliveries).saturating_add(shelved)
+    }
+
+    /// Whether so much more may not be queued for a client that is away. What is urgent may use a reserve.
+    pub(crate) fn is_crowded(&self, bytes: usize, priority: Priority) -> bool {
+        let reserve = if priority > Priority::DEFAULT { self.resting_limit / 4 } else { 0 };
+        self.queued_bytes().saturating_add(signed(bytes)).saturating_add(DELIVERY)
+            > self.resting_limit + reserve
+    }
+
+    /// Whether the queues of clients that are away are an eighth below what they may have.
+    pub(crate) fn is_uncrowded(&self) -> bool {
+        self.queued_bytes() <= self.resting_limit - self.resting_limit / 8
     }
 
     // -- Marks -------------------------------------------------------------------------------------
@@ -171,6 +229,14 @@ impl Account for Memory {
     fn release(&self, bytes: usize) {
         self.remove(bytes);
     }
+
+    fn begin_wait(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn end_wait(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The same for one connection: its messages share the count of references to this, and not one that all connections
@@ -189,6 +255,14 @@ impl Account for Teller {
 
     fn release(&self, bytes: usize) {
         self.0.release(bytes);
+    }
+
+    fn begin_wait(&self) {
+        self.0.begin_wait();
+    }
+
+    fn end_wait(&self) {
+        self.0.end_wait();
     }
 }
 

@@ -1,14 +1,17 @@
 //! What a session may have waiting, and what becomes of the rest.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_proto::message::Delivery;
 use braid_proto::packet::QoS;
+use braid_proto::stream::Priority;
 
 use crate::config::{LimitsConfig, QueueOverflow};
 use crate::load::Capacity;
+use crate::memory::Memory;
 
 /// What decides on how long something waits, whether it is in memory or not.
 #[derive(Clone, Copy, Debug)]
@@ -39,20 +42,28 @@ pub(crate) struct QueuePolicy {
     age: Option<Duration>,
     /// Where the clock of [`Delivery::waits_since`] begins.
     epoch: Instant,
+    /// Knows what the queues of all clients that are away have together.
+    memory: Arc<Memory>,
     /// Something that waits may expire. While nothing does nobody looks for it.
     may_expire: AtomicBool,
 }
 
 impl QueuePolicy {
-    pub(crate) fn new(limits: &LimitsConfig, epoch: Instant) -> Self {
+    pub(crate) fn new(limits: &LimitsConfig, epoch: Instant, memory: Arc<Memory>) -> Self {
         Self {
             capacity: Capacity { messages: limits.queued_messages, bytes: limits.queued_bytes },
             overflow: limits.queue_overflow,
             keeps_qos0: limits.queue_qos0,
             age: (limits.queued_secs > 0).then(|| Duration::from_secs(limits.queued_secs)),
             epoch,
+            memory,
             may_expire: AtomicBool::new(false),
         }
+    }
+
+    /// Whether the queues of clients that are away have too much together for one more.
+    pub(crate) fn is_crowded(&self, bytes: usize, priority: Priority) -> bool {
+        self.memory.is_crowded(bytes, priority)
     }
 
     /// Whether anything is ever too old.

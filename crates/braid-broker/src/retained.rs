@@ -10,7 +10,8 @@ use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Retained, Walked};
 use braid_store::{Change, Commit};
 
-use crate::load::{Capacity, message_cost};
+use crate::load::{Capacity, heap_cost, message_cost};
+use crate::memory::Memory;
 use crate::persist::Persist;
 
 /// Topics of the broker itself: what they retain is true for its present life only, so no store has it.
@@ -25,20 +26,23 @@ pub(crate) struct RetainedMessages {
     may_expire: AtomicBool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Index {
     messages: Retained<Arc<Message>>,
-    /// The memory that they keep, about.
+    /// What they count for, about.
     bytes: usize,
+    /// Is told what of it is at rest.
+    memory: Arc<Memory>,
 }
 
 impl Index {
     fn insert(&mut self, message: &Arc<Message>) {
         self.bytes += message_cost(message);
         message.begin_rest();
+        self.memory.note_retained(rest_of(message), 0);
         if let Some(old) = self.messages.insert(message.topic.clone(), message.clone()) {
             self.bytes -= message_cost(&old);
-            old.end_rest();
+            self.end_rest(&old);
         }
     }
 
@@ -47,9 +51,14 @@ impl Index {
         let old = self.messages.remove(topic);
         self.bytes -= old.as_deref().map_or(0, message_cost);
         if let Some(old) = &old {
-            old.end_rest();
+            self.end_rest(old);
         }
         old.is_some()
+    }
+
+    fn end_rest(&self, old: &Message) {
+        old.end_rest();
+        self.memory.note_retained(0, rest_of(old));
     }
 
     fn has_room(&self, message: &Message, capacity: Capacity) -> bool {
@@ -59,9 +68,15 @@ impl Index {
     }
 }
 
+/// What a retained message counts for while it rests.
+fn rest_of(message: &Message) -> usize {
+    if message.is_charged() { heap_cost(message) } else { 0 }
+}
+
 impl RetainedMessages {
-    pub(crate) fn new(capacity: Capacity) -> Self {
-        Self { index: RwLock::default(), capacity, may_expire: AtomicBool::new(false) }
+    pub(crate) fn new(capacity: Capacity, memory: Arc<Memory>) -> Self {
+        let index = Index { messages: Retained::default(), bytes: 0, memory };
+        Self { index: RwLock::new(index), capacity, may_expire: AtomicBool::new(false) }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Index> {
@@ -115,16 +130,18 @@ impl RetainedMessages {
         let mut cleared = Vec::new();
         let mut freed = 0;
         let mut index = self.write();
-        index.messages.retain(|topic, message| {
+        let Index { messages, bytes, memory } = &mut *index;
+        messages.retain(|topic, message| {
             let is_expired = message.is_expired(now);
             if is_expired {
                 freed += message_cost(message);
                 message.end_rest();
+                memory.note_retained(0, rest_of(message));
                 cleared.push(Change::RetainCleared { topic: topic.clone() });
             }
             !is_expired
         });
-        index.bytes -= freed;
+        *bytes -= freed;
         persist.commit_late(cleared);
     }
 

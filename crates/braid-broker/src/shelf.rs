@@ -5,13 +5,14 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_proto::message::{Delivery, Message, SubscriptionIds};
+use braid_proto::message::{Delivery, Message, Resting, SubscriptionIds};
 use braid_proto::packet::QoS;
 use braid_proto::stream::{Lane, Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
 use braid_store::{Lsn, StoredDelivery};
 
 use crate::load::{Load, load_of_qos, load_of_stored};
+use crate::memory::Memory;
 use crate::pile::{Laned, Pile};
 use crate::policy::Terms;
 
@@ -41,7 +42,7 @@ pub(crate) enum Source {
         cost: u32,
     },
     /// Others have it in memory as well.
-    Here(Arc<Message>),
+    Here(Resting),
 }
 
 #[derive(Clone, Debug)]
@@ -101,13 +102,19 @@ impl Shelved {
 
     /// The message is in memory.
     pub(crate) fn set_message(&mut self, message: Arc<Message>) {
-        self.message = Source::Here(message);
+        self.message = Source::Here(Resting::of(message));
+    }
+
+    /// Bytes that it takes without its message.
+    fn own_bytes(&self) -> usize {
+        // Who holds a message at rest counts with it.
+        if matches!(self.message, Source::Store { .. }) { size_of::<Self>() } else { 0 }
     }
 
     fn load(&self) -> Load {
         match &self.message {
             Source::Store { cost, .. } => load_of_stored(*cost as usize, self.qos),
-            Source::Here(message) => load_of_qos(message, self.qos),
+            Source::Here(resting) => load_of_qos(resting.message(), self.qos),
         }
     }
 
@@ -118,11 +125,11 @@ impl Shelved {
                 let seconds = self.lasts?.get() - 1;
                 recovered_at.checked_add(Duration::from_secs(seconds.into()))
             }
-            Source::Here(message) => message.expires_at,
+            Source::Here(resting) => resting.message().expires_at,
         }
     }
 
-    /// The delivery of the message, on the control stream. [BQ-42]
+    /// The delivery of the message, on the control stream [BQ-42], at rest until it is gone: its client was away.
     pub(crate) fn into_delivery(self, message: Arc<Message>) -> Delivery {
         let Self { place, priority, qos, retain, rest, message: _, lasts: _ } = self;
         let (subscription_ids, shared) = match rest {
@@ -130,13 +137,16 @@ impl Shelved {
             None => (SubscriptionIds::None, None),
         };
         let stored = place;
-        Delivery { qos, retain, subscription_ids, priority, shared, stored, ..Delivery::of(message) }
+        let of = Delivery::of(message);
+        let mut delivery = Delivery { qos, retain, subscription_ids, priority, shared, stored, ..of };
+        delivery.rest();
+        delivery
     }
 
     /// The delivery, if its message is in memory.
     fn present(self) -> Option<Delivery> {
-        let Source::Here(message) = &self.message else { return None };
-        let message = message.clone();
+        let Source::Here(resting) = &self.message else { return None };
+        let message = resting.message().clone();
         Some(self.into_delivery(message))
     }
 }
@@ -147,11 +157,37 @@ impl Laned for Shelved {
     }
 }
 
+/// What a shelf takes in memory, as long as it is there.
+#[derive(Debug)]
+struct Toll {
+    memory: Arc<Memory>,
+    bytes: usize,
+}
+
+impl Toll {
+    fn pay(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.memory.note_shelved(bytes, 0);
+    }
+
+    fn give_back(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.memory.note_shelved(0, bytes);
+    }
+}
+
+impl Drop for Toll {
+    fn drop(&mut self) {
+        self.memory.note_shelved(0, self.bytes);
+    }
+}
+
 /// What is shelved for a session. It is older than whatever came since.
 #[derive(Debug)]
 pub(crate) struct Shelf {
     pile: Pile<Shelved>,
     load: Load,
+    toll: Toll,
     /// When all of it began to wait, as a delivery says it.
     waits_since: Option<NonZeroU32>,
     /// When the store was recovered.
@@ -161,14 +197,21 @@ pub(crate) struct Shelf {
 }
 
 impl Shelf {
-    pub(crate) fn new(shelved: Vec<Shelved>, waits_since: Option<NonZeroU32>, recovered_at: Instant) -> Self {
+    pub(crate) fn new(
+        shelved: Vec<Shelved>,
+        waits_since: Option<NonZeroU32>,
+        recovered_at: Instant,
+        memory: Arc<Memory>,
+    ) -> Self {
         let (mut pile, mut load) = (Pile::with_capacity(shelved.len()), Load::default());
+        let mut toll = Toll { memory, bytes: 0 };
         let expires_from = shelved.iter().filter_map(|one| one.expires_at(recovered_at)).min();
         for one in shelved {
             load.add(one.load());
+            toll.pay(one.own_bytes());
             pile.push_back(one);
         }
-        Self { pile, load, waits_since, recovered_at, expires_from }
+        Self { pile, load, toll, waits_since, recovered_at, expires_from }
     }
 
     pub(crate) fn load(&self) -> Load {
@@ -199,6 +242,7 @@ impl Shelf {
         let displaced = self.pile.displace(accepts)?;
         let load = displaced.load();
         self.load.subtract(load);
+        self.toll.give_back(displaced.own_bytes());
         Some((load, displaced.place))
     }
 
@@ -208,12 +252,13 @@ impl Shelf {
         is_over: impl Fn(Terms) -> bool,
         mut note: impl FnMut(Load, Option<NonZeroU64>),
     ) {
-        let Self { pile, load, waits_since, recovered_at, expires_from: _ } = self;
+        let Self { pile, load, toll, waits_since, recovered_at, expires_from: _ } = self;
         pile.retain(|one| {
             let expires_at = one.expires_at(*recovered_at);
             let is_over = is_over(Terms { qos: one.qos, waits_since: *waits_since, expires_at });
             if is_over {
                 load.subtract(one.load());
+                toll.give_back(one.own_bytes());
                 note(one.load(), one.place);
             }
             !is_over

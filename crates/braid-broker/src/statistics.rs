@@ -11,6 +11,7 @@ pub struct Statistics {
     messages_sent: AtomicU64,
     messages_dropped: AtomicU64,
     messages_overflowed: AtomicU64,
+    messages_crowded_out: AtomicU64,
     messages_outdated: AtomicU64,
     clients_overwhelmed: AtomicU64,
     overloads: AtomicU64,
@@ -46,6 +47,8 @@ counters! {
     messages_dropped, dropped;
     /// Those of them that did not fit into the queue of their session, or gave way in it.
     messages_overflowed, overflowed;
+    /// Those of the latter for which the queues of all absent clients together had no room.
+    messages_crowded_out, crowded;
     /// Those of them that waited for their client for too long.
     messages_outdated, outdated;
     /// Clients that were disconnected because their queue was full.

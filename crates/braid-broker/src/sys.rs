@@ -60,7 +60,7 @@ fn values(hub: &Hub) -> Vec<(&'static str, String)> {
     let subscriptions = hub.subscriptions();
     let (sessions, online) = (hub.registry.slots().len(), statistics.clients());
     let spooled = hub.server_options.spool.as_ref().map_or(0, |spool| spool.used());
-    let values: [(&str, u64); 21] = [
+    let values: [(&str, u64); 23] = [
         ("clients/connected", online),
         ("clients/total", sessions as u64),
         ("clients/disconnected", (sessions as u64).saturating_sub(online)),
@@ -70,12 +70,14 @@ fn values(hub: &Hub) -> Vec<(&'static str, String)> {
         ("messages/sent", statistics.messages_sent()),
         ("messages/dropped", statistics.messages_dropped()),
         ("messages/dropped/overflow", statistics.messages_overflowed()),
+        ("messages/dropped/resting", statistics.messages_crowded_out()),
         ("messages/dropped/age", statistics.messages_outdated()),
         ("clients/disconnected/overflow", statistics.clients_overwhelmed()),
         ("publish/messages/received", statistics.messages_received()),
         ("publish/messages/sent", statistics.messages_sent()),
         ("memory/used", hub.memory.used()),
         ("memory/resting", hub.memory.resting()),
+        ("memory/queued", hub.memory.queued()),
         ("memory/overloads", statistics.overloads()),
         ("bytes/received", statistics.bytes_received()),
         ("bytes/sent", statistics.bytes_sent()),
@@ -101,13 +103,15 @@ mod tests {
     use super::*;
     use crate::auth::Anonymous;
     use crate::config::BrokerConfig;
+    use crate::memory::Memory;
 
     /// The last column of the table.
     #[test]
     fn the_table_of_queues_names_topics_that_there_are() {
         let store = Arc::new(MemoryStore::new());
-        let hub =
-            Hub::new(BrokerConfig::default(), Box::new(Anonymous::default()), store, None, NextIds::FIRST);
+        let (config, rule) = (BrokerConfig::default(), Box::new(Anonymous::default()));
+        let memory = Arc::new(Memory::new(&config.limits));
+        let hub = Hub::new(config, rule, store, None, NextIds::FIRST, memory);
         let values = values(&hub);
         let page = include_str!("../../../docs/limits.md");
         let (_, table) = page.split_once("## The broker").expect("a table");

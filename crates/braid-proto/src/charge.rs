@@ -15,6 +15,10 @@ pub trait Account: fmt::Debug + Send + Sync {
     fn wake(&self, bytes: usize);
     /// From use to gone: nobody holds the message any more.
     fn release(&self, bytes: usize);
+    /// One more delivery of a message waits for somebody who is away.
+    fn begin_wait(&self);
+    /// One of them does no more.
+    fn end_wait(&self);
 }
 
 /// What one message counts for, however many hold it. Given back when the last of them lets go.
@@ -63,21 +67,37 @@ pub struct Resting(Arc<Message>);
 impl Resting {
     /// `None`: the message counts for nothing.
     pub fn new(message: &Arc<Message>) -> Option<Self> {
-        message.charge()?.begin_rest();
-        Some(Self(message.clone()))
+        message.charge()?;
+        Some(Self::of(message.clone()))
+    }
+
+    /// The same of any message, also of one that counts for nothing.
+    pub fn of(message: Arc<Message>) -> Self {
+        if let Some(charge) = message.charge() {
+            charge.begin_rest();
+            charge.account.begin_wait();
+        }
+        Self(message)
+    }
+
+    /// The message.
+    pub fn message(&self) -> &Arc<Message> {
+        &self.0
     }
 }
 
 impl Clone for Resting {
     fn clone(&self) -> Self {
-        self.0.begin_rest();
-        Self(self.0.clone())
+        Self::of(self.0.clone())
     }
 }
 
 impl Drop for Resting {
     fn drop(&mut self) {
-        self.0.end_rest();
+        if let Some(charge) = self.0.charge() {
+            charge.end_rest();
+            charge.account.end_wait();
+        }
     }
 }
 
@@ -94,7 +114,7 @@ mod tests {
 
     /// Bytes in use, and resting.
     #[derive(Debug, Default)]
-    struct Sums(Mutex<(i64, i64)>);
+    struct Sums(Mutex<(i64, i64)>, AtomicUsize);
 
     impl Sums {
         fn move_bytes(&self, used: i64, resting: i64) {
@@ -114,6 +134,14 @@ mod tests {
 
         fn release(&self, bytes: usize) {
             self.move_bytes(-(bytes as i64), 0);
+        }
+
+        fn begin_wait(&self) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn end_wait(&self) {
+            self.1.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -147,10 +175,12 @@ mod tests {
         second.rest();
         let copy = first.clone();
         message.begin_rest();
+        assert_eq!(sums.1.load(Ordering::Relaxed), 3, "however many share a message, each waits");
         drop((first, second));
         message.end_rest();
         assert_eq!(*sums.0.lock().unwrap(), (0, 100));
         drop(copy);
+        assert_eq!(sums.1.load(Ordering::Relaxed), 0);
         assert_eq!(*sums.0.lock().unwrap(), (100, 0));
         // Whoever goes last, all of it goes.
         message.begin_rest();

@@ -158,6 +158,11 @@ impl Message {
         self.charge.as_ref()
     }
 
+    /// Whether it counts for something.
+    pub fn is_charged(&self) -> bool {
+        self.charge.is_some()
+    }
+
     /// Somebody holds it at rest from now on, who says when that ends: [`Message::end_rest`].
     pub fn begin_rest(&self) {
         if let Some(charge) = &self.charge {

@@ -5,23 +5,27 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use braid_proto::codec::Spool;
-use braid_proto::message::Message;
+use braid_proto::message::{Account, Message};
 use braid_proto::topic::TopicName;
 use braid_store::{Lsn, Now, StoredMessage};
 
+use crate::memory::Memory;
+
 /// What is done with each of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Arrivals {
     /// A queue of a thousand messages is of a handful of topics: they share the names, as live messages do.
     topics: HashSet<TopicName>,
     unspooled: Unspooled,
+    memory: Arc<Memory>,
+    account: Arc<dyn Account>,
 }
 
 impl Arrivals {
-    /// Large ones belong into `spool`, if there is one.
-    pub(super) fn new(spool: Option<&Arc<dyn Spool>>) -> Self {
+    /// They count in `memory`, and large ones belong into `spool`, if there is one.
+    pub(super) fn new(spool: Option<&Arc<dyn Spool>>, memory: &Arc<Memory>) -> Self {
         let unspooled = Unspooled { from: spool.map(|spool| spool.threshold()), ..Unspooled::default() };
-        Self { unspooled, ..Self::default() }
+        Self { topics: HashSet::new(), unspooled, memory: memory.clone(), account: memory.clone() }
     }
 
     /// The live message of what is stored under a number.
@@ -32,6 +36,7 @@ impl Arrivals {
         if let Some(message) = Arc::get_mut(&mut message) {
             self.share_topic(message);
             self.unspooled.note(message);
+            self.memory.charge_one(&self.account, message);
         }
         if let Some(number) = NonZeroU64::new(lsn.value()) {
             message.set_stored(number);

@@ -15,6 +15,7 @@ use crate::auth::Authenticate;
 use crate::config::BrokerConfig;
 use crate::expiry;
 use crate::hub::Hub;
+use crate::memory::Memory;
 use crate::slot::{Holder, Parked, SessionKey, Slot};
 
 impl Hub {
@@ -27,11 +28,12 @@ impl Hub {
         progress: impl FnMut(Recovery),
     ) -> Result<(Self, Recovery), StoreError> {
         let now = super::now();
-        let mut arrivals = Arrivals::new(spool.as_ref());
+        let memory = Arc::new(Memory::new(&config.limits));
+        let mut arrivals = Arrivals::new(spool.as_ref(), &memory);
         let recovered = recover(&*store, now, &mut arrivals, progress)?;
         arrivals.tell();
         let recovery = recovered.recovery;
-        let hub = Self::new(config, authenticate, store, spool, recovered.next);
+        let hub = Self::new(config, authenticate, store, spool, recovered.next, memory);
         hub.revive(recovered, now);
         Ok((hub, recovery))
     }
@@ -52,7 +54,7 @@ impl Hub {
     }
 
     fn revive_session(&self, recovered: RecoveredSession, now: Now, is_clock_behind: bool) {
-        let RecoveredSession { record, claim, session, will, waiting } = recovered;
+        let RecoveredSession { record, claim, mut session, will, waiting } = recovered;
         let key = SessionKey(record.id.value());
         // Of no connection: the session is parked before anybody sees it.
         let slot = Arc::new(Slot::new(key, record.client_id.clone(), self.registry.next_connection()));
@@ -60,6 +62,7 @@ impl Hub {
         slot.set_stored_will(will.is_some());
         // The store does not know the client's version. Both are allowed, and this is one copy.
         slot.set_merges(true);
+        session.outbound.rest();
         self.shelve(&slot, waiting, now.instant);
         self.with_router(|router| {
             for (filter, subscription) in session.subscriptions.iter() {

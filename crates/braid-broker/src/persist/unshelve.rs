@@ -29,7 +29,7 @@ impl Hub {
             return Ok(());
         }
         let mut read = HashMap::with_capacity(shelved.len());
-        let mut arrivals = Arrivals::new(self.server_options.spool.as_ref());
+        let mut arrivals = Arrivals::new(self.server_options.spool.as_ref(), &self.memory);
         let mut steps = 0;
         for one in shelved {
             if steps >= AT_ONCE {
@@ -37,7 +37,7 @@ impl Hub {
                 tokio::task::yield_now().await;
             }
             let message = match one.source() {
-                Source::Here(message) => Some(message.clone()),
+                Source::Here(resting) => Some(resting.message().clone()),
                 Source::Store { lsn, .. } => self.persist.read(*lsn, &mut arrivals).await?,
             };
             steps += 1 + message.as_ref().map_or(0, |message| message.payload.len() / PIECE);

@@ -45,6 +45,10 @@ impl Disk {
         if IS_FILE.get() { Self::File(directory()) } else { Self::Memory(Arc::default()) }
     }
 
+    pub(crate) fn new_file() -> Self {
+        Self::File(directory())
+    }
+
     pub(crate) fn open(&self) -> Arc<dyn Store> {
         match self {
             Self::Memory(store) => store.clone(),

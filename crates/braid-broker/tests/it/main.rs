@@ -5,6 +5,7 @@
 mod support;
 
 mod connecting;
+mod crowded;
 mod delivery;
 mod disk;
 mod durability;

@@ -1,0 +1,222 @@
+//! What waits for all clients that are away together: it has a bound, and is told.
+
+use braid_broker::{Anonymous, BrokerConfig, LimitsConfig, PriorityRule, QueueOverflow};
+use braid_proto::packet::{Publish, QoS};
+use braid_proto::reason::ReasonCode;
+use braid_proto::stream::Priority;
+
+use crate::disk::Disk;
+use crate::support::{Client, TestBroker, filter, lasting, message, pass, quiet, settle, texts};
+
+/// Bytes that may wait.
+const LIMIT: usize = 200_000;
+
+/// Bytes of a payload.
+const SIZE: usize = 1000;
+
+/// What a message and a delivery of it cost beside the payload, at most.
+const OVERHEAD: usize = 800;
+
+fn config(queue_overflow: QueueOverflow) -> BrokerConfig {
+    let limits = LimitsConfig { resting_bytes: LIMIT, queue_overflow, ..LimitsConfig::default() };
+    let priority = vec![PriorityRule { filter: filter("alarms/#"), priority: Priority::new(200) }];
+    BrokerConfig { limits, priority, ..quiet() }
+}
+
+fn start(disk: &Disk, queue_overflow: QueueOverflow) -> TestBroker {
+    TestBroker::start_with_all(config(queue_overflow), Anonymous::default(), disk.open())
+}
+
+/// A session that has subscribed, whose client is away.
+async fn absent(broker: &TestBroker, client_id: &str, text: &str) {
+    let mut client = broker.resume(client_id).await;
+    client.subscribe(text, QoS::AtLeastOnce).await;
+    client.disconnect().await;
+}
+
+/// Publishes messages that begin with their numbers.
+async fn publish(publisher: &mut Client, topic: &str, numbers: std::ops::Range<usize>) {
+    for number in numbers {
+        let reason = publisher.publish(topic, text(number), QoS::AtLeastOnce).await;
+        assert_eq!(reason, ReasonCode::Success);
+    }
+}
+
+fn text(number: usize) -> String {
+    format!("{number:0SIZE$}")
+}
+
+fn queued(broker: &TestBroker) -> usize {
+    usize::try_from(broker.handle.memory_queued()).expect("small")
+}
+
+#[tokio::test(start_paused = true)]
+async fn queues_of_absent_clients_have_a_bound_together() {
+    for overflow in [QueueOverflow::DropNewest, QueueOverflow::DropOldest, QueueOverflow::Disconnect] {
+        let broker = TestBroker::start_with(config(overflow));
+        let mut live = broker.v5("live").await;
+        live.subscribe("#", QoS::AtLeastOnce).await;
+        absent(&broker, "a", "a").await;
+        absent(&broker, "b", "b").await;
+        let mut publisher = broker.v5("publisher").await;
+        publish(&mut publisher, "a", 0..100).await;
+        assert_eq!(broker.statistics().messages_dropped(), 0);
+        // Far less than what either may have by itself.
+        publish(&mut publisher, "b", 0..300).await;
+        assert_eq!(live.take_many(400).await.len(), 400, "whoever is there gets everything");
+        settle().await;
+        let (queued, statistics) = (queued(&broker), broker.statistics());
+        assert!(queued <= LIMIT && queued > LIMIT - 2 * (SIZE + OVERHEAD), "{queued}");
+        let dropped = statistics.messages_dropped();
+        assert!(dropped > 100, "{dropped}");
+        assert_eq!(statistics.messages_overflowed(), dropped);
+        assert_eq!(statistics.messages_crowded_out(), dropped);
+        let a = texts(&broker.resume("a").await.take_all().await);
+        assert_eq!(a, (0..100).map(text).collect::<Vec<_>>(), "nobody loses what he has to others");
+        settle().await;
+        // There is room again.
+        publish(&mut publisher, "b", 300..310).await;
+        assert_eq!(broker.statistics().messages_dropped(), dropped);
+        let left = 300 - usize::try_from(dropped).expect("small");
+        let oldest = if overflow == QueueOverflow::DropOldest { 300 - left..300 } else { 0..left };
+        let b = texts(&broker.resume("b").await.take_all().await);
+        assert_eq!(b, oldest.chain(300..310).map(text).collect::<Vec<_>>(), "{overflow:?}");
+        settle().await;
+        assert_eq!(broker.handle.memory_queued(), 0);
+    }
+}
+
+/// One that has nothing to give for it does not get it, and loses nothing for it.
+#[tokio::test(start_paused = true)]
+async fn what_comes_displaces_nothing_if_that_is_not_enough() {
+    let broker = TestBroker::start_with(config(QueueOverflow::DropOldest));
+    absent(&broker, "a", "a").await;
+    absent(&broker, "b", "b").await;
+    let mut publisher = broker.v5("publisher").await;
+    publish(&mut publisher, "b", 0..2).await;
+    publish(&mut publisher, "a", 0..300).await;
+    publisher.publish("b", [0; 10 * SIZE], QoS::AtLeastOnce).await;
+    assert_eq!(texts(&broker.resume("b").await.take_all().await), [text(0), text(1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_urgent_has_a_reserve() {
+    let broker = TestBroker::start_with(config(QueueOverflow::DropNewest));
+    absent(&broker, "client", "#").await;
+    let mut publisher = broker.v5("publisher").await;
+    publish(&mut publisher, "bulk", 0..300).await;
+    let dropped = broker.statistics().messages_dropped();
+    publish(&mut publisher, "alarms/fire", 0..10).await;
+    assert_eq!(broker.statistics().messages_dropped(), dropped);
+    assert!(queued(&broker) > LIMIT);
+    publish(&mut publisher, "alarms/fire", 10..100).await;
+    assert!(queued(&broker) <= LIMIT + LIMIT / 4);
+    assert!(broker.statistics().messages_dropped() > dropped);
+}
+
+/// A message counts once, each delivery of it a little, and what is retained has a bound of its own.
+#[tokio::test(start_paused = true)]
+async fn a_message_for_many_and_what_is_retained_count_once() {
+    let broker = TestBroker::start_with(config(QueueOverflow::DropNewest));
+    for number in 0..20 {
+        absent(&broker, &format!("client-{number}"), "#").await;
+    }
+    let mut publisher = broker.v5("publisher").await;
+    publish(&mut publisher, "t", 0..10).await;
+    assert!(
+        queued(&broker) > 10 * SIZE && queued(&broker) < 10 * (SIZE + 20 * OVERHEAD),
+        "{}",
+        queued(&broker)
+    );
+    assert_eq!(broker.statistics().messages_dropped(), 0);
+    let broker = TestBroker::start_with(config(QueueOverflow::DropNewest));
+    let mut publisher = broker.v5("publisher").await;
+    for (topic, size) in [("r/1", LIMIT), ("r/2", LIMIT), ("r/1", 2 * LIMIT), ("r/2", 0)] {
+        let retained = Publish { retain: true, ..message(topic, vec![0; size]) };
+        publisher.publish_as(retained).await;
+    }
+    settle().await;
+    assert_eq!(broker.handle.memory_queued(), 0);
+    assert!(broker.handle.memory_resting() > LIMIT as u64);
+    absent(&broker, "client", "t").await;
+    publish(&mut publisher, "t", 0..10).await;
+    assert_eq!(broker.statistics().messages_dropped(), 0);
+}
+
+/// What a start finds counts with what it takes in memory: little if it is for one client alone, which has not come. And
+/// nothing of it is dropped.
+#[tokio::test(start_paused = true)]
+async fn what_a_start_finds_counts_too() {
+    for clients in [&["client"][..], &["client", "twin"]] {
+        let disk = Disk::new_file();
+        let broker = start(&disk, QueueOverflow::DropNewest);
+        for client in clients {
+            absent(&broker, client, "#").await;
+        }
+        let mut publisher = broker.v5("publisher").await;
+        publish(&mut publisher, "t", 0..300).await;
+        let (before, dropped) = (queued(&broker), broker.statistics().messages_dropped());
+        // One is on its way.
+        let mut connect = lasting("client");
+        connect.properties.receive_maximum = Some(1);
+        let mut client = broker.connect(connect).await;
+        client.expect_publish().await;
+        client.vanish().await;
+        let disk = disk.after_crash();
+        let broker = start(&disk, QueueOverflow::DropNewest);
+        let (after, is_alone) = (queued(&broker), clients.len() == 1);
+        let in_store = || 299 - usize::try_from(dropped).expect("small");
+        let least = if is_alone { SIZE + 40 * in_store() } else { before - SIZE - OVERHEAD };
+        let most = if is_alone { before / 10 } else { before };
+        assert!((least..=most).contains(&after), "{after} of {before}");
+        assert_eq!(broker.handle.memory_used(), 0);
+        let mut publisher = broker.v5("publisher").await;
+        publish(&mut publisher, "t", 300..310).await;
+        let crowded = broker.statistics().messages_crowded_out();
+        assert!(if is_alone { crowded == 0 } else { crowded > 15 }, "{crowded}");
+        let mut received = 0;
+        for client in clients {
+            received += broker.resume(client).await.take_all().await.len() as u64;
+        }
+        assert_eq!(received, 310 * clients.len() as u64 - dropped - crowded);
+        settle().await;
+        assert_eq!((broker.handle.memory_queued(), broker.handle.memory_resting()), (0, 0));
+    }
+}
+
+/// It would be lost for next to nothing.
+#[tokio::test(start_paused = true)]
+async fn what_is_in_the_store_alone_makes_no_room() {
+    let disk = Disk::new_file();
+    let broker = start(&disk, QueueOverflow::DropOldest);
+    absent(&broker, "a", "a").await;
+    absent(&broker, "b", "b").await;
+    publish(&mut broker.v5("publisher").await, "a", 0..20).await;
+    let disk = disk.after_crash();
+    let broker = start(&disk, QueueOverflow::DropOldest);
+    let mut publisher = broker.v5("publisher").await;
+    publish(&mut publisher, "a", 20..22).await;
+    publish(&mut publisher, "b", 0..300).await;
+    publish(&mut publisher, "a", 22..24).await;
+    let a = texts(&broker.resume("a").await.take_all().await);
+    assert_eq!(a, (0..20).chain(22..24).map(text).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_told_below_sys() {
+    let mut config = config(QueueOverflow::DropNewest);
+    config.sys.interval_secs = 5;
+    let broker = TestBroker::start_with(config);
+    absent(&broker, "client", "t").await;
+    let mut publisher = broker.v5("publisher").await;
+    publish(&mut publisher, "t", 0..300).await;
+    pass(6).await;
+    let mut reader = broker.v5("reader").await;
+    let dropped = broker.statistics().messages_crowded_out();
+    for (name, expected) in
+        [("messages/dropped/resting", dropped), ("memory/queued", broker.handle.memory_queued())]
+    {
+        reader.subscribe(&format!("$SYS/broker/{name}"), QoS::AtMostOnce).await;
+        assert_eq!(reader.take().await, expected.to_string(), "{name}");
+    }
+}
