@@ -119,6 +119,36 @@ async fn what_an_absent_client_gets_agrees_with_a_model() {
     }
 }
 
+/// A start with lower caps: what was acknowledged stays unless the oldest is to give way.
+#[tokio::test(start_paused = true)]
+async fn a_queue_above_its_cap_is_kept_at_a_start_and_takes_nothing_more() {
+    for overflow in [QueueOverflow::DropNewest, QueueOverflow::Disconnect, QueueOverflow::DropOldest] {
+        let store = Arc::new(MemoryStore::new());
+        let start = |cap, store| {
+            TestBroker::start_with_all(with_limits(limits(cap, overflow)), Anonymous::default(), store)
+        };
+        let mut broker = start(10, store.clone());
+        absent(&broker, QoS::AtLeastOnce).await;
+        let mut publisher = broker.v5("publisher").await;
+        for number in 0..10 {
+            publisher.publish("mid", number.to_string(), QoS::AtLeastOnce).await;
+        }
+        drop(publisher);
+        broker.handle.stop();
+        broker.ended().await;
+        let broker = start(4, Arc::new(store.reopen()));
+        broker.v5("publisher").await.publish("mid", "new", QoS::AtLeastOnce).await;
+        let expected: &[&str] = match overflow {
+            // A quarter more is for what is urgent, and only what is more than that goes at the start.
+            QueueOverflow::DropOldest => &["7", "8", "9", "new"],
+            _ => &["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
+        };
+        let received = texts(&broker.resume("client").await.take_all().await);
+        assert_eq!(received, expected, "{overflow:?}");
+        assert_eq!(broker.statistics().messages_overflowed(), 11 - expected.len() as u64);
+    }
+}
+
 /// While a returning client takes what waited, others publish: within a lane nothing overtakes, and nothing is there
 /// twice or lost without being counted.
 #[tokio::test(start_paused = true)]
