@@ -10,6 +10,7 @@ use braid_router::replays_at_subscribe;
 use braid_store::{Change, StoredSubscription};
 
 use super::Driver;
+use crate::config::LimitsConfig;
 use crate::hub::FILTERS_AT_ONCE;
 use crate::persist;
 
@@ -85,7 +86,7 @@ impl Driver {
         subscribe: Subscribe,
         priority: Option<Priority>,
     ) -> Option<(Vec<ReasonCode>, Vec<Granted>)> {
-        let limit = self.hub.config.limits.subscriptions;
+        let LimitsConfig { subscriptions: most, subscription_bytes: most_bytes, .. } = self.hub.config.limits;
         let subscriptions = &mut self.server.session_mut()?.subscriptions;
         let mut codes = Vec::with_capacity(subscribe.entries.len());
         let mut granted = Vec::with_capacity(subscribe.entries.len());
@@ -104,7 +105,9 @@ impl Driver {
                 codes.push(ReasonCode::TopicFilterInvalid);
                 continue;
             };
-            if subscriptions.len() >= limit && !subscriptions.replaces(&filter, on) {
+            let is_full = subscriptions.len() >= most
+                || subscriptions.bytes().saturating_add(filter.as_str().len()) > most_bytes;
+            if is_full && !subscriptions.replaces(&filter, on) {
                 codes.push(ReasonCode::QuotaExceeded);
                 continue;
             }

@@ -243,6 +243,30 @@ async fn subscriptions_have_a_limit() {
     assert_eq!(codes, [Success, Success, QuotaExceeded, Success]);
 }
 
+/// Also over a restart of the client, and for what is given back.
+#[tokio::test(start_paused = true)]
+async fn the_filters_of_a_session_have_a_limit_in_bytes() {
+    let limits = LimitsConfig { subscription_bytes: 10, ..LimitsConfig::default() };
+    let broker = TestBroker::start_with(BrokerConfig { limits, ..quiet() });
+    let mut client = broker.resume("client").await;
+    let entries = ["aaaa", "bbbbb", "cc", "d", "aaaa"].map(|text| entry(text, QoS::AtMostOnce));
+    let codes = client.subscribe_all(None, entries.into()).await.codes;
+    use ReasonCode::{QuotaExceeded, Success, UnspecifiedError};
+    assert_eq!(codes, [Success, Success, QuotaExceeded, Success, Success]);
+    client.vanish().await;
+    let mut client = broker.resume("client").await;
+    let one = |text: &str| vec![entry(text, QoS::AtMostOnce)];
+    assert_eq!(client.subscribe_all(None, one("e")).await.codes, [QuotaExceeded]);
+    client.send(unsubscribe_packet(9, &["bbbbb"])).await;
+    assert_eq!(client.find_unsuback().await.codes, [Success]);
+    assert_eq!(client.subscribe_all(None, one("eeeee")).await.codes, [Success]);
+    // MQTT 3 has one word for it, and its sessions have a limit each.
+    let mut client = broker.v3("other").await;
+    let long = client.subscribe_all(None, one(&"x".repeat(11))).await.codes;
+    assert_eq!(long, [UnspecifiedError]);
+    assert_eq!(client.subscribe_all(None, one(&"x".repeat(10))).await.codes, [Success]);
+}
+
 // A subscription that the session keeps must not depend on how the bytes were cut.
 #[tokio::test(start_paused = true)]
 async fn a_subscribe_right_before_disconnect_counts() {

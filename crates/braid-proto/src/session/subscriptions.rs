@@ -14,6 +14,8 @@ pub struct Subscriptions {
     all: BTreeMap<(TopicFilter, StreamKey), Subscription>,
     /// The filters of each data stream: the end of one concerns its own only.
     on_data: BTreeMap<StreamKey, BTreeSet<TopicFilter>>,
+    /// Of the filters of all, each as often as it is there.
+    bytes: usize,
 }
 
 /// What became of a subscription whose stream ended.
@@ -40,7 +42,20 @@ impl Subscriptions {
         if !stream.is_control() {
             self.on_data.entry(stream).or_default().insert(filter.clone());
         }
-        self.all.insert((filter, stream), subscription)
+        let bytes = filter.as_str().len();
+        let replaced = self.all.insert((filter, stream), subscription);
+        if replaced.is_none() {
+            self.bytes += bytes;
+        }
+        replaced
+    }
+
+    fn take(&mut self, filter: &TopicFilter, stream: StreamKey) -> Option<Subscription> {
+        let taken = self.all.remove(&(filter.clone(), stream));
+        if taken.is_some() {
+            self.bytes -= filter.as_str().len();
+        }
+        taken
     }
 
     /// The subscription that waits for a stream, if `stream` is another one than it waits on.
@@ -52,7 +67,7 @@ impl Subscriptions {
         if self.all.get(&on_control).is_none_or(|subscription| subscription.bound) {
             return None;
         }
-        self.all.remove(&on_control) // [BQ-43]
+        self.take(filter, StreamKey::CONTROL) // [BQ-43]
     }
 
     /// Whether a subscription of this filter on this stream would replace one.
@@ -77,7 +92,7 @@ impl Subscriptions {
                 self.on_data.remove(&stream);
             }
         }
-        self.all.remove(&(filter.clone(), stream))
+        self.take(filter, stream)
     }
 
     /// Moves the subscriptions of a data stream that has ended to the control stream. [BQ-42]
@@ -113,6 +128,11 @@ impl Subscriptions {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// Bytes of their filters, each as often as it is there.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Whether there are none.
@@ -151,10 +171,12 @@ mod tests {
         assert_eq!(all.insert(filter("a"), on(0)), None);
         assert_eq!(all.insert(filter("a"), on(1)), None);
         let again = Subscription { qos: QoS::AtLeastOnce, ..on(1) };
+        assert_eq!(all.bytes(), 2);
         assert_eq!(all.insert(filter("a"), again), Some(on(1)));
+        assert_eq!(all.bytes(), 2);
         assert_eq!(all.remove_on(&filter("a"), StreamKey::bidi(2)), None);
         assert_eq!(all.remove(&filter("a")), [on(0), again]);
-        assert!(all.is_empty());
+        assert!(all.is_empty() && all.bytes() == 0);
     }
 
     /// [BQ-42], [BQ-43]
@@ -172,13 +194,15 @@ mod tests {
             Moved { filter: filter("b"), from: on(1), to: None },
         ];
         assert_eq!(moved, expected);
-        assert_eq!(all.len(), 3);
+        assert_eq!((all.len(), all.bytes()), (3, 3));
         assert!(
             all.replaces(&filter("a"), StreamKey::bidi(7)) && !all.replaces(&filter("b"), StreamKey::bidi(7))
         );
         assert_eq!(all.insert(filter("a"), on(7)), Some(waiting));
         assert_eq!(all.insert(filter("b"), on(7)), None);
+        assert_eq!(all.bytes(), 3 + 1);
         assert_eq!(all.unbind_all().len(), 3);
+        assert_eq!(all.bytes(), 2);
         assert_eq!(
             all.iter().map(|(_, s)| (s.stream, s.bound)).collect::<Vec<_>>(),
             [(StreamKey::CONTROL, false); 2]
