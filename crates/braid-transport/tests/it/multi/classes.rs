@@ -38,9 +38,9 @@ async fn alarms_beside(media: Priority, seconds: u32) -> Vec<u128> {
             sent.push(Instant::now());
             write(&mut scene.server, alarms, &ALARM).await;
         }
-        drive(&mut scene.server, sleep(Duration::from_millis(10))).await;
+        drive(&mut scene.server, wait(Duration::from_millis(10))).await;
     }
-    drive(&mut scene.server, sleep(Duration::from_secs(3))).await;
+    drive(&mut scene.server, wait(Duration::from_secs(3))).await;
     let mut took = Vec::new();
     for sent in sent {
         took.push((arrivals.try_recv().expect("all of them") - sent).as_millis());
@@ -70,7 +70,7 @@ async fn a_policer_that_comes_later_is_found() {
         scene.device.change_one(Direction::Down, |link| link.policer = policer);
         for _ in 0..seconds * 100 {
             fill(&mut scene.server, bulk);
-            drive(&mut scene.server, sleep(Duration::from_millis(10))).await;
+            drive(&mut scene.server, wait(Duration::from_millis(10))).await;
         }
         assert_eq!(class(&scene), Some(expected));
     }
