@@ -58,8 +58,8 @@ struct GatedController {
 struct Untold {
     acked: u32,
     lost: u32,
-    /// The round trip as the library knew it last (s).
-    smoothed: f64,
+    /// The round trip as the library knew it last (s): an acknowledgement may be of packets that do not ask for one.
+    smoothed: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -207,7 +207,7 @@ impl Controller for GatedController {
         let smoothed = rtt.get().as_secs_f64();
         if self.is_open() {
             self.untold.acked += 1;
-            self.untold.smoothed = smoothed;
+            self.untold.smoothed = Some(smoothed);
         } else {
             self.gate().handle_acked(pn, smoothed, now);
         }

@@ -50,20 +50,22 @@ impl Gate {
         }
     }
 
-    /// So many packets of an open path were acknowledged and lost. `smoothed`: the round trip as the library knows it.
+    /// So many packets of an open path were acknowledged and lost. `smoothed`: the round trip as the library knows it,
+    /// if it has told.
     pub(in crate::quic) fn handle_open(
         &mut self,
         acked: u32,
         lost: u32,
-        smoothed: f64,
+        smoothed: Option<f64>,
         app_limited: bool,
         now: Instant,
     ) {
         let now = self.seconds(now);
-        self.smoothed = Some(smoothed);
+        self.smoothed = smoothed.or(self.smoothed);
         let State::Open(open) = &mut self.state else { return };
         open.handle(acked, lost);
-        if let Some(packets) = open.judge(smoothed, now < self.blind_until, app_limited, now) {
+        let trip = self.smoothed.unwrap_or(0.0);
+        if let Some(packets) = open.judge(trip, now < self.blind_until, app_limited, now) {
             self.state = State::Start(Start::again(packets, now));
         }
     }

@@ -86,7 +86,7 @@ fn apply(gate: &mut Gate, step: &Step, now: Instant, number: &mut u64) {
         Step::Urgent { bytes } => gate.handle_urgent(bytes, now),
         Step::Received => gate.handle_received(now),
         Step::EndOfAcks { acked, lost, app_limited } => match gate.class() {
-            Class::Open => gate.handle_open(acked, lost, 0.05, app_limited, now),
+            Class::Open => gate.handle_open(acked, lost, (acked > 0).then_some(0.05), app_limited, now),
             _ => gate.handle_end_of_acks(),
         },
         Step::Mtu(mtu) => gate.handle_mtu(mtu),
@@ -253,6 +253,19 @@ fn what_the_congestion_controller_finds_is_believed() {
     gate.handle_policer(48_000, now + Duration::from_secs(2));
     assert_eq!(gate.class(), Class::Policed);
     assert!(gate.rate().is_some_and(|rate| (38.0..41.0).contains(&rate)), "{:?}", gate.rate());
+}
+
+/// An acknowledgement of packets that do not ask for one tells no round trip, and makes no queue of the next that does.
+#[test]
+fn an_open_path_keeps_its_round_trip() {
+    let start = Instant::now();
+    let mut gate = Gate::new(start, 1200, 2);
+    gate.open(0.0);
+    for turn in 1..40_u64 {
+        let trip = (turn != 7).then_some(0.05);
+        gate.handle_open(10, 0, trip, false, start + Duration::from_millis(turn * 100));
+    }
+    assert_eq!(gate.class(), Class::Open);
 }
 
 /// What is cut for a while says nothing of what limits the path.
