@@ -34,13 +34,13 @@ const WINDOW: f64 = 1.0;
 const SHORTEST: f64 = 1.0;
 const LONGEST: f64 = 2.0;
 
-/// So long (s) after a probe that failed behind others that passed.
+/// So long (s) after a probe that failed behind others that passed, or while what is urgent leaves nothing for bulk.
 const SOON: f64 = 0.5;
 
 /// So many packets beyond what a bucket can have held say that the rate is higher, and it is taken to be higher by a
 /// factor between these.
 const SURE: f64 = 0.5;
-const FASTER: f64 = 1.25;
+const FASTER: f64 = 1.5;
 const FASTER_AT_LEAST: f64 = 1.1;
 
 /// Until then the third probe of a row, and those after it, are larger than the first by so many packets.
@@ -134,6 +134,8 @@ struct Climb {
     begun: f64,
     /// So many have passed.
     passed: u32,
+    /// Nothing but what is urgent was sent for some time before.
+    is_starved: bool,
 }
 
 impl Climb {
@@ -241,15 +243,29 @@ impl Bucket {
             self.next_probe = now + 0.05;
             if let Some(climb) = &mut self.climb {
                 climb.passed += 1;
-                let surplus = climb.surplus(self.raised);
-                if surplus > SURE {
-                    let rate = self.rate + surplus / (sent.at - climb.begun).max(SPAN);
-                    self.rate = rate.clamp(self.rate * FASTER_AT_LEAST, self.rate * FASTER);
-                    self.drops.clear();
-                    self.passes.clear();
-                }
             }
+            self.rise(false, sent.at);
         }
+    }
+
+    /// Whether more has passed since probes began than the rate and a full bucket explain: then the rate is higher.
+    /// `is_over`: one of them was dropped.
+    fn rise(&mut self, is_over: bool, at: f64) -> bool {
+        let Some(climb) = self.climb else { return false };
+        let surplus = climb.surplus(self.raised);
+        if surplus <= SURE {
+            return false;
+        }
+        if is_over && !climb.is_starved {
+            // It was raised with each that passed.
+            return true;
+        }
+        let least = if is_over { 1.0 } else { FASTER_AT_LEAST };
+        let rate = self.rate + surplus / (at - climb.begun).max(SPAN);
+        self.rate = rate.clamp(self.rate * least, self.rate * FASTER);
+        self.drops.clear();
+        self.passes.clear();
+        true
     }
 
     /// A packet has passed: what is known of those before it that were dropped.
@@ -306,6 +322,7 @@ impl Bucket {
         if self.drops.back().is_some_and(|drop| sent.at <= drop.at) {
             return;
         }
+        let has_risen = self.rise(true, sent.at);
         self.drops.push_back(Drop { at: sent.at, passed });
         while self.drops.len() > 2 && self.drops.front().is_some_and(|drop| sent.at - drop.at > MEMORY) {
             self.drops.pop_front();
@@ -313,8 +330,7 @@ impl Bucket {
         self.passes.clear();
         let climb = self.climb.take();
         if self.probe.take().is_some() {
-            let has_risen = climb.is_some_and(|climb| climb.surplus(self.raised) > SURE);
-            self.space_probes(has_risen, now);
+            self.space_probes(has_risen, climb.is_some_and(|climb| climb.is_starved), now);
         }
         if !self.run.may_be_outage() {
             self.measure(sent.at, passed, level >= 1.0);
@@ -322,19 +338,18 @@ impl Bucket {
     }
 
     /// A probe has failed: when the next may begin.
-    fn space_probes(&mut self, has_risen: bool, now: f64) {
-        self.interval = if has_risen {
+    fn space_probes(&mut self, has_risen: bool, is_starved: bool, now: f64) {
+        self.interval = if has_risen || is_starved {
             // There may be more.
             SOON
-        } else if now - self.last_bulk > STARVED {
-            SHORTEST
         } else {
             (self.interval * 2.0).clamp(SHORTEST, LONGEST)
         };
         self.next_probe = now + self.interval;
     }
 
-    /// The rate between drops, exact to one packet: the longest span that agrees with the shorter ones counts.
+    /// The rate between drops, exact to one packet: the longest span that agrees with the shorter ones counts. A rate that has
+    /// fallen is not taken for lower than it must be: one that is too low is found out much later.
     fn measure(&mut self, at: f64, passed: f64, is_wrong: bool) {
         let mut best: Option<(f64, f64)> = None;
         for drop in self.drops.iter().rev().skip(1) {
@@ -350,6 +365,7 @@ impl Bucket {
         }
         let Some((rate, error)) = best else { return };
         let expected = self.rate / SHY;
+        let rate = if rate < expected { (rate + error * 0.5).min(expected) } else { rate };
         if if rate < expected { is_wrong } else { error < 0.05 * rate } {
             self.rate = (rate.min(expected * 1.25) * SHY).max(LEAST);
         }
@@ -372,7 +388,7 @@ impl Bucket {
     pub(super) fn look(&mut self, last_urgent: f64, now: f64) {
         let since = now - last_urgent;
         let is_behind = (BEHIND..BEHIND + WITHIN).contains(&since) || since > 1.0;
-        if is_behind || now - self.last_bulk > STARVED {
+        if is_behind || now - self.last_bulk > STARVED || self.climb.is_some_and(|climb| climb.is_starved) {
             self.probe(now);
         }
     }
@@ -390,7 +406,9 @@ impl Bucket {
             return;
         }
         let room = DEPTH - 1.0 - level;
-        let climb = self.climb.get_or_insert(Climb { room, raised: self.raised, begun: now, passed: 0 });
+        let is_starved = now - self.last_bulk > STARVED;
+        let climb =
+            self.climb.get_or_insert(Climb { room, raised: self.raised, begun: now, passed: 0, is_starved });
         // Of what is lost there is little to learn: more follows when it is sure that there is room.
         let more =
             if climb.surplus(self.raised) > SURE { climb.passed } else { (climb.passed / 2).min(MORE) };

@@ -226,6 +226,28 @@ fn a_new_rate_is_found() {
     }
 }
 
+/// Alarms alone need more than the lower rate: who is starved looks for more at once.
+#[test]
+fn a_new_rate_is_found_within_two_seconds() {
+    for (trip, rate) in [1, 40].into_iter().flat_map(|trip| [(trip, 10.0), (trip, 29.0)]) {
+        let mut slow = 0;
+        for phase in 0..30 {
+            let mut path = Path::new(29.0, trip, 1);
+            path.run(10);
+            path.run_for(phase * 97);
+            path.rate = 10.0;
+            if rate > path.rate {
+                path.run(20);
+                path.rate = rate;
+            }
+            path.run(2);
+            let known = path.senders[0].gate.rate().unwrap_or(0.0);
+            slow += u32::from(!(rate * 0.85..rate * 1.15).contains(&known));
+        }
+        assert!(slow <= 3, "{slow} of 30: to {rate} packets a second, {trip} ms");
+    }
+}
+
 /// Drops of a first burst and alarms that all pass are no losses by chance.
 #[test]
 fn a_policer_is_known_when_bulk_begins_late() {

@@ -110,7 +110,12 @@ impl Path {
 
     /// With bulk at any time.
     pub(super) fn run(&mut self, seconds: u64) {
-        for _ in 0..seconds * 1000 {
+        self.run_for(seconds * 1000);
+    }
+
+    /// For so long (ms).
+    pub(super) fn run_for(&mut self, time: u64) {
+        for _ in 0..time {
             self.now += 1;
             if let Limit::Policer { depth } = self.limit {
                 self.tokens = (self.tokens + self.rate / 1000.0).min(depth);
