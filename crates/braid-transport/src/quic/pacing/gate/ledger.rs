@@ -102,6 +102,11 @@ impl Ledger {
         self.packets.iter().any(|sent| sent.is_probe && sent.fate != Some(Fate::Passed))
     }
 
+    /// Whether nothing is known of a packet that was sent before this one.
+    pub(super) fn is_open_before(&self, number: u64) -> bool {
+        self.packets.iter().take_while(|sent| sent.number < number).any(|sent| sent.fate.is_none())
+    }
+
     /// Packets of which nothing is known yet.
     pub(super) fn on_the_way(&self) -> u64 {
         self.open

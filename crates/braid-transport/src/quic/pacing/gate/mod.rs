@@ -171,6 +171,8 @@ pub(in crate::quic) struct Gate {
     newest: Option<Heard>,
     /// Packets that the present acknowledgement is the first to tell of.
     acked: u32,
+    /// Something was lost since a round trip was known last.
+    has_lost: bool,
     /// The peer waits with an acknowledgement of one packet.
     peer_waits: bool,
     /// What the path was taken for does not explain what is lost.
@@ -207,6 +209,7 @@ impl Gate {
             smoothed: None,
             newest: None,
             acked: 0,
+            has_lost: false,
             peer_waits: false,
             is_hopeless: false,
             left: None,
@@ -402,6 +405,7 @@ impl Gate {
     pub(in crate::quic) fn handle_lost(&mut self, number: u64, now: Instant) {
         let now = self.seconds(now);
         let Some(sent) = self.ledger.settle(number, Fate::Lost, now) else { return };
+        self.has_lost = true;
         if sent.urgent > 0 {
             self.urgent += sent.urgent;
             self.urgent_since.get_or_insert(now);

@@ -189,8 +189,9 @@ impl Queue {
         self.free_at = free_at;
     }
 
-    /// It has waited `wait` s, as far as its round trip says.
-    pub(super) fn handle_wait(&mut self, sent: &Sent, wait: f64, now: f64) {
+    /// It has waited `wait` s, as far as its round trip says; `is_sure`: all before it have passed, so that what was
+    /// expected was expected of packets that came there.
+    pub(super) fn handle_wait(&mut self, sent: &Sent, wait: f64, is_sure: bool, now: f64) {
         let (mut is_queued, mut is_close, mut expected) = (true, false, None);
         while let Some(first) = self.outstanding.front().filter(|first| first.place <= sent.place) {
             is_queued &= first.is_queued;
@@ -204,7 +205,9 @@ impl Queue {
         let wait = wait - self.offset.value();
         let measured = sent.at + wait;
         let residual = measured - expected;
-        self.error += (residual.abs() - self.error) / 16.0;
+        if is_sure {
+            self.error += (residual.abs() - self.error) / 16.0;
+        }
         self.look_for_growth(Measured { place: sent.place, left: measured, wait });
         if self.offset.handle(sent.place, sent.at, residual, self.certain, now) {
             self.service = self.certain;

@@ -336,6 +336,25 @@ fn a_queue_in_the_place_of_a_policer_is_noticed() {
 }
 
 #[test]
+fn a_queue_stays_short() {
+    for (rate, trip) in [29.0, 60.0, 100.0, 200.0, 300.0, 500.0, 860.0]
+        .into_iter()
+        .flat_map(|rate| [1, 10, 40, 100].map(|trip| (rate, trip)))
+    {
+        let mut path = Path::new(rate, trip, 1);
+        path.limit = Limit::Queue { most: 100.0 };
+        path.run(10);
+        path.count_anew();
+        path.run(40);
+        let Counts { passed, latest, .. } = path.senders[0].counts;
+        // A packet of bulk, its own, and the milliseconds in which the path goes.
+        let most = 2500.0 / rate + 10.0;
+        assert!(latest as f64 <= most, "{latest} ms: {rate} packets a second, {trip} ms");
+        assert!(passed as f64 >= 0.95 * 40.0 * rate, "{passed}: {rate} packets a second, {trip} ms");
+    }
+}
+
+#[test]
 fn a_policer_in_the_place_of_a_queue_is_noticed() {
     for (trip, before, rate) in [
         (40, 29.0, 29.0),

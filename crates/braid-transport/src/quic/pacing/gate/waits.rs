@@ -47,11 +47,10 @@ impl Gate {
     fn may_be_held_back(&mut self, heard: &Heard, trip: f64) -> bool {
         let unadjusted = heard.at - heard.sent.at;
         let was_adjusted = trip + ADJUSTED < unadjusted;
+        // Without one the round trip is a guess.
+        let Some(base) = self.trip.base() else { return false };
         self.peer_waits |= was_adjusted && heard.is_single;
-        self.peer_waits
-            && heard.is_single
-            && !was_adjusted
-            && self.trip.base().is_some_and(|base| base < trip && trip < base + HELD_BACK)
+        self.peer_waits && heard.is_single && !was_adjusted && base < trip && trip < base + HELD_BACK
     }
 
     /// A policer delays nothing: where packets wait, another bottleneck has taken its place.
@@ -87,7 +86,8 @@ impl Gate {
         match &mut self.state {
             State::Policed(_) => self.handle_delay(wait, now),
             State::Queued(queue) => {
-                queue.handle_wait(sent, wait, now);
+                let is_sure = !std::mem::take(&mut self.has_lost) && !self.ledger.is_open_before(sent.number);
+                queue.handle_wait(sent, wait, is_sure, now);
                 if queue.is_too_noisy() {
                     self.blind_until = now + DEAF;
                     self.open(now);
