@@ -17,14 +17,13 @@ use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use noq::udp::{RecvMeta, Transmit};
 use noq::{AsyncUdpSocket, UdpSender};
 
-use super::gate;
+use super::gate::{self, Datagram, Kept};
 
 /// Bytes of a datagram with nothing but a PING, at most: one byte of flags, a connection ID of
 /// eight, four of packet number, the frame, and a tag of 16.
@@ -43,7 +42,8 @@ impl Thinned {
 
 impl AsyncUdpSocket for Thinned {
     fn create_sender(&self) -> Pin<Box<dyn UdpSender>> {
-        Box::pin(ThinnedSender { sender: self.socket.create_sender() })
+        let (sender, spare) = (self.socket.create_sender(), Some(self.socket.create_sender()));
+        Box::pin(ThinnedSender { sender, spare })
     }
 
     fn poll_recv(
@@ -70,6 +70,8 @@ impl AsyncUdpSocket for Thinned {
 
 struct ThinnedSender {
     sender: Pin<Box<dyn UdpSender>>,
+    /// Of the same socket, for the first packet that leaves later than its batch.
+    spare: Option<Pin<Box<dyn UdpSender>>>,
 }
 
 /// The second datagram of `transmit`, if it is a batch of datagrams with nothing but a PING.
@@ -82,15 +84,20 @@ fn probe<'a>(transmit: &Transmit<'a>) -> Option<&'a [u8]> {
 }
 
 impl ThinnedSender {
-    /// Sends these parts of a batch. A socket that is full meanwhile loses the rest, as a network may.
+    /// Sends what is to leave of a batch. A socket that is full meanwhile loses the rest, as a network may.
     fn send_kept(
         &mut self,
-        kept: &[Range<usize>],
+        kept: Kept,
         transmit: &Transmit<'_>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        for range in kept {
-            let Some(contents) = transmit.contents.get(range.clone()) else { continue };
+        if let Some(later) = kept.later
+            && let Some(contents) = transmit.contents.get(later.range)
+        {
+            later.gate.keep(Datagram::new(later.number, contents, transmit), self.spare.take());
+        }
+        for range in kept.now {
+            let Some(contents) = transmit.contents.get(range) else { continue };
             let part = Transmit {
                 destination: transmit.destination,
                 ecn: transmit.ecn,
@@ -113,7 +120,7 @@ impl UdpSender for ThinnedSender {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         if let Some(kept) = gate::kept(transmit.contents.len()) {
-            return self.send_kept(&kept, transmit, cx);
+            return self.send_kept(kept, transmit, cx);
         }
         let Some(contents) = probe(transmit) else {
             return self.sender.as_mut().poll_send(transmit, cx);

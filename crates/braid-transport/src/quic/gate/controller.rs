@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use noq::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use noq_proto::RttEstimator;
 
 use super::shared::{SharedGate, now};
-use super::withheld;
+use super::withheld::{self, Later};
 use crate::quic::pacing::{Class, Found, Gate, PROBE, Permit};
 
 /// Larger than anything: the library then paces nothing.
@@ -67,6 +68,12 @@ struct Probe {
     start: usize,
     number: u64,
     bytes: u16,
+}
+
+impl Probe {
+    fn range(self) -> Range<usize> {
+        self.start..self.start + usize::from(self.bytes)
+    }
 }
 
 /// What the library has asked about the next packet. It looks at the metrics, then at the window, and at the metrics
@@ -129,9 +136,16 @@ impl GatedController {
             withheld.push(last);
         }
         if is_known {
+            // The library puts what is urgent into the first.
+            let later = withheld.first().copied().filter(|_| gate.wants_later());
             for probe in withheld {
                 gate.handle_withheld(probe.bytes.into());
-                withheld::part(probe.start..probe.start + usize::from(probe.bytes));
+                withheld::part(probe.range());
+            }
+            if let Some(later) = later {
+                gate.handle_later(later.number, later.bytes.into());
+                let gate = Arc::clone(&shared);
+                withheld::later(Later { range: later.range(), number: later.number, gate });
             }
             if known < length {
                 gate.handle_withheld((length - known) as u64);

@@ -51,6 +51,7 @@ pub(super) fn keep(gate: &Arc<SharedGate>) {
                 while let Some(wait) = gate.next() {
                     tokio::select! {
                         () = sleep(wait.max(TICK)) => {
+                            gate.send_kept().await;
                             is_there = gate.wake();
                             break;
                         }

@@ -4,10 +4,12 @@
 
 mod controller;
 mod keeper;
+mod leaving;
 mod log;
 mod shared;
 mod withheld;
 
 pub(super) use controller::Gated;
+pub(super) use leaving::Datagram;
 pub(super) use shared::SharedGate;
-pub(super) use withheld::kept;
+pub(super) use withheld::{Kept, kept};

@@ -3,13 +3,16 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use noq::UdpSender;
 use tokio::sync::Notify;
 
 use super::keeper::{self, Library};
+use super::leaving::{Datagram, Leaving};
 use super::log;
 use crate::quic::pacing::{Class, Gate, GateState};
 
@@ -35,6 +38,7 @@ pub(in crate::quic) struct SharedGate {
     /// Where it is written down what the gate knows.
     log: Option<Arc<Path>>,
     library: OnceLock<Library>,
+    leaving: Leaving,
 }
 
 impl SharedGate {
@@ -53,6 +57,7 @@ impl SharedGate {
             reserve,
             log,
             library: OnceLock::new(),
+            leaving: Leaving::default(),
         })
     }
 
@@ -172,6 +177,27 @@ impl SharedGate {
     /// How long it is until more is permitted; `None` if time alone makes no room.
     pub(super) fn next(&self) -> Option<Duration> {
         self.is_active().then(|| self.lock().next(now())).flatten()
+    }
+
+    /// Keeps a datagram until it may leave; `sender`: what sends it then, if that is not what sent the last.
+    pub(in crate::quic) fn keep(&self, datagram: Datagram, sender: Option<Pin<Box<dyn UdpSender>>>) {
+        self.leaving.keep(datagram, sender);
+        self.refuse();
+    }
+
+    /// Sends what was kept, if it may leave now.
+    pub(super) async fn send_kept(&self) {
+        let Some(number) = self.leaving.number() else { return };
+        let (is_wanted, leaves) = {
+            let mut gate = self.lock();
+            let is_wanted = gate.has_later(number);
+            (is_wanted, is_wanted && gate.leave(now()))
+        };
+        if leaves {
+            self.leaving.send().await;
+        } else if !is_wanted {
+            self.leaving.forget();
+        }
     }
 
     /// Has the library look whether it may send. False: it is gone.

@@ -384,6 +384,11 @@ impl Bucket {
         self.level(now) + 1e-9 >= URGENT
     }
 
+    /// When (s) what is urgent may leave.
+    pub(super) fn permits_urgent_at(&self, now: f64) -> f64 {
+        now + ((URGENT - self.level(now)) / self.rate).max(0.0)
+    }
+
     /// Begins a probe, if it is time for one, behind something urgent, but not so close that this may have been early.
     pub(super) fn look(&mut self, last_urgent: f64, now: f64) {
         let since = now - last_urgent;

@@ -7,6 +7,7 @@
 
 mod bucket;
 mod chance;
+mod later;
 mod ledger;
 mod offset;
 mod open;
@@ -24,6 +25,7 @@ mod waits;
 use std::time::Instant;
 
 use bucket::Bucket;
+use later::Later;
 use ledger::{Fate, Ledger, Sent};
 use open::Open;
 use queue::Queue;
@@ -166,6 +168,8 @@ pub(in crate::quic) struct Gate {
     withheld: u64,
     /// Packets since the last transmit that do.
     eliciting: u64,
+    /// What stays here until it may leave.
+    later: Option<Later>,
     /// The round trip as the library knows it, and what was acknowledged last: its round trip comes with the next.
     smoothed: Option<f64>,
     newest: Option<Heard>,
@@ -206,6 +210,7 @@ impl Gate {
             datagrams: 0,
             withheld: 0,
             eliciting: 0,
+            later: None,
             smoothed: None,
             newest: None,
             acked: 0,
@@ -404,6 +409,8 @@ impl Gate {
 
     pub(in crate::quic) fn handle_lost(&mut self, number: u64, now: Instant) {
         let now = self.seconds(now);
+        // What was in it is sent again.
+        self.later.take_if(|later| later.number == number);
         let Some(sent) = self.ledger.settle(number, Fate::Lost, now) else { return };
         self.has_lost = true;
         if sent.urgent > 0 {

@@ -19,11 +19,14 @@ impl Gate {
         let on_the_way = self.ledger.on_the_way();
         let is_unheard = self.is_unheard();
         let is_silent = self.is_silent(now);
+        let is_kept = self.later.is_some();
         let may = match &mut self.state {
             State::Open(_) => return Permit::Open,
             State::Start(_) if is_silent => return Permit::One,
             State::Start(start) => return Permit::Window(start.window()),
             _ if is_silent => true,
+            // What is kept comes first.
+            State::Policed(_) | State::Queued(_) if is_kept => false,
             State::Search(search) => on_the_way < search.window(),
             _ if is_unheard => false,
             State::Policed(bucket) => {
@@ -117,11 +120,13 @@ impl Gate {
     pub(in crate::quic) fn next(&self, now: Instant) -> Option<Duration> {
         let now = self.seconds(now);
         let ack = self.owes_ack.map(|due| due - ACK_SOON);
-        let at = match &self.state {
-            State::Start(_) | State::Open(_) | State::Search(_) => return None,
+        let later = self.leaves_at(now);
+        let at = match (&self.state, later) {
+            (_, Some(later)) => later,
+            (State::Start(_) | State::Open(_) | State::Search(_), _) => return None,
             _ if self.is_unheard() => self.last_sent + self.silence(),
-            State::Policed(bucket) => bucket.next(self.rhythm.last(), ack, now),
-            State::Queued(queue) => queue.next(self.rhythm.next(), ack, now),
+            (State::Policed(bucket), _) => bucket.next(self.rhythm.last(), ack, now),
+            (State::Queued(queue), _) => queue.next(self.rhythm.next(), ack, now),
         };
         Some(Duration::from_secs_f64((at - now).clamp(0.0, 10.0)))
     }

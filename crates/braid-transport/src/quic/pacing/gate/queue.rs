@@ -39,6 +39,9 @@ const CLOSE: f64 = 0.002;
 /// Below that (s) a wait is not told from noise.
 const NOISE: f64 = 0.000_5;
 
+/// A processor that is busy with something else makes waits differ, but not for so long (s).
+const NOISY: f64 = 0.5;
+
 /// Errors of so much (s) are those of timers, not of the path.
 const UNSURE: f64 = 0.002;
 
@@ -73,6 +76,8 @@ pub(super) struct Queue {
     error: f64,
     /// By how much they may be: two service times at first sight, since errors make them longer.
     most: f64,
+    /// Since when (s) they are by more.
+    noisy_since: Option<f64>,
     /// Packets in a row that should have found the bottleneck just free, and did not wait.
     idle: u32,
     /// When (s) the last one was sent before it was taken to be faster for that.
@@ -136,6 +141,7 @@ impl Queue {
             samples: VecDeque::new(),
             error: 0.0,
             most: (service * 2.0).max(UNSURE),
+            noisy_since: None,
             idle: 0,
             quickened: 0.0,
             lost: 0,
@@ -154,8 +160,8 @@ impl Queue {
     }
 
     /// Waits differ by more than what is to be measured: the mirror would follow chance.
-    pub(super) fn is_too_noisy(&self) -> bool {
-        self.error > self.most
+    pub(super) fn is_too_noisy(&self, now: f64) -> bool {
+        self.noisy_since.is_some_and(|since| now - since > NOISY)
     }
 
     /// More is lost than a queue loses that is kept short.
@@ -207,6 +213,7 @@ impl Queue {
         let residual = measured - expected;
         if is_sure {
             self.error += (residual.abs() - self.error) / 16.0;
+            self.noisy_since = (self.error > self.most).then(|| self.noisy_since.unwrap_or(now));
         }
         self.look_for_growth(Measured { place: sent.place, left: measured, wait });
         if self.offset.handle(sent.place, sent.at, residual, self.certain, now) {
@@ -298,6 +305,11 @@ impl Queue {
 
     pub(super) fn permits_urgent(&self, now: f64) -> bool {
         self.wait(now) <= self.service * URGENT + LEAST_AIM
+    }
+
+    /// When (s) what is urgent may leave.
+    pub(super) fn permits_urgent_at(&self, now: f64) -> f64 {
+        now + (self.wait(now) - self.service * URGENT - LEAST_AIM).max(0.0)
     }
 
     /// When more is permitted than now; `ack`: from when on one may be taken along.

@@ -66,7 +66,9 @@ fn permits(gate: &mut Gate, now: Instant) -> bool {
 
 fn apply(gate: &mut Gate, step: &Step, now: Instant, number: &mut u64) {
     match *step {
-        Step::Wait(_) => {}
+        Step::Wait(_) => {
+            gate.leave(now);
+        }
         Step::Send { bytes } => {
             if permits(gate, now) {
                 *number += 1;
@@ -77,6 +79,10 @@ fn apply(gate: &mut Gate, step: &Step, now: Instant, number: &mut u64) {
         Step::Silent => gate.handle_transmit(40, now),
         Step::Withhold => {
             gate.handle_withheld(1200);
+            if gate.wants_later() {
+                *number += 1;
+                gate.handle_later(*number, 1200);
+            }
             gate.handle_transmit(1200, now);
         }
         Step::Ack { back, trip } => {
@@ -112,6 +118,8 @@ proptest! {
             prop_assert!(gate.backlog().is_none_or(|bytes| bytes < 1 << 32));
         }
         // Twice the time of a packet of the slowest path, or thirty milliseconds.
+        now += Duration::from_millis(2500);
+        prop_assert!(gate.leave(now) || !gate.has_later(number));
         now += Duration::from_millis(2500);
         prop_assert!(permits(&mut gate, now), "{:?}", gate.class());
         prop_assert!(gate.permits_probe(now));
@@ -206,6 +214,33 @@ fn what_is_urgent_passes_a_policer_at_once() {
             "{dropped} of {} dropped: {what}",
             passed + dropped
         );
+    }
+}
+
+/// What the library has sent too early leaves with the next token, before anything else, unless it is sent again.
+#[test]
+fn what_is_kept_leaves_first() {
+    for is_lost in [false, true] {
+        let start = Instant::now();
+        let mut gate = policed(start, 2);
+        let now = start + Duration::from_secs(2);
+        burst(&mut gate, 100_000, 1000, now);
+        assert!(gate.wants_later());
+        gate.handle_withheld(1200);
+        gate.handle_later(2000, 1200);
+        gate.handle_transmit(1200, now);
+        assert!(!gate.wants_later(), "one is enough");
+        assert!(!gate.leave(now), "there is no token");
+        let wait = gate.next(now).expect("a token comes");
+        assert!(wait < Duration::from_millis(60), "{wait:?}");
+        let then = now + wait + Duration::from_millis(1);
+        assert!(!permits(&mut gate, then), "the token is for what is kept");
+        if is_lost {
+            gate.handle_lost(2000, then);
+            assert!(!gate.has_later(2000));
+        }
+        assert_eq!(gate.leave(then), !is_lost);
+        assert_eq!(permits(&mut gate, then), is_lost);
     }
 }
 
@@ -351,6 +386,27 @@ fn a_queue_stays_short() {
         let most = 2500.0 / rate + 10.0;
         assert!(latest as f64 <= most, "{latest} ms: {rate} packets a second, {trip} ms");
         assert!(passed as f64 >= 0.95 * 40.0 * rate, "{passed}: {rate} packets a second, {trip} ms");
+    }
+}
+
+/// A processor that is busy with something else for a moment tells late what came.
+#[test]
+fn a_queue_is_known_though_acknowledgements_are_late_at_times() {
+    for (rate, trip) in [(100.0, 40), (300.0, 40), (860.0, 1), (860.0, 40), (860.0, 100)] {
+        let mut path = Path::new(rate, trip, 1);
+        path.limit = Limit::Queue { most: 100.0 };
+        path.run(10);
+        path.count_anew();
+        for _ in 0..20 {
+            path.lateness = 20;
+            path.run_for(100);
+            path.lateness = 0;
+            path.run_for(900);
+        }
+        let Sender { gate, counts, .. } = &path.senders[0];
+        assert_eq!(gate.class(), Class::Queued, "{rate} packets a second, {trip} ms");
+        let passed = counts.passed as f64 / (20.0 * rate);
+        assert!(passed >= 0.85, "{passed} of what can pass: {rate} packets a second, {trip} ms");
     }
 }
 

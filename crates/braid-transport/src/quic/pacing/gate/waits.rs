@@ -88,7 +88,7 @@ impl Gate {
             State::Queued(queue) => {
                 let is_sure = !std::mem::take(&mut self.has_lost) && !self.ledger.is_open_before(sent.number);
                 queue.handle_wait(sent, wait, is_sure, now);
-                if queue.is_too_noisy() {
+                if queue.is_too_noisy(now) {
                     self.blind_until = now + DEAF;
                     self.open(now);
                 }
