@@ -17,6 +17,7 @@ use crate::hub::Hub;
 use crate::mailbox::Signal;
 use crate::persist::Recovery;
 use crate::statistics::Statistics;
+use crate::vitals::Vitals;
 use crate::{expiry, listen, overload, sys};
 
 /// A broker with its listeners bound, ready to [`run`](Broker::run).
@@ -153,6 +154,17 @@ impl Handle {
     /// The broker's counters.
     pub fn statistics(&self) -> Arc<Statistics> {
         self.hub.statistics.clone()
+    }
+
+    /// How the broker is, as told by a value that outlives it.
+    pub fn vitals(&self) -> Vitals {
+        Vitals {
+            statistics: self.hub.statistics.clone(),
+            memory: self.hub.memory.clone(),
+            failure: self.hub.persist.watch_failure(),
+            stop: self.stop.subscribe(),
+            most_connections: self.hub.config.limits.connections as u64,
+        }
     }
 
     /// Bytes that the broker holds for connected clients, and of incomplete packets: what the marks are about.

@@ -36,6 +36,7 @@ mod shelf;
 mod slot;
 mod statistics;
 mod sys;
+mod vitals;
 
 pub use auth::{Anonymous, Authenticate};
 pub use broker::{Broker, Handle};
@@ -45,3 +46,4 @@ pub use config::{
 pub use persist::Recovery;
 pub use priority::PriorityRule;
 pub use statistics::Statistics;
+pub use vitals::{Condition, Health, Vitals};

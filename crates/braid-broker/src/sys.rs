@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::hub::Hub;
 use crate::memory::Level;
+use crate::vitals::{memory_state, store_state};
 
 /// Told when it changes, and not with the others.
 const STORE_STATE: &str = "store/state";
@@ -38,24 +39,14 @@ pub(crate) fn publish_store(hub: &Hub) {
     if hub.config.sys.interval_secs == 0 {
         return;
     }
-    let state = hub.persist.failure().map_or_else(|| "ok".to_owned(), |failure| format!("failed: {failure}"));
-    publish(hub, STORE_STATE, state);
+    publish(hub, STORE_STATE, store_state(hub.persist.failure().as_ref()));
 }
 
 /// Publishes whether the broker holds too much, and what it does about it.
 pub(crate) fn publish_memory(hub: &Hub, level: Level) {
     if hub.config.sys.interval_secs > 0 {
-        publish(hub, "memory/state", memory_state(level));
+        publish(hub, "memory/state", memory_state(level).to_owned());
     }
-}
-
-fn memory_state(level: Level) -> String {
-    match level {
-        Level::Fine => "ok",
-        Level::Slow => "slow: publishers are held back",
-        Level::Full => "full: new connections are refused",
-    }
-    .to_owned()
 }
 
 fn values(hub: &Hub) -> Vec<(&'static str, String)> {
@@ -89,7 +80,7 @@ fn values(hub: &Hub) -> Vec<(&'static str, String)> {
         ("spool/bytes", spooled),
     ];
     let mut texts: Vec<_> = values.into_iter().map(|(topic, value)| (topic, value.to_string())).collect();
-    texts.push(("memory/state", memory_state(hub.memory.level())));
+    texts.push(("memory/state", memory_state(hub.memory.level()).to_owned()));
     texts.push(("uptime", format!("{} seconds", hub.started.elapsed().as_secs())));
     texts
 }

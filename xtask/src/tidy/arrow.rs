@@ -28,7 +28,11 @@ const ARROWS: &[(&str, &[Import])] = &[
     ),
     (
         "braid-http",
-        &[Import { name: "braid_broker", below: "braid_broker::Handle" }, whole("braid_transport")],
+        &[
+            Import { name: "braid_broker", below: "braid_broker::Handle" },
+            Import { name: "braid_broker", below: "braid_broker::Vitals" },
+            whole("braid_transport"),
+        ],
     ),
     ("braid-bench", &[whole("braid_proto"), whole("braid_client"), whole("braid_transport")]),
     ("braid-lab", &[whole("braid_bench"), whole("braid_transport")]),
@@ -166,11 +170,14 @@ fn arrow(path: &str, mention: &Mention) -> Option<Violation> {
     if !first.starts_with("braid_") || *first == own {
         return None;
     }
-    let import = imports(path).unwrap_or(&[]).iter().find(|import| import.name == first);
-    let remedy = match import {
-        Some(import) if mention.is_within(import.below) => return None,
-        Some(import) => format!("only {} may be imported here", import.below),
-        None => "turn the arrow round, or move the wall".into(),
+    let allowed = imports(path).unwrap_or(&[]).iter().filter(|import| import.name == first);
+    let allowed: Vec<_> = allowed.map(|import| import.below).collect();
+    if allowed.iter().any(|below| mention.is_within(below)) {
+        return None;
+    }
+    let remedy = match &*allowed {
+        [] => "turn the arrow round, or move the wall".into(),
+        allowed => format!("only {} may be imported here", allowed.join(" and ")),
     };
     let what = format!("imports {}", mention.path.join("::"));
     Some(Violation { path: path.into(), line: mention.line, rule: "crate-arrow", what, remedy })
@@ -215,6 +222,9 @@ mod tests {
         let transport = "crates/braid-transport/src/x.rs";
         assert_eq!(rules(transport, "use braid_proto::stream::Priority;"), []);
         assert_eq!(rules(transport, "use braid_proto::{stream, topic};"), rule("braid_proto::topic"));
+        let http = "crates/braid-http/src/x.rs";
+        assert_eq!(rules(http, "use braid_broker::{Handle, Vitals};"), []);
+        assert_eq!(rules(http, "use braid_broker::Broker;"), rule("braid_broker::Broker"));
         assert_eq!(rules("crates/braid-broker/src/x.rs", "use braid_store::Store;"), []);
         assert_eq!(
             rules("crates/braid-broker/src/x.rs", "use braid_client::Client;"),

@@ -182,6 +182,11 @@ impl Persist {
         self.failure.borrow().clone()
     }
 
+    /// The same for whoever asks again and again, without keeping the store.
+    pub(crate) fn watch_failure(&self) -> watch::Receiver<Option<StoreError>> {
+        self.failure.subscribe()
+    }
+
     /// Waits until the store fails.
     pub(crate) async fn failed(&self) {
         // The sender lives as long as `self`: waiting cannot fail.

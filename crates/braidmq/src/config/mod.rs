@@ -1,6 +1,7 @@
 //! The configuration of `braidmq serve`: file, environment, `--set` and flags, merged and validated once.
 
 mod check;
+mod health;
 mod merge;
 mod parse;
 mod quic;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use braid_broker::{BrokerConfig, PriorityRule, StreamsConfig};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use health::HealthConfig;
 pub(crate) use merge::{Layers, merge};
 pub(crate) use parse::ConfigError;
 pub(crate) use quic::QuicConfig;
@@ -31,6 +33,8 @@ pub(crate) struct Config {
     pub(crate) drain_secs: u64,
     /// Which transports listen where.
     pub(crate) listeners: ListenersConfig,
+    /// Where it is told how the broker is.
+    pub(crate) health: HealthConfig,
     /// What web pages may do.
     pub(crate) websocket: WebSocketConfig,
     /// Certificates for TLS, secure WebSocket and QUIC.
@@ -60,6 +64,7 @@ impl Default for Config {
             allow_anonymous: false,
             drain_secs: 5,
             listeners: ListenersConfig::default(),
+            health: HealthConfig::default(),
             websocket: WebSocketConfig::default(),
             tls: TlsConfig::default(),
             quic: QuicConfig::default(),

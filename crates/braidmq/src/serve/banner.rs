@@ -8,12 +8,15 @@ use super::bind::Certificate;
 use crate::config::{Config, DurabilityConfig};
 
 /// Where the broker listens.
-pub(super) struct Addresses(Vec<(Transport, SocketAddr)>);
+pub(super) struct Addresses {
+    mqtt: Vec<(Transport, SocketAddr)>,
+    health: Vec<SocketAddr>,
+}
 
 impl Addresses {
-    pub(super) fn of(listeners: &[Listener]) -> Self {
+    pub(super) fn of(listeners: &[Listener], health: &[SocketAddr]) -> Self {
         let address = |listener: &Listener| Some((listener.transport(), listener.local_addr()?));
-        Self(listeners.iter().filter_map(address).collect())
+        Self { mqtt: listeners.iter().filter_map(address).collect(), health: health.to_owned() }
     }
 }
 
@@ -34,11 +37,14 @@ pub(super) fn write(text: &str) -> io::Result<()> {
 fn text(config: &Config, addresses: &Addresses, certificate: Option<&Certificate>) -> String {
     let mut out = format!("BraidMQ {} is listening:\n", env!("CARGO_PKG_VERSION"));
     let mut first = None;
-    for &(transport, address) in &addresses.0 {
+    for &(transport, address) in &addresses.mqtt {
         let path = if matches!(transport, Transport::Ws | Transport::Wss) { "/mqtt" } else { "" };
         let url = format!("{}://{address}{path}", transport.scheme());
         let _ = writeln!(out, "  {:<5} {url}", transport.to_string());
         first.get_or_insert((url, transport));
+    }
+    for address in &addresses.health {
+        let _ = writeln!(out, "  http  http://{address}/health");
     }
     if let Some(certificate) = certificate {
         let kind = if certificate.is_self_signed { "self-signed certificate" } else { "certificate" };

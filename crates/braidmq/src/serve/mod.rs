@@ -8,11 +8,13 @@ mod progress;
 mod store;
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use braid_broker::Recovery;
+use braid_http::{Board, HealthServer};
 use braid_store::{OpenError, StoreError};
 use braid_transport::ServerTls;
 use thiserror::Error;
@@ -57,6 +59,9 @@ pub(crate) struct Args {
     /// Listen for MQTT on QUIC
     #[arg(long, value_name = "HOST:PORT")]
     quic: Vec<String>,
+    /// Answer GET /health over HTTP here: 200 when clients can be sent to this broker, else 503; repeatable
+    #[arg(long, value_name = "HOST:PORT")]
+    health: Vec<String>,
     /// Keep certificates and messages in this directory
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -105,6 +110,8 @@ enum StartError {
     Certificate(#[from] braid_transport::CertificateError),
     #[error(transparent)]
     Bind(#[from] braid_transport::BindError),
+    #[error(transparent)]
+    Health(#[from] braid_http::ServerError),
     #[error("log.level {level:?}: {problem}; write for example info, or warn,braid_broker=debug")]
     LogLevel { level: String, problem: String },
     #[error("no listener is configured: name one with --tcp, --tls, --ws, --wss or --quic")]
@@ -148,13 +155,19 @@ fn try_run(args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     let reload_level = logging::start(&config.log)?;
+    let board = Board::default();
+    // First of all, so that whoever waits for the broker hears that it starts; it answers until the process ends.
+    let bind = &config.health.bind;
+    let health = (!bind.is_empty()).then(|| HealthServer::start(bind, board.clone()));
+    let health = health.transpose().map_err(StartError::from)?;
     // Ten thousand clients need as many descriptors; the usual soft limit is 1024.
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|source| StartError::System { what: "to start threads", source })?;
-    let served = runtime.block_on(serve(args, &config, &reload_level));
+    let told = Told { board, addresses: health.as_ref().map_or(&[], HealthServer::addresses) };
+    let served = runtime.block_on(serve(args, &config, &reload_level, &told));
     let Some((served, kept)) = served? else {
         // It was not serving yet: what opens the store may be left in the middle, as by a crash.
         runtime.shutdown_background();
@@ -193,6 +206,9 @@ fn configure(args: &Args) -> Result<Config, StartError> {
     }
     if config.listeners == ListenersConfig::none() {
         return Err(StartError::NoListener);
+    }
+    if !args.health.is_empty() {
+        config.health.bind = bind::addresses("--health", &args.health)?;
     }
     if let Some(data_dir) = &args.data_dir {
         config.data_dir.clone_from(data_dir);
@@ -257,11 +273,18 @@ async fn unless_ended<T: Send + 'static>(
     }
 }
 
+/// Where it is told how the broker is.
+struct Told<'a> {
+    board: Board,
+    addresses: &'a [SocketAddr],
+}
+
 /// How serving ended, and the store to be closed; `None` when a signal came before it began.
 async fn serve(
     args: &Args,
     config: &Config,
     reload_level: &logging::Reload,
+    told: &Told<'_>,
 ) -> Result<Option<(Result<(), StoreError>, Kept)>, StartError> {
     let (mut endings, mut hang_up) = (Endings::new()?, listen(SignalKind::hangup())?);
     if let Some(path) = &config.quic.qlog_dir {
@@ -274,8 +297,8 @@ async fn serve(
     // made.
     let mut opened = None;
     if bind::makes_certificate(config) {
-        let config = config.clone();
-        let Some(first) = unless_ended(&mut endings, move || store::open(&config)).await? else {
+        let (config, board) = (config.clone(), told.board.clone());
+        let Some(first) = unless_ended(&mut endings, move || store::open(&config, board)).await? else {
             return Ok(None);
         };
         opened = Some(first);
@@ -284,14 +307,17 @@ async fn serve(
     let tls = certificate.as_ref().map(|certificate| &certificate.tls);
     // Before the store is read: a port in use is known at once, and whoever connects meanwhile waits for a moment.
     let listeners = bind::listeners(config, tls)?;
-    let addresses = banner::Addresses::of(&listeners);
+    let addresses = banner::Addresses::of(&listeners, told.addresses);
     let build = {
-        let config = config.clone();
-        move || opened.map_or_else(|| store::open(&config), Ok)?.build(&config, listeners)
+        let (config, board) = (config.clone(), told.board.clone());
+        move || opened.map_or_else(|| store::open(&config, board), Ok)?.build(&config, listeners)
     };
     let Some(Built { broker, kept, took }) = unless_ended(&mut endings, build).await? else {
         return Ok(None);
     };
+    let handle = broker.handle();
+    // Whoever waits for the banner and then asks hears what it says.
+    told.board.serving(handle.vitals());
     banner::print(config, &addresses, certificate.as_ref());
     let recovery = broker.recovery();
     if recovery != Recovery::default() {
@@ -299,7 +325,6 @@ async fn serve(
         let memory_mib = memory::anonymous().map(|bytes| bytes >> 20);
         tracing::info!(sessions, queued, retained, ?took, memory_mib, "recovered from the store");
     }
-    let handle = broker.handle();
     let running = broker.run(Duration::from_secs(config.drain_secs));
     let failed = async {
         handle.fail(&kept.failed().await);

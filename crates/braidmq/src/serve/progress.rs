@@ -4,21 +4,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use braid_broker::Recovery;
+use braid_http::Board;
 use braid_store::{Progress, Stage};
 
 /// Nobody wonders about a start that takes no longer, nor about a silence between two lines.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Writes to standard error how far the start is, if it takes long. Cheap to clone.
+/// Writes to standard error how far the start is, if it takes long, and tells it whoever asks. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Announcer {
     began: Instant,
+    board: Board,
     rhythm: Arc<Mutex<Rhythm>>,
 }
 
 impl Announcer {
-    pub(super) fn start() -> Self {
-        Self { began: Instant::now(), rhythm: Arc::default() }
+    pub(super) fn start(board: Board) -> Self {
+        Self { began: Instant::now(), board, rhythm: Arc::default() }
     }
 
     pub(super) fn elapsed(&self) -> Duration {
@@ -27,22 +29,22 @@ impl Announcer {
 
     /// How far opening and reading the file is.
     pub(super) fn opened(&self, progress: Progress) {
-        self.say(|| describe(progress));
+        self.say(describe(progress));
     }
 
     /// How much is there again.
     pub(super) fn recovered(&self, Recovery { sessions, queued, retained }: Recovery) {
-        self.say(|| {
-            format!("recovered {sessions} sessions, {queued} queued and {retained} retained messages")
-        });
+        self.say(format!("recovered {sessions} sessions, {queued} queued and {retained} retained messages"));
     }
 
-    fn say(&self, text: impl FnOnce() -> String) {
+    /// Comes once for thousands of records.
+    fn say(&self, text: String) {
         let elapsed = self.elapsed();
         let is_due = self.rhythm.lock().unwrap_or_else(PoisonError::into_inner).is_due(elapsed);
         if is_due {
-            eprintln!("braidmq: starting for {:.0} s: {} so far", elapsed.as_secs_f64(), text());
+            eprintln!("braidmq: starting for {:.0} s: {text} so far", elapsed.as_secs_f64());
         }
+        self.board.starting(text);
     }
 }
 

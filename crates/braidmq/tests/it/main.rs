@@ -7,6 +7,7 @@ mod broker;
 mod capture;
 mod client;
 mod explain;
+mod health;
 mod lab;
 mod memory;
 mod refusals;

@@ -1,0 +1,177 @@
+//! How a broker is, for whoever decides whether clients are sent to it.
+
+use std::sync::Arc;
+
+use braid_store::StoreError;
+use tokio::sync::watch;
+
+use crate::memory::{Level, Memory};
+use crate::statistics::Statistics;
+
+/// Tells how a broker is, while it runs and after. Cheap to clone; keeps neither sessions nor the store, so that the store
+/// can be closed, and takes no lock that a connection holds for long.
+#[derive(Clone)]
+pub struct Vitals {
+    pub(crate) statistics: Arc<Statistics>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) failure: watch::Receiver<Option<StoreError>>,
+    pub(crate) stop: watch::Receiver<bool>,
+    /// `limits.connections`.
+    pub(crate) most_connections: u64,
+}
+
+/// How a broker is at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Whether clients can be sent to it.
+    pub condition: Condition,
+    /// What `$SYS/broker/store/state` says: `ok`, or why the store failed.
+    pub store: String,
+    /// What `$SYS/broker/memory/state` says.
+    pub memory: &'static str,
+    /// Bytes that it holds for connected clients, and of incomplete packets.
+    pub memory_used: u64,
+    /// Connections, those included whose CONNECT has not come.
+    pub connections: u64,
+    /// Clients that are connected.
+    pub clients: u64,
+}
+
+/// Whether clients can be sent to a broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// It serves.
+    Serving,
+    /// It serves those it has and refuses new ones: memory is short, or there are as many connections as there may be.
+    Refusing,
+    /// It was told to stop.
+    Stopping,
+    /// Its store has failed: it acknowledges nothing any more and stops.
+    Failed,
+}
+
+impl Condition {
+    /// One word for programs.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Serving => "ok",
+            Self::Refusing => "refusing",
+            Self::Stopping => "stopping",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Whether a new client is let in.
+    pub const fn takes_clients(self) -> bool {
+        matches!(self, Self::Serving)
+    }
+}
+
+impl Vitals {
+    /// How the broker is now.
+    pub fn health(&self) -> Health {
+        let (level, connections) = (self.memory.level(), self.statistics.connections());
+        let failure = self.failure.borrow().clone();
+        let condition = if failure.is_some() {
+            Condition::Failed
+        } else if *self.stop.borrow() {
+            Condition::Stopping
+        } else if level == Level::Full || connections >= self.most_connections {
+            Condition::Refusing
+        } else {
+            Condition::Serving
+        };
+        Health {
+            condition,
+            store: store_state(failure.as_ref()),
+            memory: memory_state(level),
+            memory_used: self.memory.used(),
+            connections,
+            clients: self.statistics.clients(),
+        }
+    }
+}
+
+/// Whether the store works, and why it does not.
+pub(crate) fn store_state(failure: Option<&StoreError>) -> String {
+    failure.map_or_else(|| "ok".to_owned(), |failure| format!("failed: {failure}"))
+}
+
+/// Whether the broker holds too much, and what it does about it.
+pub(crate) const fn memory_state(level: Level) -> &'static str {
+    match level {
+        Level::Fine => "ok",
+        Level::Slow => "slow: publishers are held back",
+        Level::Full => "full: new connections are refused",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::LimitsConfig;
+
+    /// What a broker would change, and what is told of it.
+    struct Patient {
+        failure: watch::Sender<Option<StoreError>>,
+        stop: watch::Sender<bool>,
+        vitals: Vitals,
+    }
+
+    fn patient() -> Patient {
+        let limits = LimitsConfig { memory_low: 800, memory_high: 1600, ..LimitsConfig::default() };
+        let (failure, stop) = (watch::Sender::new(None), watch::Sender::new(false));
+        let vitals = Vitals {
+            statistics: Arc::default(),
+            memory: Arc::new(Memory::new(&limits)),
+            failure: failure.subscribe(),
+            stop: stop.subscribe(),
+            most_connections: 2,
+        };
+        Patient { failure, stop, vitals }
+    }
+
+    #[test]
+    fn a_broker_whose_publishers_are_held_back_takes_clients_and_a_full_one_does_not() {
+        let Patient { vitals, failure: _failure, stop: _stop } = patient();
+        assert_eq!((vitals.health().condition, vitals.health().memory), (Condition::Serving, "ok"));
+        vitals.memory.add(801);
+        let slow = vitals.health();
+        assert_eq!((slow.condition, slow.memory), (Condition::Serving, "slow: publishers are held back"));
+        vitals.memory.add(800);
+        let full = vitals.health();
+        assert_eq!((full.condition, full.memory), (Condition::Refusing, "full: new connections are refused"));
+        assert_eq!((full.memory_used, full.store.as_str()), (1601, "ok"));
+        vitals.memory.remove(1601);
+        assert_eq!(vitals.health().condition, Condition::Serving);
+    }
+
+    #[test]
+    fn as_many_connections_as_there_may_be_leave_no_room_for_one_more() {
+        let Patient { vitals, failure: _failure, stop: _stop } = patient();
+        vitals.statistics.connection_opened();
+        assert_eq!(vitals.health().condition, Condition::Serving);
+        vitals.statistics.connection_opened();
+        assert_eq!((vitals.health().condition, vitals.health().connections), (Condition::Refusing, 2));
+        vitals.statistics.connection_closed();
+        assert_eq!(vitals.health().condition, Condition::Serving);
+    }
+
+    /// Also when the broker is gone: the process may still have to close its store.
+    #[test]
+    fn what_ends_a_broker_is_told_to_the_end() {
+        let Patient { vitals, failure, stop } = patient();
+        stop.send_replace(true);
+        assert_eq!(vitals.health().condition, Condition::Stopping);
+        failure.send_replace(Some(StoreError::Failed { reason: "no space is left".into() }));
+        drop((failure, stop));
+        let failed = vitals.health();
+        assert_eq!(failed.condition, Condition::Failed);
+        assert!(
+            failed.store.starts_with("failed: ") && failed.store.contains("no space"),
+            "{}",
+            failed.store
+        );
+        assert!(!failed.condition.takes_clients());
+    }
+}
