@@ -92,7 +92,7 @@ pub struct LimitsConfig {
     pub sessions: usize,
     /// Subscriptions of one session.
     pub subscriptions: usize,
-    /// Bytes of the filters of one session's subscriptions.
+    /// Bytes that the subscriptions of one session take, about.
     pub subscription_bytes: usize,
     /// Retained messages of the whole broker.
     pub retained_messages: usize,
@@ -134,7 +134,7 @@ impl Default for LimitsConfig {
             inflight_bytes: 32 * 1024 * 1024,
             sessions: 1_000_000,
             subscriptions: 10_000,
-            subscription_bytes: 1024 * 1024,
+            subscription_bytes: 16 * 1024 * 1024,
             retained_messages: 1_000_000,
             retained_bytes: 1024 * 1024 * 1024,
             streams: 256,

@@ -162,6 +162,11 @@ impl TopicFilter {
         self.pattern().bytes().any(|byte| matches!(byte, b'+' | b'#'))
     }
 
+    /// How many levels a pattern with a wildcard has; 0 without one: whole names are found without looking at levels.
+    pub fn wildcard_levels(&self) -> usize {
+        if self.has_wildcard() { self.pattern().split('/').count() } else { 0 }
+    }
+
     /// Whether `name` matches the pattern, level by level (MQTT 4.7). The router answers the same question
     /// for many filters at once; this is the plain definition of it.
     pub fn matches(&self, name: &TopicName) -> bool {

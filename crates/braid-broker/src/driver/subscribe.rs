@@ -3,7 +3,7 @@
 use braid_proto::connection::Token;
 use braid_proto::packet::{Subscribe, SubscribeEntry, Unsubscribe, UserProperties};
 use braid_proto::reason::ReasonCode;
-use braid_proto::session::Subscription;
+use braid_proto::session::{Subscription, Subscriptions};
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
 use braid_router::replays_at_subscribe;
@@ -16,6 +16,13 @@ use crate::persist;
 
 /// The User Property of a SUBSCRIBE that names the priority of what it brings. [BQ-52]
 const PRIORITY: &str = "braid-priority";
+
+/// What a subscription takes without its filter, in its session and in the router, about: 210 to 370 bytes were measured.
+const SUBSCRIPTION: usize = 384;
+
+/// What a level of a filter with wildcards takes in the router when its tables have just doubled: twice the 56 bytes of a
+/// node, and sixteen sevenths of the 17 bytes of the edge to it. 75 to 140 were measured.
+const LEVEL: usize = 152;
 
 /// A subscription that SUBSCRIBE was granted.
 struct Granted {
@@ -105,8 +112,7 @@ impl Driver {
                 codes.push(ReasonCode::TopicFilterInvalid);
                 continue;
             };
-            let is_full = subscriptions.len() >= most
-                || subscriptions.bytes().saturating_add(filter.as_str().len()) > most_bytes;
+            let is_full = subscriptions.len() >= most || bytes_with(subscriptions, &filter) > most_bytes;
             if is_full && !subscriptions.replaces(&filter, on) {
                 codes.push(ReasonCode::QuotaExceeded);
                 continue;
@@ -188,6 +194,14 @@ impl Driver {
             }
         }
     }
+}
+
+/// What the subscriptions of a session take with one more, about. The text counts twice: the router has that of long
+/// levels once more.
+fn bytes_with(subscriptions: &Subscriptions, filter: &TopicFilter) -> usize {
+    let text = subscriptions.bytes() + filter.as_str().len();
+    let levels = subscriptions.wildcard_levels() + filter.wildcard_levels();
+    (subscriptions.len() + 1) * SUBSCRIPTION + 2 * text + levels * LEVEL
 }
 
 /// The priority that a SUBSCRIBE asks for; of several the last.

@@ -11,6 +11,7 @@ mod disk;
 mod durability;
 mod expired;
 mod fairness;
+mod filters;
 mod flow;
 mod hostile;
 mod memory;

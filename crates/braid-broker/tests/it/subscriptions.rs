@@ -246,7 +246,8 @@ async fn subscriptions_have_a_limit() {
 /// Also over a restart of the client, and for what is given back.
 #[tokio::test(start_paused = true)]
 async fn the_filters_of_a_session_have_a_limit_in_bytes() {
-    let limits = LimitsConfig { subscription_bytes: 10, ..LimitsConfig::default() };
+    // Each costs 384 bytes, and its text twice.
+    let limits = LimitsConfig { subscription_bytes: 3 * 384 + 2 * 10, ..LimitsConfig::default() };
     let broker = TestBroker::start_with(BrokerConfig { limits, ..quiet() });
     let mut client = broker.resume("client").await;
     let entries = ["aaaa", "bbbbb", "cc", "d", "aaaa"].map(|text| entry(text, QoS::AtMostOnce));
@@ -262,9 +263,9 @@ async fn the_filters_of_a_session_have_a_limit_in_bytes() {
     assert_eq!(client.subscribe_all(None, one("eeeee")).await.codes, [Success]);
     // MQTT 3 has one word for it, and its sessions have a limit each.
     let mut client = broker.v3("other").await;
-    let long = client.subscribe_all(None, one(&"x".repeat(11))).await.codes;
+    let long = client.subscribe_all(None, one(&"x".repeat(395))).await.codes;
     assert_eq!(long, [UnspecifiedError]);
-    assert_eq!(client.subscribe_all(None, one(&"x".repeat(10))).await.codes, [Success]);
+    assert_eq!(client.subscribe_all(None, one(&"x".repeat(394))).await.codes, [Success]);
 }
 
 // A subscription that the session keeps must not depend on how the bytes were cut.

@@ -16,6 +16,8 @@ pub struct Subscriptions {
     on_data: BTreeMap<StreamKey, BTreeSet<TopicFilter>>,
     /// Of the filters of all, each as often as it is there.
     bytes: usize,
+    /// The same of the levels of those with wildcards.
+    wildcard_levels: usize,
 }
 
 /// What became of a subscription whose stream ended.
@@ -42,10 +44,11 @@ impl Subscriptions {
         if !stream.is_control() {
             self.on_data.entry(stream).or_default().insert(filter.clone());
         }
-        let bytes = filter.as_str().len();
+        let (bytes, levels) = (filter.as_str().len(), filter.wildcard_levels());
         let replaced = self.all.insert((filter, stream), subscription);
         if replaced.is_none() {
             self.bytes += bytes;
+            self.wildcard_levels += levels;
         }
         replaced
     }
@@ -54,6 +57,7 @@ impl Subscriptions {
         let taken = self.all.remove(&(filter.clone(), stream));
         if taken.is_some() {
             self.bytes -= filter.as_str().len();
+            self.wildcard_levels -= filter.wildcard_levels();
         }
         taken
     }
@@ -135,6 +139,11 @@ impl Subscriptions {
         self.bytes
     }
 
+    /// Levels of those filters that have a wildcard, each as often as it is there: what a server finds them by.
+    pub fn wildcard_levels(&self) -> usize {
+        self.wildcard_levels
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
@@ -207,6 +216,22 @@ mod tests {
             all.iter().map(|(_, s)| (s.stream, s.bound)).collect::<Vec<_>>(),
             [(StreamKey::CONTROL, false); 2]
         );
+    }
+
+    #[test]
+    fn levels_are_counted_of_patterns_with_wildcards() {
+        let mut all = Subscriptions::default();
+        for (text, sum) in [("a/b/c", 0), ("a/+/c", 3), ("#", 4), ("$share/g/+/b", 6), ("#", 6)] {
+            all.insert(filter(text), on(0));
+            assert_eq!(all.wildcard_levels(), sum, "{text}");
+        }
+        all.insert(filter("#"), on(1));
+        assert_eq!(all.wildcard_levels(), 7);
+        all.unbind_all();
+        assert_eq!(all.wildcard_levels(), 6);
+        all.remove(&filter("a/+/c"));
+        all.remove(&filter("a/b/c"));
+        assert_eq!(all.wildcard_levels(), 3);
     }
 
     #[test]

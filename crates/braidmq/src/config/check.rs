@@ -24,7 +24,7 @@ impl Config {
         range("limits.queued_secs", limits.queued_secs, 0, u32::MAX.into())?;
         range("limits.sessions", limits.sessions as u64, 1, u64::MAX)?;
         range("limits.subscriptions", limits.subscriptions as u64, 1, u64::MAX)?;
-        range("limits.subscription_bytes", limits.subscription_bytes as u64, 1, u64::MAX)?;
+        range("limits.subscription_bytes", limits.subscription_bytes as u64, 1024, u64::MAX)?;
         range("limits.streams", limits.streams.into(), 100, 65_535)?; // [BQ-5]
         range("limits.streams_per_second", limits.streams_per_second.into(), 1, u64::MAX)?;
         range("limits.partial_bytes", limits.partial_bytes as u64, 1024, u64::MAX)?;
