@@ -175,6 +175,35 @@ fn a_wrong_line_is_named() {
     assert_eq!(newer, Err(TransferError::Newer { found: 2, known: 1 }));
 }
 
+/// A broker gives no number 0, and the embedded store counts on from what it finds.
+#[test]
+fn a_number_0_is_not_imported() {
+    let store = r#"{"type":"store","format":1,"next_session":2,"next_lsn":3}"#;
+    let session = r#"{"type":"session","session":1,"client_id":"a","expiry":1,"parked_at":null}"#;
+    let message = r#"{"type":"message","lsn":1,"content":{"topic":"t","qos":1,"retain":false,"payload":""}}"#;
+    let queued = r#"{"type":"queued","session":1,"lsn":1,"message":1,"qos":1,"retain":false,"subscription_ids":[],"priority":1,"shared":null,"sent":{"packet_id":1,"step":1}}"#;
+    let released = r#"{"type":"released","session":1,"lsn":2,"step":{"packet_id":2,"step":2}}"#;
+    let lines = [store, session, message, queued, released, r#"{"type":"end","records":5}"#];
+    assert_eq!(import(&Disk::default(), &lines.join("\n")), Ok(6));
+    for (at, number) in [
+        (0, "\"next_session\":2"),
+        (0, "\"next_lsn\":3"),
+        (1, "\"session\":1"),
+        (2, "\"lsn\":1"),
+        (3, "\"lsn\":1"),
+        (3, "\"step\":1"),
+        (4, "\"lsn\":2"),
+        (4, "\"step\":2"),
+    ] {
+        let mut lines = lines.map(str::to_owned);
+        let (key, _) = number.rsplit_once(':').unwrap();
+        lines[at] = lines[at].replace(number, &format!("{key}:0"));
+        let error = import(&Disk::default(), &lines.join("\n")).unwrap_err();
+        let TransferError::Line { line, reason } = &error else { panic!("{error}") };
+        assert!(*line == at as u64 + 1 && reason.contains("begin at 1"), "{number}: {error}");
+    }
+}
+
 #[test]
 fn what_no_packet_can_carry_is_not_imported() {
     let message = |topic: &str, payload: &str| {
@@ -391,6 +420,26 @@ const DAMAGES: &[(&str, Damage, Change)] = &[
     ("QoS 0 in a queue", Damage::Malformed, |change| {
         let entry = &[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1];
         change.open_table(QUEUE)?.insert(entry, b"\0".as_slice())?;
+        Ok(())
+    }),
+    ("a session 0", Damage::Malformed, |change| {
+        change.open_table(SESSIONS)?.insert(&[0; 8], b"\0\0\0\0\0z".as_slice())?;
+        Ok(())
+    }),
+    ("a message 0", Damage::Malformed, |change| {
+        change.open_table(MESSAGES)?.insert(&[0; 8], b"\x01\x01tx".as_slice())?;
+        change.open_table(RETAINED)?.insert(b"t".as_slice(), &[0; 8])?;
+        Ok(())
+    }),
+    ("an entry 0", Damage::Malformed, |change| {
+        let mut queue = change.open_table(QUEUE)?;
+        let value = queue.pop_last()?.map(|(_, value)| value.value().to_vec()).expect("something is queued");
+        queue.insert(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], value.as_slice())?;
+        Ok(())
+    }),
+    ("a step 0", Damage::Malformed, |change| {
+        let entry = &[0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1];
+        change.open_table(INFLIGHT)?.insert(entry, b"\x02\0\x63\0\0\0\0\0\0\0\0")?;
         Ok(())
     }),
     ("numbers beyond all", Damage::Numbers, |change| {

@@ -186,12 +186,19 @@ impl Comparison<'_> {
 
     fn session(&mut self, record: Option<SessionRecord>) {
         let Some(record) = record else { return };
+        self.counted(record.id.value(), "a session");
         self.last.session = self.last.session.max(record.id);
         self.sessions.insert(record.id);
         if !self.clients.insert(record.client_id.clone()) {
             let place =
                 format!("client {:?} has session {} and another", record.client_id.as_str(), record.id);
             self.problem(Damage::Contradiction, place);
+        }
+    }
+
+    fn counted(&mut self, number: u64, what: &str) {
+        if number == 0 {
+            self.problem(Damage::Malformed, format!("{what} has the number 0, which no broker gives"));
         }
     }
 
@@ -204,6 +211,7 @@ impl Comparison<'_> {
 
     fn queued(&mut self, (lsn, session): Place, message: Lsn) -> Result<(), ReadError> {
         self.last.lsn = self.last.lsn.max(lsn);
+        self.counted(lsn.value(), "an entry of a queue");
         self.belongs(Some(session), "a queue");
         self.references.insert(message);
         if self.snapshot.message_row(message)?.is_none() {
@@ -216,6 +224,7 @@ impl Comparison<'_> {
     fn inflight(&mut self, place: Place, inflight: Inflight) -> Result<(), ReadError> {
         let (lsn, session) = place;
         self.last.lsn = self.last.lsn.max(lsn);
+        self.counted(lsn.value().min(inflight.step), "something on its way");
         self.belongs(Some(session), "something on its way");
         if inflight.step >= BEYOND {
             let place = format!("entry {lsn} of session {session} was sent as number {}", inflight.step);
@@ -273,6 +282,7 @@ impl Comparison<'_> {
     }
 
     fn message(&mut self, lsn: Lsn) {
+        self.counted(lsn.value(), "a message");
         self.last.lsn = self.last.lsn.max(lsn);
         if !self.references.contains(&lsn) {
             self.problem(Damage::Unused, format!("nothing refers to message {lsn}"));

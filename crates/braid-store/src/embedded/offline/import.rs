@@ -178,6 +178,9 @@ impl<'t> Import<'t> {
         if record.highest() >= BEYOND {
             return Err("a number is out of range".into());
         }
+        if record.lowest() == 0 {
+            return Err("numbers begin at 1".into());
+        }
         match record {
             Record::Store { .. } if self.records > 0 => Err("the store is there twice".into()),
             Record::Store { format, .. } if format > FORMAT => Err(Refusal::Newer(format)),

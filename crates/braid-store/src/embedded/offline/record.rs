@@ -97,6 +97,18 @@ impl Record {
         }
     }
 
+    /// The lowest of the numbers that a broker gives, from 1 on.
+    pub(super) fn lowest(&self) -> u64 {
+        match self {
+            Self::Store { next_session, next_lsn, .. } => *next_session.min(next_lsn),
+            Self::Session { session, .. } => *session,
+            Self::Message { lsn, .. } => *lsn,
+            Self::Queued { lsn, sent, .. } => sent.map_or(*lsn, |step| step.step.min(*lsn)),
+            Self::Released { lsn, step, .. } => step.step.min(*lsn),
+            _ => 1,
+        }
+    }
+
     /// Bytes of the payload, as far as there is one.
     pub(super) fn size(&self) -> usize {
         match self {
