@@ -11,7 +11,7 @@ use braid_proto::message::{Account, Delivery, Message};
 use braid_proto::packet::{ClientId, QoS, Will};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Moved, Session, Subscriptions};
-use braid_proto::stream::Priority;
+use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Group, Matches, Router};
 use braid_store::{Change, Commit, NextIds, Store};
@@ -29,7 +29,7 @@ use crate::persist::{self, Persist};
 use crate::policy::QueuePolicy;
 use crate::priority::Rules;
 use crate::registry::{Claim, Ended, Registry};
-use crate::retained::{RetainedMessages, Retaining, SYS_PREFIX};
+use crate::retained::{Replay, RetainedMessages, Retaining, SYS_PREFIX};
 use crate::routes::Routes;
 use crate::slot::{ConnectionId, Holder, Parked, Released, SessionKey, Slot};
 use crate::statistics::Statistics;
@@ -250,6 +250,7 @@ impl Hub {
         connection: ConnectionId,
         end: End,
         leftover: VecDeque<Delivery>,
+        mut owed: Vec<Replay>,
     ) {
         let Some(mut session) = end.session else { return };
         let outlives = session.expiry.outlives_connection();
@@ -260,6 +261,7 @@ impl Hub {
         if outlives {
             let moved = session.subscriptions.unbind_all(); // [BQ-42]
             self.move_subscriptions(slot, &session.subscriptions, &moved);
+            owed.iter_mut().for_each(|replay| replay.subscription.stream = StreamKey::CONTROL);
             session.outbound.rest();
         }
         self.refill(slot, leftover);
@@ -274,7 +276,7 @@ impl Hub {
                 _ => return,
             };
             if outlives {
-                let released = Released { session: Some(session), will: later };
+                let released = Released { session: Some(session), will: later, owed };
                 let unwanted = match release.take() {
                     // Nobody waits any more if the connection that asked is gone too.
                     Some(release) => release.send(released).err(),
@@ -300,11 +302,11 @@ impl Hub {
 
     /// The session keeps what it was sent, from shared subscriptions too, for its client's return. [MQTT-4.8.2-4]
     fn park(&self, slot: &Arc<Slot>, released: Released) -> Holder {
-        let Released { session: Some(session), will } = released else { return Holder::Nobody };
+        let Released { session: Some(session), will, owed } = released else { return Holder::Nobody };
         self.persist_parked(slot, session.expiry, will.is_some());
         let will_due_in = will.as_ref().map(|will| Duration::from_secs(will.delay.into()));
         self.begin_absence(slot, will_due_in, session.expiry.interval());
-        Holder::Parked(Box::new(Parked { session, will }))
+        Holder::Parked(Box::new(Parked { session, will, owed }))
     }
 
     /// The client is away from now on: schedules what happens if it does not come back.

@@ -11,6 +11,7 @@ use hashbrown::HashMap;
 use tokio::sync::oneshot;
 
 use crate::mailbox::Signal;
+use crate::retained::Replay;
 use crate::slot::{ConnectionId, Holder, Parked, Released, SessionKey, Slot};
 
 /// Claims of different clients rarely share a stripe; claims of one client always do.
@@ -34,6 +35,8 @@ pub(crate) struct Registry {
 pub(crate) struct Claim {
     pub(crate) slot: Arc<Slot>,
     pub(crate) session: Session,
+    /// What its subscriptions have not got of the retained messages.
+    pub(crate) owed: Vec<Replay>,
     /// The session existed before.
     pub(crate) present: bool,
     /// What the claim put an end to, for the hub to finish.
@@ -94,12 +97,12 @@ impl Registry {
         let _turn = self.stripes[stripe].lock().await;
         let existing = self.clients().get(client_id).cloned();
         let Some(slot) = existing else { return self.create(client_id, connection, None) };
-        let Released { session, will } = take(&slot, connection).await;
+        let Released { session, will, owed } = take(&slot, connection).await;
         match session {
             // [MQTT-3.1.2-5], [MQTT-3.1.4-4]: the delayed Will of a session that goes on is not published. [MQTT-3.1.3-9]
             Some(session) if !clean_start => {
                 slot.mailbox.open();
-                Claim { slot, session, present: true, ended: None }
+                Claim { slot, session, owed, present: true, ended: None }
             }
             // [MQTT-3.1.2-4], [MQTT-3.1.4-4]
             session => {
@@ -116,7 +119,7 @@ impl Registry {
         slot.mailbox.open();
         self.insert(&slot);
         let session = Session::new(client_id.clone(), SessionExpiry::WITH_CONNECTION); // [MQTT-3.1.2-6]
-        Claim { slot, session, present: false, ended }
+        Claim { slot, session, owed: Vec::new(), present: false, ended }
     }
 
     /// Adds a session.
@@ -143,10 +146,10 @@ async fn take(slot: &Slot, connection: ConnectionId) -> Released {
         match std::mem::replace(&mut *holder, Holder::Connection(connection, None)) {
             Holder::Parked(parked) => {
                 slot.set_absence(0);
-                let Parked { session, will } = *parked;
-                return Released { session: Some(session), will };
+                let Parked { session, will, owed } = *parked;
+                return Released { session: Some(session), will, owed };
             }
-            Holder::Nobody => return Released { session: None, will: None },
+            Holder::Nobody => return Released::NOTHING,
             Holder::Connection(current, _) => {
                 let (release, released) = oneshot::channel();
                 *holder = Holder::Connection(current, Some(release));
@@ -159,7 +162,7 @@ async fn take(slot: &Slot, connection: ConnectionId) -> Released {
     }
     // The holder is a task of this process which only has to notice: it answers at its next turn, and if it
     // ends without an answer its session is gone.
-    let released = released.await.unwrap_or(Released { session: None, will: None });
+    let released = released.await.unwrap_or(Released::NOTHING);
     *slot.holder() = Holder::Connection(connection, None);
     released
 }

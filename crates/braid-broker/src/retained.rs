@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
 use braid_proto::message::Message;
+use braid_proto::session::Subscription;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Retained, Walked};
 use braid_store::{Change, Commit};
@@ -16,6 +17,19 @@ use crate::persist::Persist;
 
 /// Topics of the broker itself: what they retain is true for its present life only, so no store has it.
 pub(crate) const SYS_PREFIX: &str = "$SYS/";
+
+/// What a new subscription is still owed of the retained messages. [MQTT-3.3.1-9]
+///
+/// A subscription may match a million of them. They are not collected: each turn of its connection looks at some and goes on
+/// when the client has taken them, so that nobody else waits and no queue overflows. While the client is away they are
+/// owed to the session.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    pub(crate) filter: TopicFilter,
+    pub(crate) subscription: Subscription,
+    /// Where the last piece ended.
+    pub(crate) after: Option<TopicName>,
+}
 
 /// The retained message of each topic. They belong to no session. [MQTT3-3.1.2-7]
 #[derive(Debug)]

@@ -10,6 +10,7 @@ use braid_store::{Claim, SessionId};
 use tokio::sync::oneshot;
 
 use crate::mailbox::Mailbox;
+use crate::retained::Replay;
 
 /// Names a session for as long as it lives; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,6 +61,8 @@ pub(crate) struct Parked {
     pub(crate) session: Session,
     /// A Will whose delay has not passed.
     pub(crate) will: Option<Will>,
+    /// What its subscriptions have not got of the retained messages.
+    pub(crate) owed: Vec<Replay>,
 }
 
 /// What a connection that was taken over from leaves.
@@ -69,6 +72,13 @@ pub(crate) struct Released {
     pub(crate) session: Option<Session>,
     /// A Will whose delay has not passed.
     pub(crate) will: Option<Will>,
+    /// What its subscriptions have not got of the retained messages.
+    pub(crate) owed: Vec<Replay>,
+}
+
+impl Released {
+    /// Nothing is left.
+    pub(crate) const NOTHING: Self = Self { session: None, will: None, owed: Vec::new() };
 }
 
 impl Slot {

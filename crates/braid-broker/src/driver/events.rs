@@ -208,6 +208,7 @@ impl Driver {
             }
         }
         self.slot = Some(claim.slot);
+        self.replays = claim.owed.into();
         self.hub.statistics.client_came();
         let acceptance = Acceptance { session_present: claim.present, assigned_client_id };
         // After a refusal this only gives the session back.

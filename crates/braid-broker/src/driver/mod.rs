@@ -41,6 +41,7 @@ use crate::mailbox::Signal;
 use crate::persist::DurableProgress;
 use crate::policy::QueuePolicy;
 use crate::pulse::Pulse;
+use crate::retained::Replay;
 use crate::routes::Routes;
 use crate::slot::{ConnectionId, Slot};
 
@@ -104,7 +105,7 @@ pub(super) struct Driver {
     streams: Option<Box<streams::Streams>>,
     routes: Routes,
     /// Retained messages that are still owed.
-    replays: VecDeque<replay::Replay>,
+    replays: VecDeque<Replay>,
     /// How many deliveries each message of the last batch led to.
     fan_out: usize,
     /// Why its CONNECT is refused whatever it says.
@@ -343,7 +344,8 @@ impl Driver {
         if let Some(slot) = self.slot.take() {
             self.hub.statistics.client_left();
             slot.set_holdings(0, 0);
-            self.hub.release(&slot, self.connection, end, self.inbox.drain());
+            let owed = std::mem::take(&mut self.replays).into();
+            self.hub.release(&slot, self.connection, end, self.inbox.drain(), owed);
         }
     }
 

@@ -3,13 +3,14 @@
 use std::ops::ControlFlow;
 
 use braid_proto::session::Subscription;
-use braid_proto::topic::{TopicFilter, TopicName};
+use braid_proto::topic::TopicFilter;
 use braid_router::{Walked, replay};
 
 use super::send::OUTBOX_TARGET;
 use super::{Driver, now};
 use crate::dispatch;
 use crate::load::{Capacity, message_cost};
+use crate::retained::Replay;
 
 /// Names that one piece looks at.
 const STEPS: usize = 1024;
@@ -19,17 +20,6 @@ const DELIVERIES: usize = 256;
 
 /// Memory that the deliveries of one piece keep, about; the last may exceed it.
 const BYTES: usize = 256 * 1024;
-
-/// What a new subscription is still owed of the retained messages. [MQTT-3.3.1-9]
-///
-/// A subscription may match a million of them. They are not collected: each turn looks at some and goes on when
-/// their client has taken them, so that nobody else waits and no queue overflows.
-pub(super) struct Replay {
-    pub(super) filter: TopicFilter,
-    pub(super) subscription: Subscription,
-    /// Where the last piece ended.
-    after: Option<TopicName>,
-}
 
 impl Driver {
     /// Begins to replay for a subscription; anew, if that was under way on the same stream.

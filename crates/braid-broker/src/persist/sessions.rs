@@ -79,7 +79,7 @@ impl Hub {
         let will_due_in = will.as_deref().map(|will| record.will_due_in(will, now.system));
         self.begin_absence(&slot, will_due_in, record.expires_in(now.system));
         let will = will.map(Arc::unwrap_or_clone);
-        *slot.holder() = Holder::Parked(Box::new(Parked { session, will }));
+        *slot.holder() = Holder::Parked(Box::new(Parked { session, will, owed: Vec::new() }));
         self.registry.insert(&slot);
     }
 

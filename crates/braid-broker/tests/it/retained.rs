@@ -1,11 +1,11 @@
 //! Retained messages (MQTT 3.3.1.3) as subscribers see them.
 
 use braid_broker::{BrokerConfig, LimitsConfig};
-use braid_proto::packet::{MessageProperties, Publish, QoS, SubscribeEntry};
+use braid_proto::packet::{MessageProperties, ProtocolVersion, Publish, QoS, SubscribeEntry};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::RetainHandling;
 
-use crate::support::{Client, TestBroker, filter, message, pass, quiet, texts};
+use crate::support::{Client, TestBroker, filter, lasting, message, pass, quiet, texts, unsubscribe_packet};
 
 fn retained(topic: &str, payload: &str) -> Publish {
     Publish { qos: QoS::AtLeastOnce, retain: true, ..message(topic, payload) }
@@ -180,6 +180,71 @@ async fn without_room_for_any_nothing_is_retained() {
         assert_eq!(live.take().await, "passing", "what was refused goes to nobody");
         assert_eq!(seen(&broker, "#").await, Vec::<String>::new());
     }
+}
+
+/// Retains so many messages of 1,000 bytes below `a/`, and returns their texts, sorted.
+async fn retain_many(broker: &TestBroker, count: usize) -> Vec<String> {
+    let mut publisher = broker.v5("publisher").await;
+    let mut texts: Vec<_> = (0..count).map(|number| format!("{number:01000}")).collect();
+    for (number, text) in texts.iter().enumerate() {
+        publisher.publish_as(retained(&format!("a/{number}"), text)).await;
+    }
+    publisher.disconnect().await;
+    texts.sort_unstable();
+    texts
+}
+
+/// A client that does not get further than the first of many retained messages.
+async fn stuck(broker: &TestBroker) -> Client {
+    let mut client = broker.narrow_link(ProtocolVersion::V5, 1024).await;
+    client.send_connect(lasting("client")).await;
+    client.accepted().await;
+    client
+}
+
+// [MQTT-3.3.1-9]
+#[tokio::test(start_paused = true)]
+async fn what_a_subscription_is_owed_comes_after_a_resume() {
+    const COUNT: usize = 1000;
+    let broker = TestBroker::start();
+    let all = retain_many(&broker, COUNT).await;
+    let mut client = stuck(&broker).await;
+    client.subscribe("a/+", QoS::AtLeastOnce).await;
+    client.vanish().await;
+    // It goes again before all has come, and another one takes over from a third.
+    let mut client = stuck(&broker).await;
+    let mut seen = texts(&client.take_many(300).await);
+    client.vanish().await;
+    let client = stuck(&broker).await;
+    let mut last = broker.resume("client").await;
+    seen.extend(texts(&last.take_all().await));
+    drop(client);
+    seen.sort_unstable();
+    seen.dedup(); // What was on its way comes again.
+    assert!(seen == all, "{} of {COUNT} came", seen.len());
+    // Once is enough.
+    last.vanish().await;
+    broker.resume("client").await.expect_silence().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_subscription_was_owed_ends_with_it() {
+    let broker = TestBroker::start();
+    retain_many(&broker, 1000).await;
+    let mut client = stuck(&broker).await;
+    client.subscribe("a/+", QoS::AtMostOnce).await;
+    client.vanish().await;
+    let mut client = stuck(&broker).await;
+    client.send(unsubscribe_packet(9, &["a/+"])).await;
+    // What was already taken from the index comes before the answer.
+    client.find_unsuback().await;
+    assert!(client.take_all().await.len() < 600);
+    // A session that begins anew owes nothing.
+    client.subscribe("a/+", QoS::AtMostOnce).await;
+    client.vanish().await;
+    let mut client = broker.v5("client").await;
+    client.expect_silence().await;
+    client.disconnect().await;
 }
 
 // MQTT 5, 4.8.2: a shared subscription gets no retained messages when it is made.

@@ -15,8 +15,8 @@ use braid_store::{
 use braid_transport::quic::QuicOptions;
 
 use crate::support::{
-    CONTROL, Ended, Lanes, QuicBroker, anyone, connect_v5, filter, lasting, message, pass, quiet,
-    subscribe_packet, unsubscribe_packet,
+    CONTROL, Ended, Lanes, QuicBroker, anyone, filter, lasting, message, pass, quiet, subscribe_packet,
+    unsubscribe_packet,
 };
 
 /// Subscribes with QoS 0, and with retained messages only if it is new there; the code.
@@ -234,6 +234,15 @@ async fn after_a_restart_a_filter_is_there_if_any_stream_had_it() {
     client.expect_silence(CONTROL).await;
 }
 
+/// A connected client that takes 256 KiB of each stream before it reads.
+async fn slow_link(broker: &QuicBroker) -> Lanes {
+    let options = QuicOptions { stream_receive_window: 256 * 1024, ..QuicOptions::client() };
+    let mut client = broker.link_with("client", options).await;
+    client.send_connect(lasting("client"));
+    client.accepted().await;
+    client
+}
+
 /// A client that is owed `count` retained messages of 2,000 bytes on a stream that it does not read.
 async fn owed(broker: &QuicBroker, count: usize) -> (Lanes, StreamKey) {
     let mut publisher = broker.memory.v5("publisher").await;
@@ -242,11 +251,7 @@ async fn owed(broker: &QuicBroker, count: usize) -> (Lanes, StreamKey) {
         publisher.publish_as(Publish { retain: true, ..retained }).await;
     }
     pass(1).await;
-    // QUIC takes so much of it at once.
-    let options = QuicOptions { stream_receive_window: 256 * 1024, ..QuicOptions::client() };
-    let mut client = broker.link_with("client", options).await;
-    client.send_connect(connect_v5("client"));
-    client.accepted().await;
+    let client = slow_link(broker).await;
     let one = client.open().await;
     client.leave_unread(one);
     let entry = SubscribeEntry::new(filter("r/#"), QoS::AtMostOnce);
@@ -265,6 +270,32 @@ async fn retained_messages_that_a_stream_is_owed_go_on_on_the_control_stream() {
     // What was on its way with QoS 0 went with the stream; most was not.
     let come = arrivals(&client, &[CONTROL]).await.len();
     assert!((COUNT / 4..COUNT).contains(&come), "{come} came");
+}
+
+/// [BQ-42]
+#[tokio::test(start_paused = true)]
+async fn retained_messages_that_a_stream_is_owed_come_on_the_control_stream_after_a_resume() {
+    const COUNT: usize = 600;
+    for is_taken_over in [false, true] {
+        let broker = QuicBroker::start();
+        let (first, one) = owed(&broker, COUNT).await;
+        let first = if is_taken_over {
+            Some(first)
+        } else {
+            first.vanish().await;
+            None
+        };
+        let mut client = slow_link(&broker).await;
+        client.leave_unread(CONTROL);
+        // The stream with the same name is another one.
+        assert_eq!(client.open().await, one);
+        client.subscribe(one, "others", QoS::AtMostOnce).await;
+        client.read(CONTROL);
+        let come = arrivals(&client, &[one, CONTROL]).await;
+        assert!((COUNT / 4..COUNT).contains(&come.len()), "{} came", come.len());
+        assert!(!come.contains(&one), "{one} has not asked for it");
+        drop(first);
+    }
 }
 
 /// [MQTT-3.10.4-2]
