@@ -27,6 +27,9 @@ const MEMORY: f64 = 6.0;
 /// Two drops say something about the rate when they are so far apart (s).
 const SPAN: f64 = 0.1;
 
+/// A rate below this share of what it was has fallen.
+const FALLEN: f64 = 0.8;
+
 /// What passed within this time (s) says how high the rate is at least.
 const WINDOW: f64 = 1.0;
 
@@ -41,7 +44,7 @@ const SOON: f64 = 0.5;
 /// factor between these.
 const SURE: f64 = 0.5;
 const FASTER: f64 = 1.5;
-const FASTER_AT_LEAST: f64 = 1.1;
+const FASTER_AT_LEAST: f64 = 1.05;
 
 /// Until then the third probe of a row, and those after it, are larger than the first by so many packets.
 const MORE: u32 = 1;
@@ -81,8 +84,9 @@ pub(super) struct Bucket {
     last_bulk: f64,
     next_probe: f64,
     interval: f64,
-    /// Whether drops follow the level at all.
+    /// Whether drops follow the level at all: of what was sent since then (s).
     chance: Chance,
+    fallen: f64,
     /// Probes in a row that passed.
     climb: Option<Climb>,
     /// Packets in a row that were dropped.
@@ -170,6 +174,7 @@ impl Bucket {
             next_probe: now + SHORTEST / 2.0,
             interval: SHORTEST,
             chance: Chance::default(),
+            fallen: 0.0,
             climb: None,
             run: Run::default(),
             health: 0.0,
@@ -230,7 +235,7 @@ impl Bucket {
         self.passed += 1;
         self.end_run();
         self.health += (1.0 - self.health) * NEW;
-        if has_tokens(sent) {
+        if has_tokens(sent) && sent.at > self.fallen {
             self.chance.count(false);
         }
         let need = 1.0 - (sent.level + self.shift - sent.shift);
@@ -312,7 +317,7 @@ impl Bucket {
         }
         self.health -= self.health * NEW;
         self.run.packets += 1;
-        self.run.unexplained += u32::from(has_tokens(sent));
+        self.run.unexplained += u32::from(has_tokens(sent) && sent.at > self.fallen);
         let level = sent.level + self.shift - sent.shift;
         if level > 1.0 {
             // There was less than one token, perhaps none, and who drops takes none.
@@ -333,7 +338,7 @@ impl Bucket {
             self.space_probes(has_risen, climb.is_some_and(|climb| climb.is_starved), now);
         }
         if !self.run.may_be_outage() {
-            self.measure(sent.at, passed, level >= 1.0);
+            self.measure(sent.at, passed, level >= 1.0, now);
         }
     }
 
@@ -350,7 +355,7 @@ impl Bucket {
 
     /// The rate between drops, exact to one packet: the longest span that agrees with the shorter ones counts. A rate that has
     /// fallen is not taken for lower than it must be: one that is too low is found out much later.
-    fn measure(&mut self, at: f64, passed: f64, is_wrong: bool) {
+    fn measure(&mut self, at: f64, passed: f64, is_wrong: bool, now: f64) {
         let mut best: Option<(f64, f64)> = None;
         for drop in self.drops.iter().rev().skip(1) {
             let span = at - drop.at;
@@ -367,6 +372,10 @@ impl Bucket {
         let expected = self.rate / SHY;
         let rate = if rate < expected { (rate + error * 0.5).min(expected) } else { rate };
         if if rate < expected { is_wrong } else { error < 0.05 * rate } {
+            if rate < expected * FALLEN {
+                // What was sent until now was sent at a rate that is over.
+                (self.fallen, self.run.unexplained, self.chance) = (now, 0, Chance::default());
+            }
             self.rate = (rate.min(expected * 1.25) * SHY).max(LEAST);
         }
     }

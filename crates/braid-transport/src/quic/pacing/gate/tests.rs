@@ -283,6 +283,22 @@ fn a_new_rate_is_found_within_two_seconds() {
     }
 }
 
+/// What is dropped until it is known that the rate has fallen is not lost by chance.
+#[test]
+fn a_rate_that_falls_by_much_is_no_loss_by_chance() {
+    for phase in 0..20 {
+        let mut path = Path::new(100.0, 40, 1);
+        path.run(10);
+        path.run_for(phase * 97);
+        path.rate = 29.0;
+        path.run(5);
+        let gate = &path.senders[0].gate;
+        assert_eq!(gate.class(), Class::Policed, "{phase}");
+        let known = gate.rate().unwrap_or(0.0);
+        assert!((25.0..33.0).contains(&known), "{known} of 29, {phase}");
+    }
+}
+
 /// Drops of a first burst and alarms that all pass are no losses by chance.
 #[test]
 fn a_policer_is_known_when_bulk_begins_late() {
