@@ -289,6 +289,8 @@ struct Counts {
 struct Counting {
     inner: FileBackend,
     counts: Arc<Counts>,
+    /// Whether its syncs are counted.
+    syncing: bool,
 }
 
 impl StorageBackend for Counting {
@@ -307,7 +309,9 @@ impl StorageBackend for Counting {
     fn sync_data(&self) -> io::Result<()> {
         let before = Instant::now();
         let synced = self.inner.sync_data();
-        self.counts.syncing.lock().unwrap_or_else(PoisonError::into_inner).push(before.elapsed());
+        if self.syncing {
+            self.counts.syncing.lock().unwrap_or_else(PoisonError::into_inner).push(before.elapsed());
+        }
         synced
     }
 
@@ -318,10 +322,15 @@ impl StorageBackend for Counting {
 }
 
 fn store(path: &Path, messages: u64, window: u64, payload: usize) -> Outcome<Figures> {
-    let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
     let counts = Arc::new(Counts::default());
-    let device = Counting { inner: FileBackend::new(file)?, counts: Arc::clone(&counts) };
-    let store = EmbeddedStore::open_on(device, Options::default())?;
+    let device = |path: &Path, syncing: bool| -> Outcome<Counting> {
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+        Ok(Counting { inner: FileBackend::new(file)?, counts: Arc::clone(&counts), syncing })
+    };
+    let journal_path = path.with_extension("journal");
+    // An acknowledgement waits for the journal.
+    let (tables, journal) = (device(path, false)?, device(&journal_path, true)?);
+    let store = EmbeddedStore::open_on(tables, journal, Options::default())?;
     store.recover(&mut Image::default())?;
     for session in 1..=SESSIONS {
         open(&store, session)?;
@@ -332,8 +341,10 @@ fn store(path: &Path, messages: u64, window: u64, payload: usize) -> Outcome<Fig
     let mut figures = drive(messages, window, |number| store.commit(source.batch(number)))?;
     figures.syncing = mem::take(&mut *counts.syncing.lock().unwrap_or_else(PoisonError::into_inner));
     figures.syncs = figures.syncing.len() as u64;
-    figures.bytes = counts.bytes.load(Ordering::Relaxed) - bytes;
+    // With what is in the journal alone at the end, which the tables get later.
     store.close()?;
+    figures.bytes = counts.bytes.load(Ordering::Relaxed) - bytes;
+    fs::remove_file(journal_path)?;
     fs::remove_file(path)?;
     Ok(figures)
 }

@@ -29,3 +29,10 @@ impl StorageBackend for Device {
         self.0.write(offset, data)
     }
 }
+
+/// The two files of a store, in memory that outlives whoever opened it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Devices {
+    pub(super) tables: Device,
+    pub(super) journal: Device,
+}

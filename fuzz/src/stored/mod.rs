@@ -7,29 +7,41 @@ mod rows;
 pub use lines::imported_lines;
 pub use rows::stored_rows;
 
-use braid_store::{EmbeddedStore, Image, Lsn, OfflineStore, Options, QueueEntry, Store};
+use braid_store::{EmbeddedStore, Image, Lsn, OfflineStore, OpenError, Options, QueueEntry, Store};
 
-use device::Device;
+use device::Devices;
 
-fn offline(device: &Device) -> OfflineStore {
-    OfflineStore::open_on(device.clone(), Options::default()).expect("memory does not fail")
+fn offline(device: &Devices) -> OfflineStore {
+    let (tables, journal) = (device.tables.clone(), device.journal.clone());
+    OfflineStore::open_on(tables, journal, options()).expect("memory does not fail")
 }
 
-fn exported(device: &Device) -> Vec<u8> {
+fn open(device: &Devices) -> Result<EmbeddedStore, OpenError> {
+    EmbeddedStore::open_on(device.tables.clone(), device.journal.clone(), options())
+}
+
+/// With a short journal: making one costs time for each input.
+fn options() -> Options {
+    let mut options = Options::default();
+    options.journal = 1 << 16;
+    options
+}
+
+fn exported(device: &Devices) -> Vec<u8> {
     let mut text = Vec::new();
     offline(device).export(&mut text).expect("what is sound can be exported");
     text
 }
 
 /// What is sound can be exported and imported, is then the same, and a broker starts with it.
-fn check_sound(device: &Device) {
+fn check_sound(device: &Devices) {
     let text = exported(device);
-    let copy = Device::default();
+    let copy = Devices::default();
     offline(&copy).import(&mut &*text).expect("what was exported can be imported");
     assert_eq!(String::from_utf8(exported(&copy)), String::from_utf8(text));
     assert_eq!(offline(&copy).check().expect("memory does not fail").problems, []);
     for device in [device, &copy] {
-        let store = EmbeddedStore::open_on(device.clone(), Options::default()).expect("it is sound");
+        let store = open(device).expect("it is sound");
         let mut image = Image::default();
         store.recover(&mut image).expect("it is sound");
         let queued = image.sessions.values().flat_map(|session| &session.queue).filter_map(message);

@@ -1,12 +1,12 @@
 use redb::{Database, TableDefinition, WriteTransaction};
 
-use super::device::Device;
-use super::{check_sound, offline};
+use super::device::Devices;
+use super::{check_sound, offline, open};
 
 /// The bytes are rows: a byte for the table, one for the length of the key, two for that of the value, key and value.
 /// Whatever is in the tables is read without a panic; if nothing is wrong with it, it is a sound store.
 pub fn stored_rows(data: &[u8]) {
-    let device = Device::default();
+    let device = Devices::default();
     write(&device, data).expect("memory does not fail");
     let store = offline(&device);
     let check = store.check().expect("memory does not fail");
@@ -16,13 +16,13 @@ pub fn stored_rows(data: &[u8]) {
     if check.problems.is_empty() {
         exported.expect("it is sound");
         check_sound(&device);
-    } else if let Ok(store) = braid_store::EmbeddedStore::open_on(device, braid_store::Options::default()) {
+    } else if let Ok(store) = open(&device) {
         let _ = braid_store::Store::recover(&store, &mut braid_store::Image::default());
     }
 }
 
-fn write(device: &Device, data: &[u8]) -> Result<(), redb::Error> {
-    let database = Database::builder().create_with_backend(device.clone())?;
+fn write(device: &Devices, data: &[u8]) -> Result<(), redb::Error> {
+    let database = Database::builder().create_with_backend(device.tables.clone())?;
     let transaction = database.begin_write()?;
     transaction.open_table(TableDefinition::<&str, u64>::new("meta"))?.insert("format", 1)?;
     let mut rest = data;

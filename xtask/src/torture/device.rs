@@ -1,4 +1,4 @@
-//! A device that fails: `strace` answers a write or a sync of the store's file with EIO instead of the kernel.
+//! A device that fails: `strace` answers a write or a sync of the store's files with EIO instead of the kernel.
 //!
 //! Why so: a device-mapper target that fails needs root and a kernel that has it, a FUSE its own file system, and the
 //! broker's binary is the one to be tried, not one with a failing backend in it (which `braid-store`'s tests are for).
@@ -42,9 +42,9 @@ pub(super) struct Failure {
 
 impl Failure {
     pub(super) fn draw(random: &mut fastrand::Rng) -> Self {
-        // A group is synced once or twice, and written in some dozens of pieces. Early failures meet the start.
-        let (call, most) = if random.bool() { ("fdatasync", 7.5) } else { ("pwrite64", 11.0) };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 2048")]
+        // A group is one write and one sync, what the tables get some dozens of writes. Early failures meet the start.
+        let (call, most) = if random.bool() { ("fdatasync", 7.5) } else { ("pwrite64", 9.0) };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 512")]
         let first = (most * random.f64()).exp2() as u32;
         Self { call, first, for_good: random.bool() }
     }
@@ -56,28 +56,37 @@ impl Failure {
     }
 }
 
+/// The files of a store.
+const FILES: [&str; 2] = ["store.redb", "store.journal"];
+
 /// The device below a data directory.
 pub(super) struct Device {
-    store: PathBuf,
-    /// The store's file as it was at the start.
+    data_dir: PathBuf,
+    /// Where the store's files are as they were at the start.
     before: PathBuf,
     calls: PathBuf,
 }
 
 impl Device {
     pub(super) fn new(home: &Path, data_dir: &Path) -> Self {
-        let (before, calls) = (home.join("before.redb"), home.join("calls"));
-        Self { store: data_dir.join("store.redb"), before, calls }
+        Self { data_dir: data_dir.to_owned(), before: home.join("before"), calls: home.join("calls") }
     }
 
     /// What must stand before the broker's command for its device to fail like this.
     pub(super) fn prepare(&self, failure: Failure) -> Result<Command, String> {
-        fs::copy(&self.store, &self.before).map_err(|error| format!("{}: {error}", self.store.display()))?;
+        fs::create_dir_all(&self.before).map_err(|error| format!("{}: {error}", self.before.display()))?;
+        for name in FILES {
+            let copied = fs::copy(self.data_dir.join(name), self.before.join(name));
+            copied.map_err(|error| format!("{name}: {error}"))?;
+        }
         let mut command = Command::new("strace");
-        // The broker stays our child (-D); only these calls on this file are looked at.
+        // The broker stays our child (-D); only these calls on these files are looked at.
         command.args(["-D", "-f", "--seccomp-bpf", "-q", "-y", "-s", "0", "-e", "signal=none"]);
         command.args(["-e", "trace=pwrite64,fdatasync,fsync,ftruncate", "-e", &failure.rule()]);
-        command.arg("-P").arg(&self.store).arg("-o").arg(&self.calls);
+        for name in FILES {
+            command.arg("-P").arg(self.data_dir.join(name));
+        }
+        command.arg("-o").arg(&self.calls);
         Ok(command)
     }
 
@@ -86,14 +95,19 @@ impl Device {
     /// # Errors
     /// It tried again, or the device has not failed at all.
     pub(super) fn settle(&self, process_id: u32, random: &mut fastrand::Rng) -> Result<u32, String> {
-        let calls = Calls::parse(&self.whole_log(process_id)?);
-        if let Some(call) = calls.after_failure.first() {
+        let log = self.whole_log(process_id)?;
+        let of_files = FILES.map(|name| (name, Calls::parse(&log, name)));
+        // What the other thread has begun it may end; the file that failed is touched no more.
+        if let Some(call) = of_files.iter().find_map(|(_, calls)| calls.after_failure.first()) {
             return Err(format!("the device failed, and the broker went on with {call}"));
         }
-        if !calls.has_failed {
+        if !of_files.iter().any(|(_, calls)| calls.has_failed) {
             return Err("the broker ended before its device failed".to_owned());
         }
-        self.lose(&calls, random).map_err(|error| format!("{}: {error}", self.store.display()))
+        let lost = of_files
+            .iter()
+            .map(|(name, calls)| self.lose(name, calls, random).map_err(|error| format!("{name}: {error}")));
+        lost.sum()
     }
 
     /// Everything that `strace` says of the process.
@@ -116,9 +130,9 @@ impl Device {
     }
 
     /// Puts half of the blocks back that were written since the last sync and whose content before that is known; how many.
-    fn lose(&self, calls: &Calls, random: &mut fastrand::Rng) -> std::io::Result<u32> {
-        let before = fs::File::open(&self.before)?;
-        let store = fs::File::options().write(true).open(&self.store)?;
+    fn lose(&self, name: &str, calls: &Calls, random: &mut fastrand::Rng) -> std::io::Result<u32> {
+        let before = fs::File::open(self.before.join(name))?;
+        let store = fs::File::options().write(true).open(self.data_dir.join(name))?;
         let mut lost = 0;
         for block in calls.unsynced.difference(&calls.synced).filter(|_| random.bool()) {
             // What was not there yet is zero.

@@ -84,7 +84,10 @@ impl Disk {
 
     /// Copies the broker's store to where it stays.
     pub(super) fn rescue(&self, to: &Path) -> Result<(), String> {
-        let copied = fs::copy(self.data_dir().join("store.redb"), to.join("store.redb"));
-        copied.map(drop).map_err(|error| format!("the store cannot be copied to {}: {error}", to.display()))
+        for name in ["store.redb", "store.journal"] {
+            fs::copy(self.data_dir().join(name), to.join(name))
+                .map_err(|error| format!("{name} cannot be copied to {}: {error}", to.display()))?;
+        }
+        Ok(())
     }
 }

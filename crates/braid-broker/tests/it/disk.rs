@@ -55,6 +55,9 @@ impl Disk {
             Self::File(directory) => {
                 let mut options = Options::default();
                 options.lazy = Duration::ZERO;
+                // The tables change when they are full, and not while a test copies them.
+                options.checkpoint = Duration::MAX;
+                options.journal = 1 << 20;
                 let store = EmbeddedStore::open(directory.path(), options).expect("it can be opened");
                 Arc::new(Prompt(store))
             }
@@ -67,8 +70,11 @@ impl Disk {
             Self::Memory(store) => Self::Memory(Arc::new(store.reopen())),
             Self::File(old) => {
                 let new = directory();
-                let [from, to] = [old, &new].map(|directory| directory.path().join("store.redb"));
-                fs::copy(from, to).expect("it can be copied");
+                // What leaves the journal meanwhile is in the tables already.
+                for name in ["store.journal", "store.redb"] {
+                    let [from, to] = [old, &new].map(|directory| directory.path().join(name));
+                    fs::copy(from, to).expect("it can be copied");
+                }
                 Self::File(new)
             }
         }

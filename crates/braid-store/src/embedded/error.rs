@@ -65,6 +65,24 @@ pub enum OpenError {
         /// Its format.
         found: u64,
     },
+    /// The store was not closed in order, so what it acknowledged last is in its journal alone.
+    #[error(
+        "the journal of the store {place} is missing, and with it what was acknowledged last: put the file back that was \
+         beside it, or restore a copy"
+    )]
+    JournalMissing {
+        /// The store's own file.
+        place: Arc<str>,
+    },
+    /// The journal that is there was not written beside this store.
+    #[error(
+        "the journal {place} belongs to another store than the one beside it: put that store's file back, or move the \
+         journal away too"
+    )]
+    JournalOfAnother {
+        /// Which journal.
+        place: Arc<str>,
+    },
     /// The device is full.
     #[error("no space is left on the device of {place}: make room and start again, nothing is lost")]
     Full {

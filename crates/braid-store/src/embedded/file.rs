@@ -9,25 +9,23 @@ use std::sync::Arc;
 
 use redb::backends::FileBackend;
 use redb::{
-    AccessGuard, Database, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
-    ReadableTableMetadata, StorageBackend, TableDefinition, TableError, Value, WriteTransaction,
+    AccessGuard, Database, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTableMetadata,
+    StorageBackend, TableDefinition, TableError, Value, WriteTransaction,
 };
 
 use super::error::{OpenError, ReadError, place};
 use super::keys::{self, FORMAT, meta};
 use super::options::{Options, Progress, Stage};
-use super::write::write;
-use super::writes::Writes;
-use crate::error::StoreError;
 use crate::identity::{Lsn, SessionId};
 use crate::message::StoredMessage;
-use crate::recover::NextIds;
 use crate::session::SessionRecord;
 
 /// The store's file in its data directory.
 const FILE: &str = "store.redb";
 /// What is to take its place.
 const NEW: &str = "store.redb.new";
+/// What was acknowledged and is not in the store's file yet.
+const JOURNAL: &str = "store.journal";
 /// A file below this length is not worth compacting.
 const SMALL: u64 = 16 << 20;
 
@@ -97,6 +95,22 @@ fn sync_names(directory: &Path) -> Result<(), OpenError> {
 /// Opens the store's file in the directory, where it must be.
 pub(super) fn present_device(directory: &Path) -> Result<(FileBackend, Arc<str>), OpenError> {
     open_device(directory, FILE, false)
+}
+
+/// Opens the journal in the directory; without `create`, only if there is one. Whoever has the store's file is the only one
+/// to ask for it, so it needs no lock of its own.
+pub(super) fn journal_device(
+    directory: &Path,
+    create: bool,
+) -> Result<Option<(FileBackend, Arc<str>)>, OpenError> {
+    if !create && directory.join(JOURNAL).symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    let (device, place) = open_device(directory, JOURNAL, create)?;
+    if create {
+        sync_names(directory)?;
+    }
+    Ok(Some((device, place)))
 }
 
 fn open_device(directory: &Path, name: &str, create: bool) -> Result<(FileBackend, Arc<str>), OpenError> {
@@ -192,44 +206,6 @@ impl File {
         let stats = transaction.stats().map_err(|error| failed(error.into()))?;
         transaction.abort().map_err(|error| failed(error.into()))?;
         Ok(stats.allocated_pages().saturating_mul(stats.page_size() as u64))
-    }
-
-    /// Counts this opening; nothing is granted or numbered before it is durable.
-    pub(super) fn begin(&self) -> Result<(u64, NextIds), OpenError> {
-        self.count_opening().map_err(|error| error.open(&self.place))
-    }
-
-    fn count_opening(&self) -> Result<(u64, NextIds), ReadError> {
-        let transaction = self.database.begin_write()?;
-        let numbers = {
-            let mut meta = transaction.open_table(keys::META)?;
-            let number = |name| meta.get(name).map(|value| value.map(|value| value.value()));
-            let opens = number(meta::OPENS)?.unwrap_or(0).saturating_add(1);
-            let next = NextIds {
-                session: number(meta::NEXT_SESSION)?.map_or(NextIds::FIRST.session, SessionId::new),
-                lsn: number(meta::NEXT_LSN)?.map_or(NextIds::FIRST.lsn, Lsn::new),
-            };
-            meta.insert(meta::FORMAT, FORMAT)?;
-            meta.insert(meta::OPENS, opens)?;
-            (opens, next)
-        };
-        transaction.commit()?;
-        Ok(numbers)
-    }
-
-    /// Writes a group and waits until the device has it.
-    pub(super) fn write(&self, writes: &Writes) -> Result<(), StoreError> {
-        let written = || -> Result<(), ReadError> {
-            let transaction = self.database.begin_write()?;
-            write(&transaction, writes)?;
-            transaction.commit()?;
-            Ok(())
-        };
-        // Whatever it was: nobody knows what the device holds now.
-        written().map_err(|error| match error {
-            ReadError::Redb(error) => StoreError::Failed { reason: error.to_string().into() },
-            ReadError::Row(reason) => StoreError::Failed { reason },
-        })
     }
 
     /// One transaction of the caller's, for what is larger than a group.

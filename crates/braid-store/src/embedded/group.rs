@@ -20,7 +20,7 @@ pub(super) struct Shared {
 pub(super) struct State {
     pub(super) index: Index,
     pub(super) pending: Group,
-    /// The group that is being written; what it stores is not in the tables yet.
+    /// The group that is being written; what it stores is not ahead of the tables yet.
     pub(super) writing: Option<Arc<Writes>>,
     /// When the first batch of that group came.
     writing_since: Option<Instant>,
@@ -122,11 +122,11 @@ impl Shared {
         self.due.notify_one();
     }
 
-    /// Waits for the next group; `None` when the store was closed and nothing is left.
+    /// Waits for the next group; `None` when the store has failed, or was closed and nothing is left.
     pub(super) fn take(&self) -> Option<(Arc<Writes>, Waiting)> {
         let mut state = self.lock();
         loop {
-            if state.closing && state.pending.is_empty() {
+            if state.failure.is_some() || (state.closing && state.pending.is_empty()) {
                 return None;
             }
             let now = Instant::now();
@@ -171,17 +171,27 @@ impl Shared {
         tell(held, &Ok(()));
     }
 
-    /// Nothing is written any more: tells those in the group that failed, and everybody who waits or watches.
-    pub(super) fn fail(&self, failure: &StoreError, waiting: Waiting) {
-        let (group, held, watchers) = {
+    /// Nothing is written any more: tells those in the group that failed, and everybody who waits or watches. A store
+    /// fails once: what fails after that hears why it has.
+    pub(super) fn fail(&self, failure: &StoreError, place: &str, waiting: Waiting) {
+        let (first, failure, group, held, watchers) = {
             let mut state = self.lock();
+            let first = state.failure.is_none();
             // Before anybody is told: who hears of it must not be able to commit any more.
-            state.failure = Some(failure.clone());
-            (mem::take(&mut state.pending), state.window.give_up(), mem::take(&mut state.watchers))
+            let failure = state.failure.get_or_insert_with(|| failure.clone()).clone();
+            let group = mem::take(&mut state.pending);
+            (first, failure, group, state.window.give_up(), mem::take(&mut state.watchers))
         };
-        tell(waiting, &Err(failure.clone()));
-        tell(held, &Err(failure.clone()));
-        tell(group.waiting, &Err(failure.clone()));
+        if first {
+            tracing::error!(
+                store = place,
+                "{failure}; nothing is acknowledged any more, what was acknowledged is safe"
+            );
+        }
+        self.due.notify_one();
+        for waiting in [waiting, held, group.waiting] {
+            tell(waiting, &Err(failure.clone()));
+        }
         for watcher in watchers {
             watcher.complete(Err(failure.clone()));
         }

@@ -1,19 +1,25 @@
-//! One file on one machine, on redb.
+//! A file and its journal on one machine, on redb.
 //!
 //! A commit is checked and applied to an index in memory on the caller's thread; what it changes in the tables joins
-//! the pending group. One writer thread takes the group, writes it in one transaction with one fsync, and tells
+//! the pending group. One writer thread takes the group, appends it to the journal with one write and one sync, and tells
 //! everybody in it; what is handed over meanwhile is the next group. Lazy batches wait for a group that somebody
-//! else needs.
+//! else needs. Durable groups are joined in memory until another thread brings them into the tables, many in one
+//! transaction.
 
+mod ahead;
+mod checkpoint;
 mod error;
 mod file;
 mod group;
 mod index;
+mod journal;
 mod keys;
 mod load;
+mod marks;
 mod offline;
 mod options;
 mod queue;
+mod replay;
 mod rows;
 mod window;
 mod write;
@@ -21,6 +27,7 @@ mod writer;
 mod writes;
 
 use std::fmt;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -34,8 +41,11 @@ pub use self::error::OpenError;
 pub use self::offline::{Check, Damage, Existing, OfflineStore, Problem, QueueStats, Stats, TransferError};
 pub use self::options::{Durability, Options, Progress, Stage};
 
+use self::ahead::Ahead;
 use self::file::File;
 use self::group::{Group, Shared};
+use self::journal::Place;
+use self::marks::Opening;
 use self::window::Window;
 use crate::batch::Batch;
 use crate::commit::{Commit, Completion};
@@ -50,16 +60,18 @@ use crate::unread::Unread;
 /// Claims of one opening; the next opening's are all greater.
 const CLAIMS: u32 = 40;
 
-/// A [`Store`] in one file. Dropping it writes what is pending and closes the file, and waits for that.
+/// A [`Store`] in one file and a journal beside it. Dropping it writes what is pending and closes both, and waits for that.
 ///
 /// [`message`](Store::message) reads on the caller's thread, from memory or the page cache as a rule.
 pub struct EmbeddedStore {
     shared: Arc<Shared>,
+    ahead: Arc<Ahead>,
     file: Arc<File>,
     options: Options,
     spool: Option<Arc<dyn Spool>>,
-    /// `None` once it has ended.
+    /// `None` once they have ended.
     writer: Option<JoinHandle<()>>,
+    checkpointer: Option<JoinHandle<()>>,
 }
 
 impl EmbeddedStore {
@@ -71,36 +83,65 @@ impl EmbeddedStore {
     /// One line that says what to change.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
         let (device, place) = file::device(directory)?;
-        Self::over(device, &place, options)
+        Self::over(device, &place, |create| Place::in_directory(directory, create), options)
     }
 
-    /// Opens the store on a device of the caller's.
+    /// Opens the store on devices of the caller's: one for the tables, one for the journal.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_on(device: impl StorageBackend, options: Options) -> Result<Self, OpenError> {
-        Self::over(device, &Arc::from("<device>"), options)
+    pub fn open_on(
+        device: impl StorageBackend,
+        journal: impl StorageBackend,
+        options: Options,
+    ) -> Result<Self, OpenError> {
+        let mut journal = Some(Place::on(journal));
+        Self::over(device, &Arc::from("<device>"), |_| Ok(journal.take()), options)
     }
 
-    fn over(device: impl StorageBackend, place: &Arc<str>, options: Options) -> Result<Self, OpenError> {
+    /// `journal` is asked for what is there, and if that is nothing once more to make it.
+    fn over(
+        device: impl StorageBackend,
+        place: &Arc<str>,
+        mut journal: impl FnMut(bool) -> Result<Option<Place>, OpenError>,
+        options: Options,
+    ) -> Result<Self, OpenError> {
         let file = File::open(device, place, &options)?;
-        let (opens, next) = file.begin()?;
+        let found = journal(false)?;
+        replay::replay(&file, found.as_ref(), &options)?;
+        let made = if found.is_none() { journal(true)? } else { found };
+        let missing = || OpenError::JournalMissing { place: Arc::clone(place) };
+        let journal = made.ok_or_else(missing)?.begin(&file, options.journal)?;
+        let (opens, next) = file.begin(Opening::Journaled)?;
         let snapshot = file.snapshot().map_err(|error| error.open(place))?;
         let first_claim = Claim::new(opens << CLAIMS);
         let index = snapshot.load(first_claim, next, &options).map_err(|error| error.open(place))?;
+        let settled = snapshot.marks().map_err(|error| error.open(place))?.journal;
         drop(snapshot);
         let at_risk = match options.durability {
             Durability::Sync => Duration::ZERO,
             Durability::Async { at_risk } => at_risk,
         };
         let shared = Arc::new(Shared::new(index, Group::default(), Window::new(at_risk)));
+        let ahead = Arc::new(Ahead::new(journal, settled, options.checkpoint));
         let file = Arc::new(file);
-        let writer = {
-            let (shared, file) = (Arc::clone(&shared), Arc::clone(&file));
-            thread::Builder::new().name("store".into()).spawn(move || writer::run(&shared, &file))
+        let mut store = Self { shared, ahead, file, options, spool: None, writer: None, checkpointer: None };
+        store.start().map_err(|error| OpenError::of_io(place, &error))?;
+        Ok(store)
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        let spawn = |name: &str, run: fn(&Shared, &Ahead, &File)| {
+            let (shared, ahead, file) =
+                (Arc::clone(&self.shared), Arc::clone(&self.ahead), Arc::clone(&self.file));
+            thread::Builder::new().name(name.into()).spawn(move || run(&shared, &ahead, &file))
         };
-        let writer = writer.map_err(|error| OpenError::of_io(place, &error))?;
-        Ok(Self { shared, file, options, spool: None, writer: Some(writer) })
+        let checkpointer = spawn("checkpoint", checkpoint::run)?;
+        let writer = spawn("store", writer::run);
+        // Without a writer too it is joined.
+        self.checkpointer = Some(checkpointer);
+        self.writer = Some(writer?);
+        Ok(())
     }
 
     /// Puts large payloads that are read from the file there from now on ([`Spool::keep`]). Without it, or without room
@@ -130,9 +171,14 @@ impl EmbeddedStore {
 
     fn end(&mut self) {
         self.shared.close();
+        // They catch what could end them.
         if let Some(writer) = self.writer.take() {
-            // It catches what could end it.
             drop(writer.join());
+        }
+        // Nobody appends any more.
+        self.ahead.close();
+        if let Some(checkpointer) = self.checkpointer.take() {
+            drop(checkpointer.join());
         }
     }
 
@@ -152,13 +198,15 @@ impl EmbeddedStore {
         if let Some(failure) = &state.failure {
             return Err(failure.clone());
         }
-        if state.pending.is_empty() && state.writing.is_none() {
-            return Ok(());
+        if !state.pending.is_empty() || state.writing.is_some() {
+            let flushed = state.pending.wait(Ok(()));
+            self.shared.expect(&mut state, 0, Duration::ZERO, self.options.changes);
+            drop(state);
+            flushed.wait()?;
+        } else {
+            drop(state);
         }
-        let flushed = state.pending.wait(Ok(()));
-        self.shared.expect(&mut state, 0, Duration::ZERO, self.options.changes);
-        drop(state);
-        flushed.wait()
+        self.ahead.flush()
     }
 }
 
@@ -222,7 +270,11 @@ impl Store for EmbeddedStore {
         if let Some(stored) = written.and_then(|write| write.value()) {
             return Completion::Done(Ok(Some(stored.clone())));
         }
+        // In the order in which it moves, so that it is not missed on its way.
         drop(state);
+        if let Some(stored) = self.ahead.message(message) {
+            return Completion::Done(Ok(Some(stored)));
+        }
         let read = self.file.snapshot().and_then(|snapshot| snapshot.message(message));
         let read = match &self.spool {
             Some(spool) => read.map(|stored| stored.map(|stored| stored.into_spool(&**spool))),

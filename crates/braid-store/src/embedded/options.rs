@@ -30,6 +30,11 @@ pub struct Options {
     pub lazy: Duration,
     /// With so many changes a group waits no longer.
     pub changes: usize,
+    /// Bytes of the journal: two halves that take turns. What is in one of them and still wanted is in memory too, until
+    /// it is in the tables. A group that is larger than a half waits until it is in the tables itself.
+    pub journal: usize,
+    /// How long something is in the journal alone, unless its half is full before.
+    pub checkpoint: Duration,
     /// Bytes of the file that are kept in memory.
     pub cache: usize,
     /// Told of everything that takes long: opening and recovering.
@@ -43,6 +48,8 @@ impl Default for Options {
             linger: Duration::ZERO,
             lazy: Duration::from_millis(50),
             changes: 4096,
+            journal: 16 << 20,
+            checkpoint: Duration::from_secs(1),
             cache: 64 << 20,
             progress: Arc::new(|_| {}),
         }
@@ -56,6 +63,8 @@ impl fmt::Debug for Options {
             .field("linger", &self.linger)
             .field("lazy", &self.lazy)
             .field("changes", &self.changes)
+            .field("journal", &self.journal)
+            .field("checkpoint", &self.checkpoint)
             .field("cache", &self.cache)
             .finish_non_exhaustive()
     }
@@ -79,6 +88,8 @@ pub enum Stage {
     Checking,
     /// Free space is given back; in steps.
     Compacting,
+    /// What is in the journal alone is brought into the tables; in groups.
+    Replaying,
     /// Sessions and queue entries are counted.
     Loading,
     /// Sessions and queue entries are shown to the broker.

@@ -16,7 +16,7 @@ use crate::session::SessionRecord;
 use crate::subscription::StoredSubscription;
 
 /// How one row changes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Write<V> {
     /// The table does not have the row: a removal before it is written leaves nothing to do.
     New(V),
@@ -77,6 +77,26 @@ impl<K: Ord, V> Delta<K, V> {
             Entry::Vacant(row) => {
                 row.insert(Write::Remove);
             }
+        }
+    }
+
+    /// What a later group does to the row.
+    pub(super) fn apply(&mut self, key: K, write: Write<V>) {
+        match write {
+            Write::New(value) => self.insert(key, value),
+            Write::Put(value) => self.put(key, value),
+            Write::Remove => self.remove(key),
+        }
+    }
+
+    /// What a later group does to the rows of this table.
+    fn merge(&mut self, later: &Self)
+    where
+        K: Clone,
+        V: Clone,
+    {
+        for (key, write) in &later.0 {
+            self.apply(key.clone(), write.clone());
         }
     }
 
@@ -158,6 +178,33 @@ impl Writes {
         if written {
             self.closed.insert(session);
         }
+    }
+
+    /// What a later group changes, in the rows of this one: both can be written in one transaction then.
+    pub(super) fn merge(&mut self, later: &Self) {
+        let Self { closed, sessions, belongings, messages, queue, inflight, retained, next } = later;
+        for session in closed {
+            self.close(*session);
+        }
+        for (session, write) in sessions.iter() {
+            // Closing has removed it, or left nothing to remove.
+            if !matches!(write, Write::Remove) {
+                self.sessions.apply(*session, write.clone());
+            }
+        }
+        for (session, later) in belongings {
+            let belongings = self.belongings(*session);
+            if let Some(will) = &later.will {
+                belongings.will = Some(will.clone());
+            }
+            belongings.subscriptions.merge(&later.subscriptions);
+            belongings.received.merge(&later.received);
+        }
+        self.messages.merge(messages);
+        self.queue.merge(queue);
+        self.inflight.merge(inflight);
+        self.retained.merge(retained);
+        self.next = next.or(self.next);
     }
 
     pub(super) fn belongings(&mut self, session: SessionId) -> &mut Belongings {

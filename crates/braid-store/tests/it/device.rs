@@ -75,7 +75,7 @@ fn opening_on_a_device_that_fails_says_what_to_do() {
         for after in 0.. {
             let disk = Disk::default();
             disk.fail(Fault { after, kind, forever: true });
-            match EmbeddedStore::open_on(disk.device(), options()) {
+            match EmbeddedStore::open_on(disk.device(), disk.journal(), options()) {
                 Ok(store) => {
                     drop(store);
                     assert!(after > 3);

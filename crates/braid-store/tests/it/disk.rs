@@ -8,26 +8,39 @@ use redb::StorageBackend;
 /// What a device writes at once, or not at all.
 const SECTOR: usize = 512;
 
-/// The disk itself: it outlives the stores that are opened on it. Cloning names the same disk.
+/// The disk itself, with the two files of a store: it outlives the stores that are opened on it. Cloning names the same disk.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Debug, Default)]
 struct State {
+    tables: Contents,
+    journal: Contents,
+    fault: Option<Fault>,
+    /// Syncs of this file wait until they are let go.
+    held: Option<Which>,
+    holding: u64,
+    /// Counts the openings: a store that was left behind by a power failure reaches the disk no more.
+    era: u64,
+}
+
+#[derive(Debug, Default)]
+struct Contents {
     synced: Vec<u8>,
     /// With everything that was written since.
     current: Vec<u8>,
     unsynced: Vec<Unsynced>,
     syncs: u64,
-    fault: Option<Fault>,
     /// Syncs after a call failed: an error of a device must be its last word.
     syncs_after_fault: u64,
     failed: bool,
-    /// Syncs wait until they are let go.
-    held: bool,
-    holding: u64,
-    /// Counts the openings: a store that was left behind by a power failure reaches the disk no more.
-    era: u64,
+}
+
+/// Which of the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    Tables,
+    Journal,
 }
 
 #[derive(Debug)]
@@ -48,47 +61,67 @@ pub(crate) struct Fault {
 }
 
 impl Disk {
-    pub(crate) fn holding(bytes: Vec<u8>) -> Self {
+    pub(crate) fn holding(tables: Vec<u8>, journal: Vec<u8>) -> Self {
         let disk = Self::default();
-        disk.lock().current.clone_from(&bytes);
-        disk.lock().synced = bytes;
+        let contents =
+            |bytes: Vec<u8>| Contents { current: bytes.clone(), synced: bytes, ..Contents::default() };
+        (disk.lock().tables, disk.lock().journal) = (contents(tables), contents(journal));
         disk
     }
 
-    /// A device to open a store on; those before lose the disk.
+    /// A device to open a store's tables on; those before lose the disk.
     pub(crate) fn device(&self) -> Device {
         let mut state = self.lock();
         state.era += 1;
-        Device { disk: self.clone(), era: state.era }
+        Device { disk: self.clone(), era: state.era, which: Which::Tables }
+    }
+
+    /// The one for the journal that goes with the last device for tables.
+    pub(crate) fn journal(&self) -> Device {
+        Device { disk: self.clone(), era: self.lock().era, which: Which::Journal }
     }
 
     pub(crate) fn fail(&self, fault: Fault) {
         self.lock().fault = Some(fault);
     }
 
-    /// How often it was synced.
+    /// How often the journal was synced.
     pub(crate) fn syncs(&self) -> u64 {
-        self.lock().syncs
+        self.lock().journal.syncs
     }
 
-    /// How often it was synced after a call failed.
+    pub(crate) fn syncs_of_tables(&self) -> u64 {
+        self.lock().tables.syncs
+    }
+
+    /// How often a file was synced after a call for it failed.
     pub(crate) fn syncs_after_fault(&self) -> u64 {
-        self.lock().syncs_after_fault
+        let state = self.lock();
+        state.tables.syncs_after_fault + state.journal.syncs_after_fault
     }
 
     /// The device works again, and what failed is forgotten.
     pub(crate) fn mend(&self) {
         let mut state = self.lock();
-        (state.fault, state.failed, state.syncs_after_fault) = (None, false, 0);
+        state.fault = None;
+        let State { tables, journal, .. } = &mut *state;
+        for file in [tables, journal] {
+            (file.failed, file.syncs_after_fault) = (false, 0);
+        }
     }
 
-    /// Lets every sync wait, until [`release`](Self::release).
+    /// Lets every sync of the journal wait, until [`release`](Self::release).
     pub(crate) fn hold(&self) {
-        self.lock().held = true;
+        self.lock().held = Some(Which::Journal);
+    }
+
+    /// Lets every sync of the tables wait, until [`release`](Self::release).
+    pub(crate) fn hold_tables(&self) {
+        self.lock().held = Some(Which::Tables);
     }
 
     pub(crate) fn release(&self) {
-        self.lock().held = false;
+        self.lock().held = None;
         self.0.1.notify_all();
     }
 
@@ -100,8 +133,13 @@ impl Disk {
         }
     }
 
+    /// The file of the tables.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        self.lock().current.clone()
+        self.lock().tables.current.clone()
+    }
+
+    pub(crate) fn journal_bytes(&self) -> Vec<u8> {
+        self.lock().journal.current.clone()
     }
 
     /// Takes the power away: of what was not synced, some writes are lost, some are torn, and the rest arrived in
@@ -110,10 +148,21 @@ impl Disk {
         let mut state = self.lock();
         state.era += 1;
         state.fault = None;
-        let mut unsynced = std::mem::take(&mut state.unsynced);
-        let mut bytes = std::mem::take(&mut state.synced);
         // Some crashes lose nearly everything, some nearly nothing.
         let kept = rng.f64();
+        state.tables.crash(kept, rng);
+        state.journal.crash(kept, rng);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Contents {
+    fn crash(&mut self, kept: f64, rng: &mut fastrand::Rng) {
+        let mut unsynced = std::mem::take(&mut self.unsynced);
+        let mut bytes = std::mem::take(&mut self.synced);
         rng.shuffle(&mut unsynced);
         // The longest that the file may have become; it is cut at the end.
         let mut length = bytes.len();
@@ -131,12 +180,8 @@ impl Disk {
             }
         }
         bytes.resize(length, 0);
-        state.current.clone_from(&bytes);
-        state.synced = bytes;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current.clone_from(&bytes);
+        self.synced = bytes;
     }
 }
 
@@ -147,11 +192,21 @@ fn put(bytes: &mut Vec<u8>, at: usize, data: &[u8]) {
     bytes[at..at + data.len()].copy_from_slice(data);
 }
 
-/// One opening of a [`Disk`].
+/// One opening of a file of a [`Disk`].
 #[derive(Debug)]
 pub(crate) struct Device {
     disk: Disk,
     era: u64,
+    which: Which,
+}
+
+impl State {
+    const fn file(&mut self, which: Which) -> &mut Contents {
+        match which {
+            Which::Tables => &mut self.tables,
+            Which::Journal => &mut self.journal,
+        }
+    }
 }
 
 impl Device {
@@ -171,7 +226,7 @@ impl Device {
                     if !fault.forever {
                         state.fault = None;
                     }
-                    state.failed = true;
+                    state.file(self.which).failed = true;
                     return Err(kind.into());
                 }
             }
@@ -186,40 +241,41 @@ fn index(offset: u64) -> usize {
 
 impl StorageBackend for Device {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.state()?.current.len() as u64)
+        Ok(self.state()?.file(self.which).current.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let state = self.state()?;
         let at = index(offset);
-        let part = state.current.get(at..at + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-        out.copy_from_slice(part);
+        let mut state = self.state()?;
+        let part = state.file(self.which).current.get(at..at + out.len());
+        out.copy_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.change()?;
-        state.current.resize(index(len), 0);
-        state.unsynced.push(Unsynced::Length(index(len)));
+        let file = state.file(self.which);
+        file.current.resize(index(len), 0);
+        file.unsynced.push(Unsynced::Length(index(len)));
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut guard = self.change()?;
-        guard.holding += 1;
-        self.disk.0.1.notify_all();
-        while guard.held {
-            guard = self.disk.0.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.change()?;
+        while state.held == Some(self.which) {
+            state.holding += 1;
+            self.disk.0.1.notify_all();
+            state = self.disk.0.1.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.holding -= 1;
         }
-        let state = &mut *guard;
-        state.holding -= 1;
-        state.syncs += 1;
-        state.syncs_after_fault += u64::from(state.failed);
+        let file = state.file(self.which);
+        file.syncs += 1;
+        file.syncs_after_fault += u64::from(file.failed);
         // What is unsynced is little; the file may be long.
-        for change in std::mem::take(&mut state.unsynced) {
+        for change in std::mem::take(&mut file.unsynced) {
             match change {
-                Unsynced::Write(at, data) => put(&mut state.synced, at, &data),
-                Unsynced::Length(length) => state.synced.resize(length, 0),
+                Unsynced::Write(at, data) => put(&mut file.synced, at, &data),
+                Unsynced::Length(length) => file.synced.resize(length, 0),
             }
         }
         Ok(())
@@ -227,8 +283,9 @@ impl StorageBackend for Device {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.change()?;
-        put(&mut state.current, index(offset), data);
-        state.unsynced.push(Unsynced::Write(index(offset), data.to_vec()));
+        let file = state.file(self.which);
+        put(&mut file.current, index(offset), data);
+        file.unsynced.push(Unsynced::Write(index(offset), data.to_vec()));
         Ok(())
     }
 }

@@ -14,37 +14,62 @@ use bytes::Bytes;
 use crate::disk::{Disk, Fault};
 use crate::example::{completed, open_session, queue, queued, queued_with};
 
-/// Lazy batches are waited for one by one in the suite.
+/// Lazy batches are waited for one by one in the suite. The journal is as short as it can be, so that everything
+/// happens to it all the time.
 pub(crate) fn options() -> Options {
     let mut options = Options::default();
-    options.lazy = Duration::from_micros(200);
+    (options.lazy, options.checkpoint) = (Duration::from_micros(200), Duration::from_micros(500));
+    options.journal = 4 * BLOCK;
     options
 }
 
+/// What a journal is made of.
+pub(crate) const BLOCK: usize = 4096;
+
 pub(crate) fn open(disk: &Disk) -> EmbeddedStore {
-    EmbeddedStore::open_on(disk.device(), options()).expect("the disk is well")
+    EmbeddedStore::open_on(disk.device(), disk.journal(), options()).expect("the disk is well")
 }
 
 /// Nothing is written because time passes.
-fn patient(durability: Durability) -> Options {
+pub(crate) fn patient(durability: Durability) -> Options {
     let mut options = Options::default();
-    (options.lazy, options.durability) = (HOUR, durability);
+    (options.lazy, options.checkpoint, options.durability) = (HOUR, HOUR, durability);
     options
 }
 
-const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
-#[derive(Default)]
 struct OnDisk {
     disk: Disk,
-    durability: Durability,
+    options: Options,
+}
+
+impl Default for OnDisk {
+    fn default() -> Self {
+        Self { disk: Disk::default(), options: options() }
+    }
 }
 
 impl OnDisk {
+    /// With a journal of one length or another, whose halves turn when they are full, soon, or with each group.
+    fn of(seed: u64) -> Self {
+        let mut on_disk = Self::default();
+        let blocks = usize::try_from(1 + seed % 5).expect("it is small");
+        on_disk.options.journal = 2 * blocks * BLOCK;
+        on_disk.options.checkpoint = [Duration::ZERO, Duration::from_micros(300), HOUR]
+            [usize::try_from(seed / 5 % 3).expect("it is small")];
+        on_disk
+    }
+
+    fn asynchronous(self) -> Self {
+        let mut options = self.options;
+        options.durability = Durability::Async { at_risk: Duration::from_micros(200) };
+        Self { options, ..self }
+    }
+
     fn store(&self) -> Box<dyn Store> {
-        let mut options = options();
-        options.durability = self.durability;
-        Box::new(EmbeddedStore::open_on(self.disk.device(), options).expect("the disk is well"))
+        let store = EmbeddedStore::open_on(self.disk.device(), self.disk.journal(), self.options.clone());
+        Box::new(store.expect("the disk is well"))
     }
 }
 
@@ -67,14 +92,15 @@ impl Fixture for OnDisk {
         // It may fail again while the store is put in order.
         while rng.bool() {
             self.disk.fail(Fault { after: rng.u64(..30), kind: ErrorKind::Other, forever: true });
-            drop(EmbeddedStore::open_on(self.disk.device(), options()));
+            let (tables, journal) = (self.disk.device(), self.disk.journal());
+            drop(EmbeddedStore::open_on(tables, journal, self.options.clone()));
             self.disk.crash(&mut rng);
         }
         self.store()
     }
 
     fn is_asynchronous(&self) -> bool {
-        matches!(self.durability, Durability::Async { .. })
+        matches!(self.options.durability, Durability::Async { .. })
     }
 
     fn doom(&mut self, calls: u64) {
@@ -90,14 +116,24 @@ fn an_embedded_store_passes_the_suite() {
 #[test]
 fn an_embedded_store_agrees_with_the_model() {
     for seed in 0..40 {
-        suite::run_random(&mut OnDisk::default(), seed);
+        suite::run_random(&mut OnDisk::of(seed), seed);
     }
 }
 
 #[test]
 fn an_embedded_store_survives_power_failures() {
     for seed in 0..150 {
-        suite::run_crashes(&mut OnDisk::default(), seed);
+        suite::run_crashes(&mut OnDisk::of(seed), seed);
+    }
+}
+
+/// Beyond what every change to the code needs: `cargo test -p braid-store --test it -- --ignored thousands`.
+#[test]
+#[ignore = "takes minutes"]
+fn an_embedded_store_survives_thousands_of_power_failures() {
+    for seed in 1000..4000 {
+        suite::run_crashes(&mut OnDisk::of(seed), seed);
+        suite::run_crashes(&mut OnDisk::of(seed).asynchronous(), seed);
     }
 }
 
@@ -105,7 +141,7 @@ fn an_embedded_store_survives_power_failures() {
 fn a_lazy_batch_rides_along_and_costs_no_sync() {
     const ROUNDS: u64 = 20;
     let disk = Disk::default();
-    let store = EmbeddedStore::open_on(disk.device(), patient(Durability::Sync)).unwrap();
+    let store = EmbeddedStore::open_on(disk.device(), disk.journal(), patient(Durability::Sync)).unwrap();
     open_session(&store).unwrap();
     store.commit(queued(1)).wait().unwrap();
     let before = disk.syncs();
@@ -153,7 +189,7 @@ fn what_comes_while_a_group_is_written_is_the_next_group() {
 fn an_asynchronous_commit_is_done_when_it_is_handed_over() {
     let disk = Disk::default();
     let durability = Durability::Async { at_risk: HOUR };
-    let store = EmbeddedStore::open_on(disk.device(), patient(durability)).unwrap();
+    let store = EmbeddedStore::open_on(disk.device(), disk.journal(), patient(durability)).unwrap();
     open_session(&store).unwrap();
     let before = disk.syncs();
     assert_eq!(store.commit(queued(1)).try_take(), Some(Ok(())));
@@ -165,16 +201,14 @@ fn an_asynchronous_commit_is_done_when_it_is_handed_over() {
 
 #[test]
 fn an_asynchronous_store_passes_the_suite() {
-    let durability = Durability::Async { at_risk: Duration::from_micros(200) };
-    suite::run(&mut OnDisk { durability, ..OnDisk::default() }, 5);
+    suite::run(&mut OnDisk::default().asynchronous(), 5);
 }
 
 /// What survives is a beginning of whole batches.
 #[test]
 fn an_asynchronous_store_survives_power_failures() {
-    let durability = Durability::Async { at_risk: Duration::from_micros(200) };
     for seed in 0..150 {
-        suite::run_crashes(&mut OnDisk { durability, ..OnDisk::default() }, seed);
+        suite::run_crashes(&mut OnDisk::of(seed).asynchronous(), seed);
     }
 }
 
@@ -183,7 +217,7 @@ fn an_asynchronous_store_survives_power_failures() {
 fn an_asynchronous_commit_waits_for_a_device_that_falls_behind() {
     let disk = Disk::default();
     let durability = Durability::Async { at_risk: Duration::ZERO };
-    let store = EmbeddedStore::open_on(disk.device(), patient(durability)).unwrap();
+    let store = EmbeddedStore::open_on(disk.device(), disk.journal(), patient(durability)).unwrap();
     open_session(&store).unwrap();
     store.recover(&mut Image::default()).unwrap();
     disk.hold();
@@ -208,7 +242,7 @@ fn an_asynchronous_commit_waits_for_a_device_that_falls_behind() {
 #[test]
 fn closing_writes_what_is_lazy_and_tells_who_watches() {
     let disk = Disk::default();
-    let store = EmbeddedStore::open_on(disk.device(), patient(Durability::Sync)).unwrap();
+    let store = EmbeddedStore::open_on(disk.device(), disk.journal(), patient(Durability::Sync)).unwrap();
     open_session(&store).unwrap();
     store.commit(queued(1)).wait().unwrap();
     let (lazy, watch) = (store.commit(completed(1)), store.failed());
@@ -223,7 +257,7 @@ fn many_changes_wait_no_longer() {
     let disk = Disk::default();
     let mut options = patient(Durability::Sync);
     options.changes = 4;
-    let store = EmbeddedStore::open_on(disk.device(), options).unwrap();
+    let store = EmbeddedStore::open_on(disk.device(), disk.journal(), options).unwrap();
     open_session(&store).unwrap();
     for number in 1..=4 {
         store.commit(queued(number)).wait().unwrap();
@@ -246,7 +280,7 @@ fn opening_and_recovering_tell_how_far_they_are() {
         let told = Arc::clone(&told);
         Arc::new(move |progress: Progress| told.lock().unwrap().push(progress))
     };
-    let store = EmbeddedStore::open_on(disk.device(), options).unwrap();
+    let store = EmbeddedStore::open_on(disk.device(), disk.journal(), options).unwrap();
     let ends = |stage| told.lock().unwrap().iter().rfind(|progress| progress.stage == stage).copied();
     assert!(ends(Stage::Checking).is_some());
     let loaded = Progress { stage: Stage::Loading, done: 101, of: 101 };
@@ -260,7 +294,7 @@ fn a_large_payload_is_in_no_heap_and_is_read_only_when_it_is_wanted() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let of_spool = SpoolOptions { threshold: 1000, bytes: 1 << 20, keep_free: 0 };
     let spool = Arc::new(FileSpool::open(directory.path(), of_spool).expect("the system allows it"));
-    let mut store = EmbeddedStore::open_on(Disk::default().device(), options()).expect("the disk is well");
+    let mut store = open(&Disk::default());
     store.set_spool(spool.clone());
     open_session(&store).expect("it is opened");
     for (number, length) in [(1, 1000), (2, 5000)] {
@@ -285,7 +319,8 @@ fn a_large_payload_is_in_no_heap_and_is_read_only_when_it_is_wanted() {
 
 #[test]
 fn messages_are_shown_as_they_are_after_everything_that_was_handed_over() {
-    let store = EmbeddedStore::open_on(Disk::default().device(), patient(Durability::Sync));
+    let disk = Disk::default();
+    let store = EmbeddedStore::open_on(disk.device(), disk.journal(), patient(Durability::Sync));
     let store = store.expect("the disk is well");
     open_session(&store).expect("it is opened");
     for number in 1..=2 {

@@ -10,6 +10,7 @@ mod embedded;
 mod example;
 mod faults;
 mod format;
+mod journal;
 mod memory;
 mod offline;
 mod opening;

@@ -22,7 +22,7 @@ fn filled() -> Disk {
 }
 
 pub(crate) fn offline(disk: &Disk) -> OfflineStore {
-    OfflineStore::open_on(disk.device(), options()).expect("the disk is well")
+    OfflineStore::open_on(disk.device(), disk.journal(), options()).expect("the disk is well")
 }
 
 pub(crate) fn exported(disk: &Disk) -> String {
@@ -460,6 +460,10 @@ fn each_damage_is_found() {
     }
 }
 
+fn open_error(disk: &Disk) -> OpenError {
+    EmbeddedStore::open_on(disk.device(), disk.journal(), options()).expect_err("it is refused")
+}
+
 /// What a store notices itself when it is opened; the others it leaves to whoever recovers.
 const CONTRADICTIONS: [&str; 6] = [
     "no session",
@@ -473,7 +477,7 @@ const CONTRADICTIONS: [&str; 6] = [
 #[test]
 fn what_contradicts_itself_is_refused() {
     for (name, _, change) in DAMAGES.iter().filter(|(name, ..)| CONTRADICTIONS.contains(name)) {
-        let error = EmbeddedStore::open_on(changed(change).device(), options()).unwrap_err();
+        let error = open_error(&changed(change));
         assert!(matches!(error, OpenError::Damaged { .. }), "{name}: {error}");
     }
 }
@@ -538,14 +542,15 @@ fn reading_and_importing_tell_how_far_they_are() {
             .map(|told| told.done)
             .collect::<Vec<_>>()
     };
-    let store = OfflineStore::open_on(disk.device(), options.clone()).unwrap();
+    let store = OfflineStore::open_on(disk.device(), disk.journal(), options.clone()).unwrap();
     store.export(&mut io::sink()).unwrap();
     assert_eq!(take(Stage::Reading), [0, 22]);
     store.check().unwrap();
     assert_eq!(take(Stage::Reading), [0, 22]);
     store.stats().unwrap();
     assert_eq!(take(Stage::Reading), [0, 4 + 5]);
-    let store = OfflineStore::open_on(Disk::default().device(), options).unwrap();
+    let disk = Disk::default();
+    let store = OfflineStore::open_on(disk.device(), disk.journal(), options).unwrap();
     store.import(&mut text.as_bytes()).unwrap();
     assert_eq!(take(Stage::Importing), [0]);
 }
@@ -589,9 +594,13 @@ fn looking_for_a_store_makes_none() {
     assert!(!path.exists());
 }
 
-fn names(directory: &Path) -> Vec<String> {
+pub(crate) fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).expect("it is there");
-    entries.map(|entry| entry.expect("it can be read").file_name().to_string_lossy().into_owned()).collect()
+    let names =
+        entries.map(|entry| entry.expect("it can be read").file_name().to_string_lossy().into_owned());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names
 }
 
 fn restore(directory: &Path, existing: Existing, text: &str) -> Result<u64, TransferError> {
@@ -627,7 +636,7 @@ fn what_is_stored_is_replaced_when_somebody_says_so() {
     assert!(restore(directory.path(), Existing::Replace, &text).is_ok());
     fs::write(directory.path().join("store.redb"), "what is left of a store").unwrap();
     assert!(restore(directory.path(), Existing::Replace, &text).is_ok());
-    assert_eq!(names(directory.path()), ["store.redb"]);
+    assert_eq!(names(directory.path()), ["store.journal", "store.redb"]);
     store_goes_on(&EmbeddedStore::open(directory.path(), Options::default()).unwrap());
 }
 
@@ -653,7 +662,7 @@ fn nothing_is_restored_over_a_store_that_is_open() {
         let error = restore(directory.path(), existing, &exported(&filled())).unwrap_err();
         assert!(matches!(error, TransferError::Store(OpenError::InUse { .. })), "{error}");
     }
-    assert_eq!(names(directory.path()), ["store.redb"]);
+    assert_eq!(names(directory.path()), ["store.journal", "store.redb"]);
     fill(&store).unwrap();
     drop(store);
     store_goes_on(&EmbeddedStore::open(directory.path(), Options::default()).unwrap());

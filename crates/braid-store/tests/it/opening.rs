@@ -137,8 +137,9 @@ fn a_newer_format_is_refused() {
 }
 
 /// Opens what may be damaged: refused with what to do, or all there.
-fn open_damaged(bytes: Vec<u8>, intact: &Image, what: &str) -> bool {
-    match EmbeddedStore::open_on(Disk::holding(bytes).device(), options()) {
+fn open_damaged(tables: Vec<u8>, intact: &Image, what: &str) -> bool {
+    let disk = Disk::holding(tables, Vec::new());
+    match EmbeddedStore::open_on(disk.device(), disk.journal(), options()) {
         Ok(store) => {
             let mut image = Image::default();
             store.recover(&mut image).expect(what);

@@ -173,11 +173,13 @@ fn a_stored_message_comes_back_into_the_spool() {
         let spool = Arc::new(spool.expect("the system allows it"));
         let disk = Disk::default();
         for payload in [vec![7; 5000], vec![7; 1000]] {
-            let store = EmbeddedStore::open_on(disk.device(), options()).expect("the disk is well");
+            let store =
+                EmbeddedStore::open_on(disk.device(), disk.journal(), options()).expect("the disk is well");
             drop(open_session(&store));
             store.commit(queued_with(1, payload.clone().into())).wait().expect("the disk is well");
             drop(store);
-            let mut store = EmbeddedStore::open_on(disk.device(), options()).expect("the disk is well");
+            let mut store =
+                EmbeddedStore::open_on(disk.device(), disk.journal(), options()).expect("the disk is well");
             store.set_spool(spool.clone());
             let stored = store.message(Lsn::new(1)).wait().expect("the disk is well").expect("it is there");
             let now = Now { instant: Instant::now(), system: SystemTime::now() };

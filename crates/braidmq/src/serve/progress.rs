@@ -52,6 +52,7 @@ fn describe(Progress { stage, done, of }: Progress) -> String {
     match stage {
         Stage::Checking => format!("checked {done} % of the store"),
         Stage::Compacting => format!("gave free space back in {done} of {of} steps"),
+        Stage::Replaying => format!("brought {done} of {of} groups of the journal into the tables"),
         Stage::Loading => format!("counted {done} of {of} sessions and queued messages"),
         Stage::Recovering => format!("read {done} of {of} sessions and queued messages"),
         Stage::Reading => format!("read {done} of {of} messages"),

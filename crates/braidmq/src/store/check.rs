@@ -68,9 +68,9 @@ fn report(out: &mut String, check: &Check, directory: &Path) -> fmt::Result {
     let directory = directory.display();
     writeln!(
         out,
-        "\nWhat to do: no broker starts with this store. Keep a copy of {directory}/store.redb, for whoever looks for the \
-         cause.\nThen restore the last backup,\n  \
+        "\nWhat to do: no broker starts with this store. Keep a copy of store.redb and store.journal in {directory}, \
+         for whoever looks for the cause.\nThen restore the last backup,\n  \
          braidmq store import --data-dir {directory} --replace BACKUP.jsonl\n\
-         or move store.redb away: the broker begins with an empty store, and clients subscribe anew."
+         or move both away: the broker begins with an empty store, and clients subscribe anew."
     )
 }

@@ -47,7 +47,8 @@ fn export(directory: &Path, file: Option<&Path>, watch: &Arc<Watch>) -> Result<u
     let refused = |error: io::Error| Failure::Open { what: name.clone(), reason: error.to_string() };
     // A second name of the same file, by a link or a detour, is the same file.
     let same = |path: &Path| path.canonicalize().ok();
-    if same(file).is_some_and(|file| same(&directory.join("store.redb")) == Some(file)) {
+    let is_own = |name| same(file).is_some_and(|file| same(&directory.join(name)) == Some(file));
+    if is_own("store.redb") || is_own("store.journal") {
         return Err(Failure::Open { what: name, reason: "that is the store itself".into() });
     }
     if fs::metadata(file).is_ok_and(|there| !there.is_file()) {

@@ -76,6 +76,7 @@ fn text(progress: Progress) -> String {
     match stage {
         Stage::Checking => format!("verifying every page: {told} %"),
         Stage::Compacting => "giving free space back".into(),
+        Stage::Replaying => format!("reading the journal: {told} of {all} groups"),
         Stage::Loading | Stage::Recovering | Stage::Reading => format!("reading: {told} of {all} rows"),
         Stage::Importing => format!("importing: {} records", thousands(done)),
     }

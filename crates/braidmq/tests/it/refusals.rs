@@ -98,7 +98,7 @@ fn a_directory_that_is_refused_is_left_as_it_was() {
     fs::remove_file(file).unwrap();
     let (running, _) = start_command(&mut serve_with(LISTENERS[1], directory.path()));
     let names: Vec<_> = contents(directory.path()).into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names, ["cert.pem", "key.pem", "spool", "store.redb", "theirs"]);
+    assert_eq!(names, ["cert.pem", "key.pem", "spool", "store.journal", "store.redb", "theirs"]);
     drop(running);
 }
 
@@ -168,7 +168,9 @@ fn what_is_at_risk_is_printed() {
         let (running, banner) = start_command(&mut command);
         assert!(banner.iter().any(|said| said.contains(line)), "{banner:?}");
         drop(running);
-        let is_kept = fs::remove_file(directory.path().join("store.redb")).is_ok();
-        assert_eq!(is_kept, durability != "memory");
+        for name in ["store.redb", "store.journal"] {
+            let is_kept = fs::remove_file(directory.path().join(name)).is_ok();
+            assert_eq!(is_kept, durability != "memory", "{name}");
+        }
     }
 }

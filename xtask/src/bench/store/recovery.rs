@@ -59,7 +59,9 @@ pub(super) fn run(
     for round in 0..rounds {
         let from = if round == 0 { "closed" } else { "killed" };
         recovery.starts.push(start(broker, home.path(), from)?);
-        kernel::forget_pages(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        for file in [&file, &data.join("store.journal")] {
+            kernel::forget_pages(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        }
         recovery.starts.push(start(broker, home.path(), "killed, not in the page cache")?);
     }
     let running = broker.start_at(home.path())?;

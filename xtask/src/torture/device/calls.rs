@@ -18,13 +18,26 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Of lines like `12 pwrite64(3</store.redb>, ""..., 100, 200) = 100`.
-    pub(super) fn parse(log: &str) -> Self {
+    /// Of lines like `12 pwrite64(3</store.redb>, ""..., 100, 200) = 100`, those about the file with this name.
+    pub(super) fn parse(log: &str, name: &str) -> Self {
         let mut calls = Self::default();
+        let file = format!("/{name}>");
+        // Threads whose last call is about the file: where that ends in a later line, the line does not say so.
+        let mut threads = BTreeSet::new();
         for line in log.lines() {
-            let Some((_, call)) = line.split_once(' ') else { continue };
+            let Some((thread, call)) = line.split_once(' ') else { continue };
             let call = call.trim_start();
             if call.starts_with("+++") || call.starts_with("---") {
+                continue;
+            }
+            if !call.starts_with("<... ") {
+                if call.contains(&file) {
+                    threads.insert(thread);
+                } else {
+                    threads.remove(thread);
+                }
+            }
+            if !threads.contains(thread) {
                 continue;
             }
             if calls.has_failed {
@@ -67,15 +80,18 @@ mod tests {
 
     #[test]
     fn what_was_written_since_the_last_sync_is_unsynced() {
-        let calls = Calls::parse(concat!(
-            "7 pwrite64(3</a.redb>, \"\"..., 8192, 4096) = 8192\n",
-            "7 fdatasync(3</a.redb>)             = 0\n",
-            "7 ftruncate(3</a.redb>, 90000) = 0\n",
-            "7 pwrite64(3</a.redb>, \"\"..., 320, 0) = 320\n",
-            "7 pwrite64(3</a.redb>, \"\"..., 2, 8191) = 2\n",
-            "7 fdatasync(3</a.redb>) = -1 EIO (Input/output error) (INJECTED)\n",
-            "7 +++ exited with 74 +++\n",
-        ));
+        let calls = Calls::parse(
+            concat!(
+                "7 pwrite64(3</a.redb>, \"\"..., 8192, 4096) = 8192\n",
+                "7 fdatasync(3</a.redb>)             = 0\n",
+                "7 ftruncate(3</a.redb>, 90000) = 0\n",
+                "7 pwrite64(3</a.redb>, \"\"..., 320, 0) = 320\n",
+                "7 pwrite64(3</a.redb>, \"\"..., 2, 8191) = 2\n",
+                "7 fdatasync(3</a.redb>) = -1 EIO (Input/output error) (INJECTED)\n",
+                "7 +++ exited with 74 +++\n",
+            ),
+            "a.redb",
+        );
         assert_eq!(calls.synced, [1, 2].into());
         assert_eq!(calls.unsynced, [0, 1, 2].into());
         assert!(calls.has_failed && calls.after_failure.is_empty(), "{calls:?}");
@@ -83,30 +99,52 @@ mod tests {
 
     #[test]
     fn whatever_follows_the_failure_is_told() {
-        let calls = Calls::parse(concat!(
-            "7 pwrite64(3</a.redb>, \"\"..., 8, 0) = -1 EIO (Input/output error) (INJECTED)\n",
-            "9 fdatasync(3</a.redb>) = 0\n",
-        ));
+        let calls = Calls::parse(
+            concat!(
+                "7 pwrite64(3</a.redb>, \"\"..., 8, 0) = -1 EIO (Input/output error) (INJECTED)\n",
+                "9 fdatasync(3</a.redb>) = 0\n",
+            ),
+            "a.redb",
+        );
         assert_eq!(calls.after_failure, ["fdatasync(3</a.redb>) = 0"]);
         assert!(calls.unsynced.is_empty());
     }
 
     #[test]
     fn a_sync_that_did_not_return_has_synced_nothing() {
-        let calls = Calls::parse(concat!(
-            "7 pwrite64(3</a.redb>, \"\"..., 8, 0 <unfinished ...>\n",
-            "7 fdatasync(3</a.redb> <unfinished ...>\n",
-        ));
+        let calls = Calls::parse(
+            concat!(
+                "7 pwrite64(3</a.redb>, \"\"..., 8, 0 <unfinished ...>\n",
+                "7 fdatasync(3</a.redb> <unfinished ...>\n",
+            ),
+            "a.redb",
+        );
         assert_eq!((calls.synced, calls.unsynced), ([].into(), [0].into()));
     }
 
     #[test]
-    fn a_sync_may_end_in_a_later_line() {
-        let calls = Calls::parse(concat!(
+    fn another_file_is_another_matter() {
+        let log = concat!(
             "7 pwrite64(3</a.redb>, \"\"..., 8, 0) = 8\n",
-            "7 fdatasync(3</a.redb> <unfinished ...>\n",
-            "7 <... fdatasync resumed>) = 0\n",
-        ));
+            "8 fdatasync(4</b.redb> <unfinished ...>\n",
+            "7 pwrite64(3</a.redb>, \"\"..., 8, 0) = -1 EIO (Input/output error) (INJECTED)\n",
+            "8 <... fdatasync resumed>) = 0\n",
+        );
+        let (calls, other) = (Calls::parse(log, "a.redb"), Calls::parse(log, "b.redb"));
+        assert!(calls.has_failed && calls.after_failure.is_empty() && calls.synced.is_empty(), "{calls:?}");
+        assert_eq!(other, Calls::default());
+    }
+
+    #[test]
+    fn a_sync_may_end_in_a_later_line() {
+        let calls = Calls::parse(
+            concat!(
+                "7 pwrite64(3</a.redb>, \"\"..., 8, 0) = 8\n",
+                "7 fdatasync(3</a.redb> <unfinished ...>\n",
+                "7 <... fdatasync resumed>) = 0\n",
+            ),
+            "a.redb",
+        );
         assert_eq!((calls.synced, calls.unsynced), ([0].into(), [].into()));
     }
 }

@@ -27,8 +27,28 @@
 //! A subscription identifier is at most 268,435,455 and nothing of QoS 0 is queued: no packet could carry them.
 //!
 //! Names in `meta`: `format`; `opens`, how often the store was opened, from which claims begin; `next_session` and
-//! `next_lsn`, at least the next free numbers.
+//! `next_lsn`, at least the next free numbers; `store`, the number of the store, which its journal has too, 0 when no
+//! journal there can be its own; `journal`, the last record of the journal that the tables contain; `closed`, 1 when
+//! they contain all that was acknowledged.
+//!
+//! The journal is a file of its own, in blocks of 4096 bytes: a header, then two halves that take turns. The header: `braidjnl`,
+//! format u64, store u64, blocks of each half u64, checksum u32, zeros. A record begins with a block: store u64,
+//! sequence u64, length u32, checksum u32, a group of that length, zeros to the end of its last block. A checksum is the CRC-32
+//! (IEEE) of everything before it, and in a record of its group as well. What else is in a half is older.
+//!
+//! A group is rows, each a tag u8 and what follows. The tag: the table in the four lower bits, then 0x10 for a row that is put and
+//! 0x20 for one that is new, which the table did not have; neither for one that is removed. A row has the key of its table, with a
+//! varint length before it in `subscription` and `retained`, and unless it is removed u32 length and value as in the table.
+//!
+//! | tag | | tag | | tag | |
+//! |---|---|---|---|---|---|
+//! | 0 | session u64: all that it has goes first | 1 | `session` | 2 | `will` |
+//! | 3 | `subscription` | 4 | `received` | 5 | `message` |
+//! | 6 | `queue` | 7 | `inflight` | 8 | `retained` |
+//! | 9 | `next_session` u64, `next_lsn` u64 | | | | |
 
+mod group;
+pub(super) mod journal;
 mod message;
 mod record;
 mod wire;
@@ -41,6 +61,7 @@ use crate::identity::{Lsn, SessionId};
 use wire::Reader;
 pub(super) use wire::{Malformed, join_time, split_time};
 
+pub(super) use group::{decode_group, encode_group};
 pub(super) use message::{decode_message, decode_will, encode_message, encode_will, split_message};
 pub(super) use record::{
     decode_delivery, decode_inflight, decode_session, decode_subscription, encode_delivery, encode_inflight,
@@ -68,6 +89,9 @@ pub(super) mod meta {
     pub(crate) const OPENS: &str = "opens";
     pub(crate) const NEXT_SESSION: &str = "next_session";
     pub(crate) const NEXT_LSN: &str = "next_lsn";
+    pub(crate) const STORE: &str = "store";
+    pub(crate) const JOURNAL: &str = "journal";
+    pub(crate) const CLOSED: &str = "closed";
 }
 
 /// One entry of one queue.

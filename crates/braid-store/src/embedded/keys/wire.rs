@@ -51,6 +51,16 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
+    /// What has its length as a number of four bytes before it.
+    pub(super) fn value(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = usize::try_from(self.u32()?).map_err(|_| Malformed("a length"))?;
+        self.take(length)
+    }
+
+    pub(super) const fn is_at_end(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(super) fn text(&mut self) -> Result<&'a str, Malformed> {
         text(self.bytes()?)
     }
@@ -75,7 +85,7 @@ impl<'a> Reader<'a> {
         if self.0.is_empty() { Ok(()) } else { Err(Malformed("the end")) }
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (array, rest) = self.0.split_first_chunk().ok_or(Malformed("a whole number"))?;
         self.0 = rest;
         Ok(*array)

@@ -10,6 +10,7 @@ use redb::{ReadableTable, WriteTransaction};
 use super::super::error::ReadError;
 use super::super::index::Index;
 use super::super::keys::{self, FORMAT};
+use super::super::marks::Opening;
 use super::super::options::{Stage, Teller};
 use super::super::write::write;
 use super::super::writes::{Inflight, Phase, Write, Writes};
@@ -40,7 +41,7 @@ impl OfflineStore {
         if !self.is_empty()? {
             return Err(TransferError::NotEmpty { place: Arc::clone(&self.file.place) });
         }
-        self.file.begin()?;
+        self.file.begin(Opening::Import)?;
         let transaction = self.file.transaction().map_err(|error| self.open_error(error))?;
         let mut teller = Teller::new(&self.options, Stage::Importing, 0);
         let mut import = Import::new(&transaction);

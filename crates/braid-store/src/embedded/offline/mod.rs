@@ -22,7 +22,9 @@ pub use self::stats::{QueueStats, Stats};
 
 use super::error::{OpenError, ReadError};
 use super::file::{self, File};
+use super::journal::Place;
 use super::options::Options;
+use super::replay::replay;
 
 /// Nothing counts so far: a broker that went on from here would soon have no number that is free.
 const BEYOND: u64 = 1 << 62;
@@ -43,20 +45,30 @@ impl OfflineStore {
     /// One line that says what to change.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
         let (device, place) = file::present_device(directory)?;
-        Self::over(device, &place, options)
+        Self::over(device, &place, || Place::in_directory(directory, false), options)
     }
 
-    /// Opens the store on a device of the caller's.
+    /// Opens the store on devices of the caller's: one for the tables, one for the journal.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_on(device: impl StorageBackend, options: Options) -> Result<Self, OpenError> {
-        Self::over(device, &Arc::from("<device>"), options)
+    pub fn open_on(
+        device: impl StorageBackend,
+        journal: impl StorageBackend,
+        options: Options,
+    ) -> Result<Self, OpenError> {
+        Self::over(device, &Arc::from("<device>"), || Ok(Some(Place::on(journal))), options)
     }
 
-    fn over(device: impl StorageBackend, place: &Arc<str>, options: Options) -> Result<Self, OpenError> {
+    fn over(
+        device: impl StorageBackend,
+        place: &Arc<str>,
+        journal: impl FnOnce() -> Result<Option<Place>, OpenError>,
+        options: Options,
+    ) -> Result<Self, OpenError> {
         let length = device.len().map_err(|error| OpenError::of_io(place, &error))?;
         let file = File::open(device, place, &options)?;
+        replay(&file, journal()?.as_ref(), &options)?;
         Ok(Self { file, length, options })
     }
 

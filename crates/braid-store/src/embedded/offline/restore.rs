@@ -5,6 +5,7 @@ use redb::StorageBackend;
 
 use super::super::error::OpenError;
 use super::super::file;
+use super::super::journal::Place;
 use super::super::options::Options;
 use super::{OfflineStore, TransferError};
 
@@ -49,13 +50,14 @@ impl OfflineStore {
             file::lock(&device, &place)?;
             return Ok(Box::new(device));
         }
-        let store = Self::over(device, &place, options.clone())?;
+        let store = Self::over(device, &place, || Place::in_directory(directory, false), options.clone())?;
         if store.is_empty()? { Ok(Box::new(store)) } else { Err(TransferError::NotEmpty { place }) }
     }
 
     fn restore_beside(directory: &Path, from: &mut dyn Read, options: Options) -> Result<u64, TransferError> {
         let (device, place) = file::new_device(directory)?;
-        let store = Self::over(device, &place, options)?;
+        // Its journal begins with the first broker that opens it; one that is there is not asked.
+        let store = Self::over(device, &place, || Ok(None), options)?;
         let records = store.import(from)?;
         // Closing writes, too.
         drop(store);

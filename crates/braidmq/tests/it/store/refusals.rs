@@ -95,7 +95,8 @@ fn a_store_is_not_exported_over_itself() {
     let directory = filled();
     let link = directory.path().join("link");
     std::os::unix::fs::symlink("store.redb", &link).unwrap();
-    for file in [directory.path().join("store.redb"), link] {
+    fs::write(directory.path().join("store.journal"), "").unwrap();
+    for file in [directory.path().join("store.redb"), directory.path().join("store.journal"), link] {
         let (code, line) = refusal(store(&["export"], directory.path()).arg(&file));
         assert!(code == 2 && line.contains("that is the store itself"), "{line}");
     }

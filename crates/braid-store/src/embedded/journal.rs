@@ -1,0 +1,145 @@
+//! The journal: what was acknowledged and is not in the tables yet. A group is one record, appended with one write and one
+//! sync; the space is there from the beginning, so neither changes anything but the blocks themselves.
+//!
+//! A record is begun only once the one before is durable, and its place is used again only once the tables have
+//! it. So of what the tables do not have, only the last record can be a part, which nobody was told of: any other
+//! that is missing was acknowledged.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use redb::StorageBackend;
+
+use super::error::OpenError;
+use super::file::{self, File};
+use super::keys::journal::{self, BLOCK, FirstBlock, Header};
+
+/// Zeros are written in pieces of this length.
+const PIECE: usize = 1 << 20;
+
+/// A device that may be a journal's, and its name.
+pub(super) struct Place {
+    device: Box<dyn StorageBackend>,
+    pub(super) name: Arc<str>,
+}
+
+/// Ready to be appended to.
+pub(super) struct Journal {
+    device: Box<dyn StorageBackend>,
+    header: Header,
+}
+
+impl Place {
+    /// The journal in the directory; without `create`, only if there is one.
+    pub(super) fn in_directory(directory: &Path, create: bool) -> Result<Option<Self>, OpenError> {
+        let found = file::journal_device(directory, create)?;
+        Ok(found.map(|(device, name)| Self { device: Box::new(device), name }))
+    }
+
+    pub(super) fn on(device: impl StorageBackend) -> Self {
+        Self { device: Box::new(device), name: Arc::from("<journal>") }
+    }
+
+    pub(super) fn first_block(&self) -> Result<FirstBlock, OpenError> {
+        let first = self.read(0, BLOCK).map_err(|error| self.failed(&error))?;
+        Ok(journal::decode_header(&first))
+    }
+
+    /// Whether all is there that the header promises.
+    pub(super) fn is_whole(&self, header: Header) -> Result<bool, OpenError> {
+        let length = self.device.len().map_err(|error| self.failed(&error))?;
+        Ok(length >= half_begin(header, 2))
+    }
+
+    /// One of the two halves.
+    pub(super) fn half(&self, header: Header, which: u64) -> Result<Vec<u8>, OpenError> {
+        let half = usize::try_from(half_bytes(header)).unwrap_or(usize::MAX);
+        self.read(half_begin(header, which), half).map_err(|error| self.failed(&error))
+    }
+
+    /// As much of it as there is.
+    fn read(&self, from: u64, most: usize) -> io::Result<Vec<u8>> {
+        let there = self.device.len()?.saturating_sub(from);
+        let mut bytes = vec![0; usize::try_from(there).map_or(most, |there| there.min(most))];
+        self.device.read(from, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn failed(&self, error: &io::Error) -> OpenError {
+        OpenError::of_io(&self.name, error)
+    }
+
+    /// Makes it the journal of the store, whose tables have all that was in it: with two halves that have so many bytes together.
+    pub(super) fn begin(self, file: &File, bytes: usize) -> Result<Journal, OpenError> {
+        let marks = file.snapshot().and_then(|snapshot| snapshot.marks());
+        let known = marks.map_err(|error| error.open(&file.place))?.store;
+        let store = match known {
+            Some(store) if store != 0 => store,
+            _ => new_store().map_err(|error| self.failed(&error))?,
+        };
+        let identify = || file.identify(store).map_err(|error| error.open(&file.place));
+        // What is there may be another store's, as long as this one has no number; a blank one may be this store's only
+        // once it has.
+        if known.is_none() {
+            identify()?;
+        }
+        let header = Header { store, half: (bytes / 2 / BLOCK).max(1) as u64 };
+        if self.first_block()? != FirstBlock::Header(header) {
+            self.lay_out(header).map_err(|error| self.failed(&error))?;
+        }
+        if known == Some(0) {
+            identify()?;
+        }
+        Ok(Journal { device: self.device, header })
+    }
+
+    /// Zeros take the space, which a hole in a file would not; and a block that was written once is written again without a
+    /// change of anything else.
+    fn lay_out(&self, header: Header) -> io::Result<()> {
+        let length = half_begin(header, 2);
+        self.device.set_len(length)?;
+        let piece = vec![0; PIECE];
+        let mut at = 0;
+        while at < length {
+            let part = usize::try_from(length - at).map_or(PIECE, |left| left.min(PIECE));
+            self.device.write(at, &piece[..part])?;
+            at += part as u64;
+        }
+        self.device.sync_data()?;
+        // Not before: it promises all that follows it.
+        self.device.write(0, &journal::encode_header(header))?;
+        self.device.sync_data()
+    }
+}
+
+impl Journal {
+    /// Blocks that a record may have.
+    pub(super) const fn half(&self) -> u64 {
+        self.header.half
+    }
+
+    pub(super) const fn store(&self) -> u64 {
+        self.header.store
+    }
+
+    /// Writes a record at this block of a half and waits until the device has it.
+    pub(super) fn append(&self, half: u64, block: u64, record: &[u8]) -> io::Result<()> {
+        self.device.write(half_begin(self.header, half) + block * BLOCK as u64, record)?;
+        self.device.sync_data()
+    }
+}
+
+const fn half_bytes(header: Header) -> u64 {
+    header.half.saturating_mul(BLOCK as u64)
+}
+
+const fn half_begin(header: Header, which: u64) -> u64 {
+    (BLOCK as u64).saturating_add(half_bytes(header).saturating_mul(which))
+}
+
+/// A number that nobody has guessed: a payload that looks like a record is none.
+fn new_store() -> io::Result<u64> {
+    let number = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(number.max(1))
+}

@@ -1,0 +1,136 @@
+//! The bytes of the journal around the groups in it.
+
+use std::ops::Range;
+
+use super::FORMAT;
+
+/// What is written at once, or not at all; a record begins with one, so that writing it touches no other.
+pub(in crate::embedded) const BLOCK: usize = 4096;
+
+const MAGIC: [u8; 8] = *b"braidjnl";
+const HEADER: usize = 36;
+const HEAD: usize = 24;
+
+/// What the first block of a journal says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::embedded) struct Header {
+    /// Which store's it is.
+    pub(in crate::embedded) store: u64,
+    /// Blocks of each half.
+    pub(in crate::embedded) half: u64,
+}
+
+/// What a first block may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::embedded) enum FirstBlock {
+    /// Nothing was ever written there.
+    Blank,
+    /// Not one of a journal.
+    Foreign,
+    /// One of a journal, of which a part is lost.
+    Damaged,
+    /// Of a newer format.
+    Newer(u64),
+    Header(Header),
+}
+
+pub(in crate::embedded) fn encode_header(Header { store, half }: Header) -> Vec<u8> {
+    let mut block = MAGIC.to_vec();
+    for number in [FORMAT, store, half] {
+        block.extend_from_slice(&number.to_be_bytes());
+    }
+    block.extend_from_slice(&crc32fast::hash(&block).to_be_bytes());
+    block.resize(BLOCK, 0);
+    block
+}
+
+pub(in crate::embedded) fn decode_header(block: &[u8]) -> FirstBlock {
+    if block.iter().all(|byte| *byte == 0) {
+        return FirstBlock::Blank;
+    }
+    let Some((header, _)) = block.split_at_checked(HEADER).filter(|_| block.starts_with(&MAGIC)) else {
+        return FirstBlock::Foreign;
+    };
+    let number = |at: usize| u64_at(header, at);
+    if u32_at(header, HEADER - 4) != crc32fast::hash(&header[..HEADER - 4]) {
+        return FirstBlock::Damaged;
+    }
+    match number(8) {
+        FORMAT => FirstBlock::Header(Header { store: number(16), half: number(24) }),
+        newer if newer > FORMAT => FirstBlock::Newer(newer),
+        _ => FirstBlock::Damaged,
+    }
+}
+
+/// Makes room for what stands before a record's group.
+pub(in crate::embedded) fn begin_record(record: &mut Vec<u8>) {
+    record.clear();
+    record.resize(HEAD, 0);
+}
+
+/// How many bytes of a group make a record of so many blocks.
+pub(in crate::embedded) fn group_room(blocks: u64) -> usize {
+    let room = usize::try_from(blocks).map_or(usize::MAX, |blocks| blocks.saturating_mul(BLOCK));
+    // A length has four bytes.
+    room.min(u32::MAX as usize).saturating_sub(HEAD)
+}
+
+/// Fills in what stands before the group, and the rest of the last block.
+pub(in crate::embedded) fn end_record(record: &mut Vec<u8>, store: u64, sequence: u64) {
+    let length = u32::try_from(record.len() - HEAD).unwrap_or(u32::MAX);
+    record[..8].copy_from_slice(&store.to_be_bytes());
+    record[8..16].copy_from_slice(&sequence.to_be_bytes());
+    record[16..20].copy_from_slice(&length.to_be_bytes());
+    let checksum = checksum(&record[..20], &record[HEAD..]);
+    record[20..HEAD].copy_from_slice(&checksum.to_be_bytes());
+    record.resize(record.len().next_multiple_of(BLOCK), 0);
+}
+
+/// A record that is whole.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::embedded) struct Found {
+    pub(in crate::embedded) sequence: u64,
+    /// Where its group stands.
+    pub(in crate::embedded) group: Range<usize>,
+}
+
+/// The records of a store in a part of its journal that are whole and come after the one with the number `after`.
+pub(in crate::embedded) fn find_records(part: &[u8], store: u64, after: u64) -> Vec<Found> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at + HEAD <= part.len() {
+        let record = record_at(part, at, store, after);
+        at = record.as_ref().map_or(at + BLOCK, |record| record.group.end.next_multiple_of(BLOCK));
+        found.extend(record);
+    }
+    found
+}
+
+fn record_at(part: &[u8], at: usize, store: u64, after: u64) -> Option<Found> {
+    let (head, rest) = part.get(at..)?.split_at_checked(HEAD)?;
+    let sequence = u64_at(head, 8);
+    if u64_at(head, 0) != store || sequence <= after {
+        return None;
+    }
+    let length = usize::try_from(u32_at(head, 16)).ok()?;
+    let group = rest.get(..length)?;
+    let is_whole = checksum(&head[..20], group) == u32_at(head, 20);
+    is_whole.then(|| Found { sequence, group: at + HEAD..at + HEAD + length })
+}
+
+fn checksum(head: &[u8], group: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(head);
+    hasher.update(group);
+    hasher.finalize()
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let number = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    number.map_or(0, |number| u64::from_be_bytes(*number))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let number = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    number.map_or(0, |number| u32::from_be_bytes(*number))
+}

@@ -1,0 +1,110 @@
+//! The numbers in `meta`: what they are at the start, and how they change with what is written.
+
+use redb::{ReadableTable, WriteTransaction};
+
+use super::error::{OpenError, ReadError};
+use super::file::{File, Snapshot};
+use super::keys::{self, FORMAT, meta};
+use super::write::write;
+use super::writes::Writes;
+use crate::error::StoreError;
+use crate::identity::{Lsn, SessionId};
+use crate::recover::NextIds;
+
+/// What the tables say of the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Marks {
+    /// Which store they are of: its journal says the same. 0 when none that is found can be theirs, `None` when none was
+    /// ever begun.
+    pub(super) store: Option<u64>,
+    /// The last record that they contain.
+    pub(super) journal: u64,
+    /// Whether they contain all that was acknowledged.
+    pub(super) closed: bool,
+}
+
+/// Who begins to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// A store with a journal: from now on the tables do not have everything.
+    Journaled,
+    /// An import: no journal that is found is of these tables.
+    Import,
+}
+
+impl Snapshot {
+    pub(super) fn marks(&self) -> Result<Marks, ReadError> {
+        Ok(Marks {
+            store: self.number(meta::STORE)?,
+            journal: self.number(meta::JOURNAL)?.unwrap_or(0),
+            closed: self.number(meta::CLOSED)? != Some(0),
+        })
+    }
+}
+
+impl File {
+    /// Counts this opening; nothing is granted or numbered before it is durable.
+    pub(super) fn begin(&self, opening: Opening) -> Result<(u64, NextIds), OpenError> {
+        self.count_opening(opening).map_err(|error| error.open(&self.place))
+    }
+
+    fn count_opening(&self, opening: Opening) -> Result<(u64, NextIds), ReadError> {
+        let transaction = self.transaction()?;
+        let numbers = {
+            let mut table = transaction.open_table(keys::META)?;
+            let number = |name| table.get(name).map(|value| value.map(|value| value.value()));
+            let opens = number(meta::OPENS)?.unwrap_or(0).saturating_add(1);
+            let next = NextIds {
+                session: number(meta::NEXT_SESSION)?.map_or(NextIds::FIRST.session, SessionId::new),
+                lsn: number(meta::NEXT_LSN)?.map_or(NextIds::FIRST.lsn, Lsn::new),
+            };
+            table.insert(meta::FORMAT, FORMAT)?;
+            table.insert(meta::OPENS, opens)?;
+            table.insert(meta::CLOSED, u64::from(opening == Opening::Import))?;
+            if opening == Opening::Import {
+                table.insert(meta::STORE, 0)?;
+            }
+            (opens, next)
+        };
+        transaction.commit()?;
+        Ok(numbers)
+    }
+
+    /// Gives the store a number. The tables of one that has none yet have everything.
+    pub(super) fn identify(&self, store: u64) -> Result<(), ReadError> {
+        let transaction = self.transaction()?;
+        {
+            let mut table = transaction.open_table(keys::META)?;
+            table.insert(meta::FORMAT, FORMAT)?;
+            table.insert(meta::STORE, store)?;
+            table.insert(meta::CLOSED, 1)?;
+        }
+        Ok(transaction.commit()?)
+    }
+
+    /// Writes what the journal has up to the record with this number, and waits until the device has it; `closed` when
+    /// that is all.
+    pub(super) fn write(&self, writes: &Writes, journal: u64, closed: bool) -> Result<(), StoreError> {
+        // Whatever it was: nobody knows what the device holds now.
+        self.try_write(writes, journal, closed).map_err(|error| match error {
+            ReadError::Redb(error) => StoreError::Failed { reason: error.to_string().into() },
+            ReadError::Row(reason) => StoreError::Failed { reason },
+        })
+    }
+
+    pub(super) fn try_write(&self, writes: &Writes, journal: u64, closed: bool) -> Result<(), ReadError> {
+        let transaction = self.transaction()?;
+        write(&transaction, writes)?;
+        mark(&transaction, journal, closed)?;
+        Ok(transaction.commit()?)
+    }
+}
+
+fn mark(transaction: &WriteTransaction, journal: u64, closed: bool) -> Result<(), ReadError> {
+    let mut table = transaction.open_table(keys::META)?;
+    table.insert(meta::JOURNAL, journal)?;
+    if closed {
+        table.insert(meta::CLOSED, 1)?;
+    }
+    Ok(())
+}
