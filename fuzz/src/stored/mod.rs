@@ -1,9 +1,11 @@
 //! One function for each target that is about stores. A body panics when something is wrong.
 
 mod device;
+mod journal;
 mod lines;
 mod rows;
 
+pub use journal::journal_record;
 pub use lines::imported_lines;
 pub use rows::stored_rows;
 

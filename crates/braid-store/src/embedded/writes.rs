@@ -242,14 +242,60 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_was_never_written_is_not_looked_for() {
-        let mut writes = Writes::default();
-        let record = SessionRecord {
+    fn what_a_later_group_takes_back_is_written_by_none() {
+        let mut earlier = Delta::default();
+        earlier.insert(1, 'a');
+        earlier.put(2, 'b');
+        earlier.remove(3);
+        let mut later = Delta::default();
+        later.remove(1);
+        later.remove(2);
+        later.insert(3, 'c');
+        later.insert(4, 'd');
+        earlier.merge(&later);
+        assert_eq!(rows(&earlier), [(2, None), (3, Some('c')), (4, Some('d'))]);
+        assert!(matches!(earlier.get(&3), Some(Write::Put(_))), "the table has the row of before");
+        assert!(matches!(earlier.get(&4), Some(Write::New(_))));
+    }
+
+    fn record() -> SessionRecord {
+        SessionRecord {
             id: SessionId::new(1),
             client_id: "a".into(),
             expiry: braid_proto::session::SessionExpiry::NEVER,
             parked_at: None,
+        }
+    }
+
+    #[test]
+    fn a_session_that_a_later_group_closes_takes_what_is_its_along() {
+        let record = record();
+        let opened = || {
+            let mut writes = Writes::default();
+            writes.sessions.insert(record.id, record.clone());
+            writes.belongings(record.id).will = Some(Write::Remove);
+            writes
         };
+        let mut closed = Writes::default();
+        closed.close(record.id);
+        let mut both = opened();
+        both.merge(&closed);
+        assert!(both.is_empty(), "it was never written");
+        // Closed, opened again and closed: what the tables have from before goes.
+        let mut all = Writes::default();
+        for later in [&closed, &opened(), &closed] {
+            all.merge(later);
+        }
+        assert!(all.closed.contains(&record.id) && all.belongings.is_empty());
+        assert!(matches!(all.sessions.get(&record.id), Some(Write::Remove)));
+        all.merge(&opened());
+        assert!(matches!(all.sessions.get(&record.id), Some(Write::Put(_))) && !all.belongings.is_empty());
+    }
+
+    #[test]
+    fn a_session_that_was_never_written_is_not_looked_for() {
+        let mut writes = Writes::default();
+        let record = record();
         writes.sessions.insert(record.id, record.clone());
         writes.belongings(record.id).will = Some(Write::Remove);
         writes.close(record.id);

@@ -51,6 +51,11 @@ fn imported_lines() {
 }
 
 #[test]
+fn journal_record() {
+    replay("journal_record", stored::journal_record, 3);
+}
+
+#[test]
 fn stored_rows() {
     replay("stored_rows", stored::stored_rows, 2);
 }
