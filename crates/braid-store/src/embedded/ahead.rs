@@ -162,6 +162,7 @@ impl Ahead {
         let (half, block, sequence) = self.begin_journal(blocks)?;
         end_record(record, self.journal.store(), sequence);
         let appended = self.journal.append(half, block, record);
+        record.clear();
         record.shrink_to(KEPT);
         appended.map_err(|error| StoreError::Failed { reason: format!("I/O error: {error}").into() })
     }

@@ -54,6 +54,10 @@ pub(in crate::embedded) fn encode_group(out: &mut Vec<u8>, writes: &Writes, limi
             |out| out.extend_from_slice(&place_key(*place)),
             |out, delivery| encode_delivery(out, *place, delivery),
         );
+        // Nor is a queue of a million, which is closed, listed for that.
+        if !is_within(out, 0) {
+            return false;
+        }
     }
     for (place, write) in writes.inflight.iter() {
         put(
