@@ -24,8 +24,8 @@ const REFUSED: u8 = 2;
 
 /// Check, count, back up and restore what a broker keeps: sessions, their queued messages, retained messages.
 ///
-/// All of it is in two files, store.redb and store.journal in the broker's data directory. Stop the broker first: nobody
-/// else can open them while it runs. What a crash left is put in order, as when the broker starts.
+/// It is in store.redb and store.journal in the broker's data directory. Stop the broker first: nobody else can open them
+/// while it runs. What a crash left is put in order, as when the broker starts.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
