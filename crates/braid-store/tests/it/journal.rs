@@ -238,22 +238,22 @@ fn tables_that_are_older_than_their_journal_are_refused() {
 /// What a client sends cannot be taken for a record: it does not know the number of the store.
 #[test]
 fn a_payload_that_looks_like_a_record_is_none() {
+    const MARK: &[u8] = b"where the payload begins";
     let (_, other) = crashed(6);
     let disk = Disk::default();
     let store = open_with(&disk, in_halves(64)).unwrap();
     open_session(&store).unwrap();
-    store.commit(queued(1)).wait().unwrap();
-    for shift in 0..BLOCK {
-        // Somewhere among these all of it is at the beginning of a block.
-        if shift % 512 == 0 {
-            let payload = [&vec![7; shift], &other[6 * BLOCK..8 * BLOCK]].concat();
-            store.commit(queued_with(2, payload.into())).wait().unwrap();
-        }
-    }
+    store.commit(queued_with(1, Bytes::from_static(MARK))).wait().unwrap();
+    let at = disk.journal_bytes().windows(MARK.len()).position(|bytes| bytes == MARK).unwrap() % BLOCK;
+    // Two records of another store with later numbers, each at the beginning of a block.
+    let payload = [&vec![7; BLOCK - at], &other[6 * BLOCK..8 * BLOCK]].concat();
+    store.commit(queued_with(2, payload.into())).wait().unwrap();
     let (tables, mut journal) = (disk.bytes(), disk.journal_bytes());
-    let last = journal.chunks(BLOCK).rposition(|block| block.iter().any(|byte| *byte != 0)).unwrap();
-    journal[last * BLOCK] ^= 1;
+    assert_eq!(journal[4 * BLOCK + 8..4 * BLOCK + 1000], other[6 * BLOCK + 8..6 * BLOCK + 1000]);
     assert_eq!(queue_of(&tables, &journal), Ok(vec![1, 2]));
+    // A part only of the record that they are in: it looks as if others followed.
+    journal[3 * BLOCK + 100] ^= 1;
+    assert_eq!(queue_of(&tables, &journal), Ok(vec![1]));
 }
 
 #[test]
