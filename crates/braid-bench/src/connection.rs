@@ -47,6 +47,8 @@ pub struct Connection {
     pings: Option<(Duration, Instant)>,
     /// Used again by every write.
     to_write: Vec<StreamKey>,
+    /// Bytes that may be written before that is said again; `None`: any number.
+    allowance: Option<usize>,
     /// The link may hold back what it has taken.
     is_unflushed: bool,
     /// Why the connection has ended, until that is told.
@@ -118,6 +120,7 @@ impl Connection {
             timer,
             pings: None,
             to_write: Vec::new(),
+            allowance: None,
             is_unflushed: false,
             failure: None,
             events: VecDeque::new(),
@@ -297,6 +300,11 @@ impl Connection {
         }
     }
 
+    /// Writes no more than so many bytes on all streams together before this is said again: for whoever wants to be slow.
+    pub fn write_at_most(&mut self, bytes: usize) {
+        self.allowance = Some(bytes);
+    }
+
     /// Sends a PINGREQ so often, beside those of Keep Alive; [`Connection::take_round_trip`] tells of the answers.
     pub fn ping_every(&mut self, interval: Duration) {
         self.pings = Some((interval, now() + interval));
@@ -460,13 +468,22 @@ impl Connection {
     fn write_stream(&mut self, stream: StreamKey, cx: &mut Context<'_>) -> Result<(), Failure> {
         while let Some(outbox) = self.protocol.outbox(stream)
             && outbox.has_remaining()
+            && self.allowance != Some(0)
         {
             let mut slices = [IoSlice::new(&[]); SLICES];
-            let count = outbox.chunks_vectored(&mut slices);
+            let count = match self.allowance {
+                None => outbox.chunks_vectored(&mut slices),
+                Some(allowance) => {
+                    let chunk = outbox.chunk();
+                    slices[0] = IoSlice::new(&chunk[..chunk.len().min(allowance)]);
+                    1
+                }
+            };
             match self.link.poll_write(cx, stream, &slices[..count]) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(taken)) if taken > 0 => {
                     outbox.advance(taken);
+                    self.allowance = self.allowance.map(|allowance| allowance.saturating_sub(taken));
                     self.traffic.note(stream, taken as u64, 0);
                 }
                 Poll::Ready(Ok(_)) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),

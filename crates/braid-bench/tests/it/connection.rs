@@ -1,10 +1,12 @@
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use braid_bench::{Connection, Handed, Happening};
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{Connect, ProtocolVersion, QoS};
 use braid_proto::session::{Session, SessionExpiry};
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicName;
 use braid_transport::{Link, mem};
 use tokio::io::{AsyncWriteExt, BufWriter};
@@ -39,6 +41,30 @@ async fn what_the_link_holds_back_is_flushed_until_it_is_gone() {
     let Handed::Out(Some(id)) = sent else { panic!("{sent:?}") };
     let happened = timeout(LIMIT, connection.next()).await.expect("all of it left").expect("an answer");
     assert!(matches!(happened, Happening::Published(of, _) if of == id), "{happened:?}");
+}
+
+/// Whoever says how much may be written is in the middle of a message for as long as it likes.
+#[tokio::test(start_paused = true)]
+async fn no_more_is_written_than_was_allowed() {
+    let rig = Rig::start();
+    let link = rig.near.connect_with_capacity(1_000_000).await.expect("the broker listens");
+    let connect = Connect::new(ProtocolVersion::V5, "publisher");
+    let mut connection = Connection::establish(link, connect).await.expect("the broker accepts");
+    let (_, before) = connection.progress(StreamKey::CONTROL);
+    let topic = TopicName::parse("t").expect("a topic");
+    let message = Message::new(topic, vec![0; 100_000].into(), QoS::AtLeastOnce, false);
+    connection.write_at_most(0);
+    connection.send(Delivery::of(Arc::new(message))).expect("the broker takes it");
+    let (all, _) = connection.progress(StreamKey::CONTROL);
+    for (allowed, expected) in [(0, 0), (3, 3), (40_000, 40_003), (100_000, all - before)] {
+        connection.write_at_most(allowed);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(connection.poll_next(&mut context).is_pending(), "nothing is acknowledged yet");
+        let (_, written) = connection.progress(StreamKey::CONTROL);
+        assert_eq!(written - before, expected);
+    }
+    let happened = timeout(LIMIT, connection.next()).await.expect("all of it left").expect("an answer");
+    assert!(matches!(happened, Happening::Published(..)), "{happened:?}");
 }
 
 /// A session notes a message of QoS 2 when it comes, and nobody sends it a second time.
