@@ -12,6 +12,7 @@ mod kind;
 mod oracle;
 mod report;
 pub(crate) mod soak;
+mod spool;
 mod stage;
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -68,8 +69,9 @@ pub(crate) struct Args {
     /// What happens to the broker, and how often; several one after the other, each with its own broker and oracle, for
     /// example kill:20,full:3. `kill`: SIGKILL, now and then a second one while it starts. `stop`: SIGSTOP for up to 4 s,
     /// and SIGCONT or SIGKILL. `full`: its disk becomes full (a small one in memory; needs `unshare` and `mount`).
-    /// `dying`: its device fails to write, or to sync (needs `strace`).
-    #[arg(long, value_delimiter = ',', value_name = "KIND[:ROUNDS]", default_value = "kill")]
+    /// `dying`: its device fails to write, or to sync (needs `strace`). With +drop-oldest, +drop-newest or +disconnect
+    /// queues hold little and do that when they are full, for example kill+drop-oldest:20.
+    #[arg(long, value_delimiter = ',', value_name = "KIND[+QUEUE][:ROUNDS]", default_value = "kill")]
     kind: Vec<Plan>,
     /// How often, where a kind does not say it.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
@@ -132,9 +134,9 @@ fn torture(args: &Args) -> Result<bool, String> {
     let mut record = Record::begin(args.transports(), seed, &binary);
     for plan in &args.kind {
         let rounds = plan.rounds.unwrap_or(args.rounds);
-        println!("torture: {}, {rounds} rounds, seed {seed}, {}", plan.kind.name(), binary.display());
-        let scene = Scene { args, binary: &binary, oracle: &oracle, kind: plan.kind, rounds, seed };
-        let (summary, log) = scene.play(&home.path().join(plan.kind.name()))?;
+        println!("torture: {}, {rounds} rounds, seed {seed}, {}", plan.name(), binary.display());
+        let scene = Scene { args, binary: &binary, oracle: &oracle, plan: *plan, rounds, seed };
+        let (summary, log) = scene.play(&home.path().join(plan.name()))?;
         println!("{summary}");
         record.runs.push(summary);
         if !record.is_good() {
@@ -157,7 +159,7 @@ struct Scene<'a> {
     args: &'a Args,
     binary: &'a Path,
     oracle: &'a Path,
-    kind: Kind,
+    plan: Plan,
     rounds: u32,
     seed: u64,
 }

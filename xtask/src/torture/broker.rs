@@ -30,7 +30,7 @@ pub(super) struct Broker {
     data_dir: PathBuf,
     log: PathBuf,
     ports: Vec<(Transport, u16)>,
-    settings: &'static [&'static str],
+    settings: Vec<String>,
     process: Option<Child>,
     last_id: u32,
     /// Where in the log the last process began.
@@ -51,7 +51,7 @@ impl Broker {
         data_dir: &Path,
         log: &Path,
         ports: Vec<(Transport, u16)>,
-        settings: &'static [&'static str],
+        settings: Vec<String>,
     ) -> Self {
         let (binary, data_dir, log) = (binary.to_owned(), data_dir.to_owned(), log.to_owned());
         Self { binary, data_dir, log, ports, settings, process: None, last_id: 0, log_start: 0 }
@@ -88,7 +88,7 @@ impl Broker {
         for (transport, port) in &self.ports {
             command.arg(transport.listener()).arg(format!("127.0.0.1:{port}"));
         }
-        for setting in self.settings {
+        for setting in &self.settings {
             command.args(["--set", setting]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::broker::{REFUSED, STORE_FAILED, Start};
 use super::device::Failure;
-use super::kind::Kind;
+use super::kind::{Kind, Plan};
 use super::stage::{Ground, Stage};
 use crate::signal;
 
@@ -19,19 +19,22 @@ const ROOM: u64 = 1 << 20;
 const OFTEN: Duration = Duration::from_millis(500);
 /// A broker whose disk does not serve it must have ended by then.
 const LIMIT: Duration = Duration::from_secs(60);
+/// One that may need no more of its disk is watched for so long.
+const SHORT: Duration = Duration::from_secs(3);
 /// What a broker says whose disk is full.
 const FULL: [&str; 2] = ["No space left on device", "no space is left on the device"];
 /// What it says of a device that fails.
 const DYING: [&str; 1] = ["Input/output error"];
 
 impl Stage {
-    pub(super) fn round(&mut self, kind: Kind) -> Result<(), String> {
+    pub(super) fn round(&mut self, plan: Plan) -> Result<(), String> {
         self.oracle.load()?;
         self.pause(SOON);
-        match kind {
+        match plan.kind {
             Kind::Kill => self.kill_and_start(),
             Kind::Stop => self.stop(),
-            Kind::Full => self.fill_and_start(),
+            Kind::Full if plan.queue.is_some() => self.fill_and_start(SHORT),
+            Kind::Full => self.fill_and_start(LIMIT),
             Kind::Dying => self.fail_and_start(),
         }
     }
@@ -71,7 +74,9 @@ impl Stage {
     }
 
     fn start(&mut self, is_quiet: bool) -> Result<(), String> {
+        self.spool.leave_orphan()?;
         let took = self.broker.start()?;
+        self.spool.check(self.broker.id())?;
         self.summary.starts.push(took);
         self.oracle.tell("up")?;
         if !is_quiet {
@@ -93,11 +98,19 @@ impl Stage {
         Ok(())
     }
 
-    fn fill_and_start(&mut self) -> Result<(), String> {
+    /// `wait`: how long it may go on; queues that hold little may find room enough in the store for ever.
+    fn fill_and_start(&mut self, wait: Duration) -> Result<(), String> {
         // In half of the rounds nothing is left.
         let left = if self.random.bool() { 0 } else { self.random.u64(..ROOM) };
         self.ground.disk()?.fill(left)?;
-        let status = self.wear_out()?;
+        let status = self.wear_out(wait)?;
+        if status.is_none() && wait == LIMIT {
+            return Err(format!("the broker has not ended within {LIMIT:?}, though its disk is full"));
+        }
+        let Some(status) = status else {
+            self.ground.disk()?.clear()?;
+            return self.kill_and_start();
+        };
         self.broker.check_end(status, STORE_FAILED, &FULL)?;
         let is_quiet = self.be_quiet_perhaps()?;
         if self.random.u32(..4) == 0 {
@@ -138,7 +151,11 @@ impl Stage {
             }
             Start::Serves(_) => {
                 self.oracle.tell("up")?;
-                (self.wear_out()?, STORE_FAILED)
+                let status = self.wear_out(LIMIT)?;
+                (
+                    status.ok_or_else(|| format!("the broker goes on without a device after {LIMIT:?}"))?,
+                    STORE_FAILED,
+                )
             }
         };
         self.broker.check_end(status, code, &DYING).map_err(|wrong| format!("{failure:?}: {wrong}"))?;
@@ -148,17 +165,17 @@ impl Stage {
         self.start(is_quiet)
     }
 
-    /// Lets clients go on until the broker ends by itself.
-    fn wear_out(&mut self) -> Result<ExitStatus, String> {
+    /// Lets clients go on until the broker ends by itself; `None` if it does not.
+    fn wear_out(&mut self, wait: Duration) -> Result<Option<ExitStatus>, String> {
         let began = Instant::now();
-        while began.elapsed() < LIMIT {
+        while began.elapsed() < wait {
             if let Some(status) = self.broker.wait_for(OFTEN)? {
                 self.summary.failures += 1;
                 self.oracle.tell("down")?;
-                return Ok(status);
+                return Ok(Some(status));
             }
             self.oracle.tell("more")?;
         }
-        Err(format!("the broker has not ended within {LIMIT:?}, though its disk does not serve it"))
+        Ok(None)
     }
 }

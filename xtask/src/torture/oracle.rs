@@ -43,7 +43,7 @@ impl Oracle {
         ports: &[(Transport, u16)],
         certificate: &Path,
         seed: u64,
-        options: &[&str],
+        options: &[String],
     ) -> Result<Self, String> {
         let mut command = Command::new(program);
         command.arg("--ca").arg(certificate).args(["--seed", &seed.to_string()]).args(options);

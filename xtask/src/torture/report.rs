@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::Transport;
-use super::kind::Kind;
+use super::kind::{Kind, Overflow, Plan};
 use super::oracle::Report;
 use crate::bench::machine::{Machine, load_average};
 
@@ -29,7 +29,7 @@ pub(super) struct Record {
 
 /// Everything that was seen of one kind.
 pub(super) struct Summary {
-    kind: Kind,
+    plan: Plan,
     began: Instant,
     /// All of it, once it has ended.
     took_all: Option<Duration>,
@@ -76,6 +76,7 @@ struct WrittenRecord<'a> {
 #[derive(Serialize)]
 struct WrittenSummary<'a> {
     kind: Kind,
+    queue: Option<Overflow>,
     rounds: u32,
     kills: u32,
     stops: u32,
@@ -123,9 +124,9 @@ impl Record {
 }
 
 impl Summary {
-    pub(super) fn new(kind: Kind) -> Self {
+    pub(super) fn new(plan: Plan) -> Self {
         Self {
-            kind,
+            plan,
             began: Instant::now(),
             took_all: None,
             rounds: 0,
@@ -176,7 +177,8 @@ impl Summary {
 
     fn written(&self) -> WrittenSummary<'_> {
         WrittenSummary {
-            kind: self.kind,
+            kind: self.plan.kind,
+            queue: self.plan.queue,
             rounds: self.rounds,
             kills: self.kills,
             stops: self.stops,
@@ -223,7 +225,7 @@ impl Display for Summary {
         write!(
             out,
             "torture: {}, {} rounds in {seconds:.1} s{}",
-            self.kind.name(),
+            self.plan.name(),
             self.rounds,
             self.deeds()
         )?;
@@ -240,6 +242,18 @@ impl Display for Summary {
             report.count("duplicates"),
             report.faults - report.count("lost") - report.count("duplicates"),
         )?;
+        let extras = [
+            ("large", "large ones acknowledged"),
+            ("cut", "connections cut in the middle of one"),
+            ("expired", "expired before their reader was there"),
+            ("displaced", "had no room in a queue"),
+        ];
+        let extras = extras.map(|(name, what)| (report.count(name), what));
+        let extras: Vec<_> = extras.iter().filter(|(count, _)| *count > 0).collect();
+        if !extras.is_empty() {
+            let extras: Vec<_> = extras.iter().map(|(count, what)| format!("{count} {what}")).collect();
+            write!(out, "\ntorture: {}", extras.join(", "))?;
+        }
         for line in &report.told {
             write!(out, "\ntorture: {line}")?;
         }
@@ -270,7 +284,7 @@ impl Progress {
         self.next = Instant::now() + OFTEN;
         println!(
             "torture: {}, round {} of {rounds}{}, {} acknowledged, {} faults",
-            summary.kind.name(),
+            summary.plan.name(),
             summary.rounds,
             summary.deeds(),
             report.acknowledged(),

@@ -147,9 +147,11 @@ impl Soak {
         let ports = all.into_iter().map(|one| one.free_port().map(|port| (one, port)));
         let ports = ports.collect::<Result<Vec<_>, _>>()?;
         let data_dir = home.join("data");
-        let mut broker = Broker::new(binary, &data_dir, &home.join("broker.log"), ports.clone(), &SETTINGS);
+        let settings = SETTINGS.map(str::to_owned).into();
+        let mut broker = Broker::new(binary, &data_dir, &home.join("broker.log"), ports.clone(), settings);
         broker.start()?;
-        let mut oracle = Oracle::start(oracle, &ports, &data_dir.join("cert.pem"), seed, &LOAD)?;
+        let options = LOAD.map(str::to_owned);
+        let mut oracle = Oracle::start(oracle, &ports, &data_dir.join("cert.pem"), seed, &options)?;
         oracle.tell("up")?;
         oracle.load()?;
         Ok(Self { broker, oracle, store: data_dir.join("store.redb") })

@@ -6,7 +6,7 @@ use braid_bench::{Connection, Handed, Happening};
 use braid_proto::packet::QoS;
 use braid_proto::stream::StreamKey;
 
-use crate::ledger::{ReaderId, Use};
+use crate::ledger::{Arrival, ReaderId, Use};
 use crate::line::{Happened, Line, delivery, topic_filter};
 use crate::payload::{number, payload};
 use crate::publisher::Flights;
@@ -140,7 +140,8 @@ impl Churner {
                 let topic = incoming.message.topic.as_str();
                 let place = Some((self.line.connections, StreamKey::CONTROL));
                 let number = number(topic, &incoming.message.payload).unwrap_or(u64::MAX);
-                house.ledger().delivered(self.reader, topic, number, place);
+                let arrival = Arrival { number, place, dup: incoming.dup };
+                house.ledger().delivered(self.reader, topic, arrival);
                 if let (Some(token), Some(connection)) = (incoming.token, connection) {
                     connection.acknowledge(token);
                 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use braid_transport::{ClientTls, ClientTlsOptions, Target, Transport};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::ledger::Ledger;
 use crate::retained::Retained;
@@ -40,6 +41,7 @@ pub(crate) struct House {
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) broker: watch::Sender<Broker>,
     random: RefCell<fastrand::Rng>,
+    began: Instant,
     /// Each publisher fills its window so often at most.
     pub(crate) pace: Duration,
     /// Loads after which whoever is away comes back at the latest.
@@ -55,6 +57,7 @@ impl House {
             phase: watch::Sender::new(Phase::default()),
             broker: watch::Sender::new(Broker::default()),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
+            began: Instant::now(),
             pace,
             most_away,
         })
@@ -63,7 +66,14 @@ impl House {
     /// The books, to write in: whoever waits for a change looks again.
     pub(crate) fn ledger(&self) -> RefMut<'_, Ledger> {
         self.changed.notify_waiters();
-        self.ledger.borrow_mut()
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.set_now(self.now());
+        ledger
+    }
+
+    /// Since the beginning.
+    pub(crate) fn now(&self) -> Duration {
+        self.began.elapsed()
     }
 
     /// The books, to read in.

@@ -1,9 +1,12 @@
 //! The oracle's books: what was published, what was acknowledged, and what came to whom.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use braid_proto::stream::StreamKey;
 use serde::Serialize;
+
+use crate::terms::{Came, Lives, Moment, Overflow, Terms};
 
 /// Faults that are told in words; all are counted.
 const TOLD: usize = 20;
@@ -35,6 +38,14 @@ pub(crate) struct Counts {
     pub(crate) delivered: u64,
     /// Messages of QoS 1 that came to a reader again, which they may.
     pub(crate) repeated: u64,
+    /// Large messages that were acknowledged.
+    pub(crate) large: u64,
+    /// Connections that ended in the middle of a large message.
+    pub(crate) cut: u64,
+    /// Messages that a reader need not get any more, since they have expired.
+    pub(crate) expired: u64,
+    /// The same, since they did not fit into its queue.
+    pub(crate) displaced: u64,
     #[serde(flatten)]
     pub(crate) faults: Faults,
 }
@@ -58,13 +69,19 @@ pub(crate) struct Faults {
     pub(crate) uncalled: u64,
     /// Requests that got no answer, or a refusal.
     pub(crate) unanswered: u64,
+    /// Messages that had expired before they were sent to a reader.
+    pub(crate) outlived: u64,
+    /// More came from a queue than it may hold.
+    pub(crate) overfull: u64,
 }
 
 impl Faults {
     /// All of them.
     pub(crate) fn sum(&self) -> u64 {
-        let Self { lost, duplicates, disordered, corrupted, forgotten, stale, uncalled, unanswered } = self;
-        lost + duplicates + disordered + corrupted + forgotten + stale + uncalled + unanswered
+        let Self { lost, duplicates, disordered, corrupted, forgotten, stale, .. } = self;
+        let Self { uncalled, unanswered, outlived, overfull, .. } = self;
+        let broken = lost + duplicates + disordered + corrupted + forgotten + stale;
+        broken + uncalled + unanswered + outlived + overfull
     }
 }
 
@@ -82,6 +99,9 @@ pub(crate) enum Use {
 #[derive(Debug)]
 struct Topic {
     kind: Use,
+    terms: Terms,
+    /// Of topics that have terms.
+    lives: Lives,
     /// The number of the next message.
     next: u64,
     /// Sent, and not acknowledged.
@@ -96,7 +116,21 @@ struct Reader {
     /// How its topics begin.
     prefixes: Vec<String>,
     is_away: bool,
+    /// When it began to connect.
+    connected: Moment,
+    /// What had waited for that connection and came on it, of topics whose queue has a cap.
+    waited: u64,
     progress: HashMap<String, Progress>,
+}
+
+/// A message as it came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) number: u64,
+    /// `None` where order is not promised.
+    pub(crate) place: Option<Place>,
+    /// The server may have sent it before.
+    pub(crate) dup: bool,
 }
 
 /// What a reader has of a topic.
@@ -105,8 +139,12 @@ struct Progress {
     /// Everything below has come, but for `missing`.
     next: u64,
     missing: BTreeSet<u64>,
+    /// Missing, and nobody waits for them any more.
+    excused: BTreeSet<u64>,
     /// The latest that came at each place.
     latest: HashMap<Place, u64>,
+    /// Of topics that have terms.
+    came: Came,
 }
 
 /// What was promised, and what came of it.
@@ -116,6 +154,7 @@ pub(crate) struct Ledger {
     readers: Vec<Reader>,
     pub(crate) counts: Counts,
     told: Vec<String>,
+    now: Moment,
 }
 
 impl Ledger {
@@ -146,14 +185,19 @@ impl Ledger {
                 if topic.kind == Use::Will && !with_wills {
                     continue;
                 }
-                let has = reader.progress.get(name);
-                let gaps = has.into_iter().flat_map(|has| has.missing.iter().copied());
-                let rest = has.map_or(0, |has| has.next)..topic.next;
-                let due = gaps.chain(rest).filter(|number| topic.is_due(*number));
-                missing.extend(due.map(|number| (ReaderId(at), name.clone(), number)));
+                let nothing = Progress::default();
+                let due = self.due(topic, reader.progress.get(name).unwrap_or(&nothing)).collect::<Vec<_>>();
+                missing.extend(due.into_iter().map(|number| (ReaderId(at), name.clone(), number)));
             }
         }
         missing
+    }
+
+    /// What of a topic must still come to a reader who has this of it.
+    fn due<'a>(&'a self, topic: &'a Topic, has: &'a Progress) -> impl Iterator<Item = u64> + 'a {
+        let rest = has.missing.iter().copied().chain(has.next..topic.next);
+        let is_due = move |number: &u64| topic.is_due(*number) && !topic.excuses(*number, has, self.now);
+        rest.filter(is_due)
     }
 
     /// Whether everything is answered and has come. With Wills, also that nobody is away.
@@ -179,17 +223,26 @@ impl Ledger {
 
     /// Whether this reader has everything of this topic that was acknowledged.
     pub(crate) fn has_all(&self, reader: ReaderId, topic: &str) -> bool {
-        let has = self.readers[reader.0].progress.get(topic);
-        let Some(topic) = self.topics.get(topic) else { return true };
-        let next = has.map_or(0, |has| has.next);
-        (next..topic.next).all(|number| !topic.is_due(number))
-            && has.is_none_or(|has| has.missing.iter().all(|number| !topic.is_due(*number)))
+        let nothing = Progress::default();
+        let has = self.readers[reader.0].progress.get(topic).unwrap_or(&nothing);
+        self.topics.get(topic).is_none_or(|topic| self.due(topic, has).next().is_none())
     }
 
     // -- What is promised --------------------------------------------------------------------------
 
+    /// It is so late now. Whatever comes into the books comes at a moment of its own.
+    pub(crate) fn set_now(&mut self, at: Duration) {
+        self.now = Moment { turn: self.now.turn + 1, at };
+    }
+
     pub(crate) fn add_topic(&mut self, name: &str, kind: Use) {
-        let topic = Topic { kind, next: 0, open: BTreeSet::new(), doubtful: BTreeSet::new() };
+        self.add_topic_with(name, kind, Terms::Whole);
+    }
+
+    /// As [`Ledger::add_topic`], of which something may be missing.
+    pub(crate) fn add_topic_with(&mut self, name: &str, kind: Use, terms: Terms) {
+        let (open, doubtful) = (BTreeSet::new(), BTreeSet::new());
+        let topic = Topic { kind, terms, lives: Lives::default(), next: 0, open, doubtful };
         self.topics.insert(name.to_owned(), topic);
     }
 
@@ -203,8 +256,8 @@ impl Ledger {
 
     pub(crate) fn add_reader(&mut self, name: &str, prefixes: &[&str]) -> ReaderId {
         let prefixes = prefixes.iter().map(|prefix| (*prefix).to_owned()).collect();
-        let reader = Reader { name: name.to_owned(), prefixes, is_away: false, progress: HashMap::new() };
-        self.readers.push(reader);
+        let (name, connected, progress) = (name.to_owned(), Moment::default(), HashMap::new());
+        self.readers.push(Reader { name, prefixes, is_away: false, connected, waited: 0, progress });
         ReaderId(self.readers.len() - 1)
     }
 
@@ -213,17 +266,35 @@ impl Ledger {
         self.readers[reader.0].is_away = is_away;
     }
 
+    /// The reader begins to connect.
+    pub(crate) fn connecting(&mut self, reader: ReaderId) {
+        let reader = &mut self.readers[reader.0];
+        (reader.connected, reader.waited) = (self.now, 0);
+    }
+
     /// The next message of the topic was sent.
     pub(crate) fn sent(&mut self, topic: &str) {
+        self.sent_for(topic, None);
+    }
+
+    /// The same of one that expires, if it does.
+    pub(crate) fn sent_for(&mut self, topic: &str, expiry: Option<Duration>) {
         self.counts.published += 1;
-        self.begin(topic);
+        self.begin_for(topic, expiry);
     }
 
     /// As [`Ledger::sent`] of a message that nobody counts yet: a Will.
     pub(crate) fn begin(&mut self, topic: &str) {
+        self.begin_for(topic, None);
+    }
+
+    fn begin_for(&mut self, topic: &str, expiry: Option<Duration>) {
         if let Some(topic) = self.topics.get_mut(topic) {
             topic.open.insert(topic.next);
             topic.next += 1;
+            if topic.terms != Terms::Whole {
+                topic.lives.begin(self.now, expiry);
+            }
         }
     }
 
@@ -231,6 +302,7 @@ impl Ledger {
     pub(crate) fn acknowledged(&mut self, topic: &str, number: u64) {
         if let Some(topic) = self.topics.get_mut(topic) {
             topic.open.remove(&number);
+            topic.lives.acknowledge(number, self.now);
         }
     }
 
@@ -244,8 +316,9 @@ impl Ledger {
 
     // -- What comes --------------------------------------------------------------------------------
 
-    /// A message came to a reader; `place` is `None` where order is not promised.
-    pub(crate) fn delivered(&mut self, reader: ReaderId, name: &str, number: u64, place: Option<Place>) {
+    /// A message came to a reader.
+    pub(crate) fn delivered(&mut self, reader: ReaderId, name: &str, arrival: Arrival) {
+        let number = arrival.number;
         let who = &mut self.readers[reader.0];
         let topic = self.topics.get(name).filter(|topic| number < topic.next && who.wants(name));
         let Some(topic) = topic else {
@@ -254,6 +327,8 @@ impl Ledger {
             return self.tell(line);
         };
         let progress = who.progress.entry(name.to_owned()).or_default();
+        // What was sent again is there twice, and the second of them lives longer, behind what came after the first.
+        let is_second = topic.kind == Use::AtLeastOnce && progress.excused.contains(&number);
         if !progress.take(number) {
             if topic.kind == Use::AtLeastOnce {
                 self.counts.repeated += 1;
@@ -264,7 +339,53 @@ impl Ledger {
             return self.tell(line);
         }
         self.counts.delivered += 1;
-        let Some(place) = place else { return };
+        if topic.terms != Terms::Whole {
+            progress.came.insert(number, self.now);
+            let excused = progress.excuse(topic, self.now);
+            match topic.terms {
+                Terms::Expires => self.counts.expired += excused,
+                _ => self.counts.displaced += excused,
+            }
+            self.check_terms(reader, name, arrival);
+        }
+        if !is_second {
+            self.check_order(reader, name, arrival);
+        }
+    }
+
+    /// Whether something came that must not: its time was over, or it is more than a queue may hold.
+    fn check_terms(&mut self, reader: ReaderId, name: &str, arrival: Arrival) {
+        let Some(Topic { terms, lives, .. }) = self.topics.get(name) else { return };
+        let who = &mut self.readers[reader.0];
+        let waited = lives.waited(arrival.number, who.connected);
+        match *terms {
+            Terms::Whole => {}
+            Terms::Expires => {
+                if !arrival.dup && lives.had_expired(arrival.number, who.connected) {
+                    let line = format!("{} got {name} {}, which had expired", who.name, arrival.number);
+                    self.counts.faults.outlived += 1;
+                    self.tell(line);
+                }
+            }
+            // The others keep what was acknowledged, were it too much, when the broker starts: something that was refused
+            // may not have left the store before that.
+            Terms::Capped(cap) if cap.overflow == Overflow::DropOldest && waited => {
+                who.waited += 1;
+                if who.waited == cap.messages + cap.inflight + 1 {
+                    let line = format!("{} got {} of {name} that had waited", who.name, who.waited);
+                    self.counts.faults.overfull += 1;
+                    self.tell(line);
+                }
+            }
+            Terms::Capped(_) => {}
+        }
+    }
+
+    /// Whether something came behind a later one.
+    fn check_order(&mut self, reader: ReaderId, name: &str, arrival: Arrival) {
+        let Arrival { number, place: Some(place), .. } = arrival else { return };
+        let who = &mut self.readers[reader.0];
+        let progress = who.progress.entry(name.to_owned()).or_default();
         let latest = progress.latest.insert(place, number);
         if let Some(latest) = latest.filter(|latest| *latest > number) {
             progress.latest.insert(place, latest);
@@ -312,6 +433,11 @@ impl Topic {
     fn is_due(&self, number: u64) -> bool {
         !self.open.contains(&number) && !self.doubtful.contains(&number)
     }
+
+    /// Whether a reader who has this of it need not get the message.
+    fn excuses(&self, number: u64, has: &Progress, now: Moment) -> bool {
+        self.lives.may_be_missing(self.terms, number, &has.came, now)
+    }
 }
 
 impl Reader {
@@ -324,19 +450,36 @@ impl Progress {
     /// False: it has come before.
     fn take(&mut self, number: u64) -> bool {
         if number < self.next {
-            return self.missing.remove(&number);
+            return self.missing.remove(&number) || self.excused.remove(&number);
         }
         self.missing.extend(self.next..number);
         self.next = number + 1;
         true
+    }
+
+    /// Nobody waits any more for what need not come; how many these are.
+    fn excuse(&mut self, topic: &Topic, now: Moment) -> u64 {
+        let excused = self.missing.iter().copied().filter(|number| topic.excuses(*number, self, now));
+        let excused: Vec<_> = excused.collect();
+        for number in &excused {
+            self.missing.remove(number);
+        }
+        self.excused.extend(&excused);
+        excused.len() as u64
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::terms::Cap;
 
     const HERE: Option<Place> = Some((1, StreamKey::CONTROL));
+
+    /// It came for the first time.
+    fn came(number: u64, place: Option<Place>) -> Arrival {
+        Arrival { number, place, dup: false }
+    }
 
     /// One topic with so many acknowledged messages, and one reader.
     fn ledger(kind: Use, messages: u64) -> (Ledger, ReaderId) {
@@ -359,7 +502,7 @@ mod tests {
     fn nothing_is_wrong_when_all_came_in_order() {
         let (mut ledger, reader) = ledger(Use::ExactlyOnce, 3);
         assert!(!ledger.has_all(reader, "m/1"));
-        (0..3).for_each(|number| ledger.delivered(reader, "m/1", number, HERE));
+        (0..3).for_each(|number| ledger.delivered(reader, "m/1", came(number, HERE)));
         assert!(ledger.has_all(reader, "m/1"));
         assert_eq!(faults(&mut ledger), Faults::default());
         assert_eq!(ledger.counts.delivered, 3);
@@ -368,7 +511,7 @@ mod tests {
     #[test]
     fn what_was_acknowledged_and_did_not_come_is_lost_once() {
         let (mut ledger, reader) = ledger(Use::AtLeastOnce, 4);
-        [0, 2].into_iter().for_each(|number| ledger.delivered(reader, "m/1", number, HERE));
+        [0, 2].into_iter().for_each(|number| ledger.delivered(reader, "m/1", came(number, HERE)));
         assert_eq!(faults(&mut ledger), Faults { lost: 2, ..Faults::default() });
         assert_eq!(faults(&mut ledger).lost, 2);
         assert_eq!(ledger.told(), ["reader has lost m/1 1", "reader has lost m/1 3"]);
@@ -396,7 +539,7 @@ mod tests {
     fn only_qos_1_may_come_again() {
         for (kind, duplicates, repeated) in [(Use::AtLeastOnce, 0, 1), (Use::ExactlyOnce, 1, 0)] {
             let (mut ledger, reader) = ledger(kind, 2);
-            [0, 1, 0].into_iter().for_each(|number| ledger.delivered(reader, "m/1", number, HERE));
+            [0, 1, 0].into_iter().for_each(|number| ledger.delivered(reader, "m/1", came(number, HERE)));
             assert_eq!(faults(&mut ledger), Faults { duplicates, ..Faults::default() });
             assert_eq!(ledger.counts.repeated, repeated);
         }
@@ -407,8 +550,8 @@ mod tests {
         let other = Some((1, StreamKey::bidi(1)));
         for (place, disordered) in [(HERE, 1), (other, 0), (None, 0)] {
             let (mut ledger, reader) = ledger(Use::ExactlyOnce, 2);
-            ledger.delivered(reader, "m/1", 1, HERE);
-            ledger.delivered(reader, "m/1", 0, place);
+            ledger.delivered(reader, "m/1", came(1, HERE));
+            ledger.delivered(reader, "m/1", came(0, place));
             assert_eq!(faults(&mut ledger), Faults { disordered, ..Faults::default() });
         }
     }
@@ -418,10 +561,104 @@ mod tests {
         let (mut ledger, reader) = ledger(Use::ExactlyOnce, 1);
         ledger.add_topic("n/1", Use::ExactlyOnce);
         ledger.sent("n/1");
-        ledger.delivered(reader, "m/1", 1, HERE);
-        ledger.delivered(reader, "n/1", 0, HERE);
-        ledger.delivered(reader, "m/2", 0, HERE);
+        ledger.delivered(reader, "m/1", came(1, HERE));
+        ledger.delivered(reader, "n/1", came(0, HERE));
+        ledger.delivered(reader, "m/2", came(0, HERE));
         assert_eq!(ledger.counts.faults.uncalled, 3);
+    }
+
+    /// So many messages on one topic with these terms, of which each lives for two seconds, and one reader.
+    fn ledger_with(terms: Terms, messages: u64) -> (Ledger, ReaderId) {
+        let mut ledger = Ledger::default();
+        ledger.add_topic_with("q/1", Use::ExactlyOnce, terms);
+        let reader = ledger.add_reader("reader", &["q/"]);
+        for number in 0..messages {
+            ledger.set_now(Duration::ZERO);
+            ledger.sent_for("q/1", Some(Duration::from_secs(2)));
+            ledger.acknowledged("q/1", number);
+        }
+        (ledger, reader)
+    }
+
+    fn deliver(ledger: &mut Ledger, reader: ReaderId, numbers: impl IntoIterator<Item = u64>) {
+        for number in numbers {
+            ledger.set_now(ledger.now.at);
+            ledger.delivered(reader, "q/1", came(number, HERE));
+        }
+    }
+
+    fn capped(overflow: Overflow) -> Terms {
+        Terms::Capped(Cap { overflow, messages: 3, inflight: 1 })
+    }
+
+    #[test]
+    fn what_a_queue_had_no_room_for_is_not_lost_and_not_waited_for() {
+        for (overflow, kept, displaced) in [(Overflow::DropOldest, 2..5, 2), (Overflow::DropNewest, 0..3, 0)]
+        {
+            let (mut ledger, reader) = ledger_with(capped(overflow), 5);
+            assert!(!ledger.is_settled(true));
+            deliver(&mut ledger, reader, kept);
+            assert!(ledger.is_settled(true), "{overflow:?}");
+            assert_eq!((faults(&mut ledger), ledger.counts.displaced), (Faults::default(), displaced));
+        }
+    }
+
+    #[test]
+    fn what_a_queue_had_room_for_is_lost() {
+        for (overflow, kept, lost) in [(Overflow::DropOldest, 3..5, 1), (Overflow::DropNewest, 0..2, 3)] {
+            let (mut ledger, reader) = ledger_with(capped(overflow), 5);
+            deliver(&mut ledger, reader, kept);
+            assert_eq!(faults(&mut ledger), Faults { lost, ..Faults::default() }, "{overflow:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_displaced_may_come_late_and_only_once() {
+        let (mut ledger, reader) = ledger_with(capped(Overflow::DropNewest), 5);
+        deliver(&mut ledger, reader, [0, 1, 2, 4]);
+        assert_eq!(ledger.counts.displaced, 1);
+        ledger.forget_places(reader);
+        deliver(&mut ledger, reader, [3, 3]);
+        assert_eq!(faults(&mut ledger), Faults { duplicates: 1, ..Faults::default() });
+    }
+
+    #[test]
+    fn the_second_of_what_was_sent_twice_may_come_when_the_first_has_expired() {
+        for (kind, disordered) in [(Use::AtLeastOnce, 0), (Use::ExactlyOnce, 1)] {
+            let (mut ledger, reader) = ledger_with(Terms::Expires, 0);
+            ledger.add_topic_with("q/1", kind, Terms::Expires);
+            for number in 0..2 {
+                ledger.sent_for("q/1", Some(Duration::from_secs(2)));
+                ledger.acknowledged("q/1", number);
+            }
+            ledger.set_now(Duration::from_secs(3));
+            deliver(&mut ledger, reader, [1, 0]);
+            assert_eq!(faults(&mut ledger), Faults { disordered, ..Faults::default() }, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_queue_must_not_hold_more_than_its_cap() {
+        for (first, overfull) in [(1, 0), (0, 1)] {
+            let (mut ledger, reader) = ledger_with(capped(Overflow::DropOldest), 5);
+            ledger.set_now(Duration::ZERO);
+            ledger.connecting(reader);
+            deliver(&mut ledger, reader, first..5);
+            assert_eq!(faults(&mut ledger).overfull, overfull, "from {first} on");
+        }
+    }
+
+    #[test]
+    fn what_expired_while_its_reader_was_away_is_not_lost_and_must_not_come() {
+        for (second, dup, outlived) in [(1, false, 0), (3, false, 1), (3, true, 0)] {
+            let (mut ledger, reader) = ledger_with(Terms::Expires, 2);
+            ledger.set_now(Duration::from_secs(second));
+            ledger.connecting(reader);
+            ledger.delivered(reader, "q/1", Arrival { dup, ..came(1, HERE) });
+            let (lost, expired) = if second < 2 { (1, 0) } else { (0, 1) };
+            let expected = Faults { lost, outlived, ..Faults::default() };
+            assert_eq!((faults(&mut ledger), ledger.counts.expired), (expected, expired), "{second} {dup}");
+        }
     }
 
     #[test]
@@ -434,8 +671,8 @@ mod tests {
         ledger.acknowledged("m/1", 1);
         assert!(ledger.missing(false).is_empty());
         assert_eq!(ledger.missing(true), [(reader, "m/1".to_owned(), 1)]);
-        ledger.delivered(reader, "m/1", 0, HERE);
-        ledger.delivered(reader, "m/1", 1, HERE);
+        ledger.delivered(reader, "m/1", came(0, HERE));
+        ledger.delivered(reader, "m/1", came(1, HERE));
         assert_eq!(faults(&mut ledger), Faults::default());
     }
 }

@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use braid_bench::{Connection, Happening};
 use braid_proto::message::{Delivery, Message};
-use braid_proto::packet::{Connect, ProtocolVersion, QoS, Will};
+use braid_proto::packet::{Connect, MessageProperties, ProtocolVersion, QoS, Will};
 use braid_proto::session::{Session, SessionExpiry};
 use braid_proto::stream::StreamKey;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_transport::{ConnectOptions, connect};
 use bytes::Bytes;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::house::{House, Way};
+use crate::ledger::ReaderId;
 
 /// Longer than anything takes.
 const EXPIRY_SECS: u32 = 86_400;
@@ -33,6 +34,8 @@ pub(crate) struct Line {
     pub(crate) house: Rc<House>,
     pub(crate) way: Rc<Way>,
     connect: Connect,
+    /// What it gets is in the books under this name.
+    reader: Option<ReaderId>,
     session: Option<Session>,
     /// The broker has acknowledged the session.
     is_known: bool,
@@ -54,7 +57,18 @@ impl Line {
         connect.properties.session_expiry = version.is_v5().then_some(EXPIRY_SECS);
         let session = Session::new(client_id.as_str().into(), expiry);
         let (house, way) = (Rc::clone(house), Rc::clone(way));
-        Self { house, way, connect, session: Some(session), is_known: false, ends: 0, connections: 0 }
+        let (is_known, ends, connections) = (false, 0, 0);
+        Self { house, way, connect, reader: None, session: Some(session), is_known, ends, connections }
+    }
+
+    /// It reads, and the books are to know when it connects.
+    pub(crate) fn set_reader(&mut self, reader: ReaderId) {
+        self.reader = Some(reader);
+    }
+
+    /// No more than so many messages may be on their way to it.
+    pub(crate) fn set_receive_maximum(&mut self, messages: u16) {
+        self.connect.properties.receive_maximum = Some(messages);
     }
 
     pub(crate) fn set_will(&mut self, will: Will) {
@@ -89,6 +103,9 @@ impl Line {
     /// Connects once.
     pub(crate) async fn attempt(&mut self) -> Option<Connection> {
         self.ends = self.house.broker.borrow().ends;
+        if let Some(reader) = self.reader {
+            self.house.ledger().connecting(reader);
+        }
         // An attempt that is given up takes its session with it.
         let before = self.session.clone();
         let (house, way, ends) = (Rc::clone(&self.house), Rc::clone(&self.way), self.ends);
@@ -144,6 +161,16 @@ async fn ended(house: &House, way: &Way, ends: u64) {
         return pending().await;
     }
     let _ = house.broker.subscribe().wait_for(|broker| broker.ends != ends).await;
+}
+
+/// A message on its way that expires after so many seconds, if it does.
+pub(crate) fn expiring(delivery: Delivery, expiry: Option<u32>) -> Delivery {
+    let Some(seconds) = expiry else { return delivery };
+    let properties = MessageProperties { message_expiry: Some(seconds), ..MessageProperties::default() };
+    let Delivery { message, .. } = &delivery;
+    let message = Message::new(message.topic.clone(), message.payload.clone(), message.qos, message.retain);
+    let message = message.with_properties(Some(Box::new(properties)), Instant::now().into_std());
+    Delivery { message: Arc::new(message), ..delivery }
 }
 
 /// A message on its way.

@@ -9,12 +9,14 @@
 mod churner;
 mod crowd;
 mod house;
+mod large;
 mod ledger;
 mod line;
 mod payload;
 mod publisher;
 mod retained;
 mod subscriber;
+mod terms;
 mod will;
 
 use std::error::Error;
@@ -32,11 +34,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use churner::Churner;
 use house::{House, Way};
+use large::Large;
 use ledger::Counts;
 use line::Line;
 use publisher::Publisher;
 use retained::Keeper;
-use subscriber::Subscriber;
+use subscriber::{Subscriber, Wants};
+use terms::{Cap, Overflow};
 use will::Testator;
 
 #[derive(Parser)]
@@ -68,7 +72,23 @@ struct Cli {
     /// Others come and go all the time, of whom nothing is known.
     #[arg(long)]
     crowd: bool,
+    /// What gives way in a queue of the broker that is full. Others than those of its readers are not used then.
+    #[arg(long, requires = "queued_messages")]
+    queue_overflow: Option<Overflow>,
+    /// Messages that a queue may hold.
+    #[arg(long)]
+    queued_messages: Option<u64>,
 }
+
+impl Cli {
+    fn cap(&self) -> Option<Cap> {
+        let (overflow, messages) = self.queue_overflow.zip(self.queued_messages)?;
+        Some(Cap { overflow, messages, inflight: INFLIGHT.into() })
+    }
+}
+
+/// Messages on their way to a reader whose queue holds little.
+const INFLIGHT: u16 = 10;
 
 #[derive(Serialize)]
 struct Report {
@@ -93,7 +113,12 @@ async fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
         ways.push(Way::new(scheme, port, cli.ca.clone()).ok_or("no such scheme")?);
     }
     let (ready, mut subscribed) = mpsc::channel(1);
-    ways.iter().for_each(|way| populate(&house, way, &ready));
+    for way in &ways {
+        match cli.cap() {
+            None => populate(&house, way, &ready),
+            Some(cap) => populate_capped(&house, way, cap, &ready),
+        }
+    }
     drop(ready);
     if cli.crowd {
         ways.iter().for_each(|way| crowd::gather(&house, way));
@@ -141,11 +166,19 @@ fn populate(house: &Rc<House>, way: &Rc<Way>, ready: &mpsc::Sender<()>) {
     use ProtocolVersion::{V5, V311};
     let line = |name: &str, version| Line::new(house, way, name, version);
     let old = if way.is_quic() { V5 } else { V311 };
-    for (name, in_turns, by_lanes, version) in
-        [("present", false, false, V5), ("turns", true, true, V5), ("turns-3", true, false, old)]
-    {
-        spawn_local(Subscriber::new(line(name, version), name, in_turns, by_lanes).run(ready.clone()));
+    let large = format!("l/{}/#", way.scheme);
+    for (name, version, wants) in [
+        ("present", V5, Wants::lanes(false, false)),
+        ("turns", V5, Wants::lanes(true, true)),
+        ("turns-3", old, Wants::lanes(true, false)),
+        ("late", V5, Wants::one("x/#".to_owned(), true)),
+        ("large", V5, Wants::one(large.clone(), false)),
+        ("large-turns", old, Wants::one(large, true)),
+    ] {
+        spawn_local(Subscriber::new(line(name, version), name, wants).run(ready.clone()));
     }
+    spawn_local(Publisher::expiring(line("publisher-x", V5)).run());
+    spawn_local(Large::new(line("publisher-l", V5)).run());
     for (name, version) in [("a", V5), ("b", old)] {
         spawn_local(Publisher::new(line(&format!("publisher-{name}"), version), name).run());
     }
@@ -154,6 +187,20 @@ fn populate(house: &Rc<House>, way: &Rc<Way>, ready: &mpsc::Sender<()>) {
     for delay in [0, 1, will::NEVER] {
         spawn_local(Testator::new(line(&format!("will-{delay}"), V5), delay).run());
     }
+}
+
+/// The same where queues hold little: nobody whose messages may not be missing leaves.
+fn populate_capped(house: &Rc<House>, way: &Rc<Way>, cap: Cap, ready: &mpsc::Sender<()>) {
+    let line = |name: &str| Line::new(house, way, name, ProtocolVersion::V5);
+    for (name, in_turns) in [("present", false), ("turns", true), ("turns-too", true)] {
+        let mut line = line(name);
+        line.set_receive_maximum(INFLIGHT);
+        let wants = Wants::one(format!("q/{}/#", way.scheme), in_turns);
+        spawn_local(Subscriber::new(line, name, wants).run(ready.clone()));
+    }
+    spawn_local(Publisher::capped(line("publisher"), cap).run());
+    spawn_local(Keeper::new(line("keeper")).run());
+    spawn_local(Churner::new(line("churner")).run());
 }
 
 /// Lets everybody send until something is acknowledged.

@@ -4,11 +4,15 @@ use bytes::Bytes;
 
 /// Hexadecimal digits of a message's number.
 const HEAD: usize = 16;
+/// The last level of topics whose messages are large, all of them above what `torture` tells the broker to spool.
+pub(crate) const LARGE: &str = "/large";
 
 /// The payload of the message with this number on this topic: always the same, of a size that varies.
 pub(crate) fn payload(topic: &str, number: u64) -> Bytes {
     let mut random = fastrand::Rng::with_seed(seed(topic, number));
     let size = match random.u32(0..1000) {
+        0..950 if topic.ends_with(LARGE) => random.usize(150_000..600_000),
+        _ if topic.ends_with(LARGE) => random.usize(600_000..4_000_000),
         0..700 => random.usize(0..64),
         700..980 => random.usize(64..2_000),
         980..997 => random.usize(2_000..40_000),
@@ -44,6 +48,14 @@ mod tests {
             let bytes = payload("a/b", sent);
             assert_eq!(number("a/b", &bytes), Some(sent));
             assert_eq!(number("a/c", &bytes), None);
+        }
+    }
+
+    #[test]
+    fn a_large_payload_is_large() {
+        for number in 0..50 {
+            let size = payload("a/large", number).len();
+            assert!((150_000..4_100_000).contains(&size), "{size}");
         }
     }
 

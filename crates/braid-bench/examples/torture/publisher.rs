@@ -1,6 +1,7 @@
 //! Publishes to every lane with QoS 1 and 2, as long as there is load.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use braid_bench::{Connection, Handed, Happening};
 use braid_proto::packet::{PacketId, QoS};
@@ -11,8 +12,9 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::house::House;
 use crate::ledger::Use;
-use crate::line::{Happened, Line, delivery};
+use crate::line::{Happened, Line, delivery, expiring};
 use crate::payload::payload;
+use crate::terms::{Cap, Terms};
 
 /// Streams of a connection, where there can be several.
 pub(crate) const LANES: usize = 3;
@@ -81,28 +83,65 @@ impl Flights {
     }
 }
 
+/// What is published to a topic.
+struct Goods {
+    topic: String,
+    qos: QoS,
+    lane: usize,
+    /// Some of it expires.
+    expires: bool,
+}
+
 /// A client that publishes.
 pub(crate) struct Publisher {
     line: Line,
     flights: Flights,
-    /// Topics with their lane, in turns.
-    topics: Vec<(String, QoS, usize)>,
+    /// In turns.
+    goods: Vec<Goods>,
     turn: usize,
 }
 
+/// After how many seconds a message expires where some do, if this one does. Those that do not show what was missing among
+/// those that do soon, and those that do in an hour show that a clock was wrong.
+pub(crate) fn expiry(number: u64) -> Option<u32> {
+    [Some(1), None, Some(3_600), Some(2)][usize::try_from(number % 4).unwrap_or(0)]
+}
+
 impl Publisher {
+    /// To all lanes.
     pub(crate) fn new(line: Line, name: &str) -> Self {
-        let mut topics = Vec::new();
-        for lane in 0..LANES {
-            for (number, kind, qos) in
-                [(1, Use::AtLeastOnce, QoS::AtLeastOnce), (2, Use::ExactlyOnce, QoS::ExactlyOnce)]
-            {
-                let topic = format!("m/{lane}/{}/{name}/{number}", line.way.scheme);
-                line.house.ledger().add_topic(&topic, kind);
-                topics.push((topic, qos, lane));
-            }
+        let scheme = line.way.scheme;
+        let topics = (0..LANES).flat_map(|lane| {
+            [QoS::AtLeastOnce, QoS::ExactlyOnce].map(|qos| (format!("m/{lane}/{scheme}/{name}"), qos, lane))
+        });
+        Self::of(line, topics.collect(), Terms::Whole)
+    }
+
+    /// What expires, or does not.
+    pub(crate) fn expiring(line: Line) -> Self {
+        let topic = format!("x/{}", line.way.scheme);
+        let levels = [QoS::AtLeastOnce, QoS::ExactlyOnce];
+        Self::of(line, levels.map(|qos| (topic.clone(), qos, 0)).into(), Terms::Expires)
+    }
+
+    /// One topic, for queues that hold little.
+    pub(crate) fn capped(line: Line, cap: Cap) -> Self {
+        let topic = format!("q/{}", line.way.scheme);
+        Self::of(line, vec![(topic, QoS::ExactlyOnce, 0)], Terms::Capped(cap))
+    }
+
+    fn of(line: Line, topics: Vec<(String, QoS, usize)>, terms: Terms) -> Self {
+        let mut goods = Vec::new();
+        for (topic, qos, lane) in topics {
+            let (number, kind) = match qos {
+                QoS::ExactlyOnce => (2, Use::ExactlyOnce),
+                _ => (1, Use::AtLeastOnce),
+            };
+            let topic = format!("{topic}/{number}");
+            line.house.ledger().add_topic_with(&topic, kind, terms);
+            goods.push(Goods { topic, qos, lane, expires: terms == Terms::Expires });
         }
-        Self { line, flights: Flights::default(), topics, turn: 0 }
+        Self { line, flights: Flights::default(), goods, turn: 0 }
     }
 
     pub(crate) async fn run(mut self) {
@@ -120,7 +159,7 @@ impl Publisher {
     async fn serve(&mut self, connection: &mut Connection) {
         let mut phases = self.line.house.phase.subscribe();
         let mut streams = Vec::new();
-        for _ in 0..LANES {
+        for _ in 0..self.lanes() {
             match connection.open(Priority::DEFAULT).await {
                 Ok(stream) => streams.push(stream),
                 Err(_) => return,
@@ -150,16 +189,22 @@ impl Publisher {
         }
     }
 
+    fn lanes(&self) -> usize {
+        self.goods.iter().map(|goods| goods.lane + 1).max().unwrap_or_default()
+    }
+
     /// Fills the window. False: the connection has ended.
     fn publish(&mut self, connection: &mut Connection, streams: &[StreamKey]) -> bool {
         while self.line.house.is_loading() && self.flights.len() < WINDOW {
-            let (topic, qos, lane) = &self.topics[self.turn % self.topics.len()];
+            let Goods { topic, qos, lane, expires } = &self.goods[self.turn % self.goods.len()];
             let number = self.line.house.ledger().next(topic);
+            let expiry = expiry(number).filter(|_| *expires);
             let message = delivery(topic, payload(topic, number), *qos, false, streams[*lane]);
-            match connection.send(message) {
+            match connection.send(expiring(message, expiry)) {
                 Ok(Handed::Out(Some(id))) => {
                     self.flights.begin(id, topic, number, *qos);
-                    self.line.house.ledger().sent(topic);
+                    let expiry = expiry.map(|seconds| Duration::from_secs(seconds.into()));
+                    self.line.house.ledger().sent_for(topic, expiry);
                     self.turn += 1;
                 }
                 Ok(_) => return true,

@@ -9,7 +9,7 @@ use braid_proto::stream::{Priority, StreamKey};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::house::Phase;
-use crate::ledger::{Place, ReaderId};
+use crate::ledger::{Arrival, Place, ReaderId};
 use crate::line::{Happened, Line, topic_filter};
 use crate::payload::number;
 use crate::publisher::LANES;
@@ -19,14 +19,32 @@ const SOON: Duration = Duration::from_millis(150);
 /// How long a DISCONNECT may take.
 const LEAVING: Duration = Duration::from_secs(1);
 
+/// What a subscriber wants.
+pub(crate) struct Wants {
+    filters: Vec<String>,
+    /// It is there in some loads and away in others.
+    in_turns: bool,
+    /// Each of the first filters comes on a stream of its own, where there can be several: they are the lanes.
+    by_lanes: bool,
+}
+
+impl Wants {
+    /// All lanes, and Wills.
+    pub(crate) fn lanes(in_turns: bool, by_lanes: bool) -> Self {
+        let lanes = (0..LANES).map(|lane| format!("m/{lane}/#"));
+        Self { filters: lanes.chain(["w/#".to_owned()]).collect(), in_turns, by_lanes }
+    }
+
+    pub(crate) fn one(filter: String, in_turns: bool) -> Self {
+        Self { filters: vec![filter], in_turns, by_lanes: false }
+    }
+}
+
 /// A client that subscribes.
 pub(crate) struct Subscriber {
     line: Line,
     reader: ReaderId,
-    /// It is there in some loads and away in others.
-    in_turns: bool,
-    /// Each lane comes on a stream of its own, where there can be several.
-    by_lanes: bool,
+    wants: Wants,
     /// Subscriptions that the broker has acknowledged.
     subscribed: usize,
 }
@@ -38,9 +56,11 @@ enum End {
 }
 
 impl Subscriber {
-    pub(crate) fn new(line: Line, name: &str, in_turns: bool, by_lanes: bool) -> Self {
-        let reader = line.house.ledger().add_reader(&format!("{name}-{}", line.way.scheme), &["m/", "w/"]);
-        Self { line, reader, in_turns, by_lanes, subscribed: 0 }
+    pub(crate) fn new(mut line: Line, name: &str, wants: Wants) -> Self {
+        let prefixes: Vec<_> = wants.filters.iter().map(|filter| filter.trim_end_matches('#')).collect();
+        let reader = line.house.ledger().add_reader(&format!("{name}-{}", line.way.scheme), &prefixes);
+        line.set_reader(reader);
+        Self { line, reader, wants, subscribed: 0 }
     }
 
     /// Drops `ready` once it has subscribed to everything that it wants.
@@ -75,7 +95,7 @@ impl Subscriber {
         let mut phases = self.line.house.phase.subscribe();
         let mut leaves_at = None;
         loop {
-            if self.subscribed > LANES {
+            if self.subscribed >= self.wants.filters.len() {
                 ready.take();
             }
             tokio::select! {
@@ -96,7 +116,7 @@ impl Subscriber {
 
     /// When it changes its mind, if it does.
     fn plan(&self, phase: Phase) -> Option<Instant> {
-        let changes = self.in_turns && phase.is_loading && self.line.house.draw(2) == 0;
+        let changes = self.wants.in_turns && phase.is_loading && self.line.house.draw(2) == 0;
         changes.then(|| Instant::now() + self.line.house.draw_time(SOON))
     }
 
@@ -122,27 +142,27 @@ impl Subscriber {
 
     /// Asks for what it does not have; with lanes again on each connection, since streams end with it. [BQ-43]
     async fn subscribe(&mut self, connection: &mut Connection) -> bool {
-        let moves = self.by_lanes && connection.is_multi();
-        if self.subscribed > LANES && !moves {
+        let moves = self.wants.by_lanes && connection.is_multi();
+        if self.subscribed >= self.wants.filters.len() && !moves {
             return true;
         }
         self.subscribed = 0;
-        for lane in 0..LANES {
+        for (lane, filter) in self.wants.filters.iter().enumerate() {
+            let is_lane = moves && lane < LANES;
             let stream =
-                if moves { connection.open(Priority::DEFAULT).await } else { Ok(StreamKey::CONTROL) };
+                if is_lane { connection.open(Priority::DEFAULT).await } else { Ok(StreamKey::CONTROL) };
             let Ok(stream) = stream else { return false };
-            let filter = topic_filter(&format!("m/{lane}/#"));
-            if connection.subscribe(stream, filter, QoS::ExactlyOnce).is_err() {
+            if connection.subscribe(stream, topic_filter(filter), QoS::ExactlyOnce).is_err() {
                 return false;
             }
         }
-        connection.subscribe(StreamKey::CONTROL, topic_filter("w/#"), QoS::ExactlyOnce).is_ok()
+        true
     }
 
     /// Where order is promised. Who gives lanes streams of their own has a control stream to which the lanes of earlier
     /// connections have moved, those that were on data streams and those that were not yet. [BQ-42], [BQ-54]
     fn place(&self, stream: StreamKey) -> Option<Place> {
-        let mixes = self.by_lanes && self.line.way.is_quic() && stream.is_control();
+        let mixes = self.wants.by_lanes && self.line.way.is_quic() && stream.is_control();
         (!mixes).then_some((self.line.connections, stream))
     }
 
@@ -153,7 +173,8 @@ impl Subscriber {
                 let topic = incoming.message.topic.as_str();
                 match number(topic, &incoming.message.payload) {
                     Some(number) => {
-                        ledger.delivered(self.reader, topic, number, self.place(stream));
+                        let arrival = Arrival { number, place: self.place(stream), dup: incoming.dup };
+                        ledger.delivered(self.reader, topic, arrival);
                     }
                     None => {
                         ledger.counts.faults.corrupted += 1;
