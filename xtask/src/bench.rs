@@ -167,7 +167,8 @@ pub(crate) struct Tuning {
 
 /// Runs the measurement; builds and becomes the optimised xtask first when it is not that already.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    if cfg!(debug_assertions) {
+    let is_plain = matches!(&args.measurement, Measurement::Spool(args) if args.debug);
+    if cfg!(debug_assertions) && !is_plain {
         return become_release();
     }
     let outcome = match &args.measurement {

@@ -80,13 +80,17 @@ pub(super) fn on_path(name: &str) -> Option<PathBuf> {
     places.map(|place| place.join(name)).find(|program| program.is_file())
 }
 
-/// Builds braidmq in release; it lies beside this program, which is a release build of the same workspace.
+/// Builds braidmq as this program was, mostly in release; it lies beside it.
 fn build_braidmq() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo).args(["build", "--release", "--package", "braidmq"]).status();
-    match built {
+    let mut command = Command::new(cargo);
+    command.args(["build", "--package", "braidmq"]);
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    match command.status() {
         Ok(status) if status.success() => {}
-        Ok(_) => return Err("`cargo build --release -p braidmq` failed".to_owned()),
+        Ok(_) => return Err(format!("{command:?} failed")),
         Err(error) => return Err(format!("cannot start cargo: {error}")),
     }
     let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;

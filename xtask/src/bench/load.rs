@@ -234,7 +234,11 @@ pub(super) fn accepted(socket: &mut TcpStream) -> Result<(), String> {
     answer(socket, "CONNECT", [CONNACK, 2, 0, 0])
 }
 
-fn subscribe(socket: &mut TcpStream, filter: &str, qos: u8) -> Result<(), String> {
+/// Asks for messages, and waits for the answer.
+///
+/// # Errors
+/// Another answer than the QoS that was asked for.
+pub(super) fn subscribe(socket: &mut TcpStream, filter: &str, qos: u8) -> Result<(), String> {
     socket
         .write_all(&packets::subscribe(filter, qos))
         .map_err(|error| format!("cannot SUBSCRIBE: {error}"))?;

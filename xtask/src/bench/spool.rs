@@ -1,10 +1,14 @@
-//! `bench spool`: many clients, each in the middle of a large PUBLISH on a slow link, and what the broker holds of it.
+//! `bench spool`: many clients, each in the middle of a large PUBLISH on a slow link, and what the broker holds of it. In
+//! the end they send the rest, and a subscriber looks at every byte.
 
+mod pattern;
+mod reader;
 mod senders;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +22,12 @@ use super::machine::{self, Machine};
 use super::store::{disk, write_json};
 use super::usage::{Meter, Resident, Shares};
 use super::{Tuning, load};
+use pattern::Pattern;
+use reader::Reader;
 use senders::Senders;
+
+/// How the topic of each client begins; its number follows.
+const TOPIC: &str = "large/";
 
 /// What the broker may hold in its memory, bytes.
 const AIM: u64 = 300_000_000;
@@ -26,6 +35,8 @@ const AIM: u64 = 300_000_000;
 const SPARE: u64 = 2 << 30;
 /// How often the broker is looked at.
 const LOOK: Duration = Duration::from_secs(5);
+/// How often it is asked whether there is anything left to look at.
+const STEP: Duration = Duration::from_millis(50);
 
 /// What `bench spool` takes.
 #[derive(clap::Args)]
@@ -42,12 +53,18 @@ pub(super) struct SpoolArgs {
     /// Bytes per second of each client.
     #[arg(long, default_value_t = 40_000, value_name = "BYTES")]
     rate: u32,
-    /// Seconds of it; the clients leave in the middle when their PUBLISH takes longer.
+    /// Seconds of it; after that the clients send the rest as fast as the broker takes it, one after the other.
     #[arg(long, default_value_t = 120, value_name = "SECONDS")]
     seconds: u32,
+    /// Of so many clients the rest is sent; the others leave in the middle. Default: all.
+    #[arg(long, value_name = "CLIENTS")]
+    complete: Option<u32>,
     /// Where the broker keeps its spool; a real disk. Default: bench-spool beside the built programs.
     #[arg(long, value_name = "DIRECTORY")]
     dir: Option<PathBuf>,
+    /// With builds that are not optimised, as `make test` has them: slower, and no different in memory.
+    #[arg(long)]
+    pub(super) debug: bool,
     /// Also write everything measured as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -66,6 +83,9 @@ struct Report {
     /// Without any client.
     before: Resident,
     looks: Vec<Look>,
+    /// Messages that a subscriber got whole, each byte as it was sent, and how long the rest of them took in seconds.
+    completed: u32,
+    completion_seconds: f64,
     /// After all clients have left.
     after: Resident,
     /// Bytes per second that all clients together came to.
@@ -82,12 +102,21 @@ struct Report {
 struct Look {
     /// Since the clients began.
     seconds: f64,
-    /// Sent by all clients.
+    #[serde(flatten)]
+    progress: Progress,
+    memory: Resident,
+    connect_milliseconds: f64,
+}
+
+/// How far they all are.
+#[derive(Clone, Copy, Serialize)]
+struct Progress {
+    /// Bytes sent by all clients.
     sent: u64,
     /// Less free on the disk than before.
     on_disk: u64,
-    memory: Resident,
-    connect_milliseconds: f64,
+    /// Messages that came to the subscriber.
+    completed: u32,
 }
 
 /// Measures and prints.
@@ -113,17 +142,21 @@ pub(super) fn run(args: &SpoolArgs) -> Result<ExitCode, String> {
         report.shares.others,
         report.slowest_connect_milliseconds
     );
+    println!(
+        "{} of {} messages of {} bytes came to a subscriber, each byte as it was sent; the rest of them within {:.1} s",
+        report.completed, args.clients, args.size, report.completion_seconds
+    );
     println!("aim: RssAnon below {} MB: {word}, {:.1} MB", AIM / 1_000_000, worst as f64 / 1e6);
     if let Some(file) = &args.json {
         write_json(&report, file)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if worst <= AIM { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Bytes that will be sent.
+/// Bytes that will be on the disk at once: what all have sent, and two whole messages while they are completed.
 fn amount(args: &SpoolArgs) -> u64 {
     let of_each = (u64::from(args.rate) * u64::from(args.seconds)).min(args.size.into());
-    of_each * u64::from(args.clients)
+    of_each * u64::from(args.clients) + 2 * u64::from(args.size)
 }
 
 fn enough_room(args: &SpoolArgs, directory: &Path) -> Result<(), String> {
@@ -145,37 +178,57 @@ fn measure(args: &SpoolArgs, broker: &brokers::Broker, directory: &Path) -> Resu
     let (address, pid) = (running.address, running.pid());
     let meter = || Meter::read(pid).map_err(|error| format!("the broker is gone: {error}"));
     let (before, free_before) = (Resident::of(pid)?, free(directory)?);
-    let senders = Senders::connect(address, args.clients, args.size)?;
+    let pattern = Arc::new(Pattern::new());
+    let count = args.complete.unwrap_or(args.clients).min(args.clients);
+    let reader = Reader::connect(address, args.size, Arc::clone(&pattern))?;
+    let whole = reader.whole();
+    let mut senders = Senders::connect(address, args.clients, args.size, pattern)?;
     println!(
         "{}: {} clients, each in the middle of a PUBLISH of {} bytes at {} bytes per second",
         broker.label, args.clients, args.size, args.rate
     );
-    println!(" seconds    sent MB  on disk MB  RssAnon MB  RssFile MB  CONNECT ms");
-    let began = meter()?;
+    println!(" seconds    sent MB  on disk MB  RssAnon MB  RssFile MB  CONNECT ms  completed");
     let start = Instant::now();
     let end = start + Duration::from_secs(args.seconds.into());
-    let (sent, looks) = thread::scope(|scope| {
+    let (sent, shares, looks) = thread::scope(|scope| {
         let progress = senders.progress();
-        let sending = scope.spawn(move || senders.send(args.rate, end));
+        let (stop_senders, stop_reader) = (senders.stop(), reader.stop());
+        // Neither waits for the other when that one has failed.
+        let reading = scope.spawn(move || reader.read(count).inspect_err(|_| stop_senders()));
+        let sending = scope.spawn(move || {
+            let send = || {
+                let began = meter()?;
+                let sent = senders.send(args.rate, end)?;
+                let shares = meter()?.since(&began);
+                senders.complete(count)?;
+                Ok((sent, shares))
+            };
+            send().inspect_err(|_: &String| stop_reader())
+        });
+        let is_over = || sending.is_finished() && reading.is_finished();
         let mut looks = Vec::new();
         let mut looked = Ok(());
-        while looked.is_ok() && !sending.is_finished() && Instant::now() < end {
-            thread::sleep(LOOK.min(end.saturating_duration_since(Instant::now())));
+        while looked.is_ok() && !is_over() {
+            pause(is_over);
             let sent = progress.load(Ordering::Relaxed);
             let on_disk = free(directory).map(|free| free_before.saturating_sub(free));
             looked = on_disk.and_then(|on_disk| {
-                let look = look(pid, address, start.elapsed(), sent, on_disk)?;
+                let completed = whole.load(Ordering::Relaxed);
+                let look = look(pid, address, start.elapsed(), Progress { sent, on_disk, completed })?;
                 println!("{}", look.line());
                 looks.push(look);
                 Ok(())
             });
         }
         let sent = sending.join().unwrap_or_else(|_| Err("the senders' thread died".to_owned()));
-        looked.and(sent).map(|sent| (sent, looks))
+        let read = reading.join().unwrap_or_else(|_| Err("the reader's thread died".to_owned()));
+        match (looked.and(read), sent) {
+            (Ok(()), Ok((sent, shares))) => Ok((sent, shares, looks)),
+            (Err(read), Err(sent)) => Err(format!("{read}; {sent}")),
+            (Err(reason), _) | (_, Err(reason)) => Err(reason),
+        }
     })?;
-    let shares = meter()?.since(&began);
-    let (sent_rate, behind) = (sent.bytes as f64 / start.elapsed().as_secs_f64(), sent.behind.as_secs_f64());
-    drop(sent);
+    let completion_seconds = start.elapsed().as_secs_f64() - sent.seconds;
     super::idle::settled(pid)?;
     let after = Resident::of(pid)?;
     let slowest = looks.iter().map(|look: &Look| look.connect_milliseconds).fold(0.0, f64::max);
@@ -190,33 +243,44 @@ fn measure(args: &SpoolArgs, broker: &brokers::Broker, directory: &Path) -> Resu
         seconds: args.seconds,
         before,
         looks,
+        completed: count,
+        completion_seconds,
         after,
-        sent_rate,
-        behind,
+        sent_rate: sent.bytes as f64 / sent.seconds,
+        behind: sent.behind.as_secs_f64(),
         shares,
         slowest_connect_milliseconds: slowest,
     })
 }
 
+/// Until it is time for another look, or everything is over.
+fn pause(is_over: impl Fn() -> bool) {
+    let end = Instant::now() + LOOK;
+    while Instant::now() < end && !is_over() {
+        thread::sleep(STEP);
+    }
+}
+
 /// Looks at the broker: what it holds, and how soon it answers another client.
-fn look(pid: u32, address: SocketAddr, since: Duration, sent: u64, on_disk: u64) -> Result<Look, String> {
+fn look(pid: u32, address: SocketAddr, since: Duration, progress: Progress) -> Result<Look, String> {
     let asked = Instant::now();
     load::connect(address, "bench-look")?;
     let connect_milliseconds = asked.elapsed().as_secs_f64() * 1e3;
-    Ok(Look { seconds: since.as_secs_f64(), sent, on_disk, memory: Resident::of(pid)?, connect_milliseconds })
+    Ok(Look { seconds: since.as_secs_f64(), progress, memory: Resident::of(pid)?, connect_milliseconds })
 }
 
 impl Look {
     fn line(&self) -> String {
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         format!(
-            "{:8.0}  {:9.0}  {:10.0}  {:10.1}  {:10.1}  {:10.1}",
+            "{:8.0}  {:9.0}  {:10.0}  {:10.1}  {:10.1}  {:10.1}  {:9}",
             self.seconds,
-            megabytes(self.sent),
-            megabytes(self.on_disk),
+            megabytes(self.progress.sent),
+            megabytes(self.progress.on_disk),
             megabytes(self.memory.anonymous),
             megabytes(self.memory.file),
-            self.connect_milliseconds
+            self.connect_milliseconds,
+            self.progress.completed
         )
     }
 }

@@ -1,33 +1,40 @@
-//! Clients that each send one long PUBLISH at a steady rate.
+//! Clients that each send one long PUBLISH at a steady rate, and the rest of it in the end.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::TOPIC;
+use super::pattern::Pattern;
 use crate::bench::load::connect;
-use crate::bench::packets::publish_head;
+use crate::bench::packets::{PUBACK, publish_head};
 
 /// How often each client writes, one after the other.
 const WRITE_EVERY: Duration = Duration::from_millis(250);
+/// For the rest of a PUBLISH, as long as some of it leaves, and for its PUBACK.
+const ANSWER: Duration = Duration::from_secs(60);
 
 /// Connected clients that have sent nothing of their PUBLISH.
 pub(super) struct Senders {
     clients: Vec<Client>,
+    pattern: Arc<Pattern>,
     progress: Arc<AtomicU64>,
+    is_stopped: Arc<AtomicBool>,
 }
 
-/// What they have done; they leave when this is dropped.
+/// What they have done in time.
 pub(super) struct Sent {
     pub(super) bytes: u64,
+    pub(super) seconds: f64,
     /// The longest that a client was behind its rate after a write.
     pub(super) behind: Duration,
-    _clients: Vec<Client>,
 }
 
 struct Client {
+    index: u32,
     socket: TcpStream,
     head: Vec<u8>,
     /// Bytes of head and payload that are sent, and all of them.
@@ -40,16 +47,21 @@ impl Senders {
     ///
     /// # Errors
     /// The broker refuses one.
-    pub(super) fn connect(address: SocketAddr, count: u32, size: u32) -> Result<Self, String> {
+    pub(super) fn connect(
+        address: SocketAddr,
+        count: u32,
+        size: u32,
+        pattern: Arc<Pattern>,
+    ) -> Result<Self, String> {
         let client = |index: u32| {
             let socket = connect(address, &format!("bench-large-{index}"))?;
             socket.set_nonblocking(true).map_err(|error| error.to_string())?;
-            let head = publish_head(&format!("large/{index}"), 1, size);
+            let head = publish_head(&format!("{TOPIC}{index}"), 1, size);
             let size = head.len() as u64 + u64::from(size);
-            Ok(Client { socket, head, sent: 0, size })
+            Ok(Client { index, socket, head, sent: 0, size })
         };
         let clients = (0..count).map(client).collect::<Result<_, String>>()?;
-        Ok(Self { clients, progress: Arc::default() })
+        Ok(Self { clients, pattern, progress: Arc::default(), is_stopped: Arc::default() })
     }
 
     /// Bytes that all have sent, while they do.
@@ -57,17 +69,31 @@ impl Senders {
         Arc::clone(&self.progress)
     }
 
+    /// Lets them fail before their time.
+    pub(super) fn stop(&self) -> impl Fn() + Send + 'static {
+        let is_stopped = Arc::clone(&self.is_stopped);
+        move || is_stopped.store(true, Ordering::Relaxed)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.is_stopped.load(Ordering::Relaxed) {
+            Err("the clients were stopped".to_owned())
+        } else {
+            Ok(())
+        }
+    }
+
     /// Sends `rate` bytes per second with each client until `end`.
     ///
     /// # Errors
     /// The broker ends a connection.
-    pub(super) fn send(mut self, rate: u32, end: Instant) -> Result<Sent, String> {
-        let payload = vec![7; 256 * 1024];
+    pub(super) fn send(&mut self, rate: u32, end: Instant) -> Result<Sent, String> {
         let start = Instant::now();
         let count = u32::try_from(self.clients.len()).unwrap_or(u32::MAX);
         let mut behind = Duration::ZERO;
         let mut turn = start;
         'all: loop {
+            self.check()?;
             for client in &mut self.clients {
                 turn += WRITE_EVERY / count;
                 if turn >= end {
@@ -76,24 +102,42 @@ impl Senders {
                 thread::sleep(turn.saturating_duration_since(Instant::now()));
                 let since = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
                 let owed = since.saturating_mul(rate.into()) / 1000;
-                let sent = client.send_up_to(owed.min(client.size), &payload);
+                let sent = client.send_up_to(owed.min(client.size), &self.pattern);
                 let sent = sent.map_err(|error| format!("a client of a large PUBLISH: {error}"))?;
                 self.progress.fetch_add(sent, Ordering::Relaxed);
                 let missing = owed.min(client.size).saturating_sub(client.sent) as f64;
                 behind = behind.max(Duration::from_secs_f64(missing / f64::from(rate)));
             }
         }
-        Ok(Sent { bytes: self.progress.load(Ordering::Relaxed), behind, _clients: self.clients })
+        let (bytes, seconds) = (self.progress.load(Ordering::Relaxed), start.elapsed().as_secs_f64());
+        Ok(Sent { bytes, seconds, behind })
+    }
+
+    /// Sends the rest of `count` of them, one after the other as fast as the broker takes it, and waits for the
+    /// acknowledgement of each; these and all others leave then.
+    ///
+    /// # Errors
+    /// The broker ends a connection, or does not acknowledge.
+    pub(super) fn complete(mut self, count: u32) -> Result<(), String> {
+        let clients = std::mem::take(&mut self.clients);
+        for mut client in clients.into_iter().take(count as usize) {
+            self.check()?;
+            let sent = client.complete(&self.pattern, &self.progress);
+            sent.map_err(|error| format!("the rest of the PUBLISH of client {}: {error}", client.index))?;
+        }
+        Ok(())
     }
 }
 
 impl Client {
     /// Sends until `goal` bytes are sent or the socket takes no more; how many that were.
-    fn send_up_to(&mut self, goal: u64, payload: &[u8]) -> io::Result<u64> {
+    fn send_up_to(&mut self, goal: u64, pattern: &Pattern) -> io::Result<u64> {
         let before = self.sent;
         while self.sent < goal {
-            let done = usize::try_from(self.sent).unwrap_or(usize::MAX);
-            let bytes = self.head.get(done..).filter(|rest| !rest.is_empty()).unwrap_or(payload);
+            let bytes = match self.sent.checked_sub(self.head.len() as u64) {
+                Some(place) => pattern.at(self.index, place),
+                None => &self.head[usize::try_from(self.sent).unwrap_or(0)..],
+            };
             let room = usize::try_from(goal - self.sent).unwrap_or(usize::MAX).min(bytes.len());
             match self.socket.write(&bytes[..room]) {
                 Ok(written) => self.sent += written as u64,
@@ -104,32 +148,71 @@ impl Client {
         }
         Ok(self.sent - before)
     }
+
+    fn complete(&mut self, pattern: &Pattern, progress: &AtomicU64) -> io::Result<()> {
+        self.socket.set_nonblocking(false)?;
+        self.socket.set_write_timeout(Some(ANSWER))?;
+        self.socket.set_read_timeout(Some(ANSWER))?;
+        while self.sent < self.size {
+            let sent = self.send_up_to(self.size, pattern)?;
+            progress.fetch_add(sent, Ordering::Relaxed);
+            if sent == 0 {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        let mut answer = [0; 4];
+        self.socket.read_exact(&mut answer)?;
+        if answer != [PUBACK, 2, 0, 1] {
+            return Err(io::Error::other(format!("the answer was {answer:02x?}")));
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::net::{Ipv4Addr, TcpListener};
 
-    use super::Client;
-    use crate::bench::packets::{publish_head, split_packet};
+    use super::*;
+    use crate::bench::packets::split_packet;
+
+    /// A client with a PUBLISH of 1,000 bytes of payload, and the other end of its connection.
+    fn client() -> (Client, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
+        let socket = TcpStream::connect(listener.local_addr().expect("address")).expect("connects");
+        let (peer, _) = listener.accept().expect("a client");
+        let head = publish_head("large/5", 1, 1000);
+        let size = head.len() as u64 + 1000;
+        (Client { index: 5, socket, head, sent: 0, size }, peer)
+    }
+
+    #[test]
+    fn the_rest_is_sent_and_must_be_acknowledged() {
+        for (answer, is_good) in [([0x40, 2, 0, 1], true), ([0x40, 2, 0, 2], false)] {
+            let (mut client, mut peer) = client();
+            client.send_up_to(40, &Pattern::new()).expect("sent");
+            peer.write_all(&answer).expect("sent");
+            let progress = AtomicU64::new(40);
+            assert_eq!(client.complete(&Pattern::new(), &progress).is_ok(), is_good);
+            assert_eq!(progress.into_inner(), client.size);
+        }
+    }
 
     #[test]
     fn a_publish_sent_in_parts_is_whole() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
-        let socket = TcpStream::connect(listener.local_addr().expect("address")).expect("connects");
-        let (mut peer, _) = listener.accept().expect("a client");
-        let head = publish_head("large/0", 1, 1000);
-        let size = head.len() as u64 + 1000;
-        let mut client = Client { socket, head, sent: 0, size };
-        for goal in [3, 20, 700, size] {
-            client.send_up_to(goal, &[7; 300]).expect("sent");
+        let (mut client, mut peer) = client();
+        let pattern = Pattern::new();
+        for goal in [3, 20, 700, client.size] {
+            client.send_up_to(goal, &pattern).expect("sent");
             assert_eq!(client.sent, goal);
         }
         drop(client);
         let mut bytes = Vec::new();
         peer.read_to_end(&mut bytes).expect("read");
         let (packet, rest) = split_packet(&bytes).expect("well formed").expect("whole");
-        assert_eq!((packet.publish().expect("a PUBLISH").payload, rest), (&[7; 1000][..], &[][..]));
+        assert_eq!(
+            (packet.publish().expect("a PUBLISH").payload, rest),
+            (&pattern.at(5, 0)[..1000], &[][..])
+        );
     }
 }
