@@ -1,4 +1,4 @@
-//! Publishes messages that the broker spools, one at a time and so slowly that it is mostly in the middle of one.
+//! Publishes messages that the broker spools, one at a time and so slowly that half of the kills find it in the middle of one.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::publisher::Flights;
 const PIECE: usize = 48 << 10;
 const PERIOD: Duration = Duration::from_millis(6);
 /// Between two messages, at most.
-const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(30);
 
 /// A client that publishes large messages.
 pub(crate) struct Large {

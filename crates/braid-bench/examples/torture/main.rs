@@ -118,6 +118,10 @@ async fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
             None => populate(&house, way, &ready),
             Some(cap) => populate_capped(&house, way, cap, &ready),
         }
+        // What a crowd is watched for is whether anything grows: what lives shortly or is large would hide that.
+        if cli.cap().is_none() && !cli.crowd {
+            populate_more(&house, way, &ready);
+        }
     }
     drop(ready);
     if cli.crowd {
@@ -166,19 +170,13 @@ fn populate(house: &Rc<House>, way: &Rc<Way>, ready: &mpsc::Sender<()>) {
     use ProtocolVersion::{V5, V311};
     let line = |name: &str, version| Line::new(house, way, name, version);
     let old = if way.is_quic() { V5 } else { V311 };
-    let large = format!("l/{}/#", way.scheme);
     for (name, version, wants) in [
         ("present", V5, Wants::lanes(false, false)),
         ("turns", V5, Wants::lanes(true, true)),
         ("turns-3", old, Wants::lanes(true, false)),
-        ("late", V5, Wants::one("x/#".to_owned(), true)),
-        ("large", V5, Wants::one(large.clone(), false)),
-        ("large-turns", old, Wants::one(large, true)),
     ] {
         spawn_local(Subscriber::new(line(name, version), name, wants).run(ready.clone()));
     }
-    spawn_local(Publisher::expiring(line("publisher-x", V5)).run());
-    spawn_local(Large::new(line("publisher-l", V5)).run());
     for (name, version) in [("a", V5), ("b", old)] {
         spawn_local(Publisher::new(line(&format!("publisher-{name}"), version), name).run());
     }
@@ -187,6 +185,23 @@ fn populate(house: &Rc<House>, way: &Rc<Way>, ready: &mpsc::Sender<()>) {
     for delay in [0, 1, will::NEVER] {
         spawn_local(Testator::new(line(&format!("will-{delay}"), V5), delay).run());
     }
+}
+
+/// Beside them messages that expire, and large ones.
+fn populate_more(house: &Rc<House>, way: &Rc<Way>, ready: &mpsc::Sender<()>) {
+    use ProtocolVersion::{V5, V311};
+    let line = |name: &str, version| Line::new(house, way, name, version);
+    let old = if way.is_quic() { V5 } else { V311 };
+    let large = format!("l/{}/#", way.scheme);
+    for (name, version, wants) in [
+        ("late", V5, Wants::one("x/#".to_owned(), true)),
+        ("large", V5, Wants::one(large.clone(), false)),
+        ("large-turns", old, Wants::one(large, true)),
+    ] {
+        spawn_local(Subscriber::new(line(name, version), name, wants).run(ready.clone()));
+    }
+    spawn_local(Publisher::expiring(line("publisher-x", V5)).run());
+    spawn_local(Large::new(line("publisher-l", V5)).run());
 }
 
 /// The same where queues hold little: nobody whose messages may not be missing leaves.
