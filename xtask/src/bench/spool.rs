@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -192,15 +193,16 @@ fn measure(args: &SpoolArgs, broker: &brokers::Broker, directory: &Path) -> Resu
     let end = start + Duration::from_secs(args.seconds.into());
     let (sent, shares, looks) = thread::scope(|scope| {
         let progress = senders.progress();
+        let (tell, came) = mpsc::channel();
         let (stop_senders, stop_reader) = (senders.stop(), reader.stop());
         // Neither waits for the other when that one has failed.
-        let reading = scope.spawn(move || reader.read(count).inspect_err(|_| stop_senders()));
+        let reading = scope.spawn(move || reader.read(count, &tell).inspect_err(|_| stop_senders()));
         let sending = scope.spawn(move || {
             let send = || {
                 let began = meter()?;
                 let sent = senders.send(args.rate, end)?;
                 let shares = meter()?.since(&began);
-                senders.complete(count)?;
+                senders.complete(count, &came)?;
                 Ok((sent, shares))
             };
             send().inspect_err(|_: &String| stop_reader())

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use super::TOPIC;
@@ -59,11 +60,11 @@ impl Reader {
         }
     }
 
-    /// Reads and acknowledges `count` messages.
+    /// Reads and acknowledges `count` messages, and tells of each.
     ///
     /// # Errors
     /// The connection ends, or a byte is not what was sent.
-    pub(super) fn read(mut self, count: u32) -> Result<(), String> {
+    pub(super) fn read(mut self, count: u32, came: &Sender<()>) -> Result<(), String> {
         let mut buffer = vec![0; ROOM];
         let mut step = Step::Head(Vec::new());
         let mut acknowledgements = Vec::new();
@@ -75,7 +76,7 @@ impl Reader {
             }
             let mut bytes = &buffer[..read];
             while !bytes.is_empty() {
-                step = self.take(step, &mut bytes, &mut acknowledgements)?;
+                step = self.take(step, &mut bytes, &mut acknowledgements, came)?;
             }
             if !acknowledgements.is_empty() {
                 let sent = self.socket.write_all(&acknowledgements);
@@ -87,7 +88,13 @@ impl Reader {
     }
 
     /// Takes the bytes of one step, or all there are.
-    fn take(&self, step: Step, bytes: &mut &[u8], acknowledgements: &mut Vec<u8>) -> Result<Step, String> {
+    fn take(
+        &self,
+        step: Step,
+        bytes: &mut &[u8],
+        acknowledgements: &mut Vec<u8>,
+        came: &Sender<()>,
+    ) -> Result<Step, String> {
         match step {
             Step::Head(mut head) => {
                 let Some((first, rest)) = bytes.split_first() else { return Ok(Step::Head(head)) };
@@ -110,6 +117,8 @@ impl Reader {
                 }
                 push_puback(acknowledgements, packet_id);
                 self.whole.fetch_add(1, Ordering::Relaxed);
+                // Nobody listens any more when the senders have failed.
+                let _ = came.send(());
                 Ok(Step::Head(Vec::new()))
             }
         }
@@ -147,6 +156,7 @@ fn parse(head: &[u8], size: u64) -> Result<Option<(u32, u16)>, String> {
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, TcpListener};
+    use std::sync::mpsc;
 
     use super::*;
     use crate::bench::packets::publish_head;
@@ -170,8 +180,9 @@ mod tests {
         let whole = reader.whole();
         let bytes = [message(&reader.pattern, 1), message(&reader.pattern, 2)].concat();
         peer.write_all(&bytes).expect("sent");
-        reader.read(2).expect("all as it was sent");
-        assert_eq!(whole.load(Ordering::Relaxed), 2);
+        let (sender, came) = mpsc::channel();
+        reader.read(2, &sender).expect("all as it was sent");
+        assert_eq!((whole.load(Ordering::Relaxed), came.try_iter().count()), (2, 2));
         let mut acknowledgements = Vec::new();
         peer.read_to_end(&mut acknowledgements).expect("read");
         assert_eq!(acknowledgements, [0x40, 2, 0, 7, 0x40, 2, 0, 7]);
@@ -190,7 +201,7 @@ mod tests {
             bytes[at] ^= changed;
             peer.write_all(&bytes).expect("sent");
             drop(peer);
-            let wrong = reader.read(1).expect_err("something was changed");
+            let wrong = reader.read(1, &mpsc::channel().0).expect_err("something was changed");
             assert!(wrong.contains(why), "{at}: {wrong}");
         }
     }

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -83,7 +84,7 @@ impl Senders {
         }
     }
 
-    /// Sends `rate` bytes per second with each client until `end`.
+    /// Sends `rate` bytes per second with each client until `end`, but for the last byte.
     ///
     /// # Errors
     /// The broker ends a connection.
@@ -102,10 +103,11 @@ impl Senders {
                 thread::sleep(turn.saturating_duration_since(Instant::now()));
                 let since = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
                 let owed = since.saturating_mul(rate.into()) / 1000;
-                let sent = client.send_up_to(owed.min(client.size), &self.pattern);
+                let owed = owed.min(client.size - 1);
+                let sent = client.send_up_to(owed, &self.pattern);
                 let sent = sent.map_err(|error| format!("a client of a large PUBLISH: {error}"))?;
                 self.progress.fetch_add(sent, Ordering::Relaxed);
-                let missing = owed.min(client.size).saturating_sub(client.sent) as f64;
+                let missing = owed.saturating_sub(client.sent) as f64;
                 behind = behind.max(Duration::from_secs_f64(missing / f64::from(rate)));
             }
         }
@@ -113,17 +115,19 @@ impl Senders {
         Ok(Sent { bytes, seconds, behind })
     }
 
-    /// Sends the rest of `count` of them, one after the other as fast as the broker takes it, and waits for the
-    /// acknowledgement of each; these and all others leave then.
+    /// Sends the rest of `count` of them as fast as the broker takes it, each when the one before is acknowledged and has
+    /// come to the subscriber, which `came` says: its queue has room for few of this size. Then all leave.
     ///
     /// # Errors
-    /// The broker ends a connection, or does not acknowledge.
-    pub(super) fn complete(mut self, count: u32) -> Result<(), String> {
+    /// The broker ends a connection, does not acknowledge or does not deliver.
+    pub(super) fn complete(mut self, count: u32, came: &Receiver<()>) -> Result<(), String> {
         let clients = std::mem::take(&mut self.clients);
         for mut client in clients.into_iter().take(count as usize) {
             self.check()?;
             let sent = client.complete(&self.pattern, &self.progress);
             sent.map_err(|error| format!("the rest of the PUBLISH of client {}: {error}", client.index))?;
+            let delivered = came.recv_timeout(ANSWER);
+            delivered.map_err(|_| format!("the PUBLISH of client {} was not delivered", client.index))?;
         }
         Ok(())
     }
