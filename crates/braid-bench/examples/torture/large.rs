@@ -64,11 +64,13 @@ impl Large {
                     Some(happened) => self.handle(happened),
                     None => return,
                 },
-                () = sleep_until(next) => {
+                () = sleep_until(next), if !is_idle => {
                     connection.write_at_most(PIECE);
                     next = Instant::now() + PERIOD;
                 }
                 () = async { house.loading().await; house.pause(PAUSE).await }, if is_idle => {
+                    connection.write_at_most(PIECE);
+                    next = Instant::now() + PERIOD;
                     if !self.publish(connection) {
                         return;
                     }

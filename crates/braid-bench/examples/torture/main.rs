@@ -72,7 +72,7 @@ struct Cli {
     /// Others come and go all the time, of whom nothing is known.
     #[arg(long)]
     crowd: bool,
-    /// What gives way in a queue of the broker that is full. Others than those of its readers are not used then.
+    /// What gives way in a queue of the broker that is full. Nobody is there then whose messages may not be missing.
     #[arg(long, requires = "queued_messages")]
     queue_overflow: Option<Overflow>,
     /// Messages that a queue may hold.
