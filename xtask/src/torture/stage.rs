@@ -13,8 +13,9 @@ use super::report::{Progress, Summary};
 use super::spool::Spool;
 use super::{Scene, Transport};
 
-/// What is large is so above 128 KiB, and fills a small disk as it can.
-const SETTINGS: [&str; 3] = ["limits.queued_bytes=2000000000", "spool.threshold=131072", "spool.keep_free=0"];
+/// What is large is so above 256 KiB, which all else is below: whoever sends it is refused while there is no room, and the
+/// others are to go on. It fills a small disk as it can.
+const SETTINGS: [&str; 3] = ["limits.queued_bytes=2000000000", "spool.threshold=262144", "spool.keep_free=0"];
 /// Readers who are away for long must find everything ...
 const MESSAGES: u32 = 10_000_000;
 /// ... unless what is tried is that they do not.

@@ -11,7 +11,7 @@ pub(crate) const LARGE: &str = "/large";
 pub(crate) fn payload(topic: &str, number: u64) -> Bytes {
     let mut random = fastrand::Rng::with_seed(seed(topic, number));
     let size = match random.u32(0..1000) {
-        0..950 if topic.ends_with(LARGE) => random.usize(150_000..600_000),
+        0..950 if topic.ends_with(LARGE) => random.usize(300_000..600_000),
         _ if topic.ends_with(LARGE) => random.usize(600_000..4_000_000),
         0..700 => random.usize(0..64),
         700..980 => random.usize(64..2_000),
@@ -55,7 +55,7 @@ mod tests {
     fn a_large_payload_is_large() {
         for number in 0..50 {
             let size = payload("a/large", number).len();
-            assert!((150_000..4_100_000).contains(&size), "{size}");
+            assert!((300_000..4_100_000).contains(&size), "{size}");
         }
     }
 
