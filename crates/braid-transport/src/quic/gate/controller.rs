@@ -113,7 +113,8 @@ impl GatedController {
     /// Whether the library has sent a packet without asking for the window: a probe.
     fn is_probe(&self) -> bool {
         let was_asked = self.asked.swap(NOTHING, Ordering::Relaxed) == BOTH;
-        !was_asked && !self.is_open() && self.factory.gate.is_established()
+        let gate = &self.factory.gate;
+        !was_asked && !self.is_open() && gate.is_established() && !gate.is_abandoned()
     }
 
     /// Of the probes of a batch the last one leaves, if anything may. Its acknowledgement tells that those before it are
@@ -130,20 +131,24 @@ impl GatedController {
         let is_known = known == length || (are_alone == known && known < length);
         let shared = Arc::clone(&self.factory.gate);
         let mut gate = shared.lock();
-        if gate.permits_probe(now) || !is_known {
-            gate.handle_packet(last.number, last.bytes.into(), now);
-        } else {
+        let leaves = gate.permits_probe(now) || !is_known;
+        if !leaves {
             withheld.push(last);
         }
+        // The library puts what is urgent into the first.
+        let later = withheld.first().copied().filter(|_| is_known && gate.wants_later());
+        if let Some(later) = later {
+            gate.handle_later(later.number, later.bytes.into(), now);
+        }
+        if leaves {
+            gate.handle_packet(last.number, last.bytes.into(), now);
+        }
         if is_known {
-            // The library puts what is urgent into the first.
-            let later = withheld.first().copied().filter(|_| gate.wants_later());
             for probe in withheld {
                 gate.handle_withheld(probe.bytes.into());
                 withheld::part(probe.range());
             }
             if let Some(later) = later {
-                gate.handle_later(later.number, later.bytes.into());
                 let gate = Arc::clone(&shared);
                 withheld::later(Later { range: later.range(), number: later.number, gate });
             }

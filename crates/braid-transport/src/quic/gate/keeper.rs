@@ -48,17 +48,23 @@ pub(super) fn keep(gate: &Arc<SharedGate>) {
             while is_there && gate.is_active() {
                 gate.refused().await;
                 // Each further refusal may be for another time, or for none: then acknowledgements make room.
-                while let Some(wait) = gate.next() {
+                while let Some(wait) = gate.next().filter(|_| is_there) {
                     tokio::select! {
                         () = sleep(wait.max(TICK)) => {
-                            gate.send_kept().await;
+                            let is_kept = gate.send_kept().await;
                             is_there = gate.wake();
-                            break;
+                            if !is_kept {
+                                break;
+                            }
                         }
-                        () = gate.refused() => {}
+                        () = gate.refused() => {
+                            gate.send_kept().await;
+                        }
                     }
                 }
             }
+            // Where nothing limits it may leave.
+            gate.send_kept().await;
             gate.end_keeping();
             if is_there && gate.is_active() {
                 // It became so in between, when it was kept still.

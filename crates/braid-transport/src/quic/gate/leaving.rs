@@ -57,15 +57,22 @@ impl Leaving {
         self.lock().datagram.as_ref().map(|datagram| datagram.number)
     }
 
-    pub(super) fn forget(&self) {
-        self.lock().datagram = None;
+    /// The packet of this number is not sent.
+    pub(super) fn forget(&self, number: u64) {
+        self.lock().datagram.take_if(|datagram| datagram.number == number);
     }
 
-    /// Sends what is kept. What cannot be sent is lost, as in a network.
-    pub(super) async fn send(&self) {
+    /// Nor does the socket send any more that there was.
+    pub(super) fn reset(&self) {
+        *self.lock() = Parts::default();
+    }
+
+    /// Sends the packet of this number. What cannot be sent is lost, as in a network.
+    pub(super) async fn send(&self, number: u64) {
         let (sender, datagram) = {
             let mut parts = self.lock();
-            (parts.sender.take(), parts.datagram.take())
+            let datagram = parts.datagram.take_if(|datagram| datagram.number == number);
+            (datagram.is_some().then(|| parts.sender.take()).flatten(), datagram)
         };
         let (Some(mut sender), Some(datagram)) = (sender, datagram) else { return };
         let Datagram { contents, destination, source, ecn, .. } = datagram;

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::keeper::{self, Library};
 use super::leaving::{Datagram, Leaving};
 use super::log;
-use crate::quic::pacing::{Class, Gate, GateState};
+use crate::quic::pacing::{Class, Gate, GateState, Leave};
 
 /// The gate of one connection: the congestion controller asks it, the owner of the link tells it what is urgent, and a
 /// keeper wakes the library when it opens.
@@ -185,19 +185,22 @@ impl SharedGate {
         self.refuse();
     }
 
-    /// Sends what was kept, if it may leave now.
-    pub(super) async fn send_kept(&self) {
-        let Some(number) = self.leaving.number() else { return };
-        let (is_wanted, leaves) = {
-            let mut gate = self.lock();
-            let is_wanted = gate.has_later(number);
-            (is_wanted, is_wanted && gate.leave(now()))
-        };
-        if leaves {
-            self.leaving.send().await;
-        } else if !is_wanted {
-            self.leaving.forget();
+    /// Sends what is kept, if it may leave now. True: it waits on.
+    pub(super) async fn send_kept(&self) -> bool {
+        let Some(number) = self.leaving.number() else { return false };
+        let leave = self.lock().leave(number, now());
+        match leave {
+            Leave::Now => self.leaving.send(number).await,
+            Leave::Never => self.leaving.forget(number),
+            Leave::Wait => {}
         }
+        leave == Leave::Wait
+    }
+
+    /// The socket is another one: what is kept for the one before is not sent.
+    pub(in crate::quic) fn handle_rebind(&self) {
+        self.leaving.reset();
+        self.lock().forget_later(now());
     }
 
     /// Has the library look whether it may send. False: it is gone.

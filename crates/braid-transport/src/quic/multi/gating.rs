@@ -62,6 +62,13 @@ impl Gating {
         self.gate.as_ref()?.state()
     }
 
+    /// The socket is another one.
+    pub(super) fn handle_rebind(&self) {
+        if let Some(gate) = &self.gate {
+            gate.handle_rebind();
+        }
+    }
+
     pub(super) fn abandon(&self) {
         if let Some(gate) = &self.gate {
             gate.abandon();

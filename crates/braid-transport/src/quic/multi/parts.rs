@@ -246,7 +246,9 @@ impl Parts {
             Some(address) => address,
             None => any_port(endpoint.local_addr()?),
         };
-        endpoint.rebind(UdpSocket::bind(address)?)
+        endpoint.rebind(UdpSocket::bind(address)?)?;
+        self.gating.handle_rebind();
+        Ok(())
     }
 
     pub(super) fn into_remains(self: Box<Self>) -> Remains {

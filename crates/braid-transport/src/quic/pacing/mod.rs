@@ -12,5 +12,5 @@ mod tally;
 mod tests;
 
 pub use gate::{Class, GateState, Level};
-pub(super) use gate::{Gate, Permit};
+pub(super) use gate::{Gate, Leave, Permit};
 pub(super) use policed::{Found, PROBE, Policed};

@@ -81,7 +81,8 @@ pub(super) struct Bucket {
     drops: VecDeque<Drop>,
     passed: u64,
     probe: Option<Probe>,
-    last_bulk: f64,
+    /// Since when (s) bulk is refused.
+    refused: Option<f64>,
     next_probe: f64,
     interval: f64,
     /// Whether drops follow the level at all: of what was sent since then (s).
@@ -170,7 +171,7 @@ impl Bucket {
             drops: VecDeque::new(),
             passed: 0,
             probe: None,
-            last_bulk: now,
+            refused: None,
             next_probe: now + SHORTEST / 2.0,
             interval: SHORTEST,
             chance: Chance::default(),
@@ -223,9 +224,19 @@ impl Bucket {
         self.level = (self.level - 1.0).max(0.0);
     }
 
+    /// Bulk is there and may not leave.
+    pub(super) fn refuse_bulk(&mut self, now: f64) {
+        self.refused.get_or_insert(now);
+    }
+
+    /// What is urgent has left nothing for bulk for some time.
+    fn is_starved(&self, now: f64) -> bool {
+        self.refused.is_some_and(|since| now - since > STARVED)
+    }
+
     /// A packet leaves that is not urgent; whether it belongs to a probe.
-    pub(super) fn take_bulk(&mut self, now: f64) -> bool {
-        self.last_bulk = now;
+    pub(super) fn take_bulk(&mut self) -> bool {
+        self.refused = None;
         let Some(probe) = self.probe.as_mut().filter(|probe| probe.left > 0) else { return false };
         probe.left -= 1;
         true
@@ -402,7 +413,7 @@ impl Bucket {
     pub(super) fn look(&mut self, last_urgent: f64, now: f64) {
         let since = now - last_urgent;
         let is_behind = (BEHIND..BEHIND + WITHIN).contains(&since) || since > 1.0;
-        if is_behind || now - self.last_bulk > STARVED || self.climb.is_some_and(|climb| climb.is_starved) {
+        if is_behind || self.is_starved(now) || self.climb.is_some_and(|climb| climb.is_starved) {
             self.probe(now);
         }
     }
@@ -420,7 +431,7 @@ impl Bucket {
             return;
         }
         let room = DEPTH - 1.0 - level;
-        let is_starved = now - self.last_bulk > STARVED;
+        let is_starved = self.is_starved(now);
         let climb =
             self.climb.get_or_insert(Climb { room, raised: self.raised, begun: now, passed: 0, is_starved });
         // Of what is lost there is little to learn: more follows when it is sure that there is room.

@@ -26,6 +26,7 @@ use std::time::Instant;
 
 use bucket::Bucket;
 use later::Later;
+pub(in crate::quic) use later::Leave;
 use ledger::{Fate, Ledger, Sent};
 use open::Open;
 use queue::Queue;
@@ -308,7 +309,7 @@ impl Gate {
         match &mut self.state {
             State::Policed(bucket) => {
                 let has_token = urgent > 0 && bucket.permits_urgent(now);
-                sent.is_probe = !has_token && bucket.take_bulk(now);
+                sent.is_probe = !has_token && bucket.take_bulk();
                 (sent.level, sent.shift) = (bucket.level(now), bucket.shifted());
                 bucket.charge(now);
             }
@@ -410,7 +411,7 @@ impl Gate {
     pub(in crate::quic) fn handle_lost(&mut self, number: u64, now: Instant) {
         let now = self.seconds(now);
         // What was in it is sent again.
-        self.later.take_if(|later| later.number == number);
+        self.give_up_later(|kept| kept == number, now);
         let Some(sent) = self.ledger.settle(number, Fate::Lost, now) else { return };
         self.has_lost = true;
         if sent.urgent > 0 {

@@ -19,7 +19,7 @@ impl Gate {
         let on_the_way = self.ledger.on_the_way();
         let is_unheard = self.is_unheard();
         let is_silent = self.is_silent(now);
-        let is_kept = self.later.is_some();
+        let is_kept = self.is_kept(now);
         let may = match &mut self.state {
             State::Open(_) => return Permit::Open,
             State::Start(_) if is_silent => return Permit::One,
@@ -36,7 +36,11 @@ impl Gate {
                 } else if !is_urgent {
                     bucket.look(self.rhythm.last(), now);
                 }
-                (is_urgent && bucket.permits_urgent(now)) || bucket.permits_bulk(owes_ack, now)
+                let may = (is_urgent && bucket.permits_urgent(now)) || bucket.permits_bulk(owes_ack, now);
+                if !may && !is_urgent {
+                    bucket.refuse_bulk(now);
+                }
+                may
             }
             State::Queued(queue) => {
                 (is_urgent && queue.permits_urgent(now))

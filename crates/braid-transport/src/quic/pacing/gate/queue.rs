@@ -39,8 +39,9 @@ const CLOSE: f64 = 0.002;
 /// Below that (s) a wait is not told from noise.
 const NOISE: f64 = 0.000_5;
 
-/// A processor that is busy with something else makes waits differ, but not for so long (s).
+/// A processor that is busy with something else makes waits differ, but not for so long (s), nor so many.
 const NOISY: f64 = 0.5;
+const NOISY_WAITS: u32 = 32;
 
 /// Errors of so much (s) are those of timers, not of the path.
 const UNSURE: f64 = 0.002;
@@ -76,8 +77,8 @@ pub(super) struct Queue {
     error: f64,
     /// By how much they may be: two service times at first sight, since errors make them longer.
     most: f64,
-    /// Since when (s) they are by more.
-    noisy_since: Option<f64>,
+    /// Since when (s) they are by more, and how many waits were.
+    noisy: Option<(f64, u32)>,
     /// Packets in a row that should have found the bottleneck just free, and did not wait.
     idle: u32,
     /// When (s) the last one was sent before it was taken to be faster for that.
@@ -141,7 +142,7 @@ impl Queue {
             samples: VecDeque::new(),
             error: 0.0,
             most: (service * 2.0).max(UNSURE),
-            noisy_since: None,
+            noisy: None,
             idle: 0,
             quickened: 0.0,
             lost: 0,
@@ -161,7 +162,7 @@ impl Queue {
 
     /// Waits differ by more than what is to be measured: the mirror would follow chance.
     pub(super) fn is_too_noisy(&self, now: f64) -> bool {
-        self.noisy_since.is_some_and(|since| now - since > NOISY)
+        self.noisy.is_some_and(|(since, count)| now - since > NOISY && count > NOISY_WAITS)
     }
 
     /// More is lost than a queue loses that is kept short.
@@ -213,7 +214,8 @@ impl Queue {
         let residual = measured - expected;
         if is_sure {
             self.error += (residual.abs() - self.error) / 16.0;
-            self.noisy_since = (self.error > self.most).then(|| self.noisy_since.unwrap_or(now));
+            let (since, count) = self.noisy.unwrap_or((now, 0));
+            self.noisy = (self.error > self.most).then_some((since, count + 1));
         }
         self.look_for_growth(Measured { place: sent.place, left: measured, wait });
         if self.offset.handle(sent.place, sent.at, residual, self.certain, now) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Class, Gate, Permit};
+use super::{Class, Gate, Leave, Permit};
 use path::{Counts, Limit, Path, Sender};
 
 #[derive(Clone, Debug)]
@@ -67,7 +67,12 @@ fn permits(gate: &mut Gate, now: Instant) -> bool {
 fn apply(gate: &mut Gate, step: &Step, now: Instant, number: &mut u64) {
     match *step {
         Step::Wait(_) => {
-            gate.leave(now);
+            // As its keeper does.
+            if gate.class().is_limited() || gate.next(now).is_some() {
+                (0..=*number).rev().take(40).for_each(|number| {
+                    gate.leave(number, now);
+                });
+            }
         }
         Step::Send { bytes } => {
             if permits(gate, now) {
@@ -81,7 +86,7 @@ fn apply(gate: &mut Gate, step: &Step, now: Instant, number: &mut u64) {
             gate.handle_withheld(1200);
             if gate.wants_later() {
                 *number += 1;
-                gate.handle_later(*number, 1200);
+                gate.handle_later(*number, 1200, now);
             }
             gate.handle_transmit(1200, now);
         }
@@ -119,7 +124,7 @@ proptest! {
         }
         // Twice the time of a packet of the slowest path, or thirty milliseconds.
         now += Duration::from_millis(2500);
-        prop_assert!(gate.leave(now) || !gate.has_later(number));
+        prop_assert!((0..=number).all(|number| gate.leave(number, now) != Leave::Wait));
         now += Duration::from_millis(2500);
         prop_assert!(permits(&mut gate, now), "{:?}", gate.class());
         prop_assert!(gate.permits_probe(now));
@@ -227,21 +232,45 @@ fn what_is_kept_leaves_first() {
         burst(&mut gate, 100_000, 1000, now);
         assert!(gate.wants_later());
         gate.handle_withheld(1200);
-        gate.handle_later(2000, 1200);
+        gate.handle_later(2000, 1200, now);
         gate.handle_transmit(1200, now);
         assert!(!gate.wants_later(), "one is enough");
-        assert!(!gate.leave(now), "there is no token");
+        assert_eq!(gate.leave(2000, now), Leave::Wait, "there is no token");
         let wait = gate.next(now).expect("a token comes");
         assert!(wait < Duration::from_millis(60), "{wait:?}");
         let then = now + wait + Duration::from_millis(1);
         assert!(!permits(&mut gate, then), "the token is for what is kept");
         if is_lost {
             gate.handle_lost(2000, then);
-            assert!(!gate.has_later(2000));
         }
-        assert_eq!(gate.leave(then), !is_lost);
+        assert_eq!(gate.leave(2000, then), if is_lost { Leave::Never } else { Leave::Now });
         assert_eq!(permits(&mut gate, then), is_lost);
     }
+}
+
+/// Whatever becomes of what is kept, nothing waits for it for ever, and what was urgent in it is urgent again.
+#[test]
+fn what_is_kept_and_does_not_leave_holds_up_nobody() {
+    let start = Instant::now();
+    let mut gate = policed(start, 2);
+    let now = start + Duration::from_secs(2);
+    burst(&mut gate, 100_000, 1000, now);
+    gate.forget_urgent();
+    gate.handle_urgent(100, now);
+    gate.handle_later(2000, 1200, now);
+    assert!(!gate.wants_later(), "what is urgent is in the packet");
+    // All but silent, so that the rule for silence does not let anything pass.
+    let then = (1..=15).map(|turn| now + Duration::from_millis(100 * turn));
+    let mut permitted = 0;
+    for (number, then) in (3000..).zip(then) {
+        if permits(&mut gate, then) {
+            permitted += 1;
+            gate.handle_packet(number, 1200, then);
+        }
+        gate.handle_transmit(40, then);
+    }
+    assert!(permitted > 2, "{permitted}");
+    assert_eq!(gate.leave(2000, now + Duration::from_secs(2)), Leave::Never);
 }
 
 #[test]

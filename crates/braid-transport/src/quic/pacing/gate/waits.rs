@@ -27,6 +27,8 @@ impl Gate {
             Some(before) if self.trip.base().is_some() => (smoothed * 8.0 - before * 7.0).max(0.0),
             _ => smoothed,
         };
+        // What was kept left later than the library knows.
+        let trip = trip.min(heard.at - sent.at);
         if self.may_be_held_back(&heard, trip) {
             return;
         }
