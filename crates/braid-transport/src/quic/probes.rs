@@ -2,16 +2,16 @@
 //!
 //! When acknowledgements stay away for a probe timeout, the library sends two packets with nothing
 //! but a PING, at one instant. RFC 9002, section 6.2.4, asks for one ack-eliciting packet and
-//! permits the second. Behind a policer that has one token left, the second is worse than useless:
-//! it takes the token that the repetition of what was lost would need a round trip later, and since
-//! the timers repeat, it does so for ever. So the sender keeps the second one back. To the library
-//! it is a packet that was lost.
+//! permits the second. Behind a policer that has one token left, two are worse than useless: the
+//! second takes the token that the repetition of what was lost would need a round trip later, and since
+//! the timers repeat, it does so for ever. So one leaves: the second, whose acknowledgement tells that the first is lost.
 //!
 //! What is kept back can be nothing else. Only a batch of datagrams of one size, each of at most [`TINY`] bytes, counts:
 //! - Within a batch nothing new arrives, so a packet that is not full takes all there is to send: acknowledgements, data
 //!   and control frames. Another one after it has no content but a PING.
-//! - Where the system does not send in batches, both probes go. To drop the second alone would be worse than nothing: the
-//!   library would wait for it until its next timeout, and probe again, for as long as the connection lives.
+//! - Where the system does not send in batches, both probes go: they are not known to belong together.
+//!
+//! What a gate keeps back of a batch stays here too, or leaves later.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
