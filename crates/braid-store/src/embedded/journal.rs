@@ -71,27 +71,34 @@ impl Place {
     }
 
     /// Makes it the journal of the store, whose tables have all that was in it: with two halves that have so many bytes together.
+    /// Until the tables say that it is theirs ([`Opening::Journaled`](super::marks::Opening)) it is not asked.
     pub(super) fn begin(self, file: &File, bytes: usize) -> Result<Journal, OpenError> {
         let marks = file.snapshot().and_then(|snapshot| snapshot.marks());
         let known = marks.map_err(|error| error.open(&file.place))?.store;
-        let store = match known {
-            Some(store) if store != 0 => store,
-            _ => new_store().map_err(|error| self.failed(&error))?,
-        };
-        let identify = || file.identify(store).map_err(|error| error.open(&file.place));
+        let found = self.first_block()?;
+        let store = self.number(known, found).map_err(|error| self.failed(&error))?;
         // What is there may be another store's, as long as this one has no number; a blank one may be this store's only
         // once it has.
         if known.is_none() {
-            identify()?;
+            file.identify(store).map_err(|error| error.open(&file.place))?;
         }
         let header = Header { store, half: (bytes / 2 / BLOCK).max(1) as u64 };
-        if self.first_block()? != FirstBlock::Header(header) {
-            self.lay_out(header).map_err(|error| self.failed(&error))?;
-        }
-        if known == Some(0) {
-            identify()?;
-        }
+        let is_laid_out = matches!(found, FirstBlock::Header(Header { half, .. }) if half == header.half);
+        let begun = if is_laid_out { self.put(header) } else { self.lay_out(header) };
+        begun.map_err(|error| self.failed(&error))?;
         Ok(Journal { device: self.device, header })
+    }
+
+    /// The store's number from now on. What came after a copy of the tables was made is in the journal under another one,
+    /// and so never follows what comes after the copy was put back.
+    fn number(&self, known: Option<u64>, found: FirstBlock) -> io::Result<u64> {
+        let random = random()?;
+        Ok(match (known, found) {
+            // An import takes the place of the store that was there: a copy of that may be put back as well.
+            (Some(0), FirstBlock::Header(before)) => journal::later(before.store, random),
+            (None | Some(0), _) => random,
+            (Some(before), _) => journal::later(before, random),
+        })
     }
 
     /// Zeros take the space, which a hole in a file would not; and a block that was written once is written again without a
@@ -108,6 +115,10 @@ impl Place {
         }
         self.device.sync_data()?;
         // Not before: it promises all that follows it.
+        self.put(header)
+    }
+
+    fn put(&self, header: Header) -> io::Result<()> {
         self.device.write(0, &journal::encode_header(header))?;
         self.device.sync_data()
     }
@@ -139,7 +150,7 @@ const fn half_begin(header: Header, which: u64) -> u64 {
 }
 
 /// A number that nobody has guessed: a payload that looks like a record is none.
-fn new_store() -> io::Result<u64> {
+fn random() -> io::Result<u64> {
     let number = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
     Ok(number.max(1))
 }

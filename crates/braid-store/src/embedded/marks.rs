@@ -26,8 +26,8 @@ pub(super) struct Marks {
 /// Who begins to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opening {
-    /// A store with a journal: from now on the tables do not have everything.
-    Journaled,
+    /// A store with a journal that has this number: from now on the tables do not have everything.
+    Journaled(u64),
     /// An import: no journal that is found is of these tables.
     Import,
 }
@@ -60,10 +60,12 @@ impl File {
             };
             table.insert(meta::FORMAT, FORMAT)?;
             table.insert(meta::OPENS, opens)?;
-            table.insert(meta::CLOSED, u64::from(opening == Opening::Import))?;
-            if opening == Opening::Import {
-                table.insert(meta::STORE, 0)?;
-            }
+            let (store, closed) = match opening {
+                Opening::Journaled(store) => (store, 0),
+                Opening::Import => (0, 1),
+            };
+            table.insert(meta::STORE, store)?;
+            table.insert(meta::CLOSED, closed)?;
             (opens, next)
         };
         transaction.commit()?;

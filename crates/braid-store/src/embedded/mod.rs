@@ -112,7 +112,7 @@ impl EmbeddedStore {
         let made = if found.is_none() { journal(true)? } else { found };
         let missing = || OpenError::JournalMissing { place: Arc::clone(place) };
         let journal = made.ok_or_else(missing)?.begin(&file, options.journal)?;
-        let (opens, next) = file.begin(Opening::Journaled)?;
+        let (opens, next) = file.begin(Opening::Journaled(journal.store()))?;
         let snapshot = file.snapshot().map_err(|error| error.open(place))?;
         let first_claim = Claim::new(opens << CLAIMS);
         let index = snapshot.load(first_claim, next, &options).map_err(|error| error.open(place))?;

@@ -22,7 +22,7 @@ pub(super) fn replay(file: &File, journal: Option<&Place>, options: &Options) ->
     if let Some((place, header)) = own(file, marks, journal)? {
         last = Replay::new(file, header, marks.journal).run(place, options)?;
     }
-    if marks.closed && last == marks.journal {
+    if marks.closed {
         return Ok(());
     }
     file.try_write(&Writes::default(), last, true).map_err(|error| error.open(&file.place))
@@ -50,8 +50,14 @@ fn own<'a>(
         FirstBlock::Damaged if marks.closed => Ok(None),
         FirstBlock::Damaged => Err(damaged()),
         FirstBlock::Newer(found) => Err(OpenError::Newer { place: place.name.clone(), found }),
+        // Whatever is there came after these tables were copied, and they were put back.
+        FirstBlock::Header(header)
+            if marks.closed && marks.store.is_some_and(|store| journal::is_same(store, header.store)) =>
+        {
+            Ok(None)
+        }
         FirstBlock::Header(header) if marks.store == Some(header.store) => {
-            if !marks.closed && !place.is_whole(header)? {
+            if !place.is_whole(header)? {
                 return Err(OpenError::damaged(&file.place, "its journal ends too early"));
             }
             Ok(Some((place, header)))

@@ -15,13 +15,13 @@ use crate::example::{completed, open_session, queue, queued, queued_with};
 use crate::offline::{exported, names, offline};
 
 /// A journal of two halves with so many blocks each; only what does not fit takes anything to the tables.
-fn in_halves(blocks: usize) -> Options {
+pub(crate) fn in_halves(blocks: usize) -> Options {
     let mut options = patient(Durability::Sync);
     options.journal = 2 * blocks * BLOCK;
     options
 }
 
-fn open_with(disk: &Disk, options: Options) -> Result<EmbeddedStore, OpenError> {
+pub(crate) fn open_with(disk: &Disk, options: Options) -> Result<EmbeddedStore, OpenError> {
     EmbeddedStore::open_on(disk.device(), disk.journal(), options)
 }
 
@@ -36,7 +36,7 @@ fn crashed(count: u64) -> (Vec<u8>, Vec<u8>) {
     (disk.bytes(), disk.journal_bytes())
 }
 
-fn queue_of(tables: &[u8], journal: &[u8]) -> Result<Vec<u64>, OpenError> {
+pub(crate) fn queue_of(tables: &[u8], journal: &[u8]) -> Result<Vec<u64>, OpenError> {
     let disk = Disk::holding(tables.to_vec(), journal.to_vec());
     let store = open_with(&disk, options())?;
     let mut image = Image::default();

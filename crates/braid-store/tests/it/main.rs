@@ -2,6 +2,7 @@
 
 mod commit;
 mod conversion;
+mod copies;
 mod corpus;
 mod deferred;
 mod device;

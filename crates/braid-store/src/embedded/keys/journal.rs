@@ -14,10 +14,23 @@ const HEAD: usize = 24;
 /// What the first block of a journal says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::embedded) struct Header {
-    /// Which store's it is.
+    /// Which store's it is, and of which of its openings.
     pub(in crate::embedded) store: u64,
     /// Blocks of each half.
     pub(in crate::embedded) half: u64,
+}
+
+/// The upper half of a store's number, which it keeps; the lower one is another with each opening.
+const KEPT: u64 = !(u32::MAX as u64);
+
+/// The number of the same store at a later opening.
+pub(in crate::embedded) const fn later(store: u64, random: u64) -> u64 {
+    (store & KEPT) | (random & !KEPT)
+}
+
+/// Whether these are numbers of one store.
+pub(in crate::embedded) const fn is_same(store: u64, other: u64) -> bool {
+    store & KEPT == other & KEPT
 }
 
 /// What a first block may be.

@@ -29,7 +29,10 @@
 //! Names in `meta`: `format`; `opens`, how often the store was opened, from which claims begin; `next_session` and
 //! `next_lsn`, at least the next free numbers; `store`, the number of the store, which its journal has too, 0 when no
 //! journal there can be its own; `journal`, the last record of the journal that the tables contain; `closed`, 1 when
-//! they contain all that was acknowledged.
+//! they contain all that was acknowledged, and nothing is read from the journal.
+//!
+//! The upper four bytes of `store` are drawn once, the lower four with each opening: the journal has the new number before the
+//! tables have it. Where they differ in the lower ones alone, the tables are a copy of another time.
 //!
 //! The journal is a file of its own, in blocks of 4096 bytes: a header, then two halves that take turns. The header: `braidjnl`,
 //! format u64, store u64, blocks of each half u64, checksum u32, zeros. A record begins with a block: store u64,
