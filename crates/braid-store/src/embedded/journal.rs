@@ -83,7 +83,9 @@ impl Place {
             file.identify(store).map_err(|error| error.open(&file.place))?;
         }
         let header = Header { store, half: (bytes / 2 / BLOCK).max(1) as u64 };
-        let is_laid_out = matches!(found, FirstBlock::Header(Header { half, .. }) if half == header.half);
+        // It may have been cut off while nobody needed it.
+        let is_laid_out = matches!(found, FirstBlock::Header(Header { half, .. }) if half == header.half)
+            && self.is_whole(header)?;
         let begun = if is_laid_out { self.put(header) } else { self.lay_out(header) };
         begun.map_err(|error| self.failed(&error))?;
         Ok(Journal { device: self.device, header })
