@@ -145,26 +145,32 @@ impl Ahead {
 /// For whoever appends: one thread.
 impl Ahead {
     /// Makes a group durable; [`join`](Self::join) follows. `record` is room for it that is used again and again.
+    ///
+    /// For how long the journal wrote: neither the wait for room in it counts, nor a group that went to the tables, for the
+    /// next group has neither.
     pub(super) fn append(
         &self,
         writes: &Writes,
         record: &mut Vec<u8>,
         file: &File,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Duration, StoreError> {
         begin_record(record);
         if !keys::encode_group(record, writes, group_room(self.journal.half())) {
             record.clear();
             record.shrink_to(KEPT);
             let sequence = self.begin_tables()?;
-            return file.write(writes, sequence, false);
+            return file.write(writes, sequence, false).map(|()| Duration::ZERO);
         }
         let blocks = record.len().div_ceil(BLOCK) as u64;
         let (half, block, sequence) = self.begin_journal(blocks)?;
         end_record(record, self.journal.store(), sequence);
+        let began = Instant::now();
         let appended = self.journal.append(half, block, record);
+        let took = began.elapsed();
         record.clear();
         record.shrink_to(KEPT);
-        appended.map_err(|error| StoreError::Failed { reason: format!("I/O error: {error}").into() })
+        appended.map_err(|error| StoreError::Failed { reason: format!("I/O error: {error}").into() })?;
+        Ok(took)
     }
 
     /// Where the next record goes and its number, once there is room.
@@ -297,5 +303,63 @@ impl State {
         if is_last {
             self.end = End::Closed;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use redb::backends::InMemoryBackend;
+
+    use super::super::journal::Place;
+    use super::super::options::Options;
+    use super::*;
+    use crate::recover::NextIds;
+
+    fn opened() -> (Ahead, File) {
+        let (place, options) = (Arc::from("memory"), Options::default());
+        let file = File::open(InMemoryBackend::new(), &place, &options).unwrap();
+        let journal = Place::on(InMemoryBackend::new()).begin(&file, 2 * BLOCK).unwrap();
+        (Ahead::new(journal, 0, Duration::from_secs(3600)), file)
+    }
+
+    /// Fills one half.
+    fn small() -> Writes {
+        Writes { next: Some(NextIds::FIRST), ..Writes::default() }
+    }
+
+    #[test]
+    fn a_group_that_goes_to_the_tables_lets_nobody_wait_for_company() {
+        let (ahead, file) = opened();
+        let mut large = Writes::default();
+        (1..1000).for_each(|session| large.close(crate::SessionId::new(session)));
+        assert_eq!(ahead.append(&large, &mut Vec::new(), &file), Ok(Duration::ZERO));
+    }
+
+    #[test]
+    fn the_wait_for_a_free_half_is_no_part_of_the_time_that_the_journal_took() {
+        let (ahead, file) = opened();
+        for _ in 0..2 {
+            ahead.append(&small(), &mut Vec::new(), &file).unwrap();
+            ahead.join(&small());
+        }
+        let (tell, told) = mpsc::channel();
+        thread::scope(|scope| {
+            let appending = scope.spawn(|| {
+                let began = Instant::now();
+                tell.send(()).unwrap();
+                let took = ahead.append(&small(), &mut Vec::new(), &file).unwrap();
+                (took, began.elapsed())
+            });
+            told.recv().unwrap();
+            let since = Instant::now();
+            (0..10_000).for_each(|_| thread::yield_now());
+            let held = since.elapsed();
+            ahead.settle();
+            let (took, all) = appending.join().unwrap();
+            assert!(took + held <= all, "{took:?} of {all:?}, {held:?} of them waiting");
+        });
     }
 }

@@ -45,7 +45,7 @@ struct Company {
     until: Instant,
 }
 
-/// Company is waited for no longer than this part of the time that the last group took.
+/// Company is waited for no longer than this part of the time for which the last group was written.
 const PART: u32 = 4;
 
 /// Who waits for a group, in the order of the calls, with what was decided already.
@@ -156,7 +156,7 @@ impl Shared {
         state.company.batches += state.pending.eager;
     }
 
-    /// The group that was taken is durable and everybody in it was told.
+    /// The group that was taken is durable and everybody in it was told; it `took` the journal so long.
     pub(super) fn written(&self, took: Duration) {
         let (written, held) = {
             let mut guard = self.lock();
