@@ -180,13 +180,11 @@ impl Shared {
             // Before anybody is told: who hears of it must not be able to commit any more.
             let failure = state.failure.get_or_insert_with(|| failure.clone()).clone();
             let group = mem::take(&mut state.pending);
-            (first, failure, group, state.window.give_up(), mem::take(&mut state.watchers))
+            let safe = state.window.safe();
+            (first.then_some(safe), failure, group, state.window.give_up(), mem::take(&mut state.watchers))
         };
-        if first {
-            tracing::error!(
-                store = place,
-                "{failure}; nothing is acknowledged any more, what was acknowledged is safe"
-            );
+        if let Some(safe) = first {
+            tracing::error!(store = place, "{failure}; nothing is acknowledged any more, {safe}");
         }
         self.due.notify_one();
         for waiting in [waiting, held, group.waiting] {

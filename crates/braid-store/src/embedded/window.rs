@@ -55,6 +55,17 @@ impl Window {
         self.held.drain(..count).map(|held| (held.completer, held.outcome)).collect()
     }
 
+    /// What of the acknowledged survives a failure of the device.
+    pub(super) fn safe(&self) -> String {
+        if self.at_risk.is_zero() {
+            return "what was acknowledged is safe".to_owned();
+        }
+        let milliseconds = self.at_risk.as_secs_f64() * 1000.0;
+        format!(
+            "what was acknowledged is safe but for the last {milliseconds} ms before the device stopped (durability is async)"
+        )
+    }
+
     /// Everybody, for the store has failed.
     pub(super) fn give_up(&mut self) -> Waiting {
         self.held.drain(..).map(|held| (held.completer, held.outcome)).collect()
@@ -96,6 +107,13 @@ mod tests {
         // Group 1 is durable in time: nothing of group 2 is, and everybody is told.
         assert_eq!(tell(window.let_go(2, Some(at(50)), at(149))), 2);
         assert_eq!((first.try_take(), second.try_take()), (Some(refused), Some(Ok(()))));
+    }
+
+    #[test]
+    fn what_was_passed_and_not_written_is_not_called_safe() {
+        assert_eq!(Window::new(Duration::ZERO).safe(), "what was acknowledged is safe");
+        let safe = Window::new(WINDOW).safe();
+        assert!(safe.contains("safe but for the last 100 ms"), "{safe}");
     }
 
     #[test]
