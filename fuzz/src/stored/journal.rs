@@ -26,7 +26,7 @@ pub fn journal_record(data: &[u8]) {
     let refused = match open(&device) {
         Ok(store) => store.recover(&mut braid_store::Image::default()).is_err(),
         Err(error) => {
-            assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+            assert!(matches!(error, OpenError::Damaged { .. } | OpenError::JournalDamaged { .. }), "{error}");
             assert_eq!(error.to_string().lines().count(), 1, "{error}");
             return;
         }

@@ -83,6 +83,17 @@ pub enum OpenError {
         /// Which journal.
         place: Arc<str>,
     },
+    /// The store needs its journal, and that is not what was written.
+    #[error(
+        "the journal {place} is damaged ({reason}), and what was acknowledged last is in it alone: restore a copy, or \
+         move both the journal and the store beside it away to start with an empty one"
+    )]
+    JournalDamaged {
+        /// Which journal.
+        place: Arc<str>,
+        /// What is wrong and where.
+        reason: Arc<str>,
+    },
     /// The device is full.
     #[error("no space is left on the device of {place}: make room and start again, nothing is lost")]
     Full {
@@ -99,7 +110,8 @@ pub enum OpenError {
     },
     /// What is stored is not what was written.
     #[error(
-        "the store {place} is damaged ({reason}): restore a copy, or move it away to start with an empty one"
+        "the store {place} is damaged ({reason}): restore a copy, or move it and its journal away to start with an \
+         empty one"
     )]
     Damaged {
         /// Which file.
@@ -112,6 +124,10 @@ pub enum OpenError {
 impl OpenError {
     pub(super) fn damaged(place: &Arc<str>, reason: impl Into<Arc<str>>) -> Self {
         Self::Damaged { place: Arc::clone(place), reason: reason.into() }
+    }
+
+    pub(super) fn journal_damaged(journal: &Arc<str>, reason: impl Into<Arc<str>>) -> Self {
+        Self::JournalDamaged { place: Arc::clone(journal), reason: reason.into() }
     }
 
     /// For the file itself: what opening or writing it said.

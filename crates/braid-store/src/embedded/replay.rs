@@ -20,7 +20,7 @@ pub(super) fn replay(file: &File, journal: Option<&Place>, options: &Options) ->
     let marks = marks.map_err(|error| error.open(&file.place))?;
     let mut last = marks.journal;
     if let Some((place, header)) = own(file, marks, journal)? {
-        last = Replay::new(file, header, marks.journal).run(place, options)?;
+        last = Replay::new(file, place, header, marks.journal).run(options)?;
     }
     if marks.closed {
         return Ok(());
@@ -37,7 +37,7 @@ fn own<'a>(
     let missing = || OpenError::JournalMissing { place: file.place.clone() };
     let Some(place) = journal else { return if marks.closed { Ok(None) } else { Err(missing()) } };
     let of_another = || OpenError::JournalOfAnother { place: place.name.clone() };
-    let damaged = || OpenError::damaged(&file.place, "the header of its journal is not whole");
+    let damaged = |reason: &str| OpenError::journal_damaged(&place.name, reason);
     // An import has taken the place of the store that the journal is of.
     if marks.store == Some(0) {
         return Ok(None);
@@ -48,7 +48,7 @@ fn own<'a>(
         FirstBlock::Foreign => Err(of_another()),
         // Begun, and not to its end.
         FirstBlock::Damaged if marks.closed => Ok(None),
-        FirstBlock::Damaged => Err(damaged()),
+        FirstBlock::Damaged => Err(damaged("its header is not whole")),
         FirstBlock::Newer(found) => Err(OpenError::Newer { place: place.name.clone(), found }),
         // Whatever is there came after these tables were copied, and they were put back.
         FirstBlock::Header(header)
@@ -58,7 +58,7 @@ fn own<'a>(
         }
         FirstBlock::Header(header) if marks.store == Some(header.store) => {
             if !place.is_whole(header)? {
-                return Err(OpenError::damaged(&file.place, "its journal ends too early"));
+                return Err(damaged("it ends too early"));
             }
             Ok(Some((place, header)))
         }
@@ -68,6 +68,7 @@ fn own<'a>(
 
 struct Replay<'a> {
     file: &'a File,
+    place: &'a Place,
     header: Header,
     /// The last record that the tables have.
     last: u64,
@@ -79,13 +80,13 @@ struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    fn new(file: &'a File, header: Header, last: u64) -> Self {
-        Self { file, header, last, writes: Writes::default(), bytes: 0, read: last }
+    fn new(file: &'a File, place: &'a Place, header: Header, last: u64) -> Self {
+        Self { file, place, header, last, writes: Writes::default(), bytes: 0, read: last }
     }
 
     /// The last record that there is.
-    fn run(mut self, place: &Place, options: &Options) -> Result<u64, OpenError> {
-        let halves = [place.half(self.header, 0)?, place.half(self.header, 1)?];
+    fn run(mut self, options: &Options) -> Result<u64, OpenError> {
+        let halves = [self.place.half(self.header, 0)?, self.place.half(self.header, 1)?];
         let mut records: Vec<_> = halves
             .iter()
             .flat_map(|half| {
@@ -101,7 +102,7 @@ impl<'a> Replay<'a> {
         for (expected, (sequence, _)) in (self.last + 1..).zip(&records) {
             if *sequence != expected {
                 return Err(self.damaged(&format!(
-                    "record {expected} of its journal is damaged or lost, and record {sequence} is there"
+                    "record {expected} is damaged or lost, and record {sequence} is there"
                 )));
             }
         }
@@ -117,7 +118,7 @@ impl<'a> Replay<'a> {
 
     fn take(&mut self, sequence: u64, group: &[u8]) -> Result<(), OpenError> {
         let writes = keys::decode_group(group).map_err(|keys::Malformed(what)| {
-            self.damaged(&format!("record {sequence} of its journal: {what} was expected"))
+            self.damaged(&format!("record {sequence}: {what} was expected"))
         })?;
         self.writes.merge(&writes);
         (self.read, self.bytes) = (sequence, self.bytes + group.len());
@@ -135,6 +136,6 @@ impl<'a> Replay<'a> {
     }
 
     fn damaged(&self, reason: &str) -> OpenError {
-        OpenError::damaged(&self.file.place, reason)
+        OpenError::journal_damaged(&self.place.name, reason)
     }
 }

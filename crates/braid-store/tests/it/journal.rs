@@ -48,7 +48,7 @@ pub(crate) fn queue_of(tables: &[u8], journal: &[u8]) -> Result<Vec<u64>, OpenEr
 fn reason(error: &OpenError) -> String {
     assert_eq!(error.to_string().lines().count(), 1, "{error}");
     match error {
-        OpenError::Damaged { reason, .. } => reason.to_string(),
+        OpenError::JournalDamaged { reason, .. } => reason.to_string(),
         other => format!("no damage: {other}"),
     }
 }
@@ -168,7 +168,7 @@ fn no_byte_of_the_journal_changes_unnoticed() {
             Ok(queue) => {
                 assert!(queue == all || (at >= 7 * BLOCK && queue == all[..5]), "byte {at}: {queue:?}");
             }
-            Err(OpenError::Damaged { .. } | OpenError::JournalOfAnother { .. }) => refusals += 1,
+            Err(OpenError::JournalDamaged { .. } | OpenError::JournalOfAnother { .. }) => refusals += 1,
             Err(error) => panic!("byte {at}: {error}"),
         }
     }
@@ -181,7 +181,7 @@ fn a_journal_that_is_cut_off_or_gone_is_missed() {
     for length in [0, 100, BLOCK, 3 * BLOCK, journal.len() - 1] {
         let error = queue_of(&tables, &journal[..length]).unwrap_err();
         assert_eq!(matches!(error, OpenError::JournalMissing { .. }), length == 0, "{length}: {error}");
-        assert!(length == 0 || matches!(error, OpenError::Damaged { .. }), "{length}: {error}");
+        assert!(length == 0 || matches!(error, OpenError::JournalDamaged { .. }), "{length}: {error}");
     }
     let zeros = vec![0; journal.len()];
     assert!(matches!(queue_of(&tables, &zeros), Err(OpenError::JournalMissing { .. })));
@@ -346,6 +346,27 @@ fn an_import_leaves_nothing_of_the_journal_that_was_there() {
         }
         text.push('\n');
     }
+}
+
+/// Doing what is said leaves nothing that is refused.
+#[test]
+fn what_a_damaged_journal_says_names_both_files() {
+    let directory = killed();
+    let journal = directory.path().join("store.journal");
+    let mut bytes = fs::read(&journal).unwrap();
+    bytes[BLOCK + 40] ^= 1;
+    fs::write(&journal, bytes).unwrap();
+    let error = EmbeddedStore::open(directory.path(), in_halves(64)).unwrap_err();
+    assert!(reason(&error).contains("record 1 "), "{error}");
+    let line = error.to_string();
+    assert!(
+        line.contains("store.journal is damaged") && line.contains("both the journal and the store"),
+        "{line}"
+    );
+    for name in names(directory.path()) {
+        fs::remove_file(directory.path().join(name)).unwrap();
+    }
+    assert_eq!(queue(&EmbeddedStore::open(directory.path(), in_halves(64)).unwrap()), Vec::<u64>::new());
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub(super) enum Failure {
     NotWritable(String),
     #[error(
         "the store {place} is damaged ({reason}): restore a backup with `braidmq store import --replace`, or move it \
-         away to start with an empty one"
+         and its journal away to start with an empty one"
     )]
     Damaged { place: String, reason: String },
     #[error("no space is left on the device of {0}: make room and do it again, nothing was changed")]
@@ -43,7 +43,7 @@ impl Failure {
         match self {
             Self::Damaged { .. }
             | Self::Full(_)
-            | Self::Store(OpenError::Device { .. })
+            | Self::Store(OpenError::Device { .. } | OpenError::JournalDamaged { .. })
             | Self::Line { .. }
             | Self::Read { .. }
             | Self::Write { .. } => DAMAGED,
