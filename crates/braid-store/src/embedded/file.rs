@@ -133,8 +133,20 @@ fn open_device(directory: &Path, name: &str, create: bool) -> Result<(FileBacken
         },
         _ => OpenError::of_io(&place, &error),
     })?;
+    forget_pages(&file);
     let backend = FileBackend::new(file).map_err(|error| OpenError::of_database(&place, error))?;
     Ok((backend, place))
+}
+
+/// Lets what is read come from the device as far as the system does that: after a failed fsync some file systems keep
+/// pages in memory as if they were written, and whoever verified those would build on what the device does not have.
+/// The best that can be done, and no more: what is still to be written stays.
+fn forget_pages(file: &fs::File) {
+    #[cfg(target_os = "linux")]
+    // A system that refuses it leaves everything as it was.
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+    #[cfg(not(target_os = "linux"))]
+    let _ = file;
 }
 
 /// What has the name, if that is neither a file nor nothing. A link to a file is one.
