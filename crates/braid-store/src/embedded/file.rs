@@ -134,6 +134,9 @@ fn open_device(directory: &Path, name: &str, create: bool) -> Result<(FileBacken
         _ => OpenError::of_io(&place, &error),
     })?;
     forget_pages(&file);
+    if name == JOURNAL {
+        read_no_more(&file);
+    }
     let backend = FileBackend::new(file).map_err(|error| OpenError::of_database(&place, error))?;
     Ok((backend, place))
 }
@@ -145,6 +148,16 @@ fn forget_pages(file: &fs::File) {
     #[cfg(target_os = "linux")]
     // A system that refuses it leaves everything as it was.
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+    #[cfg(not(target_os = "linux"))]
+    let _ = file;
+}
+
+/// Reads what is asked for and nothing ahead of it: that would be kept in large pieces, each of which counts as written
+/// when a block of it is.
+fn read_no_more(file: &fs::File) {
+    #[cfg(target_os = "linux")]
+    // As above.
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random);
     #[cfg(not(target_os = "linux"))]
     let _ = file;
 }

@@ -15,9 +15,6 @@ use super::error::OpenError;
 use super::file::{self, File};
 use super::keys::journal::{self, BLOCK, FirstBlock, Header};
 
-/// Zeros are written in pieces of this length.
-const PIECE: usize = 1 << 20;
-
 /// A device that may be a journal's, and its name.
 pub(super) struct Place {
     device: Box<dyn StorageBackend>,
@@ -104,16 +101,13 @@ impl Place {
     }
 
     /// Zeros take the space, which a hole in a file would not; and a block that was written once is written again without a
-    /// change of anything else.
+    /// change of anything else. One block at a time: the system keeps what is written at once in one piece of memory,
+    /// and counts all of it as written whenever a block of it is.
     fn lay_out(&self, header: Header) -> io::Result<()> {
         let length = half_begin(header, 2);
         self.device.set_len(length)?;
-        let piece = vec![0; PIECE];
-        let mut at = 0;
-        while at < length {
-            let part = usize::try_from(length - at).map_or(PIECE, |left| left.min(PIECE));
-            self.device.write(at, &piece[..part])?;
-            at += part as u64;
+        for at in (0..length).step_by(BLOCK) {
+            self.device.write(at, &[0; BLOCK])?;
         }
         self.device.sync_data()?;
         // Not before: it promises all that follows it.
