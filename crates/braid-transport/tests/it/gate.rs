@@ -66,6 +66,28 @@ async fn before_a_queue_it_tells_of_waiting() {
     assert!(log.iter().any(|line| line.contains("\"wait_ms\":")), "{log:?}");
 }
 
+/// From one port to another in the middle of it, and whatever was kept for the next token stays behind.
+#[tokio::test(start_paused = true)]
+async fn it_knows_the_policer_after_a_move() {
+    const PART: usize = 60_000;
+    let (pki, network) = (Pki::new(), Network::new(7));
+    let (server, all) = sink(&network, &pki, 6 * PART);
+    let device = network.host("device");
+    let policer = Some(Policer { rate: 29.0, burst: 5 });
+    device.change(|link| link.latency = Duration::from_millis(20));
+    device.change_one(Direction::Up, |link| link.policer = policer);
+    let connector = device.connector(server, pki.client(), QuicOptions::client());
+    let mut link = connector.connect().await.expect("connect");
+    for part in 0..6 {
+        write(&mut link, &[part; PART]).await.expect("write");
+        if part < 3 {
+            link.rebind(None).expect("rebind");
+        }
+    }
+    all.await.expect("all of it");
+    assert_eq!(state(&link).class, PathClass::Policed);
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_a_gate_it_says_nothing() {
     let (pki, network) = (Pki::new(), Network::new(7));

@@ -145,4 +145,22 @@ mod tests {
         batch(100);
         assert_eq!(leaving(100), Some(ranges(&[(0, 50)])));
     }
+
+    #[test]
+    fn what_leaves_later_belongs_to_its_batch() {
+        let one = || Later { range: 0..100, number: 7, gate: SharedGate::new(0, 2, None) };
+        for (bytes, expected) in [(300, Some((0..100, 7))), (150, None)] {
+            part(0..100);
+            later(one());
+            batch(300);
+            let found = kept(bytes).and_then(|kept| kept.later).map(|later| (later.range, later.number));
+            assert_eq!(found, expected);
+        }
+        part(0..100);
+        later(one());
+        batch(300);
+        part(100..200);
+        batch(300);
+        assert!(kept(300).is_some_and(|kept| kept.later.is_none()), "of the batch before");
+    }
 }

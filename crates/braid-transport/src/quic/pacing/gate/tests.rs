@@ -38,6 +38,8 @@ enum Step {
         app_limited: bool,
     },
     Mtu(u16),
+    /// To another path, in mid-transfer.
+    Move,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -53,6 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..100_u32, 0..100_u32, any::<bool>())
             .prop_map(|(acked, lost, app_limited)| Step::EndOfAcks { acked, lost, app_limited }),
         1 => (0..2000_u16).prop_map(Step::Mtu),
+        1 => Just(Step::Move),
     ]
 }
 
@@ -101,6 +104,7 @@ fn apply(gate: &mut Gate, step: &Step, now: Instant, number: &mut u64) {
             _ => gate.handle_end_of_acks(),
         },
         Step::Mtu(mtu) => gate.handle_mtu(mtu),
+        Step::Move => *gate = Gate::moved(now, 1200, 2),
     }
 }
 
