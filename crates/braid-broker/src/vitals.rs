@@ -68,6 +68,15 @@ impl Condition {
 }
 
 impl Vitals {
+    /// The same, of a broker that has ended and whose store could not be closed, unless the store had failed before.
+    #[must_use]
+    pub fn unclosed(mut self, failure: StoreError) -> Self {
+        if self.failure.borrow().is_none() {
+            self.failure = watch::Sender::new(Some(failure)).subscribe();
+        }
+        self
+    }
+
     /// How the broker is now.
     pub fn health(&self) -> Health {
         let (level, connections) = (self.memory.level(), self.statistics.connections());
@@ -155,6 +164,24 @@ mod tests {
         assert_eq!((vitals.health().condition, vitals.health().connections), (Condition::Refusing, 2));
         vitals.statistics.connection_closed();
         assert_eq!(vitals.health().condition, Condition::Serving);
+    }
+
+    /// The last that is written, when no broker is there any more.
+    #[test]
+    fn a_store_that_fails_while_it_is_closed_has_failed() {
+        let Patient { vitals, failure, stop } = patient();
+        stop.send_replace(true);
+        drop((failure, stop));
+        assert_eq!((vitals.health().condition, vitals.health().store.as_str()), (Condition::Stopping, "ok"));
+        let vitals = vitals.unclosed(StoreError::Failed { reason: "no space".into() });
+        let failed = vitals.health();
+        assert_eq!(failed.condition, Condition::Failed);
+        assert!(
+            failed.store.starts_with("failed: ") && failed.store.contains("no space"),
+            "{}",
+            failed.store
+        );
+        assert_eq!(vitals.unclosed(StoreError::Closed).health(), failed, "what came first is told");
     }
 
     /// Also when the broker is gone: the process may still have to close its store.

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use braid_broker::Recovery;
+use braid_broker::{Recovery, Vitals};
 use braid_http::{Board, HealthServer};
 use braid_store::{OpenError, StoreError};
 use braid_transport::ServerTls;
@@ -168,7 +168,7 @@ fn try_run(args: &Args) -> Result<(), Failure> {
         .map_err(|source| StartError::System { what: "to start threads", source })?;
     let told = Told { board, addresses: health.as_ref().map_or(&[], HealthServer::addresses) };
     let served = runtime.block_on(serve(args, &config, &reload_level, &told));
-    let Some((served, kept)) = served? else {
+    let Some(Ended { served, kept, vitals }) = served? else {
         // It was not serving yet: what opens the store may be left in the middle, as by a crash.
         runtime.shutdown_background();
         return Ok(());
@@ -176,6 +176,10 @@ fn try_run(args: &Args) -> Result<(), Failure> {
     // Connections that were not done in time still tell the store what became of their sessions.
     drop(runtime);
     let closed = kept.close();
+    if let Err(error) = &closed {
+        // The broker is gone, and whoever asks until the process ends is to hear it.
+        told.board.serving(vitals.unclosed(error.clone()));
+    }
     served.and(closed).map_err(|error| Failure::of_store(config.data_dir, error))
 }
 
@@ -279,13 +283,21 @@ struct Told<'a> {
     addresses: &'a [SocketAddr],
 }
 
-/// How serving ended, and the store to be closed; `None` when a signal came before it began.
+/// How serving ended.
+struct Ended {
+    served: Result<(), StoreError>,
+    /// To be closed.
+    kept: Kept,
+    vitals: Vitals,
+}
+
+/// Serves until it is to end; `None` when a signal came before it began.
 async fn serve(
     args: &Args,
     config: &Config,
     reload_level: &logging::Reload,
     told: &Told<'_>,
-) -> Result<Option<(Result<(), StoreError>, Kept)>, StartError> {
+) -> Result<Option<Ended>, StartError> {
     let (mut endings, mut hang_up) = (Endings::new()?, listen(SignalKind::hangup())?);
     if let Some(path) = &config.quic.qlog_dir {
         std::fs::create_dir_all(path).map_err(|source| StartError::QlogDir { path: path.clone(), source })?;
@@ -317,7 +329,8 @@ async fn serve(
     };
     let handle = broker.handle();
     // Whoever waits for the banner and then asks hears what it says.
-    told.board.serving(handle.vitals());
+    let vitals = handle.vitals();
+    told.board.serving(vitals.clone());
     banner::print(config, &addresses, certificate.as_ref());
     let recovery = broker.recovery();
     if recovery != Recovery::default() {
@@ -331,20 +344,21 @@ async fn serve(
         std::future::pending().await
     };
     tokio::pin!(running, failed);
-    loop {
+    let served = loop {
         tokio::select! {
-            served = &mut running => break Ok(Some((served, kept.clone()))),
+            served = &mut running => break served,
             () = &mut failed => {}
             () = endings.recv() => {
                 // A second signal does not wait for anybody.
                 if handle.is_stopping() {
-                    break Ok(Some((Ok(()), kept.clone())));
+                    break Ok(());
                 }
                 handle.stop();
             }
             _ = hang_up.recv() => reload(args, tls, reload_level),
         }
-    }
+    };
+    Ok(Some(Ended { served, kept: kept.clone(), vitals }))
 }
 
 /// Reads certificates and log level again. What cannot be read leaves everything as it was.
