@@ -1,9 +1,11 @@
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use redb::{Database, TableDefinition};
 
 use super::{filled, refusal, said, store, text};
+use crate::broker::braidmq;
+use crate::serve::refusal_of;
 
 const MESSAGES: TableDefinition<'_, &[u8; 8], &[u8]> = TableDefinition::new("message");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
@@ -78,4 +80,24 @@ fn a_newer_store_is_refused() {
         let (code, line) = refusal(&mut store(&[command], directory.path()));
         assert!(code == 2 && line.contains("has format 2") && line.contains("run a newer braidmq"), "{line}");
     }
+}
+
+/// Nobody can say more of it: what the tables must be is in the journal.
+#[test]
+fn a_damaged_journal_is_refused_with_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let golden: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../braid-store/tests/golden"].iter().collect();
+    let mut journal = fs::read(golden.join("format-1.journal")).unwrap();
+    journal[20] ^= 1;
+    fs::write(directory.path().join("store.journal"), journal).unwrap();
+    fs::copy(golden.join("format-1.redb"), directory.path().join("store.redb")).unwrap();
+    for command in ["check", "stats", "export"] {
+        let (code, line) = refusal(&mut store(&[command], directory.path()));
+        assert_eq!(code, 1, "{line}");
+        assert!(line.contains("store.journal is damaged (its header is not whole)"), "{line}");
+        assert!(line.contains("move both the journal and the store beside it away"), "{line}");
+    }
+    let mut serve = braidmq(&["serve", "--tcp", "127.0.0.1:0", "--data-dir"]);
+    let (_, line) = refusal_of(serve.arg(directory.path()));
+    assert!(line.contains("store.journal is damaged (") && !line.contains("store check"), "{line}");
 }
