@@ -78,7 +78,8 @@ fn orphans_are_taken_in() {
     let script = r#"
         n=0
         trap 'n=$((n+1)); echo "TERM $n"' TERM
-        (sleep 1000 &)
+        # It has its arguments, and its parent is gone, before anybody is told.
+        : $( (sh -c 'exec >&-; kill -STOP $$' orphan &) )
         echo ready
         while :; do sleep 2000 & wait $!; kill $!; done
     "#;
@@ -86,7 +87,7 @@ fn orphans_are_taken_in() {
     let mut house = Running::start(door.script(script));
     house.read_until("ready");
     let first = children(house.pid())[0];
-    let is_orphan = |id: &u32| fs::read(format!("/proc/{id}/cmdline")).unwrap() == b"sleep\x001000\0";
+    let is_orphan = |id: &u32| fs::read(format!("/proc/{id}/cmdline")).unwrap().ends_with(b"\0orphan\0");
     let orphan = children(first).into_iter().find(is_orphan).unwrap();
     let process = open(orphan);
     signal_process(orphan, Signal::KILL);
