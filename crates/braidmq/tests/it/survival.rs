@@ -210,6 +210,9 @@ pub(crate) fn mount(directory: &Path, options: &str) {
     assert!(status.success());
 }
 
+/// The journal takes 16 MiB of it from the beginning.
+const SMALL: &str = "size=24m";
+
 #[test]
 fn a_full_disk_stops_the_broker_and_loses_nothing_that_was_acknowledged() {
     const NAME: &str = "survival::a_full_disk_stops_the_broker_and_loses_nothing_that_was_acknowledged";
@@ -221,7 +224,7 @@ fn a_full_disk_stops_the_broker_and_loses_nothing_that_was_acknowledged() {
 
 async fn fill_the_disk() {
     let directory = tempfile::tempdir().unwrap();
-    mount(directory.path(), "size=8m");
+    mount(directory.path(), SMALL);
     let mut broker = Phoenix::start(directory.path());
     let (away, _) = broker.subscriber("away").await;
     away.disconnect().await.unwrap();
@@ -239,7 +242,7 @@ async fn fill_the_disk() {
     let last = said.lines().last().unwrap();
     assert!(last.starts_with("braidmq: the store in ") && last.contains("make room"), "{last}");
     assert!(said.contains("ERROR") && said.contains("nothing is acknowledged any more"), "{said}");
-    mount(directory.path(), "remount,size=64m");
+    mount(directory.path(), "remount,size=128m");
     broker.start_again();
     publishing.await.unwrap().unwrap();
     let (_away, mut messages) = broker.client("away").await;
@@ -257,7 +260,7 @@ fn a_full_disk_is_noticed_though_nobody_waits_for_it() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {
             let directory = tempfile::tempdir().unwrap();
-            mount(directory.path(), "size=8m");
+            mount(directory.path(), SMALL);
             let mut broker = Phoenix::start(directory.path());
             let (client, _) = broker.client("publisher").await;
             let payload = " ".repeat(1_000_000);
