@@ -76,6 +76,15 @@ impl Probe {
     }
 }
 
+/// These probes stay here, and so does the padding behind all of them, to the end of the batch.
+fn withhold(gate: &mut Gate, withheld: &[Probe], padding: Range<usize>) {
+    for range in withheld.iter().map(|probe| probe.range()).chain([padding]).filter(|range| !range.is_empty())
+    {
+        gate.handle_withheld(range.len() as u64);
+        withheld::part(range);
+    }
+}
+
 /// What the library has asked about the next packet. It looks at the metrics, then at the window, and at the metrics
 /// again, for any packet but a probe, for which it does not look at the window.
 const NOTHING: u8 = 0;
@@ -144,17 +153,10 @@ impl GatedController {
             gate.handle_packet(last.number, last.bytes.into(), now);
         }
         if is_known {
-            for probe in withheld {
-                gate.handle_withheld(probe.bytes.into());
-                withheld::part(probe.range());
-            }
+            withhold(&mut gate, &withheld, known..length);
             if let Some(later) = later {
                 let gate = Arc::clone(&shared);
                 withheld::later(Later { range: later.range(), number: later.number, gate });
-            }
-            if known < length {
-                gate.handle_withheld((length - known) as u64);
-                withheld::part(known..length);
             }
             withheld::batch(length);
         }

@@ -224,6 +224,11 @@ impl Bucket {
         self.level = (self.level - 1.0).max(0.0);
     }
 
+    /// No policer with the rate of now would drop it.
+    fn had_tokens(&self, sent: &Sent) -> bool {
+        has_tokens(sent) && sent.at > self.fallen
+    }
+
     /// Bulk is there and may not leave.
     pub(super) fn refuse_bulk(&mut self, now: f64) {
         self.refused.get_or_insert(now);
@@ -246,7 +251,7 @@ impl Bucket {
         self.passed += 1;
         self.end_run();
         self.health += (1.0 - self.health) * NEW;
-        if has_tokens(sent) && sent.at > self.fallen {
+        if self.had_tokens(sent) {
             self.chance.count(false);
         }
         let need = 1.0 - (sent.level + self.shift - sent.shift);
@@ -328,7 +333,7 @@ impl Bucket {
         }
         self.health -= self.health * NEW;
         self.run.packets += 1;
-        self.run.unexplained += u32::from(has_tokens(sent) && sent.at > self.fallen);
+        self.run.unexplained += u32::from(self.had_tokens(sent));
         let level = sent.level + self.shift - sent.shift;
         if level > 1.0 {
             // There was less than one token, perhaps none, and who drops takes none.
@@ -346,7 +351,8 @@ impl Bucket {
         self.passes.clear();
         let climb = self.climb.take();
         if self.probe.take().is_some() {
-            self.space_probes(has_risen, climb.is_some_and(|climb| climb.is_starved), now);
+            let may_be_more = has_risen || climb.is_some_and(|climb| climb.is_starved);
+            self.space_probes(may_be_more, now);
         }
         if !self.run.may_be_outage() {
             self.measure(sent.at, passed, level >= 1.0, now);
@@ -354,13 +360,8 @@ impl Bucket {
     }
 
     /// A probe has failed: when the next may begin.
-    fn space_probes(&mut self, has_risen: bool, is_starved: bool, now: f64) {
-        self.interval = if has_risen || is_starved {
-            // There may be more.
-            SOON
-        } else {
-            (self.interval * 2.0).clamp(SHORTEST, LONGEST)
-        };
+    fn space_probes(&mut self, may_be_more: bool, now: f64) {
+        self.interval = if may_be_more { SOON } else { (self.interval * 2.0).clamp(SHORTEST, LONGEST) };
         self.next_probe = now + self.interval;
     }
 
@@ -406,7 +407,12 @@ impl Bucket {
 
     /// When (s) what is urgent may leave.
     pub(super) fn permits_urgent_at(&self, now: f64) -> f64 {
-        now + ((URGENT - self.level(now)) / self.rate).max(0.0)
+        self.reaches_at(URGENT, now)
+    }
+
+    /// When (s) there are so many tokens.
+    fn reaches_at(&self, tokens: f64, now: f64) -> f64 {
+        now + ((tokens - self.level(now)) / self.rate).max(0.0)
     }
 
     /// Begins a probe, if it is time for one, behind something urgent, but not so close that this may have been early.
@@ -444,11 +450,10 @@ impl Bucket {
 
     /// When more is permitted than now; `ack`: from when on one may be taken along.
     pub(super) fn next(&self, last_urgent: f64, ack: Option<f64>, now: f64) -> f64 {
-        let level = self.level(now);
-        let at = |goal: f64| now + ((goal - level) / self.rate).max(0.0);
-        let mut next = at(if level < URGENT { URGENT } else { 1.0 + self.reserve });
+        let goal = if self.level(now) < URGENT { URGENT } else { 1.0 + self.reserve };
+        let mut next = self.reaches_at(goal, now);
         if let Some(ack) = ack {
-            next = next.min(ack.max(at(self.reserve)));
+            next = next.min(ack.max(self.reaches_at(self.reserve, now)));
         }
         let probe = self.next_probe.max(last_urgent + BEHIND);
         if probe > now { next.min(probe) } else { next }
