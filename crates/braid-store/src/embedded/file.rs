@@ -133,10 +133,7 @@ fn open_device(directory: &Path, name: &str, create: bool) -> Result<(FileBacken
         },
         _ => OpenError::of_io(&place, &error),
     })?;
-    forget_pages(&file);
-    if name == JOURNAL {
-        read_no_more(&file);
-    }
+    advise(&file, name == JOURNAL);
     let backend = FileBackend::new(file).map_err(|error| OpenError::of_database(&place, error))?;
     Ok((backend, place))
 }
@@ -144,23 +141,22 @@ fn open_device(directory: &Path, name: &str, create: bool) -> Result<(FileBacken
 /// Lets what is read come from the device as far as the system does that: after a failed fsync some file systems keep
 /// pages in memory as if they were written, and whoever verified those would build on what the device does not have.
 /// The best that can be done, and no more: what is still to be written stays.
-fn forget_pages(file: &fs::File) {
-    #[cfg(target_os = "linux")]
+///
+/// Of a journal only what is asked for is read, and nothing ahead of it: that would be kept in large pieces, each of which
+/// counts as written when a block of it is.
+#[cfg(target_os = "linux")]
+fn advise(file: &fs::File, is_journal: bool) {
+    use rustix::fs::{Advice, fadvise};
+
     // A system that refuses it leaves everything as it was.
-    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
-    #[cfg(not(target_os = "linux"))]
-    let _ = file;
+    let _ = fadvise(file, 0, None, Advice::DontNeed);
+    if is_journal {
+        let _ = fadvise(file, 0, None, Advice::Random);
+    }
 }
 
-/// Reads what is asked for and nothing ahead of it: that would be kept in large pieces, each of which counts as written
-/// when a block of it is.
-fn read_no_more(file: &fs::File) {
-    #[cfg(target_os = "linux")]
-    // As above.
-    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random);
-    #[cfg(not(target_os = "linux"))]
-    let _ = file;
-}
+#[cfg(not(target_os = "linux"))]
+fn advise(_: &fs::File, _: bool) {}
 
 /// What has the name, if that is neither a file nor nothing. A link to a file is one.
 fn not_a_file(path: &Path) -> Option<&'static str> {

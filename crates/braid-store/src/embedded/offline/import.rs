@@ -176,10 +176,11 @@ impl<'t> Import<'t> {
     }
 
     fn take(&mut self, record: Record) -> Result<(), Refusal> {
-        if record.highest() >= BEYOND {
+        let numbers = record.numbers();
+        if numbers.as_ref().is_some_and(|numbers| *numbers.end() >= BEYOND) {
             return Err("a number is out of range".into());
         }
-        if record.lowest() == 0 {
+        if numbers.is_some_and(|numbers| *numbers.start() == 0) {
             return Err("numbers begin at 1".into());
         }
         match record {

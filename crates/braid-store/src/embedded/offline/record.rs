@@ -1,6 +1,7 @@
 //! One line of an export.
 
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -85,28 +86,16 @@ pub(super) enum Record {
 }
 
 impl Record {
-    /// The highest of the numbers from which a broker counts on.
-    pub(super) fn highest(&self) -> u64 {
-        match self {
-            Self::Store { next_session, next_lsn, .. } => *next_session.max(next_lsn),
-            Self::Session { session, .. } => *session,
-            Self::Message { lsn, .. } => *lsn,
-            Self::Queued { lsn, sent, .. } => sent.map_or(*lsn, |step| step.step.max(*lsn)),
-            Self::Released { lsn, step, .. } => step.step.max(*lsn),
-            _ => 0,
-        }
-    }
-
-    /// The lowest of the numbers that a broker gives, from 1 on.
-    pub(super) fn lowest(&self) -> u64 {
-        match self {
-            Self::Store { next_session, next_lsn, .. } => *next_session.min(next_lsn),
-            Self::Session { session, .. } => *session,
-            Self::Message { lsn, .. } => *lsn,
-            Self::Queued { lsn, sent, .. } => sent.map_or(*lsn, |step| step.step.min(*lsn)),
-            Self::Released { lsn, step, .. } => step.step.min(*lsn),
-            _ => 1,
-        }
+    /// The lowest and the highest of the numbers that a broker gives, from 1 on, and counts on from; `None`: it has none.
+    pub(super) fn numbers(&self) -> Option<RangeInclusive<u64>> {
+        let both = |one: u64, other: u64| one.min(other)..=one.max(other);
+        Some(match self {
+            Self::Store { next_session, next_lsn, .. } => both(*next_session, *next_lsn),
+            Self::Session { session: number, .. } | Self::Message { lsn: number, .. } => *number..=*number,
+            Self::Queued { lsn, sent, .. } => both(*lsn, sent.map_or(*lsn, |step| step.step)),
+            Self::Released { lsn, step, .. } => both(*lsn, step.step),
+            _ => return None,
+        })
     }
 
     /// Bytes of the payload, as far as there is one.
