@@ -167,6 +167,12 @@ mod tests {
     }
 
     /// The last that is written, when no broker is there any more.
+    fn assert_no_space(failed: &Health) {
+        assert_eq!(failed.condition, Condition::Failed);
+        let store = &failed.store;
+        assert!(store.starts_with("failed: ") && store.contains("no space"), "{store}");
+    }
+
     #[test]
     fn a_store_that_fails_while_it_is_closed_has_failed() {
         let Patient { vitals, failure, stop } = patient();
@@ -175,12 +181,7 @@ mod tests {
         assert_eq!((vitals.health().condition, vitals.health().store.as_str()), (Condition::Stopping, "ok"));
         let vitals = vitals.unclosed(StoreError::Failed { reason: "no space".into() });
         let failed = vitals.health();
-        assert_eq!(failed.condition, Condition::Failed);
-        assert!(
-            failed.store.starts_with("failed: ") && failed.store.contains("no space"),
-            "{}",
-            failed.store
-        );
+        assert_no_space(&failed);
         assert_eq!(vitals.unclosed(StoreError::Closed).health(), failed, "what came first is told");
     }
 
@@ -193,12 +194,7 @@ mod tests {
         failure.send_replace(Some(StoreError::Failed { reason: "no space is left".into() }));
         drop((failure, stop));
         let failed = vitals.health();
-        assert_eq!(failed.condition, Condition::Failed);
-        assert!(
-            failed.store.starts_with("failed: ") && failed.store.contains("no space"),
-            "{}",
-            failed.store
-        );
+        assert_no_space(&failed);
         assert!(!failed.condition.takes_clients());
     }
 }
