@@ -158,11 +158,11 @@ impl Ahead {
         if !keys::encode_group(record, writes, group_room(self.journal.half())) {
             record.clear();
             record.shrink_to(KEPT);
-            let sequence = self.begin_tables()?;
+            let sequence = self.wait_for_tables()?;
             return file.write(writes, sequence, false).map(|()| Duration::ZERO);
         }
         let blocks = record.len().div_ceil(BLOCK) as u64;
-        let (half, block, sequence) = self.begin_journal(blocks)?;
+        let (half, block, sequence) = self.find_room(blocks)?;
         end_record(record, self.journal.store(), sequence);
         let began = Instant::now();
         let appended = self.journal.append(half, block, record);
@@ -174,7 +174,7 @@ impl Ahead {
     }
 
     /// Where the next record goes and its number, once there is room.
-    fn begin_journal(&self, blocks: u64) -> Result<(u64, u64, u64), StoreError> {
+    fn find_room(&self, blocks: u64) -> Result<(u64, u64, u64), StoreError> {
         let mut state = self.lock();
         loop {
             if let Some(failure) = &state.failure {
@@ -192,13 +192,13 @@ impl Ahead {
         }
         let (half, block) = (state.half, state.block);
         state.block += blocks;
-        Ok((half, block, state.begin(Way::Journal)))
+        Ok((half, block, state.number(Way::Journal)))
     }
 
     /// The number of a group that goes to the tables, once they have everything else.
-    fn begin_tables(&self) -> Result<u64, StoreError> {
+    fn wait_for_tables(&self) -> Result<u64, StoreError> {
         self.flush()?;
-        Ok(self.lock().begin(Way::Tables))
+        Ok(self.lock().number(Way::Tables))
     }
 
     /// What was appended is durable: keeps what the tables are to get.
@@ -274,7 +274,8 @@ impl Ahead {
 }
 
 impl State {
-    fn begin(&mut self, way: Way) -> u64 {
+    /// The number of a group that is on its way from now on.
+    fn number(&mut self, way: Way) -> u64 {
         self.sequence += 1;
         self.underway = Some(way);
         self.sequence
@@ -313,7 +314,7 @@ mod tests {
 
     use redb::backends::InMemoryBackend;
 
-    use super::super::journal::Place;
+    use super::super::journal::Candidate;
     use super::super::options::Options;
     use super::*;
     use crate::recover::NextIds;
@@ -321,7 +322,7 @@ mod tests {
     fn opened() -> (Ahead, File) {
         let (place, options) = (Arc::from("memory"), Options::default());
         let file = File::open(InMemoryBackend::new(), &place, &options).unwrap();
-        let journal = Place::on(InMemoryBackend::new()).begin(&file, 2 * BLOCK).unwrap();
+        let journal = Candidate::on(InMemoryBackend::new()).adopt(&file, 2 * BLOCK).unwrap();
         (Ahead::new(journal, 0, Duration::from_secs(3600)), file)
     }
 

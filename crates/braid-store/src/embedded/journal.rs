@@ -14,9 +14,10 @@ use redb::StorageBackend;
 use super::error::OpenError;
 use super::file::{self, File};
 use super::keys::journal::{self, BLOCK, FirstBlock, Header};
+use super::marks::Owner;
 
 /// A device that may be a journal's, and its name.
-pub(super) struct Place {
+pub(super) struct Candidate {
     device: Box<dyn StorageBackend>,
     pub(super) name: Arc<str>,
 }
@@ -27,7 +28,7 @@ pub(super) struct Journal {
     header: Header,
 }
 
-impl Place {
+impl Candidate {
     /// The journal in the directory; without `create`, only if there is one.
     pub(super) fn in_directory(directory: &Path, create: bool) -> Result<Option<Self>, OpenError> {
         let found = file::journal_device(directory, create)?;
@@ -69,34 +70,34 @@ impl Place {
 
     /// Makes it the journal of the store, whose tables have all that was in it: with two halves that have so many bytes together.
     /// Until the tables say that it is theirs ([`Opening::Journaled`](super::marks::Opening)) it is not asked.
-    pub(super) fn begin(self, file: &File, bytes: usize) -> Result<Journal, OpenError> {
+    pub(super) fn adopt(self, file: &File, bytes: usize) -> Result<Journal, OpenError> {
         let marks = file.snapshot().and_then(|snapshot| snapshot.marks());
-        let known = marks.map_err(|error| error.open(&file.place))?.store;
+        let known = marks.map_err(|error| error.open(&file.place))?.owner;
         let found = self.first_block()?;
         let store = self.number(known, found).map_err(|error| self.failed(&error))?;
         // What is there may be another store's, as long as this one has no number; a blank one may be this store's only
         // once it has.
-        if known.is_none() {
+        if known == Owner::Unnamed {
             file.identify(store).map_err(|error| error.open(&file.place))?;
         }
         let header = Header { store, half: (bytes / 2 / BLOCK).max(1) as u64 };
         // It may have been cut off while nobody needed it.
         let is_laid_out = matches!(found, FirstBlock::Header(Header { half, .. }) if half == header.half)
             && self.is_whole(header)?;
-        let begun = if is_laid_out { self.put(header) } else { self.lay_out(header) };
-        begun.map_err(|error| self.failed(&error))?;
+        let made = if is_laid_out { self.put(header) } else { self.lay_out(header) };
+        made.map_err(|error| self.failed(&error))?;
         Ok(Journal { device: self.device, header })
     }
 
     /// The store's number from now on. What came after a copy of the tables was made is in the journal under another one,
     /// and so never follows what comes after the copy was put back.
-    fn number(&self, known: Option<u64>, found: FirstBlock) -> io::Result<u64> {
+    fn number(&self, known: Owner, found: FirstBlock) -> io::Result<u64> {
         let random = random()?;
         Ok(match (known, found) {
             // An import takes the place of the store that was there: a copy of that may be put back as well.
-            (Some(0), FirstBlock::Header(before)) => journal::later(before.store, random),
-            (None | Some(0), _) => random,
-            (Some(before), _) => journal::later(before, random),
+            (Owner::Import, FirstBlock::Header(before)) => journal::later(before.store, random),
+            (Owner::Unnamed | Owner::Import, _) => random,
+            (Owner::Store(before), _) => journal::later(before, random),
         })
     }
 

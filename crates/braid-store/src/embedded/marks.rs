@@ -14,13 +14,35 @@ use crate::recover::NextIds;
 /// What the tables say of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marks {
-    /// Which store they are of: its journal says the same. 0 when none that is found can be theirs, `None` when none was
-    /// ever begun.
-    pub(super) store: Option<u64>,
+    pub(super) owner: Owner,
     /// The last record that they contain.
     pub(super) journal: u64,
     /// Whether they contain all that was acknowledged.
     pub(super) closed: bool,
+}
+
+/// Whose the tables are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// Nobody's with a number: no journal was ever begun.
+    Unnamed,
+    /// An import's, until a store begins: no journal that is found is of these tables.
+    Import,
+    /// Of the store with this number: its journal says the same.
+    Store(u64),
+}
+
+impl Owner {
+    /// What stands for an import: no store has this number.
+    const IMPORT: u64 = 0;
+
+    fn of(number: Option<u64>) -> Self {
+        match number {
+            None => Self::Unnamed,
+            Some(Self::IMPORT) => Self::Import,
+            Some(number) => Self::Store(number),
+        }
+    }
 }
 
 /// Who begins to write.
@@ -28,14 +50,14 @@ pub(super) struct Marks {
 pub(super) enum Opening {
     /// A store with a journal that has this number: from now on the tables do not have everything.
     Journaled(u64),
-    /// An import: no journal that is found is of these tables.
+    /// An import.
     Import,
 }
 
 impl Snapshot {
     pub(super) fn marks(&self) -> Result<Marks, ReadError> {
         Ok(Marks {
-            store: self.number(meta::STORE)?,
+            owner: Owner::of(self.number(meta::STORE)?),
             journal: self.number(meta::JOURNAL)?.unwrap_or(0),
             closed: self.number(meta::CLOSED)? != Some(0),
         })
@@ -44,7 +66,7 @@ impl Snapshot {
 
 impl File {
     /// Counts this opening; nothing is granted or numbered before it is durable.
-    pub(super) fn begin(&self, opening: Opening) -> Result<(u64, NextIds), OpenError> {
+    pub(super) fn note_opening(&self, opening: Opening) -> Result<(u64, NextIds), OpenError> {
         self.count_opening(opening).map_err(|error| error.open(&self.place))
     }
 
@@ -62,7 +84,7 @@ impl File {
             table.insert(meta::OPENS, opens)?;
             let (store, closed) = match opening {
                 Opening::Journaled(store) => (store, 0),
-                Opening::Import => (0, 1),
+                Opening::Import => (Owner::IMPORT, 1),
             };
             table.insert(meta::STORE, store)?;
             table.insert(meta::CLOSED, closed)?;

@@ -44,7 +44,7 @@ pub use self::options::{Durability, Options, Progress, Stage};
 use self::ahead::Ahead;
 use self::file::File;
 use self::group::{Group, Shared};
-use self::journal::Place;
+use self::journal::Candidate;
 use self::marks::Opening;
 use self::window::Window;
 use crate::batch::Batch;
@@ -83,7 +83,7 @@ impl EmbeddedStore {
     /// One line that says what to change.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
         let (device, place) = file::device(directory)?;
-        Self::over(device, &place, |create| Place::in_directory(directory, create), options)
+        Self::over(device, &place, |create| Candidate::in_directory(directory, create), options)
     }
 
     /// Opens the store on devices of the caller's: one for the tables, one for the journal.
@@ -95,7 +95,7 @@ impl EmbeddedStore {
         journal: impl StorageBackend,
         options: Options,
     ) -> Result<Self, OpenError> {
-        let mut journal = Some(Place::on(journal));
+        let mut journal = Some(Candidate::on(journal));
         Self::over(device, &Arc::from("<device>"), |_| Ok(journal.take()), options)
     }
 
@@ -103,7 +103,7 @@ impl EmbeddedStore {
     fn over(
         device: impl StorageBackend,
         place: &Arc<str>,
-        mut journal: impl FnMut(bool) -> Result<Option<Place>, OpenError>,
+        mut journal: impl FnMut(bool) -> Result<Option<Candidate>, OpenError>,
         options: Options,
     ) -> Result<Self, OpenError> {
         let file = File::open(device, place, &options)?;
@@ -111,8 +111,8 @@ impl EmbeddedStore {
         replay::replay(&file, found.as_ref(), &options)?;
         let made = if found.is_none() { journal(true)? } else { found };
         let missing = || OpenError::JournalMissing { place: Arc::clone(place) };
-        let journal = made.ok_or_else(missing)?.begin(&file, options.journal)?;
-        let (opens, next) = file.begin(Opening::Journaled(journal.store()))?;
+        let journal = made.ok_or_else(missing)?.adopt(&file, options.journal)?;
+        let (opens, next) = file.note_opening(Opening::Journaled(journal.store()))?;
         let snapshot = file.snapshot().map_err(|error| error.open(place))?;
         let first_claim = Claim::new(opens << CLAIMS);
         let index = snapshot.load(first_claim, next, &options).map_err(|error| error.open(place))?;

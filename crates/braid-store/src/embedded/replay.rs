@@ -4,10 +4,10 @@ use std::mem;
 
 use super::error::{OpenError, ReadError};
 use super::file::File;
-use super::journal::Place;
-use super::keys::journal::{FirstBlock, Header};
-use super::keys::{self, journal};
-use super::marks::Marks;
+use super::journal::Candidate;
+use super::keys;
+use super::keys::journal::{FirstBlock, Header, find_records, is_same};
+use super::marks::{Marks, Owner};
 use super::options::{Options, Stage, Teller};
 use super::writes::Writes;
 
@@ -15,12 +15,12 @@ use super::writes::Writes;
 const CHUNK: usize = 16 << 20;
 
 /// Brings the tables to where the journal is; afterwards they have everything.
-pub(super) fn replay(file: &File, journal: Option<&Place>, options: &Options) -> Result<(), OpenError> {
+pub(super) fn replay(file: &File, journal: Option<&Candidate>, options: &Options) -> Result<(), OpenError> {
     let marks = file.snapshot().and_then(|snapshot| snapshot.marks());
     let marks = marks.map_err(|error| error.open(&file.place))?;
     let mut last = marks.journal;
-    if let Some((place, header)) = own(file, marks, journal)? {
-        last = Replay::new(file, place, header, marks.journal).run(options)?;
+    if let Some((journal, header)) = own(file, marks, journal)? {
+        last = Replay::new(file, journal, header, marks.journal).run(options)?;
     }
     if marks.closed {
         return Ok(());
@@ -32,35 +32,35 @@ pub(super) fn replay(file: &File, journal: Option<&Place>, options: &Options) ->
 fn own<'a>(
     file: &File,
     marks: Marks,
-    journal: Option<&'a Place>,
-) -> Result<Option<(&'a Place, Header)>, OpenError> {
+    candidate: Option<&'a Candidate>,
+) -> Result<Option<(&'a Candidate, Header)>, OpenError> {
     let missing = || OpenError::JournalMissing { place: file.place.clone() };
-    let Some(place) = journal else { return if marks.closed { Ok(None) } else { Err(missing()) } };
-    let of_another = || OpenError::JournalOfAnother { place: place.name.clone() };
-    let damaged = |reason: &str| OpenError::journal_damaged(&place.name, reason);
+    let Some(journal) = candidate else { return if marks.closed { Ok(None) } else { Err(missing()) } };
+    let of_another = || OpenError::JournalOfAnother { place: journal.name.clone() };
+    let damaged = |reason: &str| OpenError::journal_damaged(&journal.name, reason);
     // An import has taken the place of the store that the journal is of.
-    if marks.store == Some(0) {
+    if marks.owner == Owner::Import {
         return Ok(None);
     }
-    match place.first_block()? {
+    match journal.first_block()? {
         FirstBlock::Blank if marks.closed => Ok(None),
         FirstBlock::Blank => Err(missing()),
         FirstBlock::Foreign => Err(of_another()),
         // Begun, and not to its end.
         FirstBlock::Damaged if marks.closed => Ok(None),
         FirstBlock::Damaged => Err(damaged("its header is not whole")),
-        FirstBlock::Newer(found) => Err(OpenError::Newer { place: place.name.clone(), found }),
+        FirstBlock::Newer(found) => Err(OpenError::Newer { place: journal.name.clone(), found }),
         // Whatever is there came after these tables were copied, and they were put back.
         FirstBlock::Header(header)
-            if marks.closed && marks.store.is_some_and(|store| journal::is_same(store, header.store)) =>
+            if marks.closed && matches!(marks.owner, Owner::Store(store) if is_same(store, header.store)) =>
         {
             Ok(None)
         }
-        FirstBlock::Header(header) if marks.store == Some(header.store) => {
-            if !place.is_whole(header)? {
+        FirstBlock::Header(header) if marks.owner == Owner::Store(header.store) => {
+            if !journal.is_whole(header)? {
                 return Err(damaged("it ends too early"));
             }
-            Ok(Some((place, header)))
+            Ok(Some((journal, header)))
         }
         FirstBlock::Header(_) => Err(of_another()),
     }
@@ -68,7 +68,7 @@ fn own<'a>(
 
 struct Replay<'a> {
     file: &'a File,
-    place: &'a Place,
+    journal: &'a Candidate,
     header: Header,
     /// The last record that the tables have.
     last: u64,
@@ -80,17 +80,17 @@ struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    fn new(file: &'a File, place: &'a Place, header: Header, last: u64) -> Self {
-        Self { file, place, header, last, writes: Writes::default(), bytes: 0, read: last }
+    fn new(file: &'a File, journal: &'a Candidate, header: Header, last: u64) -> Self {
+        Self { file, journal, header, last, writes: Writes::default(), bytes: 0, read: last }
     }
 
     /// The last record that there is.
     fn run(mut self, options: &Options) -> Result<u64, OpenError> {
-        let halves = [self.place.half(self.header, 0)?, self.place.half(self.header, 1)?];
+        let halves = [self.journal.half(self.header, 0)?, self.journal.half(self.header, 1)?];
         let mut records: Vec<_> = halves
             .iter()
             .flat_map(|half| {
-                let found = journal::find_records(half, self.header.store, self.last);
+                let found = find_records(half, self.header.store, self.last);
                 found.into_iter().map(|found| (found.sequence, &half[found.group]))
             })
             .collect();
@@ -136,6 +136,6 @@ impl<'a> Replay<'a> {
     }
 
     fn damaged(&self, reason: &str) -> OpenError {
-        OpenError::journal_damaged(&self.place.name, reason)
+        OpenError::journal_damaged(&self.journal.name, reason)
     }
 }

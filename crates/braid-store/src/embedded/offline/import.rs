@@ -41,7 +41,7 @@ impl OfflineStore {
         if !self.is_empty()? {
             return Err(TransferError::NotEmpty { place: Arc::clone(&self.file.place) });
         }
-        self.file.begin(Opening::Import)?;
+        self.file.note_opening(Opening::Import)?;
         let transaction = self.file.transaction().map_err(|error| self.open_error(error))?;
         let mut teller = Teller::new(&self.options, Stage::Importing, 0);
         let mut import = Import::new(&transaction);

@@ -22,7 +22,7 @@ pub use self::stats::{QueueStats, Stats};
 
 use super::error::{OpenError, ReadError};
 use super::file::{self, File};
-use super::journal::Place;
+use super::journal::Candidate;
 use super::options::Options;
 use super::replay::replay;
 
@@ -45,7 +45,7 @@ impl OfflineStore {
     /// One line that says what to change.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
         let (device, place) = file::present_device(directory)?;
-        Self::over(device, &place, || Place::in_directory(directory, false), options)
+        Self::over(device, &place, || Candidate::in_directory(directory, false), options)
     }
 
     /// Opens the store on devices of the caller's: one for the tables, one for the journal.
@@ -57,13 +57,13 @@ impl OfflineStore {
         journal: impl StorageBackend,
         options: Options,
     ) -> Result<Self, OpenError> {
-        Self::over(device, &Arc::from("<device>"), || Ok(Some(Place::on(journal))), options)
+        Self::over(device, &Arc::from("<device>"), || Ok(Some(Candidate::on(journal))), options)
     }
 
     fn over(
         device: impl StorageBackend,
         place: &Arc<str>,
-        journal: impl FnOnce() -> Result<Option<Place>, OpenError>,
+        journal: impl FnOnce() -> Result<Option<Candidate>, OpenError>,
         options: Options,
     ) -> Result<Self, OpenError> {
         let length = device.len().map_err(|error| OpenError::of_io(place, &error))?;

@@ -5,7 +5,7 @@ use redb::StorageBackend;
 
 use super::super::error::OpenError;
 use super::super::file;
-use super::super::journal::Place;
+use super::super::journal::Candidate;
 use super::super::options::Options;
 use super::{OfflineStore, TransferError};
 
@@ -50,7 +50,8 @@ impl OfflineStore {
             file::lock(&device, &place)?;
             return Ok(Box::new(device));
         }
-        let store = Self::over(device, &place, || Place::in_directory(directory, false), options.clone())?;
+        let store =
+            Self::over(device, &place, || Candidate::in_directory(directory, false), options.clone())?;
         if store.is_empty()? { Ok(Box::new(store)) } else { Err(TransferError::NotEmpty { place }) }
     }
 
