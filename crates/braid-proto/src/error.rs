@@ -135,6 +135,9 @@ pub enum Violation {
     /// `[MQTT-3.3.4-7]`: more unacknowledged QoS 1 and 2 messages than Receive Maximum.
     #[error("more unacknowledged messages than the receive maximum allows")]
     ReceiveMaximumExceeded,
+    /// `[BQ-23]`: before MQTT 5, more on all streams together than there are Packet Identifiers.
+    #[error("more QoS 2 messages without PUBREL than there are packet identifiers")]
+    TooManyUnreleased,
     /// `[BQ-12]`: nobody could acknowledge it.
     #[error("a unidirectional stream carries QoS 0 only")]
     QosOnUnidirectional,
@@ -210,7 +213,7 @@ impl Violation {
             Self::TopicName(_) => ReasonCode::TopicNameInvalid,
             Self::TopicAlias(_) => ReasonCode::TopicAliasInvalid,
             Self::ReceiveMaximumExceeded => ReasonCode::ReceiveMaximumExceeded,
-            Self::Spool(SpoolError::Full) => ReasonCode::QuotaExceeded,
+            Self::TooManyUnreleased | Self::Spool(SpoolError::Full) => ReasonCode::QuotaExceeded,
             Self::Spool(SpoolError::Failed(_)) => ReasonCode::ImplementationSpecificError,
             Self::PacketTooLarge { .. } => ReasonCode::PacketTooLarge,
             Self::KeepAliveTimeout | Self::PingrespTimeout => ReasonCode::KeepAliveTimeout,

@@ -22,6 +22,9 @@ use crate::stream::{Lane, StreamKey};
 
 use resends::Resends;
 
+/// Messages of QoS 2 without PUBREL that a peer without Receive Maximum may have, on all streams.
+const MOST_UNRELEASED: usize = u16::MAX as usize;
+
 /// What became of a message that was to be sent.
 #[derive(Debug)]
 pub enum Sent {
@@ -188,6 +191,10 @@ impl Exchange {
         let has_receive_maximum = self.agreement.version.is_v5();
         if has_receive_maximum && counts && unacknowledged >= usize::from(self.agreement.receive_maximum) {
             return Err(Violation::ReceiveMaximumExceeded); // [MQTT-3.3.4-7]
+        }
+        // Without one: as many in sum as a connection could have before it had streams. [BQ-23]
+        if !has_receive_maximum && counts && qos == QoS::ExactlyOnce && inbound.present() >= MOST_UNRELEASED {
+            return Err(Violation::TooManyUnreleased);
         }
         if qos == QoS::ExactlyOnce && !inbound.receive(chosen_on, packet_id, publish.dup) {
             // A PUBREC is owed all the same. [MQTT-4.3.3-8], [MQTT-4.3.3-10]

@@ -116,6 +116,11 @@ impl Inbound {
         self.counts.get(&stream).copied().unwrap_or(0)
     }
 
+    /// How many came on any stream of the present connection that is there still, and wait for their PUBREL.
+    pub fn present(&self) -> usize {
+        self.here.len()
+    }
+
     /// Whether a PUBLISH with this identifier came on this stream and waits for its PUBREL.
     pub fn is_unacknowledged(&self, stream: StreamKey, packet_id: PacketId) -> bool {
         self.here.contains(&(packet_id, stream))

@@ -35,12 +35,14 @@ enum At {
     Data(StreamKey),
     /// One whose packet others wait for.
     Hoarding,
+    /// Another data stream of a server whose client of MQTT 3.1.1 has used every identifier for QoS 2 on the control stream.
+    Unreleased,
     /// A data stream of such a client.
     ClientData,
     /// A server that accepted a client of this version and has no room; what comes is filled up to 64 KiB.
     Spooling(ProtocolVersion, SpoolError),
 }
-use At::{Client as C, ClientData, Connecting, Data, Hoarding, Listening, Server as S, Spooling};
+use At::{Client as C, ClientData, Connecting, Data, Hoarding, Listening, Server as S, Spooling, Unreleased};
 
 const BIDI: StreamKey = StreamKey::bidi(1);
 const UNI: StreamKey = StreamKey::uni(0);
@@ -357,6 +359,10 @@ table! {
         S(V5), Read("32 06 0001 'a' 0001 00 34 06 0001 'a' 0002 00 32 06 0001 'a' 0003 00"), ReceiveMaximumExceeded, "E0 01 93";
         S(V5), Read("34 06 0001 'a' 0001 00 34 06 0001 'a' 0002 00 34 06 0001 'a' 0003 00"), ReceiveMaximumExceeded, "E0 01 93";
     ]
+    // [BQ-23]
+    TooManyUnreleased => [
+        Unreleased, Read("34 05 0001 'a' 0001"), TooManyUnreleased, "97";
+    ]
     // [MQTT-3.2.2-15]
     PacketTooLarge { .. } => [
         Listening, Read("10 80 80 04"), PacketTooLarge { size: 65_540, limit: 65_536 }, "";
@@ -393,6 +399,7 @@ fn run(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>) {
         Listening | S(_) => run_server(at, does, before),
         Data(stream) => run_data(stream, does, before),
         Hoarding => run_data(BIDI, does, before),
+        Unreleased => run_unreleased(does),
         ClientData => run_client_data(does),
         Spooling(version, error) => run_spooling(version, error, does),
         Connecting(version) | C(version) => run_client(matches!(at, C(_)), version, does, before),
@@ -440,12 +447,36 @@ fn run_data(stream: StreamKey, does: &Does, before: Duration) -> (Vec<u8>, Optio
             rig.wait(Duration::from_millis(*time) - before);
         }
     }
-    assert!(!rig.server.is_closed() && rig.sent().is_empty());
+    assert!(rig.sent().is_empty());
+    end_of_stream(rig, stream)
+}
+
+/// The code that ended the stream alone, and why.
+fn end_of_stream(mut rig: Rig, stream: StreamKey) -> (Vec<u8>, Option<Cause>) {
+    assert!(!rig.server.is_closed());
     let violation = rig.events().into_iter().find_map(|event| match event {
         Event::StreamViolated(on, violation) if on == stream => Some(Cause::Violation(violation)),
         _ => None,
     });
     (code(rig.server.poll_stream()), violation)
+}
+
+fn run_unreleased(does: &Does) -> (Vec<u8>, Option<Cause>) {
+    let Read(text) = does else { panic!("nothing is waited for there") };
+    let bytes = hex::bytes(&text.replace('\'', "\""));
+    let mut rig = Rig::connected(options(), connect(V311));
+    rig.server.handle_stream_opened(BIDI);
+    for packet_id in 1..=u16::MAX {
+        let [high, low] = packet_id.to_be_bytes();
+        rig.read(&[0x34, 5, 0, 1, b'a', high, low]);
+        let events = rig.events();
+        rig.persist(&events);
+    }
+    // Once more on the same stream it is a duplicate, and nothing new.
+    rig.read(&[0x3C, 5, 0, 1, b'a', 0, 1]);
+    assert!(rig.cause().is_none());
+    rig.server.handle_bytes(BIDI, &bytes, rig.now);
+    end_of_stream(rig, BIDI)
 }
 
 fn run_client_data(does: &Does) -> (Vec<u8>, Option<Cause>) {
