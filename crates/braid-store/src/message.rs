@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use braid_proto::codec::Spool;
+use braid_proto::codec::{Spool, SpoolError};
 use braid_proto::message::{Delivery, Message, SubscriptionIds};
 use braid_proto::packet::{MessageProperties, PacketId, QoS};
 use braid_proto::stream::{Priority, StreamKey};
@@ -53,25 +53,19 @@ impl StoredMessage {
         Self { message: Arc::new(message), expires_at }
     }
 
-    /// The same with another payload; for a message that nobody shares.
-    pub(crate) fn with_payload(mut self, payload: Bytes) -> Self {
-        match Arc::get_mut(&mut self.message) {
-            Some(message) => {
-                message.payload = payload;
-                self
-            }
-            None => Self { message: Arc::new(self.like(payload)), expires_at: self.expires_at },
-        }
+    /// The same with this payload, which is in a spool or not.
+    pub(crate) fn with_payload(self, payload: Bytes, is_spooled: bool) -> Self {
+        Self { message: Arc::new(self.like(payload).with_spooled(is_spooled)), expires_at: self.expires_at }
     }
 
-    /// The same with its payload in a spool, if it is large enough for that. Without room there it stays where it is,
-    /// and says so: it has been acknowledged.
-    pub(crate) fn into_spool(self, spool: &dyn Spool) -> Self {
-        if self.payload().len() <= spool.threshold() {
-            return self;
+    /// The same with a copy of this payload; in the spool, if it is large enough for that. Without room there it is in the
+    /// heap, and says so: it has been acknowledged.
+    pub(crate) fn with_copy(self, payload: &[u8], spool: Option<&dyn Spool>) -> Self {
+        let spool = spool.filter(|spool| payload.len() > spool.threshold());
+        match spool.and_then(|spool| spooled(spool, payload).ok()) {
+            Some(spooled) => self.with_payload(spooled, true),
+            None => self.with_payload(Bytes::copy_from_slice(payload), false),
         }
-        let Ok(payload) = spool.keep(self.payload()) else { return self };
-        Self { message: Arc::new(self.like(payload).with_spooled(true)), expires_at: self.expires_at }
     }
 
     /// The same message with this payload and no time of expiry.
@@ -127,6 +121,12 @@ impl StoredMessage {
     pub fn expires_at(&self) -> Option<SystemTime> {
         self.expires_at
     }
+}
+
+fn spooled(spool: &dyn Spool, payload: &[u8]) -> Result<Bytes, SpoolError> {
+    let mut kept = spool.keep(payload.len() as u64)?;
+    kept.append(payload)?;
+    kept.finish()
 }
 
 impl PartialEq for StoredMessage {

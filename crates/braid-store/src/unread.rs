@@ -1,27 +1,42 @@
 use std::fmt;
 
 use braid_proto::codec::Spool;
-use bytes::Bytes;
 
+use crate::error::StoreError;
 use crate::message::StoredMessage;
 
 /// A message where the store has it: its payload is copied only when somebody wants it.
 pub struct Unread<'a> {
     head: StoredMessage,
-    /// `None`: the head has it, shared.
-    payload: Option<&'a [u8]>,
-    spool: Option<&'a dyn Spool>,
+    payload: Payload<'a>,
+}
+
+/// Gives the head its payload.
+pub(crate) type ReadParts<'a> = &'a dyn Fn(StoredMessage) -> Result<StoredMessage, StoreError>;
+
+enum Payload<'a> {
+    /// The head has it, shared.
+    Shared,
+    /// In one piece, and where it is put if it is large.
+    Row(&'a [u8], Option<&'a dyn Spool>),
+    /// In parts; bytes of all of them.
+    Parts(usize, ReadParts<'a>),
 }
 
 impl<'a> Unread<'a> {
     /// A message that is in memory anyway.
     pub const fn of(message: StoredMessage) -> Self {
-        Self { head: message, payload: None, spool: None }
+        Self { head: message, payload: Payload::Shared }
     }
 
     /// A message without its payload, the payload where it stands, and where a large one is put.
     pub(crate) const fn row(head: StoredMessage, payload: &'a [u8], spool: Option<&'a dyn Spool>) -> Self {
-        Self { head, payload: Some(payload), spool }
+        Self { head, payload: Payload::Row(payload, spool) }
+    }
+
+    /// A message without its payload, how many bytes that has, and who reads it.
+    pub(crate) const fn parts(head: StoredMessage, length: usize, read: ReadParts<'a>) -> Self {
+        Self { head, payload: Payload::Parts(length, read) }
     }
 
     /// The message, but for its payload: that may be missing here.
@@ -31,16 +46,22 @@ impl<'a> Unread<'a> {
 
     /// The length of the payload in bytes.
     pub fn payload_len(&self) -> usize {
-        self.payload.unwrap_or(self.head.payload()).len()
+        match self.payload {
+            Payload::Shared => self.head.payload().len(),
+            Payload::Row(payload, _) => payload.len(),
+            Payload::Parts(length, _) => length,
+        }
     }
 
     /// The message as [`Store::message`](crate::Store::message) reads it.
-    pub fn read(self) -> StoredMessage {
-        let Some(payload) = self.payload else { return self.head };
-        let message = self.head.with_payload(Bytes::copy_from_slice(payload));
-        match self.spool {
-            Some(spool) => message.into_spool(spool),
-            None => message,
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read(self) -> Result<StoredMessage, StoreError> {
+        match self.payload {
+            Payload::Shared => Ok(self.head),
+            Payload::Row(payload, spool) => Ok(self.head.with_copy(payload, spool)),
+            Payload::Parts(_, read) => read(self.head),
         }
     }
 }

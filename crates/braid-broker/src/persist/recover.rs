@@ -199,15 +199,18 @@ impl Messages {
         wanted: &HashSet<Lsn>,
         arrivals: &mut Arrivals,
     ) -> Result<Self, StoreError> {
-        let (mut read, mut others) = (HashMap::new(), Vec::new());
+        let (mut read, mut others, mut failure) = (HashMap::new(), Vec::new(), None);
         store.messages(&mut |lsn, unread: Unread<'_>| {
-            if wanted.contains(&lsn) {
-                read.insert(lsn, arrivals.live(lsn, unread.read(), now));
-            } else {
+            if !wanted.contains(&lsn) {
                 others.push((lsn, known_of(&unread, now)));
+                return;
+            }
+            match unread.read() {
+                Ok(message) => drop(read.insert(lsn, arrivals.live(lsn, message, now))),
+                Err(error) => drop(failure.get_or_insert(error)),
             }
         })?;
-        Ok(Self { wanted: read, others })
+        failure.map_or(Ok(Self { wanted: read, others }), Err)
     }
 
     fn of(&self, lsn: Lsn) -> Result<Arc<Message>, StoreError> {

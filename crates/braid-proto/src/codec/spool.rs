@@ -17,15 +17,14 @@ pub trait Spool: fmt::Debug + Send + Sync {
     /// There is none, or it cannot be made use of.
     fn begin(&self) -> Result<Box<dyn SpooledPacket>, SpoolError>;
 
-    /// Takes in a payload that was acknowledged before this process began: what came then cannot be refused any more,
-    /// and may have room that new packets may not.
+    /// Begins a payload of `length` bytes that was acknowledged before this process began: what came then cannot be
+    /// refused any more, and may have room that new packets may not.
     ///
     /// # Errors
     /// There is no room even so.
-    fn keep(&self, payload: &[u8]) -> Result<Bytes, SpoolError> {
-        let mut packet = self.begin()?;
-        packet.append(payload)?;
-        packet.finish()
+    fn keep(&self, length: u64) -> Result<Box<dyn SpooledPacket>, SpoolError> {
+        let _ = length;
+        self.begin()
     }
 
     /// Bytes of all packets that are there, whole or not.

@@ -7,6 +7,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
+use braid_proto::codec::Spool;
 use redb::backends::FileBackend;
 use redb::{
     AccessGuard, Database, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTableMetadata,
@@ -14,7 +15,7 @@ use redb::{
 };
 
 use super::error::{OpenError, ReadError, place};
-use super::keys::{self, FORMAT, meta};
+use super::keys::{self, FORMAT, Payload, meta};
 use super::options::{Options, Progress, Stage};
 use crate::identity::{Lsn, SessionId};
 use crate::message::StoredMessage;
@@ -31,6 +32,8 @@ const SMALL: u64 = 16 << 20;
 
 pub(super) struct File {
     database: Database,
+    /// As in the options.
+    pub(super) part: usize,
     pub(super) place: Arc<str>,
 }
 
@@ -190,7 +193,7 @@ impl File {
         });
         let database =
             builder.create_with_backend(device).map_err(|error| OpenError::of_database(place, error))?;
-        let mut file = Self { database, place: Arc::clone(place) };
+        let mut file = Self { database, part: options.part, place: Arc::clone(place) };
         file.check_format()?;
         file.compact(length, options)?;
         Ok(file)
@@ -239,6 +242,10 @@ impl File {
     }
 }
 
+fn split(message: Lsn, value: &[u8]) -> Result<(StoredMessage, Payload<'_>), ReadError> {
+    keys::split_message(value).map_err(|error| ReadError::row("message", &keys::message_key(message), error))
+}
+
 /// What was committed when it was taken.
 pub(super) struct Snapshot(ReadTransaction);
 
@@ -283,10 +290,25 @@ impl Snapshot {
         record.map_err(|error| ReadError::row("session", &key, error))
     }
 
-    pub(super) fn message(&self, message: Lsn) -> Result<Option<StoredMessage>, ReadError> {
+    /// A large payload is put into the spool.
+    pub(super) fn message(
+        &self,
+        message: Lsn,
+        spool: Option<&dyn Spool>,
+    ) -> Result<Option<StoredMessage>, ReadError> {
         let Some(value) = self.message_row(message)? else { return Ok(None) };
-        let decoded = keys::decode_message(value.value());
-        decoded.map(Some).map_err(|error| ReadError::row("message", &keys::message_key(message), error))
+        let (head, payload) = split(message, value.value())?;
+        Ok(Some(match payload {
+            Payload::Here(payload) => head.with_copy(payload, spool),
+            Payload::Parts(length) => self.with_parts(message, head, length, spool)?,
+        }))
+    }
+
+    /// The message without its payload, and how many bytes that has.
+    pub(super) fn message_head(&self, message: Lsn) -> Result<Option<(StoredMessage, usize)>, ReadError> {
+        let Some(value) = self.message_row(message)? else { return Ok(None) };
+        let (head, payload) = split(message, value.value())?;
+        Ok(Some((head, payload.len())))
     }
 
     /// The message as it is stored.

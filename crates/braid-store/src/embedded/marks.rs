@@ -118,7 +118,7 @@ impl File {
 
     pub(super) fn try_write(&self, writes: &Writes, journal: u64, closed: bool) -> Result<(), ReadError> {
         let transaction = self.transaction()?;
-        write(&transaction, writes)?;
+        write(&transaction, writes, self.part)?;
         mark(&transaction, journal, closed)?;
         Ok(transaction.commit()?)
     }

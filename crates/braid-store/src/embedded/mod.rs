@@ -18,6 +18,7 @@ mod load;
 mod marks;
 mod offline;
 mod options;
+mod parts;
 mod queue;
 mod replay;
 mod rows;
@@ -275,11 +276,8 @@ impl Store for EmbeddedStore {
         if let Some(stored) = self.ahead.message(message) {
             return Completion::Done(Ok(Some(stored)));
         }
-        let read = self.file.snapshot().and_then(|snapshot| snapshot.message(message));
-        let read = match &self.spool {
-            Some(spool) => read.map(|stored| stored.map(|stored| stored.into_spool(&**spool))),
-            None => read,
-        };
+        let spool = self.spool.as_deref();
+        let read = self.file.snapshot().and_then(|snapshot| snapshot.message(message, spool));
         Completion::Done(read.map_err(error::ReadError::store))
     }
 

@@ -35,11 +35,16 @@ pub struct Options {
     pub journal: usize,
     /// How long something is in the journal alone, unless its half is full before.
     pub checkpoint: Duration,
+    /// A payload that has more bytes is stored in parts of so many: as much of it is in memory at once.
+    pub part: usize,
     /// Bytes of the file that are kept in memory.
     pub cache: usize,
     /// Told of everything that takes long: opening and recovering.
     pub progress: Arc<dyn Fn(Progress) + Send + Sync>,
 }
+
+/// With its key and what redb puts before it, a page of 256 KiB has room for so much.
+pub(super) const PART: usize = 255 << 10;
 
 impl Default for Options {
     fn default() -> Self {
@@ -50,6 +55,7 @@ impl Default for Options {
             changes: 4096,
             journal: 16 << 20,
             checkpoint: Duration::from_secs(1),
+            part: PART,
             cache: 64 << 20,
             progress: Arc::new(|_| {}),
         }
@@ -65,6 +71,7 @@ impl fmt::Debug for Options {
             .field("changes", &self.changes)
             .field("journal", &self.journal)
             .field("checkpoint", &self.checkpoint)
+            .field("part", &self.part)
             .field("cache", &self.cache)
             .finish_non_exhaustive()
     }

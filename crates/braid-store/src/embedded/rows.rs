@@ -9,7 +9,7 @@ use redb::{Key, ReadableTable, TableDefinition, TableHandle, Value};
 
 use super::error::ReadError;
 use super::file::Snapshot;
-use super::keys::{self, Malformed, Place};
+use super::keys::{self, Malformed, Payload, Place};
 use super::options::{Options, Stage, Teller};
 use super::writes::Inflight;
 use crate::identity::{Lsn, SessionId};
@@ -59,11 +59,41 @@ impl Snapshot {
 
     pub(super) fn each_message<E: From<ReadError>>(
         &self,
-        show: impl FnMut(Row<(Lsn, StoredMessage)>) -> Result<(), E>,
+        mut show: impl FnMut(Row<(Lsn, StoredMessage)>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let decode =
-            |key: &[u8; 8], value: &[u8]| Ok((keys::decode_message_key(key), keys::decode_message(value)?));
+        let Some(rows) = self.table(keys::MESSAGE)? else { return Ok(()) };
+        for row in rows.iter().map_err(ReadError::from)? {
+            let (key, value) = row.map_err(ReadError::from)?;
+            let lsn = keys::decode_message_key(key.value());
+            let malformed = |error| ReadError::row(keys::MESSAGE.name(), key.value(), error);
+            let message = keys::split_message(value.value()).map_err(malformed);
+            let whole = message.and_then(|(head, payload)| match payload {
+                Payload::Here(payload) => Ok((lsn, head.with_copy(payload, None))),
+                Payload::Parts(length) => Ok((lsn, self.with_parts(lsn, head, length, None)?)),
+            });
+            show(whole)?;
+        }
+        Ok(())
+    }
+
+    /// Which messages there are, how long their payloads are, and whether they are in parts.
+    pub(super) fn each_message_length<E: From<ReadError>>(
+        &self,
+        show: impl FnMut(Row<(Lsn, usize, bool)>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let decode = |key: &[u8; 8], value: &[u8]| {
+            let (_, payload) = keys::split_message(value)?;
+            Ok((keys::decode_message_key(key), payload.len(), keys::is_in_parts(value)))
+        };
         self.each(keys::MESSAGE, decode, show)
+    }
+
+    /// Of each part, whose it is and which.
+    pub(super) fn each_part_key<E: From<ReadError>>(
+        &self,
+        show: impl FnMut(Row<(Lsn, u32)>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.each(keys::PART, |key: &[u8; 12], _: &[u8]| keys::decode_part_key(key), show)
     }
 
     /// Each message, with its payload where it stands.
@@ -81,7 +111,14 @@ impl Snapshot {
             let (head, payload) =
                 split.map_err(|error| ReadError::row(keys::MESSAGE.name(), key.value(), error))?;
             teller.step_over(payload.len());
-            show(keys::decode_message_key(key.value()), Unread::row(head, payload, spool));
+            let lsn = keys::decode_message_key(key.value());
+            match payload {
+                Payload::Here(payload) => show(lsn, Unread::row(head, payload, spool)),
+                Payload::Parts(length) => {
+                    let read = |head| self.with_parts(lsn, head, length, spool).map_err(ReadError::store);
+                    show(lsn, Unread::parts(head, length, &read));
+                }
+            }
         }
         teller.end();
         Ok(())
@@ -89,7 +126,7 @@ impl Snapshot {
 
     /// How many bytes each message takes, without looking into it.
     pub(super) fn each_message_size(&self, mut show: impl FnMut(usize)) -> Result<(), ReadError> {
-        let decode = |_: &[u8; 8], value: &[u8]| Ok(value.len());
+        let decode = |_: &[u8; 8], value: &[u8]| Ok(keys::stored_len(value));
         self.each(keys::MESSAGE, decode, |row| row.map(&mut show))
     }
 

@@ -4,11 +4,13 @@ use redb::{CursorError, Key, Table, TableDefinition, Value, WriteTransaction};
 
 use super::error::ReadError;
 use super::keys::{self, meta};
+use super::parts::{Parts, Removed};
 use super::writes::{Delta, Write, Writes};
 use crate::identity::SessionId;
 
-/// Brings a group into the tables; each table in the order of its keys, and none that has nothing to change.
-pub(super) fn write(transaction: &WriteTransaction, writes: &Writes) -> Result<(), ReadError> {
+/// Brings a group into the tables; each table in the order of its keys, and none that has nothing to change. Payloads
+/// that are longer than `part` are in parts.
+pub(super) fn write(transaction: &WriteTransaction, writes: &Writes, part: usize) -> Result<(), ReadError> {
     let mut scratch = Vec::new();
     write_sessions(transaction, writes, &mut scratch)?;
     if let Some(next) = writes.next {
@@ -17,23 +19,24 @@ pub(super) fn write(transaction: &WriteTransaction, writes: &Writes) -> Result<(
         table.insert(meta::NEXT_LSN, next.lsn.value())?;
     }
     if let Some(mut table) = open(transaction, keys::MESSAGE, writes.messages.is_empty())? {
+        let (parts, mut removed) = (Parts::of(part), Removed::default());
         write_ordered(
             &mut table,
             &writes.messages,
             |lsn| keys::message_key(*lsn),
-            |_, message, value| {
-                keys::encode_message(value, message);
-            },
+            |_, message, value| parts.encode(value, message),
+            |lsn, value| removed.note(*lsn, value),
         )?;
+        drop(table);
+        parts.write(transaction, &writes.messages, removed)?;
     }
     if let Some(mut table) = open(transaction, keys::QUEUE, writes.queue.is_empty())? {
         write_ordered(
             &mut table,
             &writes.queue,
             |place| keys::place_key(*place),
-            |place, delivery, value| {
-                keys::encode_delivery(value, *place, delivery);
-            },
+            |place, delivery, value| keys::encode_delivery(value, *place, delivery),
+            |_, _| {},
         )?;
     }
     if let Some(mut table) = open(transaction, keys::INFLIGHT, writes.inflight.is_empty())? {
@@ -124,12 +127,13 @@ fn set<'v, K: Key + 'static, V: Value + 'static>(
     Ok(())
 }
 
-/// Writes a table whose new rows mostly stand behind all others, one beside the other.
+/// Writes a table whose new rows mostly stand behind all others, one beside the other. `replaced` gets the rows that go.
 fn write_ordered<K: Ord, V, const N: usize>(
     table: &mut Table<'_, &'static [u8; N], &'static [u8]>,
     delta: &Delta<K, V>,
     key: impl Fn(&K) -> [u8; N],
     encode: impl Fn(&K, &V, &mut Vec<u8>),
+    mut replaced: impl FnMut(&K, &[u8]),
 ) -> Result<(), ReadError> {
     let mut value = Vec::new();
     let mut news = Vec::new();
@@ -139,9 +143,15 @@ fn write_ordered<K: Ord, V, const N: usize>(
             Write::Put(new) => {
                 value.clear();
                 encode(row, new, &mut value);
-                table.insert(&key(row), &*value)?;
+                if let Some(old) = table.insert(&key(row), &*value)? {
+                    replaced(row, old.value());
+                }
             }
-            Write::Remove => drop(table.remove(&key(row))?),
+            Write::Remove => {
+                if let Some(old) = table.remove(&key(row))? {
+                    replaced(row, old.value());
+                }
+            }
         }
     }
     let mut news = news.into_iter().peekable();

@@ -61,6 +61,10 @@ struct Receiving {
     /// `None` once it is mapped.
     file: Option<File>,
     len: usize,
+    /// Bytes of room that it has.
+    taken: u64,
+    /// Whoever holds the payload instead says so, once for all of them.
+    is_quiet: bool,
     room: Arc<Room>,
 }
 
@@ -138,18 +142,15 @@ impl Spool for FileSpool {
 
     fn begin(&self) -> Result<Box<dyn SpooledPacket>, SpoolError> {
         let file = self.create().map_err(|error| refused(&error))?;
-        Ok(Box::new(Receiving { file: Some(file), len: 0, room: self.room.clone() }))
+        let room = self.room.clone();
+        Ok(Box::new(Receiving { file: Some(file), len: 0, taken: 0, is_quiet: false, room }))
     }
 
-    fn keep(&self, payload: &[u8]) -> Result<Bytes, SpoolError> {
-        // Whoever holds the payload instead says so, once for all of them.
-        let quiet = |error: io::Error| reason(&error);
-        let mut file = self.create().map_err(quiet)?;
-        self.room.take_reserve(&file, payload.len() as u64).map_err(quiet)?;
-        let mut receiving = Receiving { file: None, len: payload.len(), room: self.room.clone() };
-        file.write_all(payload).map_err(quiet)?;
-        receiving.file = Some(file);
-        Box::new(receiving).finish()
+    fn keep(&self, length: u64) -> Result<Box<dyn SpooledPacket>, SpoolError> {
+        let file = self.create().map_err(|error| reason(&error))?;
+        self.room.take_reserve(&file, length).map_err(|error| reason(&error))?;
+        let room = self.room.clone();
+        Ok(Box::new(Receiving { file: Some(file), len: 0, taken: length, is_quiet: true, room }))
     }
 
     fn used(&self) -> u64 {
@@ -157,24 +158,41 @@ impl Spool for FileSpool {
     }
 }
 
+impl Receiving {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Err(ErrorKind::NotFound.into()) };
+        let missing = (self.len as u64 + bytes.len() as u64).saturating_sub(self.taken);
+        if missing > 0 {
+            self.room.take(file, missing)?;
+            self.taken += missing;
+        }
+        self.len += bytes.len();
+        file.write_all(bytes)
+    }
+
+    fn refused(&self, error: &io::Error) -> SpoolError {
+        if self.is_quiet { reason(error) } else { refused(error) }
+    }
+}
+
 impl SpooledPacket for Receiving {
     fn append(&mut self, bytes: &[u8]) -> Result<(), SpoolError> {
-        let Some(file) = &mut self.file else { return Err(SpoolError::Failed(ErrorKind::NotFound)) };
-        self.room.take(file, bytes.len() as u64).map_err(|error| refused(&error))?;
-        self.len += bytes.len();
-        file.write_all(bytes).map_err(|error| refused(&error))
+        self.write(bytes).map_err(|error| self.refused(&error))
     }
 
     fn finish(mut self: Box<Self>) -> Result<Bytes, SpoolError> {
-        let Some(file) = self.file.take() else { return Err(SpoolError::Failed(ErrorKind::NotFound)) };
-        let map = map::map(file, self.len).map_err(|error| refused(&error))?;
+        let mapped = match self.file.take() {
+            Some(file) => map::map(file, self.len),
+            None => Err(ErrorKind::NotFound.into()),
+        };
+        let map = mapped.map_err(|error| self.refused(&error))?;
         Ok(Bytes::from_owner(Mapped { map, _receiving: *self }))
     }
 }
 
 impl Drop for Receiving {
     fn drop(&mut self) {
-        self.room.give_back(self.len as u64);
+        self.room.give_back(self.taken);
     }
 }
 

@@ -92,7 +92,7 @@ impl<'a> Subject<'a> {
         let mut shown = Vec::new();
         let show = &mut |lsn, unread: Unread<'_>| {
             let (topic, length) = (unread.head().topic().clone(), unread.payload_len());
-            let message = unread.read();
+            let message = unread.read().expect("messages can be read");
             assert_eq!((&topic, length), (message.topic(), message.payload().len()));
             shown.push((lsn, message));
         };

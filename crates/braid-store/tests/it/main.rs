@@ -15,6 +15,7 @@ mod journal;
 mod memory;
 mod offline;
 mod opening;
+mod parts;
 mod size;
 mod spool;
 #[expect(unreachable_pub, reason = "they are public where they live, in the fuzz crate")]

@@ -124,7 +124,11 @@ fn what_is_kept_may_have_the_room_that_packets_leave_free() {
     let free = state.f_bavail * state.f_frsize;
     let options = SpoolOptions { bytes: 10, keep_free: free * 2, ..OPTIONS };
     let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
-    let whole = spool.keep(&[7; 3000]).expect("half of what is to stay free is there");
+    let mut kept = spool.keep(3000).expect("half of what is to stay free is there");
+    for part in [&[7; 1000][..], &[7; 2000]] {
+        kept.append(part).expect("it has its room");
+    }
+    let whole = kept.finish().expect("the system allows it");
     assert_eq!((&whole[..], spool.used()), (&[7; 3000][..], 3000));
     let mut packet = spool.begin().expect("the system allows it");
     assert_eq!(packet.append(b"a"), Err(SpoolError::Full), "not for those who can be refused");
@@ -138,7 +142,7 @@ fn what_is_kept_does_not_fill_the_disk() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let options = SpoolOptions { keep_free: u64::MAX, ..OPTIONS };
     let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
-    assert_eq!(spool.keep(b"a"), Err(SpoolError::Full));
+    assert_eq!(spool.keep(1).map(drop), Err(SpoolError::Full));
     assert_eq!(spool.used(), 0);
 }
 
@@ -161,7 +165,7 @@ fn a_directory_that_is_none_or_went_is_told() {
     let spool = open(&directory.path().join("made"));
     fs::remove_dir(directory.path().join("made")).expect("the system allows it");
     assert_eq!(spool.begin().map(drop), Err(SpoolError::Failed(ErrorKind::NotFound)));
-    assert_eq!(spool.keep(b"a"), Err(SpoolError::Failed(ErrorKind::NotFound)));
+    assert_eq!(spool.keep(1).map(drop), Err(SpoolError::Failed(ErrorKind::NotFound)));
 }
 
 /// A message that is read again from the file has its payload in the spool, and says so; without room it is in the heap.

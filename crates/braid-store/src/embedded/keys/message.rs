@@ -11,6 +11,7 @@ use crate::message::StoredMessage;
 const RETAIN: u8 = 1 << 2;
 const PROPERTIES: u8 = 1 << 3;
 const EXPIRES: u8 = 1 << 4;
+const PARTS: u8 = 1 << 5;
 
 const FORMAT_KNOWN: u8 = 1 << 0;
 const FORMAT_IS_TEXT: u8 = 1 << 1;
@@ -20,10 +21,20 @@ const RESPONSE_TOPIC: u8 = 1 << 4;
 const CORRELATION: u8 = 1 << 5;
 const USER: u8 = 1 << 6;
 
+/// The message with its payload.
 pub(in crate::embedded) fn encode_message(out: &mut Vec<u8>, message: &StoredMessage) {
-    Parts {
+    encode(out, message, Payload::Here(message.payload()));
+}
+
+/// The message without its payload, which is in parts.
+pub(in crate::embedded) fn encode_message_in_parts(out: &mut Vec<u8>, message: &StoredMessage) {
+    encode(out, message, Payload::Parts(message.payload().len()));
+}
+
+fn encode(out: &mut Vec<u8>, message: &StoredMessage, payload: Payload<'_>) {
+    Content {
         topic: message.topic(),
-        payload: message.payload(),
+        payload,
         qos: message.qos(),
         retain: message.retain(),
         properties: message.properties(),
@@ -32,22 +43,60 @@ pub(in crate::embedded) fn encode_message(out: &mut Vec<u8>, message: &StoredMes
     .encode(out);
 }
 
+/// A message that has its payload with it.
 pub(in crate::embedded) fn decode_message(value: &[u8]) -> Result<StoredMessage, Malformed> {
     let (head, payload) = split_message(value)?;
-    Ok(head.with_payload(Bytes::copy_from_slice(payload)))
+    Ok(head.with_copy(payload.here()?, None))
 }
 
 /// The message without its payload, and the payload where it stands.
-pub(in crate::embedded) fn split_message(value: &[u8]) -> Result<(StoredMessage, &[u8]), Malformed> {
+pub(in crate::embedded) fn split_message(value: &[u8]) -> Result<(StoredMessage, Payload<'_>), Malformed> {
     let Decoded { topic, payload, qos, retain, properties, expires_at } = decode(&mut Reader::new(value))?;
     Ok((StoredMessage::from_parts(topic, Bytes::new(), qos, retain, properties, expires_at), payload))
 }
 
+/// Whether the payload of the message is in parts.
+pub(in crate::embedded) fn is_in_parts(value: &[u8]) -> bool {
+    value.first().is_some_and(|flags| flags & PARTS != 0)
+}
+
+/// Bytes of a message with its payload, wherever that is.
+pub(in crate::embedded) fn stored_len(value: &[u8]) -> usize {
+    let in_parts = if is_in_parts(value) { value.split_last_chunk() } else { None };
+    let Some((head, length)) = in_parts else { return value.len() };
+    head.len().saturating_add(usize::try_from(u64::from_be_bytes(*length)).unwrap_or(usize::MAX))
+}
+
+/// Where a payload is.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::embedded) enum Payload<'a> {
+    /// With its message.
+    Here(&'a [u8]),
+    /// In a table of its own; bytes of all parts.
+    Parts(usize),
+}
+
+impl<'a> Payload<'a> {
+    pub(in crate::embedded) const fn len(self) -> usize {
+        match self {
+            Self::Here(payload) => payload.len(),
+            Self::Parts(length) => length,
+        }
+    }
+
+    const fn here(self) -> Result<&'a [u8], Malformed> {
+        match self {
+            Self::Here(payload) => Ok(payload),
+            Self::Parts(_) => Err(Malformed("a payload")),
+        }
+    }
+}
+
 pub(in crate::embedded) fn encode_will(out: &mut Vec<u8>, will: &Will) {
     out.extend_from_slice(&will.delay.to_be_bytes());
-    Parts {
+    Content {
         topic: &will.topic,
-        payload: &will.payload,
+        payload: Payload::Here(&will.payload),
         qos: will.qos,
         retain: will.retain,
         properties: will.properties.as_deref(),
@@ -60,13 +109,13 @@ pub(in crate::embedded) fn decode_will(value: &[u8]) -> Result<Will, Malformed> 
     let mut reader = Reader::new(value);
     let delay = reader.u32()?;
     let Decoded { topic, payload, qos, retain, properties, .. } = decode(&mut reader)?;
-    Ok(Will { topic, payload: Bytes::copy_from_slice(payload), qos, retain, delay, properties })
+    Ok(Will { topic, payload: Bytes::copy_from_slice(payload.here()?), qos, retain, delay, properties })
 }
 
 /// What a message and a Will have in common.
-struct Parts<'a> {
+struct Content<'a> {
     topic: &'a TopicName,
-    payload: &'a [u8],
+    payload: Payload<'a>,
     qos: QoS,
     retain: bool,
     properties: Option<&'a MessageProperties>,
@@ -75,21 +124,24 @@ struct Parts<'a> {
 
 struct Decoded<'a> {
     topic: TopicName,
-    payload: &'a [u8],
+    payload: Payload<'a>,
     qos: QoS,
     retain: bool,
     properties: Option<Box<MessageProperties>>,
     expires_at: Option<SystemTime>,
 }
 
-impl Parts<'_> {
+impl Content<'_> {
     fn encode(&self, out: &mut Vec<u8>) {
-        out.reserve(self.topic.as_str().len() + self.payload.len() + 16);
+        if let Payload::Here(payload) = self.payload {
+            out.reserve(self.topic.as_str().len() + payload.len() + 16);
+        }
         out.push(
             self.qos.bits()
                 | flag(RETAIN, self.retain)
                 | flag(PROPERTIES, self.properties.is_some())
-                | flag(EXPIRES, self.expires_at.is_some()),
+                | flag(EXPIRES, self.expires_at.is_some())
+                | flag(PARTS, matches!(self.payload, Payload::Parts(_))),
         );
         if let Some(at) = self.expires_at {
             put_time(out, at);
@@ -98,7 +150,10 @@ impl Parts<'_> {
         if let Some(properties) = self.properties {
             encode_properties(out, properties);
         }
-        out.extend_from_slice(self.payload);
+        match self.payload {
+            Payload::Here(payload) => out.extend_from_slice(payload),
+            Payload::Parts(length) => out.extend_from_slice(&(length as u64).to_be_bytes()),
+        }
     }
 }
 
@@ -110,8 +165,18 @@ fn decode<'a>(reader: &mut Reader<'a>) -> Result<Decoded<'a>, Malformed> {
         expires_at: if flags & EXPIRES != 0 { Some(reader.time()?) } else { None },
         topic: topic(reader.text()?)?,
         properties: if flags & PROPERTIES != 0 { Some(decode_properties(reader)?) } else { None },
-        payload: reader.rest(),
+        payload: if flags & PARTS != 0 {
+            Payload::Parts(parts(reader)?)
+        } else {
+            Payload::Here(reader.rest())
+        },
     })
+}
+
+fn parts(reader: &mut Reader<'_>) -> Result<usize, Malformed> {
+    let length = usize::try_from(reader.u64()?).map_err(|_| Malformed("a length"))?;
+    reader.end()?;
+    Ok(length)
 }
 
 fn encode_properties(out: &mut Vec<u8>, properties: &MessageProperties) {

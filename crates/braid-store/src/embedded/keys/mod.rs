@@ -11,18 +11,20 @@
 //! | `subscription` | session u64, filter as rest | flags u8 (QoS 2 bits, no local, retain as published, retain handling 2 bits, id, priority), \[id u32\], \[priority u16\] |
 //! | `received` | session u64, packet id u16 | nothing |
 //! | `message` | lsn u64 | a message |
+//! | `part` | lsn u64 of the message, number u32 from 0 | bytes of its payload as rest |
 //! | `queue` | lsn u64, session u64 | flags u8 (QoS 2 bits, retain, other message, ids, priority, shared), \[message u64\], \[count varint, ids u32\], \[priority u16\], \[filter as rest\] |
 //! | `inflight` | lsn u64, session u64 | phase u8 (1 sent, 2 released), packet id u16, step u64 |
 //! | `retained` | topic as rest | message u64 |
 //!
-//! A message: flags u8 (QoS 2 bits, retain, properties, expires), \[time\], topic text, \[properties\], payload as
-//! rest. Properties: flags u8 (payload format: known, value; expiry, content type, response topic, correlation
+//! A message: flags u8 (QoS 2 bits, retain, properties, expires, parts), \[time\], topic text, \[properties\], payload as
+//! rest; of one in parts its length u64. Properties: flags u8 (payload format: known, value; expiry, content type, response topic, correlation
 //! data, user), \[expiry u32\], \[content type text\], \[response topic text\], \[correlation data bytes\],
 //! \[count varint, pairs of texts\]. A time: seconds since 1970 i64, nanoseconds u32.
 //!
 //! What is in `queue` waits, or was sent if it is in `inflight` too; what was released is in `inflight` alone. So
 //! sending never rewrites a page of the queue, and what is on its way is one small table. The keys of `message` and
-//! `queue` grow with time: what is stored last stands together, and a commit writes few pages.
+//! `queue` grow with time: what is stored last stands together, and a commit writes few pages. A large payload is in parts, so that
+//! nobody needs all of it in memory; a group and a Will never have one.
 //!
 //! A subscription identifier is at most 268,435,455 and nothing of QoS 0 is queued: no packet could carry them.
 //!
@@ -65,7 +67,10 @@ use wire::Reader;
 pub(super) use wire::{Malformed, join_time, split_time};
 
 pub(super) use group::{decode_group, encode_group};
-pub(super) use message::{decode_message, decode_will, encode_message, encode_will, split_message};
+pub(super) use message::{
+    Payload, decode_message, decode_will, encode_message, encode_message_in_parts, encode_will, is_in_parts,
+    split_message, stored_len,
+};
 pub(super) use record::{
     decode_delivery, decode_inflight, decode_session, decode_subscription, encode_delivery, encode_inflight,
     encode_session, encode_subscription,
@@ -82,6 +87,7 @@ pub(super) const WILL: Table<&[u8; 8], &[u8]> = Table::new("will");
 pub(super) const SUBSCRIPTION: Table<&[u8], &[u8]> = Table::new("subscription");
 pub(super) const RECEIVED: Table<&[u8; 10], ()> = Table::new("received");
 pub(super) const MESSAGE: Table<&[u8; 8], &[u8]> = Table::new("message");
+pub(super) const PART: Table<&[u8; 12], &[u8]> = Table::new("part");
 pub(super) const QUEUE: Table<&[u8; 16], &[u8]> = Table::new("queue");
 pub(super) const INFLIGHT: Table<&[u8; 16], &[u8; 11]> = Table::new("inflight");
 pub(super) const RETAINED: Table<&[u8], &[u8; 8]> = Table::new("retained");
@@ -106,6 +112,13 @@ pub(super) const fn session_key(session: SessionId) -> [u8; 8] {
 
 pub(super) const fn message_key(message: Lsn) -> [u8; 8] {
     message.value().to_be_bytes()
+}
+
+pub(super) fn part_key(message: Lsn, number: u32) -> [u8; 12] {
+    let mut key = [0; 12];
+    key[..8].copy_from_slice(&message_key(message));
+    key[8..].copy_from_slice(&number.to_be_bytes());
+    key
 }
 
 pub(super) fn place_key((lsn, session): Place) -> [u8; 16] {
@@ -145,6 +158,11 @@ pub(super) fn decode_session_key(key: &[u8; 8]) -> SessionId {
 
 pub(super) fn decode_message_key(key: &[u8; 8]) -> Lsn {
     Lsn::new(u64::from_be_bytes(*key))
+}
+
+pub(super) fn decode_part_key(key: &[u8; 12]) -> Result<(Lsn, u32), Malformed> {
+    let mut reader = Reader::new(key);
+    Ok((Lsn::new(reader.u64()?), reader.u32()?))
 }
 
 pub(super) fn decode_place(key: &[u8; 16]) -> Result<Place, Malformed> {

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::ControlFlow;
 
 use braid_proto::packet::ClientId;
 
@@ -152,10 +153,23 @@ impl Comparison<'_> {
             Some((topic, message)) => self.retained(topic.as_str(), message),
             None => Ok(()),
         })?;
-        snapshot.each_message(|row| {
-            let size = row.as_ref().map_or(0, |(_, message)| message.payload().len());
-            if let Some((lsn, _)) = self.read(row, size)? {
+        let mut in_parts = BTreeSet::new();
+        snapshot.each_message_length(|row| {
+            let size = row.as_ref().map_or(0, |(_, length, _)| *length);
+            if let Some((lsn, length, is_in_parts)) = self.read(row, size)? {
                 self.message(lsn);
+                if is_in_parts {
+                    in_parts.insert(lsn);
+                    self.parts(lsn, length)?;
+                }
+            }
+            Ok::<_, ReadError>(())
+        })?;
+        snapshot.each_part_key(|row| {
+            let Some((lsn, number)) = self.read(row, 0)? else { return Ok(()) };
+            if !in_parts.contains(&lsn) {
+                let place = format!("part {number} is of message {lsn}, which has none or is not there");
+                self.problem(Damage::Unused, place);
             }
             Ok::<_, ReadError>(())
         })?;
@@ -257,17 +271,17 @@ impl Comparison<'_> {
 
     fn retained(&mut self, topic: &str, message: Lsn) -> Result<(), ReadError> {
         self.references.insert(message);
-        match self.snapshot.message(message) {
-            Ok(Some(stored)) if stored.topic().as_str() == topic => {
-                if let Err(wrong) = sound::retained(&stored) {
+        match self.snapshot.message_head(message) {
+            Ok(Some((head, payload))) if head.topic().as_str() == topic => {
+                if let Err(wrong) = sound::retained(&head, payload) {
                     self.problem(
                         Damage::Contradiction,
                         format!("{topic} retains message {message}: {wrong}"),
                     );
                 }
             }
-            Ok(Some(stored)) => {
-                let place = format!("{topic} retains a message of {}", stored.topic());
+            Ok(Some((head, _))) => {
+                let place = format!("{topic} retains a message of {}", head.topic());
                 self.problem(Damage::Contradiction, place);
             }
             Ok(None) => {
@@ -279,6 +293,16 @@ impl Comparison<'_> {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    fn parts(&mut self, message: Lsn, length: usize) -> Result<(), ReadError> {
+        match self.snapshot.each_part(message, length, |_| ControlFlow::Continue(())) {
+            Err(ReadError::Row(place)) => {
+                self.problem(Damage::NoMessage, place.to_string());
+                Ok(())
+            }
+            read => read,
+        }
     }
 
     fn message(&mut self, lsn: Lsn) {

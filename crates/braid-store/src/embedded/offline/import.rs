@@ -44,7 +44,7 @@ impl OfflineStore {
         self.file.note_opening(Opening::Import)?;
         let transaction = self.file.transaction().map_err(|error| self.open_error(error))?;
         let mut teller = Teller::new(&self.options, Stage::Importing, 0);
-        let mut import = Import::new(&transaction);
+        let mut import = Import::new(&transaction, self.file.part);
         let mut lines = BufReader::with_capacity(1 << 16, from).take(LINE);
         let mut text = Vec::new();
         let mut line = 0;
@@ -122,13 +122,15 @@ fn not_a_record(error: &serde_json::Error) -> Refusal {
     Refusal::Wrong(format!("{what}{at}").into())
 }
 
-fn retained_topic(message: &StoredMessage) -> Result<TopicName, Wrong> {
-    sound::retained(message).map(|()| message.topic().clone())
+fn retained_topic(head: &StoredMessage, payload: usize) -> Result<TopicName, Wrong> {
+    sound::retained(head, payload).map(|()| head.topic().clone())
 }
 
 /// Records on their way into one transaction.
 struct Import<'t> {
     transaction: &'t WriteTransaction,
+    /// Payloads that are longer are in parts.
+    part: usize,
     writes: Writes,
     /// Who owns what, so that nothing comes in that belongs to nobody.
     index: Index,
@@ -142,9 +144,10 @@ struct Import<'t> {
 }
 
 impl<'t> Import<'t> {
-    fn new(transaction: &'t WriteTransaction) -> Self {
+    fn new(transaction: &'t WriteTransaction, part: usize) -> Self {
         Self {
             transaction,
+            part,
             writes: Writes::default(),
             index: Index::new(Claim::new(0), NextIds::FIRST),
             messages: BTreeSet::new(),
@@ -172,7 +175,7 @@ impl<'t> Import<'t> {
 
     fn flush(&mut self) -> Result<(), Refusal> {
         self.bytes = 0;
-        Ok(write(self.transaction, &mem::take(&mut self.writes))?)
+        Ok(write(self.transaction, &mem::take(&mut self.writes), self.part)?)
     }
 
     fn take(&mut self, record: Record) -> Result<(), Refusal> {
@@ -313,7 +316,7 @@ impl<'t> Import<'t> {
 
     fn retained(&mut self, message: Lsn) -> Result<(), Refusal> {
         let topic = match self.writes.messages.get(&message).and_then(Write::value) {
-            Some(stored) => retained_topic(stored)?,
+            Some(stored) => retained_topic(stored, stored.payload().len())?,
             None => self.stored_topic(message)?,
         };
         if !self.index.load_retained(topic.clone(), message) {
@@ -329,9 +332,9 @@ impl<'t> Import<'t> {
         let key = keys::message_key(message);
         let row = table.get(&key).map_err(ReadError::from)?;
         let row = row.ok_or("its message is not there")?;
-        let message = keys::decode_message(row.value());
-        let message = message.map_err(|error| ReadError::row("message", &key, error))?;
-        Ok(retained_topic(&message)?)
+        let split = keys::split_message(row.value());
+        let (head, payload) = split.map_err(|error| ReadError::row("message", &key, error))?;
+        Ok(retained_topic(&head, payload.len())?)
     }
 
     fn known(&self, session: u64) -> Result<SessionId, Wrong> {

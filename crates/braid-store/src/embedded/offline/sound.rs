@@ -20,9 +20,9 @@ impl Identifiers {
     }
 }
 
-/// Whether a broker would have retained the message.
-pub(super) fn retained(message: &StoredMessage) -> Result<(), Wrong> {
-    if message.payload().is_empty() {
+/// Whether a broker would have retained the message with a payload of so many bytes.
+pub(super) fn retained(message: &StoredMessage, payload: usize) -> Result<(), Wrong> {
+    if payload == 0 {
         return Err("a message without payload is not retained: it removes the one that was");
     }
     if message.topic().as_str().starts_with("$SYS/") {

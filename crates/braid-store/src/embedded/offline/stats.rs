@@ -134,7 +134,7 @@ impl Snapshot {
         self.each_queued(|row| {
             let ((_, session), delivery) = row?;
             first = first.or(Some((delivery.message, session)));
-            let size = self.message_row(delivery.message)?.map_or(0, |row| row.value().len());
+            let size = self.message_row(delivery.message)?.map_or(0, |row| keys::stored_len(row.value()));
             let (entries, bytes) = sizes.entry(session).or_default();
             (*entries, *bytes) = (*entries + 1, *bytes + size as u64);
             teller.step_over(size);
@@ -157,11 +157,12 @@ impl Snapshot {
 
     fn oldest(&self, message: Lsn, session: SessionId) -> Result<Oldest, ReadError> {
         let missing = || ReadError::Row(format!("message {message} is not there").into());
-        let (stored, record) = (self.message(message)?.ok_or_else(missing)?, self.session(session)?);
+        let (head, payload) = self.message_head(message)?.ok_or_else(missing)?;
+        let record = self.session(session)?;
         Ok(Oldest {
             message,
-            topic: stored.topic().clone(),
-            payload: stored.payload().len() as u64,
+            topic: head.topic().clone(),
+            payload: payload as u64,
             client_id: record.client_id,
             parked_at: record.parked_at,
         })
