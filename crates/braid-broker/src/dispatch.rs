@@ -80,7 +80,7 @@ pub(crate) fn take_directly(hub: &Hub, slot: &Slot, deliveries: &mut [Delivery])
     }
     let mut changes = Vec::new();
     for delivery in deliveries {
-        hub.persist.queue(&mut changes, slot.id(), delivery);
+        hub.persist.queue(&mut changes, slot.id(), delivery, &hub.queue);
     }
     if !changes.is_empty() {
         drop(hub.persist.commit(changes));
@@ -160,7 +160,7 @@ impl<'a> Pushing<'a> {
     fn keep(&mut self, slot: &Arc<Slot>, mut deliveries: Vec<Delivery>) {
         let Durable { changes, deliveries: kept, .. } = &mut self.durable;
         for delivery in &mut deliveries {
-            self.hub.persist.queue(changes, slot.id(), delivery);
+            self.hub.persist.queue(changes, slot.id(), delivery, &self.hub.queue);
         }
         if kept.is_empty() && deliveries.iter().all(|delivery| delivery.stored.is_none()) {
             self.push_now(slot, deliveries.into_iter());

@@ -22,7 +22,8 @@ impl Hub {
     /// Puts what the store has for a session into its mailbox, which leaves it there: the client is away.
     pub(crate) fn shelve(&self, slot: &Slot, shelved: Vec<Shelved>, recovered_at: std::time::Instant) {
         let now = Instant::now().into_std();
-        let shelf = Shelf::new(shelved, self.queue.waits_since(now), recovered_at, self.memory.clone());
+        let at_start = self.queue.waits_since(recovered_at);
+        let shelf = Shelf::new(shelved, recovered_at, at_start, self.memory.clone());
         let parked = slot.mailbox.shelve(shelf, &self.queue, now);
         self.note_drops(slot, &parked);
         self.persist.commit_late(persist::completed(slot.id(), parked.lost));

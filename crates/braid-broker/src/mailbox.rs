@@ -579,6 +579,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
+    use std::time::SystemTime;
 
     use braid_proto::topic::TopicName;
     use braid_store::{Lsn, StoredDelivery};
@@ -706,9 +707,11 @@ mod tests {
             let message = Arc::new(Message::new(topic, bytes::Bytes::new(), QoS::AtLeastOnce, false));
             Delivery { stored: Some(number(place)), ..Delivery::of(message) }
         };
-        let shelved =
-            |place| Shelved::new(Lsn::new(place), StoredDelivery::new(Lsn::new(place), QoS::AtLeastOnce));
-        let shelf = Shelf::new((1..=3).map(shelved).collect(), None, scene.now, memory);
+        let shelved = |place| {
+            let lsn = Lsn::new(place);
+            Shelved::new(lsn, StoredDelivery::new(lsn, QoS::AtLeastOnce), SystemTime::UNIX_EPOCH)
+        };
+        let shelf = Shelf::new((1..=3).map(shelved).collect(), scene.now, None, memory);
         scene.mailbox.shelve(shelf, &policy, scene.now);
         assert_eq!(scene.mailbox.shelved().len(), 3);
         let pushed = scene.mailbox.push(std::iter::once(delivery(4)), &policy, scene.now, &mut Vec::new());

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use braid_proto::message::{Delivery, Message, Resting, SubscriptionIds};
 use braid_proto::packet::QoS;
@@ -26,6 +26,8 @@ pub(crate) struct Shelved {
     /// How long a message that is in the store lives: one more than the seconds after the start, rounded up; `None`
     /// if it does not expire.
     lasts: Option<NonZeroU32>,
+    /// For how many seconds it had waited at the start.
+    waited: u32,
     priority: Priority,
     qos: QoS,
     retain: bool,
@@ -70,14 +72,17 @@ impl Known {
 }
 
 impl Shelved {
-    /// A delivery whose message nobody has looked at: it costs nothing yet.
-    pub(crate) fn new(place: Lsn, delivery: StoredDelivery) -> Self {
-        let StoredDelivery { message, qos, retain, subscription_ids, priority, shared } = delivery;
+    /// A delivery whose message nobody has looked at: it costs nothing yet. `now`: when the broker recovers.
+    pub(crate) fn new(place: Lsn, delivery: StoredDelivery, now: SystemTime) -> Self {
+        let waited = u32::try_from(delivery.waited(now).as_secs()).unwrap_or(u32::MAX);
+        let StoredDelivery { message, qos, retain, subscription_ids, priority, shared, waits_since: _ } =
+            delivery;
         let is_plain = subscription_ids == SubscriptionIds::None && shared.is_none();
         Self {
             place: NonZeroU64::new(place.value()),
             message: Source::Store { lsn: message, cost: 0 },
             lasts: None,
+            waited,
             priority,
             qos,
             retain,
@@ -129,9 +134,16 @@ impl Shelved {
         }
     }
 
+    /// As [`Delivery::waits_since`], if that is `at_start` of what began to wait at the start.
+    fn waits_since(&self, at_start: Option<NonZeroU32>) -> Option<NonZeroU32> {
+        // There is no number for what waits since long before: the first of them is too old.
+        let since = at_start?.get().saturating_sub(self.waited);
+        NonZeroU32::new(since).or(Some(NonZeroU32::MIN))
+    }
+
     /// The delivery of the message, on the control stream [BQ-42], at rest until it is gone: its client was away.
     pub(crate) fn into_delivery(self, message: Arc<Message>) -> Delivery {
-        let Self { place, priority, qos, retain, rest, message: _, lasts: _ } = self;
+        let Self { place, priority, qos, retain, rest, message: _, lasts: _, waited: _ } = self;
         let (subscription_ids, shared) = match rest {
             Some(rest) => (rest.subscription_ids, rest.shared),
             None => (SubscriptionIds::None, None),
@@ -188,10 +200,10 @@ pub(crate) struct Shelf {
     pile: Pile<Shelved>,
     load: Load,
     toll: Toll,
-    /// When all of it began to wait, as a delivery says it.
-    waits_since: Option<NonZeroU32>,
     /// When the store was recovered.
     recovered_at: Instant,
+    /// The same as [`Delivery::waits_since`]; `None` if nothing ever is too old.
+    at_start: Option<NonZeroU32>,
     /// When the first of what was shelved expires.
     expires_from: Option<Instant>,
 }
@@ -199,8 +211,8 @@ pub(crate) struct Shelf {
 impl Shelf {
     pub(crate) fn new(
         shelved: Vec<Shelved>,
-        waits_since: Option<NonZeroU32>,
         recovered_at: Instant,
+        at_start: Option<NonZeroU32>,
         memory: Arc<Memory>,
     ) -> Self {
         let (mut pile, mut load) = (Pile::with_capacity(shelved.len()), Load::default());
@@ -211,7 +223,7 @@ impl Shelf {
             toll.pay(one.own_bytes());
             pile.push_back(one);
         }
-        Self { pile, load, toll, waits_since, recovered_at, expires_from }
+        Self { pile, load, toll, recovered_at, at_start, expires_from }
     }
 
     pub(crate) fn load(&self) -> Load {
@@ -252,10 +264,11 @@ impl Shelf {
         is_over: impl Fn(Terms) -> bool,
         mut note: impl FnMut(Load, Option<NonZeroU64>),
     ) {
-        let Self { pile, load, toll, waits_since, recovered_at, expires_from: _ } = self;
+        let Self { pile, load, toll, recovered_at, at_start, expires_from: _ } = self;
         pile.retain(|one| {
             let expires_at = one.expires_at(*recovered_at);
-            let is_over = is_over(Terms { qos: one.qos, waits_since: *waits_since, expires_at });
+            let waits_since = one.waits_since(*at_start);
+            let is_over = is_over(Terms { qos: one.qos, waits_since, expires_at });
             if is_over {
                 load.subtract(one.load());
                 toll.give_back(one.own_bytes());
@@ -271,9 +284,9 @@ impl Shelf {
         mut read: HashMap<NonZeroU64, Delivery>,
     ) -> (VecDeque<Delivery>, Vec<NonZeroU64>) {
         let mut missing = Vec::new();
-        let waits_since = self.waits_since;
+        let at_start = self.at_start;
         let mut deliver = |one: Shelved| {
-            let place = one.place;
+            let (place, waits_since) = (one.place, one.waits_since(at_start));
             let found = place.and_then(|place| read.remove(&place)).or_else(|| one.present());
             if found.is_none() {
                 missing.extend(place);

@@ -171,10 +171,12 @@ pub struct StoredDelivery {
     pub priority: Priority,
     /// The shared subscription it came by: another member gets it when the session ends.
     pub shared: Option<Arc<TopicFilter>>,
+    /// Since when it waits for the session; `None` where nobody asks.
+    pub waits_since: Option<SystemTime>,
 }
 
 impl StoredDelivery {
-    /// A delivery without RETAIN, identifiers and share, and with the default priority.
+    /// A delivery without RETAIN, identifiers, share and time, and with the default priority.
     pub const fn new(message: Lsn, qos: QoS) -> Self {
         Self {
             message,
@@ -183,11 +185,13 @@ impl StoredDelivery {
             subscription_ids: SubscriptionIds::None,
             priority: Priority::DEFAULT,
             shared: None,
+            waits_since: None,
         }
     }
 
-    /// The delivery of the message that is stored under `message`.
-    pub fn of(delivery: &Delivery, message: Lsn) -> Self {
+    /// The delivery of the message that is stored under `message`. It does not say itself since when it waits on the
+    /// clock of the world.
+    pub fn of(delivery: &Delivery, message: Lsn, waits_since: Option<SystemTime>) -> Self {
         Self {
             message,
             qos: delivery.qos,
@@ -195,6 +199,7 @@ impl StoredDelivery {
             subscription_ids: delivery.subscription_ids.clone(),
             priority: delivery.priority,
             shared: delivery.shared.clone(),
+            waits_since,
         }
     }
 
@@ -212,6 +217,12 @@ impl StoredDelivery {
             waits_since: None,
             resting: None,
         }
+    }
+
+    /// For how long it has waited at `now`: not at all if that is not known, or if the clock was set back to before.
+    pub fn waited(&self, now: SystemTime) -> Duration {
+        let waited = self.waits_since.and_then(|since| now.duration_since(since).ok());
+        waited.unwrap_or(Duration::ZERO)
     }
 }
 

@@ -29,6 +29,7 @@ use braid_store::{
 };
 use tokio::sync::watch;
 
+use crate::policy::QueuePolicy;
 use endings::Endings;
 pub(crate) use progress::DurableProgress;
 pub use recover::Recovery;
@@ -77,10 +78,17 @@ impl Persist {
         changes.push(Change::Retained { message: lsn });
     }
 
-    /// Adds to `changes` what makes a QoS 1 or 2 delivery wait for the session, and gives it its place there.
+    /// Adds to `changes` what makes a QoS 1 or 2 delivery wait for the session, by the rules of `policy`, and gives it
+    /// its place there.
     ///
     /// Places ascend in the order of the calls: what goes into a mailbox in this order is recovered in it.
-    pub(crate) fn queue(&self, changes: &mut Vec<Change>, session: SessionId, delivery: &mut Delivery) {
+    pub(crate) fn queue(
+        &self,
+        changes: &mut Vec<Change>,
+        session: SessionId,
+        delivery: &mut Delivery,
+        policy: &QueuePolicy,
+    ) {
         if delivery.qos == QoS::AtMostOnce {
             return;
         }
@@ -99,7 +107,9 @@ impl Persist {
             let stored = StoredMessage::of(Arc::clone(&delivery.message), now());
             changes.push(Change::Stored { lsn: message, message: stored });
         }
-        changes.push(Change::Queued { session, lsn, delivery: StoredDelivery::of(delivery, message) });
+        let waits_since = policy.stored_since(delivery, now);
+        let delivery = StoredDelivery::of(delivery, message, waits_since);
+        changes.push(Change::Queued { session, lsn, delivery });
     }
 
     /// Commits changes that somebody waits for.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use braid_proto::message::Message;
 use braid_proto::packet::{PacketId, Will};
@@ -60,7 +61,7 @@ pub(crate) fn recover(
     arrivals: &mut Arrivals,
     mut progress: impl FnMut(Recovery),
 ) -> Result<Recovered, StoreError> {
-    let mut shown = Shown::default();
+    let mut shown = Shown::new(now.system);
     let next = store.recover(&mut shown)?;
     let messages = Messages::read(store, now, &shown.wanted, arrivals)?;
     let (mut sessions, mut retained) = (Vec::with_capacity(shown.sessions.len()), Vec::new());
@@ -87,8 +88,9 @@ pub(crate) fn recover(
 }
 
 /// What a store shows, before anybody looks at the messages.
-#[derive(Default)]
 struct Shown {
+    /// What the clock of the world says.
+    now: SystemTime,
     sessions: BTreeMap<SessionId, ShownSession>,
     retained: Vec<(TopicName, Lsn)>,
     /// Messages that are to be in memory: those that are on their way, retained, or not for one session alone.
@@ -106,6 +108,10 @@ struct ShownSession {
 }
 
 impl Shown {
+    fn new(now: SystemTime) -> Self {
+        Self { now, sessions: BTreeMap::new(), retained: Vec::new(), wanted: HashSet::new() }
+    }
+
     fn edit(&mut self, session: SessionId, edit: impl FnOnce(&mut ShownSession)) {
         let session = self.sessions.get_mut(&session);
         debug_assert!(session.is_some(), "a session comes before everything that belongs to it");
@@ -147,10 +153,11 @@ impl Recover for Shown {
                 self.wanted.insert(delivery.message);
             }
         }
+        let now = self.now;
         self.edit(session, |shown| match entry {
-            QueueEntry::Waiting(delivery) => shown.waiting.push(Shelved::new(lsn, delivery)),
+            QueueEntry::Waiting(delivery) => shown.waiting.push(Shelved::new(lsn, delivery, now)),
             QueueEntry::Sent(packet_id, delivery) => {
-                shown.moving.push((lsn, packet_id, Some(Shelved::new(lsn, delivery))));
+                shown.moving.push((lsn, packet_id, Some(Shelved::new(lsn, delivery, now))));
             }
             QueueEntry::Released(packet_id) => shown.moving.push((lsn, packet_id, None)),
         });

@@ -4,6 +4,7 @@
 
 mod support;
 
+mod aged;
 mod connecting;
 mod crowded;
 mod delivery;

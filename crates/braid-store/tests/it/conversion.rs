@@ -106,13 +106,25 @@ fn a_delivery_comes_back_on_the_control_stream() {
         waits_since: None,
         resting: None,
     };
-    let stored = StoredDelivery::of(&delivery, Lsn::new(3));
-    assert_eq!(stored.message, Lsn::new(3));
+    let stored = StoredDelivery::of(&delivery, Lsn::new(3), Some(now().system));
+    assert_eq!((stored.message, stored.waits_since), (Lsn::new(3), Some(now().system)));
     let live = stored.live(message);
     assert!(Arc::ptr_eq(&live.message, &delivery.message));
     assert_eq!((live.qos, live.retain, live.stream), (delivery.qos, delivery.retain, StreamKey::CONTROL));
     assert_eq!((live.subscription_ids, live.priority), (delivery.subscription_ids, delivery.priority));
     assert_eq!(live.shared, delivery.shared);
+}
+
+#[test]
+fn a_delivery_waits_on_while_the_broker_is_down() {
+    let start = now().system;
+    let known =
+        |waits_since| StoredDelivery { waits_since, ..StoredDelivery::new(Lsn::new(3), QoS::AtLeastOnce) };
+    for waited in [Duration::ZERO, Duration::from_millis(59_999), DAY] {
+        assert_eq!(known(Some(start)).waited(start + waited), waited);
+    }
+    assert_eq!(known(Some(start)).waited(start - DAY), Duration::ZERO, "the clock was set back");
+    assert_eq!(known(None).waited(start), Duration::ZERO);
 }
 
 /// [BQ-42] [BQ-43] What was asked for comes back; which stream asked does not.

@@ -12,7 +12,7 @@
 //! | `received` | session u64, packet id u16 | nothing |
 //! | `message` | lsn u64 | a message |
 //! | `part` | lsn u64 of the message, number u32 from 0 | bytes of its payload as rest |
-//! | `queue` | lsn u64, session u64 | flags u8 (QoS 2 bits, retain, other message, ids, priority, shared), \[message u64\], \[count varint, ids u32\], \[priority u16\], \[filter as rest\] |
+//! | `queue` | lsn u64, session u64 | flags u8 (QoS 2 bits, retain, other message, ids, priority, shared, waits since), \[message u64\], \[count varint, ids u32\], \[priority u16\], \[time\], \[filter as rest\] |
 //! | `inflight` | lsn u64, session u64 | phase u8 (1 sent, 2 released), packet id u16, step u64 |
 //! | `retained` | topic as rest | message u64 |
 //!

@@ -14,7 +14,7 @@ use super::super::marks::Opening;
 use super::super::options::{Stage, Teller};
 use super::super::write::write;
 use super::super::writes::{Inflight, Phase, Write, Writes};
-use super::record::{self, Record, Step, Wrong};
+use super::record::{self, Record, Step, Time, Wrong};
 use super::sound::{self, Identifiers};
 use super::{BEYOND, OfflineStore, OpenError, TransferError};
 use crate::identity::{Claim, Lsn, SessionId};
@@ -272,6 +272,7 @@ impl<'t> Import<'t> {
                 subscription_ids,
                 priority,
                 shared,
+                waits_since,
                 sent,
             } => {
                 let (place, message) = ((Lsn::new(lsn), self.known(session)?), Lsn::new(message));
@@ -285,6 +286,7 @@ impl<'t> Import<'t> {
                     subscription_ids: record::subscription_ids(subscription_ids)?,
                     priority: Priority::new(priority),
                     shared: shared.map(|text| record::filter(&text).map(Arc::new)).transpose()?,
+                    waits_since: waits_since.map(Time::time).transpose()?,
                 };
                 if !self.index.load_queued(place, message) {
                     return Err("the entry is there twice".into());

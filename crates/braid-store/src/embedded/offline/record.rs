@@ -68,6 +68,9 @@ pub(super) enum Record {
         subscription_ids: Vec<NonZeroU32>,
         priority: u16,
         shared: Option<Box<str>>,
+        /// If the broker was to know it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        waits_since: Option<Time>,
         sent: Option<Step>,
     },
     Released {
@@ -164,7 +167,7 @@ impl Time {
         Self(seconds, nanoseconds)
     }
 
-    fn time(self) -> Result<SystemTime, Wrong> {
+    pub(super) fn time(self) -> Result<SystemTime, Wrong> {
         join_time(self.0, self.1).ok_or("a time is out of range")
     }
 }
@@ -233,6 +236,7 @@ pub(super) fn queued_record(
         subscription_ids: delivery.subscription_ids.as_slice().to_vec(),
         priority: delivery.priority.value(),
         shared: delivery.shared.as_ref().map(|filter| filter.as_str().into()),
+        waits_since: delivery.waits_since.map(Time::of),
         sent: sent.map(Step::of),
     }
 }
