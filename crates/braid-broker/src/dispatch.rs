@@ -1,5 +1,6 @@
 //! Messages to mailboxes: a batch at a time, each subscriber woken once.
 
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
@@ -65,7 +66,8 @@ pub(crate) fn redistribute(
         let Some(filter) = &delivery.shared else { continue };
         let find = || hub.find_group(filter).map(|group| shared_target(hub, &group));
         if let Some(shared) = targets.entry(filter.clone()).or_insert_with(find) {
-            pushing.push_shared(shared, hub.priority_of(&delivery.message.topic), &delivery.message);
+            let (message, waits_since) = (&delivery.message, delivery.waits_since);
+            pushing.push_shared(shared, hub.priority_of(&message.topic), message, waits_since);
         }
     }
     pushing.durable.changes.extend(end);
@@ -199,14 +201,20 @@ impl<'a> Pushing<'a> {
         }
         for shared in &to.groups {
             for message in run {
-                self.push_shared(shared, to.priority, message);
+                self.push_shared(shared, to.priority, message, None);
             }
         }
     }
 
     /// Gives a message to the member whose turn it is: to one who is online and has room, else to anyone whose
-    /// session keeps it. `priority` is for a member that asked for none.
-    fn push_shared(&mut self, shared: &SharedTarget, priority: Option<Priority>, message: &Arc<Message>) {
+    /// session keeps it. `priority` is for a member that asked for none; `waits_since` if it has waited for another.
+    fn push_shared(
+        &mut self,
+        shared: &SharedTarget,
+        priority: Option<Priority>,
+        message: &Arc<Message>,
+        waits_since: Option<NonZeroU32>,
+    ) {
         let capacity = self.hub.queue.capacity;
         let mailbox = |key: &SessionKey| shared.slot(*key).map(|slot| &slot.mailbox);
         let ready =
@@ -218,6 +226,7 @@ impl<'a> Pushing<'a> {
             (Some(member), Some(slot)) => {
                 let mut delivery = route_shared(message, &shared.group, member);
                 delivery.priority = member.subscription.priority.or(priority).unwrap_or_default(); // [BQ-52]
+                delivery.waits_since = waits_since;
                 self.push(slot, std::iter::once(delivery));
             }
             _ => self.dropped += 1,

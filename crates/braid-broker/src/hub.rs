@@ -369,6 +369,8 @@ impl Hub {
         // A QoS 2 message that was on its way must not go to anybody else. [MQTT-4.8.2-5]
         let may_repeat = |delivery: &Delivery| delivery.qos == QoS::AtLeastOnce;
         let unacknowledged = session.outbound.into_unacknowledged().into_iter().filter(may_repeat);
+        // It was sent in time: for another member it begins to wait.
+        let unacknowledged = unacknowledged.map(|delivery| Delivery { waits_since: None, ..delivery });
         // One batch: what goes to others is not lost with the session, and does not go twice.
         let closed = Change::Closed { session: slot.id(), claim: slot.claim() };
         let closed = slot.is_durable().then_some(closed);

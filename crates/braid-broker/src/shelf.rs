@@ -299,6 +299,11 @@ impl Shelf {
 
     /// The deliveries whose messages are in memory: those of shared subscriptions are among them.
     pub(crate) fn into_present(mut self) -> impl Iterator<Item = Delivery> {
-        self.pile.take().into_iter().filter_map(Shelved::present)
+        let at_start = self.at_start;
+        let present = move |one: Shelved| {
+            let waits_since = one.waits_since(at_start);
+            one.present().map(|delivery| Delivery { waits_since, ..delivery })
+        };
+        self.pile.take().into_iter().filter_map(present)
     }
 }

@@ -8,7 +8,7 @@ use braid_proto::packet::QoS;
 use braid_store::{Change, Image, QueueEntry, Store, StoredDelivery};
 
 use crate::disk::{Disk, over_a_file};
-use crate::support::{Client, TestBroker, lasting, pass, quiet, settle, texts};
+use crate::support::{Client, TestBroker, connect_v5, lasting, pass, quiet, settle, texts};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -242,11 +242,49 @@ async fn what_is_on_its_way_is_never_too_old() {
     assert_eq!(scene.entries(), []);
 }
 
+/// What waited for one member waits on for another, before a start and after it. [MQTT-4.8.2-4]
+#[tokio::test(start_paused = true)]
+async fn what_another_member_gets_has_waited_before() {
+    let scene = Scene::filled(2000, &["a"], "$share/g/t", &["1"]).await;
+    let before = SystemTime::now();
+    scene.absent("b", "$share/g/t").await;
+    pass(1000).await;
+    // The end of its session.
+    scene.broker.connect(connect_v5("a")).await;
+    let waits = scene.waits();
+    let since = waits[0].expect("there is a cap");
+    assert!(waits.len() == 1 && since < before, "{since:?} {before:?}");
+    let scene = scene.crash_and_move(2000, |at| at - Duration::from_secs(500));
+    scene.absent("c", "$share/g/t").await;
+    scene.broker.connect(connect_v5("b")).await;
+    pass(498).await;
+    assert_eq!((scene.outdated(), scene.waits().len()), (0, 1));
+    pass(15).await;
+    assert_eq!((scene.outdated(), scene.entries().len()), (1, 0));
+}
+
+/// It came in time, and was not acknowledged: it is not lost for that. [MQTT-4.8.2-5]
+#[tokio::test(start_paused = true)]
+async fn what_a_member_had_got_begins_to_wait_for_another() {
+    let scene = Scene::start(60);
+    let mut client = slow(&scene, "a").await;
+    client.subscribe("$share/g/t", QoS::AtLeastOnce).await;
+    scene.broker.v5("publisher").await.publish("t", "1", QoS::AtLeastOnce).await;
+    client.expect_publish().await;
+    client.vanish().await;
+    scene.absent("b", "$share/g/t").await;
+    pass(100).await;
+    scene.broker.connect(connect_v5("a")).await;
+    pass(50).await;
+    assert_eq!((scene.take_all("b").await, scene.outdated()), (vec!["1".to_owned()], 0));
+}
+
 over_a_file!(
     what_was_too_old_at_the_start_goes_by_itself,
     what_was_too_old_at_the_start_is_not_sent_to_whoever_comes_at_once,
     what_has_time_left_at_the_start_has_no_more_than_that,
     with_a_clock_that_was_set_back_it_begins_to_wait_anew,
     what_came_while_there_was_no_cap_begins_to_wait_at_the_start,
-    what_is_on_its_way_is_never_too_old
+    what_is_on_its_way_is_never_too_old,
+    what_another_member_gets_has_waited_before
 );
