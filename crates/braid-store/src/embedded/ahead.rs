@@ -204,6 +204,8 @@ impl Ahead {
     /// What was appended is durable: keeps what the tables are to get.
     pub(super) fn join(&self, writes: &Writes) {
         let mut state = self.lock();
+        // Of the tables themselves it may settle what somebody waits for.
+        let is_wanted = state.wanted > state.settled;
         match state.underway.take() {
             Some(Way::Journal) => state.joined.merge(writes),
             Some(Way::Tables) => state.settled = state.sequence,
@@ -220,7 +222,7 @@ impl Ahead {
             state.turn(false);
         }
         // Everything else can wait, and waking somebody for each group costs more than most of them.
-        if is_first || is_due || state.wanted > state.settled || state.end != End::Open {
+        if is_first || is_due || is_wanted || state.end != End::Open {
             self.changed.notify_all();
         }
     }
@@ -249,11 +251,10 @@ impl Ahead {
     }
 
     fn wait_for_due<'a>(&self, state: MutexGuard<'a, State>, now: Instant) -> MutexGuard<'a, State> {
-        // While one is underway its end tells what to do; a time beyond the calendar never comes.
-        let due =
-            state.since.filter(|_| state.underway.is_none()).and_then(|since| since.checked_add(self.every));
-        let Some(due) = due else { return self.wait(state) };
-        let left = due.saturating_duration_since(now);
+        // A time beyond the calendar never comes. One that has come while a group is underway waits for its end, which tells.
+        let due = state.since.and_then(|since| since.checked_add(self.every));
+        let left = due.map(|due| due.saturating_duration_since(now)).filter(|left| !left.is_zero());
+        let Some(left) = left else { return self.wait(state) };
         self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -319,11 +320,18 @@ mod tests {
     use super::*;
     use crate::recover::NextIds;
 
+    /// Long enough for whatever does not wait for ever.
+    const LONG: Duration = Duration::from_secs(60);
+
     fn opened() -> (Ahead, File) {
+        opened_for(Duration::from_secs(3600))
+    }
+
+    fn opened_for(every: Duration) -> (Ahead, File) {
         let (place, options) = (Arc::from("memory"), Options::default());
         let file = File::open(InMemoryBackend::new(), &place, &options).unwrap();
         let journal = Candidate::on(InMemoryBackend::new()).adopt(&file, 2 * BLOCK).unwrap();
-        (Ahead::new(journal, 0, Duration::from_secs(3600)), file)
+        (Ahead::new(journal, 0, every), file)
     }
 
     /// Fills one half.
@@ -337,6 +345,41 @@ mod tests {
         let mut large = Writes::default();
         (1..1000).for_each(|session| large.close(crate::SessionId::new(session)));
         assert_eq!(ahead.append(&large, &mut Vec::new(), &file), Ok(Duration::ZERO));
+    }
+
+    /// It is told to its callers before it is joined, and they may want everything in the tables at once.
+    #[test]
+    fn who_waits_for_a_group_that_went_to_the_tables_is_told() {
+        let (ahead, file) = opened();
+        let mut large = Writes::default();
+        (1..1000).for_each(|session| large.close(crate::SessionId::new(session)));
+        ahead.append(&large, &mut Vec::new(), &file).unwrap();
+        let (tell, told) = mpsc::channel();
+        let ahead = Arc::new(ahead);
+        let waiting = Arc::clone(&ahead);
+        thread::spawn(move || tell.send(waiting.flush()));
+        while ahead.lock().wanted == 0 {
+            thread::yield_now();
+        }
+        ahead.join(&large);
+        assert_eq!(told.recv_timeout(LONG), Ok(Ok(())));
+    }
+
+    /// What was joined before has its time still.
+    #[test]
+    fn a_group_that_is_underway_hides_no_checkpoint_that_is_due_later() {
+        let (ahead, file) = opened_for(Duration::from_millis(200));
+        ahead.append(&small(), &mut Vec::new(), &file).unwrap();
+        ahead.join(&small());
+        ahead.lock().number(Way::Journal);
+        let (tell, told) = mpsc::channel();
+        let ahead = Arc::new(ahead);
+        let waiting = Arc::clone(&ahead);
+        thread::spawn(move || tell.send(waiting.next().is_some()));
+        // Until it waits, mostly; if it does not yet the test shows nothing.
+        (0..1000).for_each(|_| thread::yield_now());
+        ahead.join(&small());
+        assert_eq!(told.recv_timeout(LONG), Ok(true));
     }
 
     #[test]
