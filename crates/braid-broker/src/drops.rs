@@ -24,7 +24,8 @@ impl Hub {
         let now = Instant::now().into_std();
         let at_start = self.queue.waits_since(recovered_at);
         let shelf = Shelf::new(shelved, recovered_at, at_start, self.memory.clone());
-        let parked = slot.mailbox.shelve(shelf, &self.queue, now);
+        let (over, parked) = slot.mailbox.shelve(shelf, &self.queue, now);
+        self.drop_over(slot, over);
         self.note_drops(slot, &parked);
         self.persist.commit_late(persist::completed(slot.id(), parked.lost));
     }
@@ -80,15 +81,20 @@ impl Hub {
         let slots: Vec<_> = self.registry.slots().values().cloned().collect();
         let now = Instant::now().into_std();
         for slot in slots {
-            let Expired { expired, outdated, may_expire } = slot.mailbox.expire(&self.queue, now);
-            if may_expire {
-                self.queue.note_expiring();
-            }
-            self.statistics.dropped(expired.load.messages as u64);
-            self.note_expired(outdated.load.messages as u64);
-            let places = expired.places.into_iter().chain(outdated.places);
-            self.persist.commit_late(persist::completed(slot.id(), places));
+            self.drop_over(&slot, slot.mailbox.expire(&self.queue, now));
         }
+    }
+
+    /// Counts what has expired or waited for too long, and takes it out of the store.
+    fn drop_over(&self, slot: &Slot, over: Expired) {
+        let Expired { expired, outdated, may_expire } = over;
+        if may_expire {
+            self.queue.note_expiring();
+        }
+        self.statistics.dropped(expired.load.messages as u64);
+        self.note_expired(outdated.load.messages as u64);
+        let places = expired.places.into_iter().chain(outdated.places);
+        self.persist.commit_late(persist::completed(slot.id(), places));
     }
 
     /// So many messages have waited for too long.

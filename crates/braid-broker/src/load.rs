@@ -186,7 +186,8 @@ pub(crate) fn message_cost(message: &Message) -> usize {
 
 /// The same of a message that may not be in memory.
 pub(crate) fn cost(topic: &TopicName, properties: Option<&MessageProperties>, payload: usize) -> usize {
-    DELIVERY_OVERHEAD + topic.as_str().len() + properties.map_or(0, properties_cost) + payload
+    // What a damaged store says of a payload that nobody has read may be anything.
+    (DELIVERY_OVERHEAD + topic.as_str().len() + properties.map_or(0, properties_cost)).saturating_add(payload)
 }
 
 /// The memory that a message keeps, about: what is in a spool is in no heap.

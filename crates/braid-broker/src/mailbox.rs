@@ -261,14 +261,7 @@ impl Mailbox {
 
     /// Takes out what has expired or waited for too long, and has not been taken by the owner.
     pub(crate) fn expire(&self, policy: &QueuePolicy, now: Instant) -> Expired {
-        let mut inner = self.lock();
-        let expired = inner.backlog.expire(now);
-        let outdated = if policy.has_age() {
-            inner.backlog.remove(|terms| policy.is_too_old(terms.waits_since, now))
-        } else {
-            Removed::default()
-        };
-        Expired { expired, outdated, may_expire: inner.backlog.may_expire() }
+        self.lock().expire(policy, now)
     }
 
     /// Tells the owner to do something. Outside of the lock the caller wakes what is returned.
@@ -292,13 +285,15 @@ impl Mailbox {
         inner.resumed = inner.held().heap_bytes();
     }
 
-    /// Begins with what the store has, as far as there is room: the client is away since before the start.
-    pub(crate) fn shelve(&self, shelf: Shelf, policy: &QueuePolicy, now: Instant) -> Pushed {
-        if shelf.expires_from().is_some() {
-            policy.note_expiring();
-        }
-        self.lock().backlog.shelve(shelf);
-        self.park(VecDeque::new(), policy, now)
+    /// Begins with what the store has, as far as there is room: the client is away since before the start. What is over
+    /// by then makes room before anything new comes.
+    pub(crate) fn shelve(&self, shelf: Shelf, policy: &QueuePolicy, now: Instant) -> (Expired, Pushed) {
+        let over = {
+            let mut inner = self.lock();
+            inner.backlog.shelve(shelf);
+            inner.expire(policy, now)
+        };
+        (over, self.park(VecDeque::new(), policy, now))
     }
 
     /// What is to be read from the store before the owner takes anything.
@@ -360,6 +355,16 @@ impl Mailbox {
 }
 
 impl Inner {
+    fn expire(&mut self, policy: &QueuePolicy, now: Instant) -> Expired {
+        let expired = self.backlog.expire(now);
+        let outdated = if policy.has_age() {
+            self.backlog.remove(|terms| policy.is_too_old(terms.waits_since, now))
+        } else {
+            Removed::default()
+        };
+        Expired { expired, outdated, may_expire: self.backlog.may_expire() }
+    }
+
     /// Whether anything is to be done for it at all.
     fn wants(&self, delivery: &Delivery, policy: &QueuePolicy) -> bool {
         match self.state {
@@ -712,7 +717,7 @@ mod tests {
             Shelved::new(lsn, StoredDelivery::new(lsn, QoS::AtLeastOnce), SystemTime::UNIX_EPOCH)
         };
         let shelf = Shelf::new((1..=3).map(shelved).collect(), scene.now, None, memory);
-        scene.mailbox.shelve(shelf, &policy, scene.now);
+        drop(scene.mailbox.shelve(shelf, &policy, scene.now));
         assert_eq!(scene.mailbox.shelved().len(), 3);
         let pushed = scene.mailbox.push(std::iter::once(delivery(4)), &policy, scene.now, &mut Vec::new());
         assert_eq!(pushed.lost, [number(1)]);

@@ -49,6 +49,8 @@ pub(crate) struct QueuePolicy {
     memory: Arc<Memory>,
     /// Something that waits may expire. While nothing does nobody looks for it.
     may_expire: AtomicBool,
+    /// The clock of the world is behind: what it says is not written down.
+    is_clock_behind: AtomicBool,
 }
 
 impl QueuePolicy {
@@ -64,6 +66,7 @@ impl QueuePolicy {
             first: u32::try_from(first).unwrap_or(u32::MAX),
             memory,
             may_expire: AtomicBool::new(false),
+            is_clock_behind: AtomicBool::new(false),
         }
     }
 
@@ -95,11 +98,21 @@ impl QueuePolicy {
     /// The same by the clock of the world, for a store: of what begins to wait now, and of what waited elsewhere before.
     pub(crate) fn stored_since(&self, delivery: &Delivery, now: impl FnOnce() -> Now) -> Option<SystemTime> {
         self.age?;
+        // Relaxed: the flag guards nothing.
+        if self.is_clock_behind.load(Ordering::Relaxed) {
+            return None;
+        }
         let now = now();
         let waited = delivery.waits_since.map_or(0, |since| self.waited(since, now.instant));
         // Whole seconds on both ends: never before it began.
         let waited = Duration::from_secs(waited.saturating_sub(1).into());
         Some(now.system.checked_sub(waited).unwrap_or(now.system))
+    }
+
+    /// The clock of the world is behind what it said once: what is queued in this life has no time in the store, or it would
+    /// be too old at the next start if the clock is right by then.
+    pub(crate) fn distrust_clock(&self) {
+        self.is_clock_behind.store(true, Ordering::Relaxed);
     }
 
     /// Whether what has waited since then has done so for longer than it may.
@@ -172,6 +185,9 @@ mod tests {
         let now = || Now { instant: epoch + Duration::from_secs(5), system };
         assert_eq!(policy(60, epoch).stored_since(&delivery(), now), Some(system));
         assert_eq!(policy(0, epoch).stored_since(&delivery(), || unreachable!("nobody asks")), None);
+        let distrusting = policy(60, epoch);
+        distrusting.distrust_clock();
+        assert_eq!(distrusting.stored_since(&delivery(), now), None);
     }
 
     /// The longest cap that a configuration may have.

@@ -212,9 +212,12 @@ impl Messages {
                 others.push((lsn, known_of(&unread, now)));
                 return;
             }
+            if failure.is_some() {
+                return;
+            }
             match unread.read() {
                 Ok(message) => drop(read.insert(lsn, arrivals.live(lsn, message, now))),
-                Err(error) => drop(failure.get_or_insert(error)),
+                Err(error) => failure = Some(error),
             }
         })?;
         failure.map_or(Ok(Self { wanted: read, others }), Err)

@@ -46,6 +46,9 @@ impl Hub {
         let is_ahead =
             |session: &RecoveredSession| session.record.parked_at.is_some_and(|at| at > now.system);
         let is_clock_behind = sessions.iter().any(is_ahead);
+        if is_clock_behind {
+            self.queue.distrust_clock();
+        }
         for session in sessions {
             self.revive_session(session, now, is_clock_behind);
         }
