@@ -47,7 +47,7 @@ fn split(data: &[u8]) -> Option<(Row<'_>, &[u8])> {
 }
 
 fn put(transaction: &WriteTransaction, Row { table, key, value }: Row<'_>) -> Result<(), redb::Error> {
-    match table % 9 {
+    match table % 10 {
         0 => {
             let name = if key.is_empty() { "next_session" } else { "next_lsn" };
             let number = u64::from_be_bytes(fixed(value));
@@ -71,6 +71,10 @@ fn put(transaction: &WriteTransaction, Row { table, key, value }: Row<'_>) -> Re
         7 => {
             let table = TableDefinition::<&[u8; 16], &[u8; 11]>::new("inflight");
             transaction.open_table(table)?.insert(&fixed(key), &fixed(value))?;
+        }
+        9 => {
+            let table = TableDefinition::<&[u8; 12], &[u8]>::new("part");
+            transaction.open_table(table)?.insert(&fixed(key), value)?;
         }
         _ => {
             let table = TableDefinition::<&[u8], &[u8; 8]>::new("retained");

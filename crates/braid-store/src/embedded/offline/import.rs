@@ -60,8 +60,9 @@ impl OfflineStore {
     }
 
     pub(super) fn is_empty(&self) -> Result<bool, OpenError> {
-        let rows = self.file.snapshot().and_then(|snapshot| snapshot.all_rows());
-        Ok(rows.map_err(|error| self.open_error(error))? == 0)
+        let rows =
+            self.file.snapshot().and_then(|snapshot| Ok((snapshot.all_rows()?, snapshot.rows(keys::PART)?)));
+        Ok(rows.map_err(|error| self.open_error(error))? == (0, 0))
     }
 }
 

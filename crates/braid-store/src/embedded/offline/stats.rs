@@ -47,7 +47,7 @@ pub struct Stats {
     pub used: u64,
 }
 
-/// The message that has been queued longest. When it came is not stored.
+/// The message that has been queued longest. When it came is stored only where there is a cap by age.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Oldest {
@@ -111,7 +111,7 @@ impl OfflineStore {
         };
         let mut teller = Teller::new(&self.options, Stage::Reading, stats.messages + stats.queued);
         snapshot.each_message_size(|size| {
-            stats.bytes += size as u64;
+            stats.bytes = stats.bytes.saturating_add(size as u64);
             teller.step_over(size);
         })?;
         let (oldest, queues) = snapshot.queue_sizes(&mut teller)?;
@@ -136,7 +136,7 @@ impl Snapshot {
             first = first.or(Some((delivery.message, session)));
             let size = self.message_row(delivery.message)?.map_or(0, |row| keys::stored_len(row.value()));
             let (entries, bytes) = sizes.entry(session).or_default();
-            (*entries, *bytes) = (*entries + 1, *bytes + size as u64);
+            (*entries, *bytes) = (*entries + 1, bytes.saturating_add(size as u64));
             teller.step_over(size);
             Ok::<_, ReadError>(())
         })?;
