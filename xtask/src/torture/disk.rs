@@ -6,8 +6,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Much more than a broker keeps here: the ballast takes what is left of it, and gives it back.
-const SIZE: &str = "size=128m,mode=700";
+/// Much more than a broker keeps in some rounds: the ballast takes what is left of it, and gives it back.
+const SIZE: &str = "size=256m,mode=700";
+/// So much must be left of it, or nobody gets a large message through even without the ballast. What waits for readers who
+/// are away, and with it the store's file, grows from round to round.
+const LEAST: u64 = 24 << 20;
 /// The ballast grows by so much at a time.
 const PIECE: usize = 1 << 20;
 
@@ -73,6 +76,13 @@ impl Disk {
                 Err(error) if error.kind() == ErrorKind::StorageFull => break,
                 Err(error) => return Err(wrong(error)),
             }
+        }
+        if size < LEAST {
+            return Err(format!(
+                "the store left only {} MiB of the disk in memory ({SIZE}) before anything was wrong with it: ask for fewer \
+                 rounds of `full` at once, for example --kind full:10,full:10",
+                size >> 20
+            ));
         }
         file.set_len(size.saturating_sub(left)).map_err(wrong)
     }

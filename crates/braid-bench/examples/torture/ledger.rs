@@ -50,6 +50,13 @@ pub(crate) struct Counts {
     pub(crate) faults: Faults,
 }
 
+impl Counts {
+    /// Without what only tries: whoever connects again and again, and is refused each time, gets nowhere.
+    pub(crate) fn progress(&self) -> Self {
+        Self { connected: 0, cut: 0, wills: 0, retained_looks: 0, ..self.clone() }
+    }
+}
+
 /// Promises that were broken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Faults {
@@ -506,6 +513,17 @@ mod tests {
         assert!(ledger.has_all(reader, "m/1"));
         assert_eq!(faults(&mut ledger), Faults::default());
         assert_eq!(ledger.counts.delivered, 3);
+    }
+
+    #[test]
+    fn who_is_refused_again_and_again_gets_nowhere() {
+        let (mut ledger, reader) = ledger(Use::AtLeastOnce, 1);
+        let before = ledger.counts.progress();
+        ledger.counts.connected += 1;
+        ledger.counts.cut += 1;
+        assert_eq!(ledger.counts.progress(), before);
+        ledger.delivered(reader, "m/1", came(0, HERE));
+        assert_ne!(ledger.counts.progress(), before);
     }
 
     #[test]

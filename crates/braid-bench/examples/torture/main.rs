@@ -247,7 +247,7 @@ fn begin_load(house: &House) {
 async fn settle(house: &House, everybody: bool, patience: Duration) {
     house.rest(everybody);
     let mut deadline = Instant::now() + patience;
-    let mut before = house.books().counts.clone();
+    let mut before = house.books().counts.progress();
     loop {
         let changed = house.changed.notified();
         if house.books().is_settled(everybody) {
@@ -255,7 +255,7 @@ async fn settle(house: &House, everybody: bool, patience: Duration) {
         }
         tokio::select! {
             () = changed => {
-                let counts = house.books().counts.clone();
+                let counts = house.books().counts.progress();
                 if counts != before {
                     (deadline, before) = (Instant::now() + patience, counts);
                 }
