@@ -18,7 +18,7 @@ use crate::mailbox::Signal;
 use crate::persist::Recovery;
 use crate::statistics::Statistics;
 use crate::vitals::Vitals;
-use crate::{expiry, listen, overload, sys};
+use crate::{expiry, listen, overload, shortage, sys};
 
 /// A broker with its listeners bound, ready to [`run`](Broker::run).
 pub struct Broker {
@@ -95,6 +95,7 @@ impl Broker {
         chores.spawn(expiry::run(hub.clone()));
         chores.spawn(sys::run(hub.clone()));
         chores.spawn(overload::run(hub.clone()));
+        chores.spawn(shortage::run(hub.clone()));
         let mut stopped = stop.subscribe();
         tokio::select! {
             // The sender lives in `stop`: waiting cannot fail.

@@ -1,10 +1,12 @@
 //! What does not stay in the queue of a session: counted, logged, and taken out of the store.
 
 use std::collections::VecDeque;
+use std::sync::{MutexGuard, PoisonError};
 
 use braid_proto::message::Delivery;
 use tokio::time::Instant;
 
+use crate::episode::Episode;
 use crate::hub::Hub;
 use crate::mailbox::{Expired, Pushed};
 use crate::persist;
@@ -45,7 +47,7 @@ impl Hub {
             return;
         }
         self.statistics.crowded(dropped);
-        if let Some(dropped) = self.crowding.note(dropped, Instant::now().into_std()) {
+        if let Some(dropped) = self.crowding().note(dropped, Instant::now().into_std()) {
             let queued = self.memory.queued();
             tracing::warn!(
                 queued,
@@ -55,10 +57,14 @@ impl Hub {
         }
     }
 
+    fn crowding(&self) -> MutexGuard<'_, Episode> {
+        self.crowding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Says that there is room again, if something was said before.
     fn end_crowding(&self) {
         if self.memory.is_uncrowded()
-            && let Some(dropped) = self.crowding.end()
+            && let Some(dropped) = self.crowding().end()
         {
             let queued = self.memory.queued();
             tracing::info!(queued, dropped, "clients that are away have room for messages again");

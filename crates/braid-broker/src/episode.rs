@@ -1,41 +1,34 @@
-//! Times in which the queues of all clients that are away hold too much together: they are told.
+//! What goes wrong again and again is told when it begins, then now and then, and when it is over.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Between two lines in the log.
-const LOG_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// What the log was told of it.
-///
-/// A std Mutex: it is locked while something is dropped, and held for a comparison.
+/// What the log was told of one time of it.
 #[derive(Debug, Default)]
-pub(crate) struct Crowding(Mutex<Told>);
-
-#[derive(Debug, Default)]
-struct Told {
-    /// The last line that something was dropped, while nothing said that it is over.
+pub(crate) struct Episode {
+    /// The last line, while none said that it is over.
     at: Option<Instant>,
-    /// Dropped and not told.
-    dropped: u64,
+    /// What went wrong and was not told.
+    untold: u64,
 }
 
-impl Crowding {
-    /// Some were dropped for it; how many are to be logged, if it is time.
-    pub(crate) fn note(&self, dropped: u64, now: Instant) -> Option<u64> {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        told.dropped += dropped;
-        if told.at.is_some_and(|at| now.saturating_duration_since(at) < LOG_EVERY) {
+impl Episode {
+    /// So much more went wrong; how much is to be logged, if it is time.
+    pub(crate) fn note(&mut self, more: u64, now: Instant) -> Option<u64> {
+        self.untold += more;
+        let is_time = self.at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_EVERY);
+        if self.untold == 0 || !is_time {
             return None;
         }
-        told.at = Some(now);
-        Some(std::mem::take(&mut told.dropped))
+        self.at = Some(now);
+        Some(std::mem::take(&mut self.untold))
     }
 
-    /// There is room again; how many were dropped since the last line, if there was one.
-    pub(crate) fn end(&self) -> Option<u64> {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        told.at.take().map(|_| std::mem::take(&mut told.dropped))
+    /// It is over; how much went wrong since the last line, if there was one.
+    pub(crate) fn end(&mut self) -> Option<u64> {
+        self.at.take().map(|_| std::mem::take(&mut self.untold))
     }
 }
 
@@ -44,15 +37,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_drop_is_told_once_and_the_end_too() {
-        let (crowding, now) = (Crowding::default(), Instant::now());
-        assert_eq!(crowding.end(), None, "nothing has begun");
-        assert_eq!(crowding.note(3, now), Some(3));
-        assert_eq!(crowding.note(4, now + Duration::from_secs(9)), None);
-        assert_eq!(crowding.note(5, now + LOG_EVERY), Some(9));
-        assert_eq!(crowding.note(6, now + LOG_EVERY), None);
-        assert_eq!(crowding.end(), Some(6));
-        assert_eq!(crowding.end(), None);
-        assert_eq!(crowding.note(1, now + LOG_EVERY), Some(1), "it begins anew");
+    fn everything_is_told_once_and_the_end_too() {
+        let (mut episode, now) = (Episode::default(), Instant::now());
+        assert_eq!(episode.end(), None, "nothing has begun");
+        assert_eq!(episode.note(0, now), None, "nor now");
+        assert_eq!(episode.note(3, now), Some(3));
+        assert_eq!(episode.note(4, now + Duration::from_secs(9)), None);
+        assert_eq!(episode.note(5, now + LOG_EVERY), Some(9));
+        assert_eq!(episode.note(0, now + 2 * LOG_EVERY), None, "nothing new");
+        assert_eq!(episode.note(6, now + LOG_EVERY), None);
+        assert_eq!(episode.note(0, now + 2 * LOG_EVERY), Some(6), "what was not told yet");
+        assert_eq!(episode.note(7, now + 2 * LOG_EVERY), None);
+        assert_eq!(episode.end(), Some(7));
+        assert_eq!(episode.end(), None);
+        assert_eq!(episode.note(1, now + LOG_EVERY), Some(1), "it begins anew");
     }
 }

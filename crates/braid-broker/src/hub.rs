@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use braid_proto::codec::Spool;
@@ -20,8 +20,8 @@ use tokio::time::Instant;
 
 use crate::auth::Authenticate;
 use crate::config::BrokerConfig;
-use crate::crowding::Crowding;
 use crate::dispatch;
+use crate::episode::Episode;
 use crate::expiry::{DueEvent, Expiry};
 use crate::load::Capacity;
 use crate::memory::Memory;
@@ -50,7 +50,10 @@ pub(crate) struct Hub {
     pub(crate) registry: Registry,
     pub(crate) retained: RetainedMessages,
     pub(crate) memory: Arc<Memory>,
-    pub(crate) crowding: Crowding,
+    /// Times in which the queues of all clients that are away hold too much together.
+    ///
+    /// A std Mutex: it is locked while something is dropped, and held for a comparison.
+    pub(crate) crowding: Mutex<Episode>,
     pub(crate) persist: Persist,
     pub(crate) expiry: Expiry,
     pub(crate) statistics: Arc<Statistics>,
@@ -88,7 +91,7 @@ impl Hub {
                 memory.clone(),
             ),
             memory,
-            crowding: Crowding::default(),
+            crowding: Mutex::default(),
             expiry: Expiry::default(),
             statistics: Arc::default(),
             started,

@@ -13,6 +13,7 @@ use braid_proto::stream::{Priority, StreamKey};
 
 use crate::backlog::{Backlog, Removed};
 use crate::config::QueueOverflow;
+use crate::episode::Episode;
 use crate::inbox::Inbox;
 use crate::load::{Capacity, Load, is_fair_share, load_of, load_of_message};
 use crate::policy::QueuePolicy;
@@ -54,9 +55,8 @@ struct Inner {
     has_kept_up: bool,
     /// At most so many bytes in the heap are of what the owner came back to.
     resumed: usize,
-    /// Dropped for want of room, and not logged yet.
-    unlogged: u64,
-    logged_at: Option<Instant>,
+    /// Times in which something is dropped for want of room.
+    overflows: Episode,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,9 +122,6 @@ pub(crate) struct Expired {
     pub(crate) may_expire: bool,
 }
 
-/// Between two lines in the log on the drops of one session.
-const LOG_EVERY: Duration = Duration::from_secs(10);
-
 /// An owner that sends is waited for so long at least, whatever its pace.
 const WAIT: Duration = Duration::from_millis(100);
 
@@ -172,7 +169,7 @@ impl Mailbox {
         if inner.backlog.has_arrivals() || pushed.disconnects {
             wakers.extend(inner.owner.take());
         }
-        pushed.log = inner.log(pushed.overflowed, now);
+        pushed.log = inner.overflows.note(pushed.overflowed, now);
         pushed
     }
 
@@ -247,7 +244,7 @@ impl Mailbox {
         inner.taken = inbox.load();
         inbox.copy_shares(&mut inner.shares);
         let publishers = inner.take_publishers(capacity);
-        let log = inner.log(dropped, now);
+        let log = inner.overflows.note(dropped, now);
         drop(inner);
         publishers.into_iter().for_each(Waker::wake);
         log
@@ -333,7 +330,7 @@ impl Mailbox {
         if policy.overflow == QueueOverflow::DropOldest {
             pushed.drop(inner.trim(policy.capacity));
         }
-        pushed.log = inner.log(pushed.overflowed, now);
+        pushed.log = inner.overflows.note(pushed.overflowed, now);
         drop(inner);
         publishers.into_iter().for_each(Waker::wake);
         pushed
@@ -482,17 +479,6 @@ impl Inner {
             self.has_kept_up = false;
         }
         leaves
-    }
-
-    /// Some were dropped for want of room; how many are to be logged, if it is time.
-    fn log(&mut self, dropped: u64, now: Instant) -> Option<u64> {
-        self.unlogged += dropped;
-        let is_time = self.logged_at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_EVERY);
-        if self.unlogged == 0 || !is_time {
-            return None;
-        }
-        self.logged_at = Some(now);
-        Some(std::mem::take(&mut self.unlogged))
     }
 
     /// Whether the queues of all clients that are away, of which this is one, have no room together.

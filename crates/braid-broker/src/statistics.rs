@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a broker has counted since its start. Relaxed counters: none guards any other memory.
 #[derive(Debug, Default)]
@@ -17,6 +17,7 @@ pub struct Statistics {
     overloads: AtomicU64,
     bytes_received: AtomicU64,
     bytes_sent: AtomicU64,
+    spool_full: AtomicBool,
 }
 
 macro_rules! counters {
@@ -74,6 +75,16 @@ impl Statistics {
     /// Clients that are connected now: their CONNECT was accepted.
     pub fn clients(&self) -> u64 {
         self.clients.load(Ordering::Relaxed)
+    }
+
+    /// Whether large messages have found no room lately.
+    pub fn is_spool_full(&self) -> bool {
+        self.spool_full.load(Ordering::Relaxed)
+    }
+
+    /// Whether that is new.
+    pub(crate) fn set_spool_full(&self, is_full: bool) -> bool {
+        self.spool_full.swap(is_full, Ordering::Relaxed) != is_full
     }
 
     pub(crate) fn client_came(&self) {

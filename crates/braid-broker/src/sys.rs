@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::hub::Hub;
 use crate::memory::Level;
-use crate::vitals::{memory_state, store_state};
+use crate::vitals::{memory_state, spool_state, store_state};
 
 /// Told when it changes, and not with the others.
 const STORE_STATE: &str = "store/state";
@@ -49,12 +49,20 @@ pub(crate) fn publish_memory(hub: &Hub, level: Level) {
     }
 }
 
+/// Publishes whether large messages find room.
+pub(crate) fn publish_spool(hub: &Hub) {
+    if hub.config.sys.interval_secs > 0 {
+        publish(hub, "spool/state", spool_state(&hub.statistics).to_owned());
+    }
+}
+
 fn values(hub: &Hub) -> Vec<(&'static str, String)> {
     let statistics = &hub.statistics;
     let subscriptions = hub.subscriptions();
     let (sessions, online) = (hub.registry.slots().len(), statistics.clients());
-    let spooled = hub.server_options.spool.as_ref().map_or(0, |spool| spool.used());
-    let values: [(&str, u64); 23] = [
+    let spool = hub.server_options.spool.as_ref();
+    let (spooled, refused) = spool.map_or((0, 0), |spool| (spool.used(), spool.refused()));
+    let values: [(&str, u64); 24] = [
         ("clients/connected", online),
         ("clients/total", sessions as u64),
         ("clients/disconnected", (sessions as u64).saturating_sub(online)),
@@ -78,9 +86,11 @@ fn values(hub: &Hub) -> Vec<(&'static str, String)> {
         ("subscriptions/count", subscriptions.subscriptions as u64),
         ("retained messages/count", hub.retained.len() as u64),
         ("spool/bytes", spooled),
+        ("spool/refused", refused),
     ];
     let mut texts: Vec<_> = values.into_iter().map(|(topic, value)| (topic, value.to_string())).collect();
     texts.push(("memory/state", memory_state(hub.memory.level()).to_owned()));
+    texts.push(("spool/state", spool_state(statistics).to_owned()));
     texts.push(("uptime", format!("{} seconds", hub.started.elapsed().as_secs())));
     texts
 }

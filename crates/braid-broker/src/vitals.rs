@@ -29,6 +29,8 @@ pub struct Health {
     pub store: String,
     /// What `$SYS/broker/memory/state` says.
     pub memory: &'static str,
+    /// What `$SYS/broker/spool/state` says.
+    pub spool: &'static str,
     /// Bytes that it holds for connected clients, and of incomplete packets.
     pub memory_used: u64,
     /// Connections, those included whose CONNECT has not come.
@@ -94,6 +96,7 @@ impl Vitals {
             condition,
             store: store_state(failure.as_ref()),
             memory: memory_state(level),
+            spool: spool_state(&self.statistics),
             memory_used: self.memory.used(),
             connections,
             clients: self.statistics.clients(),
@@ -113,6 +116,11 @@ pub(crate) const fn memory_state(level: Level) -> &'static str {
         Level::Slow => "slow: publishers are held back",
         Level::Full => "full: new connections are refused",
     }
+}
+
+/// Whether large messages find room.
+pub(crate) fn spool_state(statistics: &Statistics) -> &'static str {
+    if statistics.is_spool_full() { "full: large messages are refused" } else { "ok" }
 }
 
 #[cfg(test)]
@@ -153,6 +161,16 @@ mod tests {
         assert_eq!((full.memory_used, full.store.as_str()), (1601, "ok"));
         vitals.memory.remove(1601);
         assert_eq!(vitals.health().condition, Condition::Serving);
+    }
+
+    #[test]
+    fn a_spool_without_room_shuts_nobody_out() {
+        let Patient { vitals, failure: _failure, stop: _stop } = patient();
+        assert_eq!(vitals.health().spool, "ok");
+        assert!(vitals.statistics.set_spool_full(true), "that is new");
+        assert!(!vitals.statistics.set_spool_full(true));
+        let full = vitals.health();
+        assert_eq!((full.condition, full.spool), (Condition::Serving, "full: large messages are refused"));
     }
 
     #[test]

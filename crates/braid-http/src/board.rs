@@ -37,6 +37,7 @@ pub(crate) struct Report {
 struct Broker {
     store: String,
     memory: &'static str,
+    spool: &'static str,
     memory_used: u64,
     connections: u64,
     clients: u64,
@@ -70,6 +71,7 @@ impl Board {
                 let broker = Broker {
                     store: health.store,
                     memory: health.memory,
+                    spool: health.spool,
                     memory_used: health.memory_used,
                     connections: health.connections,
                     clients: health.clients,

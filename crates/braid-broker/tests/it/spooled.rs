@@ -1,14 +1,16 @@
 //! Large messages in files: they take no memory, and the marks know that.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use braid_broker::{BrokerConfig, LimitsConfig};
+use braid_broker::{BrokerConfig, Condition, LimitsConfig, SysConfig};
 use braid_proto::packet::QoS;
 use braid_proto::reason::ReasonCode;
 use braid_store::spool::{FileSpool, SpoolOptions};
 use tempfile::TempDir;
+use tokio::time::Instant;
 
-use crate::support::{TestBroker, quiet, settle};
+use crate::support::{TestBroker, publish_packet, quiet, settle};
 
 /// Bytes of the larger mark.
 const HIGH: usize = 1 << 20;
@@ -80,4 +82,31 @@ async fn a_spooled_message_takes_its_place_in_a_queue() {
     }
     assert_eq!(broker.resume("client").await.take_all().await.len(), 2, "three quarters are for large ones");
     assert_eq!(broker.statistics().messages_overflowed(), 2);
+}
+
+/// Whoever watches the broker learns that some are refused, and that it is over.
+#[tokio::test(start_paused = true)]
+async fn a_spool_without_room_is_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = SpoolOptions { threshold: HIGH / 2, bytes: SIZE as u64, keep_free: 0 };
+    let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
+    let sys = SysConfig { interval_secs: 1_000_000 };
+    let config = BrokerConfig { sys, ..BrokerConfig::default() };
+    let broker = TestBroker::start_with_spool(config, Arc::new(spool));
+    let mut watch = broker.v5("watch").await;
+    watch.subscribe("$SYS/broker/spool/state", QoS::AtMostOnce).await;
+    assert_eq!(watch.take().await, "ok");
+    let health = || (broker.handle.vitals().health().condition, broker.handle.vitals().health().spool);
+    for _ in 0..2 {
+        let refused_at = Instant::now();
+        let mut publisher = broker.v5("publisher").await;
+        publisher.send(publish_packet("t", vec![7; SIZE], QoS::AtLeastOnce, 1)).await;
+        publisher.expect_disconnect(ReasonCode::QuotaExceeded).await;
+        assert_eq!(watch.take().await, "full: large messages are refused");
+        // Others find the broker as it was.
+        assert_eq!(health(), (Condition::Serving, "full: large messages are refused"));
+        assert_eq!(watch.take().await, "ok");
+        assert_eq!(health(), (Condition::Serving, "ok"));
+        assert!(refused_at.elapsed() >= Duration::from_secs(10), "{:?}", refused_at.elapsed());
+    }
 }

@@ -29,6 +29,9 @@ pub trait Spool: fmt::Debug + Send + Sync {
 
     /// Bytes of all packets that are there, whole or not.
     fn used(&self) -> u64;
+
+    /// How many packets there was no room for, since the beginning.
+    fn refused(&self) -> u64;
 }
 
 /// A packet that is being received. Dropping it gives its room back.

@@ -63,6 +63,10 @@ impl Spool for Shelf {
     fn used(&self) -> u64 {
         self.held() as u64
     }
+
+    fn refused(&self) -> u64 {
+        0
+    }
 }
 
 impl SpooledPacket for Book {

@@ -141,7 +141,7 @@ impl Spool for FileSpool {
     }
 
     fn begin(&self) -> Result<Box<dyn SpooledPacket>, SpoolError> {
-        let file = self.create().map_err(|error| refused(&error))?;
+        let file = self.create().map_err(|error| refused(&self.room, &error))?;
         let room = self.room.clone();
         Ok(Box::new(Receiving { file: Some(file), len: 0, taken: 0, is_quiet: false, room }))
     }
@@ -155,6 +155,10 @@ impl Spool for FileSpool {
 
     fn used(&self) -> u64 {
         self.room.used()
+    }
+
+    fn refused(&self) -> u64 {
+        self.room.refused()
     }
 }
 
@@ -171,7 +175,7 @@ impl Receiving {
     }
 
     fn refused(&self, error: &io::Error) -> SpoolError {
-        if self.is_quiet { reason(error) } else { refused(error) }
+        if self.is_quiet { reason(error) } else { refused(&self.room, error) }
     }
 }
 
@@ -202,9 +206,12 @@ impl AsRef<[u8]> for Mapped {
     }
 }
 
-fn refused(error: &io::Error) -> SpoolError {
+/// Want of room is counted, and told by whoever asks how much there is of it.
+fn refused(room: &Room, error: &io::Error) -> SpoolError {
     let reason = reason(error);
-    if reason != SpoolError::Full {
+    if reason == SpoolError::Full {
+        room.note_refused();
+    } else {
         tracing::warn!(%error, "a large message cannot be received");
     }
     reason

@@ -14,6 +14,8 @@ pub(super) struct Room {
     most: u64,
     keep_free: u64,
     used: AtomicU64,
+    /// Packets that there was none for.
+    refused: AtomicU64,
     /// Bytes since the last look at the file system.
     unseen: AtomicU64,
     /// There was too little free at the last look, or there was none yet: the next one is due at once.
@@ -26,6 +28,7 @@ impl Room {
             most,
             keep_free,
             used: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             unseen: AtomicU64::new(0),
             is_short: AtomicBool::new(true),
         }
@@ -34,6 +37,15 @@ impl Room {
     pub(super) fn used(&self) -> u64 {
         // Relaxed, here and below: the numbers say nothing about any other memory.
         self.used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// A packet is lost for want of it.
+    pub(super) fn note_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes room for `bytes` more in `file`.

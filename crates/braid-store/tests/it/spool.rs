@@ -101,7 +101,9 @@ fn all_packets_together_have_a_bound() {
     let mut small = spool.begin().expect("the system allows it");
     assert_eq!(small.append(&[0; 11]), Err(SpoolError::Full), "a whole packet takes room too");
     drop((whole, small));
+    assert_eq!(spool.refused(), 2);
     assert_eq!(spooled(&spool, &[&[1; 11]]), vec![1; 11]);
+    assert_eq!(spool.refused(), 2);
 }
 
 #[test]
@@ -143,7 +145,7 @@ fn what_is_kept_does_not_fill_the_disk() {
     let options = SpoolOptions { keep_free: u64::MAX, ..OPTIONS };
     let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
     assert_eq!(spool.keep(1).map(drop), Err(SpoolError::Full));
-    assert_eq!(spool.used(), 0);
+    assert_eq!((spool.used(), spool.refused()), (0, 0), "nobody's packet is lost");
 }
 
 #[test]
