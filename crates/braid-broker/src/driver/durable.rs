@@ -88,28 +88,26 @@ impl Driver {
         }
     }
 
-    /// Handles bytes of a stream and notes what they mean for the store: what answers them goes on their stream, or on
-    /// the control stream if that has ended.
+    /// Handles bytes of a stream and notes what they mean for the store, before anything that answers them is written.
     pub(super) fn handle_bytes(&mut self, stream: StreamKey, bytes: &[u8], now: Instant) {
-        let Some(progress) = &mut self.progress else {
-            return self.server.handle_bytes(stream, bytes, now);
-        };
-        let on = self.server.resolve(stream);
-        let behind = (on, self.server.unwritten_on(on));
         self.server.handle_bytes(stream, bytes, now);
+        self.note_progress();
+    }
+
+    fn note_progress(&mut self) {
+        let Some(progress) = &mut self.progress else { return };
         while let Some(step) = self.server.poll_progress() {
-            progress.note(step, behind);
+            progress.note(step);
         }
     }
 
     /// Tells the store how far deliveries have come.
     pub(super) fn commit_progress(&mut self) {
-        let Some(progress) = &mut self.progress else { return };
-        // Of what came right behind CONNECT, on the control stream: no byte of it has left yet.
-        while let Some(step) = self.server.poll_progress() {
-            progress.note(step, (StreamKey::CONTROL, 0));
+        // Of what came right behind CONNECT: no byte that answers it has left yet.
+        self.note_progress();
+        if let Some(progress) = &mut self.progress {
+            progress.commit(&self.hub.persist);
         }
-        progress.commit(&self.hub.persist);
     }
 
     /// Lifts the barriers in the outbox that are durable by now. One that never will be ends the link: what is

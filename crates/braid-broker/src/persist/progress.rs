@@ -64,11 +64,10 @@ impl DurableProgress {
         self.note_completed(place);
     }
 
-    /// What came of an acknowledgement. The answer, if it is a PUBREL, is in the outbox of a stream, behind so many
-    /// bytes that are not written yet.
-    pub(crate) fn note(&mut self, progress: Progress, (stream, unwritten): (StreamKey, usize)) {
+    /// What came of an acknowledgement.
+    pub(crate) fn note(&mut self, progress: Progress) {
         match progress {
-            Progress::Released(place, packet_id) => {
+            Progress::Released { place, packet_id, behind: (stream, unwritten) } => {
                 self.hold(stream, unwritten);
                 self.changes.push(Change::Released { session: self.session, lsn: lsn(place), packet_id });
             }

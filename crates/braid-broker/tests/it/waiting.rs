@@ -221,9 +221,14 @@ async fn a_pubrec_right_behind_connect_is_durable_before_its_pubrel() {
     assert!(store.release(), "the new connection");
     settle().await;
     assert_eq!(store.held(), 1, "the release");
+    client.accepted().await;
+    assert_eq!(
+        client.expect_publish().await.packet_id,
+        Some(packet_id),
+        "sent again, before its PUBREC was read"
+    );
     client.expect_silence().await;
     assert!(store.release());
-    client.accepted().await;
     assert_eq!(client.find_ack(AckKind::Pubrel, packet_id).await.reason, ReasonCode::Success);
 }
 

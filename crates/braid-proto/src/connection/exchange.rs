@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use super::acks::{Token, Waiting, WaitingAcks};
 use super::alias::OutboundAliases;
+use super::outbox::Outbox;
 use super::streams::{StreamLimits, Streams};
 use crate::codec::wire::PACKET_SIZE_MAX;
 use crate::error::Violation;
@@ -56,8 +57,16 @@ pub enum Resent {
 /// How far a delivery with a place in a store has come, for the store to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// PUBREC came: the message at this place is let go, the identifier stays in use.
-    Released(NonZeroU64, PacketId),
+    /// PUBREC came: the message at this place is let go, the identifier stays in use. Its PUBREL is in the outbox of a
+    /// stream, behind so many bytes that are not written yet. A PUBREC that comes again has another one.
+    Released {
+        /// [`Delivery::stored`] of the message.
+        place: NonZeroU64,
+        /// Its identifier.
+        packet_id: PacketId,
+        /// The stream, and the bytes before PUBREL.
+        behind: (StreamKey, usize),
+    },
     /// The exchange of the message at this place is over.
     Completed(NonZeroU64),
 }
@@ -279,13 +288,14 @@ impl Exchange {
             AckKind::Pubrec if reason.is_error() => outbound.take_refused(id).map(|phase| phase.stored()),
             AckKind::Pubrec => {
                 let known = outbound.release(id);
-                if let Some(Some(place)) = known {
-                    self.progress.push_back(Progress::Released(place, id));
-                }
                 // Behind a PUBLISH that was sent again comes its PUBREL: on another stream it could be there before,
                 // and the repetition would be a new message. And a stream that we end cannot carry the rest.
                 let on = self.streams.resolve(self.session.outbound.repeated_on(id).unwrap_or(on));
                 self.session.outbound.continue_on(id, on);
+                if let Some(Some(place)) = known {
+                    let behind = (on, self.streams.outbox(on).map_or(0, Outbox::len));
+                    self.progress.push_back(Progress::Released { place, packet_id: id, behind });
+                }
                 self.send_pubrel(on, id, known.is_some());
                 None
             }

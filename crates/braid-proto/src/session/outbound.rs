@@ -211,7 +211,8 @@ impl Outbound {
         self.release(packet_id).is_some()
     }
 
-    /// The same; returns [`Delivery::stored`] of the message if this let it go.
+    /// The same; returns [`Delivery::stored`] of the message, also if it was let go before: whoever keeps it may not have
+    /// heard of that yet.
     pub(crate) fn release(&mut self, packet_id: PacketId) -> Option<Option<NonZeroU64>> {
         let inflight = self.inflight.get_mut(&packet_id)?;
         match &inflight.phase {
@@ -227,7 +228,7 @@ impl Outbound {
                 self.resend(packet_id);
                 Some(stored)
             }
-            Phase::Released(_) => Some(None),
+            Phase::Released(stored) => Some(*stored),
             Phase::Sent(_) | Phase::Control => None,
         }
     }

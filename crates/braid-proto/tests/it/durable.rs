@@ -7,6 +7,7 @@ use braid_proto::message::Delivery;
 use braid_proto::packet::{Ack, AckKind, Connect, Packet, PacketId, ProtocolVersion, Publish, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::SessionExpiry;
+use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicName;
 use bytes::Bytes;
 
@@ -48,6 +49,7 @@ fn a_store_is_told_of_what_has_a_place_in_it_and_of_nothing_else() {
         assert!(matches!(rig.server.deliver(delivery, rig.now), Sent::Out(Some(_))));
     }
     assert_eq!(rig.server.poll_progress(), None);
+    let sent = rig.server.unwritten_on(StreamKey::CONTROL);
     // PUBREC comes twice, and once with an error; the last of it arrives with the end of the connection.
     rig.read(&acks(&[
         (AckKind::Puback, 1),
@@ -61,9 +63,11 @@ fn a_store_is_told_of_what_has_a_place_in_it_and_of_nothing_else() {
     rig.server.handle_link_closed();
     let progress: Vec<_> = std::iter::from_fn(|| rig.server.poll_progress()).collect();
     let [one, two, three] = [1, 2, 3].map(|number| place(number).unwrap());
+    let packet_id = PacketId::new(2).unwrap();
     let expected = [
         Progress::Completed(one),
-        Progress::Released(two, PacketId::new(2).unwrap()),
+        Progress::Released { place: two, packet_id, behind: (StreamKey::CONTROL, sent) },
+        Progress::Released { place: two, packet_id, behind: (StreamKey::CONTROL, sent + 4) },
         Progress::Completed(three),
         Progress::Completed(two),
     ];

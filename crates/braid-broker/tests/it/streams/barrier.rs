@@ -123,3 +123,47 @@ async fn a_message_that_changes_its_stream_waits_for_the_store_all_the_same() {
     release_all(&store).await;
     assert_eq!(client.find_publish(CONTROL).await.payload, "1");
 }
+
+/// [BQ-22]: the PUBREL of a message that was sent again goes behind that, wherever its PUBREC came. It waits there.
+#[tokio::test(start_paused = true)]
+async fn a_pubrel_on_another_stream_than_its_pubrec_waits_for_the_store() {
+    let (store, broker) = slow();
+    let (client, [first, _]) = client(&store, &broker).await;
+    publish(&broker, "1", QoS::ExactlyOnce).await;
+    release_all(&store).await;
+    client.expect_publish(first).await;
+    client.vanish().await;
+    release_all(&store).await;
+    let mut client = broker.link("client").await;
+    client.send_connect(lasting("client"));
+    release_all(&store).await;
+    client.accepted().await;
+    let id = client.find_publish(CONTROL).await.packet_id.expect("QoS 2 has one");
+    let other = client.open().await;
+    client.send_ack(other, AckKind::Pubrec, id);
+    settle().await;
+    client.expect_silence(CONTROL).await;
+    release_all(&store).await;
+    client.expect_ack(CONTROL, AckKind::Pubrel, id.value()).await;
+}
+
+/// The same for a PUBREC that comes twice before the store has the first.
+#[tokio::test(start_paused = true)]
+async fn a_second_pubrel_does_not_overtake_the_store_either() {
+    let (store, broker) = slow();
+    let (client, [first, other]) = client(&store, &broker).await;
+    publish(&broker, "1", QoS::ExactlyOnce).await;
+    release_all(&store).await;
+    let id = client.expect_publish(first).await.packet_id.expect("QoS 2 has one");
+    for stream in [first, other] {
+        client.send_ack(stream, AckKind::Pubrec, id);
+        settle().await;
+    }
+    for stream in [first, other] {
+        client.expect_silence(stream).await;
+    }
+    release_all(&store).await;
+    for stream in [first, other] {
+        client.expect_ack(stream, AckKind::Pubrel, id.value()).await;
+    }
+}
