@@ -48,7 +48,7 @@ pub(crate) async fn run(hub: Arc<Hub>) {
             Some(News::Refused(refused)) => tracing::warn!(
                 refused,
                 used,
-                "large messages are refused: the spool is full (spool.bytes), or its disk is (spool.keep_free)"
+                "large messages are refused: the spool is full (spool.bytes), its disk is (spool.keep_free), or it has too many (vm.max_map_count)"
             ),
             Some(News::Over(refused)) => {
                 tracing::info!(refused, used, "large messages are not refused any more")

@@ -63,6 +63,8 @@ struct Receiving {
     len: usize,
     /// Bytes of room that it has.
     taken: u64,
+    /// Of that: what it was promised before it is written. Only a payload that cannot be refused is promised anything.
+    promised: u64,
     /// Whoever holds the payload instead says so, once for all of them.
     is_quiet: bool,
     room: Arc<Room>,
@@ -83,7 +85,7 @@ impl FileSpool {
     /// What the system has against it.
     pub fn open(directory: &Path, options: SpoolOptions) -> Result<Self, SpoolOpenError> {
         let SpoolOptions { threshold, bytes, keep_free } = options;
-        let room = Arc::new(Room::new(bytes, keep_free));
+        let room = Arc::new(Room::new(bytes, keep_free, map::most() / 2));
         let spool = Self { directory: directory.to_owned(), threshold, room };
         spool
             .prepare()
@@ -102,6 +104,16 @@ impl FileSpool {
         let mut file = self.create()?;
         file.write_all(b"?")?;
         map::map(file, 1).map(drop)
+    }
+
+    /// A file that nothing is in.
+    fn receive(&self, is_quiet: bool) -> io::Result<Receiving> {
+        let room = self.room.clone();
+        room.add_file()?;
+        // From here on it gives back what it has.
+        let mut receiving = Receiving { file: None, len: 0, taken: 0, promised: 0, is_quiet, room };
+        receiving.file = Some(self.create()?);
+        Ok(receiving)
     }
 
     /// A new file without a name.
@@ -141,16 +153,14 @@ impl Spool for FileSpool {
     }
 
     fn begin(&self) -> Result<Box<dyn SpooledPacket>, SpoolError> {
-        let file = self.create().map_err(|error| refused(&self.room, &error))?;
-        let room = self.room.clone();
-        Ok(Box::new(Receiving { file: Some(file), len: 0, taken: 0, is_quiet: false, room }))
+        let receiving = self.receive(false).map_err(|error| refused(&self.room, &error))?;
+        Ok(Box::new(receiving))
     }
 
     fn keep(&self, length: u64) -> Result<Box<dyn SpooledPacket>, SpoolError> {
-        let file = self.create().map_err(|error| reason(&error))?;
-        self.room.take_reserve(&file, length).map_err(|error| reason(&error))?;
-        let room = self.room.clone();
-        Ok(Box::new(Receiving { file: Some(file), len: 0, taken: length, is_quiet: true, room }))
+        let mut receiving = self.receive(true).map_err(|error| reason(&error))?;
+        receiving.promise(length).map_err(|error| reason(&error))?;
+        Ok(Box::new(receiving))
     }
 
     fn used(&self) -> u64 {
@@ -163,6 +173,13 @@ impl Spool for FileSpool {
 }
 
 impl Receiving {
+    fn promise(&mut self, length: u64) -> io::Result<()> {
+        let Some(file) = &self.file else { return Err(ErrorKind::NotFound.into()) };
+        self.room.take_reserve(file, length)?;
+        (self.taken, self.promised) = (length, length);
+        Ok(())
+    }
+
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Err(ErrorKind::NotFound.into()) };
         let missing = (self.len as u64 + bytes.len() as u64).saturating_sub(self.taken);
@@ -171,7 +188,11 @@ impl Receiving {
             self.taken += missing;
         }
         self.len += bytes.len();
-        file.write_all(bytes)
+        file.write_all(bytes)?;
+        let kept = self.promised.min(bytes.len() as u64);
+        self.promised -= kept;
+        self.room.keep_promise(kept);
+        Ok(())
     }
 
     fn refused(&self, error: &io::Error) -> SpoolError {
@@ -196,7 +217,9 @@ impl SpooledPacket for Receiving {
 
 impl Drop for Receiving {
     fn drop(&mut self) {
+        self.room.keep_promise(self.promised);
         self.room.give_back(self.taken);
+        self.room.remove_file();
     }
 }
 
@@ -221,5 +244,34 @@ fn reason(error: &io::Error) -> SpoolError {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => SpoolError::Full,
         kind => SpoolError::Failed(kind),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Past what the system allows a process to map, it would refuse memory of any kind.
+    #[test]
+    fn there_are_only_so_many_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let room = Arc::new(Room::new(1 << 20, 0, 2));
+        let spool = FileSpool { directory: directory.path().to_owned(), threshold: 0, room };
+        let mut whole = spool.begin().unwrap();
+        whole.append(b"whole").unwrap();
+        let whole = whole.finish().unwrap();
+        let kept = spool.keep(4).unwrap();
+        assert_eq!(spool.begin().map(drop), Err(SpoolError::Full));
+        assert_eq!((spool.keep(4).map(drop), spool.refused()), (Err(SpoolError::Full), 1));
+        drop(kept);
+        let other = spool.begin().unwrap();
+        drop(whole);
+        spool.begin().unwrap();
+        fs::remove_dir_all(directory.path()).unwrap();
+        assert_eq!(spool.begin().map(drop), Err(SpoolError::Failed(ErrorKind::NotFound)));
+        drop(other);
+        fs::create_dir(directory.path()).unwrap();
+        let both = (spool.begin(), spool.begin());
+        assert!(both.0.is_ok() && both.1.is_ok(), "whoever failed left nothing behind");
     }
 }

@@ -138,6 +138,26 @@ fn what_is_kept_may_have_the_room_that_packets_leave_free() {
     assert_eq!((names(directory.path()), spool.used()), (vec![], 0));
 }
 
+/// Those who come back at the same time see what the others were promised, before anything of it is written.
+#[test]
+fn what_is_kept_is_taken_from_what_others_may_have() {
+    let directory = tempfile::tempdir().expect("the system allows it");
+    let state = rustix::fs::statvfs(directory.path()).expect("the system allows it");
+    let free = state.f_bavail * state.f_frsize;
+    // A third of what is free may be taken; each wants a fifth of all that is.
+    let options = SpoolOptions { keep_free: free / 3 * 2 * 4, ..OPTIONS };
+    let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
+    let first = spool.keep(free / 5).expect("there is room for one");
+    assert_eq!(spool.keep(free / 5).map(drop), Err(SpoolError::Full));
+    drop(first);
+    let mut whole = spool.keep(5000).expect("there is room again");
+    whole.append(&[7; 5000]).expect("it has its room");
+    let whole = whole.finish().expect("the system allows it");
+    let second = spool.keep(free / 5).expect("nothing is promised any more");
+    drop((whole, second));
+    assert_eq!(spool.used(), 0);
+}
+
 /// The store may be on the same disk, and a store without room is the end of the broker.
 #[test]
 fn what_is_kept_does_not_fill_the_disk() {
