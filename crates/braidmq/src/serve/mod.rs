@@ -124,7 +124,7 @@ enum StartError {
     Store(StoreError),
     #[error("spool.directory: {0}")]
     Spool(#[from] braid_store::spool::SpoolOpenError),
-    #[error("{error}; `braidmq store check {directory}` says what is wrong with it", directory = .directory.display())]
+    #[error("{error}; `braidmq store check --data-dir {directory}` says what is wrong with it", directory = .directory.display())]
     Damaged { error: String, directory: PathBuf },
     #[error("tls.{missing} is missing: give certificate and key, or neither")]
     HalfPair { missing: &'static str },
