@@ -121,6 +121,8 @@ struct Pushing<'a> {
     run: Range<usize>,
     congested: Vec<Congested>,
     is_urgent: bool,
+    /// Of shared subscriptions, for members whose sessions ended since they were chosen.
+    orphans: Vec<Delivery>,
     durable: Durable,
 }
 
@@ -146,6 +148,7 @@ impl<'a> Pushing<'a> {
             run: 0..0,
             congested: Vec::new(),
             is_urgent: true,
+            orphans: Vec::new(),
             durable,
         }
     }
@@ -182,6 +185,7 @@ impl<'a> Pushing<'a> {
                 self.congested.push(Congested { slot: slot.clone(), until, messages: self.run.clone() });
             }
         }
+        self.orphans.extend(pushed.orphans);
         self.durable.lost.extend(persist::completed(slot.id(), pushed.lost));
     }
 
@@ -246,7 +250,54 @@ impl<'a> Pushing<'a> {
         for waker in std::mem::take(&mut self.wakers) {
             waker.wake();
         }
-        let Self { congested, deliveries, is_urgent, .. } = self;
-        Dispatched { congested, deliveries, commit, is_urgent }
+        let Self { hub, congested, deliveries, is_urgent, orphans, .. } = self;
+        // What their sessions left has gone to other members by now. A later commit is not done before an earlier one.
+        let again = if orphans.is_empty() { None } else { redistribute(hub, orphans.into_iter(), None) };
+        Dispatched { congested, deliveries, commit: again.or(commit), is_urgent }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_proto::packet::{ClientId, QoS};
+    use braid_proto::session::Subscription;
+    use braid_proto::topic::TopicName;
+    use braid_store::{Claim, MemoryStore, NextIds};
+
+    use super::*;
+    use crate::auth::Anonymous;
+    use crate::config::BrokerConfig;
+    use crate::memory::Memory;
+
+    /// [MQTT-4.8.2-4]: a member whose session ends after it was chosen is not the only one that could have had it.
+    #[tokio::test]
+    async fn a_shared_message_finds_another_member_if_the_first_one_ends_meanwhile() {
+        let (config, rule) = (BrokerConfig::default(), Box::new(Anonymous::default()));
+        let memory = Arc::new(Memory::new(&config.limits));
+        let hub = Hub::new(config, rule, Arc::new(MemoryStore::new()), None, NextIds::FIRST, memory);
+        let filter = TopicFilter::parse("$share/group/t").unwrap();
+        let subscription = Subscription { qos: QoS::AtLeastOnce, ..Subscription::default() };
+        for (client, claim) in [("a", Claim::new(1)), ("b", Claim::new(2))] {
+            let connection = hub.registry.next_connection();
+            let slot = hub.registry.claim(&ClientId::from(client), false, connection).await.slot;
+            slot.set_durable(claim);
+            hub.with_router(|router| router.subscribe(slot.key, &filter, subscription));
+        }
+        let topic = TopicName::parse("t").unwrap();
+        let message = Arc::new(Message::new(topic, "x".into(), QoS::AtLeastOnce, false));
+        let route = Routes::default().find(&hub, &message.topic).clone();
+        let push = || {
+            let mut pushing = Pushing::new(&hub, Vec::new());
+            pushing.push_run(&route, None, std::slice::from_ref(&message));
+            if let Some((chosen, ..)) = pushing.durable.deliveries.first() {
+                chosen.mailbox.close();
+            }
+            let has_commit = pushing.finish().commit.is_some();
+            let holders = hub.registry.slots().values().filter(|slot| slot.used() > 0).count();
+            (has_commit, holders, hub.statistics.messages_dropped())
+        };
+        assert_eq!(push(), (true, 1, 0), "the other one has it");
+        assert_eq!(push(), (true, 0, 1), "there is nobody else");
+        assert_eq!(push(), (false, 0, 2), "there is nobody");
     }
 }

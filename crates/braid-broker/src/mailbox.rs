@@ -90,6 +90,8 @@ pub(crate) struct Pushed {
     pub(crate) disconnects: bool,
     /// Their places in the store, of those that have one.
     pub(crate) lost: Vec<NonZeroU64>,
+    /// What was for this session alone of several that could have had it: it has ended, and another may.
+    pub(crate) orphans: Vec<Delivery>,
     /// How many did not fit since that was last logged, if it is time to log it.
     pub(crate) log: Option<u64>,
     /// The mailbox fills, though its owner sends: whoever pushes is faster than the client. It is worth waiting for
@@ -156,6 +158,10 @@ impl Mailbox {
                 }
                 policy.begin_wait(&mut delivery, now);
                 inner.backlog.push_back(delivery, load);
+                continue;
+            }
+            if inner.state == State::Closed && delivery.shared.is_some() {
+                pushed.orphans.push(delivery);
                 continue;
             }
             pushed.dropped += 1;
