@@ -35,6 +35,8 @@ pub(crate) struct Registry {
 pub(crate) struct Claim {
     pub(crate) slot: Arc<Slot>,
     pub(crate) session: Session,
+    /// The delayed Will of a session that was there: void once the connection is accepted.
+    pub(crate) will: Option<Will>,
     /// What its subscriptions have not got of the retained messages.
     pub(crate) owed: Vec<Replay>,
     /// The session existed before.
@@ -99,10 +101,10 @@ impl Registry {
         let Some(slot) = existing else { return self.create(client_id, connection, None) };
         let Released { session, will, owed } = take(&slot, connection).await;
         match session {
-            // [MQTT-3.1.2-5], [MQTT-3.1.4-4]: the delayed Will of a session that goes on is not published. [MQTT-3.1.3-9]
+            // [MQTT-3.1.2-5], [MQTT-3.1.4-4]
             Some(session) if !clean_start => {
                 slot.mailbox.open();
-                Claim { slot, session, owed, present: true, ended: None }
+                Claim { slot, session, will, owed, present: true, ended: None }
             }
             // [MQTT-3.1.2-4], [MQTT-3.1.4-4]
             session => {
@@ -119,7 +121,7 @@ impl Registry {
         slot.mailbox.open();
         self.insert(&slot);
         let session = Session::new(client_id.clone(), SessionExpiry::WITH_CONNECTION); // [MQTT-3.1.2-6]
-        Claim { slot, session, owed: Vec::new(), present: false, ended }
+        Claim { slot, session, will: None, owed: Vec::new(), present: false, ended }
     }
 
     /// Adds a session.

@@ -207,6 +207,8 @@ impl Driver {
                 self.server.reject(ReasonCode::ServerUnavailable);
             }
         }
+        // The delayed Will of a session that goes on is not published [MQTT-3.1.3-9]; after a refusal it does not.
+        self.former_will = claim.will.filter(|_| opened.is_err());
         self.slot = Some(claim.slot);
         self.replays = claim.owed.into();
         self.hub.statistics.client_came();

@@ -27,7 +27,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use braid_proto::connection::{Cause, Server};
-use braid_proto::packet::Connect;
+use braid_proto::packet::{Connect, Will};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamKey;
 use braid_transport::quic::codes::{CLOSE_ABNORMAL, CLOSE_NORMAL};
@@ -106,6 +106,8 @@ pub(super) struct Driver {
     routes: Routes,
     /// Retained messages that are still owed.
     replays: VecDeque<Replay>,
+    /// The delayed Will of a session whose new connection was refused.
+    former_will: Option<Will>,
     /// How many deliveries each message of the last batch led to.
     fan_out: usize,
     /// Why its CONNECT is refused whatever it says.
@@ -161,6 +163,7 @@ impl Driver {
             streams,
             routes: Routes::default(),
             replays: VecDeque::new(),
+            former_will: None,
             fan_out: FIRST_FAN_OUT,
             refusal,
             pace: pace::Pace::new(&hub.config.limits, accepted),
@@ -332,6 +335,8 @@ impl Driver {
         if self.link.is_early() && !accepts_early {
             end.will = None; // A PUBLISH would have waited for the confirmation too. [BQ-61]
         }
+        // Of a refused connection nothing is published, and nothing that was to be is forgotten.
+        end.will = end.will.or(self.former_will.take());
         let is_our_choice = matches!(end.cause, Cause::Violation(_) | Cause::Closed(_) | Cause::Refused(_));
         self.explains = is_our_choice && self.server.version().is_some();
         self.close = how_to_close(end.cause);

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use braid_broker::{Anonymous, BrokerConfig, LimitsConfig};
-use braid_proto::packet::{ClientId, MessageProperties, ProtocolVersion, Publish, QoS};
+use braid_proto::packet::{ClientId, Connect, MessageProperties, ProtocolVersion, Publish, QoS, Will};
 use braid_proto::reason::ReasonCode;
 use braid_store::{
     Batch, Claim, Commit, Completion, Image, Lsn, MemoryStore, NextIds, Recover, Store, StoreError,
     StoredMessage, Unread,
 };
 
-use crate::support::{TestBroker, allocated, connect_v5, lasting, message, pass, quiet, texts};
+use crate::support::{TestBroker, allocated, connect_v5, lasting, message, pass, quiet, texts, will};
 
 /// Counts the messages that are read one by one, or reads none.
 #[derive(Default)]
@@ -136,6 +136,33 @@ async fn a_queue_that_cannot_be_read_stays_where_it_is() {
     broker.v5("publisher").await.publish("t", "3", QoS::AtLeastOnce).await;
     assert_eq!(texts(&broker.resume("client").await.take_all().await), ["1", "2", "3"]);
     assert_eq!(store.queued(), 0);
+}
+
+/// [MQTT-3.1.3-9]: only a connection that is accepted keeps it from being published.
+#[tokio::test(start_paused = true)]
+async fn a_delayed_will_outlives_a_connection_that_is_refused() {
+    let store = Arc::new(MemoryStore::new());
+    let mut broker = TestBroker::start_over(store.clone());
+    let with_will =
+        || Connect { will: Some(Will { delay: 60, ..will("will", "gone") }), ..lasting("client") };
+    let mut client = broker.connect(with_will()).await;
+    client.subscribe("t", QoS::AtLeastOnce).await;
+    client.vanish().await;
+    broker.v5("publisher").await.publish("t", "1", QoS::AtLeastOnce).await;
+    broker.handle.stop();
+    broker.ended().await;
+    let store = Watched::over(&store);
+    let broker = TestBroker::start_over(store.clone());
+    let mut watcher = broker.v5("watcher").await;
+    watcher.subscribe("will", QoS::AtMostOnce).await;
+    store.is_unreadable.store(true, Ordering::SeqCst);
+    pass(50).await;
+    let mut client = broker.link(ProtocolVersion::V5).await;
+    client.send_connect(with_will()).await;
+    assert_eq!(client.expect_connack().await.reason, ReasonCode::ServerUnavailable);
+    watcher.expect_silence().await;
+    pass(61).await;
+    assert_eq!(watcher.take().await, "gone");
 }
 
 /// A message that expires after so many seconds.
