@@ -285,7 +285,8 @@ mod tests {
         }
         let topic = TopicName::parse("t").unwrap();
         let message = Arc::new(Message::new(topic, "x".into(), QoS::AtLeastOnce, false));
-        let route = Routes::default().find(&hub, &message.topic).clone();
+        let mut routes = Routes::default();
+        let route = routes.find(&hub, &message.topic);
         let push = || {
             let mut pushing = Pushing::new(&hub, Vec::new());
             pushing.push_run(&route, None, std::slice::from_ref(&message));

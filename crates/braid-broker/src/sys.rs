@@ -62,7 +62,8 @@ fn values(hub: &Hub) -> Vec<(&'static str, String)> {
     let (sessions, online) = (hub.registry.slots().len(), statistics.clients());
     let spool = hub.server_options.spool.as_ref();
     let (spooled, refused) = spool.map_or((0, 0), |spool| (spool.used(), spool.refused()));
-    let values: [(&str, u64); 24] = [
+    let store = hub.persist.store();
+    let values: [(&str, u64); 26] = [
         ("clients/connected", online),
         ("clients/total", sessions as u64),
         ("clients/disconnected", (sessions as u64).saturating_sub(online)),
@@ -87,6 +88,8 @@ fn values(hub: &Hub) -> Vec<(&'static str, String)> {
         ("retained messages/count", hub.retained.len() as u64),
         ("spool/bytes", spooled),
         ("spool/refused", refused),
+        ("store/bytes", store.size()),
+        ("store/ahead", store.ahead()),
     ];
     let mut texts: Vec<_> = values.into_iter().map(|(topic, value)| (topic, value.to_string())).collect();
     texts.push(("memory/state", memory_state(hub.memory.level()).to_owned()));

@@ -81,6 +81,16 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// As [`recover`](Self::recover).
     fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError>;
+
+    /// Bytes of its files now; none of a store in memory.
+    fn size(&self) -> u64 {
+        0
+    }
+
+    /// Groups that are durable in a journal and not yet where they stay.
+    fn ahead(&self) -> u64 {
+        0
+    }
 }
 
 macro_rules! stores_behind {
@@ -104,6 +114,14 @@ macro_rules! stores_behind {
 
             fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
                 (**self).messages(show)
+            }
+
+            fn size(&self) -> u64 {
+                (**self).size()
+            }
+
+            fn ahead(&self) -> u64 {
+                (**self).ahead()
             }
         }
     )*};

@@ -187,6 +187,10 @@ impl Persist {
         }
     }
 
+    pub(crate) fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
     /// Why the store failed; `None` while all is well.
     pub(crate) fn failure(&self) -> Option<StoreError> {
         self.failure.borrow().clone()

@@ -112,6 +112,12 @@ impl Ahead {
         written.and_then(|write| write.value()).cloned()
     }
 
+    /// How many groups the tables do not have.
+    pub(super) fn groups(&self) -> u64 {
+        let state = self.lock();
+        if state.is_settled() { 0 } else { state.sequence - state.settled }
+    }
+
     /// Waits until the tables have everything that is durable now.
     pub(super) fn flush(&self) -> Result<(), StoreError> {
         let mut state = self.lock();

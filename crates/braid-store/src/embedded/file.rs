@@ -56,6 +56,12 @@ pub(super) fn is_present(directory: &Path) -> bool {
     directory.join(FILE).symlink_metadata().is_ok()
 }
 
+/// Bytes of the files that are in the directory.
+pub(super) fn size(directory: &Path) -> u64 {
+    let files = [FILE, JOURNAL].map(|name| directory.join(name).metadata());
+    files.into_iter().flatten().map(|file| file.len()).sum()
+}
+
 /// Keeps everybody else from opening the file, which need not be a store.
 pub(super) fn lock(device: &FileBackend, place: &Arc<str>) -> Result<(), OpenError> {
     match device.try_lock_range(Bound::Unbounded, Bound::Unbounded) {

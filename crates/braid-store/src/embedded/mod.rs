@@ -29,7 +29,7 @@ mod writes;
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -68,6 +68,8 @@ pub struct EmbeddedStore {
     shared: Arc<Shared>,
     ahead: Arc<Ahead>,
     file: Arc<File>,
+    /// Where its files are; `None` on devices of somebody else's.
+    directory: Option<PathBuf>,
     options: Options,
     spool: Option<Arc<dyn Spool>>,
     /// `None` once they have ended.
@@ -84,7 +86,10 @@ impl EmbeddedStore {
     /// One line that says what to change.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
         let (device, place) = file::device(directory)?;
-        Self::over(device, &place, |create| Candidate::in_directory(directory, create), options)
+        let journal = |create| Candidate::in_directory(directory, create);
+        let mut store = Self::over(device, &place, journal, options)?;
+        store.directory = Some(directory.to_owned());
+        Ok(store)
     }
 
     /// Opens the store on devices of the caller's: one for the tables, one for the journal.
@@ -126,7 +131,16 @@ impl EmbeddedStore {
         let shared = Arc::new(Shared::new(index, Group::default(), Window::new(at_risk)));
         let ahead = Arc::new(Ahead::new(journal, settled, options.checkpoint));
         let file = Arc::new(file);
-        let mut store = Self { shared, ahead, file, options, spool: None, writer: None, checkpointer: None };
+        let mut store = Self {
+            shared,
+            ahead,
+            file,
+            directory: None,
+            options,
+            spool: None,
+            writer: None,
+            checkpointer: None,
+        };
         store.start().map_err(|error| OpenError::of_io(place, &error))?;
         Ok(store)
     }
@@ -285,6 +299,14 @@ impl Store for EmbeddedStore {
         self.flush()?;
         let snapshot = self.file.snapshot().map_err(error::ReadError::store)?;
         snapshot.each_unread(&self.options, self.spool.as_deref(), show).map_err(error::ReadError::store)
+    }
+
+    fn size(&self) -> u64 {
+        self.directory.as_deref().map_or(0, file::size)
+    }
+
+    fn ahead(&self) -> u64 {
+        self.ahead.groups()
     }
 }
 

@@ -1,6 +1,9 @@
 //! The file does not grow for ever.
 
-use braid_store::Store;
+use std::fs;
+use std::time::Duration;
+
+use braid_store::{EmbeddedStore, Image, MemoryStore, Options, Store};
 use bytes::Bytes;
 
 use crate::disk::Disk;
@@ -48,4 +51,21 @@ fn room_that_is_free_is_given_back_when_the_store_is_opened() {
     drop(store);
     let after = disk.bytes().len();
     assert!(after < 8 << 20, "{before} {after}");
+}
+
+#[test]
+fn a_store_says_what_it_takes() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = Options::default();
+    options.checkpoint = Duration::from_secs(3600);
+    let store = EmbeddedStore::open(directory.path(), options).unwrap();
+    let files =
+        || fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    assert_eq!((store.size(), store.ahead()), (files(), 0));
+    open_session(&store).unwrap();
+    store.commit(queued(1)).wait().unwrap();
+    assert_eq!(store.ahead(), 2);
+    store.recover(&mut Image::default()).unwrap();
+    assert_eq!((store.size(), store.ahead()), (files(), 0), "the tables have it");
+    assert_eq!(MemoryStore::new().size(), 0);
 }
