@@ -4,6 +4,7 @@
 //! `cargo run --release -p braid-store --example recover -- [directory] [messages] [sessions]`
 
 use std::error::Error;
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::process::{Command, exit};
 use std::sync::Arc;
@@ -152,7 +153,7 @@ impl Recover for Counts {
 
     fn will(&mut self, _: SessionId, _: Arc<Will>) {}
 
-    fn received(&mut self, _: SessionId, _: PacketId) {}
+    fn received(&mut self, _: SessionId, _: PacketId, _: NonZeroU16) {}
 
     fn queued(&mut self, _: SessionId, _: Lsn, _: QueueEntry) {
         self.queued += 1;

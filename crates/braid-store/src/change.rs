@@ -1,3 +1,4 @@
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -143,17 +144,19 @@ pub enum Change {
         /// Which entry.
         lsn: Lsn,
     },
-    /// A QoS 2 PUBLISH was taken over from the session, on whatever stream: after a restart it is found by its
-    /// identifier alone (`[BQ-21]`). In one batch with what the message causes, before PUBREC.
+    /// So many QoS 2 PUBLISH with this identifier were taken over from the session and are not released, each on a stream of
+    /// its own (`[BQ-20]`): after a restart they are found by their identifier alone (`[BQ-21]`). With one more: in one batch with
+    /// what the message causes, before PUBREC. With one less: as [`ReceivedReleased`](Self::ReceivedReleased).
     Received {
         /// From whom.
         session: SessionId,
         /// The publisher's identifier.
         packet_id: PacketId,
+        /// How many.
+        exchanges: NonZeroU16,
     },
     /// PUBREL came: the publisher may use the identifier for another message. Before PUBCOMP, or that other
-    /// message could be taken for a duplicate. Not while another stream of the session has an exchange with the
-    /// same identifier (`[BQ-20]`): the last of them says it.
+    /// message could be taken for a duplicate. There is no other exchange with the same identifier.
     ReceivedReleased {
         /// From whom.
         session: SessionId,

@@ -1,4 +1,5 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use braid_proto::packet::{PacketId, Will};
@@ -30,8 +31,8 @@ pub struct SessionImage {
     pub subscriptions: BTreeMap<TopicFilter, StoredSubscription>,
     /// The Will that is not yet published.
     pub will: Option<Arc<Will>>,
-    /// QoS 2 messages of the client whose PUBREL has not come.
-    pub received: BTreeSet<PacketId>,
+    /// QoS 2 messages of the client whose PUBREL has not come: how many have an identifier.
+    pub received: BTreeMap<PacketId, NonZeroU16>,
     /// First those on their way, in the order in which they are sent again, then those that wait.
     pub queue: Vec<(Lsn, QueueEntry)>,
 }
@@ -51,7 +52,7 @@ impl Recover for Image {
             claim,
             subscriptions: BTreeMap::new(),
             will: None,
-            received: BTreeSet::new(),
+            received: BTreeMap::new(),
             queue: Vec::new(),
         };
         self.sessions.insert(image.record.id, image);
@@ -67,9 +68,9 @@ impl Recover for Image {
         self.edit(session, |session| session.will = Some(will));
     }
 
-    fn received(&mut self, session: SessionId, packet_id: PacketId) {
+    fn received(&mut self, session: SessionId, packet_id: PacketId, exchanges: NonZeroU16) {
         self.edit(session, |session| {
-            session.received.insert(packet_id);
+            session.received.insert(packet_id, exchanges);
         });
     }
 

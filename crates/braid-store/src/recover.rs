@@ -1,3 +1,4 @@
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use braid_proto::packet::{PacketId, Will};
@@ -19,8 +20,8 @@ pub trait Recover {
     fn subscription(&mut self, session: SessionId, filter: TopicFilter, subscription: StoredSubscription);
     /// The Will that is not yet published.
     fn will(&mut self, session: SessionId, will: Arc<Will>);
-    /// A QoS 2 message of the client whose PUBREL has not come.
-    fn received(&mut self, session: SessionId, packet_id: PacketId);
+    /// So many QoS 2 messages of the client with this identifier whose PUBREL has not come.
+    fn received(&mut self, session: SessionId, packet_id: PacketId, exchanges: NonZeroU16);
     /// An entry of the session's queue: first those on their way, in the order in which they were sent or
     /// released, whichever came last (PUBLISH and PUBREL are sent again in this order), then those that wait,
     /// by ascending `lsn`. Sessions may take turns.

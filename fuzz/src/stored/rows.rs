@@ -61,8 +61,8 @@ fn put(transaction: &WriteTransaction, Row { table, key, value }: Row<'_>) -> Re
             transaction.open_table(table)?.insert(key, value)?;
         }
         5 => {
-            let table = TableDefinition::<&[u8; 10], ()>::new("received");
-            transaction.open_table(table)?.insert(&fixed(key), ())?;
+            let table = TableDefinition::<&[u8; 10], &[u8; 2]>::new("received");
+            transaction.open_table(table)?.insert(&fixed(key), &fixed(value))?;
         }
         6 => {
             let table = TableDefinition::<&[u8; 16], &[u8]>::new("queue");

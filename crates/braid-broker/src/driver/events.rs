@@ -13,7 +13,6 @@ use super::{Driver, now};
 use crate::dispatch::{self, Congested};
 use crate::persist::DurableProgress;
 use crate::retained::SYS_PREFIX;
-use crate::slot::Slot;
 
 /// The deliveries that one turn may lead to before others get theirs.
 const TURN_DELIVERIES: usize = 32 * 1024;
@@ -116,8 +115,8 @@ impl Driver {
             retained = self.hub.admit(messages, tokens, |token, reason| server.set_reason(token, reason));
         }
         let publisher = self.slot.as_ref().map(|slot| slot.key);
-        if let Some(slot) = self.slot.as_ref().filter(|slot| slot.is_durable()) {
-            changes.extend(received(slot, messages, tokens));
+        if let Some(progress) = &mut self.progress {
+            changes.extend(received(progress, messages, tokens));
         }
         let changes = std::mem::take(changes);
         // QoS 0 owes nobody an acknowledgement, whatever becomes of what it retains.
@@ -144,16 +143,9 @@ impl Driver {
     }
 
     /// PUBREL: a durable session's identifier is free again, which PUBCOMP must not say too early.
-    fn persist_release(&self, token: Token, batch: &mut Batch) {
-        let packet_id = token.packet_id();
-        // Another stream may have an exchange of the same identifier. [BQ-20]
-        if self.server.session().is_some_and(|session| session.inbound.contains(packet_id)) {
-            return;
-        }
-        if let Some(slot) = self.slot.as_ref().filter(|slot| slot.is_durable()) {
-            let session = slot.id();
-            batch.changes.push(Change::ReceivedReleased { session, packet_id });
-        }
+    fn persist_release(&mut self, token: Token, batch: &mut Batch) {
+        let released = self.progress.as_mut().and_then(|progress| progress.release(token.packet_id()));
+        batch.changes.extend(released);
     }
 
     /// Decides about a CONNECT: who it is, whether it may, and which session it goes on with.
@@ -199,7 +191,7 @@ impl Driver {
         let opened = self.open(&claim.slot).await;
         match &opened {
             Ok(()) if claim.slot.is_durable() => {
-                self.progress = Some(Box::new(DurableProgress::new(claim.slot.id())));
+                self.progress = Some(Box::new(DurableProgress::new(claim.slot.id(), &claim.session.inbound)));
             }
             Ok(()) => {}
             Err(error) => {
@@ -229,14 +221,13 @@ impl Driver {
 
 /// The QoS 2 messages among those that a durable session hands over: not twice, whatever happens. [MQTT-4.3.3-10]
 fn received(
-    slot: &Slot,
+    progress: &mut DurableProgress,
     messages: &[Arc<Message>],
     tokens: &[Option<Token>],
 ) -> impl Iterator<Item = Change> {
-    let session = slot.id();
-    messages.iter().zip(tokens).filter_map(move |(message, token)| {
+    messages.iter().zip(tokens).filter_map(|(message, token)| {
         let packet_id = token.filter(|_| message.qos == QoS::ExactlyOnce)?.packet_id();
-        Some(Change::Received { session, packet_id })
+        Some(progress.receive(packet_id))
     })
 }
 

@@ -2,14 +2,16 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU16, NonZeroU64};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use braid_proto::connection::Progress;
 use braid_proto::packet::{PacketId, QoS};
+use braid_proto::session::Inbound;
 use braid_proto::stream::StreamKey;
 use braid_store::{Change, Commit, Completion, SessionId, StoreError};
+use hashbrown::HashMap;
 
 use super::{Persist, lsn};
 
@@ -26,6 +28,9 @@ pub(crate) struct DurableProgress {
     /// Bytes that were written on each stream while this watched, in the order of the streams.
     written: Vec<(StreamKey, u64)>,
     barriers: VecDeque<Barrier>,
+    /// Exchanges of QoS 2 that the client began and did not end, by identifier: as many as the store was told of, in the order
+    /// in which messages go to it. The session may know of more, and must not tell the store of them before.
+    exchanges: HashMap<PacketId, NonZeroU16>,
 }
 
 /// From which byte on some streams wait for a commit. The others do not. [BQ-55]
@@ -34,9 +39,24 @@ struct Barrier {
     commit: Commit,
 }
 
+/// One more exchange; how many they are.
+fn add(exchanges: &mut HashMap<PacketId, NonZeroU16>, packet_id: PacketId) -> NonZeroU16 {
+    // A stream for each: there are never so many.
+    let more = |count: &mut NonZeroU16| *count = count.saturating_add(1);
+    *exchanges.entry(packet_id).and_modify(more).or_insert(NonZeroU16::MIN)
+}
+
 impl DurableProgress {
-    pub(crate) fn new(session: SessionId) -> Self {
+    /// Of a session that has begun these exchanges before.
+    pub(crate) fn new(session: SessionId, inbound: &Inbound) -> Self {
+        let mut exchanges = HashMap::new();
+        for (packet_id, count) in inbound.exchanges() {
+            for _ in 0..count {
+                add(&mut exchanges, packet_id);
+            }
+        }
         Self {
+            exchanges,
             session,
             changes: Vec::new(),
             urgent: Vec::new(),
@@ -62,6 +82,28 @@ impl DurableProgress {
     /// The delivery was dropped instead of being sent.
     pub(crate) fn note_dropped(&mut self, place: NonZeroU64) {
         self.note_completed(place);
+    }
+
+    /// A QoS 2 PUBLISH is taken over, with its message.
+    pub(crate) fn receive(&mut self, packet_id: PacketId) -> Change {
+        let exchanges = add(&mut self.exchanges, packet_id);
+        Change::Received { session: self.session, packet_id, exchanges }
+    }
+
+    /// Its PUBREL came. `None`: the store knows nothing of it.
+    pub(crate) fn release(&mut self, packet_id: PacketId) -> Option<Change> {
+        let session = self.session;
+        let count = self.exchanges.get_mut(&packet_id)?;
+        Some(match NonZeroU16::new(count.get() - 1) {
+            Some(exchanges) => {
+                *count = exchanges;
+                Change::Received { session, packet_id, exchanges }
+            }
+            None => {
+                self.exchanges.remove(&packet_id);
+                Change::ReceivedReleased { session, packet_id }
+            }
+        })
     }
 
     /// What came of an acknowledgement.

@@ -1,14 +1,13 @@
 //! Everything back from the store, when a broker starts.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::num::NonZeroU64;
+use std::num::{NonZeroU16, NonZeroU64};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use braid_proto::message::Message;
 use braid_proto::packet::{PacketId, Will};
 use braid_proto::session::{Phase, Session};
-use braid_proto::stream::StreamKey;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::{
     Claim, Lsn, NextIds, Now, QueueEntry, Recover, SessionId, SessionRecord, Store, StoreError,
@@ -137,11 +136,9 @@ impl Recover for Shown {
         self.edit(session, |shown| shown.will = Some(will));
     }
 
-    fn received(&mut self, session: SessionId, packet_id: PacketId) {
-        // Its stream is over: from the next connection on any stream may go on with it. [BQ-21]
-        self.edit(session, |shown| {
-            shown.session.inbound.receive(StreamKey::CONTROL, packet_id, false);
-        });
+    fn received(&mut self, session: SessionId, packet_id: PacketId, exchanges: NonZeroU16) {
+        // Their streams are over: from the next connection on any stream may go on with them. [BQ-21]
+        self.edit(session, |shown| shown.session.inbound.restore(packet_id, exchanges));
     }
 
     fn queued(&mut self, session: SessionId, lsn: Lsn, entry: QueueEntry) {

@@ -248,7 +248,7 @@ async fn the_last_words_of_a_connection_are_stored() {
     while client.next().await.is_some() {}
     let session = mortal.session("client").expect("it is parked");
     assert!(session.record.parked_at.is_some());
-    assert_eq!(session.received.into_iter().collect::<Vec<_>>(), [id(9)]);
+    assert_eq!(session.received.into_keys().collect::<Vec<_>>(), [id(9)]);
     let mortal = mortal.crash();
     let mut client = mortal.broker.resume("client").await;
     assert_eq!(texts(&client.take_all().await), ["last"]);

@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -111,6 +112,17 @@ impl Inbound {
         self.counts.clear();
     }
 
+    /// Puts back exchanges as they were before this process began.
+    pub fn restore(&mut self, packet_id: PacketId, exchanges: NonZeroU16) {
+        add(&mut self.left, packet_id, exchanges.get().into());
+    }
+
+    /// The identifiers, and how many exchanges have each, in no order; one may come more than once.
+    pub fn exchanges(&self) -> impl Iterator<Item = (PacketId, usize)> {
+        let left = self.left.iter().chain(&self.forsaken).map(|(packet_id, count)| (*packet_id, *count));
+        self.here.iter().map(|(packet_id, _)| (*packet_id, 1)).chain(left)
+    }
+
     /// How many came on this stream and wait for their PUBREL: what our Receive Maximum limits.
     pub fn unacknowledged(&self, stream: StreamKey) -> usize {
         self.counts.get(&stream).copied().unwrap_or(0)
@@ -202,6 +214,28 @@ mod tests {
         inbound.resume();
         assert!(inbound.receive(b, ID, false));
         assert!(!inbound.receive(StreamKey::CONTROL, ID, false), "there MQTT's own rule holds");
+    }
+
+    /// [BQ-20], [BQ-21]
+    #[test]
+    fn exchanges_are_put_back_as_they_were() {
+        let (a, b) = (StreamKey::bidi(1), StreamKey::bidi(2));
+        let other = PacketId::new(7).unwrap();
+        let mut inbound = Inbound::default();
+        assert!(
+            inbound.receive(a, ID, false)
+                && inbound.receive(b, ID, false)
+                && inbound.receive(b, other, false)
+        );
+        inbound.end_stream(a);
+        let mut exchanges: Vec<_> = inbound.exchanges().collect();
+        exchanges.sort_unstable();
+        assert_eq!(exchanges, [(ID, 1), (ID, 1), (other, 1)]);
+        let mut restored = Inbound::default();
+        restored.restore(ID, NonZeroU16::new(2).unwrap());
+        assert_eq!((restored.len(), restored.unacknowledged(StreamKey::CONTROL)), (2, 0));
+        assert!(!restored.receive(a, ID, true) && !restored.receive(b, ID, true));
+        assert!(restored.receive(StreamKey::CONTROL, ID, true), "a third one is new");
     }
 
     #[test]

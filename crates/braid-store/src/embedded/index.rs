@@ -171,7 +171,9 @@ impl Index {
                 writes.belongings(id).subscriptions.put(filter, subscription);
             }
             Change::Unsubscribed { filter, .. } => writes.belongings(id).subscriptions.remove(filter),
-            Change::Received { packet_id, .. } => writes.belongings(id).received.put(packet_id, ()),
+            Change::Received { packet_id, exchanges, .. } => {
+                writes.belongings(id).received.put(packet_id, exchanges);
+            }
             Change::ReceivedReleased { packet_id, .. } => writes.belongings(id).received.remove(packet_id),
             change => self.advance(change, writes),
         }

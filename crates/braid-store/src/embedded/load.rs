@@ -108,9 +108,9 @@ impl Snapshot {
             Ok::<_, ReadError>(())
         })?;
         self.each_received(|row| {
-            let (session, packet_id) = row?;
+            let (session, packet_id, exchanges) = row?;
             of(session, "received")?;
-            into.received(session, packet_id);
+            into.received(session, packet_id, exchanges);
             Ok(())
         })
     }

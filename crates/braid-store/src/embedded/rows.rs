@@ -1,6 +1,7 @@
 //! The tables row by row, for whoever reads all of them.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 
 use braid_proto::codec::Spool;
 use braid_proto::packet::{PacketId, Will};
@@ -52,9 +53,13 @@ impl Snapshot {
 
     pub(super) fn each_received<E: From<ReadError>>(
         &self,
-        show: impl FnMut(Row<(SessionId, PacketId)>) -> Result<(), E>,
+        show: impl FnMut(Row<(SessionId, PacketId, NonZeroU16)>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.each(keys::RECEIVED, |key: &[u8; 10], ()| keys::decode_received_key(key), show)
+        let decode = |key: &[u8; 10], value: &[u8; 2]| {
+            let (session, packet_id) = keys::decode_received_key(key)?;
+            Ok((session, packet_id, keys::decode_received(value)?))
+        };
+        self.each(keys::RECEIVED, decode, show)
     }
 
     pub(super) fn each_message<E: From<ReadError>>(

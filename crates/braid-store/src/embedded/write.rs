@@ -86,7 +86,8 @@ fn write_sessions(
         }
         if let Some(mut table) = open(transaction, keys::RECEIVED, belongings.received.is_empty())? {
             for (packet_id, write) in belongings.received.iter() {
-                set(&mut table, &keys::received_key(*session, packet_id.value()), write.value().copied())?;
+                let value = write.value().map(|exchanges| exchanges.get().to_be_bytes());
+                set(&mut table, &keys::received_key(*session, packet_id.value()), value.as_ref())?;
             }
         }
     }
@@ -102,7 +103,7 @@ fn remove_belongings(transaction: &WriteTransaction, session: SessionId) -> Resu
         None => table.retain_in(&from[..].., |_, _| false)?,
     }
     let (first, last) = (keys::received_key(session, 0), keys::received_key(session, u16::MAX));
-    transaction.open_table(keys::RECEIVED)?.retain_in::<&[u8; 10], _>(&first..=&last, |_, ()| false)?;
+    transaction.open_table(keys::RECEIVED)?.retain_in::<&[u8; 10], _>(&first..=&last, |_, _| false)?;
     Ok(())
 }
 

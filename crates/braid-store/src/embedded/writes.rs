@@ -3,6 +3,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use braid_proto::packet::{PacketId, Will};
@@ -124,7 +125,7 @@ impl<K, V> Default for Delta<K, V> {
 pub(super) struct Belongings {
     pub(super) will: Option<Write<Arc<Will>>>,
     pub(super) subscriptions: Delta<TopicFilter, StoredSubscription>,
-    pub(super) received: Delta<PacketId, ()>,
+    pub(super) received: Delta<PacketId, NonZeroU16>,
 }
 
 /// How far an entry of a queue is that does not wait any more.

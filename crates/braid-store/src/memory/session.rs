@@ -1,5 +1,6 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::mem;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use braid_proto::packet::{PacketId, Will};
@@ -19,7 +20,7 @@ pub(super) struct Session {
     pub(super) holder: Holder,
     pub(super) will: Option<Arc<Will>>,
     pub(super) subscriptions: BTreeMap<TopicFilter, StoredSubscription>,
-    pub(super) received: BTreeSet<PacketId>,
+    pub(super) received: BTreeMap<PacketId, NonZeroU16>,
     pub(super) queue: BTreeMap<Lsn, Queued>,
 }
 
@@ -51,7 +52,7 @@ impl Session {
             holder,
             will: None,
             subscriptions: BTreeMap::new(),
-            received: BTreeSet::new(),
+            received: BTreeMap::new(),
             queue: BTreeMap::new(),
         }
     }
@@ -65,8 +66,8 @@ impl Session {
         if let Some(will) = &self.will {
             into.will(id, Arc::clone(will));
         }
-        for packet_id in &self.received {
-            into.received(id, *packet_id);
+        for (packet_id, exchanges) in &self.received {
+            into.received(id, *packet_id, *exchanges);
         }
         let (waiting, mut sent): (Vec<_>, Vec<_>) =
             self.queue.iter().partition(|(_, queued)| matches!(queued.entry, QueueEntry::Waiting(_)));

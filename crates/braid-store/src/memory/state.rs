@@ -152,8 +152,8 @@ impl State {
                 let former = session.queue.remove(&lsn).and_then(|former| former.entry.message());
                 self.unrefer(former);
             }
-            Change::Received { packet_id, .. } => {
-                session.received.insert(packet_id);
+            Change::Received { packet_id, exchanges, .. } => {
+                session.received.insert(packet_id, exchanges);
             }
             Change::ReceivedReleased { packet_id, .. } => {
                 session.received.remove(&packet_id);

@@ -1,6 +1,6 @@
 //! Changes with values that say who they are.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -156,7 +156,13 @@ pub(super) fn completed(session: u64, lsn: u64) -> Change {
 }
 
 pub(super) fn received(session: u64, packet_id: u16) -> Change {
-    Change::Received { session: id(session), packet_id: packet(packet_id) }
+    received_more(session, packet_id, 1)
+}
+
+/// So many with the same identifier.
+pub(super) fn received_more(session: u64, packet_id: u16, exchanges: u16) -> Change {
+    let exchanges = NonZeroU16::new(exchanges).unwrap_or(NonZeroU16::MIN);
+    Change::Received { session: id(session), packet_id: packet(packet_id), exchanges }
 }
 
 pub(super) fn received_released(session: u64, packet_id: u16) -> Change {

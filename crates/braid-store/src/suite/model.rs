@@ -116,10 +116,10 @@ impl Model {
                 subscriptions.insert(filter.clone(), *subscription);
             }
             Change::Unsubscribed { filter, .. } => subscriptions.retain(|known, _| known != filter),
-            Change::Received { packet_id, .. } => {
-                received.insert(*packet_id);
+            Change::Received { packet_id, exchanges, .. } => {
+                received.insert(*packet_id, *exchanges);
             }
-            Change::ReceivedReleased { packet_id, .. } => received.retain(|known| known != packet_id),
+            Change::ReceivedReleased { packet_id, .. } => received.retain(|known, _| known != packet_id),
             Change::Completed { lsn, .. } => queue.retain(|(known, _)| known != lsn),
             Change::Queued { lsn, delivery, .. } => {
                 queue.retain(|(known, _)| known != lsn);

@@ -4,7 +4,8 @@ use braid_proto::packet::{QoS, Will};
 
 use super::example::{
     closed, completed, filter, full_delivery, full_will, id, opened, parked, plain_message, queued_at,
-    received, received_released, released, resumed, retain_cleared, retained, sent, stored_on, subscribed,
+    received_more, received_released, released, resumed, retain_cleared, retained, sent, stored_on,
+    subscribed,
 };
 use super::model::Model;
 use super::subject::Subject;
@@ -101,7 +102,7 @@ fn add(rng: &mut Rng, model: &Model, claims: &[(usize, Claim)], changes: &mut Ve
         6 => Change::WillCleared { session: id(session) },
         7 => subscribed(session, FILTERS[rng.below(FILTERS.len())], LEVELS[rng.below(LEVELS.len())]),
         8 => Change::Unsubscribed { session: id(session), filter: filter(FILTERS[rng.below(FILTERS.len())]) },
-        9 => received(session, packet_id),
+        9 => received_more(session, packet_id, u16::try_from(rng.below(3)).unwrap_or(0) + 1),
         10 => received_released(session, packet_id),
         11 | 12 => {
             // A publish: stored once, for several, perhaps retained.

@@ -6,7 +6,7 @@ use braid_proto::stream::Priority;
 
 use super::example::{
     at, closed, filter, full_subscription, full_will, id, opened, packet, parked, queued, received,
-    received_released, resumed, retained, sent, stored, subscribed,
+    received_more, received_released, resumed, retained, sent, stored, subscribed,
 };
 use super::subject::Subject;
 use crate::change::Change;
@@ -24,6 +24,7 @@ cases![
     a_subscription_keeps_the_priority_that_was_asked_for,
     a_filter_names_one_subscription,
     received_ids_stay_until_they_are_released,
+    received_ids_are_counted,
     changes_of_unknown_sessions_have_no_effect,
 ];
 
@@ -182,9 +183,23 @@ fn received_ids_stay_until_they_are_released(subject: &mut Subject<'_>) {
     subject.commit(&[received(1, 1), received(1, 65535), received(1, 2), received(2, 2)]);
     subject.commit(&[received_released(1, 2), received_released(1, 9)]);
     let image = subject.image();
-    let ids = |session: u64| image.sessions[&id(session)].received.iter().copied().collect::<Vec<_>>();
+    let ids = |session: u64| image.sessions[&id(session)].received.keys().copied().collect::<Vec<_>>();
     assert_eq!(ids(1), [packet(1), packet(65535)]);
     assert_eq!(ids(2), [packet(2)]);
+}
+
+// [BQ-20], [BQ-21]
+fn received_ids_are_counted(subject: &mut Subject<'_>) {
+    subject.open(1, "a");
+    let count = |subject: &mut Subject<'_>| {
+        subject.image().sessions[&id(1)].received.get(&packet(7)).map(|exchanges| exchanges.get())
+    };
+    for exchanges in [1, 2, 3, 2] {
+        subject.commit(&[received_more(1, 7, exchanges)]);
+        assert_eq!(count(subject), Some(exchanges));
+    }
+    subject.commit(&[received_released(1, 7)]);
+    assert_eq!(count(subject), None);
 }
 
 fn changes_of_unknown_sessions_have_no_effect(subject: &mut Subject<'_>) {

@@ -1,6 +1,6 @@
 //! Batches of a broker with one client, numbered.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -144,7 +144,7 @@ pub(crate) fn fill(store: &impl Store) -> Result<(), StoreError> {
         Change::Subscribed { session: one, filter: filter("t/#"), subscription: full },
         Change::Subscribed { session: one, filter: filter("$share/g/+"), subscription: bare },
         Change::Subscribed { session: two, filter: filter("+"), subscription: bare },
-        Change::Received { session: one, packet_id: packet(9) },
+        Change::Received { session: one, packet_id: packet(9), exchanges: NonZeroU16::MIN.saturating_add(1) },
         stored(1, rich),
         queued_as(1, 1, StoredDelivery { subscription_ids: several, shared, waits_since, ..deliver(1, 1) }),
         queued_as(2, 1, StoredDelivery { retain: true, qos: QoS::ExactlyOnce, ..deliver(1, 1) }),

@@ -145,8 +145,17 @@ fn a_wrong_line_is_named() {
         (vec![r#"{"type":"store","format":0,"next_session":1,"next_lsn":1}"#], 1, "no format 0"),
         (vec![good, "{}"], 2, "type"),
         (vec![session], 1, "first record"),
-        (vec![good, r#"{"type":"received","session":1,"packet_id":1}"#], 2, "session is not there"),
-        (vec![good, session, r#"{"type":"received","session":1,"packet_id":0}"#], 3, "cannot be 0"),
+        (
+            vec![good, r#"{"type":"received","session":1,"packet_id":1,"exchanges":1}"#],
+            2,
+            "session is not there",
+        ),
+        (
+            vec![good, session, r#"{"type":"received","session":1,"packet_id":0,"exchanges":1}"#],
+            3,
+            "cannot be 0",
+        ),
+        (vec![good, session, r#"{"type":"received","session":1,"packet_id":1,"exchanges":0}"#], 3, "nonzero"),
         (vec![good, session, session], 3, "twice"),
         (vec![good, r#"{"type":"retained","message":4}"#], 2, "message is not there"),
         (vec![good, session, &released(1), &released(2)], 4, "uses the packet identifier"),
@@ -499,8 +508,8 @@ fn what_belongs_to_no_session_is_not_shown_to_a_broker() {
                     change.open_table(table)?.insert(&nobody, b"\0\0\0\0\0\x01t".as_slice())?;
                 }
                 _ => {
-                    let table = TableDefinition::<&[u8; 10], ()>::new(table);
-                    change.open_table(table)?.insert(&[9; 10], ())?;
+                    let table = TableDefinition::<&[u8; 10], &[u8; 2]>::new(table);
+                    change.open_table(table)?.insert(&[9; 10], &[0, 1])?;
                 }
             }
             Ok(())

@@ -1,11 +1,15 @@
 //! Packet Identifiers, topic aliases and quotas where there are many streams.
 
+use std::sync::Arc;
+
 use braid_broker::{BrokerConfig, MqttConfig};
 use braid_proto::packet::{AckKind, Packet, Publish, QoS};
 use braid_proto::reason::ReasonCode;
+use braid_store::MemoryStore;
+use braid_transport::quic::QuicOptions;
 
 use crate::support::{
-    CONTROL, Ended, QuicBroker, connect_v5, id, lasting, message, pass, publish_packet, quiet,
+    CONTROL, Ended, QuicBroker, anyone, connect_v5, id, lasting, message, pass, publish_packet, quiet, settle,
 };
 
 /// [BQ-14], [BQ-20]
@@ -59,6 +63,40 @@ async fn an_exchange_goes_on_elsewhere_after_the_end_of_its_stream_or_connection
     client.send_ack(third, AckKind::Pubrel, id(2));
     assert_eq!(client.expect_ack(third, AckKind::Pubcomp, 2).await, ReasonCode::Success);
     watcher.expect_silence().await;
+}
+
+/// [BQ-20], [BQ-21]: also a broker that was started anew knows how many there were.
+#[tokio::test(start_paused = true)]
+async fn equal_identifiers_on_two_streams_are_two_exchanges_after_a_crash_too() {
+    for released in [0, 1, 2] {
+        let store = MemoryStore::new();
+        let start = |store: &MemoryStore| {
+            QuicBroker::start_over(quiet(), QuicOptions::server(), anyone(), Arc::new(store.reopen()))
+        };
+        let broker = start(&store);
+        let client = broker.resume("client").await;
+        let streams = [client.open().await, client.open().await];
+        for stream in streams {
+            client.send(stream, &publish_packet("t", "once", QoS::ExactlyOnce, 1));
+            client.expect_ack(stream, AckKind::Pubrec, 1).await;
+        }
+        for stream in &streams[..released] {
+            client.send_ack(*stream, AckKind::Pubrel, id(1));
+            client.expect_ack(*stream, AckKind::Pubcomp, 1).await;
+        }
+        drop(broker);
+        let broker = start(&store);
+        let mut watcher = broker.memory.v5("watcher").await;
+        watcher.subscribe("#", QoS::AtMostOnce).await;
+        let client = broker.resume("client").await;
+        for _ in streams {
+            let stream = client.open().await;
+            client.send(stream, &again("twice", 1));
+            assert!(!client.expect_ack(stream, AckKind::Pubrec, 1).await.is_error());
+        }
+        settle().await;
+        assert_eq!(watcher.take_all().await.len(), released, "of two that were repeated");
+    }
 }
 
 /// The PUBLISH of an exchange that goes on.

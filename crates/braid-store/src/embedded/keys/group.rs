@@ -1,9 +1,9 @@
 use super::wire::{Malformed, Reader, put_bytes};
 use super::{
-    decode_delivery, decode_inflight, decode_message, decode_message_key, decode_place, decode_received_key,
-    decode_retained_key, decode_session, decode_subscription, decode_subscription_key, decode_will,
-    encode_delivery, encode_inflight, encode_message, encode_session, encode_subscription, encode_will,
-    message_key, place_key, received_key, session_key, subscription_key,
+    decode_delivery, decode_inflight, decode_message, decode_message_key, decode_place, decode_received,
+    decode_received_key, decode_retained_key, decode_session, decode_subscription, decode_subscription_key,
+    decode_will, encode_delivery, encode_inflight, encode_message, encode_session, encode_subscription,
+    encode_will, message_key, place_key, received_key, session_key, subscription_key,
 };
 use crate::embedded::writes::{Belongings, Write, Writes};
 use crate::identity::{Lsn, SessionId};
@@ -97,7 +97,9 @@ fn encode_belongings(out: &mut Vec<u8>, session: SessionId, belongings: &Belongi
     }
     for (packet_id, write) in received.iter() {
         let key = |out: &mut Vec<u8>| out.extend_from_slice(&received_key(session, packet_id.value()));
-        put(out, RECEIVED, write, key, |_, ()| {});
+        put(out, RECEIVED, write, key, |out, exchanges| {
+            out.extend_from_slice(&exchanges.get().to_be_bytes())
+        });
     }
 }
 
@@ -156,7 +158,10 @@ fn decode_row(reader: &mut Reader<'_>, writes: &mut Writes) -> Result<(), Malfor
         }
         RECEIVED => {
             let (session, packet_id) = decode_received_key(&reader.array()?)?;
-            let received = write(tag, reader, |value| Reader::new(value).end())?;
+            let count = |value: &[u8]| {
+                decode_received(value.try_into().map_err(|_| Malformed("a number of exchanges"))?)
+            };
+            let received = write(tag, reader, count)?;
             writes.belongings(session).received.apply(packet_id, received);
         }
         MESSAGE => {

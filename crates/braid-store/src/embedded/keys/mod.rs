@@ -9,7 +9,7 @@
 //! | `session` | session u64 | expiry u32, flags u8 (parked), \[time if parked\], client identifier as rest |
 //! | `will` | session u64 | delay u32, a message |
 //! | `subscription` | session u64, filter as rest | flags u8 (QoS 2 bits, no local, retain as published, retain handling 2 bits, id, priority), \[id u32\], \[priority u16\] |
-//! | `received` | session u64, packet id u16 | nothing |
+//! | `received` | session u64, packet id u16 | how many exchanges u16, not 0 |
 //! | `message` | lsn u64 | a message |
 //! | `part` | lsn u64 of the message, number u32 from 0 | bytes of its payload as rest |
 //! | `queue` | lsn u64, session u64 | flags u8 (QoS 2 bits, retain, other message, ids, priority, shared, waits since), \[message u64\], \[count varint, ids u32\], \[priority u16\], \[time\], \[filter as rest\] |
@@ -58,6 +58,8 @@ mod message;
 mod record;
 mod wire;
 
+use std::num::NonZeroU16;
+
 use braid_proto::packet::PacketId;
 use braid_proto::topic::{TopicFilter, TopicName};
 use redb::TableDefinition;
@@ -85,7 +87,7 @@ pub(super) const META: Table<&str, u64> = Table::new("meta");
 pub(super) const SESSION: Table<&[u8; 8], &[u8]> = Table::new("session");
 pub(super) const WILL: Table<&[u8; 8], &[u8]> = Table::new("will");
 pub(super) const SUBSCRIPTION: Table<&[u8], &[u8]> = Table::new("subscription");
-pub(super) const RECEIVED: Table<&[u8; 10], ()> = Table::new("received");
+pub(super) const RECEIVED: Table<&[u8; 10], &[u8; 2]> = Table::new("received");
 pub(super) const MESSAGE: Table<&[u8; 8], &[u8]> = Table::new("message");
 pub(super) const PART: Table<&[u8; 12], &[u8]> = Table::new("part");
 pub(super) const QUEUE: Table<&[u8; 16], &[u8]> = Table::new("queue");
@@ -179,6 +181,11 @@ pub(super) fn decode_subscription_key(key: &[u8]) -> Result<(SessionId, TopicFil
 pub(super) fn decode_received_key(key: &[u8; 10]) -> Result<(SessionId, PacketId), Malformed> {
     let mut reader = Reader::new(key);
     Ok((SessionId::new(reader.u64()?), reader.packet_id()?))
+}
+
+/// How many exchanges have the identifier.
+pub(super) fn decode_received(value: &[u8; 2]) -> Result<NonZeroU16, Malformed> {
+    NonZeroU16::new(u16::from_be_bytes(*value)).ok_or(Malformed("a number of exchanges"))
 }
 
 pub(super) fn decode_retained_key(key: &[u8]) -> Result<TopicName, Malformed> {

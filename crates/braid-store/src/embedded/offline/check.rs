@@ -139,7 +139,7 @@ impl Comparison<'_> {
         })?;
         snapshot.each_received(|row| {
             let row = self.read(row, 0)?;
-            self.belongs(row.map(|(session, _)| session), "a received identifier");
+            self.belongs(row.map(|(session, ..)| session), "a received identifier");
             Ok::<_, ReadError>(())
         })?;
         snapshot.each_queued(|row| match self.read(row, 0)? {

@@ -73,8 +73,9 @@ impl Lines<'_> {
             self.put(&Record::Will { session: session.value(), delay: will.delay, content })
         })?;
         snapshot.each_received(|row| {
-            let (session, packet_id) = row?;
-            self.put(&Record::Received { session: session.value(), packet_id: packet_id.value() })
+            let (session, packet_id, exchanges) = row?;
+            let (session, packet_id) = (session.value(), packet_id.value());
+            self.put(&Record::Received { session, packet_id, exchanges })
         })?;
         snapshot.each_message(|row| {
             let (lsn, message) = row?;

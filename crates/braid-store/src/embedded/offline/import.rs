@@ -252,9 +252,9 @@ impl<'t> Import<'t> {
                 self.writes.belongings(session).subscriptions.put(filter, subscription);
                 Ok(())
             }
-            Record::Received { session, packet_id } => {
+            Record::Received { session, packet_id, exchanges } => {
                 let session = self.known(session)?;
-                self.writes.belongings(session).received.put(record::packet_id(packet_id)?, ());
+                self.writes.belongings(session).received.put(record::packet_id(packet_id)?, exchanges);
                 Ok(())
             }
             _ => Ok(()),

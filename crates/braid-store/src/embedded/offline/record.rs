@@ -1,6 +1,6 @@
 //! One line of an export.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -54,6 +54,7 @@ pub(super) enum Record {
     Received {
         session: u64,
         packet_id: u16,
+        exchanges: NonZeroU16,
     },
     Message {
         lsn: u64,
