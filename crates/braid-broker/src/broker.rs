@@ -13,12 +13,12 @@ use tokio::task::JoinSet;
 
 use crate::auth::Authenticate;
 use crate::config::BrokerConfig;
+use crate::health::HealthMonitor;
 use crate::hub::Hub;
-use crate::mailbox::Signal;
 use crate::persist::Recovery;
+use crate::queue::session_queue::Signal;
 use crate::statistics::Statistics;
-use crate::vitals::Vitals;
-use crate::{expiry, listen, overload, shortage, sys};
+use crate::{expiry, listen, overload, spool_monitor, sys};
 
 /// A broker with its listeners bound, ready to [`run`](Broker::run).
 pub struct Broker {
@@ -95,7 +95,7 @@ impl Broker {
         chores.spawn(expiry::run(hub.clone()));
         chores.spawn(sys::run(hub.clone()));
         chores.spawn(overload::run(hub.clone()));
-        chores.spawn(shortage::run(hub.clone()));
+        chores.spawn(spool_monitor::run(hub.clone()));
         let mut stopped = stop.subscribe();
         tokio::select! {
             // The sender lives in `stop`: waiting cannot fail.
@@ -124,7 +124,7 @@ fn close_all(hub: &Hub) {
     hub.set_stopping();
     let slots: Vec<_> = hub.registry.slots().values().cloned().collect();
     for slot in slots {
-        if let Some(waker) = slot.mailbox.signal(Signal::Close(ReasonCode::ServerShuttingDown)) {
+        if let Some(waker) = slot.queue.signal(Signal::Close(ReasonCode::ServerShuttingDown)) {
             waker.wake();
         }
     }
@@ -158,8 +158,8 @@ impl Handle {
     }
 
     /// How the broker is, as told by a value that outlives it.
-    pub fn vitals(&self) -> Vitals {
-        Vitals {
+    pub fn health_monitor(&self) -> HealthMonitor {
+        HealthMonitor {
             statistics: self.hub.statistics.clone(),
             memory: self.hub.memory.clone(),
             failure: self.hub.persist.watch_failure(),

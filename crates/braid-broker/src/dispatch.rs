@@ -14,8 +14,8 @@ use braid_store::{Change, Commit};
 use hashbrown::HashMap;
 
 use crate::hub::Hub;
-use crate::mailbox::Mailbox;
 use crate::persist;
+use crate::queue::session_queue::SessionQueue;
 use crate::routes::{Route, Routes, SharedTarget, shared_target};
 use crate::slot::{SessionKey, Slot};
 
@@ -82,7 +82,7 @@ pub(crate) fn take_directly(hub: &Hub, slot: &Slot, deliveries: &mut [Delivery])
     }
     let mut changes = Vec::new();
     for delivery in deliveries {
-        hub.persist.queue(&mut changes, slot.id(), delivery, &hub.queue);
+        hub.persist.queue(&mut changes, slot.id(), delivery, &hub.queue_policy);
     }
     if !changes.is_empty() {
         drop(hub.persist.commit(changes));
@@ -165,7 +165,7 @@ impl<'a> Pushing<'a> {
     fn keep(&mut self, slot: &Arc<Slot>, mut deliveries: Vec<Delivery>) {
         let Durable { changes, deliveries: kept, .. } = &mut self.durable;
         for delivery in &mut deliveries {
-            self.hub.persist.queue(changes, slot.id(), delivery, &self.hub.queue);
+            self.hub.persist.queue(changes, slot.id(), delivery, &self.hub.queue_policy);
         }
         if kept.is_empty() && deliveries.iter().all(|delivery| delivery.stored.is_none()) {
             self.push_now(slot, deliveries.into_iter());
@@ -175,7 +175,7 @@ impl<'a> Pushing<'a> {
     }
 
     fn push_now(&mut self, slot: &Arc<Slot>, deliveries: impl Iterator<Item = Delivery>) {
-        let pushed = slot.mailbox.push(deliveries, &self.hub.queue, self.now, &mut self.wakers);
+        let pushed = slot.queue.push(deliveries, &self.hub.queue_policy, self.now, &mut self.wakers);
         if pushed.dropped > 0 {
             self.hub.note_drops(slot, &pushed);
         }
@@ -219,11 +219,10 @@ impl<'a> Pushing<'a> {
         message: &Arc<Message>,
         waits_since: Option<NonZeroU32>,
     ) {
-        let capacity = self.hub.queue.capacity;
-        let mailbox = |key: &SessionKey| shared.slot(*key).map(|slot| &slot.mailbox);
-        let ready =
-            |key: &SessionKey| mailbox(key).is_some_and(|mailbox| mailbox.is_ready(message, capacity));
-        let open = |key: &SessionKey| mailbox(key).is_some_and(Mailbox::is_open);
+        let capacity = self.hub.queue_policy.capacity;
+        let queue = |key: &SessionKey| shared.slot(*key).map(|slot| &slot.queue);
+        let ready = |key: &SessionKey| queue(key).is_some_and(|queue| queue.is_ready(message, capacity));
+        let open = |key: &SessionKey| queue(key).is_some_and(SessionQueue::is_open);
         let member = shared.group.select(ready).or_else(|| shared.group.select(open));
         let slot = member.and_then(|member| shared.slot(member.key));
         match (member, slot) {
@@ -291,7 +290,7 @@ mod tests {
             let mut pushing = Pushing::new(&hub, Vec::new());
             pushing.push_run(&route, None, std::slice::from_ref(&message));
             if let Some((chosen, ..)) = pushing.durable.deliveries.first() {
-                chosen.mailbox.close();
+                chosen.queue.close();
             }
             let has_commit = pushing.finish().commit.is_some();
             let holders = hub.registry.slots().values().filter(|slot| slot.used() > 0).count();

@@ -6,27 +6,27 @@ use std::sync::{MutexGuard, PoisonError};
 use braid_proto::message::Delivery;
 use tokio::time::Instant;
 
-use crate::episode::Episode;
 use crate::hub::Hub;
-use crate::mailbox::{Expired, Pushed};
+use crate::log_throttle::LogThrottle;
 use crate::persist;
-use crate::shelf::{Shelf, Shelved};
+use crate::queue::session_queue::{Expired, Pushed};
+use crate::queue::stored::{StoredEntry, StoredQueue};
 use crate::slot::Slot;
 
 impl Hub {
     /// Puts what a session's connection left, or what the store had, into its mailbox: the client is away.
     pub(crate) fn refill(&self, slot: &Slot, leftover: VecDeque<Delivery>) {
-        let parked = slot.mailbox.park(leftover, &self.queue, Instant::now().into_std());
+        let parked = slot.queue.park(leftover, &self.queue_policy, Instant::now().into_std());
         self.note_drops(slot, &parked);
         self.persist.commit_late(persist::completed(slot.id(), parked.lost));
     }
 
     /// Puts what the store has for a session into its mailbox, which leaves it there: the client is away.
-    pub(crate) fn shelve(&self, slot: &Slot, shelved: Vec<Shelved>, recovered_at: std::time::Instant) {
+    pub(crate) fn shelve(&self, slot: &Slot, shelved: Vec<StoredEntry>, recovered_at: std::time::Instant) {
         let now = Instant::now().into_std();
-        let at_start = self.queue.waits_since(recovered_at);
-        let shelf = Shelf::new(shelved, recovered_at, at_start, self.memory.clone());
-        let (over, parked) = slot.mailbox.shelve(shelf, &self.queue, now);
+        let at_start = self.queue_policy.waits_since(recovered_at);
+        let shelf = StoredQueue::new(shelved, recovered_at, at_start, self.memory.clone());
+        let (over, parked) = slot.queue.shelve(shelf, &self.queue_policy, now);
         self.drop_over(slot, over);
         self.note_drops(slot, &parked);
         self.persist.commit_late(persist::completed(slot.id(), parked.lost));
@@ -57,7 +57,7 @@ impl Hub {
         }
     }
 
-    fn crowding(&self) -> MutexGuard<'_, Episode> {
+    fn crowding(&self) -> MutexGuard<'_, LogThrottle> {
         self.crowding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -81,13 +81,13 @@ impl Hub {
     /// Drops what has expired, or waited for too long, for clients that are away.
     pub(crate) fn expire_queues(&self) {
         self.end_crowding();
-        if !self.queue.take_expiring() && !self.queue.has_age() {
+        if !self.queue_policy.take_expiring() && !self.queue_policy.has_age() {
             return;
         }
         let slots: Vec<_> = self.registry.slots().values().cloned().collect();
         let now = Instant::now().into_std();
         for slot in slots {
-            self.drop_over(&slot, slot.mailbox.expire(&self.queue, now));
+            self.drop_over(&slot, slot.queue.expire(&self.queue_policy, now));
         }
     }
 
@@ -95,7 +95,7 @@ impl Hub {
     fn drop_over(&self, slot: &Slot, over: Expired) {
         let Expired { expired, outdated, may_expire } = over;
         if may_expire {
-            self.queue.note_expiring();
+            self.queue_policy.note_expiring();
         }
         self.statistics.dropped(expired.load.messages as u64);
         self.note_expired(outdated.load.messages as u64);

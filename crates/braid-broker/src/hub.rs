@@ -21,13 +21,13 @@ use tokio::time::Instant;
 use crate::auth::Authenticate;
 use crate::config::BrokerConfig;
 use crate::dispatch;
-use crate::episode::Episode;
 use crate::expiry::{DueEvent, Expiry};
-use crate::load::Capacity;
+use crate::log_throttle::LogThrottle;
 use crate::memory::Memory;
 use crate::persist::{self, Persist};
-use crate::policy::QueuePolicy;
 use crate::priority::Rules;
+use crate::queue::policy::QueuePolicy;
+use crate::queue::usage::QueueLimits;
 use crate::registry::{Claim, Ended, Registry};
 use crate::retained::{Replay, RetainedMessages, Retaining, SYS_PREFIX};
 use crate::routes::Routes;
@@ -41,7 +41,7 @@ pub(crate) const FILTERS_AT_ONCE: usize = 256;
 pub(crate) struct Hub {
     pub(crate) config: BrokerConfig,
     pub(crate) server_options: Arc<ServerOptions>,
-    pub(crate) queue: QueuePolicy,
+    pub(crate) queue_policy: QueuePolicy,
     pub(crate) authenticate: Box<dyn Authenticate>,
     rules: Rules,
     router: RwLock<Router<SessionKey>>,
@@ -53,7 +53,7 @@ pub(crate) struct Hub {
     /// Times in which the queues of all clients that are away hold too much together.
     ///
     /// A std Mutex: it is locked while something is dropped, and held for a comparison.
-    pub(crate) crowding: Mutex<Episode>,
+    pub(crate) crowding: Mutex<LogThrottle>,
     pub(crate) persist: Persist,
     pub(crate) expiry: Expiry,
     pub(crate) statistics: Arc<Statistics>,
@@ -79,7 +79,7 @@ impl Hub {
         let server_options = ServerOptions { spool, ..config.server_options() };
         Self {
             server_options: Arc::new(server_options),
-            queue: QueuePolicy::new(&config.limits, started.into_std(), memory.clone()),
+            queue_policy: QueuePolicy::new(&config.limits, started.into_std(), memory.clone()),
             authenticate,
             rules: Rules::new(&config.priority),
             router: RwLock::new(Router::new()),
@@ -87,7 +87,10 @@ impl Hub {
             registry: Registry::new(next.session),
             persist: Persist::new(store, next.lsn),
             retained: RetainedMessages::new(
-                Capacity { messages: config.limits.retained_messages, bytes: config.limits.retained_bytes },
+                QueueLimits {
+                    messages: config.limits.retained_messages,
+                    bytes: config.limits.retained_bytes,
+                },
                 memory.clone(),
             ),
             memory,
@@ -368,7 +371,7 @@ impl Hub {
                 });
             }
         }
-        let queued = slot.mailbox.close();
+        let queued = slot.queue.close();
         // A QoS 2 message that was on its way must not go to anybody else. [MQTT-4.8.2-5]
         let may_repeat = |delivery: &Delivery| delivery.qos == QoS::AtLeastOnce;
         let unacknowledged = session.outbound.into_unacknowledged().into_iter().filter(may_repeat);

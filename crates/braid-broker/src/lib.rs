@@ -7,44 +7,36 @@
 //! when it is).
 
 mod auth;
-mod backlog;
 mod broker;
 mod config;
 mod dispatch;
 mod driver;
 mod drops;
-mod episode;
 mod expiry;
+mod health;
 mod hub;
-mod inbox;
 mod listen;
-mod load;
-mod mailbox;
+mod log_throttle;
 mod memory;
 mod overload;
 mod persist;
-mod pile;
-mod policy;
 mod priority;
-mod pulse;
-mod rate;
+mod queue;
 mod registry;
 mod retained;
 mod routes;
-mod shares;
-mod shelf;
-mod shortage;
 mod slot;
+mod spool_monitor;
 mod statistics;
 mod sys;
-mod vitals;
+mod token_bucket;
 
 pub use auth::{Anonymous, Authenticate};
 pub use broker::{Broker, Handle};
 pub use config::{
     BrokerConfig, EarlyPublishConfig, LimitsConfig, MqttConfig, QueueOverflow, StreamsConfig, SysConfig,
 };
+pub use health::{Health, HealthMonitor, HealthStatus};
 pub use persist::Recovery;
 pub use priority::PriorityRule;
 pub use statistics::Statistics;
-pub use vitals::{Condition, Health, Vitals};

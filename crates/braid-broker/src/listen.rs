@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::driver;
 use crate::hub::Hub;
-use crate::rate::Bucket;
+use crate::token_bucket::TokenBucket;
 
 /// The pause after the process ran short of something that every accept needs, such as descriptors.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
@@ -60,8 +60,8 @@ struct Gate(Option<Rates>);
 /// Beside those that are accepted as many are told why they are not, which costs a handshake each. Any more are turned
 /// away without one.
 struct Rates {
-    accepted: Bucket,
-    told: Bucket,
+    accepted: TokenBucket,
+    told: TokenBucket,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ enum Pass {
 impl Gate {
     /// `per_second`: 0 lets all pass.
     fn new(per_second: u64) -> Self {
-        let bucket = || Bucket::new(per_second, now());
+        let bucket = || TokenBucket::new(per_second, now());
         Self(bucket().zip(bucket()).map(|(accepted, told)| Rates { accepted, told }))
     }
 

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
 use crate::config::LimitsConfig;
-use crate::load::heap_cost;
+use crate::queue::usage::heap_cost;
 
 /// What a delivery in a queue costs beside its message, about.
 const DELIVERY: i64 = 128;
@@ -242,9 +242,9 @@ impl Account for Memory {
 /// The same for one connection: its messages share the count of references to this, and not one that all connections
 /// change.
 #[derive(Debug)]
-pub(crate) struct Teller(pub(crate) Arc<Memory>);
+pub(crate) struct ConnectionMemoryAccount(pub(crate) Arc<Memory>);
 
-impl Account for Teller {
+impl Account for ConnectionMemoryAccount {
     fn rest(&self, bytes: usize) {
         self.0.rest(bytes);
     }

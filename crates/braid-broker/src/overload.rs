@@ -8,8 +8,8 @@ use braid_proto::reason::ReasonCode;
 use tokio::time::{Instant, timeout};
 
 use crate::hub::Hub;
-use crate::mailbox::Signal;
 use crate::memory::Level;
+use crate::queue::session_queue::Signal;
 use crate::slot::{SessionKey, Slot};
 use crate::sys;
 
@@ -137,7 +137,7 @@ impl Overload {
         let client = slot.client_id.as_str();
         tracing::warn!(client, bytes, "disconnected: memory is short, and it holds much for long");
         hub.statistics.overwhelmed(1);
-        if let Some(waker) = slot.mailbox.signal(Signal::Close(ReasonCode::QuotaExceeded)) {
+        if let Some(waker) = slot.queue.signal(Signal::Close(ReasonCode::QuotaExceeded)) {
             waker.wake();
         }
     }

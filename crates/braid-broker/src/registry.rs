@@ -10,7 +10,7 @@ use braid_store::SessionId;
 use hashbrown::HashMap;
 use tokio::sync::oneshot;
 
-use crate::mailbox::Signal;
+use crate::queue::session_queue::Signal;
 use crate::retained::Replay;
 use crate::slot::{ConnectionId, Holder, Parked, Released, SessionKey, Slot};
 
@@ -103,7 +103,7 @@ impl Registry {
         match session {
             // [MQTT-3.1.2-5], [MQTT-3.1.4-4]
             Some(session) if !clean_start => {
-                slot.mailbox.open();
+                slot.queue.open();
                 Claim { slot, session, will, owed, present: true, ended: None }
             }
             // [MQTT-3.1.2-4], [MQTT-3.1.4-4]
@@ -118,7 +118,7 @@ impl Registry {
     fn create(&self, client_id: &ClientId, connection: ConnectionId, ended: Option<Ended>) -> Claim {
         let key = SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed));
         let slot = Arc::new(Slot::new(key, client_id.clone(), connection));
-        slot.mailbox.open();
+        slot.queue.open();
         self.insert(&slot);
         let session = Session::new(client_id.clone(), SessionExpiry::WITH_CONNECTION); // [MQTT-3.1.2-6]
         Claim { slot, session, will: None, owed: Vec::new(), present: false, ended }
@@ -155,7 +155,7 @@ async fn take(slot: &Slot, connection: ConnectionId) -> Released {
             Holder::Connection(current, _) => {
                 let (release, released) = oneshot::channel();
                 *holder = Holder::Connection(current, Some(release));
-                (released, slot.mailbox.signal(Signal::TakeOver))
+                (released, slot.queue.signal(Signal::TakeOver))
             }
         }
     };
@@ -176,9 +176,9 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
-    use crate::inbox::Inbox;
-    use crate::load::Capacity;
-    use crate::pulse::Pulse;
+    use crate::queue::backpressure::AckRttEstimator;
+    use crate::queue::egress::EgressQueue;
+    use crate::queue::usage::QueueLimits;
 
     // Between the claim and whatever its connection does next, another thread may run the next claim: its signal
     // must find an open mailbox, and nothing of the first may void it.
@@ -186,7 +186,7 @@ mod tests {
     async fn a_claim_that_follows_at_once_is_heard() {
         let registry = Registry::new(SessionId::new(1));
         let client_id = ClientId::from("client");
-        let capacity = Capacity { messages: 1, bytes: 1 };
+        let capacity = QueueLimits { messages: 1, bytes: 1 };
         let first = registry.claim(&client_id, false, ConnectionId(1)).await;
         let topic = braid_proto::topic::TopicName::parse("t").unwrap();
         let message = braid_proto::message::Message::new(
@@ -195,15 +195,15 @@ mod tests {
             braid_proto::packet::QoS::AtMostOnce,
             false,
         );
-        assert!(first.slot.mailbox.is_ready(&message, capacity));
+        assert!(first.slot.queue.is_ready(&message, capacity));
         let mut second = pin!(registry.claim(&client_id, false, ConnectionId(2)));
         let signal = poll_fn(|context| {
             assert!(second.as_mut().poll(context).is_pending());
-            let mailbox = &first.slot.mailbox;
-            Poll::Ready(mailbox.poll_take(
-                &mut Inbox::default(),
+            let queue = &first.slot.queue;
+            Poll::Ready(queue.poll_take(
+                &mut EgressQueue::default(),
                 |stream| stream,
-                Pulse::default(),
+                AckRttEstimator::default(),
                 capacity,
                 context,
             ))

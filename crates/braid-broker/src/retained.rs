@@ -11,9 +11,9 @@ use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Retained, Walked};
 use braid_store::{Change, Commit};
 
-use crate::load::{Capacity, heap_cost, message_cost};
 use crate::memory::Memory;
 use crate::persist::Persist;
+use crate::queue::usage::{QueueLimits, heap_cost, message_cost};
 
 /// Topics of the broker itself: what they retain is true for its present life only, so no store has it.
 pub(crate) const SYS_PREFIX: &str = "$SYS/";
@@ -35,7 +35,7 @@ pub(crate) struct Replay {
 #[derive(Debug)]
 pub(crate) struct RetainedMessages {
     index: RwLock<Index>,
-    capacity: Capacity,
+    capacity: QueueLimits,
     /// Some message has an expiry. Without one nobody looks for what has expired.
     may_expire: AtomicBool,
 }
@@ -75,7 +75,7 @@ impl Index {
         self.memory.note_retained(0, rest_of(old));
     }
 
-    fn has_room(&self, message: &Message, capacity: Capacity) -> bool {
+    fn has_room(&self, message: &Message, capacity: QueueLimits) -> bool {
         let old = self.messages.get(&message.topic).map(|old| message_cost(old));
         let bytes = self.bytes - old.unwrap_or(0) + message_cost(message);
         bytes <= capacity.bytes && (old.is_some() || self.messages.len() < capacity.messages)
@@ -88,7 +88,7 @@ fn rest_of(message: &Message) -> usize {
 }
 
 impl RetainedMessages {
-    pub(crate) fn new(capacity: Capacity, memory: Arc<Memory>) -> Self {
+    pub(crate) fn new(capacity: QueueLimits, memory: Arc<Memory>) -> Self {
         let index = Index { messages: Retained::default(), bytes: 0, memory };
         Self { index: RwLock::new(index), capacity, may_expire: AtomicBool::new(false) }
     }

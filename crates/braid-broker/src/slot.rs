@@ -9,7 +9,7 @@ use braid_router::Overlap;
 use braid_store::{Claim, SessionId};
 use tokio::sync::oneshot;
 
-use crate::mailbox::Mailbox;
+use crate::queue::session_queue::SessionQueue;
 use crate::retained::Replay;
 
 /// Names a session for as long as it lives; never used again.
@@ -25,7 +25,7 @@ pub(crate) struct ConnectionId(pub(crate) u64);
 pub(crate) struct Slot {
     pub(crate) key: SessionKey,
     pub(crate) client_id: ClientId,
-    pub(crate) mailbox: Mailbox,
+    pub(crate) queue: SessionQueue,
     /// The client speaks MQTT 5: several matches become one delivery.
     merges: AtomicBool,
     /// The store is told of the session. Set before anything can be pushed, and never unset.
@@ -86,7 +86,7 @@ impl Slot {
         Self {
             key,
             client_id,
-            mailbox: Mailbox::default(),
+            queue: SessionQueue::default(),
             merges: AtomicBool::new(false),
             durable: AtomicBool::new(false),
             has_stored_will: AtomicBool::new(false),
@@ -119,7 +119,7 @@ impl Slot {
 
     /// Bytes that are held for a client that is connected, and would be free or at rest if it were not.
     pub(crate) fn used(&self) -> usize {
-        self.mailbox.used().saturating_add(self.holdings.load(Ordering::Relaxed))
+        self.queue.used().saturating_add(self.holdings.load(Ordering::Relaxed))
     }
 
     /// Bytes that its connection has written, or read of packets in parts.

@@ -8,9 +8,9 @@ use braid_proto::packet::QoS;
 use braid_proto::topic::TopicName;
 use bytes::Bytes;
 
+use crate::health::{memory_state, spool_state, store_state};
 use crate::hub::Hub;
 use crate::memory::Level;
-use crate::vitals::{memory_state, spool_state, store_state};
 
 /// Told when it changes, and not with the others.
 const STORE_STATE: &str = "store/state";

@@ -3,7 +3,7 @@ use http_body_util::Full;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 
-use crate::board::Board;
+use crate::state::HealthState;
 
 const PATHS: &str = "the paths are /health, /ready, /status and /live\n";
 
@@ -26,7 +26,7 @@ fn question(path: &str) -> Option<Question> {
 }
 
 /// Answers a request; what it has for a body is not looked at.
-pub(crate) fn answer<B>(request: &Request<B>, board: &Board) -> Response<Full<Bytes>> {
+pub(crate) fn answer<B>(request: &Request<B>, state: &HealthState) -> Response<Full<Bytes>> {
     let Some(question) = question(request.uri().path()) else {
         return refuse(StatusCode::NOT_FOUND, PATHS);
     };
@@ -35,7 +35,7 @@ pub(crate) fn answer<B>(request: &Request<B>, board: &Board) -> Response<Full<By
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
-    let report = board.report();
+    let report = state.report();
     let is_well = report.is_ready || question == Question::Live;
     let status = if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     // Numbers and texts alone are always JSON.

@@ -4,8 +4,8 @@
 //! tells is no secret of any client, and its address is for the operator to choose), and shares no thread with clients.
 
 mod answer;
-mod board;
 mod server;
+mod state;
 
-pub use board::Board;
 pub use server::{HealthServer, ServerError};
+pub use state::HealthState;

@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::answer::answer;
-use crate::board::Board;
+use crate::state::HealthState;
 
 /// Connections of one address at a time. One more ends the oldest: who asks now is answered, whoever else holds connections
 /// and says nothing.
@@ -56,12 +56,12 @@ pub struct HealthServer {
 }
 
 impl HealthServer {
-    /// Listens on all of `addresses`, and answers from `board`. On a thread of its own: what keeps the threads of clients
+    /// Listens on all of `addresses`, and answers from `state`. On a thread of its own: what keeps the threads of clients
     /// busy, and the end of their runtime, does not concern it.
     ///
     /// # Errors
     /// Every [`ServerError`]; then nothing is listened on.
-    pub fn start(addresses: &[SocketAddr], board: Board) -> Result<Self, ServerError> {
+    pub fn start(addresses: &[SocketAddr], state: HealthState) -> Result<Self, ServerError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let inside = runtime.enter();
         let bound = addresses.iter().map(|address| bind(*address)).collect::<Result<Vec<_>, _>>()?;
@@ -71,7 +71,7 @@ impl HealthServer {
         thread::Builder::new().name("http".to_owned()).spawn(move || {
             runtime.block_on(async {
                 for listener in listeners {
-                    tokio::spawn(accept(listener, board.clone()));
+                    tokio::spawn(accept(listener, state.clone()));
                 }
                 // It cannot be sent to: this is the end of the server.
                 let _ = ended.await;
@@ -97,7 +97,7 @@ fn bind(address: SocketAddr) -> Result<(SocketAddr, TcpListener), ServerError> {
     listen().map_err(|source| ServerError::Bind { address, source })
 }
 
-async fn accept(listener: TcpListener, board: Board) {
+async fn accept(listener: TcpListener, state: HealthState) {
     let mut open = VecDeque::<AbortHandle>::with_capacity(CONNECTIONS);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -110,14 +110,14 @@ async fn accept(listener: TcpListener, board: Board) {
         {
             oldest.abort();
         }
-        open.push_back(tokio::spawn(converse(stream, board.clone())).abort_handle());
+        open.push_back(tokio::spawn(converse(stream, state.clone())).abort_handle());
     }
 }
 
 /// One question, one answer.
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, board: Board) {
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, state: HealthState) {
     let service = service_fn(move |request| {
-        let response = answer(&request, &board);
+        let response = answer(&request, &state);
         async { Ok::<_, Infallible>(response) }
     });
     let mut http = http1::Builder::new();
@@ -136,7 +136,7 @@ mod tests {
     /// What comes back, until the server closes.
     async fn ask(request: &[u8]) -> String {
         let (mut client, server) = tokio::io::duplex(1 << 20);
-        tokio::spawn(converse(server, Board::default()));
+        tokio::spawn(converse(server, HealthState::default()));
         client.write_all(request).await.expect("the server reads");
         let mut answer = String::new();
         client.read_to_string(&mut answer).await.expect("the server closes");
@@ -170,7 +170,7 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(1 << 20);
         client.write_all(b"GET /live HTTP/1.0\r\n\r\n").await.expect("there is room");
         client.shutdown().await.expect("the server is there");
-        tokio::spawn(converse(server, Board::default()));
+        tokio::spawn(converse(server, HealthState::default()));
         let mut answer = String::new();
         client.read_to_string(&mut answer).await.expect("the server closes");
         assert!(answer.starts_with("HTTP/1.0 200 OK"), "{answer}");

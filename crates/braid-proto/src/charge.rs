@@ -62,9 +62,9 @@ impl Drop for Charge {
 
 /// Somebody who holds a message at rest: as long as there is one, the message counts as resting, whoever else holds it.
 #[derive(Debug)]
-pub struct Resting(Arc<Message>);
+pub struct OfflineCharge(Arc<Message>);
 
-impl Resting {
+impl OfflineCharge {
     /// `None`: the message counts for nothing.
     pub fn new(message: &Arc<Message>) -> Option<Self> {
         message.charge()?;
@@ -86,13 +86,13 @@ impl Resting {
     }
 }
 
-impl Clone for Resting {
+impl Clone for OfflineCharge {
     fn clone(&self) -> Self {
         Self::of(self.0.clone())
     }
 }
 
-impl Drop for Resting {
+impl Drop for OfflineCharge {
     fn drop(&mut self) {
         if let Some(charge) = self.0.charge() {
             charge.end_rest();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-pub use crate::charge::{Account, Charge, Resting};
+pub use crate::charge::{Account, Charge, OfflineCharge};
 use crate::codec::wire::PACKET_SIZE_MAX;
 use crate::packet::{
     MessageProperties, PacketId, ProtocolVersion, Publish, PublishHead, QoS, Will, put_publish_head,
@@ -282,7 +282,7 @@ pub struct Delivery {
     /// When it began to wait, in seconds on a clock of whoever queues it; `None` where nobody asks.
     pub waits_since: Option<NonZeroU32>,
     /// It waits for somebody who is away, or did: its message rests.
-    pub resting: Option<Resting>,
+    pub offline_charge: Option<OfflineCharge>,
 }
 
 impl Delivery {
@@ -298,14 +298,14 @@ impl Delivery {
             shared: None,
             stored: None,
             waits_since: None,
-            resting: None,
+            offline_charge: None,
         }
     }
 
     /// Whoever is to get it is away: until it is gone its message counts as resting.
     pub fn rest(&mut self) {
-        if self.resting.is_none() {
-            self.resting = Resting::new(&self.message);
+        if self.offline_charge.is_none() {
+            self.offline_charge = OfflineCharge::new(&self.message);
         }
     }
 

@@ -114,6 +114,6 @@ fn deliver(message: &Arc<Message>, retain: bool, subscription: &Subscription) ->
         shared: None,
         stored: None,
         waits_since: None,
-        resting: None,
+        offline_charge: None,
     }
 }

@@ -215,7 +215,7 @@ impl StoredDelivery {
             shared: self.shared.clone(),
             stored: None,
             waits_since: None,
-            resting: None,
+            offline_charge: None,
         }
     }
 

@@ -30,7 +30,7 @@ const ARROWS: &[(&str, &[Import])] = &[
         "braid-http",
         &[
             Import { name: "braid_broker", below: "braid_broker::Handle" },
-            Import { name: "braid_broker", below: "braid_broker::Vitals" },
+            Import { name: "braid_broker", below: "braid_broker::HealthMonitor" },
             whole("braid_transport"),
         ],
     ),
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(rules(transport, "use braid_proto::stream::Priority;"), []);
         assert_eq!(rules(transport, "use braid_proto::{stream, topic};"), rule("braid_proto::topic"));
         let http = "crates/braid-http/src/x.rs";
-        assert_eq!(rules(http, "use braid_broker::{Handle, Vitals};"), []);
+        assert_eq!(rules(http, "use braid_broker::{Handle, HealthMonitor};"), []);
         assert_eq!(rules(http, "use braid_broker::Broker;"), rule("braid_broker::Broker"));
         assert_eq!(rules("crates/braid-broker/src/x.rs", "use braid_store::Store;"), []);
         assert_eq!(

@@ -53,8 +53,8 @@ impl Driver {
                 // Refused or not it is over: nobody else gets a shared message because of that. [MQTT-4.8.2-6]
                 Event::Publish(..) => {}
                 Event::Complete(packet_id, _) => {
-                    if self.pulse.watches(packet_id) {
-                        self.pulse.note_complete(now());
+                    if self.ack_rtt.watches(packet_id) {
+                        self.ack_rtt.note_complete(now());
                     }
                 }
                 Event::Release(token) => {
@@ -76,7 +76,7 @@ impl Driver {
                     tracing::info!(client, peer = self.peer_name(), %stream, cause = %violation, "stream ended");
                 }
                 Event::StreamEnded(stream) => {
-                    self.inbox.redirect(stream);
+                    self.egress.redirect(stream);
                     self.stream_ended(stream);
                 }
                 Event::Connect(connect) => return Some(connect),

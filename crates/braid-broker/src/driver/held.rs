@@ -148,8 +148,8 @@ impl Driver {
     /// Lets held acknowledgements go when there is room again, or when they waited long enough.
     pub(super) fn poll_held(&mut self, context: &Context<'_>) {
         let Some(held) = &mut self.held else { return };
-        let (capacity, now) = (self.hub.queue.capacity, now());
-        let over = |wait: &Wait| wait.receiver.mailbox.poll_room(capacity, context) || wait.until <= now;
+        let (capacity, now) = (self.hub.queue_policy.capacity, now());
+        let over = |wait: &Wait| wait.receiver.queue.poll_room(capacity, context) || wait.until <= now;
         let goes = held.end(over);
         if held.waits.0.is_empty() {
             self.held = None;

@@ -36,11 +36,11 @@ use tokio::time::Sleep;
 
 use crate::config::{EarlyPublishConfig, QueueOverflow};
 use crate::hub::Hub;
-use crate::inbox::Inbox;
-use crate::mailbox::Signal;
 use crate::persist::DurableProgress;
-use crate::policy::QueuePolicy;
-use crate::pulse::Pulse;
+use crate::queue::backpressure::AckRttEstimator;
+use crate::queue::egress::EgressQueue;
+use crate::queue::policy::QueuePolicy;
+use crate::queue::session_queue::Signal;
 use crate::retained::Replay;
 use crate::routes::Routes;
 use crate::slot::{ConnectionId, Slot};
@@ -96,7 +96,7 @@ pub(super) struct Driver {
     /// The session's place, once a CONNECT was accepted.
     slot: Option<Arc<Slot>>,
     /// Taken from the mailbox, not sent yet.
-    inbox: Inbox,
+    egress: EgressQueue,
     /// Streams that have something to read, which the last look at the link did not want.
     refused: Vec<StreamKey>,
     /// While there are such: what comes on them.
@@ -123,7 +123,7 @@ pub(super) struct Driver {
     /// Of a session that outlives its connection: how far its deliveries are.
     progress: Option<Box<DurableProgress>>,
     /// How quickly the client answers.
-    pulse: Pulse,
+    ack_rtt: AckRttEstimator,
     /// Of an early link: when the handshake must be confirmed.
     confirm_by: Option<Instant>,
     alarm: Alarm,
@@ -157,7 +157,7 @@ impl Driver {
             link,
             server,
             slot: None,
-            inbox: Inbox::default(),
+            egress: EgressQueue::default(),
             refused: Vec::new(),
             unread: None,
             streams,
@@ -171,7 +171,7 @@ impl Driver {
             held: None,
             unsettled: VecDeque::new(),
             progress: None,
-            pulse: Pulse::default(),
+            ack_rtt: AckRttEstimator::default(),
             confirm_by,
             alarm: Alarm::default(),
             link_ended: false,
@@ -231,7 +231,7 @@ impl Driver {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
         for _ in 0..ROUNDS {
-            self.poll_mailbox(context);
+            self.poll_queue(context);
             let has_read = self.poll_read(context);
             if let Some(connect) = self.drain_events() {
                 return Poll::Ready(Turn::Decide(connect));
@@ -262,12 +262,12 @@ impl Driver {
         Poll::Pending
     }
 
-    fn poll_mailbox(&mut self, context: &Context<'_>) {
+    fn poll_queue(&mut self, context: &Context<'_>) {
         let Some(slot) = &self.slot else { return };
-        let capacity = self.hub.queue.capacity;
+        let capacity = self.hub.queue_policy.capacity;
         let server = &self.server;
         let resolve = |stream| server.resolve(stream);
-        let signal = slot.mailbox.poll_take(&mut self.inbox, resolve, self.pulse, capacity, context);
+        let signal = slot.queue.poll_take(&mut self.egress, resolve, self.ack_rtt, capacity, context);
         self.shed();
         match signal {
             Some(Signal::TakeOver) => self.server.disconnect(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
@@ -278,17 +278,17 @@ impl Driver {
 
     /// Drops of what was taken what is too much.
     fn shed(&mut self) {
-        let QueuePolicy { capacity, overflow, .. } = self.hub.queue;
-        let mut dropped = self.inbox.shed(capacity);
+        let QueuePolicy { capacity, overflow, .. } = self.hub.queue_policy;
+        let mut dropped = self.egress.shed(capacity);
         if overflow == QueueOverflow::DropOldest {
-            let displaced = self.inbox.displace(capacity);
+            let displaced = self.egress.displace(capacity);
             dropped += displaced.load.messages as u64;
             displaced.places.into_iter().for_each(|place| self.note_dropped(Some(place)));
         }
         if let Some(slot) = self.slot.as_ref().filter(|_| dropped > 0) {
             self.hub.statistics.dropped(dropped);
             self.hub.statistics.overflowed(dropped);
-            let log = slot.mailbox.note_shed(&mut self.inbox, dropped, capacity, now());
+            let log = slot.queue.note_shed(&mut self.egress, dropped, capacity, now());
             self.hub.log_overflow(slot, log);
         }
     }
@@ -350,7 +350,7 @@ impl Driver {
             self.hub.statistics.client_left();
             slot.set_holdings(0, 0);
             let owed = std::mem::take(&mut self.replays).into();
-            self.hub.release(&slot, self.connection, end, self.inbox.drain(), owed);
+            self.hub.release(&slot, self.connection, end, self.egress.drain(), owed);
         }
     }
 

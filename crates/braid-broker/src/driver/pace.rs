@@ -6,7 +6,7 @@ use braid_proto::stream::StreamKey;
 
 use super::{Driver, now};
 use crate::config::LimitsConfig;
-use crate::rate::Bucket;
+use crate::token_bucket::TokenBucket;
 
 /// The smallest read of a client whose rate is limited.
 const LEAST_READ: usize = 1024;
@@ -19,8 +19,8 @@ const SMALL_PUBLISH: u64 = 8;
 /// Nobody is disconnected for being too fast, and nothing is dropped: the connection is not read until what came is
 /// paid for. Of several streams the control stream is read on, for PINGREQ, unless it is where the messages come from.
 pub(super) struct Pace {
-    publishes: Option<Bucket>,
-    bytes: Option<Bucket>,
+    publishes: Option<TokenBucket>,
+    bytes: Option<TokenBucket>,
     /// The control stream was read in this turn.
     has_read_control: bool,
     /// The control stream brought messages that are not paid for.
@@ -30,8 +30,8 @@ pub(super) struct Pace {
 impl Pace {
     /// `None` where nothing is limited.
     pub(super) fn new(limits: &LimitsConfig, now: Instant) -> Option<Box<Self>> {
-        let publishes = Bucket::new(limits.publishes_per_second, now);
-        let bytes = Bucket::new(limits.publish_bytes_per_second, now);
+        let publishes = TokenBucket::new(limits.publishes_per_second, now);
+        let bytes = TokenBucket::new(limits.publish_bytes_per_second, now);
         let is_limited = publishes.is_some() || bytes.is_some();
         is_limited.then(|| Box::new(Self { publishes, bytes, has_read_control: false, stops_control: false }))
     }
@@ -39,7 +39,7 @@ impl Pace {
     /// How many bytes may be read at a time, of `most`.
     fn read_size(&self, most: usize) -> usize {
         let publishes = self.publishes.as_ref().map(|bucket| bucket.rate().saturating_mul(SMALL_PUBLISH));
-        let bytes = self.bytes.as_ref().map(Bucket::rate);
+        let bytes = self.bytes.as_ref().map(TokenBucket::rate);
         let least = publishes.into_iter().chain(bytes).min().unwrap_or(u64::MAX);
         usize::try_from(least).unwrap_or(usize::MAX).max(LEAST_READ).min(most)
     }

@@ -9,7 +9,7 @@ use braid_router::{Walked, replay};
 use super::send::OUTBOX_TARGET;
 use super::{Driver, now};
 use crate::dispatch;
-use crate::load::{Capacity, message_cost};
+use crate::queue::usage::{QueueLimits, message_cost};
 use crate::retained::Replay;
 
 /// Names that one piece looks at.
@@ -35,13 +35,13 @@ impl Driver {
     pub(super) fn replay(&mut self) -> bool {
         let is_ready = |replay: &Replay| {
             let stream = self.server.resolve(replay.subscription.stream);
-            !self.inbox.waits_on(stream) && self.server.unwritten_on(stream) < OUTBOX_TARGET
+            !self.egress.waits_on(stream) && self.server.unwritten_on(stream) < OUTBOX_TARGET
         };
         let Some(at) = self.replays.iter().position(is_ready) else { return false };
         let (Some(slot), Some(front)) = (&self.slot, self.replays.get_mut(at)) else { return false };
         let now = now();
         // All of it fits into the queue, where nothing of it may be dropped.
-        let Capacity { messages, bytes: room } = self.hub.queue.capacity;
+        let QueueLimits { messages, bytes: room } = self.hub.queue_policy.capacity;
         let (most, most_bytes) = (DELIVERIES.min(messages / 2).max(1), BYTES.min(room / 2));
         let mut piece = Vec::new();
         let mut bytes = 0;
@@ -66,7 +66,7 @@ impl Driver {
             }
         }
         dispatch::take_directly(&self.hub, slot, &mut piece);
-        piece.into_iter().for_each(|delivery| self.inbox.push(delivery));
+        piece.into_iter().for_each(|delivery| self.egress.push(delivery));
         true
     }
 }

@@ -31,16 +31,16 @@ impl Driver {
         if self.server.is_resending() {
             self.server.continue_resend(now());
         }
-        if self.inbox.is_empty() {
+        if self.egress.is_empty() {
             return;
         }
         let now = now();
-        self.inbox.note_begin(now);
+        self.egress.note_begin(now);
         let (mut sent, mut dropped) = (0, 0);
         let mut unwritten = self.server.unwritten();
         while let Some((lane, next)) = self.next_delivery(unwritten) {
             let (stored, qos) = (next.stored, next.qos);
-            if self.hub.queue.is_too_old(next.waits_since, now) {
+            if self.hub.queue_policy.is_too_old(next.waits_since, now) {
                 self.hub.note_expired(1);
                 self.note_dropped(stored);
                 continue;
@@ -50,11 +50,11 @@ impl Driver {
             match self.server.deliver(next, now) {
                 Sent::Out(packet_id) => {
                     sent += 1;
-                    self.inbox.note_progress(stream, now);
+                    self.egress.note_progress(stream, now);
                     unwritten += self.server.unwritten_on(stream) - before;
                     self.rank_delivery(stream, lane.priority, before, now);
                     if let Some(packet_id) = packet_id {
-                        self.pulse.note_sent(packet_id, now);
+                        self.ack_rtt.note_sent(packet_id, now);
                     }
                     if let (Some(place), Some(packet_id)) = (stored, packet_id) {
                         self.note_sent(place, qos, packet_id, (stream, before));
@@ -65,13 +65,13 @@ impl Driver {
                     self.note_dropped(stored);
                 }
                 Sent::Blocked(delivery) => {
-                    self.inbox.put_back(lane, *delivery);
+                    self.egress.put_back(lane, *delivery);
                     break;
                 }
             }
         }
         if sent > 0 {
-            self.pulse.note_progress(now);
+            self.ack_rtt.note_progress(now);
         }
         self.rank_waiting(now);
         self.hub.statistics.sent(sent);
@@ -79,11 +79,11 @@ impl Driver {
     }
 
     fn next_delivery(&mut self, unwritten: usize) -> Option<(Lane, Delivery)> {
-        let target = if self.inbox.is_mixed() { MIXED_TARGET } else { OUTBOX_TARGET };
+        let target = if self.egress.is_mixed() { MIXED_TARGET } else { OUTBOX_TARGET };
         let is_crowded = unwritten >= CONNECTION_TARGET;
         let server = &self.server;
         let mut full = self.streams.as_mut().map(|streams| &mut streams.full);
-        self.inbox.pop(|lane, delivery| {
+        self.egress.pop(|lane, delivery| {
             let own = server.unwritten_on(server.resolve(lane.stream));
             let has_room = own < target && (own == 0 || !is_crowded);
             if let Some(full) = &mut full

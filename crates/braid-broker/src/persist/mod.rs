@@ -29,7 +29,7 @@ use braid_store::{
 };
 use tokio::sync::watch;
 
-use crate::policy::QueuePolicy;
+use crate::queue::policy::QueuePolicy;
 use endings::Endings;
 pub(crate) use progress::DurableProgress;
 pub use recover::Recovery;

@@ -15,8 +15,8 @@ use braid_store::{
 };
 
 use super::arrivals::Arrivals;
-use crate::load::cost;
-use crate::shelf::{Known, Shelved, Source};
+use crate::queue::stored::{Known, Source, StoredEntry};
+use crate::queue::usage::cost;
 
 /// Progress is told once for so many sessions and messages.
 const EVERY: u64 = 1 << 12;
@@ -49,7 +49,7 @@ pub(crate) struct RecoveredSession {
     pub(crate) session: Session,
     pub(crate) will: Option<Arc<Will>>,
     /// What waits, in its order.
-    pub(crate) waiting: Vec<Shelved>,
+    pub(crate) waiting: Vec<StoredEntry>,
 }
 
 /// Reads everything but the messages that can stay where they are, and tells `progress` now and then how far that is.
@@ -102,8 +102,8 @@ struct ShownSession {
     session: Session,
     will: Option<Arc<Will>>,
     /// In the order in which they are sent again.
-    moving: Vec<(Lsn, PacketId, Option<Shelved>)>,
-    waiting: Vec<Shelved>,
+    moving: Vec<(Lsn, PacketId, Option<StoredEntry>)>,
+    waiting: Vec<StoredEntry>,
 }
 
 impl Shown {
@@ -152,9 +152,9 @@ impl Recover for Shown {
         }
         let now = self.now;
         self.edit(session, |shown| match entry {
-            QueueEntry::Waiting(delivery) => shown.waiting.push(Shelved::new(lsn, delivery, now)),
+            QueueEntry::Waiting(delivery) => shown.waiting.push(StoredEntry::new(lsn, delivery, now)),
             QueueEntry::Sent(packet_id, delivery) => {
-                shown.moving.push((lsn, packet_id, Some(Shelved::new(lsn, delivery, now))));
+                shown.moving.push((lsn, packet_id, Some(StoredEntry::new(lsn, delivery, now))));
             }
             QueueEntry::Released(packet_id) => shown.moving.push((lsn, packet_id, None)),
         });
@@ -225,7 +225,7 @@ impl Messages {
     }
 
     /// Notes what is known of the message, and returns it if it is in memory.
-    fn look_at(&self, shelved: &mut Shelved) -> Result<Option<Arc<Message>>, StoreError> {
+    fn look_at(&self, shelved: &mut StoredEntry) -> Result<Option<Arc<Message>>, StoreError> {
         let Source::Store { lsn, .. } = *shelved.source() else { return Ok(None) };
         if let Some(message) = self.wanted.get(&lsn) {
             shelved.set_message(message.clone());

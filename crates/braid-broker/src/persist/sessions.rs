@@ -47,7 +47,7 @@ impl Hub {
             |session: &RecoveredSession| session.record.parked_at.is_some_and(|at| at > now.system);
         let is_clock_behind = sessions.iter().any(is_ahead);
         if is_clock_behind {
-            self.queue.distrust_clock();
+            self.queue_policy.distrust_clock();
         }
         for session in sessions {
             self.revive_session(session, now, is_clock_behind);

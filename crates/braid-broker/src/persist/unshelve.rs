@@ -9,7 +9,7 @@ use braid_store::{Lsn, StoreError};
 use super::Persist;
 use super::arrivals::Arrivals;
 use crate::hub::Hub;
-use crate::shelf::Source;
+use crate::queue::stored::Source;
 use crate::slot::Slot;
 
 /// Others on this thread get their turn after so many messages.
@@ -24,7 +24,7 @@ impl Hub {
     /// # Errors
     /// The store cannot be read. Everything stays where it is.
     pub(crate) async fn unshelve(&self, slot: &Slot) -> Result<(), StoreError> {
-        let shelved = slot.mailbox.shelved();
+        let shelved = slot.queue.shelved();
         if shelved.is_empty() {
             return Ok(());
         }
@@ -46,7 +46,7 @@ impl Hub {
             }
         }
         arrivals.tell();
-        let missing = slot.mailbox.unshelve(read);
+        let missing = slot.queue.unshelve(read);
         if !missing.is_empty() {
             let reason =
                 format!("messages for session {} are referred to and not there: {missing:?}", slot.id());

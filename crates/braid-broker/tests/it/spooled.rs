@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_broker::{BrokerConfig, Condition, LimitsConfig, SysConfig};
+use braid_broker::{BrokerConfig, HealthStatus, LimitsConfig, SysConfig};
 use braid_proto::packet::QoS;
 use braid_proto::reason::ReasonCode;
 use braid_store::spool::{FileSpool, SpoolOptions};
@@ -96,7 +96,8 @@ async fn a_spool_without_room_is_told() {
     let mut watch = broker.v5("watch").await;
     watch.subscribe("$SYS/broker/spool/state", QoS::AtMostOnce).await;
     assert_eq!(watch.take().await, "ok");
-    let health = || (broker.handle.vitals().health().condition, broker.handle.vitals().health().spool);
+    let health =
+        || (broker.handle.health_monitor().health().condition, broker.handle.health_monitor().health().spool);
     for _ in 0..2 {
         let refused_at = Instant::now();
         let mut publisher = broker.v5("publisher").await;
@@ -104,9 +105,9 @@ async fn a_spool_without_room_is_told() {
         publisher.expect_disconnect(ReasonCode::QuotaExceeded).await;
         assert_eq!(watch.take().await, "full: large messages are refused");
         // Others find the broker as it was.
-        assert_eq!(health(), (Condition::Serving, "full: large messages are refused"));
+        assert_eq!(health(), (HealthStatus::Serving, "full: large messages are refused"));
         assert_eq!(watch.take().await, "ok");
-        assert_eq!(health(), (Condition::Serving, "ok"));
+        assert_eq!(health(), (HealthStatus::Serving, "ok"));
         assert!(refused_at.elapsed() >= Duration::from_secs(10), "{:?}", refused_at.elapsed());
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use braid_broker::{Anonymous, Broker, BrokerConfig, LimitsConfig, SysConfig};
-use braid_http::{Board, HealthServer};
+use braid_http::{HealthServer, HealthState};
 use braid_proto::packet::ClientId;
 use braid_store::faults::FailingStore;
 use braid_store::{
@@ -20,15 +20,15 @@ const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr:
 /// The process of a broker: threads for clients, and one for whoever asks.
 struct Process {
     runtime: Runtime,
-    board: Board,
+    state: HealthState,
     server: HealthServer,
 }
 
 impl Process {
     fn start() -> Self {
-        let board = Board::default();
-        let server = HealthServer::start(&[ANY], board.clone()).unwrap();
-        Self { runtime: Runtime::new().unwrap(), board, server }
+        let state = HealthState::default();
+        let server = HealthServer::start(&[ANY], state.clone()).unwrap();
+        Self { runtime: Runtime::new().unwrap(), state, server }
     }
 
     /// Builds a broker and lets it serve; where it does.
@@ -39,7 +39,7 @@ impl Process {
         let sys = SysConfig { interval_secs: 0 };
         let config = BrokerConfig { limits, sys, ..BrokerConfig::default() };
         let broker = Broker::build(config, Box::new(Anonymous::default()), store, vec![listener]).unwrap();
-        self.board.serving(broker.handle().vitals());
+        self.state.serving(broker.handle().health_monitor());
         self.runtime.spawn(broker.run(Duration::from_secs(5)));
         drop(inside);
         address
@@ -154,7 +154,8 @@ fn whoever_holds_connections_and_says_nothing_keeps_nobody_from_asking() {
 #[test]
 fn an_address_in_use_is_named() {
     let process = Process::start();
-    let error = HealthServer::start(&[ANY, process.address()], Board::default()).unwrap_err().to_string();
+    let error =
+        HealthServer::start(&[ANY, process.address()], HealthState::default()).unwrap_err().to_string();
     assert!(error.contains(&process.address().to_string()) && error.contains("in use"), "{error}");
 }
 
@@ -204,7 +205,7 @@ fn a_broker_that_reads_its_store_is_alive_and_not_ready() {
         scope.spawn(|| process.serve(LimitsConfig::default(), store));
         let (code, body) = process.get("/health");
         assert_eq!((code, &body["status"], &body["store"]), (503, &Value::from("starting"), &Value::Null));
-        process.board.starting("read 5 of 10 messages".to_owned());
+        process.state.starting("read 5 of 10 messages".to_owned());
         let (code, body) = process.get("/ready");
         assert_eq!((code, &body["progress"]), (503, &Value::from("read 5 of 10 messages")));
         assert_eq!(process.get("/live").0, 200);
@@ -227,9 +228,9 @@ fn a_broker_whose_store_has_failed_says_why() {
     assert!(reason.starts_with("failed: ") && reason.contains("as this test wants"), "{reason}");
     assert_eq!(process.get("/live").0, 200);
     // Also when nothing of the broker is left.
-    let Process { runtime, board, server } = process;
+    let Process { runtime, state, server } = process;
     drop(runtime);
-    let process = Process { runtime: Runtime::new().unwrap(), board, server };
+    let process = Process { runtime: Runtime::new().unwrap(), state, server };
     assert_eq!(process.get("/health").1["status"], "failed");
 }
 

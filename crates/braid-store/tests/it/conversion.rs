@@ -104,7 +104,7 @@ fn a_delivery_comes_back_on_the_control_stream() {
         shared: Some(Arc::new(TopicFilter::parse("$share/g/a/b").unwrap())),
         stored: None,
         waits_since: None,
-        resting: None,
+        offline_charge: None,
     };
     let stored = StoredDelivery::of(&delivery, Lsn::new(3), Some(now().system));
     assert_eq!((stored.message, stored.waits_since), (Lsn::new(3), Some(now().system)));

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use braid_broker::{Recovery, Vitals};
-use braid_http::{Board, HealthServer};
+use braid_broker::{HealthMonitor, Recovery};
+use braid_http::{HealthServer, HealthState};
 use braid_store::{OpenError, StoreError};
 use braid_transport::ServerTls;
 use thiserror::Error;
@@ -155,20 +155,20 @@ fn try_run(args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     let reload_level = logging::start(&config.log)?;
-    let board = Board::default();
+    let health = HealthState::default();
     // First of all, so that whoever waits for the broker hears that it starts; it answers until the process ends.
     let bind = &config.health.bind;
-    let health = (!bind.is_empty()).then(|| HealthServer::start(bind, board.clone()));
-    let health = health.transpose().map_err(StartError::from)?;
+    let server = (!bind.is_empty()).then(|| HealthServer::start(bind, health.clone()));
+    let server = server.transpose().map_err(StartError::from)?;
     // Ten thousand clients need as many descriptors; the usual soft limit is 1024.
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|source| StartError::System { what: "to start threads", source })?;
-    let told = Told { board, addresses: health.as_ref().map_or(&[], HealthServer::addresses) };
+    let told = Told { health, addresses: server.as_ref().map_or(&[], HealthServer::addresses) };
     let served = runtime.block_on(serve(args, &config, &reload_level, &told));
-    let Some(Ended { served, kept, vitals }) = served? else {
+    let Some(Ended { served, kept, monitor }) = served? else {
         // It was not serving yet: what opens the store may be left in the middle, as by a crash.
         runtime.shutdown_background();
         return Ok(());
@@ -178,7 +178,7 @@ fn try_run(args: &Args) -> Result<(), Failure> {
     let closed = kept.close();
     if let Err(error) = &closed {
         // The broker is gone, and whoever asks until the process ends is to hear it.
-        told.board.serving(vitals.unclosed(error.clone()));
+        told.health.serving(monitor.unclosed(error.clone()));
     }
     served.and(closed).map_err(|error| Failure::of_store(config.data_dir, error))
 }
@@ -279,7 +279,7 @@ async fn unless_ended<T: Send + 'static>(
 
 /// Where it is told how the broker is.
 struct Told<'a> {
-    board: Board,
+    health: HealthState,
     addresses: &'a [SocketAddr],
 }
 
@@ -288,7 +288,7 @@ struct Ended {
     served: Result<(), StoreError>,
     /// To be closed.
     kept: Kept,
-    vitals: Vitals,
+    monitor: HealthMonitor,
 }
 
 /// Serves until it is to end; `None` when a signal came before it began.
@@ -309,8 +309,8 @@ async fn serve(
     // made.
     let mut opened = None;
     if bind::makes_certificate(config) {
-        let (config, board) = (config.clone(), told.board.clone());
-        let Some(first) = unless_ended(&mut endings, move || store::open(&config, board)).await? else {
+        let (config, health) = (config.clone(), told.health.clone());
+        let Some(first) = unless_ended(&mut endings, move || store::open(&config, health)).await? else {
             return Ok(None);
         };
         opened = Some(first);
@@ -321,16 +321,16 @@ async fn serve(
     let listeners = bind::listeners(config, tls)?;
     let addresses = banner::Addresses::of(&listeners, told.addresses);
     let build = {
-        let (config, board) = (config.clone(), told.board.clone());
-        move || opened.map_or_else(|| store::open(&config, board), Ok)?.build(&config, listeners)
+        let (config, health) = (config.clone(), told.health.clone());
+        move || opened.map_or_else(|| store::open(&config, health), Ok)?.build(&config, listeners)
     };
     let Some(Built { broker, kept, took }) = unless_ended(&mut endings, build).await? else {
         return Ok(None);
     };
     let handle = broker.handle();
     // Whoever waits for the banner and then asks hears what it says.
-    let vitals = handle.vitals();
-    told.board.serving(vitals.clone());
+    let monitor = handle.health_monitor();
+    told.health.serving(monitor.clone());
     banner::print(config, &addresses, certificate.as_ref());
     let recovery = broker.recovery();
     if recovery != Recovery::default() {
@@ -358,7 +358,7 @@ async fn serve(
             _ = hang_up.recv() => reload(args, tls, reload_level),
         }
     };
-    Ok(Some(Ended { served, kept: kept.clone(), vitals }))
+    Ok(Some(Ended { served, kept: kept.clone(), monitor }))
 }
 
 /// Reads certificates and log level again. What cannot be read leaves everything as it was.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use braid_broker::Recovery;
-use braid_http::Board;
+use braid_http::HealthState;
 use braid_store::{Progress, Stage};
 
 /// Nobody wonders about a start that takes no longer, nor about a silence between two lines.
@@ -14,13 +14,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub(super) struct Announcer {
     began: Instant,
-    board: Board,
+    health: HealthState,
     rhythm: Arc<Mutex<Rhythm>>,
 }
 
 impl Announcer {
-    pub(super) fn start(board: Board) -> Self {
-        Self { began: Instant::now(), board, rhythm: Arc::default() }
+    pub(super) fn start(health: HealthState) -> Self {
+        Self { began: Instant::now(), health, rhythm: Arc::default() }
     }
 
     pub(super) fn elapsed(&self) -> Duration {
@@ -44,7 +44,7 @@ impl Announcer {
         if is_due {
             eprintln!("braidmq: starting for {:.0} s: {text} so far", elapsed.as_secs_f64());
         }
-        self.board.starting(text);
+        self.health.starting(text);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_broker::{Anonymous, Broker, Recovery};
-use braid_http::Board;
+use braid_http::HealthState;
 use braid_proto::codec::Spool;
 use braid_store::spool::FileSpool;
 use braid_store::{EmbeddedStore, MemoryStore, OpenError, Store, StoreError};
@@ -39,8 +39,8 @@ pub(super) struct Built {
 
 /// Opens the store, and then what else is made in the data directory: one that is refused is left as it was. Blocks for as
 /// long as that takes.
-pub(super) fn open(config: &Config, board: Board) -> Result<Opened, StartError> {
-    let announcer = Announcer::start(board);
+pub(super) fn open(config: &Config, health: HealthState) -> Result<Opened, StartError> {
+    let announcer = Announcer::start(health);
     let Some(mut options) = config.store.options() else {
         let kept = Kept::Memory(Arc::new(MemoryStore::new()));
         return Ok(Opened { kept, spool: open_spool(config)?, announcer });

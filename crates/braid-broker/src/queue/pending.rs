@@ -9,28 +9,28 @@ use braid_proto::message::Delivery;
 use braid_proto::packet::QoS;
 use braid_proto::stream::{Lane, Priority, StreamKey};
 
-use crate::inbox::Inbox;
-use crate::load::{Load, load_of};
-use crate::pile::Pile;
-use crate::policy::Terms;
-use crate::shares::Shares;
-use crate::shelf::{Shelf, Shelved};
+use crate::queue::egress::EgressQueue;
+use crate::queue::evictable::EvictableQueue;
+use crate::queue::policy::Terms;
+use crate::queue::stored::{StoredEntry, StoredQueue};
+use crate::queue::usage::PerStreamUsage;
+use crate::queue::usage::{QueueUsage, usage_of};
 
 /// Between two looks for what has expired: a queue that is full is not walked for each message that comes.
 const EXPIRY_LOOK: Duration = Duration::from_millis(100);
 
 /// Deliveries in the order of their coming, with what they weigh.
 #[derive(Debug, Default)]
-pub(crate) struct Backlog {
+pub(crate) struct PendingQueue {
     /// What the store has had since before the start, and is older than all of `pile`; `None` once it was read. While
     /// there is any nobody takes anything, and everything is for the control stream.
-    shelf: Option<Box<Shelf>>,
-    pile: Pile<Delivery>,
-    load: Load,
+    shelf: Option<Box<StoredQueue>>,
+    pile: EvictableQueue<Delivery>,
+    load: QueueUsage,
     /// The stream of all that waits, while `mixed` is empty.
     stream: StreamKey,
     /// What waits stream by stream, once it is for more than one.
-    mixed: Shares,
+    mixed: PerStreamUsage,
     /// When it is worth a look whether something has expired; `None` while nothing ever does.
     expires_from: Option<Instant>,
 }
@@ -38,24 +38,24 @@ pub(crate) struct Backlog {
 /// What was taken out of a queue that it did not fit into, or in which it had waited for too long.
 #[derive(Debug, Default)]
 pub(crate) struct Removed {
-    pub(crate) load: Load,
+    pub(crate) load: QueueUsage,
     /// Their places in the store, of those that have one.
     pub(crate) places: Vec<NonZeroU64>,
 }
 
 impl Removed {
     pub(crate) fn add(&mut self, delivery: &Delivery) {
-        self.note(load_of(delivery), delivery.stored);
+        self.note(usage_of(delivery), delivery.stored);
     }
 
-    pub(crate) fn note(&mut self, load: Load, place: Option<NonZeroU64>) {
+    pub(crate) fn note(&mut self, load: QueueUsage, place: Option<NonZeroU64>) {
         self.load.add(load);
         self.places.extend(place);
     }
 }
 
-impl Backlog {
-    pub(crate) fn load(&self) -> Load {
+impl PendingQueue {
+    pub(crate) fn load(&self) -> QueueUsage {
         self.load
     }
 
@@ -80,13 +80,13 @@ impl Backlog {
     }
 
     /// The part that is for a stream.
-    pub(crate) fn load_of(&self, stream: StreamKey) -> Load {
+    pub(crate) fn usage_of(&self, stream: StreamKey) -> QueueUsage {
         if !self.mixed.is_empty() {
-            self.mixed.load_of(stream)
+            self.mixed.usage_of(stream)
         } else if self.stream == stream {
             self.load
         } else {
-            Load::default()
+            QueueUsage::default()
         }
     }
 
@@ -95,7 +95,7 @@ impl Backlog {
         self.expires_from.is_some()
     }
 
-    pub(crate) fn push_back(&mut self, delivery: Delivery, load: Load) {
+    pub(crate) fn push_back(&mut self, delivery: Delivery, load: QueueUsage) {
         let stream = delivery.stream;
         self.note_expiry(delivery.message.expires_at);
         if self.is_empty() {
@@ -117,13 +117,13 @@ impl Backlog {
         let (shelf, expires_from) = (self.shelf.take(), self.expires_from);
         let later = self.take();
         self.expires_from = expires_from;
-        self.load = shelf.as_deref().map(Shelf::load).unwrap_or_default();
+        self.load = shelf.as_deref().map(StoredQueue::load).unwrap_or_default();
         self.shelf = shelf;
         for mut delivery in leftover.into_iter().chain(later) {
             delivery.stream = StreamKey::CONTROL;
             note(&mut delivery);
             self.note_expiry(delivery.message.expires_at);
-            self.load.add(load_of(&delivery));
+            self.load.add(usage_of(&delivery));
             self.pile.push_back(delivery);
         }
     }
@@ -133,7 +133,7 @@ impl Backlog {
     }
 
     /// Begins with what the store has.
-    pub(crate) fn shelve(&mut self, shelf: Shelf) {
+    pub(crate) fn shelve(&mut self, shelf: StoredQueue) {
         if !shelf.is_empty() {
             self.load.add(shelf.load());
             self.note_expiry(shelf.expires_from());
@@ -142,8 +142,8 @@ impl Backlog {
     }
 
     /// What is to be read before anything can be taken.
-    pub(crate) fn shelved(&mut self) -> Vec<Shelved> {
-        self.shelf.as_deref_mut().map(Shelf::list).unwrap_or_default()
+    pub(crate) fn shelved(&mut self) -> Vec<StoredEntry> {
+        self.shelf.as_deref_mut().map(StoredQueue::list).unwrap_or_default()
     }
 
     /// What was read takes the place of what it was read from, as far as that still waits. Returns the places of what
@@ -162,7 +162,7 @@ impl Backlog {
         &mut self,
         limit: Priority,
         stream: Option<StreamKey>,
-    ) -> Option<(Load, Option<NonZeroU64>)> {
+    ) -> Option<(QueueUsage, Option<NonZeroU64>)> {
         let accepts =
             |lane: Lane| lane.priority <= limit && stream.is_none_or(|stream| lane.stream == stream);
         let Some((load, place)) = self.displace_shelved(accepts) else { return self.displace_piled(accepts) };
@@ -171,13 +171,13 @@ impl Backlog {
     }
 
     /// The same of what is not shelved, for any stream: what is shelved takes hardly any memory, and gives none.
-    pub(crate) fn displace_arrived(&mut self, limit: Priority) -> Option<(Load, Option<NonZeroU64>)> {
+    pub(crate) fn displace_arrived(&mut self, limit: Priority) -> Option<(QueueUsage, Option<NonZeroU64>)> {
         self.displace_piled(|lane| lane.priority <= limit)
     }
 
-    fn displace_piled(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<(Load, Option<NonZeroU64>)> {
+    fn displace_piled(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<(QueueUsage, Option<NonZeroU64>)> {
         let displaced = self.pile.displace(accepts)?;
-        let load = load_of(&displaced);
+        let load = usage_of(&displaced);
         self.mixed.remove(displaced.stream, load);
         self.load.subtract(load);
         Some((load, displaced.stored))
@@ -187,7 +187,7 @@ impl Backlog {
     fn displace_shelved(
         &mut self,
         accepts: impl Fn(Lane) -> bool + Copy,
-    ) -> Option<(Load, Option<NonZeroU64>)> {
+    ) -> Option<(QueueUsage, Option<NonZeroU64>)> {
         let shelf = self.shelf.as_deref_mut()?;
         let least = shelf.least(accepts)?;
         let is_least = self.pile.least(accepts).is_none_or(|lane| least.priority <= lane.priority);
@@ -197,7 +197,7 @@ impl Backlog {
     }
 
     fn drop_empty_shelf(&mut self) {
-        if self.shelf.as_deref().is_some_and(Shelf::is_empty) {
+        if self.shelf.as_deref().is_some_and(StoredQueue::is_empty) {
             self.shelf = None;
         }
     }
@@ -239,7 +239,7 @@ impl Backlog {
             let is_over = is_over(Terms::of(delivery));
             if is_over {
                 removed.add(delivery);
-                mixed.remove(delivery.stream, load_of(delivery));
+                mixed.remove(delivery.stream, usage_of(delivery));
             }
             !is_over
         });
@@ -250,7 +250,7 @@ impl Backlog {
     /// Moves everything into `inbox`, to be put into its lanes later; returns its lane if it is of one.
     pub(crate) fn move_to(
         &mut self,
-        inbox: &mut Inbox,
+        inbox: &mut EgressQueue,
         resolve: impl Fn(StreamKey) -> StreamKey,
     ) -> Option<Lane> {
         inbox.take(self.pile.queue(), std::mem::take(&mut self.load), &self.mixed, resolve);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::episode::{Episode, LOG_EVERY};
 use crate::hub::Hub;
+use crate::log_throttle::{LOG_EVERY, LogThrottle};
 use crate::sys;
 
 /// Between two looks at it.
@@ -14,12 +14,12 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// What is known of it.
 #[derive(Debug, Default)]
-struct Shortage {
+struct SpoolMonitor {
     /// Packets that were refused until the last look.
     refused: u64,
     /// When some were seen to be refused, while it is not over.
     at: Option<Instant>,
-    told: Episode,
+    told: LogThrottle,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ enum News {
 /// Watches over the spool, if there is one.
 pub(crate) async fn run(hub: Arc<Hub>) {
     let Some(spool) = hub.server_options.spool.clone() else { return };
-    let mut shortage = Shortage::default();
+    let mut shortage = SpoolMonitor::default();
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -57,7 +57,7 @@ pub(crate) async fn run(hub: Arc<Hub>) {
     }
 }
 
-impl Shortage {
+impl SpoolMonitor {
     /// So many packets were refused since the beginning.
     fn look(&mut self, refused: u64, now: Instant) -> Option<News> {
         let more = refused.saturating_sub(self.refused);
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn it_lasts_as_long_as_packets_are_refused_and_a_little_longer() {
-        let (mut shortage, start) = (Shortage::default(), Instant::now());
+        let (mut shortage, start) = (SpoolMonitor::default(), Instant::now());
         let mut look = |second, refused| {
             let news = shortage.look(refused, start + Duration::from_secs(second));
             (news, shortage.at.is_some())

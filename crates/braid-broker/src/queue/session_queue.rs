@@ -11,18 +11,15 @@ use braid_proto::packet::QoS;
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{Priority, StreamKey};
 
-use crate::backlog::{Backlog, Removed};
 use crate::config::QueueOverflow;
-use crate::episode::Episode;
-use crate::inbox::Inbox;
-use crate::load::{Capacity, Load, is_fair_share, load_of, load_of_message};
-use crate::policy::QueuePolicy;
-use crate::pulse::Pulse;
-use crate::shares::Shares;
-use crate::shelf::{Shelf, Shelved};
-
-/// Capacity that an empty mailbox may keep.
-pub(crate) const KEEP_CAPACITY: usize = 64;
+use crate::log_throttle::LogThrottle;
+use crate::queue::backpressure::AckRttEstimator;
+use crate::queue::egress::EgressQueue;
+use crate::queue::pending::{PendingQueue, Removed};
+use crate::queue::policy::QueuePolicy;
+use crate::queue::stored::{StoredEntry, StoredQueue};
+use crate::queue::usage::PerStreamUsage;
+use crate::queue::usage::{QueueLimits, QueueUsage, is_fair_share, usage_of, usage_of_message};
 
 /// A session's bounded queue with the means to wake its owner.
 ///
@@ -32,22 +29,22 @@ pub(crate) const KEEP_CAPACITY: usize = 64;
 ///
 /// A std Mutex: it is held for a few pushes or one swap, never across an await or a wake-up.
 #[derive(Debug, Default)]
-pub(crate) struct Mailbox(Mutex<Inner>);
+pub(crate) struct SessionQueue(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    backlog: Backlog,
+    backlog: PendingQueue,
     /// What the owner took and had not sent when it last looked in. It counts like what is queued: otherwise a
     /// client that never reads would double what it may hold, and add as much again with every reconnect.
-    taken: Load,
+    taken: QueueUsage,
     /// The same stream by stream.
-    shares: Shares,
+    shares: PerStreamUsage,
     state: State,
     signal: Option<Signal>,
     /// Set while the owner sleeps.
     owner: Option<Waker>,
     /// When the owner last sent something, and how quickly its client answers.
-    pulse: Pulse,
+    pulse: AckRttEstimator,
     /// Publishers who wait with their acknowledgements until there is room again.
     publishers: Vec<Waker>,
     /// The owner has had room to spare: if it has none again it cannot keep up. One that came back to a full queue is
@@ -56,7 +53,7 @@ struct Inner {
     /// At most so many bytes in the heap are of what the owner came back to.
     resumed: usize,
     /// Times in which something is dropped for want of room.
-    overflows: Episode,
+    overflows: LogThrottle,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,7 +124,7 @@ pub(crate) struct Expired {
 /// An owner that sends is waited for so long at least, whatever its pace.
 const WAIT: Duration = Duration::from_millis(100);
 
-impl Mailbox {
+impl SessionQueue {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic elsewhere must not take this session's messages with it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -145,7 +142,7 @@ impl Mailbox {
         let mut pushed = Pushed::default();
         let mut inner = self.lock();
         for mut delivery in deliveries {
-            let load = load_of(&delivery);
+            let load = usage_of(&delivery);
             // Nobody is made to wait for bulk with what is urgent.
             if delivery.priority <= Priority::DEFAULT && pushed.congested.is_none() {
                 pushed.congested = inner.congested_until(delivery.stream, policy.capacity.congestion(), now);
@@ -181,7 +178,7 @@ impl Mailbox {
 
     /// Whether there is room again, or nobody who makes some; if not, the caller is woken when that changes. An owner
     /// that has sent nothing yet is not the one that was waited for.
-    pub(crate) fn poll_room(&self, capacity: Capacity, context: &Context<'_>) -> bool {
+    pub(crate) fn poll_room(&self, capacity: QueueLimits, context: &Context<'_>) -> bool {
         let mut inner = self.lock();
         let owner_sends = inner.state == State::Online && inner.pulse.progress_at().is_some();
         if !owner_sends || inner.has_room_for_publishers(capacity) {
@@ -194,9 +191,9 @@ impl Mailbox {
     }
 
     /// Whether a member of a shared subscription should get the next message.
-    pub(crate) fn is_ready(&self, message: &Message, capacity: Capacity) -> bool {
+    pub(crate) fn is_ready(&self, message: &Message, capacity: QueueLimits) -> bool {
         let inner = self.lock();
-        inner.state == State::Online && inner.has_room(load_of_message(message), capacity)
+        inner.state == State::Online && inner.has_room(usage_of_message(message), capacity)
     }
 
     /// Whether anything pushed now is kept.
@@ -209,10 +206,10 @@ impl Mailbox {
     /// `pulse`: that of the owner's client.
     pub(crate) fn poll_take(
         &self,
-        inbox: &mut Inbox,
+        inbox: &mut EgressQueue,
         resolve: impl Fn(StreamKey) -> StreamKey,
-        pulse: Pulse,
-        capacity: Capacity,
+        pulse: AckRttEstimator,
+        capacity: QueueLimits,
         context: &Context<'_>,
     ) -> Option<Signal> {
         let mut inner = self.lock();
@@ -241,9 +238,9 @@ impl Mailbox {
     /// room, whoever waits for it is woken. Returns how many are to be logged.
     pub(crate) fn note_shed(
         &self,
-        inbox: &mut Inbox,
+        inbox: &mut EgressQueue,
         dropped: u64,
-        capacity: Capacity,
+        capacity: QueueLimits,
         now: Instant,
     ) -> Option<u64> {
         let mut inner = self.lock();
@@ -290,7 +287,7 @@ impl Mailbox {
 
     /// Begins with what the store has, as far as there is room: the client is away since before the start. What is over
     /// by then makes room before anything new comes.
-    pub(crate) fn shelve(&self, shelf: Shelf, policy: &QueuePolicy, now: Instant) -> (Expired, Pushed) {
+    pub(crate) fn shelve(&self, shelf: StoredQueue, policy: &QueuePolicy, now: Instant) -> (Expired, Pushed) {
         let over = {
             let mut inner = self.lock();
             inner.backlog.shelve(shelf);
@@ -300,7 +297,7 @@ impl Mailbox {
     }
 
     /// What is to be read from the store before the owner takes anything.
-    pub(crate) fn shelved(&self) -> Vec<Shelved> {
+    pub(crate) fn shelved(&self) -> Vec<StoredEntry> {
         self.lock().backlog.shelved()
     }
 
@@ -320,9 +317,9 @@ impl Mailbox {
         let mut inner = self.lock();
         inner.state = State::Offline;
         inner.owner = None;
-        inner.pulse = Pulse::default();
+        inner.pulse = AckRttEstimator::default();
         let publishers = std::mem::take(&mut inner.publishers);
-        inner.taken = Load::default();
+        inner.taken = QueueUsage::default();
         inner.shares.clear();
         inner.backlog.restore(leftover, |delivery| {
             delivery.rest();
@@ -348,7 +345,7 @@ impl Mailbox {
         inner.state = State::Closed;
         inner.owner = None;
         let publishers = std::mem::take(&mut inner.publishers);
-        inner.taken = Load::default();
+        inner.taken = QueueUsage::default();
         inner.shares.clear();
         let queue = inner.backlog.take();
         drop(inner);
@@ -381,7 +378,7 @@ impl Inner {
     fn make_room(
         &mut self,
         delivery: &Delivery,
-        load: Load,
+        load: QueueUsage,
         policy: &QueuePolicy,
         now: Instant,
         pushed: &mut Pushed,
@@ -434,13 +431,13 @@ impl Inner {
     fn displace(
         &mut self,
         delivery: &Delivery,
-        load: Load,
-        capacity: Capacity,
+        load: QueueUsage,
+        capacity: QueueLimits,
         is_crowded: bool,
         removed: &mut Removed,
     ) -> bool {
         loop {
-            let (mut own, mut all) = (self.backlog.load_of(delivery.stream), self.backlog.load());
+            let (mut own, mut all) = (self.backlog.usage_of(delivery.stream), self.backlog.load());
             let fits = all.admits(load, capacity);
             own.add(load);
             all.add(load);
@@ -465,7 +462,7 @@ impl Inner {
     }
 
     /// Takes out what is too much.
-    fn trim(&mut self, capacity: Capacity) -> Removed {
+    fn trim(&mut self, capacity: QueueLimits) -> Removed {
         let mut removed = Removed::default();
         // What is urgent may use its reserve.
         let capacity = capacity.reserve(Priority::HIGHEST);
@@ -488,29 +485,29 @@ impl Inner {
     }
 
     /// Whether the queues of all clients that are away, of which this is one, have no room together.
-    fn is_crowded(&self, delivery: &Delivery, load: Load, policy: &QueuePolicy) -> bool {
+    fn is_crowded(&self, delivery: &Delivery, load: QueueUsage, policy: &QueuePolicy) -> bool {
         self.state == State::Offline && policy.is_crowded(load.heap_bytes(), delivery.priority)
     }
 
-    fn has_room(&self, load: Load, capacity: Capacity) -> bool {
+    fn has_room(&self, load: QueueUsage, capacity: QueueLimits) -> bool {
         self.held().admits(load, capacity)
     }
 
     /// The same for what is to be acknowledged: QoS 0 that the owner holds does not stand in its way.
-    fn has_room_beside_qos0(&self, load: Load, capacity: Capacity) -> bool {
+    fn has_room_beside_qos0(&self, load: QueueUsage, capacity: QueueLimits) -> bool {
         let mut held = self.taken.beside_qos0();
         held.add(self.backlog.load());
         held.admits(load, capacity)
     }
 
     /// Whether a stream with this delivery leaves enough for the others, where there are others. [BQ-55]
-    fn shares_fairly(&self, delivery: &Delivery, load: Load, capacity: Capacity) -> bool {
+    fn shares_fairly(&self, delivery: &Delivery, load: QueueUsage, capacity: QueueLimits) -> bool {
         let stream = delivery.stream;
         if stream.is_control() && self.shares.is_empty() && self.backlog.is_of_one_stream() {
             return true;
         }
-        let mut own = self.shares.load_of(stream);
-        own.add(self.backlog.load_of(stream));
+        let mut own = self.shares.usage_of(stream);
+        own.add(self.backlog.usage_of(stream));
         let mut all = self.held();
         if delivery.qos > QoS::AtMostOnce {
             (own, all) = (own.beside_qos0(), all.beside_qos0()); // It makes room.
@@ -523,7 +520,7 @@ impl Inner {
     /// Until when a publisher should wait for this stream, if it should: more waits than is good, and the stream takes
     /// it. One that is stuck is waited for by nobody, and for what it leaves lying about no other stream is to blame.
     /// [BQ-55]
-    fn congested_until(&self, stream: StreamKey, congestion: Capacity, now: Instant) -> Option<Instant> {
+    fn congested_until(&self, stream: StreamKey, congestion: QueueLimits, now: Instant) -> Option<Instant> {
         let exceeds = |messages, bytes| messages > congestion.messages || bytes > congestion.bytes;
         if self.state != State::Online || !exceeds(self.len(), self.bytes()) {
             return None;
@@ -542,21 +539,21 @@ impl Inner {
     }
 
     /// All that is held, here or with the owner.
-    fn held(&self) -> Load {
+    fn held(&self) -> QueueUsage {
         let mut held = self.taken;
         held.add(self.backlog.load());
         held
     }
 
     /// Whether publishers need not wait: what is held, here and with the owner, is not too much.
-    fn has_room_for_publishers(&self, capacity: Capacity) -> bool {
+    fn has_room_for_publishers(&self, capacity: QueueLimits) -> bool {
         let congestion = capacity.congestion();
         self.len() <= congestion.messages && self.bytes() <= congestion.bytes
     }
 
     /// Those who wait for room, if there is some; to be woken outside of the lock.
     #[must_use]
-    fn take_publishers(&mut self, capacity: Capacity) -> Vec<Waker> {
+    fn take_publishers(&mut self, capacity: QueueLimits) -> Vec<Waker> {
         if self.has_room_for_publishers(capacity) { std::mem::take(&mut self.publishers) } else { Vec::new() }
     }
 
@@ -585,7 +582,7 @@ mod tests {
     use crate::config::LimitsConfig;
     use crate::memory::Memory;
 
-    const CAPACITY: Capacity = Capacity { messages: 8, bytes: 1 << 20 };
+    const CAPACITY: QueueLimits = QueueLimits { messages: 8, bytes: 1 << 20 };
 
     fn policy(now: Instant) -> QueuePolicy {
         let limits = LimitsConfig {
@@ -607,19 +604,19 @@ mod tests {
 
     /// A mailbox, and a publisher who counts how often it is woken.
     struct Scene {
-        mailbox: Mailbox,
+        mailbox: SessionQueue,
         publisher: Arc<Woken>,
         now: Instant,
     }
 
     impl Scene {
         fn new() -> Self {
-            Self { mailbox: Mailbox::default(), publisher: Arc::default(), now: Instant::now() }
+            Self { mailbox: SessionQueue::default(), publisher: Arc::default(), now: Instant::now() }
         }
 
         /// An owner that sends takes what is there.
-        fn take(&self, inbox: &mut Inbox) {
-            let (mut pulse, context) = (Pulse::default(), Context::from_waker(Waker::noop()));
+        fn take(&self, inbox: &mut EgressQueue) {
+            let (mut pulse, context) = (AckRttEstimator::default(), Context::from_waker(Waker::noop()));
             pulse.note_progress(self.now);
             self.mailbox.poll_take(inbox, |stream| stream, pulse, CAPACITY, &context);
         }
@@ -651,7 +648,7 @@ mod tests {
     /// What the owner took was more than is good; then it drops what is of QoS 0.
     #[test]
     fn whoever_waits_for_room_is_told_when_the_owner_sheds_enough() {
-        let (scene, mut inbox) = (Scene::new(), Inbox::default());
+        let (scene, mut inbox) = (Scene::new(), EgressQueue::default());
         scene.mailbox.open();
         scene.push_six(QoS::AtMostOnce);
         scene.take(&mut inbox);
@@ -667,7 +664,7 @@ mod tests {
     /// [BQ-54]: what an owner leaves is before what came since it last looked, and all of it before what comes.
     #[test]
     fn what_comes_back_is_before_what_came_meanwhile() {
-        let (scene, mut inbox) = (Scene::new(), Inbox::default());
+        let (scene, mut inbox) = (Scene::new(), EgressQueue::default());
         let push = |text: &'static str| {
             let topic = TopicName::parse("t").expect("a topic name");
             let message = Message::new(topic, text.into(), QoS::AtLeastOnce, false);
@@ -690,7 +687,7 @@ mod tests {
     /// Nobody waits for the store with the mailbox locked: what is in it may have gone by then.
     #[test]
     fn what_goes_while_it_is_read_does_not_come_back() {
-        let (scene, mut inbox) = (Scene::new(), Inbox::default());
+        let (scene, mut inbox) = (Scene::new(), EgressQueue::default());
         let limits = LimitsConfig {
             queued_messages: 3,
             queue_overflow: QueueOverflow::DropOldest,
@@ -706,9 +703,9 @@ mod tests {
         };
         let shelved = |place| {
             let lsn = Lsn::new(place);
-            Shelved::new(lsn, StoredDelivery::new(lsn, QoS::AtLeastOnce), SystemTime::UNIX_EPOCH)
+            StoredEntry::new(lsn, StoredDelivery::new(lsn, QoS::AtLeastOnce), SystemTime::UNIX_EPOCH)
         };
-        let shelf = Shelf::new((1..=3).map(shelved).collect(), scene.now, None, memory);
+        let shelf = StoredQueue::new((1..=3).map(shelved).collect(), scene.now, None, memory);
         drop(scene.mailbox.shelve(shelf, &policy, scene.now));
         assert_eq!(scene.mailbox.shelved().len(), 3);
         let pushed = scene.mailbox.push(std::iter::once(delivery(4)), &policy, scene.now, &mut Vec::new());
@@ -727,7 +724,7 @@ mod tests {
     /// Whoever frees memory by leaving is one who holds some: what is in a spool is none.
     #[test]
     fn what_is_in_a_spool_is_no_memory() {
-        let (scene, mut inbox) = (Scene::new(), Inbox::default());
+        let (scene, mut inbox) = (Scene::new(), EgressQueue::default());
         scene.mailbox.open();
         for (qos, spooled) in [(QoS::AtLeastOnce, true), (QoS::AtMostOnce, true), (QoS::AtMostOnce, false)] {
             let topic = TopicName::parse("t").expect("a topic name");
@@ -739,7 +736,7 @@ mod tests {
             assert!((10_000..12_000).contains(&scene.mailbox.used()), "{}", scene.mailbox.used());
             scene.take(&mut inbox);
         }
-        assert_eq!(inbox.shed(Capacity { messages: 1, bytes: 0 }), 2);
+        assert_eq!(inbox.shed(QueueLimits { messages: 1, bytes: 0 }), 2);
         scene.mailbox.note_shed(&mut inbox, 2, CAPACITY, scene.now);
         assert!((1..1000).contains(&scene.mailbox.used()), "{}", scene.mailbox.used());
     }
@@ -751,7 +748,7 @@ mod tests {
         let scene = Scene::new();
         for (ends, woken) in [(false, 1), (true, 2)] {
             scene.mailbox.open();
-            scene.take(&mut Inbox::default());
+            scene.take(&mut EgressQueue::default());
             assert!(scene.push_six(QoS::AtLeastOnce).congested.is_some() && !scene.has_room());
             if ends {
                 scene.mailbox.close();

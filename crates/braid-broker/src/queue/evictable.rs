@@ -19,7 +19,7 @@ impl Laned for Delivery {
 /// A queue out of which the oldest of the least urgent can be taken. Only the order within a lane counts, which
 /// stays. [BQ-54]
 #[derive(Debug)]
-pub(crate) struct Pile<T> {
+pub(crate) struct EvictableQueue<T> {
     queue: VecDeque<T>,
     /// In place of the queue once something of several lanes had to give way: from then on each is found at once,
     /// however much waits.
@@ -28,13 +28,13 @@ pub(crate) struct Pile<T> {
     lane: Option<Lane>,
 }
 
-impl<T> Default for Pile<T> {
+impl<T> Default for EvictableQueue<T> {
     fn default() -> Self {
         Self { queue: VecDeque::new(), lanes: None, lane: None }
     }
 }
 
-impl<T: Laned> Pile<T> {
+impl<T: Laned> EvictableQueue<T> {
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         Self { queue: VecDeque::with_capacity(capacity), ..Self::default() }
     }
@@ -101,7 +101,7 @@ impl<T: Laned> Pile<T> {
         }
     }
 
-    /// All of it as a queue, to be taken away with [`Pile::take_lane`].
+    /// All of it as a queue, to be taken away with [`EvictableQueue::take_lane`].
     pub(crate) fn queue(&mut self) -> &mut VecDeque<T> {
         if let Some(mut lanes) = self.lanes.take() {
             self.queue = lanes.drain().collect();

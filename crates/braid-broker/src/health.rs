@@ -11,7 +11,7 @@ use crate::statistics::Statistics;
 /// Tells how a broker is, while it runs and after. Cheap to clone; keeps neither sessions nor the store, so that the store
 /// can be closed, and takes no lock that a connection holds for long.
 #[derive(Clone)]
-pub struct Vitals {
+pub struct HealthMonitor {
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) failure: watch::Receiver<Option<StoreError>>,
@@ -24,7 +24,7 @@ pub struct Vitals {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     /// Whether clients can be sent to it.
-    pub condition: Condition,
+    pub condition: HealthStatus,
     /// What `$SYS/broker/store/state` says: `ok`, or why the store failed.
     pub store: String,
     /// What `$SYS/broker/memory/state` says.
@@ -41,7 +41,7 @@ pub struct Health {
 
 /// Whether clients can be sent to a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
+pub enum HealthStatus {
     /// It serves.
     Serving,
     /// It serves those it has and refuses new ones: memory is short, or there are as many connections as there may be.
@@ -52,9 +52,9 @@ pub enum Condition {
     Failed,
 }
 
-impl Condition {
+impl HealthStatus {
     /// One word for programs.
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Serving => "ok",
             Self::Refusing => "refusing",
@@ -69,7 +69,7 @@ impl Condition {
     }
 }
 
-impl Vitals {
+impl HealthMonitor {
     /// The same, of a broker that has ended and whose store could not be closed, unless the store had failed before.
     #[must_use]
     pub fn unclosed(mut self, failure: StoreError) -> Self {
@@ -84,13 +84,13 @@ impl Vitals {
         let (level, connections) = (self.memory.level(), self.statistics.connections());
         let failure = self.failure.borrow().clone();
         let condition = if failure.is_some() {
-            Condition::Failed
+            HealthStatus::Failed
         } else if *self.stop.borrow() {
-            Condition::Stopping
+            HealthStatus::Stopping
         } else if level == Level::Full || connections >= self.most_connections {
-            Condition::Refusing
+            HealthStatus::Refusing
         } else {
-            Condition::Serving
+            HealthStatus::Serving
         };
         Health {
             condition,
@@ -129,89 +129,95 @@ mod tests {
     use crate::config::LimitsConfig;
 
     /// What a broker would change, and what is told of it.
-    struct Patient {
+    struct Fixture {
         failure: watch::Sender<Option<StoreError>>,
         stop: watch::Sender<bool>,
-        vitals: Vitals,
+        monitor: HealthMonitor,
     }
 
-    fn patient() -> Patient {
+    fn fixture() -> Fixture {
         let limits = LimitsConfig { memory_low: 800, memory_high: 1600, ..LimitsConfig::default() };
         let (failure, stop) = (watch::Sender::new(None), watch::Sender::new(false));
-        let vitals = Vitals {
+        let monitor = HealthMonitor {
             statistics: Arc::default(),
             memory: Arc::new(Memory::new(&limits)),
             failure: failure.subscribe(),
             stop: stop.subscribe(),
             most_connections: 2,
         };
-        Patient { failure, stop, vitals }
+        Fixture { failure, stop, monitor }
     }
 
     #[test]
     fn a_broker_whose_publishers_are_held_back_takes_clients_and_a_full_one_does_not() {
-        let Patient { vitals, failure: _failure, stop: _stop } = patient();
-        assert_eq!((vitals.health().condition, vitals.health().memory), (Condition::Serving, "ok"));
-        vitals.memory.add(801);
-        let slow = vitals.health();
-        assert_eq!((slow.condition, slow.memory), (Condition::Serving, "slow: publishers are held back"));
-        vitals.memory.add(800);
-        let full = vitals.health();
-        assert_eq!((full.condition, full.memory), (Condition::Refusing, "full: new connections are refused"));
+        let Fixture { monitor, failure: _failure, stop: _stop } = fixture();
+        assert_eq!((monitor.health().condition, monitor.health().memory), (HealthStatus::Serving, "ok"));
+        monitor.memory.add(801);
+        let slow = monitor.health();
+        assert_eq!((slow.condition, slow.memory), (HealthStatus::Serving, "slow: publishers are held back"));
+        monitor.memory.add(800);
+        let full = monitor.health();
+        assert_eq!(
+            (full.condition, full.memory),
+            (HealthStatus::Refusing, "full: new connections are refused")
+        );
         assert_eq!((full.memory_used, full.store.as_str()), (1601, "ok"));
-        vitals.memory.remove(1601);
-        assert_eq!(vitals.health().condition, Condition::Serving);
+        monitor.memory.remove(1601);
+        assert_eq!(monitor.health().condition, HealthStatus::Serving);
     }
 
     #[test]
     fn a_spool_without_room_shuts_nobody_out() {
-        let Patient { vitals, failure: _failure, stop: _stop } = patient();
-        assert_eq!(vitals.health().spool, "ok");
-        assert!(vitals.statistics.set_spool_full(true), "that is new");
-        assert!(!vitals.statistics.set_spool_full(true));
-        let full = vitals.health();
-        assert_eq!((full.condition, full.spool), (Condition::Serving, "full: large messages are refused"));
+        let Fixture { monitor, failure: _failure, stop: _stop } = fixture();
+        assert_eq!(monitor.health().spool, "ok");
+        assert!(monitor.statistics.set_spool_full(true), "that is new");
+        assert!(!monitor.statistics.set_spool_full(true));
+        let full = monitor.health();
+        assert_eq!((full.condition, full.spool), (HealthStatus::Serving, "full: large messages are refused"));
     }
 
     #[test]
     fn as_many_connections_as_there_may_be_leave_no_room_for_one_more() {
-        let Patient { vitals, failure: _failure, stop: _stop } = patient();
-        vitals.statistics.connection_opened();
-        assert_eq!(vitals.health().condition, Condition::Serving);
-        vitals.statistics.connection_opened();
-        assert_eq!((vitals.health().condition, vitals.health().connections), (Condition::Refusing, 2));
-        vitals.statistics.connection_closed();
-        assert_eq!(vitals.health().condition, Condition::Serving);
+        let Fixture { monitor, failure: _failure, stop: _stop } = fixture();
+        monitor.statistics.connection_opened();
+        assert_eq!(monitor.health().condition, HealthStatus::Serving);
+        monitor.statistics.connection_opened();
+        assert_eq!((monitor.health().condition, monitor.health().connections), (HealthStatus::Refusing, 2));
+        monitor.statistics.connection_closed();
+        assert_eq!(monitor.health().condition, HealthStatus::Serving);
     }
 
     /// The last that is written, when no broker is there any more.
     fn assert_no_space(failed: &Health) {
-        assert_eq!(failed.condition, Condition::Failed);
+        assert_eq!(failed.condition, HealthStatus::Failed);
         let store = &failed.store;
         assert!(store.starts_with("failed: ") && store.contains("no space"), "{store}");
     }
 
     #[test]
     fn a_store_that_fails_while_it_is_closed_has_failed() {
-        let Patient { vitals, failure, stop } = patient();
+        let Fixture { monitor, failure, stop } = fixture();
         stop.send_replace(true);
         drop((failure, stop));
-        assert_eq!((vitals.health().condition, vitals.health().store.as_str()), (Condition::Stopping, "ok"));
-        let vitals = vitals.unclosed(StoreError::Failed { reason: "no space".into() });
-        let failed = vitals.health();
+        assert_eq!(
+            (monitor.health().condition, monitor.health().store.as_str()),
+            (HealthStatus::Stopping, "ok")
+        );
+        let monitor = monitor.unclosed(StoreError::Failed { reason: "no space".into() });
+        let failed = monitor.health();
         assert_no_space(&failed);
-        assert_eq!(vitals.unclosed(StoreError::Closed).health(), failed, "what came first is told");
+        assert_eq!(monitor.unclosed(StoreError::Closed).health(), failed, "what came first is told");
     }
 
     /// Also when the broker is gone: the process may still have to close its store.
     #[test]
     fn what_ends_a_broker_is_told_to_the_end() {
-        let Patient { vitals, failure, stop } = patient();
+        let Fixture { monitor, failure, stop } = fixture();
         stop.send_replace(true);
-        assert_eq!(vitals.health().condition, Condition::Stopping);
+        assert_eq!(monitor.health().condition, HealthStatus::Stopping);
         failure.send_replace(Some(StoreError::Failed { reason: "no space is left".into() }));
         drop((failure, stop));
-        let failed = vitals.health();
+        let failed = monitor.health();
         assert_no_space(&failed);
         assert!(!failed.condition.takes_clients());
     }

@@ -19,7 +19,7 @@ const ROUND_TRIPS: u32 = 4;
 /// An acknowledgement tells how long it takes to answer, over any transport, its own work included. One delivery at a
 /// time is watched.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pulse {
+pub(crate) struct AckRttEstimator {
     /// When something was last sent to it.
     progress_at: Option<Instant>,
     /// From a delivery to its acknowledgement, smoothed.
@@ -28,7 +28,7 @@ pub(crate) struct Pulse {
     watched: Option<(PacketId, Instant)>,
 }
 
-impl Pulse {
+impl AckRttEstimator {
     /// When something was last sent.
     pub(crate) fn progress_at(&self) -> Option<Instant> {
         self.progress_at
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn patience_follows_the_round_trip_within_its_bounds() {
-        let (mut pulse, mut now) = (Pulse::default(), Instant::now());
+        let (mut pulse, mut now) = (AckRttEstimator::default(), Instant::now());
         assert_eq!(pulse.patience(), LEAST, "only QoS 0 was ever sent");
         for (round_trip, patience) in [(1, 50), (600, 303), (600, 565)] {
             let round_trip = Duration::from_millis(round_trip);
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_delivery_that_is_never_acknowledged_is_not_watched_for_ever() {
-        let (mut pulse, now) = (Pulse::default(), Instant::now());
+        let (mut pulse, now) = (AckRttEstimator::default(), Instant::now());
         pulse.note_sent(FIRST, now);
         pulse.note_sent(FIRST.next(), now + MOST);
         assert!(pulse.watches(FIRST.next()));

@@ -1,12 +1,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use braid_broker::Vitals;
+use braid_broker::HealthMonitor;
 use serde::Serialize;
 
 /// Where the process writes how far it is, and from where the server answers. Cheap to clone.
 #[derive(Clone)]
-pub struct Board {
+pub struct HealthState {
     began: Instant,
     phase: Arc<Mutex<Phase>>,
 }
@@ -15,7 +15,7 @@ enum Phase {
     /// There is no broker yet.
     Starting { progress: Option<String> },
     /// There is one, or there was: it tells itself how it ended.
-    Built(Vitals),
+    Built(HealthMonitor),
 }
 
 /// What is told about the process.
@@ -43,7 +43,7 @@ struct Broker {
     clients: u64,
 }
 
-impl Default for Board {
+impl Default for HealthState {
     /// A process that begins to start.
     fn default() -> Self {
         let phase = Phase::Starting { progress: None };
@@ -51,22 +51,22 @@ impl Default for Board {
     }
 }
 
-impl Board {
+impl HealthState {
     /// Notes how far the start is, for people to read.
     pub fn starting(&self, progress: String) {
         *self.phase() = Phase::Starting { progress: Some(progress) };
     }
 
     /// Notes that the broker serves. From now on it tells itself how it is.
-    pub fn serving(&self, vitals: Vitals) {
-        *self.phase() = Phase::Built(vitals);
+    pub fn serving(&self, monitor: HealthMonitor) {
+        *self.phase() = Phase::Built(monitor);
     }
 
     pub(crate) fn report(&self) -> Report {
         let (status, is_ready, progress, broker) = match &*self.phase() {
             Phase::Starting { progress } => ("starting", false, progress.clone(), None),
-            Phase::Built(vitals) => {
-                let health = vitals.health();
+            Phase::Built(monitor) => {
+                let health = monitor.health();
                 let condition = health.condition;
                 let broker = Broker {
                     store: health.store,
@@ -76,7 +76,7 @@ impl Board {
                     connections: health.connections,
                     clients: health.clients,
                 };
-                (condition.word(), condition.takes_clients(), None, Some(broker))
+                (condition.as_str(), condition.takes_clients(), None, Some(broker))
             }
         };
         let uptime_secs = self.began.elapsed().as_secs();

@@ -11,13 +11,13 @@ const BURST: Duration = Duration::from_secs(1);
 /// It is one moment: when everything that was taken is paid. No library on virtual time has this; those there are refuse
 /// what is larger than the bucket.
 #[derive(Debug)]
-pub(crate) struct Bucket {
+pub(crate) struct TokenBucket {
     /// In a second; never 0.
     rate: u64,
     paid_at: Instant,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// A full bucket; `None` for a rate of 0, which is none.
     pub(crate) fn new(rate: u64, now: Instant) -> Option<Self> {
         (rate > 0).then(|| Self { rate, paid_at: now.checked_sub(BURST).unwrap_or(now) })
@@ -66,7 +66,7 @@ mod tests {
         for (seed, rate) in [(1, 3), (2, 100), (3, 77_777)] {
             let mut rng = fastrand::Rng::with_seed(seed);
             let start = Instant::now();
-            let mut bucket = Bucket::new(rate, start).expect("a rate");
+            let mut bucket = TokenBucket::new(rate, start).expect("a rate");
             let (mut now, mut taken, mut largest) = (start, 0, 0);
             for _ in 0..10_000 {
                 if let Some(at) = bucket.in_debt_until(now) {
@@ -88,10 +88,10 @@ mod tests {
     #[test]
     fn what_is_not_taken_is_not_saved_up() {
         let mut now = Instant::now();
-        let mut bucket = Bucket::new(10, now).expect("a rate");
+        let mut bucket = TokenBucket::new(10, now).expect("a rate");
         now += Duration::from_secs(1000);
         assert_eq!((0..100).filter(|_| bucket.try_take(1, now)).count(), 10);
-        assert!(Bucket::new(0, now).is_none());
+        assert!(TokenBucket::new(0, now).is_none());
         // Without an overflow, whatever comes.
         bucket.take(u64::MAX, now);
         assert!(bucket.in_debt_until(now + Duration::from_secs(1_000_000)).is_some());

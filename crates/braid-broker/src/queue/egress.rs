@@ -7,31 +7,33 @@ use braid_proto::message::Delivery;
 use braid_proto::packet::QoS;
 use braid_proto::stream::{Lane, LaneQueue, StreamKey};
 
-use crate::backlog::Removed;
-use crate::load::{Capacity, Load, is_fair_share, load_of};
-use crate::mailbox::KEEP_CAPACITY;
-use crate::shares::Shares;
+use crate::queue::pending::Removed;
+use crate::queue::usage::PerStreamUsage;
+use crate::queue::usage::{QueueLimits, QueueUsage, is_fair_share, usage_of};
+
+/// Capacity that an empty queue may keep.
+const KEEP_CAPACITY: usize = 64;
 
 /// Deliveries lane by lane, with what they weigh.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox {
+pub(crate) struct EgressQueue {
     lanes: LaneQueue<Delivery>,
     /// Taken from the mailbox, and not in its lane yet. Empty between two turns.
     arrivals: VecDeque<Delivery>,
-    load: Load,
+    load: QueueUsage,
     /// The same stream by stream.
-    shares: Shares,
+    shares: PerStreamUsage,
     /// Lanes that took nothing in this round of sending, in their order.
     refused: Vec<Lane>,
 }
 
-impl Inbox {
-    pub(crate) fn load(&self) -> Load {
+impl EgressQueue {
+    pub(crate) fn load(&self) -> QueueUsage {
         self.load
     }
 
     /// Brings a copy of the shares up to date.
-    pub(crate) fn copy_shares(&mut self, copy: &mut Shares) {
+    pub(crate) fn copy_shares(&mut self, copy: &mut PerStreamUsage) {
         self.shares.copy_to(copy);
     }
 
@@ -61,13 +63,13 @@ impl Inbox {
     }
 
     /// Takes a whole queue over: its account now, with the mailbox locked, its deliveries with
-    /// [`Inbox::sort_arrivals`]. `loads`: stream by stream, unless `load` is all of one stream. `resolve`: where a
+    /// [`EgressQueue::sort_arrivals`]. `loads`: stream by stream, unless `load` is all of one stream. `resolve`: where a
     /// stream's deliveries go, so that those of a stream which has ended stay in front of what comes after them.
     pub(crate) fn take(
         &mut self,
         queue: &mut VecDeque<Delivery>,
-        load: Load,
-        loads: &Shares,
+        load: QueueUsage,
+        loads: &PerStreamUsage,
         resolve: impl Fn(StreamKey) -> StreamKey,
     ) {
         if loads.is_empty()
@@ -121,7 +123,7 @@ impl Inbox {
             }
             accepted
         })?;
-        let load = load_of(&delivery);
+        let load = usage_of(&delivery);
         self.load.subtract(load);
         self.shares.remove(from.stream, load);
         Some((from, delivery))
@@ -148,7 +150,7 @@ impl Inbox {
 
     /// Drops QoS 0 if more is held than fits, which makes room for what is to be acknowledged; one message that is
     /// larger than everything was let in alone. Returns how many.
-    pub(crate) fn shed(&mut self, capacity: Capacity) -> u64 {
+    pub(crate) fn shed(&mut self, capacity: QueueLimits) -> u64 {
         if self.load.qos0 == 0 || !self.load.exceeds(capacity) {
             return 0;
         }
@@ -160,7 +162,7 @@ impl Inbox {
 
     /// Takes out what waits longest, the least urgent first, until what is left fits and no stream has more than its
     /// share.
-    pub(crate) fn displace(&mut self, capacity: Capacity) -> Removed {
+    pub(crate) fn displace(&mut self, capacity: QueueLimits) -> Removed {
         let mut removed = Removed::default();
         let Some(priority) = self.lanes.first_priority() else { return removed };
         let capacity = capacity.reserve(priority);
@@ -173,7 +175,7 @@ impl Inbox {
         }
         let streams: Vec<_> = self.shares.loads().map(|(stream, _)| stream).collect();
         for stream in streams {
-            while !is_fair_share(self.shares.load_of(stream), self.load, capacity)
+            while !is_fair_share(self.shares.usage_of(stream), self.load, capacity)
                 && self.displace_one(Some(stream), &mut removed)
             {}
         }
@@ -183,7 +185,7 @@ impl Inbox {
     fn displace_one(&mut self, of: Option<StreamKey>, removed: &mut Removed) -> bool {
         let accepts = |lane: Lane| of.is_none_or(|stream| lane.stream == stream);
         let Some((lane, displaced)) = self.lanes.pop_least(accepts) else { return false };
-        let load = load_of(&displaced);
+        let load = usage_of(&displaced);
         self.load.subtract(load);
         self.shares.remove(lane.stream, load);
         removed.add(&displaced);
@@ -192,13 +194,13 @@ impl Inbox {
 
     /// Everything, in the order of sending.
     pub(crate) fn drain(&mut self) -> VecDeque<Delivery> {
-        self.load = Load::default();
+        self.load = QueueUsage::default();
         self.shares.clear();
         self.lanes.drain().collect()
     }
 
     fn add(&mut self, stream: StreamKey, delivery: &Delivery) {
-        let load = load_of(delivery);
+        let load = usage_of(delivery);
         self.load.add(load);
         self.shares.add(stream, load);
     }
@@ -234,7 +236,7 @@ mod tests {
         Delivery { stream, priority, ..Delivery::of(message) }
     }
 
-    fn pop_all(inbox: &mut Inbox, of: Lane) -> Vec<u8> {
+    fn pop_all(inbox: &mut EgressQueue, of: Lane) -> Vec<u8> {
         inbox.note_begin(Instant::now());
         let next = || inbox.pop(|lane, _| lane == of).map(|(_, delivery)| delivery.message.payload[0]);
         std::iter::from_fn(next).collect()
@@ -243,10 +245,10 @@ mod tests {
     /// [BQ-54]: a delivery that is put back is before those that were behind it, though its stream has ended since.
     #[test]
     fn what_is_put_back_stays_in_its_lane() {
-        let mut inbox = Inbox::default();
+        let mut inbox = EgressQueue::default();
         let mut queue: VecDeque<_> = (1..=3).map(|number| delivery(7, 5, number)).collect();
-        let load = Load { messages: 3, ..Load::default() };
-        inbox.take(&mut queue, load, &Shares::default(), |_| StreamKey::CONTROL);
+        let load = QueueUsage { messages: 3, ..QueueUsage::default() };
+        inbox.take(&mut queue, load, &PerStreamUsage::default(), |_| StreamKey::CONTROL);
         inbox.sort_arrivals(None, |_| StreamKey::CONTROL);
         let (lane, first) = inbox.pop(|_, _| true).expect("three");
         assert_eq!((lane.stream, first.stream), (StreamKey::CONTROL, StreamKey::bidi(7)));
@@ -258,7 +260,7 @@ mod tests {
     /// [BQ-55]: streams that are not read cost each delivery of another next to nothing.
     #[test]
     fn a_lane_that_refuses_is_asked_once_in_a_round() {
-        let mut inbox = Inbox::default();
+        let mut inbox = EgressQueue::default();
         for stream in 1..=256 {
             (0..100).for_each(|number| inbox.push(delivery(stream, 5, number)));
         }
@@ -280,8 +282,8 @@ mod tests {
     /// [BQ-55]: a stream that is not read loses what is its own.
     #[test]
     fn what_is_too_much_is_taken_from_the_stream_that_has_it() {
-        let capacity = Capacity { messages: 100, bytes: 1 << 20 };
-        let mut inbox = Inbox::default();
+        let capacity = QueueLimits { messages: 100, bytes: 1 << 20 };
+        let mut inbox = EgressQueue::default();
         (0..4).for_each(|number| inbox.push(delivery(2, 5, number)));
         (0..90).for_each(|number| inbox.push(delivery(1, 9, number)));
         let removed = inbox.displace(capacity).load.messages;
@@ -290,13 +292,13 @@ mod tests {
         // As many as leave it no more than eight times what is free.
         assert_eq!(pop_all(&mut inbox, lane(1, 9)), (4..90).collect::<Vec<u8>>());
         assert_eq!((removed, pop_all(&mut inbox, lane(2, 5))), (4, vec![0, 1, 2, 3]));
-        assert!(inbox.is_empty() && inbox.shares.is_empty() && inbox.load() == Load::default());
+        assert!(inbox.is_empty() && inbox.shares.is_empty() && inbox.load() == QueueUsage::default());
     }
 
     /// The last lane that is left may take what it did not take beside others.
     #[test]
     fn the_last_lane_is_asked_again() {
-        let mut inbox = Inbox::default();
+        let mut inbox = EgressQueue::default();
         inbox.push(delivery(1, 9, 1));
         inbox.push(delivery(2, 5, 2));
         let first = inbox.pop(|lane, _| lane.stream != StreamKey::bidi(1)).expect("it takes one");
@@ -307,14 +309,14 @@ mod tests {
     /// [BQ-42]
     #[test]
     fn what_waits_for_an_ended_stream_goes_behind_what_waits_on_the_control_stream() {
-        let mut inbox = Inbox::default();
+        let mut inbox = EgressQueue::default();
         let waiting = [(1, 5, 1), (2, 5, 10), (0, 5, 20), (1, 9, 3), (1, 5, 2), (2, 5, 11)];
         for (stream, priority, number) in waiting {
             inbox.push(delivery(stream, priority, number));
         }
         inbox.redirect(StreamKey::bidi(1));
         assert!(!inbox.waits_on(StreamKey::bidi(1)));
-        assert_eq!(inbox.shares.load_of(StreamKey::CONTROL).messages, 4);
+        assert_eq!(inbox.shares.usage_of(StreamKey::CONTROL).messages, 4);
         let lane = |stream, priority| Lane { stream, priority: Priority::new(priority) };
         assert_eq!(pop_all(&mut inbox, lane(StreamKey::bidi(2), 5)), [10, 11]);
         assert_eq!(pop_all(&mut inbox, lane(StreamKey::CONTROL, 9)), [3]);

@@ -11,8 +11,8 @@ use braid_proto::stream::Priority;
 use braid_store::Now;
 
 use crate::config::{LimitsConfig, QueueOverflow};
-use crate::load::Capacity;
 use crate::memory::Memory;
+use crate::queue::usage::QueueLimits;
 
 /// What decides on how long something waits, whether it is in memory or not.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ impl Terms {
 /// The rules of every session's queue.
 #[derive(Debug)]
 pub(crate) struct QueuePolicy {
-    pub(crate) capacity: Capacity,
+    pub(crate) capacity: QueueLimits,
     /// What gives way when something of QoS 1 or 2 does not fit.
     pub(crate) overflow: QueueOverflow,
     /// Whether QoS 0 waits for a client that is away.
@@ -58,7 +58,7 @@ impl QueuePolicy {
         // Number 1 is too old.
         let first = limits.queued_secs.saturating_add(2);
         Self {
-            capacity: Capacity { messages: limits.queued_messages, bytes: limits.queued_bytes },
+            capacity: QueueLimits { messages: limits.queued_messages, bytes: limits.queued_bytes },
             overflow: limits.queue_overflow,
             keeps_qos0: limits.queue_qos0,
             age: (limits.queued_secs > 0).then(|| Duration::from_secs(limits.queued_secs)),

@@ -5,21 +5,21 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use braid_proto::message::{Delivery, Message, Resting, SubscriptionIds};
+use braid_proto::message::{Delivery, Message, OfflineCharge, SubscriptionIds};
 use braid_proto::packet::QoS;
 use braid_proto::stream::{Lane, Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
 use braid_store::{Lsn, StoredDelivery};
 
-use crate::load::{Load, load_of_qos, load_of_stored};
 use crate::memory::Memory;
-use crate::pile::{Laned, Pile};
-use crate::policy::Terms;
+use crate::queue::evictable::{EvictableQueue, Laned};
+use crate::queue::policy::Terms;
+use crate::queue::usage::{QueueUsage, usage_of_qos, usage_of_stored};
 
 /// A delivery that is in the store: what must be known of it while its client is away, in few bytes. A million of
 /// them are in memory at once.
 #[derive(Clone, Debug)]
-pub(crate) struct Shelved {
+pub(crate) struct StoredEntry {
     /// Its place in the session's queue.
     place: Option<NonZeroU64>,
     message: Source,
@@ -44,7 +44,7 @@ pub(crate) enum Source {
         cost: u32,
     },
     /// Others have it in memory as well.
-    Here(Resting),
+    Here(OfflineCharge),
 }
 
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ impl Known {
     }
 }
 
-impl Shelved {
+impl StoredEntry {
     /// A delivery whose message nobody has looked at: it costs nothing yet. `now`: when the broker recovers.
     pub(crate) fn new(place: Lsn, delivery: StoredDelivery, now: SystemTime) -> Self {
         let waited = u32::try_from(delivery.waited(now).as_secs()).unwrap_or(u32::MAX);
@@ -107,7 +107,7 @@ impl Shelved {
 
     /// The message is in memory.
     pub(crate) fn set_message(&mut self, message: Arc<Message>) {
-        self.message = Source::Here(Resting::of(message));
+        self.message = Source::Here(OfflineCharge::of(message));
     }
 
     /// Bytes that it takes without its message.
@@ -116,10 +116,10 @@ impl Shelved {
         if matches!(self.message, Source::Store { .. }) { size_of::<Self>() } else { 0 }
     }
 
-    fn load(&self) -> Load {
+    fn load(&self) -> QueueUsage {
         match &self.message {
-            Source::Store { cost, .. } => load_of_stored(*cost as usize, self.qos),
-            Source::Here(resting) => load_of_qos(resting.message(), self.qos),
+            Source::Store { cost, .. } => usage_of_stored(*cost as usize, self.qos),
+            Source::Here(resting) => usage_of_qos(resting.message(), self.qos),
         }
     }
 
@@ -163,7 +163,7 @@ impl Shelved {
     }
 }
 
-impl Laned for Shelved {
+impl Laned for StoredEntry {
     fn lane(&self) -> Lane {
         Lane { stream: StreamKey::CONTROL, priority: self.priority } // [BQ-42]
     }
@@ -171,12 +171,12 @@ impl Laned for Shelved {
 
 /// What a shelf takes in memory, as long as it is there.
 #[derive(Debug)]
-struct Toll {
+struct MemoryReservation {
     memory: Arc<Memory>,
     bytes: usize,
 }
 
-impl Toll {
+impl MemoryReservation {
     fn pay(&mut self, bytes: usize) {
         self.bytes += bytes;
         self.memory.note_shelved(bytes, 0);
@@ -188,7 +188,7 @@ impl Toll {
     }
 }
 
-impl Drop for Toll {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.memory.note_shelved(0, self.bytes);
     }
@@ -196,10 +196,10 @@ impl Drop for Toll {
 
 /// What is shelved for a session. It is older than whatever came since.
 #[derive(Debug)]
-pub(crate) struct Shelf {
-    pile: Pile<Shelved>,
-    load: Load,
-    toll: Toll,
+pub(crate) struct StoredQueue {
+    pile: EvictableQueue<StoredEntry>,
+    load: QueueUsage,
+    toll: MemoryReservation,
     /// When the store was recovered.
     recovered_at: Instant,
     /// The same as [`Delivery::waits_since`]; `None` if nothing ever is too old.
@@ -208,15 +208,15 @@ pub(crate) struct Shelf {
     expires_from: Option<Instant>,
 }
 
-impl Shelf {
+impl StoredQueue {
     pub(crate) fn new(
-        shelved: Vec<Shelved>,
+        shelved: Vec<StoredEntry>,
         recovered_at: Instant,
         at_start: Option<NonZeroU32>,
         memory: Arc<Memory>,
     ) -> Self {
-        let (mut pile, mut load) = (Pile::with_capacity(shelved.len()), Load::default());
-        let mut toll = Toll { memory, bytes: 0 };
+        let (mut pile, mut load) = (EvictableQueue::with_capacity(shelved.len()), QueueUsage::default());
+        let mut toll = MemoryReservation { memory, bytes: 0 };
         let expires_from = shelved.iter().filter_map(|one| one.expires_at(recovered_at)).min();
         for one in shelved {
             load.add(one.load());
@@ -226,7 +226,7 @@ impl Shelf {
         Self { pile, load, toll, recovered_at, at_start, expires_from }
     }
 
-    pub(crate) fn load(&self) -> Load {
+    pub(crate) fn load(&self) -> QueueUsage {
         self.load
     }
 
@@ -240,7 +240,7 @@ impl Shelf {
     }
 
     /// A copy of everything, to be read.
-    pub(crate) fn list(&mut self) -> Vec<Shelved> {
+    pub(crate) fn list(&mut self) -> Vec<StoredEntry> {
         self.pile.queue().iter().cloned().collect()
     }
 
@@ -250,7 +250,10 @@ impl Shelf {
     }
 
     /// Takes out the oldest of the least urgent lane that `accepts` takes: its load, and its place in the store.
-    pub(crate) fn displace(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<(Load, Option<NonZeroU64>)> {
+    pub(crate) fn displace(
+        &mut self,
+        accepts: impl Fn(Lane) -> bool,
+    ) -> Option<(QueueUsage, Option<NonZeroU64>)> {
         let displaced = self.pile.displace(accepts)?;
         let load = displaced.load();
         self.load.subtract(load);
@@ -262,7 +265,7 @@ impl Shelf {
     pub(crate) fn remove(
         &mut self,
         is_over: impl Fn(Terms) -> bool,
-        mut note: impl FnMut(Load, Option<NonZeroU64>),
+        mut note: impl FnMut(QueueUsage, Option<NonZeroU64>),
     ) {
         let Self { pile, load, toll, recovered_at, at_start, expires_from: _ } = self;
         pile.retain(|one| {
@@ -285,7 +288,7 @@ impl Shelf {
     ) -> (VecDeque<Delivery>, Vec<NonZeroU64>) {
         let mut missing = Vec::new();
         let at_start = self.at_start;
-        let mut deliver = |one: Shelved| {
+        let mut deliver = |one: StoredEntry| {
             let (place, waits_since) = (one.place, one.waits_since(at_start));
             let found = place.and_then(|place| read.remove(&place)).or_else(|| one.present());
             if found.is_none() {
@@ -300,7 +303,7 @@ impl Shelf {
     /// The deliveries whose messages are in memory: those of shared subscriptions are among them.
     pub(crate) fn into_present(mut self) -> impl Iterator<Item = Delivery> {
         let at_start = self.at_start;
-        let present = move |one: Shelved| {
+        let present = move |one: StoredEntry| {
             let waits_since = one.waits_since(at_start);
             one.present().map(|delivery| Delivery { waits_since, ..delivery })
         };

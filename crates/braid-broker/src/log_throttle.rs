@@ -7,14 +7,14 @@ pub(crate) const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// What the log was told of one time of it.
 #[derive(Debug, Default)]
-pub(crate) struct Episode {
+pub(crate) struct LogThrottle {
     /// The last line, while none said that it is over.
     at: Option<Instant>,
     /// What went wrong and was not told.
     untold: u64,
 }
 
-impl Episode {
+impl LogThrottle {
     /// So much more went wrong; how much is to be logged, if it is time.
     pub(crate) fn note(&mut self, more: u64, now: Instant) -> Option<u64> {
         self.untold += more;
@@ -38,18 +38,18 @@ mod tests {
 
     #[test]
     fn everything_is_told_once_and_the_end_too() {
-        let (mut episode, now) = (Episode::default(), Instant::now());
-        assert_eq!(episode.end(), None, "nothing has begun");
-        assert_eq!(episode.note(0, now), None, "nor now");
-        assert_eq!(episode.note(3, now), Some(3));
-        assert_eq!(episode.note(4, now + Duration::from_secs(9)), None);
-        assert_eq!(episode.note(5, now + LOG_EVERY), Some(9));
-        assert_eq!(episode.note(0, now + 2 * LOG_EVERY), None, "nothing new");
-        assert_eq!(episode.note(6, now + LOG_EVERY), None);
-        assert_eq!(episode.note(0, now + 2 * LOG_EVERY), Some(6), "what was not told yet");
-        assert_eq!(episode.note(7, now + 2 * LOG_EVERY), None);
-        assert_eq!(episode.end(), Some(7));
-        assert_eq!(episode.end(), None);
-        assert_eq!(episode.note(1, now + LOG_EVERY), Some(1), "it begins anew");
+        let (mut throttle, now) = (LogThrottle::default(), Instant::now());
+        assert_eq!(throttle.end(), None, "nothing has begun");
+        assert_eq!(throttle.note(0, now), None, "nor now");
+        assert_eq!(throttle.note(3, now), Some(3));
+        assert_eq!(throttle.note(4, now + Duration::from_secs(9)), None);
+        assert_eq!(throttle.note(5, now + LOG_EVERY), Some(9));
+        assert_eq!(throttle.note(0, now + 2 * LOG_EVERY), None, "nothing new");
+        assert_eq!(throttle.note(6, now + LOG_EVERY), None);
+        assert_eq!(throttle.note(0, now + 2 * LOG_EVERY), Some(6), "what was not told yet");
+        assert_eq!(throttle.note(7, now + 2 * LOG_EVERY), None);
+        assert_eq!(throttle.end(), Some(7));
+        assert_eq!(throttle.end(), None);
+        assert_eq!(throttle.note(1, now + LOG_EVERY), Some(1), "it begins anew");
     }
 }
