@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 
 use crate::auth::Authenticate;
 use crate::config::BrokerConfig;
+use crate::core::Core;
 use crate::health::HealthMonitor;
-use crate::hub::Hub;
 use crate::persist::Recovery;
 use crate::queue::session_queue::Signal;
 use crate::statistics::Statistics;
@@ -22,7 +22,7 @@ use crate::{expiry, listen, overload, spool_monitor, sys};
 
 /// A broker with its listeners bound, ready to [`run`](Broker::run).
 pub struct Broker {
-    hub: Arc<Hub>,
+    core: Arc<Core>,
     recovery: Recovery,
     listeners: Vec<Listener>,
     stop: watch::Sender<bool>,
@@ -31,7 +31,7 @@ pub struct Broker {
 /// A running broker, seen from outside. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
-    hub: Arc<Hub>,
+    core: Arc<Core>,
     stop: watch::Sender<bool>,
 }
 
@@ -65,8 +65,8 @@ impl Broker {
         listeners: Vec<Listener>,
         progress: impl FnMut(Recovery),
     ) -> Result<Self, StoreError> {
-        let (hub, recovery) = Hub::recover(config, authenticate, store, spool, progress)?;
-        Ok(Self { hub: Arc::new(hub), recovery, listeners, stop: watch::Sender::new(false) })
+        let (core, recovery) = Core::recover(config, authenticate, store, spool, progress)?;
+        Ok(Self { core: Arc::new(core), recovery, listeners, stop: watch::Sender::new(false) })
     }
 
     /// What the store had, those included whose time was over by now.
@@ -76,7 +76,7 @@ impl Broker {
 
     /// A handle, which stays useful while the broker runs.
     pub fn handle(&self) -> Handle {
-        Handle { hub: self.hub.clone(), stop: self.stop.clone() }
+        Handle { core: self.core.clone(), stop: self.stop.clone() }
     }
 
     /// Serves until [`Handle::stop`]. Then nothing new is accepted, every client is told, and connections get
@@ -86,22 +86,22 @@ impl Broker {
     /// The store failed. From then on nothing was acknowledged, and the broker stopped by itself in the same way:
     /// what its clients still wait for they send again to the next broker, which knows what was acknowledged.
     pub async fn run(self, drain: Duration) -> Result<(), StoreError> {
-        let Self { hub, listeners, stop, recovery: _ } = self;
+        let Self { core, listeners, stop, recovery: _ } = self;
         let mut accepting = JoinSet::new();
         for listener in listeners {
-            accepting.spawn(listen::run(hub.clone(), listener, stop.subscribe()));
+            accepting.spawn(listen::run(core.clone(), listener, stop.subscribe()));
         }
         let mut chores = JoinSet::new();
-        chores.spawn(expiry::run(hub.clone()));
-        chores.spawn(sys::run(hub.clone()));
-        chores.spawn(overload::run(hub.clone()));
-        chores.spawn(spool_monitor::run(hub.clone()));
+        chores.spawn(expiry::run(core.clone()));
+        chores.spawn(sys::run(core.clone()));
+        chores.spawn(overload::run(core.clone()));
+        chores.spawn(spool_monitor::run(core.clone()));
         let mut stopped = stop.subscribe();
         tokio::select! {
             // The sender lives in `stop`: waiting cannot fail.
             _ = stopped.wait_for(|stop| *stop) => {}
-            () = hub.persist.failed() => {
-                sys::publish_store(&hub);
+            () = core.persist.failed() => {
+                sys::publish_store(&core);
                 stop.send_replace(true);
             }
         }
@@ -110,29 +110,29 @@ impl Broker {
             // Others are closed by letting them go; the links of QUIC share its socket.
             shared.extend(listener.ok().filter(|listener| listener.transport() == Transport::Quic));
         }
-        close_all(&hub);
-        let _ = tokio::time::timeout(drain, connections_ended(&hub)).await;
+        close_all(&core);
+        let _ = tokio::time::timeout(drain, connections_ended(&core)).await;
         for listener in shared {
             listener.close().await;
         }
-        hub.persist.failure().map_or(Ok(()), Err)
+        core.persist.failure().map_or(Ok(()), Err)
     }
 }
 
 /// Tells every client that the broker stops.
-fn close_all(hub: &Hub) {
-    hub.set_stopping();
-    let slots: Vec<_> = hub.registry.slots().values().cloned().collect();
-    for slot in slots {
-        if let Some(waker) = slot.queue.signal(Signal::Close(ReasonCode::ServerShuttingDown)) {
+fn close_all(core: &Core) {
+    core.set_stopping();
+    let entries: Vec<_> = core.registry.entries().values().cloned().collect();
+    for entry in entries {
+        if let Some(waker) = entry.queue.signal(Signal::Close(ReasonCode::ServerShuttingDown)) {
             waker.wake();
         }
     }
 }
 
-async fn connections_ended(hub: &Hub) {
-    while hub.statistics.connections() > 0 {
-        hub.connection_ended.notified().await;
+async fn connections_ended(core: &Core) {
+    while core.statistics.connections() > 0 {
+        core.connection_ended.notified().await;
     }
 }
 
@@ -149,42 +149,42 @@ impl Handle {
 
     /// Tells the broker that its store has failed, for stores that know it before the next commit is made.
     pub fn fail(&self, error: &StoreError) {
-        self.hub.persist.fail(error);
+        self.core.persist.fail(error);
     }
 
     /// The broker's counters.
     pub fn statistics(&self) -> Arc<Statistics> {
-        self.hub.statistics.clone()
+        self.core.statistics.clone()
     }
 
     /// How the broker is, as told by a value that outlives it.
     pub fn health_monitor(&self) -> HealthMonitor {
         HealthMonitor {
-            statistics: self.hub.statistics.clone(),
-            memory: self.hub.memory.clone(),
-            failure: self.hub.persist.watch_failure(),
+            statistics: self.core.statistics.clone(),
+            memory: self.core.memory.clone(),
+            failure: self.core.persist.watch_failure(),
             stop: self.stop.subscribe(),
-            most_connections: self.hub.config.limits.connections as u64,
+            most_connections: self.core.config.limits.connections as u64,
         }
     }
 
     /// Bytes that the broker holds for connected clients, and of incomplete packets: what the marks are about.
     pub fn memory_used(&self) -> u64 {
-        self.hub.memory.used()
+        self.core.memory.used()
     }
 
     /// Bytes of messages that wait for clients that are away, or are retained.
     pub fn memory_resting(&self) -> u64 {
-        self.hub.memory.resting()
+        self.core.memory.resting()
     }
 
     /// Bytes of what waits for all clients that are away together.
     pub fn memory_queued(&self) -> u64 {
-        self.hub.memory.queued()
+        self.core.memory.queued()
     }
 
     /// Publishes a message as the broker itself.
     pub fn publish(&self, message: Message) {
-        self.hub.publish(message);
+        self.core.publish(message);
     }
 }

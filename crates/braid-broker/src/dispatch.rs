@@ -13,11 +13,11 @@ use braid_router::{route, route_shared};
 use braid_store::{Change, Commit};
 use hashbrown::HashMap;
 
-use crate::hub::Hub;
+use crate::core::Core;
 use crate::persist;
 use crate::queue::session_queue::SessionQueue;
 use crate::routes::{Route, Routes, SharedTarget, shared_target};
-use crate::slot::{SessionKey, Slot};
+use crate::session_entry::{SessionEntry, SessionKey};
 
 /// Gives a batch of messages to everybody who subscribed, in order, and tells through `reached` whether each
 /// had a subscriber.
@@ -31,17 +31,17 @@ use crate::slot::{SessionKey, Slot};
 /// Messages of one topic that follow each other go to each mailbox under one lock. Everybody is woken after the
 /// last message, outside of every lock: whoever wakes up finds all of it.
 pub(crate) fn publish(
-    hub: &Hub,
+    core: &Core,
     routes: &mut Routes,
     publisher: Option<SessionKey>,
     messages: &[Arc<Message>],
     changes: Vec<Change>,
     mut reached: impl FnMut(usize, bool),
 ) -> Dispatched {
-    let mut pushing = Pushing::new(hub, changes);
+    let mut pushing = Pushing::new(core, changes);
     let mut index = 0;
     for run in messages.chunk_by(|a, b| a.topic.same_allocation(&b.topic)) {
-        let route = routes.find(hub, &run[0].topic);
+        let route = routes.find(core, &run[0].topic);
         pushing.run = index..index + run.len();
         for _ in run {
             reached(index, !route.is_empty());
@@ -55,19 +55,19 @@ pub(crate) fn publish(
 /// Gives what a session had got from shared subscriptions, and was not done with when it ended, to other members;
 /// what is left of it in the store goes with `end`. The commit of all that, if there is any.
 pub(crate) fn redistribute(
-    hub: &Hub,
+    core: &Core,
     deliveries: impl Iterator<Item = Delivery>,
     end: Option<Change>,
 ) -> Option<Commit> {
-    let mut pushing = Pushing::new(hub, Vec::new());
+    let mut pushing = Pushing::new(core, Vec::new());
     // A hundred thousand deliveries are of a handful of groups.
     let mut targets: HashMap<Arc<TopicFilter>, Option<SharedTarget>> = HashMap::new();
     for delivery in deliveries {
         let Some(filter) = &delivery.shared else { continue };
-        let find = || hub.find_group(filter).map(|group| shared_target(hub, &group));
+        let find = || core.find_group(filter).map(|group| shared_target(core, &group));
         if let Some(shared) = targets.entry(filter.clone()).or_insert_with(find) {
             let (message, waits_since) = (&delivery.message, delivery.waits_since);
-            pushing.push_shared(shared, hub.priority_of(&message.topic), message, waits_since);
+            pushing.push_shared(shared, core.priority_of(&message.topic), message, waits_since);
         }
     }
     pushing.durable.changes.extend(end);
@@ -76,16 +76,16 @@ pub(crate) fn redistribute(
 
 /// Tells the store, if it knows the session, of what its own connection takes without a mailbox between. Nobody
 /// waits for the commit.
-pub(crate) fn take_directly(hub: &Hub, slot: &Slot, deliveries: &mut [Delivery]) {
-    if !slot.is_durable() {
+pub(crate) fn take_directly(core: &Core, entry: &SessionEntry, deliveries: &mut [Delivery]) {
+    if !entry.is_durable() {
         return;
     }
     let mut changes = Vec::new();
     for delivery in deliveries {
-        hub.persist.queue(&mut changes, slot.id(), delivery, &hub.queue_policy);
+        core.persist.queue(&mut changes, entry.id(), delivery, &core.queue_policy);
     }
     if !changes.is_empty() {
-        drop(hub.persist.commit(changes));
+        drop(core.persist.commit(changes));
     }
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct Dispatched {
 
 /// A session that cannot keep up with what it gets.
 pub(crate) struct Congested {
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) entry: Arc<SessionEntry>,
     /// It is worth waiting for until then, if it has no room before.
     pub(crate) until: Instant,
     /// Which messages of the batch it was given.
@@ -112,7 +112,7 @@ pub(crate) struct Congested {
 
 /// Pushes of one batch, and what they add up to.
 struct Pushing<'a> {
-    hub: &'a Hub,
+    core: &'a Core,
     now: Instant,
     wakers: Vec<Waker>,
     dropped: u64,
@@ -130,17 +130,17 @@ struct Pushing<'a> {
 struct Durable {
     changes: Vec<Change>,
     /// With which messages of the batch they are.
-    deliveries: Vec<(Arc<Slot>, Range<usize>, Vec<Delivery>)>,
+    deliveries: Vec<(Arc<SessionEntry>, Range<usize>, Vec<Delivery>)>,
     /// What of it had no room: it has gone into the store, as its place in the order was not known before.
     lost: Vec<Change>,
 }
 
 impl<'a> Pushing<'a> {
-    fn new(hub: &'a Hub, changes: Vec<Change>) -> Self {
+    fn new(core: &'a Core, changes: Vec<Change>) -> Self {
         let now = tokio::time::Instant::now().into_std();
         let durable = Durable { changes, deliveries: Vec::new(), lost: Vec::new() };
         Self {
-            hub,
+            core,
             now,
             wakers: Vec::new(),
             dropped: 0,
@@ -153,55 +153,55 @@ impl<'a> Pushing<'a> {
         }
     }
 
-    fn push(&mut self, slot: &Arc<Slot>, deliveries: impl Iterator<Item = Delivery>) {
-        if slot.is_durable() {
-            self.keep(slot, deliveries.collect());
+    fn push(&mut self, entry: &Arc<SessionEntry>, deliveries: impl Iterator<Item = Delivery>) {
+        if entry.is_durable() {
+            self.keep(entry, deliveries.collect());
         } else {
-            self.push_now(slot, deliveries);
+            self.push_now(entry, deliveries);
         }
     }
 
     /// Holds deliveries back until the store was told of them.
-    fn keep(&mut self, slot: &Arc<Slot>, mut deliveries: Vec<Delivery>) {
+    fn keep(&mut self, entry: &Arc<SessionEntry>, mut deliveries: Vec<Delivery>) {
         let Durable { changes, deliveries: kept, .. } = &mut self.durable;
         for delivery in &mut deliveries {
-            self.hub.persist.queue(changes, slot.id(), delivery, &self.hub.queue_policy);
+            self.core.persist.queue(changes, entry.id(), delivery, &self.core.queue_policy);
         }
         if kept.is_empty() && deliveries.iter().all(|delivery| delivery.stored.is_none()) {
-            self.push_now(slot, deliveries.into_iter());
+            self.push_now(entry, deliveries.into_iter());
         } else {
-            kept.push((slot.clone(), self.run.clone(), deliveries));
+            kept.push((entry.clone(), self.run.clone(), deliveries));
         }
     }
 
-    fn push_now(&mut self, slot: &Arc<Slot>, deliveries: impl Iterator<Item = Delivery>) {
-        let pushed = slot.queue.push(deliveries, &self.hub.queue_policy, self.now, &mut self.wakers);
+    fn push_now(&mut self, entry: &Arc<SessionEntry>, deliveries: impl Iterator<Item = Delivery>) {
+        let pushed = entry.queue.push(deliveries, &self.core.queue_policy, self.now, &mut self.wakers);
         if pushed.dropped > 0 {
-            self.hub.note_drops(slot, &pushed);
+            self.core.note_drops(entry, &pushed);
         }
         if let Some(until) = pushed.congested {
             // One of those who get the same is enough.
             if self.congested.last().is_none_or(|last| last.messages != self.run) {
-                self.congested.push(Congested { slot: slot.clone(), until, messages: self.run.clone() });
+                self.congested.push(Congested { entry: entry.clone(), until, messages: self.run.clone() });
             }
         }
         self.orphans.extend(pushed.orphans);
-        self.durable.lost.extend(persist::completed(slot.id(), pushed.lost));
+        self.durable.lost.extend(persist::completed(entry.id(), pushed.lost));
     }
 
     fn push_run(&mut self, to: &Route, publisher: Option<SessionKey>, run: &[Arc<Message>]) {
         self.is_urgent &= to.priority.is_some_and(|priority| priority > Priority::DEFAULT);
         let mut start = 0;
         let mut deliveries = Vec::with_capacity(run.len());
-        for (slot, end) in &to.targets {
+        for (entry, end) in &to.targets {
             let matches = &to.matches[start..*end];
             start = *end;
-            let overlap = slot.overlap();
+            let overlap = entry.overlap();
             for message in run {
                 route(message, publisher, matches, overlap, &mut deliveries);
             }
             self.deliveries += deliveries.len();
-            self.push(slot, deliveries.drain(..));
+            self.push(entry, deliveries.drain(..));
         }
         for shared in &to.groups {
             for message in run {
@@ -219,18 +219,18 @@ impl<'a> Pushing<'a> {
         message: &Arc<Message>,
         waits_since: Option<NonZeroU32>,
     ) {
-        let capacity = self.hub.queue_policy.capacity;
-        let queue = |key: &SessionKey| shared.slot(*key).map(|slot| &slot.queue);
+        let capacity = self.core.queue_policy.capacity;
+        let queue = |key: &SessionKey| shared.entry(*key).map(|entry| &entry.queue);
         let ready = |key: &SessionKey| queue(key).is_some_and(|queue| queue.is_ready(message, capacity));
         let open = |key: &SessionKey| queue(key).is_some_and(SessionQueue::is_open);
         let member = shared.group.select(ready).or_else(|| shared.group.select(open));
-        let slot = member.and_then(|member| shared.slot(member.key));
-        match (member, slot) {
-            (Some(member), Some(slot)) => {
+        let entry = member.and_then(|member| shared.entry(member.key));
+        match (member, entry) {
+            (Some(member), Some(entry)) => {
                 let mut delivery = route_shared(message, &shared.group, member);
                 delivery.priority = member.subscription.priority.or(priority).unwrap_or_default(); // [BQ-52]
                 delivery.waits_since = waits_since;
-                self.push(slot, std::iter::once(delivery));
+                self.push(entry, std::iter::once(delivery));
             }
             _ => self.dropped += 1,
         }
@@ -239,19 +239,19 @@ impl<'a> Pushing<'a> {
     fn finish(mut self) -> Dispatched {
         let Durable { changes, deliveries, .. } = &mut self.durable;
         let (changes, deliveries) = (std::mem::take(changes), std::mem::take(deliveries));
-        let commit = (!changes.is_empty()).then(|| self.hub.persist.commit(changes));
-        for (slot, run, deliveries) in deliveries {
+        let commit = (!changes.is_empty()).then(|| self.core.persist.commit(changes));
+        for (entry, run, deliveries) in deliveries {
             self.run = run;
-            self.push_now(&slot, deliveries.into_iter());
+            self.push_now(&entry, deliveries.into_iter());
         }
-        self.hub.persist.commit_late(self.durable.lost);
-        self.hub.statistics.dropped(self.dropped);
+        self.core.persist.commit_late(self.durable.lost);
+        self.core.statistics.dropped(self.dropped);
         for waker in std::mem::take(&mut self.wakers) {
             waker.wake();
         }
-        let Self { hub, congested, deliveries, is_urgent, orphans, .. } = self;
+        let Self { core, congested, deliveries, is_urgent, orphans, .. } = self;
         // What their sessions left has gone to other members by now. A later commit is not done before an earlier one.
-        let again = if orphans.is_empty() { None } else { redistribute(hub, orphans.into_iter(), None) };
+        let again = if orphans.is_empty() { None } else { redistribute(core, orphans.into_iter(), None) };
         Dispatched { congested, deliveries, commit: again.or(commit), is_urgent }
     }
 }
@@ -273,28 +273,28 @@ mod tests {
     async fn a_shared_message_finds_another_member_if_the_first_one_ends_meanwhile() {
         let (config, rule) = (BrokerConfig::default(), Box::new(Anonymous::default()));
         let memory = Arc::new(Memory::new(&config.limits));
-        let hub = Hub::new(config, rule, Arc::new(MemoryStore::new()), None, NextIds::FIRST, memory);
+        let core = Core::new(config, rule, Arc::new(MemoryStore::new()), None, NextIds::FIRST, memory);
         let filter = TopicFilter::parse("$share/group/t").unwrap();
         let subscription = Subscription { qos: QoS::AtLeastOnce, ..Subscription::default() };
         for (client, claim) in [("a", Claim::new(1)), ("b", Claim::new(2))] {
-            let connection = hub.registry.next_connection();
-            let slot = hub.registry.claim(&ClientId::from(client), false, connection).await.slot;
-            slot.set_durable(claim);
-            hub.with_router(|router| router.subscribe(slot.key, &filter, subscription));
+            let connection = core.registry.next_connection();
+            let entry = core.registry.claim(&ClientId::from(client), false, connection).await.entry;
+            entry.set_durable(claim);
+            core.with_router(|router| router.subscribe(entry.key, &filter, subscription));
         }
         let topic = TopicName::parse("t").unwrap();
         let message = Arc::new(Message::new(topic, "x".into(), QoS::AtLeastOnce, false));
         let mut routes = Routes::default();
-        let route = routes.find(&hub, &message.topic);
+        let route = routes.find(&core, &message.topic);
         let push = || {
-            let mut pushing = Pushing::new(&hub, Vec::new());
+            let mut pushing = Pushing::new(&core, Vec::new());
             pushing.push_run(&route, None, std::slice::from_ref(&message));
             if let Some((chosen, ..)) = pushing.durable.deliveries.first() {
                 chosen.queue.close();
             }
             let has_commit = pushing.finish().commit.is_some();
-            let holders = hub.registry.slots().values().filter(|slot| slot.used() > 0).count();
-            (has_commit, holders, hub.statistics.messages_dropped())
+            let holders = core.registry.entries().values().filter(|entry| entry.used() > 0).count();
+            (has_commit, holders, core.statistics.messages_dropped())
         };
         assert_eq!(push(), (true, 1, 0), "the other one has it");
         assert_eq!(push(), (true, 0, 1), "there is nobody else");

@@ -6,38 +6,43 @@ use std::sync::{MutexGuard, PoisonError};
 use braid_proto::message::Delivery;
 use tokio::time::Instant;
 
-use crate::hub::Hub;
+use crate::core::Core;
 use crate::log_throttle::LogThrottle;
 use crate::persist;
 use crate::queue::session_queue::{Expired, Pushed};
 use crate::queue::stored::{StoredEntry, StoredQueue};
-use crate::slot::Slot;
+use crate::session_entry::SessionEntry;
 
-impl Hub {
+impl Core {
     /// Puts what a session's connection left, or what the store had, into its mailbox: the client is away.
-    pub(crate) fn refill(&self, slot: &Slot, leftover: VecDeque<Delivery>) {
-        let parked = slot.queue.park(leftover, &self.queue_policy, Instant::now().into_std());
-        self.note_drops(slot, &parked);
-        self.persist.commit_late(persist::completed(slot.id(), parked.lost));
+    pub(crate) fn refill(&self, entry: &SessionEntry, leftover: VecDeque<Delivery>) {
+        let parked = entry.queue.park(leftover, &self.queue_policy, Instant::now().into_std());
+        self.note_drops(entry, &parked);
+        self.persist.commit_late(persist::completed(entry.id(), parked.lost));
     }
 
     /// Puts what the store has for a session into its mailbox, which leaves it there: the client is away.
-    pub(crate) fn shelve(&self, slot: &Slot, shelved: Vec<StoredEntry>, recovered_at: std::time::Instant) {
+    pub(crate) fn shelve(
+        &self,
+        entry: &SessionEntry,
+        shelved: Vec<StoredEntry>,
+        recovered_at: std::time::Instant,
+    ) {
         let now = Instant::now().into_std();
         let at_start = self.queue_policy.waits_since(recovered_at);
         let shelf = StoredQueue::new(shelved, recovered_at, at_start, self.memory.clone());
-        let (over, parked) = slot.queue.shelve(shelf, &self.queue_policy, now);
-        self.drop_over(slot, over);
-        self.note_drops(slot, &parked);
-        self.persist.commit_late(persist::completed(slot.id(), parked.lost));
+        let (over, parked) = entry.queue.shelve(shelf, &self.queue_policy, now);
+        self.drop_over(entry, over);
+        self.note_drops(entry, &parked);
+        self.persist.commit_late(persist::completed(entry.id(), parked.lost));
     }
 
     /// Counts what was dropped in a session's queue; says so if it is time.
-    pub(crate) fn note_drops(&self, slot: &Slot, pushed: &Pushed) {
+    pub(crate) fn note_drops(&self, entry: &SessionEntry, pushed: &Pushed) {
         self.statistics.dropped(pushed.dropped);
         self.statistics.overflowed(pushed.overflowed);
         self.statistics.overwhelmed(u64::from(pushed.disconnects));
-        self.log_overflow(slot, pushed.log);
+        self.log_overflow(entry, pushed.log);
         self.note_crowding(pushed.crowded);
     }
 
@@ -71,9 +76,9 @@ impl Hub {
         }
     }
 
-    pub(crate) fn log_overflow(&self, slot: &Slot, dropped: Option<u64>) {
+    pub(crate) fn log_overflow(&self, entry: &SessionEntry, dropped: Option<u64>) {
         if let Some(dropped) = dropped {
-            let client = slot.client_id.as_str();
+            let client = entry.client_id.as_str();
             tracing::warn!(client, dropped, "messages did not fit into the queue of a session");
         }
     }
@@ -84,15 +89,15 @@ impl Hub {
         if !self.queue_policy.take_expiring() && !self.queue_policy.has_age() {
             return;
         }
-        let slots: Vec<_> = self.registry.slots().values().cloned().collect();
+        let entries: Vec<_> = self.registry.entries().values().cloned().collect();
         let now = Instant::now().into_std();
-        for slot in slots {
-            self.drop_over(&slot, slot.queue.expire(&self.queue_policy, now));
+        for entry in entries {
+            self.drop_over(&entry, entry.queue.expire(&self.queue_policy, now));
         }
     }
 
     /// Counts what has expired or waited for too long, and takes it out of the store.
-    fn drop_over(&self, slot: &Slot, over: Expired) {
+    fn drop_over(&self, entry: &SessionEntry, over: Expired) {
         let Expired { expired, outdated, may_expire } = over;
         if may_expire {
             self.queue_policy.note_expiring();
@@ -100,7 +105,7 @@ impl Hub {
         self.statistics.dropped(expired.load.messages as u64);
         self.note_expired(outdated.load.messages as u64);
         let places = expired.places.into_iter().chain(outdated.places);
-        self.persist.commit_late(persist::completed(slot.id(), places));
+        self.persist.commit_late(persist::completed(entry.id(), places));
     }
 
     /// So many messages have waited for too long.

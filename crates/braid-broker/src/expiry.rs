@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::hub::Hub;
-use crate::slot::Slot;
+use crate::core::Core;
+use crate::session_entry::SessionEntry;
 
 /// How often expired retained messages, and messages that wait for too long, are looked for.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -17,7 +17,7 @@ const SWEEP: Duration = Duration::from_secs(10);
 /// Below this many entries nobody looks for stale ones.
 const PURGE_FROM: usize = 1024;
 
-/// The absences that end at a known time, earliest first.
+/// Timers of disconnected sessions, earliest first.
 #[derive(Debug, Default)]
 pub(crate) struct Expiry {
     heap: Mutex<Heap>,
@@ -38,8 +38,8 @@ struct Heap {
 struct Due {
     at: Instant,
     event: DueEvent,
-    absence: u64,
-    slot: Weak<Slot>,
+    disconnect_epoch: u64,
+    entry: Weak<SessionEntry>,
 }
 
 /// What is due.
@@ -53,11 +53,11 @@ pub(crate) enum DueEvent {
 
 impl Due {
     fn is_stale(&self) -> bool {
-        self.slot.upgrade().is_none_or(|slot| slot.absence() != self.absence)
+        self.entry.upgrade().is_none_or(|entry| entry.disconnect_epoch() != self.disconnect_epoch)
     }
 
     fn order(&self) -> (Instant, DueEvent, u64) {
-        (self.at, self.event, self.absence)
+        (self.at, self.event, self.disconnect_epoch)
     }
 }
 
@@ -82,10 +82,16 @@ impl Ord for Due {
 }
 
 impl Expiry {
-    /// Notes that `event` is due `after` from now, unless the client comes back from this absence before.
-    pub(crate) fn schedule(&self, event: DueEvent, after: Duration, absence: u64, slot: &Arc<Slot>) {
+    /// Notes that `event` is due `after` from now, unless the client reconnects before.
+    pub(crate) fn schedule(
+        &self,
+        event: DueEvent,
+        after: Duration,
+        disconnect_epoch: u64,
+        entry: &Arc<SessionEntry>,
+    ) {
         let Some(at) = Instant::now().checked_add(after) else { return };
-        let due = Due { at, event, absence, slot: Arc::downgrade(slot) };
+        let due = Due { at, event, disconnect_epoch, entry: Arc::downgrade(entry) };
         let mut heap = self.heap();
         if heap.due.len() >= PURGE_FROM && heap.due.len() >= 2 * heap.purged {
             heap.due.retain(|Reverse(due)| !due.is_stale());
@@ -104,43 +110,43 @@ impl Expiry {
     }
 
     /// What is due, or when to ask again.
-    fn next(&self, now: Instant) -> Result<(DueEvent, u64, Weak<Slot>), Option<Instant>> {
+    fn next(&self, now: Instant) -> Result<(DueEvent, u64, Weak<SessionEntry>), Option<Instant>> {
         let mut heap = self.heap();
         match heap.due.peek() {
             Some(Reverse(first)) if first.at <= now => {}
             first => return Err(first.map(|Reverse(first)| first.at)),
         }
         let Some(Reverse(due)) = heap.due.pop() else { return Err(None) };
-        Ok((due.event, due.absence, due.slot))
+        Ok((due.event, due.disconnect_epoch, due.entry))
     }
 }
 
-/// Carries out what is due, for as long as the hub lives.
-pub(crate) async fn run(hub: Arc<Hub>) {
+/// Carries out what is due, for as long as the core lives.
+pub(crate) async fn run(core: Arc<Core>) {
     let mut sweep = Instant::now() + SWEEP;
     loop {
         let now = Instant::now();
         if now >= sweep {
-            hub.retained.expire(now.into_std(), &hub.persist);
-            hub.expire_queues();
+            core.retained.expire(now.into_std(), &core.persist);
+            core.expire_queues();
             sweep = now + SWEEP;
         }
-        let next = carry_out_due(&hub, now);
+        let next = carry_out_due(&core, now);
         let until = next.map_or(sweep, |at| at.min(sweep));
         tokio::select! {
             () = tokio::time::sleep_until(until) => {}
-            () = hub.expiry.earlier.notified() => {}
+            () = core.expiry.earlier.notified() => {}
         }
     }
 }
 
 /// Carries out what is due at `now`; returns when the next is.
-pub(crate) fn carry_out_due(hub: &Hub, now: Instant) -> Option<Instant> {
+pub(crate) fn carry_out_due(core: &Core, now: Instant) -> Option<Instant> {
     loop {
-        match hub.expiry.next(now) {
-            Ok((event, absence, slot)) => {
-                if let Some(slot) = slot.upgrade() {
-                    hub.handle_due(&slot, event, absence);
+        match core.expiry.next(now) {
+            Ok((event, disconnect_epoch, entry)) => {
+                if let Some(entry) = entry.upgrade() {
+                    core.handle_due(&entry, event, disconnect_epoch);
                 }
             }
             Err(next) => return next,
@@ -151,21 +157,26 @@ pub(crate) fn carry_out_due(hub: &Hub, now: Instant) -> Option<Instant> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slot::{ConnectionId, SessionKey};
+    use crate::session_entry::{ConnectionId, SessionKey};
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_comes_and_goes_leaves_no_heap_behind() {
         let expiry = Expiry::default();
-        let slot = |key| Arc::new(Slot::new(SessionKey(key), "client".into(), ConnectionId(1)));
-        let (restless, patient) = (slot(1), slot(2));
-        patient.set_absence(1);
+        let entry = |key| Arc::new(SessionEntry::new(SessionKey(key), "client".into(), ConnectionId(1)));
+        let (restless, patient) = (entry(1), entry(2));
+        patient.set_disconnect_epoch(1);
         expiry.schedule(DueEvent::SessionEnd, Duration::from_secs(50), 1, &patient);
-        for absence in 2..100_000 {
-            restless.set_absence(absence);
-            expiry.schedule(DueEvent::SessionEnd, Duration::from_secs(u32::MAX.into()), absence, &restless);
+        for disconnect_epoch in 2..100_000 {
+            restless.set_disconnect_epoch(disconnect_epoch);
+            expiry.schedule(
+                DueEvent::SessionEnd,
+                Duration::from_secs(u32::MAX.into()),
+                disconnect_epoch,
+                &restless,
+            );
         }
         assert!(expiry.heap().due.len() <= PURGE_FROM);
         let later = Instant::now() + Duration::from_secs(50);
-        assert!(expiry.next(later).is_ok_and(|(_, absence, _)| absence == 1));
+        assert!(expiry.next(later).is_ok_and(|(_, disconnect_epoch, _)| disconnect_epoch == 1));
     }
 }

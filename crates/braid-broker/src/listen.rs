@@ -7,24 +7,28 @@ use braid_proto::reason::ReasonCode;
 use braid_transport::Listener;
 use tokio::sync::watch;
 
+use crate::core::Core;
 use crate::driver;
-use crate::hub::Hub;
 use crate::token_bucket::TokenBucket;
 
 /// The pause after the process ran short of something that every accept needs, such as descriptors.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts until `stop` turns true, then gives the listener back.
-pub(crate) async fn run(hub: Arc<Hub>, mut listener: Listener, mut stop: watch::Receiver<bool>) -> Listener {
-    let mut gate = Gate::new(hub.config.limits.connections_per_second);
+pub(crate) async fn run(
+    core: Arc<Core>,
+    mut listener: Listener,
+    mut stop: watch::Receiver<bool>,
+) -> Listener {
+    let mut gate = Gate::new(core.config.limits.connections_per_second);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => return listener,
         };
         match accepted {
-            Ok(incoming) if hub.statistics.connections() >= hub.config.limits.connections as u64 => {
-                hub.statistics.refused(1);
+            Ok(incoming) if core.statistics.connections() >= core.config.limits.connections as u64 => {
+                core.statistics.refused(1);
                 tracing::warn!(from = ?incoming.peer_address(), "refused: the limit of connections is reached");
                 incoming.refuse();
             }
@@ -33,16 +37,16 @@ pub(crate) async fn run(hub: Arc<Hub>, mut listener: Listener, mut stop: watch::
                     Pass::Accepted => None,
                     Pass::Told => Some(ReasonCode::ConnectionRateExceeded),
                     Pass::Refused => {
-                        hub.statistics.refused(1);
+                        core.statistics.refused(1);
                         tracing::debug!(from = ?incoming.peer_address(), "refused: connections come too fast");
                         incoming.refuse();
                         continue;
                     }
                 };
-                hub.statistics.refused(u64::from(refusal.is_some()));
-                let guard = Counted::new(hub.clone());
+                core.statistics.refused(u64::from(refusal.is_some()));
+                let guard = Counted::new(core.clone());
                 tokio::spawn(async move {
-                    driver::serve(guard.hub.clone(), incoming, refusal).await;
+                    driver::serve(guard.core.clone(), incoming, refusal).await;
                     drop(guard);
                 });
             }
@@ -96,19 +100,19 @@ fn now() -> Instant {
 
 /// Counts a connection for as long as its task lives, however that ends.
 struct Counted {
-    hub: Arc<Hub>,
+    core: Arc<Core>,
 }
 
 impl Counted {
-    fn new(hub: Arc<Hub>) -> Self {
-        hub.statistics.connection_opened();
-        Self { hub }
+    fn new(core: Arc<Core>) -> Self {
+        core.statistics.connection_opened();
+        Self { core }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.hub.statistics.connection_closed();
-        self.hub.connection_ended.notify_one();
+        self.core.statistics.connection_closed();
+        self.core.connection_ended.notify_one();
     }
 }

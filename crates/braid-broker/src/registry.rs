@@ -11,8 +11,8 @@ use hashbrown::HashMap;
 use tokio::sync::oneshot;
 
 use crate::queue::session_queue::Signal;
-use crate::retained::Replay;
-use crate::slot::{ConnectionId, Holder, Parked, Released, SessionKey, Slot};
+use crate::retained::RetainedCursor;
+use crate::session_entry::{ConnectionId, Parked, Released, SessionEntry, SessionKey, SessionOwner};
 
 /// Claims of different clients rarely share a stripe; claims of one client always do.
 const STRIPES: usize = 64;
@@ -21,8 +21,8 @@ const STRIPES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Registry {
     /// [MQTT-3.1.3-2]
-    by_client: Mutex<HashMap<ClientId, Arc<Slot>>>,
-    by_key: RwLock<HashMap<SessionKey, Arc<Slot>>>,
+    by_client: Mutex<HashMap<ClientId, Arc<SessionEntry>>>,
+    by_key: RwLock<HashMap<SessionKey, Arc<SessionEntry>>>,
     next_key: AtomicU64,
     next_connection: AtomicU64,
     /// Claims of one client happen one after the other.
@@ -33,22 +33,22 @@ pub(crate) struct Registry {
 /// What a connection has claimed.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) entry: Arc<SessionEntry>,
     pub(crate) session: Session,
     /// The delayed Will of a session that was there: void once the connection is accepted.
     pub(crate) will: Option<Will>,
     /// What its subscriptions have not got of the retained messages.
-    pub(crate) owed: Vec<Replay>,
+    pub(crate) pending_retained: Vec<RetainedCursor>,
     /// The session existed before.
     pub(crate) present: bool,
-    /// What the claim put an end to, for the hub to finish.
+    /// What the claim put an end to, for the core to finish.
     pub(crate) ended: Option<Ended>,
 }
 
 /// A session that is over.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) entry: Arc<SessionEntry>,
     /// `None` when it ended with the connection it was taken from, which has finished it already.
     pub(crate) session: Option<Session>,
     /// To be published now: the session's end does not wait for the delay.
@@ -73,11 +73,11 @@ impl Registry {
     }
 
     /// All sessions by key, for reading.
-    pub(crate) fn slots(&self) -> RwLockReadGuard<'_, HashMap<SessionKey, Arc<Slot>>> {
+    pub(crate) fn entries(&self) -> RwLockReadGuard<'_, HashMap<SessionKey, Arc<SessionEntry>>> {
         self.by_key.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn clients(&self) -> MutexGuard<'_, HashMap<ClientId, Arc<Slot>>> {
+    fn clients(&self) -> MutexGuard<'_, HashMap<ClientId, Arc<SessionEntry>>> {
         self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -98,64 +98,64 @@ impl Registry {
         let stripe = usize::try_from(self.hasher.hash_one(client_id) % STRIPES as u64).unwrap_or(0);
         let _turn = self.stripes[stripe].lock().await;
         let existing = self.clients().get(client_id).cloned();
-        let Some(slot) = existing else { return self.create(client_id, connection, None) };
-        let Released { session, will, owed } = take(&slot, connection).await;
+        let Some(entry) = existing else { return self.create(client_id, connection, None) };
+        let Released { session, will, pending_retained } = take(&entry, connection).await;
         match session {
             // [MQTT-3.1.2-5], [MQTT-3.1.4-4]
             Some(session) if !clean_start => {
-                slot.queue.open();
-                Claim { slot, session, will, owed, present: true, ended: None }
+                entry.queue.open();
+                Claim { entry, session, will, pending_retained, present: true, ended: None }
             }
             // [MQTT-3.1.2-4], [MQTT-3.1.4-4]
             session => {
-                *slot.holder() = Holder::Nobody;
-                self.remove(&slot);
-                self.create(client_id, connection, Some(Ended { slot, session, will }))
+                *entry.owner() = SessionOwner::Ended;
+                self.remove(&entry);
+                self.create(client_id, connection, Some(Ended { entry, session, will }))
             }
         }
     }
 
     fn create(&self, client_id: &ClientId, connection: ConnectionId, ended: Option<Ended>) -> Claim {
         let key = SessionKey(self.next_key.fetch_add(1, Ordering::Relaxed));
-        let slot = Arc::new(Slot::new(key, client_id.clone(), connection));
-        slot.queue.open();
-        self.insert(&slot);
+        let entry = Arc::new(SessionEntry::new(key, client_id.clone(), connection));
+        entry.queue.open();
+        self.insert(&entry);
         let session = Session::new(client_id.clone(), SessionExpiry::WITH_CONNECTION); // [MQTT-3.1.2-6]
-        Claim { slot, session, will: None, owed: Vec::new(), present: false, ended }
+        Claim { entry, session, will: None, pending_retained: Vec::new(), present: false, ended }
     }
 
     /// Adds a session.
-    pub(crate) fn insert(&self, slot: &Arc<Slot>) {
-        self.clients().insert(slot.client_id.clone(), slot.clone());
-        self.by_key.write().unwrap_or_else(PoisonError::into_inner).insert(slot.key, slot.clone());
+    pub(crate) fn insert(&self, entry: &Arc<SessionEntry>) {
+        self.clients().insert(entry.client_id.clone(), entry.clone());
+        self.by_key.write().unwrap_or_else(PoisonError::into_inner).insert(entry.key, entry.clone());
     }
 
     /// Forgets a session, unless the client has another one by now.
-    pub(crate) fn remove(&self, slot: &Arc<Slot>) {
+    pub(crate) fn remove(&self, entry: &Arc<SessionEntry>) {
         let mut clients = self.clients();
-        if clients.get(&slot.client_id).is_some_and(|current| Arc::ptr_eq(current, slot)) {
-            clients.remove(&slot.client_id);
+        if clients.get(&entry.client_id).is_some_and(|current| Arc::ptr_eq(current, entry)) {
+            clients.remove(&entry.client_id);
         }
         drop(clients);
-        self.by_key.write().unwrap_or_else(PoisonError::into_inner).remove(&slot.key);
+        self.by_key.write().unwrap_or_else(PoisonError::into_inner).remove(&entry.key);
     }
 }
 
-/// Takes the session out of its slot and makes `connection` the holder.
-async fn take(slot: &Slot, connection: ConnectionId) -> Released {
+/// Takes the session out of its entry and makes `connection` the holder.
+async fn take(entry: &SessionEntry, connection: ConnectionId) -> Released {
     let (released, waker) = {
-        let mut holder = slot.holder();
-        match std::mem::replace(&mut *holder, Holder::Connection(connection, None)) {
-            Holder::Parked(parked) => {
-                slot.set_absence(0);
-                let Parked { session, will, owed } = *parked;
-                return Released { session: Some(session), will, owed };
+        let mut holder = entry.owner();
+        match std::mem::replace(&mut *holder, SessionOwner::Connection(connection, None)) {
+            SessionOwner::Parked(parked) => {
+                entry.set_disconnect_epoch(0);
+                let Parked { session, will, pending_retained } = *parked;
+                return Released { session: Some(session), will, pending_retained };
             }
-            Holder::Nobody => return Released::NOTHING,
-            Holder::Connection(current, _) => {
+            SessionOwner::Ended => return Released::NOTHING,
+            SessionOwner::Connection(current, _) => {
                 let (release, released) = oneshot::channel();
-                *holder = Holder::Connection(current, Some(release));
-                (released, slot.queue.signal(Signal::TakeOver))
+                *holder = SessionOwner::Connection(current, Some(release));
+                (released, entry.queue.signal(Signal::TakeOver))
             }
         }
     };
@@ -165,7 +165,7 @@ async fn take(slot: &Slot, connection: ConnectionId) -> Released {
     // The holder is a task of this process which only has to notice: it answers at its next turn, and if it
     // ends without an answer its session is gone.
     let released = released.await.unwrap_or(Released::NOTHING);
-    *slot.holder() = Holder::Connection(connection, None);
+    *entry.owner() = SessionOwner::Connection(connection, None);
     released
 }
 
@@ -195,11 +195,11 @@ mod tests {
             braid_proto::packet::QoS::AtMostOnce,
             false,
         );
-        assert!(first.slot.queue.is_ready(&message, capacity));
+        assert!(first.entry.queue.is_ready(&message, capacity));
         let mut second = pin!(registry.claim(&client_id, false, ConnectionId(2)));
         let signal = poll_fn(|context| {
             assert!(second.as_mut().poll(context).is_pending());
-            let queue = &first.slot.queue;
+            let queue = &first.entry.queue;
             Poll::Ready(queue.poll_take(
                 &mut EgressQueue::default(),
                 |stream| stream,

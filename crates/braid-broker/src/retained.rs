@@ -24,7 +24,7 @@ pub(crate) const SYS_PREFIX: &str = "$SYS/";
 /// when the client has taken them, so that nobody else waits and no queue overflows. While the client is away they are
 /// owed to the session.
 #[derive(Debug)]
-pub(crate) struct Replay {
+pub(crate) struct RetainedCursor {
     pub(crate) filter: TopicFilter,
     pub(crate) subscription: Subscription,
     /// Where the last piece ended.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::hub::Hub;
+use crate::core::Core;
 use crate::log_throttle::{LOG_EVERY, LogThrottle};
 use crate::sys;
 
@@ -31,16 +31,16 @@ enum News {
 }
 
 /// Watches over the spool, if there is one.
-pub(crate) async fn run(hub: Arc<Hub>) {
-    let Some(spool) = hub.server_options.spool.clone() else { return };
+pub(crate) async fn run(core: Arc<Core>) {
+    let Some(spool) = core.server_options.spool.clone() else { return };
     let mut shortage = SpoolMonitor::default();
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let now = looks.tick().await;
         let news = shortage.look(spool.refused(), now);
-        if hub.statistics.set_spool_full(shortage.at.is_some()) {
-            sys::publish_spool(&hub);
+        if core.statistics.set_spool_full(shortage.at.is_some()) {
+            sys::publish_spool(&core);
         }
         let used = spool.used();
         match news {

@@ -14,10 +14,10 @@ use braid_store::{Commit, Completion, StoreError};
 
 use super::Driver;
 use super::held::Due;
-use crate::slot::Slot;
+use crate::session_entry::SessionEntry;
 
 /// A commit that was not done at once, in the order of the commits.
-pub(super) struct Unsettled {
+pub(super) struct PendingCommit {
     commit: Commit,
     /// The acknowledgements that wait for it.
     due: Option<Due>,
@@ -25,12 +25,12 @@ pub(super) struct Unsettled {
 
 impl Driver {
     /// Reads what the store has for the session, and tells the store of it before CONNACK tells the client.
-    pub(super) async fn open(&mut self, slot: &Slot) -> Result<(), StoreError> {
+    pub(super) async fn open(&mut self, entry: &SessionEntry) -> Result<(), StoreError> {
         let Some((expiry, will)) = self.server.offer() else { return Ok(()) };
-        self.hub.unshelve(slot).await?;
-        let is_stored = expiry.outlives_connection() || slot.is_durable();
+        self.core.unshelve(entry).await?;
+        let is_stored = expiry.outlives_connection() || entry.is_durable();
         let will = will.filter(|_| is_stored).cloned().map(Arc::new);
-        self.hub.open(slot, expiry, will).await
+        self.core.open(entry, expiry, will).await
     }
 
     /// Notes a commit whose effects this connection acknowledges.
@@ -38,7 +38,7 @@ impl Driver {
         match commit {
             None | Some(Completion::Done(Ok(()))) => {}
             Some(commit) => {
-                self.unsettled.push_back(Unsettled { commit, due: None });
+                self.unsettled.push_back(PendingCommit { commit, due: None });
             }
         }
     }
@@ -47,7 +47,7 @@ impl Driver {
     pub(super) fn acknowledge(&mut self, due: Due) {
         match self.unsettled.back_mut() {
             None => self.hold(due),
-            Some(Unsettled { due: Some(earlier), .. }) => earlier.join(due),
+            Some(PendingCommit { due: Some(earlier), .. }) => earlier.join(due),
             Some(last) => last.due = Some(due),
         }
     }
@@ -56,7 +56,7 @@ impl Driver {
     pub(super) fn poll_unsettled(&mut self, context: &mut Context<'_>) {
         while let Some(first) = self.unsettled.front_mut() {
             let Poll::Ready(outcome) = Pin::new(&mut first.commit).poll(context) else { return };
-            let Some(Unsettled { due, .. }) = self.unsettled.pop_front() else { return };
+            let Some(PendingCommit { due, .. }) = self.unsettled.pop_front() else { return };
             match (outcome, due) {
                 (Ok(()), Some(due)) => self.hold(due),
                 (Ok(()), None) => {}
@@ -106,7 +106,7 @@ impl Driver {
         // Of what came right behind CONNECT: no byte that answers it has left yet.
         self.note_progress();
         if let Some(progress) = &mut self.progress {
-            progress.commit(&self.hub.persist);
+            progress.commit(&self.core.persist);
         }
     }
 
@@ -122,8 +122,8 @@ impl Driver {
     }
 
     fn fail(&self, error: &StoreError) {
-        self.hub.persist.complain(error);
-        let client = self.slot.as_ref().map(|slot| slot.client_id.as_str());
+        self.core.persist.complain(error);
+        let client = self.entry.as_ref().map(|entry| entry.client_id.as_str());
         tracing::warn!(client, %error, "disconnected: what it waits for cannot be stored");
     }
 }

@@ -72,7 +72,7 @@ impl Driver {
                     }
                 }
                 Event::StreamViolated(stream, violation) => {
-                    let client = self.slot.as_ref().map(|slot| slot.client_id.as_str());
+                    let client = self.entry.as_ref().map(|entry| entry.client_id.as_str());
                     tracing::info!(client, peer = self.peer_name(), %stream, cause = %violation, "stream ended");
                 }
                 Event::StreamEnded(stream) => {
@@ -84,7 +84,7 @@ impl Driver {
         }
         self.publish(&mut batch, &mut due);
         if !batch.changes.is_empty() {
-            let commit = self.hub.persist.commit(batch.changes);
+            let commit = self.core.persist.commit(batch.changes);
             self.watch(Some(commit));
         }
         if let Some(due) = due {
@@ -99,11 +99,11 @@ impl Driver {
         if messages.is_empty() {
             return;
         }
-        self.hub.statistics.received(messages.len() as u64);
+        self.core.statistics.received(messages.len() as u64);
         self.pay_for_messages(messages.len());
         // Before anybody shares them.
         let account = self.account();
-        self.hub.memory.charge(&account, messages);
+        self.core.memory.charge(&account, messages);
         let server = &mut self.server;
         let mut has_acknowledgements = false;
         for token in tokens.iter().flatten() {
@@ -112,9 +112,9 @@ impl Driver {
         }
         let mut retained = None;
         if messages.iter().any(|message| message.topic.is_dollar() || message.retain) {
-            retained = self.hub.admit(messages, tokens, |token, reason| server.set_reason(token, reason));
+            retained = self.core.admit(messages, tokens, |token, reason| server.set_reason(token, reason));
         }
-        let publisher = self.slot.as_ref().map(|slot| slot.key);
+        let publisher = self.entry.as_ref().map(|entry| entry.key);
         if let Some(progress) = &mut self.progress {
             changes.extend(received(progress, messages, tokens));
         }
@@ -127,12 +127,12 @@ impl Driver {
             }
         };
         let dispatched =
-            dispatch::publish(&self.hub, &mut self.routes, publisher, messages, changes, reached);
+            dispatch::publish(&self.core, &mut self.routes, publisher, messages, changes, reached);
         self.fan_out = (dispatched.deliveries / messages.len().max(1)).max(1);
         if let Some(due) = due {
-            for Congested { slot, until, messages } in dispatched.congested {
+            for Congested { entry, until, messages } in dispatched.congested {
                 let tokens = tokens.get(messages).unwrap_or_default();
-                tokens.iter().flatten().for_each(|token| due.wait(token.stream(), &slot, until));
+                tokens.iter().flatten().for_each(|token| due.wait(token.stream(), &entry, until));
             }
         }
         self.watch(retained.filter(|_| is_awaited));
@@ -154,8 +154,8 @@ impl Driver {
             tracing::debug!(client = connect.client_id.as_str(), peer = self.peer_name(), %reason, "refused");
             return self.server.reject(reason);
         }
-        if self.hub.memory.is_full() {
-            self.hub.statistics.refused(1);
+        if self.core.memory.is_full() {
+            self.core.statistics.refused(1);
             tracing::debug!(
                 client = connect.client_id.as_str(),
                 peer = self.peer_name(),
@@ -163,11 +163,11 @@ impl Driver {
             );
             return self.server.reject(ReasonCode::QuotaExceeded);
         }
-        if let Err(reason) = self.hub.authenticate.authenticate(&connect, self.link.peer()) {
+        if let Err(reason) = self.core.authenticate.authenticate(&connect, self.link.peer()) {
             tracing::info!(client = connect.client_id.as_str(), peer = self.peer_name(), %reason, "refused");
             return self.server.reject(reason);
         }
-        if self.hub.is_stopping() {
+        if self.core.is_stopping() {
             return self.server.reject(ReasonCode::ServerUnavailable);
         }
         // Not even as a last will.
@@ -180,18 +180,19 @@ impl Driver {
             tracing::error!("the system gives no random numbers for a client identifier");
             return self.server.reject(ReasonCode::ServerUnavailable);
         };
-        if !self.hub.registry.has_room_for(&client_id, self.hub.config.limits.sessions) {
+        if !self.core.registry.has_room_for(&client_id, self.core.config.limits.sessions) {
             tracing::warn!("refused: the limit of sessions is reached");
             return self.server.reject(ReasonCode::QuotaExceeded);
         }
-        let claim = self.hub.claim(&client_id, connect.clean_start, self.connection).await;
+        let claim = self.core.claim(&client_id, connect.clean_start, self.connection).await;
         tracing::debug!(client = client_id.as_str(), version = %connect.version, transport = %self.link.peer().transport,
             present = claim.present, "connected");
-        claim.slot.set_merges(connect.version.is_v5());
-        let opened = self.open(&claim.slot).await;
+        claim.entry.set_merges(connect.version.is_v5());
+        let opened = self.open(&claim.entry).await;
         match &opened {
-            Ok(()) if claim.slot.is_durable() => {
-                self.progress = Some(Box::new(DurableProgress::new(claim.slot.id(), &claim.session.inbound)));
+            Ok(()) if claim.entry.is_durable() => {
+                self.progress =
+                    Some(Box::new(DurableProgress::new(claim.entry.id(), &claim.session.inbound)));
             }
             Ok(()) => {}
             Err(error) => {
@@ -201,9 +202,9 @@ impl Driver {
         }
         // The delayed Will of a session that goes on is not published [MQTT-3.1.3-9]; after a refusal it does not.
         self.former_will = claim.will.filter(|_| opened.is_err());
-        self.slot = Some(claim.slot);
-        self.replays = claim.owed.into();
-        self.hub.statistics.client_came();
+        self.entry = Some(claim.entry);
+        self.replays = claim.pending_retained.into();
+        self.core.statistics.client_came();
         let acceptance = Acceptance { session_present: claim.present, assigned_client_id };
         // After a refusal this only gives the session back.
         self.server.accept(claim.session, &acceptance, now());
@@ -213,7 +214,7 @@ impl Driver {
         // What came right behind CONNECT may have released something: no byte has left yet.
         self.commit_progress();
         // Whoever stopped the broker during the claim may have signalled before this connection could hear it.
-        if self.hub.is_stopping() {
+        if self.core.is_stopping() {
             self.server.disconnect(ReasonCode::ServerShuttingDown);
         }
     }

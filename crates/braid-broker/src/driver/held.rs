@@ -8,7 +8,7 @@ use braid_proto::connection::Token;
 use braid_proto::stream::StreamKey;
 
 use super::{Driver, now};
-use crate::slot::Slot;
+use crate::session_entry::SessionEntry;
 
 /// Acknowledgements that may go, as far as the store is concerned.
 pub(super) struct Due {
@@ -28,7 +28,7 @@ struct Waits(Vec<Wait>);
 /// A receiver that what came on a stream is too much for.
 struct Wait {
     stream: StreamKey,
-    receiver: Arc<Slot>,
+    receiver: Arc<SessionEntry>,
     /// When it is given up.
     until: Instant,
 }
@@ -78,7 +78,7 @@ impl Due {
     }
 
     /// What came on `stream` is too much for `receiver`.
-    pub(super) fn wait(&mut self, stream: StreamKey, receiver: &Arc<Slot>, until: Instant) {
+    pub(super) fn wait(&mut self, stream: StreamKey, receiver: &Arc<SessionEntry>, until: Instant) {
         if let Err(place) = self.waits.find(stream) {
             self.waits.0.insert(place, Wait { stream, receiver: receiver.clone(), until });
         }
@@ -148,7 +148,7 @@ impl Driver {
     /// Lets held acknowledgements go when there is room again, or when they waited long enough.
     pub(super) fn poll_held(&mut self, context: &Context<'_>) {
         let Some(held) = &mut self.held else { return };
-        let (capacity, now) = (self.hub.queue_policy.capacity, now());
+        let (capacity, now) = (self.core.queue_policy.capacity, now());
         let over = |wait: &Wait| wait.receiver.queue.poll_room(capacity, context) || wait.until <= now;
         let goes = held.end(over);
         if held.waits.0.is_empty() {
@@ -177,10 +177,10 @@ mod tests {
     use braid_proto::packet::ClientId;
 
     use super::*;
-    use crate::slot::{ConnectionId, SessionKey};
+    use crate::session_entry::{ConnectionId, SessionKey};
 
     fn wait(stream: u32, until: Instant) -> Wait {
-        let receiver = Slot::new(SessionKey(1), ClientId::from("receiver"), ConnectionId(1));
+        let receiver = SessionEntry::new(SessionKey(1), ClientId::from("receiver"), ConnectionId(1));
         Wait { stream: StreamKey::bidi(stream), receiver: Arc::new(receiver), until }
     }
 

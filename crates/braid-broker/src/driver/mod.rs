@@ -35,15 +35,15 @@ use braid_transport::{Close, Incoming, Link};
 use tokio::time::Sleep;
 
 use crate::config::{EarlyPublishConfig, QueueOverflow};
-use crate::hub::Hub;
+use crate::core::Core;
 use crate::persist::DurableProgress;
 use crate::queue::backpressure::AckRttEstimator;
 use crate::queue::egress::EgressQueue;
 use crate::queue::policy::QueuePolicy;
 use crate::queue::session_queue::Signal;
-use crate::retained::Replay;
+use crate::retained::RetainedCursor;
 use crate::routes::Routes;
-use crate::slot::{ConnectionId, Slot};
+use crate::session_entry::{ConnectionId, SessionEntry};
 
 /// What a message is taken to lead to before one has shown it.
 const FIRST_FAN_OUT: usize = 64;
@@ -63,22 +63,22 @@ const LAST_WORDS: Duration = Duration::from_millis(1500);
 
 /// Serves one connection from its handshake to its end. A stranger that has said no CONNECT when the broker stops is
 /// left at once. With a `refusal` it is told only that.
-pub(crate) async fn serve(hub: Arc<Hub>, incoming: Incoming, refusal: Option<ReasonCode>) {
+pub(crate) async fn serve(core: Arc<Core>, incoming: Incoming, refusal: Option<ReasonCode>) {
     let accepted = now();
     let from = incoming.peer_address();
     // Boxed: the handshake's size must not stay with a connection that is idle later.
-    let Some(link) = Box::pin(shake_hands(&hub, incoming)).await else { return };
+    let Some(link) = Box::pin(shake_hands(&core, incoming)).await else { return };
     tracing::trace!(?from, transport = %link.peer().transport, "link up");
-    Driver::new(hub, link, accepted, refusal).run().await;
+    Driver::new(core, link, accepted, refusal).run().await;
 }
 
-async fn shake_hands(hub: &Hub, incoming: Incoming) -> Option<Link> {
-    let limit = Duration::from_secs(hub.config.limits.connect_timeout_secs);
+async fn shake_hands(core: &Core, incoming: Incoming) -> Option<Link> {
+    let limit = Duration::from_secs(core.config.limits.connect_timeout_secs);
     let from = incoming.peer_address().map(tracing::field::display);
     let handshake = tokio::time::timeout(limit, incoming.handshake());
     let result = tokio::select! {
         result = handshake => result,
-        () = hub.stopped() => return None,
+        () = core.stopped() => return None,
     };
     match result {
         Ok(Ok(link)) => return Some(link),
@@ -89,12 +89,12 @@ async fn shake_hands(hub: &Hub, incoming: Incoming) -> Option<Link> {
 }
 
 pub(super) struct Driver {
-    hub: Arc<Hub>,
+    core: Arc<Core>,
     connection: ConnectionId,
     link: Link,
     server: Server,
     /// The session's place, once a CONNECT was accepted.
-    slot: Option<Arc<Slot>>,
+    entry: Option<Arc<SessionEntry>>,
     /// Taken from the mailbox, not sent yet.
     egress: EgressQueue,
     /// Streams that have something to read, which the last look at the link did not want.
@@ -104,8 +104,8 @@ pub(super) struct Driver {
     /// What data streams need; `None` where there are none.
     streams: Option<Box<streams::Streams>>,
     routes: Routes,
-    /// Retained messages that are still owed.
-    replays: VecDeque<Replay>,
+    /// Retained messages that are still pending.
+    replays: VecDeque<RetainedCursor>,
     /// The delayed Will of a session whose new connection was refused.
     former_will: Option<Will>,
     /// How many deliveries each message of the last batch led to.
@@ -119,7 +119,7 @@ pub(super) struct Driver {
     /// Acknowledgements and streams that wait for a receiver.
     held: Option<held::Held>,
     /// Commits that acknowledgements wait for.
-    unsettled: VecDeque<durable::Unsettled>,
+    unsettled: VecDeque<durable::PendingCommit>,
     /// Of a session that outlives its connection: how far its deliveries are.
     progress: Option<Box<DurableProgress>>,
     /// How quickly the client answers.
@@ -144,19 +144,19 @@ enum Turn {
 
 impl Driver {
     /// `accepted`: from then on the time for CONNECT runs.
-    fn new(hub: Arc<Hub>, link: Link, accepted: Instant, refusal: Option<ReasonCode>) -> Self {
-        let mut server = Server::new(hub.server_options.clone(), accepted);
+    fn new(core: Arc<Core>, link: Link, accepted: Instant, refusal: Option<ReasonCode>) -> Self {
+        let mut server = Server::new(core.server_options.clone(), accepted);
         if link.is_early() {
             server.set_early(); // [BQ-61]
         }
-        let time = Duration::from_secs(hub.config.limits.connect_timeout_secs);
+        let time = Duration::from_secs(core.config.limits.connect_timeout_secs);
         let confirm_by = link.is_early().then(|| accepted + time);
         let streams = link.is_multi().then(|| Box::new(streams::Streams::new(accepted)));
         Self {
-            connection: hub.registry.next_connection(),
+            connection: core.registry.next_connection(),
             link,
             server,
-            slot: None,
+            entry: None,
             egress: EgressQueue::default(),
             refused: Vec::new(),
             unread: None,
@@ -166,7 +166,7 @@ impl Driver {
             former_will: None,
             fan_out: FIRST_FAN_OUT,
             refusal,
-            pace: pace::Pace::new(&hub.config.limits, accepted),
+            pace: pace::Pace::new(&core.config.limits, accepted),
             pressure: pressure::Pressure::default(),
             held: None,
             unsettled: VecDeque::new(),
@@ -177,7 +177,7 @@ impl Driver {
             link_ended: false,
             explains: false,
             close: Close { code: CLOSE_NORMAL, stop: None },
-            hub,
+            core,
         }
     }
 
@@ -196,13 +196,13 @@ impl Driver {
 
     /// The CONNECT of a stranger; `None` when there will be none.
     async fn await_connect(&mut self) -> Option<Box<Connect>> {
-        let hub = self.hub.clone();
+        let core = self.core.clone();
         tokio::select! {
             turn = poll_fn(|context| self.poll(context)) => match turn {
                 Turn::Decide(connect) => Some(connect),
                 Turn::Over => None,
             },
-            () = hub.stopped() => {
+            () = core.stopped() => {
                 self.end_link(None);
                 None
             }
@@ -263,11 +263,11 @@ impl Driver {
     }
 
     fn poll_queue(&mut self, context: &Context<'_>) {
-        let Some(slot) = &self.slot else { return };
-        let capacity = self.hub.queue_policy.capacity;
+        let Some(entry) = &self.entry else { return };
+        let capacity = self.core.queue_policy.capacity;
         let server = &self.server;
         let resolve = |stream| server.resolve(stream);
-        let signal = slot.queue.poll_take(&mut self.egress, resolve, self.ack_rtt, capacity, context);
+        let signal = entry.queue.poll_take(&mut self.egress, resolve, self.ack_rtt, capacity, context);
         self.shed();
         match signal {
             Some(Signal::TakeOver) => self.server.disconnect(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
@@ -278,18 +278,18 @@ impl Driver {
 
     /// Drops of what was taken what is too much.
     fn shed(&mut self) {
-        let QueuePolicy { capacity, overflow, .. } = self.hub.queue_policy;
+        let QueuePolicy { capacity, overflow, .. } = self.core.queue_policy;
         let mut dropped = self.egress.shed(capacity);
         if overflow == QueueOverflow::DropOldest {
             let displaced = self.egress.displace(capacity);
             dropped += displaced.load.messages as u64;
             displaced.places.into_iter().for_each(|place| self.note_dropped(Some(place)));
         }
-        if let Some(slot) = self.slot.as_ref().filter(|_| dropped > 0) {
-            self.hub.statistics.dropped(dropped);
-            self.hub.statistics.overflowed(dropped);
-            let log = slot.queue.note_shed(&mut self.egress, dropped, capacity, now());
-            self.hub.log_overflow(slot, log);
+        if let Some(entry) = self.entry.as_ref().filter(|_| dropped > 0) {
+            self.core.statistics.dropped(dropped);
+            self.core.statistics.overflowed(dropped);
+            let log = entry.queue.note_shed(&mut self.egress, dropped, capacity, now());
+            self.core.log_overflow(entry, log);
         }
     }
 
@@ -316,7 +316,7 @@ impl Driver {
         }
         let now = now();
         self.look_for_unread(now);
-        self.forgive_silence(now);
+        self.reset_keep_alive(now);
         self.server.handle_timeout(now);
         self.admit_streams();
         if self.confirm_by.is_some_and(|by| by <= now) {
@@ -331,7 +331,7 @@ impl Driver {
     /// last bytes of this one.
     fn release(&mut self) {
         let Some(mut end) = self.server.take_end() else { return };
-        let accepts_early = self.hub.config.streams.early_publish == EarlyPublishConfig::Accept;
+        let accepts_early = self.core.config.streams.early_publish == EarlyPublishConfig::Accept;
         if self.link.is_early() && !accepts_early {
             end.will = None; // A PUBLISH would have waited for the confirmation too. [BQ-61]
         }
@@ -340,17 +340,17 @@ impl Driver {
         let is_our_choice = matches!(end.cause, Cause::Violation(_) | Cause::Closed(_) | Cause::Refused(_));
         self.explains = is_our_choice && self.server.version().is_some();
         self.close = how_to_close(end.cause);
-        let client = self.slot.as_ref().map(|slot| slot.client_id.as_str());
+        let client = self.entry.as_ref().map(|entry| entry.client_id.as_str());
         if let Cause::Violation(violation) = end.cause {
             tracing::info!(client, peer = self.peer_name(), cause = %violation, "connection closed");
         } else {
             tracing::debug!(client, peer = self.peer_name(), cause = %end.cause, "connection closed");
         }
-        if let Some(slot) = self.slot.take() {
-            self.hub.statistics.client_left();
-            slot.set_holdings(0, 0);
-            let owed = std::mem::take(&mut self.replays).into();
-            self.hub.release(&slot, self.connection, end, self.egress.drain(), owed);
+        if let Some(entry) = self.entry.take() {
+            self.core.statistics.client_left();
+            entry.set_holdings(0, 0);
+            let pending_retained = std::mem::take(&mut self.replays).into();
+            self.core.release(&entry, self.connection, end, self.egress.drain(), pending_retained);
         }
     }
 

@@ -93,9 +93,9 @@ impl Driver {
     }
 
     /// A client that is held back is not silent: its PINGREQ may be among what is not read.
-    pub(super) fn forgive_silence(&mut self, now: Instant) {
+    pub(super) fn reset_keep_alive(&mut self, now: Instant) {
         if self.pace.is_some() && !self.refused.is_empty() || self.is_held_back() {
-            self.server.forgive_silence(now);
+            self.server.reset_keep_alive(now);
         }
     }
 

@@ -75,7 +75,7 @@ fn pause(memory: &Memory) -> Duration {
 impl Driver {
     /// What messages of this connection are charged to.
     pub(super) fn account(&mut self) -> Arc<dyn Account> {
-        let memory = &self.hub.memory;
+        let memory = &self.core.memory;
         self.pressure.account.get_or_insert_with(|| Arc::new(ConnectionMemoryAccount(memory.clone()))).clone()
     }
 
@@ -98,7 +98,7 @@ impl Driver {
 
     /// There were messages in what was read. What is urgent passes, as long as there is room for it.
     pub(super) fn note_published(&mut self, is_urgent: bool) {
-        let memory = &self.hub.memory;
+        let memory = &self.core.memory;
         if !memory.is_pressed() {
             self.pressure.publishing.clear();
             self.pressure.until = None;
@@ -113,7 +113,7 @@ impl Driver {
 
     /// Counts what came of packets that have not ended. What is more than a read has brought a part of a message.
     pub(super) fn count_partial(&mut self) {
-        let (partial, memory) = (self.server.partial_len(), &self.hub.memory);
+        let (partial, memory) = (self.server.partial_len(), &self.core.memory);
         let before = std::mem::replace(&mut self.pressure.partial, partial);
         if partial == before {
             return;
@@ -136,9 +136,9 @@ impl Driver {
 
     /// Tells others what this connection holds beside its mailbox.
     pub(super) fn note_holdings(&mut self) {
-        let Some(slot) = &self.slot else { return };
+        let Some(entry) = &self.entry else { return };
         let inflight = self.server.session().map_or(0, |session| session.outbound.heap_bytes());
-        slot.set_holdings(inflight + self.pressure.partial, self.pressure.moved);
+        entry.set_holdings(inflight + self.pressure.partial, self.pressure.moved);
     }
 
     /// Whether the pressure that keeps streams from being read is over; if not, the task is woken then.
@@ -147,7 +147,7 @@ impl Driver {
         if pressure.until.is_none() {
             return false;
         }
-        let memory = &self.hub.memory;
+        let memory = &self.core.memory;
         let relief = pressure.relief.get_or_insert_with(|| Box::pin(memory.relief()));
         let is_over = relief.as_mut().poll(context).is_ready() || !memory.is_pressed();
         if is_over {
@@ -160,7 +160,7 @@ impl Driver {
 
     /// When a stream that is not read under pressure may be read again.
     pub(super) fn pause_ends(&self) -> Option<Instant> {
-        let (now, memory) = (now(), &self.hub.memory);
+        let (now, memory) = (now(), &self.core.memory);
         let stops = |stream: &StreamKey| self.pressure.stops_until(memory, *stream, now);
         self.refused.iter().filter_map(stops).min()
     }
@@ -172,6 +172,6 @@ impl Driver {
 
     /// The connection holds nothing any more.
     pub(super) fn forget_partial(&mut self) {
-        self.hub.memory.remove(std::mem::take(&mut self.pressure.partial));
+        self.core.memory.remove(std::mem::take(&mut self.pressure.partial));
     }
 }

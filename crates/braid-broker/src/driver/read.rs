@@ -23,7 +23,7 @@ impl Driver {
             && self.server.unwritten_packets_on(stream) <= OUTBOX_LIMIT
             && !held::is_paused(self.held.as_ref(), stream)
             && !pace::is_too_fast(self.pace.as_deref(), stream)
-            && !self.pressure.stops(&self.hub.memory, stream)
+            && !self.pressure.stops(&self.core.memory, stream)
     }
 
     /// Reads as far as there is something, and not too much for one round; true if there was something.
@@ -31,7 +31,7 @@ impl Driver {
         let mut has_read = false;
         let has_events = self.server.has_events();
         // What came is counted before more is read, where that is limited.
-        let is_limited = self.pace.is_some() || self.hub.memory.is_pressed();
+        let is_limited = self.pace.is_some() || self.core.memory.is_pressed();
         let reads = if self.link.is_multi() && !is_limited { READS } else { 1 };
         for _ in 0..reads {
             match self.read_once(context, has_events) {
@@ -49,7 +49,7 @@ impl Driver {
     fn read_once(&mut self, context: &mut Context<'_>, has_events: bool) -> Poll<()> {
         scratch::with(|buffer| {
             let (server, held, pace) = (&self.server, self.held.as_ref(), self.pace.as_deref());
-            let (pressure, memory) = (&self.pressure, &*self.hub.memory);
+            let (pressure, memory) = (&self.pressure, &*self.core.memory);
             let size = pressure.read_size(memory, pace::read_size(pace, buffer.len()));
             let mut buffer = ReadBuf::new(&mut buffer[..size]);
             let refused = &mut self.refused;
@@ -78,7 +78,7 @@ impl Driver {
         let now = now();
         match read {
             Read::Bytes(stream) => {
-                self.hub.statistics.read(bytes.len() as u64);
+                self.core.statistics.read(bytes.len() as u64);
                 self.pay_for_bytes(stream, bytes.len(), now);
                 self.note_reading(stream);
                 self.handle_bytes(stream, bytes, now);
@@ -99,7 +99,7 @@ impl Driver {
             }
             Read::Moved(address) => {
                 // [BQ-70]
-                let client = self.slot.as_ref().map(|slot| slot.client_id.as_str());
+                let client = self.entry.as_ref().map(|entry| entry.client_id.as_str());
                 tracing::info!(client, %address, "the client moved to another address");
             }
             Read::Closed => self.end_link(None),

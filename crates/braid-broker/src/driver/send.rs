@@ -40,8 +40,8 @@ impl Driver {
         let mut unwritten = self.server.unwritten();
         while let Some((lane, next)) = self.next_delivery(unwritten) {
             let (stored, qos) = (next.stored, next.qos);
-            if self.hub.queue_policy.is_too_old(next.waits_since, now) {
-                self.hub.note_expired(1);
+            if self.core.queue_policy.is_too_old(next.waits_since, now) {
+                self.core.note_expired(1);
                 self.note_dropped(stored);
                 continue;
             }
@@ -74,8 +74,8 @@ impl Driver {
             self.ack_rtt.note_progress(now);
         }
         self.rank_waiting(now);
-        self.hub.statistics.sent(sent);
-        self.hub.statistics.dropped(dropped);
+        self.core.statistics.sent(sent);
+        self.core.statistics.dropped(dropped);
     }
 
     fn next_delivery(&mut self, unwritten: usize) -> Option<(Lane, Delivery)> {
@@ -121,7 +121,7 @@ impl Driver {
         {
             self.end_link(Some(error));
         }
-        self.hub.statistics.written(written as u64);
+        self.core.statistics.written(written as u64);
         self.note_written(written);
         written > 0
     }

@@ -77,7 +77,7 @@ impl Driver {
     }
 
     fn admit(&mut self, waiting: Waiting, now: Instant) {
-        let limit = self.hub.config.limits.streams_per_second;
+        let limit = self.core.config.limits.streams_per_second;
         let Some(streams) = &mut self.streams else { return };
         if now.saturating_duration_since(streams.filled_at) >= Duration::from_secs(1)
             || streams.allowance > limit

@@ -11,7 +11,7 @@ use braid_store::{Change, StoredSubscription};
 
 use super::Driver;
 use crate::config::LimitsConfig;
-use crate::hub::FILTERS_AT_ONCE;
+use crate::core::FILTERS_AT_ONCE;
 use crate::persist;
 
 /// The User Property of a SUBSCRIBE that names the priority of what it brings. [BQ-52]
@@ -37,12 +37,12 @@ impl Driver {
     ///
     /// Should the stream have ended since, [`Driver::stream_ended`] or the end of the connection follows.
     pub(super) fn subscribe(&mut self, on: StreamKey, subscribe: Subscribe) -> Option<Token> {
-        let slot = self.slot.clone()?;
+        let entry = self.entry.clone()?;
         let packet_id = subscribe.packet_id;
         let asked = match priority_asked(&subscribe.user) {
             Ok(asked) => asked,
             Err(value) => {
-                let client = slot.client_id.as_str();
+                let client = entry.client_id.as_str();
                 tracing::debug!(client, %on, value, "SUBSCRIBE refused: {PRIORITY} is no number from 0 to 65535");
                 let codes = vec![ReasonCode::ImplementationSpecificError; subscribe.entries.len()];
                 return self.server.suback(on, packet_id, codes); // [BQ-52]
@@ -51,11 +51,11 @@ impl Driver {
         let (codes, granted) = self.grant(on, subscribe, asked)?;
         let mut replaced = Vec::with_capacity(granted.len());
         for some in granted.chunks(FILTERS_AT_ONCE) {
-            self.hub.with_router(|router| {
+            self.core.with_router(|router| {
                 for Granted { filter, subscription, has_left_control } in some {
-                    let same = router.subscribe(slot.key, filter, *subscription);
+                    let same = router.subscribe(entry.key, filter, *subscription);
                     let unbound = has_left_control
-                        .then(|| router.unsubscribe(slot.key, filter, StreamKey::CONTROL)) // [BQ-43]
+                        .then(|| router.unsubscribe(entry.key, filter, StreamKey::CONTROL)) // [BQ-43]
                         .flatten();
                     replaced.push(same.or(unbound).is_some());
                 }
@@ -65,7 +65,7 @@ impl Driver {
         for (Granted { filter, subscription, has_left_control }, replaced) in granted.iter().zip(replaced) {
             if replays_at_subscribe(filter, subscription, replaced) {
                 if *has_left_control {
-                    // What the control stream is still owed comes again here.
+                    // What the control stream still has to send comes again here.
                     self.replays.retain(|replay| {
                         replay.filter != *filter || !replay.subscription.stream.is_control()
                     });
@@ -73,14 +73,14 @@ impl Driver {
                 self.begin_replay(filter.clone(), *subscription);
             }
         }
-        if slot.is_durable() && !granted.is_empty() {
-            let session = slot.id();
+        if entry.is_durable() && !granted.is_empty() {
+            let session = entry.id();
             let subscribed = |granted: Granted| Change::Subscribed {
                 session,
                 filter: granted.filter,
                 subscription: StoredSubscription::of(&granted.subscription),
             };
-            let commit = self.hub.persist.commit(granted.into_iter().map(subscribed).collect());
+            let commit = self.core.persist.commit(granted.into_iter().map(subscribed).collect());
             self.watch(Some(commit));
         }
         token
@@ -93,7 +93,8 @@ impl Driver {
         subscribe: Subscribe,
         priority: Option<Priority>,
     ) -> Option<(Vec<ReasonCode>, Vec<Granted>)> {
-        let LimitsConfig { subscriptions: most, subscription_bytes: most_bytes, .. } = self.hub.config.limits;
+        let LimitsConfig { subscriptions: most, subscription_bytes: most_bytes, .. } =
+            self.core.config.limits;
         let subscriptions = &mut self.server.session_mut()?.subscriptions;
         let mut codes = Vec::with_capacity(subscribe.entries.len());
         let mut granted = Vec::with_capacity(subscribe.entries.len());
@@ -130,13 +131,13 @@ impl Driver {
     /// From here on nothing is added for them [MQTT-3.10.4-2]; what the session was given before goes its way
     /// [MQTT-3.10.4-3].
     pub(super) fn unsubscribe(&mut self, on: StreamKey, unsubscribe: &Unsubscribe) -> Option<Token> {
-        let slot = self.slot.clone()?;
-        let is_strict = self.hub.config.streams.strict_streams;
+        let entry = self.entry.clone()?;
+        let is_strict = self.core.config.streams.strict_streams;
         let subscriptions = &mut self.server.session_mut()?.subscriptions;
         let mut codes = Vec::with_capacity(unsubscribe.filters.len());
         let mut ended = Vec::new();
         for some in unsubscribe.filters.chunks(FILTERS_AT_ONCE) {
-            self.hub.with_router(|router| {
+            self.core.with_router(|router| {
                 for filter in some {
                     let Ok(filter) = filter else {
                         codes.push(ReasonCode::TopicFilterInvalid);
@@ -152,17 +153,17 @@ impl Driver {
                         true => ReasonCode::NoSubscriptionExisted,
                     });
                     for subscription in removed {
-                        router.unsubscribe(slot.key, filter, subscription.stream);
+                        router.unsubscribe(entry.key, filter, subscription.stream);
                         ended.push((filter.clone(), subscription.stream));
                     }
                 }
             });
         }
-        if slot.is_durable() && !ended.is_empty() {
+        if entry.is_durable() && !ended.is_empty() {
             let filters = ended.iter().map(|(filter, _)| filter.clone()).collect();
             // Only a strict UNSUBSCRIBE leaves something, and looking for it costs.
             let left = is_strict.then_some(&*subscriptions);
-            let commit = self.hub.persist.commit(persist::ended_subscriptions(slot.id(), left, filters));
+            let commit = self.core.persist.commit(persist::ended_subscriptions(entry.id(), left, filters));
             self.watch(Some(commit));
         }
         self.forget_replays(ended);
@@ -182,12 +183,12 @@ impl Driver {
     }
 
     /// A data stream has ended: its subscriptions go on on the control stream, and so do the retained messages
-    /// that they are still owed. [BQ-42]
+    /// that they are still pending. [BQ-42]
     pub(super) fn stream_ended(&mut self, stream: StreamKey) {
-        let Some(slot) = self.slot.clone() else { return };
+        let Some(entry) = self.entry.clone() else { return };
         let Some(session) = self.server.session_mut() else { return };
         let moved = session.subscriptions.unbind(stream);
-        self.hub.move_subscriptions(&slot, &session.subscriptions, &moved);
+        self.core.move_subscriptions(&entry, &session.subscriptions, &moved);
         for replay in &mut self.replays {
             if replay.subscription.stream == stream {
                 replay.subscription.stream = StreamKey::CONTROL;

@@ -6,10 +6,10 @@
 //! The order that holds everywhere: a change is committed, then others see its effect, then it is durable, then
 //! its acknowledgement leaves. Committing only hands over, so nobody waits for a device but the acknowledgements.
 
-mod arrivals;
-mod endings;
+mod message_loader;
 mod progress;
 mod recover;
+mod session_deletes;
 mod sessions;
 mod unshelve;
 
@@ -30,9 +30,9 @@ use braid_store::{
 use tokio::sync::watch;
 
 use crate::queue::policy::QueuePolicy;
-use endings::Endings;
 pub(crate) use progress::DurableProgress;
 pub use recover::Recovery;
+use session_deletes::PendingSessionDeletes;
 
 /// The broker's end of its [`Store`].
 pub(crate) struct Persist {
@@ -40,7 +40,7 @@ pub(crate) struct Persist {
     next_lsn: AtomicU64,
     /// When the store was recovered: from then on what it had expires by the clock that never goes back.
     recovered_at: Now,
-    endings: Endings,
+    endings: PendingSessionDeletes,
     /// Why the store refuses every change from now on, once it does.
     failure: watch::Sender<Option<StoreError>>,
 }
@@ -51,7 +51,7 @@ impl Persist {
             store,
             next_lsn: AtomicU64::new(next_lsn.value()),
             recovered_at: now(),
-            endings: Endings::default(),
+            endings: PendingSessionDeletes::default(),
             failure: watch::Sender::new(None),
         }
     }

@@ -14,7 +14,7 @@ use braid_store::{
     StoredSubscription, Unread,
 };
 
-use super::arrivals::Arrivals;
+use super::message_loader::MessageLoader;
 use crate::queue::stored::{Known, Source, StoredEntry};
 use crate::queue::usage::cost;
 
@@ -57,7 +57,7 @@ pub(crate) struct RecoveredSession {
 pub(crate) fn recover(
     store: &dyn Store,
     now: Now,
-    arrivals: &mut Arrivals,
+    arrivals: &mut MessageLoader,
     mut progress: impl FnMut(Recovery),
 ) -> Result<Recovered, StoreError> {
     let mut shown = Shown::new(now.system);
@@ -201,7 +201,7 @@ impl Messages {
         store: &dyn Store,
         now: Now,
         wanted: &HashSet<Lsn>,
-        arrivals: &mut Arrivals,
+        arrivals: &mut MessageLoader,
     ) -> Result<Self, StoreError> {
         let (mut read, mut others, mut failure) = (HashMap::new(), Vec::new(), None);
         store.messages(&mut |lsn, unread: Unread<'_>| {

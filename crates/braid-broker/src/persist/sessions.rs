@@ -9,17 +9,17 @@ use braid_proto::session::SessionExpiry;
 use braid_store::{Change, Now, Store, StoreError};
 use tokio::time::Instant;
 
-use super::arrivals::Arrivals;
+use super::message_loader::MessageLoader;
 use super::recover::{Recovered, RecoveredSession, Recovery, recover};
 use crate::auth::Authenticate;
 use crate::config::BrokerConfig;
+use crate::core::Core;
 use crate::expiry;
-use crate::hub::Hub;
 use crate::memory::Memory;
-use crate::slot::{Holder, Parked, SessionKey, Slot};
+use crate::session_entry::{Parked, SessionEntry, SessionKey, SessionOwner};
 
-impl Hub {
-    /// A hub that goes on where the last one over this store was.
+impl Core {
+    /// A core that goes on where the last one over this store was.
     pub(crate) fn recover(
         config: BrokerConfig,
         authenticate: Box<dyn Authenticate>,
@@ -29,13 +29,13 @@ impl Hub {
     ) -> Result<(Self, Recovery), StoreError> {
         let now = super::now();
         let memory = Arc::new(Memory::new(&config.limits));
-        let mut arrivals = Arrivals::new(spool.as_ref(), &memory);
+        let mut arrivals = MessageLoader::new(spool.as_ref(), &memory);
         let recovered = recover(&*store, now, &mut arrivals, progress)?;
         arrivals.tell();
         let recovery = recovered.recovery;
-        let hub = Self::new(config, authenticate, store, spool, recovered.next, memory);
-        hub.revive(recovered, now);
-        Ok((hub, recovery))
+        let core = Self::new(config, authenticate, store, spool, recovered.next, memory);
+        core.revive(recovered, now);
+        Ok((core, recovery))
     }
 
     fn revive(&self, recovered: Recovered, now: Now) {
@@ -60,13 +60,14 @@ impl Hub {
         let RecoveredSession { record, claim, mut session, will, waiting } = recovered;
         let key = SessionKey(record.id.value());
         // Of no connection: the session is parked before anybody sees it.
-        let slot = Arc::new(Slot::new(key, record.client_id.clone(), self.registry.next_connection()));
-        slot.set_durable(claim);
-        slot.set_stored_will(will.is_some());
+        let entry =
+            Arc::new(SessionEntry::new(key, record.client_id.clone(), self.registry.next_connection()));
+        entry.set_durable(claim);
+        entry.set_stored_will(will.is_some());
         // The store does not know the client's version. Both are allowed, and this is one copy.
-        slot.set_merges(true);
+        entry.set_merges(true);
         session.outbound.rest();
-        self.shelve(&slot, waiting, now.instant);
+        self.shelve(&entry, waiting, now.instant);
         self.with_router(|router| {
             for (filter, subscription) in session.subscriptions.iter() {
                 router.subscribe(key, filter, *subscription);
@@ -80,31 +81,32 @@ impl Hub {
             self.persist.commit_late([parked]);
         }
         let will_due_in = will.as_deref().map(|will| record.will_due_in(will, now.system));
-        self.begin_absence(&slot, will_due_in, record.expires_in(now.system));
+        self.begin_offline(&entry, will_due_in, record.expires_in(now.system));
         let will = will.map(Arc::unwrap_or_clone);
-        *slot.holder() = Holder::Parked(Box::new(Parked { session, will, owed: Vec::new() }));
-        self.registry.insert(&slot);
+        *entry.owner() =
+            SessionOwner::Parked(Box::new(Parked { session, will, pending_retained: Vec::new() }));
+        self.registry.insert(&entry);
     }
 
     /// Tells the store that the session has a connection; done when that is durable. A session that ends with its
     /// connection is not the store's business [MQTT-3.1.2-23], but the end of the one before is.
     pub(crate) async fn open(
         &self,
-        slot: &Slot,
+        entry: &SessionEntry,
         expiry: SessionExpiry,
         will: Option<Arc<Will>>,
     ) -> Result<(), StoreError> {
-        let is_known = slot.is_durable();
+        let is_known = entry.is_durable();
         if !is_known && !expiry.outlives_connection() {
-            return self.persist.ended(&slot.client_id).await; // [MQTT-3.1.2-4]
+            return self.persist.ended(&entry.client_id).await; // [MQTT-3.1.2-4]
         }
         // Whoever held the session before has told the store the last of it: from here on that would be fenced.
-        let claim = self.persist.claim(&slot.client_id).await?;
-        let session = slot.id();
+        let claim = self.persist.claim(&entry.client_id).await?;
+        let session = entry.id();
         let mut changes = vec![if is_known {
             Change::Resumed { session, expiry, claim }
         } else {
-            Change::Opened { session, client_id: slot.client_id.clone(), expiry, claim }
+            Change::Opened { session, client_id: entry.client_id.clone(), expiry, claim }
         }];
         let has_will = will.is_some();
         match will {
@@ -114,22 +116,22 @@ impl Hub {
             None => {}
         }
         self.persist.commit(changes).await.inspect_err(|error| self.persist.complain(error))?;
-        slot.set_stored_will(has_will);
-        slot.set_durable(claim);
+        entry.set_stored_will(has_will);
+        entry.set_durable(claim);
         Ok(())
     }
 
     /// Tells the store that the connection has ended and the session has not.
-    pub(crate) fn persist_parked(&self, slot: &Slot, expiry: SessionExpiry, keeps_will: bool) {
-        if !slot.is_durable() {
+    pub(crate) fn persist_parked(&self, entry: &SessionEntry, expiry: SessionExpiry, keeps_will: bool) {
+        if !entry.is_durable() {
             return;
         }
-        let (session, claim, at) = (slot.id(), slot.claim(), SystemTime::now());
+        let (session, claim, at) = (entry.id(), entry.claim(), SystemTime::now());
         let parked = Change::Parked { session, at, expiry, claim };
-        if keeps_will || !slot.has_stored_will() {
+        if keeps_will || !entry.has_stored_will() {
             return self.persist.commit_late([parked]);
         }
-        slot.set_stored_will(false);
+        entry.set_stored_will(false);
         self.persist.commit_unwatched(vec![parked, Change::WillCleared { session }]);
     }
 }

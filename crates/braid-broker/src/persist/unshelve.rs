@@ -7,29 +7,29 @@ use braid_proto::message::Message;
 use braid_store::{Lsn, StoreError};
 
 use super::Persist;
-use super::arrivals::Arrivals;
-use crate::hub::Hub;
+use super::message_loader::MessageLoader;
+use crate::core::Core;
 use crate::queue::stored::Source;
-use crate::slot::Slot;
+use crate::session_entry::SessionEntry;
 
 /// Others on this thread get their turn after so many messages.
 const AT_ONCE: usize = 64;
 /// So many bytes of a payload take as long as a message.
 const PIECE: usize = 16 << 10;
 
-impl Hub {
+impl Core {
     /// Reads what is shelved for a session whose client has come: before that nothing of its queue can be taken. What
     /// is displaced or expires meanwhile does not come back.
     ///
     /// # Errors
     /// The store cannot be read. Everything stays where it is.
-    pub(crate) async fn unshelve(&self, slot: &Slot) -> Result<(), StoreError> {
-        let shelved = slot.queue.shelved();
+    pub(crate) async fn unshelve(&self, entry: &SessionEntry) -> Result<(), StoreError> {
+        let shelved = entry.queue.shelved();
         if shelved.is_empty() {
             return Ok(());
         }
         let mut read = HashMap::with_capacity(shelved.len());
-        let mut arrivals = Arrivals::new(self.server_options.spool.as_ref(), &self.memory);
+        let mut arrivals = MessageLoader::new(self.server_options.spool.as_ref(), &self.memory);
         let mut steps = 0;
         for one in shelved {
             if steps >= AT_ONCE {
@@ -46,10 +46,10 @@ impl Hub {
             }
         }
         arrivals.tell();
-        let missing = slot.queue.unshelve(read);
+        let missing = entry.queue.unshelve(read);
         if !missing.is_empty() {
             let reason =
-                format!("messages for session {} are referred to and not there: {missing:?}", slot.id());
+                format!("messages for session {} are referred to and not there: {missing:?}", entry.id());
             self.persist.complain(&StoreError::Damaged { reason: reason.into() });
         }
         Ok(())
@@ -58,7 +58,7 @@ impl Hub {
 
 impl Persist {
     /// The message that is stored under a number; `None` when nothing refers to it any more.
-    async fn read(&self, lsn: Lsn, arrivals: &mut Arrivals) -> Result<Option<Arc<Message>>, StoreError> {
+    async fn read(&self, lsn: Lsn, arrivals: &mut MessageLoader) -> Result<Option<Arc<Message>>, StoreError> {
         let stored = self.store.message(lsn).await.inspect_err(|error| self.complain(error))?;
         Ok(stored.map(|stored| arrivals.live(lsn, stored, self.recovered_at)))
     }

@@ -64,7 +64,7 @@ impl AckRttEstimator {
         match (self.round_trip, self.watched) {
             (Some(round_trip), _) => (round_trip * ROUND_TRIPS).clamp(LEAST, MOST),
             (None, Some(_)) => MOST,
-            // QoS 0 alone: nothing of it is owed.
+            // QoS 0 alone: nothing of it has to be delivered.
             (None, None) => LEAST,
         }
     }

@@ -175,12 +175,12 @@ impl Server {
     /// Alive to arrive does not end its connection; unless the server is strict. [BQ-44]
     pub fn note_bytes(&mut self, now: Instant) {
         if !self.options.strict_keep_alive {
-            self.forgive_silence(now);
+            self.reset_keep_alive(now);
         }
     }
 
     /// Begins the Keep Alive anew, also where the server is strict: it did not read what the peer sends, by its own choice.
-    pub fn forgive_silence(&mut self, now: Instant) {
+    pub fn reset_keep_alive(&mut self, now: Instant) {
         if let State::Established(established) = &mut self.state {
             established.last_received = now;
         }

@@ -14,7 +14,7 @@ const PURGE_FROM: usize = 1024;
 ///
 /// Most are never asked for: when they have doubled, those that are done go.
 #[derive(Debug, Default)]
-pub(super) struct Endings(Mutex<Pending>);
+pub(super) struct PendingSessionDeletes(Mutex<Pending>);
 
 #[derive(Debug, Default)]
 struct Pending {
@@ -23,7 +23,7 @@ struct Pending {
     purged: usize,
 }
 
-impl Endings {
+impl PendingSessionDeletes {
     /// Notes the commit with which a session of the client ends. Those before are durable when it is.
     pub(super) fn note(&self, client_id: &ClientId, commit: Commit) {
         if matches!(commit, Completion::Done(Ok(()))) {
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn ends_that_are_durable_are_forgotten() {
-        let endings = Endings::default();
+        let endings = PendingSessionDeletes::default();
         let mut held = Vec::new();
         for number in 0..10_000 {
             let (completer, commit) = Completion::pending();

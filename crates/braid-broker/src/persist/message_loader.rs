@@ -13,7 +13,7 @@ use crate::memory::Memory;
 
 /// What is done with each of them.
 #[derive(Debug)]
-pub(super) struct Arrivals {
+pub(super) struct MessageLoader {
     /// A queue of a thousand messages is of a handful of topics: they share the names, as live messages do.
     topics: HashSet<TopicName>,
     unspooled: Unspooled,
@@ -21,7 +21,7 @@ pub(super) struct Arrivals {
     account: Arc<dyn Account>,
 }
 
-impl Arrivals {
+impl MessageLoader {
     /// They count in `memory`, and large ones belong into `spool`, if there is one.
     pub(super) fn new(spool: Option<&Arc<dyn Spool>>, memory: &Arc<Memory>) -> Self {
         let unspooled = Unspooled { from: spool.map(|spool| spool.threshold()), ..Unspooled::default() };

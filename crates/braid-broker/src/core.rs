@@ -29,16 +29,16 @@ use crate::priority::Rules;
 use crate::queue::policy::QueuePolicy;
 use crate::queue::usage::QueueLimits;
 use crate::registry::{Claim, Ended, Registry};
-use crate::retained::{Replay, RetainedMessages, Retaining, SYS_PREFIX};
+use crate::retained::{RetainedCursor, RetainedMessages, Retaining, SYS_PREFIX};
 use crate::routes::Routes;
-use crate::slot::{ConnectionId, Holder, Parked, Released, SessionKey, Slot};
+use crate::session_entry::{ConnectionId, Parked, Released, SessionEntry, SessionKey, SessionOwner};
 use crate::statistics::Statistics;
 
 /// Nobody can publish while the router changes: long lists are taken in pieces.
 pub(crate) const FILTERS_AT_ONCE: usize = 256;
 
 /// The shared state of a broker. Locks inside are held for lookups and moves of values only.
-pub(crate) struct Hub {
+pub(crate) struct Core {
     pub(crate) config: BrokerConfig,
     pub(crate) server_options: Arc<ServerOptions>,
     pub(crate) queue_policy: QueuePolicy,
@@ -58,14 +58,14 @@ pub(crate) struct Hub {
     pub(crate) expiry: Expiry,
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) started: Instant,
-    absences: AtomicU64,
+    next_disconnect_epoch: AtomicU64,
     stopping: watch::Sender<bool>,
     /// Rings when a connection ends.
     pub(crate) connection_ended: Notify,
 }
 
-impl Hub {
-    /// An empty hub that counts from `next` on, and in `memory` what is held, and receives large packets into `spool`, if
+impl Core {
+    /// An empty core that counts from `next` on, and in `memory` what is held, and receives large packets into `spool`, if
     /// there is one.
     pub(crate) fn new(
         config: BrokerConfig,
@@ -98,7 +98,7 @@ impl Hub {
             expiry: Expiry::default(),
             statistics: Arc::default(),
             started,
-            absences: AtomicU64::new(1),
+            next_disconnect_epoch: AtomicU64::new(1),
             stopping: watch::Sender::new(false),
             connection_ended: Notify::new(),
             config,
@@ -107,7 +107,7 @@ impl Hub {
 
     // -- Routing -----------------------------------------------------------------------------------
 
-    /// Changes each time the answer of [`Hub::find_matches`] may change.
+    /// Changes each time the answer of [`Core::find_matches`] may change.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -137,13 +137,18 @@ impl Hub {
     }
 
     /// Follows subscriptions whose streams have ended, from `subscriptions` as they are now. [BQ-42]
-    pub(crate) fn move_subscriptions(&self, slot: &Slot, subscriptions: &Subscriptions, moved: &[Moved]) {
+    pub(crate) fn move_subscriptions(
+        &self,
+        entry: &SessionEntry,
+        subscriptions: &Subscriptions,
+        moved: &[Moved],
+    ) {
         for some in moved.chunks(FILTERS_AT_ONCE) {
             self.with_router(|router| {
                 for Moved { filter, from, to } in some {
                     // Before the old one goes: a shared subscription must not lose its last member meanwhile.
-                    to.map(|to| router.subscribe(slot.key, filter, to));
-                    router.unsubscribe(slot.key, filter, from.stream);
+                    to.map(|to| router.subscribe(entry.key, filter, to));
+                    router.unsubscribe(entry.key, filter, from.stream);
                 }
             });
         }
@@ -151,8 +156,8 @@ impl Hub {
         // acknowledged.
         let merged = moved.iter().filter(|moved| moved.to.is_none()).map(|moved| moved.filter.clone());
         let merged: Vec<_> = merged.collect();
-        if slot.is_durable() && !merged.is_empty() {
-            let left = persist::ended_subscriptions(slot.id(), Some(subscriptions), merged);
+        if entry.is_durable() && !merged.is_empty() {
+            let left = persist::ended_subscriptions(entry.id(), Some(subscriptions), merged);
             self.persist.commit_unwatched(left);
         }
     }
@@ -217,14 +222,14 @@ impl Hub {
     }
 
     /// Publishes a Will as a message of the session it belongs to: No Local holds for it. [MQTT-3.8.3-3]
-    fn publish_will(&self, slot: &Slot, will: Will) {
+    fn publish_will(&self, entry: &SessionEntry, will: Will) {
         let message = Message::from_will(will, Instant::now().into_std());
         let mut changes = Vec::new();
-        if slot.has_stored_will() {
-            slot.set_stored_will(false);
-            changes.push(Change::WillCleared { session: slot.id() });
+        if entry.has_stored_will() {
+            entry.set_stored_will(false);
+            changes.push(Change::WillCleared { session: entry.id() });
         }
-        self.publish_from(Some(slot.key), message, changes); // [MQTT-3.1.2-14], [MQTT-3.1.2-15]
+        self.publish_from(Some(entry.key), message, changes); // [MQTT-3.1.2-14], [MQTT-3.1.2-15]
     }
 
     // -- Sessions ----------------------------------------------------------------------------------
@@ -237,12 +242,12 @@ impl Hub {
         connection: ConnectionId,
     ) -> Claim {
         let mut claim = self.registry.claim(client_id, clean_start, connection).await;
-        if let Some(Ended { slot, session, will }) = claim.ended.take() {
+        if let Some(Ended { entry, session, will }) = claim.ended.take() {
             if let Some(will) = will {
-                self.publish_will(&slot, will);
+                self.publish_will(&entry, will);
             }
             if let Some(session) = session {
-                self.end_session(&slot, session);
+                self.end_session(&entry, session);
             }
         }
         claim
@@ -252,11 +257,11 @@ impl Hub {
     /// published now, later or never.
     pub(crate) fn release(
         &self,
-        slot: &Arc<Slot>,
+        entry: &Arc<SessionEntry>,
         connection: ConnectionId,
         end: End,
         leftover: VecDeque<Delivery>,
-        mut owed: Vec<Replay>,
+        mut pending_retained: Vec<RetainedCursor>,
     ) {
         let Some(mut session) = end.session else { return };
         let outlives = session.expiry.outlives_connection();
@@ -266,123 +271,125 @@ impl Hub {
         };
         if outlives {
             let moved = session.subscriptions.unbind_all(); // [BQ-42]
-            self.move_subscriptions(slot, &session.subscriptions, &moved);
-            owed.iter_mut().for_each(|replay| replay.subscription.stream = StreamKey::CONTROL);
+            self.move_subscriptions(entry, &session.subscriptions, &moved);
+            pending_retained.iter_mut().for_each(|replay| replay.subscription.stream = StreamKey::CONTROL);
             session.outbound.rest();
         }
-        self.refill(slot, leftover);
+        self.refill(entry, leftover);
         // Before anybody can take over: what clears this Will must not clear the next connection's.
         if let Some(will) = now {
-            self.publish_will(slot, will);
+            self.publish_will(entry, will);
         }
         {
-            let mut holder = slot.holder();
+            let mut holder = entry.owner();
             let release = match &mut *holder {
-                Holder::Connection(current, release) if *current == connection => release,
+                SessionOwner::Connection(current, release) if *current == connection => release,
                 _ => return,
             };
             if outlives {
-                let released = Released { session: Some(session), will: later, owed };
+                let released = Released { session: Some(session), will: later, pending_retained };
                 let unwanted = match release.take() {
                     // Nobody waits any more if the connection that asked is gone too.
                     Some(release) => release.send(released).err(),
                     None => Some(released),
                 };
                 if let Some(released) = unwanted {
-                    *holder = self.park(slot, released);
+                    *holder = self.park(entry, released);
                 }
                 return;
             }
         }
-        self.finish(slot, session);
+        self.finish(entry, session);
     }
 
     /// Ends a session that this connection, or what stands for one, still holds: a claim that comes meanwhile
     /// waits until it is gone, so that the store hears of the end before it hears of a new session.
-    fn finish(&self, slot: &Arc<Slot>, session: Session) {
-        self.end_session(slot, session);
-        let held = std::mem::replace(&mut *slot.holder(), Holder::Nobody);
-        self.registry.remove(slot);
+    fn finish(&self, entry: &Arc<SessionEntry>, session: Session) {
+        self.end_session(entry, session);
+        let held = std::mem::replace(&mut *entry.owner(), SessionOwner::Ended);
+        self.registry.remove(entry);
         drop(held); // Whoever waits finds that the session has ended.
     }
 
     /// The session keeps what it was sent, from shared subscriptions too, for its client's return. [MQTT-4.8.2-4]
-    fn park(&self, slot: &Arc<Slot>, released: Released) -> Holder {
-        let Released { session: Some(session), will, owed } = released else { return Holder::Nobody };
-        self.persist_parked(slot, session.expiry, will.is_some());
+    fn park(&self, entry: &Arc<SessionEntry>, released: Released) -> SessionOwner {
+        let Released { session: Some(session), will, pending_retained } = released else {
+            return SessionOwner::Ended;
+        };
+        self.persist_parked(entry, session.expiry, will.is_some());
         let will_due_in = will.as_ref().map(|will| Duration::from_secs(will.delay.into()));
-        self.begin_absence(slot, will_due_in, session.expiry.interval());
-        Holder::Parked(Box::new(Parked { session, will, owed }))
+        self.begin_offline(entry, will_due_in, session.expiry.interval());
+        SessionOwner::Parked(Box::new(Parked { session, will, pending_retained }))
     }
 
     /// The client is away from now on: schedules what happens if it does not come back.
-    pub(crate) fn begin_absence(
+    pub(crate) fn begin_offline(
         &self,
-        slot: &Arc<Slot>,
+        entry: &Arc<SessionEntry>,
         will_due_in: Option<Duration>,
         ends_in: Option<Duration>,
     ) {
-        let absence = self.absences.fetch_add(1, Ordering::Relaxed);
-        slot.set_absence(absence);
+        let disconnect_epoch = self.next_disconnect_epoch.fetch_add(1, Ordering::Relaxed);
+        entry.set_disconnect_epoch(disconnect_epoch);
         if let Some(delay) = will_due_in {
-            self.expiry.schedule(DueEvent::Will, delay, absence, slot);
+            self.expiry.schedule(DueEvent::Will, delay, disconnect_epoch, entry);
         }
         if let Some(interval) = ends_in {
-            self.expiry.schedule(DueEvent::SessionEnd, interval, absence, slot);
+            self.expiry.schedule(DueEvent::SessionEnd, interval, disconnect_epoch, entry);
         }
     }
 
-    /// Carries out what was scheduled for an absence, if it still lasts.
-    pub(crate) fn handle_due(&self, slot: &Arc<Slot>, event: DueEvent, absence: u64) {
+    /// Carries out what was scheduled for a disconnect epoch, if it is still current.
+    pub(crate) fn handle_due(&self, entry: &Arc<SessionEntry>, event: DueEvent, disconnect_epoch: u64) {
         let (session, will) = {
-            let mut holder = slot.holder();
-            let Holder::Parked(parked) = &mut *holder else { return };
-            if slot.absence() != absence {
+            let mut holder = entry.owner();
+            let SessionOwner::Parked(parked) = &mut *holder else { return };
+            if entry.disconnect_epoch() != disconnect_epoch {
                 return;
             }
             let will = parked.will.take();
             if event == DueEvent::Will {
                 if let Some(will) = will {
                     // With the session locked: what clears this Will must not clear that of a client which returns.
-                    self.publish_will(slot, will);
+                    self.publish_will(entry, will);
                 }
                 return;
             }
             let session = std::mem::take(&mut parked.session);
-            *holder = Holder::Connection(self.registry.next_connection(), None);
+            *holder = SessionOwner::Connection(self.registry.next_connection(), None);
             (session, will)
         };
         // The end of the session ends the delay. [MQTT-3.1.3-9]
         if let Some(will) = will {
-            self.publish_will(slot, will);
+            self.publish_will(entry, will);
         }
-        self.finish(slot, session);
+        self.finish(entry, session);
     }
 
     /// Removes everything of a session that is over. [MQTT-4.1.0-2]
-    fn end_session(&self, slot: &Slot, session: Session) {
+    fn end_session(&self, entry: &SessionEntry, session: Session) {
         if !session.subscriptions.is_empty() {
             let all: Vec<_> = session.subscriptions.iter().collect();
             for some in all.chunks(FILTERS_AT_ONCE) {
                 self.with_router(|router| {
                     for (filter, subscription) in some {
-                        router.unsubscribe(slot.key, filter, subscription.stream);
+                        router.unsubscribe(entry.key, filter, subscription.stream);
                     }
                 });
             }
         }
-        let queued = slot.queue.close();
+        let queued = entry.queue.close();
         // A QoS 2 message that was on its way must not go to anybody else. [MQTT-4.8.2-5]
         let may_repeat = |delivery: &Delivery| delivery.qos == QoS::AtLeastOnce;
         let unacknowledged = session.outbound.into_unacknowledged().into_iter().filter(may_repeat);
         // It was sent in time: for another member it begins to wait.
         let unacknowledged = unacknowledged.map(|delivery| Delivery { waits_since: None, ..delivery });
         // One batch: what goes to others is not lost with the session, and does not go twice.
-        let closed = Change::Closed { session: slot.id(), claim: slot.claim() };
-        let closed = slot.is_durable().then_some(closed);
+        let closed = Change::Closed { session: entry.id(), claim: entry.claim() };
+        let closed = entry.is_durable().then_some(closed);
         let commit = dispatch::redistribute(self, unacknowledged.chain(queued), closed);
-        if let Some(commit) = commit.filter(|_| slot.is_durable()) {
-            self.persist.note_end(&slot.client_id, commit);
+        if let Some(commit) = commit.filter(|_| entry.is_durable()) {
+            self.persist.note_end(&entry.client_id, commit);
         }
     }
 

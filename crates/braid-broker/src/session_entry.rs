@@ -10,7 +10,7 @@ use braid_store::{Claim, SessionId};
 use tokio::sync::oneshot;
 
 use crate::queue::session_queue::SessionQueue;
-use crate::retained::Replay;
+use crate::retained::RetainedCursor;
 
 /// Names a session for as long as it lives; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,7 +22,7 @@ pub(crate) struct ConnectionId(pub(crate) u64);
 
 /// A session's place: its mailbox, which everybody may push to, and who holds its state.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct SessionEntry {
     pub(crate) key: SessionKey,
     pub(crate) client_id: ClientId,
     pub(crate) queue: SessionQueue,
@@ -34,25 +34,25 @@ pub(crate) struct Slot {
     has_stored_will: AtomicBool,
     /// Under which the store is told of the session's life: that of its present or last connection.
     claim: AtomicU64,
-    /// Which of its client's absences this is, 0 while there is none: a timer of an earlier one is stale. Written
+    /// Number of the present disconnection, 0 while connected: a timer of an earlier one is stale. Written
     /// with `holder` locked.
-    absence: AtomicU64,
+    disconnect_epoch: AtomicU64,
     /// Bytes of memory that its connection holds beside the mailbox: on their way, and in parts.
     holdings: AtomicUsize,
     /// Bytes that its connection has written, or read of packets in parts.
     moved: AtomicU64,
-    holder: Mutex<Holder>,
+    owner: Mutex<SessionOwner>,
 }
 
 /// Who holds the session's state. It is moved from one to the other, never shared.
 #[derive(Debug)]
-pub(crate) enum Holder {
+pub(crate) enum SessionOwner {
     /// A connection, and who wants to take over from it.
     Connection(ConnectionId, Option<oneshot::Sender<Released>>),
     /// Nobody: the client is away.
     Parked(Box<Parked>),
     /// The session has ended.
-    Nobody,
+    Ended,
 }
 
 /// A session without a connection.
@@ -62,7 +62,7 @@ pub(crate) struct Parked {
     /// A Will whose delay has not passed.
     pub(crate) will: Option<Will>,
     /// What its subscriptions have not got of the retained messages.
-    pub(crate) owed: Vec<Replay>,
+    pub(crate) pending_retained: Vec<RetainedCursor>,
 }
 
 /// What a connection that was taken over from leaves.
@@ -73,15 +73,15 @@ pub(crate) struct Released {
     /// A Will whose delay has not passed.
     pub(crate) will: Option<Will>,
     /// What its subscriptions have not got of the retained messages.
-    pub(crate) owed: Vec<Replay>,
+    pub(crate) pending_retained: Vec<RetainedCursor>,
 }
 
 impl Released {
     /// Nothing is left.
-    pub(crate) const NOTHING: Self = Self { session: None, will: None, owed: Vec::new() };
+    pub(crate) const NOTHING: Self = Self { session: None, will: None, pending_retained: Vec::new() };
 }
 
-impl Slot {
+impl SessionEntry {
     pub(crate) fn new(key: SessionKey, client_id: ClientId, connection: ConnectionId) -> Self {
         Self {
             key,
@@ -91,24 +91,24 @@ impl Slot {
             durable: AtomicBool::new(false),
             has_stored_will: AtomicBool::new(false),
             claim: AtomicU64::new(0),
-            absence: AtomicU64::new(0),
+            disconnect_epoch: AtomicU64::new(0),
             holdings: AtomicUsize::new(0),
             moved: AtomicU64::new(0),
-            holder: Mutex::new(Holder::Connection(connection, None)),
+            owner: Mutex::new(SessionOwner::Connection(connection, None)),
         }
     }
 
     /// Held for a few moves of values, never across an await.
-    pub(crate) fn holder(&self) -> MutexGuard<'_, Holder> {
-        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn owner(&self) -> MutexGuard<'_, SessionOwner> {
+        self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn absence(&self) -> u64 {
-        self.absence.load(Ordering::Relaxed)
+    pub(crate) fn disconnect_epoch(&self) -> u64 {
+        self.disconnect_epoch.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_absence(&self, absence: u64) {
-        self.absence.store(absence, Ordering::Relaxed);
+    pub(crate) fn set_disconnect_epoch(&self, disconnect_epoch: u64) {
+        self.disconnect_epoch.store(disconnect_epoch, Ordering::Relaxed);
     }
 
     /// Notes what the connection holds beside the mailbox, and how much it has moved.
