@@ -1,4 +1,4 @@
-//! How a client comes to be.
+//! Builder of clients.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,30 +14,25 @@ use braid_transport::{ClientTls, ClientTlsOptions, ConnectOptions, Transport, me
 use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 
-use crate::address::Address;
+use crate::client::{Client, Handle, Messages};
+use crate::dialer::{Address, Dialer, Settings, Simulated, Timeouts};
 use crate::driver::Driver;
 use crate::error::{Error, OptionsError};
 use crate::events::EventLog;
-use crate::handle::{Client, Handle};
-use crate::inbox::Inbox;
-use crate::lanes::Lanes;
-use crate::ledger::Ledger;
-use crate::messages::Messages;
 use crate::publication::{Publication, whole_seconds};
-use crate::queue::SendQueue;
-use crate::reconnect::{Backoff, Reconnect};
-use crate::settings::{Dialer, Settings, Simulated};
+use crate::receive_queue::ReceiveQueue;
+use crate::reconnect::Reconnect;
+use crate::send_queue::SendQueue;
+use crate::state::ClientState;
 
-/// Describes a client; made by [`Client::builder`].
+/// Builder for [`Client`]; made by [`Client::builder`].
 ///
-/// MQTT 5, a client identifier of its own, Clean Start, a Keep Alive of 60 s and reconnecting are what it does
-/// when nothing else is said.
+/// The defaults: MQTT 5, a random Client Identifier, Clean Start, a Keep Alive of 60 s, reconnecting.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `connect` or `start`"]
 pub struct Builder {
     url: String,
-    memory: Option<mem::Connector>,
-    simulated: Option<(sim::Host, SocketAddr)>,
+    test_link: Option<TestLink>,
     connect: Connect,
     protocol: ClientOptions,
     tls: ClientTlsOptions,
@@ -46,11 +41,33 @@ pub struct Builder {
     policy: StreamPolicy,
     default_priority: Option<Priority>,
     reconnect: Reconnect,
-    connect_timeout: Duration,
-    disconnect_timeout: Duration,
-    send_queue: usize,
-    receive_queue: usize,
-    manual_acknowledgement: bool,
+    timeouts: Timeouts,
+    queues: Queues,
+}
+
+/// Link of a test, in place of the host of the URL.
+#[derive(Clone, Debug)]
+enum TestLink {
+    Memory(mem::Connector),
+    Simulated { from: sim::Host, server: SocketAddr },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Queues {
+    /// Requests of each class.
+    send: usize,
+    /// Received messages.
+    receive: usize,
+    is_acknowledged_manually: bool,
+}
+
+impl Client {
+    /// Begins to build a client of the server at `url`: a scheme `mqtt://`, `mqtts://` (TLS), `ws://`, `wss://`
+    /// (WebSocket) or `quic://`, then `user:password@` if needed, the host, and `:port` unless it is the default of the
+    /// scheme (1883, 8883, 8083, 8084, 14567). WebSocket URLs may have a path, `/mqtt` by default.
+    pub fn builder(url: &str) -> Builder {
+        Builder::new(url)
+    }
 }
 
 impl Builder {
@@ -59,8 +76,7 @@ impl Builder {
         connect.properties.topic_alias_maximum = Some(64);
         Self {
             url: url.to_owned(),
-            memory: None,
-            simulated: None,
+            test_link: None,
             connect,
             protocol: ClientOptions::default(),
             tls: ClientTlsOptions::default(),
@@ -69,11 +85,8 @@ impl Builder {
             policy: StreamPolicy::default(),
             default_priority: None,
             reconnect: Reconnect::default(),
-            connect_timeout: Duration::from_secs(10),
-            disconnect_timeout: Duration::from_secs(5),
-            send_queue: 1024,
-            receive_queue: 1024,
-            manual_acknowledgement: false,
+            timeouts: Timeouts { connect: Duration::from_secs(10), disconnect: Duration::from_secs(5) },
+            queues: Queues { send: 1024, receive: 1024, is_acknowledged_manually: false },
         }
     }
 
@@ -91,15 +104,15 @@ impl Builder {
         self
     }
 
-    /// Whether the first connection starts a new session (Clean Session of MQTT 3); true by default. With false
-    /// the server may go on with a session of an earlier run. Reconnects always try to go on.
+    /// Whether the first connection starts a new session (Clean Session of MQTT 3); true by default. With false the
+    /// server may resume a session of an earlier run. Reconnects always try to resume.
     pub fn clean_start(mut self, clean_start: bool) -> Self {
         self.connect.clean_start = clean_start;
         self
     }
 
-    /// How long the session outlives its connection, rounded up to whole seconds; from 2³² - 1 on it never expires (MQTT 5).
-    /// 0 by default.
+    /// Session Expiry Interval, rounded up to whole seconds; from 2³² - 1 on the session never expires (MQTT 5). 0 by
+    /// default.
     pub fn session_expiry(mut self, interval: Duration) -> Self {
         self.connect.properties.session_expiry = Some(whole_seconds(interval));
         self
@@ -111,8 +124,8 @@ impl Builder {
         self
     }
 
-    /// The Will: what the server publishes when the connection ends without a DISCONNECT, `delay` later (rounded
-    /// up to whole seconds, MQTT 5).
+    /// The Will, which the server publishes when the connection ends without a DISCONNECT, `delay` later (rounded up to
+    /// whole seconds, MQTT 5).
     pub fn will(mut self, publication: Publication, delay: Duration) -> Self {
         self.connect.will = Some(publication.into_will(delay));
         self
@@ -135,32 +148,32 @@ impl Builder {
         self
     }
 
-    /// How many QoS 1 and 2 messages the server may send before they are acknowledged, 1..=65,535 (MQTT 5).
+    /// Receive Maximum: the most unacknowledged QoS 1 and 2 messages that the server may send, 1..=65,535 (MQTT 5).
     pub fn receive_maximum(mut self, messages: u16) -> Self {
         self.connect.properties.receive_maximum = Some(messages.max(1));
         self
     }
 
-    /// The largest packet that is accepted, in bytes. A larger one ends the connection.
+    /// Maximum Packet Size that is accepted, in bytes. A larger packet ends the connection.
     pub fn maximum_packet_size(mut self, bytes: u32) -> Self {
         self.connect.properties.maximum_packet_size = Some(bytes.max(1));
         self
     }
 
-    /// How many Topic Aliases the server may define (MQTT 5); 64 by default.
+    /// Topic Alias Maximum: the most Topic Aliases that the server may define (MQTT 5); 64 by default.
     pub fn topic_alias_maximum(mut self, aliases: u16) -> Self {
         self.connect.properties.topic_alias_maximum = Some(aliases);
         self
     }
 
-    /// Asks the server where answers to requests should go (MQTT 5): see
+    /// Requests Response Information from the server (MQTT 5); it arrives with
     /// [`ConnectionEvent::Connected`](crate::ConnectionEvent::Connected).
     pub fn request_response_information(mut self, wanted: bool) -> Self {
         self.connect.properties.request_response_information = Some(wanted);
         self
     }
 
-    /// Whether the server may explain failures in words (MQTT 5); it may by default.
+    /// Whether the server may send Reason Strings (MQTT 5); true by default.
     pub fn request_problem_information(mut self, wanted: bool) -> Self {
         self.connect.properties.request_problem_information = Some(wanted);
         self
@@ -173,123 +186,124 @@ impl Builder {
         self
     }
 
-    // -- The client's own affairs ------------------------------------------------------------------
+    // -- Behaviour of the client -------------------------------------------------------------------
 
-    /// TLS: whom to believe and who we are. For `mqtts`, `wss` and `quic`.
+    /// TLS: trusted certificates and the client's own. For `mqtts`, `wss` and `quic`.
     pub fn tls(mut self, tls: ClientTlsOptions) -> Self {
         self.tls = tls;
         self
     }
 
-    /// What happens when the connection is lost: by default it tries again after 1 s, then after pauses that double up
-    /// to 60 s.
+    /// Reconnection after a lost connection: by default after 1 s, then after pauses that double up to 60 s.
     pub fn reconnect(mut self, reconnect: Reconnect) -> Self {
         self.reconnect = reconnect;
         self
     }
 
-    /// How long it may take until a link is there, and again until the server has answered CONNECT. 10 s.
+    /// Limit until a link is established, and again until CONNACK arrives. 10 s by default.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
-        self.connect_timeout = limit;
+        self.timeouts.connect = limit;
         self.protocol.handshake_timeout = limit;
         self
     }
 
-    /// How long `disconnect` waits until everything that was requested before it has arrived: acknowledgements, and
-    /// QoS 0 that QUIC still holds. 5 s.
+    /// Limit for which `disconnect` waits for earlier requests: for acknowledgements, and for QoS 0 that QUIC still
+    /// buffers. 5 s by default.
     pub fn disconnect_timeout(mut self, limit: Duration) -> Self {
-        self.disconnect_timeout = limit;
+        self.timeouts.disconnect = limit;
         self
     }
 
-    /// How long the server may take to answer a PINGREQ. 10 s.
+    /// Limit until PINGRESP arrives. 10 s by default.
     pub fn ping_timeout(mut self, limit: Duration) -> Self {
         self.protocol.ping_timeout = limit;
         self
     }
 
-    /// The most QoS 1 and 2 messages on their way to a server that sets no lower limit. 100.
+    /// The most unacknowledged QoS 1 and 2 messages, unless the server's Receive Maximum is lower. 100 by default.
     pub fn maximum_inflight(mut self, messages: u16) -> Self {
         self.protocol.maximum_inflight = messages.max(1);
         self
     }
 
-    /// The most messages of each priority, and the most other requests, that wait to be sent. 1024.
+    /// Capacity of the send queue: messages of each priority, and other requests. 1024 by default.
     pub fn send_queue(mut self, requests: usize) -> Self {
-        self.send_queue = requests.max(1);
+        self.queues.send = requests.max(1);
         self
     }
 
-    /// The most received messages that wait to be taken, but for those of one read more. 1024.
+    /// Capacity of the receive queue in messages, which the messages of one read may exceed. 1024 by default.
     pub fn receive_queue(mut self, messages: usize) -> Self {
-        self.receive_queue = messages.max(1);
+        self.queues.receive = messages.max(1);
         self
     }
 
-    /// Received messages are acknowledged by [`Messages::acknowledge`] instead of when they are taken: for those
-    /// who must have stored a message before the server may forget it.
+    /// Whether received messages are acknowledged by [`Messages::acknowledge`] instead of when they are taken, for
+    /// applications that have to store a message before the server may discard it.
     pub fn manual_acknowledgement(mut self, manual: bool) -> Self {
-        self.manual_acknowledgement = manual;
+        self.queues.is_acknowledged_manually = manual;
         self
     }
 
     // -- Streams and QUIC --------------------------------------------------------------------------
 
-    /// How messages are spread over the streams of QUIC: by default one stream for each priority in use, and one
-    /// for each message of more than 256 KiB. What order that promises is written at [`StreamPolicy`].
+    /// Distribution of messages over QUIC streams: by default one stream for each priority in use, and one for each
+    /// message of more than 256 KiB. [`StreamPolicy`] says which order that guarantees.
     pub fn stream_policy(mut self, policy: StreamPolicy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// What messages get that are given no priority: [`Priority::DEFAULT`] unless this says otherwise.
+    /// Priority of messages that set none: [`Priority::DEFAULT`] by default.
     pub fn default_priority(mut self, priority: Priority) -> Self {
         self.default_priority = Some(priority);
         self
     }
 
-    /// Whether a connection that follows an earlier one of this client to the same server sends CONNECT with its
-    /// first packets (0-RTT), and the SUBSCRIBE of what has to be subscribed again: each saves a round trip. A server
-    /// that does not take it costs one. No PUBLISH is early. False by default; QUIC only.
+    /// Whether a connection that follows an earlier one to the same server sends CONNECT, and SUBSCRIBEs that restore
+    /// subscriptions, as early data (0-RTT). Each saves a round trip; a server that rejects early data costs one. No
+    /// PUBLISH is early. False by default; QUIC only.
     pub fn zero_rtt(mut self, wanted: bool) -> Self {
         self.quic.zero_rtt = wanted;
         self
     }
 
-    /// Who decides how fast QUIC sends: BBR 3 by default. QUIC only.
+    /// Congestion control: BBR 3 by default. QUIC only.
     pub fn congestion(mut self, congestion: Congestion) -> Self {
         self.quic.congestion = congestion;
         self
     }
 
-    /// Whether bulk is kept back where the path limits, so that nothing urgent finds a queue: yes by default.
-    /// QUIC only.
+    /// Whether the gate limits bulk to the rate of the path, so that urgent messages find no queue on it: true by
+    /// default. QUIC only.
     pub fn gate(mut self, gate: bool) -> Self {
         self.quic.gate = gate;
         self
     }
 
-    /// Packets of a policer's bucket that are left for what is urgent, 1 to 3: 2 by default, one for an alarm and one for
-    /// the acknowledgement or the ping before it. QUIC only.
+    /// Tokens of a policer's bucket, in packets, that the gate reserves for urgent messages, 1 to 3: 2 by default, one
+    /// for an alarm and one for the acknowledgement or the ping before it. QUIC only.
     pub fn gate_reserve(mut self, packets: u8) -> Self {
         self.quic.gate_reserve = packets;
         self
     }
 
-    /// The most bytes per second that QUIC sends, for a device that knows its uplink: nothing then waits in queues
-    /// on the way, where what is urgent cannot overtake. At least 1; no cap by default. QUIC only.
+    /// The most bytes per second that QUIC sends, for a device that knows the rate of its uplink: messages then wait in
+    /// the client, where urgent ones overtake, and not in queues on the path. At least 1; no limit by default. QUIC
+    /// only.
     pub fn link_rate(mut self, bytes_per_second: u64) -> Self {
         self.quic.link_rate = Some(bytes_per_second);
         self
     }
 
-    /// Appends the secrets of all TLS sessions to this file, for Wireshark. Whoever has it can read all traffic.
+    /// Appends the secrets of all TLS sessions to this file (the format of `SSLKEYLOGFILE`), for Wireshark. The file
+    /// decrypts all traffic.
     pub fn key_log(mut self, file: impl Into<PathBuf>) -> Self {
         self.key_log = Some(file.into());
         self
     }
 
-    /// Writes what happens in each QUIC connection to a file in this directory (qlog). None by default; QUIC only.
+    /// Writes a qlog of each QUIC connection into this directory. None by default; QUIC only.
     pub fn qlog_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.quic.qlog_dir = Some(directory.into());
         self
@@ -297,25 +311,25 @@ impl Builder {
 
     // -- Tests -------------------------------------------------------------------------------------
 
-    /// Connects to an in-memory listener in place of the URL's host: for tests.
+    /// Connects to an in-memory listener instead of the host of the URL, for tests.
     pub fn in_memory(mut self, connector: mem::Connector) -> Self {
-        self.memory = Some(connector);
+        self.test_link = Some(TestLink::Memory(connector));
         self
     }
 
-    /// Connects with QUIC from this machine of a simulated network to a server on it: for tests. The host of the
-    /// URL is the name that the server's certificate must have.
+    /// Connects over QUIC from this host of a simulated network to a server on it, for tests. The host of the URL is
+    /// the name in the server's certificate.
     pub fn in_simulation(mut self, from: sim::Host, server: SocketAddr) -> Self {
-        self.simulated = Some((from, server));
+        self.test_link = Some(TestLink::Simulated { from, server });
         self
     }
 
     // -- Building ----------------------------------------------------------------------------------
 
-    /// Connects and waits for the server's answer. From then on lost connections are replaced.
+    /// Connects and waits for CONNACK. From then on the client reconnects.
     ///
     /// # Errors
-    /// The options are no good, or the first attempt failed.
+    /// The options are invalid, or the first attempt failed.
     pub async fn connect(self) -> Result<(Client, Messages), Error> {
         let (sender, first) = oneshot::channel();
         let parts = self.spawn(Some(sender))?;
@@ -323,39 +337,33 @@ impl Builder {
         Ok(parts)
     }
 
-    /// Starts without a connection and keeps trying to get one: requests wait in the queue until then. Must be
+    /// Starts without a connection and connects in the background; requests wait in the queue until then. Must be
     /// called in a tokio runtime.
     ///
     /// # Errors
-    /// The options are no good.
+    /// The options are invalid.
     pub fn start(self) -> Result<(Client, Messages), Error> {
         self.spawn(None)
     }
 
     fn spawn(self, first: Option<oneshot::Sender<Result<(), Error>>>) -> Result<(Client, Messages), Error> {
-        let (requests, reconnect) = (Arc::new(SendQueue::new(self.send_queue)), self.reconnect);
-        let inbox = Arc::new(Inbox::new(self.receive_queue, !self.manual_acknowledgement));
+        let Queues { send, receive, is_acknowledged_manually } = self.queues;
+        let requests = Arc::new(SendQueue::new(send));
+        let received = Arc::new(ReceiveQueue::new(receive, !is_acknowledged_manually));
         let (settings, policy) = self.into_settings()?;
         let events = Arc::new(EventLog::new());
         let unwritten = Arc::new(AtomicUsize::new(0));
         let (ended_sender, ended) = watch::channel(None);
-        let driver = Driver {
+        let state = ClientState::new(
             settings,
-            requests: Arc::clone(&requests),
-            lanes: Lanes::default(),
-            inbox: Arc::clone(&inbox),
-            events: Arc::clone(&events),
-            ended: ended_sender,
-            unwritten: Arc::clone(&unwritten),
+            Arc::clone(&requests),
+            Arc::clone(&received),
+            Arc::clone(&events),
+            Arc::clone(&unwritten),
             first,
-            ledger: Ledger::default(),
-            backoff: Backoff::new(reconnect),
-            session: None,
-            connections: 0,
-            restores_early: true,
-        };
-        let handle = Arc::new(Handle { inbox, events, requests, policy, unwritten, ended });
-        tokio::spawn(driver.run());
+        );
+        let handle = Arc::new(Handle { received, events, requests, policy, unwritten, ended });
+        tokio::spawn(Driver::new(state, ended_sender).run());
         Ok((Client { handle: Arc::clone(&handle) }, Messages { handle }))
     }
 
@@ -366,7 +374,7 @@ impl Builder {
             policy = policy.default_priority(priority);
         }
         let mut transport = Transport::Mem;
-        let dialer = if let Some(connector) = self.memory {
+        let dialer = if let Some(TestLink::Memory(connector)) = self.test_link {
             Dialer::Memory(connector)
         } else {
             let address = Address::parse(&self.url)?;
@@ -376,16 +384,13 @@ impl Builder {
             let tls = ClientTls::new(ClientTlsOptions { key_log, ..self.tls });
             let (target, quic) = (address.target, self.quic.clone());
             transport = target.transport;
-            match self.simulated {
-                Some((from, server)) => {
-                    transport = Transport::Quic;
-                    let server_name = target.host;
-                    Dialer::Simulated(Box::new(Simulated { from, server, server_name, tls, quic }))
-                }
-                None => {
-                    let options = ConnectOptions { quic, ..ConnectOptions::default() };
-                    Dialer::Network(Box::new((target, tls, options)))
-                }
+            if let Some(TestLink::Simulated { from, server }) = self.test_link {
+                transport = Transport::Quic;
+                let server_name = target.host;
+                Dialer::Simulated(Box::new(Simulated { from, server, server_name, tls, quic }))
+            } else {
+                let options = ConnectOptions { quic, ..ConnectOptions::default() };
+                Dialer::Network(Box::new((target, tls, options)))
             }
         };
         check(&connect)?;
@@ -397,31 +402,31 @@ impl Builder {
         }
         if transport != Transport::Quic {
             check_quic(&self.quic)?;
-            // Where there is one stream, another place in the queue would only change the order of a topic.
+            // On one stream a lane of its own would only change the order of messages of a topic.
             policy = policy.without_own_streams();
         }
         let settings = Settings {
             dialer,
             connect,
             protocol: Arc::new(self.protocol),
-            connect_timeout: self.connect_timeout,
-            disconnect_timeout: self.disconnect_timeout,
+            reconnect: self.reconnect,
+            timeouts: self.timeouts,
         };
         Ok((settings, policy))
     }
 }
 
-/// What only QUIC has must not be asked of anything else.
+/// Refuses options of QUIC on other transports.
 fn check_quic(options: &QuicOptions) -> Result<(), OptionsError> {
     let default = QuicOptions::client();
-    let asked = [
+    let requested = [
         ("0-RTT", options.zero_rtt),
         ("a congestion control", options.congestion != default.congestion),
         ("a gate", options.gate != default.gate || options.gate_reserve != default.gate_reserve),
         ("a link rate", options.link_rate.is_some()),
         ("a qlog", options.qlog_dir.is_some()),
     ];
-    match asked.iter().find(|(_, is_asked)| *is_asked) {
+    match requested.iter().find(|(_, is_requested)| *is_requested) {
         Some((option, _)) => Err(OptionsError::NeedsQuic { option }),
         None => Ok(()),
     }
@@ -443,7 +448,7 @@ fn check(connect: &Connect) -> Result<(), OptionsError> {
     Ok(())
 }
 
-/// 22 of the characters that every server allows, so also within the 23 of MQTT 3.1. [MQTT-3.1.3-5]
+/// A random Client Identifier of 22 characters, which every server accepts; MQTT 3.1 allows 23. [MQTT-3.1.3-5]
 fn random_client_id() -> String {
     let random = std::iter::repeat_with(fastrand::alphanumeric).take(16);
     "braid-".chars().chain(random).collect()

@@ -1,4 +1,4 @@
-//! Everything that can go wrong, each with one line that says what to change.
+//! Errors of the client, each one line that says what to change.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use braid_proto::topic::TopicError;
 use braid_transport::ConnectError;
 use thiserror::Error;
 
-/// Why an operation of the client failed.
+/// Failure of an operation of the client.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The options contradict each other or the URL is none.
+    /// The options contradict each other, or the URL is invalid.
     #[error(transparent)]
     Options(#[from] OptionsError),
     /// A topic or filter against MQTT 4.7.
@@ -22,59 +22,59 @@ pub enum Error {
     /// The server cannot be reached.
     #[error(transparent)]
     Connect(Arc<ConnectError>),
-    /// The server could be reached, but not in time.
+    /// No link was established in time.
     #[error("no connection within {seconds} s: check host and port, or allow more time")]
     ConnectTimeout {
-        /// The limit that was set.
+        /// The limit, in seconds.
         seconds: u64,
     },
     /// The server refused the CONNECT.
-    #[error("the server refuses the connection: {}{}", advice(*reason), said(text.as_deref()))]
+    #[error("the server refuses the connection: {}{}", advice(*reason), reason_string(text.as_deref()))]
     Refused {
-        /// Why.
+        /// Reason Code of the server.
         reason: ReasonCode,
-        /// What the server adds for people.
+        /// Reason String of the server.
         text: Option<Arc<str>>,
     },
-    /// The server ended the connection and said why.
-    #[error("the server closed the connection: {}{}", advice(*reason), said(text.as_deref()))]
+    /// The server ended the connection with DISCONNECT.
+    #[error("the server closed the connection: {}{}", advice(*reason), reason_string(text.as_deref()))]
     Disconnected {
-        /// Why.
+        /// Reason Code of the server.
         reason: ReasonCode,
-        /// What the server adds for people.
+        /// Reason String of the server.
         text: Option<Arc<str>>,
     },
     /// The server broke the specification, or did not answer in time.
     #[error("connection lost: {0}")]
     Violation(Violation),
-    /// The link ended without a word.
+    /// The link ended without DISCONNECT.
     #[error("connection lost: the link was closed without DISCONNECT")]
     ConnectionLost,
-    /// The server did not take the message.
+    /// The server refused the message.
     #[error("the server did not take the message: {0}")]
     PublishRefused(ReasonCode),
     /// The server granted none of the filters.
     #[error("the server granted no subscription: {}", list(codes))]
     SubscribeRefused {
-        /// One per filter, in their order.
+        /// One code per filter, in the order of the filters.
         codes: Arc<[ReasonCode]>,
     },
-    /// The server said in CONNACK that it cannot do this.
+    /// CONNACK says that the server does not support the request.
     #[error(transparent)]
     Unsendable(#[from] Unsendable),
     /// The message's Message Expiry Interval passed before it could be sent.
     #[error("the message expired before all of it was sent: allow more time, or send less at once")]
     Expired,
     /// The server ended the data stream of a QoS 0 message before the message was written.
-    #[error("the server ended the stream of the message{}: publish it again, or with QoS 1", why(*code))]
+    #[error("the server ended the stream of the message{}: publish it again, or with QoS 1", code_text(*code))]
     StreamEnded {
-        /// The server's code of the stream; below 0x100 it is an MQTT Reason Code. `None`: it gave none.
+        /// Error code of the stream; below 0x100 an MQTT Reason Code. `None`: the server sent none.
         code: Option<u64>,
     },
     /// The connection cannot move to another port.
     #[error("the connection cannot move: {reason}")]
     Rebind {
-        /// Why not.
+        /// The cause.
         reason: Arc<str>,
     },
     /// `try_publish` found the queue full.
@@ -85,48 +85,48 @@ pub enum Error {
     Closed,
 }
 
-/// Why a client cannot even be built.
+/// Invalid options of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// No URL at all.
+    /// The text is no URL.
     #[error("{url:?} is no URL: write it as mqtt://host:1883 ({reason})")]
     Url {
-        /// What was given.
+        /// The text.
         url: String,
-        /// What is wrong with it.
+        /// The fault of the text.
         reason: String,
     },
     /// A scheme that names no transport.
     #[error("unknown scheme {scheme:?}: use mqtt, mqtts, ws, wss or quic")]
     Scheme {
-        /// What was given.
+        /// The scheme.
         scheme: String,
     },
     /// A URL without a host.
     #[error("the URL {url:?} names no host: write it as mqtt://host:1883")]
     Host {
-        /// What was given.
+        /// The text.
         url: String,
     },
     /// An option that only QUIC has.
     #[error("{option} needs QUIC: connect to quic://host, or leave it out")]
     NeedsQuic {
-        /// What was asked for.
+        /// The option.
         option: &'static str,
     },
-    /// A link rate of nothing.
+    /// A link rate of 0.
     #[error("a link rate of 0 bytes per second sends nothing: give that of the uplink, or leave it out")]
     LinkRate,
-    /// A gate that keeps nothing for what is urgent, or too much.
-    #[error("a gate keeps 1 to 3 packets for what is urgent, not {0}")]
+    /// A number of reserved packets outside of the range.
+    #[error("the gate can reserve 1 to 3 packets for urgent messages, not {0}")]
     GateReserve(u8),
     /// A path where the transport has none.
     #[error("{scheme} URLs have no path, so {path:?} means nothing here: leave it out")]
     Path {
         /// The scheme.
         scheme: &'static str,
-        /// What was given.
+        /// The path.
         path: String,
     },
     /// MQTT 3.1 demands 1 to 23 characters, and MQTT 3.1.1 needs an identifier for a session.
@@ -141,7 +141,7 @@ pub enum OptionsError {
 }
 
 impl Error {
-    /// Whether the same attempt can succeed later without anybody changing something.
+    /// Whether the same attempt can succeed later with unchanged options and server configuration.
     pub fn is_transient(&self) -> bool {
         use ReasonCode as R;
         match self {
@@ -161,7 +161,7 @@ impl Error {
                     | R::QosNotSupported
                     | R::UseAnotherServer
                     | R::ServerMoved
-                    // Two clients with one identifier would take the session from each other for ever.
+                    // Two clients with one identifier would take over the session from each other forever.
                     | R::SessionTakenOver
             ),
             Self::ConnectTimeout { .. } | Self::Violation(_) | Self::ConnectionLost => true,
@@ -202,7 +202,7 @@ fn advice(reason: ReasonCode) -> String {
     format!("{reason}{advice}")
 }
 
-fn why(code: Option<u64>) -> String {
+fn code_text(code: Option<u64>) -> String {
     let Some(code) = code else { return String::new() };
     match u8::try_from(code).ok().and_then(ReasonCode::from_u8) {
         Some(reason) => format!(" ({reason})"),
@@ -210,7 +210,7 @@ fn why(code: Option<u64>) -> String {
     }
 }
 
-fn said(text: Option<&str>) -> String {
+fn reason_string(text: Option<&str>) -> String {
     text.map(|text| format!(" (the server says: {text})")).unwrap_or_default()
 }
 

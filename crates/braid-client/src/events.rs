@@ -1,4 +1,4 @@
-//! What happens to the connection.
+//! Connection events for the application.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,37 +10,37 @@ use tokio::sync::broadcast;
 
 use crate::error::Error;
 
-/// Events that a slow reader may be behind before it misses the oldest.
-const BACKLOG: usize = 64;
+/// Number of events by which a slow receiver may lag before it loses the oldest.
+const CAPACITY: usize = 64;
 
-/// What happened to the connection.
+/// Change of the connection or of a subscription.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ConnectionEvent {
     /// The server accepted the connection.
     Connected {
-        /// The server goes on with the session.
+        /// The server resumed the session.
         session_present: bool,
-        /// What the server said; empty before MQTT 5.
+        /// Properties of CONNACK; empty before MQTT 5.
         server: Arc<ConnackProperties>,
     },
-    /// There is no connection, or not any more.
+    /// The connection was lost, or an attempt failed.
     Disconnected {
-        /// Why.
+        /// The cause.
         error: Error,
-        /// The pause before the next attempt; `None`: the client is closed.
+        /// Pause before the next attempt; `None`: the client is closed.
         retry_in: Option<Duration>,
     },
-    /// After a reconnect the server did not grant a subscription again.
+    /// The server refused to restore a subscription after a reconnect.
     SubscriptionLost {
-        /// Which.
+        /// The filter.
         filter: TopicFilter,
-        /// Why.
+        /// The refusal.
         reason: ReasonCode,
     },
 }
 
-/// The sender's side; remembers the last event for those who come later.
+/// Sending end. Keeps the last event for receivers that subscribe later.
 #[derive(Debug)]
 pub(crate) struct EventLog {
     last: Mutex<Option<ConnectionEvent>>,
@@ -49,13 +49,13 @@ pub(crate) struct EventLog {
 
 impl EventLog {
     pub(crate) fn new() -> Self {
-        Self { last: Mutex::new(None), sender: broadcast::Sender::new(BACKLOG) }
+        Self { last: Mutex::new(None), sender: broadcast::Sender::new(CAPACITY) }
     }
 
     pub(crate) fn push(&self, event: ConnectionEvent) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = Some(event.clone());
-        // Nobody may be listening. Under the lock, so that nobody who subscribes now sees it twice or never.
+        // Under the lock, so that a concurrent `subscribe` gets the event exactly once. There may be no receiver.
         let _ = self.sender.send(event);
     }
 
@@ -65,7 +65,7 @@ impl EventLog {
     }
 }
 
-/// The events of a connection: first the last one before this was made, if any, then all that follow.
+/// Receiving end: the last event before it was made, if any, then all that follow.
 #[derive(Debug)]
 pub struct Events {
     first: Option<ConnectionEvent>,
@@ -74,8 +74,8 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event; who is more than 64 behind misses the oldest. `None` after the client was closed, which
-    /// the last event tells: `Disconnected` without another attempt.
+    /// Waits for the next event. A receiver that lags by more than 64 events loses the oldest. `None` follows the last
+    /// event, which is `Disconnected` without another attempt.
     ///
     /// Cancel safe: an event that is not returned is not lost.
     pub async fn recv(&mut self) -> Option<ConnectionEvent> {

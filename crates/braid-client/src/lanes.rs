@@ -1,4 +1,4 @@
-//! What waits to be sent, lane by lane, and the stream of each lane.
+//! Send scheduler: requests queued by lane, and the stream of each lane.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -7,277 +7,301 @@ use std::time::Instant;
 use braid_proto::stream::{Lane, LaneQueue, LogicalStream, Priority, StreamKey};
 use braid_proto::topic::TopicName;
 
-use crate::queue::Room;
-use crate::request::{Control, Request};
+use crate::send_queue::{Control, Request, Room};
 
-/// Large messages that are on their way at once, so that each gets somewhere; what is more urgent than all of them
-/// does not wait.
+/// The most large messages in transit at once, unless the next one has a higher priority than all of them.
 const OWN_STREAMS: usize = 4;
-/// A lane whose stream ended so often on one connection stays on the control stream.
-const DEATHS: u8 = 5;
+/// Resets by the server after which a lane stays on the control stream for the rest of the connection.
+const RESET_LIMIT: u8 = 5;
 
-/// A lane. Its messages keep their order.
+/// Identity of a lane. Messages of one lane keep their order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Name {
-    /// The messages of one stream that lives as long as the connection.
+enum LaneKey {
+    /// Messages of one logical stream, which lasts as long as the connection.
     Stream(LogicalStream),
-    /// The large messages of one topic: one stream after the other.
+    /// Large messages of one topic, each on a stream of its own, one after the other.
     Own(TopicName, Priority),
 }
 
-/// Where a lane is on the present connection.
+/// Stream of a lane on the present connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    /// Nothing has needed a stream yet.
+pub(crate) enum LaneStream {
+    /// No request has needed a stream yet.
     Unopened,
-    /// Something waits for a stream.
+    /// A request waits for a stream to be opened.
     Wanted {
+        /// The highest priority of the requests that wait.
         priority: Priority,
-        /// Since when the server gives no credit for it.
+        /// Start of the time without stream credit from the server (RFC 9000, 4.6).
         refused: Option<Instant>,
     },
-    /// It has no stream of its own.
+    /// The lane shares the control stream.
     OnControl,
     Open(StreamKey),
-    /// Nothing more goes on this stream: what comes next waits for its end.
+    /// This stream takes no more requests; the lane waits for its end.
     Ending(StreamKey),
 }
 
+/// One lane: its queue length, its stream, and how often the server reset that.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct LaneEntry {
     /// `None`: free for another lane.
-    name: Option<Name>,
-    waiting: usize,
-    pub(crate) state: State,
-    deaths: u8,
+    key: Option<LaneKey>,
+    queued: usize,
+    stream: LaneStream,
+    reset_count: u8,
 }
 
-impl Slot {
-    /// Whether a stream of this lane carries one message.
+impl LaneEntry {
+    /// Whether each stream of this lane carries one message only.
     pub(crate) fn is_own(&self) -> bool {
-        matches!(self.name, Some(Name::Own(..)))
+        matches!(self.key, Some(LaneKey::Own(..)))
     }
 
     fn is_wanting(&self) -> bool {
-        matches!(self.state, State::Wanted { .. })
+        matches!(self.stream, LaneStream::Wanted { .. })
     }
 
     fn is_control(&self) -> bool {
-        matches!(self.name, Some(Name::Stream(LogicalStream::Control)))
+        matches!(self.key, Some(LaneKey::Stream(LogicalStream::Control)))
     }
 
-    /// Where its next message goes. `None`: that has to wait, and the slot notes what for.
+    /// The stream for the next request. `None`: the request has to wait, and the lane notes that it wants a stream.
     pub(crate) fn stream_for(&mut self, priority: Priority) -> Option<StreamKey> {
-        match &mut self.state {
-            State::Open(key) => return Some(*key),
-            State::OnControl => return Some(StreamKey::CONTROL),
-            State::Unopened => self.state = State::Wanted { priority, refused: None },
-            State::Wanted { priority: wanted, .. } => *wanted = priority.max(*wanted),
-            State::Ending(_) => {}
+        match &mut self.stream {
+            LaneStream::Open(key) => return Some(*key),
+            LaneStream::OnControl => return Some(StreamKey::CONTROL),
+            LaneStream::Unopened => self.stream = LaneStream::Wanted { priority, refused: None },
+            LaneStream::Wanted { priority: wanted, .. } => *wanted = priority.max(*wanted),
+            LaneStream::Ending(_) => {}
         }
         None
     }
 
-    /// Of a lane of large messages.
-    fn priority(&self) -> Option<Priority> {
-        if let Some(Name::Own(_, priority)) = &self.name { Some(*priority) } else { None }
+    /// The priority of a lane of large messages.
+    fn own_priority(&self) -> Option<Priority> {
+        if let Some(LaneKey::Own(_, priority)) = &self.key { Some(*priority) } else { None }
     }
 }
 
 #[derive(Debug)]
-struct Waiting {
-    slot: usize,
+struct QueuedRequest {
+    lane: usize,
     request: Request,
-    /// Given back when the request is taken.
+    /// Room in the [`SendQueue`](crate::send_queue::SendQueue), freed with this entry.
     _room: Option<Room>,
 }
 
+/// Priority queue of requests over lanes. Lanes are named by their index.
 #[derive(Debug, Default)]
-pub(crate) struct Lanes {
-    /// In it a lane's stream is the number of its slot.
-    waiting: LaneQueue<Waiting>,
-    slots: Vec<Slot>,
-    by_name: HashMap<Name, usize>,
-    /// The slots that want a stream, and some that have wanted one since it was looked at last.
+pub(crate) struct LaneScheduler {
+    /// Queue of `braid-proto`, in which the stream of a lane is the index of its entry.
+    queue: LaneQueue<QueuedRequest>,
+    lanes: Vec<LaneEntry>,
+    by_key: HashMap<LaneKey, usize>,
+    /// Every lane that wants a stream, and some that no longer do; pruned by [`next_to_open`](Self::next_to_open).
     wanting: Vec<usize>,
     /// The link has data streams.
     is_multi: bool,
 }
 
-impl Lanes {
-    // -- What waits --------------------------------------------------------------------------------
+impl LaneScheduler {
+    // -- Queue -------------------------------------------------------------------------------------
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.queue.is_empty()
     }
 
-    /// Adds a request behind those of its lane.
+    /// Adds a request at the back of its lane.
     pub(crate) fn push_back(&mut self, stream: LogicalStream, request: Request, room: Option<Room>) {
-        let (slot, lane) = self.lane(stream, &request);
-        self.waiting.push_back(lane, Waiting { slot, request, _room: room });
+        let (lane, order) = self.lane_of(stream, &request);
+        self.queue.push_back(order, QueuedRequest { lane, request, _room: room });
     }
 
-    /// Adds a request before those of its lane.
+    /// Adds a request at the front of its lane.
     pub(crate) fn push_front(&mut self, stream: LogicalStream, request: Request) {
-        let (slot, lane) = self.lane(stream, &request);
-        self.waiting.push_front(lane, Waiting { slot, request, _room: None });
+        let (lane, order) = self.lane_of(stream, &request);
+        self.queue.push_front(order, QueuedRequest { lane, request, _room: None });
     }
 
-    fn lane(&mut self, stream: LogicalStream, request: &Request) -> (usize, Lane) {
-        let (name, priority) = match request {
+    fn lane_of(&mut self, stream: LogicalStream, request: &Request) -> (usize, Lane) {
+        let (key, priority) = match request {
             Request::Publish { delivery, .. } | Request::Resend { delivery, .. } => match stream {
                 LogicalStream::Own => {
-                    (Name::Own(delivery.message.topic.clone(), delivery.priority), delivery.priority)
+                    (LaneKey::Own(delivery.message.topic.clone(), delivery.priority), delivery.priority)
                 }
-                stream => (Name::Stream(stream), delivery.priority),
+                stream => (LaneKey::Stream(stream), delivery.priority),
             },
-            Request::Control(_) => (Name::Stream(stream), Priority::HIGHEST),
+            Request::Control(_) => (LaneKey::Stream(stream), Priority::HIGHEST),
         };
-        let slot = self.slot_of(name);
-        self.slots[slot].waiting += 1;
-        (slot, lane(slot, priority))
+        let lane = self.entry(key);
+        self.lanes[lane].queued += 1;
+        let number = u32::try_from(lane).unwrap_or(StreamKey::COUNT_MAX - 1);
+        (lane, Lane { stream: StreamKey::bidi(number), priority })
     }
 
-    fn slot_of(&mut self, name: Name) -> usize {
-        if let Some(slot) = self.by_name.get(&name) {
-            return *slot;
+    fn entry(&mut self, key: LaneKey) -> usize {
+        if let Some(lane) = self.by_key.get(&key) {
+            return *lane;
         }
-        let state = State::Unopened;
-        let new = Slot { name: Some(name.clone()), waiting: 0, state, deaths: 0 };
-        let slot = match self.slots.iter().position(|slot| slot.name.is_none()) {
+        let new =
+            LaneEntry { key: Some(key.clone()), queued: 0, stream: LaneStream::Unopened, reset_count: 0 };
+        let lane = match self.lanes.iter().position(|lane| lane.key.is_none()) {
             Some(free) => {
-                self.slots[free] = new;
+                self.lanes[free] = new;
                 free
             }
             None => {
-                self.slots.push(new);
-                self.slots.len() - 1
+                self.lanes.push(new);
+                self.lanes.len() - 1
             }
         };
-        self.reset(slot);
-        self.by_name.insert(name, slot);
-        slot
+        self.reset_stream(lane);
+        self.by_key.insert(key, lane);
+        lane
     }
 
-    /// Takes the next request that `accepts` takes: the most urgent first, equal lanes in turns.
+    /// Takes the next request that `accepts` admits: highest priority first, lanes of one priority in turn.
     pub(crate) fn pop(
         &mut self,
-        mut accepts: impl FnMut(&mut Slot, Priority, &Request) -> bool,
+        mut accepts: impl FnMut(&mut LaneEntry, Priority, &Request) -> bool,
     ) -> Option<(usize, Request)> {
-        let Self { waiting, slots, wanting, .. } = self;
-        let next = waiting.pop(|lane, next| {
-            let slot = &mut slots[next.slot];
-            let was_wanting = slot.is_wanting();
-            let is_taken = accepts(slot, lane.priority, &next.request);
-            if slot.is_wanting() && !was_wanting {
-                wanting.push(next.slot);
+        let Self { queue, lanes, wanting, .. } = self;
+        let next = queue.pop(|order, next| {
+            let lane = &mut lanes[next.lane];
+            let was_wanting = lane.is_wanting();
+            let is_taken = accepts(lane, order.priority, &next.request);
+            if lane.is_wanting() && !was_wanting {
+                wanting.push(next.lane);
             }
             is_taken
         })?;
-        slots[next.slot].waiting -= 1;
-        Some((next.slot, next.request))
+        lanes[next.lane].queued -= 1;
+        Some((next.lane, next.request))
     }
 
-    /// Drops what was to be sent again: the next connection finds it in the session.
+    /// Drops all retransmissions: the next connection takes them from the session.
     pub(crate) fn drop_resends(&mut self) {
         self.drop_if(|request| matches!(request, Request::Resend { .. }));
     }
 
-    /// Drops what was to bring subscriptions back: it is found anew.
-    pub(crate) fn drop_restoring(&mut self) {
+    /// Drops all requests that restore subscriptions: they are made anew from what is subscribed.
+    pub(crate) fn drop_resubscribes(&mut self) {
         self.drop_if(|request| matches!(request, Request::Control(Control::Resubscribe(_))));
     }
 
     fn drop_if(&mut self, is_unwanted: impl Fn(&Request) -> bool) {
-        let slots = &mut self.slots;
-        self.waiting.retain(|waiting| {
-            let is_unwanted = is_unwanted(&waiting.request);
-            slots[waiting.slot].waiting -= usize::from(is_unwanted);
+        let lanes = &mut self.lanes;
+        self.queue.retain(|queued| {
+            let is_unwanted = is_unwanted(&queued.request);
+            lanes[queued.lane].queued -= usize::from(is_unwanted);
             !is_unwanted
         });
     }
 
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Request> + use<> {
-        self.waiting.drain().map(|waiting| waiting.request)
+        self.queue.drain().map(|queued| queued.request)
     }
 
     // -- Streams -----------------------------------------------------------------------------------
 
-    /// A connection begins: nothing has a stream.
+    /// Begins a connection, on which no lane has a stream yet.
     pub(crate) fn begin(&mut self, is_multi: bool) {
         self.is_multi = is_multi;
         self.wanting.clear();
-        for slot in 0..self.slots.len() {
-            self.slots[slot].deaths = 0;
-            self.reset(slot);
-            self.forget_if_idle(slot, true);
+        for lane in 0..self.lanes.len() {
+            self.lanes[lane].reset_count = 0;
+            self.reset_stream(lane);
+            self.remove_if_idle(lane, true);
         }
     }
 
-    /// The link turns out to have no other stream than the control stream.
+    /// Moves every lane to the control stream: the server accepts no data streams.
     pub(crate) fn give_up_streams(&mut self) {
         self.begin(false);
     }
 
-    fn reset(&mut self, slot: usize) {
-        let slot = &mut self.slots[slot];
-        let has_stream = self.is_multi && !slot.is_control() && slot.deaths < DEATHS;
-        slot.state = if has_stream { State::Unopened } else { State::OnControl };
+    fn reset_stream(&mut self, lane: usize) {
+        let lane = &mut self.lanes[lane];
+        let has_stream = self.is_multi && !lane.is_control() && lane.reset_count < RESET_LIMIT;
+        lane.stream = if has_stream { LaneStream::Unopened } else { LaneStream::OnControl };
     }
 
-    fn forget_if_idle(&mut self, slot: usize, even_if_lasting: bool) {
-        let at = &mut self.slots[slot];
-        let is_idle = at.waiting == 0 && matches!(at.state, State::Unopened | State::OnControl);
+    fn remove_if_idle(&mut self, lane: usize, even_if_lasting: bool) {
+        let at = &mut self.lanes[lane];
+        let is_idle = at.queued == 0 && matches!(at.stream, LaneStream::Unopened | LaneStream::OnControl);
         if is_idle
             && (even_if_lasting || at.is_own())
-            && let Some(name) = at.name.take()
+            && let Some(key) = at.key.take()
         {
-            self.by_name.remove(&name);
+            self.by_key.remove(&key);
         }
     }
 
-    pub(crate) fn slot_mut(&mut self, slot: usize) -> &mut Slot {
-        &mut self.slots[slot]
+    pub(crate) fn lane_mut(&mut self, lane: usize) -> &mut LaneEntry {
+        &mut self.lanes[lane]
     }
 
-    /// After a request of this lane was sent: a topic whose large messages need no stream is forgotten.
-    pub(crate) fn settle(&mut self, slot: usize) {
-        self.forget_if_idle(slot, false);
+    /// Gives a lane the stream that was opened for it.
+    pub(crate) fn handle_opened(&mut self, lane: usize, stream: StreamKey) {
+        self.lanes[lane].stream = LaneStream::Open(stream);
     }
 
-    /// The lanes that a server without credit keeps waiting, whether they are of large messages, and since when.
+    /// Notes that the server gives no credit for the stream of a lane.
+    pub(crate) fn handle_refused(&mut self, lane: usize, now: Instant) {
+        if let LaneStream::Wanted { refused, .. } = &mut self.lanes[lane].stream {
+            refused.get_or_insert(now);
+        }
+    }
+
+    /// Makes a lane wait for the end of its stream.
+    pub(crate) fn begin_end(&mut self, lane: usize, stream: StreamKey) {
+        self.lanes[lane].stream = LaneStream::Ending(stream);
+    }
+
+    /// Moves a lane that has waited long enough for stream credit to the control stream.
+    pub(crate) fn use_control(&mut self, lane: usize) {
+        self.lanes[lane].stream = LaneStream::OnControl;
+    }
+
+    /// Removes a lane of large messages that is no longer used, after a request of it was sent.
+    pub(crate) fn remove_if_unused(&mut self, lane: usize) {
+        self.remove_if_idle(lane, false);
+    }
+
+    /// Lanes without stream credit: index, whether the lane is of large messages, start of the wait.
     pub(crate) fn refused(&self) -> impl Iterator<Item = (usize, bool, Instant)> {
-        self.wanting.iter().filter_map(|at| match self.slots[*at].state {
-            State::Wanted { refused: Some(since), .. } => Some((*at, self.slots[*at].is_own(), since)),
+        self.wanting.iter().filter_map(|at| match self.lanes[*at].stream {
+            LaneStream::Wanted { refused: Some(since), .. } => Some((*at, self.lanes[*at].is_own(), since)),
             _ => None,
         })
     }
 
-    /// Whether each stream of this lane carries one message.
-    pub(crate) fn is_own(&self, slot: usize) -> bool {
-        self.slots[slot].is_own()
+    /// Whether each stream of this lane carries one message only.
+    pub(crate) fn is_own(&self, lane: usize) -> bool {
+        self.lanes[lane].is_own()
     }
 
-    /// Whether nothing waits in this lane.
-    pub(crate) fn has_nothing(&self, slot: usize) -> bool {
-        self.slots[slot].waiting == 0
+    /// Whether no request is queued in this lane.
+    pub(crate) fn is_queue_empty(&self, lane: usize) -> bool {
+        self.lanes[lane].queued == 0
     }
 
-    /// The stream that this lane was planned on.
-    pub(crate) fn logical(&self, slot: usize) -> LogicalStream {
-        match self.slots[slot].name {
-            Some(Name::Stream(stream)) => stream,
-            Some(Name::Own(..)) => LogicalStream::Own,
+    /// The logical stream of a lane.
+    pub(crate) fn logical(&self, lane: usize) -> LogicalStream {
+        match self.lanes[lane].key {
+            Some(LaneKey::Stream(stream)) => stream,
+            Some(LaneKey::Own(..)) => LogicalStream::Own,
             None => LogicalStream::Control,
         }
     }
 
-    /// The lane that gets the next stream: the most urgent of those that want one.
+    /// The lane to open the next stream for: of those that want one, that with the highest priority.
     pub(crate) fn next_to_open(&mut self) -> Option<usize> {
-        let Self { wanting, slots, .. } = self;
-        wanting.retain(|at| slots[*at].is_wanting());
-        let wanted = |at: &usize| match self.slots[*at].state {
-            State::Wanted { priority, .. } if self.may_open(&self.slots[*at]) => {
+        let Self { wanting, lanes, .. } = self;
+        wanting.retain(|at| lanes[*at].is_wanting());
+        let wanted = |at: &usize| match self.lanes[*at].stream {
+            LaneStream::Wanted { priority, .. } if self.may_open(&self.lanes[*at]) => {
                 Some((priority, Reverse(*at)))
             }
             _ => None,
@@ -285,26 +309,22 @@ impl Lanes {
         self.wanting.iter().filter_map(wanted).max().map(|(_, Reverse(at))| at)
     }
 
-    fn may_open(&self, slot: &Slot) -> bool {
-        let Some(priority) = slot.priority() else { return true };
-        let is_under_way = |other: &&Slot| matches!(other.state, State::Open(_) | State::Ending(_));
-        let others: Vec<Priority> =
-            self.slots.iter().filter(is_under_way).filter_map(Slot::priority).collect();
-        others.len() < OWN_STREAMS || others.iter().all(|other| *other < priority)
+    fn may_open(&self, lane: &LaneEntry) -> bool {
+        let Some(priority) = lane.own_priority() else { return true };
+        let is_open =
+            |other: &&LaneEntry| matches!(other.stream, LaneStream::Open(_) | LaneStream::Ending(_));
+        let mut others = self.lanes.iter().filter(is_open).filter_map(LaneEntry::own_priority);
+        others.clone().count() < OWN_STREAMS || others.all(|other| other < priority)
     }
 
-    /// The stream of a lane has ended. Those that live long are opened anew when something needs them, up to a
-    /// limit.
-    pub(crate) fn stream_ended(&mut self, slot: usize, by_peer: bool) {
-        self.slots[slot].deaths = self.slots[slot].deaths.saturating_add(u8::from(by_peer));
-        self.reset(slot);
-        self.forget_if_idle(slot, false);
+    /// Handles the end of a lane's stream. A lane that lasts gets a new one when it needs it, up to a number of resets by
+    /// the server.
+    pub(crate) fn stream_ended(&mut self, lane: usize, by_peer: bool) {
+        let at = &mut self.lanes[lane];
+        at.reset_count = at.reset_count.saturating_add(u8::from(by_peer));
+        self.reset_stream(lane);
+        self.remove_if_idle(lane, false);
     }
-}
-
-fn lane(slot: usize, priority: Priority) -> Lane {
-    let number = u32::try_from(slot).unwrap_or(StreamKey::COUNT_MAX - 1);
-    Lane { stream: StreamKey::bidi(number), priority }
 }
 
 #[cfg(test)]
@@ -316,8 +336,8 @@ mod tests {
 
     use super::*;
 
-    /// A large message waits on a topic of its own.
-    fn large(lanes: &mut Lanes, topic: &str, priority: u16) {
+    /// Queues a large message on a topic of its own.
+    fn large(lanes: &mut LaneScheduler, topic: &str, priority: u16) {
         let topic = TopicName::parse(topic).unwrap();
         let message = Arc::new(Message::new(topic, "large".into(), QoS::AtMostOnce, false));
         let delivery = Delivery { priority: Priority::new(priority), ..Delivery::of(message) };
@@ -325,28 +345,28 @@ mod tests {
         lanes.push_back(stream, Request::Publish { delivery, stream, waiter: None }, None);
     }
 
-    /// Notes what everything that waits waits for.
-    fn want(lanes: &mut Lanes) {
-        let taken = lanes.pop(|slot, priority, _| {
-            slot.stream_for(priority);
+    /// Looks at every request, so that each lane notes that it wants a stream.
+    fn want(lanes: &mut LaneScheduler) {
+        let taken = lanes.pop(|lane, priority, _| {
+            lane.stream_for(priority);
             false
         });
         assert!(taken.is_none());
     }
 
-    /// Opens what may be opened: the slots in their order.
-    fn open(lanes: &mut Lanes) -> Vec<usize> {
+    /// Opens all streams that may be opened; the lanes in their order.
+    fn open(lanes: &mut LaneScheduler) -> Vec<usize> {
         let mut opened = Vec::new();
-        while let Some(slot) = lanes.next_to_open() {
-            lanes.slot_mut(slot).state = State::Open(StreamKey::bidi(1));
-            opened.push(slot);
+        while let Some(lane) = lanes.next_to_open() {
+            lanes.handle_opened(lane, StreamKey::bidi(1));
+            opened.push(lane);
         }
         opened
     }
 
     #[test]
-    fn few_large_messages_are_on_their_way_at_once_and_an_urgent_one_does_not_wait_for_them() {
-        let mut lanes = Lanes::default();
+    fn limits_large_messages_in_transit_unless_one_has_a_higher_priority() {
+        let mut lanes = LaneScheduler::default();
         lanes.begin(true);
         for topic in ["a", "b", "c", "d", "e", "f"] {
             large(&mut lanes, topic, 5);
@@ -357,22 +377,22 @@ mod tests {
         large(&mut lanes, "urgent too", 6);
         want(&mut lanes);
         assert_eq!(open(&mut lanes), [6]);
-        lanes.slot_mut(0).state = State::Ending(StreamKey::bidi(1));
-        assert!(open(&mut lanes).is_empty(), "it is not over yet");
+        lanes.begin_end(0, StreamKey::bidi(1));
+        assert!(open(&mut lanes).is_empty(), "the stream has not ended yet");
         lanes.stream_ended(0, false);
         lanes.stream_ended(1, false);
-        assert_eq!(open(&mut lanes), [7], "the most urgent first");
+        assert_eq!(open(&mut lanes), [7], "highest priority first");
     }
 
     #[test]
-    fn lanes_that_nobody_uses_are_forgotten() {
-        let mut lanes = Lanes::default();
+    fn removes_unused_lanes_of_large_messages() {
+        let mut lanes = LaneScheduler::default();
         lanes.begin(false);
         for number in 0..100 {
             large(&mut lanes, &number.to_string(), 5);
-            let (slot, _) = lanes.pop(|slot, priority, _| slot.stream_for(priority).is_some()).unwrap();
-            lanes.settle(slot);
+            let (lane, _) = lanes.pop(|lane, priority, _| lane.stream_for(priority).is_some()).unwrap();
+            lanes.remove_if_unused(lane);
         }
-        assert_eq!((lanes.slots.len(), lanes.by_name.len()), (1, 0));
+        assert_eq!((lanes.lanes.len(), lanes.by_key.len()), (1, 0));
     }
 }

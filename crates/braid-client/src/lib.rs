@@ -18,36 +18,33 @@
 //! # }
 //! ```
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! * [`Client::publish`] resolves when the server's acknowledgement is in; QoS 0: when the message is written.
-//! * A lost connection is replaced after a pause that grows ([`Reconnect`]). QoS 1 and 2 messages on their way
-//!   survive that in memory. Subscriptions are restored when the server has forgotten them, and only then.
+//! * [`Client::publish`] resolves when the server's acknowledgement has arrived; QoS 0: when the message is written.
+//! * The client reconnects after a pause that grows ([`Reconnect`]). Inflight QoS 1 and 2 messages survive that in
+//!   memory. Subscriptions are restored when the server has lost them, and only then.
 //! * [`Builder::start`] works without a connection: requests wait for one.
-//! * Over QUIC messages travel on streams of their own ([`StreamPolicy`]), and on every link the most urgent that
-//!   waits is sent next ([`Publication::priority`]): it waits for no room, no acknowledgement and no stream that
-//!   belongs to what is less urgent.
-//! * Every queue has a cap. A full one makes the application wait ([`Client::publish`]), fail
-//!   ([`Client::try_publish`]) or makes the server wait ([`Messages`]); nothing is dropped silently.
+//! * Over QUIC messages are spread over streams ([`StreamPolicy`]). On every link the queued message with the highest
+//!   priority is sent next ([`Publication::priority`]): it waits for no queue room, no acknowledgement and no stream of
+//!   a message with a lower priority.
+//! * Every queue is bounded. A full one makes the application wait ([`Client::publish`]), fails
+//!   ([`Client::try_publish`]) or applies backpressure to the server ([`Messages`]); no message is dropped silently.
 //! * Every [`Error`] is one line that says what to change.
 
-mod address;
 mod builder;
+mod client;
 mod connection;
-mod dispatch;
+mod dialer;
 mod driver;
 mod error;
 mod events;
-mod handle;
-mod inbox;
+mod inflight;
 mod lanes;
-mod ledger;
-mod messages;
 mod publication;
-mod queue;
+mod receive_queue;
 mod reconnect;
-mod request;
-mod settings;
+mod send_queue;
+mod state;
 mod subscribe;
 
 pub use braid_proto::connection::Unsendable;
@@ -60,10 +57,10 @@ pub use braid_proto::topic::{TopicError, TopicFilter, TopicName};
 pub use braid_transport::quic::Congestion;
 pub use braid_transport::{CertificateFiles, ClientTlsOptions, ConnectError};
 pub use builder::Builder;
+pub use client::{Acknowledgement, Client, Messages};
 pub use error::{Error, OptionsError};
 pub use events::{ConnectionEvent, Events};
-pub use handle::{Acknowledgement, Client};
-pub use messages::{Messages, Received};
 pub use publication::Publication;
+pub use receive_queue::Received;
 pub use reconnect::Reconnect;
 pub use subscribe::Subscribe;

@@ -1,4 +1,4 @@
-//! A message to publish.
+//! Publication: a message to publish.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use braid_proto::stream::{Choice, Placement, Priority, StreamPolicy, Subject};
 use braid_proto::topic::{TopicError, TopicName};
 use bytes::Bytes;
 
-/// A message to publish: topic, payload, QoS 0 and no RETAIN unless it says otherwise.
+/// Message to publish: topic and payload; QoS 0 without RETAIN by default.
 ///
 /// ```
 /// use braid_client::{Publication, QoS};
@@ -31,7 +31,7 @@ pub struct Publication {
 }
 
 impl Publication {
-    /// A message to the topic of this name.
+    /// A message to the topic with this name.
     ///
     /// # Errors
     /// The name breaks a rule of MQTT 4.7.
@@ -39,14 +39,14 @@ impl Publication {
         Ok(Self::new(TopicName::parse(topic)?, payload))
     }
 
-    /// A message to a topic that was parsed before.
+    /// A message to a parsed topic.
     pub fn new(topic: TopicName, payload: impl Into<Bytes>) -> Self {
         let payload = payload.into();
         let (properties, choice) = (MessageProperties::default(), Choice::default());
         Self { topic, payload, qos: QoS::AtMostOnce, retain: false, properties, choice }
     }
 
-    /// Another payload.
+    /// Replaces the payload.
     #[must_use]
     pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
         self.payload = payload.into();
@@ -60,7 +60,7 @@ impl Publication {
         self
     }
 
-    /// Whether the server keeps it for those who subscribe later.
+    /// RETAIN: whether the server keeps the message for later subscribers.
     #[must_use]
     pub fn retain(mut self, retain: bool) -> Self {
         self.retain = retain;
@@ -74,30 +74,30 @@ impl Publication {
         self
     }
 
-    /// How long the message is worth delivering, counted from now on, rounded up to whole seconds (MQTT 5). Without
-    /// it, as long as the session lives. One that has a stream of its own when that time is over ends with the stream,
-    /// which is reset: [`Error::Expired`](crate::Error::Expired).
+    /// Message Expiry Interval from now on, rounded up to whole seconds (MQTT 5). Without it the message never expires.
+    /// If a message on a stream of its own expires while it is sent, the stream is reset and the message fails with
+    /// [`Error::Expired`](crate::Error::Expired).
     #[must_use]
     pub fn expires_after(mut self, interval: Duration) -> Self {
         self.properties.message_expiry = Some(whole_seconds(interval));
         self
     }
 
-    /// What the payload is, such as a MIME type (MQTT 5).
+    /// Content Type of the payload, such as a MIME type (MQTT 5).
     #[must_use]
     pub fn content_type(mut self, content_type: impl Into<Box<str>>) -> Self {
         self.properties.content_type = Some(content_type.into());
         self
     }
 
-    /// Where an answer is expected (MQTT 5).
+    /// Response Topic (MQTT 5).
     #[must_use]
     pub fn response_topic(mut self, topic: TopicName) -> Self {
         self.properties.response_topic = Some(topic);
         self
     }
 
-    /// What an answer must carry to be recognised (MQTT 5).
+    /// Correlation Data, which the response carries too (MQTT 5).
     #[must_use]
     pub fn correlation_data(mut self, correlation_data: impl Into<Bytes>) -> Self {
         self.properties.correlation_data = Some(correlation_data.into());
@@ -111,24 +111,23 @@ impl Publication {
         self
     }
 
-    /// How soon it is sent: higher is sooner. Without this the policy of the client decides. It is for this client
-    /// alone and not sent; on a link of one stream it is the order in which messages leave the queue.
+    /// Priority within this client: higher is sooner. The policy of the client decides by default. The priority is not
+    /// sent; on a link of one stream it is the order in which messages leave the queue.
     #[must_use]
     pub fn priority(mut self, priority: Priority) -> Self {
         self.choice.priority = Some(priority);
         self
     }
 
-    /// Sends it on the data stream that this client calls `number`, whatever the policy says; 0 is the control
-    /// stream. Messages of one stream and one priority keep their order. On a link that is not QUIC there is only
-    /// the control stream.
+    /// Sends the message on the client's data stream `number` instead of that of the policy; 0 is the control stream.
+    /// Messages of one stream and one priority keep their order. Links other than QUIC have only the control stream.
     #[must_use]
     pub fn stream(mut self, number: u32) -> Self {
         self.choice.stream = Some(number);
         self
     }
 
-    /// What is to be sent, and where it goes by this policy.
+    /// The delivery to send, and its placement by `policy`.
     pub(crate) fn into_delivery(self, policy: &StreamPolicy, now: Instant) -> (Delivery, Placement) {
         let properties = boxed(self.properties);
         let subject = Subject::Message { topic: &self.topic, qos: self.qos, payload_len: self.payload.len() };
@@ -150,7 +149,7 @@ impl Publication {
     }
 }
 
-/// Rounded up: what is meant to be short must not become nothing, which means something else.
+/// Rounds up, because an interval of 0 has another meaning than a short one.
 pub(crate) fn whole_seconds(duration: Duration) -> u32 {
     let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     u32::try_from(seconds).unwrap_or(u32::MAX)
@@ -165,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_a_second_does_not_become_nothing() {
+    fn intervals_are_rounded_up_to_whole_seconds() {
         let seconds = [0, 1, 999, 1000, 1001].map(|millis| whole_seconds(Duration::from_millis(millis)));
         assert_eq!(seconds, [0, 1, 1, 1, 2]);
         assert_eq!(whole_seconds(Duration::MAX), u32::MAX);

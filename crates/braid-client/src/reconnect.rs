@@ -1,16 +1,16 @@
-//! When to try again.
+//! Reconnection with exponential backoff.
 
 use std::time::Duration;
 
-/// What the client does when its connection is lost or cannot be made.
+/// Reaction of the client to a lost or failed connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reconnect {
     /// The first failure ends the client.
     Never,
-    /// Tries again after a pause that doubles with each failure in a row, from `initial` to `maximum`.
+    /// Connects again after a pause that doubles with each consecutive failure, from `initial` to `maximum`.
     ///
-    /// Each pause is drawn at random from its upper half, so that the clients of a server that comes back do
-    /// not come back at once.
+    /// Each pause is drawn at random from its upper half, so that the clients of a restarted server do not all connect
+    /// at once.
     Backoff {
         /// The first pause.
         initial: Duration,
@@ -25,7 +25,7 @@ impl Default for Reconnect {
     }
 }
 
-/// Counts the failures in a row.
+/// Exponential backoff over consecutive failures.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     reconnect: Reconnect,
@@ -37,12 +37,12 @@ impl Backoff {
         Self { reconnect, failures: 0 }
     }
 
-    /// The server accepted us: the next failure is a first one.
+    /// Starts over after a successful connection.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// The pause after one more failure; `random` is from 0.0 to 1.0. `None`: give up.
+    /// The pause after one more failure; `random` is from 0.0 to 1.0. `None`: no further attempt.
     pub(crate) fn pause(&mut self, random: f64) -> Option<Duration> {
         let Reconnect::Backoff { initial, maximum } = self.reconnect else { return None };
         let doubled = initial.saturating_mul(2_u32.saturating_pow(self.failures));
@@ -58,7 +58,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn pauses_double_up_to_the_longest_and_start_over_after_success() {
+    fn pauses_double_up_to_the_maximum_and_start_over_after_success() {
         let mut backoff = Backoff::new(Reconnect::Backoff { initial: SECOND, maximum: SECOND * 5 });
         let mut pauses = || (0..5).map(|_| backoff.pause(1.0).unwrap().as_secs()).collect::<Vec<_>>();
         assert_eq!(pauses(), [1, 2, 4, 5, 5]);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn never_means_never() {
+    fn never_reconnects() {
         assert_eq!(Backoff::new(Reconnect::Never).pause(0.5), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What to subscribe to.
+//! Subscription request.
 
 use std::num::NonZeroU32;
 
@@ -7,10 +7,10 @@ use braid_proto::session::RetainHandling;
 use braid_proto::stream::{LogicalStream, Priority};
 use braid_proto::topic::{TopicError, TopicFilter};
 
-/// The User Property that asks for a place in the server's order of sending. [BQ-52]
+/// User Property with which a subscription requests a priority. [BQ-52]
 const PRIORITY_PROPERTY: &str = "braid-priority";
 
-/// One or several Topic Filters with their options: what one SUBSCRIBE asks for.
+/// Request of one SUBSCRIBE: one or several Topic Filters with their options.
 ///
 /// ```
 /// use braid_client::{QoS, Subscribe};
@@ -28,7 +28,7 @@ pub struct Subscribe {
 }
 
 impl Subscribe {
-    /// The messages that match this filter, with QoS 2 at most.
+    /// Subscribes to one filter, with a maximum QoS of 2.
     ///
     /// # Errors
     /// The filter breaks a rule of MQTT 4.7 or 4.8.2.
@@ -36,7 +36,7 @@ impl Subscribe {
         Ok(Self::new([TopicFilter::parse(filter)?]))
     }
 
-    /// The messages that match any of these filters, with QoS 2 at most.
+    /// Subscribes to several filters, with a maximum QoS of 2.
     pub fn new(filters: impl IntoIterator<Item = TopicFilter>) -> Self {
         let entries =
             filters.into_iter().map(|filter| SubscribeEntry::new(filter, QoS::ExactlyOnce)).collect();
@@ -53,31 +53,31 @@ impl Subscribe {
         self.entries.is_empty()
     }
 
-    /// The most that deliveries may have. Like all options, for every filter of this request.
+    /// Maximum QoS of deliveries. All options apply to every filter of this request.
     #[must_use]
     pub fn qos(self, qos: QoS) -> Self {
         self.each(|entry| entry.qos = qos)
     }
 
-    /// Not the messages that this client publishes (MQTT 5).
+    /// No Local: leaves out messages that this client publishes (MQTT 5).
     #[must_use]
     pub fn no_local(self, no_local: bool) -> Self {
         self.each(|entry| entry.no_local = no_local)
     }
 
-    /// Keeps the RETAIN flag as the publisher set it (MQTT 5).
+    /// Retain As Published: keeps the RETAIN flag of the publisher (MQTT 5).
     #[must_use]
     pub fn retain_as_published(self, keep: bool) -> Self {
         self.each(|entry| entry.retain_as_published = keep)
     }
 
-    /// When retained messages come (MQTT 5).
+    /// Retain Handling: when retained messages are sent (MQTT 5).
     #[must_use]
     pub fn retain_handling(self, handling: RetainHandling) -> Self {
         self.each(|entry| entry.retain_handling = handling)
     }
 
-    /// The Subscription Identifier that messages carry, 1..=268,435,455 (MQTT 5).
+    /// Subscription Identifier of deliveries, 1..=268,435,455 (MQTT 5).
     #[must_use]
     pub fn id(mut self, id: NonZeroU32) -> Self {
         self.id = Some(id);
@@ -91,20 +91,19 @@ impl Subscribe {
         self
     }
 
-    /// Lets the messages come on the data stream that this client calls `number`, so that they do not wait behind
-    /// those of other streams; 0, the default, is the control stream. On a link that is not QUIC there is only
-    /// that. [BQ-15]
+    /// Subscribes on the client's data stream `number`, so that deliveries do not wait behind those of other streams; 0,
+    /// the default, is the control stream. Links other than QUIC have only that one. [BQ-15]
     ///
-    /// The stream is opened when it is needed, and again after a reconnect or when it was ended. The same filter on
-    /// two streams gives two copies of each message. [BQ-16]
+    /// The stream is opened when it is needed, and again after a reconnect or after it has ended. The same filter on two
+    /// streams gives two copies of each message. [BQ-16]
     #[must_use]
     pub fn stream(mut self, number: u32) -> Self {
         self.stream = number;
         self
     }
 
-    /// How soon the server should send these messages, among all for this client: a User Property that brokers
-    /// of this project understand (MQTT 5). Without it the server's own rules decide. [BQ-52]
+    /// Requests a priority for these deliveries among all for this client, with a User Property that BraidMQ brokers
+    /// understand (MQTT 5). The server's rules decide by default. [BQ-52]
     #[must_use]
     pub fn priority(mut self, priority: Priority) -> Self {
         self.user.retain(|(name, _)| &**name != PRIORITY_PROPERTY);
@@ -115,13 +114,13 @@ impl Subscribe {
         LogicalStream::numbered(self.stream)
     }
 
-    /// The same as one request for each filter, in their order.
+    /// Splits the request into one for each filter, in their order.
     pub(crate) fn into_singles(self) -> impl DoubleEndedIterator<Item = Self> {
         let Self { entries, id, user, stream } = self;
         entries.into_iter().map(move |entry| Self { entries: vec![entry], id, user: user.clone(), stream })
     }
 
-    /// Of one that has one filter: whether it is this.
+    /// Whether the first filter of the request is `filter`.
     pub(crate) fn is_for(&self, filter: &TopicFilter) -> bool {
         self.entries.first().is_some_and(|entry| entry.filter.as_ref() == Ok(filter))
     }

@@ -1,113 +1,125 @@
-//! One connection: the protocol machine, its link and its timer in one poll loop.
+//! One connection: protocol machine, link and timer in one poll loop.
 
-mod closing;
-mod life;
-mod read;
+mod close;
 mod send;
 mod streams;
-mod write;
+mod writer;
 
+use std::cell::RefCell;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use braid_proto::connection::{Cause, Client as Protocol};
+use braid_proto::connection::{Cause, Client as Protocol, ClientEvent, Incoming};
+use braid_proto::error::Violation;
+use braid_proto::packet::Disconnect;
+use braid_proto::reason::ReasonCode;
 use braid_proto::session::Session;
 use braid_proto::stream::StreamKey;
-use braid_transport::Link;
+use braid_transport::quic::is_early_data_rejected;
+use braid_transport::{Link, Read};
+use tokio::io::ReadBuf;
 use tokio::time::{Sleep, sleep_until};
 use tracing::debug;
 
-use self::streams::Streams;
-use crate::driver::{Driver, now};
+use self::streams::{Phase, Streams};
+use self::writer::LinkWriter;
 use crate::error::Error;
-use crate::messages::Received;
+use crate::receive_queue::{Receipt, Received};
+use crate::state::{ClientState, now};
 
 /// Rounds of one poll before other tasks of the runtime get their turn.
 const ROUNDS: usize = 32;
+/// The most bytes of one read.
+const READ_SIZE: usize = 64 * 1024;
 
+thread_local! {
+    /// Read buffer of all connections of a thread: an idle connection needs none.
+    static READ_BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_SIZE].into());
+}
+
+/// Connection of a client, from CONNECT to the end of its link.
 pub(crate) struct Connection {
     link: Link,
     protocol: Protocol,
+    /// Number of the connection, from 1.
     number: u64,
     streams: Streams,
-    timer: Pin<Box<Sleep>>,
-    armed: Option<Instant>,
-    /// When the connection ends even if something is still to be sent or answered.
+    writer: LinkWriter,
+    timer: Timer,
+    /// Time at which the connection ends even if requests are unanswered or bytes unsent.
     deadline: Option<Instant>,
-    /// The most messages of QoS 1 and 2 that the server takes unacknowledged.
+    /// The most unacknowledged messages of QoS 1 and 2: the lower of the client's limit and the server's.
     send_maximum: usize,
-    /// The messages of one read.
+    /// Messages of one read; kept for its allocation.
     arrived: Vec<Received>,
-    /// The streams of one round of writing.
-    to_write: Vec<StreamKey>,
-    /// What the server said about the end.
+    /// Error that the server reported before it ended the connection.
     reported: Option<Error>,
-    /// The server did not take the early data: nothing that was sent has reached it.
+    /// The server rejected the early data: it has received nothing.
     is_early_rejected: bool,
+    /// The receive queue is full: streams that carry messages are not read.
     is_paused: bool,
-    is_unflushed: bool,
-    /// Why nothing can be written any more.
-    unwritable: Option<std::io::Error>,
 }
 
-/// What a connection leaves.
+/// Outcome of a connection.
 pub(crate) struct End {
+    /// `Ok`: this side ended it.
     pub(crate) result: Result<(), Error>,
     pub(crate) session: Option<Session>,
-    /// Nothing that was sent has reached the server, because it went as early data. [BQ-62]
+    /// The server has received nothing, because it rejected the early data. [BQ-62]
     pub(crate) is_early_rejected: bool,
 }
 
 impl Connection {
     pub(crate) fn new(link: Link, mut protocol: Protocol, number: u64) -> Self {
         if link.is_multi() {
-            protocol.place_resends(); // What goes on the control stream stands before everything.
+            protocol.place_resends(); // Those on the control stream precede all requests.
         }
         Self {
             link,
             protocol,
             number,
             streams: Streams::new(now()),
-            timer: Box::pin(sleep_until(tokio::time::Instant::now())),
-            armed: None,
+            writer: LinkWriter::default(),
+            timer: Timer::new(),
             deadline: None,
             send_maximum: usize::MAX,
             arrived: Vec::new(),
-            to_write: Vec::new(),
             reported: None,
             is_early_rejected: false,
             is_paused: false,
-            is_unflushed: false,
-            unwritable: None,
         }
     }
 
     /// Runs the connection as far as it goes. Ready when it has ended.
     ///
-    /// Each round: acknowledgements of the application, one read, requests, one write, the timer.
-    /// Acknowledgements and requests so ride in the same write as answers to what was read.
-    pub(crate) fn poll(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Poll<End> {
+    /// One round: (1) acknowledgements of the application, (2) one read, (3) requests, (4) the wish to close, (5) one
+    /// write, (6) ends of streams, (7) the timer. Acknowledgements and requests thus share a write with the answers to
+    /// what was read.
+    pub(crate) fn poll(&mut self, state: &mut ClientState, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..ROUNDS {
             let now = now();
-            self.poll_acknowledged(driver, cx, now);
+            self.poll_acknowledged(state, cx, now);
             self.protocol.continue_resend(now);
-            let was_unwritable = self.unwritable.is_some();
-            let has_read = self.poll_read(driver, cx, now);
-            let has_taken = self.poll_requests(driver, cx, now);
-            self.close_if_wanted(driver, cx, now);
-            let has_written = self.poll_write(cx);
-            let has_ended = self.end_streams(driver, now);
-            driver.unwritten.store(self.protocol.unwritten(), Ordering::Relaxed);
+            let had_failed = self.writer.has_failed();
+            let has_read = self.poll_read(state, cx, now);
+            let has_taken = self.poll_requests(state, cx, now);
+            self.close_if_wanted(state, cx, now);
+            let has_written = self.writer.poll(&mut self.link, &mut self.protocol, &mut self.streams, cx);
+            let has_ended = self.end_streams(state, now);
+            state.set_unwritten(self.protocol.unwritten());
             if self.poll_closed(cx, now).is_ready() {
                 return Poll::Ready(self.end());
             }
-            if was_unwritable && !has_read {
-                self.give_up_unwritable();
+            // A link that takes nothing more is lost once everything that it received is read.
+            if had_failed
+                && !has_read
+                && let Some(error) = self.writer.take_error()
+            {
+                self.handle_link_lost(&error);
             }
-            let is_due = self.poll_timer(driver, cx, now);
+            let is_due = self.poll_timer(state, cx, now);
             if !(has_read || has_taken || has_written || has_ended || is_due) {
                 return Poll::Pending;
             }
@@ -116,15 +128,8 @@ impl Connection {
         Poll::Pending
     }
 
-    /// A link that takes nothing more is lost, now that everything that came on it is read.
-    fn give_up_unwritable(&mut self) {
-        if let Some(error) = self.unwritable.take() {
-            self.handle_link_lost(&error);
-        }
-    }
-
-    fn poll_acknowledged(&mut self, driver: &Driver, cx: &mut Context<'_>, now: Instant) {
-        if let Some(receipt) = driver.inbox.poll_acknowledged(cx)
+    fn poll_acknowledged(&mut self, state: &ClientState, cx: &mut Context<'_>, now: Instant) {
+        if let Some(receipt) = state.received.poll_acknowledged(cx)
             && receipt.connection == self.number
         {
             self.protocol.acknowledge(receipt.token, now);
@@ -145,9 +150,9 @@ impl Connection {
         End { result, session, is_early_rejected: self.is_early_rejected }
     }
 
-    /// Moves to another local port for everybody who asked for it.
-    fn rebind(&mut self, driver: &Driver) {
-        for waiter in driver.requests.take_rebinds() {
+    /// Moves to another local port if the application asked for that, and answers all callers.
+    fn rebind(&mut self, state: &ClientState) {
+        for waiter in state.requests.take_rebinds() {
             let moved = self.link.rebind(None);
             debug!(?moved, "moving to another local port");
             let result = moved.map_err(|error| Error::Rebind { reason: Arc::from(error.to_string()) });
@@ -155,24 +160,203 @@ impl Connection {
         }
     }
 
-    // -- Timer -------------------------------------------------------------------------------------
-
-    /// Arms the timer for what comes next. Whether it was due already.
-    fn poll_timer(&mut self, driver: &mut Driver, cx: &mut Context<'_>, now: Instant) -> bool {
-        let streams = self.stream_deadline(driver);
+    /// Arms the timer for the next deadline. Whether one has passed.
+    fn poll_timer(&mut self, state: &mut ClientState, cx: &mut Context<'_>, now: Instant) -> bool {
+        let streams = self.stream_deadline(state);
         let deadlines = [self.protocol.poll_timeout(), self.deadline, streams];
         let Some(next) = deadlines.into_iter().flatten().min() else { return false };
-        if self.armed != Some(next) {
-            self.armed = Some(next);
-            self.timer.as_mut().reset(next.into());
-        }
-        if self.timer.as_mut().poll(cx).is_pending() {
+        if self.timer.poll(next, cx).is_pending() {
             return false;
         }
-        self.armed = None;
         let now = now.max(next);
         self.protocol.handle_timeout(now);
-        self.handle_stream_deadlines(driver, now);
+        self.handle_stream_deadlines(state, now);
         true
+    }
+
+    // -- Reading -----------------------------------------------------------------------------------
+
+    fn poll_read(&mut self, state: &mut ClientState, cx: &mut Context<'_>, now: Instant) -> bool {
+        if self.protocol.is_closed() {
+            return false;
+        }
+        // A link that takes nothing more is read to its end, however many messages are queued: the server may have
+        // said why it closed it.
+        let is_full = state.received.is_full() && !self.writer.has_failed();
+        if is_full != self.is_paused {
+            self.is_paused = is_full;
+            self.protocol.pause(is_full, now);
+        }
+        let Poll::Ready(read) = self.poll_link(cx, now) else { return false };
+        match read {
+            // Opened and Moved are reported to servers only.
+            Ok(Read::Bytes(_) | Read::Confirmed | Read::Opened(_) | Read::Moved(_)) => {}
+            Ok(Read::Finished(stream)) => self.handle_finished(state, stream, now),
+            Ok(Read::Reset(stream, code) | Read::Stopped(stream, code)) => {
+                self.handle_reset(state, stream, code, now);
+            }
+            Ok(Read::Closed) => self.protocol.handle_link_closed(),
+            Err(error) => self.handle_link_lost(&error),
+        }
+        self.drain_events(state, now);
+        true
+    }
+
+    /// One read of the link; bytes go straight to the protocol.
+    fn poll_link(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<std::io::Result<Read>> {
+        let Self { link, protocol, streams, is_paused, .. } = self;
+        // Messages arrive only on streams that carried a SUBSCRIBE. The others carry acknowledgements, which are read
+        // even while the receive queue is full.
+        let carries_messages =
+            |stream: StreamKey| stream.is_control() || streams.get(stream).is_some_and(|s| s.is_subscribed());
+        // The answer to an early packet may arrive before CONNACK, which has to be read first.
+        let is_established = protocol.is_established();
+        let mut wants = |stream: StreamKey| {
+            (is_established || stream.is_control()) && (!*is_paused || !carries_messages(stream))
+        };
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let mut buffer = ReadBuf::new(buffer);
+            let read = ready!(link.poll_read(cx, &mut buffer, &mut wants));
+            if let Ok(Read::Bytes(stream)) = read {
+                protocol.handle_bytes(stream, buffer.filled(), now);
+            }
+            Poll::Ready(read)
+        })
+    }
+
+    fn handle_link_lost(&mut self, error: &std::io::Error) {
+        self.is_early_rejected |= is_early_data_rejected(error);
+        debug!(%error, "link lost");
+        self.protocol.handle_link_closed();
+    }
+
+    /// FIN of the server, the answer to that of this side or the first.
+    fn handle_finished(&mut self, state: &mut ClientState, stream: StreamKey, now: Instant) {
+        self.protocol.handle_stream_finished(stream, now);
+        if self.streams.get(stream).is_some_and(|known| known.phase() == Phase::Ended) {
+            self.remove_stream(state, stream, &Error::StreamEnded { code: None });
+        }
+    }
+
+    /// RESET_STREAM or STOP_SENDING of the server.
+    fn handle_reset(&mut self, state: &mut ClientState, stream: StreamKey, code: u64, now: Instant) {
+        debug!(%stream, code, "the server ended a stream");
+        match self.refused_message(state, stream, code) {
+            Some(reason) => {
+                // Ended by this side: the lane keeps its count of resets, for which the message is to blame.
+                self.streams.end(stream, None);
+                self.protocol.handle_stream_refused(stream, reason, now);
+            }
+            None => self.protocol.handle_stream_reset(stream, now),
+        }
+        self.link.abort(stream, code);
+        self.drain_events(state, now);
+        self.remove_stream(state, stream, &Error::StreamEnded { code: Some(code) });
+    }
+
+    /// The reason for which the server refuses the only message of this stream; `None`: it refuses the stream.
+    fn refused_message(&self, state: &ClientState, stream: StreamKey, code: u64) -> Option<ReasonCode> {
+        let lane = self.streams.get(stream)?.lane()?;
+        let reason = u8::try_from(code).ok().and_then(ReasonCode::from_u8)?;
+        let is_about_message = matches!(
+            reason,
+            ReasonCode::TopicNameInvalid
+                | ReasonCode::PacketTooLarge
+                | ReasonCode::QuotaExceeded
+                | ReasonCode::PayloadFormatInvalid
+                | ReasonCode::QosNotSupported
+        );
+        (is_about_message && state.lanes.is_own(lane)).then_some(reason)
+    }
+
+    // -- Events of the protocol --------------------------------------------------------------------
+
+    fn drain_events(&mut self, state: &mut ClientState, now: Instant) {
+        while let Some(event) = self.protocol.poll_event() {
+            match event {
+                ClientEvent::Message(incoming) => {
+                    let message = &incoming.message;
+                    debug!(topic = %message.topic, qos = %message.qos, bytes = message.payload.len(), "received PUBLISH");
+                    self.arrived.push(received(incoming, self.number));
+                }
+                ClientEvent::Published(id, reason) => {
+                    debug!(%id, %reason, "published");
+                    let on = state.inflight.handle_published(id, reason);
+                    if let Some(stream) = on.and_then(|on| self.streams.get_mut(on)) {
+                        stream.handle_acknowledged(now);
+                    }
+                }
+                ClientEvent::Subscribed(suback) => {
+                    debug!(id = %suback.packet_id, codes = ?suback.codes, "received SUBACK");
+                    state.handle_suback(suback.packet_id, suback.codes);
+                }
+                ClientEvent::Unsubscribed(unsuback) => {
+                    debug!(id = %unsuback.packet_id, "received UNSUBACK");
+                    state.handle_unsuback(unsuback.packet_id, unsuback.codes);
+                }
+                ClientEvent::Connected(connected) => {
+                    let own = usize::from(state.settings.protocol.maximum_inflight);
+                    let theirs = connected.properties.receive_maximum.unwrap_or(u16::MAX);
+                    self.send_maximum = own.min(theirs.into());
+                    state.handle_connected(*connected, self.link.is_multi());
+                    state.enqueue_resends(self.protocol.take_resends());
+                }
+                ClientEvent::Refused(connack) => {
+                    let text = connack.properties.reason_string.map(Into::into);
+                    self.reported = Some(Error::Refused { reason: connack.reason, text });
+                }
+                ClientEvent::Disconnected(disconnect) => {
+                    let text = disconnect.reason_string.map(Into::into);
+                    self.reported = Some(Error::Disconnected { reason: disconnect.reason, text });
+                }
+                // The client supports no authentication method.
+                ClientEvent::Auth(_) => {
+                    self.reported = Some(Error::Violation(Violation::AuthNotNegotiated));
+                    self.protocol.disconnect(Disconnect::new(ReasonCode::ProtocolError));
+                }
+                ClientEvent::StreamViolated(stream, violation) => {
+                    debug!(%stream, %violation, "the server broke the specification on a data stream");
+                }
+                ClientEvent::StreamEnded(stream, unanswered) => {
+                    // First, because a lane with a retransmission is not idle.
+                    state.enqueue_resends(self.protocol.take_resends());
+                    self.handle_stream_ended(state, stream, unanswered);
+                }
+            }
+        }
+        if !self.arrived.is_empty()
+            && let Some(discarded) = state.received.put(&mut self.arrived)
+        {
+            self.protocol.acknowledge(discarded.token, now);
+        }
+    }
+}
+
+fn received(incoming: Incoming, connection: u64) -> Received {
+    let Incoming { message, dup, packet_id, topic_alias, subscription_ids, token } = incoming;
+    let receipt = token.map(|token| Receipt { connection, token });
+    Received { message, dup, packet_id, topic_alias, subscription_ids, receipt }
+}
+
+/// The one timer of a connection.
+struct Timer {
+    sleep: Pin<Box<Sleep>>,
+    armed: Option<Instant>,
+}
+
+impl Timer {
+    fn new() -> Self {
+        Self { sleep: Box::pin(sleep_until(tokio::time::Instant::now())), armed: None }
+    }
+
+    /// Ready once `at` has passed.
+    fn poll(&mut self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        if self.armed != Some(at) {
+            self.armed = Some(at);
+            self.sleep.as_mut().reset(at.into());
+        }
+        ready!(self.sleep.as_mut().poll(cx));
+        self.armed = None;
+        Poll::Ready(())
     }
 }

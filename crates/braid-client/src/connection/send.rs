@@ -1,6 +1,6 @@
-//! From what waits to packets on streams.
+//! Sending: from queued requests to packets in the outboxes of streams.
 
-use std::task::Context;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use braid_proto::connection::{Client as Protocol, Resent, Sent as Outcome, Unsendable};
@@ -8,71 +8,77 @@ use braid_proto::message::Delivery;
 use braid_proto::packet::{PacketId, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{LogicalStream, Priority, StreamKey};
+use braid_transport::Dir;
 use tracing::{debug, warn};
 
 use super::Connection;
-use crate::dispatch;
-use crate::driver::Driver;
 use crate::error::Error;
-use crate::ledger::Sent;
-use crate::request::{Control, Request, Waiter, answer};
+use crate::inflight::Sent;
+use crate::send_queue::{Control, Request, Waiter, answer};
+use crate::state::ClientState;
 
-/// Above this many bytes in the outbox of a stream no more is put there: it waits in its lane, where what is more
-/// urgent overtakes it. [BQ-56]
-const OUTBOX_IS_FULL: usize = 32 * 1024;
-/// Below this Receive Maximum nothing of it is kept for what is more urgent.
+/// Number of bytes in the outbox of a stream from which on further messages wait in their lane, where a message of a
+/// higher priority overtakes them. [BQ-56]
+const OUTBOX_LIMIT: usize = 32 * 1024;
+/// The lowest Receive Maximum of which a part is reserved for other priorities.
 const SHARED_FROM: usize = 4;
 
 impl Connection {
-    /// Puts what may go now on its streams. Whether that was anything.
-    pub(super) fn poll_requests(&mut self, driver: &mut Driver, cx: &mut Context<'_>, now: Instant) -> bool {
-        driver.take_requests(cx);
-        self.rebind(driver);
+    /// Sends all requests that can be sent. Whether there was one.
+    pub(super) fn poll_requests(
+        &mut self,
+        state: &mut ClientState,
+        cx: &mut Context<'_>,
+        now: Instant,
+    ) -> bool {
+        state.take_requests(cx);
+        self.rebind(state);
         if !self.protocol.is_established() && !self.link.is_early() {
             return false;
         }
         let mut has_sent = false;
         loop {
-            while let Some((slot, request)) = self.next(driver) {
+            while let Some((lane, request)) = self.next(state) {
                 has_sent = true;
-                if !self.send(driver, slot, request, now) {
+                if !self.send(state, lane, request, now) {
                     return has_sent;
                 }
             }
-            if !self.poll_open(driver, cx, now) {
+            if !self.poll_open(state, cx, now) {
                 return has_sent;
             }
         }
     }
 
-    /// The next request that can be sent, the most urgent first. What is stuck stops its own lane alone. [BQ-55]
-    fn next(&mut self, driver: &mut Driver) -> Option<(usize, Request)> {
+    /// The next request that can be sent, highest priority first. A blocked request delays its own lane only. [BQ-55]
+    fn next(&mut self, state: &mut ClientState) -> Option<(usize, Request)> {
         let Self { protocol, send_maximum, .. } = self;
-        let (lanes, ledger) = (&mut driver.lanes, &driver.ledger);
+        let (lanes, inflight) = (&mut state.lanes, &state.inflight);
         let is_established = protocol.is_established();
-        lanes.pop(|slot, priority, request| {
+        lanes.pop(|lane, priority, request| {
             if !is_established && !may_be_early(protocol, request) {
                 return false;
             }
-            let Some(stream) = slot.stream_for(priority) else { return false };
-            if protocol.outbox(stream).is_some_and(|outbox| outbox.len() >= OUTBOX_IS_FULL) {
+            let Some(stream) = lane.stream_for(priority) else { return false };
+            if protocol.outbox(stream).is_some_and(|outbox| outbox.len() >= OUTBOX_LIMIT) {
                 return false;
             }
             if matches!(request, Request::Control(_)) {
                 return true;
             }
             let Some(outbound) = protocol.session().map(|session| &session.outbound) else { return false };
-            let (unacknowledged, on_their_way) = (outbound.unacknowledged(), ledger.on_their_way(priority));
+            let (unacknowledged, of_priority) = (outbound.unacknowledged(), inflight.count(priority));
             match request {
                 Request::Publish { delivery, .. } if delivery.qos > QoS::AtMostOnce => {
-                    leaves_room(on_their_way, unacknowledged, *send_maximum)
+                    leaves_room(of_priority, unacknowledged, *send_maximum)
                         && protocol.takes(&Delivery { stream, ..delivery.clone() })
                 }
-                // Of those on their way some are only to be sent again, as this one. It may have its place already.
+                // The inflight tracker also counts messages whose retransmission is queued, such as this one. The
+                // session may count this one as unacknowledged already.
                 Request::Resend { id, .. } => {
-                    let here = on_their_way.min(unacknowledged);
+                    let sent = of_priority.min(unacknowledged);
                     outbound.counts(*id)
-                        || leaves_room(here, unacknowledged, *send_maximum)
+                        || leaves_room(sent, unacknowledged, *send_maximum)
                             && protocol.takes_resend(*id, stream)
                 }
                 Request::Publish { .. } | Request::Control(_) => true,
@@ -80,45 +86,45 @@ impl Connection {
         })
     }
 
-    /// Sends a request on the stream of its lane. False: it has to wait after all.
-    fn send(&mut self, driver: &mut Driver, slot: usize, request: Request, now: Instant) -> bool {
-        let at = driver.lanes.slot_mut(slot);
+    /// Sends a request on the stream of its lane. False: the request went back to its lane.
+    fn send(&mut self, state: &mut ClientState, lane: usize, request: Request, now: Instant) -> bool {
+        let at = state.lanes.lane_mut(lane);
         let Some(mut stream) = at.stream_for(Priority::HIGHEST) else { return false };
         if self.protocol.outbox(stream).is_none() {
             stream = StreamKey::CONTROL; // [BQ-42]
         }
         let is_last = at.is_own() && !stream.is_control();
         match request {
-            Request::Publish { delivery, stream: lane, waiter } => {
+            Request::Publish { delivery, stream: logical, waiter } => {
                 let delivery = Delivery { stream, ..delivery };
-                if !self.publish(driver, delivery, lane, waiter, now) {
+                if !self.publish(state, delivery, logical, waiter, now) {
                     return false;
                 }
                 if is_last {
-                    self.begin_end(driver, stream);
+                    self.begin_end(state, stream);
                 }
             }
-            Request::Resend { id, delivery, stream: lane } => {
-                if !self.resend(driver, id, &delivery, stream, now) {
-                    driver.lanes.push_front(lane, Request::Resend { id, delivery, stream: lane });
+            Request::Resend { id, delivery, stream: logical } => {
+                if !self.resend(state, id, &delivery, stream, now) {
+                    state.lanes.push_front(logical, Request::Resend { id, delivery, stream: logical });
                     return false;
                 }
                 if is_last {
-                    self.begin_end(driver, stream);
+                    self.begin_end(state, stream);
                 }
             }
-            Request::Control(control) => self.send_control(driver, stream, slot, control, now),
+            Request::Control(control) => self.send_control(state, stream, lane, control, now),
         }
-        driver.lanes.settle(slot);
+        state.lanes.remove_if_unused(lane);
         true
     }
 
-    /// Sends a message, or puts it back if it must wait: then the answer is false.
+    /// Sends a message. False: the message went back to its lane.
     fn publish(
         &mut self,
-        driver: &mut Driver,
+        state: &mut ClientState,
         delivery: Delivery,
-        lane: LogicalStream,
+        logical: LogicalStream,
         waiter: Option<Waiter<ReasonCode>>,
         now: Instant,
     ) -> bool {
@@ -128,28 +134,27 @@ impl Connection {
         let error = match self.protocol.publish(delivery, now) {
             Ok(Outcome::Out(id)) => {
                 debug!(id = id.map(tracing::field::display), %topic, %on, "sending PUBLISH");
-                let waiting = self.protocol.outbox(on).map_or(0, |outbox| outbox.len());
+                let queued = self.protocol.outbox(on).map_or(0, |outbox| outbox.len());
                 let mut known = self.streams.get_mut(on);
                 if let Some(known) = &mut known {
-                    known.used = now;
-                    known.exchanges += usize::from(id.is_some());
+                    known.note_publish(id.is_some(), now);
                 }
                 match (id, known) {
                     (Some(id), _) => {
-                        let sent = Sent { stream: lane, priority, on, is_expiring: false, waiter };
-                        driver.ledger.note_sent(id, sent);
+                        let sent = Sent { stream: logical, priority, on, is_expiring: false, waiter };
+                        state.inflight.note_sent(id, sent);
                     }
-                    (None, Some(known)) => known.note_unwritten(waiting, waiter),
+                    (None, Some(known)) => known.note_unwritten(queued, waiter),
                     (None, None) => {}
                 }
-                if lane == LogicalStream::Own && !on.is_control() {
+                if logical == LogicalStream::Own && !on.is_control() {
                     self.streams.set_expiry(on, expires_at);
                 }
                 return true;
             }
             Ok(Outcome::Blocked(delivery)) => {
-                let request = Request::Publish { delivery: *delivery, stream: lane, waiter };
-                driver.lanes.push_front(lane, request);
+                let request = Request::Publish { delivery: *delivery, stream: logical, waiter };
+                state.lanes.push_front(logical, request);
                 return false;
             }
             Ok(Outcome::Expired) => Error::Expired,
@@ -163,10 +168,10 @@ impl Connection {
         true
     }
 
-    /// Sends a message again, if that is still needed. False: it must wait.
+    /// Retransmits a message, if that is still needed. False: it has to wait.
     fn resend(
         &mut self,
-        driver: &mut Driver,
+        state: &mut ClientState,
         id: PacketId,
         delivery: &Delivery,
         on: StreamKey,
@@ -177,13 +182,12 @@ impl Connection {
             Resent::Out(on) => {
                 debug!(%id, topic = %delivery.message.topic, %on, "sending PUBLISH again");
                 if let Some(known) = self.streams.get_mut(on) {
-                    known.used = now;
-                    known.exchanges += 1;
+                    known.note_publish(true, now);
                 }
-                driver.ledger.note_resent(id, on);
+                state.inflight.note_resent(id, on);
             }
             Resent::Over => {}
-            Resent::TooLarge => self.drain_events(driver, now),
+            Resent::TooLarge => self.drain_events(state, now),
             Resent::Blocked => return false,
         }
         true
@@ -191,9 +195,9 @@ impl Connection {
 
     fn send_control(
         &mut self,
-        driver: &mut Driver,
+        state: &mut ClientState,
         on: StreamKey,
-        slot: usize,
+        lane: usize,
         mut control: Control,
         now: Instant,
     ) {
@@ -209,9 +213,9 @@ impl Connection {
                 }
             }
             Control::Unsubscribe(unsubscribe) => {
-                // Some servers end a subscription only where it was made.
-                let lane = driver.lanes.logical(slot);
-                let is_here = |filter: &&_| driver.ledger.stream_of(filter) == lane;
+                // Some servers end a subscription only on the stream on which it was made.
+                let logical = state.lanes.logical(lane);
+                let is_here = |filter: &&_| state.inflight.stream_of(filter) == logical;
                 unsubscribe.asked = unsubscribe.filters.iter().take_while(is_here).count().max(1);
                 let filters: Vec<_> = unsubscribe.filters.iter().take(unsubscribe.asked).cloned().collect();
                 debug!(?filters, %on, "sending UNSUBSCRIBE");
@@ -221,39 +225,79 @@ impl Connection {
         match sent {
             Ok(id) => {
                 if let Some(known) = self.streams.get_mut(on) {
-                    known.is_subscribed = true;
+                    known.note_subscribe();
                 }
-                driver.ledger.note_control(id, control);
+                state.inflight.note_control(id, control);
             }
-            Err(unsendable) => dispatch::handle_unsendable(driver, control, unsendable),
+            Err(unsendable) => state.handle_unsendable(control, unsendable),
         }
     }
 
-    /// A data stream is as urgent as the most urgent of what it still has to write. [BQ-51]
+    /// Opens streams for lanes that want one. Whether a lane can send now.
+    pub(super) fn poll_open(&mut self, state: &mut ClientState, cx: &mut Context<'_>, now: Instant) -> bool {
+        let mut has_progress = false;
+        while let Some(lane) = state.lanes.next_to_open() {
+            match self.link.poll_open(cx, Dir::Bidi) {
+                Poll::Ready(Ok(stream)) => {
+                    debug!(%stream, lane = ?state.lanes.logical(lane), "opened");
+                    self.protocol.handle_stream_opened(stream);
+                    self.streams.insert(stream, lane, now);
+                    state.lanes.handle_opened(lane, stream);
+                    has_progress = true;
+                }
+                Poll::Ready(Err(error)) => {
+                    self.handle_link_lost(&error);
+                    return false;
+                }
+                Poll::Pending if !self.streams.has_opened() => {
+                    debug!("the server takes no data streams");
+                    state.lanes.give_up_streams();
+                    return true;
+                }
+                Poll::Pending => {
+                    state.lanes.handle_refused(lane, now);
+                    self.end_idle_stream(state);
+                    return has_progress;
+                }
+            }
+        }
+        has_progress
+    }
+
+    /// Ends the least recently used idle stream, so that the server gives credit for another. One at a time.
+    fn end_idle_stream(&mut self, state: &mut ClientState) {
+        if self.streams.is_any_ending() {
+            return;
+        }
+        if let Some(stream) = self.streams.longest_idle(|lane| state.lanes.is_queue_empty(lane)) {
+            self.begin_end(state, stream);
+        }
+    }
+
+    /// Gives a data stream the highest priority of the messages that it has to write. [BQ-51]
     fn prioritise(&mut self, stream: StreamKey, priority: Priority) {
         let is_idle = self.protocol.outbox(stream).is_some_and(|outbox| outbox.is_empty());
         let Some(known) = self.streams.get_mut(stream).filter(|_| !stream.is_control()) else { return };
-        if known.priority < Some(priority) || (is_idle && known.priority > Some(priority)) {
-            known.priority = Some(priority);
+        if known.raise_priority(priority, is_idle) {
             self.link.set_priority(stream, priority);
         }
     }
 }
 
-/// Whether something may be sent before CONNACK: only what brings subscriptions back, and not too much of it.
-/// The rest follows CONNACK. [BQ-13], [BQ-61]
+/// Whether a request may be sent before CONNACK: only requests that restore subscriptions may, up to a limit.
+/// [BQ-13], [BQ-61]
 fn may_be_early(protocol: &Protocol, request: &Request) -> bool {
     let Request::Control(Control::Resubscribe(subscribe)) = request else { return false };
     protocol.takes_early(&subscribe.entries, &subscribe.user)
 }
 
-/// Whether one more message of QoS 1 or 2 leaves some of the Receive Maximum to other priorities: so that bulk on
-/// a slow way never holds all of it when something urgent comes.
+/// Whether one more message of QoS 1 or 2 leaves a part of the Receive Maximum to other priorities, so that bulk on a
+/// slow path never takes all of it.
 ///
-/// A priority may have eight times as many messages on their way as it leaves free.
-fn leaves_room(on_their_way: usize, unacknowledged: usize, maximum: usize) -> bool {
+/// A priority may have eight times as many inflight messages, `of_priority`, as it leaves free.
+fn leaves_room(of_priority: usize, unacknowledged: usize, maximum: usize) -> bool {
     let free = maximum.saturating_sub(unacknowledged);
-    maximum < SHARED_FROM || on_their_way == 0 || on_their_way < free.saturating_sub(1).saturating_mul(8)
+    maximum < SHARED_FROM || of_priority == 0 || of_priority < free.saturating_sub(1).saturating_mul(8)
 }
 
 #[cfg(test)]
@@ -261,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_priority_leaves_some_of_the_receive_maximum_to_others() {
+    fn a_priority_leaves_part_of_the_receive_maximum_to_others() {
         let fill = |maximum: usize| {
             let mut total = 0;
             let mut one = || {

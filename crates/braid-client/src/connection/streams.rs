@@ -1,4 +1,4 @@
-//! What the client knows of each stream of one connection.
+//! Stream table: the client's state of each stream of one connection.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
@@ -7,71 +7,122 @@ use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{Priority, StreamKey};
 
 use crate::error::Error;
-use crate::request::{Waiter, answer};
+use crate::send_queue::{Waiter, answer};
 
+/// Sending half of one stream.
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) key: StreamKey,
-    /// Its lane; the control stream carries many.
-    pub(super) slot: Option<usize>,
-    /// What the link was told.
-    pub(super) priority: Option<Priority>,
-    /// Bytes that the link took.
+    key: StreamKey,
+    /// Index of its lane; `None` on the control stream, which many share, and once the lane has moved on.
+    lane: Option<usize>,
+    /// Priority that the link has for it.
+    priority: Option<Priority>,
+    /// Bytes that the link has taken.
     written: u64,
-    /// QoS 0 on its way into the link: the count of bytes after it.
+    /// QoS 0 messages that the link has not taken entirely: the value of `written` at their last byte.
     unwritten: VecDeque<(u64, Waiter<ReasonCode>)>,
-    /// Messages of QoS 1 and 2 on it that are not done.
-    pub(super) exchanges: usize,
-    /// It carried a SUBSCRIBE: messages may come on it.
-    pub(super) is_subscribed: bool,
-    /// It carried QoS 0, so that only its end tells that the server has everything.
-    pub(super) has_unconfirmed: bool,
-    /// When its only message is worth nothing any more.
+    /// Inflight messages of QoS 1 and 2.
+    inflight: usize,
+    /// The stream carried a SUBSCRIBE: messages may arrive on it.
+    is_subscribed: bool,
+    /// The stream carried QoS 0: only the server's FIN tells that it has everything.
+    has_unconfirmed: bool,
+    /// Expiry of the only message of the stream.
     expires_at: Option<Instant>,
-    pub(super) life: Life,
-    /// Until when its lane waits for the server to end it too.
+    phase: Phase,
+    /// Limit of the wait for the server's FIN.
     ends_by: Option<Instant>,
-    /// When something was last put on it.
-    pub(super) used: Instant,
+    /// Time of the last PUBLISH or acknowledgement.
+    last_used: Instant,
 }
 
-/// How far a stream is.
+/// Sending states of a stream (RFC 9000, 3.1), as the client needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum Phase {
     Open,
-    /// Nothing more goes on it: once everything on it is done, this end ends it.
+    /// No further request goes on it; FIN follows once its messages are acknowledged.
     Ending,
-    /// This end has ended it: the server is to do so too.
+    /// FIN was sent; the server's is awaited.
     Ended,
 }
 
 impl Stream {
-    pub(super) fn new(key: StreamKey, slot: Option<usize>, now: Instant) -> Self {
+    fn new(key: StreamKey, lane: Option<usize>, now: Instant) -> Self {
         Self {
             key,
-            slot,
+            lane,
             priority: None,
             written: 0,
             unwritten: VecDeque::new(),
-            exchanges: 0,
+            inflight: 0,
             is_subscribed: false,
             has_unconfirmed: false,
             expires_at: None,
-            life: Life::Open,
+            phase: Phase::Open,
             ends_by: None,
-            used: now,
+            last_used: now,
         }
     }
 
-    /// A QoS 0 message was put behind the `waiting` bytes that the stream has to write now, itself included.
-    pub(super) fn note_unwritten(&mut self, waiting: usize, waiter: Option<Waiter<ReasonCode>>) {
+    pub(super) fn lane(&self) -> Option<usize> {
+        self.lane
+    }
+
+    /// Separates the stream from its lane, which goes on with another stream.
+    pub(super) fn take_lane(&mut self) -> Option<usize> {
+        self.lane.take()
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub(super) fn is_subscribed(&self) -> bool {
+        self.is_subscribed
+    }
+
+    pub(super) fn has_unconfirmed(&self) -> bool {
+        self.has_unconfirmed
+    }
+
+    pub(super) fn has_inflight(&self) -> bool {
+        self.inflight > 0
+    }
+
+    /// Raises the priority, or lowers it while the stream `is_idle`. Whether it changed.
+    pub(super) fn raise_priority(&mut self, priority: Priority, is_idle: bool) -> bool {
+        let changes = self.priority < Some(priority) || (is_idle && self.priority > Some(priority));
+        if changes {
+            self.priority = Some(priority);
+        }
+        changes
+    }
+
+    pub(super) fn note_subscribe(&mut self) {
+        self.is_subscribed = true;
+    }
+
+    /// Notes a PUBLISH. `is_acknowledged`: QoS 1 or 2.
+    pub(super) fn note_publish(&mut self, is_acknowledged: bool, now: Instant) {
+        self.last_used = now;
+        self.inflight += usize::from(is_acknowledged);
+    }
+
+    /// Notes the last acknowledgement of a message.
+    pub(super) fn handle_acknowledged(&mut self, now: Instant) {
+        self.inflight = self.inflight.saturating_sub(1);
+        self.last_used = now;
+    }
+
+    /// Notes a QoS 0 message that ends `queued` bytes after what the link has taken.
+    pub(super) fn note_unwritten(&mut self, queued: usize, waiter: Option<Waiter<ReasonCode>>) {
         self.has_unconfirmed = true;
         if let Some(waiter) = waiter {
-            self.unwritten.push_back((self.written + waiting as u64, waiter));
+            self.unwritten.push_back((self.written + queued as u64, waiter));
         }
     }
 
-    /// The link took so many bytes more.
+    /// Notes that the link took so many bytes more.
     pub(super) fn handle_written(&mut self, bytes: usize) {
         self.written += bytes as u64;
         while let Some((at, _)) = self.unwritten.front()
@@ -82,102 +133,103 @@ impl Stream {
         }
     }
 
-    /// What is not written never will be.
+    /// Fails the QoS 0 messages that are not written.
     pub(super) fn fail(&mut self, error: &Error) {
         for (_, waiter) in self.unwritten.drain(..) {
             answer(waiter, Err(error.clone()));
         }
     }
 
-    /// Whether nobody would miss it, once its bytes are written.
-    pub(super) fn is_idle(&self) -> bool {
-        let is_done = self.exchanges == 0 && self.unwritten.is_empty();
-        is_done && !self.is_subscribed && self.life == Life::Open
+    /// Whether the stream can be ended without delaying anything, once its bytes are written.
+    fn is_idle(&self) -> bool {
+        let is_done = self.inflight == 0 && self.unwritten.is_empty();
+        is_done && !self.is_subscribed && self.phase == Phase::Open
     }
 }
 
-/// What a deadline was for.
+/// Deadline of a stream that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// The only message of this stream has expired.
     Expiry(StreamKey),
-    /// The lane of this stream waits no longer for its end.
+    /// The server's FIN did not arrive in time.
     End(StreamKey),
 }
 
+/// The streams of one connection.
 #[derive(Debug)]
 pub(super) struct Streams {
     control: Stream,
-    /// The data streams in ascending order of their keys.
-    open: Vec<Stream>,
-    /// Those of [`Life::Ending`]: all others need no look.
+    /// Data streams in ascending order of their keys.
+    data: Vec<Stream>,
+    /// Those of [`Phase::Ending`].
     ending: Vec<StreamKey>,
-    /// When which is to be looked at.
     deadlines: BTreeSet<(Instant, StreamKey)>,
     /// The server has given credit for a data stream at least once.
-    pub(super) has_opened: bool,
+    has_opened: bool,
 }
 
 impl Streams {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             control: Stream::new(StreamKey::CONTROL, None, now),
-            open: Vec::new(),
+            data: Vec::new(),
             ending: Vec::new(),
             deadlines: BTreeSet::new(),
             has_opened: false,
         }
     }
 
-    pub(super) fn insert(&mut self, key: StreamKey, slot: usize, now: Instant) {
+    /// Adds a data stream for a lane.
+    pub(super) fn insert(&mut self, key: StreamKey, lane: usize, now: Instant) {
         self.has_opened = true;
         if let Err(at) = self.find(key) {
-            self.open.insert(at, Stream::new(key, Some(slot), now));
+            self.data.insert(at, Stream::new(key, Some(lane), now));
         }
     }
 
+    /// Whether a data stream was ever opened on this connection.
+    pub(super) fn has_opened(&self) -> bool {
+        self.has_opened
+    }
+
     fn find(&self, key: StreamKey) -> Result<usize, usize> {
-        self.open.binary_search_by_key(&key, |stream| stream.key)
+        self.data.binary_search_by_key(&key, |stream| stream.key)
     }
 
     pub(super) fn get(&self, key: StreamKey) -> Option<&Stream> {
         if key.is_control() {
             return Some(&self.control);
         }
-        self.find(key).ok().map(|at| &self.open[at])
+        self.find(key).ok().map(|at| &self.data[at])
     }
 
     pub(super) fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
         if key.is_control() {
             return Some(&mut self.control);
         }
-        self.find(key).ok().map(|at| &mut self.open[at])
+        self.find(key).ok().map(|at| &mut self.data[at])
     }
 
     pub(super) fn remove(&mut self, key: StreamKey) -> Option<Stream> {
-        let stream = self.find(key).ok().map(|at| self.open.remove(at))?;
+        let stream = self.find(key).ok().map(|at| self.data.remove(at))?;
         for deadline in stream.expires_at.into_iter().chain(stream.ends_by) {
             self.deadlines.remove(&(deadline, key));
         }
-        if stream.life == Life::Ending {
+        if stream.phase == Phase::Ending {
             self.ending.retain(|other| *other != key);
         }
         Some(stream)
     }
 
-    /// The data streams.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Stream> {
-        self.open.iter()
-    }
-
-    /// Its place in the order of writing: greater is sooner.
-    pub(super) fn rank(&self, key: StreamKey) -> (bool, Option<Priority>) {
+    /// Order of writing: greater is sooner.
+    pub(super) fn write_order(&self, key: StreamKey) -> (bool, Option<Priority>) {
         (key.is_control(), self.get(key).and_then(|stream| stream.priority))
     }
 
     /// Whether every QoS 0 message is written and, on data streams, known to have arrived.
     pub(super) fn is_settled(&self) -> bool {
-        self.control.unwritten.is_empty() && self.open.iter().all(|stream| !stream.has_unconfirmed)
+        self.control.unwritten.is_empty() && self.data.iter().all(|stream| !stream.has_unconfirmed)
     }
 
     /// Whether QoS 0 went on the control stream.
@@ -185,38 +237,60 @@ impl Streams {
         self.control.has_unconfirmed
     }
 
-    // -- Ends --------------------------------------------------------------------------------------
-
-    /// Nothing more goes on a stream. Its lane; `None`: it has none, or the stream was ending before.
-    pub(super) fn begin_end(&mut self, key: StreamKey) -> Option<usize> {
-        let at = self.find(key).ok()?;
-        let stream = &mut self.open[at];
-        if stream.life != Life::Open {
-            return None;
-        }
-        stream.life = Life::Ending;
-        self.ending.push(key);
-        stream.slot
+    pub(super) fn fail(&mut self, error: &Error) {
+        self.control.fail(error);
+        self.data.iter_mut().for_each(|stream| stream.fail(error));
     }
 
-    /// The streams that say no more and that this end has not ended.
+    // -- Ends --------------------------------------------------------------------------------------
+
+    /// Whether a stream that is about to end still has a lane, which then needs a stream again.
+    pub(super) fn is_any_ending(&self) -> bool {
+        self.data.iter().any(|stream| stream.phase != Phase::Open && stream.lane.is_some())
+    }
+
+    /// The least recently used idle stream of a lane for which `may_end` is true.
+    pub(super) fn longest_idle(&self, may_end: impl Fn(usize) -> bool) -> Option<StreamKey> {
+        let idle = self.data.iter().filter(|stream| stream.is_idle() && stream.lane.is_some_and(&may_end));
+        idle.min_by_key(|stream| stream.last_used).map(|stream| stream.key)
+    }
+
+    /// Open data streams of which only the server's FIN tells that it has everything.
+    pub(super) fn unconfirmed(&self) -> Vec<StreamKey> {
+        let is_unconfirmed = |stream: &&Stream| stream.has_unconfirmed && stream.phase == Phase::Open;
+        self.data.iter().filter(is_unconfirmed).map(|stream| stream.key).collect()
+    }
+
+    /// Takes no further request on a stream. Returns its lane; `None`: there is none, or the stream was ending before.
+    pub(super) fn begin_end(&mut self, key: StreamKey) -> Option<usize> {
+        let at = self.find(key).ok()?;
+        let stream = &mut self.data[at];
+        if stream.phase != Phase::Open {
+            return None;
+        }
+        stream.phase = Phase::Ending;
+        self.ending.push(key);
+        stream.lane
+    }
+
+    /// Streams of [`Phase::Ending`].
     pub(super) fn ending(&self) -> &[StreamKey] {
         &self.ending
     }
 
-    /// This end has ended a stream. Its lane waits for the server until then.
+    /// Notes FIN or RESET_STREAM of this side. The lane waits for the server's FIN until `ends_by`.
     pub(super) fn end(&mut self, key: StreamKey, ends_by: Option<Instant>) {
         self.ending.retain(|other| *other != key);
         let Ok(at) = self.find(key) else { return };
-        let stream = &mut self.open[at];
-        stream.life = Life::Ended;
+        let stream = &mut self.data[at];
+        stream.phase = Phase::Ended;
         if let Some(old) = std::mem::replace(&mut stream.ends_by, ends_by) {
             self.deadlines.remove(&(old, key));
         }
         self.deadlines.extend(ends_by.map(|by| (by, key)));
     }
 
-    /// The only message of a stream is worth nothing any more from then on.
+    /// Sets the expiry of the only message of a stream.
     pub(super) fn set_expiry(&mut self, key: StreamKey, at: Option<Instant>) {
         let Some(stream) = self.get_mut(key) else { return };
         if let Some(old) = std::mem::replace(&mut stream.expires_at, at) {
@@ -225,11 +299,12 @@ impl Streams {
         self.deadlines.extend(at.map(|at| (at, key)));
     }
 
+    /// The next deadline of any stream.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// A stream whose message has expired, or whose lane has waited long enough.
+    /// Takes a deadline that has passed.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<Due> {
         loop {
             let (deadline, key) = *self.deadlines.first().filter(|(deadline, _)| *deadline <= now)?;
@@ -247,10 +322,5 @@ impl Streams {
                 return Some(Due::End(key));
             }
         }
-    }
-
-    pub(super) fn fail(&mut self, error: &Error) {
-        self.control.fail(error);
-        self.open.iter_mut().for_each(|stream| stream.fail(error));
     }
 }

@@ -340,6 +340,6 @@ async fn what_only_quic_has_is_refused_elsewhere() {
             .contains("leave it out")
     );
     let error = quic_with(QuicOptions::server()).1.gate_reserve(4).start().unwrap_err().to_string();
-    assert_eq!(error, "a gate keeps 1 to 3 packets for what is urgent, not 4");
+    assert_eq!(error, "the gate can reserve 1 to 3 packets for urgent messages, not 4");
     assert!(builder.link_rate(1000).start().unwrap_err().to_string().contains("quic://host"));
 }

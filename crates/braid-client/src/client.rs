@@ -1,5 +1,6 @@
-//! What the application holds of a client.
+//! The application's ends of a client: [`Client`] for requests, [`Messages`] for received messages.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,20 +13,18 @@ use braid_proto::stream::StreamPolicy;
 use braid_proto::topic::TopicFilter;
 use tokio::sync::{oneshot, watch};
 
-use crate::builder::Builder;
-use crate::driver::now;
 use crate::error::Error;
 use crate::events::{EventLog, Events};
-use crate::inbox::Inbox;
 use crate::publication::Publication;
-use crate::queue::{NotTaken, SendQueue};
-use crate::request::{Control, Request, Unsubscribe, Waiter};
+use crate::receive_queue::{ReceiveQueue, Received};
+use crate::send_queue::{Control, NotTaken, Request, SendQueue, Unsubscribe, Waiter};
+use crate::state::now;
 use crate::subscribe::Subscribe;
 
-/// What [`Client`] and [`Messages`](crate::Messages) share. The last one to go closes the connection.
+/// State that [`Client`] and [`Messages`] share. Dropping the last of them closes the connection.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) received: Arc<ReceiveQueue>,
     pub(crate) events: Arc<EventLog>,
     pub(crate) requests: Arc<SendQueue>,
     pub(crate) policy: StreamPolicy,
@@ -35,32 +34,24 @@ pub(crate) struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.inbox.close();
+        self.received.close();
     }
 }
 
 /// An MQTT client: publishes, subscribes, and stays connected. Cloning is cheap.
 ///
-/// Messages arrive at the [`Messages`](crate::Messages) that were made with it. Requests wait in a queue until they
-/// can be sent, also while there is no connection: first subscriptions, then messages by their priority, those of
-/// one priority and stream in their order. Each priority has room of its own in the queue, whose size the builder
-/// sets; once it is used up, methods wait for room.
+/// Messages arrive at the [`Messages`] that were made with it. Requests wait in a queue until they can be sent, also
+/// while there is no connection: first subscriptions, then messages by their priority, those of one priority and
+/// stream in their order. Each priority has room of its own in the queue, whose size the builder sets. While it is
+/// full, methods wait.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) handle: Arc<Handle>,
 }
 
 impl Client {
-    /// Begins to describe a client of the server at `url`:
-    /// `mqtt://`, `mqtts://` (TLS), `ws://`, `wss://` (WebSocket) or `quic://`, then `user:password@` if there
-    /// is one, the host, and `:port` unless it is the usual one (1883, 8883, 8083, 8084, 14567). WebSocket URLs
-    /// may have a path, `/mqtt` by default.
-    pub fn builder(url: &str) -> Builder {
-        Builder::new(url)
-    }
-
-    /// Publishes a message and waits until it is done: with QoS 0 it is written to the link, with QoS 1 and 2
-    /// the server's last acknowledgement is in, across reconnects if need be.
+    /// Publishes a message. Resolves with QoS 0 when the message is written to the link, with QoS 1 and 2 when the
+    /// server's last acknowledgement has arrived, across reconnects if need be.
     ///
     /// Returns `Success` or `NoMatchingSubscribers`.
     ///
@@ -71,8 +62,8 @@ impl Client {
         self.enqueue(publication).await?.await
     }
 
-    /// Queues a message, waiting for room if need be, and returns what [`Client::publish`] would wait for:
-    /// await it, or drop it and the message is published all the same.
+    /// Queues a message, waits for room if need be, and returns a future that resolves as [`Client::publish`] does. The
+    /// message is published even if that future is dropped.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -82,7 +73,7 @@ impl Client {
         Ok(Acknowledgement { answer })
     }
 
-    /// Queues a message if there is room now. What becomes of it is not told.
+    /// Queues a message if there is room now. The outcome is not reported.
     ///
     /// # Errors
     /// [`Error::QueueFull`] and [`Error::Closed`].
@@ -98,21 +89,21 @@ impl Client {
         Request::Publish { delivery, stream: placement.stream, waiter }
     }
 
-    /// Subscribes and waits for the answer: one code per filter, the granted QoS or why not. Subscriptions are
-    /// restored after a reconnect if the server has forgotten them.
+    /// Subscribes and waits for SUBACK: one code per filter, the granted QoS or the reason for a refusal. Subscriptions
+    /// are restored after a reconnect if the server has lost them.
     ///
     /// # Errors
-    /// The server granted none of the filters or cannot do what was asked, or the client is closed.
+    /// The server granted none of the filters or does not support the request, or the client is closed.
     pub async fn subscribe(&self, subscribe: Subscribe) -> Result<Vec<ReasonCode>, Error> {
         let (waiter, answer) = oneshot::channel();
         self.request(Request::Control(Control::Subscribe { subscribe, waiter })).await?;
         answer.await.unwrap_or(Err(Error::Closed))
     }
 
-    /// Ends subscriptions and waits for the answer: one code per filter.
+    /// Unsubscribes and waits for UNSUBACK: one code per filter.
     ///
     /// # Errors
-    /// A filter is none, or the client is closed.
+    /// A filter breaks a rule of MQTT 4.7, or the client is closed.
     pub async fn unsubscribe<'a>(
         &self,
         filters: impl IntoIterator<Item = &'a str>,
@@ -139,40 +130,40 @@ impl Client {
         }
     }
 
-    /// Ends the connection gracefully: what was requested before is sent and answered or, with QoS 0, has arrived, as
-    /// long as that takes no longer than the builder's `disconnect_timeout`; then DISCONNECT, and the server discards the
-    /// Will. Without
-    /// a connection, what is queued is given up.
+    /// Ends the connection gracefully. Earlier requests are sent and answered first or, with QoS 0, have arrived, within
+    /// the builder's `disconnect_timeout`. Then DISCONNECT follows, and the server discards the Will. Without a
+    /// connection, queued requests fail.
     ///
     /// # Errors
-    /// Why there was no connection to end.
+    /// The error that kept the client without a connection.
     pub async fn disconnect(&self) -> Result<(), Error> {
-        self.handle.inbox.close();
+        self.handle.received.close();
         self.closed().await
     }
 
-    /// Waits until the client is closed by whatever it may be.
+    /// Waits until the client is closed.
     ///
     /// # Errors
-    /// What closed it, if it was not [`Client::disconnect`].
+    /// The error that closed it, if it was not [`Client::disconnect`].
     pub async fn closed(&self) -> Result<(), Error> {
         let mut ended = self.handle.ended.clone();
         match ended.wait_for(Option::is_some).await {
             Ok(result) => result.clone().unwrap_or(Ok(())),
-            Err(_) => Err(Error::Closed), // The runtime is shutting down.
+            // The runtime has dropped the driver.
+            Err(_) => Err(Error::Closed),
         }
     }
 
-    /// How many bytes were taken from the queue and wait for the link: the progress of a large message.
+    /// Number of bytes that were taken from the queue and wait for the link: the progress of a large message.
     pub fn unwritten(&self) -> usize {
         self.handle.unwritten.load(Ordering::Relaxed)
     }
 
-    /// Moves the connection to a new local port, such as after a change of the network: session, streams and what
-    /// is on its way survive. Only QUIC can do that. [BQ-70]
+    /// Moves the connection to a new local port, such as after a change of the network. Session, streams and inflight
+    /// messages survive. QUIC only. [BQ-70]
     ///
     /// # Errors
-    /// There is no connection, it is not QUIC, or the system gives no port.
+    /// There is no connection, it is not QUIC, or the operating system gives no port.
     pub async fn rebind(&self) -> Result<(), Error> {
         let (waiter, answer) = oneshot::channel();
         let not_connected = Error::Unsendable(Unsendable::NotConnected);
@@ -182,13 +173,13 @@ impl Client {
         answer.await.unwrap_or(Err(not_connected))
     }
 
-    /// The events of the connection, beginning with the last one if there was any.
+    /// Events of the connection, beginning with the last one if there was any.
     pub fn events(&self) -> Events {
         self.handle.events.subscribe()
     }
 }
 
-/// Resolves when a message is done, as [`Client::publish`] does.
+/// Future of a message that was queued; resolves as [`Client::publish`] does.
 #[derive(Debug)]
 pub struct Acknowledgement {
     answer: oneshot::Receiver<Result<ReasonCode, Error>>,
@@ -199,5 +190,53 @@ impl Future for Acknowledgement {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.answer).poll(cx).map(|answer| answer.unwrap_or(Err(Error::Closed)))
+    }
+}
+
+/// Received messages, in their order.
+///
+/// While the application is slower than the server, up to the builder's `receive_queue` messages wait here. Then the
+/// client stops reading from every stream that carries messages, and with them from the acknowledgements there; only
+/// streams of QUIC on which it publishes alone are read on. A task that receives messages should therefore not await
+/// `publish` unless few messages arrive: use [`Client::enqueue`], or another task.
+///
+/// When this is dropped, further messages are acknowledged and discarded.
+#[derive(Debug)]
+pub struct Messages {
+    pub(crate) handle: Arc<Handle>,
+}
+
+impl Messages {
+    /// Waits for the next message. `None`: the client is closed and all messages are taken. Taking a message of QoS 1
+    /// or 2 acknowledges it, unless the builder asked for
+    /// [`manual_acknowledgement`](crate::Builder::manual_acknowledgement).
+    ///
+    /// Cancel safe: a message that is not returned is not lost.
+    pub async fn recv(&mut self) -> Option<Received> {
+        poll_fn(|cx| self.poll_recv(cx)).await
+    }
+
+    /// Takes the next message if there is one.
+    pub fn try_recv(&mut self) -> Option<Received> {
+        self.handle.received.try_take()
+    }
+
+    /// Poll form of [`Messages::recv`], for hand-written futures and streams.
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Received>> {
+        self.handle.received.poll_take(cx)
+    }
+
+    /// Acknowledges this message and all that arrived before it, because MQTT acknowledges in order. Only needed with
+    /// [`manual_acknowledgement`](crate::Builder::manual_acknowledgement).
+    pub fn acknowledge(&self, message: &Received) {
+        if let Some(receipt) = message.receipt {
+            self.handle.received.acknowledge(receipt);
+        }
+    }
+}
+
+impl Drop for Messages {
+    fn drop(&mut self) {
+        self.handle.received.stop_listening();
     }
 }

@@ -1,4 +1,4 @@
-//! What the client owes and is owed, across connections: requests on their way and subscriptions.
+//! Inflight tracker: unanswered requests, and granted subscriptions, across connections.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -10,46 +10,46 @@ use braid_proto::stream::{LogicalStream, Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
 
 use crate::error::Error;
-use crate::lanes::Lanes;
-use crate::request::{Control, Request, Waiter, answer};
+use crate::lanes::LaneScheduler;
+use crate::send_queue::{Control, Request, Waiter, answer};
 use crate::subscribe::Subscribe;
 
-/// Filters of one SUBSCRIBE when subscriptions are restored: brokers limit the size of packets.
-const RESUBSCRIBE_AT_ONCE: usize = 64;
+/// The most filters of one SUBSCRIBE that restores subscriptions: servers limit the size of packets.
+const FILTERS_PER_SUBSCRIBE: usize = 64;
 
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
-    /// QoS 1 and 2 on their way.
+pub(crate) struct InflightTracker {
+    /// Inflight messages of QoS 1 and 2.
     sent: HashMap<PacketId, Sent>,
-    /// How many of each priority.
+    /// Inflight messages by priority.
     counts: BTreeMap<Priority, usize>,
-    /// SUBSCRIBE and UNSUBSCRIBE on their way, in the order of sending.
+    /// Unanswered SUBSCRIBE and UNSUBSCRIBE packets, in the order of sending.
     controls: VecDeque<(PacketId, Control)>,
-    /// What was granted, one filter each, in the order of subscribing.
+    /// Granted subscriptions, one filter each, in the order of subscribing.
     subscriptions: Vec<Subscribe>,
 }
 
-/// A message of QoS 1 or 2 on its way.
+/// Inflight message of QoS 1 or 2.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// Its lane.
+    /// Logical stream of its lane.
     pub(crate) stream: LogicalStream,
     pub(crate) priority: Priority,
-    /// Where its PUBLISH went last; the control stream if that has ended.
+    /// Stream of its last PUBLISH; the control stream once that has ended.
     pub(crate) on: StreamKey,
-    /// Its stream is ended because it has expired.
+    /// Its stream is being reset because it has expired.
     pub(crate) is_expiring: bool,
-    /// Who waits.
+    /// Caller that waits for the last acknowledgement.
     pub(crate) waiter: Option<Waiter<ReasonCode>>,
 }
 
-impl Ledger {
-    /// Whether nothing is to be answered.
+impl InflightTracker {
+    /// Whether every request is answered.
     pub(crate) fn is_settled(&self) -> bool {
         self.sent.is_empty() && self.controls.is_empty()
     }
 
-    // -- Requests on their way ---------------------------------------------------------------------
+    // -- Messages and control requests -------------------------------------------------------------
 
     pub(crate) fn note_sent(&mut self, id: PacketId, sent: Sent) {
         *self.counts.entry(sent.priority).or_default() += 1;
@@ -60,13 +60,13 @@ impl Ledger {
         self.controls.push_back((id, control));
     }
 
-    /// How many messages of QoS 1 and 2 with this priority are on their way.
-    pub(crate) fn on_their_way(&self, priority: Priority) -> usize {
+    /// Number of inflight messages with this priority.
+    pub(crate) fn count(&self, priority: Priority) -> usize {
         self.counts.get(&priority).copied().unwrap_or_default()
     }
 
-    /// A message must be sent again. Returns its lane.
-    pub(crate) fn begin_again(&mut self, id: PacketId) -> LogicalStream {
+    /// Begins the retransmission of a message. Returns the logical stream of its lane.
+    pub(crate) fn begin_resend(&mut self, id: PacketId) -> LogicalStream {
         let Some(sent) = self.sent.get_mut(&id) else { return LogicalStream::default() };
         sent.on = StreamKey::CONTROL;
         sent.is_expiring = false;
@@ -79,7 +79,7 @@ impl Ledger {
         }
     }
 
-    /// A message is done. Returns the stream that its PUBLISH was last sent on.
+    /// Handles the last acknowledgement of a message. Returns the stream of its last PUBLISH.
     pub(crate) fn handle_published(&mut self, id: PacketId, reason: ReasonCode) -> Option<StreamKey> {
         let sent = self.take_sent(id)?;
         let result = match reason.is_error() {
@@ -93,7 +93,7 @@ impl Ledger {
         Some(sent.on)
     }
 
-    /// The message on this stream of its own has expired, and what of it is not written will not be.
+    /// Notes that the message on this stream has expired, and that the stream is reset for that.
     pub(crate) fn expire(&mut self, stream: StreamKey) {
         for sent in self.sent.values_mut().filter(|sent| sent.on == stream) {
             sent.is_expiring = true;
@@ -118,8 +118,8 @@ impl Ledger {
 
     // -- Subscriptions -----------------------------------------------------------------------------
 
-    /// Keeps what was granted of a SUBSCRIBE, to be restored when the server forgets it.
-    pub(crate) fn keep(&mut self, subscribe: &Subscribe, codes: &[ReasonCode]) {
+    /// Adds the granted filters of a SUBSCRIBE, to be restored when the server has lost them.
+    pub(crate) fn add_subscriptions(&mut self, subscribe: &Subscribe, codes: &[ReasonCode]) {
         for (entry, code) in subscribe.entries.iter().zip(codes) {
             self.subscriptions
                 .retain(|kept| kept.stream != subscribe.stream || kept.entries[0].filter != entry.filter);
@@ -131,52 +131,54 @@ impl Ledger {
         }
     }
 
-    /// Drops what was not granted again. What was keeps its options: it may have been asked for with others.
-    pub(crate) fn drop_refused(&mut self, subscribe: &Subscribe, codes: &[ReasonCode]) {
+    /// Removes filters that were refused when they were to be restored. Granted ones keep the options of the
+    /// application: the packet that restored them may have had others.
+    pub(crate) fn remove_refused(&mut self, subscribe: &Subscribe, codes: &[ReasonCode]) {
         for (entry, code) in subscribe.entries.iter().zip(codes) {
-            let is_it = |kept: &Subscribe| {
+            let is_same = |kept: &Subscribe| {
                 kept.stream == subscribe.stream
                     && kept.entries.first().map(|kept| &kept.filter) == Some(&entry.filter)
             };
             if code.is_error() {
-                self.subscriptions.retain(|kept| !is_it(kept));
+                self.subscriptions.retain(|kept| !is_same(kept));
             }
         }
     }
 
-    /// Drops what was unsubscribed, on whatever stream it was. [BQ-17]
-    pub(crate) fn forget(&mut self, filters: &[TopicFilter]) {
+    /// Removes unsubscribed filters, on whichever stream they were. [BQ-17]
+    pub(crate) fn remove_subscriptions(&mut self, filters: &[TopicFilter]) {
         self.subscriptions.retain(|kept| !filters.iter().any(|filter| kept.is_for(filter)));
     }
 
-    /// The stream on which a filter was subscribed.
+    /// The logical stream on which a filter was subscribed.
     pub(crate) fn stream_of(&self, filter: &TopicFilter) -> LogicalStream {
         self.subscriptions.iter().find(|kept| kept.is_for(filter)).map(Subscribe::logical).unwrap_or_default()
     }
 
-    /// What brings back subscriptions that the server has lost, but for those that were asked for already.
+    /// Requests that restore the subscriptions of a session that the server has lost, except those already requested.
     pub(crate) fn resubscribe(&self) -> Vec<Subscribe> {
-        let asked = self.asked();
-        in_packets(self.subscriptions.iter().filter(|kept| !is_in(kept, &asked)).cloned())
+        let requested = self.requested();
+        in_packets(self.subscriptions.iter().filter(|kept| !is_in(kept, &requested)).cloned())
     }
 
-    /// What brings subscriptions back to the streams that `is_gone` says have ended, while the server keeps them
-    /// on the control stream: no retained message comes again. [BQ-43]
+    /// Requests that move subscriptions from the control stream back to their logical streams, for each stream that
+    /// `is_gone` says has ended. The server knows these subscriptions and sends no retained messages again. [BQ-43]
     pub(crate) fn rebind(&self, is_gone: impl Fn(LogicalStream) -> bool) -> Vec<Subscribe> {
-        let asked = self.asked();
-        let gone = |kept: &&Subscribe| kept.stream > 0 && is_gone(kept.logical()) && !is_in(kept, &asked);
-        in_packets(self.subscriptions.iter().filter(gone).cloned().map(without_known))
+        let requested = self.requested();
+        let gone = |kept: &&Subscribe| kept.stream > 0 && is_gone(kept.logical()) && !is_in(kept, &requested);
+        in_packets(self.subscriptions.iter().filter(gone).cloned().map(retained_if_new))
     }
 
-    /// The same without knowing whether the server keeps them: there is no retained message of those that it does
-    /// keep, and of the others there is. Those on the control stream are left out if they need not be asked for.
+    /// Requests that restore subscriptions before CONNACK tells whether the server has kept them. Retained messages
+    /// come only for those that it has not. If the server may have kept the session, subscriptions on the control
+    /// stream are left out: they need no request then.
     pub(crate) fn resubscribe_early(&self, may_be_kept: bool) -> Vec<Subscribe> {
         let needed = |kept: &&Subscribe| kept.stream > 0 || !may_be_kept;
-        in_packets(self.subscriptions.iter().filter(needed).cloned().map(without_known))
+        in_packets(self.subscriptions.iter().filter(needed).cloned().map(retained_if_new))
     }
 
-    /// The subscriptions whose restoring is not answered yet.
-    fn asked(&self) -> HashSet<(u32, &TopicFilter)> {
+    /// Subscriptions that unanswered packets restore.
+    fn requested(&self) -> HashSet<(u32, &TopicFilter)> {
         let restoring = self.controls.iter().filter_map(|(_, control)| match control {
             Control::Resubscribe(subscribe) => Some(subscribe),
             _ => None,
@@ -184,36 +186,36 @@ impl Ledger {
         restoring.flat_map(|subscribe| subscribe.filters().map(|filter| (subscribe.stream, filter))).collect()
     }
 
-    /// Whether the server still has to answer what restores subscriptions.
-    pub(crate) fn is_restoring(&self) -> bool {
+    /// Whether a packet that restores subscriptions is unanswered.
+    pub(crate) fn is_resubscribing(&self) -> bool {
         self.controls.iter().any(|(_, control)| matches!(control, Control::Resubscribe(_)))
     }
 
     // -- The end of a connection -------------------------------------------------------------------
 
-    /// The connection ended: what was not answered is asked again on the next one.
-    pub(crate) fn handle_connection_end(&mut self, lanes: &mut Lanes) {
+    /// Handles the end of a connection: unanswered requests are queued again for the next one.
+    pub(crate) fn handle_connection_end(&mut self, lanes: &mut LaneScheduler) {
         for sent in self.sent.values_mut() {
-            sent.on = StreamKey::CONTROL; // There they go on. [BQ-42]
+            sent.on = StreamKey::CONTROL; // [BQ-42]
             sent.is_expiring = false;
         }
         lanes.drop_resends();
-        lanes.drop_restoring();
+        lanes.drop_resubscribes();
         while let Some((_, control)) = self.controls.pop_back() {
-            self.ask_again(control, lanes);
+            self.retry(control, lanes);
         }
     }
 
-    /// Nobody will answer this: it is asked again, before what waits. What was to be restored is not: it is found
-    /// anew.
-    pub(crate) fn ask_again(&self, control: Control, lanes: &mut Lanes) {
+    /// Queues an unanswered request again, at the front of its lane. Requests that restore subscriptions are made anew
+    /// from the subscriptions instead.
+    pub(crate) fn retry(&self, control: Control, lanes: &mut LaneScheduler) {
         if !matches!(control, Control::Resubscribe(_)) {
-            lanes.push_front(self.lane_of(&control), Request::Control(control));
+            lanes.push_front(self.stream_for(&control), Request::Control(control));
         }
     }
 
-    /// Where a request goes: UNSUBSCRIBE where its first filter was subscribed.
-    pub(crate) fn lane_of(&self, control: &Control) -> LogicalStream {
+    /// The logical stream for a request: for UNSUBSCRIBE, that on which its first filter was subscribed.
+    pub(crate) fn stream_for(&self, control: &Control) -> LogicalStream {
         match control {
             Control::Subscribe { subscribe, .. } | Control::Resubscribe(subscribe) => subscribe.logical(),
             Control::Unsubscribe(unsubscribe) => {
@@ -222,10 +224,14 @@ impl Ledger {
         }
     }
 
-    /// The server has lost the session with these messages: they are published anew, before anything else.
+    /// Handles the loss of the session with these messages: they are published again, before all queued requests.
     ///
-    /// A QoS 2 message may then arrive twice; the other choice would be to lose it.
-    pub(crate) fn handle_lost(&mut self, lost: Vec<(PacketId, Option<Delivery>)>, lanes: &mut Lanes) {
+    /// A QoS 2 message may then arrive twice; otherwise it could be lost.
+    pub(crate) fn handle_session_lost(
+        &mut self,
+        lost: Vec<(PacketId, Option<Delivery>)>,
+        lanes: &mut LaneScheduler,
+    ) {
         for (id, delivery) in lost.into_iter().rev() {
             let (stream, waiter) = match self.take_sent(id) {
                 Some(sent) => (sent.stream, sent.waiter),
@@ -236,14 +242,14 @@ impl Ledger {
                     debug_assert!(delivery.qos > QoS::AtMostOnce, "QoS 0 has no packet identifier");
                     lanes.push_front(stream, Request::Publish { delivery, stream, waiter });
                 }
-                // PUBREC had come: the server took it.
+                // PUBREC had arrived: the server has the message.
                 (None, Some(waiter)) => answer(waiter, Ok(ReasonCode::Success)),
                 (None, None) => {}
             }
         }
     }
 
-    /// The client ends: whoever waits learns why.
+    /// Fails every unanswered request with `error`.
     pub(crate) fn fail(&mut self, error: &Error) {
         for (_, sent) in self.sent.drain() {
             if let Some(waiter) = sent.waiter {
@@ -256,13 +262,13 @@ impl Ledger {
     }
 }
 
-/// Whether a subscription, which has one filter, is among these. [BQ-16]
-fn is_in(kept: &Subscribe, asked: &HashSet<(u32, &TopicFilter)>) -> bool {
-    kept.filters().all(|filter| asked.contains(&(kept.stream, filter)))
+/// Whether a subscription, which has one filter, is in `requested`. [BQ-16]
+fn is_in(kept: &Subscribe, requested: &HashSet<(u32, &TopicFilter)>) -> bool {
+    kept.filters().all(|filter| requested.contains(&(kept.stream, filter)))
 }
 
-/// Asks for no retained message where the server knows the subscription.
-fn without_known(mut kept: Subscribe) -> Subscribe {
+/// The subscription with retained messages requested only if the server does not know it.
+fn retained_if_new(mut kept: Subscribe) -> Subscribe {
     for entry in &mut kept.entries {
         if entry.retain_handling == RetainHandling::SendAlways {
             entry.retain_handling = RetainHandling::SendIfNew;
@@ -271,7 +277,7 @@ fn without_known(mut kept: Subscribe) -> Subscribe {
     kept
 }
 
-/// Neighbours with the same options of the packet share one.
+/// Joins neighbours with equal options into packets.
 fn in_packets(subscriptions: impl Iterator<Item = Subscribe>) -> Vec<Subscribe> {
     let mut all: Vec<Subscribe> = Vec::new();
     for kept in subscriptions {
@@ -280,7 +286,7 @@ fn in_packets(subscriptions: impl Iterator<Item = Subscribe>) -> Vec<Subscribe> 
                 if last.stream == kept.stream
                     && last.id == kept.id
                     && last.user == kept.user
-                    && last.entries.len() < RESUBSCRIBE_AT_ONCE =>
+                    && last.entries.len() < FILTERS_PER_SUBSCRIBE =>
             {
                 last.entries.extend(kept.entries);
             }

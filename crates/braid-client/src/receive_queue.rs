@@ -1,63 +1,99 @@
-//! Where the connection's task and the application meet: messages one way, their acknowledgements and the wish
-//! to close the other.
+//! Bounded queue of received messages between the driver and the application, with the acknowledgements and the wish
+//! to close in the other direction.
 //!
-//! A std Mutex, because it is held for a few instructions and never across an await: both sides take it once
-//! per batch or message, and wake the other after they let go.
+//! A std Mutex guards it: it is held for a few instructions and never across an await. Both sides lock it once per
+//! batch or message, and wake the other after they have unlocked it.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::num::NonZeroU32;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use braid_proto::connection::Token;
+use braid_proto::message::Message;
+use braid_proto::packet::PacketId;
 
-use crate::messages::Received;
-
-/// Names an acknowledgement: the connection it belongs to, and its token there.
+/// Identity of an acknowledgement: its connection, and its token there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Receipt {
     pub(crate) connection: u64,
     pub(crate) token: Token,
 }
 
+/// Received message. It dereferences to the [`Message`], with the QoS and RETAIN of this delivery.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// The message; cloning shares it.
+    pub message: Arc<Message>,
+    /// DUP flag: the server may have sent the message before.
+    pub dup: bool,
+    /// Packet Identifier of its PUBLISH; `None` with QoS 0.
+    pub packet_id: Option<PacketId>,
+    /// Topic Alias of its PUBLISH (MQTT 5).
+    pub topic_alias: Option<u16>,
+    /// Subscription Identifiers of the subscriptions that it matched (MQTT 5).
+    pub subscription_ids: Vec<NonZeroU32>,
+    /// `None` with QoS 0.
+    pub(crate) receipt: Option<Receipt>,
+}
+
+impl Received {
+    /// A message as if received with QoS 0, for tests of message handlers.
+    pub fn new(message: Arc<Message>) -> Self {
+        let subscription_ids = Vec::new();
+        Self { message, dup: false, packet_id: None, topic_alias: None, subscription_ids, receipt: None }
+    }
+}
+
+impl Deref for Received {
+    type Target = Message;
+
+    fn deref(&self) -> &Message {
+        &self.message
+    }
+}
+
+/// Queue of received messages with a capacity: the driver stops reading while it is full.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(crate) struct ReceiveQueue {
     capacity: usize,
     /// Whether taking a message acknowledges it.
-    acknowledges_itself: bool,
+    is_automatic: bool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     messages: VecDeque<Received>,
-    /// The newest acknowledgement of the application that the task has not seen.
+    /// The newest acknowledgement of the application that the driver has not taken.
     acknowledged: Option<Receipt>,
     application: Option<Waker>,
-    task: Option<Waker>,
-    /// The application dropped its end: messages go nowhere.
-    is_deaf: bool,
+    driver: Option<Waker>,
+    /// The application has dropped its end: messages are discarded.
+    is_discarding: bool,
     /// The application wants the connection to end.
     is_closing: bool,
-    /// The task has ended: no message will come any more.
+    /// The driver has ended: no further message arrives.
     is_ended: bool,
 }
 
-impl Inbox {
-    pub(crate) fn new(capacity: usize, acknowledges_itself: bool) -> Self {
-        Self { capacity: capacity.max(1), acknowledges_itself, state: Mutex::default() }
+impl ReceiveQueue {
+    pub(crate) fn new(capacity: usize, is_automatic: bool) -> Self {
+        Self { capacity: capacity.max(1), is_automatic, state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // -- The task's side ---------------------------------------------------------------------------
+    // -- Driver ------------------------------------------------------------------------------------
 
-    /// Puts the messages of one read and wakes the application once. Returns the receipt up to which nobody
-    /// will ever acknowledge, because nobody listens.
+    /// Queues the messages of one read and wakes the application once. If messages are discarded, returns the receipt
+    /// up to which the driver has to acknowledge them itself.
     pub(crate) fn put(&self, messages: &mut Vec<Received>) -> Option<Receipt> {
         let mut state = self.lock();
-        if state.is_deaf {
+        if state.is_discarding {
             return messages.drain(..).filter_map(|message| message.receipt).next_back();
         }
         state.messages.extend(messages.drain(..));
@@ -67,16 +103,16 @@ impl Inbox {
         None
     }
 
-    /// Whether the task should read no more for now. It is woken when there is room again.
+    /// Whether the driver has to stop reading. It is woken when half of the capacity is free.
     pub(crate) fn is_full(&self) -> bool {
         let state = self.lock();
-        !state.is_deaf && state.messages.len() >= self.capacity
+        !state.is_discarding && state.messages.len() >= self.capacity
     }
 
-    /// The newest acknowledgement; the task is woken by the next one.
+    /// Takes the newest acknowledgement; the driver is woken by the next one.
     pub(crate) fn poll_acknowledged(&self, cx: &mut Context<'_>) -> Option<Receipt> {
         let mut state = self.lock();
-        set_waker(&mut state.task, cx);
+        set_waker(&mut state.driver, cx);
         state.acknowledged.take()
     }
 
@@ -90,11 +126,11 @@ impl Inbox {
         if state.is_closing {
             return Poll::Ready(());
         }
-        set_waker(&mut state.task, cx);
+        set_waker(&mut state.driver, cx);
         Poll::Pending
     }
 
-    /// No message will come any more.
+    /// Ends the stream of messages.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.is_ended = true;
@@ -103,7 +139,7 @@ impl Inbox {
         wake(waker);
     }
 
-    // -- The application's side --------------------------------------------------------------------
+    // -- Application -------------------------------------------------------------------------------
 
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Option<Received>> {
         let mut state = self.lock();
@@ -129,32 +165,31 @@ impl Inbox {
         Some(message)
     }
 
-    /// Notes what taking a message means for the task, and whom to wake for it.
+    /// Notes that a message was taken. Returns the driver's waker if the driver has to act on that.
     fn taken(&self, state: &mut State, message: &Received) -> Option<Waker> {
         let mut is_news = state.messages.len() == self.capacity / 2;
-        if let (true, Some(receipt)) = (self.acknowledges_itself, message.receipt) {
+        if let (true, Some(receipt)) = (self.is_automatic, message.receipt) {
             state.acknowledged = Some(receipt);
             is_news = true;
         }
-        is_news.then(|| state.task.take()).flatten()
+        is_news.then(|| state.driver.take()).flatten()
     }
 
     pub(crate) fn acknowledge(&self, receipt: Receipt) {
         let mut state = self.lock();
         state.acknowledged = Some(receipt);
-        let waker = state.task.take();
+        let waker = state.driver.take();
         drop(state);
         wake(waker);
     }
 
-    /// The application takes no more messages.
+    /// Discards queued and future messages; they count as acknowledged.
     pub(crate) fn stop_listening(&self) {
         let mut state = self.lock();
-        state.is_deaf = true;
-        // Nobody will take what is here: as good as taken.
+        state.is_discarding = true;
         let last = state.messages.drain(..).filter_map(|message| message.receipt).next_back();
         state.acknowledged = last.or(state.acknowledged);
-        let waker = state.task.take();
+        let waker = state.driver.take();
         drop(state);
         wake(waker);
     }
@@ -163,16 +198,16 @@ impl Inbox {
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closing = true;
-        let waker = state.task.take();
+        let waker = state.driver.take();
         drop(state);
         wake(waker);
     }
 }
 
-fn set_waker(slot: &mut Option<Waker>, cx: &Context<'_>) {
-    match slot {
+fn set_waker(registered: &mut Option<Waker>, cx: &Context<'_>) {
+    match registered {
         Some(waker) => waker.clone_from(cx.waker()),
-        None => *slot = Some(cx.waker().clone()),
+        None => *registered = Some(cx.waker().clone()),
     }
 }
 

@@ -1,0 +1,182 @@
+//! Dialer: from the URL `mqtt://user:password@host:port` to a link.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_proto::connection::ClientOptions;
+use braid_proto::packet::Connect;
+use braid_transport::quic::QuicOptions;
+use braid_transport::{ClientTls, ConnectOptions, Link, Target, Transport, mem, sim};
+use percent_encoding::percent_decode_str;
+use tokio::time::timeout;
+use url::Url;
+
+use crate::error::{Error, OptionsError};
+use crate::reconnect::Reconnect;
+
+/// Path of MQTT over WebSocket where the URL names none.
+const WEBSOCKET_PATH: &str = "/mqtt";
+
+/// Options of a client, validated.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) dialer: Dialer,
+    /// The CONNECT of the next connection.
+    pub(crate) connect: Connect,
+    pub(crate) protocol: Arc<ClientOptions>,
+    pub(crate) reconnect: Reconnect,
+    pub(crate) timeouts: Timeouts,
+}
+
+/// Limits of the client for what it waits for itself; those of the protocol are in [`ClientOptions`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    /// Until a link is established.
+    pub(crate) connect: Duration,
+    /// From `disconnect` until DISCONNECT is sent, whatever is unanswered.
+    pub(crate) disconnect: Duration,
+}
+
+/// Way to a link.
+#[derive(Clone, Debug)]
+pub(crate) enum Dialer {
+    Network(Box<(Target, ClientTls, ConnectOptions)>),
+    Memory(mem::Connector),
+    Simulated(Box<Simulated>),
+}
+
+/// Server on a simulated network.
+#[derive(Clone, Debug)]
+pub(crate) struct Simulated {
+    pub(crate) from: sim::Host,
+    pub(crate) server: SocketAddr,
+    pub(crate) server_name: String,
+    pub(crate) tls: ClientTls,
+    pub(crate) quic: QuicOptions,
+}
+
+impl Settings {
+    /// Establishes a link within the connect timeout.
+    pub(crate) async fn dial(&self, may_be_early: bool) -> Result<Link, Error> {
+        let limit = self.timeouts.connect;
+        let too_late = Error::ConnectTimeout { seconds: limit.as_secs() };
+        timeout(limit, self.dialer.dial(may_be_early)).await.unwrap_or(Err(too_late))
+    }
+}
+
+impl Dialer {
+    async fn dial(&self, may_be_early: bool) -> Result<Link, Error> {
+        let zero_rtt = |quic: &QuicOptions| quic.zero_rtt && may_be_early;
+        let link = match self {
+            Self::Network(network) => {
+                let (target, tls, options) = &**network;
+                let mut options = options.clone();
+                options.quic.zero_rtt = zero_rtt(&options.quic);
+                braid_transport::connect(target, tls, &options).await
+            }
+            Self::Simulated(simulated) => {
+                let Simulated { from, server, server_name, tls, quic } = &**simulated;
+                let quic = QuicOptions { zero_rtt: zero_rtt(quic), ..quic.clone() };
+                from.connector(*server, tls.clone(), quic).server_name(server_name).connect().await
+            }
+            Self::Memory(connector) => {
+                return connector.connect().await.map_err(|_| Error::ConnectionLost);
+            }
+        };
+        link.map_err(|error| Error::Connect(Arc::new(error)))
+    }
+}
+
+/// Parts of a URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) target: Target,
+    pub(crate) user_name: Option<String>,
+    pub(crate) password: Option<Vec<u8>>,
+}
+
+impl Address {
+    pub(crate) fn parse(text: &str) -> Result<Self, OptionsError> {
+        let no_url = |reason: String| OptionsError::Url { url: text.to_owned(), reason };
+        let (scheme, rest) =
+            text.split_once("://").ok_or_else(|| no_url("a scheme is missing".to_owned()))?;
+        let transport = Transport::from_scheme(&scheme.to_ascii_lowercase())
+            .ok_or_else(|| OptionsError::Scheme { scheme: scheme.to_owned() })?;
+        // Parsed as ws:// or wss://, a URL loses the ports 80 and 443, which are not our defaults.
+        let url = Url::parse(&format!("mqtt://{rest}")).map_err(|error| no_url(error.to_string()))?;
+        let no_host = || OptionsError::Host { url: text.to_owned() };
+        let host = url.host_str().filter(|host| !host.is_empty()).ok_or_else(no_host)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let host = String::from_utf8(decode(host)).map_err(|_| no_host())?;
+        let path = match transport {
+            Transport::Ws | Transport::Wss => websocket_path(&url),
+            _ if matches!(url.path(), "" | "/") => String::new(),
+            _ => return Err(OptionsError::Path { scheme: transport.scheme(), path: url.path().to_owned() }),
+        };
+        let user_name = Some(url.username())
+            .filter(|name| !name.is_empty())
+            .map(|name| String::from_utf8_lossy(&decode(name)).into_owned());
+        let port = url.port().unwrap_or(transport.default_port());
+        let target = Target { transport, host, port, path };
+        Ok(Self { target, user_name, password: url.password().map(decode) })
+    }
+}
+
+fn decode(text: &str) -> Vec<u8> {
+    percent_decode_str(text).collect()
+}
+
+fn websocket_path(url: &Url) -> String {
+    let path = match url.path() {
+        "" | "/" => WEBSOCKET_PATH,
+        path => path,
+    };
+    match url.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(text: &str) -> (Transport, String, u16, String) {
+        let target = Address::parse(text).unwrap().target;
+        (target.transport, target.host, target.port, target.path)
+    }
+
+    #[test]
+    fn each_scheme_has_its_port() {
+        assert_eq!(target("mqtt://h"), (Transport::Tcp, "h".into(), 1883, String::new()));
+        assert_eq!(target("mqtts://h"), (Transport::Tls, "h".into(), 8883, String::new()));
+        assert_eq!(target("ws://h"), (Transport::Ws, "h".into(), 8083, "/mqtt".into()));
+        assert_eq!(target("wss://h"), (Transport::Wss, "h".into(), 8084, "/mqtt".into()));
+        assert_eq!(target("quic://h/"), (Transport::Quic, "h".into(), 14567, String::new()));
+    }
+
+    #[test]
+    fn port_and_path_of_the_url_take_precedence() {
+        assert_eq!(target("mqtt://[::1]:99"), (Transport::Tcp, "::1".into(), 99, String::new()));
+        assert_eq!(target("ws://h:80/a?b=c").3, "/a?b=c");
+        // The `url` crate drops the standard ports of HTTP.
+        assert_eq!(target("ws://h:80").2, 80);
+        assert_eq!(target("wss://h:443").2, 443);
+    }
+
+    #[test]
+    fn credentials_are_percent_decoded() {
+        let address = Address::parse("mqtt://a%40b:p%2Fw%zz@h").unwrap();
+        assert_eq!(address.user_name.as_deref(), Some("a@b"));
+        assert_eq!(address.password.as_deref(), Some(&b"p/w%zz"[..]));
+    }
+
+    #[test]
+    fn errors_say_what_to_write() {
+        let error = |text| Address::parse(text).unwrap_err().to_string();
+        assert!(error("localhost").contains("mqtt://host:1883"), "{}", error("localhost"));
+        assert_eq!(error("ftp://h"), "unknown scheme \"ftp\": use mqtt, mqtts, ws, wss or quic");
+        assert!(error("mqtt://h/topic").contains("leave it out"));
+    }
+}

@@ -1,0 +1,260 @@
+//! State of a client that outlives its connections.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Context;
+use std::time::Instant;
+
+use braid_proto::connection::{Connected, Unsendable};
+use braid_proto::error::Violation;
+use braid_proto::message::Delivery;
+use braid_proto::packet::{Connect, PacketId};
+use braid_proto::reason::ReasonCode;
+use braid_proto::stream::LogicalStream;
+use tokio::sync::oneshot;
+use tracing::{debug, warn};
+
+use crate::dialer::Settings;
+use crate::error::Error;
+use crate::events::{ConnectionEvent, EventLog};
+use crate::inflight::InflightTracker;
+use crate::lanes::LaneScheduler;
+use crate::receive_queue::ReceiveQueue;
+use crate::reconnect::Backoff;
+use crate::send_queue::{Control, Request, Room, SendQueue, Unsubscribe, answer};
+use crate::subscribe::Subscribe;
+
+/// Queues, unanswered requests and subscriptions. The driver owns it and lends it to the connection of the moment.
+pub(crate) struct ClientState {
+    pub(crate) settings: Settings,
+    pub(crate) requests: Arc<SendQueue>,
+    pub(crate) received: Arc<ReceiveQueue>,
+    pub(crate) events: Arc<EventLog>,
+    pub(crate) lanes: LaneScheduler,
+    pub(crate) inflight: InflightTracker,
+    /// Bytes that the protocol has encoded and the link has not taken, for [`Client::unwritten`](crate::Client).
+    unwritten: Arc<AtomicUsize>,
+    backoff: Backoff,
+    /// The caller of [`Builder::connect`](crate::Builder::connect), which gets one attempt only.
+    first: Option<oneshot::Sender<Result<(), Error>>>,
+}
+
+impl ClientState {
+    /// State of a client that has no connection yet. `first` hears of the outcome of the first attempt.
+    pub(crate) fn new(
+        settings: Settings,
+        requests: Arc<SendQueue>,
+        received: Arc<ReceiveQueue>,
+        events: Arc<EventLog>,
+        unwritten: Arc<AtomicUsize>,
+        first: Option<oneshot::Sender<Result<(), Error>>>,
+    ) -> Self {
+        let backoff = Backoff::new(settings.reconnect);
+        let (lanes, inflight) = (LaneScheduler::default(), InflightTracker::default());
+        Self { settings, requests, received, events, lanes, inflight, unwritten, backoff, first }
+    }
+
+    pub(crate) fn set_unwritten(&self, bytes: usize) {
+        self.unwritten.store(bytes, Ordering::Relaxed);
+    }
+
+    // -- Requests ----------------------------------------------------------------------------------
+
+    /// Moves new requests of the application to their lanes.
+    pub(crate) fn take_requests(&mut self, cx: &mut Context<'_>) {
+        for (request, room) in self.requests.take(cx) {
+            self.enqueue(request, Some(room));
+        }
+    }
+
+    /// Refuses further requests. Those that were made before move to their lanes.
+    pub(crate) fn close_requests(&mut self) {
+        for request in self.requests.close() {
+            self.enqueue(request, None);
+        }
+    }
+
+    fn enqueue(&mut self, request: Request, room: Option<Room>) {
+        let stream = match &request {
+            Request::Publish { stream, .. } | Request::Resend { stream, .. } => *stream,
+            Request::Control(control) => self.inflight.stream_for(control),
+        };
+        self.lanes.push_back(stream, request, room);
+    }
+
+    /// Puts retransmissions at the front of their lanes, in their order. [BQ-21], [MQTT-4.6.0-1]
+    pub(crate) fn enqueue_resends(&mut self, resends: Vec<(PacketId, Delivery)>) {
+        for (id, delivery) in resends.into_iter().rev() {
+            let stream = self.inflight.begin_resend(id);
+            self.lanes.push_front(stream, Request::Resend { id, delivery, stream });
+        }
+    }
+
+    fn enqueue_resubscribes(&mut self, subscribes: Vec<Subscribe>) {
+        for subscribe in subscribes.into_iter().rev() {
+            let stream = subscribe.logical();
+            self.lanes.push_front(stream, Request::Control(Control::Resubscribe(subscribe)));
+        }
+    }
+
+    /// Subscribes again on each logical stream for which `has_ended` is true, so that its subscriptions return to it.
+    pub(crate) fn rebind_subscriptions(&mut self, has_ended: impl Fn(LogicalStream) -> bool) {
+        let subscribes = self.inflight.rebind(has_ended);
+        self.enqueue_resubscribes(subscribes);
+    }
+
+    /// Subscribes again before CONNACK, so that messages come a round trip sooner. Left out are subscriptions that the
+    /// server keeps if it resumes the session. [BQ-61]
+    pub(crate) fn resubscribe_early(&mut self) {
+        let ends_with_connection = ends_with_connection(&self.settings.connect);
+        let subscribes = self.inflight.resubscribe_early(!ends_with_connection);
+        self.enqueue_resubscribes(subscribes);
+    }
+
+    // -- Answers of the server ---------------------------------------------------------------------
+
+    /// Handles CONNACK with Success. `is_multi`: the link can have data streams.
+    pub(crate) fn handle_connected(&mut self, connected: Connected, is_multi: bool) {
+        let Connected { session_present, properties, lost } = connected;
+        debug!(session_present, "received CONNACK");
+        self.backoff.reset();
+        let connect = &mut self.settings.connect;
+        if let Some(id) = &properties.assigned_client_id {
+            connect.client_id = id.clone(); // [MQTT-3.2.2-16]
+        }
+        // Only the first connection starts a new session. MQTT 3 has one flag for the beginning and the end of a
+        // session, which therefore stays as it is.
+        if connect.version.is_v5() {
+            connect.clean_start = false;
+        }
+        if let Some(first) = self.first.take() {
+            let _ = first.send(Ok(()));
+        }
+        // Early SUBSCRIBEs for which there was no stream are made anew below.
+        self.lanes.drop_resubscribes();
+        if !session_present {
+            self.inflight.handle_session_lost(lost, &mut self.lanes);
+            let subscribes = self.inflight.resubscribe();
+            self.enqueue_resubscribes(subscribes);
+        } else if is_multi {
+            self.rebind_subscriptions(|_| true); // [BQ-42]
+        }
+        self.events.push(ConnectionEvent::Connected { session_present, server: Arc::new(properties) });
+    }
+
+    /// Handles the SUBACK for `id`: one code per filter.
+    pub(crate) fn handle_suback(&mut self, id: PacketId, codes: Vec<ReasonCode>) {
+        if let Some(control) = self.inflight.take_control(id) {
+            self.answer_subscribe(control, codes);
+        }
+    }
+
+    fn answer_subscribe(&mut self, control: Control, codes: Vec<ReasonCode>) {
+        match control {
+            Control::Subscribe { subscribe, waiter } => {
+                self.inflight.add_subscriptions(&subscribe, &codes);
+                let result = if codes.iter().all(|code| code.is_error()) {
+                    Err(Error::SubscribeRefused { codes: codes.into() })
+                } else if codes.len() == subscribe.entries.len() {
+                    Ok(codes)
+                } else {
+                    Err(Error::Violation(Violation::Truncated))
+                };
+                answer(waiter, result);
+            }
+            Control::Resubscribe(subscribe) => {
+                self.inflight.remove_refused(&subscribe, &codes);
+                for (entry, reason) in subscribe.entries.into_iter().zip(codes) {
+                    if let (Ok(filter), true) = (entry.filter, reason.is_error()) {
+                        warn!(%filter, %reason, "the server refused to restore a subscription");
+                        self.events.push(ConnectionEvent::SubscriptionLost { filter, reason });
+                    }
+                }
+            }
+            Control::Unsubscribe(Unsubscribe { waiter, .. }) => answer(waiter, Err(Error::ConnectionLost)),
+        }
+    }
+
+    /// Handles the UNSUBACK for `id`. `codes` is empty before MQTT 5.
+    pub(crate) fn handle_unsuback(&mut self, id: PacketId, codes: Vec<ReasonCode>) {
+        let Some(Control::Unsubscribe(mut unsubscribe)) = self.inflight.take_control(id) else { return };
+        let asked = unsubscribe.asked.min(unsubscribe.filters.len());
+        let filters: Vec<_> = unsubscribe.filters.drain(..asked).collect();
+        self.inflight.remove_subscriptions(&filters);
+        if codes.is_empty() {
+            unsubscribe.codes.extend(filters.iter().map(|_| ReasonCode::Success));
+        } else {
+            unsubscribe.codes.extend(codes);
+        }
+        if unsubscribe.filters.is_empty() {
+            answer(unsubscribe.waiter, Ok(unsubscribe.codes));
+        } else {
+            // The remaining filters are subscribed on other streams.
+            self.inflight.retry(Control::Unsubscribe(unsubscribe), &mut self.lanes);
+        }
+    }
+
+    /// Handles a SUBSCRIBE or UNSUBSCRIBE that the server cannot take. A SUBSCRIBE that restores several subscriptions
+    /// is split into one for each, so that one filter does not take the others with it.
+    pub(crate) fn handle_unsendable(&mut self, control: Control, unsendable: Unsendable) {
+        let Control::Resubscribe(subscribe) = control else {
+            return control.fail(Error::Unsendable(unsendable));
+        };
+        if subscribe.entries.len() == 1 {
+            let reason = reason_of(unsendable);
+            return self.answer_subscribe(Control::Resubscribe(subscribe), vec![reason]);
+        }
+        self.enqueue_resubscribes(subscribe.into_singles().collect());
+    }
+
+    // -- Connections -------------------------------------------------------------------------------
+
+    /// Handles the end of a connection: unanswered requests go to the front of their lanes.
+    pub(crate) fn handle_connection_end(&mut self) {
+        self.inflight.handle_connection_end(&mut self.lanes);
+    }
+
+    /// The pause before the next attempt after `error`; `None`: there is none.
+    pub(crate) fn retry_in(&mut self, error: &Error) -> Option<std::time::Duration> {
+        if self.first.is_some() || self.received.is_closing() || !error.is_transient() {
+            return None;
+        }
+        self.backoff.pause(fastrand::f64())
+    }
+
+    /// Fails all requests with `error` and ends the streams of messages and events.
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.inflight.fail(&error);
+        for request in self.lanes.drain().chain(self.requests.close()) {
+            request.fail(error.clone());
+        }
+        if let Some(first) = self.first.take() {
+            let _ = first.send(Err(error.clone()));
+        }
+        self.events.push(ConnectionEvent::Disconnected { error, retry_in: None });
+        self.received.end();
+    }
+}
+
+fn ends_with_connection(connect: &Connect) -> bool {
+    match connect.version.is_v5() {
+        true => connect.properties.session_expiry.unwrap_or(0) == 0,
+        false => connect.clean_start,
+    }
+}
+
+fn reason_of(unsendable: Unsendable) -> ReasonCode {
+    match unsendable {
+        Unsendable::TooLarge => ReasonCode::PacketTooLarge,
+        Unsendable::NoPacketId => ReasonCode::PacketIdentifierInUse,
+        Unsendable::WildcardsNotSupported => ReasonCode::WildcardSubscriptionsNotSupported,
+        Unsendable::SubscriptionIdsNotSupported => ReasonCode::SubscriptionIdentifiersNotSupported,
+        Unsendable::SharedNotSupported => ReasonCode::SharedSubscriptionsNotSupported,
+        _ => ReasonCode::UnspecifiedError,
+    }
+}
+
+/// The present instant of tokio's clock, which tests can pause.
+pub(crate) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
