@@ -1,4 +1,4 @@
-//! Publishes a reading every second, whatever happens to the network.
+//! Publishes a reading every second, across reconnects.
 //!
 //! `cargo run -p braid-client --example publish -- mqtt://localhost 5`: five readings and out.
 
@@ -13,10 +13,10 @@ async fn main() -> Result<(), Error> {
     let count = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(u32::MAX);
 
     let will = Publication::to("sensors/7/state", "lost")?.retain(true);
-    // `start` needs no server yet: what is published waits in the queue.
+    // `start` needs no server yet: messages wait in the queue.
     let (client, messages) =
         Client::builder(&url).client_id("thermometer-7").will(will, Duration::ZERO).start()?;
-    // Nothing is subscribed to.
+    // There are no subscriptions.
     drop(messages);
 
     let mut events = client.events();
@@ -29,9 +29,9 @@ async fn main() -> Result<(), Error> {
     for reading in 1..=count {
         let publication = Publication::to("sensors/7/temperature", format!("{}", 20 + reading % 5))?
             .qos(QoS::AtLeastOnce)
-            // Nobody wants an old reading.
+            // Old readings are useless.
             .expires_after(Duration::from_secs(60));
-        // Resolves when the server has it, over reconnects if need be.
+        // Resolves with the acknowledgement, across reconnects if need be.
         match client.publish(publication).await {
             Ok(reason) => println!("reading {reading}: {reason}"),
             Err(Error::Expired) => println!("reading {reading} was too old when the server came back"),

@@ -27,7 +27,7 @@ async fn main() -> Result<(), Error> {
     match timeout(Duration::from_secs(5), responses.recv()).await {
         Ok(Some(response)) => println!("{}", String::from_utf8_lossy(&response.payload)),
         Ok(None) => println!("the connection is closed"),
-        Err(_) => println!("nobody answers: is the server one of MQTT 5?"),
+        Err(_) => println!("no response within the timeout: does the server speak MQTT 5?"),
     }
     client.disconnect().await
 }

@@ -1,4 +1,4 @@
-//! Prints what arrives on a topic filter.
+//! Prints the messages of a topic filter.
 //!
 //! `cargo run -p braid-client --example subscribe -- mqtt://localhost 'sensors/#' 5`: five messages and out.
 
@@ -22,12 +22,12 @@ async fn main() -> Result<(), Error> {
         && let Some(message) = messages.recv().await
     {
         let mut out = io::stdout().lock();
-        // Payloads are bytes: they are written as they came.
+        // Payloads are bytes and are written unchanged.
         let written = write!(out, "{} ", message.topic)
             .and_then(|()| out.write_all(&message.payload))
             .and_then(|()| writeln!(out));
         if written.is_err() {
-            break; // Nobody reads any more.
+            break; // The reader of the output has closed it.
         }
         seen += 1;
     }

@@ -1,7 +1,7 @@
-//! Sends a recording and alarms on one QUIC connection, and says how long each alarm took.
+//! Sends a recording and alarms on one QUIC connection, and prints the latency of each alarm.
 //!
 //! `cargo run -p braid-client --example urgent_and_bulk -- quic://127.0.0.1 braidmq-data/cert.pem 50`: 50 MB of
-//! recording, and an alarm every 100 ms for as long as it is on its way.
+//! recording, and an alarm every 100 ms while it is sent.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ async fn main() -> Result<(), Error> {
     let (client, messages) = Client::builder(&url).tls(tls).connect().await?;
     drop(messages);
 
-    // On its way on a stream of its own; the future resolves when the server has it.
+    // Sent on a stream of its own; the future resolves with the acknowledgement.
     let recording = Publication::to("bulk/recording", vec![0; megabytes * 1_000_000])?
         .qos(QoS::AtLeastOnce)
         .priority(Priority::new(8));

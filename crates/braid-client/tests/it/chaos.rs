@@ -1,5 +1,4 @@
-//! Links that are cut, streams that end and packets that are lost at random: what is promised of order and of
-//! QoS 1 and 2 holds all the same.
+//! Order and the guarantees of QoS 1 and 2 under random cuts of links, ends of streams and packet loss.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -23,7 +22,7 @@ fn resuming(builder: Builder) -> Builder {
     builder.session_expiry(Duration::from_secs(3600)).reconnect(reconnect).maximum_inflight(5)
 }
 
-/// How often each payload arrived.
+/// Number of arrivals of each payload.
 type Counts = Mutex<HashMap<String, usize>>;
 
 /// Serves one session over as many links as it takes, and counts what arrives.
@@ -50,7 +49,7 @@ async fn serve(mut listening: Listening, mut random: fastrand::Rng, counts: Arc<
                 peer.persisted(token).await;
             }
             if is_cut {
-                // What came in the same read has arrived too.
+                // Messages of the same read have arrived too.
                 for event in peer.pending() {
                     if let Event::Publish(message, _) = event {
                         count(&counts, &message);
@@ -121,7 +120,7 @@ async fn received_messages_of_qos_2_are_taken_exactly_once() {
             while sent < MESSAGES && peer.session().outbound.len() < 10 {
                 peer.deliver("t", &sent.to_string(), QoS::ExactlyOnce).await;
                 sent += 1;
-                // Lets the client do something, but seldom all.
+                // Lets the client run for a part of its work, seldom for all of it.
                 let moment = Duration::from_millis(random.u64(0..3));
                 let _ = timeout(moment, peer.event()).await;
                 if random.u8(..4) == 0 {

@@ -37,7 +37,7 @@ async fn the_first_failure_of_connect_is_its_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_published_offline_waits_for_the_connection() {
+async fn messages_published_offline_wait_for_the_connection() {
     let (mut listening, builder) = network();
     let (client, _messages) = builder.start().unwrap();
     client.try_publish(publication("1", QoS::AtMostOnce)).unwrap();
@@ -61,7 +61,7 @@ async fn a_message_without_an_acknowledgement_is_sent_again_and_resolves_once_th
         peer.publish().await;
         let session = peer.cut();
         let (mut peer, connect) = listening.accept_with(Some(session)).await;
-        assert!(!connect.clean_start, "only the first connection starts anew");
+        assert!(!connect.clean_start, "only the first connection starts a new session");
         let result = tokio::select! {
             result = waiting => result,
             () = acknowledge_all(&mut peer) => panic!("the client has gone"),
@@ -79,8 +79,8 @@ async fn acknowledge_all(peer: &mut Peer) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_of_a_lost_session_is_published_anew() {
-    // MQTT 3.1.1 with Clean Session: the server never goes on with a session.
+async fn a_message_of_a_lost_session_is_published_again() {
+    // MQTT 3.1.1 with Clean Session: the server never resumes a session.
     for version in [ProtocolVersion::V311, ProtocolVersion::V5] {
         let (mut listening, builder) = network();
         let (mut peer, parts) = join!(listening.accept(), builder.version(version).connect());
@@ -98,11 +98,11 @@ async fn a_message_of_a_lost_session_is_published_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn qos_0_that_was_not_written_is_told_as_lost() {
+async fn unwritten_qos_0_fails_with_the_connection() {
     let (mut listening, builder) = network();
     let (peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
-    // More than the link holds, and nobody reads.
+    // More than the link buffers; the server does not read.
     let large = Publication::to("t", vec![0; 200_000]).unwrap();
     let waiting = client.enqueue(large).await.unwrap();
     assert!(timeout(Duration::from_secs(1), std::future::pending::<()>()).await.is_err());
@@ -112,7 +112,7 @@ async fn qos_0_that_was_not_written_is_told_as_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn subscriptions_are_restored_when_the_server_forgot_them() {
+async fn subscriptions_are_restored_when_the_server_has_lost_them() {
     let (mut listening, builder) = network();
     let (mut peer, parts) = join!(listening.accept(), builder.session_expiry(KEEP).connect());
     let (client, _messages) = parts.unwrap();
@@ -168,7 +168,7 @@ async fn a_subscription_that_is_not_granted_again_is_an_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscribe_without_an_answer_is_asked_again() {
+async fn an_unanswered_subscribe_is_sent_again() {
     let (mut listening, builder) = network();
     let (mut peer, parts) = join!(listening.accept(), builder.session_expiry(KEEP).connect());
     let (client, _messages) = parts.unwrap();
@@ -205,7 +205,7 @@ async fn pauses_between_attempts_grow_and_start_over_after_success() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_takeover_is_no_reason_to_come_back() {
+async fn a_takeover_ends_the_client_without_a_reconnect() {
     let (mut listening, builder) = network();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, mut messages) = parts.unwrap();
@@ -218,16 +218,16 @@ async fn a_takeover_is_no_reason_to_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_reason_is_heard_by_who_finds_out_while_writing() {
+async fn the_reason_of_the_server_is_read_after_a_write_error() {
     let (mut listening, builder) = network();
     let (mut peer, parts) = join!(listening.accept(), builder.receive_queue(1).connect());
     let (client, _messages) = parts.unwrap();
-    peer.deliver("t", "nobody takes this, so nothing more is read", QoS::AtMostOnce).await;
+    peer.deliver("t", "not taken, so the client stops reading", QoS::AtMostOnce).await;
     peer.run(Duration::from_secs(1)).await;
     peer.disconnect(ReasonCode::SessionTakenOver).await;
     drop(peer);
     client.try_publish(publication("m", QoS::AtMostOnce)).unwrap();
-    let closed = timeout(KEEP, client.closed()).await.expect("nobody comes back after a takeover");
+    let closed = timeout(KEEP, client.closed()).await.expect("no reconnect after a takeover");
     assert!(
         matches!(closed, Err(Error::Disconnected { reason: ReasonCode::SessionTakenOver, .. })),
         "{closed:?}"
@@ -246,13 +246,13 @@ async fn reconnect_never_ends_with_the_first_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_tell_the_life_of_a_connection() {
+async fn events_report_connect_loss_and_close() {
     let (mut listening, builder) = network();
     let (client, _messages) = builder.start().unwrap();
     let mut events = client.events();
     let peer = listening.accept().await;
     assert!(matches!(events.recv().await, Some(ConnectionEvent::Connected { session_present: false, .. })));
-    // Whoever comes late learns the last event.
+    // A late receiver gets the last event.
     assert!(matches!(client.events().recv().await, Some(ConnectionEvent::Connected { .. })));
     drop(peer);
     assert!(matches!(events.recv().await, Some(ConnectionEvent::Disconnected { retry_in: Some(_), .. })));
@@ -266,7 +266,7 @@ async fn events_tell_the_life_of_a_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn disconnect_waits_for_what_was_published_before() {
+async fn disconnect_waits_for_earlier_messages() {
     let (mut listening, builder) = network();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
@@ -281,7 +281,7 @@ async fn disconnect_waits_for_what_was_published_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn disconnect_does_not_wait_for_ever() {
+async fn disconnect_waits_no_longer_than_its_timeout() {
     let (mut listening, builder) = network();
     let limit = Duration::from_secs(5);
     let (mut peer, parts) = join!(listening.accept(), builder.disconnect_timeout(limit).connect());
@@ -310,7 +310,7 @@ async fn disconnect_without_a_connection_is_immediate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_handle_to_go_closes_the_connection() {
+async fn dropping_the_last_handle_closes_the_connection() {
     let (mut listening, builder) = network();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, messages) = parts.unwrap();

@@ -1,4 +1,4 @@
-//! Messages that arrive, and when they are acknowledged.
+//! Received messages and their acknowledgements.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::server::{Peer, network};
 
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// Lets the client do all that it can without another event.
+/// Runs the client until it is idle.
 async fn settle(peer: &mut Peer) -> usize {
     let nothing = timeout(MOMENT, async { while let Some(_event) = peer.event().await {} }).await;
     assert!(nothing.is_err(), "the connection is open");
@@ -24,7 +24,7 @@ async fn a_message_is_acknowledged_when_it_is_taken() {
         let (mut peer, parts) = join!(listening.accept(), builder.connect());
         let (_client, mut messages) = parts.unwrap();
         peer.deliver("t", "m", qos).await;
-        assert_eq!(settle(&mut peer).await, 1, "nobody took it");
+        assert_eq!(settle(&mut peer).await, 1, "the application has not taken it");
         assert_eq!(messages.recv().await.unwrap().payload, "m");
         assert_eq!(settle(&mut peer).await, 0);
     }
@@ -47,7 +47,7 @@ async fn manual_acknowledgement_covers_everything_before_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acknowledgement_of_an_older_connection_is_none_of_the_new_one() {
+async fn an_acknowledgement_of_an_older_connection_is_ignored() {
     let (mut listening, builder) = network();
     let builder = builder.manual_acknowledgement(true).session_expiry(Duration::from_secs(60));
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
@@ -70,7 +70,7 @@ async fn an_acknowledgement_of_an_older_connection_is_none_of_the_new_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_nobody_listens_to_are_acknowledged() {
+async fn messages_are_acknowledged_after_the_receiver_is_dropped() {
     let (mut listening, builder) = network();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (_client, messages) = parts.unwrap();
@@ -97,7 +97,7 @@ async fn a_slow_application_makes_the_server_wait_and_gets_every_message() {
     };
     tokio::pin!(deliver);
     assert!(timeout(MOMENT, &mut deliver).await.is_err(), "a megabyte fits nowhere");
-    // The queue, one read more, and what the link holds.
+    // The queue, one read more, and the buffer of the link.
     assert!(sent.get() < 30, "{} messages were taken from the server", sent.get());
     let receive = async {
         for _ in 0..100 {
@@ -123,7 +123,7 @@ async fn a_paused_client_pings_and_stays_connected() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_that_wait_can_be_taken_after_the_end() {
+async fn queued_messages_can_be_taken_after_the_end() {
     let (mut listening, builder) = network();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, mut messages) = parts.unwrap();

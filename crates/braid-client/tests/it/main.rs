@@ -1,5 +1,4 @@
-//! The client against a scripted server over in-memory links, on a clock that stands still unless everybody
-//! waits.
+//! Tests of the client against a scripted server over in-memory links, on a paused clock.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

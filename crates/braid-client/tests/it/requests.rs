@@ -49,7 +49,7 @@ async fn qos_0_resolves_when_it_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_servers_refusal_is_an_error_of_publish() {
+async fn a_refusal_of_the_server_is_an_error_of_publish() {
     let (mut listening, builder) = network();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
@@ -124,7 +124,7 @@ async fn unsubscribe_resolves_with_codes_in_every_version() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_cannot_do_fails_before_it_is_sent() {
+async fn requests_that_the_server_does_not_support_fail_unsent() {
     let (mut listening, builder) = network();
     let (_peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
@@ -136,7 +136,7 @@ async fn what_the_server_cannot_do_fails_before_it_is_sent() {
 async fn a_full_queue_makes_publish_wait_and_try_publish_fail() {
     let (_listening, builder) = network();
     let (client, _messages) = builder.send_queue(2).start().unwrap();
-    // Nobody accepts the connection: nothing leaves the queue.
+    // The server does not accept the connection: no request leaves the queue.
     client.try_publish(publication("1", QoS::AtLeastOnce)).unwrap();
     client.try_publish(publication("2", QoS::AtLeastOnce)).unwrap();
     let full = client.try_publish(publication("3", QoS::AtLeastOnce));

@@ -1,4 +1,4 @@
-//! What is sent again goes where it first went, and what the server will never take is not sent again.
+//! Retransmissions: a message goes to the stream of its first PUBLISH, unless the server has refused it.
 
 use std::time::Duration;
 
@@ -35,16 +35,16 @@ async fn take(peer: &mut Peer, count: usize) -> Vec<(StreamKey, String)> {
     taken
 }
 
-/// Where each of these payloads came, in the order of their coming.
+/// Streams of each of these payloads, in the order of arrival.
 fn streams_of(taken: &[(StreamKey, String)], start: &str) -> Vec<StreamKey> {
     taken.iter().filter(|(_, payload)| payload.starts_with(start)).map(|(stream, _)| *stream).collect()
 }
 
-// -- Where it goes ---------------------------------------------------------------------------------
+// -- Streams ---------------------------------------------------------------------------------------
 
 /// [BQ-21], [MQTT-4.4.0-1], [MQTT-4.6.0-1]
 #[tokio::test(start_paused = true)]
-async fn a_large_message_that_is_sent_again_stands_before_nothing() {
+async fn a_retransmitted_large_message_delays_no_other() {
     let (mut listening, builder, device) = quic_with(QuicOptions::server());
     let builder = builder.session_expiry(KEEP);
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
@@ -57,14 +57,14 @@ async fn a_large_message_that_is_sent_again_stands_before_nothing() {
             wanted.push(format!("{topic} {number}"));
         }
     }
-    // All of them arrive, and nobody says so.
+    // All of them arrive and stay unacknowledged.
     for _ in 0..21 {
         peer.publish().await;
     }
     let session = peer.cut();
     // Five megabytes take three quarters of a minute here.
     device.change(|link| link.shaper = Some(Shaper { rate: 100.0, queue: 50 }));
-    // Behind the ten that are sent again.
+    // After the ten retransmissions.
     client.try_publish(small("plain", 10)).unwrap();
     wanted.push("plain 10".to_owned());
     let (mut peer, _) = listening.accept_with(Some(session)).await;
@@ -93,7 +93,7 @@ async fn a_large_message_that_is_sent_again_stands_before_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn on_one_stream_what_is_sent_again_keeps_the_order_of_first_sending() {
+async fn retransmissions_on_one_stream_keep_the_order_of_first_sending() {
     let (mut listening, builder) = network();
     let (mut peer, parts) = join!(listening.accept(), builder.session_expiry(KEEP).connect());
     let (client, _messages) = parts.unwrap();
@@ -110,9 +110,9 @@ async fn on_one_stream_what_is_sent_again_keeps_the_order_of_first_sending() {
     assert_eq!(taken.into_iter().map(|(_, payload)| payload).collect::<Vec<_>>(), wanted);
 }
 
-/// A server that takes few at a time: what is sent again does not take all of that from what is urgent.
+/// A server with a low Receive Maximum: retransmissions leave a part of it to urgent messages.
 #[tokio::test(start_paused = true)]
-async fn what_is_sent_again_leaves_room_for_an_alarm() {
+async fn retransmissions_leave_room_for_an_alarm() {
     let (mut listening, builder, _) = quic_with(QuicOptions::server());
     let (mut peer, parts) = join!(listening.accept(), builder.session_expiry(KEEP).connect());
     let (client, _messages) = parts.unwrap();
@@ -163,7 +163,7 @@ async fn a_large_message_whose_stream_ends_gets_others_before_the_control_stream
     assert_eq!(done.expect("PUBCOMP").unwrap(), ReasonCode::Success);
 }
 
-// -- What the server will never take ---------------------------------------------------------------
+// -- Refused messages ------------------------------------------------------------------------------
 
 const REFUSALS: [ReasonCode; 5] = [
     ReasonCode::PacketTooLarge,
@@ -175,7 +175,7 @@ const REFUSALS: [ReasonCode; 5] = [
 
 /// [BQ-34]
 #[tokio::test(start_paused = true)]
-async fn a_message_that_the_server_refuses_with_its_stream_is_over() {
+async fn a_message_refused_with_its_stream_fails() {
     for (refusal, qos) in REFUSALS
         .into_iter()
         .flat_map(|refusal| [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce].map(|qos| (refusal, qos)))
@@ -198,7 +198,7 @@ async fn a_message_that_the_server_refuses_with_its_stream_is_over() {
             other => panic!("{qos}: {other:?}"),
         }
         assert_eq!(client.unwritten(), 0);
-        // Neither is it sent elsewhere nor later, and its lane goes on.
+        // The message is not retransmitted, and its lane goes on.
         let next = || Publication::to("bulk", vec![b'y'; 1 << 20]).unwrap().qos(qos);
         client.try_publish(next()).unwrap();
         assert_eq!(peer.take().await, (StreamKey::bidi(2), "y".repeat(16)), "{refusal} {qos}");
@@ -213,7 +213,7 @@ async fn a_message_that_the_server_refuses_with_its_stream_is_over() {
 
 /// [MQTT-4.3.3-6]
 #[tokio::test(start_paused = true)]
-async fn a_message_that_the_server_has_is_not_over_with_its_stream() {
+async fn a_message_with_pubrec_survives_the_reset_of_its_stream() {
     let (mut listening, builder, _) = quic_with(QuicOptions::server());
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();

@@ -1,4 +1,4 @@
-//! A server whose every step a test decides.
+//! Scripted server: the test decides each of its steps.
 
 use std::collections::{HashSet, VecDeque};
 use std::future::poll_fn;
@@ -25,20 +25,20 @@ use tempfile::TempDir;
 use tokio::io::ReadBuf;
 use tokio::time::timeout;
 
-/// A listener, and a builder of clients that connect to it.
+/// An in-memory listener, and a builder of clients that connect to it.
 pub(crate) fn network() -> (Listening, Builder) {
     let (listener, connector) = mem::hub();
     let builder = Client::builder("mqtt://unused").client_id("c").in_memory(connector);
     (Listening { listener, options: ServerOptions::default(), tls: None }, builder)
 }
 
-/// The same over QUIC on a simulated network.
+/// A listener over QUIC on a simulated network.
 pub(crate) fn quic() -> (Listening, Builder) {
     let (listening, builder, _) = quic_with(QuicOptions::server());
     (listening, builder)
 }
 
-/// The same with a server that is so tuned, and the machine of the client.
+/// A listener over QUIC with these settings, and the host of the client.
 pub(crate) fn quic_with(quic: QuicOptions) -> (Listening, Builder, Host) {
     let dir = tempfile::tempdir().expect("a directory");
     let files = self_signed(dir.path(), &["localhost".to_owned()]).expect("a certificate");
@@ -64,7 +64,7 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    /// Forgets all tickets, so that nothing can be early.
+    /// Drops all tickets, so that no early data is possible.
     pub(crate) fn forget_tickets(&self) {
         self.tls.as_ref().expect("it is QUIC").0.reload().expect("the files are there");
     }
@@ -74,7 +74,7 @@ impl Listening {
         self.incoming_unless_gone().await.expect("the client shakes hands")
     }
 
-    /// The same; `None`: the client leaves before the handshake is done.
+    /// The next connection, before its CONNECT; `None`: the client leaves before the handshake is done.
     pub(crate) async fn incoming_unless_gone(&mut self) -> Option<Peer> {
         let incoming = self.listener.accept().await.expect("the network is there");
         let link = incoming.handshake().await.ok()?;
@@ -114,7 +114,7 @@ pub(crate) struct Peer {
     server: Server,
     /// With the stream whose bytes made them.
     events: VecDeque<(StreamKey, Event)>,
-    /// How streams ended: `None` for FIN.
+    /// Ends of streams: `None` for FIN.
     pub(crate) ended: Vec<(StreamKey, Option<u64>)>,
     /// The streams that the client has opened.
     pub(crate) opened: Vec<StreamKey>,
@@ -150,7 +150,7 @@ impl Peer {
         self.event_on().await.map(|(_, event)| event)
     }
 
-    /// The same with its stream.
+    /// The next event with its stream.
     pub(crate) async fn event_on(&mut self) -> Option<(StreamKey, Event)> {
         timeout(Duration::from_secs(3600), poll_fn(|cx| self.poll_event(cx)))
             .await
@@ -160,7 +160,7 @@ impl Peer {
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<(StreamKey, Event)>> {
         loop {
             self.note_events(StreamKey::CONTROL);
-            // What it does not take is written when it does.
+            // The rest is written when the link takes it.
             let _ = self.poll_flush(cx);
             if let Some(event) = self.events.pop_front() {
                 return Poll::Ready(Some(event));
@@ -203,7 +203,7 @@ impl Peer {
         }
     }
 
-    /// Lets the client do all it can for so long, without answering.
+    /// Runs the client for this time without answering.
     pub(crate) async fn run(&mut self, time: Duration) {
         let mut events = VecDeque::new();
         let _ = timeout(time, async {
@@ -288,7 +288,7 @@ impl Peer {
         (stream, filters.collect())
     }
 
-    /// Answers a SUBSCRIBE with what it asks for.
+    /// Answers a SUBSCRIBE with the requested QoS.
     pub(crate) async fn grant(&mut self, subscribe: &Subscribe) {
         self.suback(subscribe, subscribe.entries.iter().map(|entry| entry.qos.into()).collect()).await;
     }
@@ -347,7 +347,7 @@ impl Peer {
     pub(crate) async fn take_over(&mut self) {
         self.disconnect(ReasonCode::SessionTakenOver).await;
         let close = Close { code: CLOSE_ABNORMAL, stop: Some(ReasonCode::SessionTakenOver.value()) };
-        // It may be gone already.
+        // The client may have closed the link.
         let _ = poll_fn(|cx| self.link.poll_close(cx, close)).await;
     }
 
@@ -355,13 +355,13 @@ impl Peer {
         self.server.session().expect("the connection is open")
     }
 
-    /// What has arrived and was not taken by [`Peer::event`].
+    /// Events that [`Peer::event`] has not taken.
     pub(crate) fn pending(&mut self) -> Vec<Event> {
         self.note_events(StreamKey::CONTROL);
         self.events.drain(..).map(|(_, event)| event).collect()
     }
 
-    /// Cuts the link: what the server keeps.
+    /// Cuts the link; returns the session that the server keeps.
     pub(crate) fn cut(mut self) -> Session {
         self.server.handle_link_closed();
         self.server.take_end().and_then(|end| end.session).expect("a session")

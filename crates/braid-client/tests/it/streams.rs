@@ -1,4 +1,4 @@
-//! Over QUIC: what goes on which stream, and how streams begin and end.
+//! Streams of QUIC: mapping of messages, opening and ends.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -247,10 +247,10 @@ async fn lanes_share_the_streams_that_the_server_grants() {
     let (client, _messages) = parts.unwrap();
     for number in 1..=6 {
         publish(&client, publication("t", "m").stream(number)).await;
-        // One that nobody uses makes room for the next.
+        // An idle stream ends and makes room for the next.
         assert_eq!(stream_of(&mut peer, "m").await, StreamKey::bidi(number));
     }
-    // Streams that are in use do not: what waits longer than a second is sent on the control stream.
+    // Streams in use do not end: a lane that waits longer than a second uses the control stream.
     for number in [11, 12] {
         let subscribe = Subscribe::to("a").unwrap().stream(number);
         let (codes, (stream, _)) = join!(client.subscribe(subscribe), peer.grant_next());
@@ -286,7 +286,7 @@ async fn a_subscription_whose_stream_ends_gets_another_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_ends_again_and_again_is_given_up() {
+async fn a_lane_whose_streams_are_reset_repeatedly_uses_the_control_stream() {
     let (mut listening, builder) = quic();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
@@ -303,7 +303,7 @@ async fn a_stream_that_ends_again_and_again_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_whose_stream_ended_is_asked_again() {
+async fn an_unanswered_request_is_sent_again_after_its_stream_ended() {
     let (mut listening, builder) = quic();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
@@ -321,7 +321,7 @@ async fn a_request_whose_stream_ended_is_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_of_a_stream_that_ended_are_sent_again_or_told_as_lost() {
+async fn messages_of_an_ended_stream_are_retransmitted_or_fail() {
     let (mut listening, builder, _) =
         quic_with(QuicOptions { stream_receive_window: 10_000, ..QuicOptions::server() });
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
@@ -347,7 +347,7 @@ async fn messages_of_a_stream_that_ended_are_sent_again_or_told_as_lost() {
 // -- Reconnecting ----------------------------------------------------------------------------------
 
 #[tokio::test(start_paused = true)]
-async fn subscriptions_come_back_on_their_streams() {
+async fn subscriptions_are_restored_on_their_streams() {
     for has_session in [true, false] {
         let (mut listening, builder) = quic();
         let (mut peer, parts) = join!(listening.accept(), builder.session_expiry(KEEP).connect());
@@ -374,7 +374,7 @@ async fn subscriptions_come_back_on_their_streams() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscription_that_waits_for_a_stream_when_the_connection_ends_comes_back_once() {
+async fn a_subscription_queued_at_the_end_of_a_connection_is_restored_once() {
     let (mut listening, builder, _) = quic_with(QuicOptions { bidi_streams: 2, ..QuicOptions::server() });
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
@@ -395,9 +395,9 @@ async fn a_subscription_that_waits_for_a_stream_when_the_connection_ends_comes_b
     assert!(!peer.pending().iter().any(|event| matches!(event, Event::Subscribe(..))));
 }
 
-/// A server that came back with less room: what fits comes back, and what does not is told.
+/// A restarted server with a lower limit: subscriptions that fit are restored, the others reported as lost.
 #[tokio::test(start_paused = true)]
-async fn a_subscription_that_is_too_large_now_does_not_take_others_with_it() {
+async fn a_subscription_that_is_too_large_now_does_not_fail_others() {
     let (mut listening, builder) = quic();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
@@ -423,7 +423,7 @@ async fn a_subscription_that_is_too_large_now_does_not_take_others_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_of_a_lost_session_go_on_their_streams_again() {
+async fn messages_of_a_lost_session_use_their_streams_again() {
     let (mut listening, builder) = quic();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
@@ -438,12 +438,12 @@ async fn messages_of_a_lost_session_go_on_their_streams_again() {
 
 /// [BQ-41]
 #[tokio::test(start_paused = true)]
-async fn the_reason_of_a_takeover_is_heard_behind_the_end_of_all_streams() {
+async fn the_reason_of_a_takeover_is_read_after_the_end_of_all_streams() {
     let (mut listening, builder) = quic();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
     for number in 0..3 {
-        // What is not acknowledged goes to the control stream when its own one ends.
+        // Unacknowledged messages move to the control stream when their stream ends.
         publish(&client, publication("t", "m").stream(number)).await;
         peer.publish().await;
     }
@@ -452,10 +452,10 @@ async fn the_reason_of_a_takeover_is_heard_behind_the_end_of_all_streams() {
     assert!(matches!(error, Error::Disconnected { reason: ReasonCode::SessionTakenOver, .. }), "{error:?}");
 }
 
-// -- And the rest ----------------------------------------------------------------------------------
+// -- Requests, disconnect, migration ---------------------------------------------------------------
 
 #[tokio::test(start_paused = true)]
-async fn unsubscribe_goes_where_the_subscription_is() {
+async fn unsubscribe_uses_the_stream_of_the_subscription() {
     let (mut listening, builder) = quic();
     let (mut peer, parts) = join!(listening.accept(), builder.version(ProtocolVersion::V311).connect());
     let (client, _messages) = parts.unwrap();
@@ -480,8 +480,8 @@ async fn unsubscribe_goes_where_the_subscription_is() {
     assert_eq!(asked, [streams[1], streams[0], CONTROL]);
 }
 
-/// DISCONNECT stands above all data streams, and QUIC still holds what the control stream has taken: on a way so slow
-/// that most of it is under way for longer than any patience.
+/// DISCONNECT precedes all data streams, and QUIC still buffers the control stream, on a path so slow that most of it
+/// is in transit for longer than any timeout.
 async fn disconnect_waits_for_qos_0(policy: StreamPolicy) {
     let (mut listening, builder, device) = quic_with(QuicOptions::server());
     let builder = builder.disconnect_timeout(KEEP).stream_policy(policy);
@@ -517,11 +517,11 @@ async fn disconnect_waits_for_qos_0_on_the_control_stream() {
     disconnect_waits_for_qos_0(StreamPolicy::control()).await;
 }
 
-/// The same with a way that takes nothing for longer than the lane waits for the end of its stream.
+/// As above, on a path that carries nothing for longer than the lane waits for the end of its stream.
 #[tokio::test(start_paused = true)]
-async fn disconnect_waits_for_a_stream_that_its_lane_has_given_up() {
+async fn disconnect_waits_for_a_stream_that_its_lane_has_released() {
     let (mut listening, builder, device) = quic_with(QuicOptions::server());
-    // What answers a PINGREQ would wait as well, and behind a gate QUIC has little of it.
+    // PINGRESP would wait as well, and with a gate QUIC buffers little.
     let builder = builder.disconnect_timeout(KEEP).keep_alive(Duration::ZERO).gate(false);
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
@@ -530,7 +530,7 @@ async fn disconnect_waits_for_a_stream_that_its_lane_has_given_up() {
     while timeout(Duration::ZERO, &mut waiting).await.is_err() {
         peer.run(MOMENT).await;
     }
-    // QUIC has the rest of it, and gives it back a little at a time.
+    // QUIC buffers the rest and sends it slowly.
     device.change(|link| link.shaper = Some(Shaper { rate: 0.15, queue: 50 }));
     peer.run(70 * MOMENT).await;
     assert!(peer.pending().is_empty());
@@ -546,7 +546,7 @@ async fn disconnect_waits_for_a_stream_that_its_lane_has_given_up() {
     assert!(start.elapsed() > 20 * MOMENT, "{:?}", start.elapsed());
 }
 
-/// The most that it waits is what the application has set.
+/// The limit is the `disconnect_timeout` of the application.
 #[tokio::test(start_paused = true)]
 async fn disconnect_waits_no_longer_than_its_limit() {
     for policy in [StreamPolicy::default(), StreamPolicy::control()] {
@@ -567,11 +567,11 @@ async fn disconnect_waits_no_longer_than_its_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_application_does_not_hold_up_acknowledgements_on_data_streams() {
+async fn a_slow_application_does_not_delay_acknowledgements_on_data_streams() {
     let (mut listening, builder) = quic();
     let (mut peer, parts) = join!(listening.accept(), builder.receive_queue(1).connect());
     let (client, mut messages) = parts.unwrap();
-    peer.deliver("t", "nobody takes this", QoS::AtMostOnce).await;
+    peer.deliver("t", "not taken yet", QoS::AtMostOnce).await;
     peer.run(MOMENT).await;
     let publishing = timeout(MOMENT, client.publish(publication("t", "m")));
     let (result, _) = join!(publishing, async {
@@ -579,7 +579,7 @@ async fn a_slow_application_does_not_hold_up_acknowledgements_on_data_streams() 
         peer.run(MOMENT).await;
     });
     assert_eq!(result.expect("its acknowledgement is read").unwrap(), ReasonCode::Success);
-    assert_eq!(messages.recv().await.unwrap().payload, "nobody takes this");
+    assert_eq!(messages.recv().await.unwrap().payload, "not taken yet");
 }
 
 #[tokio::test(start_paused = true)]
@@ -622,9 +622,9 @@ async fn a_large_message_survives_another_port_in_its_middle() {
     }
 }
 
-/// What of a QoS 0 message is with the old connection is told as lost; the others come whole on the new one.
+/// A partly sent QoS 0 message fails with its connection; QoS 1 and 2 arrive whole on the new one.
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_ends_in_the_middle_of_a_large_message() {
+async fn a_connection_ends_in_the_middle_of_a_large_message() {
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
         let (mut listening, builder) = quic();
         let (mut peer, parts) = join!(listening.accept(), builder.session_expiry(KEEP).connect());
@@ -654,7 +654,7 @@ async fn a_connection_that_ends_in_the_middle_of_a_large_message() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_quic_moves() {
+async fn rebind_needs_quic() {
     let (mut listening, builder) = network();
     let (client, _messages) = builder.start().unwrap();
     assert!(matches!(client.rebind().await, Err(Error::Unsendable(_))), "there is no connection yet");

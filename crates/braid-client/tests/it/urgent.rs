@@ -1,5 +1,5 @@
-//! What is urgent waits for nothing that is less urgent: not for room, not for its turn, not for an
-//! acknowledgement, not for a stream.
+//! Urgent messages never wait for bulk: not for queue room, not for their turn, not for an acknowledgement, not for a
+//! stream.
 
 use std::time::Duration;
 
@@ -32,10 +32,10 @@ fn networks() -> [(Listening, Builder); 2] {
 // -- Room ------------------------------------------------------------------------------------------
 
 #[tokio::test(start_paused = true)]
-async fn bulk_holds_no_room_of_an_alarm() {
+async fn bulk_takes_no_queue_room_of_an_alarm() {
     let (mut listening, builder) = network();
     let (client, _messages) = builder.send_queue(2).start().unwrap();
-    // Nobody accepts the connection: nothing leaves the queue.
+    // The server does not accept the connection: no request leaves the queue.
     for number in ["1", "2"] {
         client.try_publish(bulk(number)).unwrap();
     }
@@ -56,7 +56,7 @@ async fn bulk_holds_no_room_of_an_alarm() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stops_waiting_for_room_takes_none() {
+async fn a_cancelled_wait_for_room_takes_none() {
     let (mut listening, builder) = network();
     let (client, _messages) = builder.send_queue(1).start().unwrap();
     client.try_publish(bulk("1")).unwrap();
@@ -73,7 +73,7 @@ async fn who_stops_waiting_for_room_takes_none() {
 // -- Turns -----------------------------------------------------------------------------------------
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_is_sent_by_priority_and_in_order_within_one() {
+async fn queued_messages_are_sent_by_priority_and_in_order_within_one() {
     for (mut listening, builder) in networks() {
         let (client, _messages) = builder.start().unwrap();
         for number in 0..6_u16 {
@@ -97,21 +97,21 @@ async fn an_alarm_passes_a_queue_full_of_bulk_on_one_stream() {
     for _ in 0..200 {
         client.try_publish(bulk(vec![b'x'; 10_000]).qos(QoS::AtMostOnce)).unwrap();
     }
-    // The link and the outbox are full, and nobody reads.
+    // The link and the outbox are full; the server does not read.
     assert!(timeout(MOMENT, std::future::pending::<()>()).await.is_err());
     client.try_publish(alarm().qos(QoS::AtMostOnce)).unwrap();
     let mut before = 0;
     while peer.take().await.1 != "alarm" {
         before += 1;
     }
-    // 64 KiB of the link and 32 KiB of the outbox were on their way.
+    // 64 KiB of the link and 32 KiB of the outbox were sent before.
     assert!((5..=12).contains(&before), "{before} messages came before the alarm");
 }
 
 // -- Acknowledgements ------------------------------------------------------------------------------
 
 #[tokio::test(start_paused = true)]
-async fn bulk_that_waits_for_acknowledgements_does_not_hold_an_alarm() {
+async fn bulk_that_waits_for_acknowledgements_does_not_delay_an_alarm() {
     for (mut listening, builder) in networks() {
         listening.options = ServerOptions { receive_maximum: 8, ..ServerOptions::default() };
         let (mut peer, parts) = join!(listening.accept(), builder.connect());
@@ -130,7 +130,7 @@ async fn bulk_that_waits_for_acknowledgements_does_not_hold_an_alarm() {
         assert_eq!(payload, "alarm");
         let (done, ()) = join!(waiting, peer.run(MOMENT));
         assert_eq!(done.unwrap(), ReasonCode::Success);
-        // And bulk goes on where it stood.
+        // Bulk goes on where it stopped.
         for token in tokens {
             peer.persisted(token).await;
         }
@@ -141,7 +141,7 @@ async fn bulk_that_waits_for_acknowledgements_does_not_hold_an_alarm() {
 // -- Streams ---------------------------------------------------------------------------------------
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_not_read_stops_itself_alone() {
+async fn a_stream_that_is_not_read_blocks_only_itself() {
     let (mut listening, builder) = quic();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
@@ -161,7 +161,7 @@ async fn a_stream_that_is_not_read_stops_itself_alone() {
     assert!(client.unwritten() < 64 * 1024, "{}", client.unwritten());
 }
 
-/// Sends bulk over a slow link and every 100 ms an alarm: how long the slowest of 100 alarms took.
+/// Latency of the slowest of 100 alarms, one every 100 ms, beside bulk over a slow link.
 async fn slowest_alarm(policy: StreamPolicy) -> Duration {
     let (mut listening, builder, device) = quic_with(QuicOptions::server());
     device.change(|link| {
@@ -212,7 +212,7 @@ async fn alarms_are_on_time_over_a_slow_link_and_are_not_without_priorities() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_large_message_does_not_stand_before_small_ones() {
+async fn a_large_message_does_not_delay_small_ones() {
     let (mut listening, builder, device) = quic_with(QuicOptions::server());
     device.change(|link| link.shaper = Some(Shaper { rate: 100.0, queue: 50 }));
     let (mut peer, parts) = join!(listening.accept(), builder.link_rate(90_000).connect());

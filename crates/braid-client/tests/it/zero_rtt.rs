@@ -1,4 +1,4 @@
-//! 0-RTT: what it saves, and what happens when the server does not take it.
+//! 0-RTT: round trips saved, and early data that the server rejects.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn early() -> (Listening, Builder, Host) {
     (listening, builder.zero_rtt(true).reconnect(reconnect).session_expiry(Duration::from_secs(3600)), device)
 }
 
-/// Waits for CONNACK; returns when the pause before it was over.
+/// Waits for CONNACK; returns the end of the pause before it.
 async fn reconnected(events: &mut braid_client::Events) -> Duration {
     let mut start = Instant::now();
     loop {
@@ -39,7 +39,7 @@ async fn reconnected(events: &mut braid_client::Events) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_is_replaced_is_there_after_one_round_trip() {
+async fn a_replaced_connection_is_established_after_one_round_trip() {
     let (mut listening, builder, _) = early();
     let start = Instant::now();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
@@ -66,7 +66,7 @@ async fn a_connection_that_is_replaced_is_there_after_one_round_trip() {
 
 /// [BQ-62]
 #[tokio::test(start_paused = true)]
-async fn a_server_that_takes_no_early_data_is_dialled_again_at_once() {
+async fn a_server_that_rejects_early_data_is_dialled_again_at_once() {
     let (mut listening, builder, _) = early();
     let (mut peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
@@ -78,10 +78,10 @@ async fn a_server_that_takes_no_early_data_is_dialled_again_at_once() {
     let session = peer.cut();
     listening.forget_tickets();
     let accepting = async {
-        // The first one is the refused attempt: no CONNECT of it is ever seen.
+        // The first one is the rejected attempt, whose CONNECT is never delivered.
         let mut refused = listening.incoming_unless_gone().await;
         if let Some(refused) = &mut refused {
-            assert!(refused.event().await.is_none(), "nothing of it may count");
+            assert!(refused.event().await.is_none(), "no packet of it may be handled");
         }
         let (mut peer, _) = listening.accept_with(Some(session)).await;
         peer.run(ROUND_TRIP).await;
@@ -111,7 +111,7 @@ async fn subscribed(
     (peer, client, messages)
 }
 
-/// The streams of the next SUBSCRIBEs, which are granted, with their filters and when retained messages come.
+/// Streams, filters and Retain Handling of the next SUBSCRIBEs, which are granted.
 async fn grant(peer: &mut Peer, count: usize) -> Vec<(StreamKey, String, RetainHandling)> {
     let mut granted = Vec::new();
     for _ in 0..count {
@@ -125,7 +125,7 @@ async fn grant(peer: &mut Peer, count: usize) -> Vec<(StreamKey, String, RetainH
     granted
 }
 
-/// Nothing is asked for any more.
+/// No further SUBSCRIBE arrives.
 async fn assert_silent(peer: &mut Peer) {
     peer.run(10 * ROUND_TRIP).await;
     assert!(!peer.pending().iter().any(|event| matches!(event, Event::Subscribe(..) | Event::Publish(..))));
@@ -173,10 +173,10 @@ async fn messages_come_two_round_trips_sooner_where_the_subscription_is_early() 
     }
 }
 
-/// A server that has kept what the client believed lost, or the other way round: nothing is asked for twice, and no
-/// retained message that the client has comes again.
+/// A server that has kept the session against the expectation of the client, or lost it: no filter is subscribed twice,
+/// and no retained message is sent again.
 #[tokio::test(start_paused = true)]
-async fn early_subscriptions_are_right_whatever_the_server_has_kept() {
+async fn early_subscriptions_are_right_whether_the_server_kept_the_session_or_not() {
     use RetainHandling::{SendAlways, SendIfNew};
     let all = [("a", 0), ("b", 1), ("c", 1)];
     for (expiry, has_session, wanted) in [
@@ -200,9 +200,9 @@ async fn early_subscriptions_are_right_whatever_the_server_has_kept() {
     }
 }
 
-/// However often the outbox of a stream is empty, and however many streams there are.
+/// The limit holds for all streams together, however often their outboxes are empty.
 #[tokio::test(start_paused = true)]
-async fn what_is_more_than_64_kib_follows_connack() {
+async fn early_data_above_64_kib_follows_connack() {
     const FILTERS: usize = 60;
     for numbers in [[0, 0, 0], [1, 2, 3]] {
         let (mut listening, builder, _) = early();
@@ -238,9 +238,9 @@ async fn what_is_more_than_64_kib_follows_connack() {
     }
 }
 
-/// MQTT 3 has no way to say that a retained message is known.
+/// MQTT 3 has no Retain Handling.
 #[tokio::test(start_paused = true)]
-async fn nothing_is_early_that_would_bring_retained_messages_again() {
+async fn no_early_subscribe_requests_retained_messages_again() {
     let (mut listening, builder, _) = early();
     let builder = builder.version(ProtocolVersion::V311).clean_start(false);
     let (peer, _client, _messages) = subscribed(&mut listening, builder, &[("a", 0), ("b", 1)]).await;
@@ -250,9 +250,9 @@ async fn nothing_is_early_that_would_bring_retained_messages_again() {
     assert_silent(&mut peer).await;
 }
 
-/// Streams overtake each other.
+/// Streams have no order among each other.
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_overtakes_connack_waits_for_it() {
+async fn an_answer_that_overtakes_connack_is_read_after_it() {
     let (mut listening, builder, device) = early();
     let builder = builder.session_expiry(Duration::ZERO);
     let (peer, client, mut messages) = subscribed(&mut listening, builder, &[("a", 1)]).await;
@@ -261,7 +261,7 @@ async fn an_answer_that_overtakes_connack_waits_for_it() {
     let serving = async {
         let mut peer = listening.incoming().await;
         peer.connect().await;
-        // What the server has to say of the handshake is on its way; CONNACK is lost.
+        // The handshake packets of the server are in transit; CONNACK is lost.
         peer.run(ROUND_TRIP).await;
         device.change(|link| link.loss = 1.0);
         peer.accept(None).await;
@@ -278,7 +278,7 @@ async fn an_answer_that_overtakes_connack_waits_for_it() {
 
 /// [BQ-62]
 #[tokio::test(start_paused = true)]
-async fn what_was_refused_as_early_data_is_asked_for_again_exactly_once() {
+async fn rejected_early_subscriptions_are_requested_again_exactly_once() {
     for expiry in [0, 3600] {
         let (mut listening, builder, _) = early();
         let builder = builder.session_expiry(Duration::from_secs(expiry));
@@ -287,7 +287,7 @@ async fn what_was_refused_as_early_data_is_asked_for_again_exactly_once() {
         drop(peer.cut());
         listening.forget_tickets();
         if let Some(mut refused) = listening.incoming_unless_gone().await {
-            assert!(refused.event().await.is_none(), "nothing of it may count");
+            assert!(refused.event().await.is_none(), "no packet of it may be handled");
         }
         let mut peer = listening.accept().await;
         let mut granted: Vec<_> =
@@ -298,7 +298,7 @@ async fn what_was_refused_as_early_data_is_asked_for_again_exactly_once() {
     }
 }
 
-/// A server that closes the connection for what was early is not asked the same way for ever.
+/// A server that closes the connection because of an early SUBSCRIBE gets it after CONNACK.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_ends_the_connection_for_an_early_subscription_gets_it_after_connack() {
     let (mut listening, builder, _) = early();
@@ -325,7 +325,7 @@ async fn a_server_that_ends_the_connection_for_an_early_subscription_gets_it_aft
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_only_quic_has_is_refused_elsewhere() {
+async fn options_of_quic_are_refused_on_other_transports() {
     let (_listening, builder) = network();
     let error = builder.clone().zero_rtt(true).start().unwrap_err().to_string();
     let expected = OptionsError::NeedsQuic { option: "0-RTT" }.to_string();
