@@ -7,27 +7,27 @@ use crate::state::HealthState;
 
 const PATHS: &str = "the paths are /health, /ready, /status and /live\n";
 
-/// What a path asks.
+/// Kind of a health probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Question {
-    /// Whether clients can be sent here.
+enum Probe {
+    /// Readiness: whether load balancers may send clients here.
     Ready,
-    /// Whether the process answers at all.
+    /// Liveness: whether the process answers.
     Live,
 }
 
-fn question(path: &str) -> Option<Question> {
+fn probe(path: &str) -> Option<Probe> {
     match path {
-        // The last is where load balancers in front of EMQX look.
-        "/health" | "/ready" | "/status" | "/api/v5/status" => Some(Question::Ready),
-        "/live" => Some(Question::Live),
+        // The last path is that of EMQX, which load balancers are configured with.
+        "/health" | "/ready" | "/status" | "/api/v5/status" => Some(Probe::Ready),
+        "/live" => Some(Probe::Live),
         _ => None,
     }
 }
 
-/// Answers a request; what it has for a body is not looked at.
+/// Answers a request; its body is ignored.
 pub(crate) fn answer<B>(request: &Request<B>, state: &HealthState) -> Response<Full<Bytes>> {
-    let Some(question) = question(request.uri().path()) else {
+    let Some(probe) = probe(request.uri().path()) else {
         return refuse(StatusCode::NOT_FOUND, PATHS);
     };
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -36,9 +36,9 @@ pub(crate) fn answer<B>(request: &Request<B>, state: &HealthState) -> Response<F
         return response;
     }
     let report = state.report();
-    let is_well = report.is_ready || question == Question::Live;
+    let is_well = report.is_ready || probe == Probe::Live;
     let status = if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    // Numbers and texts alone are always JSON.
+    // Serialising numbers and strings cannot fail.
     let mut body = serde_json::to_vec(&report).unwrap_or_default();
     body.push(b'\n');
     of(status, "application/json", body.into())
@@ -53,7 +53,7 @@ fn of(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Full<Byte
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    // How it was a moment ago is of no use to anybody.
+    // A cached health report would be stale.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

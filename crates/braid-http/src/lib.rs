@@ -1,7 +1,7 @@
-//! HTTP beside MQTT: how the broker is, for load balancers and whatever starts and stops brokers.
+//! Health over HTTP, for load balancers and process supervisors.
 //!
-//! This crate never changes anything in the broker, never reads a body of a request, never asks who is asking (what it
-//! tells is no secret of any client, and its address is for the operator to choose), and shares no thread with clients.
+//! This crate never changes anything in the broker, never reads the body of a request, never authenticates (its report
+//! holds no data of clients, and the operator chooses its address), and shares no thread with clients.
 
 mod answer;
 mod server;

@@ -18,49 +18,49 @@ use tokio::time::{sleep, timeout};
 use crate::answer::answer;
 use crate::state::HealthState;
 
-/// Connections of one address at a time. One more ends the oldest: who asks now is answered, whoever else holds connections
-/// and says nothing.
+/// The most connections of one address. Another one ends the oldest, so that idle connections cannot keep a probe from its
+/// answer.
 const CONNECTIONS: usize = 64;
 
-/// For a question and its answer, of which a connection has one.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Limit for the one request of a connection and its response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes that the head of a request may have: the least that the library takes.
-const HEAD: usize = 8192;
+/// The most bytes of a request's head; the lowest limit that hyper accepts.
+const HEAD_LIMIT: usize = 8192;
 
-/// The pause after a connection could not be accepted: most likely there are no files left.
+/// Pause after a failed accept, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why nobody can ask how the broker is.
+/// Failure to start the server.
 #[derive(Debug, Error)]
 pub enum ServerError {
-    /// The address is in use, or not this machine's.
+    /// The address is in use, or does not belong to this host.
     #[error("cannot listen for HTTP on {address}: {source}")]
     Bind {
-        /// What was to be listened on.
+        /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The system has no thread, or no event queue, for it.
+    /// The operating system refused a thread or an event queue.
     #[error("the system refuses a thread for HTTP: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// Answers how the broker is, from the moment it is made until it is dropped.
+/// HTTP server for health probes, from its start until it is dropped.
 #[derive(Debug)]
 pub struct HealthServer {
     addresses: Vec<SocketAddr>,
-    /// The thread ends with it.
+    /// Dropping it ends the thread.
     _alive: oneshot::Sender<()>,
 }
 
 impl HealthServer {
-    /// Listens on all of `addresses`, and answers from `state`. On a thread of its own: what keeps the threads of clients
-    /// busy, and the end of their runtime, does not concern it.
+    /// Listens on all of `addresses` and answers from `state`, on a thread of its own: busy threads of clients, and the end
+    /// of their runtime, do not delay it.
     ///
     /// # Errors
-    /// Every [`ServerError`]; then nothing is listened on.
+    /// Every [`ServerError`]; then no address is listened on.
     pub fn start(addresses: &[SocketAddr], state: HealthState) -> Result<Self, ServerError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let inside = runtime.enter();
@@ -73,7 +73,7 @@ impl HealthServer {
                 for listener in listeners {
                     tokio::spawn(accept(listener, state.clone()));
                 }
-                // It cannot be sent to: this is the end of the server.
+                // Nothing is ever sent: the channel closes when the server is dropped.
                 let _ = ended.await;
             });
         })?;
@@ -81,13 +81,13 @@ impl HealthServer {
         Ok(Self { addresses, _alive: alive })
     }
 
-    /// Where it listens.
+    /// The addresses on which it listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 }
 
-/// Within a runtime.
+/// Binds an address. Must be called in a runtime.
 fn bind(address: SocketAddr) -> Result<(SocketAddr, TcpListener), ServerError> {
     let listen = || {
         let socket = std::net::TcpListener::bind(address)?;
@@ -110,21 +110,21 @@ async fn accept(listener: TcpListener, state: HealthState) {
         {
             oldest.abort();
         }
-        open.push_back(tokio::spawn(converse(stream, state.clone())).abort_handle());
+        open.push_back(tokio::spawn(serve(stream, state.clone())).abort_handle());
     }
 }
 
-/// One question, one answer.
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, state: HealthState) {
+/// Serves one request.
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, state: HealthState) {
     let service = service_fn(move |request| {
         let response = answer(&request, &state);
         async { Ok::<_, Infallible>(response) }
     });
     let mut http = http1::Builder::new();
-    // Who has asked may close its half at once.
-    http.keep_alive(false).half_close(true).max_buf_size(HEAD);
-    // Whoever asks and goes away, or is too slow, hurts nobody but themselves.
-    let _ = timeout(PATIENCE, http.serve_connection(TokioIo::new(stream), service)).await;
+    // Clients may close their half after the request.
+    http.keep_alive(false).half_close(true).max_buf_size(HEAD_LIMIT);
+    // An error or a timeout concerns this connection only.
+    let _ = timeout(REQUEST_TIMEOUT, http.serve_connection(TokioIo::new(stream), service)).await;
 }
 
 #[cfg(test)]
@@ -133,10 +133,10 @@ mod tests {
 
     use super::*;
 
-    /// What comes back, until the server closes.
-    async fn ask(request: &[u8]) -> String {
+    /// Everything that the server sends for these bytes.
+    async fn send(request: &[u8]) -> String {
         let (mut client, server) = tokio::io::duplex(1 << 20);
-        tokio::spawn(converse(server, HealthState::default()));
+        tokio::spawn(serve(server, HealthState::default()));
         client.write_all(request).await.expect("the server reads");
         let mut answer = String::new();
         client.read_to_string(&mut answer).await.expect("the server closes");
@@ -144,41 +144,41 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_head_that_does_not_end_is_waited_for_no_longer_than_five_seconds() {
+    async fn an_incomplete_head_times_out_after_five_seconds() {
         let began = tokio::time::Instant::now();
-        assert_eq!(ask(b"GET /health HTTP/1.1\r\nA: b\r\n").await, "");
-        assert_eq!(began.elapsed(), PATIENCE);
+        assert_eq!(send(b"GET /health HTTP/1.1\r\nA: b\r\n").await, "");
+        assert_eq!(began.elapsed(), REQUEST_TIMEOUT);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_head_that_is_too_large_is_refused() {
-        let request = format!("GET /health HTTP/1.1\r\nA: {}", "x".repeat(2 * HEAD));
-        let answer = ask(request.as_bytes()).await;
+    async fn a_head_above_the_limit_is_refused() {
+        let request = format!("GET /health HTTP/1.1\r\nA: {}", "x".repeat(2 * HEAD_LIMIT));
+        let answer = send(request.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_has_one_answer() {
         let request = "GET /live HTTP/1.1\r\nConnection: keep-alive\r\n\r\n";
-        let answer = ask(request.repeat(2).as_bytes()).await;
+        let answer = send(request.repeat(2).as_bytes()).await;
         assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 1, "{answer}");
         assert!(answer.contains("connection: close"), "{answer}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_has_asked_may_close_its_half() {
+    async fn a_client_may_close_its_half_after_the_request() {
         let (mut client, server) = tokio::io::duplex(1 << 20);
         client.write_all(b"GET /live HTTP/1.0\r\n\r\n").await.expect("there is room");
         client.shutdown().await.expect("the server is there");
-        tokio::spawn(converse(server, HealthState::default()));
+        tokio::spawn(serve(server, HealthState::default()));
         let mut answer = String::new();
         client.read_to_string(&mut answer).await.expect("the server closes");
         assert!(answer.starts_with("HTTP/1.0 200 OK"), "{answer}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_no_http_is_refused() {
-        let answer = ask(b"\x10\x0c\0\x04MQTT\x04\x02\0\0\0\0").await;
+    async fn a_request_that_is_not_http_is_refused() {
+        let answer = send(b"\x10\x0c\0\x04MQTT\x04\x02\0\0\0\0").await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 use braid_broker::HealthMonitor;
 use serde::Serialize;
 
-/// Where the process writes how far it is, and from where the server answers. Cheap to clone.
+/// Health of the process, written by `serve` and read by the server. Cheap to clone.
 #[derive(Clone)]
 pub struct HealthState {
     began: Instant,
@@ -14,11 +14,11 @@ pub struct HealthState {
 enum Phase {
     /// There is no broker yet.
     Starting { progress: Option<String> },
-    /// There is one, or there was: it tells itself how it ended.
+    /// The broker runs or has ended; its monitor says which.
     Built(HealthMonitor),
 }
 
-/// What is told about the process.
+/// Health report of the process.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) status: &'static str,
@@ -32,7 +32,7 @@ pub(crate) struct Report {
     broker: Option<Broker>,
 }
 
-/// What is told about the broker.
+/// Health report of the broker.
 #[derive(Debug, Serialize)]
 struct Broker {
     store: String,
@@ -44,7 +44,7 @@ struct Broker {
 }
 
 impl Default for HealthState {
-    /// A process that begins to start.
+    /// The state at the start of the process.
     fn default() -> Self {
         let phase = Phase::Starting { progress: None };
         Self { began: Instant::now(), phase: Arc::new(Mutex::new(phase)) }
@@ -52,12 +52,12 @@ impl Default for HealthState {
 }
 
 impl HealthState {
-    /// Notes how far the start is, for people to read.
+    /// Notes the progress of the start, as text for people.
     pub fn starting(&self, progress: String) {
         *self.phase() = Phase::Starting { progress: Some(progress) };
     }
 
-    /// Notes that the broker serves. From now on it tells itself how it is.
+    /// Notes that the broker serves, and takes further reports from its monitor.
     pub fn serving(&self, monitor: HealthMonitor) {
         *self.phase() = Phase::Built(monitor);
     }
@@ -84,7 +84,7 @@ impl HealthState {
     }
 
     fn phase(&self) -> MutexGuard<'_, Phase> {
-        // Held for a look or a change only, and each leaves a whole value.
+        // Poisoning is harmless: each change replaces the whole value.
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,5 @@
-//! Asking a real broker how it is.
+//! Tests of health over HTTP with a real broker.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod asking;
+mod health;

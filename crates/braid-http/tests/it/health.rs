@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-/// The process of a broker: threads for clients, and one for whoever asks.
+/// Process of a broker: threads for clients, and one for HTTP.
 struct Process {
     runtime: Runtime,
     state: HealthState,
@@ -31,7 +31,7 @@ impl Process {
         Self { runtime: Runtime::new().unwrap(), state, server }
     }
 
-    /// Builds a broker and lets it serve; where it does.
+    /// Builds a broker and runs it; returns its address.
     fn serve(&self, limits: LimitsConfig, store: Arc<dyn Store>) -> SocketAddr {
         let inside = self.runtime.enter();
         let listener = Listener::bind(ListenerKind::Tcp, ANY, &ListenOptions::default()).unwrap();
@@ -56,7 +56,7 @@ impl Process {
         (code(&head), serde_json::from_str(&body).unwrap())
     }
 
-    /// Asks until `status` is told, and returns that answer.
+    /// Repeats the request until the status is `status`, and returns that response.
     fn get_until(&self, status: &str) -> (u16, Value) {
         loop {
             let answer = self.get("/health");
@@ -66,7 +66,7 @@ impl Process {
         }
     }
 
-    /// Head and body of an answer.
+    /// Head and body of a response.
     fn ask(&self, method: &str, path: &str) -> (String, String) {
         let mut stream = TcpStream::connect(self.address()).unwrap();
         write!(stream, "{method} {path} HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
@@ -88,7 +88,7 @@ fn connect(address: SocketAddr, flags: u8) -> TcpStream {
     stream
 }
 
-/// The same with Clean Session, accepted.
+/// Sends CONNECT with Clean Session and reads CONNACK.
 fn connected(address: SocketAddr) -> TcpStream {
     let mut stream = connect(address, 2);
     let mut connack = [0; 4];
@@ -98,7 +98,7 @@ fn connected(address: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn a_broker_that_serves_says_how_it_is() {
+fn a_running_broker_reports_its_health() {
     let process = Process::start();
     let address = process.serve(LimitsConfig::default(), Arc::new(MemoryStore::new()));
     let client = connected(address);
@@ -118,7 +118,7 @@ fn a_broker_that_serves_says_how_it_is() {
 }
 
 #[test]
-fn what_is_asked_wrongly_is_refused() {
+fn wrong_requests_are_refused() {
     let process = Process::start();
     for path in ["/", "/health/", "/metrics", "/HEALTH"] {
         let (head, body) = process.ask("GET", path);
@@ -141,11 +141,11 @@ fn what_is_asked_wrongly_is_refused() {
 }
 
 #[test]
-fn whoever_holds_connections_and_says_nothing_keeps_nobody_from_asking() {
+fn idle_connections_do_not_keep_a_probe_from_its_answer() {
     let process = Process::start();
     let mut idle: Vec<_> = (0..100).map(|_| TcpStream::connect(process.address()).unwrap()).collect();
     assert_eq!(process.get("/live").0, 200);
-    // The first of them had to go, and not because its time was over.
+    // The first of them was closed, and not by the timeout.
     idle[0].set_nonblocking(true).unwrap();
     let read = idle[0].read(&mut [0]).map_err(|error| error.kind());
     assert!(matches!(read, Ok(0) | Err(ErrorKind::ConnectionReset)), "{read:?}");
@@ -160,14 +160,14 @@ fn an_address_in_use_is_named() {
 }
 
 #[test]
-fn nobody_answers_when_the_server_is_gone() {
+fn the_port_is_closed_after_the_server_is_dropped() {
     let Process { server, .. } = Process::start();
     let address = server.addresses()[0];
     drop(server);
     while TcpStream::connect(address).is_ok() {}
 }
 
-/// A store that shows what it holds only when the test lets it.
+/// Store that blocks recovery until the test lets it go on.
 struct Slow {
     inner: MemoryStore,
     go_on: Mutex<mpsc::Receiver<()>>,
@@ -220,14 +220,14 @@ fn a_broker_whose_store_has_failed_says_why() {
     let process = Process::start();
     let store = FailingStore::after(0, MemoryStore::new());
     let address = process.serve(LimitsConfig::default(), Arc::new(store));
-    // A session that is to be kept.
+    // A session that outlives its connection.
     let _client = connect(address, 0);
     let (code, body) = process.get_until("failed");
     assert_eq!(code, 503);
     let reason = body["store"].as_str().unwrap();
     assert!(reason.starts_with("failed: ") && reason.contains("as this test wants"), "{reason}");
     assert_eq!(process.get("/live").0, 200);
-    // Also when nothing of the broker is left.
+    // Even after the broker is dropped.
     let Process { runtime, state, server } = process;
     drop(runtime);
     let process = Process { runtime: Runtime::new().unwrap(), state, server };
@@ -235,12 +235,12 @@ fn a_broker_whose_store_has_failed_says_why() {
 }
 
 #[test]
-fn a_broker_that_holds_too_much_says_so_until_it_does_not() {
+fn memory_above_its_limit_is_reported_until_it_is_freed() {
     let process = Process::start();
     let limits = LimitsConfig { memory_low: 100_000, memory_high: 200_000, ..LimitsConfig::default() };
     let address = process.serve(limits, Arc::new(MemoryStore::new()));
     let mut publisher = connected(address);
-    // The most of a PUBLISH of two million bytes, which is read on though it is more than the broker may hold.
+    // Most of a PUBLISH of two million bytes, which the broker reads though it is above its limit.
     publisher.write_all(&[0x30, 0x80, 0x89, 0x7A, 0, 1, b't']).unwrap();
     publisher.write_all(&vec![0; 1_000_000]).unwrap();
     let (code, body) = process.get_until("refusing");
