@@ -11,12 +11,15 @@ use crate::source::{self, Source};
 use crate::tree::{self, Tree};
 
 mod arrow;
+mod circle;
 mod document;
 mod exempt;
 mod mention;
 mod name;
+mod owner;
 mod size;
 mod text;
+mod words;
 
 /// The folders whose Rust sources the rules are about.
 const SOURCES: &[&str] = &["crates/", "xtask/"];
@@ -89,6 +92,9 @@ fn check(root: &Path) -> Result<Report, String> {
     violations.extend(name::check(&sources));
     violations.extend(arrow::check(&tree, &sources));
     violations.extend(text::check(&tree, &sources));
+    violations.extend(circle::check(&sources));
+    violations.extend(owner::check(&sources));
+    violations.extend(words::check(&tree));
     let mut violations = exempt::apply(&exemptions, violations);
     violations.sort();
     let summary = summarise(&sources, violations.len(), exemptions.len());
