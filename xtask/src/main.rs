@@ -1,4 +1,4 @@
-//! Every chore of the project, the same on a desk and in CI: `cargo xtask --help`.
+//! Commands of the project, the same on a desk and in CI: `cargo xtask --help`.
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ mod tidy;
 mod torture;
 mod tree;
 
-/// The chores of the BraidMQ project.
+/// Commands of the BraidMQ project.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
@@ -25,7 +25,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Check the budgets of the house: sizes, crate arrows, exports, docs.
+    /// Check sizes, names, words, imports between crates and files, exports, docs.
     Tidy(tidy::Args),
     /// Join the specification's normative statements with the code and its tests.
     Spec(spec::Args),
@@ -33,13 +33,13 @@ enum Chore {
     Fuzz(fuzz::Args),
     /// Run third-party clients against a real `braidmq serve`.
     Peers(peers::Args),
-    /// Test the laboratory on this machine, and the main experiment in its short form.
+    /// Test the network laboratory, with its main experiment in short.
     Lab(lab::Args),
     /// Measure the broker against its peers in the same run.
     Bench(bench::Args),
-    /// Kill, stop and starve a real `braidmq serve` under load, and see that nothing acknowledged is lost.
+    /// Inject faults into a real `braidmq serve` under load: nothing acknowledged may be lost.
     Torture(torture::Args),
-    /// Let clients of every kind use a `braidmq serve` for half an hour, and see that nothing of it grows.
+    /// Run clients of every kind against a `braidmq serve` for half an hour: its memory may not grow.
     Soak(torture::soak::Args),
 }
 

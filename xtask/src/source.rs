@@ -1,4 +1,4 @@
-//! Rust sources, parsed: which of their lines are test code, and which functions they define.
+//! Parsed Rust sources, with their test lines and their functions.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -18,7 +18,7 @@ pub(crate) struct Source<'a> {
     test_lines: Vec<RangeInclusive<usize>>,
 }
 
-/// A Rust file that is none.
+/// File that does not parse as Rust.
 #[derive(Debug)]
 pub(crate) struct Unparsed {
     pub(crate) path: String,
@@ -32,7 +32,7 @@ impl Source<'_> {
         self.all_test || self.test_lines.iter().any(|lines| lines.contains(&line))
     }
 
-    /// How many lines of the file are (code, test).
+    /// Number of lines of the file: (code, test).
     pub(crate) fn line_counts(&self) -> (usize, usize) {
         let lines = self.text.lines().count();
         let tests = (1..=lines).filter(|line| self.is_test_line(*line)).count();
@@ -116,7 +116,7 @@ pub(crate) fn is_test(attrs: &[syn::Attribute]) -> bool {
     })
 }
 
-/// Whether a `cfg` holds only in tests, as far as this house writes them: `test`, `all(test, ..)`.
+/// Whether a `cfg` holds only in tests, in the forms that the project uses: `test`, `all(test, ..)`.
 fn names_test(tokens: &proc_macro2::TokenStream) -> bool {
     let text = tokens.to_string();
     let mut words = text.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
@@ -168,7 +168,7 @@ pub(crate) struct Function {
     pub(crate) name: String,
     pub(crate) first: usize,
     pub(crate) last: usize,
-    /// Its name is given by a trait.
+    /// A trait prescribes its name.
     pub(crate) of_trait: bool,
 }
 

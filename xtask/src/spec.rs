@@ -1,7 +1,7 @@
-//! Joins the normative statements of MQTT, and ours, with the lines that enforce them and the tests that show it.
+//! Coverage of normative statements: the lines of code that enforce each, and the tests that show it.
 //!
-//! The statements are those of `docs/spec/`; the joints are tags in comments, `[MQTT-3.3.2-2]` for 5.0 and for what
-//! 3.1.1 means likewise, `[MQTT3-3.1.2-22]` for what only 3.1.1 says, `[BQ-31]` for MQTT over QUIC.
+//! The statements are those of `docs/spec/`. Tags in comments refer to them: `[MQTT-3.3.2-2]` for 5.0 and for equal
+//! statements of 3.1.1, `[MQTT3-3.1.2-22]` for statements of 3.1.1 alone, `[BQ-31]` for MQTT over QUIC.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum List {
-    /// Bind a server or a client, and no line enforces them.
+    /// Binding for a server or a client, and enforced by no line.
     Missing,
     /// Enforced, and no test shows it.
     Untested,
@@ -114,7 +114,7 @@ fn listing(coverage: &Coverage, list: List) -> String {
     out
 }
 
-/// What `--check` fails for.
+/// Reasons for which `--check` fails.
 fn complaints(coverage: &Coverage) -> Vec<String> {
     let mut lines = Vec::new();
     let edition = &coverage.edition;
@@ -143,7 +143,7 @@ fn complaints(coverage: &Coverage) -> Vec<String> {
     lines
 }
 
-/// Where a standard that is long, and nearly done, falls short: numbers.
+/// Shortfalls of a standard that is long and nearly covered, as numbers.
 fn shortfalls(coverage: &Coverage, percent: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let name = coverage.edition.name;
@@ -162,7 +162,7 @@ fn shortfalls(coverage: &Coverage, percent: usize) -> Vec<String> {
     lines
 }
 
-/// Where a standard of which each statement must be covered is not: all of them by name.
+/// Uncovered statements of a standard that has to be covered entirely, by name.
 fn gaps(coverage: &Coverage) -> Vec<String> {
     let edition = &coverage.edition;
     let kinds = [

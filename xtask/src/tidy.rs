@@ -1,6 +1,6 @@
-//! Taste that a machine can check: the budgets of the house, as a chore and as an ordinary test.
+//! Checks of sizes, names, words, imports and documents, as a command and as an ordinary test.
 //!
-//! Every rule is a function from the parsed tree to its violations; what is tolerated, and why, is one file.
+//! Every rule is a function from the parsed tree to its violations. Exemptions, with their reasons, are in one file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use crate::source::{self, Source};
 use crate::tree::{self, Tree};
 
-mod arrow;
-mod circle;
+mod cycle;
+mod dependency;
 mod document;
 mod exempt;
 mod mention;
@@ -21,36 +21,36 @@ mod size;
 mod text;
 mod words;
 
-/// The folders whose Rust sources the rules are about.
+/// Folders of the Rust sources that the rules apply to.
 const SOURCES: &[&str] = &["crates/", "xtask/"];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The repository to check, instead of this one.
+    /// Root of another repository to check.
     #[arg(long, hide = true)]
     root: Option<PathBuf>,
 }
 
-/// One place that breaks one rule. Printed as `path:line: what; remedy (rule)`.
+/// One place that breaks one rule. Printed as `path:line: problem; remedy (rule)`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Violation {
     pub(crate) path: String,
-    /// Counted from 1; 0 when the whole file or folder is meant.
+    /// Line from 1; 0 for the whole file or folder.
     pub(crate) line: usize,
     pub(crate) rule: &'static str,
-    pub(crate) what: String,
+    pub(crate) problem: String,
     pub(crate) remedy: String,
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}; {} ({})", self.path, self.line.max(1), self.what, self.remedy, self.rule)
+        write!(f, "{}:{}: {}; {} ({})", self.path, self.line.max(1), self.problem, self.remedy, self.rule)
     }
 }
 
 /// Prints every violation and a summary.
 ///
-/// Exit code 0 when the house is tidy, 1 when it is not, 2 when it could not be read.
+/// Exit code 0 without violations, 1 with some, 2 when the tree could not be read.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let root = args.root.clone().unwrap_or_else(tree::root);
     match check(&root) {
@@ -83,16 +83,16 @@ fn check(root: &Path) -> Result<Report, String> {
             path: failed.path,
             line: failed.line,
             rule: "syntax",
-            what: format!("does not parse as Rust: {}", failed.message),
+            problem: format!("does not parse as Rust: {}", failed.message),
             remedy: "make it compile".into(),
         })
         .collect();
     violations.extend(size::check(&sources));
     violations.extend(document::check(&sources));
     violations.extend(name::check(&sources));
-    violations.extend(arrow::check(&tree, &sources));
+    violations.extend(dependency::check(&tree, &sources));
     violations.extend(text::check(&tree, &sources));
-    violations.extend(circle::check(&sources));
+    violations.extend(cycle::check(&sources));
     violations.extend(owner::check(&sources));
     violations.extend(words::check(&tree));
     let mut violations = exempt::apply(&exemptions, violations);
@@ -101,7 +101,7 @@ fn check(root: &Path) -> Result<Report, String> {
     Ok(Report { violations, summary })
 }
 
-/// Test lines : code lines, per crate and for all: a report, never a failure.
+/// Report of test lines : code lines, per crate and in all.
 fn summarise(sources: &[Source<'_>], violations: usize, exemptions: usize) -> String {
     let mut by_crate: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for source in sources {
@@ -127,14 +127,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_house_is_tidy() {
+    fn the_repository_is_tidy() {
         let report = check(&tree::root()).unwrap();
         let lines: Vec<_> = report.violations.iter().map(ToString::to_string).collect();
         assert!(lines.is_empty(), "{} violations:\n{}", lines.len(), lines.join("\n"));
     }
 
     #[test]
-    fn the_ratio_is_told_for_each_crate() {
+    fn the_ratio_is_reported_for_each_crate() {
         let text = "fn a() {}\nfn b() {}\n#[cfg(test)]\nmod tests {}\n";
         let tree = Tree::of(&[("crates/a/src/lib.rs", text), ("crates/b/src/lib.rs", "fn a() {}\n")]);
         let (sources, _) = source::parse(&tree, SOURCES);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders that hold what tools made, not what people wrote.
+/// Folders with generated files.
 const MADE_BY_TOOLS: &[&str] = &[
     ".git",
     ".peers",
@@ -16,7 +16,7 @@ const MADE_BY_TOOLS: &[&str] = &[
     "target",
 ];
 
-/// What is text here, by the end of its name.
+/// Text files, by the end of their names.
 const TEXT: &[&str] = &[
     "Makefile", "css", "html", "js", "md", "mjs", "py", "rs", "run", "sh", "toml", "ts", "txt", "yaml", "yml",
 ];
@@ -24,7 +24,7 @@ const TEXT: &[&str] = &[
 /// One text file.
 #[derive(Clone, Debug)]
 pub(crate) struct TextFile {
-    /// From the root, with `/` between the parts.
+    /// Path from the root, with `/` between the parts.
     pub(crate) path: String,
     pub(crate) text: String,
 }

@@ -7,13 +7,13 @@ use crate::tree::{TextFile, Tree};
 
 /// Our wire contract: prose, in which a statement begins with its number in bold.
 pub(super) const FILE: &str = "docs/spec/mqtt-over-quic.md";
-/// Its exceptions. They pass, so they stand outside what others implement.
+/// Exceptions of this implementation, which are no part of the contract.
 const EXCEPTIONS: &str = "docs/spec/mqtt-over-quic.toml";
 
 /// Reads the statements of MQTT over QUIC.
 ///
 /// # Errors
-/// One line that names the file and what is wrong in it.
+/// One line that names the file and the fault in it.
 pub(super) fn read(tree: &Tree) -> Result<Standard, String> {
     let text = file(tree, FILE).ok_or(format!("{FILE} is missing"))?;
     let mut exceptions = match file(tree, EXCEPTIONS) {
@@ -50,7 +50,7 @@ fn file<'a>(tree: &'a Tree, path: &str) -> Option<&'a TextFile> {
     tree.files.iter().find(|file| file.path == path)
 }
 
-/// What stands between one `**[BQ` and the next, such as `-31]** FIN never ...`. Takes the statement's exception.
+/// Parses the text between one `**[BQ` and the next, such as `-31]** FIN never ...`, and takes the statement's exception.
 fn statement(piece: &str, exceptions: &mut BTreeMap<String, String>) -> Result<Statement, String> {
     let (number, words) = piece.split_once("]**").unwrap_or((piece.lines().next().unwrap_or_default(), ""));
     let id = format!("BQ{number}");
@@ -65,7 +65,7 @@ fn statement(piece: &str, exceptions: &mut BTreeMap<String, String>) -> Result<S
     Ok(Statement { id, binds: Binds::Worded, summary, same_as: SameAs::Nothing, exception })
 }
 
-/// `BQ-` and a number as one writes it.
+/// Whether the text is `BQ-` and a decimal number without leading zeros.
 fn is_id(id: &str) -> bool {
     let Some(number) = id.strip_prefix("BQ-") else { return false };
     number.parse::<u16>().is_ok_and(|parsed| parsed.to_string() == number)

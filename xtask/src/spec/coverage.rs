@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::statement::{Binds, Edition, Standard, Statement, Tested};
 use super::tag::{Place, Tag};
 
-/// How one statement stands.
+/// Coverage of one statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Enforced, and a test shows it.
@@ -14,13 +14,13 @@ pub(super) enum State {
     Exception,
     /// Not enforced.
     Missing,
-    /// Binds nothing that a line of code could hold.
+    /// Not binding for code.
     Free,
 }
 
-/// One statement and where the code keeps it.
+/// One statement with its places in the code.
 pub(super) struct Row {
-    /// As it is written in the code, without the brackets.
+    /// The tag without its brackets.
     pub(super) tag: String,
     pub(super) binds: Binds,
     pub(super) summary: String,
@@ -44,7 +44,7 @@ pub(super) struct Coverage {
 /// A tag that no statement has.
 pub(super) struct Unknown {
     pub(super) found: Tag,
-    /// The tag it was meant to be, if 3.1.1's number was written as one of 5.0.
+    /// The tag that was probably meant, if a number of 3.1.1 was written as one of 5.0.
     pub(super) meant: Option<String>,
 }
 
@@ -53,13 +53,13 @@ impl Coverage {
         self.rows.iter().filter(|row| row.state == *state).count()
     }
 
-    /// How many statements bind a server or a client, exceptions included.
+    /// Number of statements that bind a server or a client, exceptions included.
     pub(super) fn binding(&self) -> usize {
         self.rows.len() - self.count(&State::Free)
     }
 }
 
-/// Joins the standards with the tags found. 5.0 stands before 3.1.1, which refers to it.
+/// Joins the standards with the tags found. 5.0 comes before 3.1.1, which refers to it.
 pub(super) fn join(standards: &[Standard], tags: &[Tag]) -> Vec<Coverage> {
     let mut five: BTreeMap<&str, Kept> = BTreeMap::new();
     let mut coverages = Vec::new();
@@ -83,7 +83,7 @@ pub(super) fn join(standards: &[Standard], tags: &[Tag]) -> Vec<Coverage> {
     coverages
 }
 
-/// What `[MQTT-4.8.0-1]` was to be: 5.0 has no such number, but 3.1.1 has.
+/// The tag that `[MQTT-4.8.0-1]` should be: 5.0 has no such number, but 3.1.1 has.
 fn meant(standards: &[Standard], tag: &Tag) -> Option<String> {
     let three = standards.iter().find(|standard| standard.edition.tag_prefix == "MQTT3-")?;
     three.statements.iter().any(|statement| statement.id == tag.id).then(|| tag.id.replace("MQTT-", "MQTT3-"))
@@ -93,7 +93,7 @@ fn tag_of(standard: &Standard, statement: &Statement) -> String {
     statement.id.replacen("MQTT-", standard.edition.tag_prefix, 1)
 }
 
-/// Where a statement is enforced and tested, by its own tag or by all those that mean the same.
+/// Places that enforce and test a statement, by its own tag or by all tags of equal statements.
 struct Kept {
     enforced: Option<String>,
     tested: Option<String>,

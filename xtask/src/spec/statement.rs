@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::tree::Tree;
 
-/// The longest summary, in characters: it is a reminder, the standard has the text.
+/// The longest summary, in characters; the full text is in the standard.
 pub(super) const SUMMARY_LIMIT: usize = 120;
 
 /// The least share of MQTT's enforced statements that tests must show, in percent.
@@ -16,7 +16,7 @@ pub(super) struct Standard {
     pub(super) statements: Vec<Statement>,
 }
 
-/// Which standard it is, and what is asked of it.
+/// Identity of a standard, and the coverage that it requires.
 #[derive(Clone, Copy)]
 pub(super) struct Edition {
     pub(super) name: &'static str,
@@ -24,12 +24,12 @@ pub(super) struct Edition {
     pub(super) file: &'static str,
     /// The file its exceptions stand in.
     pub(super) exceptions: &'static str,
-    /// What a tag of this standard begins with.
+    /// Prefix of the tags of this standard.
     pub(super) tag_prefix: &'static str,
     pub(super) tested: Tested,
 }
 
-/// How much of what is enforced tests must show.
+/// Share of the enforced statements that tests have to show.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tested {
     /// This share, in percent.
@@ -38,22 +38,22 @@ pub(super) enum Tested {
     Each,
 }
 
-/// Whom a statement binds.
+/// Party that a statement binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Binds {
     Server,
     Client,
     Both,
-    /// Nothing that a line of code could hold.
+    /// Nothing that code could enforce.
     None,
-    /// Whom its words name: our own statements are short enough to say it.
+    /// The party that the statement itself names, as our own statements do.
     #[serde(skip)]
     Worded,
 }
 
 impl Binds {
-    /// What stands before the summary in a list.
+    /// Prefix of the summary in a list.
     pub(super) const fn prefix(self) -> &'static str {
         match self {
             Self::Server => "server: ",
@@ -69,13 +69,13 @@ impl Binds {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Statement {
-    /// As the standard numbers it, such as `MQTT-3.3.2-2` or `BQ-31`.
+    /// Number in the standard, such as `MQTT-3.3.2-2` or `BQ-31`.
     pub(super) id: String,
     pub(super) binds: Binds,
     pub(super) summary: String,
     #[serde(default)]
     pub(super) same_as: SameAs,
-    /// Why it is not enforced, or not tested where each must be.
+    /// Reason for which the statement is not enforced, or not tested where a test is required.
     pub(super) exception: Option<String>,
 }
 
@@ -102,7 +102,7 @@ impl SameAs {
 /// Reads 5.0 and 3.1.1, in this order.
 ///
 /// # Errors
-/// One line that names the file and what is wrong in it.
+/// One line that names the file and the fault in it.
 pub(super) fn read(tree: &Tree) -> Result<[Standard; 2], String> {
     let five = standard(tree, "MQTT 5.0", "docs/spec/mqtt-5.0.toml", "MQTT-")?;
     let three = standard(tree, "MQTT 3.1.1", "docs/spec/mqtt-3.1.1.toml", "MQTT3-")?;
@@ -159,7 +159,7 @@ fn standard(
     Ok(Standard { edition, statements })
 }
 
-/// `MQTT-`, three numbers with dots, a dash and a number.
+/// Whether the text is `MQTT-`, three numbers with dots, a dash and a number.
 fn is_id(id: &str) -> bool {
     let Some((section, number)) = id.strip_prefix("MQTT-").and_then(|rest| rest.split_once('-')) else {
         return false;

@@ -4,22 +4,22 @@ use crate::tree::{TextFile, Tree};
 
 /// Folders whose Rust sources carry tags: code enforces, tests show.
 const SOURCES: &[&str] = &["crates/"];
-/// Folders that hold nothing but tests, in any language.
+/// Folders with tests only, in any language.
 const TESTS: &[&str] = &["fuzz/", "peers/", "xtask/peers/", "xtask/src/peers"];
 
-/// What a tag stands for.
+/// Meaning of a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Enforced,
     Tested,
-    /// Our contract refers to it: it must exist, and nothing more.
+    /// Reference of our contract to a statement, which has to exist.
     Cited,
 }
 
 /// One tag in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tag {
-    /// What stands between the brackets, such as `MQTT-3.3.2-2`, `MQTT3-3.1.2-22` or `BQ-31`.
+    /// Text between the brackets, such as `MQTT-3.3.2-2`, `MQTT3-3.1.2-22` or `BQ-31`.
     pub(super) id: String,
     pub(super) path: String,
     /// Counted from 1.
@@ -59,8 +59,8 @@ fn every(file: &TextFile, place: Place) -> impl Iterator<Item = Tag> {
     tags_of(&file.text).into_iter().map(move |(line, id)| Tag { id, path: file.path.clone(), line, place })
 }
 
-/// Every `[MQTT-3...]`, `[MQTT3-3...]` and `[BQ-3...]` with its line. What is inside is judged later, so that a typo
-/// is seen.
+/// Every `[MQTT-3...]`, `[MQTT3-3...]` and `[BQ-3...]` with its line. The text inside is validated later, so that a typo
+/// is reported.
 fn tags_of(text: &str) -> Vec<(usize, String)> {
     let mut tags = Vec::new();
     for (at, line) in text.lines().enumerate() {

@@ -6,7 +6,7 @@ use crate::source::{Source, is_test};
 /// The most names a crate's root may export.
 const EXPORT_LIMIT: usize = 40;
 
-/// Crate roots and module roots say what they are; crate roots export a few names, each by name.
+/// Docs at crate and module roots, and exports of crate roots.
 pub(super) fn check(sources: &[Source<'_>]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for source in sources.iter().filter(|source| !source.all_test) {
@@ -30,7 +30,8 @@ fn missing_docs(source: &Source<'_>) -> Option<Violation> {
         _ => false,
     });
     let crate_root = is_crate_root(source);
-    let (rule, what, remedy) = if docs.is_empty() && (crate_root || has_modules || source.stem() == "mod") {
+    let (rule, problem, remedy) = if docs.is_empty() && (crate_root || has_modules || source.stem() == "mod")
+    {
         ("module-docs", "a module root without `//!` docs", "say in its first lines what the module is")
     } else if crate_root && !docs.contains("never") {
         (
@@ -41,7 +42,13 @@ fn missing_docs(source: &Source<'_>) -> Option<Violation> {
     } else {
         return None;
     };
-    Some(Violation { path: source.path.into(), line: 1, rule, what: what.into(), remedy: remedy.into() })
+    Some(Violation {
+        path: source.path.into(),
+        line: 1,
+        rule,
+        problem: problem.into(),
+        remedy: remedy.into(),
+    })
 }
 
 /// The text of a file's `//!` lines.
@@ -68,7 +75,7 @@ fn globs(source: &Source<'_>) -> Vec<Violation> {
                 path: source.path.into(),
                 line: import.span().start().line,
                 rule: "glob-export",
-                what: "exports with `*`".into(),
+                problem: "exports with `*`".into(),
                 remedy: "name what is exported".into(),
             });
         }
@@ -82,12 +89,12 @@ fn too_many_exports(source: &Source<'_>) -> Option<Violation> {
         path: source.path.into(),
         line: 1,
         rule: "exports",
-        what: format!("exports {names} names, the limit is {EXPORT_LIMIT}"),
-        remedy: "group them in modules, or stop exporting what nobody needs".into(),
+        problem: format!("exports {names} names, the limit is {EXPORT_LIMIT}"),
+        remedy: "group them in modules, or stop exporting unused names".into(),
     })
 }
 
-/// How many names an item of a crate root exports.
+/// Number of names that an item of a crate root exports.
 fn exports(item: &syn::Item) -> usize {
     let visibility = match item {
         syn::Item::Use(item) if matches!(item.vis, syn::Visibility::Public(_)) => {

@@ -3,7 +3,7 @@ use serde::Deserialize;
 use super::Violation;
 use crate::tree::Tree;
 
-/// Where the exemptions are written down.
+/// File with the exemptions.
 pub(super) const FILE: &str = "xtask/tidy.toml";
 
 #[derive(Deserialize)]
@@ -13,7 +13,7 @@ struct File {
     exempt: Vec<Exemption>,
 }
 
-/// A rule that one file may break, and why.
+/// Rule that one file, or one folder whose path ends in `/`, may break, with the reason.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Exemption {
@@ -32,16 +32,17 @@ pub(super) fn read(tree: &Tree) -> Result<Vec<Exemption>, String> {
     Ok(file.exempt)
 }
 
-/// Leaves out what is exempt, and adds each exemption that has no reason or exempts nothing.
+/// Removes exempt violations, and adds one for each exemption without reason or effect.
 pub(super) fn apply(exemptions: &[Exemption], violations: Vec<Violation>) -> Vec<Violation> {
     let covers = |exemption: &Exemption, violation: &Violation| {
-        exemption.path == violation.path && exemption.rule == violation.rule
+        let is_inside = exemption.path.ends_with('/') && violation.path.starts_with(&exemption.path);
+        (is_inside || exemption.path == violation.path) && exemption.rule == violation.rule
     };
-    let complaint = |exemption: &Exemption, what: &str, remedy: &str| Violation {
+    let complaint = |exemption: &Exemption, problem: &str, remedy: &str| Violation {
         path: FILE.into(),
         line: 0,
         rule: "exemption",
-        what: format!("`{}` for {} {what}", exemption.rule, exemption.path),
+        problem: format!("`{}` for {} {problem}", exemption.rule, exemption.path),
         remedy: remedy.into(),
     };
     let mut left = Vec::new();
@@ -66,13 +67,13 @@ mod tests {
     use super::*;
 
     fn violation(path: &str, rule: &'static str) -> Violation {
-        Violation { path: path.into(), line: 1, rule, what: String::new(), remedy: String::new() }
+        Violation { path: path.into(), line: 1, rule, problem: String::new(), remedy: String::new() }
     }
 
     fn left(file: &str, violations: Vec<Violation>) -> Vec<(String, String)> {
         let tree = Tree::of(&[(FILE, file)]);
         let left = apply(&read(&tree).unwrap(), violations);
-        left.into_iter().map(|violation| (violation.rule.to_owned(), violation.what)).collect()
+        left.into_iter().map(|violation| (violation.rule.to_owned(), violation.problem)).collect()
     }
 
     #[test]
@@ -90,11 +91,18 @@ mod tests {
     }
 
     #[test]
+    fn an_exemption_of_a_folder_covers_its_files() {
+        let file = "[[exempt]]\npath = \"a/\"\nrule = \"file-size\"\nreason = \"tables\"\n";
+        let found = vec![violation("a/b.rs", "file-size"), violation("ab.rs", "file-size")];
+        assert_eq!(left(file, found), [("file-size".into(), String::new())]);
+    }
+
+    #[test]
     fn an_exemption_without_need_or_reason_is_a_violation() {
         let file = "[[exempt]]\npath = \"a.rs\"\nrule = \"file-size\"\nreason = \" \"\n";
-        let what = |text: &str| ("exemption".to_owned(), format!("`file-size` for a.rs {text}"));
-        assert_eq!(left(file, vec![violation("a.rs", "file-size")]), [what("has no reason")]);
-        assert_eq!(left(&file.replace("\" \"", "\"so\""), vec![]), [what("exempts nothing")]);
+        let problem = |text: &str| ("exemption".to_owned(), format!("`file-size` for a.rs {text}"));
+        assert_eq!(left(file, vec![violation("a.rs", "file-size")]), [problem("has no reason")]);
+        assert_eq!(left(&file.replace("\" \"", "\"so\""), vec![]), [problem("exempts nothing")]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which paths a Rust source names, with `use` resolved: `Instant::now()` after `use std::time::Instant` is
+//! Paths that a Rust source names, with `use` resolved: `Instant::now()` after `use std::time::Instant` is
 //! `std::time::Instant::now`.
 
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ pub(super) fn mentions(source: &Source<'_>) -> Vec<Mention> {
 }
 
 struct Finder {
-    /// What a name brought in by `use` stands for.
+    /// Full paths of names that `use` brings in.
     imports: BTreeMap<String, Vec<String>>,
     found: Vec<Mention>,
 }
@@ -126,7 +126,7 @@ impl<'ast> Visit<'ast> for Finder {
     }
 
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-        // What a test module imports must not change what the code's names stand for.
+        // Imports of a test module do not apply to the code.
         if !is_test(&item.attrs) {
             visit::visit_item_mod(self, item);
         }

@@ -3,17 +3,17 @@ use syn::visit::{self, Visit};
 use super::Violation;
 use crate::source::{Source, functions, is_test};
 
-/// Words that say nothing about what is inside: neither a file nor a type is named so.
+/// Words without meaning in names of files and types.
 const EMPTY_WORDS: &[&str] =
     &["common", "context", "data", "helper", "helpers", "info", "misc", "util", "utils"];
-/// Names of types that end in such a word because the MQTT standard calls the thing so.
+/// Names of types that end in such a word because MQTT uses it.
 const WORDS_OF_THE_STANDARD: &[&str] = &["AuthenticationData", "CorrelationData"];
-/// Beginnings of function names that say nothing about what the function does.
+/// Prefixes without meaning in names of functions.
 const EMPTY_VERBS: &[&str] = &["do_", "get_", "process_"];
-/// What the standard library calls a container's second lookup, so ours do too.
+/// Names with such a prefix that the standard library uses.
 const VERBS_OF_STD: &[&str] = &["get_mut"];
 
-/// Files, types and functions with names of their own.
+/// Names of files, types and functions.
 pub(super) fn check(sources: &[Source<'_>]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for source in sources {
@@ -30,7 +30,7 @@ pub(super) fn check(sources: &[Source<'_>]) -> Vec<Violation> {
                     path: source.path.into(),
                     line: function.first,
                     rule: "item-name",
-                    what: format!("fn {} begins with `{verb}`", function.name),
+                    problem: format!("fn {} begins with `{verb}`", function.name),
                     remedy: "name what it does in the words of MQTT or QUIC; a getter is a noun".into(),
                 });
             }
@@ -46,7 +46,7 @@ fn folder_layout(source: &Source<'_>) -> Option<Violation> {
         path: source.path.into(),
         line: 0,
         rule: "test-binary",
-        what: "an integration test outside `tests/it/`".into(),
+        problem: "an integration test outside `tests/it/`".into(),
         remedy: "make it a module of `tests/it/main.rs`".into(),
     })
 }
@@ -59,7 +59,7 @@ fn empty_file_name(source: &Source<'_>) -> Option<Violation> {
         path: source.path.into(),
         line: 0,
         rule: "file-name",
-        what: format!("`{word}` says nothing about what is inside"),
+        problem: format!("`{word}` says nothing about what is inside"),
         remedy: "name the file after the noun it holds".into(),
     })
 }
@@ -78,7 +78,7 @@ impl ItemFinder<'_> {
                 path: self.source.path.into(),
                 line: name.span().start().line,
                 rule: "item-name",
-                what: format!("{text} ends in `{last}`, which says nothing"),
+                problem: format!("{text} ends in `{last}`, which says nothing"),
                 remedy: "name the thing in the words of MQTT or QUIC".into(),
             });
         }
@@ -100,7 +100,7 @@ impl<'ast> Visit<'ast> for ItemFinder<'_> {
         self.look_at(&item.ident);
     }
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-        // A module in its own file was judged by the file's name.
+        // The name of a module in its own file is that of the file.
         if item.content.is_some() && !is_test(&item.attrs) {
             self.look_at(&item.ident);
         }

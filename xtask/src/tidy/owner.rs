@@ -27,7 +27,10 @@ pub(super) fn check(sources: &[Source<'_>]) -> Vec<Violation> {
                     path: found.path.into(),
                     line: found.line,
                     rule: "type-fields",
-                    what: format!("{} has {} fields, the limit is {FIELD_LIMIT}", found.name, found.fields),
+                    problem: format!(
+                        "{} has {} fields, the limit is {FIELD_LIMIT}",
+                        found.name, found.fields
+                    ),
                     remedy: "give what belongs together an owner of its own".into(),
                 });
             }
@@ -38,7 +41,7 @@ pub(super) fn check(sources: &[Source<'_>]) -> Vec<Violation> {
                     path: found.path.into(),
                     line: found.line,
                     rule: "type-impls",
-                    what: format!("{} has `impl` in {files} files, the limit is {IMPL_LIMIT}", found.name),
+                    problem: format!("{} has `impl` in {files} files, the limit is {IMPL_LIMIT}", found.name),
                     remedy: "make parts of it that have their own state".into(),
                 });
             }

@@ -16,7 +16,7 @@ pub(super) fn check(sources: &[Source<'_>]) -> Vec<Violation> {
                 path: source.path.into(),
                 line: 0,
                 rule: "file-size",
-                what: format!("{code} lines without tests, the limit is {FILE_LIMIT}"),
+                problem: format!("{code} lines without tests, the limit is {FILE_LIMIT}"),
                 remedy: "split it where it has two reasons to change".into(),
             });
         }
@@ -34,7 +34,7 @@ fn long_functions(source: &Source<'_>) -> Vec<Violation> {
                 path: source.path.into(),
                 line: function.first,
                 rule: "function-size",
-                what: format!("fn {} has {lines} lines, the limit is {FUNCTION_LIMIT}", function.name),
+                problem: format!("fn {} has {lines} lines, the limit is {FUNCTION_LIMIT}", function.name),
                 remedy: "give its steps names of their own".into(),
             });
         }

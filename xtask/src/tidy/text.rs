@@ -8,7 +8,7 @@ use super::Violation;
 use crate::source::Source;
 use crate::tree::Tree;
 
-/// Beginnings of paths that exist on somebody's machine. Written in halves, or this file would name them.
+/// Prefixes of paths of single machines. Written in halves, because the rule applies to this file too.
 const MACHINE_PATHS: &[&str] =
     &[concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/t", "mp/")];
 /// Hosts of package registries: a mirror may stand in for each of them.
@@ -21,7 +21,7 @@ const REGISTRY_HOSTS: &[&str] = &[
     concat!("static.crat", "es.io"),
 ];
 
-/// What no text may hold, and no test may do.
+/// Paths and hosts in texts, and sleeps in tests.
 pub(super) fn check(tree: &Tree, sources: &[Source<'_>]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for file in &tree.files {
@@ -40,7 +40,7 @@ pub(super) fn check(tree: &Tree, sources: &[Source<'_>]) -> Vec<Violation> {
                         path: file.path.clone(),
                         line: at + 1,
                         rule,
-                        what: format!("names {needle}"),
+                        problem: format!("names {needle}"),
                         remedy: remedy.into(),
                     });
                 }
@@ -59,7 +59,7 @@ fn names(line: &str, needle: &str) -> bool {
     })
 }
 
-/// Real waiting in tests. A sleep on tokio's paused clock costs no time and is no guess, so it may stay.
+/// Sleeps in tests, except on tokio's paused clock, where they cost no time.
 fn sleeps(source: &Source<'_>) -> Vec<Violation> {
     let mut calls = Vec::new();
     if let Ok(tokens) = source.text.parse() {
@@ -76,7 +76,7 @@ fn sleeps(source: &Source<'_>) -> Vec<Violation> {
             path: source.path.into(),
             line: call.line,
             rule: "sleep-in-test",
-            what: "a test sleeps".into(),
+            problem: "a test sleeps".into(),
             remedy: "wait for the event, or use `#[tokio::test(start_paused = true)]`".into(),
         })
         .collect();
@@ -87,7 +87,7 @@ fn sleeps(source: &Source<'_>) -> Vec<Violation> {
 /// One `sleep(..)`.
 struct Sleep {
     line: usize,
-    /// `thread::sleep`, which no clock of ours can hurry.
+    /// `thread::sleep`, which no paused clock shortens.
     of_thread: bool,
 }
 

@@ -60,7 +60,7 @@ fn beginnings(file: &TextFile) -> impl Iterator<Item = Violation> {
             path: file.path.clone(),
             line: at + 1,
             rule: "comment-beginning",
-            what: format!("a comment line begins with `{word}`"),
+            problem: format!("a comment line begins with `{word}`"),
             remedy: "say what the thing is or does: a noun phrase, or a verb in the third person".into(),
         })
     })
@@ -80,7 +80,7 @@ fn denied(file: &TextFile) -> impl Iterator<Item = Violation> {
                 path: file.path.clone(),
                 line: at + 1,
                 rule: "denied-word",
-                what: format!("`{word}` is no term of the field"),
+                problem: format!("`{word}` is no term of the field"),
                 remedy: format!("say {instead}"),
             })
         })

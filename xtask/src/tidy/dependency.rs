@@ -5,7 +5,7 @@ use super::mention::{Mention, mentions};
 use crate::source::{Source, crate_folder};
 use crate::tree::{TextFile, Tree};
 
-/// One of our crates that another may import: whole, or only what is below one of its paths.
+/// Permission to import one of our crates: all of it, or one of its paths.
 struct Import {
     name: &'static str,
     below: &'static str,
@@ -15,8 +15,8 @@ const fn whole(name: &'static str) -> Import {
     Import { name, below: name }
 }
 
-/// Who may import whom. A crate that is not in the table is refused until it is.
-const ARROWS: &[(&str, &[Import])] = &[
+/// Allowed imports between our crates. A crate outside of the table is a violation.
+const DEPENDENCIES: &[(&str, &[Import])] = &[
     ("braid-proto", &[]),
     ("braid-router", &[whole("braid_proto")]),
     ("braid-store", &[whole("braid_proto")]),
@@ -53,11 +53,11 @@ const ARROWS: &[(&str, &[Import])] = &[
     ("xtask", &[]),
 ];
 
-/// What nobody names in some place, and what to do instead.
+/// Names that some folders must not use, with the remedy.
 struct Ban {
-    /// The folders it holds for.
+    /// Folders to which it applies.
     within: &'static [&'static str],
-    /// The folders inside them it does not hold for.
+    /// Folders inside them to which it does not apply.
     except: &'static [&'static str],
     names: &'static [&'static str],
     remedy: &'static str,
@@ -97,7 +97,7 @@ const BANS: &[Ban] = &[
     },
 ];
 
-/// The arrows between our crates, and what some of them never import.
+/// Imports between our crates, and of libraries that are bound to one crate.
 pub(super) fn check(tree: &Tree, sources: &[Source<'_>]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for file in tree.under(super::SOURCES, "toml").filter(|file| file.path.ends_with("/Cargo.toml")) {
@@ -106,8 +106,8 @@ pub(super) fn check(tree: &Tree, sources: &[Source<'_>]) -> Vec<Violation> {
     for source in sources.iter().filter(|source| source.path.contains("/src/")) {
         let mut told = BTreeSet::new();
         for mention in mentions(source) {
-            let found = arrow(source.path, &mention).or_else(|| ban(source.path, &mention));
-            violations.extend(found.filter(|found| told.insert((found.line, found.what.clone()))));
+            let found = dependency(source.path, &mention).or_else(|| ban(source.path, &mention));
+            violations.extend(found.filter(|found| told.insert((found.line, found.problem.clone()))));
         }
     }
     violations
@@ -116,25 +116,25 @@ pub(super) fn check(tree: &Tree, sources: &[Source<'_>]) -> Vec<Violation> {
 fn imports(path: &str) -> Option<&'static [Import]> {
     let folder = crate_folder(path);
     let name = folder.rsplit_once('/').map_or(folder, |(_, name)| name);
-    ARROWS.iter().find(|(owner, _)| *owner == name).map(|(_, imports)| *imports)
+    DEPENDENCIES.iter().find(|(owner, _)| *owner == name).map(|(_, imports)| *imports)
 }
 
-/// `[dependencies]` and its kin for one platform; what tests need is their own affair.
+/// Checks `[dependencies]`, those of single platforms included; dependencies of tests are free.
 fn manifest(file: &TextFile) -> Vec<Violation> {
-    let violation = |line, rule, what: String, remedy: &str| Violation {
+    let violation = |line, rule, problem: String, remedy: &str| Violation {
         path: file.path.clone(),
         line,
         rule,
-        what,
+        problem,
         remedy: remedy.into(),
     };
     if imports(&file.path).is_none() {
-        let what = format!("{} is not in the table of crates", crate_folder(&file.path));
+        let problem = format!("{} is not in the table of crates", crate_folder(&file.path));
         return vec![violation(
             0,
-            "crate-arrow",
-            what,
-            "add what it may import to ARROWS in xtask/src/tidy/arrow.rs",
+            "crate-dependency",
+            problem,
+            "add what it may import to DEPENDENCIES in xtask/src/tidy/dependency.rs",
         )];
     }
     let table: toml::Table = match file.text.parse() {
@@ -152,8 +152,13 @@ fn manifest(file: &TextFile) -> Vec<Violation> {
         let mention = Mention { line, path: vec![name.replace('-', "_")] };
         let known = |import: &Import| mention.path[0] == import.name;
         if mention.path[0].starts_with("braid") && !imports(&file.path).unwrap_or(&[]).iter().any(known) {
-            let what = format!("depends on {name}");
-            violations.push(violation(line, "crate-arrow", what, "turn the arrow round, or move the wall"));
+            let problem = format!("depends on {name}");
+            violations.push(violation(
+                line,
+                "crate-dependency",
+                problem,
+                "turn the dependency round, or move the code",
+            ));
         }
         violations.extend(ban(&file.path, &mention));
     }
@@ -164,7 +169,7 @@ fn dependencies(table: &toml::Table) -> impl Iterator<Item = &String> {
     table.get("dependencies").and_then(toml::Value::as_table).into_iter().flatten().map(|(name, _)| name)
 }
 
-fn arrow(path: &str, mention: &Mention) -> Option<Violation> {
+fn dependency(path: &str, mention: &Mention) -> Option<Violation> {
     let first = mention.path.first()?;
     let own = crate_folder(path).rsplit_once('/').map_or("xtask", |(_, name)| name).replace('-', "_");
     if !first.starts_with("braid_") || *first == own {
@@ -176,11 +181,11 @@ fn arrow(path: &str, mention: &Mention) -> Option<Violation> {
         return None;
     }
     let remedy = match &*allowed {
-        [] => "turn the arrow round, or move the wall".into(),
+        [] => "turn the dependency round, or move the code".into(),
         allowed => format!("only {} may be imported here", allowed.join(" and ")),
     };
-    let what = format!("imports {}", mention.path.join("::"));
-    Some(Violation { path: path.into(), line: mention.line, rule: "crate-arrow", what, remedy })
+    let problem = format!("imports {}", mention.path.join("::"));
+    Some(Violation { path: path.into(), line: mention.line, rule: "crate-dependency", problem, remedy })
 }
 
 fn ban(path: &str, mention: &Mention) -> Option<Violation> {
@@ -194,7 +199,7 @@ fn ban(path: &str, mention: &Mention) -> Option<Violation> {
             path: path.into(),
             line: mention.line,
             rule: "forbidden-import",
-            what: format!("names {name}"),
+            problem: format!("names {name}"),
             remedy: ban.remedy.into(),
         })
     })
@@ -210,12 +215,12 @@ mod tests {
         let (sources, unparsed) = parse(&tree, &["crates/"]);
         assert!(unparsed.is_empty(), "{unparsed:?}");
         let found = check(&tree, &sources);
-        found.into_iter().map(|violation| (violation.line, violation.rule, violation.what)).collect()
+        found.into_iter().map(|violation| (violation.line, violation.rule, violation.problem)).collect()
     }
 
     #[test]
-    fn sources_keep_to_the_arrows() {
-        let rule = |what: &str| vec![(1, "crate-arrow", format!("imports {what}"))];
+    fn sources_keep_to_the_allowed_imports() {
+        let rule = |problem: &str| vec![(1, "crate-dependency", format!("imports {problem}"))];
         let proto = "crates/braid-proto/src/x.rs";
         assert_eq!(rules(proto, "use braid_router::Trie;"), rule("braid_router::Trie"));
         assert_eq!(rules(proto, "fn a() { braid_store::open() }"), rule("braid_store::open"));
@@ -234,17 +239,18 @@ mod tests {
     }
 
     #[test]
-    fn manifests_keep_to_the_arrows() {
-        let arrow = vec![(2, "crate-arrow", "depends on braid-broker".to_owned())];
+    fn manifests_keep_to_the_allowed_imports() {
+        let dependency = vec![(2, "crate-dependency", "depends on braid-broker".to_owned())];
         assert_eq!(
             rules("crates/braid-client/Cargo.toml", "[dependencies]\nbraid-broker.workspace = true\n"),
-            arrow
+            dependency
         );
         let platform = "[target.'cfg(unix)'.dependencies]\nbraid-broker.workspace = true\n";
-        assert_eq!(rules("crates/braid-client/Cargo.toml", platform), arrow);
+        assert_eq!(rules("crates/braid-client/Cargo.toml", platform), dependency);
         let tests = "[dev-dependencies]\nbraid-broker.workspace = true\n";
         assert_eq!(rules("crates/braid-client/Cargo.toml", tests), []);
-        let unlisted = vec![(0, "crate-arrow", "crates/braid-new is not in the table of crates".to_owned())];
+        let unlisted =
+            vec![(0, "crate-dependency", "crates/braid-new is not in the table of crates".to_owned())];
         assert_eq!(rules("crates/braid-new/Cargo.toml", ""), unlisted);
         let ban = vec![(2, "forbidden-import", "names tokio".to_owned())];
         assert_eq!(rules("crates/braid-router/Cargo.toml", "[dependencies]\ntokio = \"1\"\n"), ban);
@@ -252,7 +258,7 @@ mod tests {
 
     #[test]
     fn pure_code_takes_no_time_by_itself() {
-        let rule = |line, what: &str| vec![(line, "forbidden-import", format!("names {what}"))];
+        let rule = |line, problem: &str| vec![(line, "forbidden-import", format!("names {problem}"))];
         let clock = "use std::time::Instant;\nfn a(now: Instant) -> Instant { Instant::now() }";
         assert_eq!(rules("crates/braid-proto/src/x.rs", clock), rule(2, "std::time::Instant::now"));
         assert_eq!(
@@ -268,7 +274,7 @@ mod tests {
 
     #[test]
     fn leaf_crates_keep_their_dependencies_to_themselves() {
-        let rule = |what: &str| vec![(1, "forbidden-import", format!("names {what}"))];
+        let rule = |problem: &str| vec![(1, "forbidden-import", format!("names {problem}"))];
         assert_eq!(rules("crates/braid-broker/src/x.rs", "use clap::Parser;"), rule("clap"));
         assert_eq!(rules("crates/braid-broker/src/x.rs", "use rustls::ServerConfig;"), rule("rustls"));
         assert_eq!(rules("crates/braidmq/src/x.rs", "use noq::Endpoint;"), rule("noq"));

@@ -5,7 +5,7 @@ use crate::source::{Source, is_test};
 
 /// The most import cycles inside single folders, over all crates.
 const CYCLE_LIMIT: usize = 6;
-/// How many re-exports in a row are followed to the file that defines a name.
+/// The most consecutive re-exports that are followed to the file that defines a name.
 const REEXPORT_LIMIT: usize = 8;
 
 /// Cycles of imports between the files of a crate: none may cross a folder, and few may stay inside one.
@@ -17,28 +17,28 @@ pub(super) fn check(sources: &[Source<'_>]) -> Vec<Violation> {
     let cycles: Vec<Vec<String>> =
         crates.values().flat_map(|sources| ImportGraph::of(sources).cycles()).collect();
     let (inside, crossing): (Vec<_>, Vec<_>) = cycles.iter().partition(|cycle| is_inside_one_folder(cycle));
-    let violation = |cycle: &[String], what: String, remedy: &str| Violation {
+    let violation = |cycle: &[String], problem: String, remedy: &str| Violation {
         path: cycle[0].clone(),
         line: 0,
         rule: "import-cycle",
-        what,
+        problem,
         remedy: remedy.into(),
     };
     let mut violations: Vec<_> = crossing
         .into_iter()
         .map(|cycle| {
-            let what = format!("a cycle of imports crosses folders: {}", cycle.join(", "));
-            violation(cycle, what, "move what both sides need below them")
+            let problem = format!("a cycle of imports crosses folders: {}", cycle.join(", "));
+            violation(cycle, problem, "move what both sides need below them")
         })
         .collect();
     if inside.len() > CYCLE_LIMIT {
         violations.extend(inside.iter().map(|cycle| {
-            let what = format!(
+            let problem = format!(
                 "a cycle of imports, one of {} inside folders, the limit is {CYCLE_LIMIT}: {}",
                 inside.len(),
                 cycle.join(", ")
             );
-            violation(cycle, what, "let one direction go, or merge files that are one thing")
+            violation(cycle, problem, "let one direction go, or merge files that are one thing")
         }));
     }
     violations
@@ -208,7 +208,7 @@ mod tests {
         let tree = Tree::of(files);
         let (sources, unparsed) = parse(&tree, &["crates/"]);
         assert!(unparsed.is_empty(), "{unparsed:?}");
-        check(&sources).into_iter().map(|violation| violation.what).collect()
+        check(&sources).into_iter().map(|violation| violation.problem).collect()
     }
 
     const ROOT: (&str, &str) = ("crates/x/src/lib.rs", "mod a;\nmod b;\n");
@@ -221,8 +221,8 @@ mod tests {
             ("crates/x/src/a/c.rs", "use crate::b::B;\npub(crate) struct C(B);\n"),
             ("crates/x/src/b.rs", "use super::a::C;\npub(crate) struct B(Box<C>);\n"),
         ];
-        let what = "a cycle of imports crosses folders: crates/x/src/a/c.rs, crates/x/src/b.rs";
-        assert_eq!(found(&files), [what], "the re-export leads to the file that defines C");
+        let problem = "a cycle of imports crosses folders: crates/x/src/a/c.rs, crates/x/src/b.rs";
+        assert_eq!(found(&files), [problem], "the re-export leads to the file that defines C");
         let mut cut = files;
         cut[3].1 = "pub(crate) struct B;\n";
         assert_eq!(found(&cut), [""; 0]);
