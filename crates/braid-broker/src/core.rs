@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use braid_proto::codec::Spool;
@@ -22,7 +22,6 @@ use crate::auth::Authenticate;
 use crate::config::BrokerConfig;
 use crate::dispatch;
 use crate::expiry::{DueEvent, Expiry};
-use crate::log_throttle::LogThrottle;
 use crate::memory::Memory;
 use crate::persist::{self, Persist};
 use crate::priority::Rules;
@@ -32,6 +31,7 @@ use crate::registry::{Claim, Ended, Registry};
 use crate::retained::{RetainedCursor, RetainedMessages, Retaining, SYS_PREFIX};
 use crate::routes::Routes;
 use crate::session_entry::{ConnectionId, Parked, Released, SessionEntry, SessionKey, SessionOwner};
+use crate::session_queues::SessionQueues;
 use crate::statistics::Statistics;
 
 /// Nobody can publish while the router changes: long lists are taken in pieces.
@@ -41,7 +41,7 @@ pub(crate) const FILTERS_AT_ONCE: usize = 256;
 pub(crate) struct Core {
     pub(crate) config: BrokerConfig,
     pub(crate) server_options: Arc<ServerOptions>,
-    pub(crate) queue_policy: QueuePolicy,
+    pub(crate) queues: SessionQueues,
     pub(crate) authenticate: Box<dyn Authenticate>,
     rules: Rules,
     router: RwLock<Router<SessionKey>>,
@@ -50,10 +50,6 @@ pub(crate) struct Core {
     pub(crate) registry: Registry,
     pub(crate) retained: RetainedMessages,
     pub(crate) memory: Arc<Memory>,
-    /// Times in which the queues of all clients that are away hold too much together.
-    ///
-    /// A std Mutex: it is locked while something is dropped, and held for a comparison.
-    pub(crate) crowding: Mutex<LogThrottle>,
     pub(crate) persist: Persist,
     pub(crate) expiry: Expiry,
     pub(crate) statistics: Arc<Statistics>,
@@ -77,9 +73,11 @@ impl Core {
     ) -> Self {
         let started = Instant::now();
         let server_options = ServerOptions { spool, ..config.server_options() };
+        let statistics = Arc::<Statistics>::default();
+        let policy = QueuePolicy::new(&config.limits, started.into_std(), memory.clone());
         Self {
             server_options: Arc::new(server_options),
-            queue_policy: QueuePolicy::new(&config.limits, started.into_std(), memory.clone()),
+            queues: SessionQueues::new(policy, statistics.clone(), memory.clone()),
             authenticate,
             rules: Rules::new(&config.priority),
             router: RwLock::new(Router::new()),
@@ -94,9 +92,8 @@ impl Core {
                 memory.clone(),
             ),
             memory,
-            crowding: Mutex::default(),
             expiry: Expiry::default(),
-            statistics: Arc::default(),
+            statistics,
             started,
             next_disconnect_epoch: AtomicU64::new(1),
             stopping: watch::Sender::new(false),
@@ -275,7 +272,7 @@ impl Core {
             pending_retained.iter_mut().for_each(|replay| replay.subscription.stream = StreamKey::CONTROL);
             session.outbound.rest();
         }
-        self.refill(entry, leftover);
+        self.queues.restore(entry, leftover, &self.persist);
         // Before anybody can take over: what clears this Will must not clear the next connection's.
         if let Some(will) = now {
             self.publish_will(entry, will);

@@ -82,7 +82,7 @@ pub(crate) fn take_directly(core: &Core, entry: &SessionEntry, deliveries: &mut 
     }
     let mut changes = Vec::new();
     for delivery in deliveries {
-        core.persist.queue(&mut changes, entry.id(), delivery, &core.queue_policy);
+        core.persist.queue(&mut changes, entry.id(), delivery, &core.queues.policy);
     }
     if !changes.is_empty() {
         drop(core.persist.commit(changes));
@@ -165,7 +165,7 @@ impl<'a> Pushing<'a> {
     fn keep(&mut self, entry: &Arc<SessionEntry>, mut deliveries: Vec<Delivery>) {
         let Durable { changes, deliveries: kept, .. } = &mut self.durable;
         for delivery in &mut deliveries {
-            self.core.persist.queue(changes, entry.id(), delivery, &self.core.queue_policy);
+            self.core.persist.queue(changes, entry.id(), delivery, &self.core.queues.policy);
         }
         if kept.is_empty() && deliveries.iter().all(|delivery| delivery.stored.is_none()) {
             self.push_now(entry, deliveries.into_iter());
@@ -175,11 +175,8 @@ impl<'a> Pushing<'a> {
     }
 
     fn push_now(&mut self, entry: &Arc<SessionEntry>, deliveries: impl Iterator<Item = Delivery>) {
-        let pushed = entry.queue.push(deliveries, &self.core.queue_policy, self.now, &mut self.wakers);
-        if pushed.dropped > 0 {
-            self.core.note_drops(entry, &pushed);
-        }
-        if let Some(until) = pushed.congested {
+        let pushed = self.core.queues.push(entry, deliveries, self.now, &mut self.wakers);
+        if let Some(until) = pushed.congested_until {
             // One of those who get the same is enough.
             if self.congested.last().is_none_or(|last| last.messages != self.run) {
                 self.congested.push(Congested { entry: entry.clone(), until, messages: self.run.clone() });
@@ -219,9 +216,9 @@ impl<'a> Pushing<'a> {
         message: &Arc<Message>,
         waits_since: Option<NonZeroU32>,
     ) {
-        let capacity = self.core.queue_policy.capacity;
+        let limits = self.core.queues.policy.limits;
         let queue = |key: &SessionKey| shared.entry(*key).map(|entry| &entry.queue);
-        let ready = |key: &SessionKey| queue(key).is_some_and(|queue| queue.is_ready(message, capacity));
+        let ready = |key: &SessionKey| queue(key).is_some_and(|queue| queue.is_ready(message, limits));
         let open = |key: &SessionKey| queue(key).is_some_and(SessionQueue::is_open);
         let member = shared.group.select(ready).or_else(|| shared.group.select(open));
         let entry = member.and_then(|member| shared.entry(member.key));

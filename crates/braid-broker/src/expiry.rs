@@ -128,7 +128,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         let now = Instant::now();
         if now >= sweep {
             core.retained.expire(now.into_std(), &core.persist);
-            core.expire_queues();
+            core.queues.expire(|| core.registry.snapshot(), &core.persist).await;
             sweep = now + SWEEP;
         }
         let next = carry_out_due(&core, now);

@@ -77,6 +77,11 @@ impl Registry {
         self.by_key.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// All sessions. Their queues must not be locked under the registry's lock.
+    pub(crate) fn snapshot(&self) -> Vec<Arc<SessionEntry>> {
+        self.entries().values().cloned().collect()
+    }
+
     fn clients(&self) -> MutexGuard<'_, HashMap<ClientId, Arc<SessionEntry>>> {
         self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
     }

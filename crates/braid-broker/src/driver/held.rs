@@ -8,6 +8,7 @@ use braid_proto::connection::Token;
 use braid_proto::stream::StreamKey;
 
 use super::{Driver, now};
+use crate::queue::backpressure::RoomRegistration;
 use crate::session_entry::SessionEntry;
 
 /// Acknowledgements that may go, as far as the store is concerned.
@@ -31,6 +32,8 @@ struct Wait {
     receiver: Arc<SessionEntry>,
     /// When it is given up.
     until: Instant,
+    /// Wakes this connection when the receiver has room.
+    registration: Option<RoomRegistration>,
 }
 
 /// What waits for receivers that cannot keep up.
@@ -80,7 +83,9 @@ impl Due {
     /// What came on `stream` is too much for `receiver`.
     pub(super) fn wait(&mut self, stream: StreamKey, receiver: &Arc<SessionEntry>, until: Instant) {
         if let Err(place) = self.waits.find(stream) {
-            self.waits.0.insert(place, Wait { stream, receiver: receiver.clone(), until });
+            self.waits
+                .0
+                .insert(place, Wait { stream, receiver: receiver.clone(), until, registration: None });
         }
     }
 
@@ -125,9 +130,9 @@ impl Held {
     }
 
     /// Ends the waits that are `over`; the same.
-    fn end(&mut self, mut over: impl FnMut(&Wait) -> bool) -> Option<Token> {
+    fn end(&mut self, mut over: impl FnMut(&mut Wait) -> bool) -> Option<Token> {
         let before = self.waits.0.len();
-        self.waits.0.retain(|wait| !over(wait));
+        self.waits.0.retain_mut(|wait| !over(wait));
         // One that waits on is not to keep the others.
         if self.waits.0.len() < before { self.row.take() } else { None }
     }
@@ -148,8 +153,10 @@ impl Driver {
     /// Lets held acknowledgements go when there is room again, or when they waited long enough.
     pub(super) fn poll_held(&mut self, context: &Context<'_>) {
         let Some(held) = &mut self.held else { return };
-        let (capacity, now) = (self.core.queue_policy.capacity, now());
-        let over = |wait: &Wait| wait.receiver.queue.poll_room(capacity, context) || wait.until <= now;
+        let (limits, now) = (self.core.queues.policy.limits, now());
+        let over = |wait: &mut Wait| {
+            wait.receiver.queue.poll_room(&mut wait.registration, limits, context) || wait.until <= now
+        };
         let goes = held.end(over);
         if held.waits.0.is_empty() {
             self.held = None;
@@ -181,7 +188,7 @@ mod tests {
 
     fn wait(stream: u32, until: Instant) -> Wait {
         let receiver = SessionEntry::new(SessionKey(1), ClientId::from("receiver"), ConnectionId(1));
-        Wait { stream: StreamKey::bidi(stream), receiver: Arc::new(receiver), until }
+        Wait { stream: StreamKey::bidi(stream), receiver: Arc::new(receiver), until, registration: None }
     }
 
     /// Messages of many streams come mixed: the first receiver that a stream waits for is the one it waits for.

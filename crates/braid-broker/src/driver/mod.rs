@@ -34,12 +34,11 @@ use braid_transport::quic::codes::{CLOSE_ABNORMAL, CLOSE_NORMAL};
 use braid_transport::{Close, Incoming, Link};
 use tokio::time::Sleep;
 
-use crate::config::{EarlyPublishConfig, QueueOverflow};
+use crate::config::EarlyPublishConfig;
 use crate::core::Core;
 use crate::persist::DurableProgress;
 use crate::queue::backpressure::AckRttEstimator;
 use crate::queue::egress::EgressQueue;
-use crate::queue::policy::QueuePolicy;
 use crate::queue::session_queue::Signal;
 use crate::retained::RetainedCursor;
 use crate::routes::Routes;
@@ -264,11 +263,11 @@ impl Driver {
 
     fn poll_queue(&mut self, context: &Context<'_>) {
         let Some(entry) = &self.entry else { return };
-        let capacity = self.core.queue_policy.capacity;
+        let limits = self.core.queues.policy.limits;
         let server = &self.server;
         let resolve = |stream| server.resolve(stream);
-        let signal = entry.queue.poll_take(&mut self.egress, resolve, self.ack_rtt, capacity, context);
-        self.shed();
+        let signal = entry.queue.poll_take(&mut self.egress, resolve, self.ack_rtt, limits, context);
+        self.trim();
         match signal {
             Some(Signal::TakeOver) => self.server.disconnect(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
             Some(Signal::Close(reason)) => self.server.disconnect(reason),
@@ -276,20 +275,15 @@ impl Driver {
         }
     }
 
-    /// Drops of what was taken what is too much.
-    fn shed(&mut self) {
-        let QueuePolicy { capacity, overflow, .. } = self.core.queue_policy;
-        let mut dropped = self.egress.shed(capacity);
-        if overflow == QueueOverflow::DropOldest {
-            let displaced = self.egress.displace(capacity);
-            dropped += displaced.load.messages as u64;
-            displaced.places.into_iter().for_each(|place| self.note_dropped(Some(place)));
-        }
+    /// Evicts what exceeds the limits of the egress queue.
+    fn trim(&mut self) {
+        let evicted = self.egress.trim(&self.core.queues.policy);
+        let dropped = evicted.messages();
+        evicted.lsns.into_iter().for_each(|lsn| self.note_dropped(Some(lsn)));
         if let Some(entry) = self.entry.as_ref().filter(|_| dropped > 0) {
-            self.core.statistics.dropped(dropped);
-            self.core.statistics.overflowed(dropped);
-            let log = entry.queue.note_shed(&mut self.egress, dropped, capacity, now());
-            self.core.log_overflow(entry, log);
+            let limits = self.core.queues.policy.limits;
+            let log = entry.queue.note_trimmed(&mut self.egress, dropped, limits, now());
+            self.core.queues.note_trimmed(&entry.client_id, dropped, log);
         }
     }
 

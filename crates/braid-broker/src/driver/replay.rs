@@ -41,7 +41,7 @@ impl Driver {
         let (Some(entry), Some(front)) = (&self.entry, self.replays.get_mut(at)) else { return false };
         let now = now();
         // All of it fits into the queue, where nothing of it may be dropped.
-        let QueueLimits { messages, bytes: room } = self.core.queue_policy.capacity;
+        let QueueLimits { messages, bytes: room } = self.core.queues.policy.limits;
         let (most, most_bytes) = (DELIVERIES.min(messages / 2).max(1), BYTES.min(room / 2));
         let mut piece = Vec::new();
         let mut bytes = 0;

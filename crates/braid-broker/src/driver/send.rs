@@ -40,8 +40,8 @@ impl Driver {
         let mut unwritten = self.server.unwritten();
         while let Some((lane, next)) = self.next_delivery(unwritten) {
             let (stored, qos) = (next.stored, next.qos);
-            if self.core.queue_policy.is_too_old(next.waits_since, now) {
-                self.core.note_expired(1);
+            if self.core.queues.policy.is_too_old(next.waits_since, now) {
+                self.core.queues.note_aged(1);
                 self.note_dropped(stored);
                 continue;
             }

@@ -47,7 +47,7 @@ impl Core {
             |session: &RecoveredSession| session.record.parked_at.is_some_and(|at| at > now.system);
         let is_clock_behind = sessions.iter().any(is_ahead);
         if is_clock_behind {
-            self.queue_policy.distrust_clock();
+            self.queues.policy.distrust_clock();
         }
         for session in sessions {
             self.revive_session(session, now, is_clock_behind);
@@ -67,7 +67,7 @@ impl Core {
         // The store does not know the client's version. Both are allowed, and this is one copy.
         entry.set_merges(true);
         session.outbound.rest();
-        self.shelve(&entry, waiting, now.instant);
+        self.queues.set_stored(&entry, waiting, now.instant, &self.persist);
         self.with_router(|router| {
             for (filter, subscription) in session.subscriptions.iter() {
                 router.subscribe(key, filter, *subscription);

@@ -24,7 +24,7 @@ impl Core {
     /// # Errors
     /// The store cannot be read. Everything stays where it is.
     pub(crate) async fn unshelve(&self, entry: &SessionEntry) -> Result<(), StoreError> {
-        let shelved = entry.queue.shelved();
+        let shelved = entry.queue.stored_entries();
         if shelved.is_empty() {
             return Ok(());
         }
@@ -46,7 +46,7 @@ impl Core {
             }
         }
         arrivals.tell();
-        let missing = entry.queue.unshelve(read);
+        let missing = entry.queue.replace_stored(read);
         if !missing.is_empty() {
             let reason =
                 format!("messages for session {} are referred to and not there: {missing:?}", entry.id());

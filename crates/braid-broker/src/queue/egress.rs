@@ -1,4 +1,4 @@
-//! What a connection took from its mailbox and has not sent yet.
+//! Queue of the deliveries that a connection has taken from its session's queue and not sent yet.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -7,45 +7,45 @@ use braid_proto::message::Delivery;
 use braid_proto::packet::QoS;
 use braid_proto::stream::{Lane, LaneQueue, StreamKey};
 
-use crate::queue::pending::Removed;
-use crate::queue::usage::PerStreamUsage;
-use crate::queue::usage::{QueueLimits, QueueUsage, is_fair_share, usage_of};
+use super::overflow::{Eviction, evicts_oldest, trim};
+use super::pending::PendingQueue;
+use super::policy::QueuePolicy;
+use super::usage::{Evicted, PerStreamUsage, QueueLimits, QueueUsage, is_fair_share};
 
-/// Capacity that an empty queue may keep.
+/// Capacity that the empty buffer of arrivals may keep.
 const KEEP_CAPACITY: usize = 64;
 
-/// Deliveries lane by lane, with what they weigh.
+/// Priority queue of deliveries, one lane for each stream and priority, with its usage.
 #[derive(Debug, Default)]
 pub(crate) struct EgressQueue {
     lanes: LaneQueue<Delivery>,
-    /// Taken from the mailbox, and not in its lane yet. Empty between two turns.
+    /// Taken from the session's queue and not in a lane yet. Empty between two turns.
     arrivals: VecDeque<Delivery>,
-    load: QueueUsage,
-    /// The same stream by stream.
-    shares: PerStreamUsage,
-    /// Lanes that took nothing in this round of sending, in their order.
+    usage: QueueUsage,
+    streams: PerStreamUsage,
+    /// Lanes that sent nothing in this round, sorted.
     refused: Vec<Lane>,
 }
 
 impl EgressQueue {
-    pub(crate) fn load(&self) -> QueueUsage {
-        self.load
+    pub(crate) fn usage(&self) -> &QueueUsage {
+        &self.usage
     }
 
-    /// Brings a copy of the shares up to date.
-    pub(crate) fn copy_shares(&mut self, copy: &mut PerStreamUsage) {
-        self.shares.copy_to(copy);
+    /// Updates a copy of the usage of each stream.
+    pub(crate) fn copy_streams(&mut self, copy: &mut PerStreamUsage) {
+        self.streams.copy_to(copy);
     }
 
-    /// A round of sending begins: every lane may be asked again.
+    /// Begins a round of sending: every lane may be asked again.
     pub(crate) fn note_begin(&mut self, now: Instant) {
-        self.shares.note_begin(now);
+        self.streams.note_begin(now);
         self.refused.clear();
     }
 
-    /// Something was sent on a stream.
+    /// Notes that something was sent on a stream.
     pub(crate) fn note_progress(&mut self, stream: StreamKey, now: Instant) {
-        self.shares.note_progress(stream, now);
+        self.streams.note_progress(stream, now);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -57,32 +57,33 @@ impl EgressQueue {
         self.lanes.is_mixed()
     }
 
-    /// Whether anything waits for a stream.
+    /// Whether any delivery is for a stream.
     pub(crate) fn waits_on(&self, stream: StreamKey) -> bool {
         self.lanes.waits_on(stream)
     }
 
-    /// Takes a whole queue over: its account now, with the mailbox locked, its deliveries with
-    /// [`EgressQueue::sort_arrivals`]. `loads`: stream by stream, unless `load` is all of one stream. `resolve`: where a
-    /// stream's deliveries go, so that those of a stream which has ended stay in front of what comes after them.
+    /// Takes all messages of a session's queue: one swap and the usage. [`EgressQueue::sort_arrivals`] puts them into
+    /// their lanes, after the lock of the session's queue is released.
+    ///
+    /// `resolve`: maps a stream that has ended to the stream of its deliveries, so that these stay in front of later
+    /// ones. Returns the lane of all messages, unless there are several.
     pub(crate) fn take(
         &mut self,
-        queue: &mut VecDeque<Delivery>,
-        load: QueueUsage,
-        loads: &PerStreamUsage,
+        pending: &mut PendingQueue,
         resolve: impl Fn(StreamKey) -> StreamKey,
-    ) {
-        if loads.is_empty()
-            && let Some(first) = queue.front()
+    ) -> Option<Lane> {
+        let taken = pending.swap_arrived(&mut self.arrivals);
+        if taken.streams.is_empty()
+            && let Some(first) = self.arrivals.front()
         {
-            self.shares.add(resolve(first.stream), load);
+            self.streams.add(resolve(first.stream), &taken.usage);
         }
-        loads.loads().for_each(|(stream, load)| self.shares.add(resolve(stream), load));
-        self.load.add(load);
-        std::mem::swap(queue, &mut self.arrivals);
+        taken.streams.iter().for_each(|(stream, usage)| self.streams.add(resolve(stream), usage));
+        self.usage.add(&taken.usage);
+        taken.lane
     }
 
-    /// Puts what was taken into its lanes. `lane`: of all of it, unless they differ.
+    /// Puts messages that were taken into their lanes. `lane`: the lane of all of them, unless there are several.
     pub(crate) fn sort_arrivals(&mut self, lane: Option<Lane>, resolve: impl Fn(StreamKey) -> StreamKey) {
         let resolved = |lane: Lane| Lane { stream: resolve(lane.stream), ..lane };
         match lane {
@@ -97,14 +98,14 @@ impl EgressQueue {
         }
     }
 
-    /// Adds what did not come through the mailbox.
+    /// Adds a delivery that did not come through the session's queue.
     pub(crate) fn push(&mut self, delivery: Delivery) {
         self.add(delivery.stream, &delivery);
         self.lanes.push_back(delivery.lane(), delivery);
     }
 
-    /// Takes the next one in the order of sending that `accepts` takes, and its lane. While there are several, one that
-    /// was refused is not asked about again before the next round: what is sent meanwhile makes room for nobody.
+    /// Takes the next delivery in the order of sending that `accepts` takes, and its lane. A lane that was refused is
+    /// not asked again in the same round while there are several: what is sent meanwhile makes no room for it.
     pub(crate) fn pop(
         &mut self,
         mut accepts: impl FnMut(Lane, &Delivery) -> bool,
@@ -116,93 +117,103 @@ impl EgressQueue {
         }
         let delivery = self.lanes.pop(|lane, delivery| {
             from = lane;
-            let Err(place) = refused.binary_search(&lane) else { return false };
+            let Err(at) = refused.binary_search(&lane) else { return false };
             let accepted = accepts(lane, delivery);
             if !accepted {
-                refused.insert(place, lane);
+                refused.insert(at, lane);
             }
             accepted
         })?;
-        let load = usage_of(&delivery);
-        self.load.subtract(load);
-        self.shares.remove(from.stream, load);
+        self.remove(from.stream, &delivery);
         Some((from, delivery))
     }
 
-    /// Takes one back that could not be sent, into the lane that it is from: its stream may have ended since, and what
-    /// is behind it waits there. [BQ-54]
+    /// Puts a delivery that could not be sent back into its lane. The stream of the delivery may have ended since; the
+    /// deliveries behind it wait in this lane. [BQ-54]
     pub(crate) fn put_back(&mut self, lane: Lane, delivery: Delivery) {
         self.add(lane.stream, &delivery);
         self.lanes.push_front(lane, delivery);
     }
 
-    /// Moves what waits for a stream that has ended to the control stream, behind what waits there. [BQ-42]
+    /// Moves the deliveries for a stream that has ended behind those for the control stream. [BQ-42]
     pub(crate) fn redirect(&mut self, ended: StreamKey) {
         if !self.lanes.waits_on(ended) {
             return;
         }
-        self.shares.redirect(ended);
+        self.streams.redirect(ended);
         for mut delivery in self.lanes.take_stream(ended) {
             delivery.stream = StreamKey::CONTROL;
             self.lanes.push_back(delivery.lane(), delivery);
         }
     }
 
-    /// Drops QoS 0 if more is held than fits, which makes room for what is to be acknowledged; one message that is
-    /// larger than everything was let in alone. Returns how many.
-    pub(crate) fn shed(&mut self, capacity: QueueLimits) -> u64 {
-        if self.load.qos0 == 0 || !self.load.exceeds(capacity) {
-            return 0;
+    /// Evicts what exceeds the limits, and then what exceeds the fair share of a stream, by the policy.
+    pub(crate) fn trim(&mut self, policy: &QueuePolicy) -> Evicted {
+        let mut evicted = Evicted::default();
+        let urgent = self.lanes.first_priority().unwrap_or_default();
+        while let Some(eviction) = trim(policy.overflow, &self.usage, policy.limits, urgent) {
+            match eviction {
+                Eviction::Qos0 => self.remove_qos0(&mut evicted),
+                Eviction::Expired | Eviction::Oldest(_) => {
+                    if !self.evict_oldest(None, &mut evicted) {
+                        break;
+                    }
+                }
+            }
         }
-        let dropped = self.lanes.retain(|delivery| delivery.qos > QoS::AtMostOnce);
-        self.load = self.load.beside_qos0();
-        self.shares.drop_qos0();
-        dropped as u64
+        if evicts_oldest(policy.overflow) && !self.streams.is_empty() {
+            self.trim_streams(policy.limits.with_reserve(urgent), &mut evicted);
+        }
+        evicted
     }
 
-    /// Takes out what waits longest, the least urgent first, until what is left fits and no stream has more than its
-    /// share.
-    pub(crate) fn displace(&mut self, capacity: QueueLimits) -> Removed {
-        let mut removed = Removed::default();
-        let Some(priority) = self.lanes.first_priority() else { return removed };
-        let capacity = capacity.reserve(priority);
-        while self.load.exceeds(capacity) && self.displace_one(None, &mut removed) {}
-        // Whoever has more than half of it may have more than its share, and nobody else.
-        if self.shares.is_empty()
-            || self.load.messages <= capacity.messages / 2 && self.load.bytes <= capacity.bytes / 2
-        {
-            return removed;
+    fn trim_streams(&mut self, limits: QueueLimits, evicted: &mut Evicted) {
+        // Only a stream with more than half of the limits can have more than its share.
+        if self.usage.messages() <= limits.messages / 2 && self.usage.bytes() <= limits.bytes / 2 {
+            return;
         }
-        let streams: Vec<_> = self.shares.loads().map(|(stream, _)| stream).collect();
+        let streams: Vec<_> = self.streams.iter().map(|(stream, _)| stream).collect();
         for stream in streams {
-            while !is_fair_share(self.shares.usage_of(stream), self.load, capacity)
-                && self.displace_one(Some(stream), &mut removed)
+            while !is_fair_share(&self.streams.usage_of(stream), &self.usage, limits)
+                && self.evict_oldest(Some(stream), evicted)
             {}
         }
-        removed
     }
 
-    fn displace_one(&mut self, of: Option<StreamKey>, removed: &mut Removed) -> bool {
+    fn remove_qos0(&mut self, evicted: &mut Evicted) {
+        let mut removed = self.usage;
+        removed.subtract(&self.usage.without_qos0());
+        evicted.note(&removed, None);
+        self.lanes.retain(|delivery| delivery.qos > QoS::AtMostOnce);
+        self.usage = self.usage.without_qos0();
+        self.streams.remove_qos0();
+    }
+
+    fn evict_oldest(&mut self, of: Option<StreamKey>, evicted: &mut Evicted) -> bool {
         let accepts = |lane: Lane| of.is_none_or(|stream| lane.stream == stream);
-        let Some((lane, displaced)) = self.lanes.pop_least(accepts) else { return false };
-        let load = usage_of(&displaced);
-        self.load.subtract(load);
-        self.shares.remove(lane.stream, load);
-        removed.add(&displaced);
+        let Some((lane, oldest)) = self.lanes.pop_least(accepts) else { return false };
+        self.remove(lane.stream, &oldest);
+        evicted.note(&QueueUsage::of(&oldest), oldest.stored);
         true
     }
 
-    /// Everything, in the order of sending.
+    /// Removes all deliveries, in the order of sending.
     pub(crate) fn drain(&mut self) -> VecDeque<Delivery> {
-        self.load = QueueUsage::default();
-        self.shares.clear();
+        self.usage = QueueUsage::default();
+        self.streams.clear();
         self.lanes.drain().collect()
     }
 
     fn add(&mut self, stream: StreamKey, delivery: &Delivery) {
-        let load = usage_of(delivery);
-        self.load.add(load);
-        self.shares.add(stream, load);
+        let usage = QueueUsage::of(delivery);
+        self.usage.add(&usage);
+        self.streams.add(stream, &usage);
+    }
+
+    fn remove(&mut self, stream: StreamKey, delivery: &Delivery) {
+        let usage = QueueUsage::of(delivery);
+        self.usage.subtract(&usage);
+        self.streams.remove(stream, &usage);
     }
 }
 
@@ -216,6 +227,8 @@ mod tests {
     use braid_proto::topic::TopicName;
 
     use super::*;
+    use crate::config::{LimitsConfig, QueueOverflow};
+    use crate::memory::Memory;
 
     fn delivery(stream: u32, priority: u16, number: u8) -> Delivery {
         let publish = Publish {
@@ -236,91 +249,99 @@ mod tests {
         Delivery { stream, priority, ..Delivery::of(message) }
     }
 
-    fn pop_all(inbox: &mut EgressQueue, of: Lane) -> Vec<u8> {
-        inbox.note_begin(Instant::now());
-        let next = || inbox.pop(|lane, _| lane == of).map(|(_, delivery)| delivery.message.payload[0]);
+    fn pop_all(egress: &mut EgressQueue, of: Lane) -> Vec<u8> {
+        egress.note_begin(Instant::now());
+        let next = || egress.pop(|lane, _| lane == of).map(|(_, delivery)| delivery.message.payload[0]);
         std::iter::from_fn(next).collect()
     }
 
-    /// [BQ-54]: a delivery that is put back is before those that were behind it, though its stream has ended since.
+    /// [BQ-54]: a delivery that is put back is before those behind it, though its stream has ended since.
     #[test]
-    fn what_is_put_back_stays_in_its_lane() {
-        let mut inbox = EgressQueue::default();
-        let mut queue: VecDeque<_> = (1..=3).map(|number| delivery(7, 5, number)).collect();
-        let load = QueueUsage { messages: 3, ..QueueUsage::default() };
-        inbox.take(&mut queue, load, &PerStreamUsage::default(), |_| StreamKey::CONTROL);
-        inbox.sort_arrivals(None, |_| StreamKey::CONTROL);
-        let (lane, first) = inbox.pop(|_, _| true).expect("three");
+    fn delivery_that_is_put_back_stays_in_front_of_its_lane() {
+        let mut egress = EgressQueue::default();
+        let mut pending = PendingQueue::default();
+        for delivery in (1..=3).map(|number| delivery(7, 5, number)) {
+            let usage = QueueUsage::of(&delivery);
+            pending.push_back(delivery, &usage);
+        }
+        egress.take(&mut pending, |_| StreamKey::CONTROL);
+        egress.sort_arrivals(None, |_| StreamKey::CONTROL);
+        let (lane, first) = egress.pop(|_, _| true).expect("three");
         assert_eq!((lane.stream, first.stream), (StreamKey::CONTROL, StreamKey::bidi(7)));
-        inbox.put_back(lane, first);
-        assert!(!inbox.is_mixed());
-        assert_eq!(pop_all(&mut inbox, lane), [1, 2, 3]);
+        egress.put_back(lane, first);
+        assert!(!egress.is_mixed());
+        assert_eq!(pop_all(&mut egress, lane), [1, 2, 3]);
     }
 
-    /// [BQ-55]: streams that are not read cost each delivery of another next to nothing.
+    /// [BQ-55]: streams that are not read hardly delay the deliveries of another.
     #[test]
-    fn a_lane_that_refuses_is_asked_once_in_a_round() {
-        let mut inbox = EgressQueue::default();
+    fn lane_that_refuses_is_asked_once_in_a_round() {
+        let mut egress = EgressQueue::default();
         for stream in 1..=256 {
-            (0..100).for_each(|number| inbox.push(delivery(stream, 5, number)));
+            (0..100).for_each(|number| egress.push(delivery(stream, 5, number)));
         }
-        let is_lively = |lane: Lane| lane.stream == StreamKey::bidi(256);
+        let is_read = |lane: Lane| lane.stream == StreamKey::bidi(256);
         for _ in 0..2 {
-            inbox.note_begin(Instant::now());
+            egress.note_begin(Instant::now());
             let (mut asked, mut taken) = (0, 0);
             let mut accepts = |lane, _: &Delivery| {
                 asked += 1;
-                let accepted = is_lively(lane) && taken < 40;
+                let accepted = is_read(lane) && taken < 40;
                 taken += u32::from(accepted);
                 accepted
             };
-            while inbox.pop(&mut accepts).is_some() {}
+            while egress.pop(&mut accepts).is_some() {}
             assert_eq!((asked, taken), (255 + 41, 40));
         }
     }
 
-    /// [BQ-55]: a stream that is not read loses what is its own.
+    /// [BQ-55]: a stream that is not read loses its own deliveries.
     #[test]
-    fn what_is_too_much_is_taken_from_the_stream_that_has_it() {
-        let capacity = QueueLimits { messages: 100, bytes: 1 << 20 };
-        let mut inbox = EgressQueue::default();
-        (0..4).for_each(|number| inbox.push(delivery(2, 5, number)));
-        (0..90).for_each(|number| inbox.push(delivery(1, 9, number)));
-        let removed = inbox.displace(capacity).load.messages;
+    fn evicts_from_the_stream_above_its_fair_share() {
+        let mut egress = EgressQueue::default();
+        (0..4).for_each(|number| egress.push(delivery(2, 5, number)));
+        (0..90).for_each(|number| egress.push(delivery(1, 9, number)));
+        let limits = LimitsConfig {
+            queued_messages: 100,
+            queued_bytes: 1 << 20,
+            queue_overflow: QueueOverflow::DropOldest,
+            ..LimitsConfig::default()
+        };
+        let memory = Arc::new(Memory::new(&limits));
+        let removed = egress.trim(&QueuePolicy::new(&limits, Instant::now(), memory)).messages();
         let lane =
             |stream, priority| Lane { stream: StreamKey::bidi(stream), priority: Priority::new(priority) };
-        // As many as leave it no more than eight times what is free.
-        assert_eq!(pop_all(&mut inbox, lane(1, 9)), (4..90).collect::<Vec<u8>>());
-        assert_eq!((removed, pop_all(&mut inbox, lane(2, 5))), (4, vec![0, 1, 2, 3]));
-        assert!(inbox.is_empty() && inbox.shares.is_empty() && inbox.load() == QueueUsage::default());
+        // Eight times the free room is left.
+        assert_eq!(pop_all(&mut egress, lane(1, 9)), (4..90).collect::<Vec<u8>>());
+        assert_eq!((removed, pop_all(&mut egress, lane(2, 5))), (4, vec![0, 1, 2, 3]));
+        assert!(egress.is_empty() && egress.streams.is_empty() && *egress.usage() == QueueUsage::default());
     }
 
-    /// The last lane that is left may take what it did not take beside others.
     #[test]
-    fn the_last_lane_is_asked_again() {
-        let mut inbox = EgressQueue::default();
-        inbox.push(delivery(1, 9, 1));
-        inbox.push(delivery(2, 5, 2));
-        let first = inbox.pop(|lane, _| lane.stream != StreamKey::bidi(1)).expect("it takes one");
+    fn last_lane_is_asked_again() {
+        let mut egress = EgressQueue::default();
+        egress.push(delivery(1, 9, 1));
+        egress.push(delivery(2, 5, 2));
+        let first = egress.pop(|lane, _| lane.stream != StreamKey::bidi(1)).expect("it takes one");
         assert_eq!(first.0.stream, StreamKey::bidi(2));
-        assert!(inbox.pop(|_, _| true).is_some());
+        assert!(egress.pop(|_, _| true).is_some());
     }
 
     /// [BQ-42]
     #[test]
-    fn what_waits_for_an_ended_stream_goes_behind_what_waits_on_the_control_stream() {
-        let mut inbox = EgressQueue::default();
+    fn deliveries_of_an_ended_stream_go_behind_those_of_the_control_stream() {
+        let mut egress = EgressQueue::default();
         let waiting = [(1, 5, 1), (2, 5, 10), (0, 5, 20), (1, 9, 3), (1, 5, 2), (2, 5, 11)];
         for (stream, priority, number) in waiting {
-            inbox.push(delivery(stream, priority, number));
+            egress.push(delivery(stream, priority, number));
         }
-        inbox.redirect(StreamKey::bidi(1));
-        assert!(!inbox.waits_on(StreamKey::bidi(1)));
-        assert_eq!(inbox.shares.usage_of(StreamKey::CONTROL).messages, 4);
+        egress.redirect(StreamKey::bidi(1));
+        assert!(!egress.waits_on(StreamKey::bidi(1)));
+        assert_eq!(egress.streams.usage_of(StreamKey::CONTROL).messages(), 4);
         let lane = |stream, priority| Lane { stream, priority: Priority::new(priority) };
-        assert_eq!(pop_all(&mut inbox, lane(StreamKey::bidi(2), 5)), [10, 11]);
-        assert_eq!(pop_all(&mut inbox, lane(StreamKey::CONTROL, 9)), [3]);
-        assert_eq!(pop_all(&mut inbox, lane(StreamKey::CONTROL, 5)), [20, 1, 2]);
-        assert!(inbox.is_empty() && inbox.shares.is_empty());
+        assert_eq!(pop_all(&mut egress, lane(StreamKey::bidi(2), 5)), [10, 11]);
+        assert_eq!(pop_all(&mut egress, lane(StreamKey::CONTROL, 9)), [3]);
+        assert_eq!(pop_all(&mut egress, lane(StreamKey::CONTROL, 5)), [20, 1, 2]);
+        assert!(egress.is_empty() && egress.streams.is_empty());
     }
 }

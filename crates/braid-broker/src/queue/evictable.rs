@@ -1,11 +1,11 @@
-//! What waits in the order of its coming, until something has to give way.
+//! FIFO queue that can also evict the oldest entry of the lowest priority.
 
 use std::collections::VecDeque;
 
 use braid_proto::message::Delivery;
 use braid_proto::stream::{Lane, LaneQueue};
 
-/// What has its place in the order of sending.
+/// Entry with a lane: order counts within a lane only.
 pub(crate) trait Laned {
     fn lane(&self) -> Lane;
 }
@@ -16,31 +16,30 @@ impl Laned for Delivery {
     }
 }
 
-/// A queue out of which the oldest of the least urgent can be taken. Only the order within a lane counts, which
-/// stays. [BQ-54]
+/// FIFO queue that can evict the oldest entry of the lowest priority. Keeps the order of each lane. [BQ-54]
 #[derive(Debug)]
 pub(crate) struct EvictableQueue<T> {
-    queue: VecDeque<T>,
-    /// In place of the queue once something of several lanes had to give way: from then on each is found at once,
-    /// however much waits.
+    fifo: VecDeque<T>,
+    /// Replaces `fifo` from the first eviction among several lanes on: each further one takes constant time, however
+    /// long the queue is.
     lanes: Option<Box<LaneQueue<T>>>,
-    /// The lane of all of it, unless there are several.
+    /// The lane of all entries, unless there are several.
     lane: Option<Lane>,
 }
 
 impl<T> Default for EvictableQueue<T> {
     fn default() -> Self {
-        Self { queue: VecDeque::new(), lanes: None, lane: None }
+        Self { fifo: VecDeque::new(), lanes: None, lane: None }
     }
 }
 
 impl<T: Laned> EvictableQueue<T> {
     pub(crate) fn with_capacity(capacity: usize) -> Self {
-        Self { queue: VecDeque::with_capacity(capacity), ..Self::default() }
+        Self { fifo: VecDeque::with_capacity(capacity), ..Self::default() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.lanes.as_deref().is_none_or(LaneQueue::is_empty)
+        self.fifo.is_empty() && self.lanes.as_deref().is_none_or(LaneQueue::is_empty)
     }
 
     pub(crate) fn push_back(&mut self, item: T) {
@@ -51,75 +50,66 @@ impl<T: Laned> EvictableQueue<T> {
             self.lane = None;
         }
         match &mut self.lanes {
-            None => self.queue.push_back(item),
+            None => self.fifo.push_back(item),
             Some(lanes) => lanes.push_back(lane, item),
         }
     }
 
-    /// The least urgent lane that `accepts` takes.
+    /// Lane of the lowest priority that `accepts` takes.
     pub(crate) fn least(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<Lane> {
         match self.lane {
             _ if self.is_empty() => None,
             Some(lane) => accepts(lane).then_some(lane),
-            None => self.sort().least(accepts),
+            None => self.sorted().least(accepts),
         }
     }
 
-    /// Takes out the oldest of the least urgent lane that `accepts` takes.
-    pub(crate) fn displace(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<T> {
+    /// Evicts the oldest entry of the lowest priority whose lane `accepts` takes.
+    pub(crate) fn evict(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<T> {
         match self.lane {
             _ if self.is_empty() => None,
-            Some(lane) if self.lanes.is_none() => {
-                if accepts(lane) {
-                    self.queue.pop_front()
-                } else {
-                    None
-                }
-            }
-            _ => self.sort().pop_least(accepts).map(|(_, item)| item),
+            Some(lane) if self.lanes.is_none() => accepts(lane).then(|| self.fifo.pop_front())?,
+            _ => self.sorted().pop_least(accepts).map(|(_, item)| item),
         }
     }
 
-    fn sort(&mut self) -> &mut LaneQueue<T> {
-        let Self { queue, lanes, .. } = self;
+    fn sorted(&mut self) -> &mut LaneQueue<T> {
+        let Self { fifo, lanes, .. } = self;
         lanes.get_or_insert_with(|| {
             let mut lanes = LaneQueue::default();
-            for item in std::mem::take(queue) {
+            for item in std::mem::take(fifo) {
                 lanes.push_back(item.lane(), item);
             }
             Box::new(lanes)
         })
     }
 
-    /// Takes out what `keep` refuses.
+    /// Removes the entries that `keep` refuses.
     pub(crate) fn retain(&mut self, keep: impl FnMut(&T) -> bool) {
         match &mut self.lanes {
-            None => self.queue.retain(keep),
+            None => self.fifo.retain(keep),
             Some(lanes) => {
                 lanes.retain(keep);
             }
         }
     }
 
-    /// All of it as a queue, to be taken away with [`EvictableQueue::take_lane`].
-    pub(crate) fn queue(&mut self) -> &mut VecDeque<T> {
+    /// All entries as a FIFO queue, for reading or to be swapped out together with [`EvictableQueue::take_lane`].
+    pub(crate) fn fifo(&mut self) -> &mut VecDeque<T> {
         if let Some(mut lanes) = self.lanes.take() {
-            self.queue = lanes.drain().collect();
+            self.fifo = lanes.drain().collect();
         }
-        &mut self.queue
+        &mut self.fifo
     }
 
-    /// The lane of what was taken away, unless there were several.
+    /// Lane of the entries that were swapped out, unless there were several.
     pub(crate) fn take_lane(&mut self) -> Option<Lane> {
         self.lane.take()
     }
 
-    /// Everything.
+    /// Removes all entries, in their order.
     pub(crate) fn take(&mut self) -> VecDeque<T> {
-        let Self { queue, lanes, .. } = std::mem::take(self);
-        match lanes {
-            None => queue,
-            Some(mut lanes) => lanes.drain().collect(),
-        }
+        self.lane = None;
+        std::mem::take(self.fifo())
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod backpressure;
 pub(crate) mod egress;
 pub(crate) mod evictable;
+pub(crate) mod overflow;
 pub(crate) mod pending;
 pub(crate) mod policy;
 pub(crate) mod session_queue;

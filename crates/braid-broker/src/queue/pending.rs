@@ -1,4 +1,4 @@
-//! What waits in a mailbox until its owner takes it.
+//! Queue of the messages that a session's connection has not taken yet.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -9,263 +9,258 @@ use braid_proto::message::Delivery;
 use braid_proto::packet::QoS;
 use braid_proto::stream::{Lane, Priority, StreamKey};
 
-use crate::queue::egress::EgressQueue;
-use crate::queue::evictable::EvictableQueue;
-use crate::queue::policy::Terms;
-use crate::queue::stored::{StoredEntry, StoredQueue};
-use crate::queue::usage::PerStreamUsage;
-use crate::queue::usage::{QueueUsage, usage_of};
+use super::evictable::EvictableQueue;
+use super::policy::{Lifetime, QueuePolicy};
+use super::stored::{StoredEntry, StoredQueue};
+use super::usage::{Evicted, PerStreamUsage, QueueUsage};
 
-/// Between two looks for what has expired: a queue that is full is not walked for each message that comes.
-const EXPIRY_LOOK: Duration = Duration::from_millis(100);
+/// Shortest time between two searches for expired messages: a full queue is not walked for each message that arrives.
+const EXPIRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Deliveries in the order of their coming, with what they weigh.
+/// FIFO queue of a session, with its usage.
 #[derive(Debug, Default)]
 pub(crate) struct PendingQueue {
-    /// What the store has had since before the start, and is older than all of `pile`; `None` once it was read. While
-    /// there is any nobody takes anything, and everything is for the control stream.
-    shelf: Option<Box<StoredQueue>>,
-    pile: EvictableQueue<Delivery>,
-    load: QueueUsage,
-    /// The stream of all that waits, while `mixed` is empty.
+    /// Entries from before the start, older than all of `arrived`; `None` once they were read. Until then nothing is
+    /// taken, and everything is for the control stream.
+    stored: Option<Box<StoredQueue>>,
+    arrived: EvictableQueue<Delivery>,
+    usage: QueueUsage,
+    /// Stream of all messages, while `streams` is empty.
     stream: StreamKey,
-    /// What waits stream by stream, once it is for more than one.
-    mixed: PerStreamUsage,
-    /// When it is worth a look whether something has expired; `None` while nothing ever does.
-    expires_from: Option<Instant>,
+    /// Usage of each stream, once there are messages for more than one.
+    streams: PerStreamUsage,
+    /// Lower bounds: no message expires before, and none was queued before. Not raised when a message leaves.
+    earliest: Lifetime,
 }
 
-/// What was taken out of a queue that it did not fit into, or in which it had waited for too long.
-#[derive(Debug, Default)]
-pub(crate) struct Removed {
-    pub(crate) load: QueueUsage,
-    /// Their places in the store, of those that have one.
-    pub(crate) places: Vec<NonZeroU64>,
-}
-
-impl Removed {
-    pub(crate) fn add(&mut self, delivery: &Delivery) {
-        self.note(usage_of(delivery), delivery.stored);
-    }
-
-    pub(crate) fn note(&mut self, load: QueueUsage, place: Option<NonZeroU64>) {
-        self.load.add(load);
-        self.places.extend(place);
-    }
+/// All arrived messages of a queue, without the messages themselves.
+pub(crate) struct TakenUsage {
+    pub(crate) usage: QueueUsage,
+    /// Empty if all messages are for one stream.
+    pub(crate) streams: PerStreamUsage,
+    /// Lane of all messages, unless there are several.
+    pub(crate) lane: Option<Lane>,
 }
 
 impl PendingQueue {
-    pub(crate) fn load(&self) -> QueueUsage {
-        self.load
+    pub(crate) fn usage(&self) -> &QueueUsage {
+        &self.usage
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.load.messages == 0
+    /// Heap bytes of messages that are in memory.
+    pub(crate) fn arrived_heap_bytes(&self) -> usize {
+        let stored = self.stored.as_deref().map_or(0, |stored| stored.usage().heap_bytes());
+        self.usage.heap_bytes().saturating_sub(stored)
     }
 
-    /// Bytes of memory of what is not shelved.
-    pub(crate) fn arrived_bytes(&self) -> usize {
-        let shelved = self.shelf.as_deref().map_or(0, |shelf| shelf.load().heap_bytes());
-        self.load.heap_bytes().saturating_sub(shelved)
+    /// Whether there are messages that can be taken.
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.stored.is_none() && !self.usage.is_empty()
     }
 
-    /// Whether there is something that can be taken.
-    pub(crate) fn has_arrivals(&self) -> bool {
-        self.shelf.is_none() && !self.is_empty()
+    /// Whether all messages are for one stream.
+    pub(crate) fn is_one_stream(&self) -> bool {
+        self.streams.is_empty()
     }
 
-    /// Whether everything is for one stream, or nothing is there.
-    pub(crate) fn is_of_one_stream(&self) -> bool {
-        self.mixed.is_empty()
-    }
-
-    /// The part that is for a stream.
     pub(crate) fn usage_of(&self, stream: StreamKey) -> QueueUsage {
-        if !self.mixed.is_empty() {
-            self.mixed.usage_of(stream)
+        if !self.streams.is_empty() {
+            self.streams.usage_of(stream)
         } else if self.stream == stream {
-            self.load
+            self.usage
         } else {
             QueueUsage::default()
         }
     }
 
-    /// Whether something that waits has a time at which it expires.
+    /// Whether any message may have an expiry.
     pub(crate) fn may_expire(&self) -> bool {
-        self.expires_from.is_some()
+        self.earliest.expires_at.is_some()
     }
 
-    pub(crate) fn push_back(&mut self, delivery: Delivery, load: QueueUsage) {
+    pub(crate) fn push_back(&mut self, delivery: Delivery, usage: &QueueUsage) {
         let stream = delivery.stream;
-        self.note_expiry(delivery.message.expires_at);
-        if self.is_empty() {
+        self.earliest.include(Lifetime::of(&delivery));
+        if self.usage.is_empty() {
             self.stream = stream;
         }
-        if self.mixed.is_empty() && self.stream != stream {
-            self.mixed.insert(self.stream, self.load);
+        if self.streams.is_empty() && self.stream != stream {
+            self.streams.insert(self.stream, &self.usage);
         }
-        if !self.mixed.is_empty() {
-            self.mixed.insert(stream, load);
+        if !self.streams.is_empty() {
+            self.streams.insert(stream, usage);
         }
-        self.load.add(load);
-        self.pile.push_back(delivery);
+        self.usage.add(usage);
+        self.arrived.push_back(delivery);
     }
 
-    /// Puts back what its owner did not send, before what has come since, and all of it on the control stream: no
-    /// stream outlives its connection. [BQ-42]
-    pub(crate) fn restore(&mut self, leftover: VecDeque<Delivery>, mut note: impl FnMut(&mut Delivery)) {
-        let (shelf, expires_from) = (self.shelf.take(), self.expires_from);
-        let later = self.take();
-        self.expires_from = expires_from;
-        self.load = shelf.as_deref().map(StoredQueue::load).unwrap_or_default();
-        self.shelf = shelf;
-        for mut delivery in leftover.into_iter().chain(later) {
+    /// Puts messages that the connection did not send before those that have arrived since. All are for the control
+    /// stream then: no stream outlives its connection. [BQ-42]
+    pub(crate) fn restore(&mut self, unsent: VecDeque<Delivery>, mut change: impl FnMut(&mut Delivery)) {
+        let Self { stored, mut arrived, earliest, .. } = std::mem::take(self);
+        *self = Self { earliest, ..Self::default() };
+        self.set_stored(stored);
+        for mut delivery in unsent.into_iter().chain(arrived.take()) {
             delivery.stream = StreamKey::CONTROL;
-            note(&mut delivery);
-            self.note_expiry(delivery.message.expires_at);
-            self.load.add(usage_of(&delivery));
-            self.pile.push_back(delivery);
+            change(&mut delivery);
+            let usage = QueueUsage::of(&delivery);
+            self.push_back(delivery, &usage);
         }
     }
 
-    fn note_expiry(&mut self, at: Option<Instant>) {
-        self.expires_from = [self.expires_from, at].into_iter().flatten().min();
-    }
-
-    /// Begins with what the store has.
-    pub(crate) fn shelve(&mut self, shelf: StoredQueue) {
-        if !shelf.is_empty() {
-            self.load.add(shelf.load());
-            self.note_expiry(shelf.expires_from());
-            self.shelf = Some(Box::new(shelf));
+    /// Begins with the entries that the store has for the session.
+    pub(crate) fn set_stored(&mut self, stored: Option<Box<StoredQueue>>) {
+        if let Some(stored) = stored.filter(|stored| !stored.is_empty()) {
+            self.usage.add(stored.usage());
+            self.earliest.include(stored.lifetime());
+            self.stored = Some(stored);
         }
     }
 
-    /// What is to be read before anything can be taken.
-    pub(crate) fn shelved(&mut self) -> Vec<StoredEntry> {
-        self.shelf.as_deref_mut().map(StoredQueue::list).unwrap_or_default()
+    /// Copies of the entries whose messages have to be read before any message can be taken.
+    pub(crate) fn stored_entries(&mut self) -> Vec<StoredEntry> {
+        self.stored.as_deref_mut().map(StoredQueue::list).unwrap_or_default()
     }
 
-    /// What was read takes the place of what it was read from, as far as that still waits. Returns the places of what
-    /// waits and was not read.
-    pub(crate) fn unshelve(&mut self, read: HashMap<NonZeroU64, Delivery>) -> Vec<NonZeroU64> {
-        let Some(shelf) = self.shelf.take() else { return Vec::new() };
-        let (older, missing) = shelf.into_deliveries(read);
-        // What came since waits for the same stream.
+    /// Replaces the stored entries with the deliveries that were read of them. Entries that were removed meanwhile stay
+    /// removed. Returns the numbers of those that were not read.
+    pub(crate) fn replace_stored(&mut self, read: HashMap<NonZeroU64, Delivery>) -> Vec<NonZeroU64> {
+        let Some(stored) = self.stored.take() else { return Vec::new() };
+        let (older, missing) = stored.into_deliveries(read);
         self.restore(older, |_| {});
         missing
     }
 
-    /// Takes out the oldest of the least urgent, which is no more urgent than `limit`, and of `stream` if one is
-    /// named: its load, and its place in the store.
-    pub(crate) fn displace(
+    /// Evicts the oldest message of the lowest priority, which is at most `limit`, of one stream if one is given.
+    /// Returns its size and its number in the store.
+    pub(crate) fn evict(
         &mut self,
         limit: Priority,
         stream: Option<StreamKey>,
     ) -> Option<(QueueUsage, Option<NonZeroU64>)> {
         let accepts =
             |lane: Lane| lane.priority <= limit && stream.is_none_or(|stream| lane.stream == stream);
-        let Some((load, place)) = self.displace_shelved(accepts) else { return self.displace_piled(accepts) };
-        self.load.subtract(load);
-        Some((load, place))
+        let Some((usage, lsn)) = self.evict_stored(accepts) else { return self.evict_lane(accepts) };
+        self.usage.subtract(&usage);
+        Some((usage, lsn))
     }
 
-    /// The same of what is not shelved, for any stream: what is shelved takes hardly any memory, and gives none.
-    pub(crate) fn displace_arrived(&mut self, limit: Priority) -> Option<(QueueUsage, Option<NonZeroU64>)> {
-        self.displace_piled(|lane| lane.priority <= limit)
+    /// Evicts as [`PendingQueue::evict`] does, of the messages in memory and of any stream.
+    pub(crate) fn evict_arrived(&mut self, limit: Priority) -> Option<(QueueUsage, Option<NonZeroU64>)> {
+        self.evict_lane(|lane| lane.priority <= limit)
     }
 
-    fn displace_piled(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<(QueueUsage, Option<NonZeroU64>)> {
-        let displaced = self.pile.displace(accepts)?;
-        let load = usage_of(&displaced);
-        self.mixed.remove(displaced.stream, load);
-        self.load.subtract(load);
-        Some((load, displaced.stored))
+    fn evict_lane(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<(QueueUsage, Option<NonZeroU64>)> {
+        let evicted = self.arrived.evict(accepts)?;
+        let usage = QueueUsage::of(&evicted);
+        self.streams.remove(evicted.stream, &usage);
+        self.usage.subtract(&usage);
+        Some((usage, evicted.stored))
     }
 
-    /// The same on the shelf, if it has what is least urgent: that is older.
-    fn displace_shelved(
+    /// Evicts a stored entry if no arrived message has a lower priority: stored entries are older.
+    fn evict_stored(
         &mut self,
         accepts: impl Fn(Lane) -> bool + Copy,
     ) -> Option<(QueueUsage, Option<NonZeroU64>)> {
-        let shelf = self.shelf.as_deref_mut()?;
-        let least = shelf.least(accepts)?;
-        let is_least = self.pile.least(accepts).is_none_or(|lane| least.priority <= lane.priority);
-        let displaced = if is_least { shelf.displace(accepts) } else { None };
-        self.drop_empty_shelf();
-        displaced
+        let stored = self.stored.as_deref_mut()?;
+        let least = stored.least(accepts)?;
+        let is_least = self.arrived.least(accepts).is_none_or(|lane| least.priority <= lane.priority);
+        let evicted = if is_least { stored.evict(accepts) } else { None };
+        self.drop_empty_stored();
+        evicted
     }
 
-    fn drop_empty_shelf(&mut self) {
-        if self.shelf.as_deref().is_some_and(StoredQueue::is_empty) {
-            self.shelf = None;
+    fn drop_empty_stored(&mut self) {
+        if self.stored.as_deref().is_some_and(StoredQueue::is_empty) {
+            self.stored = None;
         }
     }
 
-    /// Drops all QoS 0; returns how many.
-    pub(crate) fn drop_qos0(&mut self) -> u64 {
-        if self.load.qos0 == 0 {
-            return 0;
-        }
-        self.remove(|terms| terms.qos == QoS::AtMostOnce).load.messages as u64
+    pub(crate) fn remove_qos0(&mut self) -> Evicted {
+        if self.usage.has_qos0() { self.remove(|qos, _| qos == QoS::AtMostOnce) } else { Evicted::default() }
     }
 
-    /// Takes out what has expired: nobody gets it any more. [MQTT-3.3.2-5]
-    pub(crate) fn expire(&mut self, now: Instant) -> Removed {
-        if self.expires_from.is_none_or(|from| now < from) {
-            return Removed::default();
-        }
-        let left = Cell::new(None);
-        let removed = self.remove(|terms| {
-            let Some(at) = terms.expires_at else { return false };
+    /// Removes messages whose Message Expiry Interval has passed [MQTT-3.3.2-5]. `None` if no message can have expired,
+    /// which takes constant time.
+    pub(crate) fn expire(&mut self, now: Instant) -> Option<Evicted> {
+        self.earliest.expires_at.filter(|at| *at <= now)?;
+        let next = Cell::new(None);
+        let expired = self.remove(|_, lifetime| {
+            let Some(at) = lifetime.expires_at else { return false };
             if at > now {
-                left.set(Some(left.get().map_or(at, |left: Instant| left.min(at))));
+                next.set(Some(next.get().map_or(at, |next: Instant| next.min(at))));
             }
             at <= now
         });
-        self.expires_from = left.get().map(|left| left.max(now + EXPIRY_LOOK));
-        removed
+        self.earliest.expires_at = next.get().map(|next| next.max(now + EXPIRY_INTERVAL));
+        Some(expired)
     }
 
-    /// Takes out what `is_over`.
-    pub(crate) fn remove(&mut self, is_over: impl Fn(Terms) -> bool) -> Removed {
-        let mut removed = Removed::default();
-        if let Some(shelf) = &mut self.shelf {
-            shelf.remove(&is_over, |load, place| removed.note(load, place));
+    /// Removes messages that have waited for too long. `None` if none can have, which takes constant time.
+    pub(crate) fn expire_aged(&mut self, policy: &QueuePolicy, now: Instant) -> Option<Evicted> {
+        self.earliest.waits_since.filter(|since| policy.is_too_old(Some(*since), now))?;
+        let oldest = Cell::new(None);
+        let aged = self.remove(|_, lifetime| {
+            let is_too_old = policy.is_too_old(lifetime.waits_since, now);
+            if !is_too_old {
+                oldest.set([oldest.get(), lifetime.waits_since].into_iter().flatten().min());
+            }
+            is_too_old
+        });
+        self.earliest.waits_since = oldest.get();
+        Some(aged)
+    }
+
+    fn remove(&mut self, is_over: impl Fn(QoS, Lifetime) -> bool) -> Evicted {
+        let mut removed = Evicted::default();
+        if let Some(stored) = &mut self.stored {
+            stored.remove(&is_over, &mut removed);
         }
-        self.drop_empty_shelf();
-        let mixed = &mut self.mixed;
-        self.pile.retain(|delivery| {
-            let is_over = is_over(Terms::of(delivery));
+        self.drop_empty_stored();
+        let streams = &mut self.streams;
+        self.arrived.retain(|delivery| {
+            let is_over = is_over(delivery.qos, Lifetime::of(delivery));
             if is_over {
-                removed.add(delivery);
-                mixed.remove(delivery.stream, usage_of(delivery));
+                let usage = QueueUsage::of(delivery);
+                removed.note(&usage, delivery.stored);
+                streams.remove(delivery.stream, &usage);
             }
             !is_over
         });
-        self.load.subtract(removed.load);
+        self.usage.subtract(&removed.usage);
         removed
     }
 
-    /// Moves everything into `inbox`, to be put into its lanes later; returns its lane if it is of one.
-    pub(crate) fn move_to(
-        &mut self,
-        inbox: &mut EgressQueue,
-        resolve: impl Fn(StreamKey) -> StreamKey,
-    ) -> Option<Lane> {
-        inbox.take(self.pile.queue(), std::mem::take(&mut self.load), &self.mixed, resolve);
-        if !self.mixed.is_empty() {
-            self.mixed.clear();
+    /// Swaps all arrived messages with `empty`.
+    pub(crate) fn swap_arrived(&mut self, empty: &mut VecDeque<Delivery>) -> TakenUsage {
+        std::mem::swap(self.arrived.fifo(), empty);
+        self.earliest = Lifetime::default();
+        TakenUsage {
+            usage: std::mem::take(&mut self.usage),
+            streams: std::mem::take(&mut self.streams),
+            lane: self.arrived.take_lane(),
         }
-        self.expires_from = None;
-        self.pile.take_lane()
     }
 
-    /// Everything; of what is shelved that which is in memory.
+    /// Removes all messages. Those in the store alone are left out.
     pub(crate) fn take(&mut self) -> VecDeque<Delivery> {
-        let Self { shelf, mut pile, .. } = std::mem::take(self);
-        let later = pile.take();
-        let Some(shelf) = shelf else { return later };
-        shelf.into_present().chain(later).collect()
+        let Self { stored, mut arrived, .. } = std::mem::take(self);
+        let arrived = arrived.take();
+        let Some(stored) = stored else { return arrived };
+        let (mut all, _) = stored.into_deliveries(HashMap::new());
+        all.extend(arrived);
+        all
+    }
+
+    /// Counts usage anew from the messages.
+    pub(crate) fn recount(&mut self) {
+        let (stored, arrived) = (self.stored.take(), self.arrived.take());
+        *self = Self::default();
+        self.set_stored(stored);
+        for delivery in arrived {
+            let usage = QueueUsage::of(&delivery);
+            self.push_back(delivery, &usage);
+        }
     }
 }

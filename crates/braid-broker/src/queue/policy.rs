@@ -1,4 +1,4 @@
-//! What a session may have waiting, and what becomes of the rest.
+//! Queue policy: the limits of every session's queue, and for how long messages may wait in it.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -6,50 +6,52 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use braid_proto::message::Delivery;
-use braid_proto::packet::QoS;
 use braid_proto::stream::Priority;
 use braid_store::Now;
 
+use super::usage::QueueLimits;
 use crate::config::{LimitsConfig, QueueOverflow};
 use crate::memory::Memory;
-use crate::queue::usage::QueueLimits;
 
-/// What decides on how long something waits, whether it is in memory or not.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
-    pub(crate) qos: QoS,
+/// Limits on the time that a queued message may wait; of several messages, the strictest.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lifetime {
     /// As [`Delivery::waits_since`].
     pub(crate) waits_since: Option<NonZeroU32>,
-    /// When the Message Expiry Interval has passed.
+    /// End of the Message Expiry Interval.
     pub(crate) expires_at: Option<Instant>,
 }
 
-impl Terms {
+impl Lifetime {
     pub(crate) fn of(delivery: &Delivery) -> Self {
-        let Delivery { ref message, qos, waits_since, .. } = *delivery;
-        Self { qos, waits_since, expires_at: message.expires_at }
+        Self { waits_since: delivery.waits_since, expires_at: delivery.message.expires_at }
+    }
+
+    /// Lowers the limits to those of one more message.
+    pub(crate) fn include(&mut self, other: Self) {
+        self.waits_since = [self.waits_since, other.waits_since].into_iter().flatten().min();
+        self.expires_at = [self.expires_at, other.expires_at].into_iter().flatten().min();
     }
 }
 
-/// The rules of every session's queue.
+/// Rules of every session's queue.
 #[derive(Debug)]
 pub(crate) struct QueuePolicy {
-    pub(crate) capacity: QueueLimits,
-    /// What gives way when something of QoS 1 or 2 does not fit.
+    pub(crate) limits: QueueLimits,
     pub(crate) overflow: QueueOverflow,
-    /// Whether QoS 0 waits for a client that is away.
+    /// Whether QoS 0 is queued for offline clients.
     pub(crate) keeps_qos0: bool,
-    /// How long something may wait.
+    /// Longest time in a queue.
     age: Option<Duration>,
-    /// When the broker started.
+    /// Start of the broker.
     epoch: Instant,
-    /// What [`Delivery::waits_since`] is of what began to wait then: there are numbers below for what is too old by then.
+    /// [`Delivery::waits_since`] at `epoch`. There are lower numbers for messages that were queued before.
     first: u32,
-    /// Knows what the queues of all clients that are away have together.
+    /// Sum of the queues of all offline clients.
     memory: Arc<Memory>,
-    /// Something that waits may expire. While nothing does nobody looks for it.
+    /// Some queued message has an expiry. Queues are searched for expired ones only then.
     may_expire: AtomicBool,
-    /// The clock of the world is behind: what it says is not written down.
+    /// The wall clock is behind: no enqueue times are stored.
     is_clock_behind: AtomicBool,
 }
 
@@ -58,7 +60,7 @@ impl QueuePolicy {
         // Number 1 is too old.
         let first = limits.queued_secs.saturating_add(2);
         Self {
-            capacity: QueueLimits { messages: limits.queued_messages, bytes: limits.queued_bytes },
+            limits: QueueLimits { messages: limits.queued_messages, bytes: limits.queued_bytes },
             overflow: limits.queue_overflow,
             keeps_qos0: limits.queue_qos0,
             age: (limits.queued_secs > 0).then(|| Duration::from_secs(limits.queued_secs)),
@@ -70,17 +72,17 @@ impl QueuePolicy {
         }
     }
 
-    /// Whether the queues of clients that are away have too much together for one more.
-    pub(crate) fn is_crowded(&self, bytes: usize, priority: Priority) -> bool {
+    /// Whether the queues of all offline clients together have no room for one more message of `bytes`.
+    pub(crate) fn is_offline_limit_reached(&self, bytes: usize, priority: Priority) -> bool {
         self.memory.is_crowded(bytes, priority)
     }
 
-    /// Whether anything is ever too old.
+    /// Whether messages can become too old.
     pub(crate) fn has_age(&self) -> bool {
         self.age.is_some()
     }
 
-    /// A delivery begins to wait, unless it did before: its age goes on when its connection ends.
+    /// Sets the enqueue time of a delivery, unless it has one: its age goes on when its connection ends.
     pub(crate) fn begin_wait(&self, delivery: &mut Delivery, now: Instant) {
         if delivery.message.expires_at.is_some() {
             self.note_expiring();
@@ -90,12 +92,12 @@ impl QueuePolicy {
         }
     }
 
-    /// What [`Delivery::waits_since`] is of what begins to wait now.
+    /// [`Delivery::waits_since`] of a message that is queued now.
     pub(crate) fn waits_since(&self, now: Instant) -> Option<NonZeroU32> {
         self.age.and_then(|_| NonZeroU32::new(self.number(now)))
     }
 
-    /// The same by the clock of the world, for a store: of what begins to wait now, and of what waited elsewhere before.
+    /// Enqueue time of a delivery by the wall clock, for the store. Time that it was queued elsewhere before counts.
     pub(crate) fn stored_since(&self, delivery: &Delivery, now: impl FnOnce() -> Now) -> Option<SystemTime> {
         self.age?;
         // Relaxed: the flag guards nothing.
@@ -104,38 +106,38 @@ impl QueuePolicy {
         }
         let now = now();
         let waited = delivery.waits_since.map_or(0, |since| self.waited(since, now.instant));
-        // Whole seconds on both ends: never before it began.
+        // Both ends are whole seconds: one less is never longer than the true time.
         let waited = Duration::from_secs(waited.saturating_sub(1).into());
         Some(now.system.checked_sub(waited).unwrap_or(now.system))
     }
 
-    /// The clock of the world is behind what it said once: what is queued in this life has no time in the store, or it would
-    /// be too old at the next start if the clock is right by then.
+    /// Stores no enqueue times during this run: the wall clock went backwards. Messages would be too old at the next
+    /// start if the clock is right by then.
     pub(crate) fn distrust_clock(&self) {
         self.is_clock_behind.store(true, Ordering::Relaxed);
     }
 
-    /// Whether what has waited since then has done so for longer than it may.
+    /// Tests whether a message that was queued at `waits_since` has waited for too long.
     pub(crate) fn is_too_old(&self, waits_since: Option<NonZeroU32>, now: Instant) -> bool {
         let (Some(age), Some(since)) = (self.age, waits_since) else { return false };
-        // Whole seconds on both ends: never sooner than it says.
+        // Both ends are whole seconds: never sooner than configured.
         Duration::from_secs(self.waited(since, now).into()) > age
     }
 
-    /// Something waits that is going to expire.
+    /// Notes that a queued message has an expiry.
     pub(crate) fn note_expiring(&self) {
-        // Relaxed: the flag guards nothing. Read first: everybody who pushes would want to have it.
+        // Relaxed: the flag guards nothing. Read first: the cache line stays shared among publishers.
         if !self.may_expire.load(Ordering::Relaxed) {
             self.may_expire.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether something that waits may have expired; from here on nothing does, unless it is noted again.
+    /// Whether a queued message may have expired. Resets the flag.
     pub(crate) fn take_expiring(&self) -> bool {
         self.may_expire.swap(false, Ordering::Relaxed)
     }
 
-    /// Seconds, or up to one more.
+    /// Seconds since `since`, up to one too many.
     fn waited(&self, since: NonZeroU32, now: Instant) -> u32 {
         self.number(now).saturating_sub(since.get())
     }
@@ -149,6 +151,7 @@ impl QueuePolicy {
 #[cfg(test)]
 mod tests {
     use braid_proto::message::Message;
+    use braid_proto::packet::QoS;
     use braid_proto::topic::TopicName;
 
     use super::*;
@@ -163,9 +166,9 @@ mod tests {
         Delivery::of(Arc::new(Message::new(topic, bytes::Bytes::new(), QoS::AtLeastOnce, false)))
     }
 
-    /// Nothing is dropped sooner for having been counted in whole seconds.
+    /// Whole seconds drop nothing too soon.
     #[test]
-    fn the_store_is_told_of_no_wait_that_is_longer_than_it_was() {
+    fn stored_enqueue_time_is_never_too_early() {
         let (epoch, system) = (Instant::now(), SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000));
         let policy = policy(60, epoch);
         for (begun, stored) in [(0, 0), (0, 999), (999, 1000), (1, 1999), (500, 40_499), (999, 40_000)] {
@@ -180,19 +183,18 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_to_wait_does_so_now() {
+    fn new_delivery_is_stored_with_the_present_time() {
         let (epoch, system) = (Instant::now(), SystemTime::UNIX_EPOCH);
         let now = || Now { instant: epoch + Duration::from_secs(5), system };
         assert_eq!(policy(60, epoch).stored_since(&delivery(), now), Some(system));
-        assert_eq!(policy(0, epoch).stored_since(&delivery(), || unreachable!("nobody asks")), None);
+        assert_eq!(policy(0, epoch).stored_since(&delivery(), || unreachable!("no clock is read")), None);
         let distrusting = policy(60, epoch);
         distrusting.distrust_clock();
         assert_eq!(distrusting.stored_since(&delivery(), now), None);
     }
 
-    /// The longest cap that a configuration may have.
     #[test]
-    fn a_cap_of_a_hundred_years_drops_nothing() {
+    fn longest_possible_age_drops_nothing() {
         let epoch = Instant::now();
         for queued_secs in [u32::MAX - 1000, u32::MAX] {
             let policy = policy(queued_secs.into(), epoch);

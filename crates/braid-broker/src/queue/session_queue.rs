@@ -1,31 +1,29 @@
-//! What others have for a session: the only thing of a session that other tasks touch.
+//! Queue of a session: the only part of a session that other tasks touch.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::QoS;
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{Priority, StreamKey};
 
-use crate::config::QueueOverflow;
+use super::backpressure::{AckRttEstimator, RoomRegistration, RoomWaiters, hold_until};
+use super::egress::EgressQueue;
+use super::overflow::{Admission, Decision, Eviction, Occupancy, StreamOccupancy, Victims, trim};
+use super::pending::PendingQueue;
+use super::policy::QueuePolicy;
+use super::stored::{StoredEntry, StoredQueue};
+use super::usage::{Evicted, PerStreamUsage, QueueLimits, QueueUsage};
 use crate::log_throttle::LogThrottle;
-use crate::queue::backpressure::AckRttEstimator;
-use crate::queue::egress::EgressQueue;
-use crate::queue::pending::{PendingQueue, Removed};
-use crate::queue::policy::QueuePolicy;
-use crate::queue::stored::{StoredEntry, StoredQueue};
-use crate::queue::usage::PerStreamUsage;
-use crate::queue::usage::{QueueLimits, QueueUsage, is_fair_share, usage_of, usage_of_message};
 
-/// A session's bounded queue with the means to wake its owner.
+/// Bounded queue of a session, with the means to wake its connection.
 ///
-/// Overflow policy: what does not fit is dropped and counted, QoS 0 before anything else, then what the
-/// [`QueuePolicy`] says. No push ever waits. It tells when the owner cannot keep up: then the publisher may hold its
-/// acknowledgements back until there is room, the owner leaves, or it has waited long enough.
+/// A push never waits. A message that does not fit is handled by [`overflow`](super::overflow). A push to a congested
+/// queue returns a deadline, until which the publisher may hold its acknowledgements back.
 ///
 /// A std Mutex: it is held for a few pushes or one swap, never across an await or a wake-up.
 #[derive(Debug, Default)]
@@ -33,27 +31,30 @@ pub(crate) struct SessionQueue(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    backlog: PendingQueue,
-    /// What the owner took and had not sent when it last looked in. It counts like what is queued: otherwise a
-    /// client that never reads would double what it may hold, and add as much again with every reconnect.
+    pending: PendingQueue,
+    /// Usage of the egress queue at the last visit of the connection. It counts against the limits: otherwise a client
+    /// that never reads could hold twice as much, and more with every reconnect.
     taken: QueueUsage,
-    /// The same stream by stream.
-    shares: PerStreamUsage,
+    taken_streams: PerStreamUsage,
+    connection: Connection,
+    /// Publishers that hold acknowledgements back until the queue has room. Allocated with the first one.
+    room_waiters: Option<Arc<RoomWaiters>>,
+    overflow_log: LogThrottle,
+}
+
+/// Connection of the session, as far as publishers need it.
+#[derive(Debug, Default)]
+struct Connection {
     state: State,
     signal: Option<Signal>,
-    /// Set while the owner sleeps.
-    owner: Option<Waker>,
-    /// When the owner last sent something, and how quickly its client answers.
-    pulse: AckRttEstimator,
-    /// Publishers who wait with their acknowledgements until there is room again.
-    publishers: Vec<Waker>,
-    /// The owner has had room to spare: if it has none again it cannot keep up. One that came back to a full queue is
-    /// first given the time to empty it.
+    /// Set while the connection's task sleeps.
+    waker: Option<Waker>,
+    ack_rtt: AckRttEstimator,
+    /// The queue has been below its congestion threshold since the session was resumed. Before that a full queue is no
+    /// reason to disconnect the client: it is given the time to empty the queue.
     has_kept_up: bool,
-    /// At most so many bytes in the heap are of what the owner came back to.
-    resumed: usize,
-    /// Times in which something is dropped for want of room.
-    overflows: LogThrottle,
+    /// Upper bound of the heap bytes that were queued when the session was resumed.
+    resumed_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,700 +66,743 @@ enum State {
     Closed,
 }
 
-/// What the owner must do apart from delivering.
+/// Command to the connection of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// Close the connection and give the session to whoever asked for it.
+    /// Close the connection and hand the session over to the one that claims it.
     TakeOver,
     /// Close the connection.
     Close(ReasonCode),
 }
 
-/// What became of a push.
+/// Outcome of a push.
 #[derive(Debug, Default)]
-pub(crate) struct Pushed {
-    /// Deliveries that were not wanted or did not fit.
+pub(crate) struct PushOutcome {
+    /// Deliveries that were dropped, of those that arrived and of those in the queue.
     pub(crate) dropped: u64,
-    /// Those of them that did not fit.
+    /// Those of them for which the queue had no room.
     pub(crate) overflowed: u64,
-    /// And those for which the queues of all clients that are away had no room together.
+    /// Those of them for which the queues of all offline clients together had no room.
     pub(crate) crowded: u64,
-    /// The owner is told to leave for that.
+    /// The connection is told to close.
     pub(crate) disconnects: bool,
-    /// Their places in the store, of those that have one.
+    /// Numbers in the store of the dropped deliveries, of those that are stored.
     pub(crate) lost: Vec<NonZeroU64>,
-    /// What was for this session alone of several that could have had it: it has ended, and another may.
+    /// Deliveries of shared subscriptions to a session that has ended: another member can have them.
     pub(crate) orphans: Vec<Delivery>,
-    /// How many did not fit since that was last logged, if it is time to log it.
+    /// Number of overflowed deliveries since the last log line, if the next line is due.
     pub(crate) log: Option<u64>,
-    /// The mailbox fills, though its owner sends: whoever pushes is faster than the client. It is worth waiting for
-    /// until then, if there is no room before.
-    pub(crate) congested: Option<Instant>,
+    /// The queue is congested: deadline for the publisher's acknowledgements.
+    pub(crate) congested_until: Option<Instant>,
 }
 
-impl Pushed {
-    /// It made way for nothing: its time was over.
-    fn expire(&mut self, removed: Removed) {
-        self.dropped += removed.load.messages as u64;
-        self.lost.extend(removed.places);
+impl PushOutcome {
+    fn note_expired(&mut self, expired: Evicted) {
+        self.dropped += expired.messages();
+        self.lost.extend(expired.lsns);
     }
 
-    fn drop(&mut self, removed: Removed) {
-        self.dropped += removed.load.messages as u64;
-        self.overflowed += removed.load.messages as u64;
-        self.lost.extend(removed.places);
+    fn note_overflowed(&mut self, evicted: Evicted) {
+        self.overflowed += evicted.messages();
+        self.note_expired(evicted);
     }
 }
 
-/// What was taken out because its time was over.
-#[derive(Debug)]
+/// Messages that were removed because of their time.
+#[derive(Debug, Default)]
 pub(crate) struct Expired {
-    /// The Message Expiry Interval of its publisher had passed.
-    pub(crate) expired: Removed,
-    /// It had waited for longer than anything may.
-    pub(crate) outdated: Removed,
-    /// Something is left that is going to expire.
+    /// Their Message Expiry Interval had passed.
+    pub(crate) expired: Evicted,
+    /// They had waited for longer than the policy allows.
+    pub(crate) aged: Evicted,
+    /// Some message that is left has an expiry.
     pub(crate) may_expire: bool,
+    /// Number of messages that were looked at.
+    pub(crate) visited: usize,
 }
-
-/// An owner that sends is waited for so long at least, whatever its pace.
-const WAIT: Duration = Duration::from_millis(100);
 
 impl SessionQueue {
+    /// A panic under the lock may leave counts that do not agree with the messages: they are counted anew.
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic elsewhere must not take this session's messages with it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(|poisoned| {
+            self.0.clear_poison();
+            let mut inner = poisoned.into_inner();
+            inner.pending.recount();
+            inner
+        })
     }
 
-    /// Adds deliveries. The owner's waker goes to `wakers`, to be woken after
-    /// the whole batch and outside of every lock.
+    /// Adds deliveries. The connection's waker goes to `wakers`, to be woken after the whole batch and outside of every
+    /// lock.
     pub(crate) fn push(
         &self,
         deliveries: impl Iterator<Item = Delivery>,
         policy: &QueuePolicy,
         now: Instant,
         wakers: &mut Vec<Waker>,
-    ) -> Pushed {
-        let mut pushed = Pushed::default();
+    ) -> PushOutcome {
+        let mut outcome = PushOutcome::default();
         let mut inner = self.lock();
-        for mut delivery in deliveries {
-            let load = usage_of(&delivery);
-            // Nobody is made to wait for bulk with what is urgent.
-            if delivery.priority <= Priority::DEFAULT && pushed.congested.is_none() {
-                pushed.congested = inner.congested_until(delivery.stream, policy.capacity.congestion(), now);
+        for delivery in deliveries {
+            // Urgent messages are not delayed by backpressure for bulk.
+            if delivery.priority <= Priority::DEFAULT && outcome.congested_until.is_none() {
+                let threshold = policy.limits.congestion_threshold();
+                outcome.congested_until = inner.congested_until(delivery.stream, threshold, now);
             }
-            let is_wanted = inner.wants(&delivery, policy);
-            if is_wanted && inner.make_room(&delivery, load, policy, now, &mut pushed) {
-                if inner.state == State::Offline {
-                    delivery.stream = StreamKey::CONTROL; // No stream outlives its connection. [BQ-42]
-                    delivery.rest();
-                }
-                policy.begin_wait(&mut delivery, now);
-                inner.backlog.push_back(delivery, load);
-                continue;
-            }
-            if inner.state == State::Closed && delivery.shared.is_some() {
-                pushed.orphans.push(delivery);
-                continue;
-            }
-            pushed.dropped += 1;
-            pushed.overflowed += u64::from(is_wanted);
-            pushed.crowded += u64::from(is_wanted && inner.is_crowded(&delivery, load, policy));
-            pushed.lost.extend(delivery.stored);
-            if is_wanted && delivery.qos > QoS::AtMostOnce && policy.overflow == QueueOverflow::Disconnect {
-                pushed.disconnects |= inner.give_up();
-            }
+            inner.push(delivery, policy, now, &mut outcome);
         }
-        if inner.backlog.has_arrivals() || pushed.disconnects {
-            wakers.extend(inner.owner.take());
+        if inner.pending.has_arrived() || outcome.disconnects {
+            wakers.extend(inner.connection.waker.take());
         }
-        pushed.log = inner.overflows.note(pushed.overflowed, now);
-        pushed
+        outcome.log = inner.overflow_log.note(outcome.overflowed, now);
+        outcome
     }
 
-    /// Whether there is room again, or nobody who makes some; if not, the caller is woken when that changes. An owner
-    /// that has sent nothing yet is not the one that was waited for.
-    pub(crate) fn poll_room(&self, capacity: QueueLimits, context: &Context<'_>) -> bool {
+    /// Tests whether acknowledgements need not be held back any more: the queue is below its congestion threshold, or
+    /// no connection drains it. Otherwise registers the task's waker for that. A connection that has sent nothing yet
+    /// is not the one that was congested.
+    pub(crate) fn poll_room(
+        &self,
+        registration: &mut Option<RoomRegistration>,
+        limits: QueueLimits,
+        context: &Context<'_>,
+    ) -> bool {
         let mut inner = self.lock();
-        let owner_sends = inner.state == State::Online && inner.pulse.progress_at().is_some();
-        if !owner_sends || inner.has_room_for_publishers(capacity) {
+        let Connection { state, ack_rtt, .. } = &inner.connection;
+        let drains = *state == State::Online && ack_rtt.progress_at().is_some();
+        if !drains || inner.has_room_for_publishers(limits) {
             return true;
         }
-        if !inner.publishers.iter().any(|waker| waker.will_wake(context.waker())) {
-            inner.publishers.push(context.waker().clone());
-        }
+        inner.room_waiters.get_or_insert_default().register(registration, context.waker());
         false
     }
 
-    /// Whether a member of a shared subscription should get the next message.
-    pub(crate) fn is_ready(&self, message: &Message, capacity: QueueLimits) -> bool {
+    /// Tests whether a member of a shared subscription is online and has room for a message.
+    pub(crate) fn is_ready(&self, message: &Message, limits: QueueLimits) -> bool {
         let inner = self.lock();
-        inner.state == State::Online && inner.has_room(usage_of_message(message), capacity)
+        let usage = QueueUsage::of_message(message, QoS::AtLeastOnce);
+        inner.connection.state == State::Online && inner.held().admits(&usage, limits)
     }
 
-    /// Whether anything pushed now is kept.
+    /// Whether the session exists, so that messages can be queued.
     pub(crate) fn is_open(&self) -> bool {
-        self.lock().state != State::Closed
+        self.lock().connection.state != State::Closed
     }
 
-    /// Moves everything into `inbox`. With nothing there, the owner is woken at the next push or signal.
+    /// Moves all messages into `egress`, and registers the connection's waker for the next push or signal.
     ///
-    /// `pulse`: that of the owner's client.
+    /// `resolve`: maps a stream that has ended to the stream of its deliveries. `ack_rtt`: of the connection's client.
     pub(crate) fn poll_take(
         &self,
-        inbox: &mut EgressQueue,
+        egress: &mut EgressQueue,
         resolve: impl Fn(StreamKey) -> StreamKey,
-        pulse: AckRttEstimator,
-        capacity: QueueLimits,
+        ack_rtt: AckRttEstimator,
+        limits: QueueLimits,
         context: &Context<'_>,
     ) -> Option<Signal> {
         let mut inner = self.lock();
-        let signal = inner.signal.take();
-        inner.pulse = pulse;
-        let has_arrivals = inner.backlog.has_arrivals();
-        let lane = if has_arrivals { inner.backlog.move_to(inbox, &resolve) } else { None };
-        inner.taken = inbox.load();
-        inner.has_kept_up |= inner.has_room_for_publishers(capacity);
-        inner.resumed = inner.resumed.min(inner.held().heap_bytes());
-        inbox.copy_shares(&mut inner.shares);
-        match &mut inner.owner {
-            Some(owner) => owner.clone_from(context.waker()),
-            owner => *owner = Some(context.waker().clone()),
+        let signal = inner.connection.signal.take();
+        inner.connection.ack_rtt = ack_rtt;
+        let has_arrived = inner.pending.has_arrived();
+        let lane = if has_arrived { egress.take(&mut inner.pending, &resolve) } else { None };
+        inner.note_taken(egress);
+        let has_room = inner.has_room_for_publishers(limits);
+        let held_bytes = inner.held().heap_bytes();
+        let connection = &mut inner.connection;
+        connection.has_kept_up |= has_room;
+        connection.resumed_bytes = connection.resumed_bytes.min(held_bytes);
+        match &mut connection.waker {
+            Some(waker) => waker.clone_from(context.waker()),
+            waker => *waker = Some(context.waker().clone()),
         }
-        let publishers = inner.take_publishers(capacity);
+        let publishers = inner.take_publishers(has_room);
         drop(inner);
-        if has_arrivals {
-            inbox.sort_arrivals(lane, resolve);
+        if has_arrived {
+            egress.sort_arrivals(lane, resolve);
         }
         publishers.into_iter().for_each(Waker::wake);
         signal
     }
 
-    /// The owner has dropped so many of what it took: what it holds no more stands in nobody's way. If that makes
-    /// room, whoever waits for it is woken. Returns how many are to be logged.
-    pub(crate) fn note_shed(
+    /// Notes that the connection evicted `dropped` messages of its egress queue. Wakes publishers if that makes room.
+    /// Returns the number of messages to log, if a line is due.
+    pub(crate) fn note_trimmed(
         &self,
-        inbox: &mut EgressQueue,
+        egress: &mut EgressQueue,
         dropped: u64,
-        capacity: QueueLimits,
+        limits: QueueLimits,
         now: Instant,
     ) -> Option<u64> {
         let mut inner = self.lock();
-        inner.taken = inbox.load();
-        inbox.copy_shares(&mut inner.shares);
-        let publishers = inner.take_publishers(capacity);
-        let log = inner.overflows.note(dropped, now);
+        inner.note_taken(egress);
+        let has_room = inner.has_room_for_publishers(limits);
+        let publishers = inner.take_publishers(has_room);
+        let log = inner.overflow_log.note(dropped, now);
         drop(inner);
         publishers.into_iter().for_each(Waker::wake);
         log
     }
 
-    /// Bytes of memory for a client that is connected, but for what it came back to: that rests, and makes no room if it goes.
+    /// Heap bytes that a disconnect would free: queued since the client connected. What was queued before counts as
+    /// offline, and frees nothing.
     pub(crate) fn used(&self) -> usize {
         let inner = self.lock();
-        if inner.state == State::Online { inner.held().heap_bytes().saturating_sub(inner.resumed) } else { 0 }
+        if inner.connection.state == State::Online {
+            inner.held().heap_bytes().saturating_sub(inner.connection.resumed_bytes)
+        } else {
+            0
+        }
     }
 
-    /// Takes out what has expired or waited for too long, and has not been taken by the owner.
+    /// Removes messages that have expired or waited for too long, of those that the connection has not taken.
     pub(crate) fn expire(&self, policy: &QueuePolicy, now: Instant) -> Expired {
         self.lock().expire(policy, now)
     }
 
-    /// Tells the owner to do something. Outside of the lock the caller wakes what is returned.
+    /// Sends a command to the connection. The caller wakes the returned waker, outside of every lock.
     #[must_use]
     pub(crate) fn signal(&self, signal: Signal) -> Option<Waker> {
-        let mut inner = self.lock();
-        // A take-over must not be forgotten for a mere close.
-        if inner.signal != Some(Signal::TakeOver) {
-            inner.signal = Some(signal);
+        let connection = &mut self.lock().connection;
+        // A close must not replace a take-over.
+        if connection.signal != Some(Signal::TakeOver) {
+            connection.signal = Some(signal);
         }
-        inner.owner.take()
+        connection.waker.take()
     }
 
-    /// A connection begins to take from here; what was to be told to the one before is void. Only for whoever
-    /// claims the session, before another claim can begin: its signal must not be lost.
+    /// Begins a new connection, and voids the commands to the one before. Called while the session is claimed, before
+    /// another claim can begin: the signal of that one must not be lost.
     pub(crate) fn open(&self) {
         let mut inner = self.lock();
-        inner.state = State::Online;
-        inner.signal = None;
-        inner.has_kept_up = false;
-        inner.resumed = inner.held().heap_bytes();
+        let resumed_bytes = inner.held().heap_bytes();
+        let connection = &mut inner.connection;
+        connection.state = State::Online;
+        connection.signal = None;
+        connection.has_kept_up = false;
+        connection.resumed_bytes = resumed_bytes;
     }
 
-    /// Begins with what the store has, as far as there is room: the client is away since before the start. What is over
-    /// by then makes room before anything new comes.
-    pub(crate) fn shelve(&self, shelf: StoredQueue, policy: &QueuePolicy, now: Instant) -> (Expired, Pushed) {
-        let over = {
+    /// Begins with the entries of the store after a start, as far as there is room. Expired ones make room first.
+    pub(crate) fn set_stored(
+        &self,
+        stored: StoredQueue,
+        policy: &QueuePolicy,
+        now: Instant,
+    ) -> (Expired, PushOutcome) {
+        let expired = {
             let mut inner = self.lock();
-            inner.backlog.shelve(shelf);
+            inner.pending.set_stored(Some(Box::new(stored)));
             inner.expire(policy, now)
         };
-        (over, self.park(VecDeque::new(), policy, now))
+        (expired, self.park(VecDeque::new(), policy, now))
     }
 
-    /// What is to be read from the store before the owner takes anything.
-    pub(crate) fn shelved(&self) -> Vec<StoredEntry> {
-        self.lock().backlog.shelved()
+    /// Copies of the entries whose messages have to be read before the connection takes anything.
+    pub(crate) fn stored_entries(&self) -> Vec<StoredEntry> {
+        self.lock().pending.stored_entries()
     }
 
-    /// What was read takes the place of what it was read from; what has gone meanwhile does not come back. Returns the
-    /// places of what waits and was not read.
-    pub(crate) fn unshelve(&self, read: HashMap<NonZeroU64, Delivery>) -> Vec<NonZeroU64> {
+    /// Replaces stored entries with the deliveries that were read of them. Entries that were removed meanwhile stay
+    /// removed. Returns the numbers of those that were not read.
+    pub(crate) fn replace_stored(&self, read: HashMap<NonZeroU64, Delivery>) -> Vec<NonZeroU64> {
         let mut inner = self.lock();
         let before = inner.held().heap_bytes();
-        let missing = inner.backlog.unshelve(read);
-        // It was there before its client was.
-        inner.resumed += inner.held().heap_bytes().saturating_sub(before);
+        let missing = inner.pending.replace_stored(read);
+        // The entries were queued before the client came.
+        inner.connection.resumed_bytes += inner.held().heap_bytes().saturating_sub(before);
         missing
     }
 
-    /// The connection has ended; what it took but did not send comes back to the front, as far as there is room.
-    pub(crate) fn park(&self, leftover: VecDeque<Delivery>, policy: &QueuePolicy, now: Instant) -> Pushed {
+    /// Ends a connection. `unsent` comes back to the front of the queue, as far as there is room.
+    pub(crate) fn park(&self, unsent: VecDeque<Delivery>, policy: &QueuePolicy, now: Instant) -> PushOutcome {
         let mut inner = self.lock();
-        inner.state = State::Offline;
-        inner.owner = None;
-        inner.pulse = AckRttEstimator::default();
-        let publishers = std::mem::take(&mut inner.publishers);
-        inner.taken = QueueUsage::default();
-        inner.shares.clear();
-        inner.backlog.restore(leftover, |delivery| {
+        let publishers = inner.disconnect(State::Offline);
+        inner.pending.restore(unsent, |delivery| {
             delivery.rest();
             policy.begin_wait(delivery, now);
         });
-        let mut pushed = Pushed::default();
-        pushed.expire(inner.backlog.expire(now));
-        if !policy.keeps_qos0 || inner.backlog.load().exceeds(policy.capacity) {
-            pushed.dropped += inner.backlog.drop_qos0();
+        let mut outcome = PushOutcome::default();
+        outcome.note_expired(inner.pending.expire(now).unwrap_or_default());
+        if !policy.keeps_qos0 {
+            outcome.note_expired(inner.pending.remove_qos0());
         }
-        if policy.overflow == QueueOverflow::DropOldest {
-            pushed.drop(inner.trim(policy.capacity));
-        }
-        pushed.log = inner.overflows.note(pushed.overflowed, now);
+        inner.trim(policy, &mut outcome);
+        outcome.log = inner.overflow_log.note(outcome.overflowed, now);
         drop(inner);
         publishers.into_iter().for_each(Waker::wake);
-        pushed
+        outcome
     }
 
-    /// The session has ended: what is left.
+    /// Ends the session. Returns the messages that were queued.
     pub(crate) fn close(&self) -> VecDeque<Delivery> {
         let mut inner = self.lock();
-        inner.state = State::Closed;
-        inner.owner = None;
-        let publishers = std::mem::take(&mut inner.publishers);
-        inner.taken = QueueUsage::default();
-        inner.shares.clear();
-        let queue = inner.backlog.take();
+        let publishers = inner.disconnect(State::Closed);
+        let queued = inner.pending.take();
         drop(inner);
         publishers.into_iter().for_each(Waker::wake);
-        queue
+        queued
     }
 }
 
 impl Inner {
-    fn expire(&mut self, policy: &QueuePolicy, now: Instant) -> Expired {
-        let expired = self.backlog.expire(now);
-        let outdated = if policy.has_age() {
-            self.backlog.remove(|terms| policy.is_too_old(terms.waits_since, now))
+    fn push(
+        &mut self,
+        mut delivery: Delivery,
+        policy: &QueuePolicy,
+        now: Instant,
+        outcome: &mut PushOutcome,
+    ) {
+        let usage = QueueUsage::of(&delivery);
+        let decision = if self.wants(&delivery, policy) {
+            Some(self.admit(&delivery, &usage, policy, now, outcome))
         } else {
-            Removed::default()
+            None
         };
-        Expired { expired, outdated, may_expire: self.backlog.may_expire() }
+        if decision == Some(Decision::Admit) {
+            if self.connection.state == State::Offline {
+                delivery.stream = StreamKey::CONTROL; // No stream outlives its connection. [BQ-42]
+                delivery.rest();
+            }
+            policy.begin_wait(&mut delivery, now);
+            return self.pending.push_back(delivery, &usage);
+        }
+        if self.connection.state == State::Closed && delivery.shared.is_some() {
+            return outcome.orphans.push(delivery);
+        }
+        outcome.dropped += 1;
+        outcome.lost.extend(delivery.stored);
+        if decision.is_some() {
+            outcome.overflowed += 1;
+            outcome.crowded += u64::from(self.is_offline_limit_reached(&delivery, &usage, policy));
+        }
+        if decision == Some(Decision::Disconnect) {
+            outcome.disconnects |= self.disconnect_slow_client();
+        }
     }
 
-    /// Whether anything is to be done for it at all.
+    /// Whether messages of this QoS are queued at all now.
     fn wants(&self, delivery: &Delivery, policy: &QueuePolicy) -> bool {
-        match self.state {
+        match self.connection.state {
             State::Online => true,
             State::Offline => policy.keeps_qos0 || delivery.qos > QoS::AtMostOnce,
             State::Closed => false,
         }
     }
 
-    /// Makes room for a delivery if there is none and it may; whether there is room then.
-    fn make_room(
+    /// Decides on a delivery, and carries out the evictions that the decision asks for.
+    fn admit(
         &mut self,
         delivery: &Delivery,
-        load: QueueUsage,
+        usage: &QueueUsage,
         policy: &QueuePolicy,
         now: Instant,
-        pushed: &mut Pushed,
-    ) -> bool {
-        let capacity = policy.capacity.reserve(delivery.priority);
-        let fits = |inner: &Self| {
-            inner.has_room(load, capacity)
-                && inner.shares_fairly(delivery, load, capacity)
-                && !inner.is_crowded(delivery, load, policy)
-        };
-        if fits(self) {
-            return true;
-        }
-        // What nobody gets any more stands in nobody's way.
-        pushed.expire(self.backlog.expire(now));
-        if fits(self) {
-            return true;
-        }
-        if delivery.qos == QoS::AtMostOnce {
-            return false;
-        }
-        let shed = self.backlog.drop_qos0();
-        pushed.dropped += shed;
-        pushed.overflowed += shed;
-        let is_crowded = self.is_crowded(delivery, load, policy);
-        if self.has_room_beside_qos0(load, capacity)
-            && self.shares_fairly(delivery, load, capacity)
-            && !is_crowded
-        {
-            return true;
-        }
-        if policy.overflow != QueueOverflow::DropOldest {
-            return false;
-        }
-        // What it has itself must make up for what comes: nothing goes in vain.
-        if is_crowded && self.backlog.arrived_bytes() < load.heap_bytes() {
-            return false;
-        }
-        let mut removed = Removed::default();
-        let has_room = self.displace(delivery, load, capacity, is_crowded, &mut removed);
-        if is_crowded {
-            pushed.crowded += removed.load.messages as u64;
-        }
-        pushed.drop(removed);
-        has_room
-    }
-
-    /// Takes out what waits longest and is no more urgent, until there is room. What the owner holds it takes out
-    /// itself, when it comes for this. `is_crowded`: as much must go as comes.
-    fn displace(
-        &mut self,
-        delivery: &Delivery,
-        load: QueueUsage,
-        capacity: QueueLimits,
-        is_crowded: bool,
-        removed: &mut Removed,
-    ) -> bool {
+        outcome: &mut PushOutcome,
+    ) -> Decision {
+        let of = (delivery.qos, delivery.priority);
+        let mut admission = Admission::new(policy.overflow, policy.limits, of, usage);
         loop {
-            let (mut own, mut all) = (self.backlog.usage_of(delivery.stream), self.backlog.load());
-            let fits = all.admits(load, capacity);
-            own.add(load);
-            all.add(load);
-            let is_fair = self.backlog.is_of_one_stream() || is_fair_share(own, all, capacity);
-            // What is urgent may have filled its reserve: then one goes for one that comes.
-            let freed = removed.load;
-            let has_bytes = freed.bytes >= load.bytes || all.weight(capacity) <= capacity.bytes;
-            let replaces = load.large_bytes == 0 && freed.messages > 0 && has_bytes;
-            let makes_up = freed.messages > 0 && freed.heap_bytes() >= load.heap_bytes();
-            let has_place = fits && is_fair || replaces;
-            if has_place && (makes_up || !is_crowded) {
-                return true;
-            }
-            let displaced = if has_place {
-                self.backlog.displace_arrived(delivery.priority)
-            } else {
-                self.backlog.displace(delivery.priority, fits.then_some(delivery.stream))
+            let decision = admission.decide(&self.occupancy(delivery, usage, policy));
+            let Decision::Evict(eviction) = decision else { return decision };
+            let victims = match eviction {
+                Eviction::Expired => {
+                    outcome.note_expired(self.pending.expire(now).unwrap_or_default());
+                    continue;
+                }
+                Eviction::Qos0 => {
+                    outcome.note_overflowed(self.pending.remove_qos0());
+                    continue;
+                }
+                Eviction::Oldest(victims) => victims,
             };
-            let Some((load, place)) = displaced else { return false };
-            removed.note(load, place);
+            let evicted = match victims {
+                Victims::All => self.pending.evict(delivery.priority, None),
+                Victims::SameStream => self.pending.evict(delivery.priority, Some(delivery.stream)),
+                Victims::InMemory => self.pending.evict_arrived(delivery.priority),
+            };
+            let Some((evicted, lsn)) = evicted else { return Decision::Reject };
+            admission.note_evicted(&evicted);
+            outcome.dropped += 1;
+            outcome.overflowed += 1;
+            outcome.crowded += u64::from(admission.frees_memory());
+            outcome.lost.extend(lsn);
         }
     }
 
-    /// Takes out what is too much.
-    fn trim(&mut self, capacity: QueueLimits) -> Removed {
-        let mut removed = Removed::default();
-        // What is urgent may use its reserve.
-        let capacity = capacity.reserve(Priority::HIGHEST);
-        while self.backlog.load().exceeds(capacity)
-            && let Some((load, place)) = self.backlog.displace(Priority::HIGHEST, None)
+    fn occupancy<'a>(
+        &'a self,
+        delivery: &Delivery,
+        usage: &QueueUsage,
+        policy: &QueuePolicy,
+    ) -> Occupancy<'a> {
+        let (Self { pending, taken, taken_streams, .. }, stream) = (self, delivery.stream);
+        let is_one_stream = pending.is_one_stream();
+        let is_control_alone = stream.is_control() && taken_streams.is_empty() && is_one_stream;
+        let of_stream =
+            || StreamOccupancy { pending: pending.usage_of(stream), taken: taken_streams.usage_of(stream) };
+        Occupancy {
+            pending: pending.usage(),
+            taken,
+            stream: (!is_control_alone).then(of_stream),
+            is_one_stream,
+            evictable_heap_bytes: pending.arrived_heap_bytes(),
+            is_offline_limit_reached: self.is_offline_limit_reached(delivery, usage, policy),
+        }
+    }
+
+    fn is_offline_limit_reached(
+        &self,
+        delivery: &Delivery,
+        usage: &QueueUsage,
+        policy: &QueuePolicy,
+    ) -> bool {
+        self.connection.state == State::Offline
+            && policy.is_offline_limit_reached(usage.heap_bytes(), delivery.priority)
+    }
+
+    /// Evicts what exceeds the limits. Urgent messages may use their reserve.
+    fn trim(&mut self, policy: &QueuePolicy, outcome: &mut PushOutcome) {
+        while let Some(eviction) =
+            trim(policy.overflow, self.pending.usage(), policy.limits, Priority::HIGHEST)
         {
-            removed.note(load, place);
+            match eviction {
+                Eviction::Qos0 => outcome.note_expired(self.pending.remove_qos0()),
+                Eviction::Expired | Eviction::Oldest(_) => {
+                    let Some((usage, lsn)) = self.pending.evict(Priority::HIGHEST, None) else { return };
+                    let mut evicted = Evicted::default();
+                    evicted.note(&usage, lsn);
+                    outcome.note_overflowed(evicted);
+                }
+            }
         }
-        removed
     }
 
-    /// Something did not fit: the owner is to leave, if it is there and had kept up. Whether it is told now.
-    fn give_up(&mut self) -> bool {
-        let leaves = self.state == State::Online && self.has_kept_up && self.signal.is_none();
+    fn expire(&mut self, policy: &QueuePolicy, now: Instant) -> Expired {
+        let messages = self.pending.usage().messages();
+        let expired = self.pending.expire(now);
+        let aged = self.pending.expire_aged(policy, now);
+        let searches = usize::from(expired.is_some()) + usize::from(aged.is_some());
+        Expired {
+            expired: expired.unwrap_or_default(),
+            aged: aged.unwrap_or_default(),
+            may_expire: self.pending.may_expire(),
+            visited: messages * searches,
+        }
+    }
+
+    /// Tells the connection to close because a message did not fit, if the client had kept up before. Returns whether it
+    /// is told now.
+    fn disconnect_slow_client(&mut self) -> bool {
+        let Connection { state, signal, has_kept_up, .. } = &mut self.connection;
+        let leaves = *state == State::Online && *has_kept_up && signal.is_none();
         if leaves {
-            self.signal = Some(Signal::Close(ReasonCode::QuotaExceeded));
-            self.has_kept_up = false;
+            *signal = Some(Signal::Close(ReasonCode::QuotaExceeded));
+            *has_kept_up = false;
         }
         leaves
     }
 
-    /// Whether the queues of all clients that are away, of which this is one, have no room together.
-    fn is_crowded(&self, delivery: &Delivery, load: QueueUsage, policy: &QueuePolicy) -> bool {
-        self.state == State::Offline && policy.is_crowded(load.heap_bytes(), delivery.priority)
+    /// Ends the connection. Returns the wakers of waiting publishers, to be woken outside of the lock.
+    fn disconnect(&mut self, state: State) -> Vec<Waker> {
+        self.connection.state = state;
+        self.connection.waker = None;
+        self.connection.ack_rtt = AckRttEstimator::default();
+        self.taken = QueueUsage::default();
+        self.taken_streams.clear();
+        self.take_publishers(true)
     }
 
-    fn has_room(&self, load: QueueUsage, capacity: QueueLimits) -> bool {
-        self.held().admits(load, capacity)
+    fn note_taken(&mut self, egress: &mut EgressQueue) {
+        self.taken = *egress.usage();
+        egress.copy_streams(&mut self.taken_streams);
     }
 
-    /// The same for what is to be acknowledged: QoS 0 that the owner holds does not stand in its way.
-    fn has_room_beside_qos0(&self, load: QueueUsage, capacity: QueueLimits) -> bool {
-        let mut held = self.taken.beside_qos0();
-        held.add(self.backlog.load());
-        held.admits(load, capacity)
-    }
-
-    /// Whether a stream with this delivery leaves enough for the others, where there are others. [BQ-55]
-    fn shares_fairly(&self, delivery: &Delivery, load: QueueUsage, capacity: QueueLimits) -> bool {
-        let stream = delivery.stream;
-        if stream.is_control() && self.shares.is_empty() && self.backlog.is_of_one_stream() {
-            return true;
-        }
-        let mut own = self.shares.usage_of(stream);
-        own.add(self.backlog.usage_of(stream));
-        let mut all = self.held();
-        if delivery.qos > QoS::AtMostOnce {
-            (own, all) = (own.beside_qos0(), all.beside_qos0()); // It makes room.
-        }
-        own.add(load);
-        all.add(load);
-        is_fair_share(own, all, capacity)
-    }
-
-    /// Until when a publisher should wait for this stream, if it should: more waits than is good, and the stream takes
-    /// it. One that is stuck is waited for by nobody, and for what it leaves lying about no other stream is to blame.
-    /// [BQ-55]
-    fn congested_until(&self, stream: StreamKey, congestion: QueueLimits, now: Instant) -> Option<Instant> {
-        let exceeds = |messages, bytes| messages > congestion.messages || bytes > congestion.bytes;
-        if self.state != State::Online || !exceeds(self.len(), self.bytes()) {
+    /// Deadline for acknowledgements of a message for this stream; `None` if the queue is not congested or the stream is
+    /// stuck. A stream that is stuck delays no publisher, and its messages delay no other stream. [BQ-55]
+    fn congested_until(&self, stream: StreamKey, threshold: QueueLimits, now: Instant) -> Option<Instant> {
+        let exceeds =
+            |usage: &QueueUsage| usage.messages() > threshold.messages || usage.bytes() > threshold.bytes;
+        let Connection { state, ack_rtt, .. } = &self.connection;
+        if *state != State::Online || !exceeds(&self.held()) {
             return None;
         }
-        let progress_at = match self.shares.progress_of(stream) {
+        let progress_at = match self.taken_streams.progress_of(stream) {
             Some(progress_at) => progress_at?,
-            None if self.shares.is_empty()
-                || exceeds(self.backlog.load().messages, self.backlog.load().bytes) =>
-            {
-                self.pulse.progress_at()?
+            None if self.taken_streams.is_empty() || exceeds(self.pending.usage()) => {
+                ack_rtt.progress_at()?
             }
             None => return None,
         };
-        let stuck_at = progress_at + self.pulse.patience();
-        (now < stuck_at).then(|| stuck_at.max(now + WAIT))
+        hold_until(progress_at, ack_rtt.stall_timeout(), now)
     }
 
-    /// All that is held, here or with the owner.
+    /// Usage of the queue and of the egress queue.
     fn held(&self) -> QueueUsage {
-        let mut held = self.taken;
-        held.add(self.backlog.load());
-        held
+        self.taken.plus(self.pending.usage())
     }
 
-    /// Whether publishers need not wait: what is held, here and with the owner, is not too much.
-    fn has_room_for_publishers(&self, capacity: QueueLimits) -> bool {
-        let congestion = capacity.congestion();
-        self.len() <= congestion.messages && self.bytes() <= congestion.bytes
+    /// Whether the queue is not congested.
+    fn has_room_for_publishers(&self, limits: QueueLimits) -> bool {
+        let (threshold, held) = (limits.congestion_threshold(), self.held());
+        held.messages() <= threshold.messages && held.bytes() <= threshold.bytes
     }
 
-    /// Those who wait for room, if there is some; to be woken outside of the lock.
+    /// Wakers of waiting publishers if there is room, to be woken outside of the lock.
     #[must_use]
-    fn take_publishers(&mut self, capacity: QueueLimits) -> Vec<Waker> {
-        if self.has_room_for_publishers(capacity) { std::mem::take(&mut self.publishers) } else { Vec::new() }
-    }
-
-    /// Messages that wait here or with the owner.
-    fn len(&self) -> usize {
-        self.backlog.load().messages + self.taken.messages
-    }
-
-    /// Their cost.
-    fn bytes(&self) -> usize {
-        self.backlog.load().bytes.saturating_add(self.taken.bytes)
+    fn take_publishers(&mut self, has_room: bool) -> Vec<Waker> {
+        let waiters = self.room_waiters.as_ref().filter(|_| has_room);
+        waiters.map(|waiters| waiters.take()).unwrap_or_default()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
-    use std::time::SystemTime;
+    use std::time::{Duration, SystemTime};
 
     use braid_proto::topic::TopicName;
     use braid_store::{Lsn, StoredDelivery};
 
     use super::*;
-    use crate::config::LimitsConfig;
+    use crate::config::{LimitsConfig, QueueOverflow};
     use crate::memory::Memory;
 
-    const CAPACITY: QueueLimits = QueueLimits { messages: 8, bytes: 1 << 20 };
+    const LIMITS: QueueLimits = QueueLimits { messages: 8, bytes: 1 << 20 };
 
-    fn policy(now: Instant) -> QueuePolicy {
-        let limits = LimitsConfig {
-            queued_messages: CAPACITY.messages,
-            queued_bytes: CAPACITY.bytes,
+    fn config() -> LimitsConfig {
+        LimitsConfig {
+            queued_messages: LIMITS.messages,
+            queued_bytes: LIMITS.bytes,
             ..LimitsConfig::default()
-        };
-        QueuePolicy::new(&limits, now, Arc::new(Memory::new(&limits)))
+        }
+    }
+
+    fn policy_of(limits: &LimitsConfig, now: Instant) -> QueuePolicy {
+        QueuePolicy::new(limits, now, Arc::new(Memory::new(limits)))
+    }
+
+    fn message(payload: impl Into<bytes::Bytes>, qos: QoS) -> Message {
+        Message::new(TopicName::parse("t").expect("a topic name"), payload.into(), qos, false)
     }
 
     #[derive(Default)]
-    struct Woken(AtomicUsize);
+    struct WakeCounter(AtomicUsize);
 
-    impl Wake for Woken {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// A mailbox, and a publisher who counts how often it is woken.
-    struct Scene {
-        mailbox: SessionQueue,
-        publisher: Arc<Woken>,
+    /// A queue, and a publisher that waits for room in it.
+    struct Fixture {
+        queue: SessionQueue,
+        policy: QueuePolicy,
+        publisher: Arc<WakeCounter>,
+        registration: Option<RoomRegistration>,
         now: Instant,
     }
 
-    impl Scene {
+    impl Fixture {
         fn new() -> Self {
-            Self { mailbox: SessionQueue::default(), publisher: Arc::default(), now: Instant::now() }
+            Self::with(&config())
         }
 
-        /// An owner that sends takes what is there.
-        fn take(&self, inbox: &mut EgressQueue) {
-            let (mut pulse, context) = (AckRttEstimator::default(), Context::from_waker(Waker::noop()));
-            pulse.note_progress(self.now);
-            self.mailbox.poll_take(inbox, |stream| stream, pulse, CAPACITY, &context);
+        fn with(limits: &LimitsConfig) -> Self {
+            let now = Instant::now();
+            let (queue, policy) = (SessionQueue::default(), policy_of(limits, now));
+            Self { queue, policy, publisher: Arc::default(), registration: None, now }
         }
 
-        /// Six of eight are more than is good.
-        fn push_six(&self, qos: QoS) -> Pushed {
-            let topic = TopicName::parse("t").expect("a topic name");
-            let message = Arc::new(Message::new(topic, bytes::Bytes::new(), qos, false));
+        /// The connection sends, and takes all messages.
+        fn take(&self, egress: &mut EgressQueue) {
+            let (mut ack_rtt, context) = (AckRttEstimator::default(), Context::from_waker(Waker::noop()));
+            ack_rtt.note_progress(self.now);
+            self.queue.poll_take(egress, |stream| stream, ack_rtt, LIMITS, &context);
+        }
+
+        fn push(&self, delivery: Delivery) -> PushOutcome {
+            self.queue.push(std::iter::once(delivery), &self.policy, self.now, &mut Vec::new())
+        }
+
+        /// Six messages of eight exceed the congestion threshold.
+        fn push_six(&self, qos: QoS) -> PushOutcome {
+            let message = Arc::new(message("", qos));
             let deliveries = std::iter::repeat_with(|| Delivery::of(message.clone())).take(6);
-            self.mailbox.push(deliveries, &policy(self.now), self.now, &mut Vec::new())
+            self.queue.push(deliveries, &self.policy, self.now, &mut Vec::new())
         }
 
-        /// What the publisher is told, who waits if there is none.
-        fn has_room(&self) -> bool {
+        /// The publisher waits if there is no room.
+        fn has_room(&mut self) -> bool {
             let waker = Waker::from(self.publisher.clone());
-            self.mailbox.poll_room(CAPACITY, &Context::from_waker(&waker))
+            self.queue.poll_room(&mut self.registration, LIMITS, &Context::from_waker(&waker))
         }
 
-        /// The owner leaves.
-        fn park(&self) {
-            self.mailbox.park(VecDeque::new(), &policy(self.now), self.now);
+        fn park(&self) -> PushOutcome {
+            self.queue.park(VecDeque::new(), &self.policy, self.now)
         }
 
         fn times_woken(&self) -> usize {
             self.publisher.0.load(Ordering::Relaxed)
         }
-    }
 
-    /// What the owner took was more than is good; then it drops what is of QoS 0.
-    #[test]
-    fn whoever_waits_for_room_is_told_when_the_owner_sheds_enough() {
-        let (scene, mut inbox) = (Scene::new(), EgressQueue::default());
-        scene.mailbox.open();
-        scene.push_six(QoS::AtMostOnce);
-        scene.take(&mut inbox);
-        assert!(!scene.has_room());
-        for woken in [0, 0, 0, 1] {
-            assert!(inbox.pop(|_, _| true).is_some());
-            scene.mailbox.note_shed(&mut inbox, 0, CAPACITY, scene.now);
-            assert_eq!(scene.times_woken(), woken, "{} of eight are left", inbox.load().messages);
+        fn registered(&self) -> usize {
+            self.queue.lock().room_waiters.as_ref().map_or(0, |waiters| waiters.len())
         }
-        assert!(scene.has_room());
     }
 
-    /// [BQ-54]: what an owner leaves is before what came since it last looked, and all of it before what comes.
     #[test]
-    fn what_comes_back_is_before_what_came_meanwhile() {
-        let (scene, mut inbox) = (Scene::new(), EgressQueue::default());
+    fn publisher_is_woken_when_the_connection_trims_enough() {
+        let (mut fixture, mut egress) = (Fixture::new(), EgressQueue::default());
+        fixture.queue.open();
+        fixture.push_six(QoS::AtMostOnce);
+        fixture.take(&mut egress);
+        assert!(!fixture.has_room());
+        for woken in [0, 0, 0, 1] {
+            assert!(egress.pop(|_, _| true).is_some());
+            fixture.queue.note_trimmed(&mut egress, 0, LIMITS, fixture.now);
+            assert_eq!(fixture.times_woken(), woken, "{} of eight are left", egress.usage().messages());
+        }
+        assert!(fixture.has_room());
+    }
+
+    /// Publishers come and go while a subscriber is slow and alive: the list of wakers must not grow.
+    #[test]
+    fn publishers_that_disconnect_leave_no_waker_behind() {
+        let mut fixture = Fixture::new();
+        fixture.queue.open();
+        fixture.take(&mut EgressQueue::default());
+        fixture.push_six(QoS::AtLeastOnce);
+        for _ in 0..1000 {
+            fixture.publisher = Arc::default();
+            assert!(!fixture.has_room() && !fixture.has_room());
+            assert_eq!(fixture.registered(), 1);
+            fixture.registration = None;
+        }
+        assert_eq!(fixture.registered(), 0);
+    }
+
+    /// [BQ-54]: unsent messages come before those that arrived since the last visit, and all of them before later ones.
+    #[test]
+    fn unsent_messages_come_back_in_front() {
+        let (fixture, mut egress) = (Fixture::new(), EgressQueue::default());
         let push = |text: &'static str| {
-            let topic = TopicName::parse("t").expect("a topic name");
-            let message = Message::new(topic, text.into(), QoS::AtLeastOnce, false);
-            let delivery = std::iter::once(Delivery::of(Arc::new(message)));
-            scene.mailbox.push(delivery, &policy(scene.now), scene.now, &mut Vec::new());
+            fixture.push(Delivery::of(Arc::new(message(text, QoS::AtLeastOnce))));
         };
-        scene.mailbox.open();
+        fixture.queue.open();
         ["1", "2"].into_iter().for_each(push);
-        scene.take(&mut inbox);
+        fixture.take(&mut egress);
         push("3");
-        scene.mailbox.park(inbox.drain(), &policy(scene.now), scene.now);
+        fixture.queue.park(egress.drain(), &fixture.policy, fixture.now);
         push("4");
-        scene.mailbox.open();
+        fixture.queue.open();
         push("5");
-        scene.take(&mut inbox);
-        let texts: Vec<_> = inbox.drain().iter().map(|delivery| delivery.message.payload.clone()).collect();
+        fixture.take(&mut egress);
+        let texts: Vec<_> = egress.drain().iter().map(|delivery| delivery.message.payload.clone()).collect();
         assert_eq!(texts, ["1", "2", "3", "4", "5"]);
     }
 
-    /// Nobody waits for the store with the mailbox locked: what is in it may have gone by then.
+    fn number(number: u64) -> NonZeroU64 {
+        NonZeroU64::new(number).expect("not zero")
+    }
+
+    fn stored_delivery(place: u64) -> Delivery {
+        Delivery { stored: Some(number(place)), ..Delivery::of(Arc::new(message("", QoS::AtLeastOnce))) }
+    }
+
+    /// The store is read without the lock: entries may be evicted meanwhile.
     #[test]
-    fn what_goes_while_it_is_read_does_not_come_back() {
-        let (scene, mut inbox) = (Scene::new(), EgressQueue::default());
-        let limits = LimitsConfig {
-            queued_messages: 3,
-            queue_overflow: QueueOverflow::DropOldest,
-            ..LimitsConfig::default()
-        };
-        let memory = Arc::new(Memory::new(&limits));
-        let policy = QueuePolicy::new(&limits, scene.now, memory.clone());
-        let number = |number| NonZeroU64::new(number).expect("not zero");
-        let delivery = |place| {
-            let topic = TopicName::parse("t").expect("a topic name");
-            let message = Arc::new(Message::new(topic, bytes::Bytes::new(), QoS::AtLeastOnce, false));
-            Delivery { stored: Some(number(place)), ..Delivery::of(message) }
-        };
-        let shelved = |place| {
+    fn entries_evicted_while_they_are_read_do_not_come_back() {
+        let overflow = QueueOverflow::DropOldest;
+        let limits = LimitsConfig { queued_messages: 3, queue_overflow: overflow, ..LimitsConfig::default() };
+        let (fixture, mut egress) = (Fixture::with(&limits), EgressQueue::default());
+        let entry = |place| {
             let lsn = Lsn::new(place);
             StoredEntry::new(lsn, StoredDelivery::new(lsn, QoS::AtLeastOnce), SystemTime::UNIX_EPOCH)
         };
-        let shelf = StoredQueue::new((1..=3).map(shelved).collect(), scene.now, None, memory);
-        drop(scene.mailbox.shelve(shelf, &policy, scene.now));
-        assert_eq!(scene.mailbox.shelved().len(), 3);
-        let pushed = scene.mailbox.push(std::iter::once(delivery(4)), &policy, scene.now, &mut Vec::new());
-        assert_eq!(pushed.lost, [number(1)]);
-        scene.mailbox.open();
-        scene.take(&mut inbox);
-        assert!(inbox.is_empty(), "nothing is taken before what is older");
-        let read = [1, 2].map(|place| (number(place), delivery(place)));
-        assert_eq!(scene.mailbox.unshelve(read.into()), [number(3)], "that one waits, and was not read");
-        assert_eq!(scene.mailbox.used(), 0, "it came back to all of this");
-        scene.take(&mut inbox);
-        let places: Vec<_> = inbox.drain().iter().filter_map(|delivery| delivery.stored).collect();
+        let (entries, memory) = ((1..=3).map(entry).collect(), Arc::new(Memory::new(&limits)));
+        let stored = StoredQueue::new(entries, fixture.now, None, memory);
+        drop(fixture.queue.set_stored(stored, &fixture.policy, fixture.now));
+        assert_eq!(fixture.queue.stored_entries().len(), 3);
+        assert_eq!(fixture.push(stored_delivery(4)).lost, [number(1)]);
+        fixture.queue.open();
+        fixture.take(&mut egress);
+        assert!(egress.is_empty(), "older entries are still in the store");
+        let read = [1, 2].map(|place| (number(place), stored_delivery(place)));
+        assert_eq!(fixture.queue.replace_stored(read.into()), [number(3)], "queued and not read");
+        assert_eq!(fixture.queue.used(), 0, "all of it was queued before the client came");
+        fixture.take(&mut egress);
+        let places: Vec<_> = egress.drain().iter().filter_map(|delivery| delivery.stored).collect();
         assert_eq!(places, [number(2), number(4)]);
     }
 
-    /// Whoever frees memory by leaving is one who holds some: what is in a spool is none.
+    /// A disconnect frees heap memory only: a payload in a spool is not in the heap.
     #[test]
-    fn what_is_in_a_spool_is_no_memory() {
-        let (scene, mut inbox) = (Scene::new(), EgressQueue::default());
-        scene.mailbox.open();
+    fn spooled_payloads_use_no_memory() {
+        let (fixture, mut egress) = (Fixture::new(), EgressQueue::default());
+        fixture.queue.open();
         for (qos, spooled) in [(QoS::AtLeastOnce, true), (QoS::AtMostOnce, true), (QoS::AtMostOnce, false)] {
-            let topic = TopicName::parse("t").expect("a topic name");
-            let message = Message::new(topic, vec![0; 10_000].into(), qos, false).with_spooled(spooled);
-            let delivery = std::iter::once(Delivery::of(Arc::new(message)));
-            scene.mailbox.push(delivery, &policy(scene.now), scene.now, &mut Vec::new());
+            let message = message(vec![0; 10_000], qos).with_spooled(spooled);
+            fixture.push(Delivery::of(Arc::new(message)));
         }
         for _ in 0..2 {
-            assert!((10_000..12_000).contains(&scene.mailbox.used()), "{}", scene.mailbox.used());
-            scene.take(&mut inbox);
+            assert!((10_000..12_000).contains(&fixture.queue.used()), "{}", fixture.queue.used());
+            fixture.take(&mut egress);
         }
-        assert_eq!(inbox.shed(QueueLimits { messages: 1, bytes: 0 }), 2);
-        scene.mailbox.note_shed(&mut inbox, 2, CAPACITY, scene.now);
-        assert!((1..1000).contains(&scene.mailbox.used()), "{}", scene.mailbox.used());
+        let limits = LimitsConfig { queued_messages: 1, queued_bytes: 0, ..LimitsConfig::default() };
+        assert_eq!(egress.trim(&policy_of(&limits, fixture.now)).messages(), 2);
+        fixture.queue.note_trimmed(&mut egress, 2, LIMITS, fixture.now);
+        assert!((1..1000).contains(&fixture.queue.used()), "{}", fixture.queue.used());
     }
 
-    /// Whoever waits for room is told that the one who was to make it has left, and does not begin to wait for the
-    /// next one, of whose pace nothing is known.
+    /// Publishers do not wait for the next connection either, before its pace is known.
     #[test]
-    fn nobody_waits_for_an_owner_who_has_left() {
-        let scene = Scene::new();
+    fn publishers_stop_waiting_when_the_connection_ends() {
+        let mut fixture = Fixture::new();
         for (ends, woken) in [(false, 1), (true, 2)] {
-            scene.mailbox.open();
-            scene.take(&mut EgressQueue::default());
-            assert!(scene.push_six(QoS::AtLeastOnce).congested.is_some() && !scene.has_room());
+            fixture.queue.open();
+            fixture.take(&mut EgressQueue::default());
+            assert!(fixture.push_six(QoS::AtLeastOnce).congested_until.is_some() && !fixture.has_room());
             if ends {
-                scene.mailbox.close();
+                fixture.queue.close();
             } else {
-                scene.park();
+                fixture.park();
             }
-            assert_eq!(scene.times_woken(), woken);
-            scene.mailbox.open();
-            assert!(scene.has_room(), "the next owner has shown nothing yet");
-            scene.park();
+            assert_eq!(fixture.times_woken(), woken);
+            fixture.queue.open();
+            assert!(fixture.has_room(), "the next connection has sent nothing yet");
+            fixture.park();
         }
+    }
+
+    /// A full queue of young messages costs nothing every time that old ones are searched for.
+    #[test]
+    fn only_queues_with_something_due_are_searched() {
+        let fixture = Fixture::with(&LimitsConfig { queued_secs: 60, ..config() });
+        let expire = |secs| fixture.queue.expire(&fixture.policy, fixture.now + Duration::from_secs(secs));
+        fixture.push_six(QoS::AtLeastOnce);
+        assert_eq!(expire(30).visited, 0);
+        let later = fixture.now + Duration::from_secs(50);
+        let young = std::iter::once(stored_delivery(7));
+        fixture.queue.push(young, &fixture.policy, later, &mut Vec::new());
+        let expired = expire(62);
+        assert_eq!((expired.visited, expired.aged.messages()), (7, 6));
+        assert_eq!(expire(70).visited, 0, "the one that is left is young");
+        assert_eq!(expire(112).aged.lsns, [number(7)]);
+    }
+
+    #[test]
+    fn usage_is_counted_anew_after_a_panic_under_the_lock() {
+        let fixture = Fixture::new();
+        fixture.push_six(QoS::AtLeastOnce);
+        let before = fixture.queue.lock().held();
+        let panics = std::panic::AssertUnwindSafe(|| {
+            let mut inner = fixture.queue.lock();
+            inner.pending.push_back(stored_delivery(7), &QueueUsage::of_small(1000, usize::MAX / 2));
+            panic!("a bug");
+        });
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!(fixture.queue.lock().held(), before.plus(&QueueUsage::of(&stored_delivery(7))));
+        assert_eq!(fixture.push_six(QoS::AtLeastOnce).dropped, 5, "eight are the limit");
     }
 }

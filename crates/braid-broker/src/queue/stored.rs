@@ -1,4 +1,5 @@
-//! What a session had in the store when the broker started, and nobody has come for yet: it stays there.
+//! Entries of a session's queue that were in the store when the broker started, and stay there until the client is
+//! back.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::{NonZeroU32, NonZeroU64};
@@ -11,49 +12,48 @@ use braid_proto::stream::{Lane, Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
 use braid_store::{Lsn, StoredDelivery};
 
+use super::evictable::{EvictableQueue, Laned};
+use super::policy::Lifetime;
+use super::usage::{Evicted, QueueUsage};
 use crate::memory::Memory;
-use crate::queue::evictable::{EvictableQueue, Laned};
-use crate::queue::policy::Terms;
-use crate::queue::usage::{QueueUsage, usage_of_qos, usage_of_stored};
 
-/// A delivery that is in the store: what must be known of it while its client is away, in few bytes. A million of
-/// them are in memory at once.
+/// Queue entry that is in the store, in as few bytes as possible: a million of them are in memory at once.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredEntry {
-    /// Its place in the session's queue.
+    /// Number of the entry in the session's queue.
     place: Option<NonZeroU64>,
     message: Source,
-    /// How long a message that is in the store lives: one more than the seconds after the start, rounded up; `None`
-    /// if it does not expire.
+    /// Seconds from the start to the expiry of a message that is in the store, rounded up, plus 1; `None` if it does
+    /// not expire.
     lasts: Option<NonZeroU32>,
-    /// For how many seconds it had waited at the start.
+    /// Seconds for which the entry was queued before the start.
     waited: u32,
     priority: Priority,
     qos: QoS,
     retain: bool,
-    /// What few deliveries have.
-    rest: Option<Box<Rest>>,
+    /// Properties that few deliveries have.
+    extra: Option<Box<Extra>>,
 }
 
-/// Where the message is.
+/// Location of a message.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     Store {
         lsn: Lsn,
-        /// What it will cost once it is in memory.
+        /// Bytes that the message will take in memory.
         cost: u32,
     },
-    /// Others have it in memory as well.
+    /// In memory, because something else refers to the message as well.
     Here(OfflineCharge),
 }
 
 #[derive(Clone, Debug)]
-struct Rest {
+struct Extra {
     subscription_ids: SubscriptionIds,
     shared: Option<Arc<TopicFilter>>,
 }
 
-/// What is known of a message that is in the store.
+/// Cost and lifetime of a message that stays in the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     cost: u32,
@@ -61,10 +61,10 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// It costs so much in memory, and expires after so long.
+    /// `cost`: bytes in memory. `time_left`: until the message expires.
     pub(crate) fn new(cost: usize, time_left: Option<Duration>) -> Self {
         let seconds = time_left.map(|left| left.as_secs() + u64::from(left.subsec_nanos() > 0));
-        // What lasts for more than a century does not expire before it is read.
+        // More than a century counts as no expiry, until the message is read.
         let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok());
         let lasts = seconds.and_then(|seconds| NonZeroU32::MIN.checked_add(seconds));
         Self { cost: u32::try_from(cost).unwrap_or(u32::MAX), lasts }
@@ -72,7 +72,7 @@ impl Known {
 }
 
 impl StoredEntry {
-    /// A delivery whose message nobody has looked at: it costs nothing yet. `now`: when the broker recovers.
+    /// Entry whose message is not known yet and costs nothing. `now`: the wall clock at the start of the broker.
     pub(crate) fn new(place: Lsn, delivery: StoredDelivery, now: SystemTime) -> Self {
         let waited = u32::try_from(delivery.waited(now).as_secs()).unwrap_or(u32::MAX);
         let StoredDelivery { message, qos, retain, subscription_ids, priority, shared, waits_since: _ } =
@@ -86,7 +86,7 @@ impl StoredEntry {
             priority,
             qos,
             retain,
-            rest: (!is_plain).then(|| Box::new(Rest { subscription_ids, shared })),
+            extra: (!is_plain).then(|| Box::new(Extra { subscription_ids, shared })),
         }
     }
 
@@ -98,54 +98,53 @@ impl StoredEntry {
         &self.message
     }
 
-    /// The message is in the store, and so much is known of it.
+    /// Notes cost and lifetime of a message that stays in the store.
     pub(crate) fn set_known(&mut self, known: Known) {
         if let Source::Store { cost, .. } = &mut self.message {
             (*cost, self.lasts) = (known.cost, known.lasts);
         }
     }
 
-    /// The message is in memory.
+    /// Refers to a message in memory from now on.
     pub(crate) fn set_message(&mut self, message: Arc<Message>) {
         self.message = Source::Here(OfflineCharge::of(message));
     }
 
-    /// Bytes that it takes without its message.
+    /// Bytes of the entry itself. An entry with a message in memory is counted with the message.
     fn own_bytes(&self) -> usize {
-        // Who holds a message at rest counts with it.
         if matches!(self.message, Source::Store { .. }) { size_of::<Self>() } else { 0 }
     }
 
-    fn load(&self) -> QueueUsage {
+    fn usage(&self) -> QueueUsage {
         match &self.message {
-            Source::Store { cost, .. } => usage_of_stored(*cost as usize, self.qos),
-            Source::Here(resting) => usage_of_qos(resting.message(), self.qos),
+            Source::Store { cost, .. } => QueueUsage::of_stored(*cost as usize, self.qos),
+            Source::Here(charge) => QueueUsage::of_message(charge.message(), self.qos),
         }
     }
 
-    /// When it expires, if the broker recovered at `recovered_at`; up to a second later if nobody has read it.
+    /// Time of expiry, up to a second late while the message is in the store. `recovered_at`: start of the broker.
     fn expires_at(&self, recovered_at: Instant) -> Option<Instant> {
         match &self.message {
             Source::Store { .. } => {
                 let seconds = self.lasts?.get() - 1;
                 recovered_at.checked_add(Duration::from_secs(seconds.into()))
             }
-            Source::Here(resting) => resting.message().expires_at,
+            Source::Here(charge) => charge.message().expires_at,
         }
     }
 
-    /// As [`Delivery::waits_since`], if that is `at_start` of what began to wait at the start.
+    /// [`Delivery::waits_since`] of the entry. `at_start`: its value for what was queued at the start of the broker.
     fn waits_since(&self, at_start: Option<NonZeroU32>) -> Option<NonZeroU32> {
-        // There is no number for what waits since long before: the first of them is too old.
+        // An entry from long before has no number. The lowest one is too old in any case.
         let since = at_start?.get().saturating_sub(self.waited);
         NonZeroU32::new(since).or(Some(NonZeroU32::MIN))
     }
 
-    /// The delivery of the message, on the control stream [BQ-42], at rest until it is gone: its client was away.
+    /// Delivery of the message on the control stream [BQ-42], charged as offline until it is dropped.
     pub(crate) fn into_delivery(self, message: Arc<Message>) -> Delivery {
-        let Self { place, priority, qos, retain, rest, message: _, lasts: _, waited: _ } = self;
-        let (subscription_ids, shared) = match rest {
-            Some(rest) => (rest.subscription_ids, rest.shared),
+        let Self { place, priority, qos, retain, extra, message: _, lasts: _, waited: _ } = self;
+        let (subscription_ids, shared) = match extra {
+            Some(extra) => (extra.subscription_ids, extra.shared),
             None => (SubscriptionIds::None, None),
         };
         let stored = place;
@@ -155,10 +154,10 @@ impl StoredEntry {
         delivery
     }
 
-    /// The delivery, if its message is in memory.
-    fn present(self) -> Option<Delivery> {
-        let Source::Here(resting) = &self.message else { return None };
-        let message = resting.message().clone();
+    /// The delivery, if the message is in memory.
+    fn into_delivery_in_memory(self) -> Option<Delivery> {
+        let Source::Here(charge) = &self.message else { return None };
+        let message = charge.message().clone();
         Some(self.into_delivery(message))
     }
 }
@@ -169,7 +168,7 @@ impl Laned for StoredEntry {
     }
 }
 
-/// What a shelf takes in memory, as long as it is there.
+/// Bytes that are reserved in the memory of offline queues, given back on drop.
 #[derive(Debug)]
 struct MemoryReservation {
     memory: Arc<Memory>,
@@ -177,12 +176,12 @@ struct MemoryReservation {
 }
 
 impl MemoryReservation {
-    fn pay(&mut self, bytes: usize) {
+    fn grow(&mut self, bytes: usize) {
         self.bytes += bytes;
         self.memory.note_shelved(bytes, 0);
     }
 
-    fn give_back(&mut self, bytes: usize) {
+    fn shrink(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(bytes);
         self.memory.note_shelved(0, bytes);
     }
@@ -194,119 +193,110 @@ impl Drop for MemoryReservation {
     }
 }
 
-/// What is shelved for a session. It is older than whatever came since.
+/// Queue of the stored entries of a session. They are older than all that arrived since the start.
 #[derive(Debug)]
 pub(crate) struct StoredQueue {
-    pile: EvictableQueue<StoredEntry>,
-    load: QueueUsage,
-    toll: MemoryReservation,
-    /// When the store was recovered.
+    entries: EvictableQueue<StoredEntry>,
+    usage: QueueUsage,
+    reservation: MemoryReservation,
+    /// Start of the broker.
     recovered_at: Instant,
-    /// The same as [`Delivery::waits_since`]; `None` if nothing ever is too old.
+    /// [`Delivery::waits_since`] of what was queued at the start; `None` without a limit of age.
     at_start: Option<NonZeroU32>,
-    /// When the first of what was shelved expires.
-    expires_from: Option<Instant>,
+    /// Expiry and age of all entries that there were at first.
+    lifetime: Lifetime,
 }
 
 impl StoredQueue {
     pub(crate) fn new(
-        shelved: Vec<StoredEntry>,
+        stored: Vec<StoredEntry>,
         recovered_at: Instant,
         at_start: Option<NonZeroU32>,
         memory: Arc<Memory>,
     ) -> Self {
-        let (mut pile, mut load) = (EvictableQueue::with_capacity(shelved.len()), QueueUsage::default());
-        let mut toll = MemoryReservation { memory, bytes: 0 };
-        let expires_from = shelved.iter().filter_map(|one| one.expires_at(recovered_at)).min();
-        for one in shelved {
-            load.add(one.load());
-            toll.pay(one.own_bytes());
-            pile.push_back(one);
+        let reservation = MemoryReservation { memory, bytes: 0 };
+        let (entries, usage) = (EvictableQueue::with_capacity(stored.len()), QueueUsage::default());
+        let lifetime = Lifetime::default();
+        let mut queue = Self { entries, usage, reservation, recovered_at, at_start, lifetime };
+        for entry in stored {
+            queue.usage.add(&entry.usage());
+            queue.reservation.grow(entry.own_bytes());
+            queue.lifetime.include(lifetime_of(&entry, recovered_at, at_start));
+            queue.entries.push_back(entry);
         }
-        Self { pile, load, toll, recovered_at, at_start, expires_from }
+        queue
     }
 
-    pub(crate) fn load(&self) -> QueueUsage {
-        self.load
+    pub(crate) fn usage(&self) -> &QueueUsage {
+        &self.usage
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.load.messages == 0
+        self.usage.is_empty()
     }
 
-    /// When the first of it expired or expires, of all that it began with.
-    pub(crate) fn expires_from(&self) -> Option<Instant> {
-        self.expires_from
+    /// Earliest expiry and longest wait of all entries that there were at first.
+    pub(crate) fn lifetime(&self) -> Lifetime {
+        self.lifetime
     }
 
-    /// A copy of everything, to be read.
+    /// Copies of all entries, for reading their messages.
     pub(crate) fn list(&mut self) -> Vec<StoredEntry> {
-        self.pile.queue().iter().cloned().collect()
+        self.entries.fifo().iter().cloned().collect()
     }
 
-    /// The least urgent lane that `accepts` takes.
+    /// Lane of the lowest priority that `accepts` takes.
     pub(crate) fn least(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<Lane> {
-        self.pile.least(accepts)
+        self.entries.least(accepts)
     }
 
-    /// Takes out the oldest of the least urgent lane that `accepts` takes: its load, and its place in the store.
-    pub(crate) fn displace(
+    /// Evicts the oldest entry of the lowest priority whose lane `accepts` takes. Returns its size and number.
+    pub(crate) fn evict(
         &mut self,
         accepts: impl Fn(Lane) -> bool,
     ) -> Option<(QueueUsage, Option<NonZeroU64>)> {
-        let displaced = self.pile.displace(accepts)?;
-        let load = displaced.load();
-        self.load.subtract(load);
-        self.toll.give_back(displaced.own_bytes());
-        Some((load, displaced.place))
+        let evicted = self.entries.evict(accepts)?;
+        let usage = evicted.usage();
+        self.usage.subtract(&usage);
+        self.reservation.shrink(evicted.own_bytes());
+        Some((usage, evicted.place))
     }
 
-    /// Takes out what `is_over`, and says of each what it was.
-    pub(crate) fn remove(
-        &mut self,
-        is_over: impl Fn(Terms) -> bool,
-        mut note: impl FnMut(QueueUsage, Option<NonZeroU64>),
-    ) {
-        let Self { pile, load, toll, recovered_at, at_start, expires_from: _ } = self;
-        pile.retain(|one| {
-            let expires_at = one.expires_at(*recovered_at);
-            let waits_since = one.waits_since(*at_start);
-            let is_over = is_over(Terms { qos: one.qos, waits_since, expires_at });
+    /// Removes the entries that `is_over` takes.
+    pub(crate) fn remove(&mut self, is_over: impl Fn(QoS, Lifetime) -> bool, removed: &mut Evicted) {
+        let Self { entries, usage, reservation, recovered_at, at_start, lifetime: _ } = self;
+        entries.retain(|entry| {
+            let is_over = is_over(entry.qos, lifetime_of(entry, *recovered_at, *at_start));
             if is_over {
-                load.subtract(one.load());
-                toll.give_back(one.own_bytes());
-                note(one.load(), one.place);
+                usage.subtract(&entry.usage());
+                reservation.shrink(entry.own_bytes());
+                removed.note(&entry.usage(), entry.place);
             }
             !is_over
         });
     }
 
-    /// Everything as deliveries in their order, of what was read; and the places of what was not.
+    /// Deliveries of all entries whose message was read or is in memory, in their order; and the numbers of the others.
     pub(crate) fn into_deliveries(
         mut self,
         mut read: HashMap<NonZeroU64, Delivery>,
     ) -> (VecDeque<Delivery>, Vec<NonZeroU64>) {
         let mut missing = Vec::new();
         let at_start = self.at_start;
-        let mut deliver = |one: StoredEntry| {
-            let (place, waits_since) = (one.place, one.waits_since(at_start));
-            let found = place.and_then(|place| read.remove(&place)).or_else(|| one.present());
+        let deliver = |entry: StoredEntry| {
+            let (place, waits_since) = (entry.place, entry.waits_since(at_start));
+            let found =
+                place.and_then(|place| read.remove(&place)).or_else(|| entry.into_delivery_in_memory());
             if found.is_none() {
                 missing.extend(place);
             }
             found.map(|delivery| Delivery { waits_since, ..delivery })
         };
-        let deliveries = self.pile.take().into_iter().filter_map(&mut deliver).collect();
+        let deliveries = self.entries.take().into_iter().filter_map(deliver).collect();
         (deliveries, missing)
     }
+}
 
-    /// The deliveries whose messages are in memory: those of shared subscriptions are among them.
-    pub(crate) fn into_present(mut self) -> impl Iterator<Item = Delivery> {
-        let at_start = self.at_start;
-        let present = move |one: StoredEntry| {
-            let waits_since = one.waits_since(at_start);
-            one.present().map(|delivery| Delivery { waits_since, ..delivery })
-        };
-        self.pile.take().into_iter().filter_map(present)
-    }
+fn lifetime_of(entry: &StoredEntry, recovered_at: Instant, at_start: Option<NonZeroU32>) -> Lifetime {
+    Lifetime { waits_since: entry.waits_since(at_start), expires_at: entry.expires_at(recovered_at) }
 }

@@ -1,5 +1,6 @@
-//! How much deliveries weigh, and how much may be held.
+//! Sizes of queued messages, in all and per stream, and the limits they are compared with.
 
+use std::num::NonZeroU64;
 use std::time::Instant;
 
 use braid_proto::message::{Delivery, Message};
@@ -7,115 +8,176 @@ use braid_proto::packet::{MessageProperties, QoS};
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicName;
 
-/// What a delivery costs beside its texts and payload, about.
+/// Estimated bytes of a queued delivery beside its texts and payload.
 const DELIVERY_OVERHEAD: usize = 256;
 
-/// What a User Property costs beside its texts, about.
+/// Estimated bytes of a User Property beside its texts.
 const PROPERTY_OVERHEAD: usize = 64;
 
-/// Bytes of a message from which on it is a large one: above, our client too gives it a stream of its own.
-const LARGE: usize = 256 << 10;
+/// Messages above this many bytes are large. Our client gives them a stream of their own.
+const LARGE_MESSAGE: usize = 256 << 10;
 
-/// How much is held somewhere.
+/// A stream may hold this many times the free room of the queue. However many streams are not read, the next one
+/// finds room. [BQ-55]
+const FAIR_SHARE: usize = 8;
+
+/// Number and bytes of a set of deliveries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Amount {
+    messages: usize,
+    bytes: usize,
+    /// Bytes of large messages.
+    large_bytes: usize,
+    /// Bytes outside of the heap: in a spool file, or in the store alone.
+    outside_bytes: usize,
+}
+
+impl Amount {
+    fn add(&mut self, more: Self) {
+        self.messages += more.messages;
+        self.bytes = self.bytes.saturating_add(more.bytes);
+        self.large_bytes = self.large_bytes.saturating_add(more.large_bytes);
+        self.outside_bytes = self.outside_bytes.saturating_add(more.outside_bytes);
+    }
+
+    fn subtract(&mut self, less: Self) {
+        self.messages = self.messages.saturating_sub(less.messages);
+        self.bytes = self.bytes.saturating_sub(less.bytes);
+        self.large_bytes = self.large_bytes.saturating_sub(less.large_bytes);
+        self.outside_bytes = self.outside_bytes.saturating_sub(less.outside_bytes);
+    }
+}
+
+/// Size of a queue or of a part of it. QoS 0 is counted apart as well, because it gives way first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueUsage {
-    pub(crate) messages: usize,
-    pub(crate) bytes: usize,
-    /// How many of the messages are of QoS 0.
-    pub(crate) qos0: usize,
-    /// And how many of the bytes.
-    pub(crate) qos0_bytes: usize,
-    /// How many of the bytes are in large messages.
-    pub(crate) large_bytes: usize,
-    /// And of those of QoS 0.
-    pub(crate) qos0_large_bytes: usize,
-    /// How many of the bytes are not in the heap: in a spool, or in the store alone.
-    pub(crate) elsewhere_bytes: usize,
-    /// And of those of QoS 0.
-    pub(crate) qos0_elsewhere_bytes: usize,
+    total: Amount,
+    qos0: Amount,
 }
 
 impl QueueUsage {
-    pub(crate) fn add(&mut self, more: Self) {
-        self.messages += more.messages;
-        self.bytes = self.bytes.saturating_add(more.bytes);
-        self.qos0 += more.qos0;
-        self.qos0_bytes = self.qos0_bytes.saturating_add(more.qos0_bytes);
-        self.large_bytes = self.large_bytes.saturating_add(more.large_bytes);
-        self.qos0_large_bytes = self.qos0_large_bytes.saturating_add(more.qos0_large_bytes);
-        self.elsewhere_bytes = self.elsewhere_bytes.saturating_add(more.elsewhere_bytes);
-        self.qos0_elsewhere_bytes = self.qos0_elsewhere_bytes.saturating_add(more.qos0_elsewhere_bytes);
+    /// Size of one delivery.
+    pub(crate) fn of(delivery: &Delivery) -> Self {
+        Self::of_message(&delivery.message, delivery.qos)
     }
 
-    pub(crate) fn subtract(&mut self, less: Self) {
-        self.messages = self.messages.saturating_sub(less.messages);
-        self.bytes = self.bytes.saturating_sub(less.bytes);
-        self.qos0 = self.qos0.saturating_sub(less.qos0);
-        self.qos0_bytes = self.qos0_bytes.saturating_sub(less.qos0_bytes);
-        self.large_bytes = self.large_bytes.saturating_sub(less.large_bytes);
-        self.qos0_large_bytes = self.qos0_large_bytes.saturating_sub(less.qos0_large_bytes);
-        self.elsewhere_bytes = self.elsewhere_bytes.saturating_sub(less.elsewhere_bytes);
-        self.qos0_elsewhere_bytes = self.qos0_elsewhere_bytes.saturating_sub(less.qos0_elsewhere_bytes);
+    /// Size of one delivery of a message with this QoS.
+    pub(crate) fn of_message(message: &Message, qos: QoS) -> Self {
+        Self::of_one(message_cost(message), spooled_len(message), qos)
     }
 
-    /// What is to be acknowledged.
-    pub(crate) fn beside_qos0(self) -> Self {
-        Self {
-            messages: self.messages.saturating_sub(self.qos0),
-            bytes: self.bytes.saturating_sub(self.qos0_bytes),
-            large_bytes: self.large_bytes.saturating_sub(self.qos0_large_bytes),
-            elsewhere_bytes: self.elsewhere_bytes.saturating_sub(self.qos0_elsewhere_bytes),
-            ..Self::default()
-        }
+    /// Size of one delivery of a message that is in the store alone, and would take `bytes` in memory.
+    pub(crate) fn of_stored(bytes: usize, qos: QoS) -> Self {
+        Self::of_one(bytes, bytes, qos)
     }
 
-    fn of_qos(self, qos: QoS) -> Self {
-        match qos {
-            QoS::AtMostOnce => Self {
-                qos0: self.messages,
-                qos0_bytes: self.bytes,
-                qos0_large_bytes: self.large_bytes,
-                qos0_elsewhere_bytes: self.elsewhere_bytes,
-                ..self
-            },
-            _ => self,
-        }
+    fn of_one(bytes: usize, outside_bytes: usize, qos: QoS) -> Self {
+        let large_bytes = if bytes > LARGE_MESSAGE { bytes } else { 0 };
+        let total = Amount { messages: 1, bytes, large_bytes, outside_bytes };
+        Self { total, qos0: if qos == QoS::AtMostOnce { total } else { Amount::default() } }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_small(messages: usize, bytes: usize) -> Self {
+        let total = Amount { messages, bytes, ..Amount::default() };
+        Self { total, qos0: Amount::default() }
+    }
+
+    pub(crate) fn messages(&self) -> usize {
+        self.total.messages
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.total.bytes
     }
 
     /// Bytes in the heap.
-    pub(crate) fn heap_bytes(self) -> usize {
-        self.bytes.saturating_sub(self.elsewhere_bytes)
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.total.bytes.saturating_sub(self.total.outside_bytes)
     }
 
-    /// Whether `more`, one message, may be held beside this.
-    pub(crate) fn admits(self, more: Self, capacity: QueueLimits) -> bool {
-        let fits = match more.large_bytes {
-            _ if self.messages == 0 => true,
-            0 => self.weight(capacity).saturating_add(more.bytes) <= capacity.bytes,
-            // However large it is: nobody could ever get it otherwise.
-            _ if self.large_bytes == 0 => self.bytes <= capacity.bytes,
-            large => {
-                self.large_bytes.saturating_add(large) <= capacity.of_large()
-                    && self.bytes.saturating_add(large) <= capacity.bytes
-            }
+    pub(crate) fn is_empty(&self) -> bool {
+        self.total.messages == 0
+    }
+
+    /// Whether any of the messages is of QoS 0.
+    pub(crate) fn has_qos0(&self) -> bool {
+        self.qos0.messages > 0
+    }
+
+    /// Whether the messages are large. Only meaningful for one message.
+    pub(crate) fn is_large(&self) -> bool {
+        self.total.large_bytes > 0
+    }
+
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.total.add(more.total);
+        if more.has_qos0() {
+            self.qos0.add(more.qos0);
+        }
+    }
+
+    pub(crate) fn subtract(&mut self, less: &Self) {
+        self.total.subtract(less.total);
+        if less.has_qos0() {
+            self.qos0.subtract(less.qos0);
+        }
+    }
+
+    /// Sum of two usages.
+    pub(crate) fn plus(&self, more: &Self) -> Self {
+        let mut sum = *self;
+        sum.add(more);
+        sum
+    }
+
+    /// Size of the messages of QoS 1 and 2.
+    pub(crate) fn without_qos0(&self) -> Self {
+        let mut total = self.total;
+        total.subtract(self.qos0);
+        Self { total, qos0: Amount::default() }
+    }
+
+    /// Tests whether one more message fits within `limits`.
+    pub(crate) fn admits(&self, more: &Self, limits: QueueLimits) -> bool {
+        let (all, large) = (&self.total, more.total.large_bytes);
+        let fits = if all.messages == 0 {
+            true
+        } else if large == 0 {
+            self.weight(limits).saturating_add(more.total.bytes) <= limits.bytes
+        } else if all.large_bytes == 0 {
+            // Of any size: the subscriber could never receive it otherwise.
+            all.bytes <= limits.bytes
+        } else {
+            all.large_bytes.saturating_add(large) <= limits.large_bytes()
+                && all.bytes.saturating_add(large) <= limits.bytes
         };
-        fits && self.messages < capacity.messages
+        fits && all.messages < limits.messages
     }
 
-    /// Whether it is more than may be held; one message may be of any size.
-    pub(crate) fn exceeds(self, capacity: QueueLimits) -> bool {
-        self.messages > 1 && (self.messages > capacity.messages || self.weight(capacity) > capacity.bytes)
+    /// Tests whether the messages are more than `limits` allow. A single message may be of any size.
+    pub(crate) fn exceeds(&self, limits: QueueLimits) -> bool {
+        let messages = self.total.messages;
+        messages > 1 && (messages > limits.messages || self.weight(limits) > limits.bytes)
     }
 
-    /// What it takes of the bytes of a capacity: one large message may be larger than all of it, and leaves room for
-    /// small ones nevertheless.
-    pub(crate) fn weight(self, capacity: QueueLimits) -> usize {
-        let small = self.bytes.saturating_sub(self.large_bytes);
-        small.saturating_add(self.large_bytes.min(capacity.of_large()))
+    /// Bytes that count against `limits`. One large message may exceed all of them and leaves room for small ones.
+    pub(crate) fn weight(&self, limits: QueueLimits) -> usize {
+        let Amount { bytes, large_bytes, .. } = self.total;
+        bytes.saturating_sub(large_bytes).saturating_add(large_bytes.min(limits.large_bytes()))
     }
 }
 
-/// How much a mailbox holds.
+/// Tests whether a stream that holds `own` of `all` leaves enough room for the other streams. [BQ-55]
+pub(crate) fn is_fair_share(own: &QueueUsage, all: &QueueUsage, limits: QueueLimits) -> bool {
+    let free_bytes = limits.bytes.saturating_sub(all.weight(limits));
+    let free_messages = (limits.messages + 1).saturating_sub(all.messages());
+    own.messages() <= 1
+        || own.weight(limits) <= free_bytes.saturating_mul(FAIR_SHARE)
+            && own.messages() <= free_messages.saturating_mul(FAIR_SHARE)
+}
+
+/// Upper bounds of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueLimits {
     pub(crate) messages: usize,
@@ -123,8 +185,9 @@ pub(crate) struct QueueLimits {
 }
 
 impl QueueLimits {
-    /// What is urgent may use a reserve: bulk that fills a mailbox must not keep an alarm out.
-    pub(crate) fn reserve(self, priority: Priority) -> Self {
+    /// The limits for a message of this priority. Above the default there is a reserve of a quarter: bulk that fills a
+    /// queue must not keep an alarm out.
+    pub(crate) fn with_reserve(self, priority: Priority) -> Self {
         if priority <= Priority::DEFAULT {
             return self;
         }
@@ -134,65 +197,49 @@ impl QueueLimits {
         }
     }
 
-    /// What large messages may fill. The rest is for small ones, which one recording that waits must not keep out.
-    fn of_large(self) -> usize {
+    /// Upper bound of the bytes of large messages. The rest is for small ones, which one waiting recording must not
+    /// keep out.
+    fn large_bytes(self) -> usize {
         self.bytes / 4 * 3
     }
 
-    /// From here on publishers are slowed down.
-    pub(crate) fn congestion(self) -> Self {
+    /// The level above which a queue is congested.
+    pub(crate) fn congestion_threshold(self) -> Self {
         Self { messages: self.messages / 4, bytes: self.bytes / 4 }
     }
 }
 
-/// Of several streams each may hold so many times what it leaves free: however many are not read, the next one finds
-/// room.
-const SHARE: usize = 8;
-
-/// Whether a stream that holds `own` of `all` leaves enough for the others. [BQ-55]
-pub(crate) fn is_fair_share(own: QueueUsage, all: QueueUsage, capacity: QueueLimits) -> bool {
-    let free = capacity.bytes.saturating_sub(all.weight(capacity));
-    own.messages <= 1
-        || own.weight(capacity) <= free.saturating_mul(SHARE)
-            && own.messages <= (capacity.messages + 1).saturating_sub(all.messages).saturating_mul(SHARE)
+/// Messages that were removed from a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Evicted {
+    pub(crate) usage: QueueUsage,
+    /// Their numbers in the store, of those that are stored.
+    pub(crate) lsns: Vec<NonZeroU64>,
 }
 
-/// One delivery, as a load.
-pub(crate) fn usage_of(delivery: &Delivery) -> QueueUsage {
-    usage_of_qos(&delivery.message, delivery.qos)
+impl Evicted {
+    pub(crate) fn messages(&self) -> u64 {
+        self.usage.messages() as u64
+    }
+
+    pub(crate) fn note(&mut self, usage: &QueueUsage, lsn: Option<NonZeroU64>) {
+        self.usage.add(usage);
+        self.lsns.extend(lsn);
+    }
 }
 
-/// The same of a message that is delivered with this QoS.
-pub(crate) fn usage_of_qos(message: &Message, qos: QoS) -> QueueUsage {
-    usage_of_message(message).of_qos(qos)
-}
-
-/// One delivery of a message that is in the store alone and would cost so many bytes in memory.
-pub(crate) fn usage_of_stored(bytes: usize, qos: QoS) -> QueueUsage {
-    of_bytes(bytes, bytes).of_qos(qos)
-}
-
-pub(crate) fn usage_of_message(message: &Message) -> QueueUsage {
-    of_bytes(message_cost(message), spooled_len(message))
-}
-
-fn of_bytes(bytes: usize, elsewhere_bytes: usize) -> QueueUsage {
-    let large_bytes = if bytes > LARGE { bytes } else { 0 };
-    QueueUsage { messages: 1, bytes, large_bytes, elsewhere_bytes, ..QueueUsage::default() }
-}
-
-/// What a message counts for in a queue, whether in memory or in a spool, about.
+/// Bytes that a message counts for in a queue, whether its payload is in memory or in a spool. An estimate.
 pub(crate) fn message_cost(message: &Message) -> usize {
     cost(&message.topic, message.properties.as_deref(), message.payload.len())
 }
 
-/// The same of a message that may not be in memory.
+/// Bytes that a message with these parts counts for in a queue.
 pub(crate) fn cost(topic: &TopicName, properties: Option<&MessageProperties>, payload: usize) -> usize {
-    // What a damaged store says of a payload that nobody has read may be anything.
+    // A damaged store may claim any length for a payload that was not read.
     (DELIVERY_OVERHEAD + topic.as_str().len() + properties.map_or(0, properties_cost)).saturating_add(payload)
 }
 
-/// The memory that a message keeps, about: what is in a spool is in no heap.
+/// Heap bytes of a message: a payload in a spool is not in the heap. An estimate.
 pub(crate) fn heap_cost(message: &Message) -> usize {
     message_cost(message) - spooled_len(message)
 }
@@ -209,21 +256,21 @@ fn properties_cost(properties: &MessageProperties) -> usize {
     size_of::<MessageProperties>() + content_type + response_topic + correlation_data + user.sum::<usize>()
 }
 
-/// What waits for each stream. Empty where everything is for the control stream, as it always is without data
-/// streams: that is the hot path, and needs no account. [BQ-55]
+/// Usage of each stream of a queue. Empty while everything is for the control stream, as always without data streams:
+/// the hot path needs no per-stream counts. [BQ-55]
 #[derive(Debug, Default)]
 pub(crate) struct PerStreamUsage {
-    /// In the order of the streams.
+    /// Sorted by stream.
     rows: Vec<StreamUsage>,
-    /// Since it was last copied.
+    /// Set by each change since the last [`PerStreamUsage::copy_to`].
     has_changed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct StreamUsage {
     stream: StreamKey,
-    load: QueueUsage,
-    /// When something of it was last sent, or it began to wait; `None` until somebody looked at the clock.
+    usage: QueueUsage,
+    /// Time of the last send on the stream, or of the first round that saw the stream waiting; `None` before that.
     progress_at: Option<Instant>,
 }
 
@@ -236,7 +283,7 @@ impl PerStreamUsage {
         *self = Self { rows: Vec::new(), has_changed: true };
     }
 
-    /// Makes `copy`, which nobody else changes, say the same.
+    /// Updates `copy`, which has no other writer. Does nothing while nothing has changed.
     pub(crate) fn copy_to(&mut self, copy: &mut Self) {
         if std::mem::take(&mut self.has_changed) {
             copy.rows.clone_from(&self.rows);
@@ -244,53 +291,54 @@ impl PerStreamUsage {
     }
 
     fn find(&self, stream: StreamKey) -> Result<usize, usize> {
-        self.rows.binary_search_by_key(&stream, |share| share.stream)
+        self.rows.binary_search_by_key(&stream, |row| row.stream)
     }
 
     pub(crate) fn usage_of(&self, stream: StreamKey) -> QueueUsage {
-        self.find(stream).map_or_else(|_| QueueUsage::default(), |at| self.rows[at].load)
+        self.find(stream).map_or_else(|_| QueueUsage::default(), |at| self.rows[at].usage)
     }
 
-    /// When something was last sent on a stream that more waits for, or that began to wait; `None` if nothing waits
-    /// for it.
+    /// Time of the last progress of a stream; `None` if nothing waits for the stream, `Some(None)` if no round of
+    /// sending has seen it yet.
     pub(crate) fn progress_of(&self, stream: StreamKey) -> Option<Option<Instant>> {
         self.find(stream).ok().map(|at| self.rows[at].progress_at)
     }
 
-    pub(crate) fn add(&mut self, stream: StreamKey, load: QueueUsage) {
+    /// Adds usage of a stream, unless everything is for the control stream.
+    pub(crate) fn add(&mut self, stream: StreamKey, usage: &QueueUsage) {
         if !stream.is_control() || !self.is_empty() {
-            self.insert(stream, load);
+            self.insert(stream, usage);
         }
     }
 
-    /// The same, for the control stream too.
-    pub(crate) fn insert(&mut self, stream: StreamKey, load: QueueUsage) {
+    /// Adds usage of a stream, the control stream included.
+    pub(crate) fn insert(&mut self, stream: StreamKey, usage: &QueueUsage) {
         self.has_changed = true;
         match self.find(stream) {
-            Ok(at) => self.rows[at].load.add(load),
-            Err(at) => self.rows.insert(at, StreamUsage { stream, load, progress_at: None }),
+            Ok(at) => self.rows[at].usage.add(usage),
+            Err(at) => self.rows.insert(at, StreamUsage { stream, usage: *usage, progress_at: None }),
         }
     }
 
-    pub(crate) fn remove(&mut self, stream: StreamKey, load: QueueUsage) {
+    pub(crate) fn remove(&mut self, stream: StreamKey, usage: &QueueUsage) {
         if let Ok(at) = self.find(stream) {
             self.has_changed = true;
-            self.rows[at].load.subtract(load);
-            if self.rows[at].load.messages == 0 {
+            self.rows[at].usage.subtract(usage);
+            if self.rows[at].usage.is_empty() {
                 self.rows.remove(at);
             }
         }
     }
 
-    /// The loads, the control stream last.
-    pub(crate) fn loads(&self) -> impl Iterator<Item = (StreamKey, QueueUsage)> {
-        self.rows.iter().rev().map(|share| (share.stream, share.load))
+    /// All streams with their usage, the control stream last.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (StreamKey, &QueueUsage)> {
+        self.rows.iter().rev().map(|row| (row.stream, &row.usage))
     }
 
-    /// What is new begins to wait now: it is not stuck yet.
+    /// Starts the progress clock of streams that are new: they are not stuck yet.
     pub(crate) fn note_begin(&mut self, now: Instant) {
-        for share in self.rows.iter_mut().filter(|share| share.progress_at.is_none()) {
-            share.progress_at = Some(now);
+        for row in self.rows.iter_mut().filter(|row| row.progress_at.is_none()) {
+            row.progress_at = Some(now);
             self.has_changed = true;
         }
     }
@@ -302,22 +350,22 @@ impl PerStreamUsage {
         }
     }
 
-    /// What waited for a stream that has ended waits for the control stream.
+    /// Moves the usage of a stream that has ended to the control stream.
     pub(crate) fn redirect(&mut self, ended: StreamKey) {
         if let Ok(at) = self.find(ended) {
             self.has_changed = true;
-            let share = self.rows.remove(at);
-            self.add(StreamKey::CONTROL, share.load);
+            let row = self.rows.remove(at);
+            self.add(StreamKey::CONTROL, &row.usage);
         }
     }
 
-    /// QoS 0 was dropped everywhere.
-    pub(crate) fn drop_qos0(&mut self) {
+    /// Removes the usage of QoS 0 from all streams.
+    pub(crate) fn remove_qos0(&mut self) {
         self.has_changed = true;
-        for share in &mut self.rows {
-            share.load = share.load.beside_qos0();
+        for row in &mut self.rows {
+            row.usage = row.usage.without_qos0();
         }
-        self.rows.retain(|share| share.load.messages > 0);
+        self.rows.retain(|row| !row.usage.is_empty());
     }
 }
 
@@ -325,83 +373,84 @@ impl PerStreamUsage {
 mod tests {
     use super::*;
 
-    fn load(messages: usize, qos0: usize) -> QueueUsage {
-        QueueUsage { messages, bytes: messages * 10, qos0, qos0_bytes: qos0 * 10, ..QueueUsage::default() }
+    fn usage(messages: usize, qos0: usize) -> QueueUsage {
+        let amount = |messages| Amount { messages, bytes: messages * 10, ..Amount::default() };
+        QueueUsage { total: amount(messages), qos0: amount(qos0) }
     }
 
     #[test]
-    fn the_control_stream_alone_needs_no_account() {
-        let mut shares = PerStreamUsage::default();
-        shares.add(StreamKey::CONTROL, load(3, 0));
-        assert!(shares.is_empty());
-        shares.add(StreamKey::bidi(1), load(1, 0));
-        shares.add(StreamKey::CONTROL, load(1, 0));
-        // What came before the first data stream is not known, and does no harm.
-        shares.remove(StreamKey::CONTROL, load(3, 0));
-        assert_eq!(shares.usage_of(StreamKey::CONTROL), QueueUsage::default());
-        shares.remove(StreamKey::bidi(1), load(1, 0));
-        assert!(shares.is_empty());
+    fn control_stream_alone_needs_no_rows() {
+        let mut streams = PerStreamUsage::default();
+        streams.add(StreamKey::CONTROL, &usage(3, 0));
+        assert!(streams.is_empty());
+        streams.add(StreamKey::bidi(1), &usage(1, 0));
+        streams.add(StreamKey::CONTROL, &usage(1, 0));
+        // Usage from before the first data stream is not known, and its removal does no harm.
+        streams.remove(StreamKey::CONTROL, &usage(3, 0));
+        assert_eq!(streams.usage_of(StreamKey::CONTROL), QueueUsage::default());
+        streams.remove(StreamKey::bidi(1), &usage(1, 0));
+        assert!(streams.is_empty());
     }
 
     #[test]
-    fn progress_counts_while_something_waits() {
-        let (mut shares, now, stream) = (PerStreamUsage::default(), Instant::now(), StreamKey::bidi(1));
-        shares.note_progress(stream, now);
-        assert_eq!(shares.progress_of(stream), None);
-        shares.add(stream, load(2, 0));
-        assert_eq!(shares.progress_of(stream), Some(None));
-        shares.note_begin(now);
-        assert_eq!(shares.progress_of(stream), Some(Some(now)));
+    fn progress_is_kept_while_a_stream_has_messages() {
+        let (mut streams, now, stream) = (PerStreamUsage::default(), Instant::now(), StreamKey::bidi(1));
+        streams.note_progress(stream, now);
+        assert_eq!(streams.progress_of(stream), None);
+        streams.add(stream, &usage(2, 0));
+        assert_eq!(streams.progress_of(stream), Some(None));
+        streams.note_begin(now);
+        assert_eq!(streams.progress_of(stream), Some(Some(now)));
         let later = now + std::time::Duration::from_secs(1);
-        shares.note_begin(later);
-        assert_eq!(shares.progress_of(stream), Some(Some(now)));
-        shares.note_progress(stream, later);
-        shares.remove(stream, load(1, 0));
-        assert_eq!(shares.progress_of(stream), Some(Some(later)));
-        shares.remove(stream, load(1, 0));
-        shares.add(stream, load(1, 0));
-        assert_eq!(shares.progress_of(stream), Some(None));
+        streams.note_begin(later);
+        assert_eq!(streams.progress_of(stream), Some(Some(now)));
+        streams.note_progress(stream, later);
+        streams.remove(stream, &usage(1, 0));
+        assert_eq!(streams.progress_of(stream), Some(Some(later)));
+        streams.remove(stream, &usage(1, 0));
+        streams.add(stream, &usage(1, 0));
+        assert_eq!(streams.progress_of(stream), Some(None));
     }
 
     #[test]
-    fn what_waits_moves_with_its_stream_and_qos_0_can_go() {
-        let mut shares = PerStreamUsage::default();
-        shares.add(StreamKey::bidi(1), load(3, 1));
-        shares.add(StreamKey::bidi(2), load(2, 2));
-        shares.drop_qos0();
-        assert_eq!(shares.usage_of(StreamKey::bidi(1)), load(2, 0));
-        assert_eq!(shares.progress_of(StreamKey::bidi(2)), None);
-        shares.add(StreamKey::bidi(2), load(1, 0));
-        shares.redirect(StreamKey::bidi(1));
-        assert_eq!(shares.usage_of(StreamKey::CONTROL), load(2, 0));
-        assert_eq!(shares.usage_of(StreamKey::bidi(1)), QueueUsage::default());
+    fn redirect_moves_usage_and_qos0_can_be_removed() {
+        let mut streams = PerStreamUsage::default();
+        streams.add(StreamKey::bidi(1), &usage(3, 1));
+        streams.add(StreamKey::bidi(2), &usage(2, 2));
+        streams.remove_qos0();
+        assert_eq!(streams.usage_of(StreamKey::bidi(1)), usage(2, 0));
+        assert_eq!(streams.progress_of(StreamKey::bidi(2)), None);
+        streams.add(StreamKey::bidi(2), &usage(1, 0));
+        streams.redirect(StreamKey::bidi(1));
+        assert_eq!(streams.usage_of(StreamKey::CONTROL), usage(2, 0));
+        assert_eq!(streams.usage_of(StreamKey::bidi(1)), QueueUsage::default());
     }
 
-    /// Whoever copies at every turn copies nothing while nothing changes.
+    /// A copy at every turn costs nothing while nothing changes.
     #[test]
-    fn a_copy_is_made_of_what_has_changed() {
-        let (mut shares, mut copy) = (PerStreamUsage::default(), PerStreamUsage::default());
-        shares.insert(StreamKey::CONTROL, load(1, 0));
-        shares.add(StreamKey::bidi(1), load(3, 1));
-        shares.copy_to(&mut copy);
-        assert_eq!(copy.usage_of(StreamKey::bidi(1)), load(3, 1));
-        assert_eq!(copy.loads().last(), Some((StreamKey::CONTROL, load(1, 0))));
+    fn only_changes_are_copied() {
+        let (mut streams, mut copy) = (PerStreamUsage::default(), PerStreamUsage::default());
+        streams.insert(StreamKey::CONTROL, &usage(1, 0));
+        streams.add(StreamKey::bidi(1), &usage(3, 1));
+        streams.copy_to(&mut copy);
+        assert_eq!(copy.usage_of(StreamKey::bidi(1)), usage(3, 1));
+        assert_eq!(copy.iter().last(), Some((StreamKey::CONTROL, &usage(1, 0))));
         copy.clear();
-        shares.copy_to(&mut copy);
-        assert!(copy.is_empty(), "it is the same as before");
+        streams.copy_to(&mut copy);
+        assert!(copy.is_empty(), "nothing has changed");
         for change in [
-            |shares: &mut PerStreamUsage| shares.add(StreamKey::bidi(1), load(1, 0)),
-            |shares: &mut PerStreamUsage| shares.remove(StreamKey::bidi(1), load(1, 0)),
-            |shares: &mut PerStreamUsage| shares.note_begin(Instant::now()),
-            |shares: &mut PerStreamUsage| shares.note_progress(StreamKey::bidi(1), Instant::now()),
-            |shares: &mut PerStreamUsage| shares.drop_qos0(),
-            |shares: &mut PerStreamUsage| shares.redirect(StreamKey::bidi(1)),
-            |shares: &mut PerStreamUsage| shares.clear(),
+            |streams: &mut PerStreamUsage| streams.add(StreamKey::bidi(1), &usage(1, 0)),
+            |streams: &mut PerStreamUsage| streams.remove(StreamKey::bidi(1), &usage(1, 0)),
+            |streams: &mut PerStreamUsage| streams.note_begin(Instant::now()),
+            |streams: &mut PerStreamUsage| streams.note_progress(StreamKey::bidi(1), Instant::now()),
+            |streams: &mut PerStreamUsage| streams.remove_qos0(),
+            |streams: &mut PerStreamUsage| streams.redirect(StreamKey::bidi(1)),
+            |streams: &mut PerStreamUsage| streams.clear(),
         ] {
-            change(&mut shares);
-            assert!(shares.has_changed);
-            shares.copy_to(&mut copy);
-            assert_eq!(copy.usage_of(StreamKey::CONTROL), shares.usage_of(StreamKey::CONTROL));
+            change(&mut streams);
+            assert!(streams.has_changed);
+            streams.copy_to(&mut copy);
+            assert_eq!(copy.usage_of(StreamKey::CONTROL), streams.usage_of(StreamKey::CONTROL));
         }
     }
 }
