@@ -1,13 +1,12 @@
-//! Values that parse and still cannot be meant.
+//! Validation of values that parse.
 
 use super::{Config, ConfigError};
 
-/// The words that are a level by themselves. Any other bare word would be taken for the name of a module, and
-/// nothing would be logged.
+/// Log levels. A filter takes any other bare word for the name of a module, and nothing would be logged.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 impl Config {
-    /// Checks what types cannot say.
+    /// Checks the ranges of values.
     ///
     /// # Errors
     /// The first key whose value is out of its range, with the range.
@@ -47,7 +46,7 @@ impl Config {
         range("quic.tickets", self.quic.tickets as u64, 0, 100_000_000)?;
         range("store.async_window_ms", self.store.async_window_ms, 1, 60_000)?;
         range("store.cache_bytes", self.store.cache_bytes as u64, 1 << 20, 1 << 40)?;
-        // Less is in the heap in any case.
+        // Smaller packets are never spooled.
         range("spool.threshold", self.spool.threshold as u64, 65_536, 268_435_455)?;
         let level = self.log.level.as_str();
         let is_bare_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());
@@ -75,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_fine_and_senseless_values_are_named() {
+    fn accepts_the_defaults_and_names_values_out_of_range() {
         assert!(Config::default().check().is_ok());
         let mut config = Config::default();
         config.mqtt.maximum_packet_size = 0;
@@ -105,11 +104,11 @@ mod tests {
         assert!(config.check().is_ok());
     }
 
-    type Cap = fn(&mut braid_broker::LimitsConfig);
+    type Change = fn(&mut braid_broker::LimitsConfig);
 
     #[test]
-    fn a_cap_of_0_is_refused_unless_it_means_something() {
-        let refused: [(Cap, &str); 5] = [
+    fn a_limit_of_0_is_refused_unless_it_has_a_meaning() {
+        let refused: [(Change, &str); 5] = [
             (
                 |limits| limits.memory_low = 0,
                 "limits.memory_low: 0 is out of range; it may be at least 1048576",
@@ -139,10 +138,10 @@ mod tests {
         assert_eq!(config.check().unwrap_err().to_string(), expected);
         let mut config = Config::default();
         config.limits.queued_secs = 0;
-        assert!(config.check().is_ok(), "any time");
+        assert!(config.check().is_ok(), "no limit of age");
         let limits = &mut config.limits;
         (limits.retained_messages, limits.retained_bytes, limits.inflight_bytes) = (0, 0, 0);
         config.spool.bytes = 0;
-        assert!(config.check().is_ok(), "nothing is retained, one message at a time, none that is large");
+        assert!(config.check().is_ok(), "no retained message, one inflight message at a time, no large one");
     }
 }

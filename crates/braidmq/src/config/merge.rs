@@ -1,4 +1,4 @@
-//! Where a value comes from: defaults, then the file, then the environment, then `--set`, then flags.
+//! Layers of a configuration: defaults, then the file, the environment, `--set`, and flags.
 
 use std::path::PathBuf;
 
@@ -15,9 +15,9 @@ const NOT_KEYS: [&str; 2] = ["BRAIDMQ_CONFIG", "BRAIDMQ_PASSWORD"];
 #[derive(Debug, Default)]
 pub(crate) struct Layers {
     pub(crate) file: Option<PathBuf>,
-    /// The environment, with variables that do not concern us.
+    /// Environment variables; those without the prefix are ignored.
     pub(crate) environment: Vec<(String, String)>,
-    /// `KEY=VALUE` each.
+    /// Settings, each `KEY=VALUE`.
     pub(crate) settings: Vec<String>,
 }
 
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_is_no_key_is_named() {
+    fn a_variable_with_an_unknown_key_is_named() {
         let environment = vec![("BRAIDMQ_LIMITS__CONECTIONS".to_owned(), "2".to_owned())];
         let error = merge(&Layers { environment, ..Layers::default() }).unwrap_err();
         assert_eq!(

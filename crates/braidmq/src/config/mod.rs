@@ -1,57 +1,54 @@
 //! The configuration of `braidmq serve`: file, environment, `--set` and flags, merged and validated once.
 
 mod check;
-mod health;
 mod merge;
 mod parse;
 mod quic;
-mod spool;
-mod store;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use braid_broker::{BrokerConfig, PriorityRule, StreamsConfig};
+use braid_store::spool::SpoolOptions;
+use braid_store::{Durability, Options};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use health::HealthConfig;
 pub(crate) use merge::{Layers, merge};
 pub(crate) use parse::ConfigError;
 pub(crate) use quic::QuicConfig;
-pub(crate) use spool::SpoolConfig;
-pub(crate) use store::{DurabilityConfig, StoreConfig};
 
-/// Everything `braidmq serve` can be told. All keys are optional.
+/// Configuration of `braidmq serve`. All keys are optional.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Config {
-    /// Where the broker keeps its files.
+    /// Directory of the broker's files.
     pub(crate) data_dir: PathBuf,
-    /// Clients without credentials may connect from other machines too.
+    /// Whether clients without credentials may connect from other hosts too.
     pub(crate) allow_anonymous: bool,
-    /// Seconds that connections get for their last bytes when the broker stops.
+    /// Seconds that connections have for their last bytes when the broker stops.
     pub(crate) drain_secs: u64,
-    /// Which transports listen where.
+    /// Addresses by transport.
     pub(crate) listeners: ListenersConfig,
-    /// Where it is told how the broker is.
+    /// Health over HTTP.
     pub(crate) health: HealthConfig,
-    /// What web pages may do.
+    /// Origins of web pages that may connect.
     pub(crate) websocket: WebSocketConfig,
     /// Certificates for TLS, secure WebSocket and QUIC.
     pub(crate) tls: TlsConfig,
-    /// How MQTT over QUIC is spoken.
+    /// MQTT over QUIC.
     pub(crate) quic: QuicConfig,
-    /// What outlives the process.
+    /// Durable state.
     pub(crate) store: StoreConfig,
-    /// Where large messages are received.
+    /// Files for large messages.
     pub(crate) spool: SpoolConfig,
-    /// What is logged, and how.
+    /// Level and format of the log.
     pub(crate) log: LogConfig,
     /// The broker's own sections: `mqtt`, `limits`, `sys`.
     pub(crate) mqtt: braid_broker::MqttConfig,
     pub(crate) limits: braid_broker::LimitsConfig,
     pub(crate) sys: braid_broker::SysConfig,
-    /// `[[priority]]`: what is sent sooner.
+    /// Priorities of topics: `[[priority]]`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) priority: Vec<PriorityRule>,
 }
@@ -80,7 +77,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The part that the broker itself sees.
+    /// The sections of the broker itself.
     pub(crate) fn broker(&self) -> BrokerConfig {
         let QuicConfig { strict_streams, early_publish, .. } = self.quic;
         BrokerConfig {
@@ -90,6 +87,14 @@ impl Config {
             streams: StreamsConfig { strict_streams, early_publish },
             priority: self.priority.clone(),
         }
+    }
+
+    /// Directory and options of the spool; `None` if no packet can be that large.
+    pub(crate) fn spool(&self) -> Option<(PathBuf, SpoolOptions)> {
+        let SpoolConfig { threshold, bytes, keep_free, .. } = self.spool;
+        let directory = self.spool.directory.clone().unwrap_or_else(|| self.data_dir.join("spool"));
+        let is_needed = threshold < self.mqtt.maximum_packet_size as usize;
+        is_needed.then_some((directory, SpoolOptions { threshold, bytes, keep_free }))
     }
 }
 
@@ -111,23 +116,23 @@ impl ListenersConfig {
 }
 
 impl Default for ListenersConfig {
-    /// Every transport, on this machine only.
+    /// Every transport, on loopback only.
     fn default() -> Self {
         let at = |port| vec![SocketAddr::from(([127, 0, 0, 1], port))];
         Self { tcp: at(1883), tls: at(8883), ws: at(8083), wss: at(8084), quic: at(14567) }
     }
 }
 
-/// Web pages, which connect from wherever their reader is.
+/// Protection against WebSocket connections of foreign web pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct WebSocketConfig {
-    /// Origins of pages that may connect, such as `https://app.example`, beside those of this machine. With
-    /// `allow_anonymous` any page may: whoever can reach the broker is let in anyway.
+    /// Origins of pages that may connect, such as `https://app.example`, beside those of this host. With
+    /// `allow_anonymous` every page may.
     pub(crate) origins: Vec<String>,
 }
 
-/// Certificates. Without them a self-signed pair is made in the data directory.
+/// Certificates. By default a self-signed pair is made in the data directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct TlsConfig {
@@ -137,14 +142,14 @@ pub(crate) struct TlsConfig {
     /// PEM file with the private key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<PathBuf>,
-    /// Whether clients prove who they are with a certificate.
+    /// Client certificates.
     pub(crate) client_auth: ClientAuthConfig,
     /// PEM file with the authorities that sign clients' certificates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) client_ca: Option<PathBuf>,
 }
 
-/// Whether clients are asked for a certificate.
+/// Verification of client certificates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ClientAuthConfig {
@@ -154,13 +159,13 @@ pub(crate) enum ClientAuthConfig {
     Required,
 }
 
-/// Logging, to standard error.
+/// Log on standard error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LogConfig {
     /// `error`, `warn`, `info`, `debug` or `trace`, also per module: `info,braid_broker=debug`.
     pub(crate) level: String,
-    /// For people or for machines.
+    /// Text or JSON.
     pub(crate) format: LogFormat,
 }
 
@@ -175,6 +180,84 @@ impl Default for LogConfig {
 pub(crate) enum LogFormat {
     Text,
     Json,
+}
+
+/// Health over HTTP. Requests are not authenticated, so that no address is listened on by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct HealthConfig {
+    /// Addresses, `HOST:PORT` with an IP address as host.
+    pub(crate) bind: Vec<SocketAddr>,
+}
+
+/// Store of sessions and messages in the data directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct StoreConfig {
+    /// Time of acknowledgements.
+    pub(crate) durability: DurabilityConfig,
+    /// Milliseconds of acknowledged messages that a crash may lose with `async`. While the disk is slower, acknowledgements
+    /// wait.
+    pub(crate) async_window_ms: u64,
+    /// Bytes of the store's file that are cached in memory.
+    pub(crate) cache_bytes: usize,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        let cache_bytes = Options::default().cache;
+        Self { durability: DurabilityConfig::default(), async_window_ms: 100, cache_bytes }
+    }
+}
+
+/// Time of an acknowledgement relative to its commit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DurabilityConfig {
+    /// After the fsync.
+    #[default]
+    Sync,
+    /// Before the fsync, within `async_window_ms`.
+    Async,
+    /// Immediately; nothing outlives the process.
+    Memory,
+}
+
+impl StoreConfig {
+    /// Options of the embedded store; `None` for the memory store.
+    pub(crate) fn options(&self) -> Option<Options> {
+        let durability = match self.durability {
+            DurabilityConfig::Sync => Durability::Sync,
+            DurabilityConfig::Async => {
+                Durability::Async { at_risk: Duration::from_millis(self.async_window_ms) }
+            }
+            DurabilityConfig::Memory => return None,
+        };
+        let mut options = Options::default();
+        (options.durability, options.cache) = (durability, self.cache_bytes);
+        Some(options)
+    }
+}
+
+/// Spool: large messages are received into files, which are mapped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct SpoolConfig {
+    /// Size in bytes above which a PUBLISH is spooled; from `mqtt.maximum_packet_size` on there is no spool.
+    pub(crate) threshold: usize,
+    /// Directory of the files; `spool` in the data directory by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) directory: Option<PathBuf>,
+    /// The most bytes of all files together.
+    pub(crate) bytes: u64,
+    /// Bytes that stay free on the file system.
+    pub(crate) keep_free: u64,
+}
+
+impl Default for SpoolConfig {
+    fn default() -> Self {
+        Self { threshold: 1 << 20, directory: None, bytes: 128 << 30, keep_free: 256 << 20 }
+    }
 }
 
 #[cfg(test)]
@@ -192,7 +275,7 @@ mod tests {
         assert_eq!(documented, toml::Table::try_from(Config::default()).unwrap());
     }
 
-    /// Each limit stands in a row of the table, and no row names one that there is not.
+    /// Each limit has a row in the table, and each row names an existing limit.
     #[test]
     fn the_table_of_queues_has_every_limit() {
         let page = include_str!("../../../../docs/limits.md");

@@ -1,11 +1,11 @@
-//! Configuration text to values, with errors that name the place and the mend.
+//! Parser of configuration text, whose errors name the place and the remedy.
 
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// Why a configuration is refused: one line that says where and what to change.
+/// Refusal of a configuration: one line with the place and the remedy.
 #[derive(Debug, Error)]
 pub(crate) enum ConfigError {
     #[error("cannot read {path}: {source}", path = .path.display())]
@@ -31,8 +31,8 @@ pub(crate) fn read_file<T: DeserializeOwned>(path: &Path) -> Result<toml::Table,
     toml::from_str(&text).map_err(|error| refused(&error))
 }
 
-/// One `KEY=VALUE` from the command line or the environment, checked against `T`. The value is TOML where it
-/// parses as such, and otherwise text.
+/// Reads one `KEY=VALUE` of the command line or the environment, checked against `T`. The value is TOML if it parses as
+/// that, and otherwise text.
 pub(crate) fn read_setting<T: DeserializeOwned>(
     place: &str,
     key: &str,
@@ -42,9 +42,9 @@ pub(crate) fn read_setting<T: DeserializeOwned>(
     let parsed = toml::from_str::<toml::Table>(&format!("value = {value}"))
         .ok()
         .and_then(|mut table| table.remove("value"));
-    // `--set log.level=info`: nobody quotes twice on a command line.
+    // Text needs no quotes: `--set log.level=info`.
     let candidates = [parsed, Some(toml::Value::String(value.to_owned()))];
-    // What is wrong with the value as TOML says more than what is wrong with it as text.
+    // The error of the value as TOML says more than that of the value as text.
     let mut problem = None;
     for candidate in candidates.into_iter().flatten() {
         let table = nest(key, candidate);
@@ -86,7 +86,7 @@ fn explain(message: &str) -> String {
                 _ => format!("unknown key `{unknown}`"),
             }
         }
-        // The only section of which there may be several.
+        // Only rules of priority are a list of sections.
         _ if message == "invalid type: map, expected a sequence" => {
             "write each rule with two brackets: [[priority]]".to_owned()
         }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_priority_rule_is_named_with_its_line() {
+    fn the_error_of_a_priority_rule_names_its_line() {
         for (rule, expected) in [
             ("filter = 'a/#/b'\npriority = 1", "FILE:4: \"a/#/b\": '#' must stand alone in the last level"),
             ("filter = ''\npriority = 1", "FILE:4: \"\": a topic must have at least one character"),

@@ -1,4 +1,4 @@
-//! `[quic]`: what the transport is told, and what the broker is told of data streams.
+//! Section `[quic]`: options of the transport, and of data streams in the broker.
 
 use std::path::PathBuf;
 
@@ -8,33 +8,33 @@ use serde::{Deserialize, Serialize};
 
 use super::Config;
 
-/// How MQTT over QUIC is spoken.
+/// MQTT over QUIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct QuicConfig {
     /// UNSUBSCRIBE ends the subscription of its own stream only, as with EMQX.
     pub(crate) strict_streams: bool,
-    /// What becomes of a PUBLISH in early data.
+    /// Handling of a PUBLISH in early data.
     pub(crate) early_publish: EarlyPublishConfig,
-    /// Who decides how fast to send.
+    /// Congestion control.
     pub(crate) congestion: CongestionConfig,
-    /// Whether bulk is kept back where the path to a client limits.
+    /// Whether the gate limits bulk to the rate of the path to a client.
     pub(crate) gate: bool,
-    /// Packets that are left for what is urgent then.
+    /// Packets that the gate reserves for urgent messages, 1 to 3.
     pub(crate) gate_reserve: u8,
-    /// Where is written what the gates know.
+    /// File for the state of the gates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) gate_log: Option<PathBuf>,
-    /// Bytes per second that are sent to one client at most.
+    /// The most bytes per second that are sent to one client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) link_rate: Option<u64>,
-    /// Bytes of one stream that a client may send ahead of what was read.
+    /// Receive window of one stream, in bytes.
     pub(crate) stream_window: u32,
-    /// Tickets of clients that may resume; each connection is given two.
+    /// The most session tickets; each connection is given two.
     pub(crate) tickets: usize,
-    /// Whether a client that resumes may send at once.
+    /// Whether a client that resumes may send early data.
     pub(crate) zero_rtt: bool,
-    /// Where a file for each connection says what QUIC did in it.
+    /// Directory for a qlog of each connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) qlog_dir: Option<PathBuf>,
 }
@@ -82,7 +82,7 @@ impl From<CongestionConfig> for Congestion {
 }
 
 impl Config {
-    /// What QUIC listeners are told.
+    /// Options of QUIC listeners.
     pub(crate) fn quic_options(&self) -> QuicOptions {
         let QuicConfig {
             congestion,

@@ -7,7 +7,7 @@ use braid_transport::{Listener, Transport};
 use super::bind::Certificate;
 use crate::config::{Config, DurabilityConfig};
 
-/// Where the broker listens.
+/// Addresses on which the broker listens.
 pub(super) struct Addresses {
     mqtt: Vec<(Transport, SocketAddr)>,
     health: Vec<SocketAddr>,
@@ -20,10 +20,9 @@ impl Addresses {
     }
 }
 
-/// Prints where the broker listens and what to type next. Standard output, so that it can be read by programs
-/// while the log goes elsewhere.
+/// Prints the addresses of the broker and commands to try it. Goes to standard output, apart from the log.
 pub(super) fn print(config: &Config, addresses: &Addresses, certificate: Option<&Certificate>) {
-    // A broker whose standard output is gone serves all the same.
+    // A broker whose standard output is closed goes on.
     let _ = write(&text(config, addresses, certificate));
 }
 
@@ -51,9 +50,9 @@ fn text(config: &Config, addresses: &Addresses, certificate: Option<&Certificate
         let file = certificate.tls.files().certificate.display();
         let _ = writeln!(out, "  {kind} {file}\n  SHA-256 {}", certificate.fingerprint);
     }
-    let _ = writeln!(out, "{}", kept(config));
-    let who = if config.allow_anonymous { "from anywhere" } else { "from this machine only" };
-    let _ = writeln!(out, "Clients without credentials may connect {who}.");
+    let _ = writeln!(out, "{}", durability(config));
+    let origin = if config.allow_anonymous { "from anywhere" } else { "from this machine only" };
+    let _ = writeln!(out, "Clients without credentials may connect {origin}.");
     if let Some((url, transport)) = first {
         let trust = match certificate {
             Some(certificate) if certificate.is_self_signed && transport.is_encrypted() => {
@@ -72,16 +71,16 @@ fn text(config: &Config, addresses: &Addresses, certificate: Option<&Certificate
     out
 }
 
-/// What outlives the process, and what is at risk.
-fn kept(config: &Config) -> String {
+/// Durability of sessions and messages, as a sentence.
+fn durability(config: &Config) -> String {
     let (directory, window) = (config.data_dir.display(), config.store.async_window_ms);
     match config.store.durability {
         DurabilityConfig::Sync => {
-            format!("What must not be lost is in {directory} before it is acknowledged.")
+            format!("Sessions and messages are in {directory} before they are acknowledged.")
         }
         DurabilityConfig::Async => format!(
-            "What must not be lost goes to {directory} after it is acknowledged: a crash may cost the last {window} ms of \
-             what was acknowledged."
+            "Sessions and messages are written to {directory} after they are acknowledged: a crash may lose the last \
+             {window} ms."
         ),
         DurabilityConfig::Memory => {
             "Sessions and messages are kept in memory only: they end with this process.".to_owned()

@@ -9,15 +9,15 @@ use braid_transport::{
 use super::StartError;
 use crate::config::{ClientAuthConfig, Config};
 
-/// The certificate of this broker, and how clients may check it.
+/// Certificate of the broker.
 pub(super) struct Certificate {
     pub(super) tls: ServerTls,
     pub(super) fingerprint: String,
-    /// Made by ourselves: clients must be told to trust it.
+    /// Made by the broker: clients need it as a CA file.
     pub(super) is_self_signed: bool,
 }
 
-/// Parses `HOST:PORT` addresses of an option. A name is resolved; all its addresses are listened on.
+/// Parses the `HOST:PORT` addresses of an option. A name is resolved to all of its addresses.
 pub(super) fn addresses(option: &'static str, given: &[String]) -> Result<Vec<SocketAddr>, StartError> {
     let mut all = Vec::new();
     for text in given {
@@ -75,15 +75,15 @@ pub(super) fn certificate(config: &Config) -> Result<Option<Certificate>, StartE
     Ok(Some(Certificate { tls, fingerprint, is_self_signed }))
 }
 
-/// The file that the environment names for the secrets of TLS sessions, as browsers and curl know it.
+/// The file for the secrets of TLS sessions that `SSLKEYLOGFILE` names, as in browsers and curl.
 fn key_log() -> Option<PathBuf> {
     std::env::var_os("SSLKEYLOGFILE").filter(|name| !name.is_empty()).map(PathBuf::from)
 }
 
-/// Binds every listener; if one cannot be bound, none stays.
+/// Binds every listener, or none if one of them fails.
 pub(super) fn listeners(config: &Config, tls: Option<&ServerTls>) -> Result<Vec<Listener>, StartError> {
     let mut options = ListenOptions { quic: config.quic_options(), ..ListenOptions::default() };
-    // Most clients send one packet as one frame.
+    // Room for the largest packet in one frame, as most clients send it.
     options.websocket.max_frame_bytes = config.mqtt.maximum_packet_size as usize + 5;
     options.websocket.origins = (!config.allow_anonymous).then(|| config.websocket.origins.clone());
     let addresses = &config.listeners;

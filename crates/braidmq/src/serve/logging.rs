@@ -15,7 +15,7 @@ pub(super) fn start(config: &LogConfig) -> Result<Reload, StartError> {
     let (filter, handle) = reload::Layer::new(parse(&config.level)?);
     let registry = Registry::default().with(filter);
     let writer = std::io::stderr;
-    // Only the first call in a process can succeed, and there is only one.
+    // Fails only for a second call in the process.
     let _ = match config.format {
         LogFormat::Text => {
             let colours = std::io::stderr().is_terminal();
@@ -34,7 +34,7 @@ fn parse(level: &str) -> Result<EnvFilter, StartError> {
 impl Reload {
     pub(super) fn set(&self, level: &str) -> Result<(), StartError> {
         let filter = parse(level)?;
-        // Fails only when the process is going down.
+        // Fails only while the process ends.
         let _ = self.0.reload(filter);
         Ok(())
     }

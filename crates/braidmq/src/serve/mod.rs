@@ -1,4 +1,4 @@
-//! `braidmq serve`: puts a broker together from its configuration and runs it until a signal.
+//! `braidmq serve`: builds a broker from its configuration and runs it until a signal.
 
 mod banner;
 mod bind;
@@ -20,10 +20,10 @@ use braid_transport::ServerTls;
 use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use self::store::{Built, Kept};
+use self::store::{Built, ProcessStore};
 use crate::config::{Config, ConfigError, Layers, ListenersConfig, merge};
 
-/// Exit code for everything that the user must change before the broker can start.
+/// Exit code for errors that the user must correct before the broker can start.
 const REFUSED: u8 = 2;
 
 /// Exit code for a store that failed while the broker ran: `EX_IOERR` of sysexits.h.
@@ -35,10 +35,10 @@ const STORE_FAILED: u8 = 74;
 /// WebSocket 8083, secure WebSocket 8084 (both at /mqtt) and QUIC 14567/udp. A self-signed certificate
 /// is made in the data directory at the first start.
 ///
-/// Sessions that outlive their connections, what waits for them, and retained messages are kept in the data
+/// Sessions that outlive their connections, their queued messages and retained messages are kept in the data
 /// directory too, and acknowledged once they are on the disk; --set store.durability=async or memory changes that.
 ///
-/// Exit codes: 0 after a signal, 2 for what must be changed before it can start, 74 when the store failed.
+/// Exit codes: 0 after a signal, 2 for errors to correct before it can start, 74 when the store failed.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Read this TOML file
@@ -59,23 +59,22 @@ pub(crate) struct Args {
     /// Listen for MQTT on QUIC
     #[arg(long, value_name = "HOST:PORT")]
     quic: Vec<String>,
-    /// Answer GET /health over HTTP here: 200 when clients can be sent to this broker, else 503; repeatable
+    /// Answer GET /health over HTTP here: 200 while this broker accepts clients, else 503; repeatable
     #[arg(long, value_name = "HOST:PORT")]
     health: Vec<String>,
     /// Keep certificates and messages in this directory
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Write what QUIC does to a file per connection in this directory (qlog)
+    /// Write a qlog of each QUIC connection into this directory
     #[arg(long, value_name = "DIR")]
     qlog_dir: Option<PathBuf>,
-    /// Do not find out what a slow path to a client lets through: bulk is then not kept back for what is urgent
+    /// Turn the congestion gate off: bulk is then not limited in favour of urgent messages
     #[arg(long)]
     no_gate: bool,
-    /// Write to this file what is known of the paths to clients, and what is held back: JSON, a line a connection, five
-    /// times a second
+    /// Write the gate's model of the path of each connection to this file: JSON lines, five times a second
     #[arg(long, value_name = "FILE", conflicts_with = "no_gate")]
     gate_log: Option<PathBuf>,
-    /// Let clients without credentials connect from other machines too
+    /// Let clients without credentials connect from other hosts too
     #[arg(long)]
     allow_anonymous: bool,
     /// Set any key of the configuration, for example --set log.level=debug; repeatable
@@ -86,20 +85,20 @@ pub(crate) struct Args {
     print_config: bool,
 }
 
-/// Why the broker ended other than by a signal: one line.
+/// End of the broker other than by a signal: one line.
 #[derive(Debug, Error)]
 enum Failure {
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(
-        "the store in {directory} failed ({reason}) and the broker stopped: make room or mend the device, then start \
+        "the store in {directory} failed ({reason}) and the broker stopped: free space or repair the device, then start \
          again",
         directory = .directory.display()
     )]
     Store { directory: PathBuf, reason: String },
 }
 
-/// Why the broker did not start: one line.
+/// Failure of the start: one line.
 #[derive(Debug, Error)]
 enum StartError {
     #[error(transparent)]
@@ -156,7 +155,7 @@ fn try_run(args: &Args) -> Result<(), Failure> {
     }
     let reload_level = logging::start(&config.log)?;
     let health = HealthState::default();
-    // First of all, so that whoever waits for the broker hears that it starts; it answers until the process ends.
+    // Started first and stopped last, so that probes are answered during the whole life of the process.
     let bind = &config.health.bind;
     let server = (!bind.is_empty()).then(|| HealthServer::start(bind, health.clone()));
     let server = server.transpose().map_err(StartError::from)?;
@@ -166,19 +165,19 @@ fn try_run(args: &Args) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|source| StartError::System { what: "to start threads", source })?;
-    let told = Told { health, addresses: server.as_ref().map_or(&[], HealthServer::addresses) };
-    let served = runtime.block_on(serve(args, &config, &reload_level, &told));
-    let Some(Ended { served, kept, monitor }) = served? else {
-        // It was not serving yet: what opens the store may be left in the middle, as by a crash.
+    let status = Status { health, addresses: server.as_ref().map_or(&[], HealthServer::addresses) };
+    let served = runtime.block_on(serve(args, &config, &reload_level, &status));
+    let Some(Ended { served, store, monitor }) = served? else {
+        // Opening the store may be interrupted, as by a crash.
         runtime.shutdown_background();
         return Ok(());
     };
-    // Connections that were not done in time still tell the store what became of their sessions.
+    // Connections that did not end in time still commit the end of their sessions.
     drop(runtime);
-    let closed = kept.close();
+    let closed = store.close();
     if let Err(error) = &closed {
-        // The broker is gone, and whoever asks until the process ends is to hear it.
-        told.health.serving(monitor.unclosed(error.clone()));
+        // The broker is dropped; the probe reports this error until the process ends.
+        status.health.serving(monitor.unclosed(error.clone()));
     }
     served.and(closed).map_err(|error| Failure::of_store(config.data_dir, error))
 }
@@ -193,7 +192,7 @@ impl Failure {
     }
 }
 
-/// The configuration that all sources together give.
+/// Merges all sources of the configuration.
 fn configure(args: &Args) -> Result<Config, StartError> {
     let layers =
         Layers { file: args.config.clone(), environment: environment()?, settings: args.set.clone() };
@@ -229,27 +228,27 @@ fn configure(args: &Args) -> Result<Config, StartError> {
     Ok(config)
 }
 
-/// The environment variables that are ours.
+/// Environment variables with the prefix `BRAIDMQ_`.
 fn environment() -> Result<Vec<(String, String)>, ConfigError> {
-    let mut ours = Vec::new();
+    let mut variables = Vec::new();
     for (name, value) in std::env::vars_os() {
         let Some(name) = name.to_str().filter(|name| name.starts_with("BRAIDMQ_")) else { continue };
         let value = value.into_string().map_err(|_| ConfigError::Refused {
             place: name.to_owned(),
             problem: "its value is not UTF-8".to_owned(),
         })?;
-        ours.push((name.to_owned(), value));
+        variables.push((name.to_owned(), value));
     }
-    Ok(ours)
+    Ok(variables)
 }
 
-/// The signals that end the broker.
-struct Endings {
+/// Signals that end the broker.
+struct EndSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Endings {
+impl EndSignals {
     fn new() -> Result<Self, StartError> {
         let [terminate, interrupt] = [SignalKind::terminate(), SignalKind::interrupt()].map(listen);
         Ok(Self { terminate: terminate?, interrupt: interrupt? })
@@ -264,73 +263,72 @@ fn listen(kind: SignalKind) -> Result<Signal, StartError> {
     signal(kind).map_err(|source| StartError::System { what: "signal handlers", source })
 }
 
-/// Does a part of the start that blocks; `None` when a signal comes before it is done.
+/// Runs a blocking step of the start; `None` when a signal comes first.
 async fn unless_ended<T: Send + 'static>(
-    endings: &mut Endings,
-    part: impl FnOnce() -> Result<T, StartError> + Send + 'static,
+    signals: &mut EndSignals,
+    step: impl FnOnce() -> Result<T, StartError> + Send + 'static,
 ) -> Result<Option<T>, StartError> {
     tokio::select! {
-        done = tokio::task::spawn_blocking(part) => {
+        done = tokio::task::spawn_blocking(step) => {
             done.map_err(|error| StartError::Broken(error.to_string()))?.map(Some)
         }
-        () = endings.recv() => Ok(None),
+        () = signals.recv() => Ok(None),
     }
 }
 
-/// Where it is told how the broker is.
-struct Told<'a> {
+/// Health of the process, and the addresses of its HTTP server.
+struct Status<'a> {
     health: HealthState,
     addresses: &'a [SocketAddr],
 }
 
-/// How serving ended.
+/// Outcome of the broker.
 struct Ended {
     served: Result<(), StoreError>,
     /// To be closed.
-    kept: Kept,
+    store: ProcessStore,
     monitor: HealthMonitor,
 }
 
-/// Serves until it is to end; `None` when a signal came before it began.
+/// Serves until a signal or a failure of the store; `None` when a signal came before it began.
 async fn serve(
     args: &Args,
     config: &Config,
     reload_level: &logging::Reload,
-    told: &Told<'_>,
+    status: &Status<'_>,
 ) -> Result<Option<Ended>, StartError> {
-    let (mut endings, mut hang_up) = (Endings::new()?, listen(SignalKind::hangup())?);
+    let (mut signals, mut hang_up) = (EndSignals::new()?, listen(SignalKind::hangup())?);
     if let Some(path) = &config.quic.qlog_dir {
         std::fs::create_dir_all(path).map_err(|source| StartError::QlogDir { path: path.clone(), source })?;
     }
     if let Some(path) = &config.quic.gate_log {
         File::create(path).map_err(|source| StartError::GateLog { path: path.clone(), source })?;
     }
-    // Nothing is made in a directory that the store refuses, and its reasons are the better ones. Mostly nothing is to be
-    // made.
+    // Before a certificate is made: nothing is written into a directory that the store refuses.
     let mut opened = None;
     if bind::makes_certificate(config) {
-        let (config, health) = (config.clone(), told.health.clone());
-        let Some(first) = unless_ended(&mut endings, move || store::open(&config, health)).await? else {
+        let (config, health) = (config.clone(), status.health.clone());
+        let Some(first) = unless_ended(&mut signals, move || store::open(&config, health)).await? else {
             return Ok(None);
         };
         opened = Some(first);
     }
     let certificate = bind::certificate(config)?;
     let tls = certificate.as_ref().map(|certificate| &certificate.tls);
-    // Before the store is read: a port in use is known at once, and whoever connects meanwhile waits for a moment.
+    // Before the store is read, so that a port in use is reported at once. Clients that connect meanwhile wait.
     let listeners = bind::listeners(config, tls)?;
-    let addresses = banner::Addresses::of(&listeners, told.addresses);
+    let addresses = banner::Addresses::of(&listeners, status.addresses);
     let build = {
-        let (config, health) = (config.clone(), told.health.clone());
+        let (config, health) = (config.clone(), status.health.clone());
         move || opened.map_or_else(|| store::open(&config, health), Ok)?.build(&config, listeners)
     };
-    let Some(Built { broker, kept, took }) = unless_ended(&mut endings, build).await? else {
+    let Some(Built { broker, store, took }) = unless_ended(&mut signals, build).await? else {
         return Ok(None);
     };
     let handle = broker.handle();
-    // Whoever waits for the banner and then asks hears what it says.
+    // Before the banner, so that a probe that follows it finds the broker serving.
     let monitor = handle.health_monitor();
-    told.health.serving(monitor.clone());
+    status.health.serving(monitor.clone());
     banner::print(config, &addresses, certificate.as_ref());
     let recovery = broker.recovery();
     if recovery != Recovery::default() {
@@ -340,7 +338,7 @@ async fn serve(
     }
     let running = broker.run(Duration::from_secs(config.drain_secs));
     let failed = async {
-        handle.fail(&kept.failed().await);
+        handle.fail(&store.failed().await);
         std::future::pending().await
     };
     tokio::pin!(running, failed);
@@ -348,8 +346,8 @@ async fn serve(
         tokio::select! {
             served = &mut running => break served,
             () = &mut failed => {}
-            () = endings.recv() => {
-                // A second signal does not wait for anybody.
+            () = signals.recv() => {
+                // A second signal ends the broker at once.
                 if handle.is_stopping() {
                     break Ok(());
                 }
@@ -358,10 +356,10 @@ async fn serve(
             _ = hang_up.recv() => reload(args, tls, reload_level),
         }
     };
-    Ok(Some(Ended { served, kept: kept.clone(), monitor }))
+    Ok(Some(Ended { served, store: store.clone(), monitor }))
 }
 
-/// Reads certificates and log level again. What cannot be read leaves everything as it was.
+/// Reads certificates and log level again. On an error the old ones stay.
 fn reload(args: &Args, tls: Option<&ServerTls>, reload_level: &logging::Reload) {
     match tls.map(ServerTls::reload) {
         Some(Ok(())) => tracing::info!("certificates reloaded"),

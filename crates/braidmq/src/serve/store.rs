@@ -1,4 +1,4 @@
-//! What the broker stands over: opened with everything that can be wrong with it, and closed last.
+//! Store of the broker process: opened before the broker, closed after it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,42 +12,42 @@ use braid_store::{EmbeddedStore, MemoryStore, OpenError, Store, StoreError};
 use braid_transport::Listener;
 
 use super::StartError;
-use super::progress::Announcer;
+use super::progress::ProgressReporter;
 use crate::config::Config;
 
-/// What outlives the broker's value.
+/// Store, which is closed after the broker is dropped.
 #[derive(Clone)]
-pub(super) enum Kept {
+pub(super) enum ProcessStore {
     Memory(Arc<MemoryStore>),
     File(Arc<EmbeddedStore>),
 }
 
-/// A store that was opened, and nothing of it read yet.
+/// Opened store that has not been read yet.
 pub(super) struct Opened {
-    kept: Kept,
+    store: ProcessStore,
     spool: Option<Arc<dyn Spool>>,
-    announcer: Announcer,
+    reporter: ProgressReporter,
 }
 
-/// A broker over its store.
+/// Broker with its store.
 pub(super) struct Built {
     pub(super) broker: Broker,
-    pub(super) kept: Kept,
-    /// How long that took.
+    pub(super) store: ProcessStore,
+    /// Time since the start of the process's work on the store.
     pub(super) took: Duration,
 }
 
-/// Opens the store, and then what else is made in the data directory: one that is refused is left as it was. Blocks for as
-/// long as that takes.
+/// Opens the store, and then the spool, so that a refused data directory is left unchanged. Blocks for the time of a check
+/// and a compaction.
 pub(super) fn open(config: &Config, health: HealthState) -> Result<Opened, StartError> {
-    let announcer = Announcer::start(health);
+    let reporter = ProgressReporter::start(health);
     let Some(mut options) = config.store.options() else {
-        let kept = Kept::Memory(Arc::new(MemoryStore::new()));
-        return Ok(Opened { kept, spool: open_spool(config)?, announcer });
+        let store = ProcessStore::Memory(Arc::new(MemoryStore::new()));
+        return Ok(Opened { store, spool: open_spool(config)?, reporter });
     };
     options.progress = {
-        let announcer = announcer.clone();
-        Arc::new(move |progress| announcer.opened(progress))
+        let reporter = reporter.clone();
+        Arc::new(move |progress| reporter.opened(progress))
     };
     let mut store = EmbeddedStore::open(&config.data_dir, options)
         .map_err(|error| StartError::of_open(&config.data_dir, error))?;
@@ -55,7 +55,7 @@ pub(super) fn open(config: &Config, health: HealthState) -> Result<Opened, Start
     if let Some(spool) = &spool {
         store.set_spool(spool.clone());
     }
-    Ok(Opened { kept: Kept::File(Arc::new(store)), spool, announcer })
+    Ok(Opened { store: ProcessStore::File(Arc::new(store)), spool, reporter })
 }
 
 fn open_spool(config: &Config) -> Result<Option<Arc<dyn Spool>>, StartError> {
@@ -64,26 +64,27 @@ fn open_spool(config: &Config) -> Result<Option<Arc<dyn Spool>>, StartError> {
 }
 
 impl Opened {
-    /// Puts the broker together from what is in the store. Blocks for as long as that takes.
+    /// Builds the broker from the content of the store. Blocks for the time of the recovery.
     pub(super) fn build(self, config: &Config, listeners: Vec<Listener>) -> Result<Built, StartError> {
-        let Self { kept, spool, announcer } = self;
+        let Self { store, spool, reporter } = self;
         let authenticate = Box::new(Anonymous { from_anywhere: config.allow_anonymous });
-        let progress = |recovery: Recovery| announcer.recovered(recovery);
-        let broker = Broker::recover(config.broker(), authenticate, kept.store(), spool, listeners, progress)
-            .map_err(|error| StartError::of_store(&config.data_dir, error))?;
-        Ok(Built { broker, kept, took: announcer.elapsed() })
+        let progress = |recovery: Recovery| reporter.recovered(recovery);
+        let broker =
+            Broker::recover(config.broker(), authenticate, store.shared(), spool, listeners, progress)
+                .map_err(|error| StartError::of_store(&config.data_dir, error))?;
+        Ok(Built { broker, store, took: reporter.elapsed() })
     }
 }
 
-impl Kept {
-    fn store(&self) -> Arc<dyn Store> {
+impl ProcessStore {
+    fn shared(&self) -> Arc<dyn Store> {
         match self {
             Self::Memory(store) => store.clone(),
             Self::File(store) => store.clone(),
         }
     }
 
-    /// Waits until it fails: a file knows that before anybody commits again.
+    /// Waits for a failure of the store, which may precede the next commit.
     pub(super) async fn failed(&self) -> StoreError {
         match self {
             Self::Memory(_) => std::future::pending().await,
@@ -91,7 +92,7 @@ impl Kept {
         }
     }
 
-    /// Writes what is pending, once nobody else has the store.
+    /// Writes pending groups. Every other handle of the store must have been dropped.
     pub(super) fn close(self) -> Result<(), StoreError> {
         match self {
             Self::Memory(_) => Ok(()),
