@@ -1,4 +1,4 @@
-//! How `sub` prints a message: the `-F` language of `mosquitto_sub`.
+//! Output formats of `sub`: the `-F` language of `mosquitto_sub`.
 
 mod json;
 mod parse;
@@ -36,7 +36,7 @@ enum Piece {
     },
 }
 
-/// What of a message.
+/// Parameter of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     TopicAlias,
@@ -57,14 +57,14 @@ enum Field {
     HexUpper,
 }
 
-/// How a parameter is fitted into its place.
+/// Padding and truncation of a parameter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Layout {
     zero: bool,
     left: bool,
-    /// Characters at least.
+    /// Minimum number of characters.
     width: usize,
-    /// Characters at most, for text.
+    /// Maximum number of characters, for text.
     most: Option<usize>,
 }
 
@@ -82,11 +82,11 @@ impl Format {
         Self(vec![Piece::Field(Field::Payload, Layout::default())])
     }
 
-    /// Writes a message that arrived at `now`. False, with nothing written: the payload is to be JSON and is
-    /// not.
+    /// Writes a message that arrived at `now`. False, with nothing written: `%J` is in the format, and the payload is not
+    /// JSON.
     ///
     /// # Errors
-    /// What `out` says.
+    /// Errors of `out`.
     pub(crate) fn write(&self, message: &Received, now: &Zoned, out: &mut impl Write) -> io::Result<bool> {
         let mut line = Vec::new();
         for piece in &self.0 {
@@ -115,7 +115,7 @@ impl Format {
     }
 }
 
-/// What strftime makes of `now`; a conversion that does not exist stays as it is.
+/// Formats `now` with strftime; an unknown conversion is left unchanged.
 fn time(format: &str, now: &Zoned) -> String {
     strtime::format(format, now).unwrap_or_else(|_| format.to_owned())
 }

@@ -45,9 +45,9 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Lab(args) }) => lab::run(&args),
         Ok(Cli { command: Command::Store(args) }) => store::run(&args),
         Err(error) => {
-            // Nothing is left to tell the user if their terminal is gone.
+            // The terminal may be closed.
             let _ = error.print();
-            // Scripts written for mosquitto_pub and mosquitto_sub know 1 for a wrong option.
+            // mosquitto_pub and mosquitto_sub return 1 for a wrong option.
             let is_client =
                 std::env::args_os().nth(1).is_some_and(|command| command == "pub" || command == "sub");
             let code = if is_client && error.exit_code() != 0 { 1 } else { error.exit_code() };

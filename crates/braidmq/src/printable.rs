@@ -1,16 +1,16 @@
-//! Text of strangers for a terminal.
+//! Untrusted text for a terminal.
 
 use std::borrow::Cow;
 
-/// A text for a terminal. Control characters, which a terminal obeys, and those that turn around what stands behind them
-/// are shown by their numbers, such as `\u{1b}`: topics and reasons come from whoever publishes.
+/// Escapes control characters, and characters that change the direction of text, as `\u{1b}`: topics and reasons come from
+/// other clients.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_obeyed) {
+    if !text.contains(is_control) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(2 * text.len());
     for character in text.chars() {
-        if is_obeyed(character) {
+        if is_control(character) {
             shown.extend(character.escape_unicode());
         } else {
             shown.push(character);
@@ -19,7 +19,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-fn is_obeyed(character: char) -> bool {
+fn is_control(character: char) -> bool {
     character.is_control()
         || matches!(
             character,
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_obeys_is_shown_by_its_number() {
+    fn control_characters_are_escaped() {
         for (text, shown) in [
             ("a/\u{1b}[2J", "a/\\u{1b}[2J"),
             ("a\nb\r\t", "a\\u{a}b\\u{d}\\u{9}"),
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_text_stays_as_it_is() {
+    fn other_text_is_unchanged() {
         for text in ["a/b c", "ä/日本/e\u{301}", "\"\\", ""] {
             assert!(matches!(printable(text), Cow::Borrowed(same) if same == text), "{text}");
         }

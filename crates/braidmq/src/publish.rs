@@ -16,9 +16,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
 use crate::client::{self, ClientOptions, Connection, Failure, QUIC, parse_priority, parse_qos};
 
-/// Acknowledgements that are awaited at once before more lines are read.
-const AWAITED: usize = 1000;
-/// Nobody needs to see the progress of what takes less.
+/// The most unacknowledged lines; further lines are read after that.
+const MAX_UNACKNOWLEDGED: usize = 1000;
+/// Duration from which on progress is shown.
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
@@ -32,8 +32,8 @@ Examples:
 
 /// Publish messages to an MQTT server, with the options of mosquitto_pub.
 ///
-/// Connects, publishes one message (-m, -f, -s, -n) or one per line (-l) to a topic, waits until the server has
-/// them (QoS 1 and 2) or they are sent (QoS 0), and disconnects.
+/// Connects, publishes one message (-m, -f, -s, -n) or one per line (-l) to a topic, waits until they are acknowledged
+/// (QoS 1 and 2) or sent (QoS 0), and disconnects.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 #[command(after_long_help = format!("{EXAMPLES}\n\n{}", client::exit_codes("")))]
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// The topic to publish to. May stand in the URL instead.
     #[arg(short, long, value_name = "TOPIC")]
     topic: Option<String>,
-    /// Publish this.
+    /// Publish this payload.
     #[arg(short, long, value_name = "PAYLOAD", allow_hyphen_values = true)]
     message: Option<String>,
     /// Publish the content of a file.
@@ -60,7 +60,7 @@ pub(crate) struct Args {
     /// The QoS: 0 at most once, 1 at least once, 2 exactly once.
     #[arg(short, long, value_name = "QOS", value_parser = parse_qos, default_value = "0")]
     qos: QoS,
-    /// Let the server keep the message for those who subscribe later.
+    /// Let the server keep the message for later subscribers.
     #[arg(short, long)]
     retain: bool,
     /// Publish the message so many times (not with -l).
@@ -69,12 +69,12 @@ pub(crate) struct Args {
     /// The pause between the messages of --repeat, in seconds, such as 0.5.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
     repeat_delay: Duration,
-    /// Send on a stream of its own, named by this number: what is lost or late on other streams does not hold it
-    /// up. 0 is the stream of everything else.
+    /// Send on the data stream with this number: losses and delays on other streams do not hold it up. 0 is the
+    /// control stream.
     #[arg(long, value_name = "NUMBER", help_heading = QUIC)]
     stream: Option<u32>,
-    /// How urgent the messages are, 0 to 65535: higher goes first, 100 is ordinary. Only this program uses it,
-    /// the server does not see it.
+    /// Priority of the messages, 0 to 65535: higher is sent first, 100 is the default. Used by this program only, not
+    /// sent to the server.
     #[arg(long, value_name = "PRIORITY", value_parser = parse_priority, help_heading = QUIC)]
     priority: Option<Priority>,
     #[command(flatten)]
@@ -97,12 +97,12 @@ async fn publish(args: &Args) -> Result<(), Failure> {
     };
     let topic = TopicName::parse(&topic)
         .map_err(|error| Failure::usage(format!("Error: cannot publish to {topic:?}: {error}.")))?;
-    let template = args.place(Publication::new(topic, Bytes::new()))?;
+    let template = args.placed(Publication::new(topic, Bytes::new()))?;
     let template = template.qos(args.qos).retain(args.retain).properties(properties.publish.clone());
     let payload = if args.stdin_line { None } else { Some(args.payload()?) };
-    // One message is over too soon to be worth waiting for a server that went away.
+    // A single message is not worth waiting for a server that is unreachable.
     let reconnect = if args.stdin_line { Reconnect::default() } else { Reconnect::Never };
-    let connected = args.spread(builder).reconnect(reconnect).connect().await;
+    let connected = args.with_streams(builder).reconnect(reconnect).connect().await;
     let (client, messages) = connected.map_err(|error| Failure::of(&error, version))?;
     drop(messages);
 
@@ -116,8 +116,8 @@ async fn publish(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    /// Says where the messages go, and how soon.
-    fn place(&self, mut publication: Publication) -> Result<Publication, Failure> {
+    /// Sets stream and priority of the messages.
+    fn placed(&self, mut publication: Publication) -> Result<Publication, Failure> {
         if let Some(number) = self.stream {
             self.client.needs_quic("--stream")?;
             publication = publication.stream(number);
@@ -128,8 +128,8 @@ impl Args {
         Ok(publication)
     }
 
-    /// Messages that are all alike have nothing to overtake: one stream is enough unless it is asked for more.
-    fn spread(&self, builder: Builder) -> Builder {
+    /// Leaves everything on the control stream without --priority: messages of equal priority need no other.
+    fn with_streams(&self, builder: Builder) -> Builder {
         if self.priority.is_some() { builder } else { builder.stream_policy(StreamPolicy::control()) }
     }
 
@@ -182,11 +182,11 @@ fn read_file(path: &Path) -> Result<Bytes, Failure> {
     std::fs::read(path).map(Bytes::from).map_err(cannot)
 }
 
-/// A packet cannot have more, so a larger file need not even be read.
-fn check_size(bytes: u64, what: &str) -> Result<(), Failure> {
+/// Refuses a payload above the largest Remaining Length of a packet, before it is read.
+fn check_size(bytes: u64, source: &str) -> Result<(), Failure> {
     if bytes > 268_435_455 {
         return Err(Failure::usage(format!(
-            "Error: {what} is larger than an MQTT message can be (256 MiB)."
+            "Error: {source} is larger than an MQTT message can be (256 MiB)."
         )));
     }
     Ok(())
@@ -212,13 +212,13 @@ async fn publish_lines(
             line.pop();
         }
         outcome.enqueue(client, template.clone().payload(line)).await?;
-        outcome.settle(AWAITED).await?;
+        outcome.settle(MAX_UNACKNOWLEDGED).await?;
     }
 }
 
-/// How much of a large message is sent, on a line of the terminal that is cleared in the end.
+/// Progress of a large message, on a line of the terminal that is cleared at the end.
 struct Progress {
-    /// Bytes.
+    /// Size in bytes.
     size: usize,
     is_shown: bool,
 }
@@ -233,7 +233,7 @@ impl Progress {
             let sent = self.size.saturating_sub(client.unwritten());
             let percent = sent * 100 / self.size.max(1);
             self.is_shown = true;
-            // Nothing to do about a terminal that is gone.
+            // The terminal may be closed.
             let _ = write!(std::io::stderr(), "\r{:.1} of {:.1} MB ({percent} %) ", mb(sent), mb(self.size));
         }
     }
@@ -247,17 +247,17 @@ impl Drop for Progress {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "it is rounded to a tenth")]
+#[expect(clippy::cast_precision_loss, reason = "the result is rounded to a tenth")]
 fn mb(bytes: usize) -> f64 {
     bytes as f64 / 1e6
 }
 
-/// What became of the messages.
+/// Unacknowledged messages, and the report of their outcome.
 struct Outcome {
     awaited: VecDeque<(u64, Acknowledgement)>,
     version: ProtocolVersion,
     quiet: bool,
-    /// Counts the messages for people.
+    /// Number of messages so far, for warnings.
     number: u64,
 }
 
@@ -270,8 +270,8 @@ impl Outcome {
         Ok(())
     }
 
-    /// Waits until at most `rest` messages are on their way. What the server refuses is a warning, as in
-    /// `mosquitto_pub`; everything else ends the program.
+    /// Waits until at most `rest` messages are unacknowledged. A refused message is a warning, as in `mosquitto_pub`; any
+    /// other error ends the program.
     async fn settle(&mut self, rest: usize) -> Result<(), Failure> {
         while self.awaited.len() > rest
             && let Some((number, acknowledgement)) = self.awaited.front_mut()

@@ -1,4 +1,4 @@
-//! `braidmq sub`: prints the messages that match.
+//! `braidmq sub`: prints the messages of subscriptions.
 
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
@@ -26,18 +26,18 @@ Formats of -F:
   %t topic  %p payload  %x %X payload in hexadecimal  %l payload's length  %q QoS  %r retained (0, 1)
   %m packet identifier  %C content type  %D correlation data  %E message expiry  %F payload format
   %P user properties  %R response topic  %S subscription identifier  %A topic alias
-  %I date and time of ISO 8601  %U seconds since 1970  @X what strftime makes of %X  @N nanoseconds
+  %I date and time of ISO 8601  %U seconds since 1970  @X conversion %X of strftime  @N nanoseconds
   %j JSON with the payload as text  %J JSON with the payload as JSON
   %% @@ \\\\ the character itself  \\0 \\a \\e \\n \\r \\t \\v as in C
   Between % and the letter: 0 (fill with zeros), - (align left), a width, and .MAXIMUM for text: %-20.20t";
 
 /// Print the messages that match topic filters, with the options of mosquitto_sub.
 ///
-/// Connects, subscribes, and prints each message that arrives, payload and a line feed unless -v, -F or -N say
-/// otherwise. A lost connection is replaced. Ends with -C, -W, -E or when it is interrupted.
+/// Connects, subscribes, and prints each message: payload and a line feed unless -v, -F or -N say otherwise. Reconnects
+/// when the connection is lost. Ends with -C, -W, -E or when it is interrupted.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
-#[command(after_long_help = format!("{EXAMPLES}\n\n{}", client::exit_codes("  27   the time of -W is over\n")))]
+#[command(after_long_help = format!("{EXAMPLES}\n\n{}", client::exit_codes("  27   the time of -W has passed\n")))]
 pub(crate) struct Args {
     /// A topic filter to subscribe to; may be repeated. + matches one level, # all that follow.
     #[arg(short, long, value_name = "FILTER")]
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// Do not print messages on topics that match this filter; may be repeated.
     #[arg(short = 'T', long, value_name = "FILTER")]
     filter_out: Vec<String>,
-    /// The most QoS that messages may have.
+    /// Maximum QoS of the messages.
     #[arg(short, long, value_name = "QOS", value_parser = parse_qos, default_value = "0")]
     qos: QoS,
     /// End after so many messages.
@@ -75,24 +75,24 @@ pub(crate) struct Args {
     /// Print retained messages only, and end with the first one that is not.
     #[arg(long)]
     retained_only: bool,
-    /// Clear each retained message that arrives (-T protects those that match).
+    /// Clear each retained message that arrives, except those that -T matches.
     #[arg(long)]
     remove_retained: bool,
     /// When the server sends retained messages: always, new (only for a new subscription) or never (MQTT 5).
     #[arg(long, value_name = "WHEN", value_parser = parse_retain_handling, default_value = "always")]
     retain_handling: RetainHandling,
-    /// Do not print what this client published itself (MQTT 5).
+    /// Do not print messages that this client published itself (MQTT 5).
     #[arg(long)]
     no_local: bool,
     /// Print the retain flag as the publisher set it (MQTT 5).
     #[arg(long)]
     retain_as_published: bool,
-    /// Let the messages come on a stream of their own, named by this number: what is lost or late on other streams
-    /// does not hold them up. 0 is the stream of everything else.
+    /// Receive on the data stream with this number: losses and delays on other streams do not hold the messages up. 0
+    /// is the control stream.
     #[arg(long, value_name = "NUMBER", help_heading = QUIC)]
     stream: Option<u32>,
-    /// Ask the server for this place among all that it sends to this client, 0 to 65535: higher comes first, 100
-    /// is ordinary (MQTT 5; servers other than braidmq do not know it). By default the server's rules decide.
+    /// Request this priority among all messages for this client, 0 to 65535: higher is sent first, 100 is the default
+    /// (MQTT 5; servers other than braidmq ignore it). The server's rules decide by default.
     #[arg(long, value_name = "PRIORITY", value_parser = parse_priority, help_heading = QUIC)]
     priority: Option<Priority>,
     #[command(flatten)]
@@ -128,12 +128,12 @@ async fn subscribe(args: &Args) -> Result<(), Failure> {
         () = stopped() => Ok(()),
         result = client.closed() => result.map_err(|error| Failure::of(&error, version)),
     };
-    // How the connection ends changes nothing about what was printed.
+    // The messages are printed, however the connection ends.
     let _ = client.disconnect().await;
     result
 }
 
-/// What the options come to.
+/// Validated options.
 struct Plan {
     version: braid_client::ProtocolVersion,
     subscribe: Option<Subscribe>,
@@ -193,7 +193,7 @@ impl Plan {
         let mut printed = 0;
         while let Some(message) = messages.recv().await {
             let mut next = Some(message);
-            // One write for all that is there.
+            // One write for all queued messages.
             let mut out = BufWriter::new(io::stdout().lock());
             while let Some(message) = next {
                 let Some(is_printed) = self.handle(args, client, &message, &mut out)? else {
@@ -212,7 +212,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Prints a message, if it is one of those. `None`: there is nothing more to print.
+    /// Prints a message unless an option excludes it. `None`: the program has to end.
     fn handle(
         &self,
         args: &Args,
@@ -229,14 +229,14 @@ impl Plan {
         }
         if args.remove_retained && message.retain {
             let nothing = Publication::new(message.topic.clone(), Bytes::new()).retain(true);
-            // When the queue is full the message stays, and the next run gets it.
+            // With a full queue the message stays retained, and the next run gets it.
             if let Err(error) = client.try_publish(nothing) {
                 eprintln!("Warning: the retained message on {} stays: {error}.", message.topic);
             }
         }
         match self.print(args, message, out) {
             Ok(printed) => Ok(Some(printed)),
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(None), // Nobody reads any more.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(None), // The reader has closed the pipe.
             Err(error) => Err(Failure::usage(format!("Error: cannot write the message: {error}."))),
         }
     }
@@ -259,7 +259,7 @@ impl Plan {
     }
 }
 
-/// False: nobody reads any more.
+/// False: the reader has closed the pipe.
 fn flush(out: &mut impl Write) -> Result<bool, Failure> {
     match out.flush() {
         Ok(()) => Ok(true),

@@ -2,12 +2,12 @@ use std::process::ExitCode;
 
 use braid_client::{Error, ProtocolVersion};
 
-/// What `mosquitto_pub` and `mosquitto_sub` return when a connection is lost.
+/// Exit code of `mosquitto_pub` and `mosquitto_sub` for a lost connection.
 const CONNECTION_LOST: u8 = 7;
-/// What they return when the time of `-W` is over.
+/// Exit code of `mosquitto_sub` when the time of `-W` has passed.
 const TIMED_OUT: u8 = 27;
 
-/// Why a command ends early: one line for people and an exit code for scripts.
+/// Failure of a command: one line and an exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: u8,
@@ -15,7 +15,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// The options are no good, or a file cannot be read.
+    /// Invalid options, or a file that cannot be read.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self { code: 1, message: message.into() }
     }
@@ -24,7 +24,7 @@ impl Failure {
         Self { code: TIMED_OUT, message: "Timed out".to_owned() }
     }
 
-    /// What the client says, with the exit code that the same has in mosquitto's programs.
+    /// Error of the client, with the exit code of mosquitto's programs.
     pub(crate) fn of(error: &Error, version: ProtocolVersion) -> Self {
         let code = match error {
             Error::Refused { reason, .. } if version.is_v5() => reason.value(),
@@ -35,7 +35,7 @@ impl Failure {
         Self { code, message: format!("Error: {error}") }
     }
 
-    /// Tells people, unless they want no word of it.
+    /// Prints the line unless `quiet`.
     pub(crate) fn report(&self, quiet: bool) -> ExitCode {
         if !quiet {
             eprintln!("{}", self.message);

@@ -69,7 +69,7 @@ pub(crate) struct ClientOptions {
     /// Keep Alive: the most seconds without a packet, 0 to 65535.
     #[arg(short, long, value_name = "SECONDS", default_value_t = 60, help_heading = CONNECTION)]
     pub(crate) keepalive: u16,
-    /// Accepted because mosquitto has it: small packets are never held back here.
+    /// Accepted for compatibility with mosquitto: TCP_NODELAY is always set.
     #[arg(long, hide = true)]
     pub(crate) nodelay: bool,
     /// Find the server by SRV records: not supported, give host and port.
@@ -82,10 +82,10 @@ pub(crate) struct ClientOptions {
     /// Make the Client Identifier of this and the process id.
     #[arg(short = 'I', long, value_name = "PREFIX", help_heading = SESSION)]
     pub(crate) id_prefix: Option<String>,
-    /// Keep the session when the connection ends, and go on with the one of the last time. Needs -i.
+    /// Keep the session after the connection, and resume that of the last run. Needs -i.
     #[arg(short = 'c', long, help_heading = SESSION)]
     pub(crate) disable_clean_session: bool,
-    /// How many seconds the session outlives the connection (MQTT 5); -1 for ever. 0 by default, with -c -1.
+    /// Session Expiry Interval in seconds (MQTT 5); -1 is without end. 0 by default, with -c -1.
     #[arg(
         short = 'x',
         long,
@@ -95,7 +95,7 @@ pub(crate) struct ClientOptions {
         help_heading = SESSION
     )]
     pub(crate) session_expiry_interval: Option<u32>,
-    /// The most messages of QoS 1 and 2 on their way.
+    /// The most unacknowledged messages of QoS 1 and 2.
     #[arg(short = 'M', long, value_name = "COUNT", default_value_t = 20, help_heading = SESSION)]
     pub(crate) max_inflight: u16,
     /// Set a property (MQTT 5): the packet, the property's name, its value; for user-property name and
@@ -114,7 +114,7 @@ pub(crate) struct ClientOptions {
     )]
     pub(crate) property: Vec<String>,
 
-    /// The topic of the Will: what the server publishes if this program is cut off.
+    /// The topic of the Will, which the server publishes if the connection is lost.
     #[arg(long, value_name = "TOPIC", help_heading = WILL)]
     pub(crate) will_topic: Option<String>,
     /// The payload of the Will; empty by default.
@@ -149,15 +149,15 @@ pub(crate) struct ClientOptions {
     /// The application protocol to ask for (ALPN).
     #[arg(long, value_name = "PROTOCOL", help_heading = TLS)]
     pub(crate) tls_alpn: Option<String>,
-    /// Do not check the server's certificate: for tests only, anybody in between can read and change
-    /// everything. Turns TLS on.
+    /// Do not verify the server's certificate: for tests only, because anyone on the path can then read and change
+    /// all data. Turns TLS on.
     #[arg(long, help_heading = TLS)]
     pub(crate) insecure: bool,
 
     #[command(flatten)]
     pub(crate) quic: QuicOptions,
 
-    /// Tell on standard error what is sent and received.
+    /// Log sent and received packets on standard error.
     #[arg(short, long, help_heading = OUTPUT)]
     pub(crate) debug: bool,
     /// Print no errors.
@@ -168,18 +168,18 @@ pub(crate) struct ClientOptions {
     pub(crate) help: Option<bool>,
 }
 
-/// What the options come to.
+/// Connection as the options describe it.
 pub(crate) struct Connection {
     pub(crate) builder: Builder,
     pub(crate) properties: Properties,
     pub(crate) version: ProtocolVersion,
-    /// Of the URL, where it names one.
+    /// The topic in the URL.
     pub(crate) topic: Option<String>,
 }
 
 impl ClientOptions {
-    /// Checks the options, reads the password if it is to be read, and describes the client. `needs_v5`: another
-    /// option that MQTT 3 has no place for.
+    /// Checks the options, reads the password from standard input if requested, and builds the client. `needs_v5`: a
+    /// further option that MQTT 3 does not support.
     pub(crate) fn connection(&self, needs_v5: Option<&str>) -> Result<Connection, Failure> {
         if self.srv {
             return Err(Failure::usage("Error: SRV records are not supported: give --host and --port."));
@@ -237,7 +237,7 @@ impl ClientOptions {
         }
     }
 
-    /// What only QUIC can do must not be asked of another transport.
+    /// Refuses options of QUIC with another transport.
     pub(crate) fn needs_quic(&self, option: &str) -> Result<(), Failure> {
         let scheme = self.url.as_deref().and_then(|url| url.split_once("://")).map(|(scheme, _)| scheme);
         if scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("quic")) {
@@ -260,7 +260,7 @@ impl ClientOptions {
             insecure: self.insecure,
             server_name: None,
             alpn: self.tls_alpn.iter().cloned().collect(),
-            // As browsers and curl do: for Wireshark.
+            // The file for Wireshark, as in browsers and curl.
             key_log: std::env::var_os("SSLKEYLOGFILE").filter(|path| !path.is_empty()).map(PathBuf::from),
         }
     }
@@ -339,7 +339,7 @@ fn parse_version(text: &str) -> Result<ProtocolVersion, String> {
     }
 }
 
-/// A QoS as users write it.
+/// Parses a QoS.
 pub(crate) fn parse_qos(text: &str) -> Result<QoS, String> {
     match text {
         "0" => Ok(QoS::AtMostOnce),
@@ -349,7 +349,7 @@ pub(crate) fn parse_qos(text: &str) -> Result<QoS, String> {
     }
 }
 
-/// A priority as users write it.
+/// Parses a priority.
 pub(crate) fn parse_priority(text: &str) -> Result<Priority, String> {
     text.parse().map(Priority::new).map_err(|_| "use a number from 0 to 65535; 100 is ordinary".to_owned())
 }

@@ -16,7 +16,7 @@ pub(crate) struct Properties {
     connect_user: Vec<(Box<str>, Box<str>)>,
     pub(crate) publish: MessageProperties,
     pub(crate) will: MessageProperties,
-    /// Seconds.
+    /// Will Delay Interval in seconds.
     pub(crate) will_delay: u32,
     pub(crate) subscription_id: Option<NonZeroU32>,
     pub(crate) subscribe_user: Vec<(Box<str>, Box<str>)>,
@@ -89,7 +89,7 @@ impl Properties {
         self.will_delay > 0 || self.will != MessageProperties::default()
     }
 
-    /// Sets those of CONNECT.
+    /// Sets the properties of CONNECT.
     pub(crate) fn connect(&self, mut builder: Builder) -> Result<Builder, Failure> {
         if let Some(messages) = self.receive_maximum {
             builder = builder.receive_maximum(messages);

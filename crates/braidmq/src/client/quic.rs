@@ -4,28 +4,27 @@ use braid_client::{Builder, Congestion};
 
 use super::Failure;
 
-/// For what only QUIC has.
+/// Heading of the options for QUIC.
 pub(crate) const HEADING: &str = "QUIC";
 
-/// Options of a connection that only QUIC has.
+/// Options of QUIC connections.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct QuicOptions {
-    /// Replace a lost connection one round trip sooner (0-RTT): what goes first is encrypted with the keys of a ticket
-    /// and may be replayed. The first connection of a run has no ticket.
+    /// Reconnect one round trip sooner (0-RTT). Early data is encrypted with the keys of a session ticket and may be
+    /// replayed; the first connection of a run has no ticket.
     #[arg(long, help_heading = HEADING)]
     zero_rtt: bool,
-    /// Who decides how fast to send: bbr3 keeps the queues on the way short, cubic and newreno fill them. bbr3 by
-    /// default.
+    /// Congestion control: bbr3 keeps the queues of the path short, cubic and newreno fill them. bbr3 by default.
     #[arg(long, value_name = "NAME", value_parser = parse_congestion, help_heading = HEADING)]
     quic_cc: Option<Congestion>,
-    /// Do not find out what a slow path lets through: bulk is then not kept back for what is urgent.
+    /// Turn the congestion gate off: bulk is then not limited in favour of urgent messages.
     #[arg(long, help_heading = HEADING)]
     no_gate: bool,
-    /// The most bytes per second to send, if you know what the uplink carries: then nothing queues up on the way,
-    /// where what is urgent cannot overtake.
+    /// The most bytes per second to send, if the rate of the uplink is known: messages then wait in this program, where
+    /// urgent ones overtake, and not in queues of the path.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..), help_heading = HEADING)]
     link_rate: Option<u64>,
-    /// Write what QUIC does to a file in this directory (qlog), for `braidmq explain` or qvis.
+    /// Write a qlog into this directory, for `braidmq explain` or qvis.
     #[arg(long, value_name = "DIR", help_heading = HEADING)]
     qlog_dir: Option<PathBuf>,
 }
@@ -43,7 +42,7 @@ impl QuicOptions {
         given.iter().find(|(_, is_given)| *is_given).map(|(name, _)| *name)
     }
 
-    /// Sets them.
+    /// Sets the options of the client.
     pub(crate) fn apply(&self, mut builder: Builder) -> Result<Builder, Failure> {
         builder = builder.zero_rtt(self.zero_rtt).gate(!self.no_gate);
         if let Some(congestion) = self.quic_cc {

@@ -5,7 +5,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::{ClientOptions, Failure};
 
-/// Runs a command of the client on a runtime of its own; one thread is all that one connection needs.
+/// Runs a command of the client on a single-threaded runtime.
 pub(crate) fn run(options: &ClientOptions, command: impl Future<Output = Result<(), Failure>>) -> ExitCode {
     if options.debug {
         trace();
@@ -14,7 +14,7 @@ pub(crate) fn run(options: &ClientOptions, command: impl Future<Output = Result<
     let result = match runtime {
         Ok(runtime) => {
             let result = runtime.block_on(command);
-            // A thread that reads standard input cannot be stopped: do not wait for it.
+            // A thread that blocks on standard input cannot be stopped.
             runtime.shutdown_background();
             result
         }
@@ -26,17 +26,17 @@ pub(crate) fn run(options: &ClientOptions, command: impl Future<Output = Result<
     }
 }
 
-/// What the client does, on standard error: standard output belongs to messages.
+/// Logs the client on standard error; standard output carries messages.
 fn trace() {
     let filter = EnvFilter::new("braid_client=debug,braid_transport=debug");
     let is_terminal = std::io::stderr().is_terminal();
     let lines =
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).with_ansi(is_terminal);
-    // Only fails when somebody set one before, and then there is one.
+    // Fails only if a subscriber is installed already.
     let _ = lines.with_target(false).try_init();
 }
 
-/// Resolves when the user or the system wants the program to end.
+/// Resolves on SIGINT or SIGTERM.
 pub(crate) async fn stopped() {
     let interrupted = tokio::signal::ctrl_c();
     #[cfg(unix)]

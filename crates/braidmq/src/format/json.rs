@@ -25,7 +25,7 @@ pub(super) struct Json<'a> {
 #[serde(untagged)]
 enum Payload {
     None,
-    /// JSON has no bytes: what is no UTF-8 is replaced. Use %x or %p to see it.
+    /// Text of the payload. Bytes that are not UTF-8 are replaced; %x and %p show them.
     Text(String),
     Parsed(Box<RawValue>),
 }
@@ -55,7 +55,7 @@ struct Properties<'a> {
 struct Pairs<'a>(&'a [(Box<str>, Box<str>)]);
 
 impl<'a> Json<'a> {
-    /// `None`: the payload is to be JSON and is not.
+    /// `None`: the payload should be JSON and is not.
     pub(super) fn of(message: &'a Received, now: &Zoned, parsed: bool) -> Option<Self> {
         let text = || String::from_utf8_lossy(&message.payload).into_owned();
         let payload = match (message.payload.is_empty(), parsed) {

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::{Field, Layout, Piece};
 
-/// Why a format string is none.
+/// Error of a format string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum FormatError {
     /// `%` or `@` at the end.
@@ -13,13 +13,13 @@ pub(crate) enum FormatError {
     /// `\` at the end.
     #[error("the format ends in the middle of an escape: write \\\\ for the character itself")]
     IncompleteEscape,
-    /// `%` and something unknown.
+    /// `%` with an unknown letter.
     #[error("%{0} is no parameter: use one of A C D E F I j J l m p P q R r S t U x X, or %%")]
     Parameter(char),
-    /// `\` and something unknown.
+    /// `\` with an unknown character.
     #[error("\\{0} is no escape: use one of 0 a e n r t v, or \\\\")]
     Escape(char),
-    /// A width that nobody can want.
+    /// A width out of range.
     #[error("a field of more than 10,000 characters is too wide")]
     TooWide,
 }
@@ -74,7 +74,7 @@ fn escape(char: char) -> Result<u8, FormatError> {
     })
 }
 
-/// What follows a `%`: flags, width, `.` and maximum width, and a letter. `Err` is a plain byte.
+/// Parses the text after a `%`: flags, width, `.` and maximum width, and a letter. `Err` is a plain byte.
 fn parameter(chars: &mut Chars<'_>) -> Result<Result<Piece, u8>, FormatError> {
     let mut layout = Layout::default();
     let mut next = chars.next().ok_or(FormatError::Incomplete)?;
@@ -115,7 +115,7 @@ fn parameter(chars: &mut Chars<'_>) -> Result<Result<Piece, u8>, FormatError> {
     Ok(Ok(Piece::Field(field, layout)))
 }
 
-/// A number that begins at `next`, which is moved behind it.
+/// Parses a number at `next`, and moves `next` to its end.
 fn width(next: &mut char, chars: &mut Chars<'_>) -> Result<Option<usize>, FormatError> {
     let mut width = None;
     while let Some(digit) = next.to_digit(10) {

@@ -14,7 +14,7 @@ pub(in crate::bench) struct QuicOptions {
     /// default.
     #[arg(long, value_name = "NAME", value_parser = congestion, help_heading = QUIC)]
     pub(in crate::bench) quic_cc: Option<Congestion>,
-    /// Do not find out what a slow path lets through: bulk is then not kept back for what is urgent.
+    /// Turn the congestion gate off: bulk is then not limited in favour of urgent messages.
     #[arg(long, help_heading = QUIC)]
     pub(in crate::bench) no_gate: bool,
     /// Write to this file what each connection knows of its path and holds back: a line of JSON five times a second.
