@@ -43,7 +43,7 @@ fn refused(command: &mut Command) -> String {
 
 fn started(directory: &Path) -> Running {
     let (running, banner) = start_command(&mut serve(directory));
-    assert!(banner.iter().any(|line| line.contains("before it is acknowledged")), "{banner:?}");
+    assert!(banner.iter().any(|line| line.contains("before they are acknowledged")), "{banner:?}");
     running
 }
 
@@ -149,18 +149,18 @@ fn its_store_is_foreign_newer_or_damaged() {
     let mut words = check.split(' ').skip(1);
     let checked = Command::new(env!("CARGO_BIN_EXE_braidmq")).args(&mut words).output().unwrap();
     let checked = String::from_utf8_lossy(&checked.stderr).into_owned();
-    assert!(checked.contains("is damaged"), "what it says to do can be done: {checked}");
+    assert!(checked.contains("is damaged"), "the advised command works: {checked}");
     fs::write(&file, whole).unwrap();
     started(directory.path());
 }
 
 #[test]
-fn what_is_at_risk_is_printed() {
+fn the_durability_is_printed() {
     let directory = directory();
     for (durability, line) in [
-        ("async", "a crash may cost the last 70 ms"),
+        ("async", "a crash may lose the last 70 ms"),
         ("memory", "they end with this process"),
-        ("sync", "before it is acknowledged"),
+        ("sync", "before they are acknowledged"),
     ] {
         let mut command = serve(directory.path());
         command.args([

@@ -240,7 +240,7 @@ async fn fill_the_disk() {
     });
     let said = tokio::task::block_in_place(|| broker.failed());
     let last = said.lines().last().unwrap();
-    assert!(last.starts_with("braidmq: the store in ") && last.contains("make room"), "{last}");
+    assert!(last.starts_with("braidmq: the store in ") && last.contains("free space"), "{last}");
     assert!(said.contains("ERROR") && said.contains("nothing is acknowledged any more"), "{said}");
     mount(directory.path(), "remount,size=128m");
     broker.start_again();
