@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod dist;
 mod fuzz;
 mod lab;
 mod peers;
@@ -29,6 +30,8 @@ enum Chore {
     Tidy(tidy::Args),
     /// Join the specification's normative statements with the code and its tests.
     Spec(spec::Args),
+    /// Build the release binary without symbols, and a file with its symbols.
+    Dist(dist::Args),
     /// Build and run every fuzz target for a bounded time.
     Fuzz(fuzz::Args),
     /// Run third-party clients against a real `braidmq serve`.
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
     match Cli::parse().chore {
         Chore::Tidy(args) => tidy::run(&args),
         Chore::Spec(args) => spec::run(&args),
+        Chore::Dist(args) => dist::run(&args),
         Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Peers(args) => peers::run(&args),
         Chore::Lab(args) => lab::run(&args),
