@@ -1,4 +1,4 @@
-//! A broker put together, and what can be asked of one that runs.
+//! Broker: its composition, its main loop, and the handle of a running one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +9,23 @@ use braid_proto::reason::ReasonCode;
 use braid_store::{Store, StoreError};
 use braid_transport::{Listener, Transport};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, timeout_at};
 
-use crate::auth::Authenticate;
+use crate::auth::{Access, Authenticate, Authorize, PermitAll};
 use crate::config::BrokerConfig;
 use crate::core::Core;
 use crate::health::HealthMonitor;
 use crate::persist::Recovery;
 use crate::queue::session_queue::Signal;
 use crate::statistics::Statistics;
-use crate::{expiry, listen, overload, spool_monitor, sys};
+use crate::{listen, overload, spool_monitor, sys};
+
+/// Interval at which expired messages are removed.
+const SWEEP: Duration = Duration::from_secs(10);
+
+/// Timers that are carried out before other tasks run: a Will may be published to many sessions.
+const TIMERS_AT_ONCE: usize = 16;
 
 /// A broker with its listeners bound, ready to [`run`](Broker::run).
 pub struct Broker {
@@ -28,7 +35,7 @@ pub struct Broker {
     stop: watch::Sender<bool>,
 }
 
-/// A running broker, seen from outside. Cheap to clone.
+/// Handle of a running broker. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
     core: Arc<Core>,
@@ -36,55 +43,57 @@ pub struct Handle {
 }
 
 impl Broker {
-    /// Puts a broker together that goes on where the last one over `store` was: its sessions are there, their
-    /// clients away; what fell due meanwhile is carried out. Nothing is accepted before [`Broker::run`].
+    /// Builds a broker that goes on where the last one over `store` was: its sessions are there, their clients
+    /// disconnected, and timers that expired meanwhile are carried out. Nothing is accepted before [`Broker::run`].
     ///
-    /// Blocks for as long as `store` takes to show what it holds.
+    /// Blocks for as long as `store` takes to recover.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] and whatever else keeps the store from showing it.
+    /// [`StoreError::Damaged`] and every other error of [`Store::recover`].
     pub fn build(
         config: BrokerConfig,
         authenticate: Box<dyn Authenticate>,
         store: Arc<dyn Store>,
         listeners: Vec<Listener>,
     ) -> Result<Self, StoreError> {
-        Self::recover(config, authenticate, store, None, listeners, |_| {})
+        Self::recover(config, authenticate, Arc::new(PermitAll), store, None, listeners, |_| {})
     }
 
-    /// The same, receives large packets into `spool` instead of the heap, and tells `progress` now and then how much is
-    /// there again.
+    /// Builds a broker as [`build`](Self::build) does, which asks `authorize` for permission, receives large packets
+    /// into `spool` instead of the heap, and reports to `progress` now and then how much is recovered.
     ///
     /// # Errors
     /// As [`build`](Self::build).
     pub fn recover(
         config: BrokerConfig,
         authenticate: Box<dyn Authenticate>,
+        authorize: Arc<dyn Authorize>,
         store: Arc<dyn Store>,
         spool: Option<Arc<dyn Spool>>,
         listeners: Vec<Listener>,
         progress: impl FnMut(Recovery),
     ) -> Result<Self, StoreError> {
-        let (core, recovery) = Core::recover(config, authenticate, store, spool, progress)?;
+        let access = Access::new(authenticate, authorize);
+        let (core, recovery) = Core::recover(config, access, store, spool, progress)?;
         Ok(Self { core: Arc::new(core), recovery, listeners, stop: watch::Sender::new(false) })
     }
 
-    /// What the store had, those included whose time was over by now.
+    /// Counts of what the store had, expired sessions and messages included.
     pub const fn recovery(&self) -> Recovery {
         self.recovery
     }
 
-    /// A handle, which stays useful while the broker runs.
+    /// A handle that is valid before and while the broker runs.
     pub fn handle(&self) -> Handle {
         Handle { core: self.core.clone(), stop: self.stop.clone() }
     }
 
-    /// Serves until [`Handle::stop`]. Then nothing new is accepted, every client is told, and connections get
+    /// Serves until [`Handle::stop`]. Then nothing new is accepted, every client is disconnected, and connections get
     /// `drain` for their last bytes.
     ///
     /// # Errors
-    /// The store failed. From then on nothing was acknowledged, and the broker stopped by itself in the same way:
-    /// what its clients still wait for they send again to the next broker, which knows what was acknowledged.
+    /// The store failed. Nothing was acknowledged from then on, and the broker stopped by itself in the same way:
+    /// clients send again what was not acknowledged to the next broker, which has everything that was.
     pub async fn run(self, drain: Duration) -> Result<(), StoreError> {
         let Self { core, listeners, stop, recovery: _ } = self;
         let mut accepting = JoinSet::new();
@@ -92,7 +101,7 @@ impl Broker {
             accepting.spawn(listen::run(core.clone(), listener, stop.subscribe()));
         }
         let mut chores = JoinSet::new();
-        chores.spawn(expiry::run(core.clone()));
+        chores.spawn(run_timers(core.clone()));
         chores.spawn(sys::run(core.clone()));
         chores.spawn(overload::run(core.clone()));
         chores.spawn(spool_monitor::run(core.clone()));
@@ -104,10 +113,15 @@ impl Broker {
                 sys::publish_store(&core);
                 stop.send_replace(true);
             }
+            () = core.routing.failed() => {
+                let reason = "a panic left the routing table half changed".into();
+                core.persist.fail(&StoreError::Failed { reason });
+                stop.send_replace(true);
+            }
         }
         let mut shared = Vec::new();
         while let Some(listener) = accepting.join_next().await {
-            // Others are closed by letting them go; the links of QUIC share its socket.
+            // The others close when they are dropped; the links of QUIC share its socket.
             shared.extend(listener.ok().filter(|listener| listener.transport() == Transport::Quic));
         }
         close_all(&core);
@@ -119,11 +133,43 @@ impl Broker {
     }
 }
 
-/// Tells every client that the broker stops.
+/// Carries out timers, and removes expired messages, for as long as the broker runs. Each turn of the task is limited.
+async fn run_timers(core: Arc<Core>) {
+    let mut sweep_at = Instant::now() + SWEEP;
+    loop {
+        let now = Instant::now();
+        if now >= sweep_at {
+            while core.retained.expire(now.into_std(), &core.persist) {
+                yield_now().await;
+            }
+            core.queues.expire(|| core.sessions.registry.snapshot(), &core.persist).await;
+            sweep_at = now + SWEEP;
+        }
+        let timers = &core.sessions.timers;
+        let mut next = Ok(());
+        for _ in 0..TIMERS_AT_ONCE {
+            match timers.poll_due(now) {
+                Ok(due) => core.sessions.handle_due(&due),
+                Err(at) => {
+                    next = Err(at);
+                    break;
+                }
+            }
+        }
+        match next {
+            Ok(()) => yield_now().await,
+            Err(next) => {
+                let until = next.map_or(sweep_at, |at| at.min(sweep_at));
+                let _ = timeout_at(until, timers.earlier()).await;
+            }
+        }
+    }
+}
+
+/// Disconnects every client because the broker stops.
 fn close_all(core: &Core) {
-    core.set_stopping();
-    let entries: Vec<_> = core.registry.entries().values().cloned().collect();
-    for entry in entries {
+    core.lifecycle.set_stopping();
+    for entry in core.sessions.registry.snapshot() {
         if let Some(waker) = entry.queue.signal(Signal::Close(ReasonCode::ServerShuttingDown)) {
             waker.wake();
         }
@@ -132,7 +178,7 @@ fn close_all(core: &Core) {
 
 async fn connections_ended(core: &Core) {
     while core.statistics.connections() > 0 {
-        core.connection_ended.notified().await;
+        core.lifecycle.connection_ended().await;
     }
 }
 
@@ -142,12 +188,12 @@ impl Handle {
         self.stop.send_replace(true);
     }
 
-    /// Whether the broker stops.
+    /// Tests whether the broker stops.
     pub fn is_stopping(&self) -> bool {
         *self.stop.borrow()
     }
 
-    /// Tells the broker that its store has failed, for stores that know it before the next commit is made.
+    /// Reports a failure of the store, for stores that know of it before the next commit.
     pub fn fail(&self, error: &StoreError) {
         self.core.persist.fail(error);
     }
@@ -157,7 +203,7 @@ impl Handle {
         self.core.statistics.clone()
     }
 
-    /// How the broker is, as told by a value that outlives it.
+    /// A monitor of the broker's health, which outlives it.
     pub fn health_monitor(&self) -> HealthMonitor {
         HealthMonitor {
             statistics: self.core.statistics.clone(),
@@ -168,23 +214,77 @@ impl Handle {
         }
     }
 
-    /// Bytes that the broker holds for connected clients, and of incomplete packets: what the marks are about.
+    /// Bytes that the broker holds for connected clients and of incomplete packets, to which the memory marks apply.
     pub fn memory_used(&self) -> u64 {
         self.core.memory.used()
     }
 
-    /// Bytes of messages that wait for clients that are away, or are retained.
+    /// Bytes of messages that are queued for disconnected clients, or are retained.
     pub fn memory_resting(&self) -> u64 {
         self.core.memory.resting()
     }
 
-    /// Bytes of what waits for all clients that are away together.
+    /// Bytes that are queued for all disconnected clients together.
     pub fn memory_queued(&self) -> u64 {
         self.core.memory.queued()
     }
 
     /// Publishes a message as the broker itself.
     pub fn publish(&self, message: Message) {
-        self.core.publish(message);
+        self.core.dispatcher.publish_own(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::future::{Future, poll_fn};
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use braid_proto::connection::{Cause, End};
+    use braid_proto::packet::{ClientId, QoS, Will};
+    use braid_proto::session::SessionExpiry;
+    use braid_proto::topic::TopicName;
+
+    use super::*;
+    use crate::auth::ClientAccess;
+
+    #[tokio::test(start_paused = true)]
+    async fn due_wills_are_published_a_few_at_a_time() {
+        let core = Arc::new(Core::in_memory(BrokerConfig::default()));
+        let total = 10 * TIMERS_AT_ONCE;
+        for number in 0..total {
+            let connection = core.sessions.registry.next_connection();
+            let (client_id, access) = (ClientId::from(number.to_string().as_str()), ClientAccess::default());
+            let claim = core.sessions.claim(&client_id, &access, false, connection).await.unwrap();
+            let mut session = claim.session;
+            session.expiry = SessionExpiry::from_secs(3600);
+            let will = Will {
+                topic: TopicName::parse(&format!("will/{number}")).unwrap(),
+                payload: "x".into(),
+                qos: QoS::AtMostOnce,
+                retain: true,
+                delay: 1,
+                properties: None,
+            };
+            let end = End { cause: Cause::Lost, session: Some(session), will: Some(will) };
+            core.sessions.release(&claim.entry, connection, end, VecDeque::new(), Vec::new());
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let mut timers = pin!(run_timers(core.clone()));
+        let mut turn = async || {
+            poll_fn(|context| {
+                assert!(timers.as_mut().poll(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+        };
+        turn().await;
+        assert_eq!(core.retained.len(), TIMERS_AT_ONCE);
+        for _ in 0..10 {
+            turn().await;
+        }
+        assert_eq!(core.retained.len(), total);
     }
 }

@@ -1,4 +1,4 @@
-//! Messages to mailboxes: a batch at a time, each subscriber woken once.
+//! Dispatcher: publishes batches of messages into the queues of sessions.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -6,142 +6,241 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use braid_proto::message::{Delivery, Message};
+use braid_proto::connection::Token;
+use braid_proto::message::{Account, Delivery, Message};
+use braid_proto::packet::Will;
+use braid_proto::reason::ReasonCode;
 use braid_proto::stream::Priority;
 use braid_proto::topic::TopicFilter;
 use braid_router::{route, route_shared};
 use braid_store::{Change, Commit};
 use hashbrown::HashMap;
 
-use crate::core::Core;
-use crate::persist;
-use crate::queue::session_queue::SessionQueue;
-use crate::routes::{Route, Routes, SharedTarget, shared_target};
+use crate::auth::ClientAccess;
+use crate::lock_order;
+use crate::memory::Memory;
+use crate::persist::{self, Persist};
+use crate::queue::session_queue::Readiness;
+use crate::retained::{RetainedMessages, Retaining};
+use crate::routing::{Route, RouteCache, RoutingTable, SharedTarget};
 use crate::session_entry::{SessionEntry, SessionKey};
+use crate::session_queues::SessionQueues;
+use crate::statistics::Statistics;
 
-/// Gives a batch of messages to everybody who subscribed, in order, and tells through `reached` whether each
-/// had a subscriber.
-///
-/// `changes` are committed together with what the messages cause, before anybody sees anything of it: whatever
-/// a subscriber's task tells the store of a delivery comes after the delivery itself.
-///
-/// Whoever is away finds it in the mailbox [MQTT-4.5.0-1]. A mailbox is a queue that one publisher fills in the
-/// order of its messages. [MQTT-4.6.0-5], [MQTT-4.6.0-6]
-///
-/// Messages of one topic that follow each other go to each mailbox under one lock. Everybody is woken after the
-/// last message, outside of every lock: whoever wakes up finds all of it.
-pub(crate) fn publish(
-    core: &Core,
-    routes: &mut Routes,
-    publisher: Option<SessionKey>,
-    messages: &[Arc<Message>],
-    changes: Vec<Change>,
-    mut reached: impl FnMut(usize, bool),
-) -> Dispatched {
-    let mut pushing = Pushing::new(core, changes);
-    let mut index = 0;
-    for run in messages.chunk_by(|a, b| a.topic.same_allocation(&b.topic)) {
-        let route = routes.find(core, &run[0].topic);
-        pushing.run = index..index + run.len();
-        for _ in run {
-            reached(index, !route.is_empty());
-            index += 1;
+/// Members of a shared subscription whose queues are locked to find one that is ready.
+const READY_PROBES: usize = 32;
+
+/// Publishes batches: admits them, changes what is retained, commits what is durable, pushes into queues.
+pub(crate) struct Dispatcher {
+    routing: Arc<RoutingTable>,
+    queues: Arc<SessionQueues>,
+    retained: Arc<RetainedMessages>,
+    persist: Arc<Persist>,
+    memory: Arc<Memory>,
+    statistics: Arc<Statistics>,
+}
+
+impl Dispatcher {
+    pub(crate) const fn new(
+        routing: Arc<RoutingTable>,
+        queues: Arc<SessionQueues>,
+        retained: Arc<RetainedMessages>,
+        persist: Arc<Persist>,
+        memory: Arc<Memory>,
+        statistics: Arc<Statistics>,
+    ) -> Self {
+        Self { routing, queues, retained, persist, memory, statistics }
+    }
+
+    /// Removes from a client's batch the messages that it may not publish, and retains those with RETAIN.
+    ///
+    /// Every PUBLISH of a client passes here, and each reason to refuse one is a case of `refuse`.
+    pub(crate) fn admit(
+        &self,
+        client: &mut ClientAccess,
+        messages: &mut Vec<Arc<Message>>,
+        tokens: &mut Vec<Option<Token>>,
+        mut set_reason: impl FnMut(Token, ReasonCode),
+    ) -> Option<Commit> {
+        let needs_look = |message: &Arc<Message>| message.topic.is_dollar() || message.retain;
+        if client.is_unrestricted() && !messages.iter().any(needs_look) {
+            return None;
         }
-        pushing.push_run(&route, publisher, run);
-    }
-    pushing.finish()
-}
-
-/// Gives what a session had got from shared subscriptions, and was not done with when it ended, to other members;
-/// what is left of it in the store goes with `end`. The commit of all that, if there is any.
-pub(crate) fn redistribute(
-    core: &Core,
-    deliveries: impl Iterator<Item = Delivery>,
-    end: Option<Change>,
-) -> Option<Commit> {
-    let mut pushing = Pushing::new(core, Vec::new());
-    // A hundred thousand deliveries are of a handful of groups.
-    let mut targets: HashMap<Arc<TopicFilter>, Option<SharedTarget>> = HashMap::new();
-    for delivery in deliveries {
-        let Some(filter) = &delivery.shared else { continue };
-        let find = || core.find_group(filter).map(|group| shared_target(core, &group));
-        if let Some(shared) = targets.entry(filter.clone()).or_insert_with(find) {
-            let (message, waits_since) = (&delivery.message, delivery.waits_since);
-            pushing.push_shared(shared, core.priority_of(&message.topic), message, waits_since);
+        let mut retaining = None;
+        let mut retain = |message: &Arc<Message>| {
+            retaining.get_or_insert_with(|| self.retained.change(&self.persist)).set(message)
+        };
+        let mut refuse = |message: &Arc<Message>| {
+            // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
+            if !client.may_publish(&message.topic) {
+                return Some(ReasonCode::NotAuthorized);
+            }
+            // Without RETAIN nothing that is retained changes. [MQTT-3.3.1-8]
+            (message.retain && !retain(message)).then_some(ReasonCode::QuotaExceeded)
+        };
+        let refused: Vec<_> = messages.iter().map(&mut refuse).collect();
+        if refused.iter().any(Option::is_some) {
+            for (reason, token) in refused.iter().zip(tokens.iter()) {
+                if let (Some(reason), Some(token)) = (*reason, *token) {
+                    set_reason(token, reason);
+                }
+            }
+            let mut verdicts = refused.iter().cycle();
+            let mut stays = || verdicts.next().is_none_or(Option::is_none);
+            messages.retain(|_| stays());
+            tokens.retain(|_| stays());
+            self.statistics.dropped(refused.iter().flatten().count() as u64);
         }
+        retaining.and_then(Retaining::commit)
     }
-    pushing.durable.changes.extend(end);
-    pushing.finish().commit
+
+    /// Publishes a batch to every subscriber, in order, and tells through `reached` whether each message had one.
+    ///
+    /// `changes` are committed together with what the messages cause, before any of it is visible: a change to a
+    /// delivery that a subscriber's connection commits comes after the delivery itself.
+    ///
+    /// Sessions without a connection keep it in their queue [MQTT-4.5.0-1]. One publisher fills a queue in the order of
+    /// its messages. [MQTT-4.6.0-5], [MQTT-4.6.0-6]
+    ///
+    /// Consecutive messages of one topic go into each queue under one lock. Subscribers are woken after the last
+    /// message and outside of every lock: a connection that wakes finds all of it.
+    pub(crate) fn publish(
+        &self,
+        routes: &mut RouteCache,
+        publisher: Option<SessionKey>,
+        messages: &[Arc<Message>],
+        changes: Vec<Change>,
+        mut reached: impl FnMut(usize, bool),
+    ) -> Dispatched {
+        lock_order::assert_none_held();
+        let mut push = BatchPush::new(self, changes);
+        let mut index = 0;
+        for run in messages.chunk_by(|a, b| a.topic.same_allocation(&b.topic)) {
+            let route = routes.find(&self.routing, &run[0].topic);
+            push.run = index..index + run.len();
+            for _ in run {
+                reached(index, !route.is_empty());
+                index += 1;
+            }
+            push.push_run(&route, publisher, run);
+        }
+        push.finish()
+    }
+
+    /// Publishes a message of the broker itself.
+    pub(crate) fn publish_own(&self, message: Message) {
+        self.publish_one(None, message, Vec::new());
+    }
+
+    /// Publishes a Will as a message of its session: No Local applies to it. [MQTT-3.8.3-3]
+    pub(crate) fn publish_will(&self, entry: &SessionEntry, will: Will) {
+        let message = Message::from_will(will, tokio::time::Instant::now().into_std());
+        let cleared = entry.take_stored_will().then(|| Change::WillCleared { session: entry.id() });
+        // [MQTT-3.1.2-14], [MQTT-3.1.2-15]
+        self.publish_one(Some(entry.key), message, cleared.into_iter().collect());
+    }
+
+    /// The commit is dropped: there is no acknowledgement to delay.
+    fn publish_one(&self, publisher: Option<SessionKey>, message: Message, changes: Vec<Change>) {
+        let mut message = [Arc::new(message)];
+        let account: Arc<dyn Account> = self.memory.clone();
+        self.memory.charge(&account, &mut message);
+        let [message] = message;
+        if message.retain {
+            let mut retaining = self.retained.change(&self.persist);
+            retaining.set(&message);
+            drop(retaining.commit());
+        }
+        self.publish(&mut RouteCache::default(), publisher, &[message], changes, |_, _| {});
+    }
+
+    /// Gives deliveries of shared subscriptions that an ended session had not completed to other members. What is left
+    /// of the session in the store is removed with `end`, in the commit that is returned.
+    pub(crate) fn redistribute(
+        &self,
+        deliveries: impl Iterator<Item = Delivery>,
+        end: Option<Change>,
+    ) -> Option<Commit> {
+        let mut push = BatchPush::new(self, Vec::new());
+        // A hundred thousand deliveries are of a handful of groups.
+        let mut targets: HashMap<Arc<TopicFilter>, Option<SharedTarget>> = HashMap::new();
+        for delivery in deliveries {
+            let Some(filter) = &delivery.shared else { continue };
+            let group = targets.entry(filter.clone()).or_insert_with(|| self.routing.group(filter));
+            if let Some(shared) = group {
+                let (message, waits_since) = (&delivery.message, delivery.waits_since);
+                push.push_shared(shared, self.routing.priority_of(&message.topic), message, waits_since);
+            }
+        }
+        push.durable.changes.extend(end);
+        push.finish().commit
+    }
+
+    /// Tells the store, if it knows the session, of deliveries that its own connection takes without the queue. The
+    /// commit is not awaited.
+    pub(crate) fn take_directly(&self, entry: &SessionEntry, deliveries: &mut [Delivery]) {
+        if !entry.is_durable() {
+            return;
+        }
+        let mut changes = Vec::new();
+        for delivery in deliveries {
+            self.persist.queue(&mut changes, entry.id(), delivery, &self.queues.policy);
+        }
+        self.persist.commit_unwatched(changes);
+    }
 }
 
-/// Tells the store, if it knows the session, of what its own connection takes without a mailbox between. Nobody
-/// waits for the commit.
-pub(crate) fn take_directly(core: &Core, entry: &SessionEntry, deliveries: &mut [Delivery]) {
-    if !entry.is_durable() {
-        return;
-    }
-    let mut changes = Vec::new();
-    for delivery in deliveries {
-        core.persist.queue(&mut changes, entry.id(), delivery, &core.queues.policy);
-    }
-    if !changes.is_empty() {
-        drop(core.persist.commit(changes));
-    }
-}
-
-/// What a batch led to.
+/// Result of a batch.
 pub(crate) struct Dispatched {
-    /// Who cannot keep up with what they get.
+    /// Sessions that cannot keep up.
     pub(crate) congested: Vec<Congested>,
-    /// How many deliveries it was.
+    /// Number of deliveries.
     pub(crate) deliveries: usize,
-    /// What the acknowledgements wait for; `None` when the store had nothing to be told.
+    /// Commit that the acknowledgements wait for; `None` when the store had nothing to be told.
     pub(crate) commit: Option<Commit>,
-    /// Each of its topics has a priority above the usual.
+    /// Each of its topics has a priority above the default.
     pub(crate) is_urgent: bool,
 }
 
-/// A session that cannot keep up with what it gets.
+/// Session that cannot keep up with its deliveries.
 pub(crate) struct Congested {
     pub(crate) entry: Arc<SessionEntry>,
-    /// It is worth waiting for until then, if it has no room before.
+    /// Time until which acknowledgements wait for room in its queue.
     pub(crate) until: Instant,
-    /// Which messages of the batch it was given.
+    /// Messages of the batch that it received.
     pub(crate) messages: Range<usize>,
 }
 
-/// Pushes of one batch, and what they add up to.
-struct Pushing<'a> {
-    core: &'a Core,
+/// Pushes of one batch, and their result.
+struct BatchPush<'a> {
+    dispatcher: &'a Dispatcher,
     now: Instant,
     wakers: Vec<Waker>,
     dropped: u64,
     deliveries: usize,
-    /// Which messages of the batch are being pushed.
+    /// Messages of the batch that are being pushed.
     run: Range<usize>,
     congested: Vec<Congested>,
     is_urgent: bool,
-    /// Of shared subscriptions, for members whose sessions ended since they were chosen.
+    /// Deliveries of shared subscriptions whose member's session ended after it was selected.
     orphans: Vec<Delivery>,
-    durable: Durable,
+    durable: DurablePush,
 }
 
-/// What the store must be told before it is pushed. Without sessions that the store knows, nothing ever is in it.
-struct Durable {
+/// Deliveries that the store must be told of before they are pushed. Empty unless a session is durable.
+struct DurablePush {
     changes: Vec<Change>,
-    /// With which messages of the batch they are.
+    /// Deliveries with their messages of the batch.
     deliveries: Vec<(Arc<SessionEntry>, Range<usize>, Vec<Delivery>)>,
-    /// What of it had no room: it has gone into the store, as its place in the order was not known before.
+    /// Completion of deliveries that found no room: they are in the store, as their sequence numbers were needed first.
     lost: Vec<Change>,
 }
 
-impl<'a> Pushing<'a> {
-    fn new(core: &'a Core, changes: Vec<Change>) -> Self {
-        let now = tokio::time::Instant::now().into_std();
-        let durable = Durable { changes, deliveries: Vec::new(), lost: Vec::new() };
+impl<'a> BatchPush<'a> {
+    fn new(dispatcher: &'a Dispatcher, changes: Vec<Change>) -> Self {
         Self {
-            core,
-            now,
+            dispatcher,
+            now: tokio::time::Instant::now().into_std(),
             wakers: Vec::new(),
             dropped: 0,
             deliveries: 0,
@@ -149,35 +248,36 @@ impl<'a> Pushing<'a> {
             congested: Vec::new(),
             is_urgent: true,
             orphans: Vec::new(),
-            durable,
+            durable: DurablePush { changes, deliveries: Vec::new(), lost: Vec::new() },
         }
     }
 
     fn push(&mut self, entry: &Arc<SessionEntry>, deliveries: impl Iterator<Item = Delivery>) {
         if entry.is_durable() {
-            self.keep(entry, deliveries.collect());
+            self.defer(entry, deliveries.collect());
         } else {
             self.push_now(entry, deliveries);
         }
     }
 
-    /// Holds deliveries back until the store was told of them.
-    fn keep(&mut self, entry: &Arc<SessionEntry>, mut deliveries: Vec<Delivery>) {
-        let Durable { changes, deliveries: kept, .. } = &mut self.durable;
+    /// Defers deliveries until the store was told of them.
+    fn defer(&mut self, entry: &Arc<SessionEntry>, mut deliveries: Vec<Delivery>) {
+        let Dispatcher { persist, queues, .. } = self.dispatcher;
+        let DurablePush { changes, deliveries: deferred, .. } = &mut self.durable;
         for delivery in &mut deliveries {
-            self.core.persist.queue(changes, entry.id(), delivery, &self.core.queues.policy);
+            persist.queue(changes, entry.id(), delivery, &queues.policy);
         }
-        if kept.is_empty() && deliveries.iter().all(|delivery| delivery.stored.is_none()) {
+        if deferred.is_empty() && deliveries.iter().all(|delivery| delivery.stored.is_none()) {
             self.push_now(entry, deliveries.into_iter());
         } else {
-            kept.push((entry.clone(), self.run.clone(), deliveries));
+            deferred.push((entry.clone(), self.run.clone(), deliveries));
         }
     }
 
     fn push_now(&mut self, entry: &Arc<SessionEntry>, deliveries: impl Iterator<Item = Delivery>) {
-        let pushed = self.core.queues.push(entry, deliveries, self.now, &mut self.wakers);
+        let pushed = self.dispatcher.queues.push(entry, deliveries, self.now, &mut self.wakers);
         if let Some(until) = pushed.congested_until {
-            // One of those who get the same is enough.
+            // One of the sessions that receive these messages is enough.
             if self.congested.last().is_none_or(|last| last.messages != self.run) {
                 self.congested.push(Congested { entry: entry.clone(), until, messages: self.run.clone() });
             }
@@ -207,8 +307,11 @@ impl<'a> Pushing<'a> {
         }
     }
 
-    /// Gives a message to the member whose turn it is: to one who is online and has room, else to anyone whose
-    /// session keeps it. `priority` is for a member that asked for none; `waits_since` if it has waited for another.
+    /// Gives a message to one member: the next in turn that is connected and has room, else the next whose session
+    /// keeps it. `priority` is for a member that asked for none; `waits_since` if it has waited for another member.
+    ///
+    /// Each member is asked once. Its queue is locked for that only if it is connected, and at most [`READY_PROBES`]
+    /// are: a message to ten thousand members must not take ten thousand locks.
     fn push_shared(
         &mut self,
         shared: &SharedTarget,
@@ -216,11 +319,26 @@ impl<'a> Pushing<'a> {
         message: &Arc<Message>,
         waits_since: Option<NonZeroU32>,
     ) {
-        let limits = self.core.queues.policy.limits;
-        let queue = |key: &SessionKey| shared.entry(*key).map(|entry| &entry.queue);
-        let ready = |key: &SessionKey| queue(key).is_some_and(|queue| queue.is_ready(message, limits));
-        let open = |key: &SessionKey| queue(key).is_some_and(SessionQueue::is_open);
-        let member = shared.group.select(ready).or_else(|| shared.group.select(open));
+        let limits = self.dispatcher.queues.policy.limits;
+        let (mut probes, mut fallback) = (0, None);
+        let is_ready = |key: &SessionKey| {
+            let Some(entry) = shared.entry(*key) else { return false };
+            let readiness = if entry.disconnect_epoch() > 0 {
+                Readiness::Keeps
+            } else if probes < READY_PROBES {
+                probes += 1;
+                entry.queue.readiness(message, limits)
+            } else {
+                // Unknown: a push to a session that has ended meanwhile comes back as an orphan.
+                Readiness::Keeps
+            };
+            if readiness == Readiness::Keeps {
+                fallback.get_or_insert(*key);
+            }
+            readiness == Readiness::Ready
+        };
+        let ready = shared.group.select(is_ready);
+        let member = ready.or_else(|| fallback.and_then(|key| shared.group.select(|other| *other == key)));
         let entry = member.and_then(|member| shared.entry(member.key));
         match (member, entry) {
             (Some(member), Some(entry)) => {
@@ -234,21 +352,22 @@ impl<'a> Pushing<'a> {
     }
 
     fn finish(mut self) -> Dispatched {
-        let Durable { changes, deliveries, .. } = &mut self.durable;
+        let dispatcher = self.dispatcher;
+        let DurablePush { changes, deliveries, .. } = &mut self.durable;
         let (changes, deliveries) = (std::mem::take(changes), std::mem::take(deliveries));
-        let commit = (!changes.is_empty()).then(|| self.core.persist.commit(changes));
+        let commit = (!changes.is_empty()).then(|| dispatcher.persist.commit(changes));
         for (entry, run, deliveries) in deliveries {
             self.run = run;
             self.push_now(&entry, deliveries.into_iter());
         }
-        self.core.persist.commit_late(self.durable.lost);
-        self.core.statistics.dropped(self.dropped);
-        for waker in std::mem::take(&mut self.wakers) {
-            waker.wake();
-        }
-        let Self { core, congested, deliveries, is_urgent, orphans, .. } = self;
-        // What their sessions left has gone to other members by now. A later commit is not done before an earlier one.
-        let again = if orphans.is_empty() { None } else { redistribute(core, orphans.into_iter(), None) };
+        let Self { wakers, dropped, congested, deliveries, is_urgent, orphans, durable, .. } = self;
+        dispatcher.persist.commit_late(durable.lost);
+        dispatcher.statistics.dropped(dropped);
+        wakers.into_iter().for_each(Waker::wake);
+        // The deliveries that those sessions left have gone to other members by now. A later commit is not done before
+        // an earlier one.
+        let again =
+            if orphans.is_empty() { None } else { dispatcher.redistribute(orphans.into_iter(), None) };
         Dispatched { congested, deliveries, commit: again.or(commit), is_urgent }
     }
 }
@@ -258,43 +377,74 @@ mod tests {
     use braid_proto::packet::{ClientId, QoS};
     use braid_proto::session::Subscription;
     use braid_proto::topic::TopicName;
-    use braid_store::{Claim, MemoryStore, NextIds};
+    use braid_store::Claim;
 
     use super::*;
-    use crate::auth::Anonymous;
-    use crate::config::BrokerConfig;
-    use crate::memory::Memory;
+    use crate::config::{BrokerConfig, LimitsConfig};
+    use crate::core::Core;
 
-    /// [MQTT-4.8.2-4]: a member whose session ends after it was chosen is not the only one that could have had it.
-    #[tokio::test]
-    async fn a_shared_message_finds_another_member_if_the_first_one_ends_meanwhile() {
-        let (config, rule) = (BrokerConfig::default(), Box::new(Anonymous::default()));
-        let memory = Arc::new(Memory::new(&config.limits));
-        let core = Core::new(config, rule, Arc::new(MemoryStore::new()), None, NextIds::FIRST, memory);
-        let filter = TopicFilter::parse("$share/group/t").unwrap();
+    const GROUP: &str = "$share/group/t";
+
+    async fn member(core: &Core, client: &str) -> Arc<SessionEntry> {
+        let filter = TopicFilter::parse(GROUP).unwrap();
         let subscription = Subscription { qos: QoS::AtLeastOnce, ..Subscription::default() };
-        for (client, claim) in [("a", Claim::new(1)), ("b", Claim::new(2))] {
-            let connection = core.registry.next_connection();
-            let entry = core.registry.claim(&ClientId::from(client), false, connection).await.entry;
-            entry.set_durable(claim);
-            core.with_router(|router| router.subscribe(entry.key, &filter, subscription));
-        }
+        let (client_id, access) = (ClientId::from(client), ClientAccess::default());
+        let connection = core.sessions.registry.next_connection();
+        let claim = core.sessions.claim(&client_id, &access, false, connection);
+        let entry = claim.await.unwrap().entry;
+        core.routing.change(|router| router.subscribe(entry.key, &filter, subscription));
+        entry
+    }
+
+    fn message() -> Arc<Message> {
         let topic = TopicName::parse("t").unwrap();
-        let message = Arc::new(Message::new(topic, "x".into(), QoS::AtLeastOnce, false));
-        let mut routes = Routes::default();
-        let route = routes.find(&core, &message.topic);
+        Arc::new(Message::new(topic, "x".into(), QoS::AtLeastOnce, false))
+    }
+
+    /// [MQTT-4.8.2-4]: a member whose session ends after it was selected is not the only one that could receive it.
+    #[tokio::test]
+    async fn a_shared_message_goes_to_another_member_if_the_selected_one_ends_meanwhile() {
+        let core = Core::in_memory(BrokerConfig::default());
+        for (client, claim) in [("a", Claim::new(1)), ("b", Claim::new(2))] {
+            member(&core, client).await.set_durable(claim);
+        }
+        let message = message();
+        let mut routes = RouteCache::default();
+        let route = routes.find(&core.routing, &message.topic);
         let push = || {
-            let mut pushing = Pushing::new(&core, Vec::new());
-            pushing.push_run(&route, None, std::slice::from_ref(&message));
-            if let Some((chosen, ..)) = pushing.durable.deliveries.first() {
+            let mut push = BatchPush::new(&core.dispatcher, Vec::new());
+            push.push_run(&route, None, std::slice::from_ref(&message));
+            if let Some((chosen, ..)) = push.durable.deliveries.first() {
                 chosen.queue.close();
             }
-            let has_commit = pushing.finish().commit.is_some();
-            let holders = core.registry.entries().values().filter(|entry| entry.used() > 0).count();
+            let has_commit = push.finish().commit.is_some();
+            let holders = core.sessions.registry.entries().values().filter(|entry| entry.used() > 0).count();
             (has_commit, holders, core.statistics.messages_dropped())
         };
         assert_eq!(push(), (true, 1, 0), "the other one has it");
-        assert_eq!(push(), (true, 0, 1), "there is nobody else");
-        assert_eq!(push(), (false, 0, 2), "there is nobody");
+        assert_eq!(push(), (true, 0, 1), "there is no other member");
+        assert_eq!(push(), (false, 0, 2), "there is no member");
+    }
+
+    #[cfg(debug_assertions)]
+    #[tokio::test]
+    async fn a_shared_message_locks_few_queues_however_many_members_there_are() {
+        for (queued_messages, most_locks) in [(10_000, 2), (0, READY_PROBES as u64 + 1)] {
+            let limits = LimitsConfig { queued_messages, ..LimitsConfig::default() };
+            let core = Core::in_memory(BrokerConfig { limits, ..BrokerConfig::default() });
+            let mut members = Vec::new();
+            for number in 0..500 {
+                members.push(member(&core, &number.to_string()).await);
+            }
+            let mut routes = RouteCache::default();
+            let mut publish = || {
+                let before = lock_order::queue_locks();
+                core.dispatcher.publish(&mut routes, None, &[message()], Vec::new(), |_, _| {});
+                lock_order::queue_locks() - before
+            };
+            assert!(publish() <= most_locks);
+            members.iter().for_each(|entry| entry.set_disconnect_epoch(1));
+            assert!(publish() <= 1, "disconnected members need no lock to be asked");
+        }
     }
 }

@@ -12,9 +12,9 @@ mod config;
 mod core;
 mod dispatch;
 mod driver;
-mod expiry;
 mod health;
 mod listen;
+mod lock_order;
 mod log_throttle;
 mod memory;
 mod overload;
@@ -23,15 +23,17 @@ mod priority;
 mod queue;
 mod registry;
 mod retained;
-mod routes;
+mod routing;
 mod session_entry;
 mod session_queues;
+mod sessions;
 mod spool_monitor;
 mod statistics;
 mod sys;
+mod timers;
 mod token_bucket;
 
-pub use auth::{Anonymous, Authenticate};
+pub use auth::{Action, Anonymous, Authenticate, Authentication, Authorize, Identity, PermitAll};
 pub use broker::{Broker, Handle};
 pub use config::{
     BrokerConfig, EarlyPublishConfig, LimitsConfig, MqttConfig, QueueOverflow, StreamsConfig, SysConfig,

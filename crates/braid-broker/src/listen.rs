@@ -1,4 +1,4 @@
-//! Accepting connections: cheap here, everything slow in the connection's own task.
+//! Accept loop of a listener. Handshakes and all else that is slow run in the connection's own task.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use crate::core::Core;
 use crate::driver;
 use crate::token_bucket::TokenBucket;
 
-/// The pause after the process ran short of something that every accept needs, such as descriptors.
+/// Pause after an accept failed for want of a resource of the process, such as descriptors.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts until `stop` turns true, then gives the listener back.
+/// Accepts until `stop` turns true, then returns the listener.
 pub(crate) async fn run(
     core: Arc<Core>,
     mut listener: Listener,
     mut stop: watch::Receiver<bool>,
 ) -> Listener {
-    let mut gate = Gate::new(core.config.limits.connections_per_second);
+    let mut rate_limit = ConnectionRateLimit::new(core.config.limits.connections_per_second);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -33,10 +33,10 @@ pub(crate) async fn run(
                 incoming.refuse();
             }
             Ok(incoming) => {
-                let refusal = match gate.pass(now()) {
-                    Pass::Accepted => None,
-                    Pass::Told => Some(ReasonCode::ConnectionRateExceeded),
-                    Pass::Refused => {
+                let refusal = match rate_limit.admit(now()) {
+                    Admission::Accepted => None,
+                    Admission::Answered => Some(ReasonCode::ConnectionRateExceeded),
+                    Admission::Refused => {
                         core.statistics.refused(1);
                         tracing::debug!(from = ?incoming.peer_address(), "refused: connections come too fast");
                         incoming.refuse();
@@ -44,7 +44,7 @@ pub(crate) async fn run(
                     }
                 };
                 core.statistics.refused(u64::from(refusal.is_some()));
-                let guard = Counted::new(core.clone());
+                let guard = ConnectionCount::new(core.clone());
                 tokio::spawn(async move {
                     driver::serve(guard.core.clone(), incoming, refusal).await;
                     drop(guard);
@@ -58,39 +58,40 @@ pub(crate) async fn run(
     }
 }
 
-/// How fast connections of one listener may come.
-struct Gate(Option<Rates>);
+/// Rate limit of one listener's connections; `None` accepts all.
+struct ConnectionRateLimit(Option<Buckets>);
 
-/// Beside those that are accepted as many are told why they are not, which costs a handshake each. Any more are turned
-/// away without one.
-struct Rates {
+/// As many connections as are accepted are refused with a CONNACK, which costs a handshake each. Any more are refused
+/// without one.
+struct Buckets {
     accepted: TokenBucket,
-    told: TokenBucket,
+    answered: TokenBucket,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pass {
+enum Admission {
     Accepted,
-    /// CONNACK says that they come too fast.
-    Told,
+    /// Refused with a CONNACK.
+    Answered,
     Refused,
 }
 
-impl Gate {
-    /// `per_second`: 0 lets all pass.
+impl ConnectionRateLimit {
+    /// `per_second`: 0 for no limit.
     fn new(per_second: u64) -> Self {
         let bucket = || TokenBucket::new(per_second, now());
-        Self(bucket().zip(bucket()).map(|(accepted, told)| Rates { accepted, told }))
+        Self(bucket().zip(bucket()).map(|(accepted, answered)| Buckets { accepted, answered }))
     }
 
-    fn pass(&mut self, now: Instant) -> Pass {
-        let Some(Rates { accepted, told }) = &mut self.0 else { return Pass::Accepted };
-        for (bucket, pass) in [(accepted, Pass::Accepted), (told, Pass::Told)] {
-            if bucket.try_take(1, now) {
-                return pass;
-            }
+    fn admit(&mut self, now: Instant) -> Admission {
+        let Some(Buckets { accepted, answered }) = &mut self.0 else { return Admission::Accepted };
+        if accepted.try_take(1, now) {
+            Admission::Accepted
+        } else if answered.try_take(1, now) {
+            Admission::Answered
+        } else {
+            Admission::Refused
         }
-        Pass::Refused
     }
 }
 
@@ -98,21 +99,21 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Counts a connection for as long as its task lives, however that ends.
-struct Counted {
+/// Guard that counts a connection for as long as its task lives, however that ends.
+struct ConnectionCount {
     core: Arc<Core>,
 }
 
-impl Counted {
+impl ConnectionCount {
     fn new(core: Arc<Core>) -> Self {
         core.statistics.connection_opened();
         Self { core }
     }
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionCount {
     fn drop(&mut self) {
         self.core.statistics.connection_closed();
-        self.core.connection_ended.notify_one();
+        self.core.lifecycle.note_connection_ended();
     }
 }

@@ -115,7 +115,7 @@ impl Overload {
     /// connection rests from then on: nothing of it is lost, and publishers need not wait for it.
     fn step(&mut self, core: &Core) {
         let holders: Vec<_> = {
-            let entries = core.registry.entries();
+            let entries = core.sessions.registry.entries();
             entries
                 .values()
                 .map(|entry| (entry.used(), entry.clone()))

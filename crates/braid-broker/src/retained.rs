@@ -1,7 +1,7 @@
 //! Retained messages (MQTT 3.3.1.3).
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
@@ -11,23 +11,25 @@ use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Retained, Walked};
 use braid_store::{Change, Commit};
 
+use crate::auth::is_broker_topic;
+use crate::lock_order::{Ordered, Rank};
 use crate::memory::Memory;
 use crate::persist::Persist;
 use crate::queue::usage::{QueueLimits, heap_cost, message_cost};
 
-/// Topics of the broker itself: what they retain is true for its present life only, so no store has it.
-pub(crate) const SYS_PREFIX: &str = "$SYS/";
+/// Expired messages that one call of [`RetainedMessages::expire`] removes.
+const EXPIRED_AT_ONCE: usize = 1024;
 
-/// What a new subscription is still owed of the retained messages. [MQTT-3.3.1-9]
+/// Position of a new subscription in the retained messages that it receives. [MQTT-3.3.1-9]
 ///
-/// A subscription may match a million of them. They are not collected: each turn of its connection looks at some and goes on
-/// when the client has taken them, so that nobody else waits and no queue overflows. While the client is away they are
-/// owed to the session.
+/// A subscription may match a million of them. They are not collected: each turn of its connection visits some and goes
+/// on when the client has taken them, so that no other connection waits and no queue overflows. While the client is
+/// disconnected the cursor is kept with the session.
 #[derive(Debug)]
 pub(crate) struct RetainedCursor {
     pub(crate) filter: TopicFilter,
     pub(crate) subscription: Subscription,
-    /// Where the last piece ended.
+    /// Topic at which the last piece ended.
     pub(crate) after: Option<TopicName>,
 }
 
@@ -36,16 +38,15 @@ pub(crate) struct RetainedCursor {
 pub(crate) struct RetainedMessages {
     index: RwLock<Index>,
     capacity: QueueLimits,
-    /// Some message has an expiry. Without one nobody looks for what has expired.
-    may_expire: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Index {
     messages: Retained<Arc<Message>>,
-    /// What they count for, about.
+    /// Topics of messages with a Message Expiry Interval, by deadline.
+    expiring: BTreeSet<(Instant, TopicName)>,
+    /// Approximate bytes of all messages.
     bytes: usize,
-    /// Is told what of it is at rest.
     memory: Arc<Memory>,
 }
 
@@ -53,26 +54,32 @@ impl Index {
     fn insert(&mut self, message: &Arc<Message>) {
         self.bytes += message_cost(message);
         message.begin_rest();
-        self.memory.note_retained(rest_of(message), 0);
+        self.memory.note_retained(resting_bytes(message), 0);
+        if let Some(at) = message.expires_at {
+            self.expiring.insert((at, message.topic.clone()));
+        }
         if let Some(old) = self.messages.insert(message.topic.clone(), message.clone()) {
-            self.bytes -= message_cost(&old);
-            self.end_rest(&old);
+            self.end_rest(&old, message.expires_at);
         }
     }
 
     /// False: there was none.
     fn remove(&mut self, topic: &TopicName) -> bool {
         let old = self.messages.remove(topic);
-        self.bytes -= old.as_deref().map_or(0, message_cost);
         if let Some(old) = &old {
-            self.end_rest(old);
+            self.end_rest(old, None);
         }
         old.is_some()
     }
 
-    fn end_rest(&self, old: &Message) {
+    /// Accounts for a message that is no longer retained; `replaced_until` is the deadline of its successor.
+    fn end_rest(&mut self, old: &Message, replaced_until: Option<Instant>) {
+        self.bytes -= message_cost(old);
         old.end_rest();
-        self.memory.note_retained(0, rest_of(old));
+        self.memory.note_retained(0, resting_bytes(old));
+        if let Some(at) = old.expires_at.filter(|at| Some(*at) != replaced_until) {
+            self.expiring.remove(&(at, old.topic.clone()));
+        }
     }
 
     fn has_room(&self, message: &Message, capacity: QueueLimits) -> bool {
@@ -82,46 +89,39 @@ impl Index {
     }
 }
 
-/// What a retained message counts for while it rests.
-fn rest_of(message: &Message) -> usize {
+/// Bytes of a retained message that count as at rest.
+fn resting_bytes(message: &Message) -> usize {
     if message.is_charged() { heap_cost(message) } else { 0 }
 }
 
 impl RetainedMessages {
     pub(crate) fn new(capacity: QueueLimits, memory: Arc<Memory>) -> Self {
-        let index = Index { messages: Retained::default(), bytes: 0, memory };
-        Self { index: RwLock::new(index), capacity, may_expire: AtomicBool::new(false) }
+        let index = Index { messages: Retained::default(), expiring: BTreeSet::new(), bytes: 0, memory };
+        Self { index: RwLock::new(index), capacity }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Index> {
-        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    // Poison is ignored: the index of names is changed by single inserts and removes. A panic between them and the sums
+    // leaves a sum that is off by one message, which counts memory and guards none.
+    fn read(&self) -> Ordered<RwLockReadGuard<'_, Index>> {
+        Ordered::acquire(Rank::Leaf, || self.index.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Index> {
-        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> Ordered<RwLockWriteGuard<'_, Index>> {
+        Ordered::acquire(Rank::Leaf, || self.index.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Begins to change what is retained. Nobody else reads or changes it until [`Retaining::commit`].
+    /// Begins a change, which excludes all others until [`Retaining::commit`].
     pub(crate) fn change<'a>(&'a self, persist: &'a Persist) -> Retaining<'a> {
-        Retaining { retained: self, index: self.write(), persist, changes: Vec::new() }
+        Retaining { index: self.write(), capacity: self.capacity, persist, changes: Vec::new() }
     }
 
-    /// Puts back what the store held; what has expired is forgotten at the next [`RetainedMessages::expire`].
-    pub(crate) fn restore(&self, messages: Vec<(TopicName, Arc<Message>)>) {
+    /// Restores what the store held; expired messages are removed by the next [`RetainedMessages::expire`].
+    pub(crate) fn restore(&self, messages: &[(TopicName, Arc<Message>)]) {
         let mut index = self.write();
-        for (_, message) in messages {
-            self.note_expiry(&message);
-            index.insert(&message);
-        }
+        messages.iter().for_each(|(_, message)| index.insert(message));
     }
 
-    fn note_expiry(&self, message: &Message) {
-        if message.expires_at.is_some() {
-            self.may_expire.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Visits some of what a filter matches: behind `after`, and at most `steps` names.
+    /// Visits messages that a filter matches: those after `after`, looking at no more than `steps` names.
     pub(crate) fn walk(
         &self,
         filter: &TopicFilter,
@@ -132,31 +132,25 @@ impl RetainedMessages {
         self.read().messages.walk(filter, after, steps, |_, message| visit(message))
     }
 
-    /// Forgets what has expired.
-    pub(crate) fn expire(&self, now: Instant, persist: &Persist) {
-        if !self.may_expire.load(Ordering::Relaxed) {
-            return;
-        }
-        let any = self.read().messages.iter().any(|(_, message)| message.is_expired(now));
-        if !any {
-            return;
+    /// Removes some expired messages, the earliest first; false when none is left. Costs as much as it removes.
+    pub(crate) fn expire(&self, now: Instant, persist: &Persist) -> bool {
+        let is_due = |index: &Index| index.expiring.first().is_some_and(|(at, _)| *at <= now);
+        // Readers are not stopped for nothing.
+        if !is_due(&self.read()) {
+            return false;
         }
         let mut cleared = Vec::new();
-        let mut freed = 0;
         let mut index = self.write();
-        let Index { messages, bytes, memory } = &mut *index;
-        messages.retain(|topic, message| {
-            let is_expired = message.is_expired(now);
-            if is_expired {
-                freed += message_cost(message);
-                message.end_rest();
-                memory.note_retained(0, rest_of(message));
-                cleared.push(Change::RetainCleared { topic: topic.clone() });
-            }
-            !is_expired
-        });
-        *bytes -= freed;
+        while cleared.len() < EXPIRED_AT_ONCE
+            && is_due(&index)
+            && let Some((_, topic)) = index.expiring.pop_first()
+        {
+            index.remove(&topic);
+            cleared.push(Change::RetainCleared { topic });
+        }
+        // Under the lock: a message that is retained meanwhile must be committed after this.
         persist.commit_late(cleared);
+        is_due(&index)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -164,34 +158,34 @@ impl RetainedMessages {
     }
 }
 
-/// Changes to what is retained that are committed together.
+/// Changes of retained messages that are committed together.
 ///
-/// They are committed while nobody else can change anything: otherwise two publishers to one topic could leave
-/// one message here and the other in the store.
+/// They are committed while no other change is possible: otherwise two publishers to one topic could leave one message
+/// here and the other in the store.
 pub(crate) struct Retaining<'a> {
-    retained: &'a RetainedMessages,
-    index: RwLockWriteGuard<'a, Index>,
+    index: Ordered<RwLockWriteGuard<'a, Index>>,
+    capacity: QueueLimits,
     persist: &'a Persist,
     changes: Vec<Change>,
 }
 
 impl Retaining<'_> {
-    /// Takes over a message with RETAIN: it replaces the topic's message [MQTT-3.3.1-5], and an empty payload
-    /// removes it [MQTT-3.3.1-6], [MQTT-3.3.1-7]. False: there is no room for another topic.
+    /// Retains a message with RETAIN: it replaces the topic's message [MQTT-3.3.1-5], and an empty payload removes it
+    /// [MQTT-3.3.1-6], [MQTT-3.3.1-7]. False: there is no room for another topic.
     pub(crate) fn set(&mut self, message: &Arc<Message>) -> bool {
         let topic = &message.topic;
-        let is_stored = !topic.as_str().starts_with(SYS_PREFIX);
+        // The broker's own topics describe its present run only: no store has them.
+        let is_stored = !is_broker_topic(topic);
         if message.payload.is_empty() {
             if self.index.remove(topic) && is_stored {
                 self.changes.push(Change::RetainCleared { topic: topic.clone() });
             }
             return true;
         }
-        // The broker's own topics are few, and known before anybody else's.
-        if is_stored && !self.index.has_room(message, self.retained.capacity) {
+        // They are few as well, and known before any of a client's.
+        if is_stored && !self.index.has_room(message, self.capacity) {
             return false;
         }
-        self.retained.note_expiry(message);
         self.index.insert(message);
         if is_stored {
             self.persist.retain(&mut self.changes, message);
@@ -202,5 +196,53 @@ impl Retaining<'_> {
     /// Hands the changes to the store; `None` when there are none.
     pub(crate) fn commit(self) -> Option<Commit> {
         (!self.changes.is_empty()).then(|| self.persist.commit(self.changes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use braid_proto::packet::QoS;
+    use braid_store::{Lsn, MemoryStore};
+
+    use super::*;
+    use crate::config::LimitsConfig;
+
+    fn message(topic: &str, expires_at: Option<Instant>) -> Arc<Message> {
+        let topic = TopicName::parse(topic).unwrap();
+        let mut message = Message::new(topic, "x".into(), QoS::AtMostOnce, true);
+        message.expires_at = expires_at;
+        Arc::new(message)
+    }
+
+    fn retain(retained: &RetainedMessages, persist: &Persist, message: &Arc<Message>) {
+        let mut change = retained.change(persist);
+        assert!(change.set(message));
+        drop(change.commit());
+    }
+
+    #[test]
+    fn expiry_removes_due_messages_in_pieces_and_remembers_no_others() {
+        let memory = Arc::new(Memory::new(&LimitsConfig::default()));
+        let retained = RetainedMessages::new(QueueLimits { messages: 10_000, bytes: 1 << 30 }, memory);
+        let persist = Persist::new(Arc::new(MemoryStore::new()), Lsn::new(1));
+        let start = Instant::now();
+        let (due, later) = (start + Duration::from_secs(1), start + Duration::from_secs(9));
+        for number in 0..2 * EXPIRED_AT_ONCE {
+            retain(&retained, &persist, &message(&format!("due/{number}"), Some(due)));
+            retain(&retained, &persist, &message(&format!("always/{number}"), None));
+        }
+        for (topic, expires_at) in [("due/0", Some(later)), ("due/1", None), ("due/2", Some(due))] {
+            retain(&retained, &persist, &message(topic, expires_at));
+        }
+        assert!(!retained.expire(start, &persist), "nothing is due");
+        assert!(retained.expire(due, &persist), "there is more than one piece");
+        assert_eq!(retained.len(), 3 * EXPIRED_AT_ONCE);
+        assert!(!retained.expire(due, &persist));
+        assert_eq!(retained.len(), 2 * EXPIRED_AT_ONCE + 2);
+        assert_eq!(retained.read().expiring.len(), 1, "only one message can expire");
+        retain(&retained, &persist, &message("due/0", None));
+        assert!(retained.read().expiring.is_empty());
     }
 }

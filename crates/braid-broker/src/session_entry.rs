@@ -1,4 +1,4 @@
-//! A session's place in the registry.
+//! One session in the registry: its queue, and the owner of its state.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,76 +9,65 @@ use braid_router::Overlap;
 use braid_store::{Claim, SessionId};
 use tokio::sync::oneshot;
 
+use crate::auth::Identity;
+use crate::lock_order::{Ordered, Rank};
 use crate::queue::session_queue::SessionQueue;
 use crate::retained::RetainedCursor;
 
-/// Names a session for as long as it lives; never used again.
+/// Identifier of a session, never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SessionKey(pub(crate) u64);
 
-/// Names a connection. A late clean-up of a displaced connection has the wrong one and is harmless.
+/// Identifier of a connection, never used again. The late clean-up of a displaced connection finds another one in the
+/// entry and changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ConnectionId(pub(crate) u64);
 
-/// A session's place: its mailbox, which everybody may push to, and who holds its state.
+/// Session as other tasks see it: the queue, which every publisher pushes to, and the owner of the state.
 #[derive(Debug)]
 pub(crate) struct SessionEntry {
     pub(crate) key: SessionKey,
     pub(crate) client_id: ClientId,
     pub(crate) queue: SessionQueue,
-    /// The client speaks MQTT 5: several matches become one delivery.
+    /// MQTT 5: several matches become one delivery.
     merges: AtomicBool,
-    /// The store is told of the session. Set before anything can be pushed, and never unset.
+    /// The store knows the session. Set before anything can be pushed, and never unset.
     durable: AtomicBool,
     /// The store has a Will of the session.
     has_stored_will: AtomicBool,
-    /// Under which the store is told of the session's life: that of its present or last connection.
+    /// The store's claim of the present or last connection.
     claim: AtomicU64,
-    /// Number of the present disconnection, 0 while connected: a timer of an earlier one is stale. Written
-    /// with `holder` locked.
+    /// Number of the present disconnection, 0 while connected: a timer of an earlier one is stale. Written with `owner`
+    /// locked.
     disconnect_epoch: AtomicU64,
-    /// Bytes of memory that its connection holds beside the mailbox: on their way, and in parts.
+    /// Bytes that the connection holds outside of the queue: in flight, and of incomplete packets.
     holdings: AtomicUsize,
-    /// Bytes that its connection has written, or read of packets in parts.
+    /// Bytes that the connection has written, or read of incomplete packets.
     moved: AtomicU64,
+    /// Identity that claimed the session last; `None` if the broker has started since.
+    identity: Mutex<Option<Identity>>,
     owner: Mutex<SessionOwner>,
 }
 
-/// Who holds the session's state. It is moved from one to the other, never shared.
+/// Owner of the session's state, which is moved and never shared.
 #[derive(Debug)]
 pub(crate) enum SessionOwner {
-    /// A connection, and who wants to take over from it.
-    Connection(ConnectionId, Option<oneshot::Sender<Released>>),
-    /// Nobody: the client is away.
-    Parked(Box<Parked>),
+    /// A connection, and the channel to one that takes over from it.
+    Connection(ConnectionId, Option<oneshot::Sender<ReleasedSession>>),
+    /// None: the client is disconnected.
+    Parked(Box<ReleasedSession>),
     /// The session has ended.
     Ended,
 }
 
-/// A session without a connection.
+/// State of a session that has no connection.
 #[derive(Debug)]
-pub(crate) struct Parked {
+pub(crate) struct ReleasedSession {
     pub(crate) session: Session,
     /// A Will whose delay has not passed.
     pub(crate) will: Option<Will>,
-    /// What its subscriptions have not got of the retained messages.
+    /// Positions in the retained messages that its subscriptions have not received yet.
     pub(crate) pending_retained: Vec<RetainedCursor>,
-}
-
-/// What a connection that was taken over from leaves.
-#[derive(Debug)]
-pub(crate) struct Released {
-    /// `None`: the session ended with the connection.
-    pub(crate) session: Option<Session>,
-    /// A Will whose delay has not passed.
-    pub(crate) will: Option<Will>,
-    /// What its subscriptions have not got of the retained messages.
-    pub(crate) pending_retained: Vec<RetainedCursor>,
-}
-
-impl Released {
-    /// Nothing is left.
-    pub(crate) const NOTHING: Self = Self { session: None, will: None, pending_retained: Vec::new() };
 }
 
 impl SessionEntry {
@@ -94,13 +83,26 @@ impl SessionEntry {
             disconnect_epoch: AtomicU64::new(0),
             holdings: AtomicUsize::new(0),
             moved: AtomicU64::new(0),
+            identity: Mutex::default(),
             owner: Mutex::new(SessionOwner::Connection(connection, None)),
         }
     }
 
-    /// Held for a few moves of values, never across an await.
-    pub(crate) fn owner(&self) -> MutexGuard<'_, SessionOwner> {
-        self.owner.lock().unwrap_or_else(PoisonError::into_inner)
+    // Poison of both locks is ignored: the values are replaced whole, so a panic leaves the old one or the new one.
+
+    /// Identity that claimed the session last; `None` if the broker has started since.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        Ordered::acquire(Rank::Leaf, || self.identity.lock().unwrap_or_else(PoisonError::into_inner)).clone()
+    }
+
+    pub(crate) fn set_identity(&self, identity: &Identity) {
+        let lock = || self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        *Ordered::acquire(Rank::Leaf, lock) = Some(identity.clone());
+    }
+
+    /// Locks the owner, for moves of values.
+    pub(crate) fn owner(&self) -> Ordered<MutexGuard<'_, SessionOwner>> {
+        Ordered::acquire(Rank::Owner, || self.owner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn disconnect_epoch(&self) -> u64 {
@@ -111,33 +113,33 @@ impl SessionEntry {
         self.disconnect_epoch.store(disconnect_epoch, Ordering::Relaxed);
     }
 
-    /// Notes what the connection holds beside the mailbox, and how much it has moved.
+    /// Records the bytes that the connection holds outside of the queue, and has moved.
     pub(crate) fn set_holdings(&self, bytes: usize, moved: u64) {
         self.holdings.store(bytes, Ordering::Relaxed);
         self.moved.store(moved, Ordering::Relaxed);
     }
 
-    /// Bytes that are held for a client that is connected, and would be free or at rest if it were not.
+    /// Bytes that are held for a connected client, and would be free or at rest if it were not connected.
     pub(crate) fn used(&self) -> usize {
         self.queue.used().saturating_add(self.holdings.load(Ordering::Relaxed))
     }
 
-    /// Bytes that its connection has written, or read of packets in parts.
+    /// Bytes that the connection has written, or read of incomplete packets.
     pub(crate) fn moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// The session's name in the store.
+    /// Identifier of the session in the store.
     pub(crate) fn id(&self) -> SessionId {
         SessionId::new(self.key.0)
     }
 
-    /// Whether the store is told of the session, and so of what is queued for it.
+    /// Tests whether the store knows the session, and so what is queued for it.
     pub(crate) fn is_durable(&self) -> bool {
         self.durable.load(Ordering::Relaxed)
     }
 
-    /// From now on the store is told of the session, under this claim.
+    /// Marks the session as known to the store, under this claim.
     pub(crate) fn set_durable(&self, claim: Claim) {
         self.claim.store(claim.value(), Ordering::Relaxed);
         self.durable.store(true, Ordering::Relaxed);
@@ -147,15 +149,17 @@ impl SessionEntry {
         Claim::new(self.claim.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn has_stored_will(&self) -> bool {
-        self.has_stored_will.load(Ordering::Relaxed)
-    }
-
+    /// Marks whether the store has a Will of the session.
     pub(crate) fn set_stored_will(&self, has_stored_will: bool) {
         self.has_stored_will.store(has_stored_will, Ordering::Relaxed);
     }
 
-    /// What several matches of one message become.
+    /// Unmarks the Will in the store; true if there was one, which the caller must clear there.
+    pub(crate) fn take_stored_will(&self) -> bool {
+        self.has_stored_will.swap(false, Ordering::Relaxed)
+    }
+
+    /// Rule for several matches of one message.
     pub(crate) fn overlap(&self) -> Overlap {
         if self.merges.load(Ordering::Relaxed) { Overlap::Merge } else { Overlap::Separate }
     }

@@ -1,4 +1,4 @@
-//! The broker's own topics below `$SYS/broker`, named as mosquitto names them.
+//! Statistics topics below `$SYS/broker`, named as mosquitto names them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::core::Core;
 use crate::health::{memory_state, spool_state, store_state};
 use crate::memory::Level;
 
-/// Told when it changes, and not with the others.
+/// Published when it changes, and not with the others.
 const STORE_STATE: &str = "store/state";
 
-/// Publishes all topics now and then every interval.
+/// Publishes all topics at once and then at every interval.
 pub(crate) async fn run(core: Arc<Core>) {
     let interval = core.config.sys.interval_secs;
     if interval == 0 {
@@ -34,7 +34,7 @@ pub(crate) async fn run(core: Arc<Core>) {
     }
 }
 
-/// Publishes whether the store works, and why it does not.
+/// Publishes the state of the store.
 pub(crate) fn publish_store(core: &Core) {
     if core.config.sys.interval_secs == 0 {
         return;
@@ -42,14 +42,14 @@ pub(crate) fn publish_store(core: &Core) {
     publish(core, STORE_STATE, store_state(core.persist.failure().as_ref()));
 }
 
-/// Publishes whether the broker holds too much, and what it does about it.
+/// Publishes the memory level.
 pub(crate) fn publish_memory(core: &Core, level: Level) {
     if core.config.sys.interval_secs > 0 {
         publish(core, "memory/state", memory_state(level).to_owned());
     }
 }
 
-/// Publishes whether large messages find room.
+/// Publishes whether the spool has room.
 pub(crate) fn publish_spool(core: &Core) {
     if core.config.sys.interval_secs > 0 {
         publish(core, "spool/state", spool_state(&core.statistics).to_owned());
@@ -58,8 +58,8 @@ pub(crate) fn publish_spool(core: &Core) {
 
 fn values(core: &Core) -> Vec<(&'static str, String)> {
     let statistics = &core.statistics;
-    let subscriptions = core.subscriptions();
-    let (sessions, online) = (core.registry.entries().len(), statistics.clients());
+    let subscriptions = core.routing.statistics();
+    let (sessions, online) = (core.sessions.registry.entries().len(), statistics.clients());
     let spool = core.server_options.spool.as_ref();
     let (spooled, refused) = spool.map_or((0, 0), |spool| (spool.used(), spool.refused()));
     let store = core.persist.store();
@@ -94,31 +94,24 @@ fn values(core: &Core) -> Vec<(&'static str, String)> {
     let mut texts: Vec<_> = values.into_iter().map(|(topic, value)| (topic, value.to_string())).collect();
     texts.push(("memory/state", memory_state(core.memory.level()).to_owned()));
     texts.push(("spool/state", spool_state(statistics).to_owned()));
-    texts.push(("uptime", format!("{} seconds", core.started.elapsed().as_secs())));
+    texts.push(("uptime", format!("{} seconds", core.lifecycle.started.elapsed().as_secs())));
     texts
 }
 
 fn publish(core: &Core, topic: &str, value: String) {
     let Ok(topic) = TopicName::parse(&format!("$SYS/broker/{topic}")) else { return };
-    core.publish(Message::new(topic, Bytes::from(value), QoS::AtMostOnce, true));
+    core.dispatcher.publish_own(Message::new(topic, Bytes::from(value), QoS::AtMostOnce, true));
 }
 
 #[cfg(test)]
 mod tests {
-    use braid_store::{MemoryStore, NextIds};
-
     use super::*;
-    use crate::auth::Anonymous;
     use crate::config::BrokerConfig;
-    use crate::memory::Memory;
 
     /// The last column of the table.
     #[test]
-    fn the_table_of_queues_names_topics_that_there_are() {
-        let store = Arc::new(MemoryStore::new());
-        let (config, rule) = (BrokerConfig::default(), Box::new(Anonymous::default()));
-        let memory = Arc::new(Memory::new(&config.limits));
-        let core = Core::new(config, rule, store, None, NextIds::FIRST, memory);
+    fn topics_of_the_table_of_limits_exist() {
+        let core = Core::in_memory(BrokerConfig::default());
         let values = values(&core);
         let page = include_str!("../../../docs/limits.md");
         let (_, table) = page.split_once("## The broker").expect("a table");

@@ -27,10 +27,10 @@ impl Driver {
     /// Reads what the store has for the session, and tells the store of it before CONNACK tells the client.
     pub(super) async fn open(&mut self, entry: &SessionEntry) -> Result<(), StoreError> {
         let Some((expiry, will)) = self.server.offer() else { return Ok(()) };
-        self.core.unshelve(entry).await?;
+        self.core.sessions.load_stored(entry).await?;
         let is_stored = expiry.outlives_connection() || entry.is_durable();
         let will = will.filter(|_| is_stored).cloned().map(Arc::new);
-        self.core.open(entry, expiry, will).await
+        self.core.sessions.open(entry, expiry, will).await
     }
 
     /// Notes a commit whose effects this connection acknowledges.

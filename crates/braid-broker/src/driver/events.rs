@@ -1,6 +1,7 @@
 //! What the protocol machine asks of the broker.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use braid_proto::connection::{Acceptance, Event, Token};
 use braid_proto::message::Message;
@@ -10,9 +11,8 @@ use braid_store::Change;
 
 use super::held::Due;
 use super::{Driver, now};
-use crate::dispatch::{self, Congested};
+use crate::dispatch::Congested;
 use crate::persist::DurableProgress;
-use crate::retained::SYS_PREFIX;
 
 /// The deliveries that one turn may lead to before others get theirs.
 const TURN_DELIVERIES: usize = 32 * 1024;
@@ -110,10 +110,8 @@ impl Driver {
             has_acknowledgements = true;
             Due::add(due, *token);
         }
-        let mut retained = None;
-        if messages.iter().any(|message| message.topic.is_dollar() || message.retain) {
-            retained = self.core.admit(messages, tokens, |token, reason| server.set_reason(token, reason));
-        }
+        let set_reason = |token, reason| server.set_reason(token, reason);
+        let retained = self.core.dispatcher.admit(&mut self.access, messages, tokens, set_reason);
         let publisher = self.entry.as_ref().map(|entry| entry.key);
         if let Some(progress) = &mut self.progress {
             changes.extend(received(progress, messages, tokens));
@@ -127,7 +125,7 @@ impl Driver {
             }
         };
         let dispatched =
-            dispatch::publish(&self.core, &mut self.routes, publisher, messages, changes, reached);
+            self.core.dispatcher.publish(&mut self.routes, publisher, messages, changes, reached);
         self.fan_out = (dispatched.deliveries / messages.len().max(1)).max(1);
         if let Some(due) = due {
             for Congested { entry, until, messages } in dispatched.congested {
@@ -163,16 +161,18 @@ impl Driver {
             );
             return self.server.reject(ReasonCode::QuotaExceeded);
         }
-        if let Err(reason) = self.core.authenticate.authenticate(&connect, self.link.peer()) {
-            tracing::info!(client = connect.client_id.as_str(), peer = self.peer_name(), %reason, "refused");
-            return self.server.reject(reason);
-        }
-        if self.core.is_stopping() {
+        let limit = Duration::from_secs(self.core.config.limits.connect_timeout_secs);
+        let answer = self.core.access.authenticate(&connect, self.link.peer());
+        let answer = tokio::time::timeout(limit, answer).await;
+        let identity = match answer.unwrap_or(Err(ReasonCode::ServerUnavailable)) {
+            Ok(identity) => identity,
+            Err(reason) => {
+                tracing::info!(client = connect.client_id.as_str(), peer = self.peer_name(), %reason, "refused");
+                return self.server.reject(reason);
+            }
+        };
+        if self.core.lifecycle.is_stopping() {
             return self.server.reject(ReasonCode::ServerUnavailable);
-        }
-        // Not even as a last will.
-        if self.server.offered_will().is_some_and(|will| will.topic.as_str().starts_with(SYS_PREFIX)) {
-            return self.server.reject(ReasonCode::NotAuthorized);
         }
         let assigned_client_id = connect.client_id.is_empty();
         let client_id = if assigned_client_id { new_client_id() } else { Some(connect.client_id.clone()) };
@@ -180,11 +180,22 @@ impl Driver {
             tracing::error!("the system gives no random numbers for a client identifier");
             return self.server.reject(ReasonCode::ServerUnavailable);
         };
-        if !self.core.registry.has_room_for(&client_id, self.core.config.limits.sessions) {
+        self.access = self.core.access.client(identity, &client_id);
+        if self.server.offered_will().is_some_and(|will| !self.access.may_set_will(&will.topic)) {
+            return self.server.reject(ReasonCode::NotAuthorized);
+        }
+        if !self.core.sessions.registry.has_room_for(&client_id, self.core.config.limits.sessions) {
             tracing::warn!("refused: the limit of sessions is reached");
             return self.server.reject(ReasonCode::QuotaExceeded);
         }
-        let claim = self.core.claim(&client_id, connect.clean_start, self.connection).await;
+        let (sessions, clean_start) = (&self.core.sessions, connect.clean_start);
+        let claim = match sessions.claim(&client_id, &self.access, clean_start, self.connection).await {
+            Ok(claim) => claim,
+            Err(reason) => {
+                tracing::info!(client = client_id.as_str(), peer = self.peer_name(), %reason, "refused");
+                return self.server.reject(reason);
+            }
+        };
         tracing::debug!(client = client_id.as_str(), version = %connect.version, transport = %self.link.peer().transport,
             present = claim.present, "connected");
         claim.entry.set_merges(connect.version.is_v5());
@@ -214,7 +225,7 @@ impl Driver {
         // What came right behind CONNECT may have released something: no byte has left yet.
         self.commit_progress();
         // Whoever stopped the broker during the claim may have signalled before this connection could hear it.
-        if self.core.is_stopping() {
+        if self.core.lifecycle.is_stopping() {
             self.server.disconnect(ReasonCode::ServerShuttingDown);
         }
     }

@@ -34,6 +34,7 @@ use braid_transport::quic::codes::{CLOSE_ABNORMAL, CLOSE_NORMAL};
 use braid_transport::{Close, Incoming, Link};
 use tokio::time::Sleep;
 
+use crate::auth::ClientAccess;
 use crate::config::EarlyPublishConfig;
 use crate::core::Core;
 use crate::persist::DurableProgress;
@@ -41,7 +42,7 @@ use crate::queue::backpressure::AckRttEstimator;
 use crate::queue::egress::EgressQueue;
 use crate::queue::session_queue::Signal;
 use crate::retained::RetainedCursor;
-use crate::routes::Routes;
+use crate::routing::RouteCache;
 use crate::session_entry::{ConnectionId, SessionEntry};
 
 /// What a message is taken to lead to before one has shown it.
@@ -77,7 +78,7 @@ async fn shake_hands(core: &Core, incoming: Incoming) -> Option<Link> {
     let handshake = tokio::time::timeout(limit, incoming.handshake());
     let result = tokio::select! {
         result = handshake => result,
-        () = core.stopped() => return None,
+        () = core.lifecycle.stopped() => return None,
     };
     match result {
         Ok(Ok(link)) => return Some(link),
@@ -94,6 +95,8 @@ pub(super) struct Driver {
     server: Server,
     /// The session's place, once a CONNECT was accepted.
     entry: Option<Arc<SessionEntry>>,
+    /// Identity of the client, and what it may do, once it was authenticated.
+    access: ClientAccess,
     /// Taken from the mailbox, not sent yet.
     egress: EgressQueue,
     /// Streams that have something to read, which the last look at the link did not want.
@@ -102,7 +105,7 @@ pub(super) struct Driver {
     unread: Option<unread::Unread>,
     /// What data streams need; `None` where there are none.
     streams: Option<Box<streams::Streams>>,
-    routes: Routes,
+    routes: RouteCache,
     /// Retained messages that are still pending.
     replays: VecDeque<RetainedCursor>,
     /// The delayed Will of a session whose new connection was refused.
@@ -152,15 +155,16 @@ impl Driver {
         let confirm_by = link.is_early().then(|| accepted + time);
         let streams = link.is_multi().then(|| Box::new(streams::Streams::new(accepted)));
         Self {
-            connection: core.registry.next_connection(),
+            connection: core.sessions.registry.next_connection(),
             link,
             server,
             entry: None,
+            access: ClientAccess::default(),
             egress: EgressQueue::default(),
             refused: Vec::new(),
             unread: None,
             streams,
-            routes: Routes::default(),
+            routes: RouteCache::default(),
             replays: VecDeque::new(),
             former_will: None,
             fan_out: FIRST_FAN_OUT,
@@ -201,7 +205,7 @@ impl Driver {
                 Turn::Decide(connect) => Some(connect),
                 Turn::Over => None,
             },
-            () = core.stopped() => {
+            () = core.lifecycle.stopped() => {
                 self.end_link(None);
                 None
             }
@@ -344,7 +348,7 @@ impl Driver {
             self.core.statistics.client_left();
             entry.set_holdings(0, 0);
             let pending_retained = std::mem::take(&mut self.replays).into();
-            self.core.release(&entry, self.connection, end, self.egress.drain(), pending_retained);
+            self.core.sessions.release(&entry, self.connection, end, self.egress.drain(), pending_retained);
         }
     }
 

@@ -8,7 +8,6 @@ use braid_router::{Walked, replay};
 
 use super::send::OUTBOX_TARGET;
 use super::{Driver, now};
-use crate::dispatch;
 use crate::queue::usage::{QueueLimits, message_cost};
 use crate::retained::RetainedCursor;
 
@@ -50,7 +49,7 @@ impl Driver {
             if !message.is_expired(now) {
                 bytes += message_cost(message);
                 let asked = subscription.priority;
-                let priority = asked.or_else(|| self.core.priority_of(&message.topic));
+                let priority = asked.or_else(|| self.core.routing.priority_of(&message.topic));
                 piece.push(replay(message, &Subscription { priority, ..*subscription }));
             }
             if piece.len() < most && bytes < most_bytes {
@@ -65,7 +64,7 @@ impl Driver {
                 self.replays.remove(at);
             }
         }
-        dispatch::take_directly(&self.core, entry, &mut piece);
+        self.core.dispatcher.take_directly(entry, &mut piece);
         piece.into_iter().for_each(|delivery| self.egress.push(delivery));
         true
     }

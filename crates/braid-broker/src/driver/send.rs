@@ -45,6 +45,11 @@ impl Driver {
                 self.note_dropped(stored);
                 continue;
             }
+            if !self.access.may_receive(&next.message.topic) {
+                dropped += 1;
+                self.note_dropped(stored);
+                continue;
+            }
             let stream = self.server.resolve(next.stream);
             let before = self.server.unwritten_on(stream);
             match self.server.deliver(next, now) {

@@ -11,8 +11,8 @@ use braid_store::{Change, StoredSubscription};
 
 use super::Driver;
 use crate::config::LimitsConfig;
-use crate::core::FILTERS_AT_ONCE;
 use crate::persist;
+use crate::routing::FILTERS_AT_ONCE;
 
 /// The User Property of a SUBSCRIBE that names the priority of what it brings. [BQ-52]
 const PRIORITY: &str = "braid-priority";
@@ -51,7 +51,7 @@ impl Driver {
         let (codes, granted) = self.grant(on, subscribe, asked)?;
         let mut replaced = Vec::with_capacity(granted.len());
         for some in granted.chunks(FILTERS_AT_ONCE) {
-            self.core.with_router(|router| {
+            self.core.routing.change(|router| {
                 for Granted { filter, subscription, has_left_control } in some {
                     let same = router.subscribe(entry.key, filter, *subscription);
                     let unbound = has_left_control
@@ -113,6 +113,10 @@ impl Driver {
                 codes.push(ReasonCode::TopicFilterInvalid);
                 continue;
             };
+            if !self.access.may_subscribe(&filter) {
+                codes.push(ReasonCode::NotAuthorized);
+                continue;
+            }
             let is_full = subscriptions.len() >= most || bytes_with(subscriptions, &filter) > most_bytes;
             if is_full && !subscriptions.replaces(&filter, on) {
                 codes.push(ReasonCode::QuotaExceeded);
@@ -137,7 +141,7 @@ impl Driver {
         let mut codes = Vec::with_capacity(unsubscribe.filters.len());
         let mut ended = Vec::new();
         for some in unsubscribe.filters.chunks(FILTERS_AT_ONCE) {
-            self.core.with_router(|router| {
+            self.core.routing.change(|router| {
                 for filter in some {
                     let Ok(filter) = filter else {
                         codes.push(ReasonCode::TopicFilterInvalid);
@@ -188,7 +192,7 @@ impl Driver {
         let Some(entry) = self.entry.clone() else { return };
         let Some(session) = self.server.session_mut() else { return };
         let moved = session.subscriptions.unbind(stream);
-        self.core.move_subscriptions(&entry, &session.subscriptions, &moved);
+        self.core.sessions.move_subscriptions(&entry, &session.subscriptions, &moved);
         for replay in &mut self.replays {
             if replay.subscription.stream == stream {
                 replay.subscription.stream = StreamKey::CONTROL;

@@ -1,4 +1,4 @@
-//! Messages that a store gives back, as they arrive in memory.
+//! Loader of stored messages into memory.
 
 use std::collections::HashSet;
 use std::num::NonZeroU64;
@@ -11,10 +11,10 @@ use braid_store::{Lsn, Now, StoredMessage};
 
 use crate::memory::Memory;
 
-/// What is done with each of them.
+/// Turns stored messages into live ones: shares topics, accounts for memory.
 #[derive(Debug)]
-pub(super) struct MessageLoader {
-    /// A queue of a thousand messages is of a handful of topics: they share the names, as live messages do.
+pub(crate) struct MessageLoader {
+    /// A queue of a thousand messages has a handful of topics, which share their names as live messages do.
     topics: HashSet<TopicName>,
     unspooled: Unspooled,
     memory: Arc<Memory>,
@@ -22,17 +22,17 @@ pub(super) struct MessageLoader {
 }
 
 impl MessageLoader {
-    /// They count in `memory`, and large ones belong into `spool`, if there is one.
-    pub(super) fn new(spool: Option<&Arc<dyn Spool>>, memory: &Arc<Memory>) -> Self {
+    /// A loader that accounts in `memory`; large messages belong into `spool`, if there is one.
+    pub(crate) fn new(spool: Option<&Arc<dyn Spool>>, memory: &Arc<Memory>) -> Self {
         let unspooled = Unspooled { from: spool.map(|spool| spool.threshold()), ..Unspooled::default() };
         Self { topics: HashSet::new(), unspooled, memory: memory.clone(), account: memory.clone() }
     }
 
-    /// The live message of what is stored under a number.
-    pub(super) fn live(&mut self, lsn: Lsn, stored: StoredMessage, now: Now) -> Arc<Message> {
+    /// The live message of a stored one.
+    pub(crate) fn live(&mut self, lsn: Lsn, stored: StoredMessage, now: Now) -> Arc<Message> {
         let mut message = stored.live(now);
         drop(stored);
-        // What a store shares with us was here before.
+        // A message that the store shares was charged before.
         if let Some(message) = Arc::get_mut(&mut message) {
             self.share_topic(message);
             self.unspooled.note(message);
@@ -53,16 +53,16 @@ impl MessageLoader {
         }
     }
 
-    /// Logs what is not where it belongs.
-    pub(super) fn tell(&self) {
-        self.unspooled.tell();
+    /// Logs the large messages that are not in the spool.
+    pub(crate) fn log_unspooled(&self) {
+        self.unspooled.log();
     }
 }
 
-/// Large messages that came back and are not where they belong.
+/// Count of large messages that are in the heap instead of the spool.
 #[derive(Debug, Default)]
 struct Unspooled {
-    /// From more bytes of payload on.
+    /// Payload size above which a message is large.
     from: Option<usize>,
     messages: u64,
     bytes: u64,
@@ -76,7 +76,7 @@ impl Unspooled {
         }
     }
 
-    fn tell(&self) {
+    fn log(&self) {
         let Self { messages, bytes, .. } = *self;
         if messages > 0 {
             tracing::warn!(messages, bytes, "large messages are in memory: the spool has no room for them");

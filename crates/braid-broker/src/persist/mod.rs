@@ -1,22 +1,19 @@
-//! What the store is told, and what waits for it.
+//! Persistence: the changes that the store is told of, and the order in which they are.
 //!
-//! Only sessions that outlive their connection are told, and only their QoS 1 and 2 deliveries; retained
+//! Only sessions that outlive their connection are stored, and of them only the QoS 1 and 2 deliveries; retained
 //! messages always are. A session that ends with its connection costs one comparison per push.
 //!
-//! The order that holds everywhere: a change is committed, then others see its effect, then it is durable, then
-//! its acknowledgement leaves. Committing only hands over, so nobody waits for a device but the acknowledgements.
+//! Durable before visible: a change is committed, then others see its effect, then it is durable, then its
+//! acknowledgement leaves. A commit hands over to the store, so only acknowledgements wait for a device.
 
 mod message_loader;
 mod progress;
 mod recover;
-mod session_deletes;
-mod sessions;
-mod unshelve;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU64;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use braid_proto::message::{Delivery, Message};
@@ -29,19 +26,24 @@ use braid_store::{
 };
 use tokio::sync::watch;
 
+use crate::lock_order::{Ordered, Rank};
 use crate::queue::policy::QueuePolicy;
+pub(crate) use message_loader::MessageLoader;
 pub(crate) use progress::DurableProgress;
 pub use recover::Recovery;
-use session_deletes::PendingSessionDeletes;
+pub(crate) use recover::{RecoveredSession, recover};
 
-/// The broker's end of its [`Store`].
+/// Number of pending session deletes from which on completed ones are purged.
+const PURGE_FROM: usize = 1024;
+
+/// Client of the [`Store`].
 pub(crate) struct Persist {
     store: Arc<dyn Store>,
     next_lsn: AtomicU64,
-    /// When the store was recovered: from then on what it had expires by the clock that never goes back.
+    /// Time of the recovery: messages that the store had then expire by the monotonic clock since.
     recovered_at: Now,
-    endings: PendingSessionDeletes,
-    /// Why the store refuses every change from now on, once it does.
+    session_deletes: PendingSessionDeletes,
+    /// Failure after which the store refuses every change.
     failure: watch::Sender<Option<StoreError>>,
 }
 
@@ -51,17 +53,17 @@ impl Persist {
             store,
             next_lsn: AtomicU64::new(next_lsn.value()),
             recovered_at: now(),
-            endings: PendingSessionDeletes::default(),
+            session_deletes: PendingSessionDeletes::default(),
             failure: watch::Sender::new(None),
         }
     }
 
     fn next_number(&self) -> NonZeroU64 {
-        // Relaxed: the number guards nothing, it is only never given twice. They begin at 1.
+        // Relaxed: the number guards no memory, and is only never given twice. Numbers begin at 1.
         NonZeroU64::new(self.next_lsn.fetch_add(1, Ordering::Relaxed)).unwrap_or(NonZeroU64::MAX)
     }
 
-    /// The number under which the message is or will be stored, and whether it was given just now.
+    /// The sequence number under which the message is or will be stored, and whether it is new.
     fn name(&self, message: &Message) -> (NonZeroU64, bool) {
         if let Some(number) = message.stored() {
             return (number, false);
@@ -71,17 +73,16 @@ impl Persist {
         (holds, holds == number)
     }
 
-    /// Adds to `changes` what makes the message the retained one of its topic.
+    /// Adds to `changes` those that make the message the retained one of its topic.
     pub(crate) fn retain(&self, changes: &mut Vec<Change>, message: &Arc<Message>) {
         let lsn = Lsn::new(self.name(message).0.get());
         changes.push(Change::Stored { lsn, message: StoredMessage::of(Arc::clone(message), now()) });
         changes.push(Change::Retained { message: lsn });
     }
 
-    /// Adds to `changes` what makes a QoS 1 or 2 delivery wait for the session, by the rules of `policy`, and gives it
-    /// its place there.
+    /// Adds to `changes` those that queue a QoS 1 or 2 delivery for the session, and sets its sequence number.
     ///
-    /// Places ascend in the order of the calls: what goes into a mailbox in this order is recovered in it.
+    /// The numbers ascend in the order of the calls: deliveries that are pushed in this order are recovered in it.
     pub(crate) fn queue(
         &self,
         changes: &mut Vec<Change>,
@@ -93,11 +94,11 @@ impl Persist {
             return;
         }
         let (message, is_new) = self.name(&delivery.message);
-        // A message that was named before stands too far ahead.
+        // The number of a message that was stored before would sort the delivery too far ahead.
         let place = if is_new { message } else { self.next_number() };
         delivery.stored = Some(place);
         let (message, lsn) = (Lsn::new(message.get()), Lsn::new(place.get()));
-        // A fan-out refers to one message many times over.
+        // A fan-out refers to one message many times.
         let is_stored = match changes.last() {
             Some(Change::Stored { lsn, .. }) => *lsn == message,
             Some(Change::Queued { delivery, .. }) => delivery.message == message,
@@ -112,7 +113,7 @@ impl Persist {
         changes.push(Change::Queued { session, lsn, delivery });
     }
 
-    /// Commits changes that somebody waits for.
+    /// Commits changes, for a caller that waits for them.
     pub(crate) fn commit(&self, changes: Vec<Change>) -> Commit {
         let commit = self.store.commit(changes.into_iter().collect());
         if let Completion::Done(Err(error)) = &commit {
@@ -121,14 +122,14 @@ impl Persist {
         commit
     }
 
-    /// Commits changes that nobody waits for, but that should not be late.
+    /// Commits changes without waiting for them, in the next group.
     pub(crate) fn commit_unwatched(&self, changes: Vec<Change>) {
         if !changes.is_empty() {
             drop(self.commit(changes));
         }
     }
 
-    /// Commits changes that may be late.
+    /// Commits changes with any later group: a crash may lose them.
     pub(crate) fn commit_late(&self, changes: impl IntoIterator<Item = Change>) {
         let mut batch = Batch::lazy();
         batch.extend(changes);
@@ -140,20 +141,20 @@ impl Persist {
         }
     }
 
-    /// Notes that a session of the client ends with this commit.
+    /// Records that a session of the client ends with this commit.
     pub(crate) fn note_end(&self, client_id: &ClientId, commit: Commit) {
-        self.endings.note(client_id, commit);
+        self.session_deletes.note(client_id, commit);
     }
 
-    /// Waits until no crash brings back a session of the client that has ended.
+    /// Waits until the end of the client's last session is durable.
     pub(crate) async fn ended(&self, client_id: &ClientId) -> Result<(), StoreError> {
-        match self.endings.take(client_id) {
+        match self.session_deletes.take(client_id) {
             Some(commit) => commit.await.inspect_err(|error| self.complain(error)),
             None => Ok(()),
         }
     }
 
-    /// The right to change the client's session.
+    /// Claims the client's session in the store.
     pub(crate) async fn claim(&self, client_id: &ClientId) -> Result<Claim, StoreError> {
         let claim = self.store.claim(client_id).await;
         if let Err(error) = &claim {
@@ -162,7 +163,7 @@ impl Persist {
         claim
     }
 
-    /// Says what went wrong. Whoever lost a session to another connection is no failure.
+    /// Logs an error. A session that another connection has claimed is no failure.
     pub(crate) fn complain(&self, error: &StoreError) {
         match error {
             StoreError::Fenced { session } => {
@@ -173,7 +174,7 @@ impl Persist {
         }
     }
 
-    /// The store takes nothing any more. It refuses every change: one line in the log says so, not one for each.
+    /// Records that the store has failed. It refuses every change from then on, and the log has one line for all.
     pub(crate) fn fail(&self, error: &StoreError) {
         let is_first = self.failure.send_if_modified(|failure| {
             let is_first = failure.is_none();
@@ -187,16 +188,38 @@ impl Persist {
         }
     }
 
+    /// Reads stored messages; `None` for each that nothing refers to any more. Runs on a thread that may block.
+    pub(crate) async fn read(
+        &self,
+        lsns: Vec<Lsn>,
+        loader: &mut MessageLoader,
+    ) -> Result<Vec<Option<Arc<Message>>>, StoreError> {
+        let mut messages = Vec::with_capacity(lsns.len());
+        if lsns.is_empty() {
+            return Ok(messages);
+        }
+        let (store, numbers) = (self.store.clone(), lsns.clone());
+        let read = move || numbers.into_iter().map(|lsn| store.message(lsn)).collect::<Vec<_>>();
+        let read = tokio::task::spawn_blocking(read)
+            .await
+            .map_err(|error| StoreError::Failed { reason: format!("reading it panicked: {error}").into() })?;
+        for (lsn, stored) in lsns.into_iter().zip(read) {
+            let stored = stored.await.inspect_err(|error| self.complain(error))?;
+            messages.push(stored.map(|stored| loader.live(lsn, stored, self.recovered_at)));
+        }
+        Ok(messages)
+    }
+
     pub(crate) fn store(&self) -> &dyn Store {
         &*self.store
     }
 
-    /// Why the store failed; `None` while all is well.
+    /// Failure of the store; `None` while it works.
     pub(crate) fn failure(&self) -> Option<StoreError> {
         self.failure.borrow().clone()
     }
 
-    /// The same for whoever asks again and again, without keeping the store.
+    /// Channel of the failure, which does not keep the store alive.
     pub(crate) fn watch_failure(&self) -> watch::Receiver<Option<StoreError>> {
         self.failure.subscribe()
     }
@@ -208,17 +231,56 @@ impl Persist {
     }
 }
 
-/// This moment on both clocks.
+/// Commits that end sessions, by client. A CONNACK without a session waits for that of its client: after a crash the
+/// session would be there again.
+///
+/// Most are never waited for: whenever the map has doubled, completed ones are purged.
+#[derive(Debug, Default)]
+struct PendingSessionDeletes(Mutex<Pending>);
+
+#[derive(Debug, Default)]
+struct Pending {
+    commits: HashMap<ClientId, Commit>,
+    /// Commits that the last purge left.
+    purged: usize,
+}
+
+impl PendingSessionDeletes {
+    /// Records the commit that ends a session of the client. Those before are durable when it is.
+    fn note(&self, client_id: &ClientId, commit: Commit) {
+        if matches!(commit, Completion::Done(Ok(()))) {
+            return;
+        }
+        let mut pending = self.lock();
+        pending.commits.insert(client_id.clone(), commit);
+        if pending.commits.len() >= PURGE_FROM.max(2 * pending.purged) {
+            pending.commits.retain(|_, commit| commit.try_take().is_none());
+            pending.purged = pending.commits.len();
+        }
+    }
+
+    /// The commit that must be durable before the client is told that it has no session.
+    fn take(&self, client_id: &ClientId) -> Option<Commit> {
+        self.lock().commits.remove(client_id)
+    }
+
+    fn lock(&self) -> Ordered<MutexGuard<'_, Pending>> {
+        // Poison is ignored: each use is one call of the map. Without an entry a client is told too early.
+        Ordered::acquire(Rank::Leaf, || self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The present time on both clocks.
 pub(crate) fn now() -> Now {
     Now { instant: tokio::time::Instant::now().into_std(), system: SystemTime::now() }
 }
 
-/// A place in a queue in the store's words.
+/// Sequence number of a queued delivery.
 fn lsn(place: NonZeroU64) -> Lsn {
     Lsn::new(place.get())
 }
 
-/// The deliveries at these places are over.
+/// Completion of the deliveries with these sequence numbers.
 pub(crate) fn completed(
     session: SessionId,
     places: impl IntoIterator<Item = NonZeroU64>,
@@ -226,9 +288,9 @@ pub(crate) fn completed(
     places.into_iter().map(move |place| Change::Completed { session, lsn: lsn(place) })
 }
 
-/// A subscription with each of these filters has ended: the store, which knows no streams, is told of what another
-/// stream has of it, or that nothing is left. `left` are the session's subscriptions; `None` when none of them
-/// can have such a filter.
+/// Changes for ended subscriptions with these filters. The store knows no streams: it gets a subscription that another
+/// stream has with the filter, or none. `left` are the session's subscriptions; `None` when none of them can have such a
+/// filter.
 pub(crate) fn ended_subscriptions(
     session: SessionId,
     left: Option<&Subscriptions>,
@@ -245,4 +307,22 @@ pub(crate) fn ended_subscriptions(
         None => Change::Unsubscribed { session, filter: filter.clone() },
     };
     filters.iter().map(change).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durable_session_deletes_are_purged() {
+        let deletes = PendingSessionDeletes::default();
+        let mut held = Vec::new();
+        for number in 0..10_000 {
+            let (completer, commit) = Completion::pending();
+            deletes.note(&ClientId::from(number.to_string().as_str()), commit);
+            if number % 10 == 0 { held.push(completer) } else { completer.complete(Ok(())) }
+        }
+        assert!(deletes.lock().commits.len() < 3000);
+        assert!(deletes.take(&ClientId::from("10")).is_some(), "not yet durable");
+    }
 }

@@ -57,12 +57,12 @@ pub(crate) struct RecoveredSession {
 pub(crate) fn recover(
     store: &dyn Store,
     now: Now,
-    arrivals: &mut MessageLoader,
+    loader: &mut MessageLoader,
     mut progress: impl FnMut(Recovery),
 ) -> Result<Recovered, StoreError> {
     let mut shown = Shown::new(now.system);
     let next = store.recover(&mut shown)?;
-    let messages = Messages::read(store, now, &shown.wanted, arrivals)?;
+    let messages = Messages::read(store, now, &shown.wanted, loader)?;
     let (mut sessions, mut retained) = (Vec::with_capacity(shown.sessions.len()), Vec::new());
     let (mut recovery, mut told) = (Recovery::default(), 0);
     let mut tell = |recovery: Recovery| {
@@ -201,7 +201,7 @@ impl Messages {
         store: &dyn Store,
         now: Now,
         wanted: &HashSet<Lsn>,
-        arrivals: &mut MessageLoader,
+        loader: &mut MessageLoader,
     ) -> Result<Self, StoreError> {
         let (mut read, mut others, mut failure) = (HashMap::new(), Vec::new(), None);
         store.messages(&mut |lsn, unread: Unread<'_>| {
@@ -213,7 +213,7 @@ impl Messages {
                 return;
             }
             match unread.read() {
-                Ok(message) => drop(read.insert(lsn, arrivals.live(lsn, message, now))),
+                Ok(message) => drop(read.insert(lsn, loader.live(lsn, message, now))),
                 Err(error) => failure = Some(error),
             }
         })?;

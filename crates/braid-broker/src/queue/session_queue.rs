@@ -18,6 +18,7 @@ use super::pending::PendingQueue;
 use super::policy::QueuePolicy;
 use super::stored::{StoredEntry, StoredQueue};
 use super::usage::{Evicted, PerStreamUsage, QueueLimits, QueueUsage};
+use crate::lock_order::{Ordered, Rank};
 use crate::log_throttle::LogThrottle;
 
 /// Bounded queue of a session, with the means to wake its connection.
@@ -62,6 +63,17 @@ enum State {
     #[default]
     Offline,
     Online,
+    /// The session has ended.
+    Closed,
+}
+
+/// Readiness of a session for a message that another session may receive instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    /// Connected, with room.
+    Ready,
+    /// Disconnected or full: the message would wait, or be dropped.
+    Keeps,
     /// The session has ended.
     Closed,
 }
@@ -123,12 +135,14 @@ pub(crate) struct Expired {
 
 impl SessionQueue {
     /// A panic under the lock may leave counts that do not agree with the messages: they are counted anew.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(|poisoned| {
-            self.0.clear_poison();
-            let mut inner = poisoned.into_inner();
-            inner.pending.recount();
-            inner
+    fn lock(&self) -> Ordered<MutexGuard<'_, Inner>> {
+        Ordered::acquire(Rank::Queue, || {
+            self.0.lock().unwrap_or_else(|poisoned| {
+                self.0.clear_poison();
+                let mut inner = poisoned.into_inner();
+                inner.pending.recount();
+                inner
+            })
         })
     }
 
@@ -177,16 +191,15 @@ impl SessionQueue {
         false
     }
 
-    /// Tests whether a member of a shared subscription is online and has room for a message.
-    pub(crate) fn is_ready(&self, message: &Message, limits: QueueLimits) -> bool {
+    /// Readiness of a member of a shared subscription for a message.
+    pub(crate) fn readiness(&self, message: &Message, limits: QueueLimits) -> Readiness {
         let inner = self.lock();
         let usage = QueueUsage::of_message(message, QoS::AtLeastOnce);
-        inner.connection.state == State::Online && inner.held().admits(&usage, limits)
-    }
-
-    /// Whether the session exists, so that messages can be queued.
-    pub(crate) fn is_open(&self) -> bool {
-        self.lock().connection.state != State::Closed
+        match inner.connection.state {
+            State::Closed => Readiness::Closed,
+            State::Online if inner.held().admits(&usage, limits) => Readiness::Ready,
+            State::Online | State::Offline => Readiness::Keeps,
+        }
     }
 
     /// Moves all messages into `egress`, and registers the connection's waker for the next push or signal.

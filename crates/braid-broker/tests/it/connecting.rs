@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use braid_broker::{Anonymous, Authenticate, BrokerConfig, MqttConfig};
+use braid_broker::{Anonymous, Authenticate, Authentication, BrokerConfig, Identity, MqttConfig};
 use braid_proto::packet::{Connect, Packet, ProtocolVersion, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_transport::{Peer, Transport};
@@ -114,18 +114,21 @@ async fn enhanced_authentication_is_refused() {
     client.expect_end().await; // [MQTT-3.2.2-7]
 }
 
-struct Nobody;
+struct RefuseAll;
 
-impl Authenticate for Nobody {
-    fn authenticate(&self, _connect: &Connect, _peer: &Peer) -> Result<(), ReasonCode> {
-        Err(ReasonCode::NotAuthorized)
+impl Authenticate for RefuseAll {
+    fn authenticate<'a>(&'a self, _connect: &'a Connect, _peer: &'a Peer) -> Authentication<'a> {
+        Box::pin(async {
+            tokio::task::yield_now().await;
+            Err(ReasonCode::NotAuthorized)
+        })
     }
 }
 
 // [MQTT-3.1.4-2], [MQTT-3.1.4-6], [MQTT-3.2.2-6], [MQTT-3.2.2-7]
 #[tokio::test(start_paused = true)]
 async fn nothing_behind_a_refused_connect_is_heard_and_its_will_is_not_published() {
-    let broker = TestBroker::start_with_rule(quiet(), Nobody);
+    let broker = TestBroker::start_with_rule(quiet(), RefuseAll);
     for connect in [connect_v3("stranger"), connect_v5("stranger")] {
         let mut client = broker.link(connect.version).await;
         let connect = Connect { will: Some(will("t", "will")), ..connect };
@@ -140,8 +143,8 @@ async fn nothing_behind_a_refused_connect_is_heard_and_its_will_is_not_published
     assert_eq!(broker.statistics().connections(), 0);
 }
 
-#[test]
-fn anonymous_clients_are_refused_from_outside_unless_that_was_switched_on() {
+#[tokio::test]
+async fn anonymous_clients_are_refused_from_outside_unless_that_was_switched_on() {
     let peer = |address: Option<&str>| Peer {
         address: address.map(|text| text.parse::<SocketAddr>().expect("an address")),
         transport: Transport::Tcp,
@@ -155,12 +158,13 @@ fn anonymous_clients_are_refused_from_outside_unless_that_was_switched_on() {
     for local in
         [None, Some("127.0.0.1:1"), Some("127.8.8.8:1"), Some("[::1]:1"), Some("[::ffff:127.0.0.1]:1")]
     {
-        assert_eq!(at_home.authenticate(&connect, &peer(local)), Ok(()), "{local:?}");
+        let answer = at_home.authenticate(&connect, &peer(local)).await;
+        assert_eq!(answer, Ok(Identity::anonymous()), "{local:?}");
     }
     for outside in ["10.0.0.1:1", "[::ffff:10.0.0.1]:1", "[fe80::1]:1", "0.0.0.0:1"] {
-        let refused = at_home.authenticate(&connect, &peer(Some(outside)));
-        assert_eq!(refused, Err(ReasonCode::NotAuthorized), "{outside}");
-        assert_eq!(anywhere.authenticate(&connect, &peer(Some(outside))), Ok(()), "{outside}");
+        let peer = peer(Some(outside));
+        assert_eq!(at_home.authenticate(&connect, &peer).await, Err(ReasonCode::NotAuthorized), "{outside}");
+        assert_eq!(anywhere.authenticate(&connect, &peer).await, Ok(Identity::anonymous()), "{outside}");
     }
 }
 

@@ -16,6 +16,7 @@ mod filters;
 mod flow;
 mod hostile;
 mod memory;
+mod permissions;
 mod priorities;
 mod queues;
 mod random;

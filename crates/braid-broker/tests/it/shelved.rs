@@ -1,7 +1,9 @@
 //! What waited for a client before the broker started stays in the store until that client comes.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
 
 use braid_broker::{Anonymous, BrokerConfig, LimitsConfig};
 use braid_proto::packet::{ClientId, Connect, MessageProperties, ProtocolVersion, Publish, QoS, Will};
@@ -18,6 +20,7 @@ use crate::support::{TestBroker, allocated, connect_v5, lasting, message, pass, 
 struct Watched {
     inner: MemoryStore,
     reads: AtomicUsize,
+    readers: Mutex<HashSet<ThreadId>>,
     is_unreadable: AtomicBool,
 }
 
@@ -55,6 +58,7 @@ impl Store for Watched {
             return Completion::Done(Err(StoreError::Damaged { reason: "as this test wants".into() }));
         }
         self.reads.fetch_add(1, Ordering::SeqCst);
+        self.readers.lock().expect("not poisoned").insert(std::thread::current().id());
         self.inner.message(message)
     }
 
@@ -100,6 +104,8 @@ async fn what_is_for_one_client_alone_is_read_when_it_comes() {
         assert_eq!(store.reads(), reads, "after {client}");
     }
     assert_eq!(store.queued(), 0);
+    // A read may block: the runtime's own thread, which is this one, makes none.
+    assert!(!store.readers.lock().expect("not poisoned").contains(&std::thread::current().id()));
 }
 
 /// A million of them are a tenth of a gigabyte, whatever their payloads are.

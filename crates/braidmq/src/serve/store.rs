@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_broker::{Anonymous, Broker, Recovery};
+use braid_broker::{Anonymous, Broker, PermitAll, Recovery};
 use braid_http::HealthState;
 use braid_proto::codec::Spool;
 use braid_store::spool::FileSpool;
@@ -69,9 +69,10 @@ impl Opened {
         let Self { store, spool, reporter } = self;
         let authenticate = Box::new(Anonymous { from_anywhere: config.allow_anonymous });
         let progress = |recovery: Recovery| reporter.recovered(recovery);
+        let (authorize, shared) = (Arc::new(PermitAll), store.shared());
         let broker =
-            Broker::recover(config.broker(), authenticate, store.shared(), spool, listeners, progress)
-                .map_err(|error| StartError::of_store(&config.data_dir, error))?;
+            Broker::recover(config.broker(), authenticate, authorize, shared, spool, listeners, progress);
+        let broker = broker.map_err(|error| StartError::of_store(&config.data_dir, error))?;
         Ok(Built { broker, store, took: reporter.elapsed() })
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_broker::{Authenticate, BrokerConfig, LimitsConfig};
+use braid_broker::{Authenticate, Authentication, BrokerConfig, Identity, LimitsConfig};
 use braid_proto::packet::{AckKind, Connect, Disconnect, Packet, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamKey;
@@ -65,7 +65,7 @@ async fn streams_that_were_opened_before_connack_are_served_after_it() {
 /// [BQ-13]
 #[tokio::test(start_paused = true)]
 async fn streams_of_a_client_that_is_refused_have_no_effect() {
-    let broker = QuicBroker::start_with_all(quiet(), QuicOptions::server(), Nobody);
+    let broker = QuicBroker::start_with_all(quiet(), QuicOptions::server(), InProcess);
     let mut watcher = broker.memory.v5("watcher").await;
     watcher.subscribe("#", QoS::AtMostOnce).await;
     let client = broker.link("client").await;
@@ -112,12 +112,14 @@ async fn only_a_client_that_is_accepted_may_send_more() {
     }
 }
 
-/// Lets in only who comes from this process.
-struct Nobody;
+/// Accepts clients of this process only.
+struct InProcess;
 
-impl Authenticate for Nobody {
-    fn authenticate(&self, _connect: &Connect, peer: &Peer) -> Result<(), ReasonCode> {
-        if peer.address.is_none() { Ok(()) } else { Err(ReasonCode::NotAuthorized) }
+impl Authenticate for InProcess {
+    fn authenticate<'a>(&'a self, _connect: &'a Connect, peer: &'a Peer) -> Authentication<'a> {
+        let is_inside = peer.address.is_none();
+        let answer = if is_inside { Ok(Identity::anonymous()) } else { Err(ReasonCode::NotAuthorized) };
+        Box::pin(std::future::ready(answer))
     }
 }
 

@@ -13,7 +13,9 @@ mod receiver;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_broker::{Anonymous, Authenticate, Broker, BrokerConfig, Handle, Statistics, SysConfig};
+use braid_broker::{
+    Anonymous, Authenticate, Authorize, Broker, BrokerConfig, Handle, PermitAll, Statistics, SysConfig,
+};
 use braid_proto::codec::Spool;
 use braid_proto::packet::{Connect, Packet, ProtocolVersion};
 use braid_store::{MemoryStore, Store, StoreError};
@@ -73,7 +75,7 @@ impl TestBroker {
     /// A broker that receives large packets into `spool`.
     pub(crate) fn start_with_spool(config: BrokerConfig, spool: Arc<dyn Spool>) -> Self {
         let (store, rule) = (Arc::new(MemoryStore::new()), Anonymous::default());
-        Self::start_on(config, rule, store, Some(spool), Vec::new())
+        Self::start_on(config, rule, Arc::new(PermitAll), store, Some(spool), Vec::new())
     }
 
     fn start_listening(
@@ -82,12 +84,22 @@ impl TestBroker {
         store: Arc<dyn Store>,
         others: Vec<Listener>,
     ) -> Self {
-        Self::start_on(config, rule, store, None, others)
+        Self::start_on(config, rule, Arc::new(PermitAll), store, None, others)
+    }
+
+    /// A broker that asks `authorize` for permission.
+    pub(crate) fn start_with_access(
+        rule: impl Authenticate,
+        authorize: Arc<dyn Authorize>,
+        store: Arc<dyn Store>,
+    ) -> Self {
+        Self::start_on(quiet(), rule, authorize, store, None, Vec::new())
     }
 
     fn start_on(
         config: BrokerConfig,
         rule: impl Authenticate,
+        authorize: Arc<dyn Authorize>,
         store: Arc<dyn Store>,
         spool: Option<Arc<dyn Spool>>,
         others: Vec<Listener>,
@@ -95,7 +107,7 @@ impl TestBroker {
         panics::count();
         let (listener, connector) = mem::hub();
         let listeners = std::iter::once(listener).chain(others).collect();
-        let broker = Broker::recover(config, Box::new(rule), store, spool, listeners, |_| {});
+        let broker = Broker::recover(config, Box::new(rule), authorize, store, spool, listeners, |_| {});
         let broker = broker.expect("memory can be read");
         let handle = broker.handle();
         Self { connector, handle, task: tokio::spawn(broker.run(DRAIN)) }

@@ -1,0 +1,157 @@
+//! Order of the broker's locks, asserted in debug builds.
+//!
+//! A thread acquires locks in ascending rank: session owner, routing table, registry, session queue, and at last one
+//! leaf lock. A leaf guards a value of its own and calls nothing that locks: the timers, the retained messages, the
+//! pending session deletes, the throttles of the log. No thread holds two locks of one rank, and none is held across an
+//! await. In release builds [`Ordered`] is its guard and nothing else.
+
+use std::ops::{Deref, DerefMut};
+
+/// Position of a lock in the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Rank {
+    /// The owner of one session's state.
+    Owner,
+    /// The routing table.
+    Routing,
+    /// The maps of the registry.
+    Registry,
+    /// The queue of one session.
+    Queue,
+    /// A lock under which no other is taken.
+    Leaf,
+}
+
+/// Guard of a lock that has a rank.
+pub(crate) struct Ordered<G> {
+    guard: G,
+    #[cfg(debug_assertions)]
+    _held: held::Held,
+}
+
+impl<G> Ordered<G> {
+    /// Acquires a lock of this rank.
+    ///
+    /// # Panics
+    /// In debug builds, if this thread holds a lock of the same or a higher rank.
+    pub(crate) fn acquire(rank: Rank, lock: impl FnOnce() -> G) -> Self {
+        #[cfg(debug_assertions)]
+        let _held = held::Held::new(rank);
+        #[cfg(not(debug_assertions))]
+        let _ = rank;
+        Self {
+            guard: lock(),
+            #[cfg(debug_assertions)]
+            _held,
+        }
+    }
+}
+
+impl<G: Deref> Deref for Ordered<G> {
+    type Target = G::Target;
+
+    fn deref(&self) -> &G::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for Ordered<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.guard
+    }
+}
+
+/// Panics in debug builds if this thread holds any ranked lock: what follows takes time or locks of its own.
+pub(crate) fn assert_none_held() {
+    #[cfg(debug_assertions)]
+    held::assert_none();
+}
+
+#[cfg(debug_assertions)]
+mod held {
+    use std::cell::Cell;
+
+    use super::Rank;
+
+    thread_local! {
+        /// One bit per rank.
+        static HELD: Cell<u8> = const { Cell::new(0) };
+        /// Locks of [`Rank::Queue`] that this thread has acquired, for tests that count them.
+        static QUEUE_LOCKS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(super) struct Held(Rank);
+
+    impl Held {
+        pub(super) fn new(rank: Rank) -> Self {
+            let held = HELD.get();
+            // A panic while another unwinds would abort before the first is told.
+            if !std::thread::panicking() {
+                assert!(held < 1 << rank as u8, "lock order: {rank:?} while a mask of {held:#b} is held");
+            }
+            HELD.set(held | 1 << rank as u8);
+            if rank == Rank::Queue {
+                QUEUE_LOCKS.set(QUEUE_LOCKS.get() + 1);
+            }
+            Self(rank)
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            HELD.set(HELD.get() & !(1 << self.0 as u8));
+        }
+    }
+
+    pub(super) fn assert_none() {
+        let held = HELD.get();
+        assert!(std::thread::panicking() || held == 0, "lock order: a mask of {held:#b} is held");
+    }
+
+    #[cfg(test)]
+    pub(crate) fn queue_locks() -> u64 {
+        QUEUE_LOCKS.get()
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+pub(crate) use held::queue_locks;
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    fn lock(rank: Rank, mutex: &Mutex<u8>) -> Ordered<std::sync::MutexGuard<'_, u8>> {
+        Ordered::acquire(rank, || mutex.lock().expect("not poisoned"))
+    }
+
+    #[test]
+    fn ascending_ranks_are_allowed_and_released_in_any_order() {
+        let (first, second) = (Mutex::new(0), Mutex::new(0));
+        let owner = lock(Rank::Owner, &first);
+        let queue = lock(Rank::Queue, &second);
+        drop(owner);
+        drop(queue);
+        drop(lock(Rank::Registry, &first));
+        assert_none_held();
+    }
+
+    #[test]
+    #[should_panic(expected = "lock order: Routing")]
+    fn a_descending_rank_panics() {
+        let (first, second) = (Mutex::new(0), Mutex::new(0));
+        let _registry = lock(Rank::Registry, &first);
+        let _routing = lock(Rank::Routing, &second);
+    }
+
+    #[test]
+    #[should_panic(expected = "lock order: Queue")]
+    fn two_locks_of_one_rank_panic() {
+        let (first, second) = (Mutex::new(0), Mutex::new(0));
+        let _first = lock(Rank::Queue, &first);
+        let _second = lock(Rank::Queue, &second);
+    }
+}

@@ -1,0 +1,246 @@
+//! Routing table: the subscriptions of all sessions, and the routes that publishers cache.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use braid_proto::session::Moved;
+use braid_proto::stream::Priority;
+use braid_proto::topic::{TopicFilter, TopicName};
+use braid_router::{Group, Match, Matches, Router, Statistics};
+use tokio::sync::watch;
+
+use crate::lock_order::{Ordered, Rank};
+use crate::priority::{PriorityRule, Rules};
+use crate::registry::Registry;
+use crate::session_entry::{SessionEntry, SessionKey};
+
+/// Filters that one write of the table changes: nothing is published meanwhile.
+pub(crate) const FILTERS_AT_ONCE: usize = 256;
+
+/// Topics whose routes a connection caches.
+const CACHED_TOPICS: usize = 8;
+
+/// Largest route that is cached. Resolving a larger one for each batch costs little next to pushing to all of its
+/// sessions, and ten thousand publishers must not each cache ten thousand subscribers.
+const CACHED_TARGETS: usize = 128;
+
+/// Subscriptions of all sessions, and the rules of priority.
+///
+/// A panic while the router changes leaves it half changed. It cannot be rebuilt, as the subscriptions are owned by
+/// the sessions' connections; [`RoutingTable::failed`] tells the broker to stop.
+pub(crate) struct RoutingTable {
+    router: RwLock<Router<SessionKey>>,
+    /// Generation of the router, readable without its lock.
+    generation: AtomicU64,
+    rules: Rules,
+    registry: Arc<Registry>,
+    failed: watch::Sender<bool>,
+}
+
+impl RoutingTable {
+    /// An empty table that resolves sessions in `registry`.
+    pub(crate) fn new(rules: &[PriorityRule], registry: Arc<Registry>) -> Self {
+        Self {
+            router: RwLock::new(Router::new()),
+            generation: AtomicU64::new(0),
+            rules: Rules::new(rules),
+            registry,
+            failed: watch::Sender::new(false),
+        }
+    }
+
+    fn read(&self) -> Ordered<RwLockReadGuard<'_, Router<SessionKey>>> {
+        Ordered::acquire(Rank::Routing, || {
+            self.router.read().unwrap_or_else(|poisoned| {
+                self.failed.send_replace(true);
+                poisoned.into_inner()
+            })
+        })
+    }
+
+    fn write(&self) -> Ordered<RwLockWriteGuard<'_, Router<SessionKey>>> {
+        Ordered::acquire(Rank::Routing, || {
+            self.router.write().unwrap_or_else(|poisoned| {
+                self.failed.send_replace(true);
+                poisoned.into_inner()
+            })
+        })
+    }
+
+    /// Waits until a panic has left the table half changed.
+    pub(crate) async fn failed(&self) {
+        // The sender lives as long as `self`: waiting cannot fail.
+        let _ = self.failed.subscribe().wait_for(|failed| *failed).await;
+    }
+
+    /// Changes subscriptions. Callers change at most [`FILTERS_AT_ONCE`] at a time.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Router<SessionKey>) -> T) -> T {
+        let mut router = self.write();
+        let result = change(&mut router);
+        self.generation.store(router.generation(), Ordering::Release);
+        result
+    }
+
+    /// Rebinds the subscriptions of a session whose streams have ended. [BQ-42]
+    pub(crate) fn rebind(&self, key: SessionKey, moved: &[Moved]) {
+        for some in moved.chunks(FILTERS_AT_ONCE) {
+            self.change(|router| {
+                for Moved { filter, from, to } in some {
+                    // Before the old one is removed: a shared subscription must not lose its last member meanwhile.
+                    to.map(|to| router.subscribe(key, filter, to));
+                    router.unsubscribe(key, filter, from.stream);
+                }
+            });
+        }
+    }
+
+    /// Counts of the subscriptions, shared ones included.
+    pub(crate) fn statistics(&self) -> Statistics {
+        self.read().statistics()
+    }
+
+    /// Priority of a topic for subscriptions that asked for none; `None` leaves it at the default. [BQ-52]
+    pub(crate) fn priority_of(&self, topic: &TopicName) -> Option<Priority> {
+        self.rules.priority_of(topic)
+    }
+
+    /// The present members of a shared subscription.
+    pub(crate) fn group(&self, filter: &TopicFilter) -> Option<SharedTarget> {
+        let group = self.read().group(filter).cloned();
+        group.map(|group| self.shared_target(&group))
+    }
+
+    fn shared_target(&self, group: &Arc<Group<SessionKey>>) -> SharedTarget {
+        let registry = self.registry.entries();
+        let members = group.members().iter();
+        let entries = members.filter_map(|member| registry.get(&member.key).cloned()).collect();
+        SharedTarget { group: group.clone(), entries }
+    }
+
+    /// The delivered name is the one that matched. [MQTT-3.3.2-3]
+    fn resolve(&self, topic: &TopicName, found: &mut Matches<SessionKey>) -> Route {
+        let generation = {
+            let router = self.read();
+            router.matches(topic, found);
+            router.generation()
+        };
+        let mut route = Route {
+            generation,
+            matches: Vec::with_capacity(found.direct.len()),
+            targets: Vec::new(),
+            groups: Vec::new(),
+            priority: self.priority_of(topic), // [BQ-52]
+        };
+        let registry = self.registry.entries();
+        for of_session in found.sessions() {
+            // An ending session may be gone from the registry before its subscriptions are.
+            let Some(entry) = of_session.first().and_then(|first| registry.get(&first.key)) else { continue };
+            route.matches.extend_from_slice(of_session);
+            route.targets.push((entry.clone(), route.matches.len()));
+        }
+        drop(registry);
+        if let Some(priority) = route.priority {
+            for found in &mut route.matches {
+                found.subscription.priority.get_or_insert(priority);
+            }
+        }
+        route.groups.extend(found.shared.iter().map(|group| self.shared_target(group)));
+        route
+    }
+}
+
+/// Sessions that receive a topic.
+#[derive(Debug)]
+pub(crate) struct Route {
+    generation: u64,
+    /// Matching subscriptions, those of one session side by side. Where a subscription asked for no priority it has the
+    /// topic's.
+    pub(crate) matches: Vec<Match<SessionKey>>,
+    /// Each session with the end of its matches.
+    pub(crate) targets: Vec<(Arc<SessionEntry>, usize)>,
+    pub(crate) groups: Vec<SharedTarget>,
+    /// The topic's, for members of the groups that asked for none.
+    pub(crate) priority: Option<Priority>,
+}
+
+impl Route {
+    fn sessions(&self) -> usize {
+        self.targets.len() + self.groups.iter().map(|shared| shared.entries.len()).sum::<usize>()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.targets.is_empty() && self.groups.is_empty()
+    }
+}
+
+/// Shared subscription with the sessions of its members.
+#[derive(Debug)]
+pub(crate) struct SharedTarget {
+    pub(crate) group: Arc<Group<SessionKey>>,
+    /// Sorted by key, like the group's members.
+    entries: Vec<Arc<SessionEntry>>,
+}
+
+impl SharedTarget {
+    pub(crate) fn entry(&self, key: SessionKey) -> Option<&Arc<SessionEntry>> {
+        self.entries.binary_search_by_key(&key, |entry| entry.key).ok().map(|at| &self.entries[at])
+    }
+}
+
+/// Cache of the routes that one connection publishes to.
+///
+/// A publisher's decoder gives equal topics one allocation, so a hit costs a comparison of pointers. A cached route is
+/// valid until the router's generation changes.
+#[derive(Debug, Default)]
+pub(crate) struct RouteCache {
+    /// Empty until the first PUBLISH: an idle connection allocates nothing.
+    routes: Vec<(TopicName, Arc<Route>)>,
+    next: usize,
+    matches: Matches<SessionKey>,
+}
+
+impl RouteCache {
+    /// The route of a topic.
+    pub(crate) fn find(&mut self, table: &RoutingTable, topic: &TopicName) -> Arc<Route> {
+        let generation = table.generation.load(Ordering::Acquire);
+        let known = self.routes.iter().position(|(name, _)| name.same_allocation(topic));
+        if let Some(at) = known
+            && self.routes[at].1.generation == generation
+        {
+            return self.routes[at].1.clone();
+        }
+        let route = Arc::new(table.resolve(topic, &mut self.matches));
+        if route.sessions() > CACHED_TARGETS {
+            known.map(|at| self.routes.swap_remove(at));
+            self.matches = Matches::default();
+            return route;
+        }
+        let cached = (topic.clone(), route.clone());
+        match known {
+            Some(at) => self.routes[at] = cached,
+            None if self.routes.len() < CACHED_TOPICS => self.routes.push(cached),
+            None => {
+                self.routes[self.next] = cached;
+                self.next = (self.next + 1) % CACHED_TOPICS;
+            }
+        }
+        route
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use braid_store::SessionId;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_during_a_change_stops_the_broker() {
+        let table = RoutingTable::new(&[], Arc::new(Registry::new(SessionId::new(1))));
+        let _ = catch_unwind(AssertUnwindSafe(|| table.change(|_| panic!("half changed"))));
+        table.statistics();
+        table.failed().await;
+    }
+}

@@ -1,0 +1,201 @@
+//! Permission: the six actions that an authorizer may deny, and what a denied client sees.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use braid_broker::{Action, Anonymous, Authenticate, Authentication, Authorize, Identity};
+use braid_proto::packet::{ClientId, Connect, Packet, ProtocolVersion, QoS, SubscribeEntry};
+use braid_proto::reason::ReasonCode;
+use braid_store::MemoryStore;
+use braid_transport::Peer;
+
+use crate::support::{Client, TestBroker, connect_v5, filter, lasting, settle, will};
+
+/// Authenticator whose identities are the user names.
+struct UserNames;
+
+impl Authenticate for UserNames {
+    fn authenticate<'a>(&'a self, connect: &'a Connect, _peer: &'a Peer) -> Authentication<'a> {
+        Box::pin(async {
+            tokio::task::yield_now().await;
+            Ok(connect.user_name.as_ref().map_or(Identity::anonymous(), |name| Identity::named(name)))
+        })
+    }
+}
+
+/// Authorizer that denies the actions with one name to one client, and writes down all that it was asked.
+#[derive(Default)]
+struct Deny {
+    action: Mutex<&'static str>,
+    asked: Mutex<Vec<String>>,
+    generation: AtomicU64,
+}
+
+impl Deny {
+    fn the(action: &'static str) -> Arc<Self> {
+        Arc::new(Self { action: Mutex::new(action), ..Self::default() })
+    }
+
+    fn change(&self, action: &'static str) {
+        *self.action.lock().expect("not poisoned") = action;
+        self.generation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn has_asked(&self, question: &str) -> bool {
+        self.asked.lock().expect("not poisoned").iter().any(|asked| asked == question)
+    }
+}
+
+impl Authorize for Deny {
+    fn permits(&self, identity: &Identity, client_id: &ClientId, action: Action<'_>) -> bool {
+        let (name, about) = match action {
+            Action::SetWill(topic) => ("set will", topic.as_str()),
+            Action::Publish(topic) => ("publish", topic.as_str()),
+            Action::Subscribe(filter) => ("subscribe", filter.as_str()),
+            Action::Receive(topic) => ("receive", topic.as_str()),
+            Action::Resume { owner } => ("resume", owner.and_then(Identity::name).unwrap_or("-")),
+            Action::TakeOver { owner } => ("take over", owner.and_then(Identity::name).unwrap_or("-")),
+        };
+        let question = format!("{identity:?} as {}: {name} {about}", client_id.as_str());
+        self.asked.lock().expect("not poisoned").push(question);
+        name != *self.action.lock().expect("not poisoned") || client_id.as_str() != "client"
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+}
+
+fn start(rules: &Arc<Deny>) -> TestBroker {
+    TestBroker::start_with_access(UserNames, rules.clone(), Arc::new(MemoryStore::new()))
+}
+
+fn named(name: &str, connect: Connect) -> Connect {
+    Connect { user_name: Some(name.into()), ..connect }
+}
+
+async fn refusal(broker: &TestBroker, connect: Connect) -> ReasonCode {
+    let mut client = broker.link(ProtocolVersion::V5).await;
+    client.send_connect(connect).await;
+    let reason = client.expect_connack().await.reason;
+    client.expect_end().await;
+    reason
+}
+
+async fn is_connected(client: &mut Client) -> bool {
+    client.send(Packet::Pingreq).await;
+    client.next().await == Some(Packet::Pingresp)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_will_refuses_the_connect() {
+    let rules = Deny::the("set will");
+    let broker = start(&rules);
+    let connect = || Connect { will: Some(will("t", "gone")), ..connect_v5("client") };
+    assert_eq!(refusal(&broker, named("u", connect())).await, ReasonCode::NotAuthorized);
+    assert!(rules.has_asked("u as client: set will t"));
+    rules.change("");
+    drop(broker.connect(connect()).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_publish_is_acknowledged_with_a_reason_and_reaches_no_subscriber() {
+    let rules = Deny::the("publish");
+    let broker = start(&rules);
+    let mut subscriber = broker.v5("subscriber").await;
+    subscriber.subscribe("t", QoS::AtMostOnce).await;
+    let mut client = broker.connect(named("u", connect_v5("client"))).await;
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        assert_eq!(client.publish("t", "x", qos).await, ReasonCode::NotAuthorized);
+    }
+    client.publish("t", "x", QoS::AtMostOnce).await;
+    settle().await;
+    subscriber.expect_silence().await;
+    assert!(rules.has_asked("u as client: publish t"));
+    rules.change("");
+    assert_eq!(client.publish("t", "y", QoS::AtLeastOnce).await, ReasonCode::Success);
+    assert_eq!(subscriber.take().await, "y");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_subscription_is_refused_in_suback() {
+    let rules = Deny::the("subscribe");
+    let broker = start(&rules);
+    let mut client = broker.v5("client").await;
+    let entries = vec![SubscribeEntry::new(filter("t/#"), QoS::AtLeastOnce)];
+    assert_eq!(client.subscribe_all(None, entries).await.codes, [ReasonCode::NotAuthorized]);
+    assert!(rules.has_asked("anonymous as client: subscribe t/#"));
+    broker.v5("publisher").await.publish("t/1", "x", QoS::AtLeastOnce).await;
+    client.expect_silence().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_delivery_is_dropped_even_if_its_subscription_is_older_than_the_rule() {
+    let rules = Deny::the("");
+    let broker = start(&rules);
+    let mut client = broker.resume("client").await;
+    client.subscribe("t/#", QoS::AtLeastOnce).await;
+    let mut publisher = broker.v5("publisher").await;
+    publisher.publish("t/1", "before", QoS::AtLeastOnce).await;
+    let publish = client.expect_publish().await;
+    client.acknowledge(&publish).await;
+    rules.change("receive");
+    publisher.publish("t/1", "after", QoS::AtLeastOnce).await;
+    client.expect_silence().await;
+    assert!(rules.has_asked("anonymous as client: receive t/1"));
+    // Nothing of it is left in the session.
+    rules.change("");
+    client.vanish().await;
+    let mut client = broker.resume("client").await;
+    client.expect_silence().await;
+    assert_eq!(broker.statistics().messages_dropped(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_resume_leaves_the_session_parked() {
+    let rules = Deny::the("resume");
+    let broker = start(&rules);
+    let mut client = broker.connect(named("owner", lasting("client"))).await;
+    client.subscribe("t", QoS::AtLeastOnce).await;
+    client.vanish().await;
+    for clean_start in [false, true] {
+        let connect = Connect { clean_start, ..lasting("client") };
+        assert_eq!(refusal(&broker, named("other", connect)).await, ReasonCode::NotAuthorized);
+    }
+    assert!(rules.has_asked("other as client: resume owner"));
+    broker.v5("publisher").await.publish("t", "x", QoS::AtLeastOnce).await;
+    rules.change("");
+    let mut client = broker.connect(named("owner", lasting("client"))).await;
+    assert!(client.connack().session_present);
+    assert_eq!(client.take().await, "x");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_takeover_leaves_the_connection_alone() {
+    let rules = Deny::the("take over");
+    let broker = start(&rules);
+    let mut client = broker.connect(named("owner", lasting("client"))).await;
+    let refused = refusal(&broker, named("other", lasting("client"))).await;
+    assert_eq!(refused, ReasonCode::NotAuthorized);
+    assert!(rules.has_asked("other as client: take over owner"));
+    assert!(is_connected(&mut client).await);
+    rules.change("");
+    let other = broker.connect(named("other", lasting("client"))).await;
+    assert!(other.connack().session_present);
+    client.expect_disconnect(ReasonCode::SessionTakenOver).await;
+}
+
+/// A broker that has started since does not know the last owner.
+#[tokio::test(start_paused = true)]
+async fn a_resume_after_a_restart_is_asked_without_an_owner() {
+    let store = Arc::new(MemoryStore::new());
+    let mut first = TestBroker::start_over(store.clone());
+    first.resume("client").await.vanish().await;
+    first.handle.stop();
+    first.ended().await;
+    let rules = Deny::the("resume");
+    let store = Arc::new(store.reopen());
+    let broker = TestBroker::start_with_access(Anonymous::default(), rules.clone(), store);
+    assert_eq!(refusal(&broker, lasting("client")).await, ReasonCode::NotAuthorized);
+    assert!(rules.has_asked("anonymous as client: resume -"));
+}
