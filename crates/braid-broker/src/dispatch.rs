@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use braid_proto::connection::Token;
-use braid_proto::message::{Account, Delivery, Message};
+use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::Will;
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::Priority;
@@ -143,7 +143,7 @@ impl Dispatcher {
     /// The commit is dropped: there is no acknowledgement to delay.
     fn publish_one(&self, publisher: Option<SessionKey>, message: Message, changes: Vec<Change>) {
         let mut message = [Arc::new(message)];
-        let account: Arc<dyn Account> = self.memory.clone();
+        let account = self.memory.account();
         self.memory.charge(&account, &mut message);
         let [message] = message;
         if message.retain {

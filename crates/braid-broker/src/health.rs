@@ -1,4 +1,4 @@
-//! How a broker is, for whoever decides whether clients are sent to it.
+//! Health of a broker, for load balancers and process supervisors.
 
 use std::sync::Arc;
 
@@ -8,8 +8,10 @@ use tokio::sync::watch;
 use crate::memory::{Level, Memory};
 use crate::statistics::Statistics;
 
-/// Tells how a broker is, while it runs and after. Cheap to clone; keeps neither sessions nor the store, so that the store
-/// can be closed, and takes no lock that a connection holds for long.
+/// Reads the health of a broker, while it runs and after. Cheap to clone.
+///
+/// Keeps neither sessions nor the store, so that the store can be closed, and takes no lock that a connection holds for
+/// long.
 #[derive(Clone)]
 pub struct HealthMonitor {
     pub(crate) statistics: Arc<Statistics>,
@@ -20,35 +22,38 @@ pub struct HealthMonitor {
     pub(crate) most_connections: u64,
 }
 
-/// How a broker is at one moment.
+/// Health of a broker at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// Whether clients can be sent to it.
-    pub condition: HealthStatus,
-    /// What `$SYS/broker/store/state` says: `ok`, or why the store failed.
+    /// Whether clients can be sent to the broker.
+    pub status: HealthStatus,
+    /// Text of `$SYS/broker/store/state`: `ok`, or why the store failed.
     pub store: String,
-    /// What `$SYS/broker/memory/state` says.
+    /// Text of `$SYS/broker/memory/state`: `ok`, or which mark is exceeded and what the broker does about it.
     pub memory: &'static str,
-    /// What `$SYS/broker/spool/state` says.
+    /// Text of `$SYS/broker/spool/state`: `ok`, or that large messages are refused.
     pub spool: &'static str,
-    /// Bytes that it holds for connected clients, and of incomplete packets.
+    /// Bytes held for connected clients, and of incomplete packets.
     pub memory_used: u64,
-    /// Connections, those included whose CONNECT has not come.
+    /// Open connections, with those whose CONNECT has not arrived.
     pub connections: u64,
-    /// Clients that are connected.
+    /// Connected clients.
     pub clients: u64,
 }
 
 /// Whether clients can be sent to a broker.
+///
+/// Slowed publishers and a full spool are no status: other clients are served, and to send clients elsewhere would not
+/// help. [`Health::memory`] and [`Health::spool`] have words for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthStatus {
-    /// It serves.
+    /// New clients are accepted.
     Serving,
-    /// It serves those it has and refuses new ones: memory is short, or there are as many connections as there may be.
+    /// New connections are refused: memory is above the high mark, or the limit of connections is reached.
     Refusing,
-    /// It was told to stop.
+    /// The broker was told to stop.
     Stopping,
-    /// Its store has failed: it acknowledges nothing any more and stops.
+    /// The store has failed: nothing is acknowledged any more, and the broker stops.
     Failed,
 }
 
@@ -63,14 +68,14 @@ impl HealthStatus {
         }
     }
 
-    /// Whether a new client is let in.
+    /// Whether new clients are accepted.
     pub const fn takes_clients(self) -> bool {
         matches!(self, Self::Serving)
     }
 }
 
 impl HealthMonitor {
-    /// The same, of a broker that has ended and whose store could not be closed, unless the store had failed before.
+    /// Monitor of a broker that has ended and whose store could not be closed. An earlier failure of the store is kept.
     #[must_use]
     pub fn unclosed(mut self, failure: StoreError) -> Self {
         if self.failure.borrow().is_none() {
@@ -79,11 +84,11 @@ impl HealthMonitor {
         self
     }
 
-    /// How the broker is now.
+    /// Health of the broker now.
     pub fn health(&self) -> Health {
         let (level, connections) = (self.memory.level(), self.statistics.connections());
         let failure = self.failure.borrow().clone();
-        let condition = if failure.is_some() {
+        let status = if failure.is_some() {
             HealthStatus::Failed
         } else if *self.stop.borrow() {
             HealthStatus::Stopping
@@ -93,7 +98,7 @@ impl HealthMonitor {
             HealthStatus::Serving
         };
         Health {
-            condition,
+            status,
             store: store_state(failure.as_ref()),
             memory: memory_state(level),
             spool: spool_state(&self.statistics),
@@ -104,12 +109,12 @@ impl HealthMonitor {
     }
 }
 
-/// Whether the store works, and why it does not.
+/// Text of `$SYS/broker/store/state`.
 pub(crate) fn store_state(failure: Option<&StoreError>) -> String {
     failure.map_or_else(|| "ok".to_owned(), |failure| format!("failed: {failure}"))
 }
 
-/// Whether the broker holds too much, and what it does about it.
+/// Text of `$SYS/broker/memory/state`.
 pub(crate) const fn memory_state(level: Level) -> &'static str {
     match level {
         Level::Fine => "ok",
@@ -118,7 +123,7 @@ pub(crate) const fn memory_state(level: Level) -> &'static str {
     }
 }
 
-/// Whether large messages find room.
+/// Text of `$SYS/broker/spool/state`.
 pub(crate) fn spool_state(statistics: &Statistics) -> &'static str {
     if statistics.is_spool_full() { "full: large messages are refused" } else { "ok" }
 }
@@ -128,7 +133,7 @@ mod tests {
     use super::*;
     use crate::config::LimitsConfig;
 
-    /// What a broker would change, and what is told of it.
+    /// A monitor, and the senders of the states that it reads.
     struct Fixture {
         failure: watch::Sender<Option<StoreError>>,
         stop: watch::Sender<bool>,
@@ -149,76 +154,72 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_whose_publishers_are_held_back_takes_clients_and_a_full_one_does_not() {
+    fn slowed_publishers_are_no_reason_to_refuse_clients_and_full_memory_is() {
         let Fixture { monitor, failure: _failure, stop: _stop } = fixture();
-        assert_eq!((monitor.health().condition, monitor.health().memory), (HealthStatus::Serving, "ok"));
+        assert_eq!((monitor.health().status, monitor.health().memory), (HealthStatus::Serving, "ok"));
         monitor.memory.add(801);
         let slow = monitor.health();
-        assert_eq!((slow.condition, slow.memory), (HealthStatus::Serving, "slow: publishers are held back"));
+        assert_eq!((slow.status, slow.memory), (HealthStatus::Serving, "slow: publishers are held back"));
         monitor.memory.add(800);
         let full = monitor.health();
-        assert_eq!(
-            (full.condition, full.memory),
-            (HealthStatus::Refusing, "full: new connections are refused")
-        );
+        assert_eq!((full.status, full.memory), (HealthStatus::Refusing, "full: new connections are refused"));
         assert_eq!((full.memory_used, full.store.as_str()), (1601, "ok"));
         monitor.memory.remove(1601);
-        assert_eq!(monitor.health().condition, HealthStatus::Serving);
+        assert_eq!(monitor.health().status, HealthStatus::Serving);
     }
 
     #[test]
-    fn a_spool_without_room_shuts_nobody_out() {
+    fn full_spool_is_no_reason_to_refuse_clients() {
         let Fixture { monitor, failure: _failure, stop: _stop } = fixture();
         assert_eq!(monitor.health().spool, "ok");
-        assert!(monitor.statistics.set_spool_full(true), "that is new");
+        assert!(monitor.statistics.set_spool_full(true), "a change");
         assert!(!monitor.statistics.set_spool_full(true));
         let full = monitor.health();
-        assert_eq!((full.condition, full.spool), (HealthStatus::Serving, "full: large messages are refused"));
+        assert_eq!((full.status, full.spool), (HealthStatus::Serving, "full: large messages are refused"));
     }
 
     #[test]
-    fn as_many_connections_as_there_may_be_leave_no_room_for_one_more() {
+    fn limit_of_connections_refuses_clients() {
         let Fixture { monitor, failure: _failure, stop: _stop } = fixture();
         monitor.statistics.connection_opened();
-        assert_eq!(monitor.health().condition, HealthStatus::Serving);
+        assert_eq!(monitor.health().status, HealthStatus::Serving);
         monitor.statistics.connection_opened();
-        assert_eq!((monitor.health().condition, monitor.health().connections), (HealthStatus::Refusing, 2));
+        assert_eq!((monitor.health().status, monitor.health().connections), (HealthStatus::Refusing, 2));
         monitor.statistics.connection_closed();
-        assert_eq!(monitor.health().condition, HealthStatus::Serving);
+        assert_eq!(monitor.health().status, HealthStatus::Serving);
     }
 
-    /// The last that is written, when no broker is there any more.
     fn assert_no_space(failed: &Health) {
-        assert_eq!(failed.condition, HealthStatus::Failed);
+        assert_eq!(failed.status, HealthStatus::Failed);
         let store = &failed.store;
         assert!(store.starts_with("failed: ") && store.contains("no space"), "{store}");
     }
 
     #[test]
-    fn a_store_that_fails_while_it_is_closed_has_failed() {
+    fn failure_to_close_the_store_is_a_failure() {
         let Fixture { monitor, failure, stop } = fixture();
         stop.send_replace(true);
         drop((failure, stop));
         assert_eq!(
-            (monitor.health().condition, monitor.health().store.as_str()),
+            (monitor.health().status, monitor.health().store.as_str()),
             (HealthStatus::Stopping, "ok")
         );
         let monitor = monitor.unclosed(StoreError::Failed { reason: "no space".into() });
         let failed = monitor.health();
         assert_no_space(&failed);
-        assert_eq!(monitor.unclosed(StoreError::Closed).health(), failed, "what came first is told");
+        assert_eq!(monitor.unclosed(StoreError::Closed).health(), failed, "the first failure is kept");
     }
 
-    /// Also when the broker is gone: the process may still have to close its store.
+    /// The process may still have to close its store when the broker is gone.
     #[test]
-    fn what_ends_a_broker_is_told_to_the_end() {
+    fn failure_is_reported_after_the_broker_is_gone() {
         let Fixture { monitor, failure, stop } = fixture();
         stop.send_replace(true);
-        assert_eq!(monitor.health().condition, HealthStatus::Stopping);
+        assert_eq!(monitor.health().status, HealthStatus::Stopping);
         failure.send_replace(Some(StoreError::Failed { reason: "no space is left".into() }));
         drop((failure, stop));
         let failed = monitor.health();
         assert_no_space(&failed);
-        assert!(!failed.condition.takes_clients());
+        assert!(!failed.status.takes_clients());
     }
 }

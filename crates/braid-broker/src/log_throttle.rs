@@ -1,34 +1,34 @@
-//! What goes wrong again and again is told when it begins, then now and then, and when it is over.
+//! Throttle of recurring log lines.
 
 use std::time::{Duration, Instant};
 
-/// Between two lines in the log.
+/// Shortest time between two log lines.
 pub(crate) const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// What the log was told of one time of it.
+/// Throttles a recurring warning: logs the first, then one every 10 s, then the end.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle {
-    /// The last line, while none said that it is over.
-    at: Option<Instant>,
-    /// What went wrong and was not told.
-    untold: u64,
+    /// Time of the last line, until the end is logged.
+    logged_at: Option<Instant>,
+    /// Events since the last line.
+    unlogged: u64,
 }
 
 impl LogThrottle {
-    /// So much more went wrong; how much is to be logged, if it is time.
+    /// Counts events. Returns the number to log, if a line is due.
     pub(crate) fn note(&mut self, more: u64, now: Instant) -> Option<u64> {
-        self.untold += more;
-        let is_time = self.at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_EVERY);
-        if self.untold == 0 || !is_time {
+        self.unlogged += more;
+        let is_due = self.logged_at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_EVERY);
+        if self.unlogged == 0 || !is_due {
             return None;
         }
-        self.at = Some(now);
-        Some(std::mem::take(&mut self.untold))
+        self.logged_at = Some(now);
+        Some(std::mem::take(&mut self.unlogged))
     }
 
-    /// It is over; how much went wrong since the last line, if there was one.
+    /// Notes the end. Returns the number of events since the last line, if there was one.
     pub(crate) fn end(&mut self) -> Option<u64> {
-        self.at.take().map(|_| std::mem::take(&mut self.untold))
+        self.logged_at.take().map(|_| std::mem::take(&mut self.unlogged))
     }
 }
 
@@ -37,19 +37,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_told_once_and_the_end_too() {
+    fn events_are_logged_once_and_their_end_too() {
         let (mut throttle, now) = (LogThrottle::default(), Instant::now());
-        assert_eq!(throttle.end(), None, "nothing has begun");
-        assert_eq!(throttle.note(0, now), None, "nor now");
+        assert_eq!(throttle.end(), None, "no event yet");
+        assert_eq!(throttle.note(0, now), None, "no event");
         assert_eq!(throttle.note(3, now), Some(3));
         assert_eq!(throttle.note(4, now + Duration::from_secs(9)), None);
         assert_eq!(throttle.note(5, now + LOG_EVERY), Some(9));
         assert_eq!(throttle.note(0, now + 2 * LOG_EVERY), None, "nothing new");
         assert_eq!(throttle.note(6, now + LOG_EVERY), None);
-        assert_eq!(throttle.note(0, now + 2 * LOG_EVERY), Some(6), "what was not told yet");
+        assert_eq!(throttle.note(0, now + 2 * LOG_EVERY), Some(6), "the unlogged ones");
         assert_eq!(throttle.note(7, now + 2 * LOG_EVERY), None);
         assert_eq!(throttle.end(), Some(7));
         assert_eq!(throttle.end(), None);
-        assert_eq!(throttle.note(1, now + LOG_EVERY), Some(1), "it begins anew");
+        assert_eq!(throttle.note(1, now + LOG_EVERY), Some(1), "a new beginning");
     }
 }

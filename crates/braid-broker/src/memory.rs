@@ -1,4 +1,4 @@
-//! How much the broker holds, and when that is too much.
+//! Memory accounting of the broker, with the watermarks above which publishers are slowed and connections refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -11,41 +11,44 @@ use tokio::sync::futures::OwnedNotified;
 use crate::config::LimitsConfig;
 use crate::queue::usage::heap_cost;
 
-/// What a delivery in a queue costs beside its message, about.
+/// Estimated bytes of a queued delivery beside its message.
 const DELIVERY: i64 = 128;
 
-/// How much is held.
+/// Level of memory use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
-    /// Below the low mark.
+    /// Below the low watermark.
     Fine,
-    /// Above it: publishers are hardly read.
+    /// Above the low watermark: publishers are slowed.
     Slow,
-    /// Above the high mark: new connections are refused as well.
+    /// Above the high watermark: new connections are refused as well.
     Full,
 }
 
-/// The sum of what is held for as long as clients take it: messages on their way, each once however many are to get it,
-/// and packets in parts. What waits for clients that are away, and what is retained, is counted apart: it does not
-/// shrink when nobody publishes, and has caps of its own.
+/// Bytes in use for connected clients: messages in flight, each counted once however many subscribers it has, and
+/// incomplete packets.
 ///
-/// Relaxed: the sums guard no other memory. A late look at them is mended by the next one, and by [`Memory::settle`].
+/// Messages that are queued for offline clients or retained are counted apart. Their sum does not shrink when nothing is
+/// published, and has limits of its own.
+///
+/// Relaxed: the sums guard no other memory. A stale read is corrected by the next one, and by [`Memory::settle`].
 #[derive(Debug)]
 pub(crate) struct Memory {
     low: i64,
     high: i64,
-    /// Signed: what one thread gives back may be seen before what another has taken.
+    /// Signed: a release on one thread may be seen before the charge of another.
     used: AtomicI64,
+    /// Bytes of messages that are queued for offline clients, or retained.
     resting: AtomicI64,
-    /// How many of the bytes at rest are of messages that are retained.
+    /// The part of `resting` that is retained.
     retained: AtomicI64,
-    /// Deliveries that wait for clients that are away.
-    waiting: AtomicI64,
-    /// Bytes that are known of deliveries in the store alone, for clients that are away.
-    shelved: AtomicI64,
-    /// What all these and their messages may have together.
-    resting_limit: i64,
-    /// Publishers are held back: from the low mark up until a little below it.
+    /// Number of deliveries that are queued for offline clients.
+    deliveries: AtomicI64,
+    /// Bytes of entries whose message is in the store alone.
+    stored_entries: AtomicI64,
+    /// Upper bound of the queues of all offline clients together.
+    offline_limit: i64,
+    /// Publishers are slowed. Set above the low watermark, cleared an eighth below it.
     is_pressed: AtomicBool,
     changed: Notify,
     relief: Arc<Notify>,
@@ -59,9 +62,9 @@ impl Memory {
             used: AtomicI64::new(0),
             resting: AtomicI64::new(0),
             retained: AtomicI64::new(0),
-            waiting: AtomicI64::new(0),
-            shelved: AtomicI64::new(0),
-            resting_limit: signed(limits.resting_bytes),
+            deliveries: AtomicI64::new(0),
+            stored_entries: AtomicI64::new(0),
+            offline_limit: signed(limits.resting_bytes),
             is_pressed: AtomicBool::new(false),
             changed: Notify::new(),
             relief: Arc::default(),
@@ -70,7 +73,12 @@ impl Memory {
 
     // -- Counting ----------------------------------------------------------------------------------
 
-    /// Charges messages that nobody shares yet, in one sum.
+    /// Account for the messages of one connection.
+    pub(crate) fn account(self: &Arc<Self>) -> Arc<dyn Account> {
+        Arc::new(ConnectionMemoryAccount(self.clone()))
+    }
+
+    /// Charges messages that are not shared yet, as one sum.
     pub(crate) fn charge(&self, account: &Arc<dyn Account>, messages: &mut [Arc<Message>]) {
         self.add(messages.iter().map(|message| heap_cost(message)).sum());
         for message in messages {
@@ -82,21 +90,21 @@ impl Memory {
         }
     }
 
-    /// The same for one that a start found.
+    /// Charges one message that was found at the start.
     pub(crate) fn charge_one(&self, account: &Arc<dyn Account>, message: &mut Message) {
         let bytes = heap_cost(message);
         self.add(bytes);
         message.set_charge(Charge::new(account.clone(), bytes));
     }
 
-    /// What is retained changes by so much: it is at rest, and in no queue.
+    /// Changes the sum of retained messages.
     pub(crate) fn note_retained(&self, more: usize, less: usize) {
         self.retained.fetch_add(signed(more) - signed(less), Ordering::Relaxed);
     }
 
-    /// What is known of deliveries in the store alone changes by so much.
-    pub(crate) fn note_shelved(&self, more: usize, less: usize) {
-        self.shelved.fetch_add(signed(more) - signed(less), Ordering::Relaxed);
+    /// Changes the sum of entries whose message is in the store alone.
+    pub(crate) fn note_stored_entries(&self, more: usize, less: usize) {
+        self.stored_entries.fetch_add(signed(more) - signed(less), Ordering::Relaxed);
     }
 
     pub(crate) fn add(&self, bytes: usize) {
@@ -119,44 +127,45 @@ impl Memory {
         }
     }
 
-    /// Bytes in use.
+    /// Bytes in use for connected clients.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed).max(0).unsigned_abs()
     }
 
-    /// Bytes of messages that wait for clients that are away, or are retained.
+    /// Bytes of messages that are queued for offline clients, or retained.
     pub(crate) fn resting(&self) -> u64 {
         self.resting.load(Ordering::Relaxed).max(0).unsigned_abs()
     }
 
-    /// Bytes that wait for clients that are away: each message once, unless it is retained, and each delivery. Of what
-    /// is in the store alone only what the broker knows of it.
+    /// Bytes of the queues of all offline clients: each message once, unless it is retained, and each delivery. A
+    /// message in the store alone counts with its entry only.
     pub(crate) fn queued(&self) -> u64 {
         self.queued_bytes().max(0).unsigned_abs()
     }
 
     fn queued_bytes(&self) -> i64 {
         let messages = self.resting.load(Ordering::Relaxed) - self.retained.load(Ordering::Relaxed);
-        let deliveries = self.waiting.load(Ordering::Relaxed).max(0).saturating_mul(DELIVERY);
-        let shelved = self.shelved.load(Ordering::Relaxed).max(0);
-        messages.max(0).saturating_add(deliveries).saturating_add(shelved)
+        let deliveries = self.deliveries.load(Ordering::Relaxed).max(0).saturating_mul(DELIVERY);
+        let stored = self.stored_entries.load(Ordering::Relaxed).max(0);
+        messages.max(0).saturating_add(deliveries).saturating_add(stored)
     }
 
-    /// Whether so much more may not be queued for a client that is away. What is urgent may use a reserve.
-    pub(crate) fn is_crowded(&self, bytes: usize, priority: Priority) -> bool {
-        let reserve = if priority > Priority::DEFAULT { self.resting_limit / 4 } else { 0 };
+    /// Whether the queues of all offline clients have no room for one more message of `bytes`. Urgent messages may use a
+    /// reserve.
+    pub(crate) fn is_offline_limit_reached(&self, bytes: usize, priority: Priority) -> bool {
+        let reserve = if priority > Priority::DEFAULT { self.offline_limit / 4 } else { 0 };
         self.queued_bytes().saturating_add(signed(bytes)).saturating_add(DELIVERY)
-            > self.resting_limit + reserve
+            > self.offline_limit + reserve
     }
 
-    /// Whether the queues of clients that are away are an eighth below what they may have.
-    pub(crate) fn is_uncrowded(&self) -> bool {
-        self.queued_bytes() <= self.resting_limit - self.resting_limit / 8
+    /// Whether the queues of all offline clients are an eighth below their limit.
+    pub(crate) fn has_offline_room(&self) -> bool {
+        self.queued_bytes() <= self.offline_limit - self.offline_limit / 8
     }
 
-    // -- Marks -------------------------------------------------------------------------------------
+    // -- Watermarks --------------------------------------------------------------------------------
 
-    /// Between the two marks nothing changes: publishers would be stopped and started for each message.
+    /// Hysteresis: at the low watermark itself publishers would be stopped and started with each message.
     fn resume_at(&self) -> i64 {
         self.low - self.low / 8
     }
@@ -181,20 +190,21 @@ impl Memory {
         }
     }
 
-    /// How much is free between the marks, of 1.
+    /// Free part of the span between the watermarks, from 0 to 1.
     pub(crate) fn slack(&self) -> f64 {
         let span = (self.high - self.low).max(1) as f64;
         ((self.high - self.used.load(Ordering::Relaxed)) as f64 / span).clamp(0.0, 1.0)
     }
 
-    // -- Telling -----------------------------------------------------------------------------------
+    // -- Notifications -----------------------------------------------------------------------------
 
-    /// Waits until publishers are to be held back, or no longer.
+    /// Waits until publishers are slowed, or no longer.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// What two threads saw of each other in another order is put right, and who waits is told if that is over.
+    /// Corrects the flag after updates that threads saw in different orders, and wakes waiting connections if memory is
+    /// no longer short.
     pub(crate) fn settle(&self) -> Level {
         let used = self.used.load(Ordering::Relaxed);
         if used > self.low {
@@ -209,60 +219,38 @@ impl Memory {
         level
     }
 
-    /// Done when publishers are read again, seen from the moment of this call.
+    /// Resolves when publishers are no longer slowed, from the moment of this call on.
     pub(crate) fn relief(&self) -> OwnedNotified {
         self.relief.clone().notified_owned()
     }
 }
 
-impl Account for Memory {
-    fn rest(&self, bytes: usize) {
-        self.resting.fetch_add(signed(bytes), Ordering::Relaxed);
-        self.remove(bytes);
-    }
-
-    fn wake(&self, bytes: usize) {
-        self.resting.fetch_sub(signed(bytes), Ordering::Relaxed);
-        self.add(bytes);
-    }
-
-    fn release(&self, bytes: usize) {
-        self.remove(bytes);
-    }
-
-    fn begin_wait(&self) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn end_wait(&self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The same for one connection: its messages share the count of references to this, and not one that all connections
-/// change.
+/// Account for the messages of one connection. They share its reference count, which is not contended as one for all
+/// connections would be.
 #[derive(Debug)]
-pub(crate) struct ConnectionMemoryAccount(pub(crate) Arc<Memory>);
+struct ConnectionMemoryAccount(Arc<Memory>);
 
 impl Account for ConnectionMemoryAccount {
     fn rest(&self, bytes: usize) {
-        self.0.rest(bytes);
+        self.0.resting.fetch_add(signed(bytes), Ordering::Relaxed);
+        self.0.remove(bytes);
     }
 
     fn wake(&self, bytes: usize) {
-        self.0.wake(bytes);
+        self.0.resting.fetch_sub(signed(bytes), Ordering::Relaxed);
+        self.0.add(bytes);
     }
 
     fn release(&self, bytes: usize) {
-        self.0.release(bytes);
+        self.0.remove(bytes);
     }
 
     fn begin_wait(&self) {
-        self.0.begin_wait();
+        self.0.deliveries.fetch_add(1, Ordering::Relaxed);
     }
 
     fn end_wait(&self) {
-        self.0.end_wait();
+        self.0.deliveries.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -280,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn publishers_are_held_back_from_the_low_mark_until_an_eighth_below_it() {
+    fn publishers_are_slowed_from_the_low_watermark_until_an_eighth_below() {
         let memory = memory(800, 1600);
         memory.add(800);
         assert_eq!(memory.level(), Level::Fine);
@@ -296,18 +284,19 @@ mod tests {
     }
 
     #[test]
-    fn what_rests_holds_nobody_back() {
-        let memory = memory(800, 1600);
+    fn offline_messages_slow_no_publisher() {
+        let memory = Arc::new(memory(800, 1600));
+        let account = memory.account();
         memory.add(2000);
         assert_eq!(memory.level(), Level::Full);
-        memory.rest(2000);
+        account.rest(2000);
         assert_eq!((memory.level(), memory.used(), memory.resting()), (Level::Fine, 0, 2000));
-        memory.wake(2000);
+        account.wake(2000);
         assert_eq!((memory.level(), memory.used(), memory.resting()), (Level::Full, 2000, 0));
     }
 
     #[test]
-    fn marks_that_are_never_reached_are_no_marks() {
+    fn largest_watermarks_are_never_reached() {
         let memory = memory(usize::MAX, usize::MAX);
         memory.add(usize::MAX);
         memory.add(1 << 40);

@@ -1,4 +1,4 @@
-//! Times in which the broker holds too much: they are told, and they end.
+//! Monitor of memory overload: logs and publishes its level, and disconnects stuck clients that hold the most.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,63 +13,61 @@ use crate::queue::session_queue::Signal;
 use crate::session_entry::{SessionEntry, SessionKey};
 use crate::sys;
 
-/// Between two looks at it.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Between two steps against it, if it does not get better, and between two lines in the log that one has begun.
+/// Time between two disconnects while memory does not get free, and between two log lines that an overload has begun.
 const STEP: Duration = Duration::from_secs(10);
 
-/// It gets better if in a step so much of the low mark became free.
+/// Memory gets free if in a step this fraction of the low watermark does.
 const PROGRESS: u64 = 16;
 
-/// In so many steps, at its present pace, a connection must have moved what it holds.
-const PATIENCE: u64 = 30;
+/// A connection is too slow if at its present pace it needs more steps than this for the bytes that it holds.
+const MAX_STEPS: u64 = 30;
 
-/// One time of it.
+/// One overload, from the low watermark until memory is no longer short.
 struct Overload {
     began: Instant,
-    /// Not told before. Then: when it was.
-    tell_from: Instant,
-    /// The worst that was told.
-    told: Level,
-    /// What `$SYS` says.
+    /// Earliest time of the first log line; afterwards the time of that line.
+    log_from: Instant,
+    /// Worst level that was logged.
+    logged: Level,
+    /// Level that `$SYS` shows.
     published: Level,
     stepped: Instant,
     /// Bytes in use at the last step.
     used: u64,
-    /// What those who held something had moved by then.
+    /// Bytes that each connection had moved at the last step, of those that held any.
     moved: HashMap<SessionKey, u64>,
-    /// Who was disconnected: one that comes back is not the first to go again.
+    /// Sessions that were disconnected. One that reconnects is not the first to be disconnected again.
     disconnected: HashSet<SessionKey>,
 }
 
-/// Watches over the marks.
+/// Watches the memory watermarks.
 pub(crate) async fn run(core: Arc<Core>) {
     let mut overload: Option<Overload> = None;
-    let mut tell_from = Instant::now();
+    let mut log_from = Instant::now();
     loop {
         match &overload {
             None => core.memory.changed().await,
-            // Either is a reason to look.
-            Some(_) => drop(timeout(LOOK, core.memory.changed()).await),
+            Some(_) => drop(timeout(CHECK_INTERVAL, core.memory.changed()).await),
         }
         let level = core.memory.settle();
         if level > Level::Fine {
-            overload.get_or_insert_with(|| Overload::begin(&core, tell_from)).look(&core, level);
+            overload.get_or_insert_with(|| Overload::begin(&core, log_from)).check(&core, level);
         } else if let Some(overload) = overload.take() {
-            tell_from = overload.end(&core);
+            log_from = overload.end(&core);
         }
     }
 }
 
 impl Overload {
-    fn begin(core: &Core, tell_from: Instant) -> Self {
+    fn begin(core: &Core, log_from: Instant) -> Self {
         core.statistics.overloaded(1);
         let began = Instant::now();
         Self {
             began,
-            tell_from,
-            told: Level::Fine,
+            log_from,
+            logged: Level::Fine,
             published: Level::Fine,
             stepped: began,
             used: core.memory.used(),
@@ -78,57 +76,53 @@ impl Overload {
         }
     }
 
-    /// Says how bad it is. One that follows the last one closely is told once it lasts.
-    fn tell(&mut self, core: &Core, level: Level) {
+    /// Logs and publishes the level. An overload soon after the last one is logged only if it lasts.
+    fn report(&mut self, core: &Core, level: Level) {
         let now = Instant::now();
-        if now < self.tell_from {
+        if now < self.log_from {
             return;
         }
         let used = core.memory.used();
-        if self.told == Level::Fine {
+        if self.logged == Level::Fine {
             tracing::warn!(used, low = core.memory.low(), "memory is short: publishers are held back");
-            self.tell_from = now;
+            self.log_from = now;
         }
-        if self.told < Level::Full && level == Level::Full {
+        if self.logged < Level::Full && level == Level::Full {
             tracing::warn!(used, "memory is short: new connections are refused");
         }
-        self.told = self.told.max(level);
+        self.logged = self.logged.max(level);
         if level != self.published {
             sys::publish_memory(core, level);
             self.published = level;
         }
     }
 
-    fn look(&mut self, core: &Core, level: Level) {
-        self.tell(core, level);
+    fn check(&mut self, core: &Core, level: Level) {
+        self.report(core, level);
         if self.stepped.elapsed() < STEP {
             return;
         }
         self.stepped = Instant::now();
         let before = std::mem::replace(&mut self.used, core.memory.used());
         if self.used.saturating_add(core.memory.low() / PROGRESS) > before {
-            self.step(core);
+            self.disconnect_one(core);
         }
     }
 
-    /// Whoever holds the most of those who are too slow is disconnected. What waits for a session that goes on without a
-    /// connection rests from then on: nothing of it is lost, and publishers need not wait for it.
-    fn step(&mut self, core: &Core) {
-        let holders: Vec<_> = {
-            let entries = core.sessions.registry.entries();
-            entries
-                .values()
-                .map(|entry| (entry.used(), entry.clone()))
-                .filter(|(bytes, _)| *bytes > 0)
-                .collect()
-        };
+    /// Disconnects the client that holds the most of those that are too slow. If its session outlives the connection,
+    /// its messages count as offline from then on: none is lost, and they slow no publisher.
+    fn disconnect_one(&mut self, core: &Core) {
+        // The queues are locked one by one, and none under the registry's lock.
+        let entries = core.sessions.registry.snapshot().into_iter();
+        let holders: Vec<_> =
+            entries.map(|entry| (entry.used(), entry)).filter(|(bytes, _)| *bytes > 0).collect();
         let moved = holders.iter().map(|(_, entry)| (entry.key, entry.moved())).collect();
         let before = std::mem::replace(&mut self.moved, moved);
-        // Those below it hold little beside others: more of them would have to go than are needed.
+        // Below the mean more clients would have to go than are needed.
         let mean = holders.iter().map(|(bytes, _)| *bytes).sum::<usize>() / holders.len().max(1);
         let is_too_slow = |bytes: usize, entry: &SessionEntry| {
             let Some(before) = before.get(&entry.key) else { return false };
-            bytes as u64 > entry.moved().saturating_sub(*before).saturating_mul(PATIENCE)
+            bytes as u64 > entry.moved().saturating_sub(*before).saturating_mul(MAX_STEPS)
         };
         let slow: Vec<_> =
             holders.iter().filter(|(bytes, entry)| *bytes >= mean && is_too_slow(*bytes, entry)).collect();
@@ -139,21 +133,61 @@ impl Overload {
         let Some((bytes, entry)) = others.max_by_key(|(bytes, _)| *bytes) else { return };
         self.disconnected.insert(entry.key);
         let client = entry.client_id.as_str();
-        tracing::warn!(client, bytes, "disconnected: memory is short, and it holds much for long");
+        tracing::warn!(
+            client,
+            bytes,
+            "disconnected: memory is short, and the client is slow and holds the most"
+        );
         core.statistics.overwhelmed(1);
         if let Some(waker) = entry.queue.signal(Signal::Close(ReasonCode::QuotaExceeded)) {
             waker.wake();
         }
     }
 
-    /// It is over; returns from when on another one may be told.
+    /// Ends the overload. Returns from when on the next one may be logged.
     fn end(self, core: &Core) -> Instant {
-        if self.told == Level::Fine {
-            return self.tell_from;
+        if self.logged == Level::Fine {
+            return self.log_from;
         }
         let seconds = self.began.elapsed().as_secs();
         tracing::info!(seconds, used = core.memory.used(), "memory is no longer short");
         sys::publish_memory(core, Level::Fine);
-        self.tell_from + STEP
+        self.log_from + STEP
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::config::BrokerConfig;
+    use crate::session_entry::ConnectionId;
+
+    /// A queue whose lock is held for long must not keep new sessions out of the registry.
+    #[tokio::test]
+    async fn search_for_slow_clients_does_not_lock_the_registry() {
+        let (core, connection) = (Arc::new(Core::in_memory(BrokerConfig::default())), ConnectionId(1));
+        let slow = Arc::new(SessionEntry::new(SessionKey(1), "slow".into(), connection));
+        core.sessions.registry.insert(&slow);
+        let (inserted, is_inserted) = mpsc::channel();
+        let (searching, registering) = slow.queue.while_locked(|| {
+            let searched = core.clone();
+            let searching = std::thread::spawn(move || {
+                Overload::begin(&searched, Instant::now()).disconnect_one(&searched);
+            });
+            let core = core.clone();
+            let registering = std::thread::spawn(move || {
+                for key in 2..20_000 {
+                    let entry = SessionEntry::new(SessionKey(key), "new".into(), connection);
+                    core.sessions.registry.insert(&Arc::new(entry));
+                }
+                inserted.send(()).expect("the test waits");
+            });
+            is_inserted.recv_timeout(Duration::from_secs(20)).expect("the registry is not locked");
+            (searching, registering)
+        });
+        searching.join().expect("no panic");
+        registering.join().expect("no panic");
     }
 }

@@ -142,7 +142,7 @@ impl SessionQueues {
     }
 
     fn end_offline_overflow(&self) {
-        if !self.memory.is_uncrowded() {
+        if !self.memory.has_offline_room() {
             return;
         }
         let mut log = self.offline_log.lock().unwrap_or_else(PoisonError::into_inner);

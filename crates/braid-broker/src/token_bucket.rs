@@ -1,34 +1,34 @@
-//! How often something may happen.
+//! Token bucket that may be overdrawn.
 
 use std::time::{Duration, Instant};
 
-/// What may happen at once, and is paid for afterwards: as much as in so much time.
+/// Size of a bucket, in time at its rate.
 const BURST: Duration = Duration::from_secs(1);
 
-/// A token bucket that may be overdrawn: a message is not known before it is there, and may be larger than all that the
-/// bucket holds. It is then in debt until its rate has paid for that.
+/// Token bucket that may be overdrawn: the size of a message is known only when it has arrived, and may be larger than
+/// the bucket. The bucket is then in debt until its rate has paid for the message.
 ///
-/// It is one moment: when everything that was taken is paid. No library on virtual time has this; those there are refuse
-/// what is larger than the bucket.
+/// The only state is the time at which everything that was taken is paid. Libraries refuse what is larger than the
+/// bucket.
 #[derive(Debug)]
 pub(crate) struct TokenBucket {
-    /// In a second; never 0.
+    /// Tokens per second; never 0.
     rate: u64,
     paid_at: Instant,
 }
 
 impl TokenBucket {
-    /// A full bucket; `None` for a rate of 0, which is none.
+    /// A full bucket; `None` for a rate of 0, which stands for no limit.
     pub(crate) fn new(rate: u64, now: Instant) -> Option<Self> {
         (rate > 0).then(|| Self { rate, paid_at: now.checked_sub(BURST).unwrap_or(now) })
     }
 
-    /// Takes so many, whether they are there or not.
+    /// Takes tokens, on credit if there are too few.
     pub(crate) fn take(&mut self, count: u64, now: Instant) {
         self.paid_at = self.paid_after(count, now);
     }
 
-    /// Takes so many if they are there.
+    /// Takes tokens if there are enough.
     pub(crate) fn try_take(&mut self, count: u64, now: Instant) -> bool {
         let paid_at = self.paid_after(count, now);
         if paid_at <= now {
@@ -37,7 +37,7 @@ impl TokenBucket {
         paid_at <= now
     }
 
-    /// When the debt is paid; `None` if there is none.
+    /// Time at which the debt is paid; `None` without a debt.
     pub(crate) fn in_debt_until(&self, now: Instant) -> Option<Instant> {
         (self.paid_at > now).then_some(self.paid_at)
     }
@@ -50,7 +50,7 @@ impl TokenBucket {
         from.checked_add(cost).unwrap_or(from)
     }
 
-    /// In a second.
+    /// Tokens per second.
     pub(crate) fn rate(&self) -> u64 {
         self.rate
     }
@@ -60,9 +60,9 @@ impl TokenBucket {
 mod tests {
     use super::*;
 
-    /// However it is drawn from, it gives its rate and one burst in any time.
+    /// In any time a bucket grants its rate and one burst, whatever is taken.
     #[test]
-    fn a_bucket_gives_its_rate_and_a_burst() {
+    fn grants_its_rate_and_one_burst() {
         for (seed, rate) in [(1, 3), (2, 100), (3, 77_777)] {
             let mut rng = fastrand::Rng::with_seed(seed);
             let start = Instant::now();
@@ -71,7 +71,7 @@ mod tests {
             for _ in 0..10_000 {
                 if let Some(at) = bucket.in_debt_until(now) {
                     now = at;
-                    assert_eq!(bucket.in_debt_until(now), None, "it says when to come back");
+                    assert_eq!(bucket.in_debt_until(now), None, "the debt is paid by then");
                 }
                 let count = rng.u64(1..=rate * 2);
                 bucket.take(count, now);
@@ -79,20 +79,20 @@ mod tests {
                 let granted = (now - start).as_secs_f64() * rate as f64 + rate as f64 + 1.0;
                 assert!(taken as f64 <= granted + largest as f64, "{taken} in {:?}", now - start);
             }
-            // And no less.
+            // No less either.
             let granted = (now - start).as_secs_f64() * rate as f64;
             assert!(taken as f64 >= granted, "{taken} in {:?}", now - start);
         }
     }
 
     #[test]
-    fn what_is_not_taken_is_not_saved_up() {
+    fn unused_tokens_are_not_saved() {
         let mut now = Instant::now();
         let mut bucket = TokenBucket::new(10, now).expect("a rate");
         now += Duration::from_secs(1000);
         assert_eq!((0..100).filter(|_| bucket.try_take(1, now)).count(), 10);
         assert!(TokenBucket::new(0, now).is_none());
-        // Without an overflow, whatever comes.
+        // No count overflows.
         bucket.take(u64::MAX, now);
         assert!(bucket.in_debt_until(now + Duration::from_secs(1_000_000)).is_some());
     }

@@ -67,7 +67,7 @@ impl HealthState {
             Phase::Starting { progress } => ("starting", false, progress.clone(), None),
             Phase::Built(monitor) => {
                 let health = monitor.health();
-                let condition = health.condition;
+                let status = health.status;
                 let broker = Broker {
                     store: health.store,
                     memory: health.memory,
@@ -76,7 +76,7 @@ impl HealthState {
                     connections: health.connections,
                     clients: health.clients,
                 };
-                (condition.as_str(), condition.takes_clients(), None, Some(broker))
+                (status.as_str(), status.takes_clients(), None, Some(broker))
             }
         };
         let uptime_secs = self.began.elapsed().as_secs();

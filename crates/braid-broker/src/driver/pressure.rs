@@ -11,7 +11,7 @@ use braid_proto::stream::StreamKey;
 use tokio::sync::futures::OwnedNotified;
 
 use super::{Driver, now};
-use crate::memory::{ConnectionMemoryAccount, Memory};
+use crate::memory::Memory;
 
 /// Bytes of a read under pressure. An acknowledgement has four.
 const READ: usize = 1024;
@@ -76,7 +76,7 @@ impl Driver {
     /// What messages of this connection are charged to.
     pub(super) fn account(&mut self) -> Arc<dyn Account> {
         let memory = &self.core.memory;
-        self.pressure.account.get_or_insert_with(|| Arc::new(ConnectionMemoryAccount(memory.clone()))).clone()
+        self.pressure.account.get_or_insert_with(|| memory.account()).clone()
     }
 
     /// A stream begins. While others wait it waits as well: each message could come on one of its own.

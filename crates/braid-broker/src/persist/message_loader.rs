@@ -25,7 +25,7 @@ impl MessageLoader {
     /// A loader that accounts in `memory`; large messages belong into `spool`, if there is one.
     pub(crate) fn new(spool: Option<&Arc<dyn Spool>>, memory: &Arc<Memory>) -> Self {
         let unspooled = Unspooled { from: spool.map(|spool| spool.threshold()), ..Unspooled::default() };
-        Self { topics: HashSet::new(), unspooled, memory: memory.clone(), account: memory.clone() }
+        Self { topics: HashSet::new(), unspooled, memory: memory.clone(), account: memory.account() }
     }
 
     /// The live message of a stored one.

@@ -74,7 +74,7 @@ impl QueuePolicy {
 
     /// Whether the queues of all offline clients together have no room for one more message of `bytes`.
     pub(crate) fn is_offline_limit_reached(&self, bytes: usize, priority: Priority) -> bool {
-        self.memory.is_crowded(bytes, priority)
+        self.memory.is_offline_limit_reached(bytes, priority)
     }
 
     /// Whether messages can become too old.

@@ -146,6 +146,12 @@ impl SessionQueue {
         })
     }
 
+    #[cfg(test)]
+    pub(crate) fn while_locked<T>(&self, run: impl FnOnce() -> T) -> T {
+        let _locked = self.lock();
+        run()
+    }
+
     /// Adds deliveries. The connection's waker goes to `wakers`, to be woken after the whole batch and outside of every
     /// lock.
     pub(crate) fn push(

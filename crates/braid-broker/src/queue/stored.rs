@@ -178,18 +178,18 @@ struct MemoryReservation {
 impl MemoryReservation {
     fn grow(&mut self, bytes: usize) {
         self.bytes += bytes;
-        self.memory.note_shelved(bytes, 0);
+        self.memory.note_stored_entries(bytes, 0);
     }
 
     fn shrink(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(bytes);
-        self.memory.note_shelved(0, bytes);
+        self.memory.note_stored_entries(0, bytes);
     }
 }
 
 impl Drop for MemoryReservation {
     fn drop(&mut self) {
-        self.memory.note_shelved(0, self.bytes);
+        self.memory.note_stored_entries(0, self.bytes);
     }
 }
 

@@ -97,7 +97,7 @@ async fn a_spool_without_room_is_told() {
     watch.subscribe("$SYS/broker/spool/state", QoS::AtMostOnce).await;
     assert_eq!(watch.take().await, "ok");
     let health =
-        || (broker.handle.health_monitor().health().condition, broker.handle.health_monitor().health().spool);
+        || (broker.handle.health_monitor().health().status, broker.handle.health_monitor().health().spool);
     for _ in 0..2 {
         let refused_at = Instant::now();
         let mut publisher = broker.v5("publisher").await;
