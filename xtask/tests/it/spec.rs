@@ -42,7 +42,7 @@ fn one_gap_in_our_contract_fails_the_check_until_a_reason_is_written() {
     assert!(out.ends_with(":\n  [BQ-1] The server waits.  <- crates/a/src/lib.rs:1\n"), "{out}");
     let reason = (
         "docs/spec/mqtt-over-quic.toml",
-        "[[exception]]\nid = \"BQ-1\"\nreason = \"Nobody can see it wait.\"\n",
+        "[[exception]]\nid = \"BQ-1\"\nreason = \"no code can see it wait.\"\n",
     );
     let root = folder(&[FIVE, THREE, OURS, CODE, tested, reason]);
     let (out, _, code) = xtask(root.path(), &["spec", "--check"]);
