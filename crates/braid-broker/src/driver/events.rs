@@ -1,252 +1,175 @@
-//! What the protocol machine asks of the broker.
+//! Events of the protocol machine, answered in their order.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Context, Poll};
+use std::time::Instant;
 
-use braid_proto::connection::{Acceptance, Event, Token};
-use braid_proto::message::Message;
-use braid_proto::packet::{ClientId, Connect, QoS};
+use braid_proto::connection::{Event, Token};
+use braid_proto::packet::Connect;
 use braid_proto::reason::ReasonCode;
-use braid_store::Change;
+use braid_store::StoreError;
 
-use super::held::Due;
-use super::{Driver, now};
-use crate::dispatch::Congested;
-use crate::persist::DurableProgress;
-
-/// The deliveries that one turn may lead to before others get theirs.
-const TURN_DELIVERIES: usize = 32 * 1024;
-
-/// Messages that arrived together, and the tokens of those that want an acknowledgement.
-#[derive(Default)]
-pub(super) struct Batch {
-    messages: Vec<Arc<Message>>,
-    tokens: Vec<Option<Token>>,
-    /// What else of a durable session is to be committed with them.
-    changes: Vec<Change>,
-}
+use super::Driver;
+use super::connect::{ClaimedSession, claim_session, peer_name};
+use super::ingress::{IngressContext, PublishBatch};
+use super::subscribe::SubscriptionHandler;
 
 impl Driver {
-    /// Answers all events in their order; a CONNECT is left to the caller.
-    pub(super) fn drain_events(&mut self) -> Option<Box<Connect>> {
-        let mut batch = Batch::default();
-        let mut due = None;
-        let mut budget = TURN_DELIVERIES;
-        while budget > 0
-            && let Some(event) = self.server.poll_event()
-        {
-            match event {
-                Event::Publish(message, token) => {
-                    batch.messages.push(message);
-                    batch.tokens.push(token);
-                    // Few at a time where each goes to many.
-                    if batch.messages.len().saturating_mul(self.fan_out) >= TURN_DELIVERIES {
-                        self.publish(&mut batch, &mut due);
-                        budget = 0;
-                    }
-                    continue;
+    /// Answers all events; a CONNECT is returned. Messages between two other events are dispatched as one batch, and all
+    /// acknowledgements are pushed together at the end.
+    pub(super) fn drain_events(&mut self, now: Instant) -> Option<Box<Connect>> {
+        let mut batch = PublishBatch::default();
+        let mut is_full = false;
+        while !is_full && let Some(event) = self.server.poll_event() {
+            if let Event::Publish(message, token) = event {
+                batch.push(message, token);
+                is_full = self.ingress.is_full(&batch);
+                if is_full {
+                    self.publish(&mut batch, now);
                 }
-                // Nothing overtakes the messages before it.
-                _ => self.publish(&mut batch, &mut due),
+                continue;
             }
+            // No request overtakes the messages before it.
+            self.publish(&mut batch, now);
             match event {
-                // Refused or not it is over: nobody else gets a shared message because of that. [MQTT-4.8.2-6]
+                Event::Connect(connect) => return Some(connect),
                 Event::Publish(..) => {}
-                Event::Complete(packet_id, _) => {
-                    if self.ack_rtt.watches(packet_id) {
-                        self.ack_rtt.note_complete(now());
-                    }
-                }
+                // A refused delivery is over as well: no other member gets a shared message for it. [MQTT-4.8.2-6]
+                Event::Complete(packet_id, _) => self.sender.note_acknowledged(packet_id, super::now),
                 Event::Release(token) => {
-                    self.persist_release(token, &mut batch);
-                    Due::add(&mut due, token);
+                    batch.changes.extend(self.acks.note_released(token));
+                    batch.acknowledge(token);
                 }
                 Event::Subscribe(on, subscribe) => {
-                    if let Some(token) = self.subscribe(on, *subscribe) {
-                        Due::add(&mut due, token);
-                    }
+                    let token = self.subscriptions().and_then(|handler| handler.subscribe(on, *subscribe));
+                    token.into_iter().for_each(|token| batch.acknowledge(token));
                 }
                 Event::Unsubscribe(on, unsubscribe) => {
-                    if let Some(token) = self.unsubscribe(on, &unsubscribe) {
-                        Due::add(&mut due, token);
-                    }
+                    let token =
+                        self.subscriptions().and_then(|handler| handler.unsubscribe(on, &unsubscribe));
+                    token.into_iter().for_each(|token| batch.acknowledge(token));
                 }
                 Event::StreamViolated(stream, violation) => {
-                    let client = self.entry.as_ref().map(|entry| entry.client_id.as_str());
-                    tracing::info!(client, peer = self.peer_name(), %stream, cause = %violation, "stream ended");
+                    let (client, peer) = (self.session.client(), peer_name(self.link.peer()));
+                    tracing::info!(client, peer, %stream, cause = %violation, "stream ended");
                 }
                 Event::StreamEnded(stream) => {
-                    self.egress.redirect(stream);
-                    self.stream_ended(stream);
+                    self.sender.redirect(stream);
+                    if let Some(handler) = self.subscriptions() {
+                        handler.redirect(stream);
+                    }
                 }
-                Event::Connect(connect) => return Some(connect),
             }
         }
-        self.publish(&mut batch, &mut due);
+        self.publish(&mut batch, now);
         if !batch.changes.is_empty() {
-            let commit = self.core.persist.commit(batch.changes);
-            self.watch(Some(commit));
+            self.acks.wait_for(Some(self.core.persist.commit(batch.changes)));
         }
-        if let Some(due) = due {
-            self.acknowledge(due);
-        }
+        let leaves = batch.acks.and_then(|acks| self.acks.push(acks));
+        self.release_acks(leaves);
         None
     }
 
-    /// Dispatches a batch; adds to `due` what is to be acknowledged of it, and who cannot keep up with it.
-    fn publish(&mut self, batch: &mut Batch, due: &mut Option<Due>) {
-        let Batch { messages, tokens, changes } = batch;
-        if messages.is_empty() {
-            return;
-        }
-        self.core.statistics.received(messages.len() as u64);
-        self.pay_for_messages(messages.len());
-        // Before anybody shares them.
-        let account = self.account();
-        self.core.memory.charge(&account, messages);
-        let server = &mut self.server;
-        let mut has_acknowledgements = false;
-        for token in tokens.iter().flatten() {
-            has_acknowledgements = true;
-            Due::add(due, *token);
-        }
-        let set_reason = |token, reason| server.set_reason(token, reason);
-        let retained = self.core.dispatcher.admit(&mut self.access, messages, tokens, set_reason);
-        let publisher = self.entry.as_ref().map(|entry| entry.key);
-        if let Some(progress) = &mut self.progress {
-            changes.extend(received(progress, messages, tokens));
-        }
-        let changes = std::mem::take(changes);
-        // QoS 0 owes nobody an acknowledgement, whatever becomes of what it retains.
-        let is_awaited = has_acknowledgements || !changes.is_empty();
-        let reached = |index: usize, reached| {
-            if let (false, Some(token)) = (reached, tokens[index]) {
-                server.set_reason(token, ReasonCode::NoMatchingSubscribers);
-            }
+    fn publish(&mut self, batch: &mut PublishBatch, now: Instant) {
+        let context = IngressContext {
+            core: &self.core,
+            access: &mut self.session.access,
+            publisher: self.session.entry.as_ref().map(|entry| entry.key),
+            server: &mut self.server,
+            gate: &mut self.gate,
+            acks: &mut self.acks,
+            now,
         };
-        let dispatched =
-            self.core.dispatcher.publish(&mut self.routes, publisher, messages, changes, reached);
-        self.fan_out = (dispatched.deliveries / messages.len().max(1)).max(1);
-        if let Some(due) = due {
-            for Congested { entry, until, messages } in dispatched.congested {
-                let tokens = tokens.get(messages).unwrap_or_default();
-                tokens.iter().flatten().for_each(|token| due.wait(token.stream(), &entry, until));
+        self.ingress.publish(batch, context);
+    }
+
+    fn subscriptions(&mut self) -> Option<SubscriptionHandler<'_>> {
+        Some(SubscriptionHandler {
+            core: &self.core,
+            entry: self.session.entry.as_ref()?,
+            access: &self.session.access,
+            server: &mut self.server,
+            retained: &mut self.retained,
+            acks: &mut self.acks,
+        })
+    }
+
+    // -- Acknowledgements --------------------------------------------------------------------------
+
+    /// Releases acknowledgements whose commits are done. After a commit that failed none is released any more.
+    pub(super) fn poll_commits(&mut self, context: &mut Context<'_>) {
+        while let Poll::Ready(outcome) = self.acks.poll_commit(context) {
+            match outcome {
+                Ok(leaves) => self.release_acks(leaves),
+                Err(error) => {
+                    self.note_store_error(&error);
+                    self.server.disconnect(ReasonCode::ImplementationSpecificError);
+                }
             }
         }
-        self.watch(retained.filter(|_| is_awaited));
-        self.watch(dispatched.commit.filter(|_| is_awaited));
-        messages.clear();
-        tokens.clear();
-        self.note_published(dispatched.is_urgent);
     }
 
-    /// PUBREL: a durable session's identifier is free again, which PUBCOMP must not say too early.
-    fn persist_release(&mut self, token: Token, batch: &mut Batch) {
-        let released = self.progress.as_mut().and_then(|progress| progress.release(token.packet_id()));
-        batch.changes.extend(released);
+    /// Releases acknowledgements whose receivers have room again or count as stuck.
+    pub(super) fn poll_receivers(&mut self, now: Instant, context: &Context<'_>) {
+        let leaves = self.acks.poll_receivers(self.core.queues.policy.limits, now, context);
+        self.release_acks(leaves);
     }
 
-    /// Decides about a CONNECT: who it is, whether it may, and which session it goes on with.
-    pub(super) async fn decide(&mut self, connect: Connect) {
-        if let Some(reason) = self.refusal {
-            tracing::debug!(client = connect.client_id.as_str(), peer = self.peer_name(), %reason, "refused");
+    fn release_acks(&mut self, up_to: Option<Token>) {
+        if let Some(token) = up_to {
+            self.server.handle_persisted(token);
+        }
+    }
+
+    /// Lifts the barriers in the outboxes that are durable by now. One that never will be ends the link: the bytes
+    /// behind it must not be written, not even to say why.
+    pub(super) fn poll_barriers(&mut self, context: &mut Context<'_>) {
+        if let Err(error) = self.acks.poll_barriers(context) {
+            self.note_store_error(&error);
+            self.end_link(None);
+        }
+    }
+
+    fn note_store_error(&self, error: &StoreError) {
+        self.core.persist.complain(error);
+        tracing::warn!(client = self.session.client(), %error, "disconnected: its data cannot be stored");
+    }
+
+    // -- CONNECT -----------------------------------------------------------------------------------
+
+    /// Answers a CONNECT, with `refusal` if there is one.
+    pub(super) async fn decide(&mut self, connect: Connect, refusal: Option<ReasonCode>) {
+        if let Some(reason) = refusal {
+            let (client, peer) = (connect.client_id.as_str(), self.link.peer());
+            tracing::debug!(client, peer = peer_name(peer), %reason, "refused");
             return self.server.reject(reason);
         }
-        if self.core.memory.is_full() {
-            self.core.statistics.refused(1);
-            tracing::debug!(
-                client = connect.client_id.as_str(),
-                peer = self.peer_name(),
-                "refused: memory is short"
-            );
-            return self.server.reject(ReasonCode::QuotaExceeded);
-        }
-        let limit = Duration::from_secs(self.core.config.limits.connect_timeout_secs);
-        let answer = self.core.access.authenticate(&connect, self.link.peer());
-        let answer = tokio::time::timeout(limit, answer).await;
-        let identity = match answer.unwrap_or(Err(ReasonCode::ServerUnavailable)) {
-            Ok(identity) => identity,
-            Err(reason) => {
-                tracing::info!(client = connect.client_id.as_str(), peer = self.peer_name(), %reason, "refused");
-                return self.server.reject(reason);
-            }
+        let connection = self.session.connection;
+        let (core, peer) = (&self.core, self.link.peer());
+        let claimed = match claim_session(core, &self.server, peer, connection, &connect).await {
+            Ok(claimed) => claimed,
+            Err(reason) => return self.server.reject(reason),
         };
-        if self.core.lifecycle.is_stopping() {
-            return self.server.reject(ReasonCode::ServerUnavailable);
+        let ClaimedSession { claim, access, acceptance, progress, opened } = claimed;
+        if opened.is_err() {
+            self.server.reject(ReasonCode::ServerUnavailable);
         }
-        let assigned_client_id = connect.client_id.is_empty();
-        let client_id = if assigned_client_id { new_client_id() } else { Some(connect.client_id.clone()) };
-        let Some(client_id) = client_id else {
-            tracing::error!("the system gives no random numbers for a client identifier");
-            return self.server.reject(ReasonCode::ServerUnavailable);
-        };
-        self.access = self.core.access.client(identity, &client_id);
-        if self.server.offered_will().is_some_and(|will| !self.access.may_set_will(&will.topic)) {
-            return self.server.reject(ReasonCode::NotAuthorized);
-        }
-        if !self.core.sessions.registry.has_room_for(&client_id, self.core.config.limits.sessions) {
-            tracing::warn!("refused: the limit of sessions is reached");
-            return self.server.reject(ReasonCode::QuotaExceeded);
-        }
-        let (sessions, clean_start) = (&self.core.sessions, connect.clean_start);
-        let claim = match sessions.claim(&client_id, &self.access, clean_start, self.connection).await {
-            Ok(claim) => claim,
-            Err(reason) => {
-                tracing::info!(client = client_id.as_str(), peer = self.peer_name(), %reason, "refused");
-                return self.server.reject(reason);
-            }
-        };
-        tracing::debug!(client = client_id.as_str(), version = %connect.version, transport = %self.link.peer().transport,
-            present = claim.present, "connected");
-        claim.entry.set_merges(connect.version.is_v5());
-        let opened = self.open(&claim.entry).await;
-        match &opened {
-            Ok(()) if claim.entry.is_durable() => {
-                self.progress =
-                    Some(Box::new(DurableProgress::new(claim.entry.id(), &claim.session.inbound)));
-            }
-            Ok(()) => {}
-            Err(error) => {
-                tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be stored");
-                self.server.reject(ReasonCode::ServerUnavailable);
-            }
-        }
-        // The delayed Will of a session that goes on is not published [MQTT-3.1.3-9]; after a refusal it does not.
-        self.former_will = claim.will.filter(|_| opened.is_err());
-        self.entry = Some(claim.entry);
-        self.replays = claim.pending_retained.into();
+        self.acks.record(progress);
+        // The delayed Will of a session that continues is not published [MQTT-3.1.3-9]; a refusal keeps it.
+        self.session.delayed_will = claim.will.filter(|_| opened.is_err()).map(Box::new);
+        self.session.access = access;
+        self.session.entry = Some(claim.entry);
+        self.retained.resume(claim.pending_retained);
         self.core.statistics.client_came();
-        let acceptance = Acceptance { session_present: claim.present, assigned_client_id };
         // After a refusal this only gives the session back.
-        self.server.accept(claim.session, &acceptance, now());
+        self.server.accept(claim.session, &acceptance, super::now());
         if opened.is_ok() {
             self.link.set_trusted(); // [BQ-13]
         }
-        // What came right behind CONNECT may have released something: no byte has left yet.
-        self.commit_progress();
-        // Whoever stopped the broker during the claim may have signalled before this connection could hear it.
+        // Packets right behind CONNECT may have released an identifier: no byte has left yet.
+        self.acks.commit_progress(&mut self.server, &self.core.persist);
+        // The broker may have begun to stop before the session queue had an owner to signal to.
         if self.core.lifecycle.is_stopping() {
             self.server.disconnect(ReasonCode::ServerShuttingDown);
         }
     }
-}
-
-/// The QoS 2 messages among those that a durable session hands over: not twice, whatever happens. [MQTT-4.3.3-10]
-fn received(
-    progress: &mut DurableProgress,
-    messages: &[Arc<Message>],
-    tokens: &[Option<Token>],
-) -> impl Iterator<Item = Change> {
-    messages.iter().zip(tokens).filter_map(|(message, token)| {
-        let packet_id = token.filter(|_| message.qos == QoS::ExactlyOnce)?.packet_id();
-        Some(progress.receive(packet_id))
-    })
-}
-
-/// A Client Identifier that nobody else has, and nobody can guess: whoever knows it can take the session over.
-/// [MQTT-3.1.3-6], [MQTT-3.1.3-7]
-fn new_client_id() -> Option<ClientId> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).ok()?;
-    Some(ClientId::from(format!("auto-{:032x}", u128::from_ne_bytes(random)).as_str()))
 }

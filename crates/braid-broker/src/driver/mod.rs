@@ -1,142 +1,81 @@
-//! One task per connection: it moves bytes between the link and the protocol machine, and messages between the
-//! machine and everybody else.
+//! Driver of one connection: the loop between its link, its protocol machine and its session queue.
 //!
-//! A turn of the task goes: signals, read, events (messages are dispatched as a batch, acknowledgements become
-//! sendable), deliveries, write. So acknowledgements and deliveries ride in one write, and however much one
-//! read brought, each subscriber is woken once.
+//! One task runs it per connection. A turn goes through numbered steps, see [`Driver::poll`]: signals, reads, events
+//! (messages are dispatched as a batch), acknowledgements, deliveries, writes. Therefore acknowledgements and deliveries
+//! leave in one write, and each subscriber is woken once for all that one read contained.
+//!
+//! The parts own their state and do not know the driver: [`ReadGate`] decides which stream is read, [`PublishIngress`]
+//! dispatches messages, [`AckPipeline`] releases acknowledgements, [`DeliverySender`] and [`RetainedSender`] choose
+//! deliveries, [`StreamScheduler`] orders the writes.
 
-mod durable;
+mod ack_pipeline;
+mod close;
+mod connect;
+mod delivery_sender;
 mod events;
-mod held;
-mod pace;
-mod pressure;
-mod rank;
-mod read;
-mod replay;
-mod scratch;
-mod send;
-mod streams;
+mod ingress;
+mod io;
+mod read_gate;
+mod read_limits;
+mod retained_sender;
+mod stream_scheduler;
 mod subscribe;
-mod unread;
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use braid_proto::connection::{Cause, Server};
-use braid_proto::packet::{Connect, Will};
+use braid_proto::packet::Connect;
 use braid_proto::reason::ReasonCode;
-use braid_proto::stream::StreamKey;
-use braid_transport::quic::codes::{CLOSE_ABNORMAL, CLOSE_NORMAL};
-use braid_transport::{Close, Incoming, Link};
+use braid_transport::{Incoming, Link};
 use tokio::time::Sleep;
 
-use crate::auth::ClientAccess;
+use self::ack_pipeline::AckPipeline;
+use self::close::{CLOSE_TIMEOUT, ConnectionClose, QUIC_CLOSE_TIMEOUT, flush_timeout};
+use self::connect::{SessionBinding, peer_name, shake_hands};
+use self::delivery_sender::DeliverySender;
+use self::ingress::PublishIngress;
+use self::read_gate::ReadGate;
+use self::retained_sender::RetainedSender;
+use self::stream_scheduler::StreamScheduler;
 use crate::config::EarlyPublishConfig;
 use crate::core::Core;
-use crate::persist::DurableProgress;
-use crate::queue::backpressure::AckRttEstimator;
-use crate::queue::egress::EgressQueue;
 use crate::queue::session_queue::Signal;
-use crate::retained::RetainedCursor;
-use crate::routing::RouteCache;
-use crate::session_entry::{ConnectionId, SessionEntry};
 
-/// What a message is taken to lead to before one has shown it.
-const FIRST_FAN_OUT: usize = 64;
+/// Turns of one poll, before other tasks run.
+const MAX_TURNS: usize = 4;
 
-/// Rounds of one turn, before others get theirs.
-const ROUNDS: usize = 4;
-
-/// The longest that a closing connection of one stream may take for its last bytes.
-const FAREWELL: Duration = Duration::from_secs(5);
-
-/// The same for one of many streams, up to CONNECTION_CLOSE: the peer has it within 3 seconds. [BQ-41]
-const FAREWELL_TO_STREAMS: Duration = Duration::from_millis(2500);
-
-/// The part of it in which the last bytes wait for room: in the rest is STOP_SENDING, which says why even where
-/// DISCONNECT cannot.
-const LAST_WORDS: Duration = Duration::from_millis(1500);
-
-/// Serves one connection from its handshake to its end. A stranger that has said no CONNECT when the broker stops is
-/// left at once. With a `refusal` it is told only that.
+/// Serves one connection from its handshake to its end. A link without a CONNECT is closed at once when the broker stops.
+/// A CONNECT is answered with `refusal`, if there is one.
 pub(crate) async fn serve(core: Arc<Core>, incoming: Incoming, refusal: Option<ReasonCode>) {
     let accepted = now();
     let from = incoming.peer_address();
-    // Boxed: the handshake's size must not stay with a connection that is idle later.
+    // Boxed: an idle connection must not keep the size of the handshake.
     let Some(link) = Box::pin(shake_hands(&core, incoming)).await else { return };
     tracing::trace!(?from, transport = %link.peer().transport, "link up");
-    Driver::new(core, link, accepted, refusal).run().await;
+    Driver::new(core, link, accepted).run(refusal).await;
 }
 
-async fn shake_hands(core: &Core, incoming: Incoming) -> Option<Link> {
-    let limit = Duration::from_secs(core.config.limits.connect_timeout_secs);
-    let from = incoming.peer_address().map(tracing::field::display);
-    let handshake = tokio::time::timeout(limit, incoming.handshake());
-    let result = tokio::select! {
-        result = handshake => result,
-        () = core.lifecycle.stopped() => return None,
-    };
-    match result {
-        Ok(Ok(link)) => return Some(link),
-        Ok(Err(error)) => tracing::info!(from, %error, "handshake failed"),
-        Err(_) => tracing::info!(from, "handshake took too long"),
-    }
-    None
-}
-
-pub(super) struct Driver {
+struct Driver {
     core: Arc<Core>,
-    connection: ConnectionId,
     link: Link,
     server: Server,
-    /// The session's place, once a CONNECT was accepted.
-    entry: Option<Arc<SessionEntry>>,
-    /// Identity of the client, and what it may do, once it was authenticated.
-    access: ClientAccess,
-    /// Taken from the mailbox, not sent yet.
-    egress: EgressQueue,
-    /// Streams that have something to read, which the last look at the link did not want.
-    refused: Vec<StreamKey>,
-    /// While there are such: what comes on them.
-    unread: Option<unread::Unread>,
-    /// What data streams need; `None` where there are none.
-    streams: Option<Box<streams::Streams>>,
-    routes: RouteCache,
-    /// Retained messages that are still pending.
-    replays: VecDeque<RetainedCursor>,
-    /// The delayed Will of a session whose new connection was refused.
-    former_will: Option<Will>,
-    /// How many deliveries each message of the last batch led to.
-    fan_out: usize,
-    /// Why its CONNECT is refused whatever it says.
-    refusal: Option<ReasonCode>,
-    /// How fast the client may publish, if that is limited.
-    pace: Option<Box<pace::Pace>>,
-    /// What it may bring while the broker holds too much.
-    pressure: pressure::Pressure,
-    /// Acknowledgements and streams that wait for a receiver.
-    held: Option<held::Held>,
-    /// Commits that acknowledgements wait for.
-    unsettled: VecDeque<durable::PendingCommit>,
-    /// Of a session that outlives its connection: how far its deliveries are.
-    progress: Option<Box<DurableProgress>>,
-    /// How quickly the client answers.
-    ack_rtt: AckRttEstimator,
-    /// Of an early link: when the handshake must be confirmed.
-    confirm_by: Option<Instant>,
-    alarm: Alarm,
-    link_ended: bool,
-    /// The broker closed the connection and told the peer why.
-    explains: bool,
-    /// How the link is closed.
-    close: Close,
+    session: SessionBinding,
+    gate: ReadGate,
+    ingress: PublishIngress,
+    acks: AckPipeline,
+    sender: DeliverySender,
+    retained: RetainedSender,
+    /// `None` on a link without data streams.
+    streams: Option<Box<StreamScheduler>>,
+    timer: ConnectionTimer,
+    close: ConnectionClose,
 }
 
-/// What a turn ends with, apart from waiting.
+/// Result of [`Driver::poll`].
 enum Turn {
     /// A CONNECT to decide about.
     Decide(Box<Connect>),
@@ -145,59 +84,42 @@ enum Turn {
 }
 
 impl Driver {
-    /// `accepted`: from then on the time for CONNECT runs.
-    fn new(core: Arc<Core>, link: Link, accepted: Instant, refusal: Option<ReasonCode>) -> Self {
+    /// `accepted`: start of the time for CONNECT.
+    fn new(core: Arc<Core>, link: Link, accepted: Instant) -> Self {
         let mut server = Server::new(core.server_options.clone(), accepted);
         if link.is_early() {
             server.set_early(); // [BQ-61]
         }
-        let time = Duration::from_secs(core.config.limits.connect_timeout_secs);
-        let confirm_by = link.is_early().then(|| accepted + time);
-        let streams = link.is_multi().then(|| Box::new(streams::Streams::new(accepted)));
+        let limit = Duration::from_secs(core.config.limits.connect_timeout_secs);
         Self {
-            connection: core.sessions.registry.next_connection(),
+            session: SessionBinding::new(core.sessions.registry.next_connection()),
+            gate: ReadGate::new(&core.config.limits, accepted),
+            ingress: PublishIngress::new(),
+            acks: AckPipeline::default(),
+            sender: DeliverySender::default(),
+            retained: RetainedSender::default(),
+            streams: link.is_multi().then(|| Box::new(StreamScheduler::new(accepted))),
+            timer: ConnectionTimer { sleep: None, confirm_by: link.is_early().then(|| accepted + limit) },
+            close: ConnectionClose::new(),
+            core,
             link,
             server,
-            entry: None,
-            access: ClientAccess::default(),
-            egress: EgressQueue::default(),
-            refused: Vec::new(),
-            unread: None,
-            streams,
-            routes: RouteCache::default(),
-            replays: VecDeque::new(),
-            former_will: None,
-            fan_out: FIRST_FAN_OUT,
-            refusal,
-            pace: pace::Pace::new(&core.config.limits, accepted),
-            pressure: pressure::Pressure::default(),
-            held: None,
-            unsettled: VecDeque::new(),
-            progress: None,
-            ack_rtt: AckRttEstimator::default(),
-            confirm_by,
-            alarm: Alarm::default(),
-            link_ended: false,
-            explains: false,
-            close: Close { code: CLOSE_NORMAL, stop: None },
-            core,
         }
     }
 
-    async fn run(mut self) {
-        // Boxed: it happens once, and its size must not stay with an idle connection.
+    async fn run(mut self, refusal: Option<ReasonCode>) {
+        // Boxed: an idle connection must not keep the size of what happens once.
         if let Some(connect) = Box::pin(self.await_connect()).await {
-            Box::pin(self.decide(*connect)).await;
-            // A second CONNECT is a violation: what ends this is the end of the connection.
+            Box::pin(self.decide(*connect, refusal)).await;
+            // A second CONNECT is a violation: this ends with the connection.
             poll_fn(|context| self.poll(context)).await;
         }
-        // The transport keeps to this, whatever becomes of this task. [BQ-41]
-        self.link.close_by(now() + FAREWELL_TO_STREAMS);
-        // Boxed for the same reason.
-        let _ = tokio::time::timeout(FAREWELL, Box::pin(self.say_goodbye())).await;
+        // The transport keeps to this even if the task is dropped. [BQ-41]
+        self.link.close_by(now() + QUIC_CLOSE_TIMEOUT);
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, Box::pin(self.close())).await;
     }
 
-    /// The CONNECT of a stranger; `None` when there will be none.
+    /// The CONNECT of the client; `None` when there will be none.
     async fn await_connect(&mut self) -> Option<Box<Connect>> {
         let core = self.core.clone();
         tokio::select! {
@@ -212,52 +134,49 @@ impl Driver {
         }
     }
 
-    /// Writes the last bytes, ends the link and, if the peer is to learn why, waits until it has ended it too:
-    /// a TCP socket that is closed with unread bytes takes back what it has not delivered yet.
-    async fn say_goodbye(&mut self) {
-        let patience = if self.link.is_multi() { LAST_WORDS } else { FAREWELL };
-        let last_words = poll_fn(|context| {
-            self.poll_barriers(context);
-            self.poll_write(context);
-            if self.link_ended || self.server.unwritten() == 0 { Poll::Ready(()) } else { Poll::Pending }
-        });
-        let _ = tokio::time::timeout(patience, last_words).await;
-        if self.link_ended && !self.link.is_multi() {
-            return;
-        }
-        let close = self.close;
-        let closed = poll_fn(|context| self.link.poll_close(context, close)).await; // [BQ-40], [BQ-41]
-        if closed.is_ok() && self.explains && !self.link.is_multi() {
-            poll_fn(|context| self.poll_discard(context)).await;
-        }
-    }
-
+    /// One poll of the connection, in turns. The order of the steps matters:
+    /// each step may make work for a later one, and a step that registers a waker stands before the decision to wait.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
-        for _ in 0..ROUNDS {
-            self.poll_queue(context);
-            let has_read = self.poll_read(context);
-            if let Some(connect) = self.drain_events() {
+        for _ in 0..MAX_TURNS {
+            let now = now();
+            // 1. Session queue. First: from here on a push or signal wakes the task, even one that comes during this turn.
+            self.poll_queue(now, context);
+            // 2. Link. Registers for more input when the link has none; refused streams are remembered for step 13.
+            let has_read = self.poll_read(now, context);
+            // 3. Events of the bytes. All messages of the turn are dispatched as a batch.
+            if let Some(connect) = self.drain_events(now) {
                 return Poll::Ready(Turn::Decide(connect));
             }
-            self.end_pace_turn();
-            self.count_partial();
-            self.poll_unsettled(context);
-            self.poll_held(context);
-            self.deliver();
-            let has_replayed = self.replay();
-            self.commit_progress();
+            // 4. Limits. After the events, which count the messages.
+            self.gate.end_turn(&self.server, &self.core.memory, now);
+            // Dispatch may have taken long: the time to send is measured from here.
+            let now = self::now();
+            // 5. Commits, which registers for the first that is not done. After the events, which begin them: over a store
+            // in memory they are done by now.
+            self.poll_commits(context);
+            // 6. Receivers that cannot keep up. After the commits: durable acknowledgements wait here.
+            self.poll_receivers(now, context);
+            // 7. Deliveries. After the events and acknowledgements, which free identifiers and Receive Maximum.
+            self.deliver(now);
+            // 8. Retained messages, behind the deliveries of the queue. They are encoded in the next turn.
+            let has_retained = self.send_retained(now);
+            // 9. Progress of deliveries to the store. Before the write: the bytes of this turn may have to wait for it.
+            self.acks.commit_progress(&mut self.server, &self.core.persist);
+            // 10. Barriers, which registers for the first that is not durable. Right before the write that they bound.
             self.poll_barriers(context);
+            // 11. Write, once per turn, acknowledgements and deliveries together. Registers for room when the link is full.
             let has_written = self.poll_write(context);
+            // 12. Memory of this connection, after all that changed it.
             self.note_holdings();
-            // What came before a DISCONNECT is dispatched, in as many turns as that takes.
+            // 13. End. Messages before a DISCONNECT are dispatched first, in as many turns as that takes.
             if self.server.is_closed() && !self.server.has_events() {
                 self.release();
                 return Poll::Ready(Turn::Over);
             }
-            // What kept from reading may be gone by now, and nothing else would wake this task.
-            let may_go_on = self.refused.iter().any(|stream| self.may_read(*stream));
-            let has_changed = has_read || has_written || has_replayed || may_go_on;
-            if !has_changed && !self.server.has_events() && self.poll_alarm(context).is_pending() {
+            // 14. Another turn if this one moved something. A refused stream that may be read by now counts: the reason went
+            // in this turn, and no waker tells of it. Otherwise the timer decides, last, with the times of all steps before.
+            let has_changed = has_read || has_written || has_retained || self.has_reopened(now);
+            if !has_changed && !self.server.has_events() && self.poll_timer(now, context).is_pending() {
                 return Poll::Pending;
             }
         }
@@ -265,13 +184,17 @@ impl Driver {
         Poll::Pending
     }
 
-    fn poll_queue(&mut self, context: &Context<'_>) {
-        let Some(entry) = &self.entry else { return };
-        let limits = self.core.queues.policy.limits;
-        let server = &self.server;
-        let resolve = |stream| server.resolve(stream);
-        let signal = entry.queue.poll_take(&mut self.egress, resolve, self.ack_rtt, limits, context);
-        self.trim();
+    fn poll_queue(&mut self, now: Instant, context: &Context<'_>) {
+        let Some(entry) = &self.session.entry else { return };
+        let policy = &self.core.queues.policy;
+        let signal = self.sender.poll_queue(&entry.queue, &self.server, policy, context);
+        let evicted = self.sender.trim(policy);
+        let dropped = evicted.messages();
+        evicted.lsns.into_iter().for_each(|lsn| self.acks.note_dropped(Some(lsn)));
+        if dropped > 0 {
+            let log = self.sender.note_trimmed(&entry.queue, dropped, policy, now);
+            self.core.queues.note_trimmed(&entry.client_id, dropped, log);
+        }
         match signal {
             Some(Signal::TakeOver) => self.server.disconnect(ReasonCode::SessionTakenOver), // [MQTT-3.1.4-3]
             Some(Signal::Close(reason)) => self.server.disconnect(reason),
@@ -279,53 +202,67 @@ impl Driver {
         }
     }
 
-    /// Evicts what exceeds the limits of the egress queue.
-    fn trim(&mut self) {
-        let evicted = self.egress.trim(&self.core.queues.policy);
-        let dropped = evicted.messages();
-        evicted.lsns.into_iter().for_each(|lsn| self.note_dropped(Some(lsn)));
-        if let Some(entry) = self.entry.as_ref().filter(|_| dropped > 0) {
-            let limits = self.core.queues.policy.limits;
-            let log = entry.queue.note_trimmed(&mut self.egress, dropped, limits, now());
-            self.core.queues.note_trimmed(&entry.client_id, dropped, log);
-        }
+    /// Tells the session entry how much this connection holds beside its queue.
+    fn note_holdings(&self) {
+        let Some(entry) = &self.session.entry else { return };
+        let inflight = self.server.session().map_or(0, |session| session.outbound.heap_bytes());
+        let (partial, moved) = self.gate.holdings();
+        entry.set_holdings(inflight + partial, moved);
     }
 
-    /// A link that fails is a connection that is lost. [MQTT3-4.8.0-2]
-    fn end_link(&mut self, error: Option<std::io::Error>) {
-        if let Some(error) = error {
-            tracing::debug!(peer = self.peer_name(), %error, "link failed");
+    /// Waits for the earliest timeout of all parts; ready when one was handled or the pressure of memory is over.
+    fn poll_timer(&mut self, now: Instant, context: &mut Context<'_>) -> Poll<()> {
+        if self.gate.begin_probe(|| self.link.stream_frames(), now) {
+            self.server.note_bytes(now); // [BQ-44]
         }
-        self.link_ended = true;
-        self.server.handle_link_closed();
-    }
-
-    fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.watch_unread();
-        if self.poll_relief(context) {
+        if self.gate.poll_relief(&self.core.memory, context) {
             return Poll::Ready(());
         }
-        let held =
-            [self.held_until(), self.next_opening(), self.next_look(), self.paid_at(), self.pause_ends()];
-        let times = [self.server.poll_timeout(), self.confirm_by].into_iter().chain(held);
-        let Some(at) = times.flatten().min() else { return Poll::Pending };
-        if self.alarm.poll(at, context).is_pending() {
-            return Poll::Pending;
-        }
-        let now = now();
-        self.look_for_unread(now);
-        self.reset_keep_alive(now);
-        self.server.handle_timeout(now);
-        self.admit_streams();
-        if self.confirm_by.is_some_and(|by| by <= now) {
-            self.confirm_by = None;
-            tracing::info!(peer = self.peer_name(), "early data, and nobody who finishes the handshake");
-            self.end_link(None);
-        }
+        let keep_alive = self.server.poll_timeout();
+        let times = [
+            keep_alive,
+            self.timer.confirm_by,
+            self.acks.next_timeout(),
+            self.streams.as_ref().and_then(|streams| streams.next_opening()),
+            self.gate.next_timeout(keep_alive.is_some(), &self.core.memory, now),
+        ];
+        let Some(at) = times.into_iter().flatten().min() else { return Poll::Pending };
+        ready!(self.timer.poll(at, context));
+        self.handle_timeouts(self::now());
         Poll::Ready(())
     }
 
-    /// Gives the session back as soon as the connection is closed: whoever takes it over does not wait for the
+    fn handle_timeouts(&mut self, now: Instant) {
+        if self.gate.probe(|| self.link.stream_frames(), now) {
+            self.server.note_bytes(now); // [BQ-44]
+        }
+        if self.gate.suspends_keep_alive() {
+            self.server.reset_keep_alive(now);
+        }
+        self.server.handle_timeout(now);
+        self.open_waiting_streams(now);
+        if self.timer.confirm_by.is_some_and(|by| by <= now) {
+            self.timer.confirm_by = None;
+            tracing::info!(
+                peer = peer_name(self.link.peer()),
+                "early data, and a handshake that was not finished in time"
+            );
+            self.end_link(None);
+        }
+    }
+
+    // -- End ---------------------------------------------------------------------------------------
+
+    /// Notes that the link has ended. One that fails is a connection that is lost. [MQTT3-4.8.0-2]
+    fn end_link(&mut self, error: Option<std::io::Error>) {
+        if let Some(error) = error {
+            tracing::debug!(peer = peer_name(self.link.peer()), %error, "link failed");
+        }
+        self.close.link_ended = true;
+        self.server.handle_link_closed();
+    }
+
+    /// Gives the session back as soon as the connection is closed: a connection that takes it over does not wait for the
     /// last bytes of this one.
     fn release(&mut self) {
         let Some(mut end) = self.server.take_end() else { return };
@@ -333,49 +270,54 @@ impl Driver {
         if self.link.is_early() && !accepts_early {
             end.will = None; // A PUBLISH would have waited for the confirmation too. [BQ-61]
         }
-        // Of a refused connection nothing is published, and nothing that was to be is forgotten.
-        end.will = end.will.or(self.former_will.take());
-        let is_our_choice = matches!(end.cause, Cause::Violation(_) | Cause::Closed(_) | Cause::Refused(_));
-        self.explains = is_our_choice && self.server.version().is_some();
-        self.close = how_to_close(end.cause);
-        let client = self.entry.as_ref().map(|entry| entry.client_id.as_str());
+        // A refused connection has no Will of its own, and keeps the delayed one of the session.
+        end.will = end.will.or(self.session.delayed_will.take().map(|will| *will));
+        self.close.decide(end.cause, self.server.version().is_some());
+        let (client, peer) = (self.session.client(), self.link.peer());
         if let Cause::Violation(violation) = end.cause {
-            tracing::info!(client, peer = self.peer_name(), cause = %violation, "connection closed");
+            tracing::info!(client, peer = peer_name(peer), cause = %violation, "connection closed");
         } else {
-            tracing::debug!(client, peer = self.peer_name(), cause = %end.cause, "connection closed");
+            tracing::debug!(client, peer = peer_name(peer), cause = %end.cause, "connection closed");
         }
-        if let Some(entry) = self.entry.take() {
+        if let Some(entry) = self.session.entry.take() {
             self.core.statistics.client_left();
             entry.set_holdings(0, 0);
-            let pending_retained = std::mem::take(&mut self.replays).into();
-            self.core.sessions.release(&entry, self.connection, end, self.egress.drain(), pending_retained);
+            let (deliveries, retained) = (self.sender.drain(), self.retained.take());
+            self.core.sessions.release(&entry, self.session.connection, end, deliveries, retained);
         }
     }
 
-    /// For the log.
-    fn peer_name(&self) -> String {
-        let peer = self.link.peer();
-        peer.address.map_or_else(|| peer.transport.to_string(), |address| address.to_string())
+    /// Writes the last bytes, ends the link and, if the peer should read the reason, waits until it has ended it too: a
+    /// TCP socket that is closed with unread bytes discards what it has not sent yet.
+    async fn close(&mut self) {
+        let is_multi = self.link.is_multi();
+        let last_bytes = poll_fn(|context| {
+            self.poll_barriers(context);
+            self.poll_write(context);
+            if self.close.link_ended || self.server.unwritten() == 0 {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        });
+        let _ = tokio::time::timeout(flush_timeout(is_multi), last_bytes).await;
+        if self.close.link_ended && !is_multi {
+            return;
+        }
+        let codes = self.close.codes;
+        let closed = poll_fn(|context| self.link.poll_close(context, codes)).await; // [BQ-40], [BQ-41]
+        if closed.is_ok() && self.close.is_explained && !is_multi {
+            poll_fn(|context| self.poll_discard(context)).await;
+        }
     }
-}
-
-/// What the transport tells the peer of the end of a connection. [BQ-40], [BQ-41]
-fn how_to_close(cause: Cause) -> Close {
-    let (code, stop) = match cause {
-        Cause::Disconnected(_) => (CLOSE_NORMAL, None),
-        Cause::Closed(reason) | Cause::Refused(reason) => (CLOSE_NORMAL, Some(reason)),
-        Cause::Violation(violation) => (CLOSE_ABNORMAL, Some(violation.reason())),
-        Cause::Lost => (CLOSE_ABNORMAL, None),
-    };
-    Close { code, stop: stop.map(ReasonCode::value) }
 }
 
 impl Drop for Driver {
-    /// A connection that is dropped in the middle, because the runtime stops, loses its link like any other.
+    /// Ends a connection that is dropped because the runtime stops like one whose link is lost.
     fn drop(&mut self) {
         self.server.handle_link_closed();
         self.release();
-        self.forget_partial();
+        self.gate.release(&self.core.memory);
     }
 }
 
@@ -384,17 +326,36 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// One timer for all that a connection waits for.
-#[derive(Default)]
-struct Alarm(Option<Pin<Box<Sleep>>>);
+/// Timer of a connection, for the earliest of all its timeouts.
+struct ConnectionTimer {
+    sleep: Option<Pin<Box<Sleep>>>,
+    /// Time by which the handshake of an early link must be confirmed.
+    confirm_by: Option<Instant>,
+}
 
-impl Alarm {
+impl ConnectionTimer {
     fn poll(&mut self, at: Instant, context: &mut Context<'_>) -> Poll<()> {
         let at = tokio::time::Instant::from_std(at);
-        let sleep = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
         if sleep.deadline() != at {
             sleep.as_mut().reset(at);
         }
         sleep.as_mut().poll(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<F: Future>(_: fn(Arc<Core>, Incoming, Option<ReasonCode>) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Every idle connection holds one: large parts are boxed, and exist where they are needed.
+    #[test]
+    fn the_task_of_a_connection_stays_small() {
+        assert!(size_of::<Driver>() <= 1280, "{} bytes", size_of::<Driver>());
+        assert!(size_of_future(serve) <= 3112, "{} bytes", size_of_future(serve));
     }
 }

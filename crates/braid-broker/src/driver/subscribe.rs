@@ -1,6 +1,8 @@
-//! SUBSCRIBE and UNSUBSCRIBE, and what becomes of the subscriptions of a stream that ends.
+//! SUBSCRIBE, UNSUBSCRIBE, and the subscriptions of a stream that ends.
 
-use braid_proto::connection::Token;
+use std::sync::Arc;
+
+use braid_proto::connection::{Server, Token};
 use braid_proto::packet::{Subscribe, SubscribeEntry, Unsubscribe, UserProperties};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Subscription, Subscriptions};
@@ -9,35 +11,49 @@ use braid_proto::topic::TopicFilter;
 use braid_router::replays_at_subscribe;
 use braid_store::{Change, StoredSubscription};
 
-use super::Driver;
+use super::ack_pipeline::AckPipeline;
+use super::retained_sender::RetainedSender;
+use crate::auth::ClientAccess;
 use crate::config::LimitsConfig;
+use crate::core::Core;
 use crate::persist;
 use crate::routing::FILTERS_AT_ONCE;
+use crate::session_entry::SessionEntry;
 
-/// The User Property of a SUBSCRIBE that names the priority of what it brings. [BQ-52]
+/// User Property of a SUBSCRIBE: the priority of its deliveries. [BQ-52]
 const PRIORITY: &str = "braid-priority";
 
-/// What a subscription takes without its filter, in its session and in the router, about: 210 to 370 bytes were measured.
+/// Memory of a subscription without its filter, in its session and in the router, bytes, about: 210 to 370 were measured.
 const SUBSCRIPTION: usize = 384;
 
-/// What a level of a filter with wildcards takes in the router when its tables have just doubled: twice the 56 bytes of a
-/// node, and sixteen sevenths of the 17 bytes of the edge to it. 75 to 140 were measured.
+/// Memory of a level of a filter with wildcards in the router when its tables have just doubled, bytes: twice the 56 of a
+/// node, and sixteen sevenths of the 17 of the edge to it. 75 to 140 were measured.
 const LEVEL: usize = 152;
 
-/// A subscription that SUBSCRIBE was granted.
+/// Subscription that a SUBSCRIBE was granted.
 struct Granted {
     filter: TopicFilter,
     subscription: Subscription,
-    /// Nothing of the filter is on the control stream (any more). [BQ-43]
+    /// The filter has no subscription on the control stream, or no longer. [BQ-43]
     has_left_control: bool,
 }
 
-impl Driver {
-    /// Subscribes a stream to every filter that may be, and answers each. [MQTT-3.8.4-6], [BQ-15]
+/// Parts of a connection that requests for subscriptions change.
+pub(super) struct SubscriptionHandler<'a> {
+    pub(super) core: &'a Core,
+    pub(super) entry: &'a Arc<SessionEntry>,
+    pub(super) access: &'a ClientAccess,
+    pub(super) server: &'a mut Server,
+    pub(super) retained: &'a mut RetainedSender,
+    pub(super) acks: &'a mut AckPipeline,
+}
+
+impl SubscriptionHandler<'_> {
+    /// Subscribes a stream to every filter that is allowed, and answers each. [MQTT-3.8.4-6], [BQ-15]
     ///
-    /// Should the stream have ended since, [`Driver::stream_ended`] or the end of the connection follows.
-    pub(super) fn subscribe(&mut self, on: StreamKey, subscribe: Subscribe) -> Option<Token> {
-        let entry = self.entry.clone()?;
+    /// If the stream has ended since, [`SubscriptionHandler::redirect`] or the end of the connection follows.
+    pub(super) fn subscribe(mut self, on: StreamKey, subscribe: Subscribe) -> Option<Token> {
+        let entry = self.entry;
         let packet_id = subscribe.packet_id;
         let asked = match priority_asked(&subscribe.user) {
             Ok(asked) => asked,
@@ -65,12 +81,10 @@ impl Driver {
         for (Granted { filter, subscription, has_left_control }, replaced) in granted.iter().zip(replaced) {
             if replays_at_subscribe(filter, subscription, replaced) {
                 if *has_left_control {
-                    // What the control stream still has to send comes again here.
-                    self.replays.retain(|replay| {
-                        replay.filter != *filter || !replay.subscription.stream.is_control()
-                    });
+                    // The messages that the control stream has not sent yet are among those of the new cursor.
+                    self.retained.cancel(filter, StreamKey::CONTROL);
                 }
-                self.begin_replay(filter.clone(), *subscription);
+                self.retained.begin(filter.clone(), *subscription);
             }
         }
         if entry.is_durable() && !granted.is_empty() {
@@ -81,12 +95,12 @@ impl Driver {
                 subscription: StoredSubscription::of(&granted.subscription),
             };
             let commit = self.core.persist.commit(granted.into_iter().map(subscribed).collect());
-            self.watch(Some(commit));
+            self.acks.wait_for(Some(commit));
         }
         token
     }
 
-    /// Puts what SUBSCRIBE may have into the session. The codes are in the order of the entries.
+    /// Adds the subscriptions that are allowed to the session. The codes are in the order of the entries.
     fn grant(
         &mut self,
         on: StreamKey,
@@ -132,10 +146,10 @@ impl Driver {
 
     /// Removes the subscriptions and answers each filter. [MQTT-3.10.4-1], [MQTT-3.10.4-6], [BQ-17]
     ///
-    /// From here on nothing is added for them [MQTT-3.10.4-2]; what the session was given before goes its way
+    /// From here on no message is added for them [MQTT-3.10.4-2]; deliveries in the queue are still sent
     /// [MQTT-3.10.4-3].
-    pub(super) fn unsubscribe(&mut self, on: StreamKey, unsubscribe: &Unsubscribe) -> Option<Token> {
-        let entry = self.entry.clone()?;
+    pub(super) fn unsubscribe(self, on: StreamKey, unsubscribe: &Unsubscribe) -> Option<Token> {
+        let entry = self.entry;
         let is_strict = self.core.config.streams.strict_streams;
         let subscriptions = &mut self.server.session_mut()?.subscriptions;
         let mut codes = Vec::with_capacity(unsubscribe.filters.len());
@@ -165,54 +179,36 @@ impl Driver {
         }
         if entry.is_durable() && !ended.is_empty() {
             let filters = ended.iter().map(|(filter, _)| filter.clone()).collect();
-            // Only a strict UNSUBSCRIBE leaves something, and looking for it costs.
+            // Only a strict UNSUBSCRIBE leaves subscriptions of the filter, and the search for them costs.
             let left = is_strict.then_some(&*subscriptions);
             let commit = self.core.persist.commit(persist::ended_subscriptions(entry.id(), left, filters));
-            self.watch(Some(commit));
+            self.acks.wait_for(Some(commit));
         }
-        self.forget_replays(ended);
+        self.retained.cancel_all(ended);
         self.server.unsuback(on, unsubscribe.packet_id, codes)
     }
 
-    /// Owes no more retained messages to subscriptions that are gone. [MQTT-3.10.4-2]
-    fn forget_replays(&mut self, mut ended: Vec<(TopicFilter, StreamKey)>) {
-        if self.replays.is_empty() {
-            return;
-        }
-        ended.sort_unstable();
-        self.replays.retain(|replay| {
-            let place = (&replay.filter, replay.subscription.stream);
-            ended.binary_search_by(|(filter, stream)| (filter, *stream).cmp(&place)).is_err()
-        });
-    }
-
-    /// A data stream has ended: its subscriptions go on on the control stream, and so do the retained messages
-    /// that they are still pending. [BQ-42]
-    pub(super) fn stream_ended(&mut self, stream: StreamKey) {
-        let Some(entry) = self.entry.clone() else { return };
+    /// Moves the subscriptions of a stream that has ended, and their retained messages, to the control stream. [BQ-42]
+    pub(super) fn redirect(self, ended: StreamKey) {
         let Some(session) = self.server.session_mut() else { return };
-        let moved = session.subscriptions.unbind(stream);
-        self.core.sessions.move_subscriptions(&entry, &session.subscriptions, &moved);
-        for replay in &mut self.replays {
-            if replay.subscription.stream == stream {
-                replay.subscription.stream = StreamKey::CONTROL;
-            }
-        }
+        let moved = session.subscriptions.unbind(ended);
+        self.core.sessions.move_subscriptions(self.entry, &session.subscriptions, &moved);
+        self.retained.redirect(ended);
     }
 }
 
-/// What the subscriptions of a session take with one more, about. The text counts twice: the router has that of long
-/// levels once more.
+/// Memory of the subscriptions of a session with one more, bytes, about. The text counts twice: the router keeps a copy
+/// of long levels.
 fn bytes_with(subscriptions: &Subscriptions, filter: &TopicFilter) -> usize {
     let text = subscriptions.bytes() + filter.as_str().len();
     let levels = subscriptions.wildcard_levels() + filter.wildcard_levels();
     (subscriptions.len() + 1) * SUBSCRIPTION + 2 * text + levels * LEVEL
 }
 
-/// The priority that a SUBSCRIBE asks for; of several the last.
+/// Priority that a SUBSCRIBE asks for; the last of several.
 ///
 /// # Errors
-/// What it asks for, if that is no priority.
+/// The value, if it is no priority.
 fn priority_asked(user: &UserProperties) -> Result<Option<Priority>, &str> {
     let Some((_, value)) = user.iter().rfind(|(name, _)| &**name == PRIORITY) else { return Ok(None) };
     value.parse().map(|number| Some(Priority::new(number))).map_err(|_| &**value)
@@ -241,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_priority_is_shown() {
+    fn a_value_that_is_no_priority_is_returned() {
         for value in ["", "high", "-1", "65536", " 7", "7.0", "0x10"] {
             assert_eq!(asked(&[("braid-priority", value)]), Err(value.to_owned()));
         }

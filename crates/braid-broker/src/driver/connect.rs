@@ -1,0 +1,144 @@
+//! Beginning of a connection: handshake of the transport, and the decision about CONNECT.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_proto::connection::{Acceptance, Server};
+use braid_proto::packet::{ClientId, Connect, Will};
+use braid_proto::reason::ReasonCode;
+use braid_store::StoreError;
+use braid_transport::{Incoming, Link, Peer};
+
+use crate::auth::ClientAccess;
+use crate::core::Core;
+use crate::persist::DurableProgress;
+
+use crate::session_entry::{ConnectionId, SessionEntry};
+use crate::sessions::Claim;
+
+/// Link of a connection whose handshake succeeds within the time for CONNECT.
+pub(super) async fn shake_hands(core: &Core, incoming: Incoming) -> Option<Link> {
+    let limit = Duration::from_secs(core.config.limits.connect_timeout_secs);
+    let from = incoming.peer_address().map(tracing::field::display);
+    let handshake = tokio::time::timeout(limit, incoming.handshake());
+    let result = tokio::select! {
+        result = handshake => result,
+        () = core.lifecycle.stopped() => return None,
+    };
+    match result {
+        Ok(Ok(link)) => return Some(link),
+        Ok(Err(error)) => tracing::info!(from, %error, "handshake failed"),
+        Err(_) => tracing::info!(from, "handshake took too long"),
+    }
+    None
+}
+
+/// Session of a connection, once a CONNECT was accepted.
+pub(super) struct SessionBinding {
+    pub(super) connection: ConnectionId,
+    pub(super) entry: Option<Arc<SessionEntry>>,
+    /// Identity of the client, and what it may do.
+    pub(super) access: ClientAccess,
+    /// Delayed Will of a session whose new connection was refused. Boxed: hardly any connection has one.
+    pub(super) delayed_will: Option<Box<Will>>,
+}
+
+impl SessionBinding {
+    pub(super) fn new(connection: ConnectionId) -> Self {
+        Self { connection, entry: None, access: ClientAccess::default(), delayed_will: None }
+    }
+
+    /// Client Identifier, for the log.
+    pub(super) fn client(&self) -> Option<&str> {
+        self.entry.as_ref().map(|entry| entry.client_id.as_str())
+    }
+}
+
+/// Address of a peer, or its transport if it has none, for the log.
+pub(super) fn peer_name(peer: &Peer) -> String {
+    peer.address.map_or_else(|| peer.transport.to_string(), |address| address.to_string())
+}
+
+/// Session that a CONNECT has claimed.
+pub(super) struct ClaimedSession {
+    pub(super) claim: Claim,
+    pub(super) access: ClientAccess,
+    pub(super) acceptance: Acceptance,
+    /// Present when the session outlives its connection.
+    pub(super) progress: Option<Box<DurableProgress>>,
+    /// The session was read from the store, and the store knows of its connection.
+    pub(super) opened: Result<(), StoreError>,
+}
+
+/// Decides about a CONNECT: who the client is, whether it may connect, and which session it continues.
+///
+/// # Errors
+/// The Reason Code of the refusal.
+pub(super) async fn claim_session(
+    core: &Core,
+    server: &Server,
+    peer: &Peer,
+    connection: ConnectionId,
+    connect: &Connect,
+) -> Result<ClaimedSession, ReasonCode> {
+    if core.memory.is_full() {
+        core.statistics.refused(1);
+        let client = connect.client_id.as_str();
+        tracing::debug!(client, peer = peer_name(peer), "refused: memory is short");
+        return Err(ReasonCode::QuotaExceeded);
+    }
+    let limit = Duration::from_secs(core.config.limits.connect_timeout_secs);
+    let answer = tokio::time::timeout(limit, core.access.authenticate(connect, peer)).await;
+    let identity = answer.unwrap_or(Err(ReasonCode::ServerUnavailable)).inspect_err(|reason| {
+        tracing::info!(client = connect.client_id.as_str(), peer = peer_name(peer), %reason, "refused");
+    })?;
+    if core.lifecycle.is_stopping() {
+        return Err(ReasonCode::ServerUnavailable);
+    }
+    let assigned_client_id = connect.client_id.is_empty();
+    let client_id = if assigned_client_id { new_client_id() } else { Some(connect.client_id.clone()) };
+    let Some(client_id) = client_id else {
+        tracing::error!("the system gives no random numbers for a client identifier");
+        return Err(ReasonCode::ServerUnavailable);
+    };
+    let access = core.access.client(identity, &client_id);
+    if server.offered_will().is_some_and(|will| !access.may_set_will(&will.topic)) {
+        return Err(ReasonCode::NotAuthorized);
+    }
+    if !core.sessions.registry.has_room_for(&client_id, core.config.limits.sessions) {
+        tracing::warn!("refused: the limit of sessions is reached");
+        return Err(ReasonCode::QuotaExceeded);
+    }
+    let claim = core.sessions.claim(&client_id, &access, connect.clean_start, connection).await;
+    let claim = claim.inspect_err(|reason| {
+        tracing::info!(client = client_id.as_str(), peer = peer_name(peer), %reason, "refused");
+    })?;
+    tracing::debug!(client = client_id.as_str(), version = %connect.version, transport = %peer.transport,
+        present = claim.present, "connected");
+    claim.entry.set_merges(connect.version.is_v5());
+    let opened = open(core, server, &claim.entry).await;
+    if let Err(error) = &opened {
+        tracing::warn!(client = client_id.as_str(), %error, "refused: its session cannot be stored");
+    }
+    let is_recorded = opened.is_ok() && claim.entry.is_durable();
+    let progress = || Box::new(DurableProgress::new(claim.entry.id(), &claim.session.inbound));
+    let progress = is_recorded.then(progress);
+    let acceptance = Acceptance { session_present: claim.present, assigned_client_id };
+    Ok(ClaimedSession { claim, access, acceptance, progress, opened })
+}
+
+/// Reads the stored queue of the session, and tells the store of the connection before CONNACK tells the client.
+async fn open(core: &Core, server: &Server, entry: &SessionEntry) -> Result<(), StoreError> {
+    let Some((expiry, will)) = server.offer() else { return Ok(()) };
+    core.sessions.load_stored(entry).await?;
+    let is_stored = expiry.outlives_connection() || entry.is_durable();
+    let will = will.filter(|_| is_stored).cloned().map(Arc::new);
+    core.sessions.open(entry, expiry, will).await
+}
+
+/// Random Client Identifier. A client that could guess it could take the session over. [MQTT-3.1.3-6], [MQTT-3.1.3-7]
+fn new_client_id() -> Option<ClientId> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).ok()?;
+    Some(ClientId::from(format!("auto-{:032x}", u128::from_ne_bytes(random)).as_str()))
+}

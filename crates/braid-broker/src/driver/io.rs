@@ -1,0 +1,341 @@
+//! Bytes and deliveries between the link and the protocol machine.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use braid_proto::connection::{Sent, StreamAction};
+use braid_proto::stream::{Priority, StreamKey};
+use braid_transport::Read;
+use bytes::Buf;
+use tokio::io::ReadBuf;
+
+use super::Driver;
+use super::read_gate::ReadInput;
+use super::stream_scheduler::OpenedStream;
+
+/// Size of the read buffer. Many packets fit, and the next connection finds the buffer in the cache.
+const READ_BUFFER: usize = 64 * 1024;
+
+/// Reads in one turn of a connection with many streams. Their messages are dispatched as one batch.
+const MAX_READS: usize = 32;
+
+/// Slices of one vectored write.
+const SLICES: usize = 16;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BUFFER]);
+}
+
+/// Lends the read buffer of this thread: a connection with nothing to read owns none.
+fn with_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
+    BUFFER.with(|buffer| match buffer.try_borrow_mut() {
+        Ok(mut buffer) => read(&mut buffer),
+        // Only if a read led to another read on the same thread.
+        Err(_) => read(&mut vec![0; READ_BUFFER]),
+    })
+}
+
+impl Driver {
+    // -- Reading -----------------------------------------------------------------------------------
+
+    /// State that the read gate decides on.
+    pub(super) fn has_reopened(&self, now: Instant) -> bool {
+        self.gate.has_reopened(&ReadInput {
+            server: &self.server,
+            acks: &self.acks,
+            memory: &self.core.memory,
+            has_events: self.server.has_events(),
+            now,
+        })
+    }
+
+    /// Reads until the link has nothing more, and not too much for one turn; true if something was read.
+    pub(super) fn poll_read(&mut self, now: Instant, context: &mut Context<'_>) -> bool {
+        let mut has_read = false;
+        // Events of the last turn come first: nothing is read until they are answered.
+        let has_events = self.server.has_events();
+        let is_limited = self.gate.is_limited(&self.core.memory);
+        let reads = if self.link.is_multi() && !is_limited { MAX_READS } else { 1 };
+        for _ in 0..reads {
+            match self.read_once(has_events, now, context) {
+                Poll::Pending => break,
+                Poll::Ready(()) => has_read = true,
+            }
+            if self.server.is_closed() {
+                break;
+            }
+        }
+        has_read
+    }
+
+    fn read_once(&mut self, has_events: bool, now: Instant, context: &mut Context<'_>) -> Poll<()> {
+        with_buffer(|buffer| {
+            let memory = &self.core.memory;
+            let size = self.gate.read_size(memory, buffer.len());
+            let mut buffer = ReadBuf::new(&mut buffer[..size]);
+            let input = ReadInput { server: &self.server, acks: &self.acks, memory, has_events, now };
+            let mut filter = self.gate.filter(input);
+            let outcome = ready!(self.link.poll_read(context, &mut buffer, &mut filter));
+            drop(filter);
+            match outcome {
+                Ok(read) => self.handle_read(read, buffer.filled(), now),
+                Err(error) => self.end_link(Some(error)),
+            }
+            Poll::Ready(())
+        })
+    }
+
+    fn handle_read(&mut self, read: Read, bytes: &[u8], now: Instant) {
+        match read {
+            Read::Bytes(stream) => {
+                self.core.statistics.read(bytes.len() as u64);
+                self.gate.note_read(stream, bytes.len(), now);
+                self.server.handle_bytes(stream, bytes, now);
+                // Before anything that answers the bytes is written.
+                self.acks.note_progress(&mut self.server);
+            }
+            Read::Opened(stream) => {
+                let limit = self.core.config.limits.streams_per_second;
+                if self.streams.as_mut().is_some_and(|streams| streams.open(stream, limit, now)) {
+                    self.begin_stream(OpenedStream { stream, is_stopped: false }, now);
+                }
+            }
+            Read::Finished(stream) => self.server.handle_stream_finished(stream, now),
+            Read::Reset(stream, code) => {
+                self.link.abort(stream, code); // [BQ-32]
+                self.server.handle_stream_reset(stream, now);
+                self.forget_stream(stream);
+            }
+            Read::Stopped(stream, _) => {
+                // The transport has answered with RESET_STREAM. [BQ-33]
+                if !self.streams.as_mut().is_some_and(|streams| streams.stop_waiting(stream)) {
+                    self.server.handle_stream_stopped(stream, now);
+                }
+            }
+            Read::Confirmed => {
+                self.timer.confirm_by = None;
+                self.server.handle_confirmed(now);
+            }
+            Read::Moved(address) => {
+                // [BQ-70]
+                tracing::info!(client = self.session.client(), %address, "the client moved to another address");
+            }
+            Read::Closed => self.end_link(None),
+        }
+    }
+
+    /// Reads and drops bytes until the peer ends the link.
+    pub(super) fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        with_buffer(|buffer| {
+            loop {
+                let mut buffer = ReadBuf::new(buffer);
+                match ready!(self.link.poll_read(context, &mut buffer, &mut |_| true)) {
+                    Ok(Read::Closed) | Err(_) => return Poll::Ready(()),
+                    Ok(_) => {}
+                }
+            }
+        })
+    }
+
+    // -- Streams -----------------------------------------------------------------------------------
+
+    fn begin_stream(&mut self, OpenedStream { stream, is_stopped }: OpenedStream, now: Instant) {
+        self.gate.handle_stream_opened(stream);
+        self.link.set_priority(stream, Priority::HIGHEST);
+        self.server.handle_stream_opened(stream);
+        if is_stopped {
+            self.server.handle_stream_stopped(stream, now); // [BQ-33]
+        }
+    }
+
+    /// Begins the waiting streams whose turn has come. [BQ-45]
+    pub(super) fn open_waiting_streams(&mut self, now: Instant) {
+        let limit = self.core.config.limits.streams_per_second;
+        while let Some(opened) = self.streams.as_mut().and_then(|streams| streams.poll_opening(limit, now)) {
+            self.begin_stream(opened, now);
+        }
+    }
+
+    /// Ends the streams that the protocol machine is done with.
+    fn end_streams(&mut self) {
+        while let Some(action) = self.server.poll_stream() {
+            let stream = match action {
+                StreamAction::Finish(stream) => {
+                    self.link.finish(stream); // [BQ-30], [BQ-31]
+                    stream
+                }
+                StreamAction::Abort(stream, reason) => {
+                    self.link.abort(stream, u64::from(reason.value())); // [BQ-34]
+                    stream
+                }
+            };
+            self.forget_stream(stream);
+        }
+    }
+
+    fn forget_stream(&mut self, stream: StreamKey) {
+        self.gate.handle_stream_ended(stream);
+        if let Some(streams) = &mut self.streams {
+            streams.forget(stream);
+        }
+        self.acks.forget_stream(stream);
+    }
+
+    // -- Deliveries --------------------------------------------------------------------------------
+
+    /// Encodes deliveries into the outboxes of their streams while these, the peer and the queue allow it.
+    pub(super) fn deliver(&mut self, now: Instant) {
+        if self.server.is_resending() {
+            self.server.continue_resend(now);
+        }
+        if self.sender.is_empty() {
+            return;
+        }
+        self.sender.begin_round(now);
+        let (mut sent, mut dropped) = (0, 0);
+        let mut unwritten = self.server.unwritten();
+        while let Some((lane, next)) = self.sender.next(&self.server, unwritten, self.streams.as_deref_mut())
+        {
+            let (stored, qos) = (next.stored, next.qos);
+            if self.core.queues.policy.is_too_old(next.waits_since, now) {
+                self.core.queues.note_aged(1);
+                self.acks.note_dropped(stored);
+                continue;
+            }
+            if !self.session.access.may_receive(&next.message.topic) {
+                dropped += 1;
+                self.acks.note_dropped(stored);
+                continue;
+            }
+            let stream = self.server.resolve(next.stream);
+            let before = self.server.unwritten_on(stream);
+            match self.server.deliver(next, now) {
+                Sent::Out(packet_id) => {
+                    sent += 1;
+                    self.sender.note_sent(stream, packet_id, now);
+                    let after = self.server.unwritten_on(stream);
+                    unwritten += after - before;
+                    if let Some(streams) = &mut self.streams
+                        && let Some(to) = streams.note_delivery(stream, lane.priority, (before, after), now)
+                    {
+                        self.link.set_priority(stream, to); // [BQ-50]
+                    }
+                    if let (Some(place), Some(packet_id)) = (stored, packet_id) {
+                        self.acks.note_sent(place, qos, packet_id, (stream, before));
+                    }
+                }
+                Sent::Expired | Sent::TooLarge => {
+                    dropped += 1;
+                    self.acks.note_dropped(stored);
+                }
+                Sent::Blocked(delivery) => {
+                    self.sender.put_back(lane, *delivery);
+                    break;
+                }
+            }
+        }
+        if sent > 0 {
+            self.sender.end_round(now);
+        }
+        if let Some(streams) = &mut self.streams {
+            let link = &mut self.link;
+            streams.note_waiting(&self.server, now, |stream, to| link.set_priority(stream, to));
+        }
+        self.core.statistics.sent(sent);
+        self.core.statistics.dropped(dropped);
+    }
+
+    /// Adds a batch of retained messages to the queue; false when no subscription is ready for one.
+    pub(super) fn send_retained(&mut self, now: Instant) -> bool {
+        let (core, server, sender) = (&self.core, &self.server, &self.sender);
+        let Some(entry) = &self.session.entry else { return false };
+        let batch = self.retained.next_batch(
+            &core.retained,
+            core.queues.policy.limits,
+            now,
+            |stream| sender.has_room(server, stream),
+            |topic| core.routing.priority_of(topic),
+        );
+        let Some(mut batch) = batch else { return false };
+        core.dispatcher.take_directly(entry, &mut batch);
+        batch.into_iter().for_each(|delivery| self.sender.push(delivery));
+        true
+    }
+
+    // -- Writing -----------------------------------------------------------------------------------
+
+    /// Writes until the link takes no more; true when it took something. The control stream comes first, then data
+    /// streams by priority.
+    pub(super) fn poll_write(&mut self, context: &mut Context<'_>) -> bool {
+        let mut written = self.write_stream(StreamKey::CONTROL, context);
+        if let Some(streams) = &mut self.streams {
+            let link = &mut self.link;
+            let changed = |stream, to| link.set_priority(stream, to);
+            let order = streams.take_write_order(&self.server, super::now, changed); // [BQ-50]
+            for stream in &order {
+                written += self.write_stream(*stream, context);
+            }
+            if let Some(streams) = &mut self.streams {
+                streams.keep_write_order(order);
+            }
+            self.end_streams();
+        }
+        if !self.close.link_ended
+            && let Poll::Ready(Err(error)) = self.link.poll_flush(context)
+        {
+            self.end_link(Some(error));
+        }
+        self.core.statistics.written(written as u64);
+        self.gate.note_written(written);
+        written > 0
+    }
+
+    /// Writes one stream until it takes no more; returns the bytes that it took.
+    fn write_stream(&mut self, stream: StreamKey, context: &mut Context<'_>) -> usize {
+        let mut written = 0;
+        let has_ended = |stream| self.server.resolve(stream) != stream;
+        let writable = self.acks.writable(stream, has_ended);
+        while let Some(outbox) = self.server.outbox(stream)
+            && outbox.has_remaining()
+        {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = match writable {
+                None => outbox.chunks_vectored(&mut slices),
+                Some(writable) if writable > written => {
+                    let chunk = outbox.chunk();
+                    slices[0] = IoSlice::new(&chunk[..chunk.len().min(writable - written)]);
+                    1
+                }
+                Some(_) => break,
+            };
+            match self.link.poll_write(context, stream, &slices[..count]) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(taken)) if taken > 0 => {
+                    written += taken;
+                    outbox.advance(taken);
+                }
+                // The stream has ended; the next read reports it.
+                Poll::Ready(Err(error))
+                    if !stream.is_control() && error.kind() == io::ErrorKind::NotConnected =>
+                {
+                    break;
+                }
+                Poll::Ready(outcome) => {
+                    self.end_link(outcome.err());
+                    break;
+                }
+            }
+        }
+        if written > 0 {
+            if let Some(streams) = self.streams.as_mut().filter(|_| !stream.is_control())
+                && let Some(to) = streams.note_written(stream, written, super::now())
+            {
+                self.link.set_priority(stream, to);
+            }
+            self.acks.note_written(stream, written);
+        }
+        written
+    }
+}

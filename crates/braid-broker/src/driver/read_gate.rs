@@ -1,0 +1,220 @@
+//! The decision whether a stream may be read.
+//!
+//! Reasons against it: unanswered events, a full outbox, a receiver of its messages that cannot keep up, the publish
+//! rate, the memory of the broker. A stream that is not read stays under its flow control.
+
+use std::sync::Arc;
+use std::task::Context;
+use std::time::{Duration, Instant};
+
+use braid_proto::connection::Server;
+use braid_proto::message::Account;
+use braid_proto::stream::StreamKey;
+
+use super::ack_pipeline::AckPipeline;
+use super::read_limits::{MemoryBackpressure, PublishRateLimiter};
+use crate::config::LimitsConfig;
+use crate::memory::Memory;
+
+/// Upper bound of small packets in the outbox of a stream, bytes: a client that does not take its acknowledgements
+/// is not read. Large payloads do not count: its PINGREQ must be read behind them.
+const OUTBOX_LIMIT: usize = 256 * 1024;
+
+/// Interval of [`KeepAliveProbe`]. A silent client whose streams are paused is noticed at most this much later than one
+/// and a half Keep Alives, and never sooner.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// State of the connection that [`ReadGate`] decides on.
+#[derive(Clone, Copy)]
+pub(super) struct ReadInput<'a> {
+    pub(super) server: &'a Server,
+    pub(super) acks: &'a AckPipeline,
+    pub(super) memory: &'a Memory,
+    /// Events of an earlier turn are not answered yet.
+    pub(super) has_events: bool,
+    pub(super) now: Instant,
+}
+
+/// Gate between the link and the protocol machine.
+pub(super) struct ReadGate {
+    /// Streams with something to read that the last call of [`ReadGate::filter`] refused.
+    refused: Vec<StreamKey>,
+    probe: Option<KeepAliveProbe>,
+    limits: Limits,
+}
+
+struct Limits {
+    rate: Option<Box<PublishRateLimiter>>,
+    memory: MemoryBackpressure,
+}
+
+/// Watches for bytes on streams that are not read.
+///
+/// Keep Alive runs from the last byte on any stream [BQ-44]. A stream that is read shows its bytes; a paused stream
+/// wakes no task. While there is one, the number of received STREAM frames is compared from time to time.
+struct KeepAliveProbe {
+    frames: u64,
+    next: Instant,
+}
+
+impl Limits {
+    /// End of the pause of a stream by its rate or the memory.
+    fn paused_until(&self, memory: &Memory, stream: StreamKey, now: Instant) -> [Option<Instant>; 2] {
+        let rate = self.rate.as_ref().and_then(|rate| rate.paused_until(stream, now));
+        [rate, self.memory.paused_until(memory, stream, now)]
+    }
+
+    fn allow(&self, input: &ReadInput<'_>, stream: StreamKey) -> bool {
+        let &ReadInput { server, acks, memory, has_events, now } = input;
+        !has_events
+            && server.is_reading(stream)
+            && server.unwritten_packets_on(stream) <= OUTBOX_LIMIT
+            && !acks.is_paused(stream)
+            && self.paused_until(memory, stream, now) == [None; 2]
+    }
+}
+
+impl ReadGate {
+    pub(super) fn new(limits: &LimitsConfig, now: Instant) -> Self {
+        let limits =
+            Limits { rate: PublishRateLimiter::new(limits, now), memory: MemoryBackpressure::default() };
+        Self { refused: Vec::new(), probe: None, limits }
+    }
+
+    // -- Decision ----------------------------------------------------------------------------------
+
+    /// Filter for one [`Link::poll_read`](braid_transport::Link::poll_read). Remembers the streams that it refuses.
+    pub(super) fn filter<'a>(&'a mut self, input: ReadInput<'a>) -> impl FnMut(StreamKey) -> bool + 'a {
+        let Self { refused, limits, .. } = self;
+        refused.clear();
+        move |stream| {
+            let is_allowed = limits.allow(&input, stream);
+            if !is_allowed {
+                refused.push(stream);
+            }
+            is_allowed
+        }
+    }
+
+    /// True when a stream that was refused may be read by now. No waker tells of that: the reason may have gone in the same
+    /// turn.
+    pub(super) fn has_reopened(&self, input: &ReadInput<'_>) -> bool {
+        self.refused.iter().any(|stream| self.limits.allow(input, *stream))
+    }
+
+    /// True when each read must be counted before the next one.
+    pub(super) fn is_limited(&self, memory: &Memory) -> bool {
+        self.limits.rate.is_some() || memory.is_pressed()
+    }
+
+    /// Size of the next read, at most `max` bytes.
+    pub(super) fn read_size(&self, memory: &Memory, max: usize) -> usize {
+        let max = self.limits.rate.as_ref().map_or(max, |rate| rate.read_size(max));
+        self.limits.memory.read_size(memory, max)
+    }
+
+    // -- Events ------------------------------------------------------------------------------------
+
+    pub(super) fn note_read(&mut self, stream: StreamKey, bytes: usize, now: Instant) {
+        if let Some(rate) = &mut self.limits.rate {
+            rate.note_bytes(stream, bytes, now);
+        }
+        self.limits.memory.note_read(stream);
+    }
+
+    /// PUBLISH packets were decoded.
+    pub(super) fn note_publishes(&mut self, count: usize, now: Instant) {
+        if let Some(rate) = &mut self.limits.rate {
+            rate.note_publishes(count, now);
+        }
+    }
+
+    /// Their messages are in the queues of subscribers, and count as memory.
+    pub(super) fn note_dispatched(&mut self, is_urgent: bool, memory: &Memory, now: Instant) {
+        self.limits.memory.note_publishes(is_urgent, memory, now);
+    }
+
+    /// All that was read is decoded; what of it stands in incomplete packets is charged.
+    pub(super) fn end_turn(&mut self, server: &Server, memory: &Memory, now: Instant) {
+        if let Some(rate) = self.limits.rate.as_mut().filter(|_| !server.has_events()) {
+            rate.end_turn(now);
+        }
+        self.limits.memory.note_partial(server.partial_len(), memory, now);
+    }
+
+    pub(super) fn note_written(&mut self, bytes: usize) {
+        self.limits.memory.note_written(bytes);
+    }
+
+    pub(super) fn handle_stream_opened(&mut self, stream: StreamKey) {
+        self.limits.memory.handle_stream_opened(stream);
+    }
+
+    pub(super) fn handle_stream_ended(&mut self, stream: StreamKey) {
+        self.limits.memory.handle_stream_ended(stream);
+    }
+
+    // -- Memory ------------------------------------------------------------------------------------
+
+    /// Account that the messages of this connection are charged to.
+    pub(super) fn account(&mut self, memory: &Arc<Memory>) -> Arc<dyn Account> {
+        self.limits.memory.account(memory)
+    }
+
+    /// Bytes of incomplete packets, and bytes moved since the connection began.
+    pub(super) fn holdings(&self) -> (usize, u64) {
+        self.limits.memory.holdings()
+    }
+
+    pub(super) fn release(&mut self, memory: &Memory) {
+        self.limits.memory.release(memory);
+    }
+
+    // -- Waiting -----------------------------------------------------------------------------------
+
+    /// Begins or ends to watch paused streams, before the task waits. `frames`: see
+    /// [`Link::stream_frames`](braid_transport::Link::stream_frames). True when bytes came on one: a sign of life.
+    pub(super) fn begin_probe(&mut self, frames: impl FnOnce() -> Option<u64>, now: Instant) -> bool {
+        if self.refused.is_empty() {
+            self.probe = None;
+        }
+        !self.refused.is_empty() && self.probe.is_none() && self.look(frames, now)
+    }
+
+    /// True when bytes came on paused streams since the last call; to be asked before Keep Alive is.
+    pub(super) fn probe(&mut self, frames: impl FnOnce() -> Option<u64>, now: Instant) -> bool {
+        self.probe.is_some() && self.look(frames, now)
+    }
+
+    fn look(&mut self, frames: impl FnOnce() -> Option<u64>, now: Instant) -> bool {
+        let Some(frames) = frames() else { return false };
+        // A stream is paused because something came on it: the first look is a sign of life as well.
+        let is_alive = self.probe.as_ref().is_none_or(|probe| probe.frames != frames);
+        self.probe = Some(KeepAliveProbe { frames, next: now + PROBE_INTERVAL });
+        is_alive
+    }
+
+    /// True while the broker pauses the client: its PINGREQ may be among the bytes that are not read, and Keep Alive must
+    /// not end the connection for that.
+    pub(super) fn suspends_keep_alive(&self) -> bool {
+        !self.refused.is_empty() && (self.limits.rate.is_some() || self.limits.memory.is_active())
+    }
+
+    /// True when the pressure of memory is over; otherwise the task is woken at its end.
+    pub(super) fn poll_relief(&mut self, memory: &Memory, context: &mut Context<'_>) -> bool {
+        self.limits.memory.poll_relief(memory, context)
+    }
+
+    /// Time of the next probe (only where Keep Alive runs), or when a refused stream may be read again.
+    pub(super) fn next_timeout(
+        &self,
+        has_keep_alive: bool,
+        memory: &Memory,
+        now: Instant,
+    ) -> Option<Instant> {
+        let paused = |stream: &StreamKey| self.limits.paused_until(memory, *stream, now);
+        let resumes = self.refused.iter().flat_map(paused);
+        let probe = self.probe.as_ref().filter(|_| has_keep_alive).map(|probe| probe.next);
+        resumes.chain([probe]).flatten().min()
+    }
+}
