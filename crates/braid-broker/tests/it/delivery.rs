@@ -145,12 +145,12 @@ async fn a_message_without_subscribers_is_acknowledged_with_0x10() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
-        assert_eq!(publisher.publish("nobody", "x", qos).await, ReasonCode::NoMatchingSubscribers);
+        assert_eq!(publisher.publish("unmatched", "x", qos).await, ReasonCode::NoMatchingSubscribers);
     }
     let mut subscriber = broker.v5("subscriber").await;
-    subscriber.subscribe("nobody", QoS::AtMostOnce).await;
+    subscriber.subscribe("unmatched", QoS::AtMostOnce).await;
     for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
-        assert_eq!(publisher.publish("nobody", "x", qos).await, ReasonCode::Success);
+        assert_eq!(publisher.publish("unmatched", "x", qos).await, ReasonCode::Success);
     }
 }
 

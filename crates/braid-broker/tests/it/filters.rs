@@ -1,4 +1,4 @@
-//! What a session's subscriptions take of the memory, and their limit.
+//! Memory of the subscriptions of one session, and its limit.
 
 use braid_broker::{BrokerConfig, LimitsConfig};
 use braid_proto::packet::{QoS, SubscribeEntry};
@@ -65,7 +65,7 @@ async fn the_limit_of_a_session_is_what_its_subscriptions_take() {
 
 #[tokio::test(start_paused = true)]
 async fn a_level_costs_where_there_is_a_wildcard() {
-    // What it is for one name of one byte, and for a level: the constants of the broker.
+    // Constants of the broker: for one filter of one byte, and for a level.
     let (name, level) = (384 + 2, 152);
     for (text, cost) in [("a/b", name + 4), ("a/+", name + 4 + 2 * level), ("$share/g/+", name + 18 + level)]
     {
@@ -73,7 +73,7 @@ async fn a_level_costs_where_there_is_a_wildcard() {
         assert_eq!(subscribe(&mut short, [text.to_owned()]).await, [ReasonCode::QuotaExceeded], "{text}");
         let (_broker, mut enough) = client(cost).await;
         assert_eq!(subscribe(&mut enough, [text.to_owned()]).await, [ReasonCode::Success], "{text}");
-        // What is given back can be had again.
+        // Memory that is given back can be used again.
         assert_eq!(subscribe(&mut enough, ["b".to_owned()]).await, [ReasonCode::QuotaExceeded]);
         enough.send(unsubscribe_packet(9, &[text])).await;
         assert_eq!(enough.find_unsuback().await.codes, [ReasonCode::Success]);

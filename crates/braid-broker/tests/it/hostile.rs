@@ -1,4 +1,4 @@
-//! Bytes that are no MQTT, or not now: closed with the right code or contained, and nobody else notices.
+//! Bytes that are no MQTT, or not now: closed with the right code or contained, without effect on other clients.
 
 use braid_proto::packet::{Ack, AckKind, Disconnect, Packet, ProtocolVersion, QoS, SubscribeEntry, Will};
 use braid_proto::reason::ReasonCode;
@@ -63,14 +63,14 @@ fn bytes_of(packets: &[Packet], version: ProtocolVersion) -> Vec<u8> {
     bytes.to_vec()
 }
 
-/// What the broker answers to the pieces of a life.
+/// Answers of the broker to the pieces of a connection.
 async fn answers(broker: &TestBroker, version: ProtocolVersion, pieces: &[&[u8]]) -> Vec<Packet> {
     let mut client = broker.link(version).await;
     for piece in pieces {
         client.send_bytes(piece).await;
         settle().await;
     }
-    // In one read with DISCONNECT the answers would have nobody to go to.
+    // In one read with DISCONNECT the answers would have no connection to go to.
     client.send(life(version).remove(10)).await;
     let mut all = Vec::new();
     while let Some(packet) = client.next().await {
@@ -121,7 +121,7 @@ async fn a_life_may_end_anywhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn random_bytes_disturb_nobody() {
+async fn random_bytes_do_not_disturb_other_clients() {
     let broker = TestBroker::start();
     let mut witnesses = Witnesses::new(&broker).await;
     for seed in 0..500 {
@@ -143,7 +143,7 @@ async fn random_bytes_disturb_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn packets_with_wrong_bits_disturb_nobody() {
+async fn packets_with_wrong_bits_do_not_disturb_other_clients() {
     let broker = TestBroker::start();
     let mut witnesses = Witnesses::new(&broker).await;
     for seed in 0..2000 {
@@ -223,10 +223,10 @@ async fn every_violation_is_answered_with_its_code() {
 
 // [MQTT-3.1.0-1], [MQTT-3.1.4-1]
 #[tokio::test(start_paused = true)]
-async fn whoever_does_not_begin_with_connect_hears_nothing() {
+async fn a_client_that_does_not_begin_with_connect_gets_no_answer() {
     let broker = TestBroker::start();
-    let goodbye = Packet::Disconnect(Box::new(Disconnect::new(ReasonCode::Success)));
-    for packet in [Packet::Pingreq, publish_packet("t", "x", QoS::AtLeastOnce, 1), goodbye] {
+    let disconnect = Packet::Disconnect(Box::new(Disconnect::new(ReasonCode::Success)));
+    for packet in [Packet::Pingreq, publish_packet("t", "x", QoS::AtLeastOnce, 1), disconnect] {
         let mut client = broker.link(ProtocolVersion::V311).await;
         client.send(packet).await;
         client.expect_end().await;

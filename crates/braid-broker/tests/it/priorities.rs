@@ -195,7 +195,7 @@ async fn a_priority_that_is_none_is_refused_and_nothing_subscribed() {
     }
     client.publish("new", "x", QoS::AtMostOnce).await;
     client.expect_silence().await;
-    // What was there before is as it was.
+    // Subscriptions from before keep their priority.
     client.publish("old", "x", QoS::AtLeastOnce).await;
     let publish = client.expect_publish().await;
     assert_eq!(publish.qos, QoS::AtLeastOnce);
@@ -225,7 +225,7 @@ async fn members_of_a_group_get_the_topics_priority_or_their_own() {
     }
 }
 
-/// What a member leaves unsent goes to another with the priority that is right there.
+/// Unsent messages of a member go to another with the priority of the other's subscription.
 #[tokio::test(start_paused = true)]
 async fn what_a_group_gives_to_another_member_keeps_the_topics_priority() {
     let broker = TestBroker::start_with(with_rules(&[("g/z", 200)]));
@@ -266,7 +266,7 @@ async fn retained_messages_come_in_the_order_of_their_priorities() {
     settle().await;
     client.subscribe("#", QoS::AtMostOnce).await;
     assert_eq!(texts(&client.take_all().await), ["z/alarm", "m/1", "m/2", "a/bulk"]);
-    // Who asks for one priority gets the order of the topics.
+    // With one priority for all, messages keep the order of the topics.
     subscribe(&mut client, &["#"], &["5"]).await;
     assert_eq!(texts(&client.take_all().await), ["a/bulk", "m/1", "m/2", "z/alarm"]);
 }
@@ -286,7 +286,7 @@ async fn a_will_has_the_priority_of_its_topic() {
     assert!(places(&all, "alarms/mortal")[0] < AHEAD);
 }
 
-/// What the session asked for lives as long as the session; rules are those of the broker that runs.
+/// Priorities of subscriptions live as long as the session; rules are those of the running broker.
 #[tokio::test(start_paused = true)]
 async fn priorities_survive_a_restart_with_their_session() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());

@@ -85,7 +85,7 @@ async fn the_control_stream_has_one_copy_of_what_several_streams_left() {
 
 /// [BQ-43]
 #[tokio::test(start_paused = true)]
-async fn whoever_subscribes_what_was_left_over_replaces_it() {
+async fn a_subscription_replaces_one_left_over_from_another_stream() {
     let broker = QuicBroker::start();
     retain(&broker, "a", "kept").await;
     let mut client = broker.v5("client").await;
@@ -147,7 +147,7 @@ impl Store for Told {
             Change::Subscribed { subscription, .. } => Some((subscription.qos, is_late)),
             _ => None,
         };
-        self.subscribed.lock().expect("nobody panics").extend(batch.changes().iter().filter_map(qos));
+        self.subscribed.lock().expect("no thread panics").extend(batch.changes().iter().filter_map(qos));
         self.inner.commit(batch)
     }
 
@@ -160,7 +160,7 @@ impl Store for Told {
     }
 }
 
-/// What was granted to the stream that is left was acknowledged: it is not late. [BQ-42]
+/// The subscription of the remaining stream was acknowledged: it is not stored late. [BQ-42]
 #[tokio::test(start_paused = true)]
 async fn the_store_is_told_at_once_which_subscription_is_left() {
     let store = Arc::new(Told::default());
@@ -188,7 +188,7 @@ async fn a_take_over_leaves_no_subscription_on_a_stream_that_is_gone() {
     client.subscribe(one, "a", QoS::AtMostOnce).await;
     client.subscribe(two, "b", QoS::AtMostOnce).await;
     let mut other = broker.resume("client").await;
-    // By their numbers these are the same streams, but nobody subscribed on them.
+    // By their numbers these are the same streams, but they have no subscriptions.
     assert_eq!([other.open().await, other.open().await], [one, two]);
     let all = [CONTROL, one, two];
     other.subscribe(two, "c", QoS::AtMostOnce).await;
@@ -215,7 +215,7 @@ async fn after_a_restart_a_filter_is_there_if_any_stream_had_it() {
     client.subscribe(one, "ended", QoS::AtLeastOnce).await;
     assert_eq!(unsubscribe(&mut client, two, "kept").await, ReasonCode::Success);
     assert_eq!(unsubscribe(&mut client, one, "ended").await, ReasonCode::Success);
-    // What the control stream has itself stays when those of data streams end.
+    // Subscriptions of the control stream stay when those of data streams end.
     client.subscribe(CONTROL, "merged", QoS::AtLeastOnce).await;
     client.subscribe(two, "merged", QoS::AtMostOnce).await;
     finish(&client, two).await;
@@ -267,7 +267,7 @@ async fn retained_messages_that_a_stream_is_owed_go_on_on_the_control_stream() {
     let broker = QuicBroker::start();
     let (client, one) = owed(&broker, COUNT).await;
     client.reset(one, 0);
-    // What was on its way with QoS 0 went with the stream; most was not.
+    // QoS 0 messages on their way went with the stream; most were not.
     let come = arrivals(&client, &[CONTROL]).await.len();
     assert!((COUNT / 4..COUNT).contains(&come), "{come} came");
 }
@@ -319,7 +319,7 @@ async fn unsubscribe_ends_what_is_owed_of_retained_messages_wherever_it_goes() {
             .iter()
             .any(|packet| matches!(packet, Packet::Unsuback(answer) if !answer.codes[0].is_error()));
         let come = packets.iter().filter(|packet| matches!(packet, Packet::Publish(_))).count();
-        // What the session was given before goes its way.
+        // Deliveries from before are still sent.
         assert!(is_answered && (1..COUNT / 2).contains(&come), "{come} came");
     }
 }
@@ -354,7 +354,7 @@ async fn the_limit_counts_every_filter_of_every_stream() {
     for (stream, expected) in [(one, granted), (two, granted), (CONTROL, refused), (one, granted)] {
         assert_eq!(subscribe_if_new(&mut client, stream, "a").await, expected, "{stream}");
     }
-    // What waits for a stream is replaced, not added to.
+    // Retained messages that wait for a stream are replaced, not added to.
     finish(&client, one).await;
     assert_eq!(subscribe_if_new(&mut client, three, "a").await, granted);
     assert_eq!(subscribe_if_new(&mut client, three, "b").await, refused);

@@ -1,4 +1,4 @@
-//! What waits for a slow store waits alone.
+//! Streams that wait for a slow store delay no others.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ async fn a_qos_2_delivery_that_waits_for_the_store_holds_back_its_own_stream_alo
     assert_eq!(client.expect_publish(held).await.payload, "1");
 }
 
-/// The same for PUBREL.
+/// As above, for PUBREL.
 #[tokio::test(start_paused = true)]
 async fn a_pubrel_that_waits_for_the_store_holds_back_its_own_stream_alone() {
     let (store, broker) = slow();
@@ -147,7 +147,7 @@ async fn a_pubrel_on_another_stream_than_its_pubrec_waits_for_the_store() {
     client.expect_ack(CONTROL, AckKind::Pubrel, id.value()).await;
 }
 
-/// The same for a PUBREC that comes twice before the store has the first.
+/// As above, for a PUBREC that comes twice before the store has the first.
 #[tokio::test(start_paused = true)]
 async fn a_second_pubrel_does_not_overtake_the_store_either() {
     let (store, broker) = slow();

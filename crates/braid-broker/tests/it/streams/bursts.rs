@@ -1,4 +1,4 @@
-//! What comes at once, before the connection could look at any of it, is shared among its streams all the same.
+//! Fair shares of the streams in a burst that arrives before the connection takes any of it.
 
 use braid_broker::{BrokerConfig, LimitsConfig};
 use braid_proto::packet::QoS;

@@ -36,7 +36,7 @@ async fn two_hundred_streams_work_at_once() {
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
-/// How streams end, one after the other.
+/// End of a stream.
 #[derive(Clone, Copy)]
 enum End {
     Finished,
@@ -69,7 +69,7 @@ async fn churn(client: &mut Lanes, streams: usize, ends: &[End]) {
     pass(10).await;
 }
 
-/// What 9,000 streams add, after a thousand.
+/// Memory that 9,000 streams add after the first thousand, bytes.
 async fn left_behind(ends: &[End]) -> i64 {
     let limits = LimitsConfig { streams_per_second: 100_000, ..LimitsConfig::default() };
     let broker = QuicBroker::start_with(BrokerConfig { limits, ..quiet() });

@@ -1,4 +1,4 @@
-//! How the broker ends a connection whose client does not read, or is not there any more.
+//! Close of a connection whose client does not read, or has vanished.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ enum Bulk {
     Data,
 }
 
-/// More than the window of a stream holds, and nobody reads it.
+/// Sends more than the window of a stream holds to a client that does not read.
 async fn flood(broker: &QuicBroker) {
     let mut publisher = broker.memory.v5("publisher").await;
     for _ in 0..200 {
@@ -53,7 +53,7 @@ async fn flood(broker: &QuicBroker) {
     pass(1).await;
 }
 
-/// Somebody else goes on with the session, which does not wait for the end of the connection.
+/// Another connection takes the session over, without waiting for the end of the old one.
 async fn take_over(broker: &QuicBroker) -> Client {
     let start = Instant::now();
     let successor = broker.memory.resume("client").await;
@@ -127,7 +127,7 @@ async fn a_client_behind_a_cut_is_forgotten_in_time() {
         let start = Instant::now();
         let _successor = take_over(&broker).await;
         let statistics = broker.memory.statistics();
-        assert_eq!(statistics.connections(), 2, "the old one says goodbye");
+        assert_eq!(statistics.connections(), 2, "the old one is closing");
         tokio::time::sleep_until(start + MOST).await;
         assert_eq!(statistics.connections(), 1);
     }

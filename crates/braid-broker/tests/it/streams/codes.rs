@@ -11,7 +11,7 @@ use crate::support::{
     QuicBroker, Raw, bytes, connect_v5, filter, pass, publish_packet, subscribe_packet, will,
 };
 
-/// How the broker closes the connection, as a code of its own choice.
+/// Application code with which the broker closes the connection.
 async fn close_code(connection: &Connection) -> u64 {
     let closed = timeout(Duration::from_secs(60), connection.closed()).await;
     match closed.expect("it closes the connection within a minute") {

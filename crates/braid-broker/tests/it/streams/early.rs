@@ -22,7 +22,7 @@ const ROUND_TRIP: Duration = Duration::from_millis(100);
 /// Two milliseconds for each way, which is how exact the network is.
 const SLACK: Duration = Duration::from_millis(10);
 
-/// A broker, a connector with a ticket for it, and somebody who sees all messages.
+/// A broker, a connector with a ticket for it, and a subscriber to all topics.
 async fn scene(early_publish: EarlyPublishConfig) -> (QuicBroker, Connector, Client) {
     let streams = StreamsConfig { early_publish, ..StreamsConfig::default() };
     let broker = QuicBroker::start_with(BrokerConfig { streams, ..quiet() });
@@ -146,7 +146,7 @@ async fn a_first_flight_that_is_sent_again_has_no_effect() {
 /// [BQ-61]: a copy that arrives in the place of the original can connect, for as long as a handshake may take, which
 /// is all: not even its Will is published.
 #[tokio::test(start_paused = true)]
-async fn a_first_flight_that_somebody_else_delivers_publishes_nothing() {
+async fn a_replayed_first_flight_publishes_nothing() {
     for (early, publishes) in [(EarlyPublishConfig::Hold, false), (EarlyPublishConfig::Accept, true)] {
         let (broker, connector, mut watcher) = scene(early).await;
         let host = broker.host("client");
@@ -160,7 +160,7 @@ async fn a_first_flight_that_somebody_else_delivers_publishes_nothing() {
         pass(1).await;
         assert_eq!(broker.memory.statistics().clients(), 2, "the copy has connected");
         pass(20).await;
-        assert_eq!(broker.memory.statistics().connections(), 1, "nobody finished the handshake");
+        assert_eq!(broker.memory.statistics().connections(), 1, "the handshake was not finished");
         if publishes {
             assert_eq!(watcher.take().await, "early", "so the attack is one");
             assert_eq!(watcher.take().await, "will");

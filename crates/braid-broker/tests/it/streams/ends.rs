@@ -1,4 +1,4 @@
-//! How streams and connections end.
+//! Ends of streams and connections.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ async fn what_is_malformed_or_too_large_ends_its_stream_alone() {
         (&[0x30, 0x80, 0x80, 0x80, 0x80, 0x01], 0x81),
         // QoS 3.
         (&[0x36, 5, 0, 1, b't', 0, 1], 0x81),
-        // A topic alias that nobody set.
+        // A topic alias that was not set.
         (&[0x30, 6, 0, 0, 3, 0x23, 0, 9], 0x82),
         (&too_large, 0x95),
     ];

@@ -211,7 +211,7 @@ async fn an_alias_is_its_streams_or_else_the_control_streams() {
         let publish = watcher.expect_publish().await;
         assert_eq!(publish.topic.expect("a topic").as_str(), expected);
     }
-    // What only another data stream set means nothing here.
+    // An alias of another data stream means nothing here.
     client.send(first, &with_alias(Some("second"), 2, "x"));
     watcher.take().await;
     client.send(second, &with_alias(None, 2, "x"));

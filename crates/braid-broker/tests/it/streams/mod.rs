@@ -3,10 +3,10 @@
 mod barrier;
 mod bursts;
 mod churn;
+mod close;
 mod codes;
 mod early;
 mod ends;
-mod farewell;
 mod identifiers;
 mod network;
 mod opening;

@@ -1,4 +1,4 @@
-//! How connections and streams begin, and what may come on them.
+//! Begin of connections and streams, and the bytes that they may carry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +81,7 @@ async fn streams_of_a_client_that_is_refused_have_no_effect() {
     watcher.expect_silence().await;
 }
 
-/// [BQ-13]: a client that is refused because its session cannot be stored is no more trusted than any stranger.
+/// [BQ-13]: a client that is refused because its session cannot be stored may send no more than before its CONNECT.
 #[tokio::test(start_paused = true)]
 async fn only_a_client_that_is_accepted_may_send_more() {
     for commits in [0, 1] {
@@ -96,7 +96,7 @@ async fn only_a_client_that_is_accepted_may_send_more() {
             client.send_bytes(stream, &message[..30_000]);
             streams.push(stream);
         }
-        pass(1).await; // All but some of what a stranger may send is there.
+        pass(1).await; // Most of the bytes that are allowed before CONNECT have come.
         client.send_connect(lasting("client"));
         streams.iter().for_each(|stream| client.send_bytes(*stream, &message[30_000..]));
         let Packet::Connack(connack) = client.expect(CONTROL).await else { panic!("CONNACK expected") };
@@ -104,7 +104,7 @@ async fn only_a_client_that_is_accepted_may_send_more() {
         let sent = broker.host("client").counters(Direction::Up).bytes;
         if commits == 0 {
             assert_eq!(connack.reason, ReasonCode::ServerUnavailable);
-            assert!(sent < 160_000, "{sent} bytes of a stranger");
+            assert!(sent < 160_000, "{sent} bytes before the CONNECT was accepted");
         } else {
             assert_eq!(connack.reason, ReasonCode::Success);
             assert!(sent > 4 << 20, "{sent} bytes");
@@ -325,7 +325,7 @@ fn with_limits(limits: LimitsConfig) -> BrokerConfig {
     BrokerConfig { limits, ..quiet() }
 }
 
-/// [BQ-45]: ten thousand streams at once are served as fast as the limit allows, and nobody else notices.
+/// [BQ-45]: ten thousand streams at once are served as fast as the limit allows, without delay for other clients.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_streams_waits_for_its_turn() {
     let limits = LimitsConfig { streams_per_second: 500, ..LimitsConfig::default() };
@@ -350,7 +350,7 @@ async fn a_flood_of_streams_waits_for_its_turn() {
     client.ping(CONTROL).await;
 }
 
-/// [BQ-45]: a packet that stands still is ended though nobody waits for its memory, and only then; the connection lives.
+/// [BQ-45]: a packet that stands still is ended though no other packet waits for its memory, and only then; the connection lives.
 #[tokio::test(start_paused = true)]
 async fn a_packet_that_stands_still_is_ended_after_a_long_time() {
     let limits = LimitsConfig { partial_idle_secs: 600, ..LimitsConfig::default() };
@@ -396,7 +396,7 @@ async fn packets_that_never_come_are_bounded_and_reaped() {
     let data = client.open().await;
     client.publish(data, "t", "x", QoS::AtLeastOnce).await;
     client.publish(CONTROL, "t", "x", QoS::AtLeastOnce).await;
-    // Those that the others wait for are ended, as long as somebody waits.
+    // Streams whose memory others wait for are ended, while one waits.
     let start = Instant::now();
     assert_eq!(client.expect_stopped(hoarders[0]).await, 0x89);
     assert!((15..=40).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());

@@ -1,4 +1,4 @@
-//! Publishers are slowed down to the pace of those who receive, stream by stream, and for nobody who has died.
+//! Backpressure of receivers on publishers, stream by stream, and not for receivers that are gone.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ async fn a_subscriber_that_dies_is_not_waited_for_longer_than_the_bound() {
     assert!(broker.memory.statistics().messages_dropped() > 0, "it was never waited for");
 }
 
-/// Nobody waits for room with somebody who has left: neither acknowledgements nor streams that are not read meanwhile.
+/// A receiver that has left delays neither acknowledgements nor the streams that were not read for it.
 #[tokio::test(start_paused = true)]
 async fn what_is_held_for_a_subscriber_goes_when_it_leaves() {
     for (is_lasting, is_taken_over) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -132,7 +132,7 @@ async fn a_stream_that_is_paused_for_a_subscriber_is_read_when_it_leaves() {
     assert!(start.elapsed() <= AT_ONCE, "{:?}", start.elapsed());
 }
 
-/// Two lanes of one publisher: bulk for somebody who is slow, and alarms that it gets back itself.
+/// Two lanes of one publisher: bulk for a slow subscriber, and alarms that it receives itself.
 async fn two_lanes(broker: &QuicBroker) -> (Lanes, [StreamKey; 2]) {
     let mut publisher = broker.v5("publisher").await;
     let lanes = [publisher.open().await, publisher.open().await];
@@ -151,7 +151,7 @@ async fn publish_until_held(publisher: &mut Lanes, bulk: StreamKey) -> u16 {
             return packet_id;
         }
     }
-    panic!("nobody was slowed down");
+    panic!("no publisher was slowed down");
 }
 
 async fn alarm(publisher: &mut Lanes, stream: StreamKey) {

@@ -1,4 +1,4 @@
-//! A stream that nobody reads stops itself: not the others, not the connection, and no publisher.
+//! A stream that its client does not read stops itself: not the others, not the connection, and no publisher.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ async fn a_stream_that_is_not_read_stalls_alone() {
         let most = usize::try_from(most).expect("not less than before");
         assert!(most < QUEUE + 3 * MIB, "{qos:?}: {most} bytes");
         assert!(broker.memory.statistics().messages_dropped() > 300, "{qos:?}: more than the queue holds");
-        // It goes on as soon as it is read.
+        // The stream continues as soon as it is read.
         client.read(stuck);
         for _ in 0..300 {
             client.take(stuck).await;
@@ -140,7 +140,7 @@ async fn no_publisher_waits_for_a_stream_that_is_not_read() {
     let (client, [_, lively]) = half_deaf(&broker, QoS::AtLeastOnce).await;
     let mut bulk = broker.memory.v5("bulk").await;
     let mut alarms = broker.memory.v5("alarms").await;
-    // Until it has answered once nobody knows how quick it is.
+    // Its round-trip time is unknown until it has answered once.
     alarm(&mut alarms, &client, lively, "first").await;
     let start = Instant::now();
     for number in 0..500 {
@@ -204,7 +204,7 @@ async fn a_publisher_that_does_not_read_one_stream_can_use_the_others() {
     assert!(received < u64::from(MESSAGES) - 5_000, "{received} were read");
     let held = allocated() - before;
     assert!(held < 6_000_000, "{held} bytes, most of them unsent at the client");
-    // What waited is answered.
+    // Delayed requests are answered.
     client.read(stuck);
     pass(10).await;
     assert_eq!(client.received(stuck).len(), MESSAGES as usize);

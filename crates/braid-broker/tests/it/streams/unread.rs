@@ -28,7 +28,7 @@ async fn connect(broker: &QuicBroker, options: QuicOptions) -> Lanes {
     client
 }
 
-/// The client lives for minutes by what nobody reads, and not long without it. [BQ-44]
+/// Unread bytes keep the client connected for minutes; without them Keep Alive ends the connection. [BQ-44]
 async fn expect_life_and_death(broker: &QuicBroker, client: &Lanes, stream: StreamKey) {
     pass(1).await;
     let statistics = broker.memory.statistics();
@@ -56,8 +56,8 @@ async fn bytes_behind_the_cap_of_incomplete_packets_are_a_sign_of_life() {
         LimitsConfig { partial_bytes: 100_000, stalled_packet_secs: 10_000, ..LimitsConfig::default() };
     let broker = QuicBroker::start_with(BrokerConfig { limits, ..quiet() });
     let client = connect(&broker, QuicOptions::client()).await;
-    let (hoarder, held) = (client.open().await, client.open().await);
-    for stream in [hoarder, held] {
+    let (large, held) = (client.open().await, client.open().await);
+    for stream in [large, held] {
         client.send_bytes(stream, &ENDLESS);
         client.send_bytes(stream, &[b'x'; 150_000]);
         pass(1).await;

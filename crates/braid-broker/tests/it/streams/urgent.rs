@@ -35,7 +35,7 @@ async fn subscribe(client: &mut Lanes, stream: StreamKey, text: &str, priority: 
     assert_eq!(client.expect_suback(stream).await.codes, [QoS::AtMostOnce.into()]);
 }
 
-/// Alarms every 100 ms beside a backlog of bulk: how long each took, sorted.
+/// Alarms every 100 ms beside a queue of bulk: the delay of each, sorted.
 async fn alarm_delays(
     broker: &QuicBroker,
     client: &Lanes,
@@ -97,7 +97,7 @@ async fn alarms_overtake_bulk_on_a_narrow_link() {
         println!("{name}: p50 {half:?}, p95 {most:?}, max {:?}", delays[199]);
         if on == "same stream" {
             // Between packets; what QUIC and the outbox of the stream have taken before is not overtaken. The whole
-            // backlog takes 33 s.
+            // queue takes 33 s.
             assert!(delays[199] < Duration::from_secs(2), "{name}: {:?}", delays[199]);
         } else {
             assert!(half < Duration::from_millis(200), "{name}: {half:?}");
@@ -110,7 +110,7 @@ async fn alarms_overtake_bulk_on_a_narrow_link() {
 /// yet. Its stream keeps its place before another's bulk until it is.
 #[tokio::test(start_paused = true)]
 async fn an_alarm_keeps_its_place_however_much_is_taken_behind_it() {
-    // It is in the hands of QUIC, behind more than a megabyte, or not even encoded, when the other bulk begins.
+    // The alarm is in QUIC's send buffer, behind more than a megabyte, or not even encoded, when the other bulk begins.
     for head_start in [Duration::from_millis(150), Duration::ZERO] {
         let delay = alarm_before_other_bulk(head_start).await;
         println!("{head_start:?} before the other bulk: the alarm took {delay:?}");
@@ -165,7 +165,7 @@ async fn bulk_is_shared_by_priority() {
             publisher.publish("a", vec![b'x'; SIZE], QoS::AtMostOnce).await;
             publisher.publish("b", vec![b'x'; SIZE], QoS::AtMostOnce).await;
         }
-        // What was written before the queue had a shape does not count.
+        // Alarms from before the queue was full do not count.
         pass(5).await;
         let before = streams.map(|stream| client.received_bytes(stream));
         pass(15).await;

@@ -1,4 +1,4 @@
-//! What a connection refuses for a moment is taken up again as soon as it can be: no bell rings twice.
+//! Lost wake-ups: a stream that is refused for a moment is read again as soon as it may be, without another event.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ fn with_streams_per_second(streams_per_second: u32) -> BrokerConfig {
 }
 
 /// [BQ-55]: a round that brought more messages than one turn may lead to leaves every stream unread. That the last of
-/// them may not be read for a reason of its own keeps nobody from the others.
+/// them may not be read for a reason of its own does not delay the others.
 #[tokio::test(start_paused = true)]
-async fn a_full_turn_beside_a_stream_that_must_wait_stops_nobody() {
+async fn a_full_turn_beside_a_paused_stream_delays_no_other_stream() {
     const READ_AT_ONCE: u32 = 32;
     let broker = QuicBroker::start_with(with_streams_per_second(READ_AT_ONCE - 1));
     let mut watcher = broker.memory.v5("watcher").await;
@@ -66,7 +66,7 @@ async fn a_stream_that_is_stopped_before_its_turn_is_not_spoken_on() {
     send.write_all(&bytes(&subscribe_packet(1, None, vec![entry]))).await.expect("open");
     pass(3).await;
     raw.recv.read_exact(&mut [0; 2]).await.expect("PINGRESP of the second");
-    // What it subscribed comes on the control stream.
+    // Messages of its subscriptions come on the control stream.
     let mut publisher = broker.memory.v5("publisher").await;
     publisher.publish("down", "y", QoS::AtLeastOnce).await;
     let publish = bytes(&publish_packet("down", "y", QoS::AtLeastOnce, 1));

@@ -120,7 +120,7 @@ impl Client {
         self.connack = Some(connack);
     }
 
-    /// What the broker said when it accepted.
+    /// CONNACK that accepted the connection.
     pub(crate) fn connack(&self) -> &Connack {
         self.connack.as_ref().expect("connected")
     }
@@ -266,7 +266,7 @@ impl Client {
         self.complete(qos, packet_id).await
     }
 
-    /// The same for a packet made by hand.
+    /// Publishes a packet made by hand.
     pub(crate) async fn publish_as(&mut self, mut publish: Publish) -> ReasonCode {
         let (qos, packet_id) = (publish.qos, self.next_id());
         publish.packet_id = (qos > QoS::AtMostOnce).then_some(self.last_id);

@@ -161,7 +161,7 @@ impl Lanes {
         packet.unwrap_or_else(|| panic!("{stream} has ended: {}", self.lock().summary()))
     }
 
-    /// What has come on a stream and was not looked at, without waiting.
+    /// Packets that have come on a stream since the last call, without waiting.
     pub(crate) fn received(&self, stream: StreamKey) -> Vec<Packet> {
         self.lock().lane(stream).packets.drain(..).collect()
     }
@@ -253,7 +253,7 @@ impl Lanes {
         assert!(lane.packets.is_empty() && lane.ended.is_none(), "silence expected on {stream}: {lane:?}");
     }
 
-    /// How the peer ends its sending half of a stream, after nothing more.
+    /// End of the peer's sending half of a stream; no packet may come before it.
     pub(crate) async fn expect_ended(&self, stream: StreamKey) -> Ended {
         let packet = self.next(stream).await;
         assert!(packet.is_none(), "the end of {stream} expected, not {packet:?}");

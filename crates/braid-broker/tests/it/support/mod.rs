@@ -35,7 +35,7 @@ pub(crate) use quic::{QuicBroker, anyone};
 pub(crate) use raw::{Raw, bytes};
 pub(crate) use receiver::Receiver;
 
-/// What a stopping broker waits for its clients at most.
+/// Time that a stopping broker waits for its clients at most.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);
 
 /// A running broker, reached through in-memory links.

@@ -14,7 +14,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::ReadBuf;
 use tokio::sync::{Notify, oneshot};
 
-/// What a test tells the pump.
+/// Command of a test to the pump.
 pub(super) enum Order {
     Open(Dir, oneshot::Sender<StreamKey>),
     Finish(StreamKey),
@@ -24,7 +24,7 @@ pub(super) enum Order {
     Close(Close),
 }
 
-/// How the sending half of the peer ended.
+/// End of the sending half of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Finished,
@@ -45,7 +45,7 @@ pub(super) struct Lane {
     is_finishing: bool,
 }
 
-/// What the test and the pump share. A std lock: never held across an await.
+/// State that the test and the pump share. A std lock: never held across an await.
 pub(super) struct State {
     version: ProtocolVersion,
     lanes: BTreeMap<StreamKey, Lane>,
@@ -172,7 +172,7 @@ fn turn(
     }
     write(link, state, cx)?;
     let read = read(link, state, cx);
-    // What was read may have made room.
+    // The read may have made room.
     write(link, state, cx)?;
     read
 }
@@ -184,7 +184,7 @@ fn write(link: &mut Link, state: &mut State, cx: &mut Context<'_>) -> io::Result
             match link.poll_write(cx, key, &[IoSlice::new(&lane.out)]) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(written)) => lane.out.advance(written),
-                // Of the control stream's end a read tells, after what the peer said before it.
+                // A read reports the end of the control stream, after the packets before it.
                 Poll::Ready(Err(error))
                     if key.is_control() || error.kind() == io::ErrorKind::NotConnected =>
                 {

@@ -27,7 +27,7 @@ pub(super) static CERTIFICATE: LazyLock<(TempDir, PathBuf, PathBuf)> = LazyLock:
 /// A running broker, reached through QUIC over a simulated network, and through in-memory links.
 pub(crate) struct QuicBroker {
     pub(crate) network: Network,
-    /// The same broker, as clients of one stream see it.
+    /// This broker, for clients of one stream.
     pub(crate) memory: TestBroker,
     pub(crate) server_tls: ServerTls,
     pub(super) address: SocketAddr,
@@ -56,7 +56,7 @@ impl QuicBroker {
         Self::start_listening(config, quic, rule, store, Vec::new())
     }
 
-    /// The same broker behind TLS on loopback too, at the address that comes with it. Sockets know nothing of a paused
+    /// A broker that also listens with TLS on loopback, at the returned address. Sockets know nothing of a paused
     /// clock: this is for the real one.
     pub(crate) fn start_with_tls() -> (Self, SocketAddr) {
         let loopback = (Ipv4Addr::LOCALHOST, 0).into();
@@ -89,7 +89,7 @@ impl QuicBroker {
         self.network.host(name)
     }
 
-    /// What connects from the host of this name, with a memory for tickets that all of this broker share.
+    /// Connector from the host of this name. All connectors of this broker share the tickets.
     pub(crate) fn connector(&self, host: &str, options: QuicOptions) -> Connector {
         self.host(host).connector(self.address, self.client_tls.clone(), options)
     }

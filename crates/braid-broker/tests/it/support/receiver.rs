@@ -8,7 +8,7 @@ use braid_proto::reason::ReasonCode;
 pub(crate) struct Receiver {
     /// QoS 2 messages that were taken over and whose PUBREL has not come.
     unreleased: HashSet<PacketId>,
-    /// What the application got, in order.
+    /// Messages that the application got, in order.
     pub(crate) messages: Vec<Publish>,
 }
 

@@ -20,13 +20,13 @@ const IDS_ON_DATA: std::ops::Range<u16> = 1..40;
 const IDS_ON_CONTROL: std::ops::Range<u16> = 1001..1100;
 const IDS_OF_QOS2: std::ops::Range<u16> = 20..300;
 
-/// What a client knows of a data stream of its own.
+/// State of a data stream, as its client knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     Open,
     /// FIN was sent, that of the broker is to come.
     Finishing,
-    /// What is no packet was sent on it.
+    /// Bytes that are no packet were sent on it.
     Spoilt,
 }
 
@@ -38,7 +38,7 @@ struct Outgoing {
     stream: StreamKey,
     /// PUBREC came: only the PUBREL is sent again.
     is_released: bool,
-    /// It was sent again: PUBCOMP may come for the first PUBREL, and say that the second is not known.
+    /// PUBREL was sent again: PUBCOMP may come for the first, and say that the second is not known.
     is_repeated: bool,
     /// On the next connection.
     waits: bool,
@@ -57,9 +57,9 @@ pub(super) struct Actor {
     pub(super) answers: Vec<(StreamKey, Packet)>,
     /// A PINGRESP has come.
     pub(super) is_answered: bool,
-    /// Acknowledged since somebody looked.
+    /// Acknowledged since the last look.
     pub(super) accepted: Vec<Name>,
-    /// Published again since somebody looked.
+    /// Published again since the last look.
     pub(super) repeated: Vec<Name>,
     outgoing: Vec<Outgoing>,
     /// Identifiers that went on on another stream: packets of the first may come late.
@@ -69,9 +69,9 @@ pub(super) struct Actor {
     carried: Vec<(StreamKey, Packet)>,
     /// QoS 2 messages that were taken over and whose PUBREL has not come.
     unreleased: HashSet<PacketId>,
-    /// What came on this connection and is not completely acknowledged.
+    /// Messages of this connection that are not completely acknowledged.
     unacknowledged: BTreeSet<PacketId>,
-    /// What is: it may have been sent again on another stream meanwhile.
+    /// Messages that are: they may have been sent again on another stream meanwhile.
     acknowledged: HashSet<PacketId>,
 }
 
@@ -164,7 +164,7 @@ impl Actor {
             qos == QoS::ExactlyOnce && self.retired.contains(&value)
                 || self.outgoing.iter().any(|one| {
                     let is_same = one.publish.packet_id == Some(id(value));
-                    // What is left of QoS 2 is known by its identifier alone. [BQ-21]
+                    // The rest of a QoS 2 exchange is known by its identifier alone. [BQ-21]
                     is_same && (one.stream == stream || qos == QoS::ExactlyOnce && one.publish.qos == qos)
                 })
         };
@@ -273,7 +273,7 @@ impl Actor {
     pub(super) async fn pump(&mut self, limit: usize, rng: &mut Rng) -> bool {
         let mut streams: Vec<_> = self.streams.keys().copied().chain([CONTROL]).collect();
         rng.shuffle(&mut streams);
-        // What came before the broker ended a stream is looked at before it comes again on the control stream.
+        // Packets from before the end of a stream are read before they come again on the control stream.
         streams.sort_by_key(|stream| self.streams.get(stream) != Some(&Life::Spoilt));
         let mut left = limit;
         for stream in streams {
@@ -315,7 +315,7 @@ impl Actor {
     }
 
     async fn handle(&mut self, stream: StreamKey, packet: Packet) {
-        // What the broker sends again on the control stream counts there only.
+        // Packets that the broker repeats on the control stream count there only.
         let is_ending = self.streams.get(&stream) == Some(&Life::Finishing);
         match packet {
             Packet::Publish(publish) if is_ending && publish.qos > QoS::AtMostOnce => {}

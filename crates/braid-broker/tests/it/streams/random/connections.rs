@@ -72,7 +72,7 @@ impl World {
         actor.resume(&mut self.rng).await;
     }
 
-    /// From here on nobody listens to the connection, and the subscriptions leave their streams.
+    /// From here on no connection takes the messages, and the subscriptions leave their streams.
     pub(super) fn begin_absence(&mut self, who: usize, was_connected: bool) {
         let actor = &mut self.actors[who];
         if was_connected || actor.connection == 0 {
@@ -108,7 +108,7 @@ impl World {
         self.begin_absence(who, true);
     }
 
-    /// The network is gone until nobody believes in the connection any more.
+    /// Cuts the network until both ends have given the connection up.
     pub(super) async fn lose(&mut self, who: usize) {
         let host = self.broker.host(&self.actors[who].client_id());
         host.change(|link| link.cut = true);
@@ -179,7 +179,7 @@ impl World {
         host.change(|link| link.cut = false);
     }
 
-    /// What a client has under way takes longer: the network is gone for so long, and is found again late.
+    /// Cuts the network for `gap`. Packets on their way take longer, and QUIC notices late that the network is back.
     pub(super) fn prolong(&mut self, who: usize, gap: Duration) {
         let until = Instant::now() + gap * 2 + NOTICED;
         for (at, name) in &mut self.in_flight {

@@ -1,4 +1,4 @@
-//! What one session must receive, kept beside the broker.
+//! Naive model of the messages that one session must receive.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -32,11 +32,11 @@ pub(super) struct Publication {
     pub(super) topic: usize,
     pub(super) qos: QoS,
     pub(super) origin: Origin,
-    /// It was published again, because its acknowledgement did not come.
+    /// The message was published again, because its acknowledgement did not come.
     pub(super) is_repeated: bool,
 }
 
-/// What the application got.
+/// Message as the application got it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Got {
     pub(super) name: Name,
@@ -65,7 +65,7 @@ struct Hold {
     qos: QoS,
 }
 
-/// What the broker may or must make of one message.
+/// Deliveries of one message that the broker may or must make.
 #[derive(Debug)]
 struct Expected {
     /// Every subscription that may have led to a copy.
@@ -90,9 +90,9 @@ pub(super) struct Ledger {
     subscriptions: Vec<Subscription>,
     holds: BTreeMap<&'static str, Hold>,
     next_number: u32,
-    /// How often the subscription of a filter changed, or began to.
+    /// Number of changes of the subscription of a filter, begun ones included.
     changes: BTreeMap<&'static str, u32>,
-    /// How often a subscription went from stream to stream, or began to.
+    /// Number of moves of a subscription from stream to stream, begun ones included.
     moves: u32,
     /// Streams that are ending, and connections.
     moving: u32,
@@ -275,7 +275,7 @@ impl Ledger {
         }
         for (name, count) in &counts {
             let expected = self.expected.get(name).filter(|expected| !expected.subscriptions.is_empty());
-            let Some(expected) = expected else { panic!("{name:?} came, which nobody sent it") };
+            let Some(expected) = expected else { panic!("{name:?} came, which was not sent to it") };
             expected.check_most(*name, &publications[name], count);
         }
         if is_complete {
@@ -287,7 +287,7 @@ impl Ledger {
         self.check_order(publications);
     }
 
-    /// Of how many messages every copy is known, and how many there are.
+    /// Number of messages whose copies are all known, and of all messages.
     pub(super) fn known(&self) -> (usize, usize) {
         (self.expected.values().filter(|expected| expected.known().is_some()).count(), self.expected.len())
     }
@@ -338,7 +338,7 @@ impl Expected {
         }
     }
 
-    /// How many copies of each QoS there are, if that is known.
+    /// Number of copies of each QoS, if it is known.
     fn known(&self) -> Option<[usize; 3]> {
         let copies = self.copies.as_ref().filter(|_| !self.is_open)?;
         Some(QOS.map(|qos| copies.iter().filter(|copy| **copy == qos).count()))

@@ -1,4 +1,4 @@
-//! What clients do on a connection, and when.
+//! Random operations of clients on a connection.
 
 use std::time::Duration;
 
@@ -206,7 +206,7 @@ impl World {
 
     // -- Messages ----------------------------------------------------------------------------------
 
-    /// What the broker may still dispatch.
+    /// Messages that the broker may still dispatch.
     pub(super) fn open_messages(&self) -> Vec<(Name, usize)> {
         let own = self.actors.iter().flat_map(Actor::unaccepted);
         let repeated = self.publications.iter().filter(|(_, one)| one.is_repeated).map(|(name, _)| *name);

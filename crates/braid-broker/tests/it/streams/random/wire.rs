@@ -1,4 +1,4 @@
-//! What connects a client: many streams, or one.
+//! Connection of a client: many streams, or one.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -15,7 +15,7 @@ pub(super) enum Wire {
     Memory(Client),
 }
 
-/// What a look at a stream finds.
+/// Result of a look at a stream.
 pub(super) enum Look {
     Nothing,
     Packet(Packet),
@@ -57,7 +57,7 @@ impl Wire {
         }
     }
 
-    /// How the link ended, of which a look found the end.
+    /// Reason why the link ended, after a look found its end.
     pub(super) async fn why(&mut self) -> Result<(), String> {
         match self {
             Self::Quic(lanes) => lanes.expect_closed().await,
@@ -65,13 +65,13 @@ impl Wire {
         }
     }
 
-    /// How a stream ended, of which a look found the end.
+    /// End of a stream, after a look found it.
     pub(super) async fn ended(&mut self, stream: StreamKey) -> Ended {
         self.lanes().expect("one stream has no others").expect_ended(stream).await
     }
 }
 
-/// What is there without waiting.
+/// Output of a future that is ready without waiting.
 pub(super) async fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     poll_fn(|context| {

@@ -27,20 +27,20 @@ pub(super) const IDLE: Duration = Duration::from_secs(20);
 /// Longer than the broker takes to notice the end of a stream, or to dispatch what has arrived.
 pub(super) const NOTICED: Duration = Duration::from_secs(3);
 
-/// What the end of a connection leaves.
+/// Fate of a connection, which decides about its Will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It lives: no Will.
+    /// Still connected: no Will.
     Alive,
-    /// It ended without DISCONNECT: one Will.
+    /// Ended without DISCONNECT: one Will.
     Lost,
-    /// It ended with DISCONNECT: none.
+    /// Ended with DISCONNECT: no Will.
     Disconnected,
     /// The client does not know whether there was one.
     Unknown,
 }
 
-/// What a run has seen.
+/// Statistics of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     pub(super) messages: usize,
@@ -181,7 +181,7 @@ impl World {
                 self.connect(who, with_quic).await;
             }
         }
-        // What streams have left goes on without another connection,
+        // Exchanges that streams have left go on without another connection,
         self.settle(false).await;
         // but for QoS 2 of those that the client has reset.
         for who in 0..CLIENTS {
@@ -225,14 +225,14 @@ impl World {
         panic!("it does not come to rest: {busy:?}; in the store: {left:?}");
     }
 
-    /// What the store has of the sessions.
+    /// Sessions as the store has them.
     pub(super) fn image(&self) -> Image {
         let mut image = Image::default();
         self.store.recover(&mut image).expect("memory can be read");
         image
     }
 
-    /// What is queued or on its way, session by session, and with `all` what is unreleased.
+    /// Messages that are queued or on their way, by session, and with `all` those that are not released.
     pub(super) fn unfinished(&self, all: bool) -> Vec<String> {
         let sessions = self.image().sessions.into_values();
         let left =
@@ -246,10 +246,10 @@ impl World {
 
     pub(super) async fn leave(&mut self) {
         for who in 0..CLIENTS {
-            let goodbye = Disconnect { session_expiry: Some(0), ..Disconnect::new(ReasonCode::Success) };
+            let disconnect = Disconnect { session_expiry: Some(0), ..Disconnect::new(ReasonCode::Success) };
             self.set_fate(who, Fate::Disconnected);
             let mut wire = self.actors[who].wire.take().expect("connected");
-            wire.send(CONTROL, Packet::Disconnect(Box::new(goodbye))).await;
+            wire.send(CONTROL, Packet::Disconnect(Box::new(disconnect))).await;
             wire.closed().await;
         }
         self.pass(IDLE * 4).await;
