@@ -1,4 +1,4 @@
-//! What a direction did so far, in numbers.
+//! Counters of one direction.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,13 +24,13 @@ impl Tally {
 /// `offered + duplicated = sent + policed + lost + queue_full + forgotten + too_big + queued`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PathCounters {
-    /// What came.
+    /// Packets that arrived.
     pub offered: Tally,
-    /// Copies that were made and met loss, corruption, queue and delay for themselves.
+    /// Copies, each with loss, corruption, queue and delay of its own.
     pub duplicated: Tally,
-    /// What left, all kinds.
+    /// Packets that left, of all kinds.
     pub sent: Tally,
-    /// Of `sent`: what `match` does not select.
+    /// Part of `sent` that `match` does not select.
     pub unmatched: Tally,
     /// Dropped for want of a token.
     pub policed: Tally,
@@ -44,13 +44,13 @@ pub struct PathCounters {
     pub too_big: Tally,
     /// Not yet settled: being delayed, or due and not yet taken.
     pub queued: Tally,
-    /// Of those that were queued: with a flipped bit.
+    /// Part of the queued packets, with a flipped bit.
     pub corrupted: Tally,
-    /// Of `sent`: sent ahead by `reorder`.
+    /// Part of `sent`, sent ahead by `reorder`.
     pub overtook: Tally,
-    /// The largest packet that came, in bytes: above the MTU of the devices it shows that offloads are on.
+    /// Size of the largest packet, in bytes; above the MTU of the devices it shows that offloads are on.
     pub largest: u64,
-    /// Verdicts that nobody took and that were not kept.
+    /// Verdicts dropped because they were not taken in time.
     pub verdicts_dropped: u64,
 }
 

@@ -14,9 +14,9 @@ use super::spec::{LinkSpec, PathSpec, Timeline};
 use super::stages::{Agenda, Arrival, Stages};
 use super::verdict::{Fate, Verdict};
 
-/// Verdicts that are kept until somebody takes them; later ones are only counted.
+/// Capacity of untaken verdicts; further ones are counted only.
 const VERDICTS: usize = 1 << 16;
-/// Replies that are kept until somebody takes them; later ones are dropped.
+/// Capacity of untaken replies; further ones are dropped.
 const REPLIES: usize = 1 << 10;
 
 /// One direction of a link: packets with their times go in, packets with their times come out.
@@ -25,8 +25,8 @@ const REPLIES: usize = 1 << 10;
 /// `None`, [`take_reply`](Self::take_reply) until `None` and, if wanted, [`take_verdict`](Self::take_verdict) until
 /// `None`; then it waits for a packet or for [`next_due`](Self::next_due). A time before the latest one counts as that.
 ///
-/// What happens to packet `n` is a function of the seed, the direction, the stage and `n`, whenever it comes. Policer,
-/// queue limit and rate see the times, of course. After the queue was once as long as it will be, nothing allocates.
+/// The random decisions about packet `n` are a function of the seed, the direction, the stage and `n`, independent of its
+/// time. Policer, queue limit and rate depend on time. Once the queue has reached its greatest length, no packet allocates.
 ///
 /// ```
 /// use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use super::direction::Direction;
 
-/// Who asks. Each stage has rolls of its own, so that switching one on or off does not change the others.
+/// Stage of the pipeline. Each has random numbers of its own, so that switching one on or off does not change the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Whether the packet is duplicated.
@@ -15,9 +15,9 @@ pub enum Stage {
     Corrupt,
     /// Which bit.
     CorruptBit,
-    /// How long it takes.
+    /// Delay of the packet.
     Delay,
-    /// Whether it overtakes.
+    /// Whether the packet is sent ahead.
     Reorder,
     /// Which port the NAT gives to a flow.
     NatPort,

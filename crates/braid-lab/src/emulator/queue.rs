@@ -46,7 +46,7 @@ pub(crate) struct Queue {
     /// Buffers of packets that have left.
     buffers: Vec<Vec<u8>>,
     schedule: Schedule,
-    /// What is due, in the order of leaving.
+    /// Due packets, in the order of leaving.
     ready: VecDeque<u32>,
     entered: u64,
     delayed: Load,

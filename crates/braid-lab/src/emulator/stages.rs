@@ -19,7 +19,7 @@ pub(crate) struct Stages {
     line_free: u64,
 }
 
-/// What the seed says of a packet, whatever the time.
+/// Random decisions about a packet, from the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rolls {
     pub(crate) lost: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Rolls {
     pub(crate) copy_lost: bool,
 }
 
-/// What a packet is scheduled by.
+/// Scheduling parameters of a packet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) now: u64,

@@ -1,4 +1,4 @@
-//! What was decided about each packet.
+//! Verdict of the emulator about a packet.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ pub struct Verdict {
     pub size: usize,
     /// Which bit was flipped, counted from the first bit of the IP header, the most significant of a byte first.
     pub corrupted: Option<u64>,
-    /// What became of it.
+    /// Fate of the packet.
     pub fate: Fate,
 }
 
-/// What can become of a packet.
+/// Fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It was sent, due at this time.
+    /// Sent.
     Sent {
-        /// When it had to leave.
+        /// Due time.
         due: Duration,
     },
-    /// It was sent ahead of those being delayed, by `reorder`.
+    /// Sent ahead of delayed packets, by `reorder`.
     Overtook {
-        /// When it had to leave.
+        /// Due time.
         due: Duration,
     },
-    /// It is not what `match` selects, and passed at once.
+    /// Not selected by `match`, and sent at once.
     Unmatched,
     /// The policer had no token for it.
     Policed,
@@ -42,6 +42,6 @@ pub enum Fate {
     QueueFull,
     /// The NAT has forgotten its flow.
     Forgotten,
-    /// It exceeds the MTU.
+    /// Larger than the MTU.
     TooBig,
 }

@@ -13,7 +13,7 @@ pub enum ExperimentError {
     /// A name on the command line that the scenario does not have.
     #[error("the scenario has no {what} {name:?}; it has {there}")]
     Unknown {
-        /// Of what.
+        /// Kind of the name.
         what: &'static str,
         /// The name.
         name: String,
@@ -40,15 +40,15 @@ pub enum ExperimentError {
     File {
         /// Which.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A command line that cannot be split.
     #[error("{program}: {problem}")]
     Command {
-        /// Of which program.
+        /// The program.
         program: String,
-        /// Why.
+        /// The cause.
         problem: String,
     },
 }

@@ -17,16 +17,16 @@ use crate::house::{How, Launch, Program, Topology, own_command};
 use crate::report::{ProgramRun, Run};
 use crate::scenario::{self, Placeholders};
 
-/// How often the run is looked at.
+/// Interval of checks of the run.
 const TICK: Duration = Duration::from_millis(100);
 /// A program that leads has so long after its workload's time: it may have to connect first.
 const OVERTIME: Duration = Duration::from_secs(30);
 /// A workload that lasts less than this part of its time did not do what it should.
 const SHORT: f64 = 0.95;
-/// So many last lines of each program are kept in the report.
+/// Number of last lines of each program in the report.
 const TAIL: usize = 12;
 
-/// What a run was, and on what.
+/// Finished run, with its emulated links.
 pub(super) struct Executed {
     pub(super) run: Run,
     pub(super) wire: String,
@@ -43,7 +43,7 @@ pub(super) fn execute(
 ) -> Result<Executed, ExperimentError> {
     let Job { variant, profile, seed, repetition, attempt } = job;
     let dir = plan.directory.join(job.directory());
-    // What an earlier run left there would be read as ours.
+    // The directory must be new: files of an earlier run would be read as those of this one.
     fs::create_dir(&dir).map_err(|source| ExperimentError::File { path: dir.clone(), source })?;
     let topology = Topology::build(&plan.scenario.ends, links::plans(plan, job, &dir), plan.wire)?;
     let mut stage = Stage::new(plan, job, &dir, &topology);
@@ -107,7 +107,7 @@ struct Actor<'a> {
     part: &'a scenario::Program,
     command: String,
     program: Program,
-    /// How many lines were looked at.
+    /// Number of lines read.
     lines: u64,
     last: String,
 }
@@ -133,7 +133,7 @@ struct Stage<'a> {
     refused: Vec<String>,
     /// When the workload began, which is time 0 of everything in the report.
     origin: Instant,
-    /// The same in microseconds since the Unix epoch.
+    /// The origin in microseconds since the Unix epoch.
     origin_unix_us: u64,
 }
 
@@ -143,7 +143,7 @@ impl<'a> Stage<'a> {
         Self { plan, job, dir, topology, cast: Vec::new(), refused: Vec::new(), origin, origin_unix_us }
     }
 
-    /// What placeholders stand for at an end.
+    /// Values of placeholders at an end.
     fn placeholders(&self, at: &str, program: &str) -> Placeholders {
         let mut placeholders = Placeholders::default();
         for end in &self.plan.scenario.ends {
@@ -167,7 +167,7 @@ impl<'a> Stage<'a> {
     fn write_files(&self) -> Result<(), ExperimentError> {
         let mut placeholders = self.placeholders("", "");
         for end in &self.plan.scenario.ends {
-            // Nobody in particular reads it: the address on the end's first link.
+            // Without a peer: the address on the first link of the end.
             if let Some(address) = self.topology.address(end, end) {
                 placeholders.set(end, address.to_string());
             }
@@ -245,8 +245,8 @@ impl<'a> Stage<'a> {
                 let rules = Rules::read(self.topology, self.plan).unwrap_or_default();
                 samples.push(links.map(|link| rules.counters(self.topology, &link.name)).collect());
                 let lead = self.cast.iter().position(|actor| actor.part.leads);
-                let teller = lead.and_then(|lead| self.cast.get_mut(lead)).map(Actor::last_line);
-                watch(Progress::Goes { since, line: teller });
+                let reporter = lead.and_then(|lead| self.cast.get_mut(lead)).map(Actor::last_line);
+                watch(Progress::Goes { since, line: reporter });
             }
             if stop.is_asked() || self.is_over() {
                 return since;

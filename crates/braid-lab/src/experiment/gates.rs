@@ -1,4 +1,4 @@
-//! What programs wrote down of their gates (`--gate-log`).
+//! Gate logs of programs (`--gate-log`).
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use crate::report::{GateRun, PathClass};
 /// Samples of a connection are so far apart (s) in the report, at least.
 const APART: f64 = 0.3;
 
-/// Of a program, so many connections are in the report: those of which most is known.
+/// The most connections of a program in the report; those with the longest logs are taken.
 const MOST: usize = 4;
 
 /// The file of a program, in the run's directory.
@@ -27,7 +27,7 @@ pub(super) struct PathOf {
     to: Vec<(Ipv4Addr, String)>,
 }
 
-/// What every program has between it and others.
+/// Paths between each program and the others.
 pub(super) fn paths(plan: &Plan, topology: &Topology) -> Vec<PathOf> {
     let of_program = |program: &crate::scenario::Program| {
         let mut to = Vec::new();
@@ -44,7 +44,7 @@ pub(super) fn paths(plan: &Plan, topology: &Topology) -> Vec<PathOf> {
     plan.scenario.programs.iter().map(of_program).collect()
 }
 
-/// What the programs of a run wrote. Those who wrote nothing have no gate.
+/// Gate logs of a run. A program without a log has no gate.
 pub(super) fn read(dir: &Path, paths: &[PathOf], origin_unix_us: u64) -> Vec<GateRun> {
     let of_program = |path: &PathOf| {
         let text = fs::read_to_string(dir.join(file(&path.program))).unwrap_or_default();
@@ -108,7 +108,7 @@ fn push(gate: &mut GateRun, at: f64, sample: &Sample) {
 }
 
 impl PathOf {
-    /// What is between it and this address with its port.
+    /// The path towards this address with its port.
     fn towards(&self, peer: &str) -> Option<String> {
         let peer: SocketAddr = peer.parse().ok()?;
         self.to.iter().find(|(to, _)| peer.ip() == *to).map(|(_, path)| path.clone())

@@ -47,12 +47,12 @@ impl Job<'_> {
     }
 }
 
-/// What is still to do.
+/// Queue of jobs.
 #[derive(Debug)]
 pub(super) struct Queue<'a> {
     /// With the place of each among all, from 1.
     jobs: VecDeque<(usize, Job<'a>)>,
-    /// So often a run that the machine has spoilt is done again.
+    /// Number of repetitions of a run that is invalid because of the machine.
     again: u64,
 }
 

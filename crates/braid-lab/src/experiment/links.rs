@@ -11,7 +11,7 @@ use crate::scenario::{self, Profile};
 use crate::selftest::{self, Doubt};
 use crate::wire;
 
-/// Of every link, bytes.
+/// MTU of every link, in bytes.
 const MTU: u16 = 1500;
 
 /// The links as the profile shapes them.
@@ -43,7 +43,7 @@ pub(super) fn plans(plan: &Plan, job: Job<'_>, dir: &Path) -> Vec<LinkPlan> {
     plan.scenario.links.iter().map(of_link).collect()
 }
 
-/// What the emulated links did, and why they may not be believed.
+/// Results of the emulated links, and doubts about them.
 pub(super) fn link_runs(topology: Topology, plan: &Plan, profile: &Profile) -> (Vec<LinkRun>, Vec<Doubt>) {
     let mut doubts: Vec<Doubt> = Vec::new();
     let lateness = plan.lateness.map(|lateness| lateness.0);
@@ -66,7 +66,7 @@ pub(super) fn link_runs(topology: Topology, plan: &Plan, profile: &Profile) -> (
     (runs, doubts)
 }
 
-/// What the kernel's own rules did, by link: the emulator has let all of it pass.
+/// Counters of the kernel's packet rules, by link.
 #[derive(Debug, Default)]
 pub(super) struct Rules(BTreeMap<String, RuleCounters>);
 
@@ -81,7 +81,7 @@ impl Rules {
         Ok(Self(rules))
     }
 
-    /// What the rules accepted must have been packets of the network.
+    /// Doubts about accepted packets that were larger than those of the network.
     fn doubts(&self) -> Vec<String> {
         let too_large = |accepted: Tally| accepted.bytes > accepted.packets * u64::from(MTU);
         let links = self.0.iter().filter(|(_, counters)| too_large(counters.accepted));

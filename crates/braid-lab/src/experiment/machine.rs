@@ -1,4 +1,4 @@
-//! What the machine is, for whoever reads the report elsewhere.
+//! Description of the machine for the report.
 
 use std::fs;
 

@@ -11,20 +11,20 @@ use crate::scenario::{Field, Flow, LinkField, Metric, ProgramField, Scenario, Va
 
 /// Everything that one run left behind.
 pub(super) struct Evidence<'a> {
-    /// What programs wrote, by name; missing when they wrote nothing.
+    /// Summaries of programs, by name; missing for programs that wrote none.
     pub(super) summaries: BTreeMap<String, RunSummary>,
     pub(super) programs: &'a [ProgramRun],
     pub(super) links: &'a [LinkRun],
     /// When the workload began, in microseconds since the Unix epoch.
     pub(super) origin_unix_us: u64,
-    /// How long the workload was to last.
+    /// Planned duration of the workload.
     pub(super) lasts: Duration,
-    /// What links had done second by second.
+    /// Counters of links, second by second.
     pub(super) samples: &'a Samples,
     /// The scenario's links, in the order of `samples`.
     pub(super) link_names: &'a [&'a str],
     pub(super) windows: &'a [Window],
-    /// What the profile sets, then the variant.
+    /// Settings of the profile, then of the variant.
     pub(super) sets: [&'a BTreeMap<String, String>; 2],
 }
 
@@ -236,7 +236,7 @@ fn topic_value(topic: &TopicSummary, field: Field, seconds: f64, whole: &[u64]) 
         }
         Field::Rate if seconds > 0.0 => (topic.acked + topic.received) as f64 / seconds,
         Field::Rate => return None,
-        // Of a part of the time only.
+        // Covers a part of the time only.
         Field::Settled(_) => return None,
         Field::LastSecond => {
             topic.per_second.iter().rposition(|&count| count > 0).map_or(0.0, |at| at as f64 + 1.0)
@@ -252,7 +252,7 @@ fn quantile_of_due(topic: &TopicSummary, quantile: f64, due: f64) -> Option<f64>
     if share > 1.0 {
         return None;
     }
-    // What the program told of all that arrived is more exact than its curve.
+    // The quantiles of all messages are more exact than the curve.
     if (due - arrived).abs() < 0.5 {
         let told = [(0.5, latency.p50), (0.9, latency.p90), (0.99, latency.p99), (0.999, latency.p999)];
         if let Some((_, us)) = told.iter().find(|(at, _)| (at - quantile).abs() < 1e-9) {
@@ -328,7 +328,7 @@ pub(super) mod tests {
     const NO_SAMPLES: &Samples = &Samples::new();
     const NO_SETS: &BTreeMap<String, String> = &BTreeMap::new();
 
-    /// Of programs that wrote this, on no link.
+    /// Evidence of programs with these summaries, without links.
     pub(in crate::experiment) fn of_programs(summaries: BTreeMap<String, RunSummary>) -> Evidence<'static> {
         Evidence {
             summaries,
@@ -389,13 +389,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_nobody_wrote_has_no_value() {
+    fn a_value_that_was_not_written_is_none() {
         assert_eq!(metric("consumer:recv", None), Some(50.0));
         assert_eq!(metric("consumer:pub_fail", None), Some(0.0), "a counter that never counted");
-        for nothing in ["stranger:t:received", "stranger:recv", "consumer::cpu_seconds", "link:x:up:bytes"] {
+        for nothing in ["unknown:t:received", "unknown:recv", "consumer::cpu_seconds", "link:x:up:bytes"] {
             assert_eq!(metric(nothing, None), None, "{nothing}");
         }
-        assert_eq!(metric("consumer:t:received", Some("stranger:t:due")), None);
+        assert_eq!(metric("consumer:t:received", Some("unknown:t:due")), None);
         assert_eq!(metric("consumer:t:received", Some("consumer:t:sent")), None, "nothing is divided by 0");
     }
 

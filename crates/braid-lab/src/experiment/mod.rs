@@ -33,12 +33,12 @@ pub use error::ExperimentError;
 pub use machine::machine;
 pub use ready::{NotReady, PATIENCE, wait_until_ready};
 
-/// What to run of a scenario, and how.
+/// Selection of runs of a scenario, with their parameters.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The scenario.
     pub scenario: Scenario,
-    /// What `braidmq` stands for in its command lines.
+    /// Program for `braidmq` in its command lines.
     pub program: PathBuf,
     /// Each run gets a directory in this one.
     pub directory: PathBuf,
@@ -56,9 +56,9 @@ pub struct Plan {
     pub duration: Option<Span>,
     /// Command lines in place of those of some programs, by name.
     pub replaced: BTreeMap<String, String>,
-    /// What carries the links.
+    /// Devices of the links.
     pub wire: WireChoice,
-    /// How late 99 % of an emulated link's packets may be before a run is refused, in place of
+    /// Limit of the p99 lateness of an emulated link's packets, above which a run is invalid, in place of
     /// [`lateness_bound`](crate::selftest::lateness_bound).
     pub lateness: Option<Span>,
     /// A run that is refused only because the machine was too busy is done again so often. The refused ones stay in

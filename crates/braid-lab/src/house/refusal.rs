@@ -4,7 +4,7 @@ use std::io;
 
 use super::error::HouseError;
 
-/// What limits the number of namespaces of each kind that the house needs.
+/// Sysctls that limit the number of namespaces of each kind.
 const LIMITS: [&str; 4] = [
     "user.max_user_namespaces",
     "user.max_net_namespaces",
@@ -12,7 +12,7 @@ const LIMITS: [&str; 4] = [
     "user.max_pid_namespaces",
 ];
 
-/// What to say when `unshare` or the mapping of users fails with `error`. `knob` reads a sysctl by its name.
+/// Error for a failed `unshare` or user mapping. `knob` reads a sysctl by its name.
 pub(super) fn refusal(error: &io::Error, is_root: bool, knob: impl Fn(&str) -> Option<String>) -> HouseError {
     let is = |name: &str, value: &str| knob(name).is_some_and(|now| now.trim() == value);
     let instead = if is_root { "" } else { ", or run this command with sudo" };

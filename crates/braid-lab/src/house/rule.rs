@@ -6,7 +6,7 @@ use super::plan::PacketRule;
 use super::tool::{IPTABLES, Input};
 use crate::emulator::Tally;
 
-/// What a [`PacketRule`] did.
+/// Counters of a [`PacketRule`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RuleCounters {
     /// Within the limit.
@@ -29,7 +29,7 @@ pub(super) fn hold(rule: PacketRule, namespace: &Namespace, device: &str) -> Res
     Ok(())
 }
 
-/// What the rule for `device` has done so far.
+/// Reads the counters of the rule for `device`.
 pub(super) fn counters(namespace: &Namespace, device: &str) -> Result<RuleCounters, HouseError> {
     let list = IPTABLES.run(namespace, &["-L", "INPUT", "-n", "-v", "-x"], Input::Nothing)?;
     Ok(RuleCounters { accepted: tally(&list, "ACCEPT", device), dropped: tally(&list, "DROP", device) })

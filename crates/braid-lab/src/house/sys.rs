@@ -106,7 +106,7 @@ pub(super) fn unblock(signals: &[Signal]) -> io::Result<()> {
     mask(libc::SIG_UNBLOCK, signals)
 }
 
-/// Takes back that somebody before us ignores the end of children, which would take their exit codes from us.
+/// Restores the default action of SIGCHLD: a parent may have set it to be ignored, which discards exit codes of children.
 pub(super) fn notice_children() {
     // SAFETY: the default action runs no code of ours.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
@@ -139,7 +139,7 @@ impl Signals {
         let set = signal_set(signals);
         // SAFETY: the set lives until the call is over.
         let fd = check(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) })?;
-        // SAFETY: the kernel has just made it, and nobody else knows it.
+        // SAFETY: the kernel has just made the descriptor, and it has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 

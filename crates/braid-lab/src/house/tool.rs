@@ -70,7 +70,7 @@ impl Tool {
     fn output(&self, arguments: &[&str], input: Input<'_>) -> io::Result<Output> {
         let mut child = self.start(arguments, input)?;
         if let (Some(mut stdin), Input::Text(text)) = (child.stdin.take(), input) {
-            // It may end without having read everything; its exit code tells.
+            // The tool may end without having read everything; its exit code tells whether that is an error.
             let _ = stdin.write_all(text.as_bytes());
         }
         child.wait_with_output()
@@ -98,7 +98,7 @@ fn failed_line(line: &str) -> Option<usize> {
     line.trim().strip_prefix("Command failed -:")?.parse().ok().filter(|number| *number > 0)
 }
 
-/// What a tool finds at its standard input.
+/// Standard input of a tool.
 #[derive(Clone, Copy)]
 pub(super) enum Input<'a> {
     Nothing,

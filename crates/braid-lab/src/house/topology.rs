@@ -13,8 +13,8 @@ use super::rule::{self, RuleCounters};
 use crate::emulator::PathCounters;
 use crate::wire::{self, Running, Stopped};
 
-/// Namespaces, one for each end, and the links between them. Dropping it ends the links; the kernel takes the devices
-/// and namespaces away once nobody uses them.
+/// Namespaces, one for each end, and the links between them. Dropping it ends the links; the kernel removes the devices and
+/// namespaces after their last use.
 ///
 /// Link `i` is the network 192.168.(200 + i).0/24; its left end is .2 with the device `lq<i>l`, its right end .1 with
 /// `lq<i>r`. There are no other routes.
@@ -33,12 +33,12 @@ struct Link {
     right: Device,
     between: Vec<Device>,
     has_rule: bool,
-    /// What carries it to the emulator, if there is one.
+    /// Kind of its devices, if it is emulated.
     kind: Option<&'static str>,
     running: Option<Running>,
 }
 
-/// What an emulated link did.
+/// Results of an emulated link.
 #[derive(Debug)]
 pub struct LinkEnd {
     /// Its name.
@@ -101,7 +101,7 @@ impl Topology {
         self.link(link)?.running.as_ref()
     }
 
-    /// What the rule of a link did so far; `None` if it has none.
+    /// Counters of the rule of a link; `None` if it has none.
     ///
     /// # Errors
     /// When iptables fails.
@@ -118,14 +118,14 @@ impl Topology {
             let name = &device.name;
             match offload::read(device) {
                 Ok(features) => on.extend(features.iter().map(|feature| format!("{name} {feature}"))),
-                // What cannot be read is not known to be off.
+                // An unreadable offload may be on.
                 Err(error) => on.push(format!("{name} ({error})")),
             }
         }
         on
     }
 
-    /// What carries emulated links: `tun` or `packet`; `none` without one.
+    /// Kind of the emulated links' devices: `tun` or `packet`; `none` without one.
     pub fn wire_kind(&self) -> &str {
         self.kind
     }

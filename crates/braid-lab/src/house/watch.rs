@@ -16,7 +16,7 @@ use super::memory::Memory;
 use super::ready::ready_within;
 use super::sys;
 
-/// What is known of a program, and its right to be signalled.
+/// State of a program, which guards the right to signal it.
 #[derive(Debug)]
 pub(super) struct Record {
     state: Mutex<State>,
@@ -30,7 +30,7 @@ pub(super) struct Record {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) lines: Lines,
-    /// Once it is there, the process's number is free and may be somebody else's.
+    /// Once it is set, the process number is free and may belong to another process.
     pub(super) end: Option<End>,
 }
 
@@ -69,7 +69,7 @@ impl Record {
     }
 
     fn signal_unfreed(&self, signal: Signal) {
-        // It fails only for processes that have ended or became another user's, which nobody can help.
+        // Fails only for processes that have ended or changed their user.
         let _ = if self.leads_group {
             kill_process_group(self.id, signal)
         } else {
@@ -79,7 +79,7 @@ impl Record {
 
     /// Frees the number of the program once it has ended, and takes the rest of its group along.
     fn finish(&self, peak_memory: Option<u64>) {
-        // Without the lock, or nobody could end it. What fails here fails below again, and is told there.
+        // Without the lock, so that the program can be signalled meanwhile. An error here is reported by the wait below.
         let _ = waitid(WaitId::Pid(self.id), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
         let mut state = self.state();
         let at = self.started.elapsed();
@@ -88,9 +88,9 @@ impl Record {
         }
         let (how, cpu) = match sys::wait_with_time(self.id) {
             Ok((status, cpu)) => (how(status), cpu),
-            // Somebody else has waited for our child.
+            // Another thread has waited for the child.
             Err(error) => {
-                state.lines.push(at, Stream::Err, format!("its end was taken by somebody else: {error}"));
+                state.lines.push(at, Stream::Err, format!("its exit status is lost: {error}"));
                 (How::Exit(255), Duration::ZERO)
             }
         };
@@ -106,7 +106,7 @@ fn how(status: ExitStatus) -> How {
     }
 }
 
-/// What a program writes, and its end.
+/// Output and end of a program.
 pub(super) struct Watch {
     /// Becomes readable when the program ends.
     pub(super) ended: OwnedFd,
@@ -125,11 +125,11 @@ struct Source {
 /// More than a pipe can hold is not what the program wrote before it ended.
 const LARGEST_PIPE: usize = 1 << 20;
 const CHUNK: usize = 64 << 10;
-/// How often its memory is looked at.
+/// Interval of memory samples.
 const LOOK: Duration = Duration::from_millis(250);
 
 impl Watch {
-    /// Follows a process. `pipes` are what it writes to, output and errors, if somebody wants to know.
+    /// Watches a process. `pipes` are its output and errors, if they are captured.
     pub(super) fn new(ended: OwnedFd, pipes: [Option<OwnedFd>; 2], log: Option<File>) -> io::Result<Self> {
         let open = |pipe: OwnedFd, stream| -> io::Result<Source> {
             rustix::io::ioctl_fionbio(&pipe, true)?;
@@ -160,7 +160,7 @@ impl Watch {
                 break;
             }
         }
-        // Whoever has left the group may hold a pipe open: the rest is what is there now.
+        // A process that has left the group may hold a pipe open: the rest is only what can be read now.
         for place in 0..self.sources.len() {
             let mut left = LARGEST_PIPE;
             while let Some(read @ 1..) = self.read(place, &mut chunk, record) {

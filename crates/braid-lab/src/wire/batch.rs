@@ -19,7 +19,10 @@ pub struct Batch {
 
 impl Batch {
     /// An empty one.
-    #[expect(clippy::new_without_default, reason = "two megabytes of address space are nobody's default")]
+    #[expect(
+        clippy::new_without_default,
+        reason = "a default should not take two megabytes of address space"
+    )]
     pub fn new() -> Self {
         Self {
             bytes: vec![0; BATCH * SLOT].into_boxed_slice(),
@@ -29,7 +32,7 @@ impl Batch {
         }
     }
 
-    /// How many frames there are.
+    /// Number of frames.
     pub fn len(&self) -> usize {
         self.count
     }

@@ -1,4 +1,4 @@
-//! What a link in real time did.
+//! Results of a link in real time.
 
 use std::time::Duration;
 
@@ -19,19 +19,19 @@ pub struct Stopped {
     pub log_error: Option<String>,
 }
 
-/// What one direction did, and how well.
+/// Results of one direction, with its lateness.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct DirectionEnd {
     /// `tun` or `packet`.
     pub wire: String,
-    /// How long it ran.
+    /// Duration.
     pub elapsed: Duration,
-    /// What the emulator decided. `sent` includes `unsent`, which the kernel then refused.
+    /// Decisions of the emulator. `sent` includes `unsent`, which the kernel then refused.
     pub counters: PathCounters,
-    /// How much later than due packets were handed to the kernel, and how long they had waited before they were read.
-    /// The packets of a batch count as sent when its last one was.
+    /// Lateness of packets at the kernel, with the time that they had waited before they were read. The packets of a batch
+    /// count as sent with its last one.
     pub lateness: Lateness,
-    /// How the second part of it is known.
+    /// Source of the second part of it.
     #[serde(default)]
     pub reading: Reading,
     /// Processor time of its thread.
@@ -40,7 +40,7 @@ pub struct DirectionEnd {
     pub realtime: bool,
     /// Frames without an IP packet, such as ARP. They cross at once and meet no stage.
     pub bypassed: Tally,
-    /// What the kernel did not take, link headers counted.
+    /// Packets that the kernel refused, with link headers.
     pub unsent: Tally,
     /// Frames that the kernel dropped before they were read.
     pub missed: u64,
@@ -64,7 +64,7 @@ impl DirectionEnd {
         if packets == 0 { 0.0 } else { self.cpu.as_secs_f64() * 1e6 / packets as f64 }
     }
 
-    /// What reports show of it.
+    /// Results for reports.
     pub fn path_run(&self) -> PathRun {
         let Lateness { p50_us, p99_us, max_us, .. } = self.lateness;
         PathRun {

@@ -26,7 +26,7 @@ pub enum WireError {
     Tun {
         /// Its name.
         device: String,
-        /// What the kernel says.
+        /// Error of the kernel.
         source: io::Error,
     },
     /// Packet sockets need CAP_NET_RAW.
@@ -40,7 +40,7 @@ pub enum WireError {
     Packet {
         /// The device.
         device: String,
-        /// What the kernel says.
+        /// Error of the kernel.
         source: io::Error,
     },
     /// A device name that no kernel takes.
@@ -59,7 +59,7 @@ pub enum WireError {
     Log {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The system refuses a thread or an event descriptor.

@@ -1,4 +1,4 @@
-//! What of a packet's headers the emulator looks at, as text.
+//! Flow of a packet, as text.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,7 +11,7 @@ const UDP: u8 = 17;
 /// The flags of a TCP segment, the lowest bit first.
 const FLAGS: &[u8; 8] = b"FSRPAUEC";
 
-/// Who sends to whom: `udp 10.0.0.1:5000 10.0.0.2:14567`, `tcp:SA` with the flags that are set, `1` for other
+/// Protocol, source and destination: `udp 10.0.0.1:5000 10.0.0.2:14567`, `tcp:SA` with the flags that are set, `1` for other
 /// protocols by number, without ports where there are none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Flow {

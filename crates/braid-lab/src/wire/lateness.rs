@@ -1,4 +1,4 @@
-//! How much later than due packets leave.
+//! Lateness of packets.
 
 use std::time::Duration;
 
@@ -10,11 +10,10 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Two digits: 1 % of the value.
 const DIGITS: u8 = 2;
 
-/// How much later than due packets were handed to the kernel, the time included that they waited to be read;
-/// microseconds.
+/// Time from the due time of packets until the kernel had them, with the time that they waited to be read; microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Lateness {
-    /// How many packets.
+    /// Number of packets.
     pub packets: u64,
     /// Half of them at most.
     pub p50_us: f64,

@@ -15,7 +15,7 @@ use super::wake::Wake;
 use super::{Wire, WireError};
 use crate::emulator::{Direction, LinkSpec, Loss, PathCounters, PathSpec, Pipeline, Timeline};
 
-/// How a link runs.
+/// Options of a running link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Writes what became of each packet there, as [`VerdictLog`](super::VerdictLog) reads it.
@@ -84,7 +84,7 @@ pub fn start(
 }
 
 impl Running {
-    /// What both directions did so far, up first, at most 20 ms old. Cheap: for a sampler that asks some times a second.
+    /// Counters of both directions, up first, at most 20 ms old. Cheap enough for several samples a second.
     pub fn counters(&self) -> [PathCounters; 2] {
         [&self.up, &self.down]
             .map(|thread| *thread.publication.lock().unwrap_or_else(PoisonError::into_inner))
@@ -156,9 +156,9 @@ impl Thread {
     }
 
     fn order(&self, order: Order) {
-        // It listens as long as it runs; after that there is nothing to order.
+        // Fails only after the end of the direction.
         let _ = self.orders.send(order);
-        self.wake.ring();
+        self.wake.notify();
     }
 
     /// Ends the thread.

@@ -21,7 +21,7 @@ use crate::emulator::{Departure, Direction, LinkSpec, PathSpec, Verdict};
 const PAGES: usize = 1024;
 /// Packets that may wait for their verdicts, more than any link holds; those whose verdicts found no room wait forever.
 const INSIDE: usize = 1 << 17;
-/// What is kept of a packet that is only named: link header, IP header with some extensions, transport header.
+/// Bytes of a packet that is logged by its headers: link header, IP header with some extensions, transport header.
 const HEADERS: usize = 160;
 
 /// Something to be written.
@@ -91,7 +91,7 @@ impl Log {
         Ok(Some(Self { sender, writer, head, whole: pcap.is_some() }))
     }
 
-    /// Who writes down what `direction` does.
+    /// Log writer of `direction`.
     pub(super) fn scribe(&self, direction: Direction) -> Scribe {
         let keep = if self.whole { usize::MAX } else { HEADERS };
         let sender = self.sender.clone();
@@ -117,7 +117,7 @@ pub(super) struct Scribe {
     sender: SyncSender<Page>,
     page: Vec<Entry>,
     head: usize,
-    /// How much of a frame.
+    /// Bytes of a frame that are kept.
     keep: usize,
     unlogged: u64,
 }
@@ -177,7 +177,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes what comes until nobody is left to send; the first error, after which nothing more is written.
+    /// Writes pages until all senders are dropped. Returns the first error, after which nothing more is written.
     fn run(mut self, pages: &Receiver<Page>) -> Option<String> {
         let written = self.write_all(pages);
         // Those who send must not find the place closed because of a full disk.
@@ -197,7 +197,7 @@ impl Writer {
                     Err(_) => break,
                 }
             }
-            // Whoever looks at the files of a quiet link finds them up to date.
+            // The files of a quiet link are up to date.
             self.flush()?;
         }
         self.flush()
@@ -223,7 +223,7 @@ impl Writer {
             }
             Entry::Closed { unlogged } => {
                 let rest = mem::take(&mut self.inside[direction as usize]);
-                // If verdicts are missing, nobody knows which packets are inside.
+                // With missing verdicts it is unknown which packets are inside.
                 for (arrival, settled) in rest.into_values().filter(|_| unlogged == 0) {
                     for copy in [false, true] {
                         if !settled[usize::from(copy)] {

@@ -47,7 +47,7 @@ pub trait Wire: Send + Sync {
     /// Bytes before the IP header of every frame: 0, or 14 for Ethernet.
     fn link_header(&self) -> usize;
 
-    /// What becomes readable when frames have come.
+    /// Descriptor that is readable when frames have arrived.
     fn fd(&self) -> BorrowedFd<'_>;
 
     /// Adds frames to `batch` until there are no more or it is full, and says how many. Never waits; none at all is an
@@ -63,6 +63,6 @@ pub trait Wire: Send + Sync {
     /// sent. Never waits.
     fn send(&self, frames: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// How many frames the kernel has dropped since the wire was opened because they were not read in time.
+    /// Number of frames that the kernel has dropped since the wire was opened because they were not read in time.
     fn missed(&self) -> u64;
 }

@@ -21,12 +21,12 @@ use super::wake::Wake;
 use super::{Wire, sys};
 use crate::emulator::{Departure, Direction, PathCounters, PathSpec, Pipeline, Tally};
 
-/// How often counters are published at most: a fifth of what a sampler asks for, and nothing beside the packets.
+/// Shortest interval between publications of the counters: a fifth of that of samplers.
 const PUBLICATION: Duration = Duration::from_millis(20);
-/// How long a wire is left alone after an error, such as that of a device that is down.
+/// Pause after an error of a wire, such as that of a device that is down.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What the owner of a link wants from a direction.
+/// Order of the owner of a link to a direction.
 pub(super) enum Order {
     Change(Box<PathSpec>),
     Stop,
@@ -36,7 +36,7 @@ pub(super) enum Order {
 /// thread never waits for.
 pub(super) type Publication = Arc<Mutex<PathCounters>>;
 
-/// What a direction is made of.
+/// Parts of a direction.
 pub(super) struct Parts {
     pub(super) direction: Direction,
     pub(super) pipeline: Pipeline,
@@ -68,9 +68,9 @@ pub(super) struct Path {
     lateness: LatenessRecord,
     /// Counts where frames do not say when they came.
     run_queue: Option<RunQueue>,
-    /// How long the thread waited for a processor before it read the batch.
+    /// Time that the thread waited for a processor before it read the batch.
     queued: Duration,
-    /// How long packets waited to be read, beyond what their due times know.
+    /// Times that packets waited to be read, beyond those in their due times.
     waits: Waits,
     /// The time that the pipeline has reached.
     reached: Duration,
@@ -84,7 +84,7 @@ pub(super) struct Path {
     unpublished: bool,
 }
 
-/// What went wrong, and how often.
+/// Errors, with their numbers.
 #[derive(Default)]
 struct Faults {
     unsent: Tally,
@@ -301,7 +301,7 @@ impl Path {
         let resume = paused.then_some(self.resume_at);
         let until = [due, publication, resume].into_iter().flatten().min();
         let timeout = match until.map(|until| until.saturating_sub(now)) {
-            // What is due that soon is waited for by reading again.
+            // Due sooner than a wait takes: read again.
             Some(Duration::ZERO) => return,
             timeout => timeout.and_then(|timeout| Timespec::try_from(timeout).ok()),
         };

@@ -1,4 +1,4 @@
-//! How late frames are read.
+//! Delay before frames are read.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 /// Two readings this close are not looked at: a frame in between has waited no longer.
 const CLOSE: Duration = Duration::from_micros(100);
-/// How old what the kernel says may be when the next reading is looked at: what it counted before is counted with it.
+/// The greatest age of the kernel's figure at the next reading; the time before is counted with it.
 const STALE: Duration = Duration::from_millis(1);
 
-/// How it is known how long frames waited before they were read.
+/// Source of the time that frames waited before they were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reading {
@@ -35,12 +35,12 @@ impl Reading {
     }
 }
 
-/// How long a thread waits for a processor while it could run.
+/// Time that a runnable thread waits for a processor.
 #[derive(Debug)]
 pub(super) struct RunQueue {
     /// `schedstat` of the thread, read by place.
     file: Option<File>,
-    /// What it said last, and when.
+    /// The last value, and its time.
     waited: Duration,
     asked_at: Duration,
     read_at: Duration,
@@ -122,7 +122,7 @@ mod tests {
         queue.since_last(ms(10));
         says(&file, ms(5));
         assert_eq!(queue.since_last(ms(10) + step), Duration::ZERO);
-        // What was skipped is gone at most a millisecond later.
+        // A skipped interval is counted at most a millisecond later.
         assert_eq!(queue.since_last(ms(11)), Duration::from_micros(910));
         says(&file, ms(6));
         assert_eq!(queue.since_last(ms(12) + step), ms(1));

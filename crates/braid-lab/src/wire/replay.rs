@@ -49,7 +49,7 @@ struct Change {
 pub struct VerdictLogError {
     /// Its number, counted from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The error.
     pub problem: String,
 }
 
@@ -69,7 +69,7 @@ pub struct Difference {
 }
 
 impl VerdictLog {
-    /// How many lines are about packets, and in how many the log is lacking because the disk was too slow.
+    /// Number of packet lines, and of lines that are missing because the disk was too slow.
     pub fn lines(&self) -> (usize, u64) {
         (self.records.len(), self.unlogged)
     }
@@ -89,7 +89,7 @@ impl VerdictLog {
                 .get(&key)
                 .map(|verdict| verdict_text(Outcome::Settled(verdict.fate), verdict.corrupted));
             logged.insert(key, ());
-            // What was inside when the link stopped has its fate only now.
+            // Packets inside when the link stopped get their fate only in the replay.
             let same = record.outcome == Outcome::Inside || now.as_ref() == Some(&record.verdict_text());
             if !same {
                 let &Record { direction, index, copy, .. } = record;

@@ -98,7 +98,7 @@ struct PacketStatistics {
     drops: u32,
 }
 
-/// How many frames found no room in a packet socket since the last question.
+/// Number of frames that a packet socket has dropped for want of room since the last call.
 pub(super) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut statistics = PacketStatistics::default();
     let mut length = length_of::<PacketStatistics>();

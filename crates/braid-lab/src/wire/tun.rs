@@ -98,7 +98,7 @@ impl Wire for Tun {
 
 /// The dropped packets among those that the kernel sent to `device`, as in the table `/proc/net/dev`.
 fn send_drops(devices: &File, device: &str) -> Option<u64> {
-    /// Of the columns after the name: 8 for receiving, then bytes, packets, errs, drop.
+    /// Column after the name: 8 for receiving, then bytes, packets, errs, drop.
     const COLUMN: usize = 11;
     let mut table = Vec::new();
     let mut page = [0; 4096];

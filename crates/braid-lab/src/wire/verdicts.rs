@@ -27,7 +27,7 @@ pub(super) struct Record {
     pub(super) corrupted: Option<u64>,
 }
 
-/// What became of a packet until the end.
+/// Outcome of a packet at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Settled(Fate),

@@ -1,4 +1,4 @@
-//! How long packets inside waited before they were read.
+//! Times that packets inside waited before they were read.
 
 use std::time::Duration;
 

@@ -17,10 +17,10 @@ const PORTS: usize = 1 << 16;
 /// Ports below are not given to flows.
 const FIRST_PORT: u64 = 1024;
 
-/// What became of a packet at the NAT.
+/// Decision of the NAT about a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Crossing {
-    /// It goes on, rewritten where that was needed.
+    /// The packet passes, rewritten if needed.
     Through,
     /// Its flow is not known; the reply, if there is one, goes back where it came from.
     Forgotten { reply: Option<Vec<u8>> },

@@ -9,13 +9,13 @@ use crate::emulator::spec::quantity::{duration_text, parse_duration};
 /// A NAT between the sender of a direction and its link.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Nat {
-    /// What a rebind changes.
+    /// Change at a rebind.
     pub kind: NatKind,
     /// When it happens.
     pub times: NatTimes,
 }
 
-/// What happens to flows that the NAT has forgotten.
+/// Handling of flows whose binding the NAT has lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NatKind {
     /// UDP gets a new port. TCP segments are dropped silently, but for a SYN.
@@ -37,7 +37,7 @@ pub enum NatTimes {
 }
 
 impl Nat {
-    /// How many rebinds happened until `at`. Before the first, ports are left as they are.
+    /// Number of rebinds until `at`. Ports are unchanged before the first.
     pub fn epoch(&self, at: Duration) -> u64 {
         match &self.times {
             NatTimes::Every(period) => {

@@ -1,4 +1,4 @@
-//! What a link specification can have wrong, in one line.
+//! Errors of link specifications, one line each.
 
 /// A link specification that cannot be used. Its text is one line that names the key, the value and what would be
 /// right: `unknown unit "m" in delay=50m: write 50ms or 50s`.
@@ -16,7 +16,7 @@ impl LinkError {
     }
 }
 
-/// What is wrong with a value and what to write instead; the key is known further out.
+/// Fault of a value, with a valid one; the caller adds the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
     problem: String,

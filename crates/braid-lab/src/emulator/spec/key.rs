@@ -7,7 +7,7 @@ use super::quantity::{duration_text, parse_duration};
 use crate::emulator::nat::Nat;
 use crate::emulator::stage::{Distribution, Limit, Loss, Order, Policer, Rate, Selector};
 
-/// What switches a stage off, in a change.
+/// Value that switches a stage off, in a change.
 pub(crate) const NONE: &str = "none";
 
 /// One per stage setting.

@@ -220,7 +220,7 @@ impl From<LinkSpec> for String {
 }
 
 impl From<PathSpec> for LinkSpec {
-    /// The same in both directions, but for a NAT, which is that of the left end.
+    /// Uses the path in both directions; a NAT is that of the left end.
     fn from(path: PathSpec) -> Self {
         let down = PathSpec { nat: None, ..path.clone() };
         Self { seed: None, up: path.into(), down: down.into() }

@@ -1,4 +1,4 @@
-//! What one direction of a link does to packets.
+//! Specification of one direction of a link.
 
 use std::time::Duration;
 

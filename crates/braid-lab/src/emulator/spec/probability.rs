@@ -7,7 +7,7 @@ use super::quantity::{scaled, unscaled};
 
 const ONE: u32 = 1_000_000_000;
 
-/// How often something happens, in units of 10^-9, 0 to 1.
+/// Probability from 0 to 1, in units of 10^-9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Probability(u32);
 

@@ -6,7 +6,7 @@ use super::error::{Fault, LinkError};
 use super::key::{Key, NONE};
 use super::path::PathSpec;
 
-/// What a direction does from the start, and what it does later.
+/// Specification of a direction at the start, with its later changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Timeline {
     /// From time 0.
@@ -31,7 +31,7 @@ impl From<PathSpec> for Timeline {
 }
 
 impl Timeline {
-    /// What holds at `at`.
+    /// The specification at `at`.
     pub fn at(&self, at: Duration) -> &PathSpec {
         self.changes.iter().rev().find(|change| change.at <= at).map_or(&self.start, |change| &change.path)
     }
@@ -43,7 +43,7 @@ impl Timeline {
         }
     }
 
-    /// What differs at `at` from before, as `key=value` words.
+    /// Changes at `at`, as `key=value` words.
     pub(crate) fn difference(&self, at: Duration) -> Vec<String> {
         let empty = PathSpec::default();
         let before = if at.is_zero() { &empty } else { self.at(at - Duration::from_nanos(1)) };

@@ -1,4 +1,4 @@
-//! How long a packet takes: the same for all, evenly around the mean, or by a table of deviations.
+//! Delay of packets: constant, uniform around the mean, or by a table of deviations.
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::emulator::spec::error::{Fault, quoted};
 use crate::emulator::spec::quantity::{scaled, unscaled};
 
-/// How deviations from the mean delay are spread.
+/// Distribution of deviations from the mean delay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum Distribution {
     /// Evenly, from one jitter below the mean to one above.

@@ -1,4 +1,4 @@
-//! How much a queue holds.
+//! Limit of a queue.
 
 use std::fmt;
 
@@ -15,8 +15,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// What holds where a specification names no limit: 100,000 packets and 256 MiB, so that memory is bounded but no
-    /// experiment meets a queue that nobody asked for. (The default of Linux's netem is 1000 packets.)
+    /// Default limit: 100,000 packets and 256 MiB, so that memory is bounded and no experiment meets a limit that it does
+    /// not specify. (Linux's netem has 1000 packets by default.)
     pub const DEFAULT: Self = Self { packets: Some(100_000), bytes: Some(256 << 20) };
 
     /// Whether a packet of `size` bytes still fits.

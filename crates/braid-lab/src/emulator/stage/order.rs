@@ -1,4 +1,4 @@
-//! How queue, rate and delay follow each other.
+//! Order of queue, rate and delay.
 
 use std::fmt;
 

@@ -6,7 +6,7 @@ use super::rate::Rate;
 use crate::emulator::spec::error::{Fault, quoted};
 use crate::emulator::spec::quantity::{bytes_text, parse_bytes};
 
-/// What a policer lets through.
+/// Parameters of a policer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Policer {
     /// `packets` per second, after a burst of at most `burst`: exact, as the `limit` statement of nftables.
@@ -143,7 +143,7 @@ mod xt_limit {
         now / 4_000_000
     }
 
-    /// What `packets` cost.
+    /// Cost of `packets` in credits.
     pub(super) fn credits(rate: u32, packets: u32) -> u128 {
         let spacing = u128::from(SCALE / rate.max(1));
         spacing * u128::from(packets) * HZ * CREDITS_PER_JIFFY / u128::from(SCALE)

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::emulator::spec::error::{Fault, quoted};
 use crate::emulator::spec::quantity::{scaled, split_unit};
 
-/// How much passes in a second. Sizes are those of IP packets, link headers not counted.
+/// Rate of a link. Sizes are those of IP packets, without link headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rate {
     /// Bits per second, above 0.
