@@ -146,7 +146,7 @@ impl QueueUsage {
         } else if large == 0 {
             self.weight(limits).saturating_add(more.total.bytes) <= limits.bytes
         } else if all.large_bytes == 0 {
-            // Of any size: the subscriber could never receive it otherwise.
+            // The first large message may be of any size: the subscriber could never receive it otherwise.
             all.bytes <= limits.bytes
         } else {
             all.large_bytes.saturating_add(large) <= limits.large_bytes()

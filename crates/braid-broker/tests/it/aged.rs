@@ -1,4 +1,4 @@
-//! What waits grows older while no broker runs (`limits.queued_secs`), by the clock of the world: the store has the time.
+//! Age of queued messages (`limits.queued_secs`) across restarts, by the wall clock: the store has the enqueue time.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -32,7 +32,7 @@ impl Scene {
         Self { disk, store, broker }
     }
 
-    /// The same with these clients, who are away, and have subscribed to this, and messages for them.
+    /// A broker with offline clients that have subscribed to `filter`, and messages for them.
     async fn filled(queued_secs: u64, clients: &[&str], filter: &str, texts: &[&str]) -> Self {
         let scene = Self::start(queued_secs);
         for client in clients {
@@ -57,7 +57,7 @@ impl Scene {
         self.crash_and_move(60, |at| at - Duration::from_secs(seconds))
     }
 
-    /// The same, with another cap and another clock.
+    /// Crashes, and starts with another limit and another clock.
     fn crash_and_move(self, queued_secs: u64, change: impl Fn(SystemTime) -> SystemTime) -> Self {
         let disk = self.disk.after_crash();
         let store = disk.open();
@@ -118,9 +118,9 @@ async fn slow(scene: &Scene, client: &str) -> Client {
     scene.broker.connect(connect).await
 }
 
-/// Whether it is in the store alone, or in memory since the start: nobody comes for it, and nobody has to.
+/// In the store alone or in memory since the start: no client has to connect for that.
 #[tokio::test(start_paused = true)]
-async fn what_was_too_old_at_the_start_goes_by_itself() {
+async fn messages_too_old_at_the_start_are_dropped() {
     for (clients, filter) in [(&["a"][..], "t"), (&["a", "b"], "t"), (&["a"], "$share/g/t")] {
         let scene = Scene::filled(60, clients, filter, &["1", "2"]).await.crash_for(62);
         // Before anybody can find a queue full of it.
@@ -132,7 +132,7 @@ async fn what_was_too_old_at_the_start_goes_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_time_left_at_the_start_has_no_more_than_that() {
+async fn time_left_at_the_start_is_kept() {
     for clients in [&["a"][..], &["a", "b"]] {
         let scene = Scene::filled(60, clients, "t", &["1"]).await.crash_for(20);
         pass(39).await;
@@ -143,7 +143,7 @@ async fn what_has_time_left_at_the_start_has_no_more_than_that() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_time_left_at_the_start_is_delivered() {
+async fn messages_with_time_left_at_the_start_are_delivered() {
     for clients in [&["a"][..], &["a", "b"]] {
         let scene = Scene::filled(60, clients, "t", &["1", "2"]).await.crash_for(20);
         pass(39).await;
@@ -151,9 +151,9 @@ async fn what_has_time_left_at_the_start_is_delivered() {
     }
 }
 
-/// What is read from the store for a client that has come is no younger for that.
+/// A message that is read from the store is no younger for that.
 #[tokio::test(start_paused = true)]
-async fn what_a_slow_client_has_not_got_grows_old_from_before_the_start_on() {
+async fn age_counts_from_before_the_start_for_a_slow_client() {
     let scene = Scene::filled(60, &["a"], "t", &["1", "2"]).await.crash_for(20);
     let mut client = slow(&scene, "a").await;
     let publish = client.expect_publish().await;
@@ -163,9 +163,9 @@ async fn what_a_slow_client_has_not_got_grows_old_from_before_the_start_on() {
     assert_eq!(scene.outdated(), 1);
 }
 
-/// What waits for longer than there are seconds to count is too old, and not young again.
+/// An age that overflows the counter of seconds is too old, and not young again.
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_very_long_is_too_old() {
+async fn age_beyond_the_counter_is_too_old() {
     for years in [1, 150] {
         let scene = Scene::filled(60, &["a"], "t", &["1"]).await.crash_for(years * 31_557_600);
         pass(11).await;
@@ -173,9 +173,9 @@ async fn what_waits_for_very_long_is_too_old() {
     }
 }
 
-/// As if it had come at the start; by the right clock it is as old as it is.
+/// Its age begins at the start; by the right clock it is the true one.
 #[tokio::test(start_paused = true)]
-async fn with_a_clock_that_was_set_back_it_begins_to_wait_anew() {
+async fn clock_set_back_restarts_the_age() {
     let scene = Scene::filled(60, &["a"], "t", &["1"]).await;
     let scene = scene.crash_and_move(60, |at| at + DAY);
     pass(59).await;
@@ -185,9 +185,9 @@ async fn with_a_clock_that_was_set_back_it_begins_to_wait_anew() {
     assert_eq!((scene.outdated(), scene.entries().len()), (1, 0));
 }
 
-/// Nobody asked: it is not written.
+/// Without a limit no enqueue time is stored.
 #[tokio::test(start_paused = true)]
-async fn what_came_while_there_was_no_cap_begins_to_wait_at_the_start() {
+async fn messages_without_an_enqueue_time_age_from_the_start() {
     let scene = Scene::filled(0, &["a"], "t", &["1"]).await;
     assert_eq!(scene.waits(), [None]);
     let scene = scene.crash_for(100);
@@ -201,7 +201,7 @@ async fn what_came_while_there_was_no_cap_begins_to_wait_at_the_start() {
 
 /// The time stays where it is for a cap that comes back.
 #[tokio::test(start_paused = true)]
-async fn without_a_cap_nothing_is_too_old() {
+async fn no_age_limit_drops_nothing() {
     let scene = Scene::filled(60, &["a"], "t", &["1"]).await.crash_and_move(0, |at| at - DAY);
     pass(100).await;
     assert_eq!((scene.outdated(), scene.entries().len()), (0, 1));
@@ -210,9 +210,9 @@ async fn without_a_cap_nothing_is_too_old() {
     assert_eq!((scene.outdated(), scene.entries().len()), (1, 0));
 }
 
-/// It does not wait, and its receiver may have it already. [MQTT-4.4.0-1]
+/// Inflight messages are not queued, and the client may have them already. [MQTT-4.4.0-1]
 #[tokio::test(start_paused = true)]
-async fn what_is_on_its_way_is_never_too_old() {
+async fn inflight_messages_are_never_too_old() {
     let scene = Scene::start(60);
     let mut client = slow(&scene, "a").await;
     client.subscribe("t", QoS::ExactlyOnce).await;
@@ -232,9 +232,9 @@ async fn what_is_on_its_way_is_never_too_old() {
     assert_eq!(scene.entries(), []);
 }
 
-/// What waited for one member waits on for another, before a start and after it. [MQTT-4.8.2-4]
+/// A message queued for one member keeps its age with another, before a start and after it. [MQTT-4.8.2-4]
 #[tokio::test(start_paused = true)]
-async fn what_another_member_gets_has_waited_before() {
+async fn redistributed_queued_messages_keep_their_age() {
     let scene = Scene::filled(2000, &["a"], "$share/g/t", &["1"]).await;
     let before = SystemTime::now();
     scene.absent("b", "$share/g/t").await;
@@ -253,9 +253,9 @@ async fn what_another_member_gets_has_waited_before() {
     assert_eq!((scene.outdated(), scene.entries().len()), (1, 0));
 }
 
-/// It came in time, and was not acknowledged: it is not lost for that. [MQTT-4.8.2-5]
+/// An unacknowledged message was sent in time, and is not lost. [MQTT-4.8.2-5]
 #[tokio::test(start_paused = true)]
-async fn what_a_member_had_got_begins_to_wait_for_another() {
+async fn redistributed_inflight_messages_begin_a_new_age() {
     let scene = Scene::start(60);
     let mut client = slow(&scene, "a").await;
     client.subscribe("$share/g/t", QoS::AtLeastOnce).await;
@@ -270,10 +270,10 @@ async fn what_a_member_had_got_begins_to_wait_for_another() {
 }
 
 over_a_file!(
-    what_was_too_old_at_the_start_goes_by_itself,
-    what_has_time_left_at_the_start_has_no_more_than_that,
-    with_a_clock_that_was_set_back_it_begins_to_wait_anew,
-    what_came_while_there_was_no_cap_begins_to_wait_at_the_start,
-    what_is_on_its_way_is_never_too_old,
-    what_another_member_gets_has_waited_before
+    messages_too_old_at_the_start_are_dropped,
+    time_left_at_the_start_is_kept,
+    clock_set_back_restarts_the_age,
+    messages_without_an_enqueue_time_age_from_the_start,
+    inflight_messages_are_never_too_old,
+    redistributed_queued_messages_keep_their_age
 );

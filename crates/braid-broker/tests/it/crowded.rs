@@ -1,4 +1,4 @@
-//! What waits for all clients that are away together: it has a bound, and is told.
+//! Limit of the queues of all offline clients together.
 
 use braid_broker::{Anonymous, BrokerConfig, LimitsConfig, PriorityRule, QueueOverflow};
 use braid_proto::packet::{Publish, QoS};
@@ -8,13 +8,13 @@ use braid_proto::stream::Priority;
 use crate::disk::Disk;
 use crate::support::{Client, TestBroker, filter, lasting, message, pass, quiet, settle, texts};
 
-/// Bytes that may wait.
+/// The limit, bytes.
 const LIMIT: usize = 200_000;
 
 /// Bytes of a payload.
 const SIZE: usize = 1000;
 
-/// What a message and a delivery of it cost beside the payload, at most.
+/// Upper bound of the bytes of a message and a delivery beside the payload.
 const OVERHEAD: usize = 800;
 
 fn config(queue_overflow: QueueOverflow) -> BrokerConfig {
@@ -27,8 +27,8 @@ fn start(disk: &Disk, queue_overflow: QueueOverflow) -> TestBroker {
     TestBroker::start_with_all(config(queue_overflow), Anonymous::default(), disk.open())
 }
 
-/// A session that has subscribed, whose client is away.
-async fn absent(broker: &TestBroker, client_id: &str, text: &str) {
+/// A session that has subscribed, with its client offline.
+async fn offline(broker: &TestBroker, client_id: &str, text: &str) {
     let mut client = broker.resume(client_id).await;
     client.subscribe(text, QoS::AtLeastOnce).await;
     client.disconnect().await;
@@ -51,19 +51,19 @@ fn queued(broker: &TestBroker) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn queues_of_absent_clients_have_a_bound_together() {
+async fn offline_queues_have_a_limit_together() {
     for overflow in [QueueOverflow::DropNewest, QueueOverflow::DropOldest, QueueOverflow::Disconnect] {
         let broker = TestBroker::start_with(config(overflow));
         let mut live = broker.v5("live").await;
         live.subscribe("#", QoS::AtLeastOnce).await;
-        absent(&broker, "a", "a").await;
-        absent(&broker, "b", "b").await;
+        offline(&broker, "a", "a").await;
+        offline(&broker, "b", "b").await;
         let mut publisher = broker.v5("publisher").await;
         publish(&mut publisher, "a", 0..100).await;
         assert_eq!(broker.statistics().messages_dropped(), 0);
-        // Far less than what either may have by itself.
+        // Far less than the limit of either queue.
         publish(&mut publisher, "b", 0..300).await;
-        assert_eq!(live.take_many(400).await.len(), 400, "whoever is there gets everything");
+        assert_eq!(live.take_many(400).await.len(), 400, "an online client gets everything");
         settle().await;
         let (queued, statistics) = (queued(&broker), broker.statistics());
         assert!(queued <= LIMIT && queued > LIMIT - 2 * (SIZE + OVERHEAD), "{queued}");
@@ -72,7 +72,7 @@ async fn queues_of_absent_clients_have_a_bound_together() {
         assert_eq!(statistics.messages_overflowed(), dropped);
         assert_eq!(statistics.messages_crowded_out(), dropped);
         let a = texts(&broker.resume("a").await.take_all().await);
-        assert_eq!(a, (0..100).map(text).collect::<Vec<_>>(), "nobody loses what he has to others");
+        assert_eq!(a, (0..100).map(text).collect::<Vec<_>>(), "no queue loses messages to another");
         settle().await;
         // There is room again.
         publish(&mut publisher, "b", 300..310).await;
@@ -86,12 +86,12 @@ async fn queues_of_absent_clients_have_a_bound_together() {
     }
 }
 
-/// One that has nothing to give for it does not get it, and loses nothing for it.
+/// A queue that cannot make up for a message rejects it, and loses nothing.
 #[tokio::test(start_paused = true)]
-async fn what_comes_displaces_nothing_if_that_is_not_enough() {
+async fn message_evicts_nothing_if_that_frees_too_little() {
     let broker = TestBroker::start_with(config(QueueOverflow::DropOldest));
-    absent(&broker, "a", "a").await;
-    absent(&broker, "b", "b").await;
+    offline(&broker, "a", "a").await;
+    offline(&broker, "b", "b").await;
     let mut publisher = broker.v5("publisher").await;
     publish(&mut publisher, "b", 0..2).await;
     publish(&mut publisher, "a", 0..300).await;
@@ -100,9 +100,9 @@ async fn what_comes_displaces_nothing_if_that_is_not_enough() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_urgent_has_a_reserve() {
+async fn urgent_messages_have_a_reserve() {
     let broker = TestBroker::start_with(config(QueueOverflow::DropNewest));
-    absent(&broker, "client", "#").await;
+    offline(&broker, "client", "#").await;
     let mut publisher = broker.v5("publisher").await;
     publish(&mut publisher, "bulk", 0..300).await;
     let dropped = broker.statistics().messages_dropped();
@@ -114,12 +114,12 @@ async fn what_is_urgent_has_a_reserve() {
     assert!(broker.statistics().messages_dropped() > dropped);
 }
 
-/// A message counts once, each delivery of it a little, and what is retained has a bound of its own.
+/// A message counts once and each delivery a little. Retained messages have a limit of their own.
 #[tokio::test(start_paused = true)]
-async fn a_message_for_many_and_what_is_retained_count_once() {
+async fn shared_and_retained_messages_count_once() {
     let broker = TestBroker::start_with(config(QueueOverflow::DropNewest));
     for number in 0..20 {
-        absent(&broker, &format!("client-{number}"), "#").await;
+        offline(&broker, &format!("client-{number}"), "#").await;
     }
     let mut publisher = broker.v5("publisher").await;
     publish(&mut publisher, "t", 0..10).await;
@@ -138,25 +138,25 @@ async fn a_message_for_many_and_what_is_retained_count_once() {
     settle().await;
     assert_eq!(broker.handle.memory_queued(), 0);
     assert!(broker.handle.memory_resting() > LIMIT as u64);
-    absent(&broker, "client", "t").await;
+    offline(&broker, "client", "t").await;
     publish(&mut publisher, "t", 0..10).await;
     assert_eq!(broker.statistics().messages_dropped(), 0);
 }
 
-/// What a start finds counts with what it takes in memory: little if it is for one client alone, which has not come. And
-/// nothing of it is dropped.
+/// Stored messages count with their bytes in memory: few for one offline client alone. None of them is dropped at the
+/// start.
 #[tokio::test(start_paused = true)]
-async fn what_a_start_finds_counts_too() {
+async fn stored_queues_count_after_a_start() {
     for clients in [&["client"][..], &["client", "twin"]] {
         let disk = Disk::new_file();
         let broker = start(&disk, QueueOverflow::DropNewest);
         for client in clients {
-            absent(&broker, client, "#").await;
+            offline(&broker, client, "#").await;
         }
         let mut publisher = broker.v5("publisher").await;
         publish(&mut publisher, "t", 0..300).await;
         let (before, dropped) = (queued(&broker), broker.statistics().messages_dropped());
-        // One is on its way.
+        // One is inflight.
         let mut connect = lasting("client");
         connect.properties.receive_maximum = Some(1);
         let mut client = broker.connect(connect).await;
@@ -184,13 +184,13 @@ async fn what_a_start_finds_counts_too() {
     }
 }
 
-/// It would be lost for next to nothing.
+/// An eviction would free hardly any memory.
 #[tokio::test(start_paused = true)]
-async fn what_is_in_the_store_alone_makes_no_room() {
+async fn stored_entries_are_not_evicted_for_memory() {
     let disk = Disk::new_file();
     let broker = start(&disk, QueueOverflow::DropOldest);
-    absent(&broker, "a", "a").await;
-    absent(&broker, "b", "b").await;
+    offline(&broker, "a", "a").await;
+    offline(&broker, "b", "b").await;
     publish(&mut broker.v5("publisher").await, "a", 0..20).await;
     let disk = disk.after_crash();
     let broker = start(&disk, QueueOverflow::DropOldest);
@@ -203,11 +203,11 @@ async fn what_is_in_the_store_alone_makes_no_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_told_below_sys() {
+async fn offline_limit_is_published_below_sys() {
     let mut config = config(QueueOverflow::DropNewest);
     config.sys.interval_secs = 5;
     let broker = TestBroker::start_with(config);
-    absent(&broker, "client", "t").await;
+    offline(&broker, "client", "t").await;
     let mut publisher = broker.v5("publisher").await;
     publish(&mut publisher, "t", 0..300).await;
     pass(6).await;

@@ -1,4 +1,4 @@
-//! What outlives a broker of the tests: a store in memory, or one in a file.
+//! Store that outlives a broker of the tests: in memory, or in a file.
 
 use std::cell::Cell;
 use std::fs;
@@ -13,11 +13,11 @@ use braid_store::{
 use tempfile::TempDir;
 
 thread_local! {
-    /// Whether the test of this thread stands over a file.
+    /// Whether the test of this thread uses a store in a file.
     pub(crate) static IS_FILE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The same tests again, over a file.
+/// Repeats tests with a store in a file.
 macro_rules! over_a_file {
     ($($test:ident),*) => {
         mod over_a_file {
@@ -34,7 +34,7 @@ macro_rules! over_a_file {
 }
 pub(crate) use over_a_file;
 
-/// Where a store is.
+/// Location of a store.
 pub(crate) enum Disk {
     Memory(Arc<MemoryStore>),
     File(TempDir),
@@ -64,13 +64,13 @@ impl Disk {
         }
     }
 
-    /// What is durable now, for the next broker. The old one may go on and changes nothing of it.
+    /// Copy of all that is durable now, for the next broker. The old broker may go on without changing the copy.
     pub(crate) fn after_crash(&self) -> Self {
         match self {
             Self::Memory(store) => Self::Memory(Arc::new(store.reopen())),
             Self::File(old) => {
                 let new = directory();
-                // What leaves the journal meanwhile is in the tables already.
+                // Changes that leave the journal meanwhile are in the tables already.
                 for name in ["store.journal", "store.redb"] {
                     let [from, to] = [old, &new].map(|directory| directory.path().join(name));
                     fs::copy(from, to).expect("it can be copied");
@@ -85,7 +85,7 @@ fn directory() -> TempDir {
     tempfile::tempdir().expect("a temporary directory")
 }
 
-/// Is durable when it returns, so that no virtual time passes while a real disk works.
+/// Each commit is durable when it returns, so that no virtual time passes while a real disk works.
 struct Prompt(EmbeddedStore);
 
 impl Store for Prompt {

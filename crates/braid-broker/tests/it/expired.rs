@@ -1,4 +1,4 @@
-//! Messages whose Message Expiry Interval passes while they wait: they leave, and take no room from others. [MQTT-3.3.2-5]
+//! Messages whose Message Expiry Interval passes in a queue: they are removed, and take no room. [MQTT-3.3.2-5]
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ fn with_limits(limits: LimitsConfig) -> BrokerConfig {
     BrokerConfig { limits, ..quiet() }
 }
 
-/// A session that has subscribed to everything, whose client is away.
-async fn absent(broker: &TestBroker) {
+/// A session that has subscribed to everything, with its client offline.
+async fn offline(broker: &TestBroker) {
     let mut client = broker.resume("client").await;
     client.subscribe("#", QoS::AtLeastOnce).await;
     client.disconnect().await;
@@ -35,17 +35,17 @@ fn stored(store: &MemoryStore) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_expired_keeps_nothing_out_of_a_full_queue() {
+async fn expired_messages_make_room_in_a_full_queue() {
     for overflow in [QueueOverflow::DropNewest, QueueOverflow::DropOldest, QueueOverflow::Disconnect] {
         let store = Arc::new(MemoryStore::new());
         let limits = LimitsConfig { queued_messages: 2, queue_overflow: overflow, ..LimitsConfig::default() };
         let broker = TestBroker::start_with_all(with_limits(limits), Anonymous::default(), store.clone());
-        absent(&broker).await;
+        offline(&broker).await;
         let mut publisher = broker.v5("publisher").await;
         for text in ["brief", "brief too"] {
             publish_brief(&mut publisher, text, QoS::AtLeastOnce, 1).await;
         }
-        // Before anybody looks by himself.
+        // Before the periodic search.
         pass(2).await;
         for text in ["1", "2"] {
             assert_eq!(publisher.publish("t", text, QoS::AtLeastOnce).await, ReasonCode::Success);
@@ -57,12 +57,12 @@ async fn what_has_expired_keeps_nothing_out_of_a_full_queue() {
     }
 }
 
-/// QoS 0 that waits for an absent client is dropped for want of room before anything else: not for what has expired.
+/// QoS 0 gives way first, but not while expired messages can.
 #[tokio::test(start_paused = true)]
-async fn what_has_expired_goes_before_qos_0_does() {
+async fn expired_messages_are_evicted_before_qos0() {
     let limits = LimitsConfig { queued_messages: 3, queue_qos0: true, ..LimitsConfig::default() };
     let broker = TestBroker::start_with(with_limits(limits));
-    absent(&broker).await;
+    offline(&broker).await;
     let mut publisher = broker.v5("publisher").await;
     publish_brief(&mut publisher, "brief", QoS::AtMostOnce, 1).await;
     publish_brief(&mut publisher, "brief", QoS::AtLeastOnce, 1).await;
@@ -75,13 +75,13 @@ async fn what_has_expired_goes_before_qos_0_does() {
     assert_eq!(broker.statistics().messages_overflowed(), 0);
 }
 
-/// Nobody comes, neither a publisher nor the client.
+/// Neither a publisher nor the client connects meanwhile.
 #[tokio::test(start_paused = true)]
-async fn what_expires_leaves_the_queue_and_the_store_by_itself() {
+async fn expired_messages_leave_the_queue_and_the_store() {
     let store = Arc::new(MemoryStore::new());
     let start = |store| TestBroker::start_with_all(quiet(), Anonymous::default(), store);
     let mut broker = start(store.clone());
-    absent(&broker).await;
+    offline(&broker).await;
     let mut publisher = broker.v5("publisher").await;
     publish_brief(&mut publisher, "brief", QoS::AtLeastOnce, 1).await;
     publish_brief(&mut publisher, "longer", QoS::AtLeastOnce, 30).await;
@@ -95,7 +95,7 @@ async fn what_expires_leaves_the_queue_and_the_store_by_itself() {
         assert!(broker.handle.memory_resting() <= rest);
         rest = broker.handle.memory_resting();
     }
-    // What came back from the store is looked after as well.
+    // Stored entries are searched as well.
     drop(publisher);
     broker.handle.stop();
     broker.ended().await;
@@ -106,12 +106,12 @@ async fn what_expires_leaves_the_queue_and_the_store_by_itself() {
     assert_eq!(texts(&broker.resume("client").await.take_all().await), ["for ever"]);
 }
 
-/// A full queue is not walked for each message that comes, and still lets in what has room a moment later.
+/// A full queue is not searched for each message, and admits one that has room a moment later.
 #[tokio::test(start_paused = true)]
-async fn messages_that_expire_one_by_one_make_room_one_by_one() {
+async fn messages_that_expire_in_turn_make_room_in_turn() {
     let limits = LimitsConfig { queued_messages: 3, ..LimitsConfig::default() };
     let broker = TestBroker::start_with(with_limits(limits));
-    absent(&broker).await;
+    offline(&broker).await;
     let mut publisher = broker.v5("publisher").await;
     for (text, seconds) in [("a", 1), ("b", 2), ("c", 3)] {
         publish_brief(&mut publisher, text, QoS::AtLeastOnce, seconds).await;

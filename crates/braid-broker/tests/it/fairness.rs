@@ -1,4 +1,4 @@
-//! What clients may not do to others, nor the broker to a client that behaves.
+//! Fairness between clients, and of the broker to a client that behaves.
 
 use braid_broker::{BrokerConfig, LimitsConfig};
 use braid_proto::packet::{Disconnect, Packet, ProtocolVersion, Publish, QoS};
@@ -12,7 +12,7 @@ fn with_limits(limits: LimitsConfig) -> BrokerConfig {
 
 // [MQTT-3.3.1-9]
 #[tokio::test(start_paused = true)]
-async fn more_retained_messages_than_a_mailbox_holds_are_all_replayed() {
+async fn more_retained_messages_than_a_queue_holds_are_all_sent() {
     let limits = LimitsConfig { queued_messages: 300, ..LimitsConfig::default() };
     let broker = TestBroker::start_with(with_limits(limits));
     let mut publisher = broker.v5("publisher").await;
@@ -28,7 +28,7 @@ async fn more_retained_messages_than_a_mailbox_holds_are_all_replayed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_filter_many_times_is_replayed_once() {
+async fn filter_repeated_in_one_subscribe_gets_retained_messages_once() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     publisher.publish_as(Publish { retain: true, ..message("r/1", "x") }).await;
@@ -42,9 +42,9 @@ async fn one_filter_many_times_is_replayed_once() {
     assert_eq!(looker.take_all().await.len(), 1);
 }
 
-/// An acknowledged alarm is not lost because the queue is full of what nobody was promised.
+/// An acknowledged alarm is not lost because the queue is full of QoS 0.
 #[tokio::test(start_paused = true)]
-async fn qos_0_makes_room_for_qos_1() {
+async fn qos0_gives_way_to_qos1() {
     let limits = LimitsConfig { queued_messages: 100, ..LimitsConfig::default() };
     let broker = TestBroker::start_with(with_limits(limits));
     let mut slow = broker.narrow_link(ProtocolVersion::V5, 1024).await;
@@ -61,9 +61,8 @@ async fn qos_0_makes_room_for_qos_1() {
     assert!(broker.statistics().messages_dropped() > 500);
 }
 
-/// What a client is slow to receive is no reason not to hear it.
 #[tokio::test(start_paused = true)]
-async fn a_large_delivery_does_not_silence_its_receiver() {
+async fn receiver_of_a_large_delivery_is_still_read() {
     let broker = TestBroker::start();
     let mut slow = broker.narrow_link(ProtocolVersion::V311, 1024).await;
     let mut connect = connect_v3("slow");
@@ -81,7 +80,7 @@ async fn a_large_delivery_does_not_silence_its_receiver() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_will_does_not_reach_the_brokers_own_topics() {
+async fn will_below_sys_is_refused() {
     let broker = TestBroker::start();
     let mut client = broker.link(ProtocolVersion::V5).await;
     let mut connect = connect_v5("forger");
@@ -100,22 +99,22 @@ async fn sessions_and_retained_bytes_have_limits() {
     let mut third = broker.link(ProtocolVersion::V5).await;
     third.send_connect(connect_v5("third")).await;
     assert_eq!(third.expect_connack().await.reason, ReasonCode::QuotaExceeded);
-    // Whoever has a session goes on.
+    // A client that has a session goes on.
     let _second = broker.connect(lasting("second")).await;
 
     let retained =
         |topic, size| Publish { qos: QoS::AtLeastOnce, retain: true, ..message(topic, "x".repeat(size)) };
     assert_eq!(first.publish_as(retained("a", 1000)).await, ReasonCode::NoMatchingSubscribers);
     assert_eq!(first.publish_as(retained("b", 1000)).await, ReasonCode::QuotaExceeded);
-    // In the place of another there is room.
+    // The room of an ended session is free.
     assert_eq!(first.publish_as(retained("a", 1200)).await, ReasonCode::NoMatchingSubscribers);
     assert_eq!(first.publish_as(retained("a", 0)).await, ReasonCode::NoMatchingSubscribers);
     assert_eq!(first.publish_as(retained("b", 1000)).await, ReasonCode::NoMatchingSubscribers);
 }
 
-/// A turn ends before everything that one read brought is dispatched; what is left is not lost with the link.
+/// A turn ends before all messages of one read are dispatched; the rest is not lost with the link.
 #[tokio::test(start_paused = true)]
-async fn what_was_published_before_a_disconnect_reaches_everybody() {
+async fn messages_before_a_disconnect_reach_all_subscribers() {
     const MESSAGES: usize = 3000;
     let broker = TestBroker::start();
     let mut subscribers = Vec::new();
@@ -124,7 +123,7 @@ async fn what_was_published_before_a_disconnect_reaches_everybody() {
         subscriber.subscribe("t", QoS::AtMostOnce).await;
         subscribers.push(subscriber);
     }
-    // So that one read brings all of it.
+    // One read brings all of it.
     let mut publisher = broker.narrow_link(ProtocolVersion::V5, 1 << 20).await;
     publisher.send_connect(connect_v5("publisher")).await;
     publisher.accepted().await;
@@ -137,11 +136,11 @@ async fn what_was_published_before_a_disconnect_reaches_everybody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_was_cut_short_goes_on_reading() {
+async fn turn_over_its_budget_goes_on_reading() {
     let broker = TestBroker::start();
     let mut subscriber = broker.v5("subscriber").await;
     subscriber.subscribe("t", QoS::AtMostOnce).await;
-    // So that one read brings all of it.
+    // One read brings all of it.
     let mut publisher = broker.narrow_link(ProtocolVersion::V5, 1 << 20).await;
     publisher.send_connect(connect_v5("publisher")).await;
     publisher.accepted().await;

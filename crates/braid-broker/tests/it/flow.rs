@@ -22,7 +22,7 @@ fn with(change: impl FnOnce(&mut Connect)) -> Connect {
 
 // [MQTT-3.3.4-9], [MQTT-3.3.4-10], [MQTT-4.9.0-1], [MQTT-4.9.0-2], [MQTT-4.9.0-3]
 #[tokio::test(start_paused = true)]
-async fn a_client_gets_no_more_than_its_receive_maximum() {
+async fn receive_maximum_of_a_client_is_kept() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     let mut client = broker.connect(with(|connect| connect.properties.receive_maximum = Some(2))).await;
@@ -57,9 +57,9 @@ async fn a_client_gets_no_more_than_its_receive_maximum() {
     client.expect_silence().await;
 }
 
-/// One message may be larger than all that may be on its way, so with a cap of 0 large ones go one at a time.
+/// One message may exceed the limit of inflight bytes: with a limit of 0, large ones are sent one at a time.
 #[tokio::test(start_paused = true)]
-async fn without_bytes_on_their_way_a_client_gets_one_large_message_at_a_time() {
+async fn limit_of_zero_inflight_bytes_sends_one_large_message_at_a_time() {
     let limits = LimitsConfig { inflight_bytes: 0, ..LimitsConfig::default() };
     let broker = TestBroker::start_with(BrokerConfig { limits, ..quiet() });
     let mut publisher = broker.v5("publisher").await;
@@ -84,7 +84,7 @@ async fn without_bytes_on_their_way_a_client_gets_one_large_message_at_a_time() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_of_mqtt_3_gets_no_more_than_the_broker_holds_for_it() {
+async fn maximum_inflight_is_kept_for_mqtt_3() {
     let mqtt = MqttConfig { maximum_inflight: 3, ..MqttConfig::default() };
     let broker = TestBroker::start_with(with_mqtt(mqtt));
     let mut client = broker.v3("client").await;
@@ -121,7 +121,7 @@ async fn a_client_that_overruns_the_servers_receive_maximum_is_closed_with_0x93(
     client.send(publish_packet("t", "4", QoS::ExactlyOnce, 4)).await;
     client.expect_disconnect(ReasonCode::ReceiveMaximumExceeded).await;
     assert_eq!(texts(&subscriber.take_all().await), ["1", "2", "3", "0"]);
-    // Whoever acknowledges in time goes on for ever.
+    // A client that acknowledges in time goes on.
     let mut client = broker.v5("client").await;
     for _ in 0..100 {
         client.publish("t", "x", QoS::ExactlyOnce).await;
@@ -200,7 +200,7 @@ async fn the_server_uses_no_more_aliases_than_the_client_allows() {
 
 // [MQTT-3.1.2-24], [MQTT-3.1.2-25]
 #[tokio::test(start_paused = true)]
-async fn what_is_too_large_for_a_client_is_dropped_and_the_next_arrives() {
+async fn message_too_large_for_a_client_is_dropped_and_the_next_arrives() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     let mut other = broker.v5("other").await;
@@ -233,7 +233,7 @@ async fn what_is_too_large_for_a_client_is_dropped_and_the_next_arrives() {
 
 // [MQTT-3.2.2-15], [MQTT-4.13.1-1]
 #[tokio::test(start_paused = true)]
-async fn what_is_too_large_for_the_server_closes_the_connection_at_its_header() {
+async fn packet_too_large_for_the_server_closes_the_connection_at_its_header() {
     let mqtt = MqttConfig { maximum_packet_size: 200, ..MqttConfig::default() };
     let broker = TestBroker::start_with(with_mqtt(mqtt));
     let mut client = broker.v5("client").await;

@@ -1,4 +1,4 @@
-//! The broker holds too much: publishers are held back, newcomers refused, whoever is stuck goes, and it ends.
+//! Memory overload: publishers are slowed, connections refused, and stuck clients disconnected until it is over.
 
 use braid_broker::{BrokerConfig, LimitsConfig, PriorityRule, SysConfig};
 use braid_proto::packet::{Packet, ProtocolVersion, Publish, QoS};
@@ -18,11 +18,11 @@ const HIGH: usize = 2 << 20;
 /// Bytes of a payload.
 const SIZE: usize = 2000;
 
-/// One read of one connection, before anybody knows how much it is.
+/// One read of one connection, which is counted afterwards.
 const READ: usize = 64 * 1024;
 
-/// Marks, and queues that are no limit.
-fn with_marks(low: usize, high: usize) -> BrokerConfig {
+/// Watermarks, and queues without a limit.
+fn with_watermarks(low: usize, high: usize) -> BrokerConfig {
     let limits = LimitsConfig {
         memory_low: low,
         memory_high: high,
@@ -43,7 +43,7 @@ async fn subscriber(broker: &TestBroker, client_id: &str, qos: QoS) -> Client {
     client
 }
 
-/// A publisher of so many messages of QoS 0, as fast as it is let.
+/// Publishes `count` messages of QoS 0, as fast as the broker reads.
 fn flood(mut publisher: Client, count: usize) -> JoinHandle<Client> {
     tokio::spawn(async move {
         for _ in 0..count {
@@ -53,9 +53,9 @@ fn flood(mut publisher: Client, count: usize) -> JoinHandle<Client> {
     })
 }
 
-/// A broker that holds too much, for a subscriber that does not read, and a publisher who has more.
+/// A broker above its low watermark, with a subscriber that does not read and a publisher that goes on.
 async fn pressed(low: usize, high: usize) -> (TestBroker, Client, JoinHandle<Client>) {
-    let broker = TestBroker::start_with(with_marks(low, high));
+    let broker = TestBroker::start_with(with_watermarks(low, high));
     let stuck = subscriber(&broker, "stuck", QoS::AtMostOnce).await;
     let publisher = broker.narrow_link(ProtocolVersion::V5, READ).await;
     let flood = flood(connected(publisher, "publisher").await, 10 * LOW / SIZE);
@@ -71,10 +71,10 @@ async fn connected(mut client: Client, client_id: &str) -> Client {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_publishers_and_a_slow_subscriber_stay_between_the_marks() {
+async fn memory_stays_between_the_watermarks_with_a_slow_subscriber() {
     const PUBLISHERS: usize = 30;
     const MESSAGES: usize = 200;
-    let broker = TestBroker::start_with(with_marks(LOW, HIGH));
+    let broker = TestBroker::start_with(with_watermarks(LOW, HIGH));
     let mut slow = subscriber(&broker, "slow", QoS::AtMostOnce).await;
     let mut publishers = Vec::new();
     for number in 0..PUBLISHERS {
@@ -90,22 +90,22 @@ async fn many_publishers_and_a_slow_subscriber_stay_between_the_marks() {
         let used = usize::try_from(broker.handle.memory_used()).expect("small");
         most = most.max(used);
         assert!(used <= HIGH, "{used} after {received}");
-        // What is counted is what is there, but for what the queues of deliveries and idle buffers have.
+        // The count is the allocated memory, except for queue entries and idle buffers.
         let held = usize::try_from(allocated() - before).unwrap_or(0);
         assert!(held <= HIGH + HIGH / 2, "{held} allocated, {used} counted");
     }
-    assert!(most > LOW, "nobody was held back");
+    assert!(most > LOW, "no publisher was slowed");
     for flood in floods {
-        drop(flood.await.expect("nobody is disconnected"));
+        drop(flood.await.expect("no client is disconnected"));
     }
     assert_eq!((broker.statistics().messages_dropped(), broker.handle.memory_used()), (0, 0));
     assert_eq!(broker.statistics().clients_overwhelmed(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_that_is_stuck_goes_and_its_messages_wait_for_it() {
+async fn stuck_subscriber_is_disconnected_and_keeps_its_messages() {
     const MESSAGES: usize = 2000;
-    let broker = TestBroker::start_with(with_marks(LOW, HIGH));
+    let broker = TestBroker::start_with(with_watermarks(LOW, HIGH));
     let stuck = subscriber(&broker, "stuck", QoS::AtLeastOnce).await;
     let mut healthy = broker.v5("healthy").await;
     healthy.subscribe("other", QoS::AtMostOnce).await;
@@ -123,7 +123,7 @@ async fn a_subscriber_that_is_stuck_goes_and_its_messages_wait_for_it() {
     assert_eq!(broker.handle.memory_used(), 0);
     assert!(broker.handle.memory_resting() > (MESSAGES * SIZE) as u64);
     drop(stuck);
-    // What it comes back to holds nobody back either.
+    // The messages that it comes back to slow no publisher either.
     let mut back = broker.resume("stuck").await;
     assert_eq!(broker.handle.memory_used(), 0);
     assert_eq!(back.take_many(MESSAGES).await.len(), MESSAGES);
@@ -132,11 +132,11 @@ async fn a_subscriber_that_is_stuck_goes_and_its_messages_wait_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn above_the_high_mark_connections_are_refused_and_accepted_later() {
+async fn connections_are_refused_above_the_high_watermark() {
     let (broker, mut slow, flood) = pressed(LOW, LOW).await;
     for (connect, version, reason) in [
         (connect_v5("new"), ProtocolVersion::V5, ReasonCode::QuotaExceeded),
-        // MQTT 3 has no other word for it.
+        // MQTT 3 has no better return code.
         (connect_v3("new"), ProtocolVersion::V311, ReasonCode::ServerUnavailable),
     ] {
         let mut client = broker.link(version).await;
@@ -154,9 +154,9 @@ async fn above_the_high_mark_connections_are_refused_and_accepted_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_overload_is_told() {
+async fn overload_is_published_below_sys() {
     let sys = SysConfig { interval_secs: 1_000_000 };
-    let broker = TestBroker::start_with(BrokerConfig { sys, ..with_marks(LOW, LOW) });
+    let broker = TestBroker::start_with(BrokerConfig { sys, ..with_watermarks(LOW, LOW) });
     let mut watch = broker.v5("watch").await;
     watch.subscribe("$SYS/broker/memory/state", QoS::AtMostOnce).await;
     assert_eq!(watch.take().await, "ok");
@@ -167,7 +167,7 @@ async fn an_overload_is_told() {
         slow.take_many(2 * LOW / SIZE).await;
         drop(flood.await.expect("the publisher goes on"));
         assert_eq!(watch.take().await, "ok");
-        // It is told again after a while, and not before.
+        // The next overload is published after a while only.
         pass(10).await;
     }
     let short = flood(broker.v5("publisher").await, LOW / SIZE + 40);
@@ -182,9 +182,9 @@ async fn an_overload_is_told() {
     drop(again);
 }
 
-/// Its acknowledgements come behind its messages: not to read them would leave it what it waits for.
+/// Its acknowledgements come behind its messages: unread, they would free nothing.
 #[tokio::test(start_paused = true)]
-async fn who_publishes_and_subscribes_goes_on_slowly_under_pressure() {
+async fn client_that_publishes_and_subscribes_goes_on_slowly_under_pressure() {
     let (broker, stuck, flood) = pressed(LOW, HIGH).await;
     let mut client = broker.v5("both").await;
     client.subscribe("own", QoS::AtLeastOnce).await;
@@ -201,7 +201,7 @@ async fn who_publishes_and_subscribes_goes_on_slowly_under_pressure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_urgent_and_acknowledgements_pass_under_pressure() {
+async fn urgent_messages_and_acknowledgements_pass_under_pressure() {
     let (broker, stuck, flood) = pressed(LOW, HIGH).await;
     let mut watch = broker.v5("watch").await;
     watch.subscribe("alarms/#", QoS::AtLeastOnce).await;
@@ -215,10 +215,10 @@ async fn what_is_urgent_and_acknowledgements_pass_under_pressure() {
     drop((stuck, flood));
 }
 
-/// Bulk waits on its streams; what is urgent has its own, and so has PINGREQ.
+/// Bulk, urgent messages and PINGREQ have streams of their own.
 #[tokio::test(start_paused = true)]
-async fn of_many_streams_those_with_bulk_are_held_back() {
-    let broker = QuicBroker::start_with(with_marks(LOW, HIGH));
+async fn streams_with_bulk_are_slowed_and_others_are_not() {
+    let broker = QuicBroker::start_with(with_watermarks(LOW, HIGH));
     let mut slow = subscriber(&broker.memory, "slow", QoS::AtMostOnce).await;
     let mut watch = broker.memory.v5("watch").await;
     watch.subscribe("alarms/#", QoS::AtMostOnce).await;
@@ -242,16 +242,16 @@ async fn of_many_streams_those_with_bulk_are_held_back() {
         assert_eq!(watch.take().await, number.to_string());
         assert!(asked.elapsed().as_millis() < 500, "{:?}", asked.elapsed());
     }
-    // It resumes.
+    // Bulk resumes.
     let all: Vec<Publish> = slow.take_many(STREAMS * (2 * LOW / SIZE)).await;
     assert_eq!(all.len(), STREAMS * (2 * LOW / SIZE));
     assert_eq!(broker.memory.handle.memory_used(), 0);
 }
 
-/// Packets that never end hold everybody back, until whoever sends the longest is disconnected.
+/// Packets that never end slow all publishers, until the sender of the longest is disconnected.
 #[tokio::test(start_paused = true)]
-async fn packets_in_parts_count_and_do_not_hold_others_back_for_ever() {
-    let broker = TestBroker::start_with(with_marks(LOW, HIGH));
+async fn incomplete_packets_count_and_the_longest_is_disconnected() {
+    let broker = TestBroker::start_with(with_watermarks(LOW, HIGH));
     let mut half = Vec::new();
     for number in 0..3 {
         let mut client = broker.v5(&format!("half-{number}")).await;
@@ -276,10 +276,10 @@ async fn packets_in_parts_count_and_do_not_hold_others_back_for_ever() {
     settle().await;
 }
 
-/// Nobody can make room for it by taking it.
+/// No subscriber can free it by taking it.
 #[tokio::test(start_paused = true)]
-async fn what_is_retained_rests_until_it_is_replaced() {
-    let broker = TestBroker::start_with(with_marks(LOW, LOW));
+async fn retained_messages_count_apart_until_they_are_replaced() {
+    let broker = TestBroker::start_with(with_watermarks(LOW, LOW));
     let mut publisher = broker.v5("publisher").await;
     let retain = |size: usize| Publish { retain: true, ..message("t", vec![0; size]) };
     for size in [2 * LOW, 3 * LOW, 1] {
@@ -293,10 +293,10 @@ async fn what_is_retained_rests_until_it_is_replaced() {
     assert_eq!((broker.handle.memory_used(), broker.handle.memory_resting()), (0, 0));
 }
 
-/// What is on its way to a client that leaves rests as well.
+/// Inflight messages of a client that leaves count as offline.
 #[tokio::test(start_paused = true)]
-async fn what_was_sent_and_not_acknowledged_rests_when_its_client_leaves() {
-    let broker = TestBroker::start_with(with_marks(LOW, HIGH));
+async fn inflight_messages_count_as_offline_when_their_client_leaves() {
+    let broker = TestBroker::start_with(with_watermarks(LOW, HIGH));
     let mut client = broker.resume("client").await;
     client.subscribe("bulk", QoS::AtLeastOnce).await;
     broker.v5("publisher").await.publish("bulk", [0; SIZE], QoS::AtLeastOnce).await;
@@ -313,8 +313,8 @@ async fn what_was_sent_and_not_acknowledged_rests_when_its_client_leaves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_packet_that_is_longer_than_the_mark_arrives() {
-    let broker = TestBroker::start_with(with_marks(LOW, HIGH));
+async fn packet_longer_than_the_watermark_arrives() {
+    let broker = TestBroker::start_with(with_watermarks(LOW, HIGH));
     let mut client = broker.v5("client").await;
     client.subscribe("bulk", QoS::AtMostOnce).await;
     let start = Instant::now();

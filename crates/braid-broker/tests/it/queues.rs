@@ -1,4 +1,4 @@
-//! Queues of sessions that overflow or grow old: what gives way, and that nothing else does.
+//! Overflow and ageing of session queues.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::support::{
     texts,
 };
 
-/// Topics with their priorities, the usual one in the middle.
+/// Topics with their priorities, the default one in the middle.
 const TOPICS: [(&str, u16); 3] = [("low", 8), ("mid", 100), ("high", 200)];
 
 fn with_limits(limits: LimitsConfig) -> BrokerConfig {
@@ -26,22 +26,22 @@ fn limits(queued_messages: usize, queue_overflow: QueueOverflow) -> LimitsConfig
     LimitsConfig { queued_messages, queue_overflow, ..LimitsConfig::default() }
 }
 
-/// A session that has subscribed to everything, whose client is away.
-async fn absent(broker: &TestBroker, qos: QoS) {
-    absent_as(broker, "client", qos).await;
+/// A session that has subscribed to everything, with its client offline.
+async fn offline(broker: &TestBroker, qos: QoS) {
+    offline_as(broker, "client", qos).await;
 }
 
-async fn absent_as(broker: &TestBroker, client_id: &str, qos: QoS) {
+async fn offline_as(broker: &TestBroker, client_id: &str, qos: QoS) {
     let mut client = broker.resume(client_id).await;
     client.subscribe("#", qos).await;
     client.disconnect().await;
 }
 
-/// What waits for a client, in the order of its sending, by the rules of `overflow`.
+/// Model of an offline queue with the policy `overflow`.
 struct Model {
     cap: usize,
     overflow: QueueOverflow,
-    /// By priority, the highest last, each in the order of coming.
+    /// By ascending priority, each in the order of arrival.
     waiting: BTreeMap<u16, Vec<String>>,
     dropped: u64,
 }
@@ -52,7 +52,7 @@ impl Model {
     }
 
     fn push(&mut self, priority: u16, text: String) {
-        // What is urgent has a reserve.
+        // Urgent messages have a reserve.
         let cap = if priority > 100 { self.cap + self.cap / 4 } else { self.cap };
         if self.len() >= cap {
             self.dropped += 1;
@@ -72,10 +72,10 @@ impl Model {
     }
 }
 
-/// What overflows gives way by the policy and leaves the store with it: a broker that starts again finds the same, and
-/// what is in the store alone gives way as what came since.
+/// Evicted messages leave the store as well: after a restart the queue is the same. Stored entries are evicted like
+/// messages in memory.
 #[tokio::test(start_paused = true)]
-async fn what_an_absent_client_gets_agrees_with_a_model() {
+async fn offline_queue_agrees_with_a_model() {
     for seed in 0..90 {
         let _seed = Seed(seed);
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -86,10 +86,10 @@ async fn what_an_absent_client_gets_agrees_with_a_model() {
         let config = with_limits(limits(cap, overflow));
         let start = |store| TestBroker::start_with_all(config.clone(), Anonymous::default(), store);
         let mut broker = start(store.clone());
-        // A message that is for one client alone stays in the store.
+        // A message for one client alone stays in the store.
         let clients = &["client", "twin"][..rng.usize(1..3)];
         for client in clients {
-            absent_as(&broker, client, QoS::ExactlyOnce).await;
+            offline_as(&broker, client, QoS::ExactlyOnce).await;
         }
         let mut model = Model { cap, overflow, waiting: BTreeMap::new(), dropped: 0 };
         // One topic alone, or several.
@@ -119,16 +119,16 @@ async fn what_an_absent_client_gets_agrees_with_a_model() {
     }
 }
 
-/// A start with lower caps: what was acknowledged stays unless the oldest is to give way.
+/// A restart with lower limits keeps acknowledged messages, except with drop-oldest.
 #[tokio::test(start_paused = true)]
-async fn a_queue_above_its_cap_is_kept_at_a_start_and_takes_nothing_more() {
+async fn queue_above_a_lowered_limit_is_kept_and_takes_nothing_more() {
     for overflow in [QueueOverflow::DropNewest, QueueOverflow::Disconnect, QueueOverflow::DropOldest] {
         let store = Arc::new(MemoryStore::new());
         let start = |cap, store| {
             TestBroker::start_with_all(with_limits(limits(cap, overflow)), Anonymous::default(), store)
         };
         let mut broker = start(10, store.clone());
-        absent(&broker, QoS::AtLeastOnce).await;
+        offline(&broker, QoS::AtLeastOnce).await;
         let mut publisher = broker.v5("publisher").await;
         for number in 0..10 {
             publisher.publish("mid", number.to_string(), QoS::AtLeastOnce).await;
@@ -139,7 +139,7 @@ async fn a_queue_above_its_cap_is_kept_at_a_start_and_takes_nothing_more() {
         let broker = start(4, Arc::new(store.reopen()));
         broker.v5("publisher").await.publish("mid", "new", QoS::AtLeastOnce).await;
         let expected: &[&str] = match overflow {
-            // A quarter more is for what is urgent, and only what is more than that goes at the start.
+            // The reserve is a quarter; only messages beyond it are evicted at the start.
             QueueOverflow::DropOldest => &["7", "8", "9", "new"],
             _ => &["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
         };
@@ -149,16 +149,16 @@ async fn a_queue_above_its_cap_is_kept_at_a_start_and_takes_nothing_more() {
     }
 }
 
-/// While a returning client takes what waited, others publish: within a lane nothing overtakes, and nothing is there
-/// twice or lost without being counted.
+/// Publishers go on while a resumed client drains its queue: the order of each lane is kept, and each message is
+/// delivered once or counted as dropped.
 #[tokio::test(start_paused = true)]
-async fn live_messages_overtake_nothing_of_their_lane_while_a_queue_drains() {
+async fn live_messages_keep_the_order_of_their_lane_while_a_queue_drains() {
     for seed in 0..40 {
         let _seed = Seed(seed);
         let mut rng = fastrand::Rng::with_seed(seed);
         let overflow = [QueueOverflow::DropNewest, QueueOverflow::DropOldest][usize::from(rng.bool())];
         let broker = TestBroker::start_with(with_limits(limits(rng.usize(10..300), overflow)));
-        absent(&broker, QoS::AtLeastOnce).await;
+        offline(&broker, QoS::AtLeastOnce).await;
         let mut publisher = broker.v5("publisher").await;
         let mut number = 0_u64;
         let mut publish = async |count: usize, rng: &mut fastrand::Rng| {
@@ -196,7 +196,7 @@ async fn live_messages_overtake_nothing_of_their_lane_while_a_queue_drains() {
     }
 }
 
-/// Counts a message that is new in its lane; what is repeated says so.
+/// Counts a message that is new in its lane. Repeated ones have DUP set.
 fn note(last: &mut BTreeMap<String, u64>, publish: &Publish) -> u64 {
     let topic = publish.topic.as_ref().expect("no aliases").as_str().to_owned();
     let text = String::from_utf8_lossy(&publish.payload[..8]);
@@ -209,8 +209,8 @@ fn note(last: &mut BTreeMap<String, u64>, publish: &Publish) -> u64 {
     u64::from(is_new)
 }
 
-/// A client whose link holds little and who does not read.
-async fn deaf(broker: &TestBroker, version: ProtocolVersion) -> Client {
+/// A subscriber with a small link that does not read.
+async fn unread_subscriber(broker: &TestBroker, version: ProtocolVersion) -> Client {
     let mut client = broker.narrow_link(version, 1024).await;
     let mut connect = if version.is_v5() { lasting("client") } else { connect_v3("client") };
     connect.clean_start = false;
@@ -220,10 +220,10 @@ async fn deaf(broker: &TestBroker, version: ProtocolVersion) -> Client {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_cannot_keep_up_gets_what_is_newest() {
+async fn drop_oldest_keeps_the_newest_for_a_slow_client() {
     let broker = TestBroker::start_with(with_limits(limits(50, QueueOverflow::DropOldest)));
     let mut publisher = broker.v5("publisher").await;
-    let mut client = deaf(&broker, ProtocolVersion::V5).await;
+    let mut client = unread_subscriber(&broker, ProtocolVersion::V5).await;
     client.subscribe("#", QoS::AtLeastOnce).await;
     for number in 0..1000 {
         publisher.publish("mid", format!("{number:01000}"), QoS::AtLeastOnce).await;
@@ -235,16 +235,16 @@ async fn a_client_that_cannot_keep_up_gets_what_is_newest() {
     assert_eq!(numbers[numbers.len() - 50..], (950..1000).collect::<Vec<_>>());
     let dropped = broker.statistics().messages_overflowed();
     assert_eq!(dropped, 1000 - numbers.len() as u64);
-    // Beside the queue there is what was encoded, and a link.
+    // The outbox and the link hold messages as well.
     assert!(dropped > 1000 - 50 - 80, "{dropped}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_cannot_keep_up_is_disconnected_if_it_is_to_be() {
+async fn disconnect_policy_closes_a_slow_client() {
     for version in [ProtocolVersion::V5, ProtocolVersion::V311] {
         let broker = TestBroker::start_with(with_limits(limits(20, QueueOverflow::Disconnect)));
         let mut publisher = broker.v5("publisher").await;
-        let mut client = deaf(&broker, version).await;
+        let mut client = unread_subscriber(&broker, version).await;
         client.subscribe("#", QoS::AtLeastOnce).await;
         for _ in 0..200 {
             publisher.publish("mid", "x".repeat(1000), QoS::AtLeastOnce).await;
@@ -264,25 +264,25 @@ async fn a_client_that_cannot_keep_up_is_disconnected_if_it_is_to_be() {
                 other => panic!("{other:?}"),
             }
         }
-        // What waited is kept; while it drains the client is left alone.
-        let mut client = deaf(&broker, version).await;
+        // The queue is kept, and the client is not disconnected while it drains.
+        let mut client = unread_subscriber(&broker, version).await;
         for _ in 0..30 {
             publisher.publish("mid", "y", QoS::AtLeastOnce).await;
         }
         assert_eq!(broker.statistics().clients_overwhelmed(), 1);
         assert!(client.take_all().await.len() >= 20);
-        // Nor is it for what came while it was away.
+        // Messages from its time offline do not disconnect it either.
         client.vanish().await;
         for _ in 0..20 {
             publisher.publish("mid", "x".repeat(5000), QoS::AtLeastOnce).await;
         }
-        let mut client = deaf(&broker, version).await;
+        let mut client = unread_subscriber(&broker, version).await;
         for _ in 0..100 {
             publisher.publish("mid", "x".repeat(1000), QoS::AtLeastOnce).await;
         }
         assert_eq!(broker.statistics().clients_overwhelmed(), 1);
         client.take_all().await;
-        // Once it has kept up again it is not left alone.
+        // Once it has kept up it is disconnected again.
         for _ in 0..200 {
             publisher.publish("mid", "x".repeat(1000), QoS::AtLeastOnce).await;
         }
@@ -292,18 +292,18 @@ async fn a_client_that_cannot_keep_up_is_disconnected_if_it_is_to_be() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_too_long_is_dropped_here_and_in_the_store() {
+async fn aged_messages_leave_the_queue_and_the_store() {
     let store = Arc::new(MemoryStore::new());
     let config = with_limits(LimitsConfig { queued_secs: 60, ..LimitsConfig::default() });
     let mut broker = TestBroker::start_with_all(config.clone(), Anonymous::default(), store.clone());
-    absent(&broker, QoS::AtLeastOnce).await;
+    offline(&broker, QoS::AtLeastOnce).await;
     let mut publisher = broker.v5("publisher").await;
     publisher.publish("mid", "old", QoS::AtLeastOnce).await;
     pass(30).await;
     publisher.publish("mid", "young", QoS::AtLeastOnce).await;
     pass(29).await;
     assert_eq!(broker.statistics().messages_outdated(), 0);
-    // Nobody has to come for it.
+    // No client has to connect for that.
     pass(15).await;
     assert_eq!(broker.statistics().messages_outdated(), 1);
     assert_eq!(broker.statistics().messages_dropped(), 1);
@@ -314,9 +314,9 @@ async fn what_waits_for_too_long_is_dropped_here_and_in_the_store() {
     assert_eq!(texts(&broker.resume("client").await.take_all().await), ["young"]);
 }
 
-/// A connection that cannot send does not make what waits any younger.
+/// The age of a message goes on in a connection that cannot send.
 #[tokio::test(start_paused = true)]
-async fn what_a_connection_took_and_could_not_send_grows_old_too() {
+async fn messages_taken_by_a_connection_age_too() {
     let config = with_limits(LimitsConfig { queued_secs: 60, ..LimitsConfig::default() });
     let broker = TestBroker::start_with(config);
     let mut connect = lasting("client");
@@ -334,11 +334,11 @@ async fn what_a_connection_took_and_could_not_send_grows_old_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn qos_0_waits_for_absent_clients_only_if_it_is_to() {
+async fn qos0_is_queued_for_offline_clients_if_configured() {
     for queue_qos0 in [false, true] {
         let limits = LimitsConfig { queue_qos0, ..limits(4, QueueOverflow::DropNewest) };
         let broker = TestBroker::start_with(with_limits(limits));
-        absent(&broker, QoS::AtLeastOnce).await;
+        offline(&broker, QoS::AtLeastOnce).await;
         let mut publisher = broker.v5("publisher").await;
         for text in ["1", "2"] {
             publisher.publish("mid", text, QoS::AtMostOnce).await;
@@ -346,7 +346,7 @@ async fn qos_0_waits_for_absent_clients_only_if_it_is_to() {
         publisher.publish("mid", "3", QoS::AtLeastOnce).await;
         let expected: &[&str] = if queue_qos0 { &["1", "2", "3"] } else { &["3"] };
         assert_eq!(texts(&broker.resume("client").await.take_all().await), expected);
-        // It makes room for what is owed.
+        // QoS 0 gives way to QoS 1.
         settle().await;
         for (text, qos) in (0..3).map(|_| ("zero", QoS::AtMostOnce)).chain([("one", QoS::AtLeastOnce); 4]) {
             publisher.publish("mid", text, qos).await;
@@ -355,9 +355,9 @@ async fn qos_0_waits_for_absent_clients_only_if_it_is_to() {
     }
 }
 
-/// Retained messages are no burst that a queue has to hold: they come as it has room.
+/// Retained messages are sent as the queue has room.
 #[tokio::test(start_paused = true)]
-async fn retained_messages_for_a_new_subscription_overflow_nothing() {
+async fn retained_messages_do_not_overflow_the_queue() {
     for (overflow, qos) in [
         (QueueOverflow::DropNewest, QoS::AtMostOnce),
         (QueueOverflow::DropOldest, QoS::AtLeastOnce),
@@ -369,19 +369,19 @@ async fn retained_messages_for_a_new_subscription_overflow_nothing() {
             let retained = Publish { retain: true, qos, ..message(&format!("r/{number}"), "x".repeat(500)) };
             publisher.publish_as(retained).await;
         }
-        let mut client = deaf(&broker, ProtocolVersion::V5).await;
+        let mut client = unread_subscriber(&broker, ProtocolVersion::V5).await;
         client.subscribe("#", QoS::AtLeastOnce).await;
         settle().await;
         assert_eq!(client.take_all().await.len(), 100, "{overflow:?}");
     }
 }
 
-/// Nothing fits: nothing is delivered, and all of it is counted.
+/// Nothing is delivered, and all of it is counted.
 #[tokio::test(start_paused = true)]
-async fn a_queue_for_no_messages_holds_none() {
+async fn limit_of_zero_messages_holds_none() {
     for overflow in [QueueOverflow::DropNewest, QueueOverflow::DropOldest, QueueOverflow::Disconnect] {
         let broker = TestBroker::start_with(with_limits(limits(0, overflow)));
-        absent(&broker, QoS::AtLeastOnce).await;
+        offline(&broker, QoS::AtLeastOnce).await;
         let mut publisher = broker.v5("publisher").await;
         for text in ["1", "2"] {
             assert_eq!(publisher.publish("high", text, QoS::AtLeastOnce).await, ReasonCode::Success);
@@ -391,9 +391,8 @@ async fn a_queue_for_no_messages_holds_none() {
     }
 }
 
-/// What the answer is to whoever asks for the numbers.
 #[tokio::test(start_paused = true)]
-async fn drops_are_told_below_sys() {
+async fn drops_are_published_below_sys() {
     let limits = LimitsConfig { queued_secs: 20, ..limits(2, QueueOverflow::DropOldest) };
     let mut config = with_limits(limits);
     config.sys.interval_secs = 5;

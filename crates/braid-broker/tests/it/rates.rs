@@ -1,4 +1,4 @@
-//! Clients that are faster than they may be: slowed down, never disconnected. Connections that come too fast: told so.
+//! Rate limits: fast publishers are slowed and not disconnected, connections above their rate are refused.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ fn with_limits(limits: LimitsConfig) -> BrokerConfig {
     BrokerConfig { limits, ..quiet() }
 }
 
-/// What may come beside the rate and its burst: that which was read before it was counted.
+/// Messages beyond the rate and its burst: those of one read, which is counted afterwards.
 const READ_AHEAD: u64 = 300;
 
-/// [MQTT-3.1.2-22]: what it sends and nobody reads is no silence.
+/// [MQTT-3.1.2-22]: a client that is not read is not silent.
 #[tokio::test(start_paused = true)]
-async fn messages_of_a_fast_client_come_at_its_rate_and_all_of_them() {
-    // Of the slow one a read takes longer to be paid for than its Keep Alive lasts.
+async fn all_messages_of_a_fast_client_arrive_at_its_rate() {
+    // At the low rate, one read takes longer to be paid than the Keep Alive lasts.
     for (rate, qos, strict_keepalive) in [
         (100, QoS::AtMostOnce, false),
         (100, QoS::AtLeastOnce, false),
@@ -51,7 +51,7 @@ async fn messages_of_a_fast_client_come_at_its_rate_and_all_of_them() {
             assert!(received >= (rate * seconds).saturating_sub(1), "{received} in {seconds} s");
             pass(1).await;
         }
-        let mut fast = flood.await.expect("nobody disconnects it");
+        let mut fast = flood.await.expect("no disconnect");
         while fast.next().await != Some(Packet::Pingresp) {}
         assert_eq!(statistics.messages_dropped(), 0);
         fast.publish("t", "x", QoS::AtLeastOnce).await;
@@ -59,10 +59,10 @@ async fn messages_of_a_fast_client_come_at_its_rate_and_all_of_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_of_a_fast_client_come_at_their_rate() {
+async fn bytes_of_a_fast_client_arrive_at_its_rate() {
     const RATE: u64 = 50_000;
     let limits = LimitsConfig { publish_bytes_per_second: RATE, ..LimitsConfig::default() };
-    // That the packet takes so long to come whole is not the client's doing.
+    // The client is not at fault that its packet is incomplete for so long.
     let mqtt = MqttConfig { strict_keepalive: true, ..MqttConfig::default() };
     let broker = TestBroker::start_with(BrokerConfig { mqtt, ..with_limits(limits) });
     let mut connect = connect_v5("fast");
@@ -78,21 +78,21 @@ async fn bytes_of_a_fast_client_come_at_their_rate() {
     while statistics.messages_received() == 0 {
         let seconds = start.elapsed().as_secs();
         let received = statistics.bytes_received() - before;
-        // A burst, and a read before it was counted.
+        // A burst, and one read that is counted afterwards.
         assert!(received <= RATE * (seconds + 2), "{received} in {seconds} s");
         assert!(!flood.is_finished(), "it is disconnected");
         pass(1).await;
     }
     let took = start.elapsed();
     assert!(Duration::from_secs(18) < took && took < Duration::from_secs(22), "{took:?}");
-    drop(flood.await.expect("nobody disconnects it"));
-    // Each has its own.
+    drop(flood.await.expect("no disconnect"));
+    // Each client has its own rate.
     other.publish("t", "x".repeat(50_000), QoS::AtLeastOnce).await;
 }
 
-/// Every stream waits but the control stream, on which there is nothing to pay for.
+/// All streams are slowed except the control stream, which has no messages.
 #[tokio::test(start_paused = true)]
-async fn a_fast_client_of_many_streams_is_slowed_down_on_each_and_heard() {
+async fn fast_client_is_slowed_on_each_stream_but_the_control_stream() {
     const RATE: u64 = 50;
     let limits = LimitsConfig { publishes_per_second: RATE, ..LimitsConfig::default() };
     let broker = QuicBroker::start_with(with_limits(limits));
@@ -115,7 +115,7 @@ async fn a_fast_client_of_many_streams_is_slowed_down_on_each_and_heard() {
         let asked = Instant::now();
         assert_eq!(client.expect(CONTROL).await, Packet::Pingresp);
         assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
-        // A stream that is opened meanwhile is not read before its time.
+        // A stream that is opened meanwhile is slowed as well.
         let late = client.open().await;
         client.send(late, &publish_packet("t", "x", QoS::AtMostOnce, 1));
         client.finish(late);
@@ -123,7 +123,7 @@ async fn a_fast_client_of_many_streams_is_slowed_down_on_each_and_heard() {
     }
     assert!(start.elapsed() >= Duration::from_secs(1500 / RATE - 8), "{:?}", start.elapsed());
     assert_eq!(statistics.clients(), 1);
-    // What is published on the control stream waits as well.
+    // Messages on the control stream are slowed as well.
     let before = statistics.messages_received();
     (0..1000).for_each(|_| client.send(CONTROL, &publish_packet("t", "x", QoS::AtMostOnce, 1)));
     pass(2).await;
@@ -132,7 +132,7 @@ async fn a_fast_client_of_many_streams_is_slowed_down_on_each_and_heard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_that_come_too_fast_are_told_so_and_then_turned_away() {
+async fn connections_above_their_rate_are_refused() {
     let limits = LimitsConfig { connections_per_second: 3, ..LimitsConfig::default() };
     let broker = TestBroker::start_with(with_limits(limits));
     for round in 1..=3 {
@@ -156,7 +156,7 @@ async fn connections_that_come_too_fast_are_told_so_and_then_turned_away() {
                 client.expect_end().await;
             }
         }
-        // MQTT 3.1.1 has one word for all of it: return code 3.
+        // MQTT 3.1.1 has return code 3 for all of it.
         let (v5, v3) = (ReasonCode::ConnectionRateExceeded, ReasonCode::ServerUnavailable);
         let accepted = Some(ReasonCode::Success);
         assert_eq!(answers[..6], [accepted, accepted, accepted, Some(v3), Some(v5), Some(v3)]);

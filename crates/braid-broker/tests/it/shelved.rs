@@ -1,4 +1,4 @@
-//! What waited for a client before the broker started stays in the store until that client comes.
+//! Queued messages from before a start stay in the store until their client connects.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -67,7 +67,7 @@ impl Store for Watched {
     }
 }
 
-/// A store with a queue for each of the clients, who have subscribed to these filters and are away.
+/// A store with a queue for each of the clients, which have subscribed to these filters and are offline.
 async fn filled(clients: &[(&str, &str)], publishes: impl IntoIterator<Item = Publish>) -> MemoryStore {
     let store = Arc::new(MemoryStore::new());
     let mut broker = TestBroker::start_over(store.clone());
@@ -88,7 +88,7 @@ async fn filled(clients: &[(&str, &str)], publishes: impl IntoIterator<Item = Pu
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_for_one_client_alone_is_read_when_it_comes() {
+async fn messages_for_one_client_alone_are_read_when_it_connects() {
     let clients = [("one", "one"), ("a", "all"), ("b", "all"), ("member", "$share/g/shared")];
     let topics = ["one", "all", "shared", "one", "all"];
     let store = filled(&clients, topics.map(|topic| message(topic, topic))).await;
@@ -110,7 +110,7 @@ async fn what_is_for_one_client_alone_is_read_when_it_comes() {
 
 /// A million of them are a tenth of a gigabyte, whatever their payloads are.
 #[tokio::test(start_paused = true)]
-async fn what_waits_in_the_store_needs_little_memory() {
+async fn stored_entries_take_little_memory() {
     const MESSAGES: i64 = 2000;
     let clients = [("client", "t")];
     let held = |store: MemoryStore| {
@@ -129,7 +129,7 @@ async fn what_waits_in_the_store_needs_little_memory() {
 
 /// The client is told so, and nothing is lost.
 #[tokio::test(start_paused = true)]
-async fn a_queue_that_cannot_be_read_stays_where_it_is() {
+async fn queue_that_cannot_be_read_stays_in_the_store() {
     let store = filled(&[("client", "t")], ["1", "2"].map(|text| message("t", text))).await;
     let store = Watched::over(&store);
     let broker = TestBroker::start_over(store.clone());
@@ -146,7 +146,7 @@ async fn a_queue_that_cannot_be_read_stays_where_it_is() {
 
 /// [MQTT-3.1.3-9]: only a connection that is accepted keeps it from being published.
 #[tokio::test(start_paused = true)]
-async fn a_delayed_will_outlives_a_connection_that_is_refused() {
+async fn delayed_will_outlives_a_refused_connection() {
     let store = Arc::new(MemoryStore::new());
     let mut broker = TestBroker::start_over(store.clone());
     let with_will =
@@ -177,9 +177,9 @@ fn brief(text: &str, seconds: u32) -> Publish {
     Publish { properties: Some(Box::new(properties)), ..message("t", text) }
 }
 
-/// Nobody looks at what is in the store, and its clock goes on. [MQTT-3.3.2-5]
+/// The expiry of a message goes on in the store. [MQTT-3.3.2-5]
 #[tokio::test(start_paused = true)]
-async fn what_expires_in_the_store_is_not_delivered() {
+async fn messages_that_expire_in_the_store_are_not_delivered() {
     for (seconds, expected) in [(29, &["expires", "stays"][..]), (31, &["stays"])] {
         let publishes = [brief("expires", 30), message("t", "stays")];
         let store = Watched::over(&filled(&[("client", "t")], publishes).await);
@@ -191,9 +191,9 @@ async fn what_expires_in_the_store_is_not_delivered() {
     }
 }
 
-/// The one that several wait for is in memory, the other is not; both leave, and no other.
+/// A message for several clients is in memory, one for a single client is not; both are removed, and no other.
 #[tokio::test(start_paused = true)]
-async fn what_has_expired_goes_without_being_read() {
+async fn expired_entries_are_removed_unread() {
     for clients in [&[("client", "t")][..], &[("client", "t"), ("other", "t")]] {
         let publishes = [brief("30", 30), brief("60", 60), message("t", "stays")];
         let store = Watched::over(&filled(clients, publishes).await);
@@ -207,9 +207,9 @@ async fn what_has_expired_goes_without_being_read() {
     }
 }
 
-/// Before anybody looks by himself.
+/// Before the periodic search.
 #[tokio::test(start_paused = true)]
-async fn what_has_expired_in_the_store_makes_room_in_a_full_queue() {
+async fn expired_entries_make_room_in_a_full_queue() {
     let publishes = [brief("brief", 3), message("t", "1"), brief("brief too", 3)];
     let store = Watched::over(&filled(&[("client", "t")], publishes).await);
     let limits = LimitsConfig { queued_messages: 3, ..LimitsConfig::default() };
@@ -228,7 +228,7 @@ async fn what_has_expired_in_the_store_makes_room_in_a_full_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_too_long_goes_without_being_read() {
+async fn aged_entries_are_removed_unread() {
     let store = filled(&[("client", "t")], ["1", "2"].map(|text| message("t", text))).await;
     let store = Watched::over(&store);
     let limits = LimitsConfig { queued_secs: 60, ..LimitsConfig::default() };
@@ -243,9 +243,9 @@ async fn what_waits_for_too_long_goes_without_being_read() {
     assert_eq!(store.reads(), 0);
 }
 
-/// It has been older than what came since all the time.
+/// An entry is older than all that arrived since the start.
 #[tokio::test(start_paused = true)]
-async fn what_is_read_is_no_younger_for_that() {
+async fn entries_keep_their_age_when_they_are_read() {
     let store = filled(&[("client", "t")], ["1", "2"].map(|text| message("t", text))).await;
     let limits = LimitsConfig { queued_secs: 60, ..LimitsConfig::default() };
     let config = BrokerConfig { limits, ..quiet() };
@@ -259,9 +259,8 @@ async fn what_is_read_is_no_younger_for_that() {
     assert_eq!(broker.statistics().messages_outdated(), 1);
 }
 
-/// What is in the store alone counts for what its session may have.
 #[tokio::test(start_paused = true)]
-async fn what_waits_in_the_store_takes_the_room_that_it_took_before() {
+async fn stored_entries_count_against_the_limits() {
     let large = "x".repeat(10_000);
     let store = filled(&[("client", "t")], [message("t", &large), message("t", &large)]).await;
     let limits = LimitsConfig { queued_bytes: 25_000, ..LimitsConfig::default() };
@@ -276,7 +275,7 @@ async fn what_waits_in_the_store_takes_the_room_that_it_took_before() {
 
 // [MQTT-4.8.2-4]
 #[tokio::test(start_paused = true)]
-async fn what_came_by_a_shared_subscription_moves_on_when_its_session_ends() {
+async fn shared_messages_are_redistributed_when_a_session_ends() {
     let store = filled(&[("first", "$share/g/t")], ["1", "2"].map(|text| message("t", text))).await;
     let broker = TestBroker::start_over(Arc::new(store));
     let mut second = broker.resume("second").await;

@@ -1,4 +1,4 @@
-//! Clients that do not read, or do not speak: bounded, and nobody else's problem.
+//! Clients that do not read, or send no CONNECT: their memory is bounded, and no other client is disturbed.
 
 use braid_broker::{BrokerConfig, LimitsConfig};
 use braid_proto::packet::{MessageProperties, Packet, ProtocolVersion, Publish, QoS};
@@ -9,8 +9,8 @@ fn with_limits(limits: LimitsConfig) -> BrokerConfig {
     BrokerConfig { limits, ..quiet() }
 }
 
-/// A subscriber of everything whose link holds 1,024 bytes, and who will not read.
-async fn deaf(broker: &TestBroker, client_id: &str, qos: QoS) -> Client {
+/// A subscriber of everything that does not read, with a link of 1,024 bytes.
+async fn unread_subscriber(broker: &TestBroker, client_id: &str, qos: QoS) -> Client {
     let mut client = broker.narrow_link(ProtocolVersion::V5, 1024).await;
     client.send_connect(lasting(client_id)).await;
     client.accepted().await;
@@ -18,21 +18,21 @@ async fn deaf(broker: &TestBroker, client_id: &str, qos: QoS) -> Client {
     client
 }
 
-/// Messages that the broker holds for its clients, given what it was to deliver.
+/// Number of messages in queues, of `deliveries` that were routed.
 fn held(broker: &TestBroker, deliveries: u64) -> u64 {
     let statistics = broker.statistics();
     deliveries - statistics.messages_sent() - statistics.messages_dropped()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_of_everything_that_never_reads_holds_what_its_cap_allows() {
+async fn subscriber_that_never_reads_holds_its_limit_at_most() {
     let limits = LimitsConfig { queued_messages: 1000, ..LimitsConfig::default() };
     let broker = TestBroker::start_with(with_limits(limits));
     let mut publisher = broker.v5("publisher").await;
     let mut healthy = broker.v5("healthy").await;
     healthy.subscribe("t/#", QoS::AtMostOnce).await;
-    let zero = deaf(&broker, "zero", QoS::AtMostOnce).await;
-    let _one = deaf(&broker, "one", QoS::AtLeastOnce).await;
+    let zero = unread_subscriber(&broker, "zero", QoS::AtMostOnce).await;
+    let _one = unread_subscriber(&broker, "one", QoS::AtLeastOnce).await;
     let start = tokio::time::Instant::now();
     for number in 0..5000_u64 {
         let text = format!("{number:0500}");
@@ -43,15 +43,15 @@ async fn a_subscriber_of_everything_that_never_reads_holds_what_its_cap_allows()
     // Everything that did not fit is counted; the queues are full, not empty.
     assert!(held(&broker, 3 * 5000) > 1900);
     assert!(broker.statistics().messages_dropped() > 2000);
-    // Whoever is stuck slows nobody down, once it had the time that a first answer may take.
+    // A stuck subscriber slows no publisher, after the time for a first acknowledgement.
     assert!(start.elapsed().as_millis() <= 2200, "{:?}", start.elapsed());
-    // QoS 0 is not kept for who is away, and that is counted too.
+    // QoS 0 is not queued for offline clients, and is counted as dropped.
     zero.vanish().await;
     assert!(held(&broker, 3 * 5000) <= 1000);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_cap_counts_bytes_of_every_kind() {
+async fn limit_counts_topics_and_properties() {
     const CAP: usize = 1024 * 1024;
     let limits = LimitsConfig { queued_bytes: CAP, ..LimitsConfig::default() };
     let large = "x".repeat(50_000);
@@ -64,7 +64,7 @@ async fn the_cap_counts_bytes_of_every_kind() {
     ] {
         let broker = TestBroker::start_with(with_limits(limits.clone()));
         let mut publisher = broker.v5("publisher").await;
-        let _deaf = deaf(&broker, "deaf", QoS::AtMostOnce).await;
+        let _deaf = unread_subscriber(&broker, "unread_subscriber", QoS::AtMostOnce).await;
         for _ in 0..200 {
             publisher.publish_as(publish.clone()).await;
         }
@@ -75,7 +75,7 @@ async fn the_cap_counts_bytes_of_every_kind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_beyond_the_cap_is_let_in_alone() {
+async fn message_above_the_limit_is_admitted_alone() {
     let limits = LimitsConfig { queued_bytes: 1000, ..LimitsConfig::default() };
     let broker = TestBroker::start_with(with_limits(limits));
     let mut publisher = broker.v5("publisher").await;
@@ -89,9 +89,9 @@ async fn a_message_beyond_the_cap_is_let_in_alone() {
     assert_eq!(broker.resume("client").await.take_all().await.len(), 1);
 }
 
-// Of QoS 0 it was dropped once, and what the connection held of it stood in the way of everything after it.
+// QoS 0 of this size was dropped once, and the part in the connection blocked all later messages.
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_gets_a_message_beyond_the_cap_and_those_after_it() {
+async fn message_above_the_limit_is_delivered_and_so_are_later_ones() {
     let limits = LimitsConfig { queued_bytes: 1000, ..LimitsConfig::default() };
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
         let broker = TestBroker::start_with(with_limits(limits.clone()));
@@ -106,9 +106,9 @@ async fn a_subscriber_gets_a_message_beyond_the_cap_and_those_after_it() {
     }
 }
 
-// A recording that waits is not to blame an alarm on: what comes behind it is kept, as long as there is room for small ones.
+// A queued recording does not keep an alarm out, as long as there is room for small messages.
 #[tokio::test(start_paused = true)]
-async fn a_large_message_that_waits_keeps_small_ones_from_nothing() {
+async fn large_message_leaves_room_for_small_ones() {
     const CAP: usize = 1 << 20;
     let limits = LimitsConfig { queued_bytes: CAP, ..LimitsConfig::default() };
     let broker = TestBroker::start_with(with_limits(limits));
@@ -129,16 +129,16 @@ async fn a_large_message_that_waits_keeps_small_ones_from_nothing() {
     assert_eq!(lengths.iter().filter(|length| **length == alarm.len()).count(), 100);
 }
 
-// What a connection took and could not send goes back to the queue; each round would add a queue.
+// Unsent messages go back to the queue; otherwise each reconnect would add a queue.
 #[tokio::test(start_paused = true)]
-async fn reconnecting_without_reading_gains_nothing() {
+async fn reconnect_without_reading_adds_no_queue() {
     const CAP: u64 = 500;
     let limits = LimitsConfig { queued_messages: 500, ..LimitsConfig::default() };
     let broker = TestBroker::start_with(with_limits(limits));
     let mut publisher = broker.v5("publisher").await;
-    deaf(&broker, "deaf", QoS::AtLeastOnce).await.vanish().await;
+    unread_subscriber(&broker, "unread_subscriber", QoS::AtLeastOnce).await.vanish().await;
     for _ in 0..6 {
-        let mut connect = lasting("deaf");
+        let mut connect = lasting("unread_subscriber");
         connect.properties.receive_maximum = Some(1);
         let client = broker.connect(connect).await;
         for _ in 0..CAP {
@@ -146,14 +146,14 @@ async fn reconnecting_without_reading_gains_nothing() {
         }
         client.vanish().await;
     }
-    // With its queue there is the one message on its way, which was sent.
-    let mut client = broker.resume("deaf").await;
+    // Beside the queue there is one inflight message.
+    let mut client = broker.resume("unread_subscriber").await;
     assert_eq!(client.take_all().await.len() as u64, CAP + 1);
     assert_eq!(broker.statistics().messages_dropped(), 6 * CAP - CAP - 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_read_its_acknowledgements_is_not_read_either() {
+async fn client_that_does_not_read_acknowledgements_is_not_read() {
     let broker = TestBroker::start();
     let mut greedy = broker.narrow_link(ProtocolVersion::V5, 64 * 1024).await;
     greedy.send_connect(connect_v5("greedy")).await;
@@ -163,7 +163,7 @@ async fn a_client_that_does_not_read_its_acknowledgements_is_not_read_either() {
     let flood = tokio::time::timeout(std::time::Duration::from_secs(1), greedy.send_bytes(&pings)).await;
     assert!(flood.is_err(), "the broker took everything");
     assert!(broker.statistics().bytes_received() < 512 * 1024);
-    // It goes on as soon as its client does.
+    // Reading resumes with the client.
     let mut pongs = 0;
     while let Some(packet) = greedy.next_at_once().await {
         assert_eq!(packet, Packet::Pingresp);
@@ -175,7 +175,7 @@ async fn a_client_that_does_not_read_its_acknowledgements_is_not_read_either() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_idle_connections_and_one_that_never_reads_disturb_nobody() {
+async fn ten_thousand_idle_connections_disturb_no_other() {
     const IDLE: u64 = 10_000;
     let limits = LimitsConfig { queued_messages: 100, ..LimitsConfig::default() };
     let broker = TestBroker::start_with(with_limits(limits));
@@ -189,12 +189,12 @@ async fn ten_thousand_idle_connections_and_one_that_never_reads_disturb_nobody()
         idle.push(client);
     }
     settle().await;
-    // Ours and the broker's end together, links included.
+    // Both ends together, links included.
     let each = (crate::support::allocated() - before) / i64::try_from(IDLE).expect("small");
     println!("{each} bytes for an idle connection, both ends");
     assert!(each < 8 * 1024, "{each} bytes");
     assert_eq!(broker.statistics().connections(), IDLE);
-    let _deaf = deaf(&broker, "deaf", QoS::AtMostOnce).await;
+    let _deaf = unread_subscriber(&broker, "unread_subscriber", QoS::AtMostOnce).await;
     let mut publisher = broker.v5("publisher").await;
     let mut healthy = broker.v5("healthy").await;
     healthy.subscribe("t", QoS::AtLeastOnce).await;
@@ -215,11 +215,11 @@ async fn ten_thousand_idle_connections_and_one_that_never_reads_disturb_nobody()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_to_many_leaves_nothing_behind() {
+async fn burst_to_many_keeps_no_memory() {
     let broker = TestBroker::start();
     let mut clients = Vec::new();
     for number in 0..200 {
-        // Of a link's buffer stays what it once held, which is not our subject.
+        // The buffer of a link keeps its capacity, which does not count here.
         let mut client = broker.narrow_link(ProtocolVersion::V5, 512).await;
         client.send_connect(connect_v5(&format!("client-{number}"))).await;
         client.accepted().await;
@@ -241,15 +241,15 @@ async fn a_burst_to_many_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_half_open_connections_are_closed_in_time_and_disturb_nobody() {
+async fn half_open_connections_are_closed_in_time() {
     let broker = TestBroker::start();
-    let mut strangers = Vec::new();
+    let mut half_open = Vec::new();
     for number in 0..1000_u16 {
-        let mut stranger = broker.narrow_link(ProtocolVersion::V5, 256).await;
+        let mut client_without_connect = broker.narrow_link(ProtocolVersion::V5, 256).await;
         // Nothing, or the start of a CONNECT.
         let part = &[0x10, 0x7F, 0, 4, b'M', b'Q', b'T', b'T', 5][..usize::from(number % 10)];
-        stranger.send_bytes(part).await;
-        strangers.push(stranger);
+        client_without_connect.send_bytes(part).await;
+        half_open.push(client_without_connect);
     }
     let mut client = broker.v5("client").await;
     client.subscribe("t", QoS::ExactlyOnce).await;
@@ -257,12 +257,12 @@ async fn a_thousand_half_open_connections_are_closed_in_time_and_disturb_nobody(
     assert_eq!(client.take().await, "x");
     assert_eq!(broker.statistics().connections(), 1001);
     pass(4).await;
-    for stranger in &mut strangers {
-        stranger.expect_silence().await;
+    for client_without_connect in &mut half_open {
+        client_without_connect.expect_silence().await;
     }
     let start = tokio::time::Instant::now();
-    for stranger in &mut strangers {
-        stranger.expect_end().await;
+    for client_without_connect in &mut half_open {
+        client_without_connect.expect_end().await;
     }
     assert!(start.elapsed().as_secs() < 2);
     settle().await;

@@ -1,4 +1,4 @@
-//! Large messages in files: they take no memory, and the marks know that.
+//! Large messages in files do not count against the memory watermarks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +29,9 @@ fn start() -> (TestBroker, TempDir) {
     (TestBroker::start_with_spool(BrokerConfig { limits, ..quiet() }, Arc::new(spool)), directory)
 }
 
-/// A subscriber that does not acknowledge it, and goes, and comes back.
+/// A subscriber does not acknowledge the message, disconnects, and reconnects.
 #[tokio::test(start_paused = true)]
-async fn a_spooled_message_shuts_nobody_out() {
+async fn spooled_message_refuses_no_client() {
     let (broker, _directory) = start();
     let mut slow = broker.resume("slow").await;
     slow.subscribe("t", QoS::AtLeastOnce).await;
@@ -40,7 +40,7 @@ async fn a_spooled_message_shuts_nobody_out() {
     assert_eq!(slow.expect_publish().await.payload.len(), SIZE);
     settle().await;
     assert!(broker.handle.memory_used() < OVERHEAD, "{}", broker.handle.memory_used());
-    // Connections are accepted, and nobody is slowed down or sent away.
+    // Connections are accepted, and no client is slowed or disconnected.
     let mut other = broker.v5("other").await;
     assert_eq!(other.publish("x", [1; 100], QoS::AtLeastOnce).await, ReasonCode::NoMatchingSubscribers);
     slow.vanish().await;
@@ -53,9 +53,9 @@ async fn a_spooled_message_shuts_nobody_out() {
     assert_eq!(broker.statistics().overloads(), 0);
 }
 
-/// What is not in the spool counts, with and without one.
+/// Small messages count, with a spool and without one.
 #[tokio::test(start_paused = true)]
-async fn a_message_below_the_threshold_counts_as_before() {
+async fn message_below_the_threshold_counts_as_memory() {
     let (broker, _directory) = start();
     let mut slow = broker.v5("slow").await;
     slow.subscribe("t", QoS::AtLeastOnce).await;
@@ -67,7 +67,7 @@ async fn a_message_below_the_threshold_counts_as_before() {
 
 /// The bytes of a queue are of the messages, wherever these are.
 #[tokio::test(start_paused = true)]
-async fn a_spooled_message_takes_its_place_in_a_queue() {
+async fn spooled_message_counts_in_its_queue() {
     let directory = tempfile::tempdir().expect("a directory");
     let options = SpoolOptions { threshold: HIGH / 2, bytes: 1 << 30, keep_free: 0 };
     let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
@@ -84,9 +84,9 @@ async fn a_spooled_message_takes_its_place_in_a_queue() {
     assert_eq!(broker.statistics().messages_overflowed(), 2);
 }
 
-/// Whoever watches the broker learns that some are refused, and that it is over.
+/// The begin and the end of a shortage are published.
 #[tokio::test(start_paused = true)]
-async fn a_spool_without_room_is_told() {
+async fn full_spool_is_published_below_sys() {
     let directory = tempfile::tempdir().expect("a directory");
     let options = SpoolOptions { threshold: HIGH / 2, bytes: SIZE as u64, keep_free: 0 };
     let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
@@ -104,7 +104,7 @@ async fn a_spool_without_room_is_told() {
         publisher.send(publish_packet("t", vec![7; SIZE], QoS::AtLeastOnce, 1)).await;
         publisher.expect_disconnect(ReasonCode::QuotaExceeded).await;
         assert_eq!(watch.take().await, "full: large messages are refused");
-        // Others find the broker as it was.
+        // Other clients are served.
         assert_eq!(health(), (HealthStatus::Serving, "full: large messages are refused"));
         assert_eq!(watch.take().await, "ok");
         assert_eq!(health(), (HealthStatus::Serving, "ok"));

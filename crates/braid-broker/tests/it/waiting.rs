@@ -1,5 +1,4 @@
-//! Nothing is acknowledged before it is durable, whatever the store does; and whoever needs no store never meets
-//! it.
+//! Durability before acknowledgement, whatever the store does. Clean sessions do not use the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +59,7 @@ async fn connack_waits_until_the_session_is_durable() {
     }
 }
 
-/// Session Present 0 is a promise: the session that it denies must not be there again after a crash.
+/// After Session Present 0 the earlier session must not come back, even after a crash.
 // [MQTT-3.1.2-4]
 #[tokio::test(start_paused = true)]
 async fn connack_of_a_clean_start_waits_until_the_old_session_is_gone() {
@@ -94,7 +93,7 @@ async fn connack_of_a_clean_start_waits_until_the_old_session_is_gone() {
 
 // [MQTT-3.1.2-4]
 #[tokio::test(start_paused = true)]
-async fn a_clean_start_over_a_session_that_may_come_back_is_refused() {
+async fn clean_start_over_a_session_that_may_come_back_is_refused() {
     let (store, broker) = slow();
     resume(&store, &broker, "client").await.vanish().await;
     release_all(&store).await;
@@ -120,7 +119,7 @@ async fn acknowledgements_wait_and_pings_do_not() {
     other.send(subscribe("t")).await;
     release_all(&store).await;
     assert!(matches!(other.next().await, Some(Packet::Suback(_))));
-    // Somebody who keeps it, so that QoS 1 has something to store.
+    // A durable subscriber, for QoS 1 to be stored.
     let mut keeper = resume(&store, &broker, "keeper").await;
     keeper.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("t"), QoS::ExactlyOnce)])).await;
     release_all(&store).await;
@@ -146,7 +145,7 @@ async fn acknowledgements_wait_and_pings_do_not() {
 
 // [MQTT-4.6.0-2]
 #[tokio::test(start_paused = true)]
-async fn what_needs_no_store_waits_for_its_turn() {
+async fn acknowledgement_without_a_commit_keeps_its_order() {
     let (store, broker) = slow();
     let mut keeper = resume(&store, &broker, "keeper").await;
     keeper.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("kept"), QoS::AtLeastOnce)])).await;
@@ -154,7 +153,7 @@ async fn what_needs_no_store_waits_for_its_turn() {
     let mut client = broker.v5("client").await;
     client.send(publish_packet("kept", "", QoS::AtLeastOnce, 1)).await;
     settle().await;
-    client.send(publish_packet("nobody", "", QoS::AtLeastOnce, 2)).await;
+    client.send(publish_packet("unwatched", "", QoS::AtLeastOnce, 2)).await;
     client.expect_silence().await;
     assert!(store.release());
     assert_eq!(client.expect_ack(AckKind::Puback).await.packet_id, id(1));
@@ -162,7 +161,7 @@ async fn what_needs_no_store_waits_for_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retained_message_of_a_clean_session_waits_too() {
+async fn retained_message_of_a_clean_session_is_committed_first() {
     let (store, broker) = slow();
     let mut client = broker.v5("client").await;
     let mut publish = message("t", "kept");
@@ -251,7 +250,7 @@ async fn qos_2_whose_identifier_was_lost_is_never_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_never_durable_was_never_acknowledged() {
+async fn messages_that_were_not_durable_were_not_acknowledged() {
     let (store, broker) = slow();
     let mut keeper = resume(&store, &broker, "keeper").await;
     keeper.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("t"), QoS::AtLeastOnce)])).await;
@@ -270,9 +269,9 @@ async fn what_was_never_durable_was_never_acknowledged() {
     assert_eq!(texts(&keeper.take_all().await), Vec::<String>::new());
 }
 
-/// Whoever waits for the store is told that it failed, everybody else that the broker stops, and it does.
+/// Clients that wait for the store are told of its failure, all others that the broker stops.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_stops_the_broker_and_acknowledges_nothing_more() {
+async fn failed_store_stops_the_broker_and_its_acknowledgements() {
     // One for each session, one for the subscription.
     let store = Arc::new(FailingStore::after(3, MemoryStore::new()));
     let config = BrokerConfig { sys: SysConfig { interval_secs: 1000 }, ..BrokerConfig::default() };
@@ -301,7 +300,7 @@ async fn a_store_that_fails_stops_the_broker_and_acknowledges_nothing_more() {
     drop((keeper, faithful, reader, old, publisher));
     assert!(matches!(broker.outcome().await, Err(StoreError::Failed { .. })));
     assert!(broker.handle.is_stopping());
-    // What was never acknowledged is not there, and what was is.
+    // Acknowledged messages are there, and no others.
     let next = TestBroker::start_over(Arc::new(store.inner().reopen()));
     let mut keeper = next.resume("keeper").await;
     assert!(keeper.connack().session_present);
@@ -309,9 +308,9 @@ async fn a_store_that_fails_stops_the_broker_and_acknowledges_nothing_more() {
     assert_eq!(keeper.take().await, "alive");
 }
 
-/// Who is asked for by nobody, but knows: a store that fails between two commits.
+/// A store that fails between two commits.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_says_that_it_failed_stops_the_broker_too() {
+async fn store_that_reports_its_failure_stops_the_broker() {
     let mut broker = TestBroker::start();
     let mut client = broker.v5("client").await;
     let failure = StoreError::Failed { reason: "the device is gone".into() };
@@ -323,7 +322,7 @@ async fn a_store_that_says_that_it_failed_stops_the_broker_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_cannot_be_stored_is_refused() {
+async fn session_that_cannot_be_stored_is_refused() {
     let mut broker = TestBroker::start_over(Arc::new(FailingStore::after(0, MemoryStore::new())));
     let mut client = broker.link(ProtocolVersion::V5).await;
     client.send_connect(lasting("client")).await;
@@ -365,7 +364,7 @@ impl Store for CountingStore {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clean_sessions_never_meet_the_store() {
+async fn clean_sessions_do_not_use_the_store() {
     let store = Arc::new(CountingStore::default());
     let broker = TestBroker::start_over(store.clone());
     let mut five = broker.v5("five").await;
@@ -386,14 +385,14 @@ async fn clean_sessions_never_meet_the_store() {
     five.send(bye).await;
     settle().await;
     assert_eq!(store.calls.load(Ordering::SeqCst), 0);
-    // The count counts.
+    // The counter works.
     broker.resume("lasting").await;
     assert!(store.calls.load(Ordering::SeqCst) > 0);
 }
 
-/// What one write holds for a durable subscriber costs one commit, however much it is.
+/// All messages of one write to a durable subscriber cost one commit.
 #[tokio::test(start_paused = true)]
-async fn a_batch_is_the_unit() {
+async fn one_write_causes_one_commit() {
     let store = Arc::new(CountingStore::default());
     let broker = TestBroker::start_over(store.clone());
     let mut keeper = broker.resume("keeper").await;
