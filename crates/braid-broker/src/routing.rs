@@ -236,11 +236,12 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_panic_during_a_change_stops_the_broker() {
         let table = RoutingTable::new(&[], Arc::new(Registry::new(SessionId::new(1))));
         let _ = catch_unwind(AssertUnwindSafe(|| table.change(|_| panic!("half changed"))));
         table.statistics();
-        table.failed().await;
+        let limit = std::time::Duration::from_secs(1);
+        tokio::time::timeout(limit, table.failed()).await.expect("the broker is told");
     }
 }
