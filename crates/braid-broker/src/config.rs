@@ -1,3 +1,5 @@
+//! Configuration of a broker: what clients are granted, limits, and the broker's own topics.
+
 use std::time::Duration;
 
 use braid_proto::connection::{EarlyPublish, ServerOptions};
@@ -6,29 +8,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::priority::PriorityRule;
 
-/// What a broker grants and how much it holds.
+/// Configuration of a broker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BrokerConfig {
-    /// What clients are granted.
+    /// Grants to clients.
     pub mqtt: MqttConfig,
-    /// How much the broker holds.
+    /// Limits of queues, rates, times and memory.
     pub limits: LimitsConfig,
     /// The broker's own topics.
     pub sys: SysConfig,
-    /// What data streams may do.
+    /// Rules of data streams.
     pub streams: StreamsConfig,
-    /// What is sent sooner to subscribers that asked for no priority. The first rule that matches decides.
+    /// Priorities for subscribers that asked for none. The first rule that matches decides.
     pub priority: Vec<PriorityRule>,
 }
 
-/// What clients are granted in CONNACK.
+/// Grants to clients in CONNACK.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MqttConfig {
     /// Maximum Packet Size in bytes, fixed header included.
     pub maximum_packet_size: u32,
-    /// Unacknowledged QoS 1 and 2 messages taken from one client.
+    /// Receive Maximum: unacknowledged QoS 1 and 2 messages accepted from one client.
     pub receive_maximum: u16,
     /// Unacknowledged QoS 1 and 2 messages sent to one client, if it sets no lower Receive Maximum.
     pub maximum_inflight: u16,
@@ -36,9 +38,9 @@ pub struct MqttConfig {
     pub topic_alias_maximum: u16,
     /// The longest Keep Alive in seconds; 0 leaves the choice to the client.
     pub maximum_keep_alive: u16,
-    /// Whether only whole packets count for Keep Alive, and not each byte.
+    /// True if only whole packets count for Keep Alive, and not each byte.
     pub strict_keepalive: bool,
-    /// The longest Session Expiry Interval in seconds; 4294967295 never expires.
+    /// The longest Session Expiry Interval in seconds; sessions with 4294967295 never expire.
     pub maximum_session_expiry: u32,
     /// The Response Information for clients that ask for it; empty for none.
     pub response_information: String,
@@ -59,21 +61,21 @@ impl Default for MqttConfig {
     }
 }
 
-/// How much the broker holds.
+/// Limits of queues, rates, times and memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
     /// Connections at a time.
     pub connections: usize,
-    /// Connections that one listener accepts in a second; 0 for any number. As many more are told why they are refused.
+    /// Connections that one listener accepts in a second; 0 for any number. As many more are refused with a CONNACK.
     pub connections_per_second: u64,
-    /// PUBLISH packets taken from one client in a second; 0 for any number. What comes faster is not read.
+    /// PUBLISH packets accepted from one client in a second; 0 for any number. A faster client is not read.
     pub publishes_per_second: u64,
-    /// Bytes taken from one client in a second; 0 for any number. What comes faster is not read.
+    /// Bytes accepted from one client in a second; 0 for any number. A faster client is not read.
     pub publish_bytes_per_second: u64,
-    /// Seconds for the handshakes under MQTT, and again for CONNECT.
+    /// Seconds for the handshakes below MQTT, again for CONNECT, and again for its authentication.
     pub connect_timeout_secs: u64,
-    /// Bytes that CONNECT may have.
+    /// Largest CONNECT in bytes.
     pub connect_size: usize,
     /// Messages queued for one session; 0 keeps none, not even for a moment: nothing is delivered.
     pub queued_messages: usize,
@@ -81,18 +83,18 @@ pub struct LimitsConfig {
     pub queued_bytes: usize,
     /// Seconds that a message may wait for one session; 0 for any time.
     pub queued_secs: u64,
-    /// What gives way when a QoS 1 or 2 message does not fit.
+    /// Drop policy for a QoS 1 or 2 message that does not fit.
     pub queue_overflow: QueueOverflow,
-    /// QoS 0 messages are queued for clients that are away, until the broker stops.
+    /// True if QoS 0 messages are queued for disconnected clients, until the broker stops.
     pub queue_qos0: bool,
-    /// Payload bytes on their way to one client and not acknowledged. Payloads up to 4 KiB do not wait for it, and a single
-    /// message of each lane may have more.
+    /// Payload bytes in flight to one client. Payloads up to 4 KiB do not wait for it, and a single message of each lane may
+    /// have more.
     pub inflight_bytes: usize,
     /// Sessions, with or without a connection.
     pub sessions: usize,
     /// Subscriptions of one session.
     pub subscriptions: usize,
-    /// Bytes that the subscriptions of one session take, about.
+    /// Approximate bytes of the subscriptions of one session.
     pub subscription_bytes: usize,
     /// Retained messages of the whole broker.
     pub retained_messages: usize,
@@ -100,20 +102,20 @@ pub struct LimitsConfig {
     pub retained_bytes: usize,
     /// Bidirectional streams that one client may have open.
     pub streams: u32,
-    /// Streams that one client may open in a second; more wait for their turn.
+    /// Streams that one client may open in a second; more are delayed.
     pub streams_per_second: u32,
     /// Bytes of incomplete packets on all data streams of one client; one packet may exceed it.
     pub partial_bytes: usize,
-    /// Seconds that such a packet may stand still while others wait for its memory.
+    /// Seconds without a byte after which such a packet is discarded while others wait for its memory.
     pub stalled_packet_secs: u64,
-    /// Seconds that any incomplete packet on a data stream may stand still.
+    /// Seconds without a byte after which any incomplete packet on a data stream is discarded.
     pub partial_idle_secs: u64,
-    /// Bytes of what the broker holds for connected clients and of incomplete packets, from which on publishers are
-    /// hardly read.
+    /// Low mark: bytes that are held for connected clients and of incomplete packets, above which publishers are read
+    /// slowly.
     pub memory_low: usize,
-    /// And from which on new connections are refused as well.
+    /// High mark of the same bytes, above which new connections are refused as well.
     pub memory_high: usize,
-    /// Bytes of what waits for all clients that are away together, from which on nothing more is queued for them.
+    /// Bytes that are queued for all disconnected clients together, above which nothing more is queued for them.
     pub resting_bytes: usize,
 }
 
@@ -149,19 +151,20 @@ impl Default for LimitsConfig {
     }
 }
 
-/// What gives way when a QoS 1 or 2 message does not fit into the queue of a session. QoS 0 always does, first what
-/// waits and then what comes.
+/// Drop policy for a QoS 1 or 2 message that does not fit into the queue of a session. QoS 0 messages are dropped
+/// first under each of them, the queued ones before the new one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueueOverflow {
-    /// The message that does not fit.
+    /// Drops the message that does not fit.
     #[default]
     DropNewest,
-    /// What waits longest of the least urgent. A message displaces nothing more urgent: then it gives way itself.
+    /// Evicts the oldest message of the lowest priority. A message evicts none of a higher priority: then it is dropped
+    /// itself.
     DropOldest,
-    /// The connection: DISCONNECT 0x97 to MQTT 5, closed before; and the message that did not fit. A client that
-    /// came back to a full queue may first empty it to a quarter. While it is away there is no connection to end:
-    /// what waits is kept, what comes is dropped.
+    /// Drops the message and ends the connection, with DISCONNECT 0x97 to MQTT 5. A client that resumed a session with a
+    /// full queue may first empty it to a quarter. For a disconnected client the queue is kept and new messages are
+    /// dropped.
     Disconnect,
 }
 
@@ -179,27 +182,27 @@ impl Default for SysConfig {
     }
 }
 
-/// What data streams may do.
+/// Rules of data streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StreamsConfig {
     /// UNSUBSCRIBE ends the subscription of its own stream only.
     pub strict_streams: bool,
-    /// What becomes of a PUBLISH in early data.
+    /// Handling of a PUBLISH in early data.
     pub early_publish: EarlyPublishConfig,
 }
 
-/// What becomes of a PUBLISH that arrives before the handshake is confirmed (0-RTT), when it may be a copy that
-/// somebody else sent.
+/// Handling of a PUBLISH that arrives before the handshake is confirmed (0-RTT), when it may be a replay by an
+/// attacker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EarlyPublishConfig {
-    /// It takes effect once the handshake is confirmed.
+    /// Takes effect once the handshake is confirmed.
     #[default]
     Hold,
-    /// It is refused.
+    /// Is refused.
     Reject,
-    /// It takes effect at once.
+    /// Takes effect at once.
     Accept,
 }
 

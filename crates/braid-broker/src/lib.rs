@@ -3,8 +3,7 @@
 //! This crate never parses a packet (that is `braid-proto`), never matches a topic (`braid-router`), never
 //! touches a socket, TLS or QUIC library (`braid-transport`), never reads arguments, files or the environment
 //! (`braidmq`), never lets one client's queue stop another's (an acknowledgement may wait up to 2 s for a receiver that
-//! cannot keep up, and no longer than it stays), and never acknowledges what is not durable yet (`braid-store` says
-//! when it is).
+//! cannot keep up), and never acknowledges a message before `braid-store` has reported it durable.
 
 mod auth;
 mod broker;

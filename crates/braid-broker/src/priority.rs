@@ -1,4 +1,4 @@
-//! Which priority a message has when its subscriber asked for none. [BQ-52]
+//! Rules for the priority of messages whose subscriber asked for none. [BQ-52]
 
 use std::fmt;
 
@@ -15,17 +15,16 @@ pub struct PriorityRule {
     /// The topics. Not a shared subscription: a rule has no members.
     #[serde(serialize_with = "write_filter", deserialize_with = "read_filter")]
     pub filter: TopicFilter,
-    /// What their messages get, 0..=65535; higher is sooner.
+    /// Priority of their messages, 0..=65535; higher is sent sooner.
     #[serde(serialize_with = "write_priority", deserialize_with = "read_priority")]
     pub priority: Priority,
 }
 
-/// The rules in a form that finds the first that matches without asking each of them.
+/// Index of the rules, which finds the first that matches without trying each of them.
 ///
-/// It is asked when a route is resolved, and the answer is kept with the route: a message that follows costs
-/// nothing.
+/// Used when a route is resolved. The result is cached with the route.
 pub(crate) struct Rules {
-    /// Keyed by the place in the configuration.
+    /// Keyed by the index in the configuration.
     router: Router<usize>,
     is_empty: bool,
 }
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn file_order_counts_and_not_how_exact_a_rule_is() {
+    fn the_order_of_rules_decides_and_not_how_exact_they_are() {
         let rules = rules(&[("#", 3), ("alarms/fire", 65_535)]);
         assert_eq!(priority_of(&rules, "alarms/fire"), Some(3));
         assert_eq!(priority_of(&rules, "$SYS/broker/uptime"), None, "'#' does not match it");

@@ -407,7 +407,7 @@ impl SessionManager {
     fn restore_session(&self, recovered: RecoveredSession, now: Now, is_clock_behind: bool) {
         let RecoveredSession { record, claim, mut session, will, waiting } = recovered;
         let key = SessionKey(record.id.value());
-        // Of no connection: the session is parked before it is in the registry.
+        // No connection has this number: the session is parked before it is in the registry.
         let connection = self.registry.next_connection();
         let entry = Arc::new(SessionEntry::new(key, record.client_id.clone(), connection));
         entry.set_durable(claim);

@@ -1,4 +1,4 @@
-//! What the store hears of deliveries on their way, and what may not be written before it has.
+//! Progress of the deliveries of a durable session, and the write barriers until it is durable.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -15,39 +15,39 @@ use hashbrown::HashMap;
 
 use super::{Persist, lsn};
 
-/// How far the deliveries of a durable session are, on its present connection.
+/// Progress of the deliveries of a durable session on its present connection.
 ///
-/// Most of it may be late. But a QoS 2 PUBLISH must not be on the wire before its identifier is durable, nor a
-/// PUBREL before its PUBREC is: a crash in between would deliver the message twice. They are in the outbox
-/// already, so the outbox is written only up to where they begin until their commit is done.
+/// Most changes may be committed late. But a QoS 2 PUBLISH must not be on the wire before its identifier is durable, nor
+/// a PUBREL before its PUBREC is: a crash in between would deliver the message twice. They are in the outbox already, so
+/// the outbox is written only up to their first byte until their commit is done.
 pub(crate) struct DurableProgress {
     session: SessionId,
     changes: Vec<Change>,
-    /// From which byte on a stream waits for `changes` to be durable.
+    /// For a stream, the first byte that waits until `changes` are durable.
     urgent: Vec<(StreamKey, u64)>,
-    /// Bytes that were written on each stream while this watched, in the order of the streams.
+    /// Bytes written on each stream since this value exists, in the order of the streams.
     written: Vec<(StreamKey, u64)>,
     barriers: VecDeque<Barrier>,
-    /// Exchanges of QoS 2 that the client began and did not end, by identifier: as many as the store was told of, in the order
-    /// in which messages go to it. The session may know of more, and must not tell the store of them before.
+    /// Open QoS 2 exchanges of the client by identifier, as many as the store was told of. The session may have more, of
+    /// which the store must be told in the order of the messages.
     exchanges: HashMap<PacketId, NonZeroU16>,
 }
 
-/// From which byte on some streams wait for a commit. The others do not. [BQ-55]
+/// Write barrier: for some streams, the first byte that waits for a commit. Other streams do not wait. [BQ-55]
 struct Barrier {
     from: Vec<(StreamKey, u64)>,
     commit: Commit,
 }
 
-/// One more exchange; how many they are.
+/// Counts one more exchange; returns the number.
 fn add(exchanges: &mut HashMap<PacketId, NonZeroU16>, packet_id: PacketId) -> NonZeroU16 {
-    // A stream for each: there are never so many.
+    // Each has a stream of its own: the count never saturates.
     let more = |count: &mut NonZeroU16| *count = count.saturating_add(1);
     *exchanges.entry(packet_id).and_modify(more).or_insert(NonZeroU16::MIN)
 }
 
 impl DurableProgress {
-    /// Of a session that has begun these exchanges before.
+    /// Progress of a session with the exchanges that `inbound` has.
     pub(crate) fn new(session: SessionId, inbound: &Inbound) -> Self {
         let mut exchanges = HashMap::new();
         for (packet_id, count) in inbound.exchanges() {
@@ -65,7 +65,7 @@ impl DurableProgress {
         }
     }
 
-    /// PUBLISH is in the outbox of a stream, behind so many bytes that are not written yet.
+    /// Records a PUBLISH in the outbox of a stream, behind `unwritten` bytes.
     pub(crate) fn note_sent(
         &mut self,
         place: NonZeroU64,
@@ -79,18 +79,18 @@ impl DurableProgress {
         self.changes.push(Change::Sent { session: self.session, lsn: lsn(place), packet_id });
     }
 
-    /// The delivery was dropped instead of being sent.
+    /// Records a delivery that was dropped instead of being sent.
     pub(crate) fn note_dropped(&mut self, place: NonZeroU64) {
         self.note_completed(place);
     }
 
-    /// A QoS 2 PUBLISH is taken over, with its message.
+    /// Records a received QoS 2 PUBLISH, whose change is committed with its message.
     pub(crate) fn receive(&mut self, packet_id: PacketId) -> Change {
         let exchanges = add(&mut self.exchanges, packet_id);
         Change::Received { session: self.session, packet_id, exchanges }
     }
 
-    /// Its PUBREL came. `None`: the store knows nothing of it.
+    /// Records a PUBREL. `None`: the store does not know the exchange.
     pub(crate) fn release(&mut self, packet_id: PacketId) -> Option<Change> {
         let session = self.session;
         let count = self.exchanges.get_mut(&packet_id)?;
@@ -106,7 +106,7 @@ impl DurableProgress {
         })
     }
 
-    /// What came of an acknowledgement.
+    /// Records the effect of an acknowledgement.
     pub(crate) fn note(&mut self, progress: Progress) {
         match progress {
             Progress::Released { place, packet_id, behind: (stream, unwritten) } => {
@@ -121,7 +121,7 @@ impl DurableProgress {
         self.changes.push(Change::Completed { session: self.session, lsn: lsn(place) });
     }
 
-    /// The bytes of a stream wait from here on, unless they did before.
+    /// Holds back the bytes of a stream from here on, or from where they are held back already.
     fn hold(&mut self, stream: StreamKey, unwritten: usize) {
         let at = self.written_on(stream) + unwritten as u64;
         match self.urgent.iter_mut().find(|(key, _)| *key == stream) {
@@ -130,7 +130,7 @@ impl DurableProgress {
         }
     }
 
-    /// Commits what was noted.
+    /// Commits the recorded changes.
     pub(crate) fn commit(&mut self, persist: &Persist) {
         if self.changes.is_empty() {
             return;
@@ -149,7 +149,7 @@ impl DurableProgress {
     /// Lifts the barriers whose commits are done.
     ///
     /// # Errors
-    /// A commit failed: what stands behind its barrier must never be written.
+    /// A commit failed: the bytes behind its barrier must never be written.
     pub(crate) fn poll_barriers(&mut self, context: &mut Context<'_>) -> Result<(), StoreError> {
         while let Some(barrier) = self.barriers.front_mut() {
             match Pin::new(&mut barrier.commit).poll(context) {
@@ -163,10 +163,10 @@ impl DurableProgress {
         Ok(())
     }
 
-    /// How many bytes of a stream may be written now; `None` for all there are.
+    /// Number of bytes of a stream that may be written now; `None` for all.
     ///
-    /// What waited on a stream that `has_ended` may be in the outbox of the control stream by now, at a place that
-    /// nobody noted: all of it waits then. [BQ-42]
+    /// Bytes of a stream that `has_ended` may be in the outbox of the control stream by now, at an unknown position: all
+    /// of that outbox waits then. [BQ-42]
     pub(crate) fn writable(&self, stream: StreamKey, has_ended: impl Fn(StreamKey) -> bool) -> Option<usize> {
         let named = self.barriers.iter().flat_map(|barrier| &barrier.from);
         let mut first = None;
@@ -192,7 +192,7 @@ impl DurableProgress {
         }
     }
 
-    /// A stream has ended.
+    /// Forgets a stream that has ended.
     pub(crate) fn forget(&mut self, stream: StreamKey) {
         self.written.retain(|(key, _)| *key != stream);
     }

@@ -1,4 +1,4 @@
-//! Everything back from the store, when a broker starts.
+//! Recovery of sessions, queues and retained messages from the store, when a broker starts.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::{NonZeroU16, NonZeroU64};
@@ -18,42 +18,40 @@ use super::message_loader::MessageLoader;
 use crate::queue::stored::{Known, Source, StoredEntry};
 use crate::queue::usage::cost;
 
-/// Progress is told once for so many sessions and messages.
-const EVERY: u64 = 1 << 12;
+/// Sessions and messages between two reports of progress.
+const REPORT_EVERY: u64 = 1 << 12;
 
-/// How much of what a store held is alive again.
+/// Counts of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// Sessions whose clients are away.
+    /// Sessions, all of them disconnected.
     pub sessions: u64,
-    /// QoS 1 and 2 messages that wait for them or were on their way to them, counted once for each session.
+    /// QoS 1 and 2 messages that are queued for them or were in flight, counted once for each session.
     pub queued: u64,
     /// Retained messages.
     pub retained: u64,
 }
 
-/// What a store held, alive again.
+/// Recovered state of a store.
 pub(crate) struct Recovered {
     pub(crate) next: NextIds,
-    /// How much it is.
     pub(crate) recovery: Recovery,
     pub(crate) sessions: Vec<RecoveredSession>,
-    /// Those that have expired are among them.
+    /// Expired ones included.
     pub(crate) retained: Vec<(TopicName, Arc<Message>)>,
 }
 
-/// A session whose client is away.
+/// Recovered session.
 pub(crate) struct RecoveredSession {
     pub(crate) record: SessionRecord,
     pub(crate) claim: Claim,
     pub(crate) session: Session,
     pub(crate) will: Option<Arc<Will>>,
-    /// What waits, in its order.
+    /// Its queue, in order.
     pub(crate) waiting: Vec<StoredEntry>,
 }
 
-/// Reads everything but the messages that can stay where they are, and tells `progress` now and then how far that is.
-/// Blocks for as long as it takes.
+/// Reads everything but the messages that can stay in the store, and reports to `progress` now and then. Blocks.
 pub(crate) fn recover(
     store: &dyn Store,
     now: Now,
@@ -67,14 +65,14 @@ pub(crate) fn recover(
     let (mut recovery, mut told) = (Recovery::default(), 0);
     let mut tell = |recovery: Recovery| {
         let read = recovery.sessions + recovery.queued + recovery.retained;
-        if read >= told + EVERY {
+        if read >= told + REPORT_EVERY {
             told = read;
             progress(recovery);
         }
     };
     for (_, shown) in shown.sessions {
         recovery.sessions += 1;
-        recovery.queued += (shown.waiting.len() + shown.moving.len()) as u64;
+        recovery.queued += (shown.waiting.len() + shown.inflight.len()) as u64;
         sessions.push(revive(shown, &messages)?);
         tell(recovery);
     }
@@ -86,13 +84,13 @@ pub(crate) fn recover(
     Ok(Recovered { next, recovery, sessions, retained })
 }
 
-/// What a store shows, before anybody looks at the messages.
+/// Recovered state before the messages are read.
 struct Shown {
-    /// What the clock of the world says.
+    /// Wall clock.
     now: SystemTime,
     sessions: BTreeMap<SessionId, ShownSession>,
     retained: Vec<(TopicName, Lsn)>,
-    /// Messages that are to be in memory: those that are on their way, retained, or not for one session alone.
+    /// Messages to load into memory: in flight, retained, or queued for several sessions.
     wanted: HashSet<Lsn>,
 }
 
@@ -101,8 +99,8 @@ struct ShownSession {
     claim: Claim,
     session: Session,
     will: Option<Arc<Will>>,
-    /// In the order in which they are sent again.
-    moving: Vec<(Lsn, PacketId, Option<StoredEntry>)>,
+    /// In flight, in the order in which they are sent again.
+    inflight: Vec<(Lsn, PacketId, Option<StoredEntry>)>,
     waiting: Vec<StoredEntry>,
 }
 
@@ -121,8 +119,8 @@ impl Shown {
 impl Recover for Shown {
     fn session(&mut self, record: SessionRecord, claim: Claim) {
         let session = Session::new(record.client_id.clone(), record.expiry);
-        let (moving, waiting) = (Vec::new(), Vec::new());
-        let shown = ShownSession { record, claim, session, will: None, moving, waiting };
+        let (inflight, waiting) = (Vec::new(), Vec::new());
+        let shown = ShownSession { record, claim, session, will: None, inflight, waiting };
         self.sessions.insert(shown.record.id, shown);
     }
 
@@ -137,16 +135,16 @@ impl Recover for Shown {
     }
 
     fn received(&mut self, session: SessionId, packet_id: PacketId, exchanges: NonZeroU16) {
-        // Their streams are over: from the next connection on any stream may go on with them. [BQ-21]
+        // Their streams have ended: on the next connection any stream may continue them. [BQ-21]
         self.edit(session, |shown| shown.session.inbound.restore(packet_id, exchanges));
     }
 
     fn queued(&mut self, session: SessionId, lsn: Lsn, entry: QueueEntry) {
         if let QueueEntry::Sent(_, delivery) | QueueEntry::Waiting(delivery) = &entry {
-            // Who gets a message first has it at its own number, and whoever gets it too at another. What came by a
-            // shared subscription may go to another member when its session ends, which does not wait for a store.
-            let is_alone = lsn == delivery.message && delivery.shared.is_none();
-            if !is_alone || matches!(entry, QueueEntry::Sent(..)) {
+            // The first delivery of a message has the number of the message, each further one another. A delivery of a
+            // shared subscription may go to another member when its session ends, which must not wait for the store.
+            let is_only = lsn == delivery.message && delivery.shared.is_none();
+            if !is_only || matches!(entry, QueueEntry::Sent(..)) {
                 self.wanted.insert(delivery.message);
             }
         }
@@ -154,9 +152,9 @@ impl Recover for Shown {
         self.edit(session, |shown| match entry {
             QueueEntry::Waiting(delivery) => shown.waiting.push(StoredEntry::new(lsn, delivery, now)),
             QueueEntry::Sent(packet_id, delivery) => {
-                shown.moving.push((lsn, packet_id, Some(StoredEntry::new(lsn, delivery, now))));
+                shown.inflight.push((lsn, packet_id, Some(StoredEntry::new(lsn, delivery, now))));
             }
-            QueueEntry::Released(packet_id) => shown.moving.push((lsn, packet_id, None)),
+            QueueEntry::Released(packet_id) => shown.inflight.push((lsn, packet_id, None)),
         });
     }
 
@@ -167,10 +165,10 @@ impl Recover for Shown {
 }
 
 fn revive(shown: ShownSession, messages: &Messages) -> Result<RecoveredSession, StoreError> {
-    let ShownSession { record, claim, mut session, will, moving, mut waiting } = shown;
-    for (lsn, packet_id, sent) in moving {
+    let ShownSession { record, claim, mut session, will, inflight, mut waiting } = shown;
+    for (lsn, packet_id, sent) in inflight {
         let phase = match sent {
-            Some(mut sent) => match messages.look_at(&mut sent)? {
+            Some(mut sent) => match messages.resolve(&mut sent)? {
                 Some(message) => Phase::Sent(sent.into_delivery(message)),
                 None => return Err(missing(lsn)),
             },
@@ -182,21 +180,21 @@ fn revive(shown: ShownSession, messages: &Messages) -> Result<RecoveredSession, 
         }
     }
     for one in &mut waiting {
-        messages.look_at(one)?;
+        messages.resolve(one)?;
     }
     Ok(RecoveredSession { record, claim, session, will, waiting })
 }
 
-/// Each message once, however many wait for it.
+/// Stored messages, each once however many deliveries refer to it.
 struct Messages {
-    /// Those that are to be in memory.
+    /// Messages loaded into memory.
     wanted: HashMap<Lsn, Arc<Message>>,
-    /// What is known of each of the others, by ascending number.
+    /// Terms of each of the others, by ascending number.
     others: Vec<(Lsn, Known)>,
 }
 
 impl Messages {
-    /// All of them in one pass.
+    /// Reads all messages in one pass.
     fn read(
         store: &dyn Store,
         now: Now,
@@ -224,15 +222,16 @@ impl Messages {
         self.wanted.get(&lsn).cloned().ok_or_else(|| missing(lsn))
     }
 
-    /// Notes what is known of the message, and returns it if it is in memory.
-    fn look_at(&self, shelved: &mut StoredEntry) -> Result<Option<Arc<Message>>, StoreError> {
-        let Source::Store { lsn, .. } = *shelved.source() else { return Ok(None) };
+    /// Completes a queue entry with its message, or with the terms of one that stays in the store. Returns the message if it
+    /// is in memory.
+    fn resolve(&self, entry: &mut StoredEntry) -> Result<Option<Arc<Message>>, StoreError> {
+        let Source::Store { lsn, .. } = *entry.source() else { return Ok(None) };
         if let Some(message) = self.wanted.get(&lsn) {
-            shelved.set_message(message.clone());
+            entry.set_message(message.clone());
             return Ok(Some(message.clone()));
         }
         let at = self.others.binary_search_by_key(&lsn, |(lsn, _)| *lsn).map_err(|_| missing(lsn))?;
-        shelved.set_known(self.others[at].1);
+        entry.set_known(self.others[at].1);
         Ok(None)
     }
 }
@@ -242,7 +241,7 @@ fn missing(lsn: Lsn) -> StoreError {
     StoreError::Damaged { reason: reason.into() }
 }
 
-/// What is known of the message without reading it.
+/// Terms of a message that is not read.
 fn known_of(unread: &Unread<'_>, now: Now) -> Known {
     let head = unread.head();
     let cost = cost(head.topic(), head.properties(), unread.payload_len());
