@@ -1,4 +1,4 @@
-//! CONNECT and CONNACK (MQTT 3.1, 3.2): who is let in, and what is agreed.
+//! CONNECT and CONNACK (MQTT 3.1, 3.2): authentication, refusals and negotiated values.
 
 use std::net::SocketAddr;
 
@@ -77,7 +77,7 @@ async fn pings_keep_a_connection_and_keep_alive_0_needs_none() {
 
 // [MQTT-3.1.2-28]
 #[tokio::test(start_paused = true)]
-async fn response_information_goes_to_whoever_asks() {
+async fn response_information_is_sent_on_request() {
     let mqtt = MqttConfig { response_information: "answers/".into(), ..MqttConfig::default() };
     let broker = TestBroker::start_with(with_mqtt(mqtt));
     for (asks, told) in [(None, None), (Some(false), None), (Some(true), Some("answers/"))] {
@@ -127,9 +127,9 @@ impl Authenticate for RefuseAll {
 
 // [MQTT-3.1.4-2], [MQTT-3.1.4-6], [MQTT-3.2.2-6], [MQTT-3.2.2-7]
 #[tokio::test(start_paused = true)]
-async fn nothing_behind_a_refused_connect_is_heard_and_its_will_is_not_published() {
+async fn packets_after_a_refused_connect_are_ignored_and_its_will_is_not_published() {
     let broker = TestBroker::start_with_rule(quiet(), RefuseAll);
-    for connect in [connect_v3("stranger"), connect_v5("stranger")] {
+    for connect in [connect_v3("client"), connect_v5("client")] {
         let mut client = broker.link(connect.version).await;
         let connect = Connect { will: Some(will("t", "will")), ..connect };
         let publish = Packet::Publish(braid_proto::packet::Publish { retain: true, ..message("t", "x") });
@@ -170,7 +170,7 @@ async fn anonymous_clients_are_refused_from_outside_unless_that_was_switched_on(
 
 // [MQTT-3.1.2-1], [MQTT-3.1.2-2]
 #[tokio::test(start_paused = true)]
-async fn an_unknown_protocol_version_is_refused_in_words_that_its_client_knows() {
+async fn an_unknown_protocol_version_is_refused_in_a_format_that_its_client_knows() {
     let broker = TestBroker::start();
     // CONNECT of "MQTT" at level 6, 7 and 2: flags, Keep Alive, and an empty Client Identifier follow.
     for (level, answer) in
@@ -189,7 +189,7 @@ async fn an_unknown_protocol_version_is_refused_in_words_that_its_client_knows()
 }
 
 #[tokio::test(start_paused = true)]
-async fn mqtt_3_1_is_spoken_too() {
+async fn mqtt_3_1_is_supported() {
     let broker = TestBroker::start();
     let connect = Connect { keep_alive: 0, ..Connect::new(ProtocolVersion::V31, "old") };
     let mut client = broker.connect(connect).await;
@@ -200,7 +200,7 @@ async fn mqtt_3_1_is_spoken_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_granted_stands_in_connack() {
+async fn connack_tells_the_granted_values() {
     let mqtt = MqttConfig {
         receive_maximum: 7,
         maximum_packet_size: 1000,

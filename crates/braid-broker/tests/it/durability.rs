@@ -1,4 +1,4 @@
-//! A broker that starts over the store of another goes on where that one was, however it ended.
+//! Restarts and crashes: a broker that starts over the store of another continues its sessions.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,14 +17,14 @@ use crate::support::{
     unsubscribe_packet, will,
 };
 
-/// A broker whose process may end at any moment.
-struct Mortal {
+/// Broker that can be restarted, or can crash at any moment.
+struct Restartable {
     disk: Disk,
     store: Arc<dyn Store>,
     broker: TestBroker,
 }
 
-impl Mortal {
+impl Restartable {
     fn start() -> Self {
         Self::start_with(quiet())
     }
@@ -40,7 +40,7 @@ impl Mortal {
         Self { disk, store, broker }
     }
 
-    /// What the store holds now.
+    /// Content of the store.
     fn image(&self) -> Image {
         let mut image = Image::default();
         self.store.recover(&mut image).expect("it can be read");
@@ -51,32 +51,31 @@ impl Mortal {
         self.image().sessions.into_values().find(|session| session.record.client_id.as_str() == client_id)
     }
 
-    /// The process ends in the middle of what it does, and another begins: whatever the old one still says is
-    /// fenced.
+    /// Crashes the broker and starts another over its store: changes of the old one are fenced from then on.
     fn crash(self) -> Self {
         self.crash_for(Duration::ZERO)
     }
 
-    /// The same, and nothing runs for `downtime`.
+    /// Crashes it and starts another after `downtime`.
     fn crash_for(self, downtime: Duration) -> Self {
         self.crash_and_move(|at| at - downtime)
     }
 
-    /// The same, and the clock is set back meanwhile.
+    /// Crashes it, and sets the clock back before the next start.
     fn crash_and_set_back(self, by: Duration) -> Self {
         self.crash_and_move(|at| at + by)
     }
 
-    /// The same, and the clock is set forward meanwhile: by a downtime in which nobody was away.
+    /// Crashes it, and sets the clock forward before the next start, which looks like a downtime.
     fn crash_and_set_forward(self, by: Duration) -> Self {
         self.crash_for(by)
     }
 
     fn crash_and_move(self, change: impl Fn(SystemTime) -> SystemTime) -> Self {
-        Self::over(quiet(), self.disk.after_crash(), |store| move_absences(store, change))
+        Self::over(quiet(), self.disk.after_crash(), |store| move_disconnections(store, change))
     }
 
-    /// The broker stops as it should, and another begins.
+    /// Stops the broker and starts another.
     async fn restart(mut self) -> Self {
         self.broker.handle.stop();
         self.broker.ended().await;
@@ -84,8 +83,8 @@ impl Mortal {
     }
 }
 
-/// Changes when every absence began.
-fn move_absences(store: &dyn Store, change: impl Fn(SystemTime) -> SystemTime) {
+/// Changes the time of every disconnection in the store.
+fn move_disconnections(store: &dyn Store, change: impl Fn(SystemTime) -> SystemTime) {
     let mut image = Image::default();
     store.recover(&mut image).expect("it can be read");
     for (session, SessionImage { record, claim, .. }) in image.sessions {
@@ -100,8 +99,8 @@ fn entries(session: Option<SessionImage>) -> Vec<QueueEntry> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sessions_come_back_with_subscriptions_and_queues_in_order() {
-    let mortal = Mortal::start();
+async fn sessions_are_recovered_with_subscriptions_and_queues_in_order() {
+    let mortal = Restartable::start();
     let mut publisher = mortal.broker.v5("publisher").await;
     let mut client = mortal.broker.resume("client").await;
     client.subscribe("a/+", QoS::ExactlyOnce).await;
@@ -131,7 +130,7 @@ async fn sessions_come_back_with_subscriptions_and_queues_in_order() {
     assert!(got.iter().all(|publish| !publish.dup));
     client.expect_silence().await;
     assert_eq!(entries(mortal.session("client")), [], "what is done is not kept");
-    // The subscriptions are alive, not only listed.
+    // The subscriptions are in the routing table as well.
     let mut publisher = mortal.broker.v5("publisher").await;
     publisher.publish("a/9", "live", QoS::ExactlyOnce).await;
     assert_eq!(client.take().await, "live");
@@ -139,8 +138,8 @@ async fn sessions_come_back_with_subscriptions_and_queues_in_order() {
 
 // [MQTT-4.4.0-1], [MQTT-3.3.1-1], [MQTT-4.6.0-1]
 #[tokio::test(start_paused = true)]
-async fn messages_on_their_way_are_sent_again_with_their_identifiers() {
-    let mortal = Mortal::start();
+async fn inflight_messages_are_sent_again_with_their_identifiers() {
+    let mortal = Restartable::start();
     let mut publisher = mortal.broker.v5("publisher").await;
     let mut client = mortal.broker.resume("client").await;
     client.subscribe("t", QoS::AtLeastOnce).await;
@@ -171,7 +170,7 @@ async fn messages_on_their_way_are_sent_again_with_their_identifiers() {
 // [MQTT-4.3.3-6], [MQTT-4.4.0-1]
 #[tokio::test(start_paused = true)]
 async fn qos_2_arrives_exactly_once_at_a_subscriber() {
-    let mortal = Mortal::start();
+    let mortal = Restartable::start();
     let mut publisher = mortal.broker.v5("publisher").await;
     let mut client = mortal.broker.resume("client").await;
     client.subscribe("t", QoS::ExactlyOnce).await;
@@ -203,7 +202,7 @@ async fn qos_2_arrives_exactly_once_at_a_subscriber() {
 // [MQTT-4.3.3-10], [MQTT-4.3.3-12]
 #[tokio::test(start_paused = true)]
 async fn qos_2_arrives_exactly_once_from_a_publisher() {
-    let mortal = Mortal::start();
+    let mortal = Restartable::start();
     let mut subscriber = mortal.broker.resume("subscriber").await;
     subscriber.subscribe("t", QoS::AtLeastOnce).await;
     subscriber.disconnect().await;
@@ -232,10 +231,10 @@ async fn qos_2_arrives_exactly_once_from_a_publisher() {
     assert_eq!(texts(&subscriber.take_all().await), ["once", "finished", "new", "new"]);
 }
 
-// What was received right before a DISCONNECT counts.
+// Acknowledgements right before a DISCONNECT are stored.
 #[tokio::test(start_paused = true)]
-async fn the_last_words_of_a_connection_are_stored() {
-    let mortal = Mortal::start();
+async fn acknowledgements_right_before_a_disconnect_are_stored() {
+    let mortal = Restartable::start();
     let mut other = mortal.broker.v5("other").await;
     let mut client = mortal.broker.resume("client").await;
     client.subscribe("t", QoS::AtLeastOnce).await;
@@ -256,8 +255,8 @@ async fn the_last_words_of_a_connection_are_stored() {
 
 // [MQTT-3.3.1-5], [MQTT-3.3.1-6]
 #[tokio::test(start_paused = true)]
-async fn retained_messages_come_back_and_cleared_ones_do_not() {
-    let mortal = Mortal::start();
+async fn retained_messages_are_recovered_and_cleared_ones_are_not() {
+    let mortal = Restartable::start();
     let mut publisher = mortal.broker.v5("publisher").await;
     let brief = MessageProperties { message_expiry: Some(5), ..MessageProperties::default() };
     let kept = |topic: &str, payload: &str, qos| Publish { retain: true, qos, ..message(topic, payload) };
@@ -282,7 +281,7 @@ async fn retained_messages_come_back_and_cleared_ones_do_not() {
 // [MQTT-3.1.3-9], [MQTT-3.1.2-8]
 #[tokio::test(start_paused = true)]
 async fn wills_are_published_after_a_restart() {
-    let mortal = Mortal::start();
+    let mortal = Restartable::start();
     let mut mourner = mortal.broker.resume("mourner").await;
     mourner.subscribe("will/#", QoS::AtLeastOnce).await;
     mourner.disconnect().await;
@@ -303,7 +302,7 @@ async fn wills_are_published_after_a_restart() {
     pass(2).await;
     assert_eq!(mourner.take().await, "delayed");
     settle().await;
-    // Published is published.
+    // A published Will is not published again.
     let mortal = mortal.crash();
     let mut mourner = mortal.broker.resume("mourner").await;
     pass(1000).await;
@@ -312,7 +311,7 @@ async fn wills_are_published_after_a_restart() {
 
 #[tokio::test(start_paused = true)]
 async fn the_delay_of_a_will_runs_while_the_broker_is_down() {
-    let mortal = Mortal::start();
+    let mortal = Restartable::start();
     let mut mourner = mortal.broker.resume("mourner").await;
     mourner.subscribe("will", QoS::AtLeastOnce).await;
     mourner.disconnect().await;
@@ -329,7 +328,7 @@ async fn the_delay_of_a_will_runs_while_the_broker_is_down() {
 // [MQTT-3.1.2-23], [MQTT-4.1.0-2]
 #[tokio::test(start_paused = true)]
 async fn sessions_expire_while_the_broker_is_down() {
-    let mortal = Mortal::start();
+    let mortal = Restartable::start();
     let hour = |client_id: &str| lasting(client_id);
     let mut day = lasting("day");
     day.properties.session_expiry = Some(24 * 3600);
@@ -349,12 +348,12 @@ async fn sessions_expire_while_the_broker_is_down() {
     let client = mortal.broker.connect(day.clone()).await;
     assert!(client.connack().session_present);
     client.vanish().await;
-    // A client that was connected when its broker ended is away from the next start on, not from each one.
+    // A client that was connected when its broker ended counts as disconnected from the next start, not from each start.
     let _connected = mortal.broker.connect(day.clone()).await;
     assert_eq!(mortal.session("day").and_then(|session| session.record.parked_at), None);
     let mortal = mortal.crash();
     assert!(mortal.session("day").is_some_and(|session| session.record.parked_at.is_some()));
-    // What was left of the day goes on running.
+    // The rest of the day keeps running.
     let mortal = mortal.crash_for(Duration::from_secs(20 * 3600));
     pass(4 * 3600 + 10).await;
     assert!(mortal.session("day").is_none());
@@ -362,8 +361,8 @@ async fn sessions_expire_while_the_broker_is_down() {
 
 // [BQ-52]
 #[tokio::test(start_paused = true)]
-async fn priorities_come_back_with_subscriptions_and_with_what_waits() {
-    let mortal = Mortal::start();
+async fn priorities_of_subscriptions_and_queued_messages_are_recovered() {
+    let mortal = Restartable::start();
     let mut client = mortal.broker.resume("client").await;
     for (number, topic, priority) in [(1, "bulk", "50"), (2, "urgent", "200")] {
         client
@@ -391,10 +390,10 @@ async fn priorities_come_back_with_subscriptions_and_with_what_waits() {
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Set back by a day, the clock gives nobody more than the whole interval.
+/// With a clock that was set back by a day no session lives longer than the whole interval.
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_was_set_back_starts_absences_anew() {
-    let mortal = Mortal::start();
+async fn a_clock_that_was_set_back_restarts_the_expiry_of_sessions() {
+    let mortal = Restartable::start();
     let mut mourner = mortal.broker.resume("mourner").await;
     mourner.subscribe("will", QoS::AtLeastOnce).await;
     let delayed = Will { delay: 600, qos: QoS::AtLeastOnce, ..will("will", "late") };
@@ -412,10 +411,10 @@ async fn a_clock_that_was_set_back_starts_absences_anew() {
     assert!(mortal.session("mortal").is_none());
 }
 
-/// A machine that starts with the time of yesterday and learns the right one a little later.
+/// A machine that starts with the time of yesterday and is synchronized later.
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_was_wrong_at_one_start_ends_no_session_at_the_next() {
-    let mortal = Mortal::start();
+    let mortal = Restartable::start();
     let mut away = mortal.broker.resume("away").await;
     away.subscribe("t", QoS::AtLeastOnce).await;
     away.disconnect().await;
@@ -433,12 +432,12 @@ async fn a_clock_that_was_wrong_at_one_start_ends_no_session_at_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn an_ended_session_leaves_nothing() {
-    let mortal = Mortal::start();
+    let mortal = Restartable::start();
     let mut publisher = mortal.broker.v5("publisher").await;
     let mut client = mortal.broker.resume("client").await;
     client.subscribe("t", QoS::AtLeastOnce).await;
     publisher.publish("t", "old", QoS::AtLeastOnce).await;
-    // A clean start takes over from a connection; nothing of the old session is there.
+    // A Clean Start by takeover leaves nothing of the old session.
     let mut clean = mortal.broker.connect(Connect { clean_start: true, ..lasting("client") }).await;
     let session = mortal.session("client").expect("the new one");
     assert!(session.subscriptions.is_empty() && session.queue.is_empty());
@@ -448,7 +447,7 @@ async fn an_ended_session_leaves_nothing() {
     clean.send(Packet::Disconnect(Box::new(bye))).await;
     clean.expect_end().await;
     assert!(mortal.session("client").is_none());
-    // A session without expiry takes the place of one with it.
+    // A session without expiry replaces one with expiry.
     mortal.broker.resume("client").await.disconnect().await;
     assert!(mortal.session("client").is_some());
     mortal.broker.v5("client").await;
@@ -460,7 +459,7 @@ async fn an_ended_session_leaves_nothing() {
 // [MQTT-4.8.2-4]
 #[tokio::test(start_paused = true)]
 async fn shared_messages_move_to_another_member_in_the_store_too() {
-    let mortal = Mortal::start();
+    let mortal = Restartable::start();
     let mut publisher = mortal.broker.v5("publisher").await;
     let mut first = mortal.broker.resume("first").await;
     first.subscribe("$share/g/t", QoS::AtLeastOnce).await;
@@ -478,9 +477,9 @@ async fn shared_messages_move_to_another_member_in_the_store_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_did_not_fit_is_not_kept() {
+async fn a_dropped_message_is_not_stored() {
     let limits = LimitsConfig { queued_messages: 3, ..LimitsConfig::default() };
-    let mortal = Mortal::start_with(BrokerConfig { limits, ..quiet() });
+    let mortal = Restartable::start_with(BrokerConfig { limits, ..quiet() });
     let mut publisher = mortal.broker.v5("publisher").await;
     let mut client = mortal.broker.resume("client").await;
     client.subscribe("t", QoS::AtLeastOnce).await;
@@ -494,10 +493,10 @@ async fn what_did_not_fit_is_not_kept() {
     assert_eq!(texts(&client.take_all().await), ["0", "1", "2"]);
 }
 
-/// The messages of a batch that are retained have been named before the others.
+/// Retained messages of a batch get their sequence numbers before the others.
 #[tokio::test(start_paused = true)]
 async fn one_write_of_many_kinds_keeps_its_order() {
-    let mortal = Mortal::start();
+    let mortal = Restartable::start();
     let mut publisher = mortal.broker.v5("publisher").await;
     let mut client: Client = mortal.broker.resume("client").await;
     let entries = ["t", "t/#", "$share/g/t"].map(|text| SubscribeEntry::new(filter(text), QoS::AtLeastOnce));
@@ -523,12 +522,12 @@ async fn one_write_of_many_kinds_keeps_its_order() {
     assert_eq!(copies, [numbers.clone(), numbers]);
 }
 
-/// On several threads a subscriber may be done with a delivery at once: the store must have heard of it before.
+/// On several threads a delivery may be acknowledged at once: the store must have been told of it before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nothing_stays_behind_of_what_is_acknowledged_at_once() {
+async fn a_delivery_that_is_acknowledged_at_once_leaves_nothing_in_the_store() {
     const PUBLISHERS: usize = 4;
     const MESSAGES: usize = 300;
-    let mortal = Mortal::start();
+    let mortal = Restartable::start();
     let mut client = mortal.broker.resume("client").await;
     client.subscribe("t", QoS::AtLeastOnce).await;
     let mut publishing = tokio::task::JoinSet::new();

@@ -1,4 +1,4 @@
-//! Random operations of several clients against a plain model of what each must receive.
+//! Random operations of several clients, compared with a naive model of what each must receive.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,14 +21,14 @@ const TOPICS: [&str; 3] = ["t/0", "t/1", "other"];
 const FILTERS: [&str; 5] = ["t/0", "t/1", "t/+", "#", "other"];
 const QOS: [QoS; 3] = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce];
 
-/// A message of the model: who published it, and the how-many-eth of that client it is.
+/// Message of the model: its publisher, and its number among that client's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Name {
     publisher: usize,
     number: u32,
 }
 
-/// What one session must receive of one message.
+/// Copies of one message that one session must receive.
 struct Expected {
     topic: usize,
     published: QoS,
@@ -36,20 +36,20 @@ struct Expected {
     copies: Vec<QoS>,
 }
 
-/// A message of ours on its way to the broker.
+/// Message that a client has sent and the broker has not acknowledged.
 struct Outgoing {
     publish: Publish,
     /// PUBREC came: only the PUBREL is sent again.
     is_released: bool,
 }
 
-/// A client with its session, as the standard wants it, and the model of the broker's side.
+/// Client with its session as the standard defines it, and the model of the broker's side.
 struct Actor {
     name: usize,
     is_v5: bool,
     client: Option<Client>,
     has_session: bool,
-    /// The broker has not seen it since it began: it does not know the version and makes one copy of each message.
+    /// Not connected since the broker started, which does not know the version then and makes one copy of each message.
     is_recovered: bool,
     receiver: Receiver,
     outgoing: VecDeque<Outgoing>,
@@ -76,7 +76,7 @@ impl Actor {
         }
     }
 
-    /// Connects, over whatever connection there is, and sends again what is owed.
+    /// Connects, taking over any present connection, and sends unacknowledged packets again.
     async fn connect(&mut self, broker: &TestBroker, rng: &mut fastrand::Rng) {
         let client_id = format!("actor-{}", self.name);
         let mut connect = if self.is_v5 { lasting(&client_id) } else { connect_v3(&client_id) };
@@ -102,7 +102,7 @@ impl Actor {
         self.client.insert(client).send_all(again).await;
     }
 
-    /// Reads what is there, at most `limit` packets, and answers of it what `answers` says.
+    /// Reads at most `limit` packets that have arrived, and acknowledges those for which `answers` returns true.
     async fn pump(&mut self, limit: usize, mut answers: impl FnMut() -> bool) {
         let Some(client) = &mut self.client else { return };
         for _ in 0..limit {
@@ -117,13 +117,13 @@ impl Actor {
         }
     }
 
-    /// Everything that was published is acknowledged, everything that was received answered.
+    /// Reads until every exchange in both directions is complete.
     async fn drain(&mut self) {
         self.pump(usize::MAX, || true).await;
         assert!(self.outgoing.is_empty(), "the broker owes acknowledgements");
     }
 
-    /// Checks what was received. A session that ended before it was drained may lack messages.
+    /// Checks the received messages. A session that ended before it was drained may lack some.
     fn check(&self, is_complete: bool) {
         let mut counts: HashMap<(Name, QoS), usize> = HashMap::new();
         let mut last: HashMap<(usize, usize, QoS), u32> = HashMap::new();
@@ -135,8 +135,8 @@ impl Actor {
                 number: number.parse().expect("a number"),
             };
             let expected = self.expected.get(&name);
-            let expected =
-                expected.unwrap_or_else(|| panic!("{} got {name:?}, which nobody sent it", self.name));
+            let expected = expected
+                .unwrap_or_else(|| panic!("{} received {name:?}, which was not sent to it", self.name));
             assert_eq!(publish.topic, Some(topic(TOPICS[expected.topic])));
             assert!(expected.copies.contains(&publish.qos), "{name:?} with {:?}", publish.qos);
             let count = counts.entry((name, publish.qos)).or_default();
@@ -155,7 +155,7 @@ impl Actor {
                 let copies = expected.copies.iter().filter(|copy| **copy == qos).count();
                 let count = counts.get(&(*name, qos)).copied().unwrap_or(0);
                 let is_right = match qos {
-                    // Sent again by its publisher it may come again.
+                    // A QoS 1 message that its publisher repeated may arrive again.
                     QoS::AtMostOnce => count <= copies || expected.published == QoS::AtLeastOnce,
                     QoS::AtLeastOnce => count >= copies || !is_complete,
                     QoS::ExactlyOnce => count == copies || count < copies && !is_complete,
@@ -199,8 +199,8 @@ impl World {
         Self { broker, store, actors, rng: fastrand::Rng::with_seed(seed) }
     }
 
-    /// The broker ends in the middle of what it does, and another begins over what the store has by now: whatever
-    /// the old one still does is fenced.
+    /// Crashes the broker and starts another over the present content of the store: changes of the old one are fenced from
+    /// then on.
     fn crash(&mut self) {
         self.store = Arc::new(self.store.reopen());
         self.broker = TestBroker::start_over(self.store.clone());
@@ -210,7 +210,7 @@ impl World {
         }
     }
 
-    /// Everybody has got everything.
+    /// Drains and checks all clients.
     async fn finish(mut self) -> usize {
         let mut received = 0;
         for actor in &mut self.actors {
@@ -222,7 +222,7 @@ impl World {
         received
     }
 
-    /// Publishes some messages and sees them acknowledged, with a lost link or a take-over in between or not.
+    /// Publishes some messages until they are acknowledged, sometimes with a lost link or a takeover in between.
     async fn publish(&mut self, who: usize) {
         let mut packets = Vec::new();
         for _ in 0..self.rng.usize(1..12) {
@@ -232,7 +232,7 @@ impl World {
         let actor = &mut self.actors[who];
         actor.client.as_mut().expect("connected").send_all(packets).await;
         match self.rng.u8(0..4) {
-            // Nothing of what the broker answered is read, or perhaps the broker has read nothing.
+            // No answer of the broker is read, and the broker may have read nothing.
             0 => {
                 drop(actor.client.take());
                 actor.connect(&self.broker, &mut self.rng).await;
@@ -248,12 +248,12 @@ impl World {
         let mut rng = self.rng.fork();
         actor.pump(usize::MAX, || rng.u8(0..4) > 0).await;
         if !actor.outgoing.is_empty() {
-            // What was not answered above may have used up a quota; it cannot delay an acknowledgement.
+            // Unanswered deliveries may have used up a quota, which must not delay an acknowledgement.
             panic!("{} publications without acknowledgement", actor.outgoing.len());
         }
     }
 
-    /// A new message, which everybody expects who has subscribed to its topic.
+    /// Makes a new message, which the model expects at every subscriber of its topic.
     fn message(&mut self, who: usize, to: usize, qos: QoS) -> Packet {
         let publisher = &mut self.actors[who];
         publisher.next_number += 1;
@@ -296,7 +296,7 @@ impl World {
         actor.subscriptions.remove(text);
     }
 
-    /// A new session in place of the old one.
+    /// Replaces a session by a new one.
     async fn start_clean(&mut self, who: usize) {
         let old = &mut self.actors[who];
         let client_id = format!("actor-{who}");
@@ -307,7 +307,7 @@ impl World {
         let next_number = old.next_number;
         let new = Actor { client: Some(client), has_session: true, next_number, ..Actor::new(who) };
         *old = Actor { is_v5: true, ..new };
-        // From here on it is what it was: the other version goes on with the session.
+        // From here on its version is the former one again, which continues the session.
         old.is_v5 = !who.is_multiple_of(2);
         old.connect(&self.broker, &mut self.rng).await;
     }
@@ -342,7 +342,7 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_get_what_they_must_whatever_they_do() {
+async fn random_operations_of_clients_match_the_model() {
     let mut received = 0;
     for seed in 0..SEEDS {
         let _named = Seed(seed);
@@ -352,12 +352,12 @@ async fn clients_get_what_they_must_whatever_they_do() {
         }
         received += world.finish().await;
     }
-    // The model is not right because nothing happens.
+    // The model does not match only because nothing happened.
     assert!(received > 10_000, "{received}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_get_what_they_must_whatever_the_broker_does() {
+async fn random_operations_with_crashes_of_the_broker_match_the_model() {
     let mut received = 0;
     for seed in 0..SEEDS {
         let _named = Seed(seed);

@@ -11,7 +11,7 @@ fn retained(topic: &str, payload: &str) -> Publish {
     Publish { qos: QoS::AtLeastOnce, retain: true, ..message(topic, payload) }
 }
 
-/// What a new subscriber gets, sorted.
+/// Retained messages that a new subscriber receives, sorted.
 async fn seen(broker: &TestBroker, text: &str) -> Vec<String> {
     let mut client = broker.v5("looker").await;
     client.subscribe(text, QoS::ExactlyOnce).await;
@@ -59,7 +59,7 @@ async fn subscribe_with(client: &mut Client, handling: RetainHandling) -> usize 
 
 // [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11], [MQTT-3.8.4-4], [MQTT-3.8.4-3]
 #[tokio::test(start_paused = true)]
-async fn retain_handling_decides_about_the_replay() {
+async fn retain_handling_decides_whether_retained_messages_are_sent() {
     use RetainHandling::{DoNotSend, SendAlways, SendIfNew};
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
@@ -102,7 +102,7 @@ async fn retain_as_published_keeps_the_flag() {
         assert_eq!(client.expect_publish().await.retain, keeps);
         publisher.publish("t", "x", QoS::AtLeastOnce).await;
         assert!(!client.expect_publish().await.retain);
-        // The replay has the flag in any case.
+        // A retained message for a new subscription has the flag in any case.
         client.subscribe("t", QoS::AtMostOnce).await;
         assert!(client.expect_publish().await.retain);
     }
@@ -129,7 +129,7 @@ async fn a_retained_message_expires() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_replay_has_the_lower_qos_and_the_subscription_identifier() {
+async fn retained_messages_have_the_lower_qos_and_the_subscription_identifier() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     publisher.publish_as(Publish { qos: QoS::ExactlyOnce, ..retained("t", "x") }).await;
@@ -159,16 +159,16 @@ async fn retained_messages_outlive_their_publisher_and_have_a_limit() {
     }
     publisher.disconnect().await;
     assert_eq!(seen(&broker, "#").await, ["a", "b"]);
-    // Cleared is free.
+    // A cleared message makes room.
     let mut publisher = broker.v5("publisher").await;
     publisher.publish_as(retained("a", "")).await;
     publisher.publish_as(retained("c", "c")).await;
     assert_eq!(seen(&broker, "#").await, ["b", "c"]);
 }
 
-/// A cap of 0 is a broker that retains nothing: whoever asks for it is told.
+/// A limit of 0 refuses every message with RETAIN.
 #[tokio::test(start_paused = true)]
-async fn without_room_for_any_nothing_is_retained() {
+async fn a_limit_of_zero_retains_nothing() {
     for (retained_messages, retained_bytes) in [(0, 1 << 20), (10, 0)] {
         let limits = LimitsConfig { retained_messages, retained_bytes, ..LimitsConfig::default() };
         let broker = TestBroker::start_with(BrokerConfig { limits, ..quiet() });
@@ -177,12 +177,12 @@ async fn without_room_for_any_nothing_is_retained() {
         let mut publisher = broker.v5("publisher").await;
         assert_eq!(publisher.publish_as(retained("a", "a")).await, ReasonCode::QuotaExceeded);
         publisher.publish("a", "passing", QoS::AtLeastOnce).await;
-        assert_eq!(live.take().await, "passing", "what was refused goes to nobody");
+        assert_eq!(live.take().await, "passing", "the refused one reaches no subscriber");
         assert_eq!(seen(&broker, "#").await, Vec::<String>::new());
     }
 }
 
-/// Retains so many messages of 1,000 bytes below `a/`, and returns their texts, sorted.
+/// Retains `count` messages of 1,000 bytes below `a/`, and returns their texts, sorted.
 async fn retain_many(broker: &TestBroker, count: usize) -> Vec<String> {
     let mut publisher = broker.v5("publisher").await;
     let mut texts: Vec<_> = (0..count).map(|number| format!("{number:01000}")).collect();
@@ -194,7 +194,7 @@ async fn retain_many(broker: &TestBroker, count: usize) -> Vec<String> {
     texts
 }
 
-/// A client that does not get further than the first of many retained messages.
+/// Client that receives the first of many retained messages and acknowledges none.
 async fn stuck(broker: &TestBroker) -> Client {
     let mut client = broker.narrow_link(ProtocolVersion::V5, 1024).await;
     client.send_connect(lasting("client")).await;
@@ -204,14 +204,14 @@ async fn stuck(broker: &TestBroker) -> Client {
 
 // [MQTT-3.3.1-9]
 #[tokio::test(start_paused = true)]
-async fn what_a_subscription_is_owed_comes_after_a_resume() {
+async fn pending_retained_messages_are_sent_after_a_resume() {
     const COUNT: usize = 1000;
     let broker = TestBroker::start();
     let all = retain_many(&broker, COUNT).await;
     let mut client = stuck(&broker).await;
     client.subscribe("a/+", QoS::AtLeastOnce).await;
     client.vanish().await;
-    // It goes again before all has come, and another one takes over from a third.
+    // The client vanishes again before it has all, and later another connection takes over.
     let mut client = stuck(&broker).await;
     let mut seen = texts(&client.take_many(300).await);
     client.vanish().await;
@@ -220,15 +220,15 @@ async fn what_a_subscription_is_owed_comes_after_a_resume() {
     seen.extend(texts(&last.take_all().await));
     drop(client);
     seen.sort_unstable();
-    seen.dedup(); // What was on its way comes again.
+    seen.dedup(); // Inflight messages are sent again.
     assert!(seen == all, "{} of {COUNT} came", seen.len());
-    // Once is enough.
+    // No retained message is sent twice.
     last.vanish().await;
     broker.resume("client").await.expect_silence().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_subscription_was_owed_ends_with_it() {
+async fn pending_retained_messages_end_with_their_subscription() {
     let broker = TestBroker::start();
     retain_many(&broker, 1000).await;
     let mut client = stuck(&broker).await;
@@ -236,10 +236,10 @@ async fn what_a_subscription_was_owed_ends_with_it() {
     client.vanish().await;
     let mut client = stuck(&broker).await;
     client.send(unsubscribe_packet(9, &["a/+"])).await;
-    // What was already taken from the index comes before the answer.
+    // Messages that were already taken from the index come before the UNSUBACK.
     client.find_unsuback().await;
     assert!(client.take_all().await.len() < 600);
-    // A session that begins anew owes nothing.
+    // A new session has nothing pending.
     client.subscribe("a/+", QoS::AtMostOnce).await;
     client.vanish().await;
     let mut client = broker.v5("client").await;
@@ -247,9 +247,9 @@ async fn what_a_subscription_was_owed_ends_with_it() {
     client.disconnect().await;
 }
 
-// MQTT 5, 4.8.2: a shared subscription gets no retained messages when it is made.
+// MQTT 5, 4.8.2: a new shared subscription receives no retained messages.
 #[tokio::test(start_paused = true)]
-async fn a_shared_subscription_replays_nothing() {
+async fn a_shared_subscription_receives_no_retained_messages() {
     let broker = TestBroker::start();
     broker.v5("publisher").await.publish_as(retained("t", "x")).await;
     assert_eq!(seen(&broker, "$share/g/t").await, Vec::<String>::new());

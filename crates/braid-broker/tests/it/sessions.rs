@@ -1,4 +1,4 @@
-//! Sessions beyond a connection (MQTT 4.1, 3.1.2.4, 3.1.2.11.2): what is kept, and until when.
+//! Sessions that outlive their connection (MQTT 4.1, 3.1.2.4, 3.1.2.11.2): their state and their expiry.
 
 use braid_proto::packet::{AckKind, Connect, Disconnect, Packet, Publish, QoS, Will};
 use braid_proto::reason::ReasonCode;
@@ -37,12 +37,12 @@ async fn a_session_keeps_subscriptions_and_messages_until_a_clean_start() {
     publisher.publish("t", "lost", QoS::AtLeastOnce).await;
     let mut client = broker.connect(Connect { clean_start: true, ..lasting("client") }).await;
     assert!(!client.connack().session_present);
-    publisher.publish("t", "nobody", QoS::AtLeastOnce).await;
+    publisher.publish("t", "unsubscribed", QoS::AtLeastOnce).await;
     client.expect_silence().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn clean_session_0_of_mqtt_3_keeps_the_session_for_good() {
+async fn clean_session_0_of_mqtt_3_keeps_the_session_forever() {
     let broker = TestBroker::start();
     let mut publisher = broker.v3("publisher").await;
     let mut client = resume_v3(&broker, "client").await;
@@ -50,7 +50,7 @@ async fn clean_session_0_of_mqtt_3_keeps_the_session_for_good() {
     client.disconnect().await;
     publisher.publish("t", "kept", QoS::AtLeastOnce).await;
     pass(3 * 24 * 3600).await;
-    // Another version may go on with it.
+    // Another version may resume it.
     let mut client = broker.resume("client").await;
     assert!(client.connack().session_present);
     assert_eq!(client.take().await, "kept");
@@ -71,7 +71,7 @@ async fn clean_session_0_of_mqtt_3_keeps_the_session_for_good() {
 
 // [MQTT-4.4.0-1], [MQTT-3.3.1-1], [MQTT-3.3.1-3], [MQTT-4.3.3-6], [MQTT-4.6.0-1], [MQTT-4.3.2-3]
 #[tokio::test(start_paused = true)]
-async fn what_was_under_way_is_sent_again_first_and_in_order() {
+async fn inflight_messages_are_sent_again_first_and_in_order() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     let mut connect = lasting("client");
@@ -88,7 +88,7 @@ async fn what_was_under_way_is_sent_again_first_and_in_order() {
     }
     client.expect_silence().await;
     assert_eq!(texts(&sent), ["1", "2", "3", "4", "5"]);
-    // 3 is done, which lets 6 out; 4 was received and waits for its PUBCOMP.
+    // 3 is complete, which makes room for 6; 4 was received and waits for its PUBCOMP.
     client.acknowledge(&sent[2]).await;
     assert_eq!(client.expect_publish().await.packet_id, Some(id(6)));
     client.send_ack(AckKind::Pubrec, id(4)).await;
@@ -112,7 +112,7 @@ async fn what_was_under_way_is_sent_again_first_and_in_order() {
 
 // [MQTT-4.3.3-10], [MQTT-4.3.3-12], [MQTT-4.3.3-13]
 #[tokio::test(start_paused = true)]
-async fn what_a_client_sends_again_on_the_next_connection_is_not_taken_twice() {
+async fn qos_2_messages_sent_again_on_the_next_connection_are_not_published_twice() {
     let broker = TestBroker::start();
     let mut subscriber = broker.v5("subscriber").await;
     subscriber.subscribe("t", QoS::ExactlyOnce).await;
@@ -129,7 +129,7 @@ async fn what_a_client_sends_again_on_the_next_connection_is_not_taken_twice() {
     publisher.send_ack(AckKind::Pubrel, id(5)).await;
     assert_eq!(publisher.expect_ack(AckKind::Pubcomp).await.reason, ReasonCode::Success);
     assert_eq!(texts(&subscriber.take_all().await), ["once"]);
-    // The end of the session ends the identifiers' meaning too.
+    // The end of the session frees the identifiers too.
     publisher.send(publish_packet("t", "first", QoS::ExactlyOnce, 5)).await;
     publisher.expect_ack(AckKind::Pubrec).await;
     let mut publisher = broker.v5("publisher").await;
@@ -140,7 +140,7 @@ async fn what_a_client_sends_again_on_the_next_connection_is_not_taken_twice() {
 
 // [MQTT-3.1.2-23], [MQTT-4.1.0-2]
 #[tokio::test(start_paused = true)]
-async fn a_session_expires_when_its_time_has_passed() {
+async fn a_session_expires_after_its_expiry_interval() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     let mut connect = lasting("client");
@@ -148,14 +148,14 @@ async fn a_session_expires_when_its_time_has_passed() {
     let mut client = broker.connect(connect.clone()).await;
     client.subscribe("t", QoS::AtLeastOnce).await;
     for _ in 0..3 {
-        // Every absence begins anew.
+        // Every disconnection restarts the interval.
         client.vanish().await;
         pass(90).await;
         assert_eq!(publisher.publish("t", "x", QoS::AtLeastOnce).await, ReasonCode::Success);
         client = broker.connect(connect.clone()).await;
         assert!(client.connack().session_present);
         client.take().await;
-        // It does not run while the client is there.
+        // The interval does not run while the client is connected.
         pass(1000).await;
     }
     client.vanish().await;
@@ -167,14 +167,15 @@ async fn a_session_expires_when_its_time_has_passed() {
 }
 
 async fn leave_with(mut client: Client, session_expiry: u32) {
-    let goodbye = Disconnect { session_expiry: Some(session_expiry), ..Disconnect::new(ReasonCode::Success) };
-    client.send(Packet::Disconnect(Box::new(goodbye))).await;
+    let disconnect =
+        Disconnect { session_expiry: Some(session_expiry), ..Disconnect::new(ReasonCode::Success) };
+    client.send(Packet::Disconnect(Box::new(disconnect))).await;
     client.expect_end().await;
 }
 
-// The timer of the first absence means nothing to the second.
+// The timer of the first disconnection is void in the second.
 #[tokio::test(start_paused = true)]
-async fn each_absence_has_the_whole_expiry() {
+async fn each_disconnection_has_the_whole_expiry_interval() {
     let broker = TestBroker::start();
     let mut connect = lasting("client");
     connect.properties.session_expiry = Some(100);
@@ -193,7 +194,7 @@ async fn each_absence_has_the_whole_expiry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn disconnect_may_change_the_expiry_but_not_begin_one() {
+async fn disconnect_may_change_an_expiry_interval_but_not_set_a_first_one() {
     let broker = TestBroker::start();
     leave_with(broker.resume("client").await, 10).await;
     pass(11).await;
@@ -206,8 +207,8 @@ async fn disconnect_may_change_the_expiry_but_not_begin_one() {
     leave_with(client, 0).await;
     assert!(!broker.resume("client").await.connack().session_present);
     let mut client = broker.v5("ephemeral").await;
-    let goodbye = Disconnect { session_expiry: Some(10), ..Disconnect::new(ReasonCode::Success) };
-    client.send(Packet::Disconnect(Box::new(goodbye))).await;
+    let disconnect = Disconnect { session_expiry: Some(10), ..Disconnect::new(ReasonCode::Success) };
+    client.send(Packet::Disconnect(Box::new(disconnect))).await;
     client.expect_disconnect(ReasonCode::ProtocolError).await;
 }
 

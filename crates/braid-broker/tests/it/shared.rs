@@ -1,4 +1,4 @@
-//! Shared subscriptions (MQTT 5, 4.8.2): who of a group receives a message.
+//! Shared subscriptions (MQTT 5, 4.8.2): selection of the member that receives a message.
 
 use braid_broker::{BrokerConfig, LimitsConfig};
 use braid_proto::packet::{AckKind, Packet, Publish, QoS};
@@ -20,7 +20,7 @@ async fn publish(publisher: &mut Client, numbers: std::ops::Range<u32>, qos: QoS
 }
 
 #[tokio::test(start_paused = true)]
-async fn members_take_turns_and_each_group_gets_its_copy() {
+async fn members_take_turns_and_each_group_receives_a_copy() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     let mut one = member(&broker, "one", QoS::AtLeastOnce).await;
@@ -44,7 +44,7 @@ async fn members_take_turns_and_each_group_gets_its_copy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_has_both_kinds_of_subscription_gets_both_messages() {
+async fn a_client_with_both_kinds_of_subscription_receives_both_copies() {
     let broker = TestBroker::start();
     let mut client = broker.v5("client").await;
     client.subscribe("t/1", QoS::AtMostOnce).await;
@@ -54,7 +54,7 @@ async fn whoever_has_both_kinds_of_subscription_gets_both_messages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_members_who_are_there_have_a_turn() {
+async fn only_connected_members_have_a_turn() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     let mut away = broker.resume("away").await;
@@ -63,7 +63,7 @@ async fn only_members_who_are_there_have_a_turn() {
     away.disconnect().await;
     publish(&mut publisher, 0..4, QoS::AtLeastOnce).await;
     assert_eq!(here.take_all().await.len(), 4);
-    // With nobody there, a session keeps it.
+    // With no member connected, a session keeps it.
     here.disconnect().await;
     publish(&mut publisher, 4..6, QoS::AtLeastOnce).await;
     let mut away = broker.resume("away").await;
@@ -85,14 +85,14 @@ async fn a_member_without_room_has_no_turn() {
         publisher.publish("t/1", number.to_string(), QoS::AtLeastOnce).await;
         taken += reading.take_all().await.len();
     }
-    // One is on its way to the member who never acknowledges, and its queue is full.
+    // One is in flight to the member that never acknowledges, and its queue is full.
     assert_eq!(taken, 100 - 6);
     assert_eq!(broker.statistics().messages_dropped(), 0);
 }
 
 // [MQTT-4.8.2-5]
 #[tokio::test(start_paused = true)]
-async fn what_a_member_leaves_behind_goes_to_another_unless_qos_2_was_under_way() {
+async fn messages_of_an_ended_session_go_to_another_member_unless_qos_2_was_in_flight() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     let mut connect = connect_v5("leaving");
@@ -112,13 +112,13 @@ async fn what_a_member_leaves_behind_goes_to_another_unless_qos_2_was_under_way(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acknowledged_message_goes_to_nobody_else() {
+async fn an_acknowledged_message_goes_to_no_other_member() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     let mut leaving = member(&broker, "leaving", QoS::ExactlyOnce).await;
     publisher.publish("t/1", "done", QoS::AtLeastOnce).await;
     leaving.take().await;
-    // Refused is done as well. [MQTT-4.8.2-6]
+    // A refusal completes it as well. [MQTT-4.8.2-6]
     publisher.publish("t/1", "refused", QoS::AtLeastOnce).await;
     let refused = leaving.expect_publish().await;
     let mut puback = braid_proto::packet::Ack::new(
@@ -139,7 +139,7 @@ async fn an_acknowledged_message_goes_to_nobody_else() {
 
 // [MQTT-4.8.2-4]
 #[tokio::test(start_paused = true)]
-async fn a_member_whose_session_lasts_completes_what_was_under_way() {
+async fn a_member_whose_session_lasts_completes_its_inflight_messages() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     let mut member = broker.resume("member").await;
@@ -153,7 +153,7 @@ async fn a_member_whose_session_lasts_completes_what_was_under_way() {
     let second = member.expect_publish().await;
     assert_eq!((second.dup, second.packet_id, &second.payload), (true, first.packet_id, &first.payload));
     member.acknowledge(&second).await;
-    // The end of a session by Clean Start shares out as well.
+    // The end of a session by Clean Start redistributes as well.
     publisher.publish("t/1", "for member", QoS::AtLeastOnce).await;
     publisher.publish("t/1", "for staying", QoS::AtLeastOnce).await;
     let clean = braid_proto::packet::Connect { clean_start: true, ..lasting("member") };
@@ -164,7 +164,7 @@ async fn a_member_whose_session_lasts_completes_what_was_under_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_left_means_dropped() {
+async fn a_message_without_any_member_is_dropped() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     let mut last = member(&broker, "last", QoS::AtLeastOnce).await;

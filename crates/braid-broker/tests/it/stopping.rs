@@ -1,4 +1,4 @@
-//! The graceful stop: every client is told, and nobody can hold it up.
+//! Graceful stop: every client is disconnected, and no client can delay it beyond the limit.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::support::{DRAIN, TestBroker, lasting};
 
 #[tokio::test(start_paused = true)]
-async fn clients_are_told_and_the_broker_ends_when_they_are_gone() {
+async fn clients_are_disconnected_and_the_broker_ends_when_they_are_gone() {
     let mut broker = TestBroker::start();
     let mut five = broker.v5("five").await;
     let mut three = broker.v3("three").await;
@@ -35,7 +35,7 @@ async fn a_broker_without_clients_stops_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_acknowledged_before_the_stop_is_delivered() {
+async fn messages_acknowledged_before_the_stop_are_delivered() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     let mut subscriber = broker.v5("subscriber").await;
@@ -51,9 +51,9 @@ async fn what_was_acknowledged_before_the_stop_is_delivered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn neither_strangers_nor_the_deaf_hold_it_up() {
+async fn clients_that_do_not_connect_or_read_do_not_delay_the_stop() {
     let mut broker = TestBroker::start();
-    let mut stranger = broker.link(ProtocolVersion::V5).await;
+    let mut silent = broker.link(ProtocolVersion::V5).await;
     let mut deaf = broker.narrow_link(ProtocolVersion::V5, 256).await;
     deaf.send_connect(lasting("deaf")).await;
     deaf.accepted().await;
@@ -65,8 +65,8 @@ async fn neither_strangers_nor_the_deaf_hold_it_up() {
     let start = Instant::now();
     broker.handle.stop();
     publisher.expect_disconnect(ReasonCode::ServerShuttingDown).await;
-    // Nobody waits for a CONNECT that may never come.
-    stranger.expect_end().await;
+    // A connection without CONNECT is closed at once.
+    silent.expect_end().await;
     assert_eq!(start.elapsed(), Duration::ZERO);
     drop(publisher);
     broker.ended().await;

@@ -72,7 +72,7 @@ async fn no_local_keeps_a_clients_own_messages_from_it() {
     client.expect_silence().await;
     other.publish("a/1", "theirs", QoS::AtLeastOnce).await;
     assert_eq!(client.take().await, "theirs");
-    // The session is the same client on its next connection.
+    // A resumed session counts as the same client.
     client.disconnect().await;
     let mut client = broker.resume("client").await;
     client.publish("a/1", "own", QoS::AtLeastOnce).await;
@@ -98,7 +98,7 @@ async fn the_same_filter_again_replaces_the_subscription() {
 
 // [MQTT-3.8.4-5], [MQTT-3.8.4-6], [MQTT-3.8.4-7], [MQTT-3.9.3-1]
 #[tokio::test(start_paused = true)]
-async fn each_filter_of_a_subscribe_is_answered_for_itself() {
+async fn each_filter_of_a_subscribe_has_its_own_reason_code() {
     let broker = TestBroker::start();
     let entries = || {
         vec![
@@ -109,7 +109,7 @@ async fn each_filter_of_a_subscribe_is_answered_for_itself() {
         ]
     };
     let mut client = broker.v5("five").await;
-    // The filters that are none are encoded as an empty text, which is none either.
+    // Invalid filters are encoded as an empty text, which is invalid as well.
     let suback = client.subscribe_all(None, entries()).await;
     use ReasonCode::{GrantedQos2, Success, TopicFilterInvalid};
     assert_eq!(suback.codes, [Success, TopicFilterInvalid, TopicFilterInvalid, GrantedQos2]);
@@ -121,7 +121,7 @@ async fn each_filter_of_a_subscribe_is_answered_for_itself() {
     assert_eq!(bytes, [0, 0x80, 0x80, 2]); // [MQTT3-3.9.3-2]
 }
 
-/// SUBSCRIBE for a filter in raw bytes, because no `TopicFilter` holds it.
+/// Raw SUBSCRIBE with a text that no `TopicFilter` can hold.
 fn raw_subscribe(text: &[u8], is_v5: bool) -> Vec<u8> {
     let mut body = vec![0, 1];
     if is_v5 {
@@ -189,7 +189,7 @@ async fn unsuback_has_a_code_for_each_filter() {
 
 // [MQTT-3.10.4-3]
 #[tokio::test(start_paused = true)]
-async fn what_was_under_way_before_an_unsubscribe_is_completed() {
+async fn inflight_messages_are_completed_after_an_unsubscribe() {
     let broker = TestBroker::start();
     let mut client = broker.v5("client").await;
     client.subscribe("t", QoS::ExactlyOnce).await;
@@ -202,12 +202,12 @@ async fn what_was_under_way_before_an_unsubscribe_is_completed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_publisher_notices_each_change_of_the_subscriptions() {
+async fn a_cached_route_follows_each_change_of_the_subscriptions() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     let mut clients = Vec::new();
     for number in 0..5 {
-        // The publisher remembers who gets a topic, and each time it must find one more.
+        // The publisher's connection caches the route of the topic, which must change each time.
         publisher.publish("t", format!("{number}"), QoS::AtMostOnce).await;
         publisher.expect_silence().await;
         let mut client = broker.v5(&format!("client-{number}")).await;
@@ -243,7 +243,7 @@ async fn subscriptions_have_a_limit() {
     assert_eq!(codes, [Success, Success, QuotaExceeded, Success]);
 }
 
-/// Also over a restart of the client, and for what is given back.
+/// Also after a resume, and with the bytes of removed filters released.
 #[tokio::test(start_paused = true)]
 async fn the_filters_of_a_session_have_a_limit_in_bytes() {
     // Each costs 384 bytes, and its text twice.
@@ -261,22 +261,22 @@ async fn the_filters_of_a_session_have_a_limit_in_bytes() {
     client.send(unsubscribe_packet(9, &["bbbbb"])).await;
     assert_eq!(client.find_unsuback().await.codes, [Success]);
     assert_eq!(client.subscribe_all(None, one("eeeee")).await.codes, [Success]);
-    // MQTT 3 has one word for it, and its sessions have a limit each.
+    // MQTT 3 has one code for it, and each session has its own limit.
     let mut client = broker.v3("other").await;
     let long = client.subscribe_all(None, one(&"x".repeat(395))).await.codes;
     assert_eq!(long, [UnspecifiedError]);
     assert_eq!(client.subscribe_all(None, one(&"x".repeat(394))).await.codes, [Success]);
 }
 
-// A subscription that the session keeps must not depend on how the bytes were cut.
+// The subscription must not depend on how the bytes are split into reads.
 #[tokio::test(start_paused = true)]
-async fn a_subscribe_right_before_disconnect_counts() {
+async fn a_subscribe_right_before_disconnect_takes_effect() {
     let broker = TestBroker::start();
     let mut client = broker.resume("client").await;
-    let goodbye = braid_proto::packet::Disconnect::new(ReasonCode::Success);
+    let disconnect = braid_proto::packet::Disconnect::new(ReasonCode::Success);
     let subscribe = subscribe_packet(1, None, vec![entry("t", QoS::AtLeastOnce)]);
     let last = publish_packet("t", "own", QoS::AtLeastOnce, 2);
-    client.send_all([subscribe, last, Packet::Disconnect(Box::new(goodbye))]).await;
+    client.send_all([subscribe, last, Packet::Disconnect(Box::new(disconnect))]).await;
     client.expect_end().await;
     broker.v5("publisher").await.publish("t", "theirs", QoS::AtLeastOnce).await;
     let mut client = broker.resume("client").await;

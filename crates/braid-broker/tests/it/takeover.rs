@@ -1,4 +1,4 @@
-//! A second connection with the same Client Identifier (MQTT 3.1.4): the session moves, and nothing is lost.
+//! Takeover: a second connection with the same Client Identifier (MQTT 3.1.4) receives the session without losses.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::{Client, Receiver, TestBroker, connect_v3, connect_v5, lasti
 
 // [MQTT-3.1.4-3]
 #[tokio::test(start_paused = true)]
-async fn the_older_connection_is_told_and_closed() {
+async fn the_older_connection_is_disconnected_and_closed() {
     let broker = TestBroker::start();
     let mut old = broker.resume("client").await;
     old.subscribe("t", QoS::AtLeastOnce).await;
@@ -19,7 +19,7 @@ async fn the_older_connection_is_told_and_closed() {
     old.expect_disconnect(ReasonCode::SessionTakenOver).await;
     broker.v5("publisher").await.publish("t", "x", QoS::AtLeastOnce).await;
     assert_eq!(new.take().await, "x");
-    // MQTT 3 has no word for it. [MQTT3-3.1.4-2]
+    // MQTT 3 has no packet for it. [MQTT3-3.1.4-2]
     let mut old = broker.v3("three").await;
     let mut new = broker.v3("three").await;
     old.expect_end().await;
@@ -29,7 +29,7 @@ async fn the_older_connection_is_told_and_closed() {
 
 // [MQTT-3.1.2-4]
 #[tokio::test(start_paused = true)]
-async fn a_clean_start_takes_over_the_name_only() {
+async fn a_clean_start_takes_over_the_identifier_only() {
     let broker = TestBroker::start();
     let mut old = broker.resume("client").await;
     old.subscribe("t", QoS::AtLeastOnce).await;
@@ -39,7 +39,7 @@ async fn a_clean_start_takes_over_the_name_only() {
     let mut publisher = broker.v5("publisher").await;
     assert_eq!(publisher.publish("t", "x", QoS::AtLeastOnce).await, ReasonCode::NoMatchingSubscribers);
     new.expect_silence().await;
-    // A session which ends with its connection has nothing to hand over either.
+    // A session that ends with its connection hands nothing over either.
     let mut old = broker.v5("other").await;
     old.subscribe("t", QoS::AtLeastOnce).await;
     let new = broker.connect(Connect { clean_start: false, ..connect_v5("other") }).await;
@@ -48,7 +48,7 @@ async fn a_clean_start_takes_over_the_name_only() {
     assert_eq!(publisher.publish("t", "x", QoS::AtLeastOnce).await, ReasonCode::NoMatchingSubscribers);
 }
 
-/// Connects many clients with one identifier at once: each is accepted, all but one are told to go.
+/// Connects many clients with one identifier at once: each is accepted, all but one are disconnected.
 async fn claim_all(broker: &TestBroker, connects: impl Iterator<Item = Connect>) -> Client {
     let mut claimants = JoinSet::new();
     let mut count = 0;
@@ -58,7 +58,7 @@ async fn claim_all(broker: &TestBroker, connects: impl Iterator<Item = Connect>)
         claimants.spawn(async move {
             client.send(Packet::Connect(Box::new(connect))).await;
             client.accepted().await;
-            // The last one is never told to go: it is the one that this gives back.
+            // The last one is not disconnected, and is returned.
             while let Ok(packet) = tokio::time::timeout(Duration::from_secs(1), client.next()).await {
                 match packet {
                     Some(Packet::Publish(_)) => {}
@@ -80,7 +80,7 @@ async fn claim_all(broker: &TestBroker, connects: impl Iterator<Item = Connect>)
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_many_claimants_at_once_one_stays() {
+async fn one_of_many_concurrent_claims_keeps_the_session() {
     let broker = TestBroker::start();
     let mut first = broker.resume("client").await;
     first.subscribe("t", QoS::AtLeastOnce).await;
@@ -93,10 +93,10 @@ async fn of_many_claimants_at_once_one_stays() {
     }
     let mut client = broker.resume("client").await;
     publisher.publish("t", "after", QoS::AtLeastOnce).await;
-    // Nobody had acknowledged the first: it went along from each to the next.
+    // The first message was not acknowledged: each takeover handed it over.
     assert_eq!(texts(&client.take_all().await), ["before", "after"]);
     settle().await;
-    // The links of those who left are gone as well, but for that of `first`, whom nobody told to go yet.
+    // The other links have ended as well, but for that of `first`, which has not been read.
     first.expect_publish().await;
     first.expect_disconnect(ReasonCode::SessionTakenOver).await;
     drop(first);
@@ -105,7 +105,7 @@ async fn of_many_claimants_at_once_one_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claimants_of_every_kind_at_once_end_in_one_session() {
+async fn concurrent_claims_of_every_kind_end_in_one_session() {
     let broker = TestBroker::start();
     let connects = (0..90).map(|number| match number % 3 {
         0 => lasting("client"),
@@ -119,9 +119,9 @@ async fn claimants_of_every_kind_at_once_end_in_one_session() {
     assert_eq!(broker.statistics().connections(), 0);
 }
 
-// On several threads, where a claim can come between any two steps of another.
+// On several threads a claim can come between any two steps of another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn claimants_on_several_threads_are_all_served() {
+async fn claims_on_several_threads_are_all_answered() {
     let broker = TestBroker::start();
     let mut rounds = JoinSet::new();
     for task in 0..8 {
@@ -132,7 +132,7 @@ async fn claimants_on_several_threads_are_all_served() {
         rounds.spawn(async move {
             for mut client in links {
                 client.send_connect(lasting(&format!("client-{}", task % 2))).await;
-                // Whoever waits for a claim that was forgotten waits for ever.
+                // A claim that was forgotten would never be answered.
                 client.accepted().await;
             }
         });
@@ -140,9 +140,9 @@ async fn claimants_on_several_threads_are_all_served() {
     rounds.join_all().await;
 }
 
-// Publisher, old and new connection each on a thread of their own.
+// Publisher, old and new connection have a thread each.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn take_overs_lose_nothing_of_what_is_published_meanwhile() {
+async fn takeovers_lose_no_message_that_is_published_meanwhile() {
     const COUNT: usize = 2000;
     let broker = TestBroker::start();
     let mut client = broker.resume("client").await;
@@ -188,7 +188,7 @@ async fn take_overs_lose_nothing_of_what_is_published_meanwhile() {
     assert_eq!(broker.statistics().messages_dropped(), 0);
 }
 
-/// Publishes numbered messages for a client that is away, QoS 1 and 2 by turns.
+/// Publishes numbered messages for a disconnected client, alternating QoS 1 and 2.
 async fn publish_offline(broker: &TestBroker, count: u32) {
     let mut client = broker.resume("client").await;
     client.subscribe("t", QoS::ExactlyOnce).await;
@@ -203,7 +203,7 @@ async fn publish_offline(broker: &TestBroker, count: u32) {
 
 // [MQTT-4.4.0-1], [MQTT-4.3.3-10], [MQTT-4.6.0-6]
 #[tokio::test(start_paused = true)]
-async fn take_overs_while_ten_thousand_messages_drain_lose_and_reorder_nothing() {
+async fn takeovers_while_ten_thousand_messages_drain_lose_and_reorder_nothing() {
     const COUNT: u32 = 10_000;
     let broker = TestBroker::start();
     publish_offline(&broker, COUNT).await;
@@ -212,7 +212,7 @@ async fn take_overs_while_ten_thousand_messages_drain_lose_and_reorder_nothing()
     let mut take_overs = 0;
     let mut client = broker.resume("client").await;
     loop {
-        // Some of what comes is handled, and the answers to some of that are sent.
+        // Handles some of the packets, and sends the answers to some of those.
         let budget = rng.usize(100..3000);
         let mut is_done = false;
         for _ in 0..budget {
@@ -235,7 +235,7 @@ async fn take_overs_while_ten_thousand_messages_drain_lose_and_reorder_nothing()
         assert!(take_overs < 1000, "it does not end");
     }
     assert!(take_overs > 5, "{take_overs}");
-    // A last connection which answers everything.
+    // The last connection answers everything.
     let mut client = broker.resume("client").await;
     while let Some(packet) = client.next_at_once().await {
         if let Some(answer) = receiver.handle(&packet) {
@@ -276,14 +276,14 @@ async fn a_client_that_never_reads_cannot_keep_its_connection() {
     assert_eq!(client.take_many(100).await.len(), 100);
     assert!(start.elapsed() < Duration::from_secs(1));
     assert_eq!(broker.statistics().connections(), 3);
-    // And those are not waited for for ever.
+    // The wait for those is limited.
     pass(6).await;
     assert_eq!(broker.statistics().connections(), 2);
     drop(stuck);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_is_told_to_go_is_closed_even_if_the_client_stays() {
+async fn a_displaced_connection_is_closed_even_if_its_client_does_not_close_it() {
     let broker = TestBroker::start();
     let old = broker.resume("client").await;
     let _new = broker.resume("client").await;

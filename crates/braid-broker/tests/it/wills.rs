@@ -1,4 +1,4 @@
-//! When a Will is published and when it is not (MQTT 5, 3.1.2.5, 3.1.3.2.2).
+//! Publication, delay and deletion of Wills (MQTT 5, 3.1.2.5, 3.1.3.2.2).
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use crate::support::{Client, TestBroker, connect_v3, connect_v5, lasting, pass, settle, will};
 
-/// Somebody who reads the Wills below `will/`.
-async fn mourner(broker: &TestBroker) -> Client {
-    let mut mourner = broker.v5("mourner").await;
-    mourner.subscribe("will/#", QoS::ExactlyOnce).await;
-    mourner
+/// Subscriber to the Wills below `will/`.
+async fn observer(broker: &TestBroker) -> Client {
+    let mut observer = broker.v5("observer").await;
+    observer.subscribe("will/#", QoS::ExactlyOnce).await;
+    observer
 }
 
 fn with_will(connect: Connect, will: Will) -> Connect {
@@ -31,51 +31,51 @@ fn disconnect(reason: ReasonCode) -> Packet {
 #[tokio::test(start_paused = true)]
 async fn a_lost_link_publishes_the_will() {
     let broker = TestBroker::start();
-    let mut mourner = mourner(&broker).await;
-    for connect in [connect_v3("mortal"), connect_v5("mortal")] {
+    let mut observer = observer(&broker).await;
+    for connect in [connect_v3("client"), connect_v5("client")] {
         let will = Will { qos: QoS::ExactlyOnce, ..will("will/a", "gone") };
         broker.connect(with_will(connect, will)).await.vanish().await;
-        let publish = mourner.expect_publish().await;
+        let publish = observer.expect_publish().await;
         assert_eq!((publish.qos, publish.retain), (QoS::ExactlyOnce, false));
         assert_eq!(publish.payload, "gone");
-        mourner.acknowledge(&publish).await;
+        observer.acknowledge(&publish).await;
     }
-    // It was not retained, and nothing of it is left. [MQTT-3.1.2-10]
-    mourner.subscribe("will/a", QoS::AtMostOnce).await;
-    mourner.expect_silence().await;
+    // The Will was not retained, and nothing of it is left. [MQTT-3.1.2-10]
+    observer.subscribe("will/a", QoS::AtMostOnce).await;
+    observer.expect_silence().await;
 }
 
 // [MQTT-3.1.2-10], [MQTT-3.14.4-3]
 #[tokio::test(start_paused = true)]
 async fn a_normal_disconnect_deletes_the_will() {
     let broker = TestBroker::start();
-    let mut mourner = mourner(&broker).await;
-    for connect in [connect_v3("mortal"), connect_v5("mortal"), lasting("mortal")] {
+    let mut observer = observer(&broker).await;
+    for connect in [connect_v3("client"), connect_v5("client"), lasting("client")] {
         broker.connect(with_will(connect, delayed(5))).await.disconnect().await;
     }
     pass(10_000).await;
-    mourner.expect_silence().await;
+    observer.expect_silence().await;
 }
 
 // MQTT 5, 3.14.2.1: Disconnect with Will Message.
 #[tokio::test(start_paused = true)]
 async fn disconnect_0x04_publishes_the_will() {
     let broker = TestBroker::start();
-    let mut mourner = mourner(&broker).await;
-    let mut client = broker.connect(with_will(connect_v5("mortal"), will("will/a", "goodbye"))).await;
+    let mut observer = observer(&broker).await;
+    let mut client = broker.connect(with_will(connect_v5("client"), will("will/a", "gone"))).await;
     client.send(disconnect(ReasonCode::DisconnectWithWill)).await;
     client.expect_end().await;
-    assert_eq!(mourner.take().await, "goodbye");
+    assert_eq!(observer.take().await, "gone");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_keep_alive_timeout_publishes_the_will() {
     let broker = TestBroker::start();
-    let mut mourner = mourner(&broker).await;
-    let connect = Connect { keep_alive: 10, ..with_will(connect_v5("mortal"), will("will/a", "silent")) };
+    let mut observer = observer(&broker).await;
+    let connect = Connect { keep_alive: 10, ..with_will(connect_v5("client"), will("will/a", "silent")) };
     let mut client = broker.connect(connect).await;
     let start = Instant::now();
-    assert_eq!(mourner.take().await, "silent");
+    assert_eq!(observer.take().await, "silent");
     assert_eq!(start.elapsed(), Duration::from_secs(15)); // [MQTT-3.1.2-22]
     client.expect_disconnect(ReasonCode::KeepAliveTimeout).await;
 }
@@ -83,26 +83,26 @@ async fn a_keep_alive_timeout_publishes_the_will() {
 #[tokio::test(start_paused = true)]
 async fn a_violation_publishes_the_will() {
     let broker = TestBroker::start();
-    let mut mourner = mourner(&broker).await;
-    let mut client = broker.connect(with_will(connect_v5("mortal"), will("will/a", "wrong"))).await;
+    let mut observer = observer(&broker).await;
+    let mut client = broker.connect(with_will(connect_v5("client"), will("will/a", "wrong"))).await;
     client.send_bytes(&[0x00, 0x00]).await;
     client.expect_disconnect(ReasonCode::MalformedPacket).await;
-    assert_eq!(mourner.take().await, "wrong");
+    assert_eq!(observer.take().await, "wrong");
 }
 
 // [MQTT-3.1.4-3]
 #[tokio::test(start_paused = true)]
-async fn a_take_over_publishes_a_will_without_delay() {
+async fn a_takeover_publishes_a_will_without_delay() {
     let broker = TestBroker::start();
-    let mut mourner = mourner(&broker).await;
+    let mut observer = observer(&broker).await;
     for clean_start in [false, true] {
-        let connect = Connect { clean_start, ..with_will(lasting("mortal"), will("will/a", "taken over")) };
+        let connect = Connect { clean_start, ..with_will(lasting("client"), will("will/a", "taken over")) };
         let mut old = broker.connect(connect.clone()).await;
-        let new = broker.connect(Connect { clean_start, ..lasting("mortal") }).await;
+        let new = broker.connect(Connect { clean_start, ..lasting("client") }).await;
         old.expect_disconnect(ReasonCode::SessionTakenOver).await;
-        assert_eq!(mourner.take().await, "taken over");
+        assert_eq!(observer.take().await, "taken over");
         new.disconnect().await;
-        mourner.expect_silence().await;
+        observer.expect_silence().await;
     }
 }
 
@@ -110,59 +110,59 @@ async fn a_take_over_publishes_a_will_without_delay() {
 #[tokio::test(start_paused = true)]
 async fn a_delayed_will_is_published_after_its_delay() {
     let broker = TestBroker::start();
-    let mut mourner = mourner(&broker).await;
-    broker.connect(with_will(lasting("mortal"), delayed(30))).await.vanish().await;
+    let mut observer = observer(&broker).await;
+    broker.connect(with_will(lasting("client"), delayed(30))).await.vanish().await;
     let start = Instant::now();
-    assert_eq!(mourner.take().await, "late");
+    assert_eq!(observer.take().await, "late");
     assert_eq!(start.elapsed().as_millis().div_ceil(1000), 30);
-    assert!(broker.resume("mortal").await.connack().session_present);
+    assert!(broker.resume("client").await.connack().session_present);
 }
 
 // [MQTT-3.1.3-9]
 #[tokio::test(start_paused = true)]
 async fn a_resumed_session_cancels_the_delayed_will() {
     let broker = TestBroker::start();
-    let mut mourner = mourner(&broker).await;
-    broker.connect(with_will(lasting("mortal"), delayed(30))).await.vanish().await;
+    let mut observer = observer(&broker).await;
+    broker.connect(with_will(lasting("client"), delayed(30))).await.vanish().await;
     pass(29).await;
-    // Away again, without a Will: the timer of the first absence means nothing to this one.
-    broker.resume("mortal").await.vanish().await;
+    // Disconnected again, without a Will: the timer of the first disconnection is void.
+    broker.resume("client").await.vanish().await;
     pass(1000).await;
-    mourner.expect_silence().await;
-    // The same by a take-over.
-    let mut old = broker.connect(with_will(lasting("mortal"), delayed(30))).await;
-    let _new = broker.resume("mortal").await;
+    observer.expect_silence().await;
+    // A takeover cancels it as well.
+    let mut old = broker.connect(with_will(lasting("client"), delayed(30))).await;
+    let _new = broker.resume("client").await;
     old.expect_disconnect(ReasonCode::SessionTakenOver).await;
     pass(1000).await;
-    mourner.expect_silence().await;
+    observer.expect_silence().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_the_session_ends_the_delay() {
+async fn the_end_of_the_session_publishes_a_delayed_will() {
     let broker = TestBroker::start();
-    let mut mourner = mourner(&broker).await;
+    let mut observer = observer(&broker).await;
     // By its expiry.
-    let mut connect = with_will(lasting("mortal"), delayed(500));
+    let mut connect = with_will(lasting("client"), delayed(500));
     connect.properties.session_expiry = Some(20);
     broker.connect(connect.clone()).await.vanish().await;
     let start = Instant::now();
-    assert_eq!(mourner.take().await, "late");
+    assert_eq!(observer.take().await, "late");
     assert_eq!(start.elapsed().as_millis().div_ceil(1000), 20);
     // By a Clean Start.
     broker.connect(connect.clone()).await.vanish().await;
-    let _clean = broker.v5("mortal").await;
-    assert_eq!(mourner.take().await, "late");
+    let _clean = broker.v5("client").await;
+    assert_eq!(observer.take().await, "late");
     // By a take-over with Clean Start.
     let mut old = broker.connect(connect.clone()).await;
-    let _clean = broker.v5("mortal").await;
+    let _clean = broker.v5("client").await;
     old.expect_disconnect(ReasonCode::SessionTakenOver).await;
-    assert_eq!(mourner.take().await, "late");
+    assert_eq!(observer.take().await, "late");
     // By its end with the connection.
     connect.properties.session_expiry = None;
     broker.connect(connect).await.vanish().await;
-    assert_eq!(mourner.take().await, "late");
+    assert_eq!(observer.take().await, "late");
     pass(1000).await;
-    mourner.expect_silence().await;
+    observer.expect_silence().await;
 }
 
 // [MQTT-3.1.2-15]
@@ -170,9 +170,9 @@ async fn the_end_of_the_session_ends_the_delay() {
 async fn a_retained_will_is_retained() {
     let broker = TestBroker::start();
     let will = Will { retain: true, ..will("will/a", "kept") };
-    broker.connect(with_will(connect_v3("mortal"), will)).await.vanish().await;
-    let mut mourner = mourner(&broker).await;
-    let publish = mourner.expect_publish().await;
+    broker.connect(with_will(connect_v3("client"), will)).await.vanish().await;
+    let mut observer = observer(&broker).await;
+    let publish = observer.expect_publish().await;
     assert!(publish.retain);
     assert_eq!(publish.payload, "kept");
 }
@@ -181,7 +181,7 @@ async fn a_retained_will_is_retained() {
 #[tokio::test(start_paused = true)]
 async fn the_properties_of_a_will_are_published_with_it() {
     let broker = TestBroker::start();
-    let mut mourner = mourner(&broker).await;
+    let mut observer = observer(&broker).await;
     let properties = MessageProperties {
         payload_format: Some(true),
         message_expiry: Some(60),
@@ -191,9 +191,9 @@ async fn the_properties_of_a_will_are_published_with_it() {
         user: vec![("z".into(), "1".into()), ("a".into(), "2".into())],
     };
     let will = Will { properties: Some(Box::new(properties.clone())), ..delayed(10) };
-    broker.connect(with_will(lasting("mortal"), will)).await.vanish().await;
+    broker.connect(with_will(lasting("client"), will)).await.vanish().await;
     // The interval begins to run with the publication, not with the CONNECT.
-    assert_eq!(mourner.expect_publish().await.properties.as_deref(), Some(&properties));
+    assert_eq!(observer.expect_publish().await.properties.as_deref(), Some(&properties));
 }
 
 // [MQTT-3.8.3-3]
@@ -201,31 +201,31 @@ async fn the_properties_of_a_will_are_published_with_it() {
 async fn no_local_holds_for_the_will_of_the_same_client() {
     let broker = TestBroker::start();
     let own = Will { qos: QoS::AtLeastOnce, ..will("will/a", "own") };
-    let mut client = broker.connect(with_will(lasting("mortal"), own)).await;
+    let mut client = broker.connect(with_will(lasting("client"), own)).await;
     let mut entry =
         braid_proto::packet::SubscribeEntry::new(crate::support::filter("will/#"), QoS::AtLeastOnce);
     entry.no_local = true;
     client.subscribe_all(None, vec![entry]).await;
-    let mut mourner = mourner(&broker).await;
+    let mut observer = observer(&broker).await;
     client.vanish().await;
-    assert_eq!(mourner.take().await, "own");
-    let mut client = broker.resume("mortal").await;
+    assert_eq!(observer.take().await, "own");
+    let mut client = broker.resume("client").await;
     client.expect_silence().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn many_wills_at_once_all_arrive() {
     let broker = TestBroker::start();
-    let mut mourner = mourner(&broker).await;
+    let mut observer = observer(&broker).await;
     let mut clients = Vec::new();
     for number in 0..200_u32 {
         let will = Will { delay: 1 + number % 5, ..will("will/a", &format!("{number}")) };
-        clients.push(broker.connect(with_will(lasting(&format!("mortal-{number}")), will)).await);
+        clients.push(broker.connect(with_will(lasting(&format!("client-{number}")), will)).await);
     }
     drop(clients);
     settle().await;
     pass(10).await;
-    let mut seen: Vec<u32> = mourner
+    let mut seen: Vec<u32> = observer
         .take_all()
         .await
         .iter()
