@@ -549,20 +549,20 @@ async fn a_delivery_that_is_acknowledged_at_once_leaves_nothing_in_the_store() {
 }
 
 over_a_file!(
-    sessions_come_back_with_subscriptions_and_queues_in_order,
-    messages_on_their_way_are_sent_again_with_their_identifiers,
+    sessions_are_recovered_with_subscriptions_and_queues_in_order,
+    inflight_messages_are_sent_again_with_their_identifiers,
     qos_2_arrives_exactly_once_at_a_subscriber,
     qos_2_arrives_exactly_once_from_a_publisher,
-    the_last_words_of_a_connection_are_stored,
-    retained_messages_come_back_and_cleared_ones_do_not,
+    acknowledgements_right_before_a_disconnect_are_stored,
+    retained_messages_are_recovered_and_cleared_ones_are_not,
     wills_are_published_after_a_restart,
     the_delay_of_a_will_runs_while_the_broker_is_down,
     sessions_expire_while_the_broker_is_down,
-    priorities_come_back_with_subscriptions_and_with_what_waits,
-    a_clock_that_was_set_back_starts_absences_anew,
+    priorities_of_subscriptions_and_queued_messages_are_recovered,
+    a_clock_that_was_set_back_restarts_the_expiry_of_sessions,
     a_clock_that_was_wrong_at_one_start_ends_no_session_at_the_next,
     an_ended_session_leaves_nothing,
     shared_messages_move_to_another_member_in_the_store_too,
-    what_did_not_fit_is_not_kept,
+    a_dropped_message_is_not_stored,
     one_write_of_many_kinds_keeps_its_order
 );
