@@ -10,7 +10,7 @@ use braid_store::StoreError;
 
 use super::Driver;
 use super::connect::{ClaimedSession, claim_session, peer_name};
-use super::ingress::{IngressContext, PublishBatch};
+use super::ingress::{IngressScope, PublishBatch};
 use super::subscribe::SubscriptionHandler;
 
 impl Driver {
@@ -70,7 +70,7 @@ impl Driver {
     }
 
     fn publish(&mut self, batch: &mut PublishBatch, now: Instant) {
-        let context = IngressContext {
+        let context = IngressScope {
             core: &self.core,
             access: &mut self.session.access,
             publisher: self.session.entry.as_ref().map(|entry| entry.key),

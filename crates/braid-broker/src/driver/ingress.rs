@@ -41,7 +41,7 @@ pub(super) struct PublishIngress {
 }
 
 /// Parts of the connection that a batch passes through.
-pub(super) struct IngressContext<'a> {
+pub(super) struct IngressScope<'a> {
     pub(super) core: &'a Core,
     pub(super) access: &'a mut ClientAccess,
     pub(super) publisher: Option<SessionKey>,
@@ -75,8 +75,8 @@ impl PublishIngress {
 
     /// Dispatches the messages of a batch. Adds their acknowledgements to it, with the receivers that cannot keep up, and
     /// the commits to the pipeline of acknowledgements.
-    pub(super) fn publish(&mut self, batch: &mut PublishBatch, context: IngressContext<'_>) {
-        let IngressContext { core, access, publisher, server, gate, acks: pipeline, now } = context;
+    pub(super) fn publish(&mut self, batch: &mut PublishBatch, context: IngressScope<'_>) {
+        let IngressScope { core, access, publisher, server, gate, acks: pipeline, now } = context;
         let PublishBatch { messages, tokens, changes, acks } = batch;
         if messages.is_empty() {
             return;
