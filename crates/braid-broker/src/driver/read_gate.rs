@@ -218,3 +218,121 @@ impl ReadGate {
         resumes.chain([probe]).flatten().min()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use braid_proto::connection::{Acceptance, Event, ServerOptions};
+    use braid_proto::session::Session;
+
+    use super::*;
+
+    const CONTROL: StreamKey = StreamKey::CONTROL;
+
+    struct Fixture {
+        gate: ReadGate,
+        server: Server,
+        acks: AckPipeline,
+        memory: Memory,
+        now: Instant,
+    }
+
+    impl Fixture {
+        /// A connection whose CONNECT was accepted.
+        fn new(limits: &LimitsConfig) -> Self {
+            let now = Instant::now();
+            let mut server = Server::new(Arc::new(ServerOptions::default()), now);
+            server.handle_bytes(CONTROL, b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01a", now);
+            assert!(matches!(server.poll_event(), Some(Event::Connect(_))));
+            let acceptance = Acceptance { session_present: false, assigned_client_id: false };
+            server.accept(Session::default(), &acceptance, now);
+            let (gate, acks) = (ReadGate::new(limits, now), AckPipeline::default());
+            Self { gate, server, acks, memory: Memory::new(limits), now }
+        }
+
+        fn input(&self) -> ReadInput<'_> {
+            let Self { server, acks, memory, now, .. } = self;
+            ReadInput { server, acks, memory, has_events: server.has_events(), now: *now }
+        }
+
+        /// A read of the link that has something on this stream: whether the gate lets it pass.
+        fn read(&mut self, stream: StreamKey) -> bool {
+            let Self { gate, server, acks, memory, now } = self;
+            let has_events = server.has_events();
+            gate.filter(ReadInput { server, acks, memory, has_events, now: *now })(stream)
+        }
+    }
+
+    #[test]
+    fn a_stream_is_refused_until_its_outbox_is_written() {
+        let mut fixture = Fixture::new(&LimitsConfig::default());
+        assert!(fixture.read(CONTROL) && !fixture.gate.has_reopened(&fixture.input()));
+        let pings = [0xc0, 0x00].repeat(OUTBOX_LIMIT / 2 + 1);
+        fixture.server.handle_bytes(CONTROL, &pings, fixture.now);
+        assert!(!fixture.read(CONTROL) && !fixture.gate.has_reopened(&fixture.input()));
+        let unwritten = fixture.server.unwritten_on(CONTROL);
+        bytes::Buf::advance(fixture.server.outbox(CONTROL).expect("it is open"), unwritten);
+        assert!(fixture.gate.has_reopened(&fixture.input()), "no waker tells of it");
+        assert!(fixture.read(CONTROL) && !fixture.gate.has_reopened(&fixture.input()));
+    }
+
+    #[test]
+    fn nothing_is_read_before_events_are_answered() {
+        let mut fixture = Fixture::new(&LimitsConfig::default());
+        fixture.server.handle_bytes(CONTROL, b"\x30\x04\x00\x01t\x00", fixture.now);
+        assert!(!fixture.read(CONTROL) && !fixture.gate.has_reopened(&fixture.input()));
+        assert!(matches!(fixture.server.poll_event(), Some(Event::Publish(..))));
+        assert!(fixture.gate.has_reopened(&fixture.input()));
+    }
+
+    #[test]
+    fn a_rate_limit_pauses_reads_and_keep_alive_until_it_is_paid() {
+        let mut fixture =
+            Fixture::new(&LimitsConfig { publish_bytes_per_second: 2000, ..LimitsConfig::default() });
+        let now = fixture.now;
+        assert!(fixture.gate.is_limited(&fixture.memory));
+        assert_eq!(fixture.gate.read_size(&fixture.memory, 65_536), 2000);
+        fixture.gate.note_read(CONTROL, 8000, now);
+        assert!(!fixture.gate.suspends_keep_alive() && !fixture.read(CONTROL));
+        assert!(fixture.gate.suspends_keep_alive());
+        let at = fixture.gate.next_timeout(true, &fixture.memory, now).expect("the debt is paid then");
+        assert!(at > now);
+        fixture.now = at;
+        assert!(fixture.gate.has_reopened(&fixture.input()) && fixture.read(CONTROL));
+        assert_eq!(fixture.gate.next_timeout(true, &fixture.memory, at), None);
+    }
+
+    /// [BQ-44]
+    #[test]
+    fn bytes_on_refused_streams_are_signs_of_life() {
+        let limits = LimitsConfig { publish_bytes_per_second: 1, ..LimitsConfig::default() };
+        let (mut fixture, data) = (Fixture::new(&limits), StreamKey::bidi(1));
+        let now = fixture.now;
+        assert!(!fixture.gate.begin_probe(|| Some(5), now), "nothing is refused");
+        fixture.gate.note_read(CONTROL, 8000, now);
+        assert!(!fixture.read(data));
+        assert!(fixture.gate.begin_probe(|| Some(5), now), "bytes came on the refused stream");
+        assert!(!fixture.gate.begin_probe(|| Some(6), now), "the probe has begun");
+        assert_eq!(fixture.gate.next_timeout(true, &fixture.memory, now), Some(now + PROBE_INTERVAL));
+        assert!(!fixture.gate.probe(|| Some(5), now) && fixture.gate.probe(|| Some(6), now));
+        assert!(!fixture.gate.probe(|| None, now), "a link of one stream has no frames");
+    }
+
+    #[test]
+    fn short_memory_limits_reads() {
+        let limits = LimitsConfig { memory_low: 1000, memory_high: 2000, ..LimitsConfig::default() };
+        let mut fixture = Fixture::new(&limits);
+        let now = fixture.now;
+        fixture.memory.add(1500);
+        assert!(fixture.gate.is_limited(&fixture.memory) && fixture.read(CONTROL));
+        fixture.gate.note_read(CONTROL, 100, now);
+        fixture.gate.note_dispatched(false, &fixture.memory, now);
+        assert!(!fixture.read(CONTROL) && fixture.gate.suspends_keep_alive());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(!fixture.gate.poll_relief(&fixture.memory, &mut context));
+        fixture.memory.remove(1500);
+        assert!(fixture.gate.poll_relief(&fixture.memory, &mut context));
+        assert!(fixture.gate.has_reopened(&fixture.input()) && !fixture.gate.suspends_keep_alive());
+    }
+}

@@ -111,3 +111,91 @@ impl RetainedSender {
         Some(batch)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_proto::message::Message;
+    use braid_proto::packet::QoS;
+
+    use super::*;
+    use crate::config::LimitsConfig;
+    use crate::memory::Memory;
+
+    const LIMITS: QueueLimits = QueueLimits { messages: 1000, bytes: 1 << 20 };
+    const CONTROL: StreamKey = StreamKey::CONTROL;
+
+    fn retained(topics: usize) -> RetainedMessages {
+        let messages = RetainedMessages::new(
+            QueueLimits { messages: 10_000, bytes: 1 << 30 },
+            Arc::new(Memory::new(&LimitsConfig::default())),
+        );
+        let message = |number| {
+            let topic = TopicName::parse(&format!("t/{number}")).expect("a topic name");
+            (topic.clone(), Arc::new(Message::new(topic, "x".into(), QoS::AtMostOnce, true)))
+        };
+        messages.restore(&(0..topics).map(message).collect::<Vec<_>>());
+        messages
+    }
+
+    fn filter(text: &str) -> TopicFilter {
+        TopicFilter::parse(text).expect("a filter")
+    }
+
+    fn on(stream: StreamKey) -> Subscription {
+        Subscription { stream, ..Subscription::default() }
+    }
+
+    /// Sizes of the batches, and the stream of the first delivery of each.
+    fn batches(
+        sender: &mut RetainedSender,
+        messages: &RetainedMessages,
+        is_ready: impl Fn(StreamKey) -> bool,
+    ) -> Vec<(usize, StreamKey)> {
+        let next = || {
+            let batch = sender.next_batch(messages, LIMITS, Instant::now(), &is_ready, |_| None)?;
+            Some((batch.len(), batch.first().map(|delivery| delivery.stream).unwrap_or_default()))
+        };
+        std::iter::from_fn(next).take(100).collect()
+    }
+
+    #[test]
+    fn each_message_is_sent_once_in_limited_batches() {
+        let (mut sender, messages) = (RetainedSender::default(), retained(600));
+        assert_eq!(batches(&mut sender, &messages, |_| true), []);
+        sender.begin(filter("#"), on(CONTROL));
+        let sizes = batches(&mut sender, &messages, |_| true);
+        assert!(sizes.iter().all(|(size, _)| *size <= MAX_DELIVERIES), "{sizes:?}");
+        assert_eq!(sizes.iter().map(|(size, _)| size).sum::<usize>(), 600);
+        assert!(sender.take().is_empty());
+    }
+
+    /// [BQ-55]
+    #[test]
+    fn a_stream_that_is_not_ready_delays_no_other() {
+        let (mut sender, messages) = (RetainedSender::default(), retained(3));
+        let (one, two) = (StreamKey::bidi(1), StreamKey::bidi(2));
+        sender.begin(filter("#"), on(one));
+        sender.begin(filter("#"), on(two));
+        assert_eq!(batches(&mut sender, &messages, |stream| stream == two), [(3, two)]);
+        // [BQ-42]
+        sender.redirect(one);
+        assert_eq!(batches(&mut sender, &messages, |stream| stream == CONTROL), [(3, CONTROL)]);
+    }
+
+    #[test]
+    fn a_subscription_begins_anew_and_an_ended_one_is_cancelled() {
+        let (mut sender, messages) = (RetainedSender::default(), retained(600));
+        sender.begin(filter("#"), on(CONTROL));
+        let first = sender.next_batch(&messages, LIMITS, Instant::now(), |_| true, |_| None);
+        assert_eq!(first.map(|batch| batch.len()), Some(MAX_DELIVERIES));
+        sender.begin(filter("#"), on(CONTROL));
+        let left = sender.take();
+        assert!(left.len() == 1 && left[0].after.is_none(), "from the first topic");
+        sender.resume(left);
+        sender.begin(filter("t/1"), on(CONTROL));
+        sender.cancel_all(vec![(filter("#"), CONTROL), (filter("t/1"), StreamKey::bidi(1))]);
+        assert_eq!(batches(&mut sender, &messages, |_| true), [(1, CONTROL)]);
+    }
+}
