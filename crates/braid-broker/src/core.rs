@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use braid_proto::codec::Spool;
 use braid_proto::connection::ServerOptions;
+use braid_proto::decoder::Spool;
 use braid_store::{NextIds, Store, StoreError};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;

@@ -267,7 +267,7 @@ impl<'a> BatchPush<'a> {
         for delivery in &mut deliveries {
             persist.queue(changes, entry.id(), delivery, &queues.policy);
         }
-        if deferred.is_empty() && deliveries.iter().all(|delivery| delivery.stored.is_none()) {
+        if deferred.is_empty() && deliveries.iter().all(|delivery| delivery.queue_lsn.is_none()) {
             self.push_now(entry, deliveries.into_iter());
         } else {
             deferred.push((entry.clone(), self.run.clone(), deliveries));

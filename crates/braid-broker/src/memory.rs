@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use braid_proto::message::{Account, Charge, Message};
+use braid_proto::message::{MemoryAccount, MemoryCharge, Message};
 use braid_proto::stream::Priority;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
@@ -74,27 +74,27 @@ impl Memory {
     // -- Counting ----------------------------------------------------------------------------------
 
     /// Account for the messages of one connection.
-    pub(crate) fn account(self: &Arc<Self>) -> Arc<dyn Account> {
+    pub(crate) fn account(self: &Arc<Self>) -> Arc<dyn MemoryAccount> {
         Arc::new(ConnectionMemoryAccount(self.clone()))
     }
 
     /// Charges messages that are not shared yet, as one sum.
-    pub(crate) fn charge(&self, account: &Arc<dyn Account>, messages: &mut [Arc<Message>]) {
+    pub(crate) fn charge(&self, account: &Arc<dyn MemoryAccount>, messages: &mut [Arc<Message>]) {
         self.add(messages.iter().map(|message| heap_cost(message)).sum());
         for message in messages {
             let bytes = heap_cost(message);
             match Arc::get_mut(message) {
-                Some(message) => message.set_charge(Charge::new(account.clone(), bytes)),
+                Some(message) => message.set_charge(MemoryCharge::new(account.clone(), bytes)),
                 None => self.remove(bytes),
             }
         }
     }
 
     /// Charges one message that was found at the start.
-    pub(crate) fn charge_one(&self, account: &Arc<dyn Account>, message: &mut Message) {
+    pub(crate) fn charge_one(&self, account: &Arc<dyn MemoryAccount>, message: &mut Message) {
         let bytes = heap_cost(message);
         self.add(bytes);
-        message.set_charge(Charge::new(account.clone(), bytes));
+        message.set_charge(MemoryCharge::new(account.clone(), bytes));
     }
 
     /// Changes the sum of retained messages.
@@ -230,13 +230,13 @@ impl Memory {
 #[derive(Debug)]
 struct ConnectionMemoryAccount(Arc<Memory>);
 
-impl Account for ConnectionMemoryAccount {
-    fn rest(&self, bytes: usize) {
+impl MemoryAccount for ConnectionMemoryAccount {
+    fn move_offline(&self, bytes: usize) {
         self.0.resting.fetch_add(signed(bytes), Ordering::Relaxed);
         self.0.remove(bytes);
     }
 
-    fn wake(&self, bytes: usize) {
+    fn move_online(&self, bytes: usize) {
         self.0.resting.fetch_sub(signed(bytes), Ordering::Relaxed);
         self.0.add(bytes);
     }
@@ -245,11 +245,11 @@ impl Account for ConnectionMemoryAccount {
         self.0.remove(bytes);
     }
 
-    fn begin_wait(&self) {
+    fn begin_delivery(&self) {
         self.0.deliveries.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn end_wait(&self) {
+    fn end_delivery(&self) {
         self.0.deliveries.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -289,9 +289,9 @@ mod tests {
         let account = memory.account();
         memory.add(2000);
         assert_eq!(memory.level(), Level::Full);
-        account.rest(2000);
+        account.move_offline(2000);
         assert_eq!((memory.level(), memory.used(), memory.resting()), (Level::Fine, 0, 2000));
-        account.wake(2000);
+        account.move_online(2000);
         assert_eq!((memory.level(), memory.used(), memory.resting()), (Level::Full, 2000, 0));
     }
 

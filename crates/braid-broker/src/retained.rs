@@ -53,13 +53,13 @@ struct Index {
 impl Index {
     fn insert(&mut self, message: &Arc<Message>) {
         self.bytes += message_cost(message);
-        message.begin_rest();
+        message.begin_offline();
         self.memory.note_retained(resting_bytes(message), 0);
         if let Some(at) = message.expires_at {
             self.expiring.insert((at, message.topic.clone()));
         }
         if let Some(old) = self.messages.insert(message.topic.clone(), message.clone()) {
-            self.end_rest(&old, message.expires_at);
+            self.end_offline(&old, message.expires_at);
         }
     }
 
@@ -67,15 +67,15 @@ impl Index {
     fn remove(&mut self, topic: &TopicName) -> bool {
         let old = self.messages.remove(topic);
         if let Some(old) = &old {
-            self.end_rest(old, None);
+            self.end_offline(old, None);
         }
         old.is_some()
     }
 
     /// Accounts for a message that is no longer retained; `replaced_until` is the deadline of its successor.
-    fn end_rest(&mut self, old: &Message, replaced_until: Option<Instant>) {
+    fn end_offline(&mut self, old: &Message, replaced_until: Option<Instant>) {
         self.bytes -= message_cost(old);
-        old.end_rest();
+        old.end_offline();
         self.memory.note_retained(0, resting_bytes(old));
         if let Some(at) = old.expires_at.filter(|at| Some(*at) != replaced_until) {
             self.expiring.remove(&(at, old.topic.clone()));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use braid_proto::codec::Spool;
 use braid_proto::connection::End;
+use braid_proto::decoder::Spool;
 use braid_proto::message::Delivery;
 use braid_proto::packet::{ClientId, QoS, Will};
 use braid_proto::reason::ReasonCode;
@@ -188,8 +188,8 @@ impl SessionManager {
                     Source::Here(resting) => Some(resting.message().clone()),
                     Source::Store { .. } => read.next().flatten(),
                 };
-                if let (Some(place), Some(message)) = (one.place(), message) {
-                    deliveries.insert(place, one.into_delivery(message));
+                if let (Some(queue_lsn), Some(message)) = (one.queue_lsn(), message) {
+                    deliveries.insert(queue_lsn, one.into_delivery(message));
                 }
             }
             tokio::task::yield_now().await;
@@ -226,7 +226,7 @@ impl SessionManager {
             let moved = session.subscriptions.unbind_all(); // [BQ-42]
             self.move_subscriptions(entry, &session.subscriptions, &moved);
             pending_retained.iter_mut().for_each(|cursor| cursor.subscription.stream = StreamKey::CONTROL);
-            session.outbound.rest();
+            session.outbound.charge_offline();
         }
         self.queues.restore(entry, leftover, &self.persist);
         // Before a takeover is possible: the change that clears this Will must not clear the next connection's.
@@ -414,7 +414,7 @@ impl SessionManager {
         entry.set_stored_will(will.is_some());
         // The store does not know the client's version. Both are allowed, and this is one copy.
         entry.set_merges(true);
-        session.outbound.rest();
+        session.outbound.charge_offline();
         self.queues.set_stored(&entry, waiting, now.instant, &self.persist);
         self.routing.change(|router| {
             for (filter, subscription) in session.subscriptions.iter() {

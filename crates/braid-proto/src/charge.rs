@@ -8,53 +8,53 @@ use crate::message::Message;
 
 /// Who counts the memory that messages keep, in bytes. What a message counts for moves between three states: in use,
 /// resting, gone.
-pub trait Account: fmt::Debug + Send + Sync {
+pub trait MemoryAccount: fmt::Debug + Send + Sync {
     /// From use to rest: somebody who is away is to get it, or nobody yet.
-    fn rest(&self, bytes: usize);
+    fn move_offline(&self, bytes: usize);
     /// From rest to use.
-    fn wake(&self, bytes: usize);
+    fn move_online(&self, bytes: usize);
     /// From use to gone: nobody holds the message any more.
     fn release(&self, bytes: usize);
     /// One more delivery of a message waits for somebody who is away.
-    fn begin_wait(&self);
+    fn begin_delivery(&self);
     /// One of them does no more.
-    fn end_wait(&self);
+    fn end_delivery(&self);
 }
 
 /// What one message counts for, however many hold it. Given back when the last of them lets go.
 #[derive(Debug)]
-pub struct Charge {
-    account: Arc<dyn Account>,
+pub struct MemoryCharge {
+    account: Arc<dyn MemoryAccount>,
     bytes: usize,
     /// How many hold the message at rest.
-    resting: AtomicUsize,
+    offline: AtomicUsize,
 }
 
-impl Charge {
+impl MemoryCharge {
     /// A charge of bytes that `account` has counted as in use: of many messages in one sum.
-    pub fn new(account: Arc<dyn Account>, bytes: usize) -> Self {
-        Self { account, bytes, resting: AtomicUsize::new(0) }
+    pub fn new(account: Arc<dyn MemoryAccount>, bytes: usize) -> Self {
+        Self { account, bytes, offline: AtomicUsize::new(0) }
     }
 
     // Relaxed: the count guards no other memory, and what two threads tell the account adds up in any order.
 
-    pub(crate) fn begin_rest(&self) {
-        if self.resting.fetch_add(1, Ordering::Relaxed) == 0 {
-            self.account.rest(self.bytes);
+    pub(crate) fn begin_offline(&self) {
+        if self.offline.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.account.move_offline(self.bytes);
         }
     }
 
-    pub(crate) fn end_rest(&self) {
-        if self.resting.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.account.wake(self.bytes);
+    pub(crate) fn end_offline(&self) {
+        if self.offline.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.account.move_online(self.bytes);
         }
     }
 }
 
-impl Drop for Charge {
+impl Drop for MemoryCharge {
     fn drop(&mut self) {
-        if *self.resting.get_mut() > 0 {
-            self.account.wake(self.bytes);
+        if *self.offline.get_mut() > 0 {
+            self.account.move_online(self.bytes);
         }
         self.account.release(self.bytes);
     }
@@ -74,8 +74,8 @@ impl OfflineCharge {
     /// The same of any message, also of one that counts for nothing.
     pub fn of(message: Arc<Message>) -> Self {
         if let Some(charge) = message.charge() {
-            charge.begin_rest();
-            charge.account.begin_wait();
+            charge.begin_offline();
+            charge.account.begin_delivery();
         }
         Self(message)
     }
@@ -95,8 +95,8 @@ impl Clone for OfflineCharge {
 impl Drop for OfflineCharge {
     fn drop(&mut self) {
         if let Some(charge) = self.0.charge() {
-            charge.end_rest();
-            charge.account.end_wait();
+            charge.end_offline();
+            charge.account.end_delivery();
         }
     }
 }
@@ -123,12 +123,12 @@ mod tests {
         }
     }
 
-    impl Account for Sums {
-        fn rest(&self, bytes: usize) {
+    impl MemoryAccount for Sums {
+        fn move_offline(&self, bytes: usize) {
             self.move_bytes(-(bytes as i64), bytes as i64);
         }
 
-        fn wake(&self, bytes: usize) {
+        fn move_online(&self, bytes: usize) {
             self.move_bytes(bytes as i64, -(bytes as i64));
         }
 
@@ -136,11 +136,11 @@ mod tests {
             self.move_bytes(-(bytes as i64), 0);
         }
 
-        fn begin_wait(&self) {
+        fn begin_delivery(&self) {
             self.1.fetch_add(1, Ordering::Relaxed);
         }
 
-        fn end_wait(&self) {
+        fn end_delivery(&self) {
             self.1.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -149,7 +149,7 @@ mod tests {
         let topic = TopicName::parse("t").expect("a topic name");
         let mut message = Message::new(topic, Bytes::new(), QoS::AtLeastOnce, false);
         sums.move_bytes(100, 0);
-        message.set_charge(Charge::new(sums.clone(), 100));
+        message.set_charge(MemoryCharge::new(sums.clone(), 100));
         Arc::new(message)
     }
 
@@ -170,20 +170,20 @@ mod tests {
         let sums = Arc::new(Sums::default());
         let message = charged(&sums);
         let (mut first, mut second) = (Delivery::of(message.clone()), Delivery::of(message.clone()));
-        first.rest();
-        first.rest();
-        second.rest();
+        first.charge_offline();
+        first.charge_offline();
+        second.charge_offline();
         let copy = first.clone();
-        message.begin_rest();
+        message.begin_offline();
         assert_eq!(sums.1.load(Ordering::Relaxed), 3, "however many share a message, each waits");
         drop((first, second));
-        message.end_rest();
+        message.end_offline();
         assert_eq!(*sums.0.lock().unwrap(), (0, 100));
         drop(copy);
         assert_eq!(sums.1.load(Ordering::Relaxed), 0);
         assert_eq!(*sums.0.lock().unwrap(), (100, 0));
         // Whoever goes last, all of it goes.
-        message.begin_rest();
+        message.begin_offline();
         drop(message);
         assert_eq!(*sums.0.lock().unwrap(), (0, 0));
     }

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::codec::SpoolError;
+use crate::decoder::SpoolError;
 use crate::packet::PacketType;
 use crate::reason::ReasonCode;
 use crate::topic::TopicError;

@@ -5,8 +5,8 @@
 //! protocol machines of both ends of a connection.
 
 mod charge;
-pub mod codec;
 pub mod connection;
+pub mod decoder;
 pub mod error;
 pub mod message;
 pub mod packet;

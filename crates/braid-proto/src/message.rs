@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-pub use crate::charge::{Account, Charge, OfflineCharge};
-use crate::codec::wire::PACKET_SIZE_MAX;
+pub use crate::charge::{MemoryAccount, MemoryCharge, OfflineCharge};
+use crate::decoder::wire::PACKET_SIZE_MAX;
 use crate::packet::{
     MessageProperties, PacketId, ProtocolVersion, Publish, PublishHead, QoS, Will, put_publish_head,
 };
@@ -39,9 +39,9 @@ pub struct Message {
     /// When the Message Expiry Interval has passed.
     pub expires_at: Option<Instant>,
     /// Under which number a store has it; 0 while none has.
-    stored: AtomicU64,
+    lsn: AtomicU64,
     /// What it counts for; `None` where nobody counts.
-    charge: Option<Charge>,
+    charge: Option<MemoryCharge>,
     templates: OnceLock<Box<Templates>>,
 }
 
@@ -70,7 +70,7 @@ impl Message {
             retain,
             properties: None,
             expires_at: None,
-            stored: AtomicU64::new(0),
+            lsn: AtomicU64::new(0),
             charge: None,
             templates: OnceLock::new(),
         }
@@ -135,26 +135,26 @@ impl Message {
     }
 
     /// The number under which a store has it, if one has.
-    pub fn stored(&self) -> Option<NonZeroU64> {
+    pub fn lsn(&self) -> Option<NonZeroU64> {
         // Relaxed: the number says nothing about any other memory.
-        NonZeroU64::new(self.stored.load(Ordering::Relaxed))
+        NonZeroU64::new(self.lsn.load(Ordering::Relaxed))
     }
 
     /// Notes the number under which a store is to have it. Returns the one that holds: whoever comes first
     /// names the message for everybody it is delivered to.
-    pub fn set_stored(&self, number: NonZeroU64) -> NonZeroU64 {
-        match self.stored.compare_exchange(0, number.get(), Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => number,
-            Err(before) => NonZeroU64::new(before).unwrap_or(number),
+    pub fn set_lsn(&self, lsn: NonZeroU64) -> NonZeroU64 {
+        match self.lsn.compare_exchange(0, lsn.get(), Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => lsn,
+            Err(before) => NonZeroU64::new(before).unwrap_or(lsn),
         }
     }
 
     /// It counts for something from now on, for as long as anybody holds it.
-    pub fn set_charge(&mut self, charge: Charge) {
+    pub fn set_charge(&mut self, charge: MemoryCharge) {
         self.charge = Some(charge);
     }
 
-    pub(crate) fn charge(&self) -> Option<&Charge> {
+    pub(crate) fn charge(&self) -> Option<&MemoryCharge> {
         self.charge.as_ref()
     }
 
@@ -163,17 +163,17 @@ impl Message {
         self.charge.is_some()
     }
 
-    /// Somebody holds it at rest from now on, who says when that ends: [`Message::end_rest`].
-    pub fn begin_rest(&self) {
+    /// Somebody holds it at rest from now on, who says when that ends: [`Message::end_offline`].
+    pub fn begin_offline(&self) {
         if let Some(charge) = &self.charge {
-            charge.begin_rest();
+            charge.begin_offline();
         }
     }
 
     /// One of those who held it at rest does no more.
-    pub fn end_rest(&self) {
+    pub fn end_offline(&self) {
         if let Some(charge) = &self.charge {
-            charge.end_rest();
+            charge.end_offline();
         }
     }
 
@@ -278,7 +278,7 @@ pub struct Delivery {
     /// member of its group.
     pub shared: Option<Arc<TopicFilter>>,
     /// Its place in the session's queue in a store; `None` when no store was told of it.
-    pub stored: Option<NonZeroU64>,
+    pub queue_lsn: Option<NonZeroU64>,
     /// When it began to wait, in seconds on a clock of whoever queues it; `None` where nobody asks.
     pub waits_since: Option<NonZeroU32>,
     /// It waits for somebody who is away, or did: its message rests.
@@ -296,14 +296,14 @@ impl Delivery {
             stream: StreamKey::CONTROL,
             priority: Priority::DEFAULT,
             shared: None,
-            stored: None,
+            queue_lsn: None,
             waits_since: None,
             offline_charge: None,
         }
     }
 
     /// Whoever is to get it is away: until it is gone its message counts as resting.
-    pub fn rest(&mut self) {
+    pub fn charge_offline(&mut self) {
         if self.offline_charge.is_none() {
             self.offline_charge = OfflineCharge::new(&self.message);
         }

@@ -112,7 +112,7 @@ fn deliver(message: &Arc<Message>, retain: bool, subscription: &Subscription) ->
         stream: subscription.stream,                         // [BQ-15]
         priority: subscription.priority.unwrap_or_default(), // [BQ-52]
         shared: None,
-        stored: None,
+        queue_lsn: None,
         waits_since: None,
         offline_charge: None,
     }

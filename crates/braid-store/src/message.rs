@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use braid_proto::codec::{Spool, SpoolError};
+use braid_proto::decoder::{Spool, SpoolError};
 use braid_proto::message::{Delivery, Message, SubscriptionIds};
 use braid_proto::packet::{MessageProperties, PacketId, QoS};
 use braid_proto::stream::{Priority, StreamKey};
@@ -213,7 +213,7 @@ impl StoredDelivery {
             stream: StreamKey::CONTROL, // [BQ-42]
             priority: self.priority,
             shared: self.shared.clone(),
-            stored: None,
+            queue_lsn: None,
             waits_since: None,
             offline_charge: None,
         }

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use braid_proto::codec::Spool;
+use braid_proto::decoder::Spool;
 
 use crate::error::StoreError;
 use crate::message::StoredMessage;

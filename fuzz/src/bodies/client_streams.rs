@@ -2,8 +2,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_proto::codec::Decoder;
 use braid_proto::connection::{Client, ClientEvent, ClientOptions, Sent, StreamAction, Token};
+use braid_proto::decoder::Decoder;
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{
     Connect, Disconnect, Packet, PacketId, PacketType, ProtocolVersion, QoS, SubscribeEntry,

@@ -1,4 +1,4 @@
-use braid_proto::codec::Decoder;
+use braid_proto::decoder::Decoder;
 use braid_proto::error::Violation;
 use braid_proto::packet::{Packet, ProtocolVersion};
 

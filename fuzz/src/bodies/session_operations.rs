@@ -2,8 +2,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_proto::codec::Decoder;
 use braid_proto::connection::{Acceptance, EarlyPublish, Event, Server, ServerOptions, StreamAction, Token};
+use braid_proto::decoder::Decoder;
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{Connect, Packet, PacketId, PacketType, ProtocolVersion, QoS};
 use braid_proto::reason::ReasonCode;

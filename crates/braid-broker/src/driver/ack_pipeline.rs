@@ -281,20 +281,20 @@ impl AckPipeline {
     /// A PUBLISH is in the outbox of a stream, behind so many bytes.
     pub(super) fn note_sent(
         &mut self,
-        place: NonZeroU64,
+        queue_lsn: NonZeroU64,
         qos: QoS,
         packet_id: PacketId,
         behind: (StreamKey, usize),
     ) {
         if let Some(progress) = &mut self.progress {
-            progress.note_sent(place, qos, packet_id, behind);
+            progress.note_sent(queue_lsn, qos, packet_id, behind);
         }
     }
 
     /// A delivery was dropped instead of being sent.
-    pub(super) fn note_dropped(&mut self, stored: Option<NonZeroU64>) {
-        if let (Some(place), Some(progress)) = (stored, &mut self.progress) {
-            progress.note_dropped(place);
+    pub(super) fn note_dropped(&mut self, queue_lsn: Option<NonZeroU64>) {
+        if let (Some(queue_lsn), Some(progress)) = (queue_lsn, &mut self.progress) {
+            progress.note_dropped(queue_lsn);
         }
     }
 

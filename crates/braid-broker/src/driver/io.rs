@@ -198,15 +198,15 @@ impl Driver {
         let mut unwritten = self.server.unwritten();
         while let Some((lane, next)) = self.sender.next(&self.server, unwritten, self.streams.as_deref_mut())
         {
-            let (stored, qos) = (next.stored, next.qos);
+            let (queue_lsn, qos) = (next.queue_lsn, next.qos);
             if self.core.queues.policy.is_too_old(next.waits_since, now) {
                 self.core.queues.note_aged(1);
-                self.acks.note_dropped(stored);
+                self.acks.note_dropped(queue_lsn);
                 continue;
             }
             if !self.session.access.may_receive(&next.message.topic) {
                 dropped += 1;
-                self.acks.note_dropped(stored);
+                self.acks.note_dropped(queue_lsn);
                 continue;
             }
             let stream = self.server.resolve(next.stream);
@@ -222,13 +222,13 @@ impl Driver {
                     {
                         self.link.set_priority(stream, to); // [BQ-50]
                     }
-                    if let (Some(place), Some(packet_id)) = (stored, packet_id) {
-                        self.acks.note_sent(place, qos, packet_id, (stream, before));
+                    if let (Some(queue_lsn), Some(packet_id)) = (queue_lsn, packet_id) {
+                        self.acks.note_sent(queue_lsn, qos, packet_id, (stream, before));
                     }
                 }
                 Sent::Expired | Sent::TooLarge => {
                     dropped += 1;
-                    self.acks.note_dropped(stored);
+                    self.acks.note_dropped(queue_lsn);
                 }
                 Sent::Blocked(delivery) => {
                     self.sender.put_back(lane, *delivery);

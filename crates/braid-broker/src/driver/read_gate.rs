@@ -8,7 +8,7 @@ use std::task::Context;
 use std::time::{Duration, Instant};
 
 use braid_proto::connection::Server;
-use braid_proto::message::Account;
+use braid_proto::message::MemoryAccount;
 use braid_proto::stream::StreamKey;
 
 use super::ack_pipeline::AckPipeline;
@@ -157,7 +157,7 @@ impl ReadGate {
     // -- Memory ------------------------------------------------------------------------------------
 
     /// Account that the messages of this connection are charged to.
-    pub(super) fn account(&mut self, memory: &Arc<Memory>) -> Arc<dyn Account> {
+    pub(super) fn account(&mut self, memory: &Arc<Memory>) -> Arc<dyn MemoryAccount> {
         self.limits.memory.account(memory)
     }
 

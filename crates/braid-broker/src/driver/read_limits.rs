@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::{Duration, Instant};
 
-use braid_proto::message::Account;
+use braid_proto::message::MemoryAccount;
 use braid_proto::stream::StreamKey;
 use tokio::sync::futures::OwnedNotified;
 
@@ -107,7 +107,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct MemoryBackpressure {
     /// Account that the messages of this connection are charged to.
-    account: Option<Arc<dyn Account>>,
+    account: Option<Arc<dyn MemoryAccount>>,
     /// Bytes of incomplete packets, as charged to [`Memory`].
     partial: usize,
     /// Bytes that were written, and that incomplete packets grew by.
@@ -145,7 +145,7 @@ impl MemoryBackpressure {
         self.paused_until.is_some()
     }
 
-    pub(super) fn account(&mut self, memory: &Arc<Memory>) -> Arc<dyn Account> {
+    pub(super) fn account(&mut self, memory: &Arc<Memory>) -> Arc<dyn MemoryAccount> {
         self.account.get_or_insert_with(|| memory.account()).clone()
     }
 

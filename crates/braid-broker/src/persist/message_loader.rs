@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use braid_proto::codec::Spool;
-use braid_proto::message::{Account, Message};
+use braid_proto::decoder::Spool;
+use braid_proto::message::{MemoryAccount, Message};
 use braid_proto::topic::TopicName;
 use braid_store::{Lsn, Now, StoredMessage};
 
@@ -18,7 +18,7 @@ pub(crate) struct MessageLoader {
     topics: HashSet<TopicName>,
     unspooled: Unspooled,
     memory: Arc<Memory>,
-    account: Arc<dyn Account>,
+    account: Arc<dyn MemoryAccount>,
 }
 
 impl MessageLoader {
@@ -39,7 +39,7 @@ impl MessageLoader {
             self.memory.charge_one(&self.account, message);
         }
         if let Some(number) = NonZeroU64::new(lsn.value()) {
-            message.set_stored(number);
+            message.set_lsn(number);
         }
         message
     }

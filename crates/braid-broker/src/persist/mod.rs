@@ -65,11 +65,11 @@ impl Persist {
 
     /// The sequence number under which the message is or will be stored, and whether it is new.
     fn name(&self, message: &Message) -> (NonZeroU64, bool) {
-        if let Some(number) = message.stored() {
+        if let Some(number) = message.lsn() {
             return (number, false);
         }
         let number = self.next_number();
-        let holds = message.set_stored(number);
+        let holds = message.set_lsn(number);
         (holds, holds == number)
     }
 
@@ -95,9 +95,9 @@ impl Persist {
         }
         let (message, is_new) = self.name(&delivery.message);
         // The number of a message that was stored before would sort the delivery too far ahead.
-        let place = if is_new { message } else { self.next_number() };
-        delivery.stored = Some(place);
-        let (message, lsn) = (Lsn::new(message.get()), Lsn::new(place.get()));
+        let queue_lsn = if is_new { message } else { self.next_number() };
+        delivery.queue_lsn = Some(queue_lsn);
+        let (message, lsn) = (Lsn::new(message.get()), Lsn::new(queue_lsn.get()));
         // A fan-out refers to one message many times.
         let is_stored = match changes.last() {
             Some(Change::Stored { lsn, .. }) => *lsn == message,
@@ -276,16 +276,16 @@ pub(crate) fn now() -> Now {
 }
 
 /// Sequence number of a queued delivery.
-fn lsn(place: NonZeroU64) -> Lsn {
-    Lsn::new(place.get())
+fn lsn(queue_lsn: NonZeroU64) -> Lsn {
+    Lsn::new(queue_lsn.get())
 }
 
 /// Completion of the deliveries with these sequence numbers.
 pub(crate) fn completed(
     session: SessionId,
-    places: impl IntoIterator<Item = NonZeroU64>,
+    queue_lsns: impl IntoIterator<Item = NonZeroU64>,
 ) -> impl Iterator<Item = Change> {
-    places.into_iter().map(move |place| Change::Completed { session, lsn: lsn(place) })
+    queue_lsns.into_iter().map(move |queue_lsn| Change::Completed { session, lsn: lsn(queue_lsn) })
 }
 
 /// Changes for ended subscriptions with these filters. The store knows no streams: it gets a subscription that another

@@ -68,7 +68,7 @@ impl DurableProgress {
     /// Records a PUBLISH in the outbox of a stream, behind `unwritten` bytes.
     pub(crate) fn note_sent(
         &mut self,
-        place: NonZeroU64,
+        queue_lsn: NonZeroU64,
         qos: QoS,
         packet_id: PacketId,
         (stream, unwritten): (StreamKey, usize),
@@ -76,12 +76,12 @@ impl DurableProgress {
         if qos == QoS::ExactlyOnce {
             self.hold(stream, unwritten);
         }
-        self.changes.push(Change::Sent { session: self.session, lsn: lsn(place), packet_id });
+        self.changes.push(Change::Sent { session: self.session, lsn: lsn(queue_lsn), packet_id });
     }
 
     /// Records a delivery that was dropped instead of being sent.
-    pub(crate) fn note_dropped(&mut self, place: NonZeroU64) {
-        self.note_completed(place);
+    pub(crate) fn note_dropped(&mut self, queue_lsn: NonZeroU64) {
+        self.note_completed(queue_lsn);
     }
 
     /// Records a received QoS 2 PUBLISH, whose change is committed with its message.
@@ -109,16 +109,16 @@ impl DurableProgress {
     /// Records the effect of an acknowledgement.
     pub(crate) fn note(&mut self, progress: Progress) {
         match progress {
-            Progress::Released { place, packet_id, behind: (stream, unwritten) } => {
+            Progress::Released { queue_lsn, packet_id, behind: (stream, unwritten) } => {
                 self.hold(stream, unwritten);
-                self.changes.push(Change::Released { session: self.session, lsn: lsn(place), packet_id });
+                self.changes.push(Change::Released { session: self.session, lsn: lsn(queue_lsn), packet_id });
             }
-            Progress::Completed(place) => self.note_completed(place),
+            Progress::Completed(queue_lsn) => self.note_completed(queue_lsn),
         }
     }
 
-    fn note_completed(&mut self, place: NonZeroU64) {
-        self.changes.push(Change::Completed { session: self.session, lsn: lsn(place) });
+    fn note_completed(&mut self, queue_lsn: NonZeroU64) {
+        self.changes.push(Change::Completed { session: self.session, lsn: lsn(queue_lsn) });
     }
 
     /// Holds back the bytes of a stream from here on, or from where they are held back already.

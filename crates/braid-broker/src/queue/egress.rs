@@ -193,7 +193,7 @@ impl EgressQueue {
         let accepts = |lane: Lane| of.is_none_or(|stream| lane.stream == stream);
         let Some((lane, oldest)) = self.lanes.pop_least(accepts) else { return false };
         self.remove(lane.stream, &oldest);
-        evicted.note(&QueueUsage::of(&oldest), oldest.stored);
+        evicted.note(&QueueUsage::of(&oldest), oldest.queue_lsn);
         true
     }
 

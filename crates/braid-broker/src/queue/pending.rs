@@ -155,7 +155,7 @@ impl PendingQueue {
         let usage = QueueUsage::of(&evicted);
         self.streams.remove(evicted.stream, &usage);
         self.usage.subtract(&usage);
-        Some((usage, evicted.stored))
+        Some((usage, evicted.queue_lsn))
     }
 
     /// Evicts a stored entry if no arrived message has a lower priority: stored entries are older.
@@ -223,7 +223,7 @@ impl PendingQueue {
             let is_over = is_over(delivery.qos, Lifetime::of(delivery));
             if is_over {
                 let usage = QueueUsage::of(delivery);
-                removed.note(&usage, delivery.stored);
+                removed.note(&usage, delivery.queue_lsn);
                 streams.remove(delivery.stream, &usage);
             }
             !is_over

@@ -337,7 +337,7 @@ impl SessionQueue {
         let mut inner = self.lock();
         let publishers = inner.disconnect(State::Offline);
         inner.pending.restore(unsent, |delivery| {
-            delivery.rest();
+            delivery.charge_offline();
             policy.begin_wait(delivery, now);
         });
         let mut outcome = PushOutcome::default();
@@ -380,7 +380,7 @@ impl Inner {
         if decision == Some(Decision::Admit) {
             if self.connection.state == State::Offline {
                 delivery.stream = StreamKey::CONTROL; // No stream outlives its connection. [BQ-42]
-                delivery.rest();
+                delivery.charge_offline();
             }
             policy.begin_wait(&mut delivery, now);
             return self.pending.push_back(delivery, &usage);
@@ -389,7 +389,7 @@ impl Inner {
             return outcome.orphans.push(delivery);
         }
         outcome.dropped += 1;
-        outcome.lost.extend(delivery.stored);
+        outcome.lost.extend(delivery.queue_lsn);
         if decision.is_some() {
             outcome.overflowed += 1;
             outcome.crowded += u64::from(self.is_offline_limit_reached(&delivery, &usage, policy));
@@ -725,8 +725,11 @@ mod tests {
         NonZeroU64::new(number).expect("not zero")
     }
 
-    fn stored_delivery(place: u64) -> Delivery {
-        Delivery { stored: Some(number(place)), ..Delivery::of(Arc::new(message("", QoS::AtLeastOnce))) }
+    fn stored_delivery(queue_lsn: u64) -> Delivery {
+        Delivery {
+            queue_lsn: Some(number(queue_lsn)),
+            ..Delivery::of(Arc::new(message("", QoS::AtLeastOnce)))
+        }
     }
 
     /// The store is read without the lock: entries may be evicted meanwhile.
@@ -735,8 +738,8 @@ mod tests {
         let overflow = QueueOverflow::DropOldest;
         let limits = LimitsConfig { queued_messages: 3, queue_overflow: overflow, ..LimitsConfig::default() };
         let (fixture, mut egress) = (Fixture::with(&limits), EgressQueue::default());
-        let entry = |place| {
-            let lsn = Lsn::new(place);
+        let entry = |queue_lsn| {
+            let lsn = Lsn::new(queue_lsn);
             StoredEntry::new(lsn, StoredDelivery::new(lsn, QoS::AtLeastOnce), SystemTime::UNIX_EPOCH)
         };
         let (entries, memory) = ((1..=3).map(entry).collect(), Arc::new(Memory::new(&limits)));
@@ -747,12 +750,12 @@ mod tests {
         fixture.queue.open();
         fixture.take(&mut egress);
         assert!(egress.is_empty(), "older entries are still in the store");
-        let read = [1, 2].map(|place| (number(place), stored_delivery(place)));
+        let read = [1, 2].map(|queue_lsn| (number(queue_lsn), stored_delivery(queue_lsn)));
         assert_eq!(fixture.queue.replace_stored(read.into()), [number(3)], "queued and not read");
         assert_eq!(fixture.queue.used(), 0, "all of it was queued before the client came");
         fixture.take(&mut egress);
-        let places: Vec<_> = egress.drain().iter().filter_map(|delivery| delivery.stored).collect();
-        assert_eq!(places, [number(2), number(4)]);
+        let queue_lsns: Vec<_> = egress.drain().iter().filter_map(|delivery| delivery.queue_lsn).collect();
+        assert_eq!(queue_lsns, [number(2), number(4)]);
     }
 
     /// A disconnect frees heap memory only: a payload in a spool is not in the heap.

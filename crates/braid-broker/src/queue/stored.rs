@@ -21,7 +21,7 @@ use crate::memory::Memory;
 #[derive(Clone, Debug)]
 pub(crate) struct StoredEntry {
     /// Number of the entry in the session's queue.
-    place: Option<NonZeroU64>,
+    queue_lsn: Option<NonZeroU64>,
     message: Source,
     /// Seconds from the start to the expiry of a message that is in the store, rounded up, plus 1; `None` if it does
     /// not expire.
@@ -73,13 +73,13 @@ impl Known {
 
 impl StoredEntry {
     /// Entry whose message is not known yet and costs nothing. `now`: the wall clock at the start of the broker.
-    pub(crate) fn new(place: Lsn, delivery: StoredDelivery, now: SystemTime) -> Self {
+    pub(crate) fn new(queue_lsn: Lsn, delivery: StoredDelivery, now: SystemTime) -> Self {
         let waited = u32::try_from(delivery.waited(now).as_secs()).unwrap_or(u32::MAX);
         let StoredDelivery { message, qos, retain, subscription_ids, priority, shared, waits_since: _ } =
             delivery;
         let is_plain = subscription_ids == SubscriptionIds::None && shared.is_none();
         Self {
-            place: NonZeroU64::new(place.value()),
+            queue_lsn: NonZeroU64::new(queue_lsn.value()),
             message: Source::Store { lsn: message, cost: 0 },
             lasts: None,
             waited,
@@ -90,8 +90,8 @@ impl StoredEntry {
         }
     }
 
-    pub(crate) fn place(&self) -> Option<NonZeroU64> {
-        self.place
+    pub(crate) fn queue_lsn(&self) -> Option<NonZeroU64> {
+        self.queue_lsn
     }
 
     pub(crate) fn source(&self) -> &Source {
@@ -142,15 +142,14 @@ impl StoredEntry {
 
     /// Delivery of the message on the control stream [BQ-42], charged as offline until it is dropped.
     pub(crate) fn into_delivery(self, message: Arc<Message>) -> Delivery {
-        let Self { place, priority, qos, retain, extra, message: _, lasts: _, waited: _ } = self;
+        let Self { queue_lsn, priority, qos, retain, extra, message: _, lasts: _, waited: _ } = self;
         let (subscription_ids, shared) = match extra {
             Some(extra) => (extra.subscription_ids, extra.shared),
             None => (SubscriptionIds::None, None),
         };
-        let stored = place;
         let of = Delivery::of(message);
-        let mut delivery = Delivery { qos, retain, subscription_ids, priority, shared, stored, ..of };
-        delivery.rest();
+        let mut delivery = Delivery { qos, retain, subscription_ids, priority, shared, queue_lsn, ..of };
+        delivery.charge_offline();
         delivery
     }
 
@@ -259,7 +258,7 @@ impl StoredQueue {
         let usage = evicted.usage();
         self.usage.subtract(&usage);
         self.reservation.shrink(evicted.own_bytes());
-        Some((usage, evicted.place))
+        Some((usage, evicted.queue_lsn))
     }
 
     /// Removes the entries that `is_over` takes.
@@ -270,7 +269,7 @@ impl StoredQueue {
             if is_over {
                 usage.subtract(&entry.usage());
                 reservation.shrink(entry.own_bytes());
-                removed.note(&entry.usage(), entry.place);
+                removed.note(&entry.usage(), entry.queue_lsn);
             }
             !is_over
         });
@@ -284,11 +283,12 @@ impl StoredQueue {
         let mut missing = Vec::new();
         let at_start = self.at_start;
         let deliver = |entry: StoredEntry| {
-            let (place, waits_since) = (entry.place, entry.waits_since(at_start));
-            let found =
-                place.and_then(|place| read.remove(&place)).or_else(|| entry.into_delivery_in_memory());
+            let (queue_lsn, waits_since) = (entry.queue_lsn, entry.waits_since(at_start));
+            let found = queue_lsn
+                .and_then(|queue_lsn| read.remove(&queue_lsn))
+                .or_else(|| entry.into_delivery_in_memory());
             if found.is_none() {
-                missing.extend(place);
+                missing.extend(queue_lsn);
             }
             found.map(|delivery| Delivery { waits_since, ..delivery })
         };

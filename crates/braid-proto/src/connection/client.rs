@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use super::Cause;
 use super::exchange::Exchange;
 use super::timer::{Timer, Timers};
-use crate::codec::Decoder;
+use crate::decoder::Decoder;
 use crate::error::Violation;
 use crate::packet::Packet;
 use crate::session::Session;

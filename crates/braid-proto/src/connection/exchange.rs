@@ -13,7 +13,7 @@ use super::acks::{Token, Waiting, WaitingAcks};
 use super::alias::OutboundAliases;
 use super::outbox::Outbox;
 use super::streams::{StreamLimits, Streams};
-use crate::codec::wire::PACKET_SIZE_MAX;
+use crate::decoder::wire::PACKET_SIZE_MAX;
 use crate::error::Violation;
 use crate::message::{Delivery, Message};
 use crate::packet::{Ack, AckKind, Packet, PacketId, ProtocolVersion, Publish, QoS};
@@ -60,8 +60,8 @@ pub enum Progress {
     /// PUBREC came: the message at this place is let go, the identifier stays in use. Its PUBREL is in the outbox of a
     /// stream, behind so many bytes that are not written yet. A PUBREC that comes again has another one.
     Released {
-        /// [`Delivery::stored`] of the message.
-        place: NonZeroU64,
+        /// [`Delivery::queue_lsn`] of the message.
+        queue_lsn: NonZeroU64,
         /// Its identifier.
         packet_id: PacketId,
         /// The stream, and the bytes before PUBREL.
@@ -283,33 +283,33 @@ impl Exchange {
         let outbound = &mut self.session.outbound;
         let complete = match ack.kind {
             // [MQTT-4.3.2-3], [MQTT-4.4.0-2]
-            AckKind::Puback => outbound.handle_puback(id).map(|delivery| delivery.stored),
+            AckKind::Puback => outbound.handle_puback(id).map(|delivery| delivery.queue_lsn),
             // [MQTT-4.4.0-2]
-            AckKind::Pubrec if reason.is_error() => outbound.take_refused(id).map(|phase| phase.stored()),
+            AckKind::Pubrec if reason.is_error() => outbound.take_refused(id).map(|phase| phase.queue_lsn()),
             AckKind::Pubrec => {
                 let known = outbound.release(id);
                 // Behind a PUBLISH that was sent again comes its PUBREL: on another stream it could be there before,
                 // and the repetition would be a new message. And a stream that we end cannot carry the rest.
                 let on = self.streams.resolve(self.session.outbound.repeated_on(id).unwrap_or(on));
                 self.session.outbound.continue_on(id, on);
-                if let Some(Some(place)) = known {
+                if let Some(Some(queue_lsn)) = known {
                     let behind = (on, self.streams.outbox(on).map_or(0, Outbox::len));
-                    self.progress.push_back(Progress::Released { place, packet_id: id, behind });
+                    self.progress.push_back(Progress::Released { queue_lsn, packet_id: id, behind });
                 }
                 self.send_pubrel(on, id, known.is_some());
                 None
             }
-            AckKind::Pubcomp => outbound.take_completed(id).map(|phase| phase.stored()), // [MQTT-4.3.3-5]
+            AckKind::Pubcomp => outbound.take_completed(id).map(|phase| phase.queue_lsn()), // [MQTT-4.3.3-5]
             AckKind::Pubrel => return self.handle_pubrel(on, id),
         };
-        let Some(stored) = complete else { return Acknowledged::Nothing };
-        self.note_completed(stored);
+        let Some(queue_lsn) = complete else { return Acknowledged::Nothing };
+        self.note_completed(queue_lsn);
         Acknowledged::Complete(id, reason)
     }
 
-    fn note_completed(&mut self, stored: Option<NonZeroU64>) {
-        if let Some(place) = stored {
-            self.progress.push_back(Progress::Completed(place));
+    fn note_completed(&mut self, queue_lsn: Option<NonZeroU64>) {
+        if let Some(queue_lsn) = queue_lsn {
+            self.progress.push_back(Progress::Completed(queue_lsn));
         }
     }
 

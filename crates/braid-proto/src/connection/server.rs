@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use super::Cause;
 use super::exchange::{Exchange, Progress};
 use super::timer::{Timer, Timers};
-use crate::codec::Decoder;
+use crate::decoder::Decoder;
 use crate::error::Violation;
 use crate::packet::{ProtocolVersion, Will};
 use crate::session::{Session, SessionExpiry};
@@ -259,7 +259,7 @@ impl Server {
         event
     }
 
-    /// The next thing that a store must know of deliveries that have a place in one ([`Delivery::stored`]). What
+    /// The next thing that a store must know of deliveries that have a place in one ([`Delivery::queue_lsn`]). What
     /// came before the end of the connection is told after it, too.
     pub fn poll_progress(&mut self) -> Option<Progress> {
         match &mut self.state {

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::alias::InboundAliases;
 use super::outbox::Outbox;
-use crate::codec::{Decoder, Spool};
+use crate::decoder::{Decoder, Spool};
 use crate::error::Violation;
 use crate::packet::{Packet, ProtocolVersion};
 use crate::reason::ReasonCode;

@@ -2,7 +2,7 @@ use bytes::{BufMut, BytesMut};
 
 use super::properties::{PropertyWriter, UserProperties, id, put_properties, read_properties};
 use super::{PacketId, PacketType, ProtocolVersion, put_packet};
-use crate::codec::wire::Reader;
+use crate::decoder::wire::Reader;
 use crate::error::Violation;
 use crate::reason::ReasonCode;
 

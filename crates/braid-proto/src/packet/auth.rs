@@ -3,7 +3,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::ack::{put_reason_and_user, read_reason};
 use super::properties::{UserProperties, id, put_properties, read_properties};
 use super::{PacketType, put_packet};
-use crate::codec::wire::Reader;
+use crate::decoder::wire::Reader;
 use crate::error::Violation;
 use crate::reason::ReasonCode;
 

@@ -3,7 +3,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::ack::{put_reason_and_user, read_reason};
 use super::properties::{UserProperties, id, put_properties, read_properties};
 use super::{ClientId, PacketType, ProtocolVersion, QoS, put_packet};
-use crate::codec::wire::Reader;
+use crate::decoder::wire::Reader;
 use crate::error::Violation;
 use crate::reason::ReasonCode;
 
@@ -78,7 +78,7 @@ impl Connack {
             return Ok(Self { session_present, reason, properties: ConnackProperties::default() });
         }
         let reason = read_reason(
-            &mut Reader::new(&[value], crate::codec::wire::Source::Borrowed),
+            &mut Reader::new(&[value], crate::decoder::wire::Source::Borrowed),
             PacketType::Connack,
         )?;
         let properties = ConnackProperties::decode(reader)?;

@@ -3,7 +3,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::properties::{PropertyWriter, UserProperties, id, put_properties, read_properties};
 use super::publish::{MessageProperties, read_message_property};
 use super::{ClientId, PacketType, ProtocolVersion, QoS, put_packet};
-use crate::codec::wire::{Reader, put_binary, put_string};
+use crate::decoder::wire::{Reader, put_binary, put_string};
 use crate::error::Violation;
 use crate::topic::TopicName;
 

@@ -27,7 +27,7 @@ pub use qos::QoS;
 pub use suback::{Suback, Unsuback};
 pub use subscribe::{Subscribe, SubscribeEntry, Unsubscribe};
 
-use crate::codec::wire::{Reader, put_measured};
+use crate::decoder::wire::{Reader, put_measured};
 use crate::error::Violation;
 
 /// One Control Packet.

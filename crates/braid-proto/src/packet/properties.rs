@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, BytesMut};
 
-use crate::codec::wire::{Reader, put_binary, put_measured, put_string, put_variable};
+use crate::decoder::wire::{Reader, put_binary, put_measured, put_string, put_variable};
 use crate::error::Violation;
 
 /// User Properties: name and value, in order, names may repeat. [MQTT-3.1.3-10]

@@ -4,8 +4,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::properties::{PropertyWriter, UserProperties, Value, id, put_properties, read_properties};
 use super::{PacketId, PacketType, ProtocolVersion, QoS};
-use crate::codec::topics::TopicCache;
-use crate::codec::wire::{PACKET_SIZE_MAX, Reader, put_string, variable_bytes, variable_len};
+use crate::decoder::topics::TopicCache;
+use crate::decoder::wire::{PACKET_SIZE_MAX, Reader, put_string, variable_bytes, variable_len};
 use crate::error::Violation;
 use crate::topic::TopicName;
 
@@ -30,7 +30,7 @@ pub struct Publish {
     pub properties: Option<Box<MessageProperties>>,
     /// The Application Message.
     pub payload: Bytes,
-    /// The payload was received into a [`Spool`](crate::codec::Spool) and is not in the heap. Nothing of the packet.
+    /// The payload was received into a [`Spool`](crate::decoder::Spool) and is not in the heap. Nothing of the packet.
     pub spooled: bool,
 }
 

@@ -3,7 +3,7 @@ use bytes::{BufMut, BytesMut};
 use super::ack::{put_reason_and_user, read_reason, read_reason_and_user};
 use super::properties::{UserProperties, put_properties};
 use super::{PacketId, PacketType, ProtocolVersion, QoS, put_packet};
-use crate::codec::wire::Reader;
+use crate::decoder::wire::Reader;
 use crate::error::Violation;
 use crate::reason::ReasonCode;
 

@@ -4,7 +4,7 @@ use bytes::{BufMut, BytesMut};
 
 use super::properties::{UserProperties, id, put_properties, read_properties};
 use super::{PacketId, PacketType, ProtocolVersion, QoS, put_packet};
-use crate::codec::wire::{Reader, put_string};
+use crate::decoder::wire::{Reader, put_string};
 use crate::error::Violation;
 use crate::session::RetainHandling;
 use crate::topic::{TopicError, TopicFilter};

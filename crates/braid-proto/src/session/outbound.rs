@@ -52,7 +52,7 @@ pub struct Inflight {
 pub enum Phase {
     /// PUBLISH was sent: PUBACK or PUBREC is to come.
     Sent(Delivery),
-    /// PUBREC came, PUBREL was sent: PUBCOMP is to come. With [`Delivery::stored`] of the message.
+    /// PUBREC came, PUBREL was sent: PUBCOMP is to come. With [`Delivery::queue_lsn`] of the message.
     Released(Option<NonZeroU64>),
     /// The identifier belongs to a SUBSCRIBE or UNSUBSCRIBE.
     Control,
@@ -211,24 +211,24 @@ impl Outbound {
         self.release(packet_id).is_some()
     }
 
-    /// The same; returns [`Delivery::stored`] of the message, also if it was let go before: whoever keeps it may not have
+    /// The same; returns [`Delivery::queue_lsn`] of the message, also if it was let go before: whoever keeps it may not have
     /// heard of that yet.
     pub(crate) fn release(&mut self, packet_id: PacketId) -> Option<Option<NonZeroU64>> {
         let inflight = self.inflight.get_mut(&packet_id)?;
         match &inflight.phase {
             Phase::Sent(delivery) if delivery.qos == QoS::ExactlyOnce => {
-                let stored = delivery.stored;
+                let queue_lsn = delivery.queue_lsn;
                 let payload_bytes = delivery.message.payload_len();
                 self.payload_bytes -= payload_bytes;
                 self.spooled_bytes -= inflight.phase.spooled_len();
                 self.quota.remove(inflight.lane, 0, payload_bytes);
-                inflight.phase = Phase::Released(stored); // [MQTT-4.3.3-3]
+                inflight.phase = Phase::Released(queue_lsn); // [MQTT-4.3.3-3]
                 inflight.order = self.next_order; // [MQTT-4.6.0-4]
                 self.next_order += 1;
                 self.resend(packet_id);
-                Some(stored)
+                Some(queue_lsn)
             }
-            Phase::Released(stored) => Some(*stored),
+            Phase::Released(queue_lsn) => Some(*queue_lsn),
             Phase::Sent(_) | Phase::Control => None,
         }
     }
@@ -314,10 +314,10 @@ impl Outbound {
     }
 
     /// The client is away: what is on its way rests until it is acknowledged.
-    pub fn rest(&mut self) {
+    pub fn charge_offline(&mut self) {
         for inflight in self.inflight.values_mut() {
             if let Phase::Sent(delivery) = &mut inflight.phase {
-                delivery.rest();
+                delivery.charge_offline();
             }
         }
     }
@@ -460,11 +460,11 @@ impl Phase {
         if let Self::Sent(delivery) = self { delivery.lane() } else { Lane::default() }
     }
 
-    /// [`Delivery::stored`] of the message, also when it was let go.
-    pub(crate) fn stored(&self) -> Option<NonZeroU64> {
+    /// [`Delivery::queue_lsn`] of the message, also when it was let go.
+    pub(crate) fn queue_lsn(&self) -> Option<NonZeroU64> {
         match self {
-            Self::Sent(delivery) => delivery.stored,
-            Self::Released(stored) => *stored,
+            Self::Sent(delivery) => delivery.queue_lsn,
+            Self::Released(queue_lsn) => *queue_lsn,
             Self::Control => None,
         }
     }

@@ -41,11 +41,11 @@ fn acks(kinds: &[(AckKind, u16)]) -> Vec<u8> {
 #[test]
 fn a_store_is_told_of_what_has_a_place_in_it_and_of_nothing_else() {
     let mut rig = Rig::connected(ServerOptions { receive_maximum: 9, ..options() }, connect(V5));
-    let place = NonZeroU64::new;
+    let lsn = NonZeroU64::new;
     for (number, qos) in
         [(1, QoS::AtLeastOnce), (2, QoS::ExactlyOnce), (3, QoS::ExactlyOnce), (0, QoS::ExactlyOnce)]
     {
-        let delivery = Delivery { stored: place(number), ..delivery("t", "", qos) };
+        let delivery = Delivery { queue_lsn: lsn(number), ..delivery("t", "", qos) };
         assert!(matches!(rig.server.deliver(delivery, rig.now), Sent::Out(Some(_))));
     }
     assert_eq!(rig.server.poll_progress(), None);
@@ -62,12 +62,12 @@ fn a_store_is_told_of_what_has_a_place_in_it_and_of_nothing_else() {
     rig.read(&acks(&[(AckKind::Pubcomp, 2), (AckKind::Pubcomp, 4)]));
     rig.server.handle_link_closed();
     let progress: Vec<_> = std::iter::from_fn(|| rig.server.poll_progress()).collect();
-    let [one, two, three] = [1, 2, 3].map(|number| place(number).unwrap());
+    let [one, two, three] = [1, 2, 3].map(|number| lsn(number).unwrap());
     let packet_id = PacketId::new(2).unwrap();
     let expected = [
         Progress::Completed(one),
-        Progress::Released { place: two, packet_id, behind: (StreamKey::CONTROL, sent) },
-        Progress::Released { place: two, packet_id, behind: (StreamKey::CONTROL, sent + 4) },
+        Progress::Released { queue_lsn: two, packet_id, behind: (StreamKey::CONTROL, sent) },
+        Progress::Released { queue_lsn: two, packet_id, behind: (StreamKey::CONTROL, sent + 4) },
         Progress::Completed(three),
         Progress::Completed(two),
     ];

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_proto::codec::Decoder;
 use braid_proto::connection::{Acceptance, Cause, End, Event, Server, ServerOptions, StreamAction};
+use braid_proto::decoder::Decoder;
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::{Connect, Packet, ProtocolVersion, QoS};
 use braid_proto::session::{Session, SessionExpiry};

@@ -1,6 +1,6 @@
 //! What is encoded is decoded again, whole or in pieces, in every version.
 
-use braid_proto::codec::Decoder;
+use braid_proto::decoder::Decoder;
 use braid_proto::error::Violation;
 use braid_proto::packet::{Packet, ProtocolVersion, Publish, QoS};
 use braid_proto::topic::TopicName;

@@ -163,20 +163,20 @@ fn what_a_session_leaves_is_in_the_order_of_sending() {
 // [MQTT-4.4.0-1], [MQTT-2.2.1-3]
 #[test]
 fn restored_exchanges_go_on_as_if_nothing_had_happened() {
-    let place = NonZeroU64::new(9);
-    let sent = |qos| Phase::Sent(Delivery { stored: place, ..delivery("t", "", qos) });
+    let queue_lsn = NonZeroU64::new(9);
+    let sent = |qos| Phase::Sent(Delivery { queue_lsn, ..delivery("t", "", qos) });
     let mut outbound = Outbound::default();
     assert!(outbound.restore(id(40), sent(QoS::AtLeastOnce)));
-    assert!(outbound.restore(id(3), Phase::Released(place)));
+    assert!(outbound.restore(id(3), Phase::Released(queue_lsn)));
     assert!(outbound.restore(id(7), sent(QoS::ExactlyOnce)));
     assert!(!outbound.restore(id(7), Phase::Released(None)), "in use");
     assert!(matches!(outbound.get(id(7)), Some(Phase::Sent(_))));
     assert_eq!((outbound.len(), outbound.unacknowledged()), (3, 0), "nothing went out here");
     assert_eq!(outbound.send(delivery("t", "", QoS::AtLeastOnce)).unwrap(), id(8));
     assert_eq!(outbound.resume(), [id(3), id(40), id(7), id(8)]);
-    assert!(outbound.handle_puback(id(40)).is_some_and(|delivery| delivery.stored == place));
+    assert!(outbound.handle_puback(id(40)).is_some_and(|delivery| delivery.queue_lsn == queue_lsn));
     assert!(outbound.handle_pubrec(id(7)));
-    assert!(matches!(outbound.get(id(7)), Some(Phase::Released(stored)) if *stored == place));
+    assert!(matches!(outbound.get(id(7)), Some(Phase::Released(stored)) if *stored == queue_lsn));
     assert!(outbound.handle_pubcomp(id(3)) && outbound.handle_pubcomp(id(7)));
 }
 

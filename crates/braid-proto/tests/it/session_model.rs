@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_proto::codec::Decoder;
 use braid_proto::connection::{
     Acceptance, Cause, Client, ClientEvent, ClientOptions, Event, Sent, Server, ServerOptions, Token,
 };
+use braid_proto::decoder::Decoder;
 use braid_proto::packet::{Connect, Packet, PacketId, ProtocolVersion, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Session, SessionExpiry};

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use braid_proto::codec::{Decoder, Spool, SpoolError, SpooledPacket};
 use braid_proto::connection::{Event, ServerOptions, StreamAction};
+use braid_proto::decoder::{Decoder, Spool, SpoolError, SpooledPacket};
 use braid_proto::error::Violation;
 use braid_proto::packet::{Packet, ProtocolVersion, Publish};
 use braid_proto::reason::ReasonCode;

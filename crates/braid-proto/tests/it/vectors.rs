@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use braid_proto::codec::Decoder;
+use braid_proto::decoder::Decoder;
 use braid_proto::error::Violation;
 use braid_proto::packet::{Packet, PacketType, ProtocolVersion};
 use braid_proto::reason::ReasonCode;

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_proto::codec::SpoolError;
 use braid_proto::connection::{
     Cause, Client, ClientEvent, ClientOptions, Event, ServerOptions, StreamAction,
 };
+use braid_proto::decoder::SpoolError;
 use braid_proto::error::Violation;
 use braid_proto::packet::PacketType as T;
 use braid_proto::packet::ProtocolVersion::{self, V5, V311};

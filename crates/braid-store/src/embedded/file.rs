@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use braid_proto::codec::Spool;
+use braid_proto::decoder::Spool;
 use redb::backends::FileBackend;
 use redb::{
     AccessGuard, Database, Key, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTableMetadata,

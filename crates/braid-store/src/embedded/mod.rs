@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use braid_proto::codec::Spool;
+use braid_proto::decoder::Spool;
 use braid_proto::packet::ClientId;
 use redb::StorageBackend;
 

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use braid_proto::codec::Spool;
+use braid_proto::decoder::Spool;
 use bytes::Bytes;
 use redb::WriteTransaction;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
-use braid_proto::codec::Spool;
+use braid_proto::decoder::Spool;
 use braid_proto::packet::{PacketId, Will};
 use braid_proto::topic::{TopicFilter, TopicName};
 use redb::{Key, ReadableTable, TableDefinition, TableHandle, Value};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use braid_proto::codec::{Spool, SpoolError, SpooledPacket};
+use braid_proto::decoder::{Spool, SpoolError, SpooledPacket};
 use bytes::Bytes;
 use memmap2::Mmap;
 use thiserror::Error;

@@ -102,7 +102,7 @@ fn a_delivery_comes_back_on_the_control_stream() {
         stream: StreamKey::bidi(5),
         priority: Priority::new(6),
         shared: Some(Arc::new(TopicFilter::parse("$share/g/a/b").unwrap())),
-        stored: None,
+        queue_lsn: None,
         waits_since: None,
         offline_charge: None,
     };

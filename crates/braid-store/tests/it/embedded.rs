@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use braid_proto::codec::Spool;
+use braid_proto::decoder::Spool;
 use braid_store::spool::{FileSpool, SpoolOptions};
 use braid_store::suite::{self, Fixture};
 use braid_store::{

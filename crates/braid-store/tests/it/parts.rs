@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use braid_proto::codec::Spool;
+use braid_proto::decoder::Spool;
 use braid_store::spool::{FileSpool, SpoolOptions};
 use braid_store::{
     Damage, Durability, EmbeddedStore, Image, Lsn, Now, OfflineStore, Options, Store, StoreError, Unread,

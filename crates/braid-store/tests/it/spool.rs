@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use braid_proto::codec::{Spool, SpoolError};
+use braid_proto::decoder::{Spool, SpoolError};
 use braid_store::spool::{FileSpool, SpoolOptions};
 use braid_store::{EmbeddedStore, Lsn, Now, Store};
 use bytes::Bytes;

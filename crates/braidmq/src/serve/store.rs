@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use braid_broker::{Anonymous, Broker, PermitAll, Recovery};
 use braid_http::HealthState;
-use braid_proto::codec::Spool;
+use braid_proto::decoder::Spool;
 use braid_store::spool::FileSpool;
 use braid_store::{EmbeddedStore, MemoryStore, OpenError, Store, StoreError};
 use braid_transport::Listener;

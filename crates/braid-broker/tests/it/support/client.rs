@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use braid_proto::codec::Decoder;
+use braid_proto::decoder::Decoder;
 use braid_proto::packet::{
     Ack, AckKind, Connack, Connect, Disconnect, Packet, PacketId, ProtocolVersion, Publish, QoS, Suback,
     SubscribeEntry, Unsuback,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use braid_broker::{
     Anonymous, Authenticate, Authorize, Broker, BrokerConfig, Handle, PermitAll, Statistics, SysConfig,
 };
-use braid_proto::codec::Spool;
+use braid_proto::decoder::Spool;
 use braid_proto::packet::{Connect, Packet, ProtocolVersion};
 use braid_store::{MemoryStore, Store, StoreError};
 use braid_transport::mem::{self, Connector};

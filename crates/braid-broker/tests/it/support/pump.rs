@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use braid_proto::codec::Decoder;
+use braid_proto::decoder::Decoder;
 use braid_proto::packet::{Packet, ProtocolVersion};
 use braid_proto::stream::{Priority, StreamKey};
 use braid_transport::{Close, Dir, Link, Read};

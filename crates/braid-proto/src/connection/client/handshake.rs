@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use super::early::Early;
 use super::{Client, ClientEvent, ClientOptions, Connected, Established, Grants, State};
-use crate::codec::Decoder;
 use crate::connection::Cause;
 use crate::connection::exchange::{Agreement, Exchange};
 use crate::connection::outbox::Outbox;
 use crate::connection::server::wanted_expiry;
 use crate::connection::timer::{Timer, Timers};
+use crate::decoder::Decoder;
 use crate::error::Violation;
 use crate::message::Delivery;
 use crate::packet::{ClientId, Connack, Connect, Packet, PacketId, ProtocolVersion};

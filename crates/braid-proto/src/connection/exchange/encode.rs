@@ -117,7 +117,7 @@ fn without_properties(packet: &Packet) -> Option<Packet> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::wire::PACKET_SIZE_MAX;
+    use crate::decoder::wire::PACKET_SIZE_MAX;
     use crate::packet::{
         Ack, AckKind, Auth, Connack, ConnackProperties, Disconnect, ProtocolVersion, Suback, Unsuback,
     };

@@ -155,7 +155,7 @@ impl Exchange {
             return Resent::Out(on);
         }
         let over = self.session.outbound.discard(id);
-        self.note_completed(over.and_then(|phase| phase.stored()));
+        self.note_completed(over.and_then(|phase| phase.queue_lsn()));
         Resent::TooLarge
     }
 
@@ -164,7 +164,7 @@ impl Exchange {
         let ids = self.session.outbound.unreceived_on(stream);
         for id in &ids {
             let over = self.session.outbound.discard(*id);
-            self.note_completed(over.and_then(|phase| phase.stored()));
+            self.note_completed(over.and_then(|phase| phase.queue_lsn()));
         }
         ids
     }
@@ -200,7 +200,7 @@ impl Exchange {
                         self.session.outbound.resend(id);
                     } else {
                         let over = self.session.outbound.discard(id);
-                        self.note_completed(over.and_then(|phase| phase.stored()));
+                        self.note_completed(over.and_then(|phase| phase.queue_lsn()));
                         too_large.push(id);
                     }
                 }

@@ -4,10 +4,10 @@ use std::mem;
 use std::time::{Duration, Instant};
 
 use super::{Established, Event, Server, State};
-use crate::codec::wire::VARIABLE_BYTE_INTEGER_MAX;
 use crate::connection::Cause;
 use crate::connection::exchange::{Agreement, Exchange};
 use crate::connection::timer::Timer;
+use crate::decoder::wire::VARIABLE_BYTE_INTEGER_MAX;
 use crate::error::Violation;
 use crate::packet::{Connack, ConnackProperties, Connect, Packet, PacketType, ProtocolVersion, Will};
 use crate::reason::ReasonCode;

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::EarlyPublish;
-use crate::codec::Spool;
-use crate::codec::wire::PACKET_SIZE_MAX;
+use crate::decoder::Spool;
+use crate::decoder::wire::PACKET_SIZE_MAX;
 use crate::session::SessionExpiry;
 
 /// What a server grants its clients.

@@ -149,13 +149,14 @@ fn more_bytes_than_are_kept_at_most_are_sent_again_all_the_same() {
 fn a_store_learns_what_is_over_after_the_stream_has_ended() {
     let mut rig = rig();
     let data = rig.open(1);
-    let place = NonZeroU64::new(9).unwrap();
-    let delivery = Delivery { stream: data, stored: Some(place), ..delivery("t", "", QoS::AtLeastOnce) };
+    let queue_lsn = NonZeroU64::new(9).unwrap();
+    let delivery =
+        Delivery { stream: data, queue_lsn: Some(queue_lsn), ..delivery("t", "", QoS::AtLeastOnce) };
     rig.server.deliver(delivery, rig.now);
     rig.server.handle_stream_reset(data, rig.now);
     assert_eq!(rig.server.poll_progress(), None);
     rig.read(&forge::puback(1));
-    assert_eq!(rig.server.poll_progress(), Some(Progress::Completed(place)));
+    assert_eq!(rig.server.poll_progress(), Some(Progress::Completed(queue_lsn)));
     assert!(matches!(rig.events()[..], [Event::StreamEnded(_), Event::Complete(..)]));
 }
 
