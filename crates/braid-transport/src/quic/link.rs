@@ -8,8 +8,8 @@ use noq::crypto::rustls::HandshakeData;
 use noq::{Connection, Endpoint, RecvStream, SendStream, VarInt};
 use rustls::pki_types::CertificateDer;
 
+use super::connection::Multi;
 use super::gate::SharedGate;
-use super::multi::Multi;
 use super::shield::Failures;
 use crate::link::{Link, Peer, Transport};
 use crate::tls;

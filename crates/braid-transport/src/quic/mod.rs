@@ -7,13 +7,13 @@ mod acknowledged;
 pub mod codes;
 mod config;
 mod connect;
+mod connection;
 mod early;
 mod endpoint;
 #[cfg(test)]
 mod faulty;
 mod gate;
 mod link;
-mod multi;
 mod pacing;
 mod probes;
 mod qlog;
@@ -22,8 +22,8 @@ mod simulated;
 mod tickets;
 
 pub use config::{Congestion, QuicOptions};
+pub use connection::Multi;
 pub use early::is_early_data_rejected;
-pub use multi::Multi;
 pub use pacing::{Class as PathClass, GateState, Level as GateLevel};
 
 pub(crate) use connect::{connect, connect_simulated};

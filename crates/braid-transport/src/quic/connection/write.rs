@@ -6,12 +6,12 @@ use std::task::{Context, Poll};
 use braid_proto::stream::StreamKey;
 use tokio::time::Instant;
 
-use super::loss::Loss;
-use super::parts::Parts;
+use super::close_reason::CloseReason;
+use super::state::ConnectionState;
 use super::stream::Refusal;
-use super::waiting::Turn;
+use super::write_scheduler::Turn;
 
-impl Parts {
+impl ConnectionState {
     pub(super) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -24,7 +24,7 @@ impl Parts {
         };
         let priority = stream.priority();
         let is_first = stream.written == 0 && !key.is_control();
-        let most = match self.waiting.turn(key, priority) {
+        let most = match self.write_scheduler.turn(key, priority) {
             Turn::Blocked => return Poll::Pending,
             Turn::AfterOthers => {
                 cx.waker().wake_by_ref();
@@ -36,12 +36,12 @@ impl Parts {
         let outcome = self.write(key, priority, slices, most);
         match outcome {
             Poll::Ready(Ok(written)) => {
-                self.waiting.forget(key);
-                if self.unsent.wrote(written, priority) {
-                    self.unsent.look(self.progress(), self.window.size());
+                self.write_scheduler.forget(key);
+                if self.unsent_bytes.wrote(written, priority) {
+                    self.unsent_bytes.look(self.progress(), self.window.size());
                 }
                 if is_first && written > 0 {
-                    self.holders.insert(key, priority);
+                    self.active_priorities.insert(key, priority);
                 }
                 if self.is_urgent(key, priority) {
                     self.gating.handle_urgent(written);
@@ -49,20 +49,20 @@ impl Parts {
                 Poll::Ready(Ok(written))
             }
             Poll::Pending => {
-                self.waiting.refused(key, priority);
-                self.unsent.fill(self.progress(), self.window.size());
+                self.write_scheduler.refused(key, priority);
+                self.unsent_bytes.fill(self.progress(), self.window.size());
                 if !key.is_control() && self.urgency.refused(priority, Instant::now()) {
                     self.gating.forget_urgent();
                 }
                 Poll::Pending
             }
-            Poll::Ready(Err(Refusal::Lost(loss))) => Poll::Ready(Err(loss.into())),
+            Poll::Ready(Err(Refusal::Lost(close_reason))) => Poll::Ready(Err(close_reason.into())),
             Poll::Ready(Err(Refusal::Ended)) => Poll::Ready(Err(ended(key))),
             Poll::Ready(Err(Refusal::Stopped(code))) if key.is_control() => {
                 // The peer is about to end the connection. What it said before is read first, so
                 // the end is told by a read.
-                self.loss.get_or_insert(Loss::control_stopped(code));
-                self.waiting.refused(key, priority);
+                self.close_reason.get_or_insert(CloseReason::control_stopped(code));
+                self.write_scheduler.refused(key, priority);
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -78,7 +78,7 @@ impl Parts {
     /// alive.
     fn is_urgent(&mut self, key: StreamKey, priority: i32) -> bool {
         self.gating.wants_urgent()
-            && self.holders.lower(priority) > 0
+            && self.active_priorities.lower(priority) > 0
             && (key.is_control() || self.urgency.wrote(priority, Instant::now()))
     }
 
@@ -98,7 +98,7 @@ impl Parts {
         if outcome.is_ready() {
             return outcome;
         }
-        let lower = self.holders.lower(priority);
+        let lower = self.active_priorities.lower(priority);
         if lower == 0 {
             return Poll::Pending;
         }

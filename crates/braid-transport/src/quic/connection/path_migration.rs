@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Between two such looks, at least.
 const LOOK: Duration = Duration::from_millis(10);
 
-pub(super) struct Whereabouts {
+pub(super) struct PathMigration {
     path: Path,
     known: SocketAddr,
     /// PATH_RESPONSE frames up to the last change.
@@ -23,7 +23,7 @@ pub(super) struct Whereabouts {
     unproven: Option<Instant>,
 }
 
-impl Whereabouts {
+impl PathMigration {
     pub(super) fn new(connection: &Connection, known: SocketAddr) -> Option<Self> {
         let path = connection.path(PathId::ZERO)?;
         Some(Self { path, known, responses: 0, unproven: None })

@@ -10,8 +10,8 @@ use braid_proto::stream::{Priority, StreamKey};
 use noq::{ReadError, RecvStream, SendStream, Stopped, VarInt, WriteError};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::bells::{Bells, Ring};
-use super::loss::Loss;
+use super::close_reason::CloseReason;
+use super::wakers::{Event, Wakers};
 
 /// Above every data stream.
 const CONTROL_PRIORITY: i32 = 1 << 16;
@@ -38,7 +38,7 @@ pub(super) struct Stream {
 struct StopWatch {
     /// Boxed and made only where it is wanted: most memory of an idle stream is here.
     stopped: Pin<Box<Stopped>>,
-    bell: Waker,
+    waker: Waker,
 }
 
 /// What a read brought.
@@ -46,7 +46,7 @@ pub(super) enum Inbound {
     Bytes,
     Finished,
     Reset(u64),
-    Lost(Loss),
+    Lost(CloseReason),
 }
 
 /// Why a write brought nothing.
@@ -55,7 +55,7 @@ pub(super) enum Refusal {
     Ended,
     /// STOP_SENDING, with its code.
     Stopped(VarInt),
-    Lost(Loss),
+    Lost(CloseReason),
 }
 
 impl Stream {
@@ -63,7 +63,7 @@ impl Stream {
         key: StreamKey,
         send: Option<SendStream>,
         recv: Option<RecvStream>,
-        bells: &Arc<Bells>,
+        wakers: &Arc<Wakers>,
     ) -> Self {
         let priority = if key.is_control() { CONTROL_PRIORITY } else { i32::from(Priority::DEFAULT.value()) };
         Self {
@@ -74,8 +74,8 @@ impl Stream {
             written: 0,
             is_finishing: false,
             is_queued: false,
-            readable: bells.bell(Ring::Readable(key)),
-            writable: bells.bell(Ring::Writable(key)),
+            readable: wakers.waker(Event::Readable(key)),
+            writable: wakers.waker(Event::Writable(key)),
             stop: None,
         }
     }
@@ -124,8 +124,8 @@ impl Stream {
             Poll::Ready(Ok(())) => Inbound::Finished,
             Poll::Ready(Err(error)) => match error.downcast::<ReadError>() {
                 Ok(ReadError::Reset(code)) => Inbound::Reset(code.into_inner()),
-                Ok(error) => Inbound::Lost(Loss::from(error)),
-                Err(error) => Inbound::Lost(Loss::Other(error.to_string().into())),
+                Ok(error) => Inbound::Lost(CloseReason::from(error)),
+                Err(error) => Inbound::Lost(CloseReason::Other(error.to_string().into())),
             },
         };
         self.recv = None;
@@ -161,10 +161,10 @@ impl Stream {
     }
 
     /// From now on STOP_SENDING is noticed without a write.
-    pub(super) fn watch_stop(&mut self, key: StreamKey, bells: &Arc<Bells>) {
+    pub(super) fn watch_stop(&mut self, key: StreamKey, wakers: &Arc<Wakers>) {
         if let Some(send) = self.send.as_ref() {
             let stopped = Box::pin(send.stopped());
-            self.stop = Some(StopWatch { stopped, bell: bells.bell(Ring::Stopped(key)) });
+            self.stop = Some(StopWatch { stopped, waker: wakers.waker(Event::Stopped(key)) });
         }
     }
 
@@ -175,8 +175,8 @@ impl Stream {
 
     /// The code of STOP_SENDING.
     pub(super) fn poll_stopped(&mut self) -> Poll<VarInt> {
-        let Some(StopWatch { stopped, bell }) = self.stop.as_mut() else { return Poll::Pending };
-        match stopped.as_mut().poll(&mut Context::from_waker(bell)) {
+        let Some(StopWatch { stopped, waker }) = self.stop.as_mut() else { return Poll::Pending };
+        match stopped.as_mut().poll(&mut Context::from_waker(waker)) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(outcome) => {
                 self.stop = None;
@@ -218,8 +218,8 @@ impl From<WriteError> for Refusal {
         match error {
             WriteError::Stopped(code) => Self::Stopped(code),
             WriteError::ClosedStream => Self::Ended,
-            WriteError::ConnectionLost(error) => Self::Lost(Loss::Connection(error)),
-            WriteError::ZeroRttRejected => Self::Lost(Loss::EarlyRefused),
+            WriteError::ConnectionLost(error) => Self::Lost(CloseReason::Connection(error)),
+            WriteError::ZeroRttRejected => Self::Lost(CloseReason::EarlyRefused),
         }
     }
 }

@@ -7,15 +7,15 @@ use braid_proto::stream::StreamKey;
 use noq::{RecvStream, SendStream};
 use tokio::io::ReadBuf;
 
-use super::arrivals::Arrival;
-use super::bells::Ring;
-use super::loss::Loss;
-use super::parts::Parts;
+use super::close_reason::CloseReason;
+use super::incoming::IncomingEvent;
+use super::state::ConnectionState;
 use super::stream::Inbound;
+use super::wakers::Event;
 use crate::link::Read;
 use crate::quic::codes::{STREAM_NOT_SERVED, code};
 
-impl Parts {
+impl ConnectionState {
     pub(super) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -48,21 +48,21 @@ impl Parts {
 
     /// Looks at what rang, and at nothing else.
     pub(super) fn answer_bells(&mut self) {
-        let mut rings = std::mem::take(&mut self.rings);
-        self.bells.take(&mut rings);
-        let has_rung = !rings.is_empty();
-        for ring in rings.drain(..) {
-            match ring {
-                Ring::Connection => self.has_arrivals = true,
-                Ring::Readable(StreamKey::CONTROL) => self.control_is_queued = true,
-                Ring::Readable(key) => self.enqueue(key),
-                Ring::Writable(key) => self.waiting.told(key),
-                Ring::Stopped(key) => self.look_for_stop(key),
-                Ring::Acknowledged(number) => self.acknowledged(number),
+        let mut events = std::mem::take(&mut self.events);
+        self.wakers.take(&mut events);
+        let has_rung = !events.is_empty();
+        for event in events.drain(..) {
+            match event {
+                Event::Connection => self.has_arrivals = true,
+                Event::Readable(StreamKey::CONTROL) => self.control_is_queued = true,
+                Event::Readable(key) => self.enqueue(key),
+                Event::Writable(key) => self.write_scheduler.told(key),
+                Event::Stopped(key) => self.look_for_stop(key),
+                Event::Acknowledged(number) => self.acknowledged(number),
             }
         }
-        self.rings = rings;
-        if has_rung && let Some(address) = self.whereabouts.as_mut().and_then(|peer| peer.moved()) {
+        self.events = events;
+        if has_rung && let Some(address) = self.migration.as_mut().and_then(|peer| peer.moved()) {
             self.told.push_back(Read::Moved(address));
         }
     }
@@ -94,9 +94,9 @@ impl Parts {
                 return Some(Read::Bytes(StreamKey::CONTROL));
             }
             Inbound::Finished => self.is_over = true,
-            Inbound::Reset(code) => self.loss = Some(Loss::ControlReset(code)),
-            Inbound::Lost(loss) => {
-                self.loss.get_or_insert(loss);
+            Inbound::Reset(code) => self.close_reason = Some(CloseReason::ControlReset(code)),
+            Inbound::Lost(close_reason) => {
+                self.close_reason.get_or_insert(close_reason);
             }
         }
         self.control_is_queued = false;
@@ -122,24 +122,24 @@ impl Parts {
             self.gating.set_established();
             return Some(Read::Confirmed);
         }
-        let arrival = match self.arrivals.as_mut().map(|arrivals| arrivals.as_mut().poll_next(&mut cx)) {
-            Some(Poll::Ready(Some(arrival))) => arrival,
+        let event = match self.incoming.as_mut().map(|incoming| incoming.as_mut().poll_next(&mut cx)) {
+            Some(Poll::Ready(Some(event))) => event,
             Some(Poll::Pending) | None => {
                 self.has_arrivals = false;
                 return None;
             }
             Some(Poll::Ready(None)) => {
-                self.arrivals = None;
+                self.incoming = None;
                 return None;
             }
         };
-        match arrival {
-            Arrival::Bidi(send, recv) => return self.begin(Some(send), recv),
-            Arrival::Uni(recv) => return self.begin(None, recv),
+        match event {
+            IncomingEvent::Bidi(send, recv) => return self.begin(Some(send), recv),
+            IncomingEvent::Uni(recv) => return self.begin(None, recv),
             // If it was this connection, the next look at it panics; whoever called catches that.
-            Arrival::Failure => {}
-            Arrival::Lost(error) => {
-                self.loss.get_or_insert(Loss::Connection(error));
+            IncomingEvent::Failure => {}
+            IncomingEvent::Lost(error) => {
+                self.close_reason.get_or_insert(CloseReason::Connection(error));
                 // What came before it is read, and their bells may not have been heard yet.
                 self.control_is_queued |= self.control.recv.is_some();
                 let keys: Vec<StreamKey> = self.streams.keys().copied().collect();
@@ -204,13 +204,13 @@ impl Parts {
 
     /// Whether it is over, after everything that is wanted was read.
     fn end(&self) -> Poll<io::Result<Read>> {
-        match &self.loss {
+        match &self.close_reason {
             _ if self.is_over => Poll::Ready(Ok(Read::Closed)),
             None => Poll::Pending,
             // In order: the last bytes of the control stream count, so they have to be wanted first.
-            Some(loss) if loss.is_in_order() && self.control_is_queued => Poll::Pending,
-            Some(loss) if loss.is_in_order() => Poll::Ready(Ok(Read::Closed)),
-            Some(loss) => Poll::Ready(Err(loss.clone().into())),
+            Some(close_reason) if close_reason.is_in_order() && self.control_is_queued => Poll::Pending,
+            Some(close_reason) if close_reason.is_in_order() => Poll::Ready(Ok(Read::Closed)),
+            Some(close_reason) => Poll::Ready(Err(close_reason.clone().into())),
         }
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 const SHARE: usize = 16 * 1024;
 
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct WriteScheduler {
     waits: FxHashMap<StreamKey, Wait>,
     /// Those that were told of room and have not written since: priority, number of the wait.
     told: BTreeSet<(i32, u64, StreamKey)>,
@@ -56,7 +56,7 @@ pub(super) struct Rivals {
     pub(super) equals: u64,
 }
 
-impl Waiting {
+impl WriteScheduler {
     /// A stream asks whether it may write.
     pub(super) fn turn(&mut self, key: StreamKey, priority: i32) -> Turn {
         if self.waits.get(&key).is_some_and(|wait| !wait.is_told) {
@@ -175,98 +175,98 @@ mod tests {
 
     #[test]
     fn who_waits_alone_takes_all() {
-        let mut waiting = Waiting::default();
-        assert_eq!(waiting.turn(ONE, 5), Turn::Now(usize::MAX));
-        waiting.refused(ONE, 5);
-        assert_eq!(waiting.turn(ONE, 5), Turn::Blocked);
-        waiting.told(ONE);
-        assert_eq!(waiting.turn(ONE, 5), Turn::Now(usize::MAX));
+        let mut write_scheduler = WriteScheduler::default();
+        assert_eq!(write_scheduler.turn(ONE, 5), Turn::Now(usize::MAX));
+        write_scheduler.refused(ONE, 5);
+        assert_eq!(write_scheduler.turn(ONE, 5), Turn::Blocked);
+        write_scheduler.told(ONE);
+        assert_eq!(write_scheduler.turn(ONE, 5), Turn::Now(usize::MAX));
         // Another priority is not concerned.
-        waiting.refused(TWO, 6);
-        waiting.told(TWO);
-        assert_eq!(waiting.turn(ONE, 5), Turn::Now(usize::MAX));
-        assert_eq!(waiting.turn(TWO, 6), Turn::Now(usize::MAX));
+        write_scheduler.refused(TWO, 6);
+        write_scheduler.told(TWO);
+        assert_eq!(write_scheduler.turn(ONE, 5), Turn::Now(usize::MAX));
+        assert_eq!(write_scheduler.turn(TWO, 6), Turn::Now(usize::MAX));
     }
 
     #[test]
     fn who_has_waited_longest_comes_first_and_takes_a_share() {
-        let mut waiting = Waiting::default();
+        let mut write_scheduler = WriteScheduler::default();
         for key in [TWO, ONE] {
-            waiting.refused(key, 5);
+            write_scheduler.refused(key, 5);
         }
         // The library tells them in whatever order.
         for key in [ONE, TWO] {
-            waiting.told(key);
+            write_scheduler.told(key);
         }
-        assert_eq!(waiting.turn(ONE, 5), Turn::AfterOthers);
-        assert_eq!(waiting.turn(TWO, 5), Turn::Now(SHARE));
-        waiting.forget(TWO);
-        assert_eq!(waiting.turn(TWO, 5), Turn::AfterOthers);
-        assert_eq!(waiting.turn(THREE, 5), Turn::AfterOthers);
-        assert_eq!(waiting.turn(ONE, 5), Turn::Now(SHARE));
-        waiting.forget(ONE);
-        assert_eq!(waiting.turn(TWO, 5), Turn::Now(SHARE));
+        assert_eq!(write_scheduler.turn(ONE, 5), Turn::AfterOthers);
+        assert_eq!(write_scheduler.turn(TWO, 5), Turn::Now(SHARE));
+        write_scheduler.forget(TWO);
+        assert_eq!(write_scheduler.turn(TWO, 5), Turn::AfterOthers);
+        assert_eq!(write_scheduler.turn(THREE, 5), Turn::AfterOthers);
+        assert_eq!(write_scheduler.turn(ONE, 5), Turn::Now(SHARE));
+        write_scheduler.forget(ONE);
+        assert_eq!(write_scheduler.turn(TWO, 5), Turn::Now(SHARE));
     }
 
     #[test]
     fn a_refusal_keeps_the_place() {
-        let mut waiting = Waiting::default();
+        let mut write_scheduler = WriteScheduler::default();
         for key in [TWO, ONE] {
-            waiting.refused(key, 5);
+            write_scheduler.refused(key, 5);
         }
         for _ in 0..3 {
             for key in [ONE, TWO] {
-                waiting.told(key);
+                write_scheduler.told(key);
             }
-            assert_eq!(waiting.turn(ONE, 5), Turn::AfterOthers);
-            waiting.refused(TWO, 5);
-            assert_eq!(waiting.turn(ONE, 5), Turn::Now(usize::MAX));
-            waiting.refused(ONE, 5);
+            assert_eq!(write_scheduler.turn(ONE, 5), Turn::AfterOthers);
+            write_scheduler.refused(TWO, 5);
+            assert_eq!(write_scheduler.turn(ONE, 5), Turn::Now(usize::MAX));
+            write_scheduler.refused(ONE, 5);
         }
     }
 
     #[test]
     fn a_turn_that_is_not_used_is_lost() {
-        let mut waiting = Waiting::default();
+        let mut write_scheduler = WriteScheduler::default();
         for key in [TWO, THREE] {
-            waiting.refused(key, 5);
-            waiting.told(key);
+            write_scheduler.refused(key, 5);
+            write_scheduler.told(key);
         }
         // Nobody but the first writes any more.
-        assert_eq!(waiting.turn(ONE, 5), Turn::AfterOthers);
-        assert_eq!(waiting.turn(ONE, 5), Turn::Now(usize::MAX));
-        waiting.forget(ONE);
-        assert_eq!(waiting.len(), 0);
+        assert_eq!(write_scheduler.turn(ONE, 5), Turn::AfterOthers);
+        assert_eq!(write_scheduler.turn(ONE, 5), Turn::Now(usize::MAX));
+        write_scheduler.forget(ONE);
+        assert_eq!(write_scheduler.len(), 0);
     }
 
     #[test]
     fn a_turn_is_lost_to_those_that_still_ask() {
-        let mut waiting = Waiting::default();
+        let mut write_scheduler = WriteScheduler::default();
         for key in [TWO, THREE] {
-            waiting.refused(key, 5);
-            waiting.told(key);
+            write_scheduler.refused(key, 5);
+            write_scheduler.told(key);
         }
         // The second does not write any more, the third does.
-        assert_eq!(waiting.turn(ONE, 5), Turn::AfterOthers);
-        assert_eq!(waiting.turn(THREE, 5), Turn::AfterOthers);
-        assert_eq!(waiting.turn(ONE, 5), Turn::AfterOthers);
-        assert_eq!(waiting.turn(THREE, 5), Turn::Now(SHARE));
-        waiting.forget(THREE);
-        assert_eq!(waiting.turn(ONE, 5), Turn::Now(usize::MAX));
+        assert_eq!(write_scheduler.turn(ONE, 5), Turn::AfterOthers);
+        assert_eq!(write_scheduler.turn(THREE, 5), Turn::AfterOthers);
+        assert_eq!(write_scheduler.turn(ONE, 5), Turn::AfterOthers);
+        assert_eq!(write_scheduler.turn(THREE, 5), Turn::Now(SHARE));
+        write_scheduler.forget(THREE);
+        assert_eq!(write_scheduler.turn(ONE, 5), Turn::Now(usize::MAX));
     }
 
     #[test]
     fn a_new_priority_is_a_new_place() {
-        let mut waiting = Waiting::default();
+        let mut write_scheduler = WriteScheduler::default();
         for key in [ONE, TWO] {
-            waiting.refused(key, 5);
-            waiting.told(key);
+            write_scheduler.refused(key, 5);
+            write_scheduler.told(key);
         }
-        waiting.set_priority(ONE, 4);
-        assert_eq!(waiting.turn(TWO, 5), Turn::Now(usize::MAX));
-        assert_eq!(waiting.turn(ONE, 4), Turn::Now(usize::MAX));
-        waiting.forget(ONE);
-        waiting.forget(TWO);
-        assert_eq!(waiting.len(), 0);
+        write_scheduler.set_priority(ONE, 4);
+        assert_eq!(write_scheduler.turn(TWO, 5), Turn::Now(usize::MAX));
+        assert_eq!(write_scheduler.turn(ONE, 4), Turn::Now(usize::MAX));
+        write_scheduler.forget(ONE);
+        write_scheduler.forget(TWO);
+        assert_eq!(write_scheduler.len(), 0);
     }
 }

@@ -12,19 +12,19 @@ use braid_proto::stream::{Priority, StreamKey};
 use noq::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, VarInt};
 use rustc_hash::FxHashMap;
 
-use super::arrivals::{Arrivals, arrivals};
-use super::bells::{Bells, Ring};
+use super::active_priorities::ActivePriorities;
 use super::close::Remains;
+use super::close_reason::CloseReason;
 use super::gating::Gating;
-use super::holders::Holders;
-use super::loss::Loss;
-use super::settle::Settling;
+use super::incoming::{IncomingEvents, incoming};
+use super::path_migration::PathMigration;
+use super::send_limit::SendLimit;
 use super::stream::Stream;
-use super::unsent::Unsent;
+use super::stream_finish::PendingFinishes;
+use super::unsent_bytes::UnsentBytes;
 use super::urgency::Urgency;
-use super::waiting::Waiting;
-use super::whereabouts::Whereabouts;
-use super::window::SendWindow;
+use super::wakers::{Event, Wakers};
+use super::write_scheduler::WriteScheduler;
 use crate::link::{Dir, Read};
 use crate::quic::link::{Confirmed, Established};
 
@@ -32,15 +32,15 @@ use crate::quic::link::{Confirmed, Established};
 /// a word for each until the connection ends. Beyond so many, STOP_SENDING is noticed by writes only.
 const FORGOTTEN_WATCHES: usize = 4096;
 
-pub(super) struct Parts {
+pub(super) struct ConnectionState {
     pub(super) connection: Connection,
     pub(super) control: Stream,
     /// The data streams that have not ended in both directions.
     pub(super) streams: FxHashMap<StreamKey, Box<Stream>>,
     /// Data streams that may hold room of the window.
-    pub(super) holders: Holders,
+    pub(super) active_priorities: ActivePriorities,
     /// Streams whose last write found no room.
-    pub(super) waiting: Waiting,
+    pub(super) write_scheduler: WriteScheduler,
     /// Data streams to read, in turn. One that is not wanted stays.
     pub(super) queue: VecDeque<StreamKey>,
     /// The control stream may have something.
@@ -49,21 +49,21 @@ pub(super) struct Parts {
     pub(super) control_had_turn: bool,
     /// What is to be told before anything is read.
     pub(super) told: VecDeque<Read>,
-    pub(super) bells: Arc<Bells>,
-    pub(super) rings: Vec<Ring>,
-    pub(super) arrivals: Option<Arrivals>,
+    pub(super) wakers: Arc<Wakers>,
+    pub(super) events: Vec<Event>,
+    pub(super) incoming: Option<IncomingEvents>,
     /// The connection's bell has rung.
     pub(super) has_arrivals: bool,
     pub(super) connection_bell: Waker,
     pub(super) confirmed: Option<Confirmed>,
     opening: [Option<Opening>; 2],
-    pub(super) window: SendWindow,
-    pub(super) unsent: Unsent,
+    pub(super) window: SendLimit,
+    pub(super) unsent_bytes: UnsentBytes,
     pub(super) urgency: Urgency,
-    pub(super) settling: Settling,
+    pub(super) finishes: PendingFinishes,
     pub(super) gating: Gating,
     /// Of a server: where the client is.
-    pub(super) whereabouts: Option<Whereabouts>,
+    pub(super) migration: Option<PathMigration>,
     /// A client's own endpoint.
     pub(super) endpoint: Option<Endpoint>,
     pub(super) is_trusted: bool,
@@ -71,14 +71,14 @@ pub(super) struct Parts {
     /// The peer has finished the control stream.
     pub(super) is_over: bool,
     /// The connection, or the control stream, is of no more use.
-    pub(super) loss: Option<Loss>,
+    pub(super) close_reason: Option<CloseReason>,
 }
 
 type Opened = Result<(SendStream, Option<RecvStream>), ConnectionError>;
 type Opening = Pin<Box<dyn Future<Output = Opened> + Send>>;
 
-impl Parts {
-    pub(super) fn new(established: Established, bells: Arc<Bells>) -> Self {
+impl ConnectionState {
+    pub(super) fn new(established: Established, wakers: Arc<Wakers>) -> Self {
         let Established { control: (send, recv), connection, address, endpoint, failures, .. } = established;
         let is_server = endpoint.is_none();
         let gating = Gating::new(established.gate, &connection, address);
@@ -86,32 +86,32 @@ impl Parts {
             gating.set_established();
         }
         Self {
-            control: Stream::new(StreamKey::CONTROL, Some(send), Some(recv), &bells),
+            control: Stream::new(StreamKey::CONTROL, Some(send), Some(recv), &wakers),
             streams: FxHashMap::default(),
-            holders: Holders::default(),
-            waiting: Waiting::default(),
+            active_priorities: ActivePriorities::default(),
+            write_scheduler: WriteScheduler::default(),
             queue: VecDeque::new(),
             control_is_queued: true,
             control_had_turn: false,
             told: VecDeque::new(),
-            rings: Vec::new(),
-            arrivals: Some(arrivals(connection.clone(), failures)),
+            events: Vec::new(),
+            incoming: Some(incoming(connection.clone(), failures)),
             has_arrivals: true,
-            connection_bell: bells.bell(Ring::Connection),
-            bells,
+            connection_bell: wakers.waker(Event::Connection),
+            wakers,
             confirmed: established.confirmed,
             opening: [None, None],
-            window: SendWindow::new(&connection, established.send_window),
-            unsent: Unsent::default(),
+            window: SendLimit::new(&connection, established.send_window),
+            unsent_bytes: UnsentBytes::default(),
             urgency: Urgency::default(),
-            settling: Settling::default(),
+            finishes: PendingFinishes::default(),
             gating,
-            whereabouts: if is_server { Whereabouts::new(&connection, address) } else { None },
+            migration: if is_server { PathMigration::new(&connection, address) } else { None },
             endpoint,
             is_trusted: !is_server,
             forgotten_watches: 0,
             is_over: false,
-            loss: None,
+            close_reason: None,
             connection,
         }
     }
@@ -122,7 +122,7 @@ impl Parts {
 
     /// Takes in a stream that begins.
     pub(super) fn insert(&mut self, key: StreamKey, send: Option<SendStream>, recv: Option<RecvStream>) {
-        let mut stream = Box::new(Stream::new(key, send, recv, &self.bells));
+        let mut stream = Box::new(Stream::new(key, send, recv, &self.wakers));
         if stream.recv.is_some() {
             stream.is_queued = true;
             self.queue.push_back(key);
@@ -136,10 +136,10 @@ impl Parts {
     /// From now on STOP_SENDING is told without a write.
     fn watch_stop(&mut self, key: StreamKey) {
         if self.forgotten_watches < FORGOTTEN_WATCHES
-            && let bells = Arc::clone(&self.bells)
+            && let wakers = Arc::clone(&self.wakers)
             && let Some(stream) = self.stream_mut(key)
         {
-            stream.watch_stop(key, &bells);
+            stream.watch_stop(key, &wakers);
             self.look_for_stop(key);
         }
     }
@@ -150,7 +150,7 @@ impl Parts {
         let Poll::Ready(code) = stream.poll_stopped() else { return };
         if key.is_control() {
             // The peer is about to end the connection. What it said before is read first. [BQ-40]
-            self.loss.get_or_insert(Loss::control_stopped(code));
+            self.close_reason.get_or_insert(CloseReason::control_stopped(code));
         } else {
             self.stopped_by_peer(key, code);
         }
@@ -166,8 +166,8 @@ impl Parts {
 
     /// After the sending half of a stream has ended.
     pub(super) fn sending_ended(&mut self, key: StreamKey) {
-        self.waiting.forget(key);
-        self.holders.forget(key);
+        self.write_scheduler.forget(key);
+        self.active_priorities.forget(key);
         self.window.forget(&self.connection, key);
         self.retire(key);
     }
@@ -183,8 +183,8 @@ impl Parts {
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.set_priority(priority);
             let priority = stream.priority();
-            self.waiting.set_priority(key, priority);
-            self.holders.set_priority(key, priority);
+            self.write_scheduler.set_priority(key, priority);
+            self.active_priorities.set_priority(key, priority);
         }
     }
 
@@ -212,7 +212,7 @@ impl Parts {
         let future = opening.get_or_insert_with(|| open(self.connection.clone(), dir));
         let opened = ready!(future.as_mut().poll(&mut Context::from_waker(&self.connection_bell)));
         *opening = None;
-        let (send, recv) = opened.map_err(|error| io::Error::from(Loss::Connection(error)))?;
+        let (send, recv) = opened.map_err(|error| io::Error::from(CloseReason::Connection(error)))?;
         let Ok(index) = u32::try_from(send.id().index()) else {
             return Poll::Ready(Err(io::Error::other("the connection has had all streams it can have")));
         };

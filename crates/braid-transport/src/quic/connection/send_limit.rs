@@ -18,8 +18,8 @@ use braid_proto::stream::StreamKey;
 use noq::{Connection, PathId, SendStream};
 use tokio::time::Instant;
 
-use super::bells::{Bells, Ring};
 use super::stream::Refusal;
+use super::wakers::{Event, Wakers};
 
 /// A slow path is given so much as well, which spares a turn of the application for each packet. More urgent messages of
 /// the same stream cannot overtake it: at 40 kB/s it is less than a second.
@@ -32,7 +32,7 @@ pub(super) const RESERVE: u64 = 1 << 20;
 /// may have to wait for each other: else a peer decides how much is held, by the priorities that it asks for.
 const RESERVES: u64 = 8;
 
-pub(super) struct SendWindow {
+pub(super) struct SendLimit {
     /// What lower priorities and equals may fill.
     base: u64,
     /// What it may become.
@@ -43,7 +43,7 @@ pub(super) struct SendWindow {
     watched_since: Instant,
 }
 
-impl SendWindow {
+impl SendLimit {
     /// `most`: what the connection was configured with.
     pub(super) fn new(connection: &Connection, most: u64) -> Self {
         let base = LEAST.min(most);
@@ -107,15 +107,15 @@ impl SendWindow {
         connection: &Connection,
         key: StreamKey,
         send: &mut SendStream,
-        bells: &Arc<Bells>,
+        wakers: &Arc<Wakers>,
     ) {
         self.watches = self.watches.wrapping_add(1);
         self.watch = Some(key);
         self.watched_since = Instant::now();
-        let bell = bells.bell(Ring::Acknowledged(self.watches));
+        let waker = wakers.waker(Event::Acknowledged(self.watches));
         connection.set_send_window(0);
         // Ready only if the stream was stopped or the connection is lost; other bells tell of both.
-        let _ = Pin::new(&mut *send).poll_write(&mut Context::from_waker(&bell), &[]);
+        let _ = Pin::new(&mut *send).poll_write(&mut Context::from_waker(&waker), &[]);
         connection.set_send_window(1);
     }
 

@@ -14,7 +14,7 @@ use noq::ConnectionStats;
 const BETWEEN_LOOKS: u64 = 8 << 10;
 
 #[derive(Default)]
-pub(super) struct Unsent {
+pub(super) struct UnsentBytes {
     /// At the last look, in bytes.
     bytes: u64,
     /// Since then, in bytes.
@@ -49,7 +49,7 @@ impl From<ConnectionStats> for Progress {
     }
 }
 
-impl Unsent {
+impl UnsentBytes {
     /// So many bytes were written with a priority; whether it is time to look.
     pub(super) fn wrote(&mut self, bytes: usize, priority: i32) -> bool {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -111,62 +111,62 @@ mod tests {
     const WINDOW: u64 = 32 << 10;
 
     /// When all is sent that is there now.
-    fn end(unsent: &Unsent) -> Progress {
-        unsent.until(&unsent.mark(0, 0))
+    fn end(unsent_bytes: &UnsentBytes) -> Progress {
+        unsent_bytes.until(&unsent_bytes.mark(0, 0))
     }
 
     #[test]
     fn what_packets_carry_makes_it_less() {
-        let mut unsent = Unsent::default();
-        assert!(!unsent.wrote(8000, 0));
-        unsent.look(Progress(100), WINDOW);
-        assert_eq!(end(&unsent), Progress(9100));
-        unsent.look(Progress(6100), WINDOW);
-        assert_eq!(end(&unsent), Progress(6100 + 2000 + 250));
-        unsent.look(Progress(9100), WINDOW);
-        assert_eq!(end(&unsent), Progress(9100), "all is sent");
+        let mut unsent_bytes = UnsentBytes::default();
+        assert!(!unsent_bytes.wrote(8000, 0));
+        unsent_bytes.look(Progress(100), WINDOW);
+        assert_eq!(end(&unsent_bytes), Progress(9100));
+        unsent_bytes.look(Progress(6100), WINDOW);
+        assert_eq!(end(&unsent_bytes), Progress(6100 + 2000 + 250));
+        unsent_bytes.look(Progress(9100), WINDOW);
+        assert_eq!(end(&unsent_bytes), Progress(9100), "all is sent");
     }
 
     #[test]
     fn what_was_sent_before_a_write_did_not_carry_it() {
-        let mut unsent = Unsent::default();
-        assert!(unsent.wrote(10_000, 0), "time to look");
-        unsent.look(Progress(50_000), WINDOW);
-        assert!(end(&unsent) >= Progress(60_000));
+        let mut unsent_bytes = UnsentBytes::default();
+        assert!(unsent_bytes.wrote(10_000, 0), "time to look");
+        unsent_bytes.look(Progress(50_000), WINDOW);
+        assert!(end(&unsent_bytes) >= Progress(60_000));
     }
 
     #[test]
     fn a_stream_of_small_messages_leaves_nothing_behind() {
-        let mut unsent = Unsent::default();
+        let mut unsent_bytes = UnsentBytes::default();
         for turn in 1..1000 {
-            unsent.wrote(100, 0);
-            unsent.look(Progress(turn * 135), WINDOW);
+            unsent_bytes.wrote(100, 0);
+            unsent_bytes.look(Progress(turn * 135), WINDOW);
         }
-        assert!(end(&unsent) <= Progress(999 * 135 + 113), "{:?}", end(&unsent));
+        assert!(end(&unsent_bytes) <= Progress(999 * 135 + 113), "{:?}", end(&unsent_bytes));
     }
 
     #[test]
     fn it_is_no_more_than_the_connection_holds() {
-        let mut unsent = Unsent::default();
-        unsent.wrote(1_000_000, 0);
-        unsent.look(Progress(0), WINDOW);
-        assert_eq!(end(&unsent), Progress(WINDOW + WINDOW / 8));
-        unsent.fill(Progress(5000), WINDOW);
-        assert_eq!(end(&unsent), Progress(5000 + WINDOW + WINDOW / 8), "full");
+        let mut unsent_bytes = UnsentBytes::default();
+        unsent_bytes.wrote(1_000_000, 0);
+        unsent_bytes.look(Progress(0), WINDOW);
+        assert_eq!(end(&unsent_bytes), Progress(WINDOW + WINDOW / 8));
+        unsent_bytes.fill(Progress(5000), WINDOW);
+        assert_eq!(end(&unsent_bytes), Progress(5000 + WINDOW + WINDOW / 8), "full");
     }
 
     #[test]
     fn what_is_written_later_delays_it_by_its_priority() {
-        let mut unsent = Unsent::default();
-        unsent.wrote(800, 0);
-        unsent.look(Progress(0), WINDOW);
-        let mark = unsent.mark(0, 800);
-        unsent.wrote(8000, -1);
-        assert_eq!(unsent.until(&mark), Progress(900), "less urgent");
-        unsent.wrote(8000, 0);
-        assert_eq!(unsent.until(&mark), Progress(1800), "in turns");
-        unsent.wrote(8000, 1);
-        assert_eq!(unsent.until(&mark), Progress(10_800), "more urgent");
+        let mut unsent_bytes = UnsentBytes::default();
+        unsent_bytes.wrote(800, 0);
+        unsent_bytes.look(Progress(0), WINDOW);
+        let mark = unsent_bytes.mark(0, 800);
+        unsent_bytes.wrote(8000, -1);
+        assert_eq!(unsent_bytes.until(&mark), Progress(900), "less urgent");
+        unsent_bytes.wrote(8000, 0);
+        assert_eq!(unsent_bytes.until(&mark), Progress(1800), "in turns");
+        unsent_bytes.wrote(8000, 1);
+        assert_eq!(unsent_bytes.until(&mark), Progress(10_800), "more urgent");
     }
 
     #[test]

@@ -19,9 +19,9 @@ use braid_proto::stream::StreamKey;
 use noq::PathId;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::parts::Parts;
-use super::unsent::{Mark, Progress};
-use super::window::RESERVE;
+use super::send_limit::RESERVE;
+use super::state::ConnectionState;
+use super::unsent_bytes::{Mark, Progress};
 use crate::link::Read;
 
 /// What was sent is acknowledged by then, unless it was lost more than once.
@@ -40,7 +40,7 @@ const SILENCE: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(3);
 
 #[derive(Default)]
-pub(super) struct Settling {
+pub(super) struct PendingFinishes {
     /// Streams to finish without an acknowledgement, by when.
     ends: BTreeMap<(Instant, StreamKey), Ending>,
     alarm: Option<Pin<Box<Sleep>>>,
@@ -68,17 +68,17 @@ impl Pace {
     }
 }
 
-impl Parts {
+impl ConnectionState {
     pub(super) fn finish(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get_mut(&key).filter(|stream| stream.is_writable()) else { return };
         if stream.written == 0 {
             return self.finish_now(key);
         }
         stream.is_finishing = true;
-        self.waiting.forget(key);
+        self.write_scheduler.forget(key);
         let (priority, written) = (stream.priority(), stream.written);
-        self.unsent.look(self.progress(), self.window.size());
-        let ending = Ending { since: Instant::now(), mark: self.unsent.mark(priority, written) };
+        self.unsent_bytes.look(self.progress(), self.window.size());
+        let ending = Ending { since: Instant::now(), mark: self.unsent_bytes.mark(priority, written) };
         self.settle_later(key, ending);
         // The next read sees to it.
         self.connection_bell.wake_by_ref();
@@ -94,18 +94,18 @@ impl Parts {
     fn settle_later(&mut self, key: StreamKey, ending: Ending) {
         let Some(stream) = self.streams.get(&key) else { return };
         let pace = self.pace();
-        let rivals = self.waiting.rivals(stream.priority(), self.patience(&pace));
+        let rivals = self.write_scheduler.rivals(stream.priority(), self.patience(&pace));
         // Equals are sent in turns with it.
         let before = stream.written.min(self.window.size()).saturating_mul(1 + rivals.equals);
         let due = (Instant::now() + pace.settles(before)).min(ending.since + MOST);
-        self.settling.ends.insert((due, key), ending);
+        self.finishes.ends.insert((due, key), ending);
     }
 
     /// A watch has come to its end.
     pub(super) fn acknowledged(&mut self, number: u32) {
         if self.window.is_watch(number) {
             self.window.open(&self.connection);
-            while let Some(((_, key), _)) = self.settling.ends.pop_first() {
+            while let Some(((_, key), _)) = self.finishes.ends.pop_first() {
                 self.finish_now(key);
             }
         }
@@ -116,20 +116,20 @@ impl Parts {
         loop {
             self.watch();
             let end = self.next_end().map(|(due, _)| due);
-            let look = self.whereabouts.as_ref().and_then(|peer| peer.next_look());
+            let look = self.migration.as_ref().and_then(|peer| peer.next_look());
             let Some(due) = end.into_iter().chain(look).min() else {
-                self.settling.alarm = None;
+                self.finishes.alarm = None;
                 return None;
             };
-            let alarm = self.settling.alarm.get_or_insert_with(|| Box::pin(sleep_until(due)));
+            let alarm = self.finishes.alarm.get_or_insert_with(|| Box::pin(sleep_until(due)));
             if due < alarm.deadline() {
                 alarm.as_mut().reset(due);
             }
             if alarm.as_mut().poll(cx).is_pending() {
                 return None;
             }
-            self.settling.alarm = None;
-            if let Some(address) = self.whereabouts.as_mut().and_then(|peer| peer.moved()) {
+            self.finishes.alarm = None;
+            if let Some(address) = self.migration.as_mut().and_then(|peer| peer.moved()) {
                 return Some(Read::Moved(address));
             }
             self.finish_due();
@@ -143,7 +143,7 @@ impl Parts {
         let progress = self.progress();
         let is_repeating = self.window.is_quiet_for(self.pace().settles(0) / 2);
         while let Some((due, key)) = self.next_end().filter(|(due, _)| *due <= now) {
-            let Some(ending) = self.settling.ends.remove(&(due, key)) else { return };
+            let Some(ending) = self.finishes.ends.remove(&(due, key)) else { return };
             let has_reason = is_repeating || self.may_be_unsent(&ending, progress) || self.is_outranked(key);
             if now < ending.since + MOST && has_reason {
                 self.settle_later(key, ending);
@@ -159,17 +159,17 @@ impl Parts {
 
     fn may_be_unsent(&self, ending: &Ending, now: Progress) -> bool {
         let nothing_waits = !ending.mark.has_moved(now) && ending.since.elapsed() >= SILENCE;
-        now < self.unsent.until(&ending.mark) && !nothing_waits
+        now < self.unsent_bytes.until(&ending.mark) && !nothing_waits
     }
 
     fn is_outranked(&self, key: StreamKey) -> bool {
         let Some(stream) = self.streams.get(&key) else { return false };
-        self.waiting.rivals(stream.priority(), self.patience(&self.pace())).is_outranked
+        self.write_scheduler.rivals(stream.priority(), self.patience(&self.pace())).is_outranked
     }
 
     /// The end that is due first without an acknowledgement.
     fn next_end(&mut self) -> Option<(Instant, StreamKey)> {
-        while let Some(end) = self.settling.ends.first_entry() {
+        while let Some(end) = self.finishes.ends.first_entry() {
             let (due, key) = *end.key();
             if self.streams.get(&key).is_some_and(|stream| stream.is_finishing && stream.send.is_some()) {
                 return Some((due, key));
@@ -185,11 +185,11 @@ impl Parts {
             return;
         }
         let Some((_, key)) = self.next_end() else { return };
-        if self.waiting.is_any_blocked(self.patience(&self.pace())) {
+        if self.write_scheduler.is_any_blocked(self.patience(&self.pace())) {
             return;
         }
         if let Some(send) = self.streams.get_mut(&key).and_then(|stream| stream.send.as_mut()) {
-            self.window.watch(&self.connection, key, send, &self.bells);
+            self.window.watch(&self.connection, key, send, &self.wakers);
         }
     }
 

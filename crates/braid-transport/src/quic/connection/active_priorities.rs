@@ -8,13 +8,13 @@ use rustc_hash::FxHashMap;
 /// The data streams on which something was written and that have not ended, by priority: a write that
 /// finds no room asks for those below it, and must not look at every stream for that.
 #[derive(Default)]
-pub(super) struct Holders {
+pub(super) struct ActivePriorities {
     priorities: FxHashMap<StreamKey, i32>,
     /// Streams of each priority; never 0.
     counts: BTreeMap<i32, usize>,
 }
 
-impl Holders {
+impl ActivePriorities {
     /// Something was written on the stream for the first time.
     pub(super) fn insert(&mut self, key: StreamKey, priority: i32) {
         self.forget(key);
@@ -58,18 +58,18 @@ mod tests {
     #[test]
     fn each_priority_counts_once_and_as_long_as_a_stream_has_it() {
         let [one, two, three] = [1, 2, 3].map(StreamKey::bidi);
-        let mut holders = Holders::default();
+        let mut active_priorities = ActivePriorities::default();
         for (key, priority) in [(one, 5), (two, 5), (three, 7)] {
-            holders.insert(key, priority);
+            active_priorities.insert(key, priority);
         }
-        assert_eq!([5, 6, 7, 8].map(|priority| holders.lower(priority)), [0, 1, 1, 2]);
-        holders.set_priority(two, 6);
-        assert_eq!([5, 6, 7, 8].map(|priority| holders.lower(priority)), [0, 1, 2, 3]);
-        holders.forget(one);
-        holders.set_priority(one, 1);
-        assert_eq!([5, 6, 7, 8].map(|priority| holders.lower(priority)), [0, 0, 1, 2]);
-        holders.forget(two);
-        holders.forget(three);
-        assert_eq!(holders.len(), 0);
+        assert_eq!([5, 6, 7, 8].map(|priority| active_priorities.lower(priority)), [0, 1, 1, 2]);
+        active_priorities.set_priority(two, 6);
+        assert_eq!([5, 6, 7, 8].map(|priority| active_priorities.lower(priority)), [0, 1, 2, 3]);
+        active_priorities.forget(one);
+        active_priorities.set_priority(one, 1);
+        assert_eq!([5, 6, 7, 8].map(|priority| active_priorities.lower(priority)), [0, 0, 1, 2]);
+        active_priorities.forget(two);
+        active_priorities.forget(three);
+        assert_eq!(active_priorities.len(), 0);
     }
 }

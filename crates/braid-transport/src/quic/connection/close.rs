@@ -20,7 +20,7 @@ pub(super) const LINGER: Duration = Duration::from_secs(3);
 /// How long a client's CONNECTION_CLOSE may take to leave.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-pub(super) type Farewell = Pin<Box<dyn Future<Output = Result<(), Broken>> + Send>>;
+pub(super) type Closing = Pin<Box<dyn Future<Output = Result<(), Broken>> + Send>>;
 
 /// What a link ends with.
 pub(super) struct Remains {
@@ -36,7 +36,7 @@ pub(super) struct Remains {
 impl Remains {
     /// Delivers what was written, stops the peer and finishes the streams, as far as that can be done
     /// by `deadline`; then closes the connection.
-    pub(super) fn farewell(mut self, close: Close, deadline: Instant) -> Farewell {
+    pub(super) fn closing(mut self, close: Close, deadline: Instant) -> Closing {
         Box::pin(Shield::new(async move {
             if timeout_at(deadline, self.deliver(close.stop, deadline)).await.is_err() {
                 tracing::debug!("the peer did not acknowledge the last bytes in time");

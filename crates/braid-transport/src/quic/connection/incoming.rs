@@ -7,7 +7,7 @@ use noq::{Connection, ConnectionError, RecvStream, SendStream};
 
 use crate::quic::shield::Failures;
 
-pub(super) enum Arrival {
+pub(super) enum IncomingEvent {
     Bidi(SendStream, RecvStream),
     Uni(RecvStream),
     /// The library panicked in some connection of this endpoint.
@@ -17,33 +17,33 @@ pub(super) enum Arrival {
 }
 
 /// One allocation for the life of the link; a task would cost more.
-pub(super) type Arrivals = Pin<Box<dyn Stream<Item = Arrival> + Send>>;
+pub(super) type IncomingEvents = Pin<Box<dyn Stream<Item = IncomingEvent> + Send>>;
 
-pub(super) fn arrivals(connection: Connection, failures: Failures) -> Arrivals {
+pub(super) fn incoming(connection: Connection, failures: Failures) -> IncomingEvents {
     Box::pin(unfold((Some(connection), Some(failures)), |(connection, mut failures)| async move {
         let connection = connection?;
-        let arrival = loop {
+        let event = loop {
             tokio::select! {
                 biased;
                 stream = connection.accept_bi() => break match stream {
-                    Ok((send, recv)) => Arrival::Bidi(send, recv),
-                    Err(error) => Arrival::Lost(error),
+                    Ok((send, recv)) => IncomingEvent::Bidi(send, recv),
+                    Err(error) => IncomingEvent::Lost(error),
                 },
                 stream = connection.accept_uni() => break match stream {
-                    Ok(recv) => Arrival::Uni(recv),
-                    Err(error) => Arrival::Lost(error),
+                    Ok(recv) => IncomingEvent::Uni(recv),
+                    Err(error) => IncomingEvent::Lost(error),
                 },
                 more = next_failure(&mut failures) => {
                     if more {
-                        break Arrival::Failure;
+                        break IncomingEvent::Failure;
                     }
                     // The endpoint is gone: nothing can fail in it any more.
                     failures = None;
                 }
             }
         };
-        let next = if matches!(arrival, Arrival::Lost(_)) { None } else { Some(connection) };
-        Some((arrival, (next, failures)))
+        let next = if matches!(event, IncomingEvent::Lost(_)) { None } else { Some(connection) };
+        Some((event, (next, failures)))
     }))
 }
 

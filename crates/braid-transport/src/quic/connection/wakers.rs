@@ -9,7 +9,7 @@ use futures_util::task::AtomicWaker;
 
 /// Why a bell rings. None of them says more than that it is worth a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ring {
+pub(super) enum Event {
     /// The connection: arrivals, the handshake, credit for new streams.
     Connection,
     /// Bytes, FIN or RESET_STREAM.
@@ -24,15 +24,19 @@ pub(super) enum Ring {
 
 /// The bells of one link.
 #[derive(Debug, Default)]
-pub(super) struct Bells {
-    rung: Mutex<Vec<Arc<Bell>>>,
+pub(super) struct Wakers {
+    woken: Mutex<Vec<Arc<EventWaker>>>,
     owner: AtomicWaker,
 }
 
-impl Bells {
+impl Wakers {
     /// A new bell, as what the library takes.
-    pub(super) fn bell(self: &Arc<Self>, ring: Ring) -> Waker {
-        Waker::from(Arc::new(Bell { bells: Arc::downgrade(self), ring, rung: AtomicBool::new(false) }))
+    pub(super) fn waker(self: &Arc<Self>, event: Event) -> Waker {
+        Waker::from(Arc::new(EventWaker {
+            wakers: Arc::downgrade(self),
+            event,
+            woken: AtomicBool::new(false),
+        }))
     }
 
     /// From now on this task is woken.
@@ -41,37 +45,37 @@ impl Bells {
     }
 
     /// Moves what rang since the last time to the end of `rings`, each once.
-    pub(super) fn take(&self, rings: &mut Vec<Ring>) {
-        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        rings.extend(rung.drain(..).map(|bell| {
+    pub(super) fn take(&self, events: &mut Vec<Event>) {
+        let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        events.extend(woken.drain(..).map(|waker| {
             // Before the look that the ring leads to: a ring during that look counts again.
-            bell.rung.store(false, Ordering::Release);
-            bell.ring
+            waker.woken.store(false, Ordering::Release);
+            waker.event
         }));
     }
 }
 
 /// The library keeps bells for as long as it likes, so they do not keep the link's memory.
 #[derive(Debug)]
-struct Bell {
-    bells: Weak<Bells>,
-    ring: Ring,
+struct EventWaker {
+    wakers: Weak<Wakers>,
+    event: Event,
     /// It is on the list.
-    rung: AtomicBool,
+    woken: AtomicBool,
 }
 
-impl Wake for Bell {
+impl Wake for EventWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if self.rung.swap(true, Ordering::AcqRel) {
+        if self.woken.swap(true, Ordering::AcqRel) {
             return;
         }
-        let Some(bells) = self.bells.upgrade() else { return };
-        bells.rung.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(self));
-        bells.owner.wake();
+        let Some(wakers) = self.wakers.upgrade() else { return };
+        wakers.woken.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(self));
+        wakers.owner.wake();
     }
 }
 
@@ -81,30 +85,30 @@ mod tests {
 
     #[test]
     fn a_bell_is_heard_once_however_often_it_rings() {
-        let bells = Arc::new(Bells::default());
-        let first = bells.bell(Ring::Readable(StreamKey::bidi(1)));
-        let second = bells.bell(Ring::Writable(StreamKey::bidi(2)));
+        let wakers = Arc::new(Wakers::default());
+        let first = wakers.waker(Event::Readable(StreamKey::bidi(1)));
+        let second = wakers.waker(Event::Writable(StreamKey::bidi(2)));
         for _ in 0..3 {
             first.wake_by_ref();
             second.wake_by_ref();
         }
-        let mut rings = Vec::new();
-        bells.take(&mut rings);
-        assert_eq!(rings, [Ring::Readable(StreamKey::bidi(1)), Ring::Writable(StreamKey::bidi(2))]);
+        let mut events = Vec::new();
+        wakers.take(&mut events);
+        assert_eq!(events, [Event::Readable(StreamKey::bidi(1)), Event::Writable(StreamKey::bidi(2))]);
         second.wake_by_ref();
-        rings.clear();
-        bells.take(&mut rings);
-        assert_eq!(rings, [Ring::Writable(StreamKey::bidi(2))], "it can ring again");
+        events.clear();
+        wakers.take(&mut events);
+        assert_eq!(events, [Event::Writable(StreamKey::bidi(2))], "it can event again");
     }
 
     #[test]
     fn a_bell_that_was_not_answered_keeps_nothing_alive() {
-        let bells = Arc::new(Bells::default());
-        let bell = bells.bell(Ring::Connection);
-        bell.wake_by_ref();
-        let link = Arc::downgrade(&bells);
-        drop(bells);
+        let wakers = Arc::new(Wakers::default());
+        let waker = wakers.waker(Event::Connection);
+        waker.wake_by_ref();
+        let link = Arc::downgrade(&wakers);
+        drop(wakers);
         assert!(link.upgrade().is_none());
-        bell.wake();
+        waker.wake();
     }
 }

@@ -8,7 +8,7 @@ use crate::quic::codes::{self, code};
 
 /// Why a link is over.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(super) enum Loss {
+pub(super) enum CloseReason {
     #[error("the QUIC connection is lost: {0}")]
     Connection(ConnectionError),
     #[error("the server did not take the early data")]
@@ -21,7 +21,7 @@ pub(super) enum Loss {
     Other(Box<str>),
 }
 
-impl Loss {
+impl CloseReason {
     /// Many clients close the connection without finishing the control stream first: that is its
     /// end as well.
     pub(super) fn is_in_order(&self) -> bool {
@@ -34,7 +34,7 @@ impl Loss {
     }
 }
 
-impl From<ReadError> for Loss {
+impl From<ReadError> for CloseReason {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::ConnectionLost(error) => Self::Connection(error),
@@ -44,15 +44,15 @@ impl From<ReadError> for Loss {
     }
 }
 
-impl From<Loss> for io::Error {
-    fn from(loss: Loss) -> Self {
-        let kind = match &loss {
-            Loss::Connection(ConnectionError::TimedOut) => io::ErrorKind::TimedOut,
-            Loss::Connection(ConnectionError::LocallyClosed) => io::ErrorKind::ConnectionAborted,
+impl From<CloseReason> for io::Error {
+    fn from(close_reason: CloseReason) -> Self {
+        let kind = match &close_reason {
+            CloseReason::Connection(ConnectionError::TimedOut) => io::ErrorKind::TimedOut,
+            CloseReason::Connection(ConnectionError::LocallyClosed) => io::ErrorKind::ConnectionAborted,
             // Callers tell it from the rest by this cause.
-            Loss::EarlyRefused => return ReadError::ZeroRttRejected.into(),
+            CloseReason::EarlyRefused => return ReadError::ZeroRttRejected.into(),
             _ => io::ErrorKind::ConnectionReset,
         };
-        Self::new(kind, loss)
+        Self::new(kind, close_reason)
     }
 }

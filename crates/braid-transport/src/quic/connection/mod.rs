@@ -3,24 +3,24 @@
 //! One task owns the link and polls it; there is no task per connection or stream. What the library
 //! has to tell rings a bell, and the owner is woken once for any number of them.
 
-mod arrivals;
-mod bells;
+mod active_priorities;
 mod close;
+mod close_reason;
 mod gating;
-mod holders;
-mod loss;
-mod parts;
+mod incoming;
+mod path_migration;
 mod read;
-mod settle;
+mod send_limit;
+mod state;
 mod stream;
+mod stream_finish;
 #[cfg(test)]
 mod tests;
-mod unsent;
+mod unsent_bytes;
 mod urgency;
-mod waiting;
-mod whereabouts;
-mod window;
+mod wakers;
 mod write;
+mod write_scheduler;
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -34,9 +34,9 @@ use tokio::io::ReadBuf;
 use tokio::runtime::Handle;
 use tokio::time::Instant as Now;
 
-use self::bells::Bells;
-use self::close::{Farewell, LINGER};
-use self::parts::Parts;
+use self::close::{Closing, LINGER};
+use self::state::ConnectionState;
+use self::wakers::Wakers;
 use super::codes;
 use super::link::Established;
 use super::pacing::GateState;
@@ -47,28 +47,28 @@ use crate::link::{Close, Dir, Peer, Read};
 pub struct Multi {
     pub(crate) peer: Peer,
     /// `None` once the library has panicked in it, or the end has begun.
-    parts: Option<Box<Parts>>,
+    state: Option<Box<ConnectionState>>,
     /// The end, once it has begun.
-    farewell: Option<Farewell>,
+    closing: Option<Closing>,
     /// When it is to be over, if that was said.
     deadline: Option<Instant>,
     is_broken: bool,
-    bells: Arc<Bells>,
+    wakers: Arc<Wakers>,
 }
 
 impl Multi {
     pub(super) fn new(peer: Peer, established: Established) -> Self {
-        let bells = Arc::new(Bells::default());
-        let parts = Some(Box::new(Parts::new(established, Arc::clone(&bells))));
-        Self { peer, parts, farewell: None, deadline: None, is_broken: false, bells }
+        let wakers = Arc::new(Wakers::default());
+        let state = Some(Box::new(ConnectionState::new(established, Arc::clone(&wakers))));
+        Self { peer, state, closing: None, deadline: None, is_broken: false, wakers }
     }
 
     pub(crate) fn is_early(&self) -> bool {
-        self.parts.as_ref().is_some_and(|parts| parts.confirmed.is_some())
+        self.state.as_ref().is_some_and(|state| state.confirmed.is_some())
     }
 
     pub(crate) fn gate_state(&self) -> Option<GateState> {
-        self.parts.as_ref()?.gating.state()
+        self.state.as_ref()?.gating.state()
     }
 
     pub(crate) fn poll_read(
@@ -77,11 +77,11 @@ impl Multi {
         buffer: &mut ReadBuf<'_>,
         wants: &mut dyn FnMut(StreamKey) -> bool,
     ) -> Poll<io::Result<Read>> {
-        self.bells.listen(cx);
-        if self.parts.is_none() && !self.is_broken {
+        self.wakers.listen(cx);
+        if self.state.is_none() && !self.is_broken {
             return Poll::Ready(Ok(Read::Closed));
         }
-        let read = ready!(self.with(|parts| parts.poll_read(cx, buffer, wants))?);
+        let read = ready!(self.with(|state| state.poll_read(cx, buffer, wants))?);
         if let Ok(Read::Moved(address)) = read {
             self.peer.address = Some(address);
         }
@@ -94,34 +94,34 @@ impl Multi {
         stream: StreamKey,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.bells.listen(cx);
-        self.with(|parts| parts.poll_write(cx, stream, slices))?
+        self.wakers.listen(cx);
+        self.with(|state| state.poll_write(cx, stream, slices))?
     }
 
     pub(crate) fn set_priority(&mut self, stream: StreamKey, priority: Priority) {
-        let _ = self.with(|parts| parts.set_priority(stream, priority));
+        let _ = self.with(|state| state.set_priority(stream, priority));
     }
 
     pub(crate) fn finish(&mut self, stream: StreamKey) {
-        let _ = self.with(|parts| parts.finish(stream));
+        let _ = self.with(|state| state.finish(stream));
     }
 
     pub(crate) fn abort(&mut self, stream: StreamKey, code: u64) {
-        let _ = self.with(|parts| parts.abort(stream, code));
+        let _ = self.with(|state| state.abort(stream, code));
     }
 
     pub(crate) fn poll_open(&mut self, cx: &mut Context<'_>, dir: Dir) -> Poll<io::Result<StreamKey>> {
-        self.bells.listen(cx);
-        self.with(|parts| parts.poll_open(dir))?
+        self.wakers.listen(cx);
+        self.with(|state| state.poll_open(dir))?
     }
 
     pub(crate) fn poll_close(&mut self, cx: &mut Context<'_>, close: Close) -> Poll<io::Result<()>> {
-        if self.parts.is_some() {
-            self.farewell = self.begin_farewell(close)?;
+        if self.state.is_some() {
+            self.closing = self.begin_farewell(close)?;
         }
-        let Some(farewell) = self.farewell.as_mut() else { return Poll::Ready(Ok(())) };
-        let outcome = ready!(farewell.as_mut().poll(cx));
-        self.farewell = None;
+        let Some(closing) = self.closing.as_mut() else { return Poll::Ready(Ok(())) };
+        let outcome = ready!(closing.as_mut().poll(cx));
+        self.closing = None;
         Poll::Ready(outcome.map_err(io::Error::from))
     }
 
@@ -130,37 +130,37 @@ impl Multi {
     }
 
     pub(crate) fn stream_frames(&mut self) -> Option<u64> {
-        self.with(|parts| parts.connection.stats().frame_rx.stream).ok()
+        self.with(|state| state.connection.stats().frame_rx.stream).ok()
     }
 
     pub(crate) fn set_trusted(&mut self) {
-        let _ = self.with(Parts::set_trusted);
+        let _ = self.with(ConnectionState::set_trusted);
     }
 
     pub(crate) fn rebind(&mut self, address: Option<SocketAddr>) -> io::Result<()> {
-        self.with(|parts| parts.rebind(address))?
+        self.with(|state| state.rebind(address))?
     }
 
     /// Runs `call` on the handles; they are forgotten if it panics.
-    fn with<T>(&mut self, call: impl FnOnce(&mut Parts) -> T) -> io::Result<T> {
-        let Some(parts) = self.parts.as_mut() else {
+    fn with<T>(&mut self, call: impl FnOnce(&mut ConnectionState) -> T) -> io::Result<T> {
+        let Some(state) = self.state.as_mut() else {
             return Err(if self.is_broken { Broken.into() } else { closed() });
         };
-        shielded(|| call(parts)).map_err(|broken| {
-            std::mem::forget(self.parts.take());
+        shielded(|| call(state)).map_err(|broken| {
+            std::mem::forget(self.state.take());
             self.is_broken = true;
             broken.into()
         })
     }
 
-    fn begin_farewell(&mut self, close: Close) -> io::Result<Option<Farewell>> {
-        let Some(parts) = self.parts.take() else { return Ok(None) };
-        if is_sound(&parts.connection) {
+    fn begin_farewell(&mut self, close: Close) -> io::Result<Option<Closing>> {
+        let Some(state) = self.state.take() else { return Ok(None) };
+        if is_sound(&state.connection) {
             // From now on, unless the end was decided on before. [BQ-41]
             let deadline = self.deadline.map_or_else(|| Now::now() + LINGER, Now::from_std);
-            return Ok(Some(parts.into_remains().farewell(close, deadline)));
+            return Ok(Some(state.into_remains().closing(close, deadline)));
         }
-        std::mem::forget(parts);
+        std::mem::forget(state);
         self.is_broken = true;
         Err(Broken.into())
     }
@@ -173,13 +173,13 @@ fn closed() -> io::Error {
 impl Drop for Multi {
     fn drop(&mut self) {
         let close = Close { code: codes::CLOSE_NORMAL, stop: None };
-        let farewell = match self.farewell.take() {
+        let closing = match self.closing.take() {
             None => self.begin_farewell(close).ok().flatten(),
-            farewell => farewell,
+            closing => closing,
         };
         // Without a runtime nothing can be delivered any more: dropping closes the connection.
-        if let (Some(farewell), Ok(runtime)) = (farewell, Handle::try_current()) {
-            runtime.spawn(farewell);
+        if let (Some(closing), Ok(runtime)) = (closing, Handle::try_current()) {
+            runtime.spawn(closing);
         }
     }
 }

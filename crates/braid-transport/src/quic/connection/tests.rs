@@ -68,8 +68,12 @@ async fn answer(link: &mut Link, mut streams: usize, abort: bool) {
 
 /// Entries of all that grows with streams.
 fn entries(link: &Link) -> usize {
-    let Link::Multi(Multi { parts: Some(parts), .. }) = link else { panic!("a link of many streams") };
-    parts.streams.len() + parts.holders.len() + parts.waiting.len() + parts.queue.len() + parts.told.len()
+    let Link::Multi(Multi { state: Some(state), .. }) = link else { panic!("a link of many streams") };
+    state.streams.len()
+        + state.active_priorities.len()
+        + state.write_scheduler.len()
+        + state.queue.len()
+        + state.told.len()
 }
 
 #[tokio::test(start_paused = true)]
