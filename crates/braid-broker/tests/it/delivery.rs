@@ -1,4 +1,4 @@
-//! QoS 0, 1 and 2 end to end (MQTT 4.3), and what travels with a message.
+//! QoS 0, 1 and 2 end to end (MQTT 4.3), and the properties that are forwarded with a message.
 
 use braid_proto::packet::{AckKind, MessageProperties, Packet, Publish, QoS};
 use braid_proto::reason::ReasonCode;
@@ -236,7 +236,7 @@ async fn sys_topics_are_read_by_name_and_never_written() {
     }
     client.subscribe("$SYS/broker/version", QoS::AtMostOnce).await;
     assert_eq!(client.expect_publish().await.payload, version.payload);
-    // Every interval anew.
+    // Every interval starts anew.
     client.subscribe("$SYS/broker/uptime", QoS::AtMostOnce).await;
     assert_eq!(client.take().await, "0 seconds");
     pass(10).await;

@@ -64,7 +64,7 @@ impl Disk {
         }
     }
 
-    /// Copy of all that is durable now, for the next broker. The old broker may go on without changing the copy.
+    /// Copy of the durable content, for the next broker. The old broker may go on without changing the copy.
     pub(crate) fn after_crash(&self) -> Self {
         match self {
             Self::Memory(store) => Self::Memory(Arc::new(store.reopen())),

@@ -56,17 +56,17 @@ impl Restartable {
         self.crash_for(Duration::ZERO)
     }
 
-    /// Crashes it and starts another after `downtime`.
+    /// Crashes the broker and starts another after `downtime`.
     fn crash_for(self, downtime: Duration) -> Self {
         self.crash_and_move(|at| at - downtime)
     }
 
-    /// Crashes it, and sets the clock back before the next start.
+    /// Crashes the broker, and sets the clock back before the next start.
     fn crash_and_set_back(self, by: Duration) -> Self {
         self.crash_and_move(|at| at + by)
     }
 
-    /// Crashes it, and sets the clock forward before the next start, which looks like a downtime.
+    /// Crashes the broker, and sets the clock forward before the next start, like a downtime.
     fn crash_and_set_forward(self, by: Duration) -> Self {
         self.crash_for(by)
     }
@@ -353,7 +353,7 @@ async fn sessions_expire_while_the_broker_is_down() {
     assert_eq!(mortal.session("day").and_then(|session| session.record.parked_at), None);
     let mortal = mortal.crash();
     assert!(mortal.session("day").is_some_and(|session| session.record.parked_at.is_some()));
-    // The rest of the day keeps running.
+    // The rest of the interval keeps running.
     let mortal = mortal.crash_for(Duration::from_secs(20 * 3600));
     pass(4 * 3600 + 10).await;
     assert!(mortal.session("day").is_none());

@@ -1,4 +1,4 @@
-//! Fairness between clients, and of the broker to a client that behaves.
+//! Fairness between clients, and towards a client that follows the rules.
 
 use braid_broker::{BrokerConfig, LimitsConfig};
 use braid_proto::packet::{Disconnect, Packet, ProtocolVersion, Publish, QoS};
@@ -99,14 +99,14 @@ async fn sessions_and_retained_bytes_have_limits() {
     let mut third = broker.link(ProtocolVersion::V5).await;
     third.send_connect(connect_v5("third")).await;
     assert_eq!(third.expect_connack().await.reason, ReasonCode::QuotaExceeded);
-    // A client that has a session goes on.
+    // A client with a session may connect.
     let _second = broker.connect(lasting("second")).await;
 
     let retained =
         |topic, size| Publish { qos: QoS::AtLeastOnce, retain: true, ..message(topic, "x".repeat(size)) };
     assert_eq!(first.publish_as(retained("a", 1000)).await, ReasonCode::NoMatchingSubscribers);
     assert_eq!(first.publish_as(retained("b", 1000)).await, ReasonCode::QuotaExceeded);
-    // The room of an ended session is free.
+    // The end of a session frees its place.
     assert_eq!(first.publish_as(retained("a", 1200)).await, ReasonCode::NoMatchingSubscribers);
     assert_eq!(first.publish_as(retained("a", 0)).await, ReasonCode::NoMatchingSubscribers);
     assert_eq!(first.publish_as(retained("b", 1000)).await, ReasonCode::NoMatchingSubscribers);

@@ -26,7 +26,7 @@ async fn subscribe(client: &mut Client, filters: impl IntoIterator<Item = String
     client.subscribe_all(None, filters.into_iter().map(entry).collect()).await.codes
 }
 
-/// The filter with this number.
+/// The filter with number `n`.
 type Shape = fn(usize) -> String;
 
 /// Bytes that are allocated when a client has subscribed to as many filters of this shape as it may.
@@ -73,7 +73,7 @@ async fn a_level_costs_where_there_is_a_wildcard() {
         assert_eq!(subscribe(&mut short, [text.to_owned()]).await, [ReasonCode::QuotaExceeded], "{text}");
         let (_broker, mut enough) = client(cost).await;
         assert_eq!(subscribe(&mut enough, [text.to_owned()]).await, [ReasonCode::Success], "{text}");
-        // Memory that is given back can be used again.
+        // Freed memory can be used again.
         assert_eq!(subscribe(&mut enough, ["b".to_owned()]).await, [ReasonCode::QuotaExceeded]);
         enough.send(unsubscribe_packet(9, &[text])).await;
         assert_eq!(enough.find_unsuback().await.codes, [ReasonCode::Success]);

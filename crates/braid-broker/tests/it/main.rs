@@ -1,36 +1,36 @@
-//! The whole broker over in-memory links, on virtual time: what a client sees on the wire.
+//! Integration tests of the whole broker over in-memory links, on virtual time, at the level of packets.
 
 #![allow(clippy::panic, reason = "what a test calls may end it, not only its own function")]
 
 mod support;
 
-mod aged;
 mod connecting;
-mod crowded;
 mod delivery;
 mod disk;
 mod durability;
-mod expired;
+mod durable_acks;
 mod fairness;
 mod filters;
 mod flow;
-mod hostile;
+mod malformed;
 mod memory;
+mod message_expiry;
+mod offline_limit;
 mod permissions;
 mod priorities;
+mod queue_age;
 mod queues;
 mod random;
 mod rates;
 mod retained;
 mod sessions;
 mod shared;
-mod shelved;
 mod slow;
 mod spooled;
 mod stopping;
+mod stored_queues;
 mod stream_subscriptions;
 mod streams;
 mod subscriptions;
 mod takeover;
-mod waiting;
 mod wills;

@@ -18,7 +18,7 @@ const HIGH: usize = 2 << 20;
 /// Bytes of a payload.
 const SIZE: usize = 2000;
 
-/// One read of one connection, which is counted afterwards.
+/// Size of one read of a connection, which is counted afterwards.
 const READ: usize = 64 * 1024;
 
 /// Watermarks, and queues without a limit.
@@ -215,7 +215,7 @@ async fn urgent_messages_and_acknowledgements_pass_under_pressure() {
     drop((stuck, flood));
 }
 
-/// Bulk, urgent messages and PINGREQ have streams of their own.
+/// Bulk data, urgent messages and PINGREQ have streams of their own.
 #[tokio::test(start_paused = true)]
 async fn streams_with_bulk_are_slowed_and_others_are_not() {
     let broker = QuicBroker::start_with(with_watermarks(LOW, HIGH));
@@ -242,7 +242,7 @@ async fn streams_with_bulk_are_slowed_and_others_are_not() {
         assert_eq!(watch.take().await, number.to_string());
         assert!(asked.elapsed().as_millis() < 500, "{:?}", asked.elapsed());
     }
-    // Bulk resumes.
+    // Bulk data resumes.
     let all: Vec<Publish> = slow.take_many(STREAMS * (2 * LOW / SIZE)).await;
     assert_eq!(all.len(), STREAMS * (2 * LOW / SIZE));
     assert_eq!(broker.memory.handle.memory_used(), 0);

@@ -23,7 +23,7 @@ impl Authenticate for UserNames {
     }
 }
 
-/// Authorizer that denies the actions with one name to one client, and writes down all that it was asked.
+/// Authorizer that denies the actions with one name to one client, and records all actions that it was asked about.
 #[derive(Default)]
 struct Deny {
     action: Mutex<&'static str>,
@@ -143,7 +143,7 @@ async fn a_denied_delivery_is_dropped_even_if_its_subscription_is_older_than_the
     publisher.publish("t/1", "after", QoS::AtLeastOnce).await;
     client.expect_silence().await;
     assert!(rules.has_asked("anonymous as client: receive t/1"));
-    // Nothing of it is left in the session.
+    // The session keeps nothing of it.
     rules.change("");
     client.vanish().await;
     let mut client = broker.resume("client").await;
@@ -185,7 +185,7 @@ async fn a_denied_takeover_leaves_the_connection_alone() {
     client.expect_disconnect(ReasonCode::SessionTakenOver).await;
 }
 
-/// A broker that has started since does not know the last owner.
+/// A broker that was restarted does not know the last owner.
 #[tokio::test(start_paused = true)]
 async fn a_resume_after_a_restart_is_asked_without_an_owner() {
     let store = Arc::new(MemoryStore::new());

@@ -1,4 +1,4 @@
-//! Priorities on one stream: what is urgent overtakes what waits, between packets.
+//! Priorities on one stream: urgent messages overtake queued ones between packets.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use crate::support::{
     will,
 };
 
-/// More than the broker encodes ahead for one client, in messages of [`SIZE`].
+/// Number of messages of [`SIZE`] above the amount that the broker encodes ahead for one client.
 const BULK: usize = 300;
 
-/// Bytes of a bulk message.
+/// Size of a bulk message, bytes.
 const SIZE: usize = 1000;
 
-/// Bulk messages that may be encoded, or in the link, before something urgent comes.
+/// Bulk messages that may be encoded, or in the link, before an urgent one is queued.
 const AHEAD: usize = 70;
 
 fn with_rules(rules: &[(&str, u16)]) -> BrokerConfig {
@@ -40,7 +40,7 @@ fn subscribe_packet(texts: &[&str], priorities: &[&str]) -> Packet {
     }))
 }
 
-/// Subscribes with these User Properties; the codes of the SUBACK.
+/// Subscribes with these User Properties; returns the codes of the SUBACK.
 async fn subscribe(client: &mut Client, texts: &[&str], priorities: &[&str]) -> Vec<ReasonCode> {
     client.send(subscribe_packet(texts, priorities)).await;
     match client.next().await {
@@ -49,7 +49,7 @@ async fn subscribe(client: &mut Client, texts: &[&str], priorities: &[&str]) -> 
     }
 }
 
-/// A client whose link holds 1,024 bytes: what it does not read waits in the broker.
+/// A client whose link holds 1,024 bytes, so that unread messages wait in the broker.
 async fn slow(broker: &TestBroker, client_id: &str) -> Client {
     let mut client = broker.narrow_link(ProtocolVersion::V5, 1024).await;
     client.send_connect(connect_v5(client_id)).await;
@@ -65,7 +65,7 @@ async fn publish_bulk(publisher: &mut Client, topic: &str, count: usize) {
     settle().await;
 }
 
-/// Where the messages of a topic are among all.
+/// Positions of the messages of a topic among all received ones.
 fn places(all: &[Publish], topic: &str) -> Vec<usize> {
     let is_it = |publish: &Publish| publish.topic.as_ref().is_some_and(|name| name.as_str() == topic);
     all.iter().enumerate().filter(|(_, publish)| is_it(publish)).map(|(at, _)| at).collect()
@@ -94,7 +94,7 @@ async fn rules_order_what_waits_between_packets() {
     let first = places(&all, "high/1")[0];
     assert!((1..AHEAD).contains(&first), "the urgent ones come after {first} messages");
     let urgent: Vec<_> = all[first..first + 60].iter().map(topic_of).collect();
-    // One priority is one lane, whatever the topics.
+    // One priority is one lane for all topics.
     assert!(urgent[..40].chunks(2).all(|pair| pair == ["high/1", "high/2"]), "{urgent:?}");
     assert!(urgent[40..].iter().all(|topic| *topic == "mid"));
     assert!(all[first + 60..BULK + 60].iter().all(|publish| topic_of(publish) == "bulk"));
@@ -107,8 +107,8 @@ fn topic_of(publish: &Publish) -> &str {
     publish.topic.as_ref().map_or("", |topic| topic.as_str())
 }
 
-/// Publishes bulk, then one small message to `topic`: how many messages come before it. [BULK] when it overtakes
-/// nothing.
+/// Publishes bulk, then one small message to `topic`; returns how many messages come before it, [BULK] when it overtakes
+/// none.
 async fn place_behind_bulk(broker: &TestBroker, client: &mut Client, topic: &str) -> usize {
     let mut publisher = broker.v5("publisher").await;
     publish_bulk(&mut publisher, "bulk", BULK).await;
@@ -195,7 +195,7 @@ async fn a_priority_that_is_none_is_refused_and_nothing_subscribed() {
     }
     client.publish("new", "x", QoS::AtMostOnce).await;
     client.expect_silence().await;
-    // Subscriptions from before keep their priority.
+    // Earlier subscriptions keep their priority.
     client.publish("old", "x", QoS::AtLeastOnce).await;
     let publish = client.expect_publish().await;
     assert_eq!(publish.qos, QoS::AtLeastOnce);
@@ -203,7 +203,7 @@ async fn a_priority_that_is_none_is_refused_and_nothing_subscribed() {
     client.send(unsubscribe_packet(9, &["new", "old"])).await;
     let codes = client.find_unsuback().await.codes;
     assert_eq!(codes, [ReasonCode::NoSubscriptionExisted, ReasonCode::Success]);
-    // The extremes are priorities.
+    // The lowest and highest values are valid.
     for value in ["0", "65535"] {
         assert_eq!(subscribe(&mut client, &["new"], &[value]).await, [ReasonCode::Success]);
     }
@@ -241,7 +241,7 @@ async fn what_a_group_gives_to_another_member_keeps_the_topics_priority() {
     stays.subscribe("bulk", QoS::AtMostOnce).await;
     stays.subscribe("$share/g/g/#", QoS::AtLeastOnce).await;
     publish_bulk(&mut publisher, "bulk", BULK).await;
-    // Clean Start ends the session of the one who left.
+    // Clean Start ends the session of the first member.
     let _again = broker.v5("leaving").await;
     settle().await;
     let all = stays.take_many(BULK + 3).await;
@@ -286,7 +286,7 @@ async fn a_will_has_the_priority_of_its_topic() {
     assert!(places(&all, "alarms/mortal")[0] < AHEAD);
 }
 
-/// Priorities of subscriptions live as long as the session; rules are those of the running broker.
+/// Priorities of subscriptions belong to the session; rules to the running broker.
 #[tokio::test(start_paused = true)]
 async fn priorities_survive_a_restart_with_their_session() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());

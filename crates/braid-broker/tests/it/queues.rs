@@ -303,7 +303,7 @@ async fn aged_messages_leave_the_queue_and_the_store() {
     publisher.publish("mid", "young", QoS::AtLeastOnce).await;
     pass(29).await;
     assert_eq!(broker.statistics().messages_outdated(), 0);
-    // No client has to connect for that.
+    // No client has to connect for it.
     pass(15).await;
     assert_eq!(broker.statistics().messages_outdated(), 1);
     assert_eq!(broker.statistics().messages_dropped(), 1);
@@ -346,7 +346,7 @@ async fn qos0_is_queued_for_offline_clients_if_configured() {
         publisher.publish("mid", "3", QoS::AtLeastOnce).await;
         let expected: &[&str] = if queue_qos0 { &["1", "2", "3"] } else { &["3"] };
         assert_eq!(texts(&broker.resume("client").await.take_all().await), expected);
-        // QoS 0 gives way to QoS 1.
+        // QoS 0 is evicted for QoS 1.
         settle().await;
         for (text, qos) in (0..3).map(|_| ("zero", QoS::AtMostOnce)).chain([("one", QoS::AtLeastOnce); 4]) {
             publisher.publish("mid", text, qos).await;
@@ -355,7 +355,7 @@ async fn qos0_is_queued_for_offline_clients_if_configured() {
     }
 }
 
-/// Retained messages are sent as the queue has room.
+/// Retained messages are sent while the queue has room.
 #[tokio::test(start_paused = true)]
 async fn retained_messages_do_not_overflow_the_queue() {
     for (overflow, qos) in [

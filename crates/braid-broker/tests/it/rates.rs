@@ -62,7 +62,7 @@ async fn all_messages_of_a_fast_client_arrive_at_its_rate() {
 async fn bytes_of_a_fast_client_arrive_at_its_rate() {
     const RATE: u64 = 50_000;
     let limits = LimitsConfig { publish_bytes_per_second: RATE, ..LimitsConfig::default() };
-    // The client is not at fault that its packet is incomplete for so long.
+    // The broker delays the incomplete packet, not the client.
     let mqtt = MqttConfig { strict_keepalive: true, ..MqttConfig::default() };
     let broker = TestBroker::start_with(BrokerConfig { mqtt, ..with_limits(limits) });
     let mut connect = connect_v5("fast");

@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 use crate::support::{TestBroker, publish_packet, quiet, settle};
 
-/// Bytes of the larger mark.
+/// High watermark, bytes.
 const HIGH: usize = 1 << 20;
 
-/// Bytes of a message that does not fit below the marks.
+/// Size of a message above both watermarks, bytes.
 const SIZE: usize = 2 * HIGH;
 
-/// Whatever a message costs beside its payload.
+/// Upper bound of the memory of a message beside its payload, bytes.
 const OVERHEAD: u64 = 1000;
 
 fn start() -> (TestBroker, TempDir) {
@@ -65,7 +65,7 @@ async fn message_below_the_threshold_counts_as_memory() {
     assert!(used >= HIGH as u64 / 4 && used < HIGH as u64 / 4 + OVERHEAD, "{used}");
 }
 
-/// The bytes of a queue are of the messages, wherever these are.
+/// Limits of a queue count spooled payloads too.
 #[tokio::test(start_paused = true)]
 async fn spooled_message_counts_in_its_queue() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -84,7 +84,7 @@ async fn spooled_message_counts_in_its_queue() {
     assert_eq!(broker.statistics().messages_overflowed(), 2);
 }
 
-/// The begin and the end of a shortage are published.
+/// `$SYS` publishes the begin and the end of a shortage of spool space.
 #[tokio::test(start_paused = true)]
 async fn full_spool_is_published_below_sys() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! Where subscriptions go when their streams and connections end, and what the router, the store and retained
-//! messages know of it.
+//! Subscriptions of streams and connections that end: their move to the control stream, in the router, the store and
+//! the retained cursors.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,7 @@ use crate::support::{
     unsubscribe_packet,
 };
 
-/// Subscribes with QoS 0, and with retained messages only if it is new there; the code.
+/// Subscribes with QoS 0 and Retain Handling 1; returns the code.
 async fn subscribe_if_new(client: &mut Lanes, on: StreamKey, text: &str) -> ReasonCode {
     let retain_handling = RetainHandling::SendIfNew;
     let entry = SubscribeEntry { retain_handling, ..SubscribeEntry::new(filter(text), QoS::AtMostOnce) };
@@ -39,7 +39,7 @@ async fn finish(client: &Lanes, stream: StreamKey) {
     assert_eq!(client.expect_ended(stream).await, Ended::Finished);
 }
 
-/// The messages that have come on these streams within a second, each as the stream that brought it.
+/// Messages that arrive on these streams within a second, each as the number of its stream.
 async fn arrivals(client: &Lanes, streams: &[StreamKey]) -> Vec<StreamKey> {
     pass(1).await;
     let is_publish = |packet: &Packet| matches!(packet, Packet::Publish(_));
@@ -48,7 +48,7 @@ async fn arrivals(client: &Lanes, streams: &[StreamKey]) -> Vec<StreamKey> {
     streams.iter().flat_map(|stream| std::iter::repeat_n(*stream, come(stream))).collect()
 }
 
-/// Publishes to a topic: which of the streams bring it.
+/// Publishes to a topic; returns the streams that bring the message.
 async fn streams_of(
     broker: &QuicBroker,
     client: &Lanes,
@@ -96,14 +96,14 @@ async fn a_subscription_replaces_one_left_over_from_another_stream() {
     client.subscribe(two, "a", QoS::AtMostOnce).await;
     assert_eq!(arrivals(&client, &[CONTROL, one, two, three, four]).await, [one, two]);
     finish(&client, one).await;
-    // For Retain Handling 1 there is nothing new.
+    // For Retain Handling 1 the subscription is not new.
     assert_eq!(subscribe_if_new(&mut client, three, "a").await, ReasonCode::Success);
     assert_eq!(arrivals(&client, &all).await, []);
     assert_eq!(streams_of(&broker, &client, "a", &all).await, [two, three]);
-    // Nothing is left over any more: for another stream it is new.
+    // No moved subscription is left: on another stream the subscription is new.
     assert_eq!(subscribe_if_new(&mut client, four, "a").await, ReasonCode::Success);
     assert_eq!(arrivals(&client, &all).await, [four]);
-    // A stream that has the filter already takes what is left over, too.
+    // A stream with the same filter replaces the moved subscription, too.
     finish(&client, four).await;
     assert_eq!(subscribe_if_new(&mut client, two, "a").await, ReasonCode::Success);
     assert_eq!(arrivals(&client, &[CONTROL, two, three]).await, []);
@@ -125,7 +125,7 @@ async fn a_session_without_connection_has_each_filter_once() {
     client.expect_silence(CONTROL).await;
 }
 
-/// Remembers what it is told of subscriptions, and whether that may be late.
+/// Store that records changes of subscriptions, and whether they were lazy.
 #[derive(Default)]
 struct Told {
     inner: MemoryStore,
@@ -169,7 +169,7 @@ async fn the_store_is_told_at_once_which_subscription_is_left() {
     let (one, two) = (client.open().await, client.open().await);
     client.subscribe(one, "a", QoS::AtLeastOnce).await;
     client.subscribe(two, "a", QoS::AtMostOnce).await;
-    // The control stream keeps one of those that end.
+    // The control stream keeps one of the subscriptions that end.
     for stream in [one, two] {
         finish(&client, stream).await;
     }
@@ -188,7 +188,7 @@ async fn a_take_over_leaves_no_subscription_on_a_stream_that_is_gone() {
     client.subscribe(one, "a", QoS::AtMostOnce).await;
     client.subscribe(two, "b", QoS::AtMostOnce).await;
     let mut other = broker.resume("client").await;
-    // By their numbers these are the same streams, but they have no subscriptions.
+    // These streams have the same numbers, but no subscriptions.
     assert_eq!([other.open().await, other.open().await], [one, two]);
     let all = [CONTROL, one, two];
     other.subscribe(two, "c", QoS::AtMostOnce).await;
@@ -198,7 +198,7 @@ async fn a_take_over_leaves_no_subscription_on_a_stream_that_is_gone() {
     assert_eq!(streams_of(&broker, &other, "c", &all).await, [one, two]);
 }
 
-/// The store knows no streams.
+/// The store does not record streams.
 #[tokio::test(start_paused = true)]
 async fn after_a_restart_a_filter_is_there_if_any_stream_had_it() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -219,7 +219,7 @@ async fn after_a_restart_a_filter_is_there_if_any_stream_had_it() {
     client.subscribe(CONTROL, "merged", QoS::AtLeastOnce).await;
     client.subscribe(two, "merged", QoS::AtMostOnce).await;
     finish(&client, two).await;
-    // As in a crash: the first broker says nothing more to the store.
+    // As in a crash: the first broker writes nothing more to the store.
     let broker = start();
     let client = broker.connect(lasting("client")).await;
     assert!(client.connack().session_present);
@@ -243,7 +243,7 @@ async fn slow_link(broker: &QuicBroker) -> Lanes {
     client
 }
 
-/// A client that is owed `count` retained messages of 2,000 bytes on a stream that it does not read.
+/// A client for which `count` retained messages of 2,000 bytes are pending on a stream that it does not read.
 async fn owed(broker: &QuicBroker, count: usize) -> (Lanes, StreamKey) {
     let mut publisher = broker.memory.v5("publisher").await;
     for number in 0..count {
@@ -267,7 +267,7 @@ async fn retained_messages_that_a_stream_is_owed_go_on_on_the_control_stream() {
     let broker = QuicBroker::start();
     let (client, one) = owed(&broker, COUNT).await;
     client.reset(one, 0);
-    // QoS 0 messages on their way went with the stream; most were not.
+    // QoS 0 messages in flight are lost with the stream; most were not sent yet.
     let come = arrivals(&client, &[CONTROL]).await.len();
     assert!((COUNT / 4..COUNT).contains(&come), "{come} came");
 }
@@ -287,7 +287,7 @@ async fn retained_messages_that_a_stream_is_owed_come_on_the_control_stream_afte
         };
         let mut client = slow_link(&broker).await;
         client.leave_unread(CONTROL);
-        // The stream with the same name is another one.
+        // The stream with the same number is another stream.
         assert_eq!(client.open().await, one);
         client.subscribe(one, "others", QoS::AtMostOnce).await;
         client.read(CONTROL);
@@ -319,7 +319,7 @@ async fn unsubscribe_ends_what_is_owed_of_retained_messages_wherever_it_goes() {
             .iter()
             .any(|packet| matches!(packet, Packet::Unsuback(answer) if !answer.codes[0].is_error()));
         let come = packets.iter().filter(|packet| matches!(packet, Packet::Publish(_))).count();
-        // Deliveries from before are still sent.
+        // Earlier deliveries are still sent.
         assert!(is_answered && (1..COUNT / 2).contains(&come), "{come} came");
     }
 }
@@ -354,7 +354,7 @@ async fn the_limit_counts_every_filter_of_every_stream() {
     for (stream, expected) in [(one, granted), (two, granted), (CONTROL, refused), (one, granted)] {
         assert_eq!(subscribe_if_new(&mut client, stream, "a").await, expected, "{stream}");
     }
-    // Retained messages that wait for a stream are replaced, not added to.
+    // Retained messages pending for a stream are replaced, not added to.
     finish(&client, one).await;
     assert_eq!(subscribe_if_new(&mut client, three, "a").await, granted);
     assert_eq!(subscribe_if_new(&mut client, three, "b").await, refused);

@@ -34,7 +34,7 @@ async fn release_all(store: &Slow) {
     }
 }
 
-/// A client whose session is stored, with a subscription to the topic "1", "2" on each of two data streams.
+/// A client with a durable session, subscribed to the topic "1", "2" on each of two data streams.
 async fn client(store: &Slow, broker: &QuicBroker) -> (Lanes, [StreamKey; 2]) {
     let mut client = broker.link("client").await;
     client.send_connect(lasting("client"));
@@ -57,7 +57,7 @@ async fn publish(broker: &QuicBroker, topic: &str, qos: QoS) {
     settle().await;
 }
 
-/// Nothing of stream `held` is to be seen while everything else goes its way.
+/// Expects nothing on stream `held`, and traffic on all others.
 async fn others_go_on(broker: &QuicBroker, client: &Lanes, held: StreamKey, free: StreamKey) {
     publish(broker, "2", QoS::AtLeastOnce).await;
     assert_eq!(client.expect_publish(free).await.payload, "2");
@@ -66,7 +66,7 @@ async fn others_go_on(broker: &QuicBroker, client: &Lanes, held: StreamKey, free
     client.expect_silence(held).await;
 }
 
-/// [BQ-55], and decision 6: a QoS 2 PUBLISH waits until its identifier is durable, and nothing on other streams does.
+/// [BQ-55], and decision 6: a QoS 2 PUBLISH waits until its identifier is durable, and other streams do not wait.
 #[tokio::test(start_paused = true)]
 async fn a_qos_2_delivery_that_waits_for_the_store_holds_back_its_own_stream_alone() {
     let (store, broker) = slow();
@@ -92,7 +92,7 @@ async fn a_pubrel_that_waits_for_the_store_holds_back_its_own_stream_alone() {
     client.expect_ack(held, AckKind::Pubrel, id.value()).await;
 }
 
-/// Before the barrier bytes leave, behind it none: an acknowledgement that is not durable is not passed either.
+/// Bytes before the barrier leave, none behind it: not even an acknowledgement that is not durable itself.
 #[tokio::test(start_paused = true)]
 async fn what_is_behind_a_barrier_on_its_stream_waits_with_it() {
     let (store, broker) = slow();
@@ -108,7 +108,7 @@ async fn what_is_behind_a_barrier_on_its_stream_waits_with_it() {
     }
 }
 
-/// [BQ-42]: the stream of a message that is not durable yet ends. Sent again on the control stream, it waits there: a
+/// [BQ-42]: the stream of a message that is not durable yet ends. Its repetition waits on the control stream: otherwise a
 /// crash would send it twice.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_changes_its_stream_waits_for_the_store_all_the_same() {
@@ -124,7 +124,7 @@ async fn a_message_that_changes_its_stream_waits_for_the_store_all_the_same() {
     assert_eq!(client.find_publish(CONTROL).await.payload, "1");
 }
 
-/// [BQ-22]: the PUBREL of a message that was sent again goes behind that, wherever its PUBREC came. It waits there.
+/// [BQ-22]: PUBREL follows its repeated PUBLISH, on whichever stream PUBREC came. It waits there.
 #[tokio::test(start_paused = true)]
 async fn a_pubrel_on_another_stream_than_its_pubrec_waits_for_the_store() {
     let (store, broker) = slow();

@@ -5,7 +5,7 @@ use braid_proto::packet::QoS;
 
 use crate::support::{CONTROL, QuicBroker, publish_packet, quiet};
 
-/// [BQ-55]: a burst for one stream between two messages for others leaves room for those.
+/// [BQ-55]: a burst for one stream between two messages for others leaves room for these.
 #[tokio::test(start_paused = true)]
 async fn a_burst_for_one_stream_leaves_room_for_the_others_in_it() {
     for lively in [false, true] {

@@ -1,4 +1,4 @@
-//! Many streams at once, and very many one after the other.
+//! Many streams at once, and many thousands one after the other.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn two_hundred_streams_work_at_once() {
     let start = Instant::now();
     for round in 1..=5 {
         for (number, stream) in streams.iter().enumerate() {
-            // To the stream on the other side of the table.
+            // To the stream on the opposite side of the table.
             let topic = format!("t/{}", 199 - number);
             client.send(*stream, &publish_packet(&topic, format!("{number}"), QoS::AtLeastOnce, round));
         }
@@ -94,7 +94,7 @@ async fn ten_thousand_streams_leave_nothing_behind() {
     assert!(grown < 20_000, "{grown} bytes more after 9,000 streams");
 }
 
-/// [BQ-5], [BQ-32], [BQ-34]: of streams that were reset the QUIC library keeps a few words, up to 4,096 streams on
+/// [BQ-5], [BQ-32], [BQ-34]: the QUIC library keeps a few words of each reset stream, up to 4,096 streams on
 /// either side.
 #[tokio::test(start_paused = true)]
 async fn ten_thousand_streams_that_are_reset_leave_little_behind() {
@@ -102,7 +102,7 @@ async fn ten_thousand_streams_that_are_reset_leave_little_behind() {
     assert!(grown < 2 * 4096 * 100, "{grown} bytes more after 9,000 streams");
 }
 
-/// Connections leave nothing behind either.
+/// Ended connections leave no memory either.
 #[tokio::test(start_paused = true)]
 async fn a_thousand_connections_leave_nothing_behind() {
     let broker = QuicBroker::start();

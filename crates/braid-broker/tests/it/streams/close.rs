@@ -10,13 +10,13 @@ use tokio::time::{Instant, timeout};
 
 use crate::support::{Client, QuicBroker, Raw, bytes, connect_v5, filter, lasting, pass, subscribe_packet};
 
-/// From the decision to the end, as the client sees it. [BQ-41]
+/// Time from the decision to the end, as the client observes it. [BQ-41]
 const MOST: Duration = Duration::from_secs(3);
 
-/// One way.
+/// One-way delay.
 const LATENCY: Duration = Duration::from_millis(20);
 
-/// A client with a subscription to bulk and a data stream of its own, and that stream.
+/// A client with a subscription to bulk data and a data stream of its own, and that stream.
 async fn client(broker: &QuicBroker, bulk_on: Bulk) -> (Raw, SendStream, RecvStream) {
     let mut raw = Raw::connect(broker, lasting("client")).await;
     broker.host("raw").change(|link| link.latency = LATENCY);
@@ -53,7 +53,7 @@ async fn flood(broker: &QuicBroker) {
     pass(1).await;
 }
 
-/// Another connection takes the session over, without waiting for the end of the old one.
+/// Takes the session over by another connection, without waiting for the end of the old one.
 async fn take_over(broker: &QuicBroker) -> Client {
     let start = Instant::now();
     let successor = broker.memory.resume("client").await;
@@ -62,7 +62,7 @@ async fn take_over(broker: &QuicBroker) -> Client {
     successor
 }
 
-/// The connection is closed in time, with this code.
+/// Expects the connection to be closed in time, with this code.
 async fn expect_closed(connection: &Connection, code: u32, start: Instant) {
     let closed = timeout(Duration::from_secs(60), connection.closed()).await.expect("the end");
     let ConnectionError::ApplicationClosed(close) = closed else { panic!("{closed}") };
@@ -70,7 +70,7 @@ async fn expect_closed(connection: &Connection, code: u32, start: Instant) {
     assert!(start.elapsed() <= MOST, "{:?}", start.elapsed());
 }
 
-/// [BQ-41]: STOP_SENDING says why, also when DISCONNECT finds no room on the control stream.
+/// [BQ-41]: STOP_SENDING carries the reason, also when DISCONNECT finds no room on the control stream.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_its_control_stream_learns_why_it_has_to_go() {
     let broker = QuicBroker::start();
@@ -83,7 +83,7 @@ async fn a_client_that_does_not_read_its_control_stream_learns_why_it_has_to_go(
     expect_closed(&raw.connection, CLOSE_NORMAL, start).await;
 }
 
-/// [BQ-41]: DISCONNECT comes before STOP_SENDING, and both however much waits on a data stream.
+/// [BQ-41]: DISCONNECT comes before STOP_SENDING, and both come regardless of the bytes that wait on a data stream.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_its_data_stream_is_told_before_it_is_stopped() {
     let broker = QuicBroker::start();
@@ -91,7 +91,7 @@ async fn a_client_that_does_not_read_its_data_stream_is_told_before_it_is_stoppe
     flood(&broker).await;
     let start = Instant::now();
     let _successor = take_over(&broker).await;
-    // PINGRESP and nothing else may have come before.
+    // Only PINGRESP may have come before.
     let disconnect = bytes(&Packet::Disconnect(Box::new(Disconnect::new(ReasonCode::SessionTakenOver))));
     let mut words = vec![0; disconnect.len()];
     raw.recv.read_exact(&mut words).await.expect("DISCONNECT");
@@ -116,7 +116,7 @@ async fn a_client_that_breaks_the_rules_and_does_not_read_is_gone_in_time() {
     }
 }
 
-/// [BQ-41]: nothing is kept for a client that cannot be reached.
+/// [BQ-41]: no state is kept for a client that cannot be reached.
 #[tokio::test(start_paused = true)]
 async fn a_client_behind_a_cut_is_forgotten_in_time() {
     for bulk_on in [Bulk::Control, Bulk::Data] {

@@ -1,4 +1,4 @@
-//! Codes on the wire, seen by a bare QUIC client.
+//! Codes on the wire, observed by a plain QUIC client.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn a_reset_is_answered_with_both_halves_and_the_same_code() {
     assert_eq!(recv.read(&mut suback).await, Err(ReadError::Reset(VarInt::from_u32(0x1234))));
 }
 
-/// [BQ-33], [BQ-35], [BQ-42]: what a client says on a stream that it does not want to hear any more still counts.
+/// [BQ-33], [BQ-35], [BQ-42]: packets on a stream after STOP_SENDING for its other half still count.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_stopped_still_carries_what_the_client_says() {
     let broker = QuicBroker::start();
@@ -47,7 +47,7 @@ async fn a_stream_that_is_stopped_still_carries_what_the_client_says() {
     pass(1).await;
     send.write_all(&bytes(&publish_packet("up", "x", QoS::AtLeastOnce, 2))).await.expect("open");
     assert_eq!(watcher.take().await, "x");
-    // No PUBACK comes elsewhere; messages for the stream do.
+    // No PUBACK comes on another stream; messages for the stream do.
     watcher.publish("down", "y", QoS::AtMostOnce).await;
     let publish = bytes(&publish_packet("down", "y", QoS::AtMostOnce, 0));
     let mut received = vec![0; publish.len()];
@@ -97,7 +97,7 @@ async fn the_connection_closes_with_0_after_a_disconnect_and_with_1_otherwise() 
             "reset" => raw.send.reset(VarInt::from_u32(3)).expect("open"),
             "stop" => {
                 raw.recv.stop(VarInt::from_u32(3)).expect("open");
-                // The broker notices when it has something to say.
+                // The broker notices when it sends.
                 raw.send.write_all(&bytes(&Packet::Pingreq)).await.expect("open");
             }
             _ => raw.send.write_all(&[0xff, 0xff]).await.expect("open"),

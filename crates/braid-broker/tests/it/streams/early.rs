@@ -1,4 +1,4 @@
-//! 0-RTT through the whole broker: what may be early, and what has to wait.
+//! 0-RTT through the whole broker: packets that may be early, and packets that have to wait.
 
 use std::future::poll_fn;
 use std::io::IoSlice;
@@ -19,7 +19,7 @@ use crate::support::{
 
 const ROUND_TRIP: Duration = Duration::from_millis(100);
 
-/// Two milliseconds for each way, which is how exact the network is.
+/// Two milliseconds for each direction, the precision of the network.
 const SLACK: Duration = Duration::from_millis(10);
 
 /// A broker, a connector with a ticket for it, and a subscriber to all topics.
@@ -117,7 +117,7 @@ async fn one_datagram(connector: &Connector) -> Lanes {
     Lanes::new(link, ProtocolVersion::V5)
 }
 
-/// Sends again what a host has sent.
+/// Replays the packets of a host.
 fn copy(broker: &QuicBroker, flight: &[Datagram]) {
     let attacker = broker.host("attacker");
     for datagram in flight.iter().filter(|datagram| datagram.direction == Direction::Up) {
@@ -125,7 +125,7 @@ fn copy(broker: &QuicBroker, flight: &[Datagram]) {
     }
 }
 
-/// [BQ-60], [BQ-61]: a copy of a first flight that arrived has no effect, whatever the broker does with early
+/// [BQ-60], [BQ-61]: a replay of a first flight that arrived has no effect, whatever the policy for early
 /// messages.
 #[tokio::test(start_paused = true)]
 async fn a_first_flight_that_is_sent_again_has_no_effect() {
@@ -139,12 +139,12 @@ async fn a_first_flight_that_is_sent_again_has_no_effect() {
         pass(30).await;
         watcher.expect_silence().await;
         client.expect_ack(CONTROL, AckKind::Puback, 2).await;
-        client.ping(CONTROL).await; // It was not even taken over.
+        client.ping(CONTROL).await; // The session was not taken over either.
     }
 }
 
-/// [BQ-61]: a copy that arrives in the place of the original can connect, for as long as a handshake may take, which
-/// is all: not even its Will is published.
+/// [BQ-61]: a replay that arrives instead of the original can connect until the handshake times out, without
+/// further effect: not even its Will is published.
 #[tokio::test(start_paused = true)]
 async fn a_replayed_first_flight_publishes_nothing() {
     for (early, publishes) in [(EarlyPublishConfig::Hold, false), (EarlyPublishConfig::Accept, true)] {
@@ -173,7 +173,7 @@ async fn a_replayed_first_flight_publishes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_client_whose_early_data_is_refused_is_told_and_nothing_of_it_counts() {
     let (broker, connector, mut watcher) = scene(EarlyPublishConfig::Accept).await;
-    // With a new certificate the broker forgets its tickets.
+    // With a new certificate the broker drops its tickets.
     broker.server_tls.reload().expect("the same certificate");
     let client = lanes(&connector).await;
     first_flight(&client).await;

@@ -12,7 +12,7 @@ use crate::support::{
     CONTROL, Client, Ended, Lanes, QuicBroker, connect_v5, pass, publish_packet, quiet, will,
 };
 
-/// A client with a Will, and one that would see it.
+/// A client with a Will, and a subscriber to it.
 async fn with_will(broker: &QuicBroker) -> (Lanes, Client) {
     let mut heir = broker.memory.v5("heir").await;
     heir.subscribe("will", QoS::AtMostOnce).await;
@@ -64,7 +64,7 @@ async fn what_is_malformed_or_too_large_ends_its_stream_alone() {
     publish_packet("t", vec![0; 20_000], QoS::AtLeastOnce, 1).encode(ProtocolVersion::V5, &mut too_large);
     let cases: [(&[u8], u64); 5] = [
         (&[0xff, 0xff, 0xff, 0xff, 0xff], 0x81),
-        // The remaining length has five bytes.
+        // Remaining Length of five bytes.
         (&[0x30, 0x80, 0x80, 0x80, 0x80, 0x01], 0x81),
         // QoS 3.
         (&[0x36, 5, 0, 1, b't', 0, 1], 0x81),
@@ -77,7 +77,7 @@ async fn what_is_malformed_or_too_large_ends_its_stream_alone() {
         client.publish(data, "x", "x", QoS::AtLeastOnce).await;
         client.send_bytes(data, bytes);
         client.expect_aborted(data, code).await;
-        // Its bytes are at their end, others are not concerned.
+        // The stream has ended, others are not affected.
         client.publish(other, "t", "alive", QoS::AtLeastOnce).await;
         assert_eq!(client.take(other).await, "alive");
     }
@@ -119,7 +119,7 @@ async fn a_disconnect_may_ask_for_the_will() {
     assert_eq!(heir.take().await, "gone");
 }
 
-/// [BQ-40]: however the control stream ends, or the connection, it is the end of the Network Connection.
+/// [BQ-40]: any end of the control stream or of the connection is the end of the Network Connection.
 #[tokio::test(start_paused = true)]
 async fn without_a_disconnect_the_will_follows() {
     let broker = QuicBroker::start();
@@ -154,7 +154,7 @@ async fn a_take_over_says_why_on_every_stream() {
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }
 
-/// [BQ-41]: a client that is gone is not waited for.
+/// [BQ-41]: the close does not wait for a client that is gone.
 #[tokio::test(start_paused = true)]
 async fn the_end_takes_three_seconds_at_most() {
     let broker = QuicBroker::start();
@@ -167,7 +167,7 @@ async fn the_end_takes_three_seconds_at_most() {
     drop(client);
 }
 
-/// [BQ-41]: a violation on the control stream is the connection's.
+/// [BQ-41]: a violation on the control stream ends the connection.
 #[tokio::test(start_paused = true)]
 async fn a_violation_on_the_control_stream_ends_the_connection() {
     let broker = QuicBroker::start();

@@ -1,4 +1,4 @@
-//! Packet Identifiers, topic aliases and quotas where there are many streams.
+//! Packet Identifiers, topic aliases and quotas with many streams.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ async fn equal_identifiers_on_two_streams_are_two_exchanges() {
         assert_eq!(client.expect_ack(stream, AckKind::Pubrec, 1).await, ReasonCode::Success);
         assert_eq!(watcher.take().await, stream.to_string());
     }
-    // A repetition on the same stream is one.
+    // A repetition on the same stream is the same exchange.
     let Packet::Publish(publish) = publish_packet("t", "again", QoS::ExactlyOnce, 1) else { unreachable!() };
     client.send(streams[1], &Packet::Publish(Publish { dup: true, ..publish }));
     assert_eq!(client.expect_ack(streams[1], AckKind::Pubrec, 1).await, ReasonCode::Success);
@@ -65,7 +65,7 @@ async fn an_exchange_goes_on_elsewhere_after_the_end_of_its_stream_or_connection
     watcher.expect_silence().await;
 }
 
-/// [BQ-20], [BQ-21]: also a broker that was started anew knows how many there were.
+/// [BQ-20], [BQ-21]: a broker that was restarted counts the exchanges, too.
 #[tokio::test(start_paused = true)]
 async fn equal_identifiers_on_two_streams_are_two_exchanges_after_a_crash_too() {
     for released in [0, 1, 2] {
@@ -99,7 +99,7 @@ async fn equal_identifiers_on_two_streams_are_two_exchanges_after_a_crash_too() 
     }
 }
 
-/// The PUBLISH of an exchange that goes on.
+/// PUBLISH that continues an exchange.
 fn again(payload: &'static str, number: u16) -> Packet {
     let Packet::Publish(publish) = publish_packet("t", payload, QoS::ExactlyOnce, number) else {
         unreachable!()
@@ -145,7 +145,7 @@ async fn the_receive_maximum_is_each_streams_own() {
     for _ in 0..8 {
         streams.push(client.open().await);
     }
-    // Eighty exchanges that stand open, where each stream may have ten.
+    // Eighty incomplete exchanges, of which each stream may have ten.
     for stream in &streams {
         for number in 1..=10 {
             client.send(*stream, &publish_packet("t", "x", QoS::ExactlyOnce, number));
@@ -163,7 +163,7 @@ async fn the_receive_maximum_is_each_streams_own() {
     client.ping(CONTROL).await;
 }
 
-/// [BQ-23]: many streams that each send as much as they may are read less, and answered.
+/// [BQ-23]: many streams that each use their whole quota are read less, and answered.
 #[tokio::test(start_paused = true)]
 async fn the_sum_over_the_streams_is_bounded_by_reading_less() {
     let mqtt = MqttConfig { receive_maximum: 10, ..MqttConfig::default() };
@@ -211,7 +211,7 @@ async fn an_alias_is_its_streams_or_else_the_control_streams() {
         let publish = watcher.expect_publish().await;
         assert_eq!(publish.topic.expect("a topic").as_str(), expected);
     }
-    // An alias of another data stream means nothing here.
+    // An alias of another data stream is unknown here.
     client.send(first, &with_alias(Some("second"), 2, "x"));
     watcher.take().await;
     client.send(second, &with_alias(None, 2, "x"));

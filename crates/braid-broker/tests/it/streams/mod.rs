@@ -1,5 +1,6 @@
 //! Many streams: the broker over a simulated QUIC network, statement by statement of `docs/spec/mqtt-over-quic.md`.
 
+mod backpressure;
 mod barrier;
 mod bursts;
 mod churn;
@@ -8,13 +9,12 @@ mod codes;
 mod early;
 mod ends;
 mod identifiers;
+mod keep_alive;
 mod network;
 mod opening;
 mod random;
-mod slowed;
-mod stuck;
 mod subscriptions;
 mod takeover;
-mod unread;
+mod unread_streams;
 mod urgent;
 mod wakeups;

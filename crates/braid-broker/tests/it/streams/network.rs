@@ -1,4 +1,4 @@
-//! Bad networks, and clients that move.
+//! Lossy networks, and clients whose address changes.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn lossy(broker: &QuicBroker, name: &str) {
     });
 }
 
-/// [BQ-54]: what is lost and overtaken on its way arrives once, and in the order of its stream.
+/// [BQ-54]: lost and reordered packets arrive once, and in the order of their stream.
 #[tokio::test(start_paused = true)]
 async fn loss_and_reordering_change_nothing_but_time() {
     const MESSAGES: u16 = 100;
@@ -55,7 +55,7 @@ async fn loss_and_reordering_change_nothing_but_time() {
     assert!(broker.host("publisher").counters(Direction::Up).dropped > 10);
 }
 
-/// [BQ-70]: the connection moves while a message of 1 MB is on its way, in either direction.
+/// [BQ-70]: the connection migrates while a message of 1 MB is in transit, in either direction.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_moves_in_mid_message_loses_nothing() {
     for name in ["NAT", "port"] {
@@ -93,7 +93,7 @@ async fn a_client_that_moves_in_mid_message_loses_nothing() {
     }
 }
 
-/// A link that is cut for a while is not a connection that is lost.
+/// A link that is cut for a while does not lose the connection.
 #[tokio::test(start_paused = true)]
 async fn a_gap_of_ten_seconds_is_bridged() {
     let broker = QuicBroker::start();

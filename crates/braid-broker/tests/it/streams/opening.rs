@@ -1,4 +1,4 @@
-//! Begin of connections and streams, and the bytes that they may carry.
+//! Opening of connections and streams, and the packets that they may carry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ async fn streams_that_were_opened_before_connack_are_served_after_it() {
         ),
     );
     client.expect_silence(first).await;
-    watcher.expect_silence().await; // Nothing was acted on.
+    watcher.expect_silence().await; // No effect.
     client.send_connect(connect_v5("client"));
     client.accepted().await;
     assert_eq!(client.expect_ack(first, AckKind::Puback, 7).await, ReasonCode::Success);
@@ -96,7 +96,7 @@ async fn only_a_client_that_is_accepted_may_send_more() {
             client.send_bytes(stream, &message[..30_000]);
             streams.push(stream);
         }
-        pass(1).await; // Most of the bytes that are allowed before CONNECT have come.
+        pass(1).await; // Most of the bytes that are allowed before CONNECT have arrived.
         client.send_connect(lasting("client"));
         streams.iter().for_each(|stream| client.send_bytes(*stream, &message[30_000..]));
         let Packet::Connack(connack) = client.expect(CONTROL).await else { panic!("CONNACK expected") };
@@ -123,7 +123,7 @@ impl Authenticate for InProcess {
     }
 }
 
-/// [BQ-13]: what comes before CONNACK is bounded for the connection as a whole, and nothing of it is lost.
+/// [BQ-13]: bytes before CONNACK are bounded for the connection as a whole, and none is lost.
 #[tokio::test(start_paused = true)]
 async fn bytes_before_connack_are_bounded_over_all_streams() {
     let broker = QuicBroker::start();
@@ -176,7 +176,7 @@ async fn a_connection_without_connect_is_closed_in_time() {
     assert_eq!(broker.memory.statistics().connections(), 0);
 }
 
-/// [BQ-10]: CONNECT and whatever else has no place on a data stream ends that stream.
+/// [BQ-10]: CONNECT and other packets that are not allowed on a data stream end that stream.
 #[tokio::test(start_paused = true)]
 async fn other_packets_end_a_data_stream_and_nothing_else() {
     let broker = QuicBroker::start();
@@ -197,7 +197,7 @@ async fn other_packets_end_a_data_stream_and_nothing_else() {
     assert_eq!(client.take(other).await, "alive");
 }
 
-/// The other way round: a second CONNECT on the control stream ends the connection. [BQ-41]
+/// A second CONNECT on the control stream, on the other hand, ends the connection. [BQ-41]
 #[tokio::test(start_paused = true)]
 async fn a_second_connect_ends_the_connection() {
     let broker = QuicBroker::start();
@@ -258,7 +258,7 @@ fn entry(text: &str) -> braid_proto::packet::SubscribeEntry {
     braid_proto::packet::SubscribeEntry::new(crate::support::filter(text), QoS::AtMostOnce)
 }
 
-/// [BQ-5]: at least a hundred at a time, and the credit of those that ended comes back.
+/// [BQ-5]: at least a hundred at a time, and the credit of ended streams comes back.
 #[tokio::test(start_paused = true)]
 async fn there_is_credit_for_a_hundred_streams_and_it_comes_back() {
     let broker = QuicBroker::start();
@@ -272,7 +272,7 @@ async fn there_is_credit_for_a_hundred_streams_and_it_comes_back() {
     }
     for round in 0..10 {
         for (number, stream) in std::mem::take(&mut streams).into_iter().enumerate() {
-            // In every way that a client has.
+            // In every way that a client can end a stream.
             if (number + round) % 2 == 0 { client.finish(stream) } else { client.reset(stream, 7) }
         }
         for _ in 0..100 {
@@ -350,7 +350,8 @@ async fn a_flood_of_streams_waits_for_its_turn() {
     client.ping(CONTROL).await;
 }
 
-/// [BQ-45]: a packet that stands still is ended though no other packet waits for its memory, and only then; the connection lives.
+/// [BQ-45]: an incomplete packet without new bytes is ended although no other packet waits for its memory; the connection
+/// lives.
 #[tokio::test(start_paused = true)]
 async fn a_packet_that_stands_still_is_ended_after_a_long_time() {
     let limits = LimitsConfig { partial_idle_secs: 600, ..LimitsConfig::default() };
@@ -373,7 +374,7 @@ async fn a_packet_that_stands_still_is_ended_after_a_long_time() {
     client.publish(done, "t", "x", QoS::AtLeastOnce).await;
 }
 
-/// [BQ-45]: a packet that was announced and does not come.
+/// [BQ-45]: packets that are announced and never arrive.
 #[tokio::test(start_paused = true)]
 async fn packets_that_never_come_are_bounded_and_reaped() {
     const PARTIAL: usize = 2_000_000;
@@ -392,7 +393,7 @@ async fn packets_that_never_come_are_bounded_and_reaped() {
     pass(10).await;
     let sent = broker.host("client").counters(Direction::Up).bytes;
     println!("{sent} of 8,000,000 bytes were taken");
-    // Small messages go on, on any stream.
+    // Small messages still pass, on any stream.
     let data = client.open().await;
     client.publish(data, "t", "x", QoS::AtLeastOnce).await;
     client.publish(CONTROL, "t", "x", QoS::AtLeastOnce).await;

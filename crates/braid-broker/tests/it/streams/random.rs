@@ -1,11 +1,11 @@
-//! Random operations of several clients on many streams over a bad network, against a plain model of what each must
-//! receive.
+//! Random operations of several clients on many streams over a bad network, compared with a naive model of the deliveries
+//! to each.
 //!
-//! `BRAID_SEEDS=0..5000` runs other seeds than the usual ones.
+//! `BRAID_SEEDS=0..5000` runs other seeds than the default ones.
 
-mod actor;
+mod client;
 mod connections;
-mod ledger;
+mod model;
 mod operations;
 mod wire;
 mod world;
@@ -20,7 +20,7 @@ use world::{Seen, World};
 const SEEDS: Range<u64> = 0..200;
 const OPERATIONS: usize = 60;
 
-/// Every run has a clock and tasks of its own: one seed is one run.
+/// Every run has its own clock and tasks: a seed determines a run.
 fn run(seed: u64) -> Seen {
     let _named = Seed(seed);
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
@@ -53,9 +53,9 @@ fn clients_on_many_streams_get_what_they_must_whatever_they_do() {
         runs += 1;
     }
     println!("{runs} runs: {all:?}");
-    // The model is not right because nothing happens, or because it knows nothing.
+    // The model must not be right for lack of events or knowledge.
     let is_much = all.received > 100 * runs && all.known * 2 > all.pairs && all.streams_ended > 2 * runs;
     assert!(is_much || runs < 20, "{runs} runs: {all:?}");
-    // Connections survive that their client moves.
+    // Connections survive migrations.
     assert!(all.starved * 50 <= all.moves, "{runs} runs: {all:?}");
 }

@@ -1,4 +1,4 @@
-//! Subscriptions live on streams.
+//! Subscriptions bound to streams.
 
 use braid_broker::{BrokerConfig, StreamsConfig};
 use braid_proto::packet::{AckKind, Packet, QoS};
@@ -42,7 +42,7 @@ async fn one_filter_on_two_streams_is_two_copies() {
     let (first, second) = (client.open().await, client.open().await);
     client.subscribe(first, "t", QoS::AtLeastOnce).await;
     client.subscribe(second, "t", QoS::AtMostOnce).await;
-    // Several that match on one stream are one copy, with the highest QoS.
+    // Several matching subscriptions of one stream cause one copy, with the highest QoS.
     client.subscribe(first, "t/#", QoS::ExactlyOnce).await;
     publisher.publish("t", "x", QoS::ExactlyOnce).await;
     let publish = client.expect_publish(first).await;
@@ -92,7 +92,7 @@ async fn strict_streams_end_their_own_subscriptions_only() {
     client.expect_silence(first).await;
 }
 
-/// [BQ-42]: nothing of QoS 1 or 2 is lost with a stream.
+/// [BQ-42]: no QoS 1 or 2 message is lost with a stream.
 #[tokio::test(start_paused = true)]
 async fn what_a_dead_stream_had_not_delivered_comes_on_the_control_stream() {
     for how in ["fin", "reset", "malformed"] {
@@ -103,7 +103,7 @@ async fn what_a_dead_stream_had_not_delivered_comes_on_the_control_stream() {
         let mut client = broker.connect(connect).await;
         let data = client.open().await;
         client.subscribe(data, "t/#", QoS::ExactlyOnce).await;
-        // More than the client takes: some are sent, some wait.
+        // More than the client takes: some are sent, some queued.
         for number in 0..50 {
             let qos = if number % 2 == 0 { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
             publisher.publish("t/1", format!("{number}"), qos).await;
@@ -158,7 +158,7 @@ async fn a_stream_takes_over_what_a_dead_one_left_on_the_control_stream() {
     client.expect_silence(CONTROL).await;
 }
 
-/// [BQ-42], [BQ-43]: a session that goes on begins on the control stream, and each filter moves to the stream that
+/// [BQ-42], [BQ-43]: a resumed session starts on the control stream, and each filter moves to the stream that
 /// subscribes it again.
 #[tokio::test(start_paused = true)]
 async fn a_resumed_session_is_bound_again_stream_by_stream() {
@@ -187,7 +187,7 @@ async fn a_resumed_session_is_bound_again_stream_by_stream() {
     client.expect_silence(CONTROL).await; // No second copy.
 }
 
-/// [BQ-42]: a stream that does not live long enough to be granted anything.
+/// [BQ-42]: a stream that ends before its SUBACK.
 #[tokio::test(start_paused = true)]
 async fn a_subscription_whose_stream_ends_at_once_is_on_the_control_stream() {
     let broker = QuicBroker::start();
@@ -203,7 +203,7 @@ async fn a_subscription_whose_stream_ends_at_once_is_on_the_control_stream() {
     publisher.publish("t", "x", QoS::AtLeastOnce).await;
     match client.expect(CONTROL).await {
         Packet::Publish(publish) => {
-            // Acknowledged on a stream that has nothing to do with it. [BQ-22]
+            // Acknowledged on an unrelated stream. [BQ-22]
             let other = client.open().await;
             client.send_ack(other, AckKind::Puback, publish.packet_id.expect("QoS 1"));
         }

@@ -1,4 +1,4 @@
-//! A session that goes from QUIC to a link of one stream, and back.
+//! A session that moves from QUIC to a link of one stream, and back.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -59,7 +59,7 @@ async fn a_session_goes_from_quic_to_one_stream_and_back() {
     client.expect_silence(CONTROL).await;
 }
 
-/// [BQ-42]: again and again while messages come and acknowledgements are lost: QoS 2 exactly once and in order.
+/// [BQ-42]: repeatedly, while messages come and acknowledgements are lost: QoS 2 exactly once and in order.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_is_passed_around_loses_nothing() {
     const ROUNDS: usize = 30;
@@ -73,7 +73,7 @@ async fn a_session_that_is_passed_around_loses_nothing() {
         for number in 0..5 {
             publisher.publish("t", format!("{}", round * 5 + number), QoS::ExactlyOnce).await;
         }
-        // Some packets are looked at; the answer to the last may be lost with the connection.
+        // Some packets are read; the answer to the last may be lost with the connection.
         if round % 2 == 0 {
             let mut single = broker.memory.resume("client").await;
             for _ in 0..=round % 7 {
@@ -123,7 +123,7 @@ async fn publish_part(publisher: &mut Client, part: usize) {
     }
 }
 
-/// Takes packets of a stream, and answers there, until so many messages of a topic were taken.
+/// Takes packets of a stream, and answers there, until `count` messages of a topic were taken.
 async fn take_until(
     lanes: &Lanes,
     stream: StreamKey,
@@ -138,7 +138,7 @@ async fn take_until(
     }
 }
 
-/// The different messages of a topic, in the order in which each came first.
+/// The distinct messages of a topic, in the order of their first arrival.
 fn taken(receiver: &Receiver, topic: &str) -> Vec<String> {
     let mut taken = Vec::new();
     for publish in receiver
@@ -154,14 +154,14 @@ fn taken(receiver: &Receiver, topic: &str) -> Vec<String> {
     taken
 }
 
-/// A QoS 2 message of the client that the broker has, and whose PUBREL is not sent yet.
+/// A QoS 2 message of the client that the broker has received, and whose PUBREL is not sent yet.
 async fn publish_half(client: &mut Client, packet_id: u16) {
     client.send(publish_packet("mine", packet_id.to_string(), QoS::ExactlyOnce, packet_id)).await;
     assert_eq!(client.find_ack(AckKind::Pubrec, id(packet_id)).await.reason, ReasonCode::Success);
 }
 
 /// [BQ-41], [BQ-42], [BQ-20]: from QUIC to TLS and back, with messages in flight both ways on many streams. TLS needs
-/// a socket and so the real clock; nothing depends on it.
+/// a socket and therefore the real clock; nothing depends on its speed.
 #[tokio::test]
 async fn a_session_goes_from_quic_to_tls_and_back_with_messages_in_flight() {
     let (broker, tls) = QuicBroker::start_with_tls();
@@ -228,7 +228,7 @@ async fn go_there_and_back(broker: &QuicBroker, tls: SocketAddr) {
     assert_eq!(watcher.take().await, "last", "each of them once");
 }
 
-/// The reason of the DISCONNECT with which a connection ends.
+/// Reason of the DISCONNECT that ends a connection.
 async fn last_word(client: &mut Client) -> Option<ReasonCode> {
     let mut last = None;
     while let Some(packet) = client.next().await {

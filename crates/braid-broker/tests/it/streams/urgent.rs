@@ -13,7 +13,7 @@ use crate::support::{CONTROL, Lanes, QuicBroker, filter, id, pass, publish_packe
 /// Bytes of a bulk message.
 const SIZE: usize = 20_000;
 
-/// A hundred packets a second, and room for a hundred that wait: some 120 kB/s, 40 ms of round trip.
+/// A hundred packets a second, and a queue of a hundred: about 120 kB/s, with a round trip of 40 ms.
 fn narrow(broker: &QuicBroker) {
     let host = broker.host("client");
     host.change(|link| link.latency = Duration::from_millis(20));
@@ -35,7 +35,7 @@ async fn subscribe(client: &mut Lanes, stream: StreamKey, text: &str, priority: 
     assert_eq!(client.expect_suback(stream).await.codes, [QoS::AtMostOnce.into()]);
 }
 
-/// Alarms every 100 ms beside a queue of bulk: the delay of each, sorted.
+/// Alarms every 100 ms beside a queue of bulk; returns the delay of each, sorted.
 async fn alarm_delays(
     broker: &QuicBroker,
     client: &Lanes,
@@ -96,7 +96,7 @@ async fn alarms_overtake_bulk_on_a_narrow_link() {
         let [half, most] = [delays[100], delays[189]];
         println!("{name}: p50 {half:?}, p95 {most:?}, max {:?}", delays[199]);
         if on == "same stream" {
-            // Between packets; what QUIC and the outbox of the stream have taken before is not overtaken. The whole
+            // Between packets: bytes that QUIC and the outbox of the stream have taken are not overtaken. The whole
             // queue takes 33 s.
             assert!(delays[199] < Duration::from_secs(2), "{name}: {:?}", delays[199]);
         } else {
@@ -106,8 +106,8 @@ async fn alarms_overtake_bulk_on_a_narrow_link() {
     }
 }
 
-/// [BQ-50]: on a path that takes much at a time QUIC takes hundreds of kilobytes of bulk behind an alarm not sent
-/// yet. Its stream keeps its place before another's bulk until it is.
+/// [BQ-50]: on a path with a large window QUIC takes hundreds of kilobytes of bulk behind an unsent alarm. The stream of
+/// the alarm keeps its priority above another stream's bulk until the alarm is sent.
 #[tokio::test(start_paused = true)]
 async fn an_alarm_keeps_its_place_however_much_is_taken_behind_it() {
     // The alarm is in QUIC's send buffer, behind more than a megabyte, or not even encoded, when the other bulk begins.
@@ -118,13 +118,13 @@ async fn an_alarm_keeps_its_place_however_much_is_taken_behind_it() {
     }
 }
 
-/// Bulk and an alarm on one stream, then more urgent bulk on another: how long the alarm took.
+/// Bulk and an alarm on one stream, then more urgent bulk on another; returns the delay of the alarm.
 async fn alarm_before_other_bulk(head_start: Duration) -> Duration {
     let limits = LimitsConfig { queued_bytes: 64 << 20, queued_messages: 10_000, ..LimitsConfig::default() };
     let rule = |text, priority| PriorityRule { filter: filter(text), priority: Priority::new(priority) };
     let priority = vec![rule("alarm", 60_000), rule("other", 40_000), rule("bulk", 100)];
     let broker = QuicBroker::start_with(BrokerConfig { limits, priority, ..quiet() });
-    // 2.8 MB/s, and 560 kB on their way.
+    // 2.8 MB/s, and 560 kB in flight.
     let host = broker.host("client");
     host.change(|link| link.latency = Duration::from_millis(100));
     host.change_one(Direction::Down, |link| link.shaper = Some(Shaper { rate: 2000.0, queue: 2000 }));
@@ -178,7 +178,7 @@ async fn bulk_is_shared_by_priority() {
     }
 }
 
-/// [BQ-51]: the other way, from a publisher to the broker.
+/// [BQ-51]: the other direction, from a publisher to the broker.
 #[tokio::test(start_paused = true)]
 async fn a_publisher_chooses_the_priority_of_each_stream() {
     let broker = QuicBroker::start();

@@ -1,4 +1,4 @@
-//! Lost wake-ups: a stream that is refused for a moment is read again as soon as it may be, without another event.
+//! Lost wake-ups: a refused stream is read again as soon as it may be, without another event.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ fn with_streams_per_second(streams_per_second: u32) -> BrokerConfig {
     BrokerConfig { limits, ..quiet() }
 }
 
-/// [BQ-55]: a round that brought more messages than one turn may lead to leaves every stream unread. That the last of
-/// them may not be read for a reason of its own does not delay the others.
+/// [BQ-55]: a round with more messages than one turn may dispatch leaves every stream unread. A reason of its own against
+/// reading the last of them does not delay the others.
 #[tokio::test(start_paused = true)]
 async fn a_full_turn_beside_a_paused_stream_delays_no_other_stream() {
     const READ_AT_ONCE: u32 = 32;
@@ -25,8 +25,8 @@ async fn a_full_turn_beside_a_paused_stream_delays_no_other_stream() {
     let mut watcher = broker.memory.v5("watcher").await;
     watcher.subscribe("last", QoS::AtMostOnce).await;
     let client = broker.link("client").await;
-    // One turn with more than enough messages, and then the end of its stream; one with more than a read takes; some
-    // that fill the round; and one that is too many for this second.
+    // One turn with more than enough messages, and then the end of its stream; one with more than a read takes; several
+    // that fill the round; and one above the limit of this second.
     let first = client.open().await;
     for _ in 0..600 {
         client.send(first, &Packet::Publish(message("t", "x")));
@@ -48,7 +48,7 @@ async fn a_full_turn_beside_a_paused_stream_delays_no_other_stream() {
     assert!(start.elapsed() < Duration::from_millis(100), "{:?}", start.elapsed());
 }
 
-/// [BQ-33], [BQ-45], [BQ-42]: STOP_SENDING for a stream that waits for its turn to be opened.
+/// [BQ-33], [BQ-45], [BQ-42]: STOP_SENDING for a stream that waits to be opened.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_stopped_before_its_turn_is_not_spoken_on() {
     let broker = QuicBroker::start_with(with_streams_per_second(1));

@@ -1,8 +1,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Counts what the current thread holds, so that tests on other threads do not matter: a test on virtual time
-/// runs on one thread, broker included.
+/// Allocator that counts the bytes held by the current thread: a test on virtual time runs on one thread with its
+/// broker, unaffected by tests on other threads.
 struct Counting;
 
 thread_local! {
@@ -11,7 +11,7 @@ thread_local! {
 
 fn add(bytes: usize, sign: i64) {
     let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-    // At the end of a thread its locals are gone before its last memory is.
+    // At the end of a thread its thread-locals are dropped before its last allocation.
     let _ = HELD.try_with(|held| held.set(held.get() + sign * bytes));
 }
 

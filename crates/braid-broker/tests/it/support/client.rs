@@ -13,15 +13,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::packets::{filter, publish_packet, subscribe_packet};
 
-/// Longer than anything takes that a test waits for; it passes only in a test that fails.
+/// Timeout above any wait of a test; it expires only in a test that fails.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A client that sends what it is told and checks what it receives, packet by packet.
+/// A client that sends the packets of the test and checks each packet it receives.
 pub(crate) struct Client {
     io: Box<dyn ByteStream>,
     pub(crate) version: ProtocolVersion,
     decoder: Decoder,
-    /// Decoded, not looked at yet.
+    /// Decoded packets that the test has not taken.
     inbox: VecDeque<Packet>,
     last_id: PacketId,
     connack: Option<Connack>,
@@ -80,7 +80,7 @@ impl Client {
         packet.expect("the broker sent nothing for five minutes")
     }
 
-    /// Cancel safe: what was read is decoded and kept before the next await.
+    /// Cancel safe: bytes that were read are decoded and stored before the next await.
     async fn read(&mut self) -> Option<Packet> {
         loop {
             if let Some(packet) = self.inbox.pop_front() {
@@ -98,7 +98,7 @@ impl Client {
         }
     }
 
-    /// The next packet that `pick` takes; others stay for later, in their order.
+    /// The next packet that `pick` accepts; others stay for later, in their order.
     async fn find<T>(&mut self, what: &str, pick: impl Fn(&Packet) -> Option<T>) -> T {
         let mut passed = Vec::new();
         loop {
@@ -157,7 +157,7 @@ impl Client {
         all
     }
 
-    /// Everything that is there or comes without time passing, acknowledged if it is a PUBLISH.
+    /// Every packet that arrives without time passing, acknowledged if it is a PUBLISH.
     pub(crate) async fn take_all(&mut self) -> Vec<Publish> {
         let mut all = Vec::new();
         while let Some(packet) = self.next_at_once().await {
@@ -172,7 +172,7 @@ impl Client {
         all
     }
 
-    /// The next packet if it comes without time passing.
+    /// The next packet if it arrives without time passing.
     pub(crate) async fn next_at_once(&mut self) -> Option<Packet> {
         tokio::time::timeout(Duration::from_millis(1), self.read()).await.ok().flatten()
     }
@@ -196,7 +196,7 @@ impl Client {
         }
     }
 
-    /// An acknowledgement, wherever it comes.
+    /// Waits for an acknowledgement; other packets stay for later.
     pub(crate) async fn find_ack(&mut self, kind: AckKind, packet_id: PacketId) -> Ack {
         let is_it = |ack: &Ack| ack.kind == kind && ack.packet_id == packet_id;
         let what = format!("{} {packet_id}", kind.packet_type());
@@ -207,7 +207,7 @@ impl Client {
         .await
     }
 
-    /// UNSUBACK, wherever it comes.
+    /// Waits for an UNSUBACK; other packets stay for later.
     pub(crate) async fn find_unsuback(&mut self) -> Unsuback {
         self.find("UNSUBACK", |packet| match packet {
             Packet::Unsuback(unsuback) => Some((**unsuback).clone()),
@@ -216,13 +216,13 @@ impl Client {
         .await
     }
 
-    /// Nothing comes before time passes, and the link is open.
+    /// Asserts that nothing arrives before time passes, and that the link is open.
     pub(crate) async fn expect_silence(&mut self) {
         let next = tokio::time::timeout(Duration::from_millis(1), self.read()).await;
         assert!(next.is_err(), "silence expected, not {next:?}");
     }
 
-    /// DISCONNECT with this reason and then the end of the link.
+    /// Expects DISCONNECT with this reason and then the end of the link.
     pub(crate) async fn expect_disconnect(&mut self, reason: ReasonCode) -> Disconnect {
         let disconnect = match self.next().await {
             Some(Packet::Disconnect(disconnect)) => *disconnect,
@@ -233,7 +233,7 @@ impl Client {
         disconnect
     }
 
-    /// The end of the link without another word.
+    /// Expects the end of the link without another packet.
     pub(crate) async fn expect_end(&mut self) {
         let next = self.next().await;
         assert!(next.is_none(), "the end expected, not {next:?}");
@@ -241,7 +241,7 @@ impl Client {
 
     // -- Conversations -----------------------------------------------------------------------------
 
-    /// Subscribes with one filter and sees it granted.
+    /// Subscribes with one filter and expects it to be granted.
     pub(crate) async fn subscribe(&mut self, text: &str, qos: QoS) {
         let codes = self.subscribe_all(None, vec![SubscribeEntry::new(filter(text), qos)]).await.codes;
         assert_eq!(codes, [ReasonCode::from(qos)]);
@@ -266,7 +266,7 @@ impl Client {
         self.complete(qos, packet_id).await
     }
 
-    /// Publishes a packet made by hand.
+    /// Publishes a prepared packet.
     pub(crate) async fn publish_as(&mut self, mut publish: Publish) -> ReasonCode {
         let (qos, packet_id) = (publish.qos, self.next_id());
         publish.packet_id = (qos > QoS::AtMostOnce).then_some(self.last_id);
@@ -290,13 +290,13 @@ impl Client {
         }
     }
 
-    /// DISCONNECT, and the broker has dealt with it.
+    /// Sends DISCONNECT and lets the broker handle it.
     pub(crate) async fn disconnect(mut self) {
         self.send(Packet::Disconnect(Box::new(Disconnect::new(ReasonCode::Success)))).await;
         while self.next().await.is_some() {}
     }
 
-    /// The link breaks, and the broker has dealt with it.
+    /// Drops the link and lets the broker handle it.
     pub(crate) async fn vanish(self) {
         drop(self);
         super::settle().await;

@@ -1,4 +1,4 @@
-//! A client with many streams: every one can be written, read or left unread by itself.
+//! A client with many streams, each of which can be written, read or left unread.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -22,11 +22,11 @@ pub(crate) use super::pump::Ended;
 
 pub(crate) const CONTROL: StreamKey = StreamKey::CONTROL;
 
-/// Longer than anything takes that a test waits for; it passes only in a test that fails.
+/// Timeout above any wait of a test; it expires only in a test that fails.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// A client over one link of many streams. A task of its own moves the bytes; what a stream brought is looked at
-/// stream by stream, in whatever order the test likes.
+/// A client over one link of many streams. A task of its own moves the bytes; the test takes packets stream by stream,
+/// in any order.
 pub(crate) struct Lanes {
     state: Arc<Mutex<State>>,
     task: JoinHandle<()>,
@@ -52,7 +52,7 @@ impl Lanes {
         state.wake();
     }
 
-    /// Waits until `look` finds something.
+    /// Waits until `look` returns something.
     async fn wait<T>(&self, what: &str, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
         let waiting = async {
             loop {
@@ -88,12 +88,12 @@ impl Lanes {
         opened.unwrap_or_else(|_| panic!("no stream: {}", self.lock().summary()))
     }
 
-    /// FIN, after everything that was sent.
+    /// Sends FIN after all queued bytes.
     pub(crate) fn finish(&self, stream: StreamKey) {
         self.order(Order::Finish(stream));
     }
 
-    /// RESET_STREAM and STOP_SENDING.
+    /// Sends RESET_STREAM and STOP_SENDING.
     pub(crate) fn reset(&self, stream: StreamKey, code: u64) {
         self.order(Order::Abort(stream, code));
     }
@@ -102,7 +102,7 @@ impl Lanes {
         self.order(Order::Priority(stream, Priority::new(priority)));
     }
 
-    /// Reads a stream no further, until [`Self::read`].
+    /// Stops reading a stream, until [`Self::read`].
     pub(crate) fn leave_unread(&self, stream: StreamKey) {
         self.lock().lane(stream).is_read = false;
     }
@@ -113,7 +113,7 @@ impl Lanes {
         state.wake();
     }
 
-    /// Keeps nothing of a stream that has ended.
+    /// Drops the state of a stream that has ended.
     pub(crate) fn forget(&self, stream: StreamKey) {
         self.lock().forget(stream);
     }
@@ -166,7 +166,7 @@ impl Lanes {
         self.lock().lane(stream).packets.drain(..).collect()
     }
 
-    /// Bytes that have come on a stream so far.
+    /// Bytes received on a stream so far.
     pub(crate) fn received_bytes(&self, stream: StreamKey) -> usize {
         self.lock().lane(stream).received
     }
@@ -178,7 +178,7 @@ impl Lanes {
         }
     }
 
-    /// The next PUBLISH of a stream; what is before it stays for later.
+    /// The next PUBLISH of a stream; earlier packets stay for later.
     pub(crate) async fn find_publish(&self, stream: StreamKey) -> Publish {
         self.wait(&format!("PUBLISH on {stream}"), |state| {
             let packets = &mut state.lane(stream).packets;
@@ -198,7 +198,7 @@ impl Lanes {
         }
     }
 
-    /// An acknowledgement, wherever it comes on its stream; what is before it stays for later.
+    /// Waits for an acknowledgement on its stream; earlier packets stay for later.
     pub(crate) async fn find_ack(&self, stream: StreamKey, kind: AckKind, packet_id: u16) -> ReasonCode {
         let is_it = |packet: &Packet| matches!(packet, Packet::Ack(ack) if ack.kind == kind && ack.packet_id == id(packet_id));
         self.wait(&format!("{} {packet_id} on {stream}", kind.packet_type()), |state| {
@@ -244,7 +244,7 @@ impl Lanes {
         self.send_ack(stream, AckKind::Pubcomp, packet_id);
     }
 
-    /// Nothing comes on a stream for a second, and neither it nor the link ends.
+    /// Asserts that nothing arrives on a stream for a second, and that neither it nor the link ends.
     pub(crate) async fn expect_silence(&self, stream: StreamKey) {
         super::pass(1).await;
         let mut state = self.lock();
@@ -253,7 +253,7 @@ impl Lanes {
         assert!(lane.packets.is_empty() && lane.ended.is_none(), "silence expected on {stream}: {lane:?}");
     }
 
-    /// End of the peer's sending half of a stream; no packet may come before it.
+    /// Expects the end of the peer's sending half of a stream, with no packet before it.
     pub(crate) async fn expect_ended(&self, stream: StreamKey) -> Ended {
         let packet = self.next(stream).await;
         assert!(packet.is_none(), "the end of {stream} expected, not {packet:?}");
@@ -265,20 +265,20 @@ impl Lanes {
         self.wait(&format!("STOP_SENDING on {stream}"), |state| state.lane(stream).stopped).await
     }
 
-    /// The peer ends both halves of a stream with this code.
+    /// Expects the peer to end both halves of a stream with this code.
     pub(crate) async fn expect_aborted(&self, stream: StreamKey, code: u64) {
         assert_eq!(self.expect_ended(stream).await, Ended::Reset(code));
         assert_eq!(self.expect_stopped(stream).await, code);
     }
 
-    /// The link ends after nothing more on the control stream: `Ok` in order, else why.
+    /// Waits for the end of the link, with nothing more on the control stream: `Ok` for an orderly end, else the reason.
     pub(crate) async fn expect_closed(&self) -> Result<(), String> {
         let packet = self.next(CONTROL).await;
         assert!(packet.is_none(), "the end of the link expected, not {packet:?}");
         self.wait("end of the link", |state| state.end.clone()).await
     }
 
-    /// DISCONNECT with this reason and then the end of the link.
+    /// Expects DISCONNECT with this reason and then the end of the link.
     pub(crate) async fn expect_disconnect(&self, reason: ReasonCode) {
         match self.expect(CONTROL).await {
             Packet::Disconnect(disconnect) => assert_eq!(disconnect.reason, reason),
@@ -287,7 +287,7 @@ impl Lanes {
         assert_eq!(self.expect_closed().await, Ok(()));
     }
 
-    /// The handshake is confirmed: what was sent before was early.
+    /// Waits until the handshake is confirmed: earlier bytes were 0-RTT data.
     pub(crate) async fn confirmed(&self) {
         self.wait("confirmation", |state| state.is_confirmed.then_some(())).await;
     }
@@ -308,7 +308,7 @@ impl Lanes {
         self.connack.as_ref().expect("connected")
     }
 
-    /// Subscribes on a stream with one filter and sees it granted there.
+    /// Subscribes on a stream with one filter and expects it to be granted there.
     pub(crate) async fn subscribe(&mut self, stream: StreamKey, text: &str, qos: QoS) {
         let packet_id = self.next_id();
         let entries = vec![SubscribeEntry::new(filter(text), qos)];
@@ -317,7 +317,7 @@ impl Lanes {
         assert_eq!((suback.packet_id.value(), &suback.codes[..]), (packet_id, &[ReasonCode::from(qos)][..]));
     }
 
-    /// Publishes on a stream and completes the exchange there; the reason of the first answer.
+    /// Publishes on a stream and completes the exchange there; returns the reason of the first answer.
     pub(crate) async fn publish(
         &mut self,
         stream: StreamKey,
@@ -339,32 +339,32 @@ impl Lanes {
         }
     }
 
-    /// PINGREQ on a stream, whose answer comes on the control stream.
+    /// Sends PINGREQ on a stream and expects the answer on the control stream.
     pub(crate) async fn ping(&self, stream: StreamKey) {
         self.send(stream, &Packet::Pingreq);
         let packet = self.expect(CONTROL).await;
         assert!(matches!(packet, Packet::Pingresp), "PINGRESP expected, not {packet:?}");
     }
 
-    /// The connection moves to another port of its host.
+    /// Moves the connection to another port of its host.
     pub(crate) fn rebind(&self) {
         self.order(Order::Rebind);
     }
 
-    /// DISCONNECT, and the broker has dealt with it.
+    /// Sends DISCONNECT and lets the broker handle it.
     pub(crate) async fn disconnect(&self) -> Result<(), String> {
         self.send(CONTROL, &Packet::Disconnect(Box::new(Disconnect::new(ReasonCode::Success))));
         self.wait("end of the link", |state| state.end.clone()).await
     }
 
-    /// Closes the connection with a code and without a word, and the broker has dealt with it.
+    /// Closes the connection with a code and without a DISCONNECT, and lets the broker handle it.
     pub(crate) async fn close(&self, code: u32) {
         self.order(Order::Close(Close { code, stop: None }));
         self.wait("end of the link", |state| state.end.clone().map(drop)).await;
         super::pass(1).await;
     }
 
-    /// The link is dropped, and the broker has dealt with it.
+    /// Drops the link and lets the broker handle it.
     pub(crate) async fn vanish(self) {
         drop(self);
         super::pass(1).await;

@@ -1,4 +1,4 @@
-//! A broker in this process and clients that speak raw packets to it, all on virtual time.
+//! A broker in this process, and clients that exchange raw packets with it, all on virtual time.
 
 mod allocator;
 mod client;
@@ -35,7 +35,7 @@ pub(crate) use quic::{QuicBroker, anyone};
 pub(crate) use raw::{Raw, bytes};
 pub(crate) use receiver::Receiver;
 
-/// Time that a stopping broker waits for its clients at most.
+/// Upper bound of the time that a stopping broker waits for its clients.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);
 
 /// A running broker, reached through in-memory links.
@@ -46,7 +46,7 @@ pub(crate) struct TestBroker {
 }
 
 impl TestBroker {
-    /// A broker with the defaults, but silent below `$SYS`.
+    /// A broker with the default configuration, but without `$SYS` messages.
     pub(crate) fn start() -> Self {
         Self::start_with(quiet())
     }
@@ -59,7 +59,7 @@ impl TestBroker {
         Self::start_with_all(config, rule, Arc::new(MemoryStore::new()))
     }
 
-    /// A broker that goes on where the last one over `store` was.
+    /// A broker that continues with the content of `store`.
     pub(crate) fn start_over(store: Arc<dyn Store>) -> Self {
         Self::start_with_all(quiet(), Anonymous::default(), store)
     }
@@ -113,13 +113,13 @@ impl TestBroker {
         Self { connector, handle, task: tokio::spawn(broker.run(DRAIN)) }
     }
 
-    /// A link on which nothing has been said.
+    /// A link before CONNECT.
     pub(crate) async fn link(&self, version: ProtocolVersion) -> Client {
         let link = self.connector.connect().await.expect("the broker listens");
         Client::new(only_stream(link), version)
     }
 
-    /// A link which holds no more than `capacity` bytes each way.
+    /// A link that holds at most `capacity` bytes in each direction.
     pub(crate) async fn narrow_link(&self, version: ProtocolVersion, capacity: usize) -> Client {
         let link = self.connector.connect_with_capacity(capacity).await.expect("the broker listens");
         Client::new(only_stream(link), version)
@@ -143,7 +143,7 @@ impl TestBroker {
         self.connect(connect_v3(client_id)).await
     }
 
-    /// A connected MQTT 5 client whose session lives an hour without a connection, and which goes on with it.
+    /// A connected MQTT 5 client with a Session Expiry Interval of an hour; it resumes its session.
     pub(crate) async fn resume(&self, client_id: &str) -> Client {
         self.connect(lasting(client_id)).await
     }
@@ -153,7 +153,7 @@ impl TestBroker {
         assert_eq!(self.outcome().await, Ok(()));
     }
 
-    /// The broker has stopped, because it was told to or because its store failed.
+    /// Waits until the broker has stopped, by request or because its store failed.
     pub(crate) async fn outcome(&mut self) -> Result<(), StoreError> {
         (&mut self.task).await.expect("the broker ends without a panic")
     }
@@ -171,7 +171,7 @@ impl Drop for TestBroker {
     }
 }
 
-/// The defaults without the broker's own messages.
+/// The default configuration without `$SYS` messages.
 pub(crate) fn quiet() -> BrokerConfig {
     BrokerConfig { sys: SysConfig { interval_secs: 0 }, ..BrokerConfig::default() }
 }
@@ -184,17 +184,17 @@ pub(crate) fn lasting(client_id: &str) -> Connect {
     connect
 }
 
-/// Lets everybody finish what can be done without time passing.
+/// Runs every task until all are idle, without time passing.
 pub(crate) async fn settle() {
     wait(Duration::from_millis(1)).await;
 }
 
-/// Lets `seconds` pass, with everything that happens in them.
+/// Lets `seconds` pass, and runs all tasks meanwhile.
 pub(crate) async fn pass(seconds: u64) {
     wait(Duration::from_secs(seconds)).await;
 }
 
-/// Waits on the paused clock, which moves only when everybody is idle.
+/// Waits on the paused clock, which moves only when every task is idle.
 pub(crate) async fn wait(duration: Duration) {
     tokio::time::advance(Duration::ZERO).await; // Panics if the clock is a real one.
     let nothing = tokio::time::timeout(duration, std::future::pending::<()>()).await;

@@ -1,4 +1,4 @@
-//! Packets in one line.
+//! Constructors of packets.
 
 use braid_proto::packet::{
     Connect, Packet, PacketId, ProtocolVersion, Publish, QoS, Subscribe, SubscribeEntry, Unsubscribe, Will,

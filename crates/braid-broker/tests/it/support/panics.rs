@@ -5,8 +5,8 @@ thread_local! {
     static PANICS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Begins to count the panics of each thread: one in a task of the broker ends only that task, and a test that
-/// looks elsewhere would not notice.
+/// Starts counting the panics of each thread: a panic in a task of the broker ends only that task, which a test could
+/// miss.
 pub(super) fn count() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -18,12 +18,12 @@ pub(super) fn count() {
     });
 }
 
-/// The panics on this thread since it began.
+/// Panics on this thread since it began.
 pub(super) fn counted() -> usize {
     PANICS.get()
 }
 
-/// Names the seed if the test that holds this fails.
+/// Prints the seed when a test fails while it holds this.
 pub(crate) struct Seed(pub(crate) u64);
 
 impl Drop for Seed {

@@ -1,4 +1,4 @@
-//! The task that owns a client's link of many streams.
+//! Task that owns a client's link of many streams.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
@@ -36,7 +36,7 @@ pub(crate) enum Ended {
 pub(super) struct Lane {
     pub(super) out: BytesMut,
     pub(super) packets: VecDeque<Packet>,
-    /// Bytes.
+    /// Received bytes.
     pub(super) received: usize,
     pub(super) is_read: bool,
     pub(super) ended: Option<Ended>,
@@ -45,11 +45,11 @@ pub(super) struct Lane {
     is_finishing: bool,
 }
 
-/// State that the test and the pump share. A std lock: never held across an await.
+/// State that the test and the pump share. A std lock, never held across an await.
 pub(super) struct State {
     version: ProtocolVersion,
     lanes: BTreeMap<StreamKey, Lane>,
-    /// Those with something to send, or to end.
+    /// Streams with something to send, or to end.
     to_write: BTreeSet<StreamKey>,
     pub(super) orders: VecDeque<Order>,
     pub(super) is_confirmed: bool,
@@ -96,14 +96,14 @@ impl State {
         self.wake();
     }
 
-    /// The pump has something to do.
+    /// Wakes the pump.
     pub(super) fn wake(&mut self) {
         if let Some(pump) = self.pump.take() {
             pump.wake();
         }
     }
 
-    /// For messages of failed tests.
+    /// Text for messages of failed tests.
     pub(super) fn summary(&self) -> String {
         let lanes: Vec<String> = self
             .lanes
@@ -134,7 +134,7 @@ pub(super) async fn pump(mut link: Link, state: Arc<Mutex<State>>) {
     .await;
     opening.clear();
     if closing.is_none() {
-        // The peer has ended it; what is left of it ends in the background.
+        // The peer has ended it; the rest of it ends in the background.
         drop(link);
     }
 }

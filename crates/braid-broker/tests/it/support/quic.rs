@@ -24,7 +24,7 @@ pub(super) static CERTIFICATE: LazyLock<(TempDir, PathBuf, PathBuf)> = LazyLock:
     (dir, files.certificate, files.key)
 });
 
-/// A running broker, reached through QUIC over a simulated network, and through in-memory links.
+/// A running broker, reached through QUIC over a simulated network and through in-memory links.
 pub(crate) struct QuicBroker {
     pub(crate) network: Network,
     /// This broker, for clients of one stream.
@@ -56,8 +56,8 @@ impl QuicBroker {
         Self::start_listening(config, quic, rule, store, Vec::new())
     }
 
-    /// A broker that also listens with TLS on loopback, at the returned address. Sockets know nothing of a paused
-    /// clock: this is for the real one.
+    /// A broker that also listens with TLS on loopback, at the returned address. Sockets do not follow the paused clock:
+    /// this needs the real one.
     pub(crate) fn start_with_tls() -> (Self, SocketAddr) {
         let loopback = (Ipv4Addr::LOCALHOST, 0).into();
         let kind = ListenerKind::Tls(server_tls());
@@ -94,7 +94,7 @@ impl QuicBroker {
         self.host(host).connector(self.address, self.client_tls.clone(), options)
     }
 
-    /// A link on which nothing has been said, from the host of this name.
+    /// A link before CONNECT, from the host of this name.
     pub(crate) async fn link(&self, host: &str) -> Lanes {
         self.link_with(host, QuicOptions::client()).await
     }
@@ -134,13 +134,13 @@ impl QuicBroker {
         self.connect(connect_v5(client_id)).await
     }
 
-    /// A connected MQTT 5 client whose session lives an hour without a connection, and which goes on with it.
+    /// A connected MQTT 5 client with a Session Expiry Interval of an hour; it resumes its session.
     pub(crate) async fn resume(&self, client_id: &str) -> Lanes {
         self.connect(lasting(client_id)).await
     }
 }
 
-/// The simulated hosts are not this machine.
+/// The simulated hosts are not loopback.
 pub(crate) fn anyone() -> Anonymous {
     Anonymous { from_anywhere: true }
 }

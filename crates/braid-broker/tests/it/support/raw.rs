@@ -1,4 +1,4 @@
-//! A bare QUIC client: what a link does by itself, and what it does not show, is done and seen here.
+//! A plain QUIC client, for frames and codes that a link handles itself or hides.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// Connects with what is in `connect`; the CONNACK was read.
+    /// Connects and sends `connect`; the CONNACK was read.
     pub(crate) async fn connect(broker: &QuicBroker, connect: Connect) -> Self {
         let mut raw = Self::open(broker).await;
         raw.send.write_all(&bytes(&Packet::Connect(Box::new(connect)))).await.expect("open");

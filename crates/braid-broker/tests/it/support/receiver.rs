@@ -6,19 +6,19 @@ use braid_proto::reason::ReasonCode;
 /// The receiving half of a client's session, which outlives its connections (MQTT 4.3).
 #[derive(Default)]
 pub(crate) struct Receiver {
-    /// QoS 2 messages that were taken over and whose PUBREL has not come.
+    /// Identifiers of QoS 2 messages that were received and whose PUBREL has not come.
     unreleased: HashSet<PacketId>,
-    /// Messages that the application got, in order.
+    /// Messages passed to the application, in order.
     pub(crate) messages: Vec<Publish>,
 }
 
 impl Receiver {
-    /// Whether nothing of QoS 2 is half done.
+    /// True when no QoS 2 exchange is incomplete.
     pub(crate) fn is_settled(&self) -> bool {
         self.unreleased.is_empty()
     }
 
-    /// Takes a packet as the standard says; returns the answer that is due.
+    /// Handles a packet as the standard requires; returns the answer to send.
     pub(crate) fn handle(&mut self, packet: &Packet) -> Option<Packet> {
         let answer = |kind, packet_id| Some(Packet::Ack(Ack::new(kind, packet_id, ReasonCode::Success)));
         match packet {

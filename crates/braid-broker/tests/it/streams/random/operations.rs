@@ -7,8 +7,8 @@ use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamKey;
 use tokio::time::Instant;
 
-use super::actor::{Actor, Life};
-use super::ledger::{FILTERS, Name, Origin, Publication, QOS, TOPICS};
+use super::client::{ModelClient, StreamState};
+use super::model::{FILTERS, Name, Origin, Publication, QOS, TOPICS};
 use super::wire::Wire;
 use super::world::{CLIENTS, NOTICED, World};
 use crate::support::{Lanes, filter, message, subscribe_packet, unsubscribe_packet};
@@ -17,235 +17,239 @@ use crate::support::{Lanes, filter, message, subscribe_packet, unsubscribe_packe
 const REQUEST: u16 = 65_535;
 
 impl World {
-    /// Everybody is there and listens to something.
+    /// Connects every client and subscribes it to something.
     pub(super) async fn begin(&mut self) {
-        for who in 0..CLIENTS {
-            self.connect(who, true).await;
+        for client_index in 0..CLIENTS {
+            self.connect(client_index, true).await;
             for _ in 0..2 {
-                self.open(who).await;
-                self.subscribe(who).await;
+                self.open(client_index).await;
+                self.subscribe(client_index).await;
             }
         }
     }
 
     pub(super) async fn step(&mut self) {
-        let who = self.rng.usize(0..CLIENTS);
+        let client_index = self.rng.usize(0..CLIENTS);
         let choice = self.rng.u8(0..100);
-        match &self.actors[who].wire {
-            None if choice < 60 => self.connect(who, choice < 45).await,
+        match &self.clients[client_index].wire {
+            None if choice < 60 => self.connect(client_index, choice < 45).await,
             None => {}
-            Some(Wire::Memory(_)) => self.step_on_one_stream(who, choice).await,
-            Some(Wire::Quic(_)) => self.step_on_many(who, choice).await,
+            Some(Wire::Memory(_)) => self.step_on_one_stream(client_index, choice).await,
+            Some(Wire::Quic(_)) => self.step_on_many(client_index, choice).await,
         }
         let millis = if self.rng.bool() { 0 } else { self.rng.u64(1..150) };
         self.pass(Duration::from_millis(millis)).await;
         if self.rng.u8(0..3) > 0 {
-            for actor in &mut self.actors {
-                actor.pump(usize::MAX, &mut self.rng).await;
+            for client in &mut self.clients {
+                client.pump(usize::MAX, &mut self.rng).await;
             }
             self.pass(Duration::ZERO).await;
         }
     }
 
-    pub(super) async fn step_on_one_stream(&mut self, who: usize, choice: u8) {
+    pub(super) async fn step_on_one_stream(&mut self, client_index: usize, choice: u8) {
         match choice {
-            0..40 => self.publish(who).await,
-            40..60 => self.look(who).await,
-            60..72 => self.subscribe(who).await,
-            72..76 => self.unsubscribe(who).await,
-            76..90 => self.connect(who, choice < 86).await,
-            90..95 => self.disconnect(who).await,
-            _ => self.vanish(who).await,
+            0..40 => self.publish(client_index).await,
+            40..60 => self.look(client_index).await,
+            60..72 => self.subscribe(client_index).await,
+            72..76 => self.unsubscribe(client_index).await,
+            76..90 => self.connect(client_index, choice < 86).await,
+            90..95 => self.disconnect(client_index).await,
+            _ => self.vanish(client_index).await,
         }
     }
 
-    pub(super) async fn step_on_many(&mut self, who: usize, choice: u8) {
+    pub(super) async fn step_on_many(&mut self, client_index: usize, choice: u8) {
         match choice {
-            0..24 => self.publish(who).await,
-            24..38 => self.look(who).await,
-            38..50 => self.open(who).await,
-            50..61 => self.subscribe(who).await,
-            61..64 => self.unsubscribe(who).await,
-            64..68 => self.leave_unread(who).await,
-            68..73 => self.finish(who).await,
-            73..78 => self.reset(who).await,
-            78..83 => self.spoil(who).await,
-            83..86 => self.move_client(who, choice < 85).await,
-            86..88 => self.gap(who).await,
-            88..90 => self.lose(who).await,
-            90..93 => self.connect(who, choice < 92).await,
-            93 => self.disconnect(who).await,
-            94 => self.vanish(who).await,
-            _ => self.change_network(who),
+            0..24 => self.publish(client_index).await,
+            24..38 => self.look(client_index).await,
+            38..50 => self.open(client_index).await,
+            50..61 => self.subscribe(client_index).await,
+            61..64 => self.unsubscribe(client_index).await,
+            64..68 => self.leave_unread(client_index).await,
+            68..73 => self.finish(client_index).await,
+            73..78 => self.reset(client_index).await,
+            78..83 => self.spoil(client_index).await,
+            83..86 => self.move_client(client_index, choice < 85).await,
+            86..88 => self.gap(client_index).await,
+            88..90 => self.lose(client_index).await,
+            90..93 => self.connect(client_index, choice < 92).await,
+            93 => self.disconnect(client_index).await,
+            94 => self.vanish(client_index).await,
+            _ => self.change_network(client_index),
         }
     }
 
     // -- Streams -----------------------------------------------------------------------------------
 
-    pub(super) fn lanes(&mut self, who: usize) -> &mut Lanes {
-        self.actors[who].wire.as_mut().and_then(Wire::lanes).expect("QUIC")
+    pub(super) fn lanes(&mut self, client_index: usize) -> &mut Lanes {
+        self.clients[client_index].wire.as_mut().and_then(Wire::lanes).expect("QUIC")
     }
 
-    pub(super) async fn open(&mut self, who: usize) {
-        if self.actors[who].streams.len() < 5 {
-            let stream = self.lanes(who).open().await;
-            self.actors[who].streams.insert(stream, Life::Open);
+    pub(super) async fn open(&mut self, client_index: usize) {
+        if self.clients[client_index].streams.len() < 5 {
+            let stream = self.lanes(client_index).open().await;
+            self.clients[client_index].streams.insert(stream, StreamState::Open);
         }
     }
 
-    pub(super) async fn leave_unread(&mut self, who: usize) {
-        if let Some(stream) = self.actors[who].any_data_stream(&mut self.rng) {
+    pub(super) async fn leave_unread(&mut self, client_index: usize) {
+        if let Some(stream) = self.clients[client_index].any_data_stream(&mut self.rng) {
             if self.rng.u8(0..3) > 0 {
-                self.lanes(who).leave_unread(stream);
+                self.lanes(client_index).leave_unread(stream);
             } else {
-                self.lanes(who).read(stream);
+                self.lanes(client_index).read(stream);
             }
         }
     }
 
-    pub(super) async fn finish(&mut self, who: usize) {
-        if let Some(stream) = self.actors[who].any_data_stream(&mut self.rng) {
-            let lanes = self.lanes(who);
+    pub(super) async fn finish(&mut self, client_index: usize) {
+        if let Some(stream) = self.clients[client_index].any_data_stream(&mut self.rng) {
+            let lanes = self.lanes(client_index);
             lanes.read(stream);
             lanes.finish(stream);
-            self.ends(who, stream, Life::Finishing);
+            self.ends(client_index, stream, StreamState::Finishing);
         }
     }
 
-    pub(super) async fn spoil(&mut self, who: usize) {
-        if let Some(stream) = self.actors[who].any_data_stream(&mut self.rng) {
-            let lanes = self.lanes(who);
+    pub(super) async fn spoil(&mut self, client_index: usize) {
+        if let Some(stream) = self.clients[client_index].any_data_stream(&mut self.rng) {
+            let lanes = self.lanes(client_index);
             lanes.read(stream);
             lanes.send_bytes(stream, &[0xff, 0xff]);
-            self.ends(who, stream, Life::Spoilt);
-            // The client does not know yet that it is sent again what it answers.
-            self.actors[who].answer(false, &mut self.rng).await;
+            self.ends(client_index, stream, StreamState::Spoilt);
+            // The client does not know yet that the broker repeats the message that it answers.
+            self.clients[client_index].answer(false, &mut self.rng).await;
         }
     }
 
-    pub(super) fn ends(&mut self, who: usize, stream: StreamKey, life: Life) {
-        let actor = &mut self.actors[who];
-        actor.streams.insert(stream, life);
-        actor.ledger.begin_move();
+    pub(super) fn ends(&mut self, client_index: usize, stream: StreamKey, life: StreamState) {
+        let client = &mut self.clients[client_index];
+        client.streams.insert(stream, life);
+        client.model.begin_move();
         self.seen.streams_ended += 1;
     }
 
-    pub(super) async fn reset(&mut self, who: usize) {
-        if let Some(stream) = self.actors[who].any_data_stream(&mut self.rng) {
+    pub(super) async fn reset(&mut self, client_index: usize) {
+        if let Some(stream) = self.clients[client_index].any_data_stream(&mut self.rng) {
             let code = self.rng.u64(0..100);
-            let lanes = self.lanes(who);
+            let lanes = self.lanes(client_index);
             lanes.reset(stream, code);
             lanes.forget(stream);
-            let actor = &mut self.actors[who];
-            actor.streams.remove(&stream);
-            actor.ledger.begin_move();
-            actor.go_on(stream, true, &mut self.rng).await;
-            self.resets.push((Instant::now() + NOTICED, who, actor.connection, stream));
+            let client = &mut self.clients[client_index];
+            client.streams.remove(&stream);
+            client.model.begin_move();
+            client.go_on(stream, true, &mut self.rng).await;
+            self.resets.push((Instant::now() + NOTICED, client_index, client.connection, stream));
             self.seen.streams_ended += 1;
         }
     }
 
     // -- Requests ----------------------------------------------------------------------------------
 
-    /// A stream for a request, once it is known where the subscriptions are.
-    pub(super) async fn stream_for_request(&mut self, who: usize) -> StreamKey {
+    /// Returns a stream for a request, once the client knows where its subscriptions are.
+    pub(super) async fn stream_for_request(&mut self, client_index: usize) -> StreamKey {
         let mut waited = Duration::ZERO;
-        while self.actors[who].ledger.is_moving() {
-            assert!(waited < Duration::from_secs(60), "a stream of {who} does not end");
-            self.actors[who].pump(usize::MAX, &mut self.rng).await;
+        while self.clients[client_index].model.is_moving() {
+            assert!(waited < Duration::from_secs(60), "a stream of {client_index} does not end");
+            self.clients[client_index].pump(usize::MAX, &mut self.rng).await;
             self.pass(Duration::from_millis(20)).await;
             waited += Duration::from_millis(20);
         }
-        let stream = self.actors[who].any_stream(&mut self.rng);
-        if let Some(lanes) = self.actors[who].wire.as_mut().and_then(Wire::lanes) {
+        let stream = self.clients[client_index].any_stream(&mut self.rng);
+        if let Some(lanes) = self.clients[client_index].wire.as_mut().and_then(Wire::lanes) {
             lanes.read(stream);
         }
         stream
     }
 
     /// The answer comes on the stream of the request. [BQ-14]
-    pub(super) async fn request(&mut self, who: usize, stream: StreamKey, packet: Packet) -> Packet {
-        self.actors[who].wire.as_mut().expect("connected").send(stream, packet).await;
+    pub(super) async fn request(&mut self, client_index: usize, stream: StreamKey, packet: Packet) -> Packet {
+        self.clients[client_index].wire.as_mut().expect("connected").send(stream, packet).await;
         for _ in 0..6000 {
-            self.actors[who].pump(usize::MAX, &mut self.rng).await;
-            if let Some((on, answer)) = self.actors[who].answers.pop() {
+            self.clients[client_index].pump(usize::MAX, &mut self.rng).await;
+            if let Some((on, answer)) = self.clients[client_index].answers.pop() {
                 assert_eq!(on, stream, "{answer:?}");
                 return answer;
             }
             self.pass(Duration::from_millis(10)).await;
         }
-        panic!("{who} waits for an answer on {stream}");
+        panic!("{client_index} waits for an answer on {stream}");
     }
 
-    pub(super) async fn subscribe(&mut self, who: usize) {
+    pub(super) async fn subscribe(&mut self, client_index: usize) {
         let text = FILTERS[self.rng.usize(0..FILTERS.len())];
         let qos = QOS[self.rng.usize(0..3)];
-        let stream = self.stream_for_request(who).await;
+        let stream = self.stream_for_request(client_index).await;
         let open = self.open_messages();
-        let number = self.actors[who].ledger.begin_subscribe(text, qos, open.into_iter());
+        let number = self.clients[client_index].model.begin_subscribe(text, qos, open.into_iter());
         let packet = subscribe_packet(REQUEST, None, vec![SubscribeEntry::new(filter(text), qos)]);
-        match self.request(who, stream, packet).await {
+        match self.request(client_index, stream, packet).await {
             Packet::Suback(suback) => assert_eq!(suback.codes, [ReasonCode::from(qos)]),
             other => panic!("{other:?}"),
         }
-        self.actors[who].ledger.subscribed(number, stream, text, qos);
+        self.clients[client_index].model.subscribed(number, stream, text, qos);
     }
 
-    pub(super) async fn unsubscribe(&mut self, who: usize) {
+    pub(super) async fn unsubscribe(&mut self, client_index: usize) {
         let text = FILTERS[self.rng.usize(0..FILTERS.len())];
-        let stream = self.stream_for_request(who).await;
-        let is_there = self.actors[who].ledger.has(text);
-        self.actors[who].ledger.begin_unsubscribe(text);
+        let stream = self.stream_for_request(client_index).await;
+        let is_there = self.clients[client_index].model.has(text);
+        self.clients[client_index].model.begin_unsubscribe(text);
         let code = if is_there { ReasonCode::Success } else { ReasonCode::NoSubscriptionExisted };
-        match self.request(who, stream, unsubscribe_packet(REQUEST, &[text])).await {
+        match self.request(client_index, stream, unsubscribe_packet(REQUEST, &[text])).await {
             Packet::Unsuback(unsuback) => assert_eq!(unsuback.codes, [code]), // [BQ-17]
             other => panic!("{other:?}"),
         }
-        self.actors[who].ledger.unsubscribed(text);
+        self.clients[client_index].model.unsubscribed(text);
     }
 
     // -- Messages ----------------------------------------------------------------------------------
 
     /// Messages that the broker may still dispatch.
     pub(super) fn open_messages(&self) -> Vec<(Name, usize)> {
-        let own = self.actors.iter().flat_map(Actor::unaccepted);
+        let own = self.clients.iter().flat_map(ModelClient::unaccepted);
         let repeated = self.publications.iter().filter(|(_, one)| one.is_repeated).map(|(name, _)| *name);
         let all = own.chain(self.in_flight.iter().map(|(_, name)| *name)).chain(repeated);
         all.map(|name| (name, self.publications[&name].topic)).collect()
     }
 
-    pub(super) async fn publish(&mut self, who: usize) {
-        let mut stream = self.actors[who].any_stream(&mut self.rng);
+    pub(super) async fn publish(&mut self, client_index: usize) {
+        let mut stream = self.clients[client_index].any_stream(&mut self.rng);
         for _ in 0..self.rng.usize(1..8) {
             if self.rng.u8(0..4) == 0 {
-                stream = self.actors[who].any_stream(&mut self.rng);
+                stream = self.clients[client_index].any_stream(&mut self.rng);
             }
-            let qos = if self.actors[who].has_room() { QOS[self.rng.usize(0..3)] } else { QoS::AtMostOnce };
+            let qos = if self.clients[client_index].has_room() {
+                QOS[self.rng.usize(0..3)]
+            } else {
+                QoS::AtMostOnce
+            };
             let to = self.rng.usize(0..TOPICS.len());
-            let actor = &mut self.actors[who];
-            actor.next_number += 1;
-            let name = Name { publisher: who, number: actor.next_number };
-            let origin = Origin { publisher: who, connection: actor.connection, stream };
+            let client = &mut self.clients[client_index];
+            client.next_number += 1;
+            let name = Name { publisher: client_index, number: client.next_number };
+            let origin = Origin { publisher: client_index, connection: client.connection, stream };
             let publication = Publication { topic: to, qos, origin, is_repeated: false };
             self.publications.insert(name, publication);
-            for other in &mut self.actors {
-                other.ledger.publish(name, &publication);
+            for other in &mut self.clients {
+                other.model.publish(name, &publication);
             }
             if qos == QoS::AtMostOnce {
                 self.in_flight.push((Instant::now() + NOTICED, name));
             }
             let len = if TOPICS[to] == "bulk/0" { self.rng.usize(0..40_000) } else { 0 };
-            let payload = format!("{who}:{}:{to} {}", name.number, "x".repeat(len));
+            let payload = format!("{client_index}:{}:{to} {}", name.number, "x".repeat(len));
             let publish = Publish { qos, ..message(TOPICS[to], payload) };
-            self.actors[who].publish(name, publish, stream, &mut self.rng).await;
+            self.clients[client_index].publish(name, publish, stream, &mut self.rng).await;
         }
         self.seen.messages = self.publications.len();
     }
 
-    /// Some packets are looked at, and some answered.
-    pub(super) async fn look(&mut self, who: usize) {
+    /// Reads some packets, and answers some of those.
+    pub(super) async fn look(&mut self, client_index: usize) {
         let limit = self.rng.usize(1..30);
-        self.actors[who].pump(limit, &mut self.rng).await;
-        self.actors[who].answer(false, &mut self.rng).await;
+        self.clients[client_index].pump(limit, &mut self.rng).await;
+        self.clients[client_index].answer(false, &mut self.rng).await;
     }
 }

@@ -11,11 +11,11 @@ use crate::support::{CONTROL, Client, Ended, Lanes};
 
 pub(super) enum Wire {
     Quic(Lanes),
-    /// Stands for TCP and TLS.
+    /// Model of TCP and TLS.
     Memory(Client),
 }
 
-/// Result of a look at a stream.
+/// Result of reading a stream.
 pub(super) enum Look {
     Nothing,
     Packet(Packet),
@@ -49,7 +49,7 @@ impl Wire {
         if let Self::Quic(lanes) = self { Some(lanes) } else { None }
     }
 
-    /// The broker has dealt with a DISCONNECT.
+    /// The broker has handled a DISCONNECT.
     pub(super) async fn closed(self) {
         match self {
             Self::Quic(lanes) => drop(lanes.expect_closed().await),
@@ -57,7 +57,7 @@ impl Wire {
         }
     }
 
-    /// Reason why the link ended, after a look found its end.
+    /// Reason for the end of the link, after a read found it.
     pub(super) async fn why(&mut self) -> Result<(), String> {
         match self {
             Self::Quic(lanes) => lanes.expect_closed().await,
@@ -65,7 +65,7 @@ impl Wire {
         }
     }
 
-    /// End of a stream, after a look found it.
+    /// End of a stream, after a read found it.
     pub(super) async fn ended(&mut self, stream: StreamKey) -> Ended {
         self.lanes().expect("one stream has no others").expect_ended(stream).await
     }

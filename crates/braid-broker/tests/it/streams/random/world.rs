@@ -1,4 +1,4 @@
-//! The broker, its clients, the network between them, and what happens to all of them.
+//! The broker, its clients, the network between them, and the random events of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use braid_transport::sim::Conditions;
 use fastrand::Rng;
 use tokio::time::Instant;
 
-use super::actor::Actor;
-use super::ledger::{Name, Publication};
+use super::client::ModelClient;
+use super::model::{Name, Publication};
 use super::wire::at_once;
 use crate::support::{CONTROL, Client, QuicBroker, allocated, anyone, filter, quiet};
 
 pub(super) const CLIENTS: usize = 3;
 
-/// A connection on which nothing arrives for so long is lost.
+/// Time without any arrival after which a connection is lost.
 pub(super) const IDLE: Duration = Duration::from_secs(20);
 
-/// Longer than the broker takes to notice the end of a stream, or to dispatch what has arrived.
+/// Upper bound of the time in which the broker notices the end of a stream or dispatches arrived messages.
 pub(super) const NOTICED: Duration = Duration::from_secs(3);
 
 /// Fate of a connection, which decides about its Will.
@@ -36,7 +36,7 @@ pub(super) enum Fate {
     Lost,
     /// Ended with DISCONNECT: no Will.
     Disconnected,
-    /// The client does not know whether there was one.
+    /// The client does not know whether DISCONNECT arrived.
     Unknown,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Seen {
     pub(super) take_overs: usize,
     pub(super) losses: usize,
     pub(super) moves: usize,
-    /// Connections that did not survive a move.
+    /// Connections that did not survive a migration.
     pub(super) starved: usize,
 }
 
@@ -73,15 +73,15 @@ impl Seen {
 pub(super) struct World {
     pub(super) broker: QuicBroker,
     pub(super) store: Arc<MemoryStore>,
-    pub(super) actors: Vec<Actor>,
-    /// Sees the Wills.
+    pub(super) clients: Vec<ModelClient>,
+    /// Subscriber to the Wills.
     pub(super) heir: Client,
     pub(super) fates: BTreeMap<(usize, u32), Fate>,
     pub(super) wills: BTreeSet<(usize, u32)>,
     pub(super) publications: BTreeMap<Name, Publication>,
-    /// QoS 0 that may be on its way, and until when.
+    /// QoS 0 messages that may be in transit, and until when.
     pub(super) in_flight: Vec<(Instant, Name)>,
-    /// Streams that were reset, and when the broker must have noticed.
+    /// Streams that were reset, and the time by which the broker has noticed.
     pub(super) resets: Vec<(Instant, usize, u32, StreamKey)>,
     pub(super) rng: Rng,
     pub(super) held_at_start: i64,
@@ -107,7 +107,7 @@ impl World {
         Self {
             broker,
             store,
-            actors: (0..CLIENTS).map(Actor::new).collect(),
+            clients: (0..CLIENTS).map(ModelClient::new).collect(),
             heir,
             fates: BTreeMap::new(),
             wills: BTreeSet::new(),
@@ -122,95 +122,95 @@ impl World {
 
     // -- Time --------------------------------------------------------------------------------------
 
-    /// Lets time pass, and sees what came of it.
+    /// Lets time pass, and handles all arrivals.
     pub(super) async fn pass(&mut self, duration: Duration) {
         if !duration.is_zero() {
             crate::support::wait(duration).await;
         }
         let now = Instant::now();
-        for who in 0..CLIENTS {
-            for name in std::mem::take(&mut self.actors[who].repeated) {
+        for client_index in 0..CLIENTS {
+            for name in std::mem::take(&mut self.clients[client_index].repeated) {
                 self.publications.get_mut(&name).expect("published").is_repeated = true;
             }
-            for name in std::mem::take(&mut self.actors[who].accepted) {
-                self.actors.iter_mut().for_each(|actor| actor.ledger.accepted(name));
+            for name in std::mem::take(&mut self.clients[client_index].accepted) {
+                self.clients.iter_mut().for_each(|client| client.model.accepted(name));
             }
         }
         for (_, name) in self.in_flight.extract_if(.., |(until, _)| *until < now) {
-            self.actors.iter_mut().for_each(|actor| actor.ledger.accepted(name));
+            self.clients.iter_mut().for_each(|client| client.model.accepted(name));
         }
-        for (_, who, connection, stream) in self.resets.extract_if(.., |(until, ..)| *until < now) {
-            if self.actors[who].connection == connection {
-                self.actors[who].ledger.moved(Some(stream));
+        for (_, client_index, connection, stream) in self.resets.extract_if(.., |(until, ..)| *until < now) {
+            if self.clients[client_index].connection == connection {
+                self.clients[client_index].model.moved(Some(stream));
             }
         }
         self.check_wills().await;
     }
 
-    /// No Will but of a connection that ended without DISCONNECT, and one of each.
+    /// Checks that each connection that ended without DISCONNECT caused one Will, and no other connection any.
     pub(super) async fn check_wills(&mut self) {
         while let Some(packet) = at_once(self.heir.next()).await {
             let Some(Packet::Publish(publish)) = packet else { panic!("the heir got {packet:?}") };
             let text = String::from_utf8_lossy(&publish.payload).into_owned();
-            let (who, connection) = text.split_once(':').expect("a Will of the model");
-            let of = (who.parse().expect("a name"), connection.parse().expect("a number"));
+            let (client_index, connection) = text.split_once(':').expect("a Will of the model");
+            let of = (client_index.parse().expect("a name"), connection.parse().expect("a number"));
             let fate = self.fates[&of];
             assert!(matches!(fate, Fate::Lost | Fate::Unknown), "the Will of {of:?}, which is {fate:?}");
             assert!(self.wills.insert(of), "the Will of {of:?} came twice");
         }
     }
 
-    pub(super) fn set_fate(&mut self, who: usize, fate: Fate) {
-        let connection = self.actors[who].connection;
-        self.fates.insert((who, connection), fate);
+    pub(super) fn set_fate(&mut self, client_index: usize, fate: Fate) {
+        let connection = self.clients[client_index].connection;
+        self.fates.insert((client_index, connection), fate);
     }
 
     // -- The end -----------------------------------------------------------------------------------
 
-    /// Everybody gets everything, and leaves; what is left of them in the broker is nothing.
+    /// Drains all clients and disconnects them; the broker keeps no state of them.
     pub(super) async fn finish_all(mut self) -> Seen {
-        for who in 0..CLIENTS {
-            let host = self.broker.host(&self.actors[who].client_id());
+        for client_index in 0..CLIENTS {
+            let host = self.broker.host(&self.clients[client_index].client_id());
             host.change(|link| {
                 *link = Conditions { latency: Duration::from_millis(1), ..Conditions::default() }
             });
-            if self.actors[who].wire.is_some() {
-                self.actors[who].read_all();
+            if self.clients[client_index].wire.is_some() {
+                self.clients[client_index].read_all();
             } else {
                 let with_quic = self.rng.bool();
-                self.connect(who, with_quic).await;
+                self.connect(client_index, with_quic).await;
             }
         }
-        // Exchanges that streams have left go on without another connection,
+        // Exchanges that ended streams left incomplete continue without another connection,
         self.settle(false).await;
-        // but for QoS 2 of those that the client has reset.
-        for who in 0..CLIENTS {
+        // except QoS 2 exchanges on streams that the client has reset.
+        for client_index in 0..CLIENTS {
             let with_quic = self.rng.bool();
-            self.connect(who, with_quic).await;
+            self.connect(client_index, with_quic).await;
         }
         self.settle(true).await;
-        for actor in &self.actors {
-            actor.ledger.check(&self.publications, true);
-            let (known, pairs) = actor.ledger.known();
+        for client in &self.clients {
+            client.model.check(&self.publications, true);
+            let (known, pairs) = client.model.known();
             self.seen.known += known;
             self.seen.pairs += pairs;
-            self.seen.received += actor.ledger.got.len();
+            self.seen.received += client.model.got.len();
         }
         assert_eq!((self.image().sessions.len(), self.unfinished(true)), (CLIENTS, vec![]));
         self.leave().await;
         self.seen
     }
 
-    /// Until nothing is on its way: neither for the clients nor for the broker. `all`: with what waits for another
+    /// Runs until no message is in transit in either direction. `all`: including messages that wait for another
     /// connection.
     async fn settle(&mut self, all: bool) {
         let mut left = Vec::new();
         for _ in 0..5000 {
             let mut is_quiet = true;
-            for actor in &mut self.actors {
-                is_quiet &= !actor.pump(usize::MAX, &mut self.rng).await;
-                actor.answer(true, &mut self.rng).await;
-                is_quiet &= !actor.is_busy(all);
+            for client in &mut self.clients {
+                is_quiet &= !client.pump(usize::MAX, &mut self.rng).await;
+                client.answer(true, &mut self.rng).await;
+                is_quiet &= !client.is_busy(all);
             }
             self.pass(Duration::from_millis(10)).await;
             if is_quiet {
@@ -221,7 +221,7 @@ impl World {
                 }
             }
         }
-        let busy: Vec<_> = self.actors.iter().filter(|actor| actor.is_busy(all)).collect();
+        let busy: Vec<_> = self.clients.iter().filter(|client| client.is_busy(all)).collect();
         panic!("it does not come to rest: {busy:?}; in the store: {left:?}");
     }
 
@@ -232,7 +232,7 @@ impl World {
         image
     }
 
-    /// Messages that are queued or on their way, by session, and with `all` those that are not released.
+    /// Messages that are queued or inflight, by session; with `all` also those that are not released.
     pub(super) fn unfinished(&self, all: bool) -> Vec<String> {
         let sessions = self.image().sessions.into_values();
         let left =
@@ -245,10 +245,10 @@ impl World {
     }
 
     pub(super) async fn leave(&mut self) {
-        for who in 0..CLIENTS {
+        for client_index in 0..CLIENTS {
             let disconnect = Disconnect { session_expiry: Some(0), ..Disconnect::new(ReasonCode::Success) };
-            self.set_fate(who, Fate::Disconnected);
-            let mut wire = self.actors[who].wire.take().expect("connected");
+            self.set_fate(client_index, Fate::Disconnected);
+            let mut wire = self.clients[client_index].wire.take().expect("connected");
             wire.send(CONTROL, Packet::Disconnect(Box::new(disconnect))).await;
             wire.closed().await;
         }
@@ -259,7 +259,7 @@ impl World {
         assert_eq!(self.image(), Image::default());
         let statistics = self.broker.memory.statistics();
         assert_eq!((statistics.connections(), statistics.clients()), (1, 1), "the heir is left");
-        self.actors.clear();
+        self.clients.clear();
         self.publications.clear();
         self.fates.clear();
         let held = allocated() - self.held_at_start;

@@ -12,7 +12,7 @@ use crate::support::{Client, TestBroker, connect_v5, lasting, pass, quiet, texts
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A broker in which nothing waits for longer than so many seconds, and its store.
+/// A broker with a limit of the queueing time, and its store.
 struct Scene {
     disk: Disk,
     store: Arc<dyn Store>,
@@ -32,7 +32,7 @@ impl Scene {
         Self { disk, store, broker }
     }
 
-    /// A broker with offline clients that have subscribed to `filter`, and messages for them.
+    /// A broker with offline clients subscribed to `filter`, and messages for them.
     async fn filled(queued_secs: u64, clients: &[&str], filter: &str, texts: &[&str]) -> Self {
         let scene = Self::start(queued_secs);
         for client in clients {
@@ -52,12 +52,12 @@ impl Scene {
         client.disconnect().await;
     }
 
-    /// The process ends, and another begins after so many seconds.
+    /// Ends the process, and starts another after a number of seconds.
     fn crash_for(self, seconds: u64) -> Self {
         self.crash_and_move(60, |at| at - Duration::from_secs(seconds))
     }
 
-    /// Crashes, and starts with another limit and another clock.
+    /// Crashes the broker, and starts another with another limit and another clock.
     fn crash_and_move(self, queued_secs: u64, change: impl Fn(SystemTime) -> SystemTime) -> Self {
         let disk = self.disk.after_crash();
         let store = disk.open();
@@ -71,7 +71,7 @@ impl Scene {
         sessions.flat_map(|session| session.queue).map(|(_, entry)| entry).collect()
     }
 
-    /// Since when what waits does so.
+    /// Enqueue times of the queued messages.
     fn waits(&self) -> Vec<Option<SystemTime>> {
         let waiting = |entry| if let QueueEntry::Waiting(delivery) = entry { Some(delivery) } else { None };
         self.entries().into_iter().filter_map(waiting).map(|delivery| delivery.waits_since).collect()
@@ -93,7 +93,7 @@ fn image(store: &dyn Store) -> Image {
     image
 }
 
-/// Changes since when everything waits.
+/// Changes the enqueue time of every queued message.
 fn move_waits(store: &dyn Store, change: impl Fn(SystemTime) -> SystemTime) {
     for (session, image) in image(store).sessions {
         for (lsn, entry) in image.queue {
@@ -111,19 +111,19 @@ fn move_waits(store: &dyn Store, change: impl Fn(SystemTime) -> SystemTime) {
     }
 }
 
-/// One that takes one message at a time.
+/// A client that takes one message at a time.
 async fn slow(scene: &Scene, client: &str) -> Client {
     let mut connect = lasting(client);
     connect.properties.receive_maximum = Some(1);
     scene.broker.connect(connect).await
 }
 
-/// In the store alone or in memory since the start: no client has to connect for that.
+/// Applies to stored entries and to messages in memory, without a connection of their client.
 #[tokio::test(start_paused = true)]
 async fn messages_too_old_at_the_start_are_dropped() {
     for (clients, filter) in [(&["a"][..], "t"), (&["a", "b"], "t"), (&["a"], "$share/g/t")] {
         let scene = Scene::filled(60, clients, filter, &["1", "2"]).await.crash_for(62);
-        // Before anybody can find a queue full of it.
+        // Before any client can find a queue full of them.
         assert_eq!(scene.outdated(), 2 * clients.len() as u64, "{clients:?} {filter}");
         pass(1).await;
         assert_eq!(scene.entries().len(), 0, "{clients:?} {filter}");
@@ -151,7 +151,7 @@ async fn messages_with_time_left_at_the_start_are_delivered() {
     }
 }
 
-/// A message that is read from the store is no younger for that.
+/// A message that is read from the store keeps its age.
 #[tokio::test(start_paused = true)]
 async fn age_counts_from_before_the_start_for_a_slow_client() {
     let scene = Scene::filled(60, &["a"], "t", &["1", "2"]).await.crash_for(20);
@@ -163,7 +163,7 @@ async fn age_counts_from_before_the_start_for_a_slow_client() {
     assert_eq!(scene.outdated(), 1);
 }
 
-/// An age that overflows the counter of seconds is too old, and not young again.
+/// An age that overflows the counter of seconds counts as too old.
 #[tokio::test(start_paused = true)]
 async fn age_beyond_the_counter_is_too_old() {
     for years in [1, 150] {
@@ -173,7 +173,7 @@ async fn age_beyond_the_counter_is_too_old() {
     }
 }
 
-/// Its age begins at the start; by the right clock it is the true one.
+/// Its age begins at the start; by the correct clock it is the true one.
 #[tokio::test(start_paused = true)]
 async fn clock_set_back_restarts_the_age() {
     let scene = Scene::filled(60, &["a"], "t", &["1"]).await;
@@ -199,7 +199,7 @@ async fn messages_without_an_enqueue_time_age_from_the_start() {
     assert_eq!((scene.outdated(), scene.entries().len()), (2, 0));
 }
 
-/// The time stays where it is for a cap that comes back.
+/// The recorded time stays for a limit that is set again.
 #[tokio::test(start_paused = true)]
 async fn no_age_limit_drops_nothing() {
     let scene = Scene::filled(60, &["a"], "t", &["1"]).await.crash_and_move(0, |at| at - DAY);
@@ -239,7 +239,7 @@ async fn redistributed_queued_messages_keep_their_age() {
     let before = SystemTime::now();
     scene.absent("b", "$share/g/t").await;
     pass(1000).await;
-    // The end of its session.
+    // By the end of its session.
     scene.broker.connect(connect_v5("a")).await;
     let waits = scene.waits();
     let since = waits[0].expect("there is a cap");

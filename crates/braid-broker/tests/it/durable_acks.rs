@@ -1,4 +1,4 @@
-//! Durability before acknowledgement, whatever the store does. Clean sessions do not use the store.
+//! Durability before acknowledgement, with stores that are slow or fail. Clean sessions do not use the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ fn slow() -> (Slow, TestBroker) {
     (store.clone(), TestBroker::start_over(store))
 }
 
-/// Everything that is held becomes durable, and what that causes.
+/// Commits everything that is held, and runs all tasks that this wakes.
 async fn release_all(store: &Slow) {
     loop {
         settle().await;
@@ -82,7 +82,7 @@ async fn connack_of_a_clean_start_waits_until_the_old_session_is_gone() {
         assert!(store.release());
         clean.accepted().await;
         assert!(!clean.connack().session_present);
-        // Nothing is left to wait for.
+        // No commit is left.
         clean.disconnect().await;
         let mut again = broker.link(ProtocolVersion::V5).await;
         again.send_connect(connect_v5("client")).await;
@@ -119,7 +119,7 @@ async fn acknowledgements_wait_and_pings_do_not() {
     other.send(subscribe("t")).await;
     release_all(&store).await;
     assert!(matches!(other.next().await, Some(Packet::Suback(_))));
-    // A durable subscriber, for QoS 1 to be stored.
+    // A durable subscriber, so that QoS 1 messages are stored.
     let mut keeper = resume(&store, &broker, "keeper").await;
     keeper.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("t"), QoS::ExactlyOnce)])).await;
     release_all(&store).await;
@@ -285,7 +285,7 @@ async fn failed_store_stops_the_broker_and_its_acknowledgements() {
     let mut old = broker.v3("old").await;
     let mut publisher = broker.v5("publisher").await;
     publisher.send(publish_packet("kept", "lost", QoS::AtLeastOnce, 1)).await;
-    // Others' requests come too late.
+    // Requests of other clients come too late.
     faithful
         .send(subscribe_packet(9, None, vec![SubscribeEntry::new(filter("more"), QoS::AtMostOnce)]))
         .await;
@@ -332,7 +332,7 @@ async fn session_that_cannot_be_stored_is_refused() {
     assert!(broker.outcome().await.is_err());
 }
 
-/// Counts what it is told.
+/// Store that counts the changes committed to it.
 #[derive(Default)]
 struct CountingStore {
     inner: MemoryStore,

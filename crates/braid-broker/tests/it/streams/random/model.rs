@@ -11,14 +11,14 @@ pub(super) const TOPICS: [&str; 5] = ["t/0", "t/1", "other", "alarm/0", "bulk/0"
 pub(super) const FILTERS: [&str; 7] = ["t/0", "t/1", "t/+", "#", "other", "alarm/#", "bulk/0"];
 pub(super) const QOS: [QoS; 3] = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce];
 
-/// A message of the model: who published it, and the how-many-eth of that client it is.
+/// Name of a message in the model: its publisher, and its number among that client's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Name {
     pub(super) publisher: usize,
     pub(super) number: u32,
 }
 
-/// On which stream of which connection a client published.
+/// Connection and stream on which a client published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Origin {
     pub(super) publisher: usize,
@@ -36,7 +36,7 @@ pub(super) struct Publication {
     pub(super) is_repeated: bool,
 }
 
-/// Message as the application got it.
+/// Message as the application received it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Got {
     pub(super) name: Name,
@@ -45,7 +45,7 @@ pub(super) struct Got {
     pub(super) stream: StreamKey,
 }
 
-/// A subscription, under a name of its own for as long as it lives, wherever it is bound.
+/// A subscription, with an identity of its own for as long as it exists, on whichever stream it is bound.
 #[derive(Clone, Debug)]
 struct Subscription {
     number: u32,
@@ -53,7 +53,7 @@ struct Subscription {
     qos: QoS,
     stream: StreamKey,
     is_bound: bool,
-    /// Several became this one, and nothing says whose QoS it has.
+    /// Several subscriptions became this one, and its QoS may be that of any.
     is_vague: bool,
 }
 
@@ -61,18 +61,18 @@ struct Subscription {
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     number: u32,
-    /// The lowest that it was ever subscribed with.
+    /// The lowest QoS of all its subscriptions.
     qos: QoS,
 }
 
 /// Deliveries of one message that the broker may or must make.
 #[derive(Debug)]
 struct Expected {
-    /// Every subscription that may have led to a copy.
+    /// Every subscription that may have caused a copy.
     subscriptions: BTreeSet<u32>,
-    /// The copies, if nothing changed while the broker may have dispatched it.
+    /// The copies, if no subscription changed while the broker may have dispatched the message.
     copies: Option<Vec<QoS>>,
-    /// The only subscription that led to a copy, and how often subscriptions had moved by then.
+    /// The only subscription that caused a copy, and the number of moves of subscriptions by then.
     single: Option<(u32, u32)>,
     holds: Vec<(&'static str, u32)>,
     at_least_once: bool,
@@ -80,13 +80,13 @@ struct Expected {
     changes: u32,
     moves: u32,
     was_moving: bool,
-    /// Its publisher does not know yet that the broker has it.
+    /// The publisher does not know yet that the broker has received it.
     is_open: bool,
 }
 
-/// The subscriptions of a session, and what follows from them. [BQ-16], [BQ-42], [BQ-43]
+/// The subscriptions of a session, and the deliveries that follow from them. [BQ-16], [BQ-42], [BQ-43]
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct DeliveryModel {
     subscriptions: Vec<Subscription>,
     holds: BTreeMap<&'static str, Hold>,
     next_number: u32,
@@ -104,7 +104,7 @@ fn matches(text: &str, to: usize) -> bool {
     filter(text).matches(&topic(TOPICS[to]))
 }
 
-impl Ledger {
+impl DeliveryModel {
     // -- Subscriptions -----------------------------------------------------------------------------
 
     pub(super) fn has(&self, text: &str) -> bool {
@@ -119,7 +119,7 @@ impl Ledger {
         self.changes.iter().filter(|(text, _)| matches(text, to)).map(|(_, count)| *count).sum()
     }
 
-    /// SUBSCRIBE is sent: from now on there may be copies for it. `open`: the messages that may still come.
+    /// SUBSCRIBE is sent: from now on copies may be made for it. `open`: the messages that may still come.
     pub(super) fn begin_subscribe(
         &mut self,
         text: &'static str,
@@ -176,7 +176,7 @@ impl Ledger {
         self.moving += 1;
     }
 
-    /// The subscriptions of a stream, of all if there is none named, are on the control stream. [BQ-42]
+    /// The subscriptions of a stream (`None`: of all streams) are on the control stream. [BQ-42]
     pub(super) fn moved(&mut self, ended: Option<StreamKey>) {
         self.moves += 1;
         self.moving -= 1;
@@ -201,7 +201,7 @@ impl Ledger {
         self.subscriptions = kept;
     }
 
-    /// One of the ends that began is part of another.
+    /// One of the ends that began has become part of another.
     pub(super) fn moved_with_all(&mut self) {
         self.moving -= 1;
     }
@@ -244,7 +244,7 @@ impl Ledger {
         self.expected.insert(name, expected);
     }
 
-    /// The publisher knows that the broker has it.
+    /// The publisher knows that the broker has received the message.
     pub(super) fn accepted(&mut self, name: Name) {
         let Some(topic) = self.expected.get(&name).map(|expected| expected.topic) else { return };
         let changes = self.changes_for(topic);
@@ -265,9 +265,9 @@ impl Ledger {
         expected.at_least_once = expected.holds.iter().any(is_held);
     }
 
-    // -- The verdict -------------------------------------------------------------------------------
+    // -- Checks ------------------------------------------------------------------------------------
 
-    /// Checks what has been received so far; `is_complete`: nothing more is to come.
+    /// Checks everything received so far; `is_complete`: no further delivery is expected.
     pub(super) fn check(&self, publications: &BTreeMap<Name, Publication>, is_complete: bool) {
         let mut counts: HashMap<Name, [usize; 3]> = HashMap::new();
         for got in &self.got {
@@ -302,14 +302,14 @@ impl Ledger {
                 continue;
             }
             let Publication { origin, topic, qos, .. } = *publication;
-            // Only what is new goes on a data stream, in its order. [BQ-54]
+            // Only new messages are sent on a data stream, in their order. [BQ-54]
             if !got.stream.is_control() {
                 let last = on_stream.entry((got.connection, got.stream, origin, topic)).or_insert(0);
                 assert!(*last < got.name.number, "{got:?} came behind {last} of {origin:?}");
                 *last = got.name.number;
             }
-            // However often it is sent again, and wherever: the first time counts. [MQTT-4.6.0-6] What is never sent
-            // again may be overtaken where its stream has ended.
+            // A repeated message counts at its first arrival, on any stream. [MQTT-4.6.0-6] A message that is never repeated
+            // may be overtaken where its stream has ended.
             let place = (got.qos == QoS::AtMostOnce).then_some((got.connection, got.stream));
             let single = self.expected.get(&got.name).and_then(|expected| expected.single);
             if let (Some(single), true) = (single, seen.insert(got.name)) {
@@ -322,7 +322,7 @@ impl Ledger {
 }
 
 impl Expected {
-    /// A message that was published before anything could lead to a copy.
+    /// A message that was published before any subscription could cause a copy.
     fn unknown() -> Self {
         Self {
             subscriptions: BTreeSet::new(),
@@ -346,7 +346,7 @@ impl Expected {
 
     fn check_most(&self, name: Name, publication: &Publication, count: &[usize; 3]) {
         let most = self.known().unwrap_or([self.subscriptions.len(); 3]);
-        // QoS 1 may be published twice, and each time leads to copies.
+        // A QoS 1 message may be published twice, with copies each time.
         let is_doubled = publication.qos == QoS::AtLeastOnce && publication.is_repeated;
         assert!(count[0] <= most[0] || is_doubled && most[0] > 0, "{count:?} of {name:?}: {self:?}");
         assert!(count[1] == 0 || most[1] > 0, "{count:?} of {name:?}: {self:?}"); // [MQTT-3.8.4-8]

@@ -1,4 +1,4 @@
-//! Backpressure of receivers on publishers, stream by stream, and not for receivers that are gone.
+//! Backpressure of receivers on publishers, stream by stream, and none for receivers that have left.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::support::{
 /// Messages queued for one session; from a quarter of them on publishers are slowed down.
 const QUEUE: usize = 1000;
 
-/// The longest that anybody waits for a client that has died.
+/// Upper bound of the delay that a dead client causes.
 const BOUND: Duration = Duration::from_millis(2100);
 
-/// A round trip of 2 ms, and what the broker may add.
+/// A round trip of 2 ms, and the allowance for the broker.
 const AT_ONCE: Duration = Duration::from_millis(20);
 
 fn config() -> BrokerConfig {
@@ -34,7 +34,7 @@ async fn far(broker: &QuicBroker) -> Lanes {
     client
 }
 
-/// Takes so many messages, as soon as they come; the numbers in them.
+/// Takes `count` messages as they arrive; returns their numbers.
 fn take_in_background(client: Lanes, count: usize) -> tokio::task::JoinHandle<Vec<String>> {
     tokio::spawn(async move {
         let mut taken = Vec::new();
@@ -45,7 +45,7 @@ fn take_in_background(client: Lanes, count: usize) -> tokio::task::JoinHandle<Ve
     })
 }
 
-/// Publishes so many messages of QoS 1 with so many of them unacknowledged at a time.
+/// Publishes QoS 1 messages with a window of unacknowledged ones.
 async fn flood(publisher: &mut Client, count: u16, window: u16) {
     for number in 1..=count {
         publisher.send(publish_packet("bulk", number.to_string(), QoS::AtLeastOnce, number)).await;
@@ -60,7 +60,7 @@ fn numbers(count: u16) -> Vec<String> {
     (1..=count).map(|number| number.to_string()).collect()
 }
 
-/// A round trip of 600 ms is no reason to take a client for dead: what was acknowledged to its publisher is delivered.
+/// A client with a round trip of 600 ms does not count as stuck: every acknowledged message is delivered.
 #[tokio::test(start_paused = true)]
 async fn a_fast_publisher_waits_for_a_subscriber_that_is_far_away() {
     const COUNT: u16 = 5000;
@@ -72,7 +72,7 @@ async fn a_fast_publisher_waits_for_a_subscriber_that_is_far_away() {
     assert_eq!(broker.memory.statistics().messages_dropped(), 0);
 }
 
-/// One that was alive a moment ago, and does not answer any more.
+/// A client that was alive a moment ago, and does not answer any more.
 #[tokio::test(start_paused = true)]
 async fn a_subscriber_that_dies_is_not_waited_for_longer_than_the_bound() {
     let broker = QuicBroker::start_with(config());
@@ -89,14 +89,14 @@ async fn a_subscriber_that_dies_is_not_waited_for_longer_than_the_bound() {
     assert!(broker.memory.statistics().messages_dropped() > 0, "it was never waited for");
 }
 
-/// A receiver that has left delays neither acknowledgements nor the streams that were not read for it.
+/// A receiver that has left delays neither acknowledgements nor streams that were not read because of it.
 #[tokio::test(start_paused = true)]
 async fn what_is_held_for_a_subscriber_goes_when_it_leaves() {
     for (is_lasting, is_taken_over) in [(true, true), (true, false), (false, true), (false, false)] {
         let broker = QuicBroker::start_with(config());
         let connect = if is_lasting { lasting("slow") } else { connect_v5("slow") };
         let mut slow = broker.memory.connect(connect.clone()).await;
-        slow.subscribe("bulk", QoS::AtLeastOnce).await; // And no PUBACK, ever.
+        slow.subscribe("bulk", QoS::AtLeastOnce).await; // No PUBACK follows.
         let (mut publisher, [bulk, other]) = two_lanes(&broker).await;
         let held = publish_until_held(&mut publisher, bulk).await;
         let start = Instant::now();
@@ -112,7 +112,7 @@ async fn what_is_held_for_a_subscriber_goes_when_it_leaves() {
     }
 }
 
-/// [BQ-14]: the same for a stream that is not read, because acknowledgements of another had to go.
+/// [BQ-14]: likewise for a stream that is not read because of acknowledgements of another.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_paused_for_a_subscriber_is_read_when_it_leaves() {
     let broker = QuicBroker::start_with(config());
@@ -141,7 +141,7 @@ async fn two_lanes(broker: &QuicBroker) -> (Lanes, [StreamKey; 2]) {
     (publisher, lanes)
 }
 
-/// Sends bulk until acknowledgements of it are held; the identifier of the last.
+/// Sends bulk until its acknowledgements are withheld; returns the last identifier.
 async fn publish_until_held(publisher: &mut Lanes, bulk: StreamKey) -> u16 {
     for _ in 0..2 * QUEUE {
         let packet_id = publisher.next_id();
@@ -163,7 +163,7 @@ async fn alarm(publisher: &mut Lanes, stream: StreamKey) {
     assert!(start.elapsed() <= AT_ONCE, "the alarm took {:?}", start.elapsed());
 }
 
-/// [BQ-14], [BQ-55]: acknowledgements that are held on one stream keep nothing on another.
+/// [BQ-14], [BQ-55]: acknowledgements withheld on one stream delay nothing on another.
 #[tokio::test(start_paused = true)]
 async fn an_acknowledgement_that_is_held_on_one_stream_delays_no_other() {
     for is_on_control in [false, true] {
@@ -178,8 +178,8 @@ async fn an_acknowledgement_that_is_held_on_one_stream_delays_no_other() {
     }
 }
 
-/// And what was held on the stream stays slowed down: nothing is dropped, whatever goes on beside it. Nor does the bulk
-/// delay the alarms: that they are few says nothing about what the path can carry.
+/// The stream with withheld acknowledgements stays slowed: nothing is dropped, whatever other streams carry. The bulk
+/// does not delay the alarms either: their low rate is no measure of the path's capacity.
 #[tokio::test(start_paused = true)]
 async fn a_stream_of_bulk_is_slowed_down_beside_a_stream_of_alarms() {
     const COUNT: u16 = 5000;
@@ -202,12 +202,12 @@ async fn a_stream_of_bulk_is_slowed_down_beside_a_stream_of_alarms() {
     assert_eq!(broker.memory.statistics().messages_dropped(), 0);
 }
 
-/// Beside those that [`Lanes::next_id`] gives.
+/// Identifier outside of the range of [`Lanes::next_id`].
 fn beside(number: u16) -> u16 {
     u16::MAX - number
 }
 
-/// [MQTT-4.6.0-2]: on one stream the order stays, and everything is acknowledged in the end.
+/// [MQTT-4.6.0-2]: the order on one stream is kept, and everything is acknowledged in the end.
 #[tokio::test(start_paused = true)]
 async fn acknowledgements_of_one_stream_keep_their_order_while_they_are_held() {
     for is_on_control in [true, false] {

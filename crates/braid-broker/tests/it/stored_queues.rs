@@ -15,7 +15,7 @@ use braid_store::{
 
 use crate::support::{TestBroker, allocated, connect_v5, lasting, message, pass, quiet, texts, will};
 
-/// Counts the messages that are read one by one, or reads none.
+/// Store that counts the messages read one by one, or fails to read them.
 #[derive(Default)]
 struct Watched {
     inner: MemoryStore,
@@ -67,7 +67,7 @@ impl Store for Watched {
     }
 }
 
-/// A store with a queue for each of the clients, which have subscribed to these filters and are offline.
+/// A store with a queue for each client; the clients have subscribed to these filters and are offline.
 async fn filled(clients: &[(&str, &str)], publishes: impl IntoIterator<Item = Publish>) -> MemoryStore {
     let store = Arc::new(MemoryStore::new());
     let mut broker = TestBroker::start_over(store.clone());
@@ -104,11 +104,11 @@ async fn messages_for_one_client_alone_are_read_when_it_connects() {
         assert_eq!(store.reads(), reads, "after {client}");
     }
     assert_eq!(store.queued(), 0);
-    // A read may block: the runtime's own thread, which is this one, makes none.
+    // A read may block: this thread, the runtime's own, makes none.
     assert!(!store.readers.lock().expect("not poisoned").contains(&std::thread::current().id()));
 }
 
-/// A million of them are a tenth of a gigabyte, whatever their payloads are.
+/// A million of them take a tenth of a gigabyte, for payloads of any size.
 #[tokio::test(start_paused = true)]
 async fn stored_entries_take_little_memory() {
     const MESSAGES: i64 = 2000;
@@ -127,7 +127,7 @@ async fn stored_entries_take_little_memory() {
     assert_eq!(got, (0..MESSAGES).map(|number| number.to_string()).collect::<Vec<_>>());
 }
 
-/// The client is told so, and nothing is lost.
+/// The client gets an error, and nothing is lost.
 #[tokio::test(start_paused = true)]
 async fn queue_that_cannot_be_read_stays_in_the_store() {
     let store = filled(&[("client", "t")], ["1", "2"].map(|text| message("t", text))).await;
@@ -144,7 +144,7 @@ async fn queue_that_cannot_be_read_stays_in_the_store() {
     assert_eq!(store.queued(), 0);
 }
 
-/// [MQTT-3.1.3-9]: only a connection that is accepted keeps it from being published.
+/// [MQTT-3.1.3-9]: only an accepted connection cancels the Will.
 #[tokio::test(start_paused = true)]
 async fn delayed_will_outlives_a_refused_connection() {
     let store = Arc::new(MemoryStore::new());
@@ -171,7 +171,7 @@ async fn delayed_will_outlives_a_refused_connection() {
     assert_eq!(watcher.take().await, "gone");
 }
 
-/// A message that expires after so many seconds.
+/// A message with a Message Expiry Interval in seconds.
 fn brief(text: &str, seconds: u32) -> Publish {
     let properties = MessageProperties { message_expiry: Some(seconds), ..MessageProperties::default() };
     Publish { properties: Some(Box::new(properties)), ..message("t", text) }
@@ -243,7 +243,7 @@ async fn aged_entries_are_removed_unread() {
     assert_eq!(store.reads(), 0);
 }
 
-/// An entry is older than all that arrived since the start.
+/// A stored entry is older than every message that arrived since the start.
 #[tokio::test(start_paused = true)]
 async fn entries_keep_their_age_when_they_are_read() {
     let store = filled(&[("client", "t")], ["1", "2"].map(|text| message("t", text))).await;

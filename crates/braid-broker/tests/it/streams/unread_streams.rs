@@ -1,4 +1,4 @@
-//! A stream that its client does not read stops itself: not the others, not the connection, and no publisher.
+//! A stream that its client does not read blocks only itself: not the others, not the connection, and no publisher.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const QUEUE: usize = 4 * MIB;
 /// Bytes of a bulk message.
 const SIZE: usize = 10_000;
 
-/// A round trip of 40 ms, and what the broker may add.
+/// A round trip of 40 ms, and the allowance for the broker.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 fn config() -> BrokerConfig {
@@ -29,7 +29,7 @@ fn config() -> BrokerConfig {
     BrokerConfig { limits, ..quiet() }
 }
 
-/// A client whose bulk comes on one stream and is never read, and whose alarms come on another and on the control
+/// A client with bulk on one stream that it never reads, and alarms on another and on the control
 /// stream.
 async fn half_deaf(broker: &QuicBroker, bulk: QoS) -> (Lanes, [StreamKey; 2]) {
     broker.host("client").change(|link| link.latency = Duration::from_millis(20));
@@ -50,7 +50,7 @@ async fn alarm(publisher: &mut Client, client: &Lanes, stream: StreamKey, text: 
     assert!(start.elapsed() <= AT_ONCE, "{text} on {stream} took {:?}", start.elapsed());
 }
 
-/// [BQ-55], [BQ-24]: for minutes, with more than fits anywhere.
+/// [BQ-55], [BQ-24]: for minutes, with more bytes than all buffers hold.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_not_read_stalls_alone() {
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
@@ -70,7 +70,7 @@ async fn a_stream_that_is_not_read_stalls_alone() {
             pass(1).await;
             most = most.max(allocated() - before);
         }
-        // The queue, what the stream's windows hold, and the payloads that are on their way.
+        // The queue, the windows of the stream, and inflight payloads.
         let most = usize::try_from(most).expect("not less than before");
         assert!(most < QUEUE + 3 * MIB, "{qos:?}: {most} bytes");
         assert!(broker.memory.statistics().messages_dropped() > 300, "{qos:?}: more than the queue holds");
@@ -82,7 +82,7 @@ async fn a_stream_that_is_not_read_stalls_alone() {
     }
 }
 
-/// [BQ-55], [BQ-42]: what waits for a stream that is not read takes no room from messages that are no more urgent.
+/// [BQ-55], [BQ-42]: messages for a stream that is not read take no room from messages of the same or a higher priority.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_lost_beside_a_stream_that_is_not_read() {
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
@@ -98,7 +98,7 @@ async fn nothing_is_lost_beside_a_stream_that_is_not_read() {
     }
 }
 
-/// [BQ-55]: the control stream is a stream too.
+/// [BQ-55] holds for the control stream too.
 #[tokio::test(start_paused = true)]
 async fn a_control_stream_that_is_not_read_stalls_alone() {
     let broker = QuicBroker::start_with(config());
@@ -117,8 +117,8 @@ async fn a_control_stream_that_is_not_read_stalls_alone() {
     }
 }
 
-/// [BQ-55], [BQ-56]: what is more urgent than the bulk has a place in the queue even when bulk has filled it; and a
-/// rule of the broker is as good as a property of the client. [BQ-52]
+/// [BQ-55], [BQ-56]: messages above the priority of the bulk have room in the queue even when bulk has filled it. A
+/// rule of the broker has the same effect as a property of the client. [BQ-52]
 #[tokio::test(start_paused = true)]
 async fn alarms_find_room_in_a_queue_that_bulk_has_filled() {
     let rule = PriorityRule { filter: filter("alarm/#"), priority: Priority::new(60_000) };
@@ -133,14 +133,14 @@ async fn alarms_find_room_in_a_queue_that_bulk_has_filled() {
     }
 }
 
-/// [BQ-55]: alarms in quick succession are a sign that the client lives, not that it takes its bulk.
+/// [BQ-55]: alarms in quick succession show that the client lives, not that it takes its bulk.
 #[tokio::test(start_paused = true)]
 async fn no_publisher_waits_for_a_stream_that_is_not_read() {
     let broker = QuicBroker::start_with(config());
     let (client, [_, lively]) = half_deaf(&broker, QoS::AtLeastOnce).await;
     let mut bulk = broker.memory.v5("bulk").await;
     let mut alarms = broker.memory.v5("alarms").await;
-    // Its round-trip time is unknown until it has answered once.
+    // Its round-trip time is unknown until its first answer.
     alarm(&mut alarms, &client, lively, "first").await;
     let start = Instant::now();
     for number in 0..500 {
@@ -152,7 +152,7 @@ async fn no_publisher_waits_for_a_stream_that_is_not_read() {
     client.take(lively).await;
 }
 
-/// A stream that is slow is not one that is stuck: who publishes with QoS 1 is slowed down, and nothing is dropped.
+/// A slow stream is not stuck: its publisher of QoS 1 is slowed down, and nothing is dropped.
 #[tokio::test(start_paused = true)]
 async fn a_publisher_waits_for_a_stream_that_is_slow() {
     let broker = QuicBroker::start_with(config());
@@ -173,12 +173,12 @@ async fn a_publisher_waits_for_a_stream_that_is_slow() {
     assert_eq!(broker.memory.statistics().messages_dropped(), 0);
 }
 
-/// [BQ-55], from publisher to broker: who does not read its acknowledgements on a stream is not read there, and can
-/// publish elsewhere.
+/// [BQ-55], from publisher to broker: a client that does not read its acknowledgements on a stream is not read there, and
+/// can publish on others.
 #[tokio::test(start_paused = true)]
 async fn a_publisher_that_does_not_read_one_stream_can_use_the_others() {
     const MESSAGES: u32 = 65_000;
-    // A client may run ahead of acknowledgements that it does not read.
+    // A client may send ahead of acknowledgements that it does not read.
     let mqtt = MqttConfig { receive_maximum: u16::MAX, ..MqttConfig::default() };
     let broker = QuicBroker::start_with(BrokerConfig { mqtt, ..config() });
     let options = QuicOptions { stream_receive_window: 16 * 1024, ..QuicOptions::client() };
@@ -210,7 +210,7 @@ async fn a_publisher_that_does_not_read_one_stream_can_use_the_others() {
     assert_eq!(client.received(stuck).len(), MESSAGES as usize);
 }
 
-/// [BQ-55]: a message of 2 MB that comes over a long time does not keep other streams from publishing.
+/// [BQ-55]: a message of 2 MB that arrives slowly does not keep other streams from publishing.
 #[tokio::test(start_paused = true)]
 async fn a_large_message_that_comes_slowly_stands_in_nobodys_way() {
     let broker = QuicBroker::start();

@@ -1,4 +1,4 @@
-//! Bytes that are no MQTT, or not now: closed with the right code or contained, without effect on other clients.
+//! Malformed and unexpected bytes: the connection is closed with the right code, without effect on other clients.
 
 use braid_proto::packet::{Ack, AckKind, Disconnect, Packet, ProtocolVersion, QoS, SubscribeEntry, Will};
 use braid_proto::reason::ReasonCode;
@@ -9,7 +9,7 @@ use crate::support::{
     subscribe_packet, will,
 };
 
-/// Two clients who go on talking, whatever happens around them.
+/// Two clients that exchange messages during the test.
 struct Witnesses {
     publisher: Client,
     subscriber: Client,
@@ -33,7 +33,7 @@ impl Witnesses {
     }
 }
 
-/// Everything that a client says in a life, one packet each.
+/// One packet of each kind that a client may send in a connection.
 fn life(version: ProtocolVersion) -> Vec<Packet> {
     let is_v5 = version.is_v5();
     let mut connect = if is_v5 { lasting("victim") } else { connect_v3("victim") };
@@ -70,13 +70,13 @@ async fn answers(broker: &TestBroker, version: ProtocolVersion, pieces: &[&[u8]]
         client.send_bytes(piece).await;
         settle().await;
     }
-    // In one read with DISCONNECT the answers would have no connection to go to.
+    // In one read with DISCONNECT the answers could not be sent any more.
     client.send(life(version).remove(10)).await;
     let mut all = Vec::new();
     while let Some(packet) = client.next().await {
         all.push(packet);
     }
-    // PINGRESP and PUBREL wait for nothing: they may overtake acknowledgements, which keep their order.
+    // PINGRESP and PUBREL may overtake acknowledgements, which keep their order among themselves.
     all.sort_by_key(|packet| !is_immediate(packet));
     all
 }
@@ -156,7 +156,7 @@ async fn packets_with_wrong_bits_do_not_disturb_other_clients() {
         rng.shuffle(&mut rest);
         let mut bytes = connect.clone();
         bytes.extend(bytes_of(&rest, version));
-        // The CONNECT mostly stays whole, or nothing behind it would be looked at.
+        // The CONNECT mostly stays intact, otherwise nothing behind it would be parsed.
         let from = if rng.u8(..) < 200 { connect.len() } else { 0 };
         for _ in 0..rng.usize(1..5) {
             let at = rng.usize(from..bytes.len());
@@ -242,14 +242,14 @@ async fn a_client_that_does_not_begin_with_connect_gets_no_answer() {
 #[tokio::test(start_paused = true)]
 async fn a_strangers_packet_is_limited_and_so_is_its_time() {
     let broker = TestBroker::start();
-    // CONNECT of 64 KiB and one byte: nothing but its header is needed.
+    // CONNECT of 64 KiB and one byte: its header alone is refused.
     let mut client = broker.link(ProtocolVersion::V5).await;
     client.send_bytes(&[0x10, 0xFE, 0xFF, 0x03]).await;
     client.expect_end().await;
     let mut connect = connect_v5("x");
     connect.properties.user = vec![("a".into(), "x".repeat(65_500).into())];
     broker.connect(connect.clone()).await;
-    // A byte now and then does not buy more time.
+    // Single bytes do not extend the time limit.
     let bytes = bytes_of(&[Packet::Connect(Box::new(connect))], ProtocolVersion::V5);
     let mut client = broker.link(ProtocolVersion::V5).await;
     let start = tokio::time::Instant::now();

@@ -20,14 +20,14 @@ async fn offline(broker: &TestBroker) {
     client.disconnect().await;
 }
 
-/// Publishes a message that expires after so many seconds.
+/// Publishes a message with a Message Expiry Interval in seconds.
 async fn publish_brief(publisher: &mut Client, text: &str, qos: QoS, seconds: u32) {
     let properties = MessageProperties { message_expiry: Some(seconds), ..MessageProperties::default() };
     let publish = Publish { qos, properties: Some(Box::new(properties)), ..message("t", text) };
     assert_eq!(publisher.publish_as(publish).await, ReasonCode::Success);
 }
 
-/// Places in the queues of all sessions, as the store has them.
+/// Sequence numbers in the queues of all sessions, as stored.
 fn stored(store: &MemoryStore) -> usize {
     let mut image = Image::default();
     store.recover(&mut image).expect("memory can be read");
@@ -57,7 +57,7 @@ async fn expired_messages_make_room_in_a_full_queue() {
     }
 }
 
-/// QoS 0 gives way first, but not while expired messages can.
+/// QoS 0 is evicted first, but not while expired messages can be removed.
 #[tokio::test(start_paused = true)]
 async fn expired_messages_are_evicted_before_qos0() {
     let limits = LimitsConfig { queued_messages: 3, queue_qos0: true, ..LimitsConfig::default() };

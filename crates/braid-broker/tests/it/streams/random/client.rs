@@ -1,4 +1,4 @@
-//! A client with its session, as MQTT wants it, on whatever connects it.
+//! A client with its session as MQTT requires it, over any connection.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
@@ -8,29 +8,29 @@ use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamKey;
 use fastrand::Rng;
 
-use super::ledger::{Got, Ledger, Name};
+use super::model::{DeliveryModel, Got, Name};
 use super::wire::{Look, Wire};
 use crate::support::{CONTROL, Ended, id, topic};
 
-/// The most messages of a client that wait for acknowledgements.
+/// Upper bound of unacknowledged messages of a client.
 pub(super) const OUTGOING: usize = 20;
 
-/// Identifiers of QoS 1 on data streams, which may be those of other streams too; on the control stream; of QoS 2.
+/// Packet Identifiers of QoS 1 on data streams, which other streams may use too; on the control stream; of QoS 2.
 const IDS_ON_DATA: std::ops::Range<u16> = 1..40;
 const IDS_ON_CONTROL: std::ops::Range<u16> = 1001..1100;
 const IDS_OF_QOS2: std::ops::Range<u16> = 20..300;
 
 /// State of a data stream, as its client knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum StreamState {
     Open,
-    /// FIN was sent, that of the broker is to come.
+    /// FIN was sent, and that of the broker has not come.
     Finishing,
-    /// Bytes that are no packet were sent on it.
+    /// Malformed bytes were sent on it.
     Spoilt,
 }
 
-/// A message of ours on its way to the broker.
+/// An unacknowledged message of the client.
 #[derive(Debug)]
 struct Outgoing {
     name: Name,
@@ -38,40 +38,40 @@ struct Outgoing {
     stream: StreamKey,
     /// PUBREC came: only the PUBREL is sent again.
     is_released: bool,
-    /// PUBREL was sent again: PUBCOMP may come for the first, and say that the second is not known.
+    /// PUBREL was repeated: PUBCOMP may answer the first, and report the second as unknown.
     is_repeated: bool,
     /// On the next connection.
     waits: bool,
 }
 
-pub(super) struct Actor {
+pub(super) struct ModelClient {
     pub(super) name: usize,
     pub(super) wire: Option<Wire>,
-    /// Counts the attempts to connect.
+    /// Number of attempts to connect.
     pub(super) connection: u32,
-    pub(super) streams: BTreeMap<StreamKey, Life>,
+    pub(super) streams: BTreeMap<StreamKey, StreamState>,
     pub(super) receive_maximum: Option<u16>,
     pub(super) next_number: u32,
-    pub(super) ledger: Ledger,
+    pub(super) model: DeliveryModel,
     /// Answers to requests, and the streams that brought them.
     pub(super) answers: Vec<(StreamKey, Packet)>,
     /// A PINGRESP has come.
     pub(super) is_answered: bool,
-    /// Acknowledged since the last look.
+    /// Acknowledged since the last check.
     pub(super) accepted: Vec<Name>,
-    /// Published again since the last look.
+    /// Published again since the last check.
     pub(super) repeated: Vec<Name>,
     outgoing: Vec<Outgoing>,
-    /// Identifiers that went on on another stream: packets of the first may come late.
+    /// Identifiers whose exchange continued on another stream: packets of the first may come late.
     retired: HashSet<u16>,
     owed: Vec<(StreamKey, Packet)>,
-    /// Acknowledgements that went on data streams: a reset takes back what has not arrived.
+    /// Acknowledgements sent on data streams: a reset discards those that have not arrived.
     carried: Vec<(StreamKey, Packet)>,
-    /// QoS 2 messages that were taken over and whose PUBREL has not come.
+    /// Identifiers of QoS 2 messages that were received and whose PUBREL has not come.
     unreleased: HashSet<PacketId>,
     /// Messages of this connection that are not completely acknowledged.
     unacknowledged: BTreeSet<PacketId>,
-    /// Messages that are: they may have been sent again on another stream meanwhile.
+    /// Completed messages: they may have been repeated on another stream meanwhile.
     acknowledged: HashSet<PacketId>,
 }
 
@@ -79,14 +79,14 @@ fn ack(kind: AckKind, packet_id: PacketId) -> Packet {
     Packet::Ack(Ack::new(kind, packet_id, ReasonCode::Success))
 }
 
-impl fmt::Debug for Actor {
+impl fmt::Debug for ModelClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, outgoing, owed, unreleased, .. } = self;
         write!(f, "{name}: {outgoing:?} {owed:?} {unreleased:?}")
     }
 }
 
-impl Actor {
+impl ModelClient {
     pub(super) fn new(name: usize) -> Self {
         Self {
             name,
@@ -95,7 +95,7 @@ impl Actor {
             streams: BTreeMap::new(),
             receive_maximum: None,
             next_number: 0,
-            ledger: Ledger::default(),
+            model: DeliveryModel::default(),
             answers: Vec::new(),
             is_answered: false,
             accepted: Vec::new(),
@@ -111,17 +111,18 @@ impl Actor {
     }
 
     pub(super) fn client_id(&self) -> String {
-        format!("actor-{}", self.name)
+        format!("client-{}", self.name)
     }
 
-    /// A stream that takes packets of ours: often the control stream.
+    /// A stream that accepts packets of the client: often the control stream.
     pub(super) fn any_stream(&self, rng: &mut Rng) -> StreamKey {
-        let open = self.streams.iter().filter(|(_, life)| **life == Life::Open).map(|(stream, _)| *stream);
+        let open =
+            self.streams.iter().filter(|(_, life)| **life == StreamState::Open).map(|(stream, _)| *stream);
         let all: Vec<_> = open.chain([CONTROL]).collect();
         rng.choice(all).unwrap_or(CONTROL)
     }
 
-    /// A data stream that takes packets of ours.
+    /// A data stream that accepts packets of the client.
     pub(super) fn any_data_stream(&self, rng: &mut Rng) -> Option<StreamKey> {
         Some(self.any_stream(rng)).filter(|stream| !stream.is_control())
     }
@@ -130,13 +131,13 @@ impl Actor {
         self.wire.as_mut().expect("connected").send(stream, packet).await;
     }
 
-    /// Whether something is unfinished in either direction, be it for the next connection.
+    /// True when an exchange is incomplete in either direction, also one for the next connection.
     pub(super) fn is_busy(&self, all: bool) -> bool {
         let is_outgoing = self.outgoing.iter().any(|one| all || !one.waits);
         is_outgoing || !self.owed.is_empty() || !self.unreleased.is_empty()
     }
 
-    /// No stream is left unread any more.
+    /// Reads every stream again.
     pub(super) fn read_all(&mut self) {
         if let Some(lanes) = self.wire.as_mut().and_then(Wire::lanes) {
             self.streams.keys().for_each(|stream| lanes.read(*stream));
@@ -198,8 +199,8 @@ impl Actor {
         self.send(stream, Packet::Publish(publish)).await;
     }
 
-    /// Goes on on the control stream with what `stream` has not finished. `is_ours`: this client ended it, so that
-    /// what it sent there may yet arrive.
+    /// Continues the incomplete exchanges of `stream` on the control stream. `is_ours`: this client ended the stream, and
+    /// bytes that it sent there may still arrive.
     pub(super) async fn go_on(&mut self, stream: StreamKey, is_ours: bool, rng: &mut Rng) {
         let mut again = Vec::new();
         if is_ours {
@@ -234,7 +235,7 @@ impl Actor {
         }
     }
 
-    /// A connection has ended: nothing of it is looked at any more.
+    /// A connection has ended: nothing of it is read any more.
     pub(super) fn forget_connection(&mut self) {
         self.wire = None;
         self.streams.clear();
@@ -246,7 +247,7 @@ impl Actor {
         self.retired.clear();
     }
 
-    /// Sends again on a fresh connection what is owed.
+    /// Repeats unacknowledged packets on a new connection.
     pub(super) async fn resume(&mut self, rng: &mut Rng) {
         for at in 0..self.outgoing.len() {
             let free = self.free_id(CONTROL, QoS::AtLeastOnce, rng);
@@ -269,12 +270,12 @@ impl Actor {
 
     // -- Receiving ---------------------------------------------------------------------------------
 
-    /// Looks at what is there, stream by stream in any order, at most `limit` packets. True: there was something.
+    /// Reads at most `limit` packets, stream by stream in any order. True when there was one.
     pub(super) async fn pump(&mut self, limit: usize, rng: &mut Rng) -> bool {
         let mut streams: Vec<_> = self.streams.keys().copied().chain([CONTROL]).collect();
         rng.shuffle(&mut streams);
-        // Packets from before the end of a stream are read before they come again on the control stream.
-        streams.sort_by_key(|stream| self.streams.get(stream) != Some(&Life::Spoilt));
+        // Packets from before the end of a stream are read before their repetitions on the control stream.
+        streams.sort_by_key(|stream| self.streams.get(stream) != Some(&StreamState::Spoilt));
         let mut left = limit;
         for stream in streams {
             while left > 0 {
@@ -303,20 +304,20 @@ impl Actor {
         let ended = wire.ended(stream).await;
         wire.lanes().expect("QUIC").forget(stream);
         match (life, ended) {
-            // [BQ-30]: after everything that came before it was answered.
-            (Life::Finishing, Ended::Finished) => {
+            // [BQ-30]: after everything before it was answered.
+            (StreamState::Finishing, Ended::Finished) => {
                 let left = self.outgoing.iter().find(|one| one.stream == stream);
                 assert!(left.is_none(), "no answer on {stream}: {:?}", left.map(|one| &one.publish));
             }
-            (Life::Spoilt, Ended::Reset(0x81)) => self.go_on(stream, false, rng).await, // [BQ-34]
+            (StreamState::Spoilt, Ended::Reset(0x81)) => self.go_on(stream, false, rng).await, // [BQ-34]
             _ => panic!("{} had {stream} {life:?}, and it {ended:?}", self.name),
         }
-        self.ledger.moved(Some(stream));
+        self.model.moved(Some(stream));
     }
 
     async fn handle(&mut self, stream: StreamKey, packet: Packet) {
         // Packets that the broker repeats on the control stream count there only.
-        let is_ending = self.streams.get(&stream) == Some(&Life::Finishing);
+        let is_ending = self.streams.get(&stream) == Some(&StreamState::Finishing);
         match packet {
             Packet::Publish(publish) if is_ending && publish.qos > QoS::AtMostOnce => {}
             Packet::Publish(publish) => self.handle_publish(stream, &publish),
@@ -338,22 +339,22 @@ impl Actor {
         let (Some(publisher), Some(number), Some(to)) = (words.next(), words.next(), words.next()) else {
             panic!("{text:?} is no message of the model");
         };
-        assert_eq!(publish.topic, Some(topic(super::ledger::TOPICS[to])));
+        assert_eq!(publish.topic, Some(topic(super::model::TOPICS[to])));
         let name = Name { publisher, number: u32::try_from(number).expect("few") };
         let got = Got { name, qos: publish.qos, connection: self.connection, stream };
-        let Some(packet_id) = publish.packet_id else { return self.ledger.got.push(got) };
+        let Some(packet_id) = publish.packet_id else { return self.model.got.push(got) };
         let was_acknowledged = publish.dup && self.acknowledged.contains(&packet_id);
         let is_new = !was_acknowledged && self.unacknowledged.insert(packet_id);
-        let may_come_late = self.streams.get(&stream) == Some(&Life::Spoilt);
+        let may_come_late = self.streams.get(&stream) == Some(&StreamState::Spoilt);
         assert!(is_new || publish.dup || may_come_late, "{packet_id} is in use: {publish:?}"); // [BQ-22]
         let most = self.receive_maximum.map_or(usize::MAX, usize::from);
         assert!(self.unacknowledged.len() <= most, "{:?} of {most}", self.unacknowledged); // [BQ-24]
         if publish.qos == QoS::AtLeastOnce {
-            self.ledger.got.push(got);
+            self.model.got.push(got);
             return self.owed.push((stream, ack(AckKind::Puback, packet_id)));
         }
         if self.unreleased.insert(packet_id) {
-            self.ledger.got.push(got);
+            self.model.got.push(got);
         }
         self.owed.push((stream, ack(AckKind::Pubrec, packet_id)));
     }
@@ -379,7 +380,7 @@ impl Actor {
             self.outgoing.remove(at);
             return;
         }
-        let on = if self.streams.get(&stream) == Some(&Life::Finishing) { CONTROL } else { stream };
+        let on = if self.streams.get(&stream) == Some(&StreamState::Finishing) { CONTROL } else { stream };
         let one = &mut self.outgoing[at];
         (one.is_released, one.stream) = (true, on);
         if on != stream {
@@ -388,7 +389,7 @@ impl Actor {
         self.send(on, self::ack(AckKind::Pubrel, ack.packet_id)).await;
     }
 
-    /// Sends some of what is owed, or all, in any order, mostly where it came. [BQ-22]
+    /// Sends some or all of the pending answers in any order, mostly on the stream of their request. [BQ-22]
     pub(super) async fn answer(&mut self, all: bool, rng: &mut Rng) {
         let mut owed = std::mem::take(&mut self.owed);
         rng.shuffle(&mut owed);
@@ -397,7 +398,7 @@ impl Actor {
                 self.owed.push((stream, packet));
                 continue;
             }
-            let is_open = stream.is_control() || self.streams.get(&stream) == Some(&Life::Open);
+            let is_open = stream.is_control() || self.streams.get(&stream) == Some(&StreamState::Open);
             let on = if is_open && rng.u8(0..4) > 0 { stream } else { self.any_stream(rng) };
             if let Packet::Ack(ack) = &packet
                 && ack.kind != AckKind::Pubrec

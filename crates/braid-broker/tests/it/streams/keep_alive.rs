@@ -1,4 +1,4 @@
-//! Keep Alive of a client on whose streams more comes than the broker reads.
+//! Keep Alive of a client on whose streams more bytes arrive than the broker reads.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const KEEP_ALIVE: u16 = 10;
 /// PUBLISH of 268,435,455 bytes.
 const ENDLESS: [u8; 9] = [0x30, 0xfa, 0xff, 0xff, 0x7f, 0, 1, b't', 0];
 
-/// A client which says nothing by itself, but whose QUIC does, all the time.
+/// A client that sends no packet, while its QUIC stack sends all the time.
 async fn connect(broker: &QuicBroker, options: QuicOptions) -> Lanes {
     let options = QuicOptions { keep_alive: Some(Duration::from_secs(3)), ..options };
     let mut client = broker.link_with("client", options).await;
@@ -49,7 +49,7 @@ async fn expect_life_and_death(broker: &QuicBroker, client: &Lanes, stream: Stre
     assert!(Duration::from_secs(15) <= silent && silent <= Duration::from_secs(21), "{silent:?}");
 }
 
-/// [BQ-44], [BQ-45], [MQTT-3.1.2-22]: held back because of incomplete packets.
+/// [BQ-44], [BQ-45], [MQTT-3.1.2-22]: not read because of incomplete packets.
 #[tokio::test(start_paused = true)]
 async fn bytes_behind_the_cap_of_incomplete_packets_are_a_sign_of_life() {
     let limits =
@@ -65,7 +65,7 @@ async fn bytes_behind_the_cap_of_incomplete_packets_are_a_sign_of_life() {
     expect_life_and_death(&broker, &client, held).await;
 }
 
-/// [BQ-44], [BQ-55], [MQTT-3.1.2-22]: held back because its acknowledgements are not read.
+/// [BQ-44], [BQ-55], [MQTT-3.1.2-22]: not read because its acknowledgements are not read.
 #[tokio::test(start_paused = true)]
 async fn bytes_behind_acknowledgements_that_are_not_read_are_a_sign_of_life() {
     let mqtt = MqttConfig { receive_maximum: u16::MAX, ..MqttConfig::default() };
