@@ -1,18 +1,18 @@
-//! A broker of the binary for one test.
+//! A broker process for one test.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-/// `braidmq serve` on a port of its own; ends with the test.
+/// `braidmq serve` on a port of its own; killed at the end of the test.
 pub(crate) struct Broker {
     child: Child,
     pub(crate) url: String,
     _data: TempDir,
 }
 
-/// The binary with a subcommand, without the environment's password.
+/// Command for a subcommand of the binary, without the password in the environment.
 pub(crate) fn braidmq(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_braidmq"));
     command.args(arguments).env_remove("BRAIDMQ_PASSWORD");
@@ -20,7 +20,7 @@ pub(crate) fn braidmq(arguments: &[&str]) -> Command {
 }
 
 impl Broker {
-    /// Starts and returns once it listens.
+    /// Starts the broker; returns once it listens.
     pub(crate) fn start() -> Self {
         let data = tempfile::tempdir().unwrap();
         let mut child = braidmq(&["serve", "--tcp", "127.0.0.1:0", "--data-dir"])
@@ -32,7 +32,7 @@ impl Broker {
         let mut banner = BufReader::new(child.stdout.take().unwrap()).lines();
         let line = banner.find(|line| line.as_ref().unwrap().contains("mqtt://")).unwrap().unwrap();
         let url = line.split_whitespace().last().unwrap().to_owned();
-        // Reads on, so that the broker never writes into a closed pipe.
+        // A thread reads the rest, so that the broker never writes to a closed pipe.
         std::thread::spawn(move || banner.for_each(drop));
         Self { child, url, _data: data }
     }
@@ -40,7 +40,7 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,7 +1,7 @@
-//! What priorities do on a real connection, told by `braidmq explain` from its log.
+//! Effect of priorities on a real connection, as `braidmq explain` reports it from a qlog.
 //!
-//! Bulk waits at a sender with a slow link all the time, and alarms of several packets are published one by one, each
-//! when the one before has arrived. Both travel on data streams of one connection: once to the broker, once from it.
+//! A sender with a slow link always has bulk data queued, and alarms of several packets are published one by one, each
+//! after the previous one has arrived. Both use data streams of one connection, in one test to the broker, in one from it.
 //! Logs and pictures stay in `target/tmp/capture`.
 
 use std::fs;
@@ -19,25 +19,25 @@ use tokio::time::timeout;
 use crate::broker::braidmq;
 
 const ALARMS: usize = 12;
-/// Bytes of an alarm: some six packets.
+/// Size of an alarm, bytes: about six packets.
 const ALARM: usize = 8_000;
 const BULK: usize = 2_000_000;
 const BULKS: usize = 6;
-/// Bytes a second: the bulk takes 3 s, of which the alarms need a small part.
+/// Link rate in bytes per second: the bulk takes 3 s, and the alarms a small part of that.
 const LINK_RATE: u64 = 4_000_000;
-/// What everything has that no rule names.
+/// Priority of messages without a rule.
 const ORDINARY: u16 = 100;
 const URGENT: u16 = 200;
-/// The data streams of the bulk and of the alarms: for the client, and in QUIC.
+/// The data streams of the bulk and of the alarms: numbers of the client, and QUIC stream IDs.
 const BULK_STREAM: (u32, u64) = (1, 4);
 const ALARM_STREAM: (u32, u64) = (2, 8);
-/// No step takes that long unless something is broken.
+/// Timeout of each step, exceeded only after a fault.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `braidmq serve` with TCP and QUIC.
 struct Broker {
     child: Child,
-    /// Of TCP and of QUIC.
+    /// Addresses for TCP and for QUIC.
     urls: [String; 2],
     data: TempDir,
 }
@@ -58,7 +58,7 @@ impl Broker {
             let line = banner.find(|line| line.as_ref().unwrap().contains(scheme)).unwrap().unwrap();
             line.split_whitespace().last().unwrap().to_owned()
         });
-        // Reads on, so that the broker never writes into a closed pipe.
+        // A thread reads the rest, so that the broker never writes to a closed pipe.
         std::thread::spawn(move || banner.for_each(drop));
         Self { child, urls, data }
     }
@@ -73,7 +73,7 @@ impl Broker {
         Client::builder(&self.urls[1]).tls(tls)
     }
 
-    /// Ends it in order, so that its log is whole.
+    /// Stops the broker with a signal, so that its log is complete.
     fn stop(mut self) {
         let status = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         assert!(status.success());
@@ -83,13 +83,13 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Publishes alarms, each when the one before has arrived.
+/// Publishes alarms, each after the previous one has arrived.
 async fn alarm(publisher: &Client, alarm: &Publication, received: &mut Messages) {
     for _ in 0..ALARMS {
         publisher.publish(alarm.clone()).await.unwrap();
@@ -102,7 +102,7 @@ async fn alarm(publisher: &Client, alarm: &Publication, received: &mut Messages)
     }
 }
 
-/// The log of a client that publishes bulk and, with this priority, alarms.
+/// Log of a client that publishes bulk data and alarms, these with `priority`.
 fn log_of_publisher(name: &str, priority: u16) -> PathBuf {
     let (broker, logs) = (Broker::start(&[]), tempfile::tempdir().unwrap());
     let runtime = Runtime::new().unwrap();
@@ -112,22 +112,22 @@ fn log_of_publisher(name: &str, priority: u16) -> PathBuf {
         let quic = broker.over_quic().link_rate(LINK_RATE).qlog_dir(logs.path());
         let (publisher, _nothing) = quic.disconnect_timeout(Duration::ZERO).connect().await.unwrap();
         let bulk = Publication::to("firmware/7", vec![0; BULK]).unwrap().stream(BULK_STREAM.0);
-        // Opens the stream of the bulk first: the alarms would overtake that too.
+        // The stream of the bulk is opened first: alarms would overtake its opening too.
         publisher.publish(bulk.clone().payload("begin")).await.unwrap();
         for _ in 0..BULKS {
             publisher.enqueue(bulk.clone()).await.unwrap();
         }
         let urgent = Publication::to("alarms/7", vec![1; ALARM]).unwrap().stream(ALARM_STREAM.0);
         alarm(&publisher, &urgent.priority(Priority::new(priority)), &mut received).await;
-        // Not everything was sent, which is the point.
+        // Not all bulk was sent, as intended.
         let _ = publisher.disconnect().await;
     });
-    // With it end the connection and its log.
+    // Ends the connection and its log.
     drop(runtime);
     kept(&logs, name)
 }
 
-/// The log of a broker that delivers bulk and, with this priority by rule, alarms to one client.
+/// Log of a broker that delivers bulk data and alarms to one client, the alarms with `priority` by a rule.
 fn log_of_broker(name: &str, priority: u16) -> PathBuf {
     let logs = tempfile::tempdir().unwrap();
     let rule = format!("priority=[{{filter=\"alarms/#\",priority={priority}}}]");
@@ -152,7 +152,7 @@ fn log_of_broker(name: &str, priority: u16) -> PathBuf {
     kept(&logs, name)
 }
 
-/// The only log in a directory, where it stays when the test is over.
+/// The only log in a directory; the directory stays after the test.
 fn kept(logs: &TempDir, name: &str) -> PathBuf {
     let files: Vec<_> = fs::read_dir(logs).unwrap().map(|file| file.unwrap().path()).collect();
     assert_eq!(files.len(), 1, "{name} has one connection");
@@ -172,7 +172,8 @@ fn explain(log: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The share of urgent bytes among all that left while such waited, printed, of a log in which bulk never ended.
+/// Prints and returns the share of urgent bytes among all bytes sent while urgent ones waited, for a log in which bulk never
+/// ended.
 fn urgent_first(log: &Path) -> f64 {
     let text = explain(log, &[]);
     let told = text.lines().find(|line| line.starts_with("urgent first:")).unwrap();
@@ -185,7 +186,7 @@ fn urgent_first(log: &Path) -> f64 {
     let of = |id: u64| streams.iter().find(|stream| stream["stream"] == id).unwrap();
     let [bulk, alarms] = [BULK_STREAM, ALARM_STREAM].map(|(_, id)| of(id)["bytes"].as_u64().unwrap());
     assert!(alarms >= (ALARMS * ALARM) as u64, "all alarms are in the log: {text}");
-    // Without a backlog there is nothing to be ahead of.
+    // Without waiting bulk data there would be nothing to overtake.
     assert!(bulk < (BULKS * BULK) as u64, "bulk waits to the end: {text}");
     numbers["urgent_first"]["share"].as_f64().unwrap()
 }

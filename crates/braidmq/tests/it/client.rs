@@ -1,4 +1,4 @@
-//! `braidmq pub` and `braidmq sub`.
+//! Tests of `braidmq pub` and `braidmq sub`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Output, Stdio};
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::broker::{Broker, braidmq};
 
-/// Runs to the end with this on standard input.
+/// Runs a command to its end with `input` on standard input.
 fn run(arguments: &[&str], input: &[u8]) -> Output {
     let mut child = braidmq(arguments)
         .stdin(Stdio::piped())
@@ -15,12 +15,12 @@ fn run(arguments: &[&str], input: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Who does not read its input closes it.
+    // A command that does not read its input closes it.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()
 }
 
-/// A subscriber, once it is subscribed.
+/// A subscriber process, after its SUBACK.
 fn subscriber(broker: &Broker, arguments: &[&str]) -> Child {
     let mut all = vec!["sub", "-L", &broker.url, "-d"];
     all.extend(arguments);
@@ -125,7 +125,7 @@ fn errors_are_one_line_and_quiet_is_none() {
 
 // -- QUIC ------------------------------------------------------------------------------------------
 
-/// `braidmq serve` with QUIC and a certificate of its own; ends with the test.
+/// `braidmq serve` with QUIC and a self-signed certificate; killed at the end of the test.
 struct QuicBroker {
     child: Child,
     url: String,
@@ -150,7 +150,7 @@ impl QuicBroker {
         Self { child, url, ca, data }
     }
 
-    /// The options that find it.
+    /// Options to connect to it.
     fn options(&self) -> [&str; 4] {
         ["-L", &self.url, "--cafile", &self.ca]
     }
@@ -167,7 +167,7 @@ impl QuicBroker {
 
 impl Drop for QuicBroker {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! `braidmq serve --health`: what HTTP tells while the broker starts, serves and ends.
+//! `braidmq serve --health`: the HTTP answers while the broker starts, serves and ends.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,18 +10,18 @@ use crate::serve::{Running, refusal_of, signal, start_command};
 
 const LISTEN: [&str; 5] = ["serve", "--tcp", "127.0.0.1:0", "--health", "127.0.0.1:0"];
 
-/// Status code and body of the answer to `GET /health`; `None` when nobody listens any more.
+/// Status code and body of the answer to `GET /health`; `None` when the connection is refused.
 fn ask(address: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     let mut answer = String::new();
-    // A process that ends takes the answer with it.
+    // A process that ends closes the connection before its answer.
     stream.write_all(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n").ok()?;
     stream.read_to_string(&mut answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
     Some((head.split(' ').nth(1)?.parse().unwrap(), body.to_owned()))
 }
 
-/// `HOST:PORT` of the line of the banner that has this scheme.
+/// `HOST:PORT` in the line of the banner with this scheme.
 fn address(banner: &[String], scheme: &str) -> String {
     let line = banner.iter().find(|line| line.contains(scheme)).unwrap();
     let (_, rest) = line.split_once(scheme).unwrap();
@@ -48,7 +48,7 @@ fn nobody_can_ask_unless_it_is_said() {
     assert!(!banner.iter().any(|line| line.contains("http://")), "{banner:?}");
 }
 
-/// A file that cannot be opened before somebody reads it holds it up here.
+/// A named pipe blocks the opening process until another one reads it.
 #[test]
 fn a_broker_that_starts_says_so_and_is_ready_when_it_has() {
     let data = tempfile::tempdir().unwrap();
@@ -73,7 +73,7 @@ fn a_broker_that_starts_says_so_and_is_ready_when_it_has() {
     assert_eq!(ask(&address).unwrap().0, 200);
 }
 
-/// Connects to a broker of MQTT 3.1.1 and is accepted.
+/// Connects with MQTT 3.1.1 and expects to be accepted.
 fn connect(address: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(&[0x10, 12, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0, 0, 0]).unwrap();
@@ -87,7 +87,7 @@ fn connect(address: &str) -> TcpStream {
 fn a_broker_whose_store_has_failed_says_why_until_it_ends() {
     let data = tempfile::tempdir().unwrap();
     let serve = braidmq(&LISTEN);
-    // No file may be larger than 18 MiB, which the journal is not: what is above is an error of the device.
+    // Files above 18 MiB give an I/O error; the journal is smaller.
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' XFSZ; ulimit -f 36864; exec \"$@\"", "sh"]).arg(serve.get_program());
     command.args(serve.get_args()).arg("--data-dir").arg(data.path());
@@ -95,10 +95,10 @@ fn a_broker_whose_store_has_failed_says_why_until_it_ends() {
     let health = address(&banner, "http://");
     let mqtt = address(&banner, "mqtt://");
     assert_eq!(ask(&health).unwrap().0, 200);
-    // The broker waits for a while for whoever stays.
+    // The broker waits for clients that stay connected.
     let (stays, mut publisher) = (connect(&mqtt), connect(&mqtt));
     for name in b'a'..=b'z' {
-        // 800,000 bytes that are to be retained.
+        // 800,000 bytes to be retained.
         let packet = [&[0x31, 0x83, 0xEA, 0x30, 0, 1, name][..], &vec![0; 800_000]].concat();
         if publisher.write_all(&packet).is_err() {
             break;

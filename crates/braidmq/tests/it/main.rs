@@ -1,4 +1,4 @@
-//! The binary from outside: what it prints and returns.
+//! Tests of the binary as a process: its output and exit codes.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! The memory of `braidmq serve` with low marks, under more than it may hold.
+//! Memory of `braidmq serve` with low watermarks, under more load than they permit.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,13 +9,13 @@ use crate::broker::braidmq;
 use crate::serve::{Running, start_command};
 
 const PUBLISHERS: usize = 16;
-/// Of each publisher.
+/// Messages of each publisher.
 const MESSAGES: usize = 1000;
-/// Of each payload: 160 MB in all.
+/// Size of each payload: 160 MB in all.
 const SIZE: usize = 10_000;
 const HIGH: u64 = 16 << 20;
 
-/// A connection of MQTT 3.1.1 that was accepted.
+/// An accepted connection of MQTT 3.1.1.
 fn connect(address: &str, client_id: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     let id = [&[0, u8::try_from(client_id.len()).unwrap()], client_id.as_bytes()].concat();
@@ -27,7 +27,7 @@ fn connect(address: &str, client_id: &str) -> TcpStream {
     stream
 }
 
-/// The same with a subscription of QoS 0 of which SUBACK was read, and nothing behind it.
+/// Likewise with a subscription of QoS 0, after its SUBACK.
 fn subscribe(address: &str, client_id: &str, filter: &str) -> TcpStream {
     let mut stream = connect(address, client_id);
     let length = u8::try_from(filter.len()).unwrap();
@@ -49,7 +49,7 @@ fn publish_all(address: &str, number: usize) {
     }
 }
 
-/// Reads until every one of `texts` has come, one behind the other.
+/// Reads until each of `texts` has arrived, in this order.
 fn read_until(stream: &mut TcpStream, texts: &[&str]) {
     let mut read = String::new();
     for text in texts {
@@ -63,7 +63,7 @@ fn read_until(stream: &mut TcpStream, texts: &[&str]) {
     }
 }
 
-/// Bytes in a line of `/proc/PID/status`.
+/// A value of `/proc/PID/status`, in bytes.
 fn memory(broker: &Running, line: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", broker.0.id())).unwrap();
     let line = status.lines().find_map(|text| text.strip_prefix(line)).unwrap();
@@ -90,7 +90,7 @@ fn more_than_it_may_hold_waits_with_the_publishers() {
         thread::spawn(move || publish_all(&address, number))
     };
     let publishers: Vec<_> = (0..PUBLISHERS).map(publish).collect();
-    // Whatever can come comes in the seconds between three updates.
+    // All possible arrivals come within three intervals of the updates.
     read_until(&mut watch, &["publishers are held back", "used", "used", "used"]);
     assert!(publishers.iter().any(|publisher| !publisher.is_finished()));
     let mut left = PUBLISHERS * MESSAGES * (1 + 2 + 6 + SIZE);
@@ -101,6 +101,6 @@ fn more_than_it_may_hold_waits_with_the_publishers() {
     publishers.into_iter().for_each(|publisher| publisher.join().unwrap());
     read_until(&mut watch, &["stateok"]);
     let most = memory(&broker, "VmHWM") - before;
-    // The allocator keeps some of what was freed.
+    // The allocator keeps some of the freed memory.
     assert!(most < 3 * HIGH, "{most} bytes");
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with the data directory of `braidmq serve`, and what it says then.
+//! Data directories that `braidmq serve` refuses, and its error texts.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::broker::braidmq;
 use crate::serve::{Running, refusal_of, start_command};
 
-/// What is listened on: with the last one a certificate is made in the data directory.
+/// Listeners of the test: for the last one the broker creates a certificate in the data directory.
 const LISTENERS: [&[&str]; 2] =
     [&["--tcp", "127.0.0.1:0"], &["--tcp", "127.0.0.1:0", "--tls", "127.0.0.1:0", "--quic", "127.0.0.1:0"]];
 
@@ -24,7 +24,7 @@ fn serve_with(listeners: &[&str], directory: &Path) -> Command {
     command
 }
 
-/// The broker over a file system of its own at `directory`, after `prepare` was done there.
+/// Runs the broker with a file system of its own at `directory`, after `prepare` has run there.
 fn serve_on(listeners: &[&str], directory: &Path, options: &str, prepare: &str) -> Command {
     const SCRIPT: &str = "mount -t tmpfs -o size=64k none \"$1\" && cd \"$1\" && eval \"$2\" && \
                           mount -o \"remount,$3\" \"$1\" && shift 3 && exec \"$@\"";
@@ -70,7 +70,7 @@ fn it_is_a_file_or_cannot_be_written_or_has_no_room() {
     }
 }
 
-/// What is in the directory, by name.
+/// Names of the files in the directory.
 fn contents(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = entries
@@ -123,7 +123,7 @@ fn its_store_is_foreign_newer_or_damaged() {
     assert!(said.contains("is not a store of braidmq: move it away"), "{said}");
     fs::remove_file(&file).unwrap();
 
-    // More than once: damage to all of the last commit is a commit that was cut short, and the one before counts.
+    // In several places: damage within the last commit alone looks like a torn commit, and the previous one is used.
     for _ in 0..3 {
         drop(started(directory.path()));
     }
@@ -137,7 +137,7 @@ fn its_store_is_foreign_newer_or_damaged() {
     let said = refused(&mut serve(directory.path()));
     assert!(said.contains("has format 99") && said.contains("run a newer braidmq"), "{said}");
 
-    // One row, in each page that has it or had it once.
+    // One row, in each page with a present or an earlier copy of it.
     let rows = whole.windows(6).enumerate().filter(|(_, bytes)| bytes == b"format");
     let mut damaged = whole.clone();
     rows.for_each(|(at, _)| damaged[at] ^= 1);

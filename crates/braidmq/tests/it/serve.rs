@@ -1,4 +1,4 @@
-//! `braidmq serve`: how it starts, refuses to start, reloads and stops.
+//! `braidmq serve`: start, refusal to start, reload and stop.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::broker::braidmq;
 
-/// Runs `braidmq serve` that must not start: its exit code and the one line that it says.
+/// Runs `braidmq serve`, which must refuse to start; returns its exit code and its only line.
 fn refusal(arguments: &[&str]) -> (i32, String) {
     refusal_of(&mut serve(arguments))
 }
@@ -37,18 +37,18 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A broker that ends with its test, whatever becomes of that.
+/// A broker process that is killed at the end of its test.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Starts and returns what it printed, up to the last line of the banner.
+/// Starts the broker; returns its output up to the last line of the banner.
 fn start(arguments: &[&str]) -> (Running, Vec<String>) {
     start_command(&mut serve(arguments))
 }
@@ -173,7 +173,7 @@ fn secrets_and_events_are_written_where_the_user_says() {
     assert_eq!(broker.0.wait().unwrap().code(), Some(0));
 }
 
-/// Sends a hang-up and returns what the log says of it. The log level comes last, whatever became of it.
+/// Sends SIGHUP; returns the log lines that follow. The log level is reloaded last, also after errors.
 fn reload(broker: &Running, log: &mut impl BufRead) -> String {
     signal(broker, "-HUP");
     let mut said = String::new();
@@ -195,7 +195,7 @@ fn a_hang_up_reloads_certificates_and_log_level_or_leaves_them() {
     let mut log = BufReader::new(broker.0.stderr.take().unwrap());
     let said = reload(&broker, &mut log);
     assert!(said.contains("certificates reloaded") && said.contains("log level reloaded"), "{said}");
-    // What cannot be read leaves what was.
+    // A file that cannot be read leaves the setting unchanged.
     write("inof");
     replace(&data.path().join("key.pem"), "no key");
     let said = reload(&broker, &mut log);

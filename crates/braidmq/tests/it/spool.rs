@@ -1,4 +1,4 @@
-//! Large messages: where they are while they come, and what becomes of them.
+//! Large messages: their files while they are received, and their fate afterwards.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,9 +15,9 @@ use crate::survival::{may_mount, mount};
 
 const MIB: usize = 1 << 20;
 const PUBLISHERS: usize = 20;
-/// Payload of each message.
+/// Size of the payload of each message.
 const LARGE: usize = 20 * MIB;
-/// Nothing takes that long unless something is wrong.
+/// Timeout of each step, exceeded only after a fault.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Broker {
@@ -38,14 +38,14 @@ impl Broker {
         Self { directory, settings, address, running }
     }
 
-    /// Kills it without a word and starts another in its place.
+    /// Kills the broker and starts another in its place.
     fn kill(&mut self) {
         self.running.0.kill().unwrap();
         self.running.0.wait().unwrap();
         (self.running, self.address) = start(self.directory.path(), &self.settings);
     }
 
-    /// KiB that are in memory and in no file.
+    /// Anonymous memory of the broker, KiB.
     fn heap(&self) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.running.0.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
@@ -62,7 +62,7 @@ impl Broker {
             .unwrap()
     }
 
-    /// Reads what the broker tells of its spool until that is `enough`.
+    /// Reads the broker's `$SYS` topics of the spool until `enough` accepts one.
     async fn spooled(&self, enough: impl Fn(usize) -> bool) {
         let (client, mut messages) = self.client("watcher").await;
         client.subscribe(Subscribe::to("$SYS/broker/spool/bytes").unwrap()).await.unwrap();
@@ -91,7 +91,7 @@ async fn text(messages: &mut Messages) -> String {
     String::from_utf8(next(messages).await.payload.to_vec()).unwrap()
 }
 
-/// A connected client of `level` (4 or 5) that speaks bytes.
+/// A connected client of protocol level `level` (4 or 5) for raw bytes.
 fn raw(broker: &Broker, level: u8) -> TcpStream {
     let mut stream = TcpStream::connect(&broker.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -116,7 +116,7 @@ fn head(level: u8, name: u8) -> Vec<u8> {
     [&[0x32, seven(0), seven(7), seven(14), seven(21) & 0x7F], &body[..]].concat()
 }
 
-/// Bytes that no two names have in common, and that do not repeat where anything is cut.
+/// Bytes that differ between names, and do not repeat at any offset at which a payload may be cut.
 fn payload(name: u8) -> Vec<u8> {
     let block: Vec<u8> = (0..65_537_u32).map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1] ^ name).collect();
     let mut payload = block.repeat(LARGE / block.len() + 1);
@@ -140,7 +140,7 @@ async fn neither_what_comes_nor_what_waits_is_in_the_heap() {
         stream.write_all(&head(5, name(number))).unwrap();
         stream.write_all(&payload(name(number))[..LARGE / 2]).unwrap();
     }
-    // All but what is in the buffers of sockets.
+    // All bytes except those in the buffers of sockets.
     broker.spooled(|bytes| bytes > PUBLISHERS * (LARGE / 2 - MIB)).await;
     let grown = broker.heap().saturating_sub(before);
     assert!(grown < 16 * 1024, "{grown} KiB more for what comes");
@@ -164,7 +164,7 @@ async fn neither_what_comes_nor_what_waits_is_in_the_heap() {
     broker.spooled(|bytes| bytes == 0).await;
 }
 
-/// The subscriber is back and takes nothing, but what waits for it is read.
+/// The subscriber returns and takes nothing, but its messages are read from the store.
 fn reading_nothing(broker: &Broker) -> TcpStream {
     let mut idle = TcpStream::connect(&broker.address).unwrap();
     idle.write_all(b"\x10\x16\x00\x04MQTT\x04\x00\x00\x3c\x00\x0asubscriber").unwrap();
@@ -181,7 +181,7 @@ async fn a_large_message_in_a_durable_queue_survives_a_kill_and_comes_back_outsi
     publisher.write_all(&[head(4, b'A'), payload(b'A')].concat()).unwrap();
     publisher.read_exact(&mut [0; 4]).unwrap();
     broker.kill();
-    // Nobody is there to take it: it stays in the store.
+    // No subscriber is connected: the message stays in the store.
     broker.spooled(|bytes| bytes == 0).await;
     let idle = reading_nothing(&broker);
     broker.spooled(|bytes| bytes == LARGE).await;
@@ -193,7 +193,7 @@ async fn a_large_message_in_a_durable_queue_survives_a_kill_and_comes_back_outsi
     broker.spooled(|bytes| bytes == 0).await;
 }
 
-/// What becomes of what was acknowledged if the spool has too little room after a start.
+/// Acknowledged messages when the spool has too little space after a start.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_message_goes_past_the_bounds_of_the_spool_after_a_start_and_is_told_where_it_cannot() {
     let mut broker = Broker::start(&[]);
@@ -265,7 +265,7 @@ async fn fill_the_spool() {
     client.subscribe(Subscribe::to("s").unwrap().qos(QoS::AtLeastOnce)).await.unwrap();
     for level in [4, 5] {
         let mut publisher = raw(&broker, level);
-        // The broker closes in the middle of it.
+        // The broker closes the connection within the packet.
         let _ = publisher.write_all(&[head(level, b'A'), payload(b'A')].concat());
         let mut said = Vec::new();
         let ended = publisher.read_to_end(&mut said);

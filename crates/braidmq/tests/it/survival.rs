@@ -1,4 +1,4 @@
-//! What `braidmq serve` acknowledged outlives its process and a full disk, in order, QoS 2 exactly once.
+//! Messages acknowledged by `braidmq serve` survive its process and a full disk, in order, QoS 2 exactly once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::env;
@@ -14,15 +14,15 @@ use crate::broker::braidmq;
 use crate::serve::{Running, signal, start_command};
 
 const PUBLISHERS: usize = 3;
-/// Of each publisher.
+/// Messages of each publisher.
 const MESSAGES: usize = 600;
-/// Of each publisher, without acknowledgement.
+/// Unacknowledged messages of each publisher.
 const WINDOW: usize = 20;
 const END: &str = "end";
-/// Nothing takes that long unless something is lost.
+/// Timeout of each step, exceeded only after a loss.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A broker that is started again where it was.
+/// A broker that can be restarted at the same address.
 struct Phoenix {
     directory: PathBuf,
     /// `HOST:PORT`.
@@ -36,7 +36,7 @@ impl Phoenix {
         Self { directory: directory.to_owned(), address, running }
     }
 
-    /// Starts it again; it has ended by itself.
+    /// Starts it again after it has ended by itself.
     fn start_again(&mut self) {
         (self.running, self.address) = start(&self.directory, &self.address);
     }
@@ -47,7 +47,7 @@ impl Phoenix {
         self.start_again();
     }
 
-    /// Waits until it ends because its store failed; what it said.
+    /// Waits until it ends because its store failed; returns its output.
     fn failed(&mut self) -> String {
         let mut said = String::new();
         self.running.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -55,7 +55,7 @@ impl Phoenix {
         said
     }
 
-    /// A client that comes back soon, as does its session.
+    /// A client that reconnects soon and resumes its session.
     async fn client(&self, client_id: &str) -> (Client, Messages) {
         let pause = Duration::from_millis(20);
         Client::builder(&format!("mqtt://{}", self.address))
@@ -89,7 +89,7 @@ fn start(directory: &Path, address: &str) -> (Running, String) {
     (running, line.unwrap().rsplit('/').next().unwrap().to_owned())
 }
 
-/// Everything that came on each topic until its end.
+/// All messages received on each topic until its end marker.
 async fn collect(messages: &mut Messages, topics: usize) -> BTreeMap<String, Vec<String>> {
     let (mut all, mut ended) = (BTreeMap::<_, Vec<_>>::new(), 0);
     while ended < topics {
@@ -108,7 +108,7 @@ fn publication(topic: &str, text: &str, qos: QoS) -> Publication {
     Publication::to(topic, text.to_owned()).unwrap().qos(qos)
 }
 
-/// Publishes one number after the other, to a topic of each QoS, and tells how many are acknowledged.
+/// Publishes increasing numbers to a topic of each QoS, and reports how many are acknowledged.
 async fn publish(client: Client, name: usize, acknowledged: watch::Sender<usize>) {
     let mut waiting = VecDeque::new();
     for number in 0..MESSAGES {
@@ -129,7 +129,7 @@ async fn publish(client: Client, name: usize, acknowledged: watch::Sender<usize>
     }
 }
 
-/// Everything that was published, in order on each topic; with QoS 1 some of it again.
+/// Asserts that every published message arrived, in order on each topic; QoS 1 messages may be repeated.
 fn assert_whole(who: &str, received: BTreeMap<String, Vec<String>>) {
     assert_eq!(received.len(), 2 * PUBLISHERS);
     let numbers = (0..MESSAGES).map(|number| number.to_string());
@@ -173,7 +173,7 @@ async fn a_kill_loses_nothing_that_was_acknowledged_and_repeats_nothing_of_qos_2
         publishing.spawn(publish(client, name, acknowledged.clone()));
     }
     for part in 1..=4 {
-        // In the middle of everything, at four moments that differ from run to run.
+        // In the middle of the traffic, at four moments that differ from run to run.
         let some = part * 2 * PUBLISHERS * MESSAGES / 5;
         tokio::time::timeout(PATIENCE, progress.wait_for(|count| *count > some)).await.unwrap().unwrap();
         tokio::task::block_in_place(|| broker.kill());
@@ -186,7 +186,8 @@ async fn a_kill_loses_nothing_that_was_acknowledged_and_repeats_nothing_of_qos_2
 
 const INSIDE: &str = "TEST_MAY_MOUNT";
 
-/// Whether the test `name` may mount. If not it runs again where it may, and has passed when this returns.
+/// True when the test `name` may mount. Otherwise it runs the test again in a namespace where it may, and returns after
+/// that has passed.
 pub(crate) fn may_mount(name: &str) -> bool {
     if env::var_os(INSIDE).is_some() {
         return true;
@@ -232,7 +233,7 @@ async fn fill_the_disk() {
     let publisher = client.clone();
     let padding = " ".repeat(100_000);
     let publishing = tokio::spawn(async move {
-        // More than fits: what is acknowledged later was sent again to the next broker.
+        // More than fits: messages acknowledged later were sent again to the next broker.
         for number in 0..200 {
             publisher.publish(publication("1/0", &format!("{number}{padding}"), QoS::AtLeastOnce)).await?;
         }
@@ -253,7 +254,7 @@ async fn fill_the_disk() {
     drop(client);
 }
 
-/// The last of what was to be kept is on its way when the disk is full, and nobody asks for it any more.
+/// The last durable message is being written when the disk is full, and its publisher does not wait for it any more.
 #[test]
 fn a_full_disk_is_noticed_though_nobody_waits_for_it() {
     if may_mount("survival::a_full_disk_is_noticed_though_nobody_waits_for_it") {
@@ -264,7 +265,7 @@ fn a_full_disk_is_noticed_though_nobody_waits_for_it() {
             let mut broker = Phoenix::start(directory.path());
             let (client, _) = broker.client("publisher").await;
             let payload = " ".repeat(1_000_000);
-            // A client waits for the broker to come back with what it has not sent.
+            // The client keeps its unsent messages until the broker is back.
             let publishing = tokio::spawn(async move {
                 for number in 0..20 {
                     let retained = publication(&number.to_string(), &payload, QoS::AtMostOnce).retain(true);
