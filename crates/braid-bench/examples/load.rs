@@ -7,8 +7,9 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use braid_bench::Connection;
 use braid_bench::pairs::{Drive, Load, Measured, Pair, Window};
-use braid_bench::{Connection, Percentiles};
+use braid_measure::Percentiles;
 use braid_proto::packet::{Connect, ProtocolVersion, QoS};
 use braid_transport::{ClientTls, ClientTlsOptions, ConnectOptions, Target, Transport, connect};
 use clap::{Args, Parser, Subcommand};

@@ -7,7 +7,6 @@ mod alarm;
 mod clock;
 mod connection;
 mod failure;
-mod latencies;
 mod pace;
 mod seconds;
 
@@ -21,5 +20,4 @@ pub mod urgent;
 
 pub use connection::{Connection, Handed, Happening};
 pub use failure::Failure;
-pub use latencies::{Latencies, Percentiles};
 pub use pace::Pace;

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use crate::connection::{Connection, Happening};
 use crate::failure::Failure;
-use crate::latencies::Latencies;
 use crate::pace::Pace;
+use braid_measure::Latencies;
 
 /// Topics of each pair, whatever the number of streams, so that nothing but the streams differs.
 pub const TOPICS: u16 = 64;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use braid_measure::Quantiles;
 use serde::{Deserialize, Serialize};
 
 /// The value of [`RunSummary::schema`]. A change that readers have to know of changes the number.
@@ -122,25 +123,6 @@ pub struct Trace {
     pub due_unix_us: Vec<u64>,
     /// Of a subscriber, and of pings: how long each took, microseconds.
     pub took_us: Vec<u64>,
-}
-
-/// Quantiles of one quantity, in the unit that the field's name says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Quantiles {
-    /// Half.
-    pub p50: f64,
-    /// Nine tenths.
-    pub p90: f64,
-    /// 99 of 100.
-    pub p99: f64,
-    /// 999 of 1000.
-    pub p999: f64,
-    /// All.
-    pub max: f64,
-    /// The arithmetic mean.
-    pub mean: f64,
-    /// Of how many.
-    pub count: u64,
 }
 
 /// One stream over all connections.

@@ -34,8 +34,12 @@ const DEPENDENCIES: &[(&str, &[Import])] = &[
             whole("braid_transport"),
         ],
     ),
-    ("braid-bench", &[whole("braid_proto"), whole("braid_client"), whole("braid_transport")]),
-    ("braid-lab", &[whole("braid_bench"), whole("braid_transport")]),
+    ("braid-measure", &[]),
+    (
+        "braid-bench",
+        &[whole("braid_proto"), whole("braid_client"), whole("braid_transport"), whole("braid_measure")],
+    ),
+    ("braid-lab", &[whole("braid_bench"), whole("braid_measure"), whole("braid_transport")]),
     (
         "braidmq",
         &[
@@ -46,11 +50,12 @@ const DEPENDENCIES: &[(&str, &[Import])] = &[
             whole("braid_client"),
             whole("braid_broker"),
             whole("braid_http"),
+            whole("braid_measure"),
             whole("braid_bench"),
             whole("braid_lab"),
         ],
     ),
-    ("xtask", &[]),
+    ("xtask", &[whole("braid_measure")]),
 ];
 
 /// Names that some folders must not use, with the remedy.

@@ -4,9 +4,10 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::time::Duration;
 
+use braid_bench::Failure;
 use braid_bench::urgent::{CONVERGENCE, Lanes, Load, Outcome, Ready};
-use braid_bench::{Failure, Latencies, Percentiles};
 use braid_client::{Builder, Congestion};
+use braid_measure::{Latencies, Percentiles};
 use braid_transport::sim::{Counters, Direction, Host, Policer, Shaper};
 use clap::ValueEnum;
 use serde::Serialize;

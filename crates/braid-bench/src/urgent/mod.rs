@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 
 use crate::failure::Failure;
-use crate::latencies::Latencies;
+use braid_measure::Latencies;
 
 const URGENT_TOPIC: &str = "alarms/door";
 const BULK_TOPIC: &str = "files/log";

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{BULK_TOPIC, CONVERGENCE, Lanes, Load, Outcome, URGENT, URGENT_TOPIC};
 use crate::failure::Failure;
-use crate::latencies::Latencies;
+use braid_measure::Latencies;
 
 /// Receives both kinds of messages.
 pub(super) struct Subscriber {

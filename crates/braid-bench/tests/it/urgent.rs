@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use braid_bench::Latencies;
 use braid_bench::urgent::{Lanes, Load, Outcome};
+use braid_measure::Latencies;
 use braid_transport::sim::{Direction, Policer};
 
 use crate::rig::Rig;

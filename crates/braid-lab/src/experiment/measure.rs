@@ -286,7 +286,8 @@ fn path_value(path: &PathRun, field: LinkField) -> f64 {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use braid_bench::summary::{ConnectionsSummary, HeadersSummary, Quantiles, Role, SCHEMA, StreamSummary};
+    use braid_bench::summary::{ConnectionsSummary, HeadersSummary, Role, SCHEMA, StreamSummary};
+    use braid_measure::Quantiles;
 
     use super::*;
     use crate::report::SeriesKind;

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use braid_bench::exchange::{ALPN, Alarm, Load, LoadError, Reach, Reuse, run as measure};
-use braid_bench::summary::{Quantiles, RunSummary};
+use braid_bench::summary::RunSummary;
+use braid_measure::Quantiles;
 use braid_transport::quic::{Congestion, QuicOptions};
 use braid_transport::{
     CertificateError, ClientTls, ClientTlsOptions, ConnectError, ConnectOptions, Target, TcpOptions,

@@ -8,11 +8,11 @@ use super::source::Ask;
 use super::{Failure, Load};
 use crate::clock::Clock;
 use crate::exchange::remarks::Remarks;
-use crate::latencies::Latencies;
 use crate::seconds::add_at;
 use crate::summary::{
     ConnectionsSummary, HeadersSummary, Role, RunSummary, SCHEMA, StreamSummary, TopicSummary,
 };
+use braid_measure::Latencies;
 
 /// Of a curve: the least rise from one point to the next, in messages of 1,000.
 const RISE: u64 = 1;

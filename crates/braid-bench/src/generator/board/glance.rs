@@ -3,8 +3,8 @@
 use super::routes::RouteKey;
 use super::{Board, lock};
 use crate::emqtt::Counters;
-use crate::latencies::Latencies;
-use crate::summary::Quantiles;
+use braid_measure::Latencies;
+use braid_measure::Quantiles;
 
 /// What a board shows at one time: less than a summary, and cheaper.
 #[derive(Clone, Debug, Default)]

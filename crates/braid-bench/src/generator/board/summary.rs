@@ -2,11 +2,11 @@ use std::collections::BTreeMap;
 
 use super::tally::RouteTally;
 use super::{Board, lock};
-use crate::latencies::Latencies;
 use crate::seconds::add_all;
 use crate::summary::{
     ConnectionsSummary, HeadersSummary, Role, RunSummary, SCHEMA, StreamSummary, TopicSummary, Trace,
 };
+use braid_measure::Latencies;
 
 impl Board {
     /// By topic and stream, in the order in which they were first known. The first 256 are told apart.

@@ -3,9 +3,9 @@ use std::time::Duration;
 
 use super::RouteId;
 use crate::emqtt::{Counter, CounterOrder, Counters, DurationHistogram, Histograms, Qoe};
-use crate::latencies::Latencies;
 use crate::seconds::{add_all, add_at};
 use crate::summary::{HeadersSummary, Trace};
+use braid_measure::Latencies;
 
 /// Of one topic and stream, a thread tells of so many messages one by one: a longer list is nobody's to read.
 const MOST_TRACED: usize = 100_000;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_bench::exchange::{Load, Service};
-use braid_bench::summary::Quantiles;
+use braid_measure::Quantiles;
 
 use super::rig::{in_memory, measure, object};
 

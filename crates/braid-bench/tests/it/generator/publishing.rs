@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use braid_bench::emqtt::{Counter, MessageTemplate, Role as ClientRole};
 use braid_bench::generator::{Dialer, Ended, PublishPlan, PublishedTopic, Start, Work};
-use braid_bench::summary::{Quantiles, Role, RunSummary};
+use braid_bench::summary::{Role, RunSummary};
+use braid_measure::Quantiles;
 use braid_proto::packet::QoS;
 
 use super::broker::{Target, clients, one_filter, one_topic, plan, summed, topics_file, until_subscribed};

@@ -1,6 +1,6 @@
 //! Text in columns.
 
-use braid_bench::summary::Quantiles;
+use braid_measure::Quantiles;
 
 /// What is left of a name that is too long.
 const SHORTEST: usize = 8;

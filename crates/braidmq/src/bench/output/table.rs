@@ -1,5 +1,6 @@
 use braid_bench::emqtt::Counter;
-use braid_bench::summary::{Quantiles, RunSummary};
+use braid_bench::summary::RunSummary;
+use braid_measure::Quantiles;
 
 use super::columns::{columns, quantile};
 use crate::printable::printable;

@@ -103,7 +103,7 @@ impl Snapshot {
 
 #[cfg(test)]
 mod tests {
-    use braid_bench::summary::Quantiles;
+    use braid_measure::Quantiles;
 
     use super::*;
 

@@ -1,20 +1,27 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::summary::Quantiles;
+/// Precision of the histogram: one part in a thousand.
+const DIGITS: u8 = 3;
+/// Least rise from one point of a curve to the next ...
+const STEP: f64 = 0.005;
+/// ... unless the next point leaves no more than this share of the messages above the last one.
+const TAIL_STEP: f64 = 0.7;
 
-/// How long messages took, from when each was due to when it arrived; those that never did are counted too.
+/// Latencies of messages from due time to arrival. Messages that never arrived are counted too.
 #[derive(Clone, Debug)]
 pub struct Latencies {
-    /// Microseconds.
+    /// In multiples of the resolution.
     arrived: Histogram<u64>,
+    /// Nanoseconds.
+    resolution: u64,
     missing: u64,
 }
 
-/// What is read from [`Latencies`]. Milliseconds; `None` where the message in question never arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+/// Percentiles of [`Latencies`] in milliseconds; `None` where the message in question never arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Half of all messages took no longer.
     pub p50: Option<f64>,
@@ -26,39 +33,63 @@ pub struct Percentiles {
     pub max: Option<f64>,
 }
 
-/// Latencies are told apart to one part in a thousand.
-const DIGITS: u8 = 3;
-
-/// The least rise from one point of a curve to the next..
-const STEP: f64 = 0.005;
-/// ..unless the next one leaves no more than this share of what the last one left above it.
-const TAIL_STEP: f64 = 0.7;
+/// Quantiles of one quantity, in the unit that the name of the field says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// Half.
+    pub p50: f64,
+    /// Nine tenths.
+    pub p90: f64,
+    /// 99 of 100.
+    pub p99: f64,
+    /// 999 of 1000.
+    pub p999: f64,
+    /// All.
+    pub max: f64,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Number of values.
+    pub count: u64,
+}
 
 impl Default for Latencies {
+    /// Empty, with a resolution of a microsecond.
     fn default() -> Self {
-        let arrived = Histogram::new(DIGITS).expect("0 to 5 digits");
-        Self { arrived, missing: 0 }
+        Self::with_resolution(Duration::from_micros(1))
     }
 }
 
 impl Latencies {
-    /// A message arrived after so long.
-    pub fn record(&mut self, latency: Duration) {
-        let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
-        // The histogram grows, so there is no value that it cannot hold.
-        let _ = self.arrived.record(micros);
+    /// Empty; latencies are rounded down to multiples of `resolution`, at least 1 ns.
+    #[must_use]
+    pub fn with_resolution(resolution: Duration) -> Self {
+        let arrived = Histogram::new(DIGITS).expect("0 to 5 digits");
+        Self { arrived, resolution: nanoseconds(resolution).max(1), missing: 0 }
     }
 
-    /// So many messages were due and never arrived.
+    /// Counts a message that arrived after `latency`.
+    pub fn record(&mut self, latency: Duration) {
+        // The histogram resizes itself, so that it holds every value.
+        let _ = self.arrived.record(nanoseconds(latency) / self.resolution);
+    }
+
+    /// Counts messages that were due and never arrived.
     pub fn record_missing(&mut self, messages: u64) {
         self.missing += messages;
     }
 
-    /// Adds what another one has.
+    /// Adds the counts of `other`, which has the same resolution.
     pub fn add(&mut self, other: &Self) {
-        // Both have the same precision and grow.
+        debug_assert_eq!(self.resolution, other.resolution);
+        // Both have the same precision and resize themselves.
         let _ = self.arrived.add(&other.arrived);
         self.missing += other.missing;
+    }
+
+    /// Removes everything.
+    pub fn clear(&mut self) {
+        self.arrived.reset();
+        self.missing = 0;
     }
 
     /// Messages that were due.
@@ -73,53 +104,58 @@ impl Latencies {
         self.arrived.len()
     }
 
-    /// The share of all due messages that took no longer than `limit`, 0 to 1.
+    /// Share of all due messages that took no longer than `limit`, 0 to 1.
     #[must_use]
     pub fn share_within(&self, limit: Duration) -> f64 {
-        let limit = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+        let limit = nanoseconds(limit) / self.resolution;
         let within = if self.arrived.is_empty() { 0 } else { self.arrived.count_between(0, limit) };
         within as f64 / (self.due().max(1)) as f64
     }
 
-    /// What `fraction` (0 to 1) of all due messages did not exceed, in milliseconds.
+    /// Latency that `fraction` (0 to 1) of all due messages did not exceed, in milliseconds.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "counts stay far below 2^53")]
     pub fn quantile(&self, fraction: f64) -> Option<f64> {
         // The rank counts missing messages as the slowest ones.
         let rank = (fraction * self.due() as f64).ceil().max(1.0) as u64;
-        if rank > self.arrived.len() {
-            return None;
-        }
-        let micros = self.arrived.value_at_quantile(rank as f64 / self.arrived.len() as f64);
-        Some(micros.min(self.arrived.max()) as f64 / 1000.0)
+        let share = rank as f64 / self.arrived.len() as f64;
+        (rank <= self.arrived.len()).then(|| self.value(share) as f64 / self.per(1_000_000))
     }
 
-    /// Of the messages that arrived, in microseconds; `None` if there was none.
+    /// Quantiles of the messages that arrived, in microseconds; `None` without any.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "microseconds stay far below 2^53")]
     pub fn quantiles_us(&self) -> Option<Quantiles> {
-        let of = |fraction| self.arrived.value_at_quantile(fraction).min(self.arrived.max()) as f64;
+        let unit = self.per(1_000);
+        let of = |fraction| self.value(fraction) as f64 / unit;
         (!self.arrived.is_empty()).then(|| Quantiles {
             p50: of(0.5),
             p90: of(0.9),
             p99: of(0.99),
             p999: of(0.999),
             max: of(1.0),
-            mean: self.arrived.mean(),
+            mean: self.arrived.mean() / unit,
             count: self.arrived.len(),
         })
     }
 
-    /// As a curve that rises: microseconds, and the share (0 to 1] of the messages that arrived which took no longer.
-    /// As many points as a picture needs, closer together towards the slowest.
+    fn value(&self, fraction: f64) -> u64 {
+        self.arrived.value_at_quantile(fraction).min(self.arrived.max())
+    }
+
+    /// Multiples of the resolution in so many nanoseconds.
+    fn per(&self, nanoseconds: u64) -> f64 {
+        nanoseconds as f64 / self.resolution as f64
+    }
+
+    /// Cumulative distribution of the messages that arrived: microseconds, and the share (0 to 1] of messages that took
+    /// no longer. As many points as a chart needs, denser towards the slowest.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
     pub fn curve_us(&self) -> Vec<(u64, f64)> {
         let (mut points, mut last) = (Vec::new(), 0.0);
         for (micros, seen) in self.steps_us() {
             let share = seen as f64 / self.arrived.len() as f64;
             let is_end = seen == self.arrived.len();
-            // A step of the curve, or of what is left of it.
+            // A step of the curve, or of the rest of it.
             if is_end || points.is_empty() || share - last >= STEP || 1.0 - share <= (1.0 - last) * TAIL_STEP
             {
                 points.push((micros, share));
@@ -129,20 +165,25 @@ impl Latencies {
         points
     }
 
-    /// The latencies that occurred, in microseconds and rising, each with how many messages took no longer.
-    pub(crate) fn steps_us(&self) -> impl Iterator<Item = (u64, u64)> {
+    /// Latencies that occurred, in microseconds and rising, each with the number of messages that took no longer.
+    pub fn steps_us(&self) -> impl Iterator<Item = (u64, u64)> {
         self.arrived.iter_recorded().scan(0_u64, |seen, step| {
             *seen += step.count_since_last_iteration();
-            Some((step.value_iterated_to().min(self.arrived.max()), *seen))
+            let value = step.value_iterated_to().min(self.arrived.max());
+            Some((value.saturating_mul(self.resolution) / 1000, *seen))
         })
     }
 
-    /// The usual ones.
+    /// Median, 90th and 99th percentile and maximum.
     #[must_use]
     pub fn percentiles(&self) -> Percentiles {
         let [p50, p90, p99, max] = [0.5, 0.9, 0.99, 1.0].map(|fraction| self.quantile(fraction));
         Percentiles { p50, p90, p99, max }
     }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -169,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_and_curve_are_of_what_arrived() {
+    fn quantiles_and_curve_leave_missing_messages_out() {
         let mut latencies = of(1..=1000);
         latencies.record_missing(5000);
         let found = latencies.quantiles_us().expect("some arrived");
@@ -190,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_arrived_is_slower_than_everything() {
+    fn missing_messages_are_the_slowest() {
         let mut latencies = of(std::iter::repeat_n(10, 90));
         latencies.record_missing(10);
         let found = latencies.percentiles();
@@ -199,6 +240,16 @@ mod tests {
         assert_eq!((latencies.due(), latencies.arrived()), (100, 90));
         assert!((latencies.share_within(Duration::from_secs(1)) - 0.9).abs() < 1e-9);
         assert_eq!(Latencies::default().percentiles().p50, None);
+    }
+
+    #[test]
+    fn nanoseconds_are_told_apart_where_that_is_the_resolution() {
+        let mut latencies = Latencies::with_resolution(Duration::from_nanos(1));
+        latencies.record(Duration::from_nanos(1_500));
+        assert_eq!(latencies.quantile(0.5), Some(0.0015));
+        assert_eq!(latencies.quantiles_us().map(|quantiles| quantiles.max), Some(1.5));
+        latencies.clear();
+        assert_eq!(latencies.due(), 0);
     }
 
     #[test]

@@ -1,0 +1,20 @@
+//! Measuring: readings of processes and of the machine, latency histograms, spreads over rounds, text tables and SVG
+//! charts.
+//!
+//! A leaf: this crate never speaks MQTT, opens no sockets and reads no arguments.
+
+mod chart;
+mod latency;
+pub mod machine;
+pub mod number;
+pub mod process;
+mod spread;
+mod svg;
+mod table;
+pub mod text;
+
+pub use chart::{Axis, Band, Chart, Event, Format, LegendEntry, Line, Panel, Swatch};
+pub use latency::{Latencies, Percentiles, Quantiles};
+pub use machine::Machine;
+pub use spread::Spread;
+pub use table::{Alignment, Table};
