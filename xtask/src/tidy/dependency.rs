@@ -70,7 +70,12 @@ struct Ban {
 
 const BANS: &[Ban] = &[
     Ban {
-        within: &["crates/braid-proto/", "crates/braid-router/", "crates/braid-transport/src/quic/pacing"],
+        within: &[
+            "crates/braid-proto/",
+            "crates/braid-router/",
+            "crates/braid-transport/src/quic/congestion/bbr_extensions",
+            "crates/braid-transport/src/quic/congestion/path_model",
+        ],
         except: &[],
         names: &[
             "tokio",
@@ -267,7 +272,7 @@ mod tests {
         let clock = "use std::time::Instant;\nfn a(now: Instant) -> Instant { Instant::now() }";
         assert_eq!(rules("crates/braid-proto/src/x.rs", clock), rule(2, "std::time::Instant::now"));
         assert_eq!(
-            rules("crates/braid-transport/src/quic/pacing/x.rs", clock),
+            rules("crates/braid-transport/src/quic/congestion/path_model/x.rs", clock),
             rule(2, "std::time::Instant::now")
         );
         assert_eq!(rules("crates/braid-transport/src/quic/stream.rs", clock), []);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use noq::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig};
 use noq::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
-use super::gate::{Gated, SharedGate};
-use super::pacing::{Found, Policed};
+use super::congestion::controller::{Gated, SharedGate};
+use super::congestion::{Found, Policed};
 use super::qlog::QlogFiles;
 use crate::tls::ALPN_MQTT;
 

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::codes::{self, code};
 use super::link::Confirmed;
-use super::shield::{Broken, Shield};
+use super::panic_guard::{Broken, Shield};
 
 /// A server's: resolves when the client has finished the handshake, and drops `held` then. Never if
 /// the connection is lost before; its streams tell.

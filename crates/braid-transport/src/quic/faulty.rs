@@ -16,7 +16,7 @@ use tokio::io::ReadBuf;
 
 use super::config::QuicOptions;
 use super::endpoint::QuicListener;
-use super::shield::ShieldedRuntime;
+use super::runtime::ShieldedRuntime;
 use crate::certificate::self_signed;
 use crate::link::{Dir, Link, Read, Transport};
 use crate::tls::{ClientAuth, ClientTls, ClientTlsOptions, ServerTls};

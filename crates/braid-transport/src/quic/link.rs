@@ -8,9 +8,9 @@ use noq::crypto::rustls::HandshakeData;
 use noq::{Connection, Endpoint, RecvStream, SendStream, VarInt};
 use rustls::pki_types::CertificateDer;
 
+use super::congestion::controller::SharedGate;
 use super::connection::Multi;
-use super::gate::SharedGate;
-use super::shield::Failures;
+use super::runtime::Failures;
 use crate::link::{Link, Peer, Transport};
 use crate::tls;
 

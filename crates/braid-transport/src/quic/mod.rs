@@ -3,28 +3,27 @@
 //! Everything that names the QUIC library is in this folder, so that another one could take its
 //! place.
 
-mod acknowledged;
 pub mod codes;
 mod config;
+mod congestion;
 mod connect;
 mod connection;
+mod drain;
 mod early;
 mod endpoint;
 #[cfg(test)]
 mod faulty;
-mod gate;
 mod link;
-mod pacing;
-mod probes;
+mod panic_guard;
 mod qlog;
-mod shield;
+mod runtime;
 mod simulated;
 mod tickets;
 
 pub use config::{Congestion, QuicOptions};
+pub use congestion::{Class as PathClass, GateState, Level as GateLevel};
 pub use connection::Multi;
 pub use early::is_early_data_rejected;
-pub use pacing::{Class as PathClass, GateState, Level as GateLevel};
 
 pub(crate) use connect::{connect, connect_simulated};
 pub(crate) use endpoint::{QuicIncoming, QuicListener};

@@ -15,8 +15,8 @@ use noq::{AsyncTimer, AsyncUdpSocket, Endpoint, Runtime, ServerConfig, UdpSender
 use tokio::time::{Sleep, sleep_until};
 
 use super::config;
-use super::probes::Thinned;
-use super::shield::{Failures, ShieldedRuntime};
+use super::congestion::pto_filter::Thinned;
+use super::runtime::{Failures, ShieldedRuntime};
 use crate::sim::{Arrival, Attached, Host, Switch};
 
 /// As many as the library ever sends at once, as on a system with segmentation offload.

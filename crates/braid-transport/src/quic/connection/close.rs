@@ -10,9 +10,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::stream::Stream;
 use crate::link::Close;
-use crate::quic::acknowledged::all_acknowledged;
 use crate::quic::codes::code;
-use crate::quic::shield::{Broken, Shield};
+use crate::quic::drain::all_acknowledged;
+use crate::quic::panic_guard::{Broken, Shield};
 
 /// How long the peer may take to acknowledge our last bytes, where no deadline was set. [BQ-41]
 pub(super) const LINGER: Duration = Duration::from_secs(3);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use noq::Connection;
 
-use crate::quic::gate::SharedGate;
-use crate::quic::pacing::GateState;
+use crate::quic::congestion::GateState;
+use crate::quic::congestion::controller::SharedGate;
 
 pub(super) struct Gating {
     gate: Option<Arc<SharedGate>>,

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use futures_util::stream::{Stream, unfold};
 use noq::{Connection, ConnectionError, RecvStream, SendStream};
 
-use crate::quic::shield::Failures;
+use crate::quic::runtime::Failures;
 
 pub(super) enum IncomingEvent {
     Bidi(SendStream, RecvStream),

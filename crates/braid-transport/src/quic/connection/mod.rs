@@ -38,9 +38,9 @@ use self::close::{Closing, LINGER};
 use self::state::ConnectionState;
 use self::wakers::Wakers;
 use super::codes;
+use super::congestion::GateState;
 use super::link::Established;
-use super::pacing::GateState;
-use super::shield::{Broken, is_sound, shielded};
+use super::panic_guard::{Broken, is_sound, shielded};
 use crate::link::{Close, Dir, Peer, Read};
 
 /// A QUIC connection: the control stream and any number of data streams.

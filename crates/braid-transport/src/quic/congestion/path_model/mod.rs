@@ -5,36 +5,36 @@
 //! lets bulk out only while there is room for something urgent besides. Nothing else limits then; a path that shows neither
 //! is left to the congestion controller.
 
-mod bucket;
-mod chance;
-mod later;
-mod ledger;
-mod offset;
-mod open;
-mod permits;
-mod queue;
-mod rhythm;
-mod search;
-mod start;
+mod arrival_period;
+mod base_delay;
+mod deferred_packet;
+mod loss_tolerant;
+mod min_rtt;
+mod passthrough;
+mod policer_model;
+mod queue_model;
+mod random_loss;
+mod rtt_samples;
+mod send_decision;
+mod sent_packets;
+mod startup;
 mod state;
 #[cfg(test)]
 mod tests;
-mod trip;
-mod waits;
 
 use std::time::Instant;
 
-use bucket::Bucket;
-use later::Later;
-pub(in crate::quic) use later::Leave;
-use ledger::{Fate, Ledger, Sent};
-use open::Open;
-use queue::Queue;
-use rhythm::Rhythm;
-use search::Search;
-use start::Start;
+use arrival_period::Rhythm;
+use deferred_packet::Later;
+pub(in crate::quic) use deferred_packet::Leave;
+use loss_tolerant::Search;
+use min_rtt::Trip;
+use passthrough::Open;
+use policer_model::Bucket;
+use queue_model::Queue;
+use sent_packets::{Fate, Ledger, Sent};
+use startup::Start;
 pub use state::{GateState, Level};
-use trip::Trip;
 
 /// A path that carries so many packets a second is left to the congestion controller: one of them is soon gone.
 const FAST: f64 = 5000.0;

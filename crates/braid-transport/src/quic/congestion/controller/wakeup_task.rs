@@ -7,7 +7,7 @@ use noq::{VarInt, WeakConnectionHandle};
 use tokio::time::sleep;
 
 use super::shared::SharedGate;
-use crate::quic::shield::{is_sound, shielded};
+use crate::quic::panic_guard::{is_sound, shielded};
 
 /// Timers do not know less.
 const TICK: Duration = Duration::from_millis(1);

@@ -1,6 +1,6 @@
 //! What round trips are longer by than the least one, without any queue of ours.
 
-use super::waits::median;
+use super::rtt_samples::median;
 
 /// So many packets are judged at once.
 const COUNT: usize = 16;

@@ -101,7 +101,7 @@ impl Start {
     }
 
     /// Datagrams per second that a policer lets through, if it is one. `sent`: when (s) the packet was; `silent`: see
-    /// [`Sent`](super::ledger::Sent).
+    /// [`Sent`](super::sent_packets::Sent).
     pub(super) fn dropped(&mut self, sent: f64, silent: u64) -> Option<f64> {
         self.window = (self.window / 2.0).max(FIRST);
         if sent - self.last_drop > OVER {

@@ -1,4 +1,12 @@
-//! A congestion controller that a [`Gate`] stands before.
+//! Congestion controller of a connection, with the gate in place of its window.
+//!
+//! [`SharedGate`] is the gate as the controller, the owner of the connection and the wake-up task share it.
+
+mod datagram_filter;
+mod deferred_datagram;
+mod shared;
+mod state_log;
+mod wakeup_task;
 
 use std::any::Any;
 use std::fmt;
@@ -10,9 +18,14 @@ use std::time::{Duration, Instant};
 use noq::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use noq_proto::RttEstimator;
 
-use super::shared::{SharedGate, now};
-use super::withheld::{self, Later};
-use crate::quic::pacing::{Class, Found, Gate, PROBE, Permit};
+pub(in crate::quic) use datagram_filter::{Kept, kept};
+pub(in crate::quic) use deferred_datagram::Datagram;
+pub(in crate::quic) use shared::SharedGate;
+
+use super::bbr_extensions::{Found, PROBE};
+use super::path_model::{Class, Gate, Permit};
+use datagram_filter::Later;
+use shared::now;
 
 /// Larger than anything: the library then paces nothing.
 const UNLIMITED: u64 = 1 << 40;
@@ -81,7 +94,7 @@ fn withhold(gate: &mut Gate, withheld: &[Probe], padding: Range<usize>) {
     for range in withheld.iter().map(|probe| probe.range()).chain([padding]).filter(|range| !range.is_empty())
     {
         gate.handle_withheld(range.len() as u64);
-        withheld::part(range);
+        datagram_filter::part(range);
     }
 }
 
@@ -156,9 +169,9 @@ impl GatedController {
             withhold(&mut gate, &withheld, known..length);
             if let Some(later) = later {
                 let gate = Arc::clone(&shared);
-                withheld::later(Later { range: later.range(), number: later.number, gate });
+                datagram_filter::later(Later { range: later.range(), number: later.number, gate });
             }
-            withheld::batch(length);
+            datagram_filter::batch(length);
         }
     }
 

@@ -1,5 +1,9 @@
 //! A congestion controller behind which a policer is noticed, and a path that has become longer.
 
+mod delivery_rate;
+mod policer_cap;
+mod rtt_step;
+
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -9,8 +13,8 @@ use std::time::{Duration, Instant};
 use noq::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use noq_proto::RttEstimator;
 
-use super::cap::Cap;
-use super::stretch::Stretch;
+use policer_cap::Cap;
+use rtt_step::Stretch;
 
 /// A packet of so few bytes may be a probe that our own sender kept back, and says nothing about the
 /// network when it is lost.

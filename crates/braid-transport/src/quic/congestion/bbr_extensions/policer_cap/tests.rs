@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::cap::Cap;
+use super::Cap;
 
 const BYTES: u64 = 1400;
 

@@ -23,19 +23,19 @@ use std::task::{Context, Poll};
 use noq::udp::{RecvMeta, Transmit};
 use noq::{AsyncUdpSocket, UdpSender};
 
-use super::gate::{self, Datagram, Kept};
+use super::controller::{self, Datagram, Kept};
 
 /// Bytes of a datagram with nothing but a PING, at most: one byte of flags, a connection ID of
 /// eight, four of packet number, the frame, and a tag of 16.
 const TINY: usize = 30;
 
 /// A socket that sends one probe in place of two.
-pub(super) struct Thinned {
+pub(in crate::quic) struct Thinned {
     socket: Box<dyn AsyncUdpSocket>,
 }
 
 impl Thinned {
-    pub(super) fn new(socket: Box<dyn AsyncUdpSocket>) -> Self {
+    pub(in crate::quic) fn new(socket: Box<dyn AsyncUdpSocket>) -> Self {
         Self { socket }
     }
 }
@@ -119,7 +119,7 @@ impl UdpSender for ThinnedSender {
         transmit: &Transmit<'_>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Some(kept) = gate::kept(transmit.contents.len()) {
+        if let Some(kept) = controller::kept(transmit.contents.len()) {
             return self.send_kept(kept, transmit, cx);
         }
         let Some(contents) = probe(transmit) else {

@@ -6,9 +6,12 @@
 //! thing: sending less ends the losses. So a [`Cap`] begins with a trial just below the delivered
 //! rate, and is lifted when that did not help.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::{Duration, Instant};
 
-use super::tally::{Sum, Tally};
+use super::delivery_rate::{Sum, Tally};
 
 /// How often the last two seconds are judged.
 const PERIOD: Duration = Duration::from_millis(500);

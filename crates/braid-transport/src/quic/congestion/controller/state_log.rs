@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::sleep;
 
 use super::shared::SharedGate;
-use crate::quic::pacing::{GateState, Level};
+use crate::quic::congestion::path_model::{GateState, Level};
 
 /// Between two lines of a connection.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -73,7 +73,7 @@ fn line(state: &GateState, unix: Duration, peer: SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quic::pacing::Class;
+    use crate::quic::congestion::path_model::Class;
 
     fn written(state: &GateState) -> String {
         line(state, Duration::from_micros(1_500_000), ([192, 168, 200, 1], 14567).into())

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::bucket::{Bucket, STARVED};
-use super::queue::OUTSTANDING;
-use super::start::Start;
+use super::policer_model::{Bucket, STARVED};
+use super::queue_model::OUTSTANDING;
+use super::startup::Start;
 use super::{
     ACK_SOON, AHEAD, AHEAD_AT_FIRST, Gate, LIMITED_SILENCE, PATIENCE, Permit, SILENCE, State, whole,
 };

@@ -1,9 +1,9 @@
 //! What a gate makes of round trips.
 
-use super::ledger::Sent;
-use super::queue::Queue;
-use super::start::Start;
-use super::trip::Trip;
+use super::min_rtt::Trip;
+use super::queue_model::Queue;
+use super::sent_packets::Sent;
+use super::startup::Start;
 use super::{DEAF, DELAYED, DELAYED_FOR, ENOUGH, FAST, Gate, Heard, QUEUED, State};
 
 /// A path slower than this share of [`FAST`] is not left alone: its rate is not known well at first.

@@ -8,8 +8,8 @@
 
 use std::collections::VecDeque;
 
-use super::chance::{Chance, has_tokens};
-use super::ledger::{Ledger, Sent};
+use super::random_loss::{Chance, has_tokens};
+use super::sent_packets::{Ledger, Sent};
 use super::whole;
 
 /// A little less than what is measured: 3 % too much loses 10 % of what is urgent, 2 % too little costs 2 % of bulk.

@@ -1,6 +1,6 @@
 //! Whether drops follow the level of a bucket at all.
 
-use super::ledger::Sent;
+use super::sent_packets::Sent;
 
 /// Where so many of so many packets are lost, so many times in a row, although there were so many tokens, there is no
 /// policer.

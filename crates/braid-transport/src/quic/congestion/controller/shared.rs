@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use noq::UdpSender;
 use tokio::sync::Notify;
 
-use super::keeper::{self, Library};
-use super::leaving::{Datagram, Leaving};
-use super::log;
-use crate::quic::pacing::{Class, Gate, GateState, Leave};
+use super::deferred_datagram::{Datagram, Leaving};
+use super::state_log;
+use super::wakeup_task::{self, Library};
+use crate::quic::congestion::path_model::{Class, Gate, GateState, Leave};
 
 /// The gate of one connection: the congestion controller asks it, the owner of the link tells it what is urgent, and a
 /// keeper wakes the library when it opens.
@@ -80,7 +80,7 @@ impl SharedGate {
         // There is one, so this is the first.
         let _ = self.library.set(Library::new(connection, self.uni_streams));
         if let Some(path) = &self.log {
-            log::follow(self, path, peer);
+            state_log::follow(self, path, peer);
         }
     }
 
@@ -135,7 +135,7 @@ impl SharedGate {
         self.is_active.store(class.is_limited(), Ordering::Release);
         self.is_open.store(class == Class::Open, Ordering::Release);
         if class.is_limited() {
-            keeper::keep(self);
+            wakeup_task::keep(self);
         }
         // The keeper of a gate that does not decide any more has nothing to do.
         self.refuse();

@@ -6,10 +6,10 @@
 
 use std::collections::VecDeque;
 
-use super::ledger::{Fate, Sent};
-use super::offset::Offset;
-use super::rhythm::Expected;
-use super::waits::median;
+use super::arrival_period::Expected;
+use super::base_delay::Offset;
+use super::rtt_samples::median;
+use super::sent_packets::{Fate, Sent};
 
 /// Measurements of the service time that count: their median does.
 const SAMPLES: usize = 7;

@@ -1,0 +1,53 @@
+//! Runtime of QUIC endpoints: tokio, with a panic guard around each task of the library and the PTO filter on sockets.
+
+use std::future::Future;
+use std::io;
+use std::net::UdpSocket;
+use std::pin::Pin;
+use std::time::Instant;
+
+use noq::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
+use tokio::sync::watch;
+
+use super::congestion::pto_filter::Thinned;
+use super::panic_guard::{Broken, Shield};
+
+/// tokio, with every task of the library shielded, and sockets that send one probe in place of two.
+#[derive(Debug, Default)]
+pub(super) struct ShieldedRuntime {
+    failures: watch::Sender<()>,
+}
+
+/// Resolves when a task of an endpoint has panicked.
+pub(super) type Failures = watch::Receiver<()>;
+
+impl ShieldedRuntime {
+    /// Tells of every panic from now on. Which connection it was each must find out for itself.
+    pub(super) fn failures(&self) -> Failures {
+        self.failures.subscribe()
+    }
+}
+
+impl Runtime for ShieldedRuntime {
+    fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
+        TokioRuntime.new_timer(at)
+    }
+
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        let failures = self.failures.clone();
+        tokio::spawn(async move {
+            if Shield::new(future).await == Err(Broken) {
+                tracing::error!("a task of the QUIC stack panicked; what it drove is lost, the rest goes on");
+                failures.send_replace(());
+            }
+        });
+    }
+
+    fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Box<dyn AsyncUdpSocket>> {
+        Ok(Box::new(Thinned::new(TokioRuntime.wrap_udp_socket(socket)?)))
+    }
+
+    fn now(&self) -> Instant {
+        TokioRuntime.now()
+    }
+}
