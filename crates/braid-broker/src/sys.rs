@@ -89,7 +89,7 @@ fn values(core: &Core) -> Vec<(&'static str, String)> {
         ("spool/bytes", spooled),
         ("spool/refused", refused),
         ("store/bytes", store.size()),
-        ("store/ahead", store.ahead()),
+        ("store/ahead", store.wal_groups()),
     ];
     let mut texts: Vec<_> = values.into_iter().map(|(topic, value)| (topic, value.to_string())).collect();
     texts.push(("memory/state", memory_state(core.memory.level()).to_owned()));

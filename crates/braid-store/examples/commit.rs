@@ -1,5 +1,5 @@
-//! How fast the embedded store commits durable QoS 1 messages, beside a plain append-only log that gets the same
-//! bytes and one fdatasync for each group.
+//! Throughput and latency of durable QoS 1 messages in the embedded store, beside a plain append-only log that gets the
+//! same bytes and one fdatasync for each group.
 //!
 //! `cargo run --release -p braid-store --example commit -- [directory] [messages]`
 //!
@@ -20,8 +20,8 @@ use braid_proto::packet::{ClientId, QoS};
 use braid_proto::session::SessionExpiry;
 use braid_proto::topic::TopicName;
 use braid_store::{
-    Batch, Change, Commit, Completer, Completion, EmbeddedStore, Image, Lsn, Options, SessionId, Store,
-    StoreError, StoredDelivery, StoredMessage,
+    Batch, Change, Commit, Completer, Completion, EmbeddedStore, Lsn, Options, RecoveredState, SessionId,
+    Store, StoreError, StoredDelivery, StoredMessage,
 };
 use bytes::Bytes;
 use redb::StorageBackend;
@@ -33,10 +33,10 @@ const SESSIONS: u64 = 1000;
 const PAYLOAD: usize = 200;
 /// Message key and value, queue key and value: what a log would have to hold as well.
 const RECORD: usize = 8 + 2 + 11 + PAYLOAD + 16 + 1;
-/// Few commits need no more messages to be measured.
+/// Enough messages to measure few commits.
 const GROUPS: u64 = 1000;
 
-/// Each is measured so often, in turns: the disk is not as fast all the time.
+/// Measurements of each, in turns, since the speed of the disk varies.
 const TURNS: usize = 5;
 
 fn main() -> Outcome<()> {
@@ -98,7 +98,7 @@ fn one(args: &[String]) -> Outcome<()> {
     Ok(())
 }
 
-/// So many per cent took no longer.
+/// Percentile in milliseconds.
 fn milliseconds(all: &[Duration], percent: usize) -> f64 {
     let mut all = all.to_vec();
     all.sort_unstable();
@@ -109,7 +109,7 @@ fn milliseconds(all: &[Duration], percent: usize) -> f64 {
 struct Figures {
     rates: Vec<f64>,
     latencies: Vec<Duration>,
-    /// How long each fdatasync took.
+    /// Duration of each fdatasync.
     syncing: Vec<Duration>,
     syncs: u64,
     bytes: u64,
@@ -161,7 +161,7 @@ fn raw(path: &Path) -> Outcome<Figures> {
     Ok(Figures { rates, syncing: latencies.clone(), latencies, ..Figures::default() })
 }
 
-/// Hands over with at most `window` commits not done.
+/// Commits with at most `window` commits outstanding.
 fn drive(messages: u64, window: u64, mut commit: impl FnMut(u64) -> Commit) -> Outcome<Figures> {
     let mut row: VecDeque<(Instant, Commit)> = VecDeque::new();
     let mut latencies = Vec::new();
@@ -289,7 +289,7 @@ struct Counts {
 struct Counting {
     inner: FileBackend,
     counts: Arc<Counts>,
-    /// Whether its syncs are counted.
+    /// True to count its syncs.
     syncing: bool,
 }
 
@@ -331,7 +331,7 @@ fn store(path: &Path, messages: u64, window: u64, payload: usize) -> Outcome<Fig
     // An acknowledgement waits for the journal.
     let (tables, journal) = (device(path, false)?, device(&journal_path, true)?);
     let store = EmbeddedStore::open_on(tables, journal, Options::default())?;
-    store.recover(&mut Image::default())?;
+    store.recover(&mut RecoveredState::default())?;
     for session in 1..=SESSIONS {
         open(&store, session)?;
     }
@@ -341,7 +341,7 @@ fn store(path: &Path, messages: u64, window: u64, payload: usize) -> Outcome<Fig
     let mut figures = drive(messages, window, |number| store.commit(source.batch(number)))?;
     figures.syncing = mem::take(&mut *counts.syncing.lock().unwrap_or_else(PoisonError::into_inner));
     figures.syncs = figures.syncing.len() as u64;
-    // With what is in the journal alone at the end, which the tables get later.
+    // Includes the changes that are in the journal alone, of which the checkpoint is still to come.
     store.close()?;
     figures.bytes = counts.bytes.load(Ordering::Relaxed) - bytes;
     fs::remove_file(journal_path)?;

@@ -1,42 +1,44 @@
+//! Errors of a store that is in use.
+
 use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::identity::{Lsn, SessionId};
+use crate::ids::{Lsn, SessionId};
 
-/// Why a store refused. Cheap to clone: a group commit gives one reason to everybody in it.
+/// Refusal or failure of a store. Cheap to clone: a group commit gives one error to every caller in the group.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Somebody claimed the session since. Nothing of the batch was applied; without the changes of this
-    /// session it may be committed again.
+    /// Another connection or node claimed the session since. Nothing of the batch was applied; without the changes of
+    /// this session it may be committed again.
     #[error("session {session} was claimed by another connection or node: end this one's part in it")]
     Fenced {
-        /// The session that is no longer the caller's.
+        /// The session that the caller no longer owns.
         session: SessionId,
     },
-    /// A change refers to a message that no [`Change::Stored`](crate::Change::Stored) earlier in its batch
-    /// holds: a mistake in the caller. Nothing of the batch was applied.
+    /// A change references a message that no [`Change::Stored`](crate::Change::Stored) earlier in its batch
+    /// stores: a defect of the caller. Nothing of the batch was applied.
     #[error("the batch refers to message {message} without storing it: put Change::Stored before it")]
     NotStored {
         /// The message that is missing.
         message: Lsn,
     },
-    /// The store cannot write any more, now or later. The batch may or may not be found after the next
-    /// [`Store::recover`](crate::Store::recover), whole or not at all.
+    /// The store cannot write any more. The next [`Store::recover`](crate::Store::recover) finds the batch whole or not
+    /// at all.
     #[error("the store cannot write any more ({reason}): stop acknowledging, mend the cause, start again")]
     Failed {
-        /// What the device or the service said.
+        /// Error of the device or the service.
         reason: Arc<str>,
     },
-    /// What is stored cannot be read.
+    /// Stored content cannot be read.
     #[error("the store is damaged ({reason}): restore a copy or start with an empty store")]
     Damaged {
-        /// What is wrong and where.
+        /// Kind of damage and its location.
         reason: Arc<str>,
     },
-    /// The store was closed before it could answer. The batch may or may not be found after the next
-    /// [`Store::recover`](crate::Store::recover), whole or not at all.
+    /// The store was closed before it could answer. The next [`Store::recover`](crate::Store::recover) finds the batch
+    /// whole or not at all.
     #[error("the store was closed before it answered: open it again and recover")]
     Closed,
 }

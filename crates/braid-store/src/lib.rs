@@ -1,52 +1,43 @@
-//! The durability seam: what must outlive the broker's process, behind one trait.
+//! Durable storage: the state that must outlive the broker's process, behind one trait.
 //!
-//! This crate never routes a message, decides that something expires or knows a runtime. No clock is read but by the
-//! threads of the embedded store, for how long they wait, and no random number drawn but the one by which a journal and its
-//! store know each other. The broker keeps all live state in memory; it tells a [`Store`] every [`Change`] that must
-//! outlive the process, in [`Batch`]es, and gets everything back at start. The store speaks of sessions,
-//! queues, retained messages and claims, never of keys and values.
+//! The broker keeps all live state in memory; it commits every [`Change`] that must outlive the process to a [`Store`], in
+//! [`Batch`]es, and recovers everything at its start. The trait's terms are sessions, queues, retained messages and
+//! claims, not keys and values. This crate never routes or expires a message and knows no runtime. Only the threads of the
+//! embedded store read a clock, for their waits, and the only random number is the one that pairs a journal with its
+//! tables.
 //!
 //! - [`Store`]: commit, recover, claim, message, messages, with the obligations of each.
-//! - [`Change`]: the vocabulary, with the effect of each change and when it may be late.
+//! - [`Change`]: the vocabulary, with the effect of each change, and which may be lazy.
 //! - [`MemoryStore`]: everything in memory; outlives the broker's value, not the process.
-//! - [`EmbeddedStore`]: a file and its journal on one machine; outlives the process and the power.
-//! - [`spool`]: not a store: files for large packets, for as long as the process lives.
-//! - [`suite`]: what every store must pass.
-//! - [`faults`]: a disk that dies and a disk that is slow, for tests of what stands above.
+//! - [`EmbeddedStore`]: tables and a write-ahead log in files of one machine; outlives process and power.
+//! - [`spool`]: not a store: files for large packets, as long as the process lives.
+//! - [`suite`]: conformance suite for every store.
+//! - [`faults`]: stores with a device that fails or is slow, for tests of their callers.
 
-mod batch;
 mod change;
-mod commit;
+mod completion;
 mod embedded;
 mod error;
 pub mod faults;
-mod identity;
-mod image;
+mod ids;
 mod memory;
 mod message;
-mod ownership;
-mod recover;
+mod recovery;
 mod session;
 pub mod spool;
 mod store;
-mod subscription;
 pub mod suite;
-mod unread;
 
-pub use batch::Batch;
-pub use change::Change;
-pub use commit::{Commit, Completer, Completion, Receiver};
+pub use change::{Batch, Change};
+pub use completion::{Commit, Completer, Completion, Receiver};
 pub use embedded::{
     Check, Damage, Durability, EmbeddedStore, Existing, OfflineStore, OpenError, Options, Problem, Progress,
     QueueStats, Stage, Stats, TransferError,
 };
 pub use error::StoreError;
-pub use identity::{Claim, Lsn, SessionId};
-pub use image::{Image, SessionImage};
+pub use ids::{Claim, Lsn, NextIds, SessionId};
 pub use memory::MemoryStore;
-pub use message::{Now, QueueEntry, StoredDelivery, StoredMessage};
-pub use recover::{NextIds, Recover};
-pub use session::SessionRecord;
+pub use message::{LazyMessage, Now, QueueEntry, StoredDelivery, StoredMessage};
+pub use recovery::{Recover, RecoveredSession, RecoveredState};
+pub use session::{SessionRecord, StoredSubscription};
 pub use store::Store;
-pub use subscription::StoredSubscription;
-pub use unread::Unread;

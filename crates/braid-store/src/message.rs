@@ -1,3 +1,5 @@
+//! Messages and deliveries as they are stored, and messages whose payload is read on demand.
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -9,37 +11,38 @@ use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::{TopicFilter, TopicName};
 use bytes::Bytes;
 
-use crate::identity::Lsn;
+use crate::error::StoreError;
+use crate::ids::Lsn;
 
-/// One moment on the clock of the process and on that of the world: what leads from times that live messages
-/// have to times that outlive the process, and back.
+/// One instant on the monotonic clock and on the wall clock: converts the times of live messages to times that outlive
+/// the process, and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// On the clock that never goes back.
+    /// Monotonic clock.
     pub instant: Instant,
-    /// On the clock that people set.
+    /// Wall clock.
     pub system: SystemTime,
 }
 
-/// An Application Message with a time of expiry that outlives the process. Cloning shares everything.
+/// An Application Message with an expiry time that outlives the process. Cloning shares everything.
 #[derive(Clone)]
 pub struct StoredMessage {
-    /// Its own time of expiry says nothing here: it may be of another process.
+    /// Its own expiry time is not used: it may be of another process's clock.
     message: Arc<Message>,
     expires_at: Option<SystemTime>,
 }
 
 impl StoredMessage {
-    /// The live message at `now`, shared, not copied.
+    /// Stores a live message at `now`: shared, not copied.
     pub fn of(message: Arc<Message>, now: Now) -> Self {
-        // A time beyond the calendar never comes.
+        // A time beyond the range of `SystemTime` never comes.
         let expires_at = message
             .expires_at
             .and_then(|at| now.system.checked_add(at.saturating_duration_since(now.instant)));
         Self { message, expires_at }
     }
 
-    /// A message from its parts, as a store reads them: nothing of it is in a spool.
+    /// A message from its fields, as a store reads them, with a payload that is not spooled.
     pub fn from_parts(
         topic: TopicName,
         payload: Bytes,
@@ -53,31 +56,30 @@ impl StoredMessage {
         Self { message: Arc::new(message), expires_at }
     }
 
-    /// The same with this payload, which is in a spool or not.
+    /// Replaces the payload by one that is spooled or in the heap.
     pub(crate) fn with_payload(self, payload: Bytes, is_spooled: bool) -> Self {
         Self { message: Arc::new(self.like(payload).with_spooled(is_spooled)), expires_at: self.expires_at }
     }
 
-    /// The same with a copy of this payload; in the spool, if it is large enough for that. Without room there it is in the
-    /// heap, and says so: it has been acknowledged.
+    /// Replaces the payload by a copy of this one: in the spool if it is above the spool's threshold. If the spool is
+    /// full the copy is in the heap, since the message has been acknowledged.
     pub(crate) fn with_copy(self, payload: &[u8], spool: Option<&dyn Spool>) -> Self {
         let spool = spool.filter(|spool| payload.len() > spool.threshold());
-        match spool.and_then(|spool| spooled(spool, payload).ok()) {
+        match spool.and_then(|spool| spool_payload(spool, payload).ok()) {
             Some(spooled) => self.with_payload(spooled, true),
             None => self.with_payload(Bytes::copy_from_slice(payload), false),
         }
     }
 
-    /// The same message with this payload and no time of expiry.
+    /// A message with this payload, the other fields of this one, and no expiry time.
     fn like(&self, payload: Bytes) -> Message {
         let mut message = Message::new(self.topic().clone(), payload, self.qos(), self.retain());
         message.properties.clone_from(&self.message.properties);
         message
     }
 
-    /// The live message at `now`; shared when it never expires. One whose time has passed is expired at
-    /// `now`, and none has longer to live than its Message Expiry Interval: a clock that was set back does
-    /// not prolong it further.
+    /// The live message at `now`; shared when it never expires. One whose time has passed expires at `now`, and none
+    /// lives longer than its Message Expiry Interval, even if the wall clock was set back.
     pub fn live(&self, now: Now) -> Arc<Message> {
         let Some(left) = self.time_left(now) else { return Arc::clone(&self.message) };
         let mut message = self.like(self.payload().clone()).with_spooled(self.message.is_spooled());
@@ -85,45 +87,45 @@ impl StoredMessage {
         Arc::new(message)
     }
 
-    /// How long it has to live at `now`, as [`live`](Self::live) says it; `None` when it never expires.
+    /// Time to live at `now`, limited as in [`live`](Self::live); `None` when it never expires.
     pub fn time_left(&self, now: Now) -> Option<Duration> {
         let left = self.expires_at?.duration_since(now.system).unwrap_or(Duration::ZERO);
         let interval = self.properties().and_then(|properties| properties.message_expiry);
         Some(interval.map_or(left, |seconds| left.min(Duration::from_secs(seconds.into()))))
     }
 
-    /// Where to.
+    /// Topic Name.
     pub fn topic(&self) -> &TopicName {
         &self.message.topic
     }
 
-    /// What.
+    /// Application payload.
     pub fn payload(&self) -> &Bytes {
         &self.message.payload
     }
 
-    /// As published.
+    /// QoS of the PUBLISH.
     pub fn qos(&self) -> QoS {
         self.message.qos
     }
 
-    /// As published.
+    /// RETAIN flag of the PUBLISH.
     pub fn retain(&self) -> bool {
         self.message.retain
     }
 
-    /// `None` when it has none.
+    /// Properties of the PUBLISH; `None` without any.
     pub fn properties(&self) -> Option<&MessageProperties> {
         self.message.properties.as_deref()
     }
 
-    /// When the Message Expiry Interval has passed.
+    /// End of the Message Expiry Interval; `None` when it never expires.
     pub fn expires_at(&self) -> Option<SystemTime> {
         self.expires_at
     }
 }
 
-fn spooled(spool: &dyn Spool, payload: &[u8]) -> Result<Bytes, SpoolError> {
+fn spool_payload(spool: &dyn Spool, payload: &[u8]) -> Result<Bytes, SpoolError> {
     let mut kept = spool.keep(payload.len() as u64)?;
     kept.append(payload)?;
     kept.finish()
@@ -155,28 +157,28 @@ impl fmt::Debug for StoredMessage {
     }
 }
 
-/// One message for one session: a [`Delivery`] that names its message instead of holding it. It has no stream:
-/// that ends with its connection, and what is delivered later goes on the control stream (`[BQ-42]`).
+/// One message for one session: a [`Delivery`] that references its message instead of holding it. It has no stream:
+/// streams end with their connection, and later deliveries use the control stream (`[BQ-42]`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredDelivery {
-    /// Which message.
+    /// The referenced message.
     pub message: Lsn,
     /// The effective QoS.
     pub qos: QoS,
-    /// The RETAIN flag that the receiver sees.
+    /// RETAIN flag of the delivery.
     pub retain: bool,
-    /// The identifiers of the subscriptions that matched.
+    /// Subscription Identifiers of the subscriptions that matched.
     pub subscription_ids: SubscriptionIds,
-    /// Its place in the send order.
+    /// Send priority.
     pub priority: Priority,
-    /// The shared subscription it came by: another member gets it when the session ends.
+    /// The shared subscription that it came by: when the session ends, another member receives it.
     pub shared: Option<Arc<TopicFilter>>,
-    /// Since when it waits for the session; `None` where nobody asks.
+    /// Time at which it was queued; `None` where queues have no limit by age.
     pub waits_since: Option<SystemTime>,
 }
 
 impl StoredDelivery {
-    /// A delivery without RETAIN, identifiers, share and time, and with the default priority.
+    /// A delivery without RETAIN, identifiers, share and queueing time, and with the default priority.
     pub const fn new(message: Lsn, qos: QoS) -> Self {
         Self {
             message,
@@ -189,8 +191,8 @@ impl StoredDelivery {
         }
     }
 
-    /// The delivery of the message that is stored under `message`. It does not say itself since when it waits on the
-    /// clock of the world.
+    /// Stores a live delivery of the message that is stored under `message`. `waits_since` is the wall clock's time of its
+    /// queueing, which the live delivery does not have.
     pub fn of(delivery: &Delivery, message: Lsn, waits_since: Option<SystemTime>) -> Self {
         Self {
             message,
@@ -203,7 +205,7 @@ impl StoredDelivery {
         }
     }
 
-    /// The live delivery of `message`, which must be the one that is named, on the control stream.
+    /// The live delivery on the control stream. `message` must be the referenced one.
     pub fn live(&self, message: Arc<Message>) -> Delivery {
         Delivery {
             message,
@@ -219,30 +221,100 @@ impl StoredDelivery {
         }
     }
 
-    /// For how long it has waited at `now`: not at all if that is not known, or if the clock was set back to before.
+    /// Time in the queue until `now`: zero if it is not known, or if the clock was set back.
     pub fn waited(&self, now: SystemTime) -> Duration {
         let waited = self.waits_since.and_then(|since| now.duration_since(since).ok());
         waited.unwrap_or(Duration::ZERO)
     }
 }
 
-/// How far one message is on its way to one session.
+/// State of one queued message of one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueEntry {
     /// Not sent.
     Waiting(StoredDelivery),
-    /// PUBLISH was sent with this identifier: PUBACK or PUBREC is to come.
+    /// PUBLISH was sent with this identifier; PUBACK or PUBREC is outstanding.
     Sent(PacketId, StoredDelivery),
-    /// PUBREC came: PUBCOMP is to come. The message is gone.
+    /// PUBREC came; PUBCOMP is outstanding. The message is no longer referenced.
     Released(PacketId),
 }
 
 impl QueueEntry {
-    /// The message it refers to.
+    /// The message that it references.
     pub const fn message(&self) -> Option<Lsn> {
         match self {
             Self::Waiting(delivery) | Self::Sent(_, delivery) => Some(delivery.message),
             Self::Released(_) => None,
         }
+    }
+}
+
+/// A stored message whose payload is read only on demand.
+pub struct LazyMessage<'a> {
+    head: StoredMessage,
+    payload: Payload<'a>,
+}
+
+/// Reads the payload of a message that is stored in chunks.
+pub(crate) type ReadChunks<'a> = &'a dyn Fn(StoredMessage) -> Result<StoredMessage, StoreError>;
+
+enum Payload<'a> {
+    /// In memory, shared with the head.
+    Shared,
+    /// In the message's row, and the spool for a large copy of it.
+    Inline(&'a [u8], Option<&'a dyn Spool>),
+    /// In chunks, with the length of all of them in bytes.
+    Chunked(usize, ReadChunks<'a>),
+}
+
+impl<'a> LazyMessage<'a> {
+    /// A message that is in memory.
+    pub const fn of(message: StoredMessage) -> Self {
+        Self { head: message, payload: Payload::Shared }
+    }
+
+    /// A message without its payload, the payload in its row, and the spool for a large one.
+    pub(crate) const fn inline(head: StoredMessage, payload: &'a [u8], spool: Option<&'a dyn Spool>) -> Self {
+        Self { head, payload: Payload::Inline(payload, spool) }
+    }
+
+    /// A message without its payload, the payload's length in bytes, and its reader.
+    pub(crate) const fn chunked(head: StoredMessage, length: usize, read: ReadChunks<'a>) -> Self {
+        Self { head, payload: Payload::Chunked(length, read) }
+    }
+
+    /// The message, whose payload may be missing here.
+    pub const fn head(&self) -> &StoredMessage {
+        &self.head
+    }
+
+    /// Length of the payload in bytes.
+    pub fn payload_len(&self) -> usize {
+        match self.payload {
+            Payload::Shared => self.head.payload().len(),
+            Payload::Inline(payload, _) => payload.len(),
+            Payload::Chunked(length, _) => length,
+        }
+    }
+
+    /// Reads the message with its payload, as [`Store::message`](crate::Store::message) does, with the same errors.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], [`StoreError::Failed`].
+    pub fn read(self) -> Result<StoredMessage, StoreError> {
+        match self.payload {
+            Payload::Shared => Ok(self.head),
+            Payload::Inline(payload, spool) => Ok(self.head.with_copy(payload, spool)),
+            Payload::Chunked(_, read) => read(self.head),
+        }
+    }
+}
+
+impl fmt::Debug for LazyMessage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LazyMessage")
+            .field("topic", self.head.topic())
+            .field("payload_len", &self.payload_len())
+            .finish_non_exhaustive()
     }
 }

@@ -24,7 +24,7 @@ pub fn journal_record(data: &[u8]) {
     record.extend_from_slice(group);
     device.journal.write(RECORD, &record).expect("memory does not fail");
     let refused = match open(&device) {
-        Ok(store) => store.recover(&mut braid_store::Image::default()).is_err(),
+        Ok(store) => store.recover(&mut braid_store::RecoveredState::default()).is_err(),
         Err(error) => {
             assert!(matches!(error, OpenError::Damaged { .. } | OpenError::JournalDamaged { .. }), "{error}");
             assert_eq!(error.to_string().lines().count(), 1, "{error}");

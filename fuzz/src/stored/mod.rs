@@ -9,7 +9,7 @@ pub use journal::journal_record;
 pub use lines::imported_lines;
 pub use rows::stored_rows;
 
-use braid_store::{EmbeddedStore, Image, Lsn, OfflineStore, OpenError, Options, QueueEntry, Store};
+use braid_store::{EmbeddedStore, Lsn, OfflineStore, OpenError, Options, QueueEntry, RecoveredState, Store};
 
 use device::Devices;
 
@@ -44,7 +44,7 @@ fn check_sound(device: &Devices) {
     assert_eq!(offline(&copy).check().expect("memory does not fail").problems, []);
     for device in [device, &copy] {
         let store = open(device).expect("it is sound");
-        let mut image = Image::default();
+        let mut image = RecoveredState::default();
         store.recover(&mut image).expect("it is sound");
         let queued = image.sessions.values().flat_map(|session| &session.queue).filter_map(message);
         for message in queued.chain(image.retained.values().copied()) {

@@ -17,7 +17,7 @@ pub fn stored_rows(data: &[u8]) {
         exported.expect("it is sound");
         check_sound(&device);
     } else if let Ok(store) = open(&device) {
-        let _ = braid_store::Store::recover(&store, &mut braid_store::Image::default());
+        let _ = braid_store::Store::recover(&store, &mut braid_store::RecoveredState::default());
     }
 }
 

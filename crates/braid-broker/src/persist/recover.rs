@@ -10,8 +10,8 @@ use braid_proto::packet::{PacketId, Will};
 use braid_proto::session::{Phase, Session};
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::{
-    Claim, Lsn, NextIds, Now, QueueEntry, Recover, SessionId, SessionRecord, Store, StoreError,
-    StoredSubscription, Unread,
+    Claim, LazyMessage, Lsn, NextIds, Now, QueueEntry, Recover, SessionId, SessionRecord, Store, StoreError,
+    StoredSubscription,
 };
 
 use super::message_loader::MessageLoader;
@@ -202,7 +202,7 @@ impl Messages {
         loader: &mut MessageLoader,
     ) -> Result<Self, StoreError> {
         let (mut read, mut others, mut failure) = (HashMap::new(), Vec::new(), None);
-        store.messages(&mut |lsn, unread: Unread<'_>| {
+        store.messages(&mut |lsn, unread: LazyMessage<'_>| {
             if !wanted.contains(&lsn) {
                 others.push((lsn, known_of(&unread, now)));
                 return;
@@ -242,7 +242,7 @@ fn missing(lsn: Lsn) -> StoreError {
 }
 
 /// Terms of a message that is not read.
-fn known_of(unread: &Unread<'_>, now: Now) -> Known {
+fn known_of(unread: &LazyMessage<'_>, now: Now) -> Known {
     let head = unread.head();
     let cost = cost(head.topic(), head.properties(), unread.payload_len());
     Known::new(cost, head.time_left(now))

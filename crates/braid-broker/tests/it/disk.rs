@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use braid_proto::packet::ClientId;
 use braid_store::{
-    Batch, Claim, Commit, Completion, EmbeddedStore, Lsn, MemoryStore, NextIds, Options, Recover, Store,
-    StoreError, StoredMessage, Unread,
+    Batch, Claim, Commit, Completion, EmbeddedStore, LazyMessage, Lsn, MemoryStore, NextIds, Options,
+    Recover, Store, StoreError, StoredMessage,
 };
 use tempfile::TempDir;
 
@@ -105,7 +105,7 @@ impl Store for Prompt {
         self.0.message(message)
     }
 
-    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+    fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
         self.0.messages(show)
     }
 }

@@ -9,7 +9,7 @@ use braid_proto::packet::{
     Will,
 };
 use braid_proto::reason::ReasonCode;
-use braid_store::{Change, Image, QueueEntry, SessionImage, Store};
+use braid_store::{Change, QueueEntry, RecoveredSession, RecoveredState, Store};
 
 use crate::disk::{Disk, over_a_file};
 use crate::support::{
@@ -41,13 +41,13 @@ impl Restartable {
     }
 
     /// Content of the store.
-    fn image(&self) -> Image {
-        let mut image = Image::default();
+    fn image(&self) -> RecoveredState {
+        let mut image = RecoveredState::default();
         self.store.recover(&mut image).expect("it can be read");
         image
     }
 
-    fn session(&self, client_id: &str) -> Option<SessionImage> {
+    fn session(&self, client_id: &str) -> Option<RecoveredSession> {
         self.image().sessions.into_values().find(|session| session.record.client_id.as_str() == client_id)
     }
 
@@ -85,16 +85,16 @@ impl Restartable {
 
 /// Changes the time of every disconnection in the store.
 fn move_disconnections(store: &dyn Store, change: impl Fn(SystemTime) -> SystemTime) {
-    let mut image = Image::default();
+    let mut image = RecoveredState::default();
     store.recover(&mut image).expect("it can be read");
-    for (session, SessionImage { record, claim, .. }) in image.sessions {
+    for (session, RecoveredSession { record, claim, .. }) in image.sessions {
         let Some(at) = record.parked_at else { continue };
         let parked = Change::Parked { session, at: change(at), expiry: record.expiry, claim };
         store.commit([parked].into_iter().collect()).wait().expect("it takes everything");
     }
 }
 
-fn entries(session: Option<SessionImage>) -> Vec<QueueEntry> {
+fn entries(session: Option<RecoveredSession>) -> Vec<QueueEntry> {
     session.expect("the store has the session").queue.into_iter().map(|(_, entry)| entry).collect()
 }
 

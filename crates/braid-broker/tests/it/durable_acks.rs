@@ -10,8 +10,8 @@ use braid_proto::packet::{
 use braid_proto::reason::ReasonCode;
 use braid_store::faults::{FailingStore, HoldingStore};
 use braid_store::{
-    Batch, Claim, Commit, Completion, Lsn, MemoryStore, NextIds, Recover, Store, StoreError, StoredMessage,
-    Unread,
+    Batch, Claim, Commit, Completion, LazyMessage, Lsn, MemoryStore, NextIds, Recover, Store, StoreError,
+    StoredMessage,
 };
 
 use crate::support::{
@@ -358,7 +358,7 @@ impl Store for CountingStore {
         self.inner.message(message)
     }
 
-    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+    fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
         self.inner.messages(show)
     }
 }

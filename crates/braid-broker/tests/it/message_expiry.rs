@@ -5,7 +5,7 @@ use std::sync::Arc;
 use braid_broker::{Anonymous, BrokerConfig, LimitsConfig, QueueOverflow};
 use braid_proto::packet::{MessageProperties, Publish, QoS};
 use braid_proto::reason::ReasonCode;
-use braid_store::{Image, MemoryStore, Store};
+use braid_store::{MemoryStore, RecoveredState, Store};
 
 use crate::support::{Client, TestBroker, message, pass, quiet, texts, wait};
 
@@ -29,7 +29,7 @@ async fn publish_brief(publisher: &mut Client, text: &str, qos: QoS, seconds: u3
 
 /// Sequence numbers in the queues of all sessions, as stored.
 fn stored(store: &MemoryStore) -> usize {
-    let mut image = Image::default();
+    let mut image = RecoveredState::default();
     store.recover(&mut image).expect("memory can be read");
     image.sessions.values().map(|session| session.queue.len()).sum()
 }

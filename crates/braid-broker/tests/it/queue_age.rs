@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use braid_broker::{Anonymous, BrokerConfig, LimitsConfig};
 use braid_proto::packet::QoS;
-use braid_store::{Change, Image, QueueEntry, Store, StoredDelivery};
+use braid_store::{Change, QueueEntry, RecoveredState, Store, StoredDelivery};
 
 use crate::disk::{Disk, over_a_file};
 use crate::support::{Client, TestBroker, connect_v5, lasting, pass, quiet, texts};
@@ -87,8 +87,8 @@ impl Scene {
     }
 }
 
-fn image(store: &dyn Store) -> Image {
-    let mut image = Image::default();
+fn image(store: &dyn Store) -> RecoveredState {
+    let mut image = RecoveredState::default();
     store.recover(&mut image).expect("it can be read");
     image
 }

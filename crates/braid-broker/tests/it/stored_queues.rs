@@ -9,8 +9,8 @@ use braid_broker::{Anonymous, BrokerConfig, LimitsConfig};
 use braid_proto::packet::{ClientId, Connect, MessageProperties, ProtocolVersion, Publish, QoS, Will};
 use braid_proto::reason::ReasonCode;
 use braid_store::{
-    Batch, Claim, Commit, Completion, Image, Lsn, MemoryStore, NextIds, Recover, Store, StoreError,
-    StoredMessage, Unread,
+    Batch, Claim, Commit, Completion, LazyMessage, Lsn, MemoryStore, NextIds, Recover, RecoveredState, Store,
+    StoreError, StoredMessage,
 };
 
 use crate::support::{TestBroker, allocated, connect_v5, lasting, message, pass, quiet, texts, will};
@@ -34,7 +34,7 @@ impl Watched {
     }
 
     fn queued(&self) -> usize {
-        let mut image = Image::default();
+        let mut image = RecoveredState::default();
         self.inner.recover(&mut image).expect("memory can be read");
         image.sessions.values().map(|session| session.queue.len()).sum()
     }
@@ -62,7 +62,7 @@ impl Store for Watched {
         self.inner.message(message)
     }
 
-    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+    fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
         self.inner.messages(show)
     }
 }

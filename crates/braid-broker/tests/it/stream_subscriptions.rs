@@ -9,8 +9,8 @@ use braid_proto::reason::ReasonCode;
 use braid_proto::session::RetainHandling;
 use braid_proto::stream::StreamKey;
 use braid_store::{
-    Batch, Change, Claim, Commit, Completion, Lsn, MemoryStore, NextIds, Recover, Store, StoreError,
-    StoredMessage, Unread,
+    Batch, Change, Claim, Commit, Completion, LazyMessage, Lsn, MemoryStore, NextIds, Recover, Store,
+    StoreError, StoredMessage,
 };
 use braid_transport::quic::QuicOptions;
 
@@ -155,7 +155,7 @@ impl Store for Told {
         self.inner.message(message)
     }
 
-    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+    fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
         self.inner.messages(show)
     }
 }

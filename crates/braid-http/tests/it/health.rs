@@ -8,8 +8,8 @@ use braid_http::{HealthServer, HealthState};
 use braid_proto::packet::ClientId;
 use braid_store::faults::FailingStore;
 use braid_store::{
-    Batch, Claim, Commit, Completion, Lsn, MemoryStore, NextIds, Recover, Store, StoreError, StoredMessage,
-    Unread,
+    Batch, Claim, Commit, Completion, LazyMessage, Lsn, MemoryStore, NextIds, Recover, Store, StoreError,
+    StoredMessage,
 };
 use braid_transport::{ListenOptions, Listener, ListenerKind};
 use serde_json::Value;
@@ -191,7 +191,7 @@ impl Store for Slow {
         self.inner.message(message)
     }
 
-    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+    fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
         self.inner.messages(show)
     }
 }

@@ -1,36 +1,36 @@
-use super::ahead::Ahead;
-use super::file::File;
-use super::group::Shared;
-use super::writer::guarded;
+//! Checkpointer thread: applies the merged changes of the write-ahead log to the tables.
 
-/// Brings one checkpoint after the other into the tables, until the store is closed or something fails.
-pub(super) fn run(shared: &Shared, ahead: &Ahead, file: &File) {
-    give_way();
-    while let Some(checkpoint) = ahead.next() {
-        let written = guarded(|| file.write(&checkpoint.writes, checkpoint.sequence, checkpoint.is_last));
-        if let Err(failure) = written {
-            ahead.fail(&failure);
-            shared.fail(&failure, &file.place, Vec::new());
-            return;
+use super::group_commit::{GroupCommit, guarded};
+use super::tables::Tables;
+use super::wal::Wal;
+
+/// Applies one checkpoint after the other, until the store is closed or fails.
+pub(super) fn run(commits: &GroupCommit, wal: &Wal, tables: &Tables) {
+    lower_priority();
+    while let Some(checkpoint) = wal.next_checkpoint() {
+        let applied = guarded(|| tables.apply(&checkpoint.writes, checkpoint.sequence, checkpoint.is_last));
+        if let Err(failure) = applied {
+            wal.fail(&failure);
+            return commits.fail(&failure, &tables.path, Vec::new());
         }
         drop(checkpoint);
-        ahead.settle();
+        wal.end_checkpoint();
     }
 }
 
-/// Nobody waits for the tables as long as there is room in the journal, but everybody waits for a processor that they
-/// use: a thread that becomes ready otherwise waits for the end of this one's turn, some milliseconds. When there is no
-/// room the others wait, and leave it the processors.
+/// Lowers the scheduling priority of this thread. While the journal has room no caller waits for a checkpoint, but every
+/// thread that becomes ready would wait for the end of this one's time slice, some milliseconds. When there is no room
+/// the other threads wait, and leave it the processors.
 #[cfg(target_os = "linux")]
-fn give_way() {
-    // A tenth of a processor that somebody else wants: enough for some 50,000 messages a second.
-    const NICER: i32 = 10;
-    // Of this thread alone, as Linux has it; elsewhere it would be the process. Whatever refuses it, nothing depends on it.
-    let _ = rustix::process::nice(NICER);
+fn lower_priority() {
+    // About a tenth of a contended processor: enough for some 50,000 messages a second.
+    const NICE: i32 = 10;
+    // Linux changes the calling thread alone; elsewhere it would be the process. Nothing depends on its success.
+    let _ = rustix::process::nice(NICE);
 }
 
 #[cfg(not(target_os = "linux"))]
-fn give_way() {}
+fn lower_priority() {}
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
@@ -38,13 +38,13 @@ mod tests {
 
     use rustix::process::getpriority_process;
 
-    use super::give_way;
+    use super::lower_priority;
 
     #[test]
-    fn the_thread_gives_way_and_no_other() {
+    fn only_this_threads_priority_is_lowered() {
         let before = getpriority_process(None).unwrap();
         let after = thread::spawn(|| {
-            give_way();
+            lower_priority();
             getpriority_process(None).unwrap()
         });
         assert_eq!(after.join().unwrap(), (before + 10).min(19));

@@ -1,3 +1,5 @@
+//! Errors of opening and reading the store's files.
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -5,189 +7,187 @@ use std::sync::Arc;
 use redb::{DatabaseError, StorageError, TableError};
 use thiserror::Error;
 
-use super::keys::{FORMAT, Malformed};
+use super::codec::{FORMAT, Malformed};
 use crate::error::StoreError;
 
-/// Why a store could not be opened. Each line says what to change.
+/// Refusal to open a store: one line with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The path cannot be a data directory, for instance because it is a file.
-    #[error("{place} cannot be a data directory ({reason}): name a directory that exists or can be made")]
+    /// The path cannot be a data directory; it may be a file.
+    #[error("{path} cannot be a data directory ({reason}): name a directory that exists or can be made")]
     Directory {
-        /// Which path.
-        place: Arc<str>,
-        /// What the system said.
+        /// The path.
+        path: Arc<str>,
+        /// Error of the system.
         reason: Arc<str>,
     },
-    /// The user of the process may not write there, or nobody may.
-    #[error("{place} cannot be written: give the broker's user the right to, or name another data directory")]
+    /// The process has no right to write there.
+    #[error("{path} cannot be written: give the broker's user the right to, or name another data directory")]
     NotWritable {
-        /// Which path.
-        place: Arc<str>,
+        /// The path.
+        path: Arc<str>,
     },
-    /// What has the name of the store's file is none.
-    #[error("{place} is {what} and cannot be a store: move it away or name another data directory")]
+    /// The name of the store's file belongs to something else.
+    #[error("{path} is {what} and cannot be a store: move it away or name another data directory")]
     NotAFile {
-        /// Which path.
-        place: Arc<str>,
-        /// What it is.
+        /// The path.
+        path: Arc<str>,
+        /// Its kind.
         what: &'static str,
     },
-    /// There is no store to look at.
-    #[error("there is no store at {place}: name the data directory of a broker")]
+    /// The store does not exist.
+    #[error("there is no store at {path}: name the data directory of a broker")]
     Missing {
-        /// Which file.
-        place: Arc<str>,
+        /// The file.
+        path: Arc<str>,
     },
     /// Another process, or this one, has the store open.
     #[error(
-        "the store {place} is open already: stop the other broker or give this one its own data directory"
+        "the store {path} is open already: stop the other broker or give this one its own data directory"
     )]
     InUse {
-        /// Which file.
-        place: Arc<str>,
+        /// The file.
+        path: Arc<str>,
     },
-    /// The file was not written by a store.
-    #[error("{place} is not a store of braidmq: move it away or name another data directory")]
+    /// Another program wrote the file.
+    #[error("{path} is not a store of braidmq: move it away or name another data directory")]
     Foreign {
-        /// Which file.
-        place: Arc<str>,
+        /// The file.
+        path: Arc<str>,
     },
-    /// A newer version wrote it.
+    /// A newer version wrote the file.
     #[error(
-        "the store {place} has format {found} and this version reads up to {FORMAT}: run a newer braidmq, or let \
+        "the store {path} has format {found} and this version reads up to {FORMAT}: run a newer braidmq, or let \
          that one export it and import it here"
     )]
     Newer {
-        /// Which file.
-        place: Arc<str>,
+        /// The file.
+        path: Arc<str>,
         /// Its format.
         found: u64,
     },
-    /// The store was not closed in order, so what it acknowledged last is in its journal alone.
+    /// The store was not closed in order, so its last acknowledged changes are in its journal alone.
     #[error(
-        "the journal of the store {place} is missing, and with it what was acknowledged last: put the file back that was \
+        "the journal of the store {path} is missing, and with it what was acknowledged last: put the file back that was \
          beside it, or restore a copy"
     )]
     JournalMissing {
-        /// The store's own file.
-        place: Arc<str>,
+        /// The tables' file.
+        path: Arc<str>,
     },
-    /// The journal that is there was not written beside this store.
+    /// The journal belongs to another store.
     #[error(
-        "the journal {place} belongs to another store than the one beside it: put that store's file back, or move the \
+        "the journal {path} belongs to another store than the one beside it: put that store's file back, or move the \
          journal away too"
     )]
     JournalOfAnother {
-        /// Which journal.
-        place: Arc<str>,
+        /// The journal.
+        path: Arc<str>,
     },
-    /// The store needs its journal, and that is not what was written.
+    /// The store needs its journal, which is damaged.
     #[error(
-        "the journal {place} is damaged ({reason}), and what was acknowledged last is in it alone: restore a copy, or \
+        "the journal {path} is damaged ({reason}), and what was acknowledged last is in it alone: restore a copy, or \
          move both the journal and the store beside it away to start with an empty one"
     )]
     JournalDamaged {
-        /// Which journal.
-        place: Arc<str>,
-        /// What is wrong and where.
+        /// The journal.
+        path: Arc<str>,
+        /// Kind of damage and its location.
         reason: Arc<str>,
     },
     /// The device is full.
-    #[error("no space is left on the device of {place}: make room and start again, nothing is lost")]
+    #[error("no space is left on the device of {path}: make room and start again, nothing is lost")]
     Full {
-        /// Which file.
-        place: Arc<str>,
+        /// The file.
+        path: Arc<str>,
     },
     /// The device refuses to read or write.
-    #[error("the device of {place} fails ({reason}): mend or replace it, then start again or restore a copy")]
+    #[error("the device of {path} fails ({reason}): mend or replace it, then start again or restore a copy")]
     Device {
-        /// Which file.
-        place: Arc<str>,
-        /// What the system said.
+        /// The file.
+        path: Arc<str>,
+        /// Error of the system.
         reason: Arc<str>,
     },
-    /// What is stored is not what was written.
+    /// Stored content differs from what was written.
     #[error(
-        "the store {place} is damaged ({reason}): restore a copy, or move it and its journal away to start with an \
+        "the store {path} is damaged ({reason}): restore a copy, or move it and its journal away to start with an \
          empty one"
     )]
     Damaged {
-        /// Which file.
-        place: Arc<str>,
-        /// What is wrong and where.
+        /// The file.
+        path: Arc<str>,
+        /// Kind of damage and its location.
         reason: Arc<str>,
     },
 }
 
 impl OpenError {
-    pub(super) fn damaged(place: &Arc<str>, reason: impl Into<Arc<str>>) -> Self {
-        Self::Damaged { place: Arc::clone(place), reason: reason.into() }
+    pub(super) fn damaged(path: &Arc<str>, reason: impl Into<Arc<str>>) -> Self {
+        Self::Damaged { path: Arc::clone(path), reason: reason.into() }
     }
 
     pub(super) fn journal_damaged(journal: &Arc<str>, reason: impl Into<Arc<str>>) -> Self {
-        Self::JournalDamaged { place: Arc::clone(journal), reason: reason.into() }
+        Self::JournalDamaged { path: Arc::clone(journal), reason: reason.into() }
     }
 
-    /// For the file itself: what opening or writing it said.
-    pub(super) fn of_io(place: &Arc<str>, error: &io::Error) -> Self {
-        let place = Arc::clone(place);
+    /// Error of opening or writing the file itself.
+    pub(super) fn of_io(path: &Arc<str>, error: &io::Error) -> Self {
+        let path = Arc::clone(path);
         match error.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                Self::NotWritable { place }
-            }
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { place },
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Self::NotWritable { path },
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path },
             io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists | io::ErrorKind::IsADirectory => {
-                Self::Directory { place, reason: error.to_string().into() }
+                Self::Directory { path, reason: error.to_string().into() }
             }
-            io::ErrorKind::NotFound => Self::Missing { place },
-            io::ErrorKind::UnexpectedEof => Self::Damaged { place, reason: "it ends too early".into() },
-            _ => Self::Device { place, reason: error.to_string().into() },
+            io::ErrorKind::NotFound => Self::Missing { path },
+            io::ErrorKind::UnexpectedEof => Self::Damaged { path, reason: "it ends too early".into() },
+            _ => Self::Device { path, reason: error.to_string().into() },
         }
     }
 
-    pub(super) fn of_database(place: &Arc<str>, error: DatabaseError) -> Self {
-        let place = Arc::clone(place);
+    pub(super) fn of_database(path: &Arc<str>, error: DatabaseError) -> Self {
+        let path = Arc::clone(path);
         match error {
-            DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => Self::InUse { place },
-            // redb's own older formats: none of ours was ever written in one.
-            DatabaseError::UpgradeRequired(_) => Self::Foreign { place },
-            // What redb says of a file that does not begin as its files do.
+            DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => Self::InUse { path },
+            // An older format of redb, in which no store was ever written.
+            DatabaseError::UpgradeRequired(_) => Self::Foreign { path },
+            // Another program's file.
             DatabaseError::Storage(StorageError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                Self::Foreign { place }
+                Self::Foreign { path }
             }
-            DatabaseError::Storage(error) => Self::of_storage(&place, error),
-            other => Self::Device { place, reason: other.to_string().into() },
+            DatabaseError::Storage(error) => Self::of_storage(&path, error),
+            other => Self::Device { path, reason: other.to_string().into() },
         }
     }
 
-    pub(super) fn of_storage(place: &Arc<str>, error: StorageError) -> Self {
+    pub(super) fn of_storage(path: &Arc<str>, error: StorageError) -> Self {
         match error {
-            StorageError::Io(error) => Self::of_io(place, &error),
-            StorageError::Corrupted(reason) => Self::damaged(place, reason),
-            other => Self::Device { place: Arc::clone(place), reason: other.to_string().into() },
+            StorageError::Io(error) => Self::of_io(path, &error),
+            StorageError::Corrupted(reason) => Self::damaged(path, reason),
+            other => Self::Device { path: Arc::clone(path), reason: other.to_string().into() },
         }
     }
 
-    pub(super) fn of_redb(place: &Arc<str>, error: redb::Error) -> Self {
+    pub(super) fn of_redb(path: &Arc<str>, error: redb::Error) -> Self {
         match error {
-            redb::Error::Io(error) => Self::of_io(place, &error),
-            redb::Error::Corrupted(reason) => Self::damaged(place, reason),
-            // A table that has our name and not our types.
+            redb::Error::Io(error) => Self::of_io(path, &error),
+            redb::Error::Corrupted(reason) => Self::damaged(path, reason),
+            // A table with our name and other types.
             redb::Error::TableTypeMismatch { .. }
             | redb::Error::TableIsMultimap(_)
-            | redb::Error::TypeDefinitionChanged { .. } => Self::Foreign { place: Arc::clone(place) },
-            other => Self::Device { place: Arc::clone(place), reason: other.to_string().into() },
+            | redb::Error::TypeDefinitionChanged { .. } => Self::Foreign { path: Arc::clone(path) },
+            other => Self::Device { path: Arc::clone(path), reason: other.to_string().into() },
         }
     }
 }
 
-/// What went wrong while rows were read.
+/// Error of reading rows.
 #[derive(Debug)]
 pub(super) enum ReadError {
     Redb(redb::Error),
-    /// A row that this format does not have.
+    /// A row that does not decode, or contradicts another.
     Row(Arc<str>),
 }
 
@@ -197,10 +197,10 @@ impl ReadError {
         Self::Row(format!("table {table}, key {key}: {what} was expected").into())
     }
 
-    pub(super) fn open(self, place: &Arc<str>) -> OpenError {
+    pub(super) fn open(self, path: &Arc<str>) -> OpenError {
         match self {
-            Self::Redb(error) => OpenError::of_redb(place, error),
-            Self::Row(reason) => OpenError::damaged(place, reason),
+            Self::Redb(error) => OpenError::of_redb(path, error),
+            Self::Row(reason) => OpenError::damaged(path, reason),
         }
     }
 
@@ -225,7 +225,7 @@ macro_rules! read_errors {
 
 read_errors!(StorageError, TableError, redb::TransactionError, redb::CommitError);
 
-/// The place of a file or directory in messages.
-pub(super) fn place(path: &Path) -> Arc<str> {
+/// Path of a file or directory for errors.
+pub(super) fn path_text(path: &Path) -> Arc<str> {
     path.display().to_string().into()
 }

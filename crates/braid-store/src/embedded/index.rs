@@ -1,39 +1,35 @@
-//! What the store must know to answer without reading: who owns which session, what is queued for it, and how
-//! often a message is referred to. Pure: a batch goes in, [`Writes`] come out.
+//! In-memory index: owners of sessions, their queue entries, and reference counts of messages, so that commits and
+//! claims read no table. Pure: a batch goes in, a [`WriteSet`] comes out.
 
-use std::collections::{BTreeMap, btree_map};
+use std::collections::{BTreeMap, VecDeque, btree_map};
 use std::mem;
 
 use braid_proto::packet::{ClientId, PacketId};
 use braid_proto::topic::TopicName;
 
-use super::queue::{Entry, Session};
-use super::writes::{Inflight, Phase, Write, Writes};
-use crate::batch::Batch;
-use crate::change::Change;
-use crate::identity::{Claim, Lsn, SessionId};
-use crate::ownership::Ownership;
-use crate::recover::NextIds;
+use super::write_set::{Inflight, Phase, QueueKey, Write, WriteSet};
+use crate::change::{Batch, Change, Ownership};
+use crate::ids::{Claim, Lsn, NextIds, SessionId};
 use crate::session::SessionRecord;
 
-/// How many numbers are set aside at once, so that `meta` is written once in so many.
-const SET_ASIDE: NextIds = NextIds { session: SessionId::new(1 << 10), lsn: Lsn::new(1 << 16) };
+/// Numbers that are reserved at once, so that `meta` is written only once for so many.
+const RESERVATION: NextIds = NextIds { session: SessionId::new(1 << 10), lsn: Lsn::new(1 << 16) };
 
 pub(super) struct Index {
     sessions: BTreeMap<SessionId, Session>,
     clients: BTreeMap<ClientId, SessionId>,
-    /// Every message that is kept, and how many queue entries and retained messages refer to it. Counted when
-    /// the store is opened and nowhere written: it cannot differ from what it counts.
+    /// Reference count of every message: its queue entries and retained topics. Counted when the store is opened and
+    /// never written, so it cannot disagree with the tables.
     references: BTreeMap<Lsn, u32>,
     retained: BTreeMap<TopicName, Lsn>,
-    /// Messages whose last reference may be gone: looked at when the batch is over.
-    loose: Vec<Lsn>,
+    /// Messages that may have lost their last reference; examined at the end of the batch.
+    maybe_unreferenced: Vec<Lsn>,
     next: NextIds,
-    /// What is written in `meta`.
-    set_aside: NextIds,
+    /// The next free numbers as they are in `meta`.
+    reserved: NextIds,
     first_claim: Claim,
     last_claim: Claim,
-    /// Counts sendings and releases.
+    /// Number of the last PUBLISH or PUBREL that was sent.
     last_step: u64,
 }
 
@@ -42,23 +38,23 @@ impl Ownership for Index {
         self.clients.get(client_id).copied()
     }
 
-    /// There is one value over one device, so every session is its own.
+    /// One device has one store value, so every session is its own and only the claim decides.
     fn is_fenced(&self, session: SessionId, claim: Option<Claim>) -> bool {
         claim.is_some_and(|claim| self.sessions.get(&session).is_some_and(|owner| claim < owner.claim))
     }
 }
 
 impl Index {
-    /// An empty index that grants claims after `claim` and counts on from `next`.
+    /// An empty index that grants claims above `claim` and continues the numbers at `next`.
     pub(super) const fn new(claim: Claim, next: NextIds) -> Self {
         Self {
             sessions: BTreeMap::new(),
             clients: BTreeMap::new(),
             references: BTreeMap::new(),
             retained: BTreeMap::new(),
-            loose: Vec::new(),
+            maybe_unreferenced: Vec::new(),
             next,
-            set_aside: next,
+            reserved: next,
             first_claim: claim,
             last_claim: claim,
             last_step: 0,
@@ -69,12 +65,12 @@ impl Index {
         self.next
     }
 
-    /// The claim under which the session is held; for one that ended meanwhile, one that holds nothing.
+    /// Current claim of the session; for one that ended since, a claim that owns nothing.
     pub(super) fn claim_of(&self, session: SessionId) -> Claim {
         self.sessions.get(&session).map_or(self.first_claim, |session| session.claim)
     }
 
-    /// Whether the message is kept.
+    /// True when something references the message.
     pub(super) fn holds(&self, message: Lsn) -> bool {
         self.references.contains_key(&message)
     }
@@ -87,9 +83,9 @@ impl Index {
         self.last_claim
     }
 
-    /// Applies a batch that was checked.
-    pub(super) fn apply(&mut self, batch: Batch, writes: &mut Writes) {
-        // The topics of what the batch stores: a retained message is among it. Mostly there is none.
+    /// Applies a batch that passed [`Ownership::check`].
+    pub(super) fn apply(&mut self, batch: Batch, writes: &mut WriteSet) {
+        // Topics of the batch's messages, collected only if it retains one of them.
         let retains = batch.changes().iter().any(|change| matches!(change, Change::Retained { .. }));
         let mut topics: BTreeMap<Lsn, TopicName> = BTreeMap::new();
         for change in batch {
@@ -109,7 +105,7 @@ impl Index {
                         count.insert(0);
                         writes.messages.insert(lsn, message);
                     }
-                    self.loose.push(lsn);
+                    self.maybe_unreferenced.push(lsn);
                 }
                 Change::Retained { message } => {
                     if let Some(topic) = topics.get(&message) {
@@ -119,37 +115,37 @@ impl Index {
                 Change::RetainCleared { topic } => {
                     if let Some(former) = self.retained.remove(&topic) {
                         writes.retained.remove(topic);
-                        self.unrefer(Some(former));
+                        self.remove_reference(Some(former));
                     }
                 }
                 change => self.edit(change, writes),
             }
         }
-        for message in self.loose.drain(..) {
+        for message in self.maybe_unreferenced.drain(..) {
             if self.references.get(&message) == Some(&0) {
                 self.references.remove(&message);
                 writes.messages.remove(message);
             }
         }
-        // Kept for the next batch, but not what a long queue that was closed needed.
-        self.loose.shrink_to(1 << 10);
-        self.set_numbers_aside(writes);
+        // Keeps its memory for the next batch, except the much that closing a long queue needed.
+        self.maybe_unreferenced.shrink_to(1 << 10);
+        self.reserve_numbers(writes);
     }
 
-    fn set_numbers_aside(&mut self, writes: &mut Writes) {
-        let (next, aside) = (self.next, self.set_aside);
-        if next.session <= aside.session && next.lsn <= aside.lsn {
+    fn reserve_numbers(&mut self, writes: &mut WriteSet) {
+        let (next, reserved) = (self.next, self.reserved);
+        if next.session <= reserved.session && next.lsn <= reserved.lsn {
             return;
         }
-        self.set_aside = NextIds {
-            session: SessionId::new(next.session.value().saturating_add(SET_ASIDE.session.value())),
-            lsn: Lsn::new(next.lsn.value().saturating_add(SET_ASIDE.lsn.value())),
+        self.reserved = NextIds {
+            session: SessionId::new(next.session.value().saturating_add(RESERVATION.session.value())),
+            lsn: Lsn::new(next.lsn.value().saturating_add(RESERVATION.lsn.value())),
         };
-        writes.next = Some(self.set_aside);
+        writes.next = Some(self.reserved);
     }
 
-    /// The changes inside one session.
-    fn edit(&mut self, change: Change, writes: &mut Writes) {
+    /// Applies a change inside one session.
+    fn edit(&mut self, change: Change, writes: &mut WriteSet) {
         if let Change::Queued { lsn, .. } = change {
             self.next.lsn = self.next.lsn.max(lsn.next());
         }
@@ -165,37 +161,37 @@ impl Index {
                 (session.record.expiry, session.record.parked_at) = (expiry, Some(at));
                 writes.sessions.put(id, session.record.clone());
             }
-            Change::WillSet { will, .. } => writes.belongings(id).will = Some(Write::Put(will)),
-            Change::WillCleared { .. } => writes.belongings(id).will = Some(Write::Remove),
+            Change::WillSet { will, .. } => writes.session_rows(id).will = Some(Write::Put(will)),
+            Change::WillCleared { .. } => writes.session_rows(id).will = Some(Write::Remove),
             Change::Subscribed { filter, subscription, .. } => {
-                writes.belongings(id).subscriptions.put(filter, subscription);
+                writes.session_rows(id).subscriptions.put(filter, subscription);
             }
-            Change::Unsubscribed { filter, .. } => writes.belongings(id).subscriptions.remove(filter),
+            Change::Unsubscribed { filter, .. } => writes.session_rows(id).subscriptions.remove(filter),
             Change::Received { packet_id, exchanges, .. } => {
-                writes.belongings(id).received.put(packet_id, exchanges);
+                writes.session_rows(id).received.put(packet_id, exchanges);
             }
-            Change::ReceivedReleased { packet_id, .. } => writes.belongings(id).received.remove(packet_id),
-            change => self.advance(change, writes),
+            Change::ReceivedReleased { packet_id, .. } => writes.session_rows(id).received.remove(packet_id),
+            change => self.edit_entry(change, writes),
         }
     }
 
-    /// The changes of one entry of a queue.
-    fn advance(&mut self, change: Change, writes: &mut Writes) {
+    /// Applies a change of one queue entry.
+    fn edit_entry(&mut self, change: Change, writes: &mut WriteSet) {
         let Some(id) = change.session() else { return };
         let Some(session) = self.sessions.get_mut(&id) else { return };
         match change {
             Change::Queued { lsn, delivery, .. } => {
-                let (place, message) = ((lsn, id), delivery.message);
+                let (key, message) = ((lsn, id), delivery.message);
                 let former = session.set(lsn, Entry::Waiting(message));
                 match former {
-                    None | Some(Entry::Released) => writes.queue.insert(place, delivery),
-                    Some(Entry::Waiting(_) | Entry::Sent(_)) => writes.queue.put(place, delivery),
+                    None | Some(Entry::Released) => writes.queue.insert(key, delivery),
+                    Some(Entry::Waiting(_) | Entry::Sent(_)) => writes.queue.put(key, delivery),
                 }
                 if matches!(former, Some(Entry::Sent(_) | Entry::Released)) {
-                    writes.inflight.remove(place);
+                    writes.inflight.remove(key);
                 }
-                self.refer(message);
-                self.unrefer(former.and_then(Entry::message));
+                self.add_reference(message);
+                self.remove_reference(former.and_then(Entry::message));
             }
             Change::Sent { lsn, packet_id, .. } => {
                 let Some(slot) = session.slot(lsn) else { return };
@@ -209,35 +205,35 @@ impl Index {
                 if former.is_some() {
                     writes.queue.remove((lsn, id));
                 }
-                self.unrefer(former);
+                self.remove_reference(former);
                 self.step((lsn, id), Phase::Released, packet_id, writes);
             }
             Change::Completed { lsn, .. } => {
                 if let Some(entry) = session.take(lsn) {
-                    self.forget((lsn, id), entry, writes);
+                    self.remove_entry((lsn, id), entry, writes);
                 }
             }
             _ => {}
         }
     }
 
-    fn step(&mut self, place: (Lsn, SessionId), phase: Phase, packet_id: PacketId, writes: &mut Writes) {
+    fn step(&mut self, key: QueueKey, phase: Phase, packet_id: PacketId, writes: &mut WriteSet) {
         self.last_step += 1;
-        writes.inflight.put(place, Inflight { phase, packet_id, step: self.last_step });
+        writes.inflight.put(key, Inflight { phase, packet_id, step: self.last_step });
     }
 
-    /// An entry that is in no queue any more.
-    fn forget(&mut self, place: (Lsn, SessionId), entry: Entry, writes: &mut Writes) {
+    /// Removes the rows and the reference of an entry that left its queue.
+    fn remove_entry(&mut self, key: QueueKey, entry: Entry, writes: &mut WriteSet) {
         if !matches!(entry, Entry::Released) {
-            writes.queue.remove(place);
+            writes.queue.remove(key);
         }
         if !matches!(entry, Entry::Waiting(_)) {
-            writes.inflight.remove(place);
+            writes.inflight.remove(key);
         }
-        self.unrefer(entry.message());
+        self.remove_reference(entry.message());
     }
 
-    fn open(&mut self, session: Session, writes: &mut Writes) {
+    fn open(&mut self, session: Session, writes: &mut WriteSet) {
         let (id, client_id) = (session.record.id, session.record.client_id.clone());
         self.close(id, writes);
         if let Some(former) = self.session_of(&client_id) {
@@ -248,45 +244,45 @@ impl Index {
         self.sessions.insert(id, session);
     }
 
-    fn close(&mut self, session: SessionId, writes: &mut Writes) {
+    fn close(&mut self, session: SessionId, writes: &mut WriteSet) {
         let Some(closed) = self.sessions.remove(&session) else { return };
         self.clients.remove(&closed.record.client_id);
         for slot in closed.queue {
-            self.forget((slot.lsn, session), slot.entry, writes);
+            self.remove_entry((slot.lsn, session), slot.entry, writes);
         }
         writes.close(session);
     }
 
-    fn retain(&mut self, topic: TopicName, message: Lsn, writes: &mut Writes) {
+    fn retain(&mut self, topic: TopicName, message: Lsn, writes: &mut WriteSet) {
         let former = self.retained.insert(topic.clone(), message);
         match former {
             None => writes.retained.insert(topic, message),
             Some(former) if former == message => {}
             Some(_) => writes.retained.put(topic, message),
         }
-        self.refer(message);
-        self.unrefer(former);
+        self.add_reference(message);
+        self.remove_reference(former);
     }
 
-    fn refer(&mut self, message: Lsn) {
+    fn add_reference(&mut self, message: Lsn) {
         *self.references.entry(message).or_insert(0) += 1;
     }
 
-    fn unrefer(&mut self, message: Option<Lsn>) {
+    fn remove_reference(&mut self, message: Option<Lsn>) {
         let Some((message, count)) = message.and_then(|lsn| Some((lsn, self.references.get_mut(&lsn)?)))
         else {
             return;
         };
         *count = count.saturating_sub(1);
         if *count == 0 {
-            self.loose.push(message);
+            self.maybe_unreferenced.push(message);
         }
     }
 }
 
-/// How the index is built from the tables: sessions first, then what is queued by ascending lsn.
+/// Loading from the tables: sessions first, then queue entries by ascending lsn.
 impl Index {
-    /// False when the session or its client has one already.
+    /// False when the session or its client is already loaded.
     #[must_use]
     pub(super) fn load_session(&mut self, record: SessionRecord) -> bool {
         let (id, client_id) = (record.id, record.client_id.clone());
@@ -294,23 +290,22 @@ impl Index {
             && self.sessions.insert(id, Session::new(record, self.first_claim)).is_none()
     }
 
-    /// Whether there is such a session.
-    pub(super) fn knows(&self, session: SessionId) -> bool {
+    pub(super) fn has_session(&self, session: SessionId) -> bool {
         self.sessions.contains_key(&session)
     }
 
-    /// False when there is no such session, or it has the entry already.
+    /// False when the session does not exist or already has the entry.
     #[must_use]
-    pub(super) fn load_queued(&mut self, (lsn, session): (Lsn, SessionId), message: Lsn) -> bool {
+    pub(super) fn load_queued(&mut self, (lsn, session): QueueKey, message: Lsn) -> bool {
         let Some(session) = self.sessions.get_mut(&session) else { return false };
         let new = session.set(lsn, Entry::Waiting(message)).is_none();
-        self.refer(message);
+        self.add_reference(message);
         new
     }
 
-    /// False when there is no such session or nothing that could have been sent.
+    /// False when the session does not exist, or the entry does not fit the phase.
     #[must_use]
-    pub(super) fn load_inflight(&mut self, (lsn, session): (Lsn, SessionId), inflight: Inflight) -> bool {
+    pub(super) fn load_inflight(&mut self, (lsn, session): QueueKey, inflight: Inflight) -> bool {
         self.last_step = self.last_step.max(inflight.step);
         let Some(session) = self.sessions.get_mut(&session) else { return false };
         match (inflight.phase, session.slot(lsn)) {
@@ -324,15 +319,85 @@ impl Index {
         }
     }
 
-    /// False when the topic has one already.
+    /// False when the topic already has a retained message.
     #[must_use]
     pub(super) fn load_retained(&mut self, topic: TopicName, message: Lsn) -> bool {
-        self.refer(message);
+        self.add_reference(message);
         self.retained.insert(topic, message).is_none()
     }
 
-    /// The messages that are referred to.
+    /// Reference counts by message.
     pub(super) const fn references(&self) -> &BTreeMap<Lsn, u32> {
         &self.references
+    }
+}
+
+/// A session and its queue, in compact form: a million entries are in memory at once.
+struct Session {
+    record: SessionRecord,
+    claim: Claim,
+    /// By ascending lsn.
+    queue: VecDeque<Slot>,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    lsn: Lsn,
+    entry: Entry,
+}
+
+#[derive(Clone, Copy)]
+enum Entry {
+    Waiting(Lsn),
+    Sent(Lsn),
+    Released,
+}
+
+impl Entry {
+    const fn message(self) -> Option<Lsn> {
+        match self {
+            Self::Waiting(message) | Self::Sent(message) => Some(message),
+            Self::Released => None,
+        }
+    }
+}
+
+impl Session {
+    const fn new(record: SessionRecord, claim: Claim) -> Self {
+        Self { record, claim, queue: VecDeque::new() }
+    }
+
+    /// Index of the entry, or of its insertion.
+    fn find(&self, lsn: Lsn) -> Result<usize, usize> {
+        // Mostly the newest entry is added and the oldest removed.
+        match (self.queue.front(), self.queue.back()) {
+            (_, Some(last)) if last.lsn < lsn => Err(self.queue.len()),
+            (Some(first), _) if first.lsn == lsn => Ok(0),
+            _ => self.queue.binary_search_by_key(&lsn, |slot| slot.lsn),
+        }
+    }
+
+    /// Sets the entry and returns the former one.
+    fn set(&mut self, lsn: Lsn, entry: Entry) -> Option<Entry> {
+        match self.find(lsn) {
+            Ok(at) => self.queue.get_mut(at).map(|slot| mem::replace(&mut slot.entry, entry)),
+            Err(at) => {
+                self.queue.insert(at, Slot { lsn, entry });
+                None
+            }
+        }
+    }
+
+    fn slot(&mut self, lsn: Lsn) -> Option<&mut Slot> {
+        self.find(lsn).ok().and_then(|at| self.queue.get_mut(at))
+    }
+
+    fn take(&mut self, lsn: Lsn) -> Option<Entry> {
+        let slot = self.find(lsn).ok().and_then(|at| self.queue.remove(at))?;
+        if self.queue.is_empty() {
+            // Frees the memory of a queue that was long.
+            self.queue = VecDeque::new();
+        }
+        Some(slot.entry)
     }
 }

@@ -1,31 +1,25 @@
-//! A file and its journal on one machine, on redb.
+//! Embedded store: tables in redb and a write-ahead log, in files of one machine.
 //!
-//! A commit is checked and applied to an index in memory on the caller's thread; what it changes in the tables joins
-//! the pending group. One writer thread takes the group, appends it to the journal with one write and one sync, and tells
-//! everybody in it; what is handed over meanwhile is the next group. Lazy batches wait for a group that somebody
-//! else needs. Durable groups are joined in memory until another thread brings them into the tables, many in one
-//! transaction.
+//! A commit is checked and applied to the [`index`] on the caller's thread, and its row changes are added to the
+//! pending group ([`group_commit`]). One writer thread appends each group to the journal with one write and one fsync and
+//! completes its callers; the batches that arrive meanwhile are the next group. Lazy batches wait for a group that another
+//! batch needs. Durable groups are merged in memory ([`wal`]) until the checkpointer thread writes many of them to the
+//! [`tables`] in one transaction. Opening replays the journal ([`recovery`]).
 
-mod ahead;
 mod checkpoint;
+mod codec;
 mod error;
-mod file;
-mod group;
+mod files;
+mod group_commit;
 mod index;
 mod journal;
-mod keys;
-mod load;
-mod marks;
 mod offline;
 mod options;
-mod parts;
-mod queue;
-mod replay;
-mod rows;
-mod window;
-mod write;
-mod writer;
-mod writes;
+mod recovery;
+mod snapshot;
+mod tables;
+mod wal;
+mod write_set;
 
 use std::fmt;
 use std::io;
@@ -42,52 +36,50 @@ pub use self::error::OpenError;
 pub use self::offline::{Check, Damage, Existing, OfflineStore, Problem, QueueStats, Stats, TransferError};
 pub use self::options::{Durability, Options, Progress, Stage};
 
-use self::ahead::Ahead;
-use self::file::File;
-use self::group::{Group, Shared};
-use self::journal::Candidate;
-use self::marks::Opening;
-use self::window::Window;
-use crate::batch::Batch;
-use crate::commit::{Commit, Completion};
+use self::error::ReadError;
+use self::group_commit::{EarlyAcks, GroupCommit};
+use self::journal::JournalFile;
+use self::tables::{Opening, Tables};
+use self::wal::Wal;
+use crate::change::{Batch, Ownership};
+use crate::completion::{Commit, Completion};
 use crate::error::StoreError;
-use crate::identity::{Claim, Lsn};
-use crate::message::StoredMessage;
-use crate::ownership::Ownership;
-use crate::recover::{NextIds, Recover};
+use crate::ids::{Claim, Lsn, NextIds};
+use crate::message::{LazyMessage, StoredMessage};
+use crate::recovery::Recover;
 use crate::store::Store;
-use crate::unread::Unread;
 
-/// Claims of one opening; the next opening's are all greater.
-const CLAIMS: u32 = 40;
+/// Bits of a claim below the number of the opening, so that claims of later openings are greater.
+const CLAIM_BITS: u32 = 40;
 
-/// A [`Store`] in one file and a journal beside it. Dropping it writes what is pending and closes both, and waits for that.
+/// A [`Store`] in a file of tables and a journal beside it. Dropping it writes everything that is pending, closes both
+/// files, and blocks until then.
 ///
-/// [`message`](Store::message) reads on the caller's thread, from memory or the page cache as a rule.
+/// [`message`](Store::message) reads on the caller's thread, mostly from memory or the page cache.
 pub struct EmbeddedStore {
-    shared: Arc<Shared>,
-    ahead: Arc<Ahead>,
-    file: Arc<File>,
-    /// Where its files are; `None` on devices of somebody else's.
+    commits: Arc<GroupCommit>,
+    wal: Arc<Wal>,
+    tables: Arc<Tables>,
+    /// Directory of its files; `None` on devices of the caller's.
     directory: Option<PathBuf>,
     options: Options,
     spool: Option<Arc<dyn Spool>>,
-    /// `None` once they have ended.
+    /// `None` once the threads have ended.
     writer: Option<JoinHandle<()>>,
     checkpointer: Option<JoinHandle<()>>,
 }
 
 impl EmbeddedStore {
-    /// Opens the store in the data directory, or begins one there. Nobody else can open it meanwhile.
+    /// Opens the store in the data directory, or creates one there, and locks it.
     ///
-    /// May block for as long as reading the whole file takes: every page is verified.
+    /// Blocks while it reads the whole file: every page is verified.
     ///
     /// # Errors
-    /// One line that says what to change.
+    /// One line with the remedy.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
-        let (device, place) = file::device(directory)?;
-        let journal = |create| Candidate::in_directory(directory, create);
-        let mut store = Self::over(device, &place, journal, options)?;
+        let (device, path) = files::tables_device(directory)?;
+        let journal = |create| JournalFile::in_directory(directory, create);
+        let mut store = Self::over(device, &path, journal, options)?;
         store.directory = Some(directory.to_owned());
         Ok(store)
     }
@@ -101,142 +93,138 @@ impl EmbeddedStore {
         journal: impl StorageBackend,
         options: Options,
     ) -> Result<Self, OpenError> {
-        let mut journal = Some(Candidate::on(journal));
+        let mut journal = Some(JournalFile::on(journal));
         Self::over(device, &Arc::from("<device>"), |_| Ok(journal.take()), options)
     }
 
-    /// `journal` is asked for what is there, and if that is nothing once more to make it.
+    /// `journal` is called to open the journal, and if there is none once more, with true, to create it.
     fn over(
         device: impl StorageBackend,
-        place: &Arc<str>,
-        mut journal: impl FnMut(bool) -> Result<Option<Candidate>, OpenError>,
+        path: &Arc<str>,
+        mut journal: impl FnMut(bool) -> Result<Option<JournalFile>, OpenError>,
         options: Options,
     ) -> Result<Self, OpenError> {
-        let file = File::open(device, place, &options)?;
+        let tables = Tables::open(device, path, &options)?;
         let found = journal(false)?;
-        replay::replay(&file, found.as_ref(), &options)?;
-        let made = if found.is_none() { journal(true)? } else { found };
-        let missing = || OpenError::JournalMissing { place: Arc::clone(place) };
-        let journal = made.ok_or_else(missing)?.adopt(&file, options.journal)?;
-        let (opens, next) = file.note_opening(Opening::Journaled(journal.store()))?;
-        let snapshot = file.snapshot().map_err(|error| error.open(place))?;
-        let first_claim = Claim::new(opens << CLAIMS);
-        let index = snapshot.load(first_claim, next, &options).map_err(|error| error.open(place))?;
-        let settled = snapshot.marks().map_err(|error| error.open(place))?.journal;
-        drop(snapshot);
+        recovery::replay(&tables, found.as_ref(), &options)?;
+        let journal = if found.is_none() { journal(true)? } else { found };
+        let missing = || OpenError::JournalMissing { path: Arc::clone(path) };
+        let journal = journal.ok_or_else(missing)?.adopt(&tables, options.journal)?;
+        let opened = tables.count_opening(Opening::Journaled(journal.store()));
+        let loaded = opened.and_then(|(opens, next)| {
+            let snapshot = tables.snapshot()?;
+            let index = snapshot.load(Claim::new(opens << CLAIM_BITS), next, &options)?;
+            Ok((index, snapshot.checkpoint_state()?.applied))
+        });
+        let (index, applied) = loaded.map_err(|error| error.open(path))?;
         let at_risk = match options.durability {
             Durability::Sync => Duration::ZERO,
             Durability::Async { at_risk } => at_risk,
         };
-        let shared = Arc::new(Shared::new(index, Group::default(), Window::new(at_risk)));
-        let ahead = Arc::new(Ahead::new(journal, settled, options.checkpoint));
-        let file = Arc::new(file);
         let mut store = Self {
-            shared,
-            ahead,
-            file,
+            commits: Arc::new(GroupCommit::new(index, EarlyAcks::new(at_risk))),
+            wal: Arc::new(Wal::new(journal, applied, options.checkpoint)),
+            tables: Arc::new(tables),
             directory: None,
             options,
             spool: None,
             writer: None,
             checkpointer: None,
         };
-        store.start().map_err(|error| OpenError::of_io(place, &error))?;
+        store.start().map_err(|error| OpenError::of_io(path, &error))?;
         Ok(store)
     }
 
     fn start(&mut self) -> io::Result<()> {
-        let spawn = |name: &str, run: fn(&Shared, &Ahead, &File)| {
-            let (shared, ahead, file) =
-                (Arc::clone(&self.shared), Arc::clone(&self.ahead), Arc::clone(&self.file));
-            thread::Builder::new().name(name.into()).spawn(move || run(&shared, &ahead, &file))
+        let spawn = |name: &str, run: fn(&GroupCommit, &Wal, &Tables)| {
+            let (commits, wal, tables) = (self.commits.clone(), self.wal.clone(), self.tables.clone());
+            thread::Builder::new().name(name.into()).spawn(move || run(&commits, &wal, &tables))
         };
         let checkpointer = spawn("checkpoint", checkpoint::run)?;
-        let writer = spawn("store", writer::run);
-        // Without a writer too it is joined.
+        let writer = spawn("store", group_commit::run);
+        // Set first: it is joined even if the writer cannot be spawned.
         self.checkpointer = Some(checkpointer);
         self.writer = Some(writer?);
         Ok(())
     }
 
-    /// Puts large payloads that are read from the file there from now on ([`Spool::keep`]). Without it, or without room
-    /// even so, they are in the heap.
+    /// Sets the spool to which large payloads are read from now on ([`Spool::keep`]). Without one, or when it is full,
+    /// they are read to the heap.
     pub fn set_spool(&mut self, spool: Arc<dyn Spool>) {
         self.spool = Some(spool);
     }
 
-    /// Why nothing is committed any more; `None` while all is well.
+    /// The error that ended all commits; `None` while the store works.
     pub fn failure(&self) -> Option<StoreError> {
-        self.shared.lock().failure.clone()
+        self.commits.lock().failure.clone()
     }
 
-    /// Is done, with the error, when the store fails; with [`StoreError::Closed`] when it is dropped before.
+    /// Completes with the error when the store fails, and with [`StoreError::Closed`] when it is dropped before.
     pub fn failed(&self) -> Completion<()> {
-        self.shared.watch()
+        self.commits.watch()
     }
 
-    /// Writes what is pending and closes the file.
+    /// Writes everything that is pending and closes the files.
     ///
     /// # Errors
-    /// [`StoreError::Failed`] when that, or anything before, could not be written.
+    /// [`StoreError::Failed`] when that or an earlier write failed.
     pub fn close(mut self) -> Result<(), StoreError> {
         self.end();
         self.failure().map_or(Ok(()), Err)
     }
 
     fn end(&mut self) {
-        self.shared.close();
-        // They catch what could end them.
+        self.commits.close();
+        // The threads catch panics, so joining them gives no error.
         if let Some(writer) = self.writer.take() {
             drop(writer.join());
         }
-        // Nobody appends any more.
-        self.ahead.close();
+        // After the writer, so that nothing is appended behind the last checkpoint.
+        self.wal.close();
         if let Some(checkpointer) = self.checkpointer.take() {
             drop(checkpointer.join());
         }
     }
 
-    /// How long a batch may wait for others.
-    fn patience(&self, lazy: bool) -> Duration {
+    /// Longest delay of a batch's group.
+    fn group_delay(&self, lazy: bool) -> Duration {
         match self.options.durability {
-            // The other half is the device's, or the window would be closed whenever a group is written.
+            // The other half is for the write, or acknowledgements would be delayed by every write.
             Durability::Async { at_risk } => at_risk / 2,
             Durability::Sync if lazy => self.options.lazy,
             Durability::Sync => self.options.linger,
         }
     }
 
-    /// Waits until everything that was handed over before is in the tables.
+    /// Blocks until the tables have all earlier commits.
     fn flush(&self) -> Result<(), StoreError> {
-        let mut state = self.shared.lock();
+        let mut state = self.commits.lock();
         if let Some(failure) = &state.failure {
             return Err(failure.clone());
         }
         if !state.pending.is_empty() || state.writing.is_some() {
             let flushed = state.pending.wait(Ok(()));
-            self.shared.expect(&mut state, 0, Duration::ZERO, self.options.changes);
+            self.commits.schedule(&mut state, 0, Duration::ZERO, self.options.changes);
             drop(state);
             flushed.wait()?;
         } else {
             drop(state);
         }
-        self.ahead.flush()
+        self.wal.flush()
     }
 }
 
 impl Store for EmbeddedStore {
     fn recover(&self, into: &mut dyn Recover) -> Result<NextIds, StoreError> {
         self.flush()?;
-        let next = self.shared.lock().index.next();
-        let claim = |session| self.shared.lock().index.claim_of(session);
-        let snapshot = self.file.snapshot().map_err(error::ReadError::store)?;
-        snapshot.show(into, claim, &self.options).map_err(error::ReadError::store)?;
-        Ok(next)
+        let next = self.commits.lock().index.next();
+        let claim = |session| self.commits.lock().index.claim_of(session);
+        let shown = self.tables.snapshot().and_then(|snapshot| snapshot.show(into, claim, &self.options));
+        shown.map(|()| next).map_err(ReadError::store)
     }
 
     fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
-        let mut state = self.shared.lock();
+        let mut state = self.commits.lock();
         Completion::Done(match &state.failure {
             Some(failure) => Err(failure.clone()),
             None => Ok(state.index.claim(client_id)),
@@ -244,7 +232,7 @@ impl Store for EmbeddedStore {
     }
 
     fn commit(&self, batch: Batch) -> Commit {
-        let mut guard = self.shared.lock();
+        let mut guard = self.commits.lock();
         let state = &mut *guard;
         if let Some(failure) = &state.failure {
             return Completion::Done(Err(failure.clone()));
@@ -257,7 +245,7 @@ impl Store for EmbeddedStore {
         if outcome.is_ok() {
             state.index.apply(batch, &mut state.pending.writes);
         }
-        // Nothing to write and nobody to wait for: unknown things, or a refusal.
+        // Nothing to write and no earlier commit to wait for: unknown names, or a refusal.
         if state.pending.is_empty() && state.writing.is_none() {
             return Completion::Done(outcome);
         }
@@ -266,14 +254,14 @@ impl Store for EmbeddedStore {
                 state.pending.eager += usize::from(!lazy);
                 state.pending.wait(outcome)
             }
-            Durability::Async { .. } => state.pass(outcome),
+            Durability::Async { .. } => state.acknowledge_early(outcome),
         };
-        self.shared.expect(state, changes, self.patience(lazy), self.options.changes);
+        self.commits.schedule(state, changes, self.group_delay(lazy), self.options.changes);
         commit
     }
 
     fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
-        let state = self.shared.lock();
+        let state = self.commits.lock();
         if let Some(failure) = &state.failure {
             return Completion::Done(Err(failure.clone()));
         }
@@ -285,28 +273,30 @@ impl Store for EmbeddedStore {
         if let Some(stored) = written.and_then(|write| write.value()) {
             return Completion::Done(Ok(Some(stored.clone())));
         }
-        // In the order in which it moves, so that it is not missed on its way.
+        // Group, log, tables: the order in which a message moves, so that it is not missed between them.
         drop(state);
-        if let Some(stored) = self.ahead.message(message) {
+        if let Some(stored) = self.wal.message(message) {
             return Completion::Done(Ok(Some(stored)));
         }
         let spool = self.spool.as_deref();
-        let read = self.file.snapshot().and_then(|snapshot| snapshot.message(message, spool));
-        Completion::Done(read.map_err(error::ReadError::store))
+        let read = self.tables.snapshot().and_then(|snapshot| snapshot.message(message, spool));
+        Completion::Done(read.map_err(ReadError::store))
     }
 
-    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+    fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
         self.flush()?;
-        let snapshot = self.file.snapshot().map_err(error::ReadError::store)?;
-        snapshot.each_unread(&self.options, self.spool.as_deref(), show).map_err(error::ReadError::store)
+        let spool = self.spool.as_deref();
+        let shown =
+            self.tables.snapshot().and_then(|snapshot| snapshot.show_messages(&self.options, spool, show));
+        shown.map_err(ReadError::store)
     }
 
     fn size(&self) -> u64 {
-        self.directory.as_deref().map_or(0, file::size)
+        self.directory.as_deref().map_or(0, files::size)
     }
 
-    fn ahead(&self) -> u64 {
-        self.ahead.groups()
+    fn wal_groups(&self) -> u64 {
+        self.wal.unapplied_groups()
     }
 }
 
@@ -318,6 +308,6 @@ impl Drop for EmbeddedStore {
 
 impl fmt::Debug for EmbeddedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EmbeddedStore").field("place", &self.file.place).finish_non_exhaustive()
+        f.debug_struct("EmbeddedStore").field("path", &self.tables.path).finish_non_exhaustive()
     }
 }

@@ -1,50 +1,53 @@
+//! Options of the embedded store, and its progress reports.
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When a commit is done.
+/// Time at which a commit is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// After the fsync of the group that it is in: what is acknowledged then survives a power failure.
+    /// After the fsync of its group: acknowledged batches survive a power failure.
     #[default]
     Sync,
-    /// After it was handed over, as long as the device keeps up: once the oldest batch that is not durable was handed
-    /// over `at_risk` ago, no more are done until it is. What a crash loses of what was done was thus done within
-    /// `at_risk`, and it never loses a part of a batch or a batch without those after it.
+    /// At once, while the oldest unsynced batch is younger than `at_risk`; otherwise when that one is durable. So a crash
+    /// loses only batches that were acknowledged within `at_risk`, whole ones, and no earlier batch without the later
+    /// ones.
     Async {
-        /// A group is written after half of it, the other half is for the device.
+        /// Longest time for which an acknowledged batch may be unsynced. A group is written after half of it; the other
+        /// half is for the device.
         at_risk: Duration,
     },
 }
 
-/// How an [`EmbeddedStore`](super::EmbeddedStore) works.
+/// Options of an [`EmbeddedStore`](super::EmbeddedStore).
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// When a commit is done.
+    /// Time at which a commit is done.
     pub durability: Durability,
-    /// How long a group waits for more batches before it is written. Zero: what comes while a group is being
-    /// written is the next group, which is enough whenever writing takes longer than handing over.
+    /// Delay of a group, for more batches to join it. With zero the batches that arrive while a group is written are the
+    /// next one, which is enough whenever writes take longer than arrivals.
     pub linger: Duration,
-    /// How long a lazy batch waits for a group that it can join.
+    /// Longest wait of a lazy batch for a group that it can join.
     pub lazy: Duration,
-    /// With so many changes a group waits no longer.
+    /// Number of changes at which a group is written without delay.
     pub changes: usize,
-    /// Bytes of the journal: two halves that take turns. What is in one of them and still wanted is in memory too, until
-    /// it is in the tables. A group that is larger than a half waits until it is in the tables itself.
+    /// Bytes of the journal's two segments together. Their changes that did not cancel out are in memory too, until a
+    /// checkpoint. A group that is larger than a segment is written to the tables directly.
     pub journal: usize,
-    /// How long something is in the journal alone, unless its half is full before.
+    /// Interval of checkpoints; a full segment causes one earlier.
     pub checkpoint: Duration,
-    /// A payload that has more bytes is stored in parts of so many: as much of it is in memory at once.
-    pub part: usize,
-    /// Bytes of the file that are kept in memory.
+    /// Payloads of more bytes are stored in chunks of this many; one chunk of a payload is in memory at a time.
+    pub chunk: usize,
+    /// Bytes of the page cache.
     pub cache: usize,
-    /// Told of everything that takes long: opening and recovering.
+    /// Receives the progress of long operations.
     pub progress: Arc<dyn Fn(Progress) + Send + Sync>,
 }
 
-/// With its key and what redb puts before it, a page of 256 KiB has room for so much.
-pub(super) const PART: usize = 255 << 10;
+/// Largest value that, with its key and redb's header, fits into a page of 256 KiB.
+pub(super) const CHUNK: usize = 255 << 10;
 
 impl Default for Options {
     fn default() -> Self {
@@ -55,7 +58,7 @@ impl Default for Options {
             changes: 4096,
             journal: 16 << 20,
             checkpoint: Duration::from_secs(1),
-            part: PART,
+            chunk: CHUNK,
             cache: 64 << 20,
             progress: Arc::new(|_| {}),
         }
@@ -71,82 +74,78 @@ impl fmt::Debug for Options {
             .field("changes", &self.changes)
             .field("journal", &self.journal)
             .field("checkpoint", &self.checkpoint)
-            .field("part", &self.part)
+            .field("chunk", &self.chunk)
             .field("cache", &self.cache)
             .finish_non_exhaustive()
     }
 }
 
-/// How far opening or recovering is.
+/// Progress of a long operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done.
+    /// The current stage.
     pub stage: Stage,
-    /// How much of it is done.
+    /// Units that are done.
     pub done: u64,
-    /// How much there is.
+    /// Units of the whole stage.
     pub of: u64,
 }
 
-/// What takes long, in the order in which it happens.
+/// Stages of long operations, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Every page is compared with its checksum; in percent.
+    /// Verification of every page's checksum; in percent.
     Checking,
-    /// Free space is given back; in steps.
+    /// Return of free space to the file system; in steps.
     Compacting,
-    /// What is in the journal alone is brought into the tables; in groups.
+    /// Replay of the journal into the tables; in groups.
     Replaying,
-    /// Sessions and queue entries are counted.
+    /// Loading of the index; in sessions and queue entries.
     Loading,
-    /// Sessions and queue entries are shown to the broker.
+    /// Recovery of the broker; in sessions and queue entries.
     Recovering,
-    /// Rows are read to be checked, counted or exported.
+    /// Check, count or export; in rows.
     Reading,
-    /// Records are imported; `of` is 0, since nobody knows how many there are.
+    /// Import; in records, with `of` 0, since their number is not known.
     Importing,
 }
 
-/// Tells progress, not too often.
-pub(super) struct Teller<'a> {
+/// Progress reporter with a limited rate.
+pub(super) struct ProgressReporter<'a> {
     options: &'a Options,
     progress: Progress,
-    /// Rows since the last report, and as many more as their size counts for.
-    untold: u64,
+    /// Rows since the last report, plus one for each [`ROW`] of their bytes.
+    unreported: u64,
 }
 
 /// Rows between two reports.
 const EVERY: u64 = 1 << 16;
-/// Bytes that count for a row: a report comes every 64 MiB, however few messages that are.
+/// Bytes that count as a row, so that large messages are reported every 64 MiB.
 const ROW: usize = 1 << 10;
 
-impl<'a> Teller<'a> {
+impl<'a> ProgressReporter<'a> {
     pub(super) fn new(options: &'a Options, stage: Stage, of: u64) -> Self {
-        let teller = Self { options, progress: Progress { stage, done: 0, of }, untold: 0 };
-        teller.tell();
-        teller
+        let reporter = Self { options, progress: Progress { stage, done: 0, of }, unreported: 0 };
+        reporter.report();
+        reporter
     }
 
-    pub(super) fn step(&mut self) {
-        self.step_over(0);
-    }
-
-    /// A step over a row that has `size` bytes to read or write.
-    pub(super) fn step_over(&mut self, size: usize) {
+    /// Counts a row that has `size` bytes beside its key.
+    pub(super) fn step(&mut self, size: usize) {
         self.progress.done += 1;
-        self.untold += 1 + (size / ROW) as u64;
-        if self.untold >= EVERY {
-            self.untold = 0;
-            self.tell();
+        self.unreported += 1 + (size / ROW) as u64;
+        if self.unreported >= EVERY {
+            self.unreported = 0;
+            self.report();
         }
     }
 
     pub(super) fn end(mut self) {
         self.progress.done = self.progress.of;
-        self.tell();
+        self.report();
     }
 
-    fn tell(&self) {
+    fn report(&self) {
         (self.options.progress)(self.progress);
     }
 }
@@ -157,24 +156,24 @@ mod tests {
 
     use super::*;
 
-    /// Done at each report, when rows of this size are stepped over.
-    fn told(size: usize, rows: u64) -> Vec<u64> {
-        let told = Arc::new(Mutex::new(Vec::new()));
+    /// Values of `done` in the reports of this many rows of this size.
+    fn reported(size: usize, rows: u64) -> Vec<u64> {
+        let reports = Arc::new(Mutex::new(Vec::new()));
         let progress = {
-            let told = Arc::clone(&told);
-            Arc::new(move |progress: Progress| told.lock().unwrap().push(progress.done))
+            let reports = Arc::clone(&reports);
+            Arc::new(move |progress: Progress| reports.lock().unwrap().push(progress.done))
         };
         let options = Options { progress, ..Options::default() };
-        let mut teller = Teller::new(&options, Stage::Reading, rows);
-        (0..rows).for_each(|_| teller.step_over(size));
-        teller.end();
-        told.lock().unwrap().clone()
+        let mut reporter = ProgressReporter::new(&options, Stage::Reading, rows);
+        (0..rows).for_each(|_| reporter.step(size));
+        reporter.end();
+        reports.lock().unwrap().clone()
     }
 
     #[test]
     fn many_rows_and_large_rows_are_reported() {
-        assert_eq!(told(0, 140_000), [0, 65_536, 131_072, 140_000]);
-        assert_eq!(told(1 << 20, 130), [0, 64, 128, 130]);
-        assert_eq!(told(1 << 30, 2), [0, 1, 2, 2]);
+        assert_eq!(reported(0, 140_000), [0, 65_536, 131_072, 140_000]);
+        assert_eq!(reported(1 << 20, 130), [0, 64, 128, 130]);
+        assert_eq!(reported(1 << 30, 2), [0, 1, 2, 2]);
     }
 }

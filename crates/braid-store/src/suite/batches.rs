@@ -1,3 +1,5 @@
+//! Cases of batches: atomicity, order, repetition.
+
 use braid_proto::packet::QoS;
 
 use super::example::{
@@ -7,7 +9,7 @@ use super::example::{
 use super::subject::{Subject, without_claims};
 use crate::change::Change;
 use crate::error::StoreError;
-use crate::identity::Lsn;
+use crate::ids::Lsn;
 
 cases![
     an_empty_batch_is_done,
@@ -16,7 +18,7 @@ cases![
     batches_take_effect_in_the_order_of_commits,
     threads_may_commit_at_once,
     a_batch_may_be_repeated,
-    counting_goes_on_behind_everything_that_was_ever_used,
+    next_ids_exceed_every_number_ever_used,
     a_message_must_be_stored_in_the_batch_that_refers_to_it,
 ];
 
@@ -53,7 +55,7 @@ fn a_message_must_be_stored_in_the_batch_that_refers_to_it(subject: &mut Subject
     assert_eq!(subject.try_commit(&[queued_at(1, 2, 1)]), error, "an earlier batch may be gone by then");
     assert_eq!(subject.try_commit(&[retained(1)]), error);
     assert_eq!(subject.try_commit(&[retained(1), stored(1)]), error, "before, not behind");
-    assert_eq!(subject.try_commit(&[queued(7, 1)]), error, "for nobody, too");
+    assert_eq!(subject.try_commit(&[queued(7, 1)]), error, "even for an unknown session");
     assert_eq!(subject.queue(1), [(1, 0, 'w')]);
 }
 
@@ -79,12 +81,12 @@ fn changes_of_a_batch_take_effect_in_their_order(subject: &mut Subject<'_>) {
         completed(1, 2),
     ]);
     assert_eq!(subject.queue(1), [(1, 0, 'w')]);
-    let image = subject.image();
-    let session = &image.sessions[&id(1)];
+    let state = subject.state();
+    let session = &state.sessions[&id(1)];
     let subscriptions: Vec<_> = session.subscriptions.iter().map(|(f, s)| (f.as_str(), s.qos)).collect();
     assert_eq!(subscriptions, [("t", QoS::ExactlyOnce)]);
     assert_eq!(session.received.len(), 1);
-    assert_eq!(image.retained.into_values().collect::<Vec<_>>(), [Lsn::new(1)]);
+    assert_eq!(state.retained.into_values().collect::<Vec<_>>(), [Lsn::new(1)]);
     assert_eq!(subject.message(2), None);
 }
 
@@ -92,7 +94,7 @@ fn batches_take_effect_in_the_order_of_commits(subject: &mut Subject<'_>) {
     subject.open(1, "a");
     let mut commits = Vec::new();
     let levels = [QoS::AtLeastOnce, QoS::ExactlyOnce, QoS::AtMostOnce];
-    // None is waited for before the next one; every other one is lazy.
+    // Without waiting for any before the next one; every other one is lazy.
     for (round, qos) in (1..=50).zip(levels.into_iter().cycle()) {
         let mut batch = if round % 2 == 0 { crate::Batch::lazy() } else { crate::Batch::new() };
         batch.extend([subscribed(1, "t", qos), stored(round), queued(1, round)]);
@@ -105,8 +107,8 @@ fn batches_take_effect_in_the_order_of_commits(subject: &mut Subject<'_>) {
         assert_eq!(commit.wait(), Ok(()));
     }
     assert_eq!(subject.queue(1), [(50, 0, 'w')]);
-    let image = subject.image();
-    assert_eq!(image.sessions[&id(1)].subscriptions[&filter("t")].qos, QoS::ExactlyOnce);
+    let state = subject.state();
+    assert_eq!(state.sessions[&id(1)].subscriptions[&filter("t")].qos, QoS::ExactlyOnce);
     assert_eq!(subject.message(49), None);
 }
 
@@ -161,20 +163,20 @@ fn a_batch_may_be_repeated(subject: &mut Subject<'_>) {
         assert_eq!(twice, once, "{batch:?}");
     }
     assert_eq!(subject.queue(1), [(2, 2, 'r'), (9, 5, 's'), (8, 6, 'r'), (6, 0, 'w')]);
-    assert_eq!(subject.image().sessions.len(), 2);
+    assert_eq!(subject.state().sessions.len(), 2);
 }
 
 fn messages(subject: &Subject<'_>) -> Vec<bool> {
     (1..=9).map(|lsn| subject.message(lsn).is_some()).collect()
 }
 
-fn counting_goes_on_behind_everything_that_was_ever_used(subject: &mut Subject<'_>) {
+fn next_ids_exceed_every_number_ever_used(subject: &mut Subject<'_>) {
     let (_, first) = subject.recover();
     assert!(first.lsn.value() > 0 && first.session.value() > 0);
     let claim = subject.open(41, "a");
     subject.commit(&[stored(77), queued_at(41, 1000, 77)]);
     subject.commit(&[completed(41, 1000), closed(41, claim)]);
-    assert!(subject.image().sessions.is_empty());
+    assert!(subject.state().sessions.is_empty());
     let (_, next) = subject.recover();
     assert!(next.session > id(41), "{next:?}");
     assert!(next.lsn > Lsn::new(1000), "{next:?}");
@@ -182,5 +184,5 @@ fn counting_goes_on_behind_everything_that_was_ever_used(subject: &mut Subject<'
     subject.commit(&[stored(500)]);
     subject.reopen();
     let (_, next) = subject.recover();
-    assert!(next.lsn > Lsn::new(2000), "kept for nobody, but used: {next:?}");
+    assert!(next.lsn > Lsn::new(2000), "not kept, but used: {next:?}");
 }

@@ -1,4 +1,4 @@
-//! Changes with values that say who they are.
+//! Changes with recognizable values.
 
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use braid_proto::topic::{TopicFilter, TopicName};
 use bytes::Bytes;
 
 use crate::change::Change;
-use crate::identity::{Claim, Lsn, SessionId};
+use crate::ids::{Claim, Lsn, SessionId};
 use crate::message::{StoredDelivery, StoredMessage};
-use crate::subscription::StoredSubscription;
+use crate::session::StoredSubscription;
 
 pub(super) fn id(session: u64) -> SessionId {
     SessionId::new(session)
@@ -32,7 +32,7 @@ pub(super) fn filter(text: &str) -> TopicFilter {
     TopicFilter::parse(text).expect("a topic filter")
 }
 
-/// A moment with a fraction that a careless store would round away.
+/// A time with nanoseconds, which a store must not round.
 pub(super) fn at(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::new(1_800_000_000 + seconds, 123_456_789)
 }
@@ -60,7 +60,7 @@ pub(super) fn subscribed(session: u64, text: &str, qos: QoS) -> Change {
     Change::Subscribed { session: id(session), filter: filter(text), subscription }
 }
 
-/// No field has its default.
+/// All fields differ from their defaults.
 pub(super) fn full_subscription() -> StoredSubscription {
     StoredSubscription {
         qos: QoS::ExactlyOnce,
@@ -72,7 +72,7 @@ pub(super) fn full_subscription() -> StoredSubscription {
     }
 }
 
-/// A message that says its own number.
+/// A message whose payload is its number.
 pub(super) fn stored(lsn: u64) -> Change {
     stored_on(lsn, "t")
 }
@@ -86,7 +86,7 @@ pub(super) fn plain_message(lsn: u64, name: &str) -> StoredMessage {
     StoredMessage::from_parts(topic(name), payload, QoS::AtLeastOnce, false, None, None)
 }
 
-/// No field has its default.
+/// All fields differ from their defaults.
 pub(super) fn full_message() -> StoredMessage {
     let payload = Bytes::from_static(&[0, 255, 128, 10]);
     let (qos, expires_at) = (QoS::ExactlyOnce, Some(at(30)));
@@ -119,7 +119,7 @@ pub(super) fn delivery(message: u64) -> StoredDelivery {
     StoredDelivery::new(Lsn::new(message), QoS::AtLeastOnce)
 }
 
-/// No field has its default.
+/// All fields differ from their defaults.
 pub(super) fn full_delivery(message: u64) -> StoredDelivery {
     let mut subscription_ids = SubscriptionIds::One(NonZeroU32::MIN);
     subscription_ids.push(NonZeroU32::new(268_435_455).expect("not 0"));
@@ -134,7 +134,7 @@ pub(super) fn full_delivery(message: u64) -> StoredDelivery {
     }
 }
 
-/// The message at its own place.
+/// A queue entry with the number of its message.
 pub(super) fn queued(session: u64, lsn: u64) -> Change {
     queued_at(session, lsn, lsn)
 }
@@ -159,7 +159,7 @@ pub(super) fn received(session: u64, packet_id: u16) -> Change {
     received_more(session, packet_id, 1)
 }
 
-/// So many with the same identifier.
+/// Several exchanges with one identifier.
 pub(super) fn received_more(session: u64, packet_id: u16, exchanges: u16) -> Change {
     let exchanges = NonZeroU16::new(exchanges).unwrap_or(NonZeroU16::MIN);
     Change::Received { session: id(session), packet_id: packet(packet_id), exchanges }

@@ -1,10 +1,10 @@
-//! What every store must pass: each obligation of [`Store`], [`Change`](crate::Change) and [`Recover`](crate::Recover) is a
-//! case, and random operations are compared with a naive model.
+//! Conformance suite of stores: each obligation of [`Store`], [`Change`](crate::Change) and
+//! [`Recover`](crate::Recover) is a case, and random operations are compared with a naive model.
 //!
-//! A store's tests give a [`Fixture`] and call [`run`]; a failing case panics and prints its name, a failing
+//! A store's tests implement [`Fixture`] and call [`run`]; a failing case panics and prints its name, a failing
 //! random run its seed.
 
-/// Names the functions of a module as cases.
+/// Lists functions of a module as cases, by their names.
 macro_rules! cases {
     ($($name:ident),* $(,)?) => {
         pub(super) const CASES: &[crate::suite::Case] =
@@ -13,55 +13,49 @@ macro_rules! cases {
 }
 
 mod batches;
-mod claims;
-mod crash;
 mod example;
+mod messages;
 mod model;
-mod queues;
 mod random;
-mod retained;
 mod sessions;
 mod subject;
 
 use crate::store::Store;
 use subject::Subject;
 
-/// Makes the stores that the suite tries.
+/// Factory of the stores under test.
 pub trait Fixture {
-    /// A new, empty store; what was made before is not used any more.
+    /// A new, empty store; earlier ones are no longer used.
     fn open(&mut self) -> Box<dyn Store>;
 
-    /// Closes the store as its owner would and opens it again over what it holds. A fixture may as well let
-    /// it crash.
+    /// Closes the store as its owner would, or lets it crash, and opens its content again.
     fn reopen(&mut self, store: Box<dyn Store>) -> Box<dyn Store>;
 
-    /// Takes the power from the store at this moment, and opens again what survived: everything that was
-    /// acknowledged, and of the rest a beginning of whole batches. Chance goes by `seed`. A fixture whose store
-    /// loses nothing opens it again.
+    /// Simulates a power failure and opens the content that survived: all acknowledged batches, and a prefix of the others.
+    /// `seed` seeds its random choices. A fixture whose store loses nothing reopens it.
     fn crash(&mut self, store: Box<dyn Store>, seed: u64) -> Box<dyn Store> {
         let _ = seed;
         self.reopen(store)
     }
 
-    /// Whether the store says that a batch is done before it is durable. Then a power failure may take the last of those
-    /// too.
+    /// True for a store that acknowledges batches before they are durable, so that a power failure may lose the last ones.
     fn is_asynchronous(&self) -> bool {
         false
     }
 
-    /// Takes the power from the last store after `calls` further calls that change its device, if it has one.
-    fn doom(&mut self, calls: u64) {
+    /// Schedules a power failure of the last store after `calls` further calls that change its device, if it has one.
+    fn fail_after(&mut self, calls: u64) {
         let _ = calls;
     }
 
-    /// Another value beside the last one, over the same stored state, as another node of a cluster has it.
-    /// `None` where a store has one writer only.
+    /// Another value over the same stored state, as another node of a cluster has it; `None` where a store has only one
+    /// writer.
     fn beside(&mut self) -> Option<Box<dyn Store>> {
         None
     }
 }
 
-/// One obligation and how it is tried.
+/// Test of one obligation.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// The obligation.
@@ -70,22 +64,22 @@ pub struct Case {
 }
 
 impl Case {
-    /// Tries it on a new store.
+    /// Runs the test on a new store.
     ///
     /// # Panics
     /// When the store does not meet the obligation.
     pub fn run(&self, fixture: &mut dyn Fixture) {
-        let _name = Shown(format!("the case `{}`", self.name));
+        let _name = PrintOnPanic(format!("the case `{}`", self.name));
         (self.run)(&mut Subject::new(fixture));
     }
 }
 
 /// Every case.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
-    [sessions::CASES, queues::CASES, retained::CASES, claims::CASES, batches::CASES].into_iter().flatten()
+    [sessions::CASES, messages::CASES, batches::CASES].into_iter().flatten()
 }
 
-/// Tries every case, and `runs` random ones with the seeds from 0.
+/// Runs every case, and `runs` random runs with the seeds from 0.
 ///
 /// # Panics
 /// When the store does not meet an obligation.
@@ -98,29 +92,29 @@ pub fn run(fixture: &mut dyn Fixture, runs: u64) {
     }
 }
 
-/// Random operations against a naive model.
+/// Compares the store with a naive model over random operations.
 ///
 /// # Panics
 /// When the store and the model differ.
 pub fn run_random(fixture: &mut dyn Fixture, seed: u64) {
-    let _seed = Shown(format!("the random run with seed {seed}"));
+    let _seed = PrintOnPanic(format!("the random run with seed {seed}"));
     random::run(&mut Subject::new(fixture), seed);
 }
 
-/// Random operations, most of them not waited for, with power failures among them: what was acknowledged is
-/// there, batches are there whole and in their order.
+/// Random operations, most without waiting, with power failures among them: every acknowledged batch survives, and
+/// batches survive whole and in their order.
 ///
 /// # Panics
-/// When the store lost or invented something.
+/// When the store's content is no such state.
 pub fn run_crashes(fixture: &mut dyn Fixture, seed: u64) {
-    let _seed = Shown(format!("the run of crashes with seed {seed}"));
-    crash::run(&mut Subject::new(fixture), seed);
+    let _seed = PrintOnPanic(format!("the run of crashes with seed {seed}"));
+    random::run_crashes(&mut Subject::new(fixture), seed);
 }
 
-/// Says what was tried when it fails.
-struct Shown(String);
+/// Prints the name of the running test if it panics.
+struct PrintOnPanic(String);
 
-impl Drop for Shown {
+impl Drop for PrintOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("the store failed {}", self.0);

@@ -1,21 +1,20 @@
-//! What a store holds, written as plainly as possible: lists that are searched, nothing counted, nothing
-//! indexed. One store value only; several are tried by hand-made cases.
+//! Naive model of a store: lists that are searched, without counts and indexes. One store value only; the cases test
+//! several.
 
 use std::collections::BTreeMap;
 
 use super::subject::without_claims;
 use crate::change::Change;
 use crate::error::StoreError;
-use crate::identity::{Claim, Lsn};
-use crate::image::{Image, SessionImage};
+use crate::ids::{Claim, Lsn};
 use crate::message::{QueueEntry, StoredMessage};
-use crate::recover::Recover;
+use crate::recovery::{Recover, RecoveredSession, RecoveredState};
 use crate::session::SessionRecord;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
-    /// The queues are kept in the order in which recovery shows them.
-    pub(super) image: Image,
+    /// With queues in the order of a recovery.
+    pub(super) state: RecoveredState,
     pub(super) messages: BTreeMap<Lsn, StoredMessage>,
     pub(super) highest_session: u64,
     pub(super) highest_lsn: u64,
@@ -23,18 +22,18 @@ pub(super) struct Model {
 
 impl Model {
     pub(super) fn claimed(&mut self, client: &str, claim: Claim) {
-        for session in self.image.sessions.values_mut() {
+        for session in self.state.sessions.values_mut() {
             if session.record.client_id.as_str() == client {
                 session.claim = claim;
             }
         }
     }
 
-    /// Takes over the claims that a recovery granted.
-    pub(super) fn recovered(&mut self, image: &Image) {
-        assert_eq!(without_claims(image), without_claims(&self.image));
-        for (id, session) in &mut self.image.sessions {
-            session.claim = image.sessions[id].claim;
+    /// Adopts the claims that a recovery granted.
+    pub(super) fn recovered(&mut self, state: &RecoveredState) {
+        assert_eq!(without_claims(state), without_claims(&self.state));
+        for (id, session) in &mut self.state.sessions {
+            session.claim = state.sessions[id].claim;
         }
     }
 
@@ -49,25 +48,25 @@ impl Model {
             let own = before.iter().any(|c| {
                 c.session() == Some(session) && matches!(c, Change::Opened { .. } | Change::Resumed { .. })
             });
-            let newer = |image: &SessionImage| match change {
-                _ if image.record.id == session => image.claim > claim,
+            let newer = |other: &RecoveredSession| match change {
+                _ if other.record.id == session => other.claim > claim,
                 Change::Opened { client_id, .. } => {
-                    image.record.client_id == *client_id && image.claim > claim
+                    other.record.client_id == *client_id && other.claim > claim
                 }
                 _ => false,
             };
-            if !own && self.image.sessions.values().any(newer) {
+            if !own && self.state.sessions.values().any(newer) {
                 return Err(StoreError::Fenced { session });
             }
         }
         for change in changes {
             self.apply(change);
         }
-        let image = &self.image;
+        let state = &self.state;
         self.messages.retain(|lsn, _| {
-            let mut queued = image.sessions.values().flat_map(|session| &session.queue);
+            let mut queued = state.sessions.values().flat_map(|session| &session.queue);
             queued.any(|(_, entry)| entry.message() == Some(*lsn))
-                || image.retained.values().any(|r| r == lsn)
+                || state.retained.values().any(|r| r == lsn)
         });
         Ok(())
     }
@@ -76,12 +75,12 @@ impl Model {
         match change {
             Change::Opened { session, client_id, expiry, claim } => {
                 self.highest_session = self.highest_session.max(session.value());
-                self.image.sessions.retain(|id, old| id != session && old.record.client_id != *client_id);
+                self.state.sessions.retain(|id, old| id != session && old.record.client_id != *client_id);
                 let (id, client_id, expiry) = (*session, client_id.clone(), *expiry);
-                self.image.session(SessionRecord { id, client_id, expiry, parked_at: None }, *claim);
+                self.state.session(SessionRecord { id, client_id, expiry, parked_at: None }, *claim);
             }
             Change::Closed { session, .. } => {
-                self.image.sessions.remove(session);
+                self.state.sessions.remove(session);
             }
             Change::Stored { lsn, message } => {
                 self.highest_lsn = self.highest_lsn.max(lsn.value());
@@ -89,10 +88,10 @@ impl Model {
             }
             Change::Retained { message } => {
                 let topic = self.messages[message].topic().clone();
-                self.image.retained.insert(topic, *message);
+                self.state.retained.insert(topic, *message);
             }
             Change::RetainCleared { topic } => {
-                self.image.retained.remove(topic);
+                self.state.retained.remove(topic);
             }
             _ => self.edit(change),
         }
@@ -102,8 +101,8 @@ impl Model {
         if let Change::Queued { lsn, .. } = change {
             self.highest_lsn = self.highest_lsn.max(lsn.value());
         }
-        let Some(session) = change.session().and_then(|id| self.image.sessions.get_mut(&id)) else { return };
-        let SessionImage { record, claim: current, subscriptions, will: current_will, received, queue } =
+        let Some(session) = change.session().and_then(|id| self.state.sessions.get_mut(&id)) else { return };
+        let RecoveredSession { record, claim: current, subscriptions, will: current_will, received, queue } =
             session;
         match change {
             Change::Resumed { expiry, claim, .. } => {
@@ -149,7 +148,7 @@ fn split(queue: &mut Queue) -> (Queue, Queue) {
     queue.drain(..).partition(|(_, entry)| matches!(entry, QueueEntry::Waiting(_)))
 }
 
-/// What takes a step goes behind all that did before.
+/// Moves an entry that was sent or released behind all others in flight.
 fn step(queue: &mut Queue, lsn: Lsn, next: impl Fn(&QueueEntry) -> Option<QueueEntry>) {
     let Some(at) = queue.iter().position(|(known, _)| *known == lsn) else { return };
     let Some(entry) = next(&queue[at].1) else { return };

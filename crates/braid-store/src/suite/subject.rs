@@ -1,18 +1,17 @@
+//! Access to the store under test.
+
 use std::collections::BTreeSet;
 
 use super::Fixture;
 use super::example;
-use crate::batch::Batch;
-use crate::change::Change;
+use crate::change::{Batch, Change};
 use crate::error::StoreError;
-use crate::identity::{Claim, Lsn, SessionId};
-use crate::image::Image;
-use crate::message::{QueueEntry, StoredMessage};
-use crate::recover::NextIds;
+use crate::ids::{Claim, Lsn, NextIds, SessionId};
+use crate::message::{LazyMessage, QueueEntry, StoredMessage};
+use crate::recovery::RecoveredState;
 use crate::store::Store;
-use crate::unread::Unread;
 
-/// The store under trial.
+/// The store under test.
 pub(super) struct Subject<'a> {
     fixture: &'a mut dyn Fixture,
     /// `None` only while it is reopened.
@@ -39,8 +38,8 @@ impl<'a> Subject<'a> {
         self.store = Some(self.fixture.crash(store, seed));
     }
 
-    pub(super) fn doom(&mut self, calls: u64) {
-        self.fixture.doom(calls);
+    pub(super) fn fail_after(&mut self, calls: u64) {
+        self.fixture.fail_after(calls);
     }
 
     pub(super) fn is_asynchronous(&self) -> bool {
@@ -80,26 +79,26 @@ impl<'a> Subject<'a> {
         self.store().message(Lsn::new(message)).wait().expect("messages can be read")
     }
 
-    pub(super) fn recover(&self) -> (Image, NextIds) {
-        let mut image = Image::default();
-        let next = self.store().recover(&mut image).expect("the store can be recovered");
-        self.check_messages(&image);
-        (image, next)
+    pub(super) fn recover(&self) -> (RecoveredState, NextIds) {
+        let mut state = RecoveredState::default();
+        let next = self.store().recover(&mut state).expect("the store can be recovered");
+        self.check_messages(&state);
+        (state, next)
     }
 
-    /// One pass over all messages shows those that are referred to, and nothing else than reading each of them.
-    fn check_messages(&self, image: &Image) {
+    /// Checks that one pass over all messages shows the referenced ones, equal to reading each of them.
+    fn check_messages(&self, state: &RecoveredState) {
         let mut shown = Vec::new();
-        let show = &mut |lsn, unread: Unread<'_>| {
+        let show = &mut |lsn, unread: LazyMessage<'_>| {
             let (topic, length) = (unread.head().topic().clone(), unread.payload_len());
             let message = unread.read().expect("messages can be read");
             assert_eq!((&topic, length), (message.topic(), message.payload().len()));
             shown.push((lsn, message));
         };
         assert_eq!(self.store().messages(show), Ok(()));
-        let queues = image.sessions.values().flat_map(|session| &session.queue);
+        let queues = state.sessions.values().flat_map(|session| &session.queue);
         let queued = queues.filter_map(|(_, entry)| entry.message());
-        let referred: BTreeSet<_> = queued.chain(image.retained.values().copied()).collect();
+        let referred: BTreeSet<_> = queued.chain(state.retained.values().copied()).collect();
         let numbers: Vec<_> = shown.iter().map(|(lsn, _)| *lsn).collect();
         assert_eq!(numbers, referred.into_iter().collect::<Vec<_>>());
         for (lsn, message) in shown {
@@ -107,8 +106,8 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// What the store holds, which must be the same after it was closed and opened again.
-    pub(super) fn image(&mut self) -> Image {
+    /// Content of the store, which must be the same after it was closed and opened again.
+    pub(super) fn state(&mut self) -> RecoveredState {
         let (before, next_before) = self.recover();
         self.reopen();
         let (after, next_after) = self.recover();
@@ -120,10 +119,10 @@ impl<'a> Subject<'a> {
         after
     }
 
-    /// The queue of a session as (lsn, packet id, letter of its phase).
+    /// A session's queue as (lsn, packet id, first letter of the state).
     pub(super) fn queue(&mut self, session: u64) -> Vec<(u64, u16, char)> {
-        let image = self.image();
-        let queue = &image.sessions[&SessionId::new(session)].queue;
+        let state = self.state();
+        let queue = &state.sessions[&SessionId::new(session)].queue;
         let phase = |entry: &QueueEntry| match entry {
             QueueEntry::Waiting(_) => (0, 'w'),
             QueueEntry::Sent(id, _) => (id.value(), 's'),
@@ -133,11 +132,11 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Claims are the store's own numbers: nothing else compares them.
-pub(super) fn without_claims(image: &Image) -> Image {
-    let mut image = image.clone();
-    for session in image.sessions.values_mut() {
+/// The state without claims, which may differ between stores.
+pub(super) fn without_claims(state: &RecoveredState) -> RecoveredState {
+    let mut state = state.clone();
+    for session in state.sessions.values_mut() {
         session.claim = Claim::new(0);
     }
-    image
+    state
 }

@@ -21,7 +21,7 @@ fn failed() -> StoreError {
 }
 
 #[test]
-fn what_is_done_is_ready_at_once() {
+fn a_done_completion_is_ready_at_once() {
     let mut commit: Commit = Completion::Done(Err(failed()));
     let mut context = Context::from_waker(Waker::noop());
     assert_eq!(pin!(&mut commit).poll(&mut context), Poll::Ready(Err(failed())));
@@ -30,7 +30,7 @@ fn what_is_done_is_ready_at_once() {
 }
 
 #[test]
-fn completing_wakes_who_asked_last_and_nobody_else() {
+fn completing_wakes_only_the_last_waker() {
     let (completer, mut completion) = Completion::pending();
     let (first, last) = (Arc::<Counted>::default(), Arc::<Counted>::default());
     for waker in [&first, &last, &last] {
@@ -56,7 +56,7 @@ fn a_completer_that_is_dropped_answers_closed() {
 }
 
 #[test]
-fn nobody_need_wait() {
+fn a_dropped_completion_can_be_completed() {
     let (completer, completion) = Completion::pending();
     drop(completion);
     completer.complete(Ok(()));

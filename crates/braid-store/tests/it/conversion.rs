@@ -32,7 +32,7 @@ fn message(expiry: Option<u32>, now: Now) -> Arc<Message> {
 }
 
 #[test]
-fn a_message_comes_back_as_it_went() {
+fn a_stored_message_keeps_its_fields() {
     let now = now();
     let live = message(None, now);
     let stored = StoredMessage::of(Arc::clone(&live), now);
@@ -58,7 +58,7 @@ fn a_message_expires_while_the_broker_is_down() {
     let start = now();
     let stored = StoredMessage::of(message(Some(60), start), later(start, seconds(10)));
     assert_eq!(stored.expires_at(), Some(start.system + seconds(60)));
-    // Another process: its clock began elsewhere.
+    // Another process, whose monotonic clock has another origin.
     let restart = |down: u64| Now { instant: Instant::now(), system: start.system + seconds(down) };
     let at = restart(25);
     let live = stored.live(at);
@@ -90,9 +90,9 @@ fn a_message_that_had_expired_stays_so() {
     assert!(stored.live(late).is_expired(late.instant));
 }
 
-/// [BQ-42] But for its stream, which ended with its connection.
+/// [BQ-42] The stream ended with its connection.
 #[test]
-fn a_delivery_comes_back_on_the_control_stream() {
+fn a_delivery_is_restored_on_the_control_stream() {
     let message = message(None, now());
     let delivery = Delivery {
         message: Arc::clone(&message),
@@ -116,7 +116,7 @@ fn a_delivery_comes_back_on_the_control_stream() {
 }
 
 #[test]
-fn a_delivery_waits_on_while_the_broker_is_down() {
+fn a_delivery_ages_while_the_broker_is_down() {
     let start = now().system;
     let known =
         |waits_since| StoredDelivery { waits_since, ..StoredDelivery::new(Lsn::new(3), QoS::AtLeastOnce) };
@@ -127,9 +127,9 @@ fn a_delivery_waits_on_while_the_broker_is_down() {
     assert_eq!(known(None).waited(start), Duration::ZERO);
 }
 
-/// [BQ-42] [BQ-43] What was asked for comes back; which stream asked does not.
+/// [BQ-42] [BQ-43] The options are restored, the stream of the request is not.
 #[test]
-fn a_subscription_comes_back_unbound_on_the_control_stream() {
+fn a_subscription_is_restored_unbound_on_the_control_stream() {
     let asked = Subscription {
         qos: QoS::ExactlyOnce,
         no_local: true,

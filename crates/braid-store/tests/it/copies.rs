@@ -1,4 +1,4 @@
-//! Copies of a store that was stopped, which are put back later: what came after them is of another time.
+//! Copies of a stopped store that are put back later, when the journal has newer records.
 
 use std::io::ErrorKind;
 
@@ -7,7 +7,7 @@ use braid_store::{OfflineStore, OpenError, Store};
 use crate::disk::{Disk, Fault};
 use crate::embedded::{BLOCK, options};
 use crate::example::{open_session, queue, queued};
-use crate::journal::{in_halves, open_with, queue_of};
+use crate::journal::{in_segments, open_with, queue_of};
 
 /// Tables and journal.
 #[derive(Clone)]
@@ -26,34 +26,34 @@ impl Files {
         queue_of(&self.0, &self.1)
     }
 
-    /// These tables beside the journal that is there now.
+    /// These tables beside the current journal.
     fn put_back(&self, now: &Self) -> Self {
         Self(self.0.clone(), now.1.clone())
     }
 
-    /// After these messages, each in a group of its own; the broker is killed.
+    /// State after these messages, each in a group of its own, and a kill of the broker.
     fn killed(&self, blocks: usize, messages: &[u64]) -> Self {
         let disk = self.disk();
-        let store = open_with(&disk, in_halves(blocks)).expect("the disk is well");
+        let store = open_with(&disk, in_segments(blocks)).expect("the disk is well");
         for number in messages {
             store.commit(queued(*number)).wait().expect("the disk is well");
         }
-        // When it is dropped it writes more.
+        // Before the drop, which writes more.
         Self::of(&disk)
     }
 
-    /// The same, and it is stopped.
+    /// State after these messages and a stop of the broker.
     fn stopped(&self, blocks: usize, messages: &[u64]) -> Self {
         let disk = self.killed(blocks, messages).disk();
-        drop(open_with(&disk, in_halves(blocks)).expect("the disk is well"));
+        drop(open_with(&disk, in_segments(blocks)).expect("the disk is well"));
         Self::of(&disk)
     }
 }
 
-/// A store that was stopped with message 1.
+/// A stopped store with message 1.
 fn copy() -> Files {
     let disk = Disk::default();
-    let store = open_with(&disk, in_halves(64)).expect("the disk is well");
+    let store = open_with(&disk, in_segments(64)).expect("the disk is well");
     open_session(&store).expect("the disk is well");
     store.commit(queued(1)).wait().expect("the disk is well");
     drop(store);
@@ -61,10 +61,10 @@ fn copy() -> Files {
 }
 
 #[test]
-fn a_copy_of_the_tables_is_what_they_were() {
+fn a_copy_of_the_tables_restores_their_content() {
     let copy = copy();
     for later in [vec![2], (2..=9).collect::<Vec<_>>()] {
-        // With two blocks the later ones of the second half are all that is left of them.
+        // With two blocks only the later records of the second segment are left.
         for blocks in [64, 2] {
             for now in [copy.stopped(blocks, &later), copy.killed(blocks, &later)] {
                 assert_eq!(copy.put_back(&now).queue(), Ok(vec![1]), "{later:?} in {blocks}");
@@ -77,7 +77,7 @@ fn a_copy_of_the_tables_is_what_they_were() {
 }
 
 #[test]
-fn what_came_after_the_copy_does_not_come_back() {
+fn records_from_after_the_copy_are_not_replayed() {
     let copy = copy();
     for blocks in [64, 2] {
         for count in [0, 1, 3, 7] {
@@ -86,14 +86,14 @@ fn what_came_after_the_copy_does_not_come_back() {
             let killed = copy.put_back(&now).killed(blocks, &others);
             let expected = [vec![1], others].concat();
             assert_eq!(killed.queue().as_ref(), Ok(&expected));
-            // And again, the same copy.
+            // Once more with this copy.
             let killed = copy.put_back(&killed).killed(blocks, &[30]);
             assert_eq!(killed.queue(), Ok(vec![1, 30]));
         }
     }
 }
 
-/// Whatever the first start with the copy has done by then.
+/// At each point of the first start with the copy.
 #[test]
 fn power_may_fail_while_a_copy_is_opened() {
     let files = copy().put_back(&copy().stopped(64, &[2, 3]));
@@ -104,11 +104,11 @@ fn power_may_fail_while_a_copy_is_opened() {
         for after in 0.. {
             let disk = files.disk();
             disk.fail(Fault { after, kind: ErrorKind::Other, forever: true });
-            let opened = open_with(&disk, in_halves(64));
+            let opened = open_with(&disk, in_segments(64));
             let is_open = opened.is_ok();
             disk.crash(&mut fastrand::Rng::with_seed(seed));
             drop(opened);
-            let store = open_with(&disk, in_halves(64)).expect("the disk is well");
+            let store = open_with(&disk, in_segments(64)).expect("the disk is well");
             assert_eq!(queue(&store), [1], "call {after}, seed {seed}");
             store.commit(queued(4)).wait().unwrap();
             assert_eq!(Files::of(&disk).queue(), Ok(vec![1, 4]), "call {after}, seed {seed}");
@@ -120,7 +120,7 @@ fn power_may_fail_while_a_copy_is_opened() {
     }
 }
 
-/// They are a copy of a store that ran, which is none without the journal of that time.
+/// A copy of a running store's tables is incomplete without its journal of that time.
 #[test]
 fn tables_that_need_the_journal_of_another_time_are_refused() {
     let copy = copy();
@@ -132,7 +132,7 @@ fn tables_that_need_the_journal_of_another_time_are_refused() {
 }
 
 #[test]
-fn a_journal_that_was_cut_off_while_the_store_was_stopped_is_made_anew() {
+fn a_journal_that_was_truncated_while_the_store_was_stopped_is_recreated() {
     let copy = copy();
     for length in [0, 100, BLOCK, 3 * BLOCK, copy.1.len() - 1] {
         let cut = Files(copy.0.clone(), copy.1[..length].to_vec());

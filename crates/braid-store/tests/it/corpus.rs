@@ -1,4 +1,4 @@
-//! The committed corpora of the fuzz targets, replayed, and what a fuzzer would try first.
+//! Replay of the committed corpora of the fuzz targets, with mutations that a fuzzer would try first.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! A store that answers from another thread passes the same suite: nothing in it expects an answer at once.
+//! Conformance suite on a store that answers from another thread: no case expects an answer at once.
 
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -6,8 +6,8 @@ use std::thread::{self, JoinHandle};
 use braid_proto::packet::ClientId;
 use braid_store::suite::{self, Fixture};
 use braid_store::{
-    Batch, Claim, Commit, Completer, Completion, Lsn, MemoryStore, NextIds, Recover, Store, StoreError,
-    StoredMessage, Unread,
+    Batch, Claim, Commit, Completer, Completion, LazyMessage, Lsn, MemoryStore, NextIds, Recover, Store,
+    StoreError, StoredMessage,
 };
 
 enum Request {
@@ -40,7 +40,7 @@ impl Deferred {
         Self { inner, requests: Some(requests), writer: Some(writer) }
     }
 
-    fn ask<T>(&self, request: impl FnOnce(Completer<T>) -> Request) -> Completion<T> {
+    fn request<T>(&self, request: impl FnOnce(Completer<T>) -> Request) -> Completion<T> {
         let (completer, completion) = Completion::pending();
         self.requests
             .as_ref()
@@ -65,18 +65,18 @@ impl Store for Deferred {
     }
 
     fn claim(&self, client_id: &ClientId) -> Completion<Claim> {
-        self.ask(|completer| Request::Claim(client_id.clone(), completer))
+        self.request(|completer| Request::Claim(client_id.clone(), completer))
     }
 
     fn commit(&self, batch: Batch) -> Commit {
-        self.ask(|completer| Request::Commit(batch, completer))
+        self.request(|completer| Request::Commit(batch, completer))
     }
 
     fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
-        self.ask(|completer| Request::Message(message, completer))
+        self.request(|completer| Request::Message(message, completer))
     }
 
-    fn messages(&self, show: &mut dyn FnMut(Lsn, Unread<'_>)) -> Result<(), StoreError> {
+    fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
         self.inner.messages(show)
     }
 }

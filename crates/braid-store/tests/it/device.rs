@@ -1,8 +1,8 @@
-//! What a store does on a device that fails.
+//! Embedded store on a device that fails.
 
 use std::io::ErrorKind;
 
-use braid_store::{EmbeddedStore, Image, Lsn, OpenError, Store, StoreError};
+use braid_store::{EmbeddedStore, Lsn, OpenError, RecoveredState, Store, StoreError};
 
 use crate::disk::{Disk, Fault};
 use crate::embedded::{open, options};
@@ -10,7 +10,7 @@ use crate::example::{open_session, queue, queued};
 
 const BATCHES: u64 = 12;
 
-/// Commits one batch after the other as long as it can; how many were acknowledged.
+/// Commits one batch after the other until one fails, and returns the number of acknowledged ones.
 fn work(store: &EmbeddedStore) -> u64 {
     (1..=BATCHES).take_while(|number| store.commit(queued(*number)).wait().is_ok()).count() as u64
 }
@@ -22,11 +22,11 @@ fn assert_failed(store: &EmbeddedStore) {
     assert_eq!(store.commit([].into_iter().collect()).wait(), Err(failure.clone()));
     assert_eq!(store.claim(&"b".into()).wait(), Err(failure.clone()));
     assert_eq!(store.message(Lsn::new(1)).wait(), Err(failure.clone()));
-    assert_eq!(store.recover(&mut Image::default()), Err(failure.clone()));
+    assert_eq!(store.recover(&mut RecoveredState::default()), Err(failure.clone()));
     assert_eq!(store.failed().wait(), Err(failure));
 }
 
-/// Every call of some work fails once, one after the other.
+/// Lets every call of the work fail, each in a run of its own.
 fn fail_every_call(kind: ErrorKind) {
     for after in 0.. {
         let disk = Disk::default();
@@ -53,7 +53,7 @@ fn fail_every_call(kind: ErrorKind) {
 }
 
 #[test]
-fn a_device_that_fails_once_is_not_trusted_again() {
+fn a_store_stays_failed_after_one_error_of_the_device() {
     fail_every_call(ErrorKind::Other);
 }
 
@@ -63,7 +63,7 @@ fn a_full_device_loses_nothing_that_was_acknowledged() {
 }
 
 #[test]
-fn opening_on_a_device_that_fails_says_what_to_do() {
+fn the_error_of_opening_on_a_failing_device_names_the_remedy() {
     type Expected = fn(&OpenError) -> bool;
     let kinds: [(ErrorKind, Expected); 4] = [
         (ErrorKind::StorageFull, |error| matches!(error, OpenError::Full { .. })),

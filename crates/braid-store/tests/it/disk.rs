@@ -1,14 +1,14 @@
-//! A disk of which only what was synced survives a power failure for sure, and whose calls can fail.
+//! Simulated disk: only synced writes survive a power failure for sure, and calls can fail.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use redb::StorageBackend;
 
-/// What a device writes at once, or not at all.
+/// Unit of atomic writes, in bytes.
 const SECTOR: usize = 512;
 
-/// The disk itself, with the two files of a store: it outlives the stores that are opened on it. Cloning names the same disk.
+/// The disk with the two files of a store; it outlives the stores opened on it. A clone is the same disk.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk(Arc<(Mutex<State>, Condvar)>);
 
@@ -17,26 +17,26 @@ struct State {
     tables: Contents,
     journal: Contents,
     fault: Option<Fault>,
-    /// Syncs of this file wait until they are let go.
+    /// Syncs of this file block until they are released.
     held: Option<Which>,
     holding: u64,
-    /// Counts the openings: a store that was left behind by a power failure reaches the disk no more.
+    /// Number of openings: a store from before a power failure no longer reaches the disk.
     era: u64,
 }
 
 #[derive(Debug, Default)]
 struct Contents {
     synced: Vec<u8>,
-    /// With everything that was written since.
+    /// Including all writes since the last sync.
     current: Vec<u8>,
     unsynced: Vec<Unsynced>,
     syncs: u64,
-    /// Syncs after a call failed: an error of a device must be its last word.
+    /// Syncs after a failed call: a store must not retry after an error.
     syncs_after_fault: u64,
     failed: bool,
 }
 
-/// Which of the files.
+/// One of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
     Tables,
@@ -49,14 +49,14 @@ enum Unsynced {
     Length(usize),
 }
 
-/// What happens at a call that changes the disk.
+/// Fault of the calls that change the disk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
-    /// How many such calls still succeed.
+    /// Number of calls that still succeed.
     pub(crate) after: u64,
-    /// What the call says.
+    /// Error of the failing call.
     pub(crate) kind: io::ErrorKind,
-    /// Whether all that follow fail as well, as after a power failure.
+    /// True if all later calls fail too, as after a power failure.
     pub(crate) forever: bool,
 }
 
@@ -69,14 +69,14 @@ impl Disk {
         disk
     }
 
-    /// A device to open a store's tables on; those before lose the disk.
+    /// A device for a store's tables; earlier devices lose the disk.
     pub(crate) fn device(&self) -> Device {
         let mut state = self.lock();
         state.era += 1;
         Device { disk: self.clone(), era: state.era, which: Which::Tables }
     }
 
-    /// The one for the journal that goes with the last device for tables.
+    /// The journal's device that belongs to the last tables' device.
     pub(crate) fn journal(&self) -> Device {
         Device { disk: self.clone(), era: self.lock().era, which: Which::Journal }
     }
@@ -85,7 +85,7 @@ impl Disk {
         self.lock().fault = Some(fault);
     }
 
-    /// How often the journal was synced.
+    /// Number of syncs of the journal.
     pub(crate) fn syncs(&self) -> u64 {
         self.lock().journal.syncs
     }
@@ -94,13 +94,13 @@ impl Disk {
         self.lock().tables.syncs
     }
 
-    /// How often a file was synced after a call for it failed.
+    /// Number of syncs of a file after a failed call.
     pub(crate) fn syncs_after_fault(&self) -> u64 {
         let state = self.lock();
         state.tables.syncs_after_fault + state.journal.syncs_after_fault
     }
 
-    /// The device works again, and what failed is forgotten.
+    /// Ends the fault and resets its counters.
     pub(crate) fn mend(&self) {
         let mut state = self.lock();
         state.fault = None;
@@ -110,12 +110,12 @@ impl Disk {
         }
     }
 
-    /// Lets every sync of the journal wait, until [`release`](Self::release).
+    /// Blocks every sync of the journal until [`release`](Self::release).
     pub(crate) fn hold(&self) {
         self.lock().held = Some(Which::Journal);
     }
 
-    /// Lets every sync of the tables wait, until [`release`](Self::release).
+    /// Blocks every sync of the tables until [`release`](Self::release).
     pub(crate) fn hold_tables(&self) {
         self.lock().held = Some(Which::Tables);
     }
@@ -125,7 +125,7 @@ impl Disk {
         self.0.1.notify_all();
     }
 
-    /// Waits until a sync waits.
+    /// Waits until a sync is blocked.
     pub(crate) fn wait_for_sync(&self) {
         let mut state = self.lock();
         while state.holding == 0 {
@@ -142,13 +142,12 @@ impl Disk {
         self.lock().journal.current.clone()
     }
 
-    /// Takes the power away: of what was not synced, some writes are lost, some are torn, and the rest arrived in
-    /// another order.
+    /// Simulates a power failure: of the unsynced writes some are lost, some torn, and the others reordered.
     pub(crate) fn crash(&self, rng: &mut fastrand::Rng) {
         let mut state = self.lock();
         state.era += 1;
         state.fault = None;
-        // Some crashes lose nearly everything, some nearly nothing.
+        // Some power failures lose nearly everything, some nearly nothing.
         let kept = rng.f64();
         state.tables.crash(kept, rng);
         state.journal.crash(kept, rng);
@@ -164,7 +163,7 @@ impl Contents {
         let mut unsynced = std::mem::take(&mut self.unsynced);
         let mut bytes = std::mem::take(&mut self.synced);
         rng.shuffle(&mut unsynced);
-        // The longest that the file may have become; it is cut at the end.
+        // The greatest possible length; truncated at the end.
         let mut length = bytes.len();
         for change in &unsynced {
             match change {
@@ -215,7 +214,7 @@ impl Device {
         if state.era == self.era { Ok(state) } else { Err(io::Error::other("the power is gone")) }
     }
 
-    /// For calls that change the disk: these can fail.
+    /// State for calls that change the disk, which can fail.
     fn change(&self) -> io::Result<MutexGuard<'_, State>> {
         let mut state = self.state()?;
         if let Some(fault) = &mut state.fault {
@@ -271,7 +270,7 @@ impl StorageBackend for Device {
         let file = state.file(self.which);
         file.syncs += 1;
         file.syncs_after_fault += u64::from(file.failed);
-        // What is unsynced is little; the file may be long.
+        // Applies the few unsynced writes instead of copying the file, which may be long.
         for change in std::mem::take(&mut file.unsynced) {
             match change {
                 Unsynced::Write(at, data) => put(&mut file.synced, at, &data),

@@ -7,15 +7,16 @@ use braid_proto::decoder::Spool;
 use braid_store::spool::{FileSpool, SpoolOptions};
 use braid_store::suite::{self, Fixture};
 use braid_store::{
-    Durability, EmbeddedStore, Image, Lsn, Options, Progress, Stage, Store, StoreError, StoredMessage, Unread,
+    Durability, EmbeddedStore, LazyMessage, Lsn, Options, Progress, RecoveredState, Stage, Store, StoreError,
+    StoredMessage,
 };
 use bytes::Bytes;
 
 use crate::disk::{Disk, Fault};
 use crate::example::{completed, open_session, queue, queued, queued_with};
 
-/// Lazy batches are waited for one by one in the suite. The journal is as short as it can be, so that everything
-/// happens to it all the time.
+/// Short delays, since the suite waits for each lazy batch, and the shortest journal, so that its segments alternate all
+/// the time.
 pub(crate) fn options() -> Options {
     let mut options = Options::default();
     (options.lazy, options.checkpoint) = (Duration::from_micros(200), Duration::from_micros(500));
@@ -23,14 +24,14 @@ pub(crate) fn options() -> Options {
     options
 }
 
-/// What a journal is made of.
+/// Block of a journal, in bytes.
 pub(crate) const BLOCK: usize = 4096;
 
 pub(crate) fn open(disk: &Disk) -> EmbeddedStore {
     EmbeddedStore::open_on(disk.device(), disk.journal(), options()).expect("the disk is well")
 }
 
-/// Nothing is written because time passes.
+/// Options under which no timer causes a write.
 pub(crate) fn patient(durability: Durability) -> Options {
     let mut options = Options::default();
     (options.lazy, options.checkpoint, options.durability) = (HOUR, HOUR, durability);
@@ -47,19 +48,19 @@ struct OnDisk {
 impl Default for OnDisk {
     fn default() -> Self {
         let mut options = options();
-        // All but the smallest payloads are in parts.
-        options.part = 2;
+        // Chunks all but the smallest payloads.
+        options.chunk = 2;
         Self { disk: Disk::default(), options }
     }
 }
 
 impl OnDisk {
-    /// With a journal of one length or another, whose halves turn when they are full, soon, or with each group.
+    /// Varies with the seed: the journal's length, and checkpoints when a segment is full, soon, or with each group.
     fn of(seed: u64) -> Self {
         let mut on_disk = Self::default();
         let blocks = usize::try_from(1 + seed % 5).expect("it is small");
         on_disk.options.journal = 2 * blocks * BLOCK;
-        on_disk.options.part = [1, 2, 255 << 10][usize::try_from(seed / 15 % 3).expect("it is small")];
+        on_disk.options.chunk = [1, 2, 255 << 10][usize::try_from(seed / 15 % 3).expect("it is small")];
         on_disk.options.checkpoint = [Duration::ZERO, Duration::from_micros(300), HOUR]
             [usize::try_from(seed / 5 % 3).expect("it is small")];
         on_disk
@@ -90,10 +91,10 @@ impl Fixture for OnDisk {
 
     fn crash(&mut self, store: Box<dyn Store>, seed: u64) -> Box<dyn Store> {
         let mut rng = fastrand::Rng::with_seed(seed);
-        // First the power: what the store does when it is dropped comes too late.
+        // Before the drop of the store, whose writes then come too late.
         self.disk.crash(&mut rng);
         drop(store);
-        // It may fail again while the store is put in order.
+        // A second failure may follow during the recovery.
         while rng.bool() {
             self.disk.fail(Fault { after: rng.u64(..30), kind: ErrorKind::Other, forever: true });
             let (tables, journal) = (self.disk.device(), self.disk.journal());
@@ -107,7 +108,7 @@ impl Fixture for OnDisk {
         matches!(self.options.durability, Durability::Async { .. })
     }
 
-    fn doom(&mut self, calls: u64) {
+    fn fail_after(&mut self, calls: u64) {
         self.disk.fail(Fault { after: calls, kind: ErrorKind::Other, forever: true });
     }
 }
@@ -131,7 +132,7 @@ fn an_embedded_store_survives_power_failures() {
     }
 }
 
-/// Beyond what every change to the code needs: `cargo test -p braid-store --test it -- --ignored thousands`.
+/// More seeds than the check of a change needs: `cargo test -p braid-store --test it -- --ignored thousands`.
 #[test]
 #[ignore = "takes minutes"]
 fn an_embedded_store_survives_thousands_of_power_failures() {
@@ -142,7 +143,7 @@ fn an_embedded_store_survives_thousands_of_power_failures() {
 }
 
 #[test]
-fn a_lazy_batch_rides_along_and_costs_no_sync() {
+fn a_lazy_batch_joins_a_group_and_costs_no_sync() {
     const ROUNDS: u64 = 20;
     let disk = Disk::default();
     let store = EmbeddedStore::open_on(disk.device(), disk.journal(), patient(Durability::Sync)).unwrap();
@@ -151,7 +152,7 @@ fn a_lazy_batch_rides_along_and_costs_no_sync() {
     let before = disk.syncs();
     for number in 1..=ROUNDS {
         let mut lazy = store.commit(completed(number));
-        // Time enough for a writer that does not wait.
+        // Time enough for a writer that would not wait.
         for _ in 0..1000 {
             thread::yield_now();
         }
@@ -172,7 +173,7 @@ fn a_lazy_batch_is_done_some_time_later_even_if_nothing_else_is_committed() {
 }
 
 #[test]
-fn what_comes_while_a_group_is_written_is_the_next_group() {
+fn batches_that_arrive_while_a_group_is_written_are_the_next_group() {
     let disk = Disk::default();
     let store = open(&disk);
     open_session(&store).unwrap();
@@ -190,7 +191,7 @@ fn what_comes_while_a_group_is_written_is_the_next_group() {
 }
 
 #[test]
-fn an_asynchronous_commit_is_done_when_it_is_handed_over() {
+fn an_asynchronous_commit_is_done_at_once() {
     let disk = Disk::default();
     let durability = Durability::Async { at_risk: HOUR };
     let store = EmbeddedStore::open_on(disk.device(), disk.journal(), patient(durability)).unwrap();
@@ -208,7 +209,7 @@ fn an_asynchronous_store_passes_the_suite() {
     suite::run(&mut OnDisk::default().asynchronous(), 5);
 }
 
-/// What survives is a beginning of whole batches.
+/// A prefix of whole batches survives.
 #[test]
 fn an_asynchronous_store_survives_power_failures() {
     for seed in 0..150 {
@@ -216,14 +217,14 @@ fn an_asynchronous_store_survives_power_failures() {
     }
 }
 
-/// No more is at risk than what was done in one window.
+/// Only batches acknowledged within `at_risk` may be lost.
 #[test]
-fn an_asynchronous_commit_waits_for_a_device_that_falls_behind() {
+fn an_asynchronous_commit_waits_for_a_slow_device() {
     let disk = Disk::default();
     let durability = Durability::Async { at_risk: Duration::ZERO };
     let store = EmbeddedStore::open_on(disk.device(), disk.journal(), patient(durability)).unwrap();
     open_session(&store).unwrap();
-    store.recover(&mut Image::default()).unwrap();
+    store.recover(&mut RecoveredState::default()).unwrap();
     disk.hold();
     let first = store.commit(queued(1));
     disk.wait_for_sync();
@@ -233,7 +234,7 @@ fn an_asynchronous_commit_waits_for_a_device_that_falls_behind() {
     assert!(is_held, "one is at risk");
     assert!(others.into_iter().all(|commit| commit.wait() == Ok(())));
     assert_eq!((first.wait(), queue(&store).len()), (Ok(()), 50));
-    // Whoever waits hears of a device that fails.
+    // Waiting callers get the error of the device.
     disk.hold();
     drop(store.commit(queued(51)));
     disk.wait_for_sync();
@@ -244,7 +245,7 @@ fn an_asynchronous_commit_waits_for_a_device_that_falls_behind() {
 }
 
 #[test]
-fn closing_writes_what_is_lazy_and_tells_who_watches() {
+fn closing_writes_lazy_batches_and_completes_watchers() {
     let disk = Disk::default();
     let store = EmbeddedStore::open_on(disk.device(), disk.journal(), patient(Durability::Sync)).unwrap();
     open_session(&store).unwrap();
@@ -257,7 +258,7 @@ fn closing_writes_what_is_lazy_and_tells_who_watches() {
 }
 
 #[test]
-fn many_changes_wait_no_longer() {
+fn a_group_with_many_changes_is_written_at_once() {
     let disk = Disk::default();
     let mut options = patient(Durability::Sync);
     options.changes = 4;
@@ -271,7 +272,7 @@ fn many_changes_wait_no_longer() {
 }
 
 #[test]
-fn opening_and_recovering_tell_how_far_they_are() {
+fn opening_and_recovering_report_progress() {
     let disk = Disk::default();
     let store = open(&disk);
     open_session(&store).unwrap();
@@ -294,7 +295,7 @@ fn opening_and_recovering_tell_how_far_they_are() {
 }
 
 #[test]
-fn a_large_payload_is_in_no_heap_and_is_read_only_when_it_is_wanted() {
+fn a_large_payload_is_read_on_demand_and_not_into_the_heap() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let of_spool = SpoolOptions { threshold: 1000, bytes: 1 << 20, keep_free: 0 };
     let spool = Arc::new(FileSpool::open(directory.path(), of_spool).expect("the system allows it"));
@@ -306,7 +307,7 @@ fn a_large_payload_is_in_no_heap_and_is_read_only_when_it_is_wanted() {
     }
     let read = |wanted| {
         let mut read: Vec<StoredMessage> = Vec::new();
-        let show = &mut |lsn, unread: Unread<'_>| {
+        let show = &mut |lsn, unread: LazyMessage<'_>| {
             if lsn == Lsn::new(wanted) {
                 read.push(unread.read().expect("the disk is well"));
             }
@@ -322,7 +323,7 @@ fn a_large_payload_is_in_no_heap_and_is_read_only_when_it_is_wanted() {
 }
 
 #[test]
-fn messages_are_shown_as_they_are_after_everything_that_was_handed_over() {
+fn messages_are_shown_after_all_earlier_commits() {
     let disk = Disk::default();
     let store = EmbeddedStore::open_on(disk.device(), disk.journal(), patient(Durability::Sync));
     let store = store.expect("the disk is well");
@@ -330,7 +331,7 @@ fn messages_are_shown_as_they_are_after_everything_that_was_handed_over() {
     for number in 1..=2 {
         store.commit(queued(number)).wait().expect("it is stored");
     }
-    // It would wait for an hour.
+    // Lazy: its delay is an hour.
     drop(store.commit(completed(1)));
     let mut shown = Vec::new();
     store.messages(&mut |lsn, _| shown.push(lsn)).expect("the disk is well");

@@ -10,7 +10,7 @@ use braid_proto::session::{RetainHandling, SessionExpiry};
 use braid_proto::stream::Priority;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_store::{
-    Batch, Change, Image, Lsn, SessionId, Store, StoreError, StoredDelivery, StoredMessage,
+    Batch, Change, Lsn, RecoveredState, SessionId, Store, StoreError, StoredDelivery, StoredMessage,
     StoredSubscription,
 };
 use bytes::Bytes;
@@ -39,22 +39,22 @@ pub(crate) fn queued_with(number: u64, payload: Bytes) -> Batch {
         .collect()
 }
 
-/// Its acknowledgement, which may be late.
+/// Completion of the message's delivery, which may be lazy.
 pub(crate) fn completed(number: u64) -> Batch {
     let mut batch = Batch::lazy();
     batch.push(Change::Completed { session: SESSION, lsn: Lsn::new(number) });
     batch
 }
 
-/// The numbers of what is queued for the session.
+/// Numbers of the session's queue entries.
 pub(crate) fn queue(store: &impl Store) -> Vec<u64> {
-    let mut image = Image::default();
+    let mut image = RecoveredState::default();
     store.recover(&mut image).expect("the store can be recovered");
     let session = image.sessions.get(&SESSION);
     session.into_iter().flat_map(|session| &session.queue).map(|(lsn, _)| lsn.value()).collect()
 }
 
-// === one of everything ===
+// === a store with every kind of row ===
 
 fn topic(text: &str) -> TopicName {
     TopicName::parse(text).expect("a topic name")
@@ -96,7 +96,7 @@ fn packet(value: u16) -> PacketId {
     PacketId::new(value).expect("not 0")
 }
 
-/// Puts one of everything into an empty store: sessions 1 and 2, messages 1 to 5, and entries in every phase.
+/// Fills an empty store with every kind of row: sessions 1 and 2, messages 1 to 5, and entries in every phase.
 pub(crate) fn fill(store: &impl Store) -> Result<(), StoreError> {
     let at = |seconds| SystemTime::UNIX_EPOCH + Duration::new(seconds, 123_456_789);
     let (a, b) = (store.claim(&"a".into()).wait()?, store.claim(&"é".into()).wait()?);
@@ -166,9 +166,9 @@ pub(crate) fn fill(store: &impl Store) -> Result<(), StoreError> {
     store.commit(changes.into_iter().collect()).wait()
 }
 
-/// Everything that a store holds, but for the claims.
-pub(crate) fn contents(store: &impl Store) -> (Image, Vec<Option<StoredMessage>>) {
-    let mut image = Image::default();
+/// Content of a store without its claims.
+pub(crate) fn contents(store: &impl Store) -> (RecoveredState, Vec<Option<StoredMessage>>) {
+    let mut image = RecoveredState::default();
     store.recover(&mut image).expect("the store can be recovered");
     for session in image.sessions.values_mut() {
         session.claim = braid_store::Claim::new(0);

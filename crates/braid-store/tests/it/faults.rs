@@ -1,7 +1,7 @@
 use braid_proto::packet::ClientId;
 use braid_proto::session::SessionExpiry;
 use braid_store::faults::{FailingStore, HoldingStore};
-use braid_store::{Batch, Change, Image, MemoryStore, SessionId, Store, StoreError};
+use braid_store::{Batch, Change, MemoryStore, RecoveredState, SessionId, Store, StoreError};
 
 fn opened(store: &impl Store, number: u64) -> Batch {
     let client_id = ClientId::from(number.to_string().as_str());
@@ -11,7 +11,7 @@ fn opened(store: &impl Store, number: u64) -> Batch {
 }
 
 fn sessions(store: &impl Store) -> Vec<u64> {
-    let mut image = Image::default();
+    let mut image = RecoveredState::default();
     store.recover(&mut image).expect("memory can be read");
     image.sessions.keys().map(|id| id.value()).collect()
 }
@@ -37,7 +37,7 @@ fn a_failed_store_grants_no_claim() {
 }
 
 #[test]
-fn a_holding_store_commits_what_is_released_in_order() {
+fn a_holding_store_commits_released_batches_in_order() {
     let store = HoldingStore::new(MemoryStore::new());
     let mut commits: Vec<_> = (1..=3).map(|number| store.commit(opened(&store, number))).collect();
     assert_eq!((store.held(), sessions(&store)), (3, vec![]));
@@ -54,7 +54,7 @@ fn a_holding_store_commits_what_is_released_in_order() {
 }
 
 #[test]
-fn a_holding_store_passes_on_what_the_store_inside_refuses() {
+fn a_holding_store_forwards_refusals_of_the_inner_store() {
     let store = HoldingStore::new(MemoryStore::new());
     let stale = opened(&store, 1);
     let newest = opened(&store, 1);
@@ -65,7 +65,7 @@ fn a_holding_store_passes_on_what_the_store_inside_refuses() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn errors_name_the_remedy() {
     let lines = [
         StoreError::Fenced { session: SessionId::new(1) }.to_string(),
         StoreError::Failed { reason: "no space left".into() }.to_string(),

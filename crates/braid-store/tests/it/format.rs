@@ -1,5 +1,5 @@
-//! Every format that was ever released stays readable: `golden/format-N.redb` and `golden/format-N.journal` are a store that
-//! the version with that format wrote and did not close, `golden/format-N.jsonl` is what is in it.
+//! Every released format stays readable: `golden/format-N.redb` and `golden/format-N.journal` are a store that the version
+//! with that format wrote and did not close, `golden/format-N.jsonl` is its content.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ fn format_1_stays_readable() {
     assert_eq!(contents(&open(&golden_disk())), contents(&open(&now)));
 }
 
-/// Nothing of it is in the tables.
+/// All of its content is in the journal and none in the tables.
 #[test]
 fn the_golden_store_has_a_journal() {
     let read = |name| fs::read(golden(name)).expect("it is committed");

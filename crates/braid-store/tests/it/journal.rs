@@ -1,10 +1,11 @@
-//! What is in the journal and not in the tables yet, and what can be wrong with it.
+//! Journal: records that the tables do not have, and damaged, missing or foreign journals.
 
 use std::fs;
 use std::path::Path;
 
 use braid_store::{
-    Durability, EmbeddedStore, Existing, Image, Lsn, OfflineStore, OpenError, Options, SessionId, Store,
+    Durability, EmbeddedStore, Existing, Lsn, OfflineStore, OpenError, Options, RecoveredState, SessionId,
+    Store,
 };
 use bytes::Bytes;
 use tempfile::TempDir;
@@ -14,8 +15,8 @@ use crate::embedded::{BLOCK, open, options, patient};
 use crate::example::{completed, open_session, queue, queued, queued_with};
 use crate::offline::{exported, names, offline};
 
-/// A journal of two halves with so many blocks each; only what does not fit takes anything to the tables.
-pub(crate) fn in_halves(blocks: usize) -> Options {
+/// A journal of two segments of this many blocks; only a full segment causes a checkpoint.
+pub(crate) fn in_segments(blocks: usize) -> Options {
     let mut options = patient(Durability::Sync);
     options.journal = 2 * blocks * BLOCK;
     options
@@ -25,10 +26,10 @@ pub(crate) fn open_with(disk: &Disk, options: Options) -> Result<EmbeddedStore, 
     EmbeddedStore::open_on(disk.device(), disk.journal(), options)
 }
 
-/// A store with a session and `count` messages, none of them in its tables; its files as a crash leaves them.
+/// Files that a crash leaves of a store with a session and `count` messages, none of them in its tables.
 fn crashed(count: u64) -> (Vec<u8>, Vec<u8>) {
     let disk = Disk::default();
-    let store = open_with(&disk, in_halves(64)).expect("the disk is well");
+    let store = open_with(&disk, in_segments(64)).expect("the disk is well");
     open_session(&store).expect("the disk is well");
     for number in 1..=count {
         store.commit(queued(number)).wait().expect("the disk is well");
@@ -39,12 +40,12 @@ fn crashed(count: u64) -> (Vec<u8>, Vec<u8>) {
 pub(crate) fn queue_of(tables: &[u8], journal: &[u8]) -> Result<Vec<u64>, OpenError> {
     let disk = Disk::holding(tables.to_vec(), journal.to_vec());
     let store = open_with(&disk, options())?;
-    let mut image = Image::default();
+    let mut image = RecoveredState::default();
     store.recover(&mut image).expect("the disk is well");
     Ok(image.sessions.get(&SessionId::new(1)).map_or_else(Vec::new, |_| queue(&store)))
 }
 
-/// What is damaged, if that is what is wrong.
+/// Reason of an error about a damaged journal.
 fn reason(error: &OpenError) -> String {
     assert_eq!(error.to_string().lines().count(), 1, "{error}");
     match error {
@@ -56,7 +57,7 @@ fn reason(error: &OpenError) -> String {
 #[test]
 fn a_group_costs_one_sync_of_the_journal_and_nothing_else() {
     let disk = Disk::default();
-    let store = open_with(&disk, in_halves(64)).unwrap();
+    let store = open_with(&disk, in_segments(64)).unwrap();
     open_session(&store).unwrap();
     let (tables, syncs, before) = (disk.bytes(), disk.syncs_of_tables(), disk.syncs());
     for number in 1..=20 {
@@ -70,17 +71,17 @@ fn a_group_costs_one_sync_of_the_journal_and_nothing_else() {
     assert!(disk.bytes() == tables);
 }
 
-/// Only the number of the last record is written, which makes the half free.
+/// The checkpoint writes only the number of the last record, which frees the segment.
 #[test]
-fn what_was_delivered_meanwhile_never_reaches_the_tables() {
+fn completed_messages_never_reach_the_tables() {
     let disk = Disk::default();
-    let store = open_with(&disk, in_halves(64)).unwrap();
+    let store = open_with(&disk, in_segments(64)).unwrap();
     open_session(&store).unwrap();
     queue(&store);
     let syncs = disk.syncs_of_tables();
     for number in 1..=20 {
         store.commit(queued(number)).wait().unwrap();
-        // Nobody waits for company.
+        // Not lazy, so that each is a group of its own.
         store.commit(completed(number).into_iter().collect()).wait().unwrap();
     }
     assert_eq!(queue(&store), Vec::<u64>::new());
@@ -88,14 +89,14 @@ fn what_was_delivered_meanwhile_never_reaches_the_tables() {
 }
 
 #[test]
-fn both_halves_are_used_again_and_again() {
+fn both_segments_are_reused() {
     for blocks in 1..4 {
         let disk = Disk::default();
-        let store = open_with(&disk, in_halves(blocks)).unwrap();
+        let store = open_with(&disk, in_segments(blocks)).unwrap();
         open_session(&store).unwrap();
         for number in 1..=30 {
             store.commit(queued(number)).wait().unwrap();
-            // What the power leaves at this moment.
+            // Content after a power failure at this point.
             let now = queue_of(&disk.bytes(), &disk.journal_bytes()).unwrap();
             assert_eq!(now, (1..=number).collect::<Vec<_>>());
         }
@@ -104,9 +105,9 @@ fn both_halves_are_used_again_and_again() {
 }
 
 #[test]
-fn what_no_half_can_hold_goes_to_the_tables_after_everything_before() {
+fn a_group_larger_than_a_segment_goes_to_the_tables_in_order() {
     let disk = Disk::default();
-    let store = open_with(&disk, in_halves(2)).unwrap();
+    let store = open_with(&disk, in_segments(2)).unwrap();
     open_session(&store).unwrap();
     for number in 1..=9 {
         let syncs = disk.syncs_of_tables();
@@ -119,12 +120,12 @@ fn what_no_half_can_hold_goes_to_the_tables_after_everything_before() {
 }
 
 #[test]
-fn who_finds_both_halves_full_waits_for_the_tables() {
+fn a_commit_waits_for_the_checkpoint_when_both_segments_are_full() {
     let disk = Disk::default();
-    let store = open_with(&disk, in_halves(1)).unwrap();
+    let store = open_with(&disk, in_segments(1)).unwrap();
     open_session(&store).unwrap();
     disk.hold_tables();
-    // One half each; the third needs the first one's again.
+    // Each fills a segment; the third needs the first one's.
     store.commit(queued(1)).wait().unwrap();
     disk.wait_for_sync();
     let mut third = store.commit(queued(2));
@@ -139,7 +140,7 @@ fn who_finds_both_halves_full_waits_for_the_tables() {
 }
 
 #[test]
-fn only_the_last_record_may_be_a_part() {
+fn only_the_last_record_may_be_torn() {
     let (tables, journal) = crashed(6);
     assert_eq!(queue_of(&tables, &journal), Ok(vec![1, 2, 3, 4, 5, 6]));
     // A header, the session, and a block for each message.
@@ -157,7 +158,7 @@ fn only_the_last_record_may_be_a_part() {
 }
 
 #[test]
-fn no_byte_of_the_journal_changes_unnoticed() {
+fn every_changed_byte_of_the_journal_is_detected() {
     let (tables, journal) = crashed(6);
     let all = vec![1, 2, 3, 4, 5, 6];
     let mut refusals = 0;
@@ -176,7 +177,7 @@ fn no_byte_of_the_journal_changes_unnoticed() {
 }
 
 #[test]
-fn a_journal_that_is_cut_off_or_gone_is_missed() {
+fn a_truncated_or_missing_journal_is_refused() {
     let (tables, journal) = crashed(6);
     for length in [0, 100, BLOCK, 3 * BLOCK, journal.len() - 1] {
         let error = queue_of(&tables, &journal[..length]).unwrap_err();
@@ -190,7 +191,7 @@ fn a_journal_that_is_cut_off_or_gone_is_missed() {
 #[test]
 fn a_store_that_was_closed_needs_no_journal() {
     let disk = Disk::default();
-    let store = open_with(&disk, in_halves(64)).unwrap();
+    let store = open_with(&disk, in_segments(64)).unwrap();
     open_session(&store).unwrap();
     store.commit(queued(1)).wait().unwrap();
     store.close().unwrap();
@@ -220,11 +221,11 @@ fn a_journal_of_a_newer_format_is_refused() {
     assert!(matches!(error, OpenError::Newer { found: 2, .. }), "{error}");
 }
 
-/// Somebody put an old copy of one of the two files back.
+/// An old copy of one of the two files was put back.
 #[test]
 fn tables_that_are_older_than_their_journal_are_refused() {
     let disk = Disk::default();
-    let store = open_with(&disk, in_halves(2)).unwrap();
+    let store = open_with(&disk, in_segments(2)).unwrap();
     open_session(&store).unwrap();
     queue(&store);
     let old = disk.bytes();
@@ -235,13 +236,13 @@ fn tables_that_are_older_than_their_journal_are_refused() {
     assert!(reason.contains("damaged or lost"), "{reason}");
 }
 
-/// What a client sends cannot be taken for a record: it does not know the number of the store.
+/// A payload cannot imitate a record, since clients do not know the number of the store.
 #[test]
-fn a_payload_that_looks_like_a_record_is_none() {
+fn a_payload_that_looks_like_a_record_is_not_replayed() {
     const MARK: &[u8] = b"where the payload begins";
     let (_, other) = crashed(6);
     let disk = Disk::default();
-    let store = open_with(&disk, in_halves(64)).unwrap();
+    let store = open_with(&disk, in_segments(64)).unwrap();
     open_session(&store).unwrap();
     store.commit(queued_with(1, Bytes::from_static(MARK))).wait().unwrap();
     let at = disk.journal_bytes().windows(MARK.len()).position(|bytes| bytes == MARK).unwrap() % BLOCK;
@@ -251,7 +252,7 @@ fn a_payload_that_looks_like_a_record_is_none() {
     let (tables, mut journal) = (disk.bytes(), disk.journal_bytes());
     assert_eq!(journal[4 * BLOCK + 8..4 * BLOCK + 1000], other[6 * BLOCK + 8..6 * BLOCK + 1000]);
     assert_eq!(queue_of(&tables, &journal), Ok(vec![1, 2]));
-    // A part only of the record that they are in: it looks as if others followed.
+    // Damage of the record with that payload: its payload looks like following records.
     journal[3 * BLOCK + 100] ^= 1;
     assert_eq!(queue_of(&tables, &journal), Ok(vec![1]));
 }
@@ -262,13 +263,13 @@ fn a_journal_may_become_longer_or_shorter() {
     let mut expected = Vec::new();
     for (number, blocks) in (1..).zip([2, 8, 1, 8, 3]) {
         let disk = Disk::holding(tables, journal);
-        let store = open_with(&disk, in_halves(blocks)).unwrap();
+        let store = open_with(&disk, in_segments(blocks)).unwrap();
         if number == 1 {
             open_session(&store).unwrap();
         }
         store.commit(queued(number)).wait().unwrap();
         expected.push(number);
-        // As a crash leaves them.
+        // The files that a crash leaves.
         (tables, journal) = (disk.bytes(), disk.journal_bytes());
         assert_eq!(journal.len(), (1 + 2 * blocks) * BLOCK);
         assert_eq!(queue_of(&tables, &journal).as_ref(), Ok(&expected));
@@ -276,7 +277,7 @@ fn a_journal_may_become_longer_or_shorter() {
 }
 
 #[test]
-fn who_looks_at_a_store_sees_what_its_journal_has() {
+fn an_offline_store_includes_the_records_of_its_journal() {
     let (tables, journal) = crashed(6);
     let disk = Disk::holding(tables, journal);
     assert_eq!(offline(&disk).stats().unwrap().queued, 6);
@@ -285,7 +286,7 @@ fn who_looks_at_a_store_sees_what_its_journal_has() {
 }
 
 #[test]
-fn a_store_that_cannot_be_read_back_has_lost_nothing_in_its_journal() {
+fn a_failed_recovery_keeps_the_journal() {
     let (tables, mut journal) = crashed(3);
     journal[2 * BLOCK + 40] ^= 1;
     let disk = Disk::holding(tables, journal.clone());
@@ -300,7 +301,7 @@ fn a_store_that_cannot_be_read_back_has_lost_nothing_in_its_journal() {
 
 // === in a directory ===
 
-/// The files of a store in `from` as they are now.
+/// Copy of the current files of a store in `from`.
 fn copy(from: &Path) -> TempDir {
     let to = tempfile::tempdir().expect("a temporary directory");
     for name in ["store.journal", "store.redb"] {
@@ -311,14 +312,14 @@ fn copy(from: &Path) -> TempDir {
 
 fn killed() -> TempDir {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let store = EmbeddedStore::open(directory.path(), in_halves(64)).expect("it can be opened");
+    let store = EmbeddedStore::open(directory.path(), in_segments(64)).expect("it can be opened");
     open_session(&store).expect("it can be written");
     store.commit(queued(1)).wait().expect("it can be written");
     copy(directory.path())
 }
 
 #[test]
-fn an_import_leaves_nothing_of_the_journal_that_was_there() {
+fn an_import_makes_the_former_journal_void() {
     let mut text = exported(&{
         let disk = Disk::default();
         let store = open(&disk);
@@ -330,7 +331,7 @@ fn an_import_leaves_nothing_of_the_journal_that_was_there() {
     for was_killed in [true, false] {
         let directory = killed();
         if !was_killed {
-            drop(EmbeddedStore::open(directory.path(), in_halves(64)).unwrap());
+            drop(EmbeddedStore::open(directory.path(), in_segments(64)).unwrap());
         }
         let restored = OfflineStore::restore(
             directory.path(),
@@ -341,22 +342,22 @@ fn an_import_leaves_nothing_of_the_journal_that_was_there() {
         assert!(restored.is_ok(), "{restored:?}");
         assert_eq!(names(directory.path()), ["store.journal", "store.redb"]);
         for _ in 0..2 {
-            let store = EmbeddedStore::open(directory.path(), in_halves(64)).unwrap();
+            let store = EmbeddedStore::open(directory.path(), in_segments(64)).unwrap();
             assert_eq!(queue(&store), [5]);
         }
         text.push('\n');
     }
 }
 
-/// Doing what is said leaves nothing that is refused.
+/// After the remedy that the error names, the store opens.
 #[test]
-fn what_a_damaged_journal_says_names_both_files() {
+fn the_error_of_a_damaged_journal_names_both_files() {
     let directory = killed();
     let journal = directory.path().join("store.journal");
     let mut bytes = fs::read(&journal).unwrap();
     bytes[BLOCK + 40] ^= 1;
     fs::write(&journal, bytes).unwrap();
-    let error = EmbeddedStore::open(directory.path(), in_halves(64)).unwrap_err();
+    let error = EmbeddedStore::open(directory.path(), in_segments(64)).unwrap_err();
     assert!(reason(&error).contains("record 1 "), "{error}");
     let line = error.to_string();
     assert!(
@@ -366,11 +367,11 @@ fn what_a_damaged_journal_says_names_both_files() {
     for name in names(directory.path()) {
         fs::remove_file(directory.path().join(name)).unwrap();
     }
-    assert_eq!(queue(&EmbeddedStore::open(directory.path(), in_halves(64)).unwrap()), Vec::<u64>::new());
+    assert_eq!(queue(&EmbeddedStore::open(directory.path(), in_segments(64)).unwrap()), Vec::<u64>::new());
 }
 
 #[test]
-fn the_journal_is_looked_for_and_refused_like_the_store() {
+fn the_journals_file_is_checked_like_the_tables_file() {
     let directory = killed();
     let journal = directory.path().join("store.journal");
     assert_eq!(
@@ -379,24 +380,24 @@ fn the_journal_is_looked_for_and_refused_like_the_store() {
     );
     fs::rename(&journal, directory.path().join("elsewhere")).unwrap();
     for _ in 0..2 {
-        let error = EmbeddedStore::open(directory.path(), in_halves(64)).unwrap_err();
+        let error = EmbeddedStore::open(directory.path(), in_segments(64)).unwrap_err();
         assert!(matches!(error, OpenError::JournalMissing { .. }), "{error}");
         let error = OfflineStore::open(directory.path(), options()).unwrap_err();
         assert!(matches!(error, OpenError::JournalMissing { .. }), "{error}");
     }
     fs::create_dir(&journal).unwrap();
-    let error = EmbeddedStore::open(directory.path(), in_halves(64)).unwrap_err();
+    let error = EmbeddedStore::open(directory.path(), in_segments(64)).unwrap_err();
     assert!(matches!(error, OpenError::NotAFile { what: "a directory", .. }), "{error}");
     fs::remove_dir(&journal).unwrap();
     fs::rename(directory.path().join("elsewhere"), &journal).unwrap();
-    assert_eq!(queue(&EmbeddedStore::open(directory.path(), in_halves(64)).unwrap()), [1]);
+    assert_eq!(queue(&EmbeddedStore::open(directory.path(), in_segments(64)).unwrap()), [1]);
 }
 
 #[test]
-fn the_space_of_the_journal_is_taken_at_once() {
+fn the_space_of_the_journal_is_allocated_at_once() {
     use std::os::unix::fs::MetadataExt;
     let directory = tempfile::tempdir().unwrap();
-    let store = EmbeddedStore::open(directory.path(), in_halves(64)).unwrap();
+    let store = EmbeddedStore::open(directory.path(), in_segments(64)).unwrap();
     let taken = || fs::metadata(directory.path().join("store.journal")).unwrap().blocks();
     let before = taken();
     assert!(before >= 128 * 8, "{before}");

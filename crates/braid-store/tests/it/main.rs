@@ -1,5 +1,6 @@
-//! The stores of this crate against the suite, and what the suite cannot see.
+//! Conformance suite on the stores of this crate, and tests of behaviour that the suite does not cover.
 
+mod chunks;
 mod commit;
 mod conversion;
 mod copies;
@@ -15,7 +16,6 @@ mod journal;
 mod memory;
 mod offline;
 mod opening;
-mod parts;
 mod size;
 mod spool;
 #[expect(unreachable_pub, reason = "they are public where they live, in the fuzz crate")]

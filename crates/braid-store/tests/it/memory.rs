@@ -5,7 +5,7 @@ use braid_proto::packet::{ClientId, QoS};
 use braid_proto::session::SessionExpiry;
 use braid_proto::topic::TopicName;
 use braid_store::suite::{self, Fixture};
-use braid_store::{Change, Commit, Completion, Image, Lsn, MemoryStore, NextIds, SessionId, Store};
+use braid_store::{Change, Commit, Completion, Lsn, MemoryStore, NextIds, RecoveredState, SessionId, Store};
 use braid_store::{Now, StoredMessage};
 use bytes::Bytes;
 
@@ -54,7 +54,7 @@ fn a_commit_in_memory_is_done_when_it_returns() {
 
 #[test]
 fn an_empty_store_counts_from_one() {
-    assert_eq!(MemoryStore::new().recover(&mut Image::default()), Ok(NextIds::FIRST));
+    assert_eq!(MemoryStore::new().recover(&mut RecoveredState::default()), Ok(NextIds::FIRST));
     assert_eq!((NextIds::FIRST.session.value(), NextIds::FIRST.lsn.value()), (1, 1));
 }
 
@@ -85,7 +85,7 @@ fn a_store_behind_a_pointer_is_a_store() {
     let store = Arc::new(MemoryStore::new());
     let shared: Arc<dyn Store> = Arc::<MemoryStore>::clone(&store);
     open(&shared);
-    let mut image = Image::default();
+    let mut image = RecoveredState::default();
     let next = store.recover(&mut image).unwrap();
     assert_eq!(next.session, SessionId::new(5));
     assert_eq!(image.sessions.len(), 1);

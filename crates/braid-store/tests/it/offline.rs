@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use braid_store::suite::{self, Fixture};
 use braid_store::{
-    Damage, EmbeddedStore, Existing, Image, OfflineStore, OpenError, Options, Progress, Stage, Store,
-    TransferError,
+    Damage, EmbeddedStore, Existing, OfflineStore, OpenError, Options, Progress, RecoveredState, Stage,
+    Store, TransferError,
 };
 use bytes::Bytes;
 use redb::{Database, TableDefinition, WriteTransaction};
@@ -38,7 +38,7 @@ fn import(disk: &Disk, text: &str) -> Result<u64, TransferError> {
 }
 
 #[test]
-fn what_is_exported_and_imported_is_equal() {
+fn an_imported_export_is_equal() {
     let disk = filled();
     let text = exported(&disk);
     let copy = Disk::default();
@@ -51,7 +51,7 @@ fn what_is_exported_and_imported_is_equal() {
     assert!(expected.1[..4].iter().all(Option::is_some));
 }
 
-/// Whatever the random run stored: before it is opened again it is exported, imported and exported.
+/// Fixture that exports, imports and exports the store before each reopening.
 #[derive(Default)]
 struct Moving(Disk);
 
@@ -119,7 +119,7 @@ fn no_line_may_be_missing_or_twice() {
         let mut twice = lines.clone();
         twice.insert(at, lines[at]);
         for lines in [without, twice] {
-            // What follows the end is not read.
+            // Lines behind the end are not read.
             if lines.last() == lines.get(lines.len().wrapping_sub(2)) {
                 continue;
             }
@@ -131,7 +131,7 @@ fn no_line_may_be_missing_or_twice() {
 }
 
 #[test]
-fn a_wrong_line_is_named() {
+fn the_error_names_the_invalid_line() {
     let good = r#"{"type":"store","format":1,"next_session":1,"next_lsn":1}"#;
     let session = r#"{"type":"session","session":1,"client_id":"a","expiry":1,"parked_at":null}"#;
     for (lines, line, what) in [
@@ -184,7 +184,7 @@ fn a_wrong_line_is_named() {
     assert_eq!(newer, Err(TransferError::Newer { found: 2, known: 1 }));
 }
 
-/// A broker gives no number 0, and the embedded store counts on from what it finds.
+/// A broker assigns no number 0, and the embedded store continues from the highest.
 #[test]
 fn a_number_0_is_not_imported() {
     let store = r#"{"type":"store","format":1,"next_session":2,"next_lsn":3}"#;
@@ -214,7 +214,7 @@ fn a_number_0_is_not_imported() {
 }
 
 #[test]
-fn what_no_packet_can_carry_is_not_imported() {
+fn values_that_no_packet_can_carry_are_not_imported() {
     let message = |topic: &str, payload: &str| {
         format!(
             r#"{{"type":"message","lsn":1,"content":{{"topic":"{topic}","qos":1,"retain":true,{payload}}}}}"#
@@ -259,7 +259,7 @@ fn what_no_packet_can_carry_is_not_imported() {
     }
 }
 
-/// A whole export with session 1 and these lines.
+/// A complete export with session 1 and these lines.
 fn with_session(lines: &[String]) -> String {
     let all = [
         r#"{"type":"store","format":1,"next_session":2,"next_lsn":2}"#,
@@ -270,12 +270,12 @@ fn with_session(lines: &[String]) -> String {
     all.join("\n")
 }
 
-/// Entries that are sent with one packet identifier.
+/// An entry that is sent with packet identifier 1.
 fn released(lsn: u64) -> String {
     format!(r#"{{"type":"released","session":1,"lsn":{lsn},"step":{{"packet_id":1,"step":{lsn}}}}}"#)
 }
 
-/// Text without an end.
+/// Endless text.
 struct Endless(&'static [u8]);
 
 impl Read for Endless {
@@ -286,21 +286,21 @@ impl Read for Endless {
 }
 
 #[test]
-fn what_is_no_text_is_not_read_to_its_end() {
+fn input_without_lines_is_not_read_to_its_end() {
     let error = offline(&Disk::default()).import(&mut Endless(b"\0")).unwrap_err();
     assert!(matches!(error, TransferError::Line { line: 1, .. }), "{error}");
 }
 
 #[test]
-fn a_store_that_is_well_has_no_problems() {
+fn a_sound_store_has_no_problems() {
     let disk = filled();
     let check = offline(&disk).check().unwrap();
-    assert_eq!((check.problems, check.untold), (vec![], 0));
+    assert_eq!((check.problems, check.unlisted), (vec![], 0));
     assert_eq!(check.rows, 2 + 3 + 1 + 1 + 5 + 4 + 2 + 4);
 }
 
 #[test]
-fn what_is_stored_is_counted() {
+fn statistics_count_the_content() {
     let disk = filled();
     let stats = offline(&disk).stats().unwrap();
     let counted = (stats.sessions, stats.subscriptions, stats.wills, stats.received);
@@ -310,7 +310,7 @@ fn what_is_stored_is_counted() {
     assert!(stats.used > 0 && stats.length >= stats.used);
     let queues: Vec<_> =
         stats.queues.iter().map(|queue| (queue.client_id.as_str(), queue.entries, queue.bytes)).collect();
-    // "t" and "two" take 6 bytes, with flags and length of the topic; message 1 takes 58.
+    // "t" and "two" take 6 bytes with flags and length of the topic; message 1 takes 58.
     assert_eq!(queues, [("a", 3, 58 + 6 + 6), ("é", 2, 58 + 7)]);
     assert_eq!(stats.bytes, 58 + 6 + 6 + 7);
     let oldest = stats.oldest.unwrap();
@@ -323,9 +323,9 @@ fn what_is_stored_is_counted() {
     assert_eq!((stats.oldest, stats.queues), (None, vec![]));
 }
 
-/// What is told of the longest of many queues.
+/// The list of the longest queues, of many.
 #[test]
-fn ten_queues_are_told() {
+fn ten_queues_are_listed() {
     let line = |session: u64| {
         format!(
             r#"{{"type":"session","session":{session},"client_id":"{session}","expiry":9,"parked_at":null}}"#
@@ -350,11 +350,11 @@ fn ten_queues_are_told() {
     assert_eq!(lengths, (3..=12).rev().map(|session| (session, session)).collect::<Vec<_>>());
 }
 
-/// Changes the tables behind the store's back.
+/// A filled store whose tables another program changed.
 fn changed(change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>) -> Disk {
     let disk = filled();
     let database = Database::builder().create_with_backend(disk.device()).expect("the disk is well");
-    let transaction = database.begin_write().expect("nobody else writes");
+    let transaction = database.begin_write().expect("the only writer");
     change(&transaction).expect("it can be changed");
     transaction.commit().expect("the disk is well");
     disk
@@ -370,7 +370,7 @@ const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
 type Change = fn(&WriteTransaction) -> Result<(), redb::Error>;
 
-/// Each with what is found first, and whether a broker still starts.
+/// Damages with the first problem that the check finds.
 const DAMAGES: &[(&str, Damage, Change)] = &[
     ("no session", Damage::NoSession, |change| {
         change.open_table(SESSIONS)?.pop_last()?;
@@ -385,12 +385,12 @@ const DAMAGES: &[(&str, Damage, Change)] = &[
         Ok(())
     }),
     ("a packet identifier twice", Damage::Contradiction, |change| {
-        // Entry 2 of session 1 went with it.
+        // The identifier of entry 2 of session 1.
         let entry = &[0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1];
         change.open_table(INFLIGHT)?.insert(entry, b"\x02\0\x01\0\0\0\0\0\0\0\x09")?;
         Ok(())
     }),
-    ("a message of nobody", Damage::Unused, |change| {
+    ("an unreferenced message", Damage::Unused, |change| {
         change.open_table(MESSAGES)?.insert(&[0, 0, 0, 0, 0, 0, 1, 0], b"\x00\x01t".as_slice())?;
         Ok(())
     }),
@@ -455,7 +455,7 @@ const DAMAGES: &[(&str, Damage, Change)] = &[
         change.open_table(META)?.insert("next_session", 1 << 62)?;
         Ok(())
     }),
-    ("numbers that are not set aside", Damage::Numbers, |change| {
+    ("numbers that are not reserved", Damage::Numbers, |change| {
         change.open_table(META)?.insert("next_lsn", 2)?;
         Ok(())
     }),
@@ -473,18 +473,18 @@ fn open_error(disk: &Disk) -> OpenError {
     EmbeddedStore::open_on(disk.device(), disk.journal(), options()).expect_err("it is refused")
 }
 
-/// What a store notices itself when it is opened; the others it leaves to whoever recovers.
+/// Damages that a store detects when it is opened; the others are detected by the recovery.
 const CONTRADICTIONS: [&str; 6] = [
     "no session",
     "no message",
     "no queue entry",
-    "a message of nobody",
+    "an unreferenced message",
     "a client twice",
     "a queue entry that is none",
 ];
 
 #[test]
-fn what_contradicts_itself_is_refused() {
+fn contradictory_rows_are_refused() {
     for (name, _, change) in DAMAGES.iter().filter(|(name, ..)| CONTRADICTIONS.contains(name)) {
         let error = open_error(&changed(change));
         assert!(matches!(error, OpenError::Damaged { .. }), "{name}: {error}");
@@ -492,20 +492,20 @@ fn what_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn what_belongs_to_no_session_is_not_shown_to_a_broker() {
+fn rows_without_a_session_fail_the_recovery() {
     for table in ["subscription", "will", "received"] {
         let disk = changed(|change| {
-            let nobody = [0, 0, 0, 0, 0, 0, 0, 9];
+            let unknown = [0, 0, 0, 0, 0, 0, 0, 9];
             match table {
                 "subscription" => {
                     let table = TableDefinition::<&[u8], &[u8]>::new(table);
                     change
                         .open_table(table)?
-                        .insert([&nobody[..], b"t"].concat().as_slice(), b"\0".as_slice())?;
+                        .insert([&unknown[..], b"t"].concat().as_slice(), b"\0".as_slice())?;
                 }
                 "will" => {
                     let table = TableDefinition::<&[u8; 8], &[u8]>::new(table);
-                    change.open_table(table)?.insert(&nobody, b"\0\0\0\0\0\x01t".as_slice())?;
+                    change.open_table(table)?.insert(&unknown, b"\0\0\0\0\0\x01t".as_slice())?;
                 }
                 _ => {
                     let table = TableDefinition::<&[u8; 10], &[u8; 2]>::new(table);
@@ -516,13 +516,13 @@ fn what_belongs_to_no_session_is_not_shown_to_a_broker() {
         });
         let problems = offline(&disk).check().unwrap().problems;
         assert_eq!(problems.iter().map(|problem| problem.damage).collect::<Vec<_>>(), [Damage::NoSession]);
-        let error = open(&disk).recover(&mut Image::default()).unwrap_err();
+        let error = open(&disk).recover(&mut RecoveredState::default()).unwrap_err();
         assert!(error.to_string().contains(table), "{error}");
     }
 }
 
 #[test]
-fn a_thousand_problems_are_told_and_the_others_counted() {
+fn a_thousand_problems_are_listed_and_the_others_counted() {
     let disk = changed(|change| {
         let mut table = change.open_table(MESSAGES)?;
         for number in 1000..2003_u64 {
@@ -531,11 +531,11 @@ fn a_thousand_problems_are_told_and_the_others_counted() {
         Ok(())
     });
     let check = offline(&disk).check().unwrap();
-    assert_eq!((check.problems.len(), check.untold), (1000, 3));
+    assert_eq!((check.problems.len(), check.unlisted), (1000, 3));
 }
 
 #[test]
-fn reading_and_importing_tell_how_far_they_are() {
+fn reading_and_importing_report_progress() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let mut options = options();
     options.progress = {
@@ -564,7 +564,7 @@ fn reading_and_importing_tell_how_far_they_are() {
     assert_eq!(take(Stage::Importing), [0]);
 }
 
-/// Takes one line.
+/// Writer that takes one line.
 struct Full(bool);
 
 impl Write for Full {
@@ -595,7 +595,7 @@ fn an_export_that_cannot_be_written_is_refused() {
 }
 
 #[test]
-fn looking_for_a_store_makes_none() {
+fn opening_a_missing_store_creates_none() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nothing");
     let error = OfflineStore::open(&path, Options::default()).unwrap_err();
@@ -617,7 +617,7 @@ fn restore(directory: &Path, existing: Existing, text: &str) -> Result<u64, Tran
 }
 
 #[test]
-fn a_store_goes_from_directory_to_directory() {
+fn a_store_is_restored_in_another_directory() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = EmbeddedStore::open(from.path(), Options::default()).unwrap();
     fill(&store).unwrap();
@@ -629,24 +629,24 @@ fn a_store_goes_from_directory_to_directory() {
     restore(&deeper, Existing::Keep, std::str::from_utf8(&text).unwrap()).unwrap();
     assert_eq!(names(&deeper), ["store.redb"]);
     let store = EmbeddedStore::open(&deeper, Options::default()).unwrap();
-    store_goes_on(&store);
+    check_numbers_continue(&store);
 }
 
 #[test]
-fn what_is_stored_is_replaced_when_somebody_says_so() {
+fn an_existing_store_is_replaced_only_on_request() {
     let directory = tempfile::tempdir().unwrap();
     let text = exported(&filled());
     drop(EmbeddedStore::open(directory.path(), Options::default()).unwrap());
     assert!(restore(directory.path(), Existing::Keep, &text).is_ok(), "there was nothing in it");
     let error = restore(directory.path(), Existing::Keep, &text).unwrap_err();
     assert!(matches!(error, TransferError::NotEmpty { .. }), "{error}");
-    store_goes_on(&EmbeddedStore::open(directory.path(), Options::default()).unwrap());
+    check_numbers_continue(&EmbeddedStore::open(directory.path(), Options::default()).unwrap());
     fs::write(directory.path().join("store.redb.new"), "an import that was interrupted").unwrap();
     assert!(restore(directory.path(), Existing::Replace, &text).is_ok());
     fs::write(directory.path().join("store.redb"), "what is left of a store").unwrap();
     assert!(restore(directory.path(), Existing::Replace, &text).is_ok());
     assert_eq!(names(directory.path()), ["store.journal", "store.redb"]);
-    store_goes_on(&EmbeddedStore::open(directory.path(), Options::default()).unwrap());
+    check_numbers_continue(&EmbeddedStore::open(directory.path(), Options::default()).unwrap());
 }
 
 #[test]
@@ -664,7 +664,7 @@ fn a_restore_that_fails_changes_nothing() {
 }
 
 #[test]
-fn nothing_is_restored_over_a_store_that_is_open() {
+fn an_open_store_is_not_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(directory.path(), Options::default()).unwrap();
     for existing in [Existing::Keep, Existing::Replace] {
@@ -674,12 +674,12 @@ fn nothing_is_restored_over_a_store_that_is_open() {
     assert_eq!(names(directory.path()), ["store.journal", "store.redb"]);
     fill(&store).unwrap();
     drop(store);
-    store_goes_on(&EmbeddedStore::open(directory.path(), Options::default()).unwrap());
+    check_numbers_continue(&EmbeddedStore::open(directory.path(), Options::default()).unwrap());
 }
 
-/// New numbers are behind everything that came along.
-fn store_goes_on(store: &EmbeddedStore) {
-    let next = store.recover(&mut Image::default()).expect("it can be read");
+/// Checks that new numbers are above all imported ones.
+fn check_numbers_continue(store: &EmbeddedStore) {
+    let next = store.recover(&mut RecoveredState::default()).expect("it can be read");
     assert!(next.lsn.value() > 6 && next.session.value() > 2, "{next:?}");
     assert_eq!(store.commit(queued(next.lsn.value())).wait(), Ok(()));
     assert_eq!(queue(store).last(), Some(&next.lsn.value()));

@@ -1,11 +1,11 @@
-//! What can be wrong with a data directory, and what the store says.
+//! Defects of a data directory, and the errors of opening it.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 
-use braid_store::{EmbeddedStore, Image, OfflineStore, OpenError, Options, Store};
+use braid_store::{EmbeddedStore, OfflineStore, OpenError, Options, RecoveredState, Store};
 use redb::{Database, TableDefinition};
 use tempfile::TempDir;
 
@@ -64,7 +64,7 @@ fn a_file_is_no_data_directory() {
 }
 
 #[test]
-fn what_is_no_file_is_no_store() {
+fn other_kinds_of_files_are_refused() {
     let directory = directory();
     let path = file(directory.path());
     let mut expected = vec![];
@@ -74,7 +74,7 @@ fn what_is_no_file_is_no_store() {
     fs::create_dir(&path).unwrap();
     expected.push((refused(directory.path()), "a directory"));
     fs::remove_dir(&path).unwrap();
-    // A socket; a FIFO could be opened.
+    // A socket, since a FIFO could be opened.
     let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
     expected.push((refused(directory.path()), "not a regular file"));
     fs::remove_file(&path).unwrap();
@@ -85,7 +85,7 @@ fn what_is_no_file_is_no_store() {
     for (error, what) in expected {
         assert!(matches!(error, OpenError::NotAFile { what: found, .. } if found == what), "{what}: {error}");
     }
-    // A link to a file is what it leads to.
+    // A link to a file is accepted.
     fs::remove_file(&path).unwrap();
     let elsewhere = tempfile::NamedTempFile::new().unwrap();
     std::os::unix::fs::symlink(elsewhere.path(), &path).unwrap();
@@ -94,7 +94,7 @@ fn what_is_no_file_is_no_store() {
 }
 
 #[test]
-fn what_is_not_ours_is_left_alone() {
+fn foreign_files_are_left_alone() {
     let directory = directory();
     let path = file(directory.path());
     for text in ["hello", &"hello".repeat(100_000)] {
@@ -106,7 +106,7 @@ fn what_is_not_ours_is_left_alone() {
 }
 
 #[test]
-fn a_database_of_another_program_is_not_ours() {
+fn a_database_of_another_program_is_refused() {
     let directory = directory();
     let database = Database::create(file(directory.path())).unwrap();
     let transaction = database.begin_write().unwrap();
@@ -136,12 +136,12 @@ fn a_newer_format_is_refused() {
     EmbeddedStore::open(directory.path(), Options::default()).unwrap();
 }
 
-/// Opens what may be damaged: refused with what to do, or all there.
-fn open_damaged(tables: Vec<u8>, intact: &Image, what: &str) -> bool {
+/// Opens tables that may be damaged: refused with a remedy, or complete.
+fn open_damaged(tables: Vec<u8>, intact: &RecoveredState, what: &str) -> bool {
     let disk = Disk::holding(tables, Vec::new());
     match EmbeddedStore::open_on(disk.device(), disk.journal(), options()) {
         Ok(store) => {
-            let mut image = Image::default();
+            let mut image = RecoveredState::default();
             store.recover(&mut image).expect(what);
             for (id, session) in &mut image.sessions {
                 session.claim = intact.sessions[id].claim;
@@ -159,14 +159,14 @@ fn open_damaged(tables: Vec<u8>, intact: &Image, what: &str) -> bool {
     }
 }
 
-fn stored() -> (Vec<u8>, Image) {
+fn stored() -> (Vec<u8>, RecoveredState) {
     let disk = Disk::default();
     let store = open(&disk);
     open_session(&store).expect("the disk is well");
     for number in 1..=300 {
         drop(store.commit(queued(number)));
     }
-    let mut image = Image::default();
+    let mut image = RecoveredState::default();
     store.recover(&mut image).expect("the disk is well");
     drop(store);
     (disk.bytes(), image)
@@ -195,7 +195,7 @@ fn a_truncated_file_is_refused() {
 
 #[test]
 fn a_data_directory_that_cannot_be_written_is_refused() {
-    // A super-user may write everywhere but where nobody may.
+    // /proc refuses files even from the super-user.
     for path in ["/proc/braidmq", "/proc"] {
         let error = refused(Path::new(path));
         assert!(matches!(error, OpenError::Directory { .. } | OpenError::NotWritable { .. }), "{error}");

@@ -1,9 +1,9 @@
-//! The file does not grow for ever.
+//! Size of the store's files.
 
 use std::fs;
 use std::time::Duration;
 
-use braid_store::{EmbeddedStore, Image, MemoryStore, Options, Store};
+use braid_store::{EmbeddedStore, MemoryStore, Options, RecoveredState, Store};
 use bytes::Bytes;
 
 use crate::disk::Disk;
@@ -11,7 +11,7 @@ use crate::embedded::open;
 use crate::example::{completed, open_session, queue, queued, queued_with};
 
 #[test]
-fn a_queue_that_is_drained_again_and_again_needs_no_more_room() {
+fn draining_a_queue_again_and_again_does_not_grow_the_file() {
     const MESSAGES: u64 = 500;
     let disk = Disk::default();
     let store = open(&disk);
@@ -31,7 +31,7 @@ fn a_queue_that_is_drained_again_and_again_needs_no_more_room() {
 }
 
 #[test]
-fn room_that_is_free_is_given_back_when_the_store_is_opened() {
+fn opening_returns_free_space_to_the_file_system() {
     const MESSAGES: u64 = 40;
     let disk = Disk::default();
     let store = open(&disk);
@@ -54,18 +54,18 @@ fn room_that_is_free_is_given_back_when_the_store_is_opened() {
 }
 
 #[test]
-fn a_store_says_what_it_takes() {
+fn a_store_reports_its_size_and_unapplied_groups() {
     let directory = tempfile::tempdir().unwrap();
     let mut options = Options::default();
     options.checkpoint = Duration::from_secs(3600);
     let store = EmbeddedStore::open(directory.path(), options).unwrap();
     let files =
         || fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
-    assert_eq!((store.size(), store.ahead()), (files(), 0));
+    assert_eq!((store.size(), store.wal_groups()), (files(), 0));
     open_session(&store).unwrap();
     store.commit(queued(1)).wait().unwrap();
-    assert_eq!(store.ahead(), 2);
-    store.recover(&mut Image::default()).unwrap();
-    assert_eq!((store.size(), store.ahead()), (files(), 0), "the tables have it");
+    assert_eq!(store.wal_groups(), 2);
+    store.recover(&mut RecoveredState::default()).unwrap();
+    assert_eq!((store.size(), store.wal_groups()), (files(), 0), "the tables have it");
     assert_eq!(MemoryStore::new().size(), 0);
 }

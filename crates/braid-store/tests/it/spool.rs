@@ -41,7 +41,7 @@ fn spooled(spool: &FileSpool, parts: &[&[u8]]) -> Bytes {
 }
 
 #[test]
-fn a_packet_is_what_was_put_into_it_and_its_room_goes_with_its_last_slice() {
+fn a_packet_keeps_its_bytes_and_its_quota_until_its_last_slice() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let spool = open(directory.path());
     let (a, b) = (vec![b'a'; 70_000], vec![b'b'; 3]);
@@ -55,7 +55,7 @@ fn a_packet_is_what_was_put_into_it_and_its_room_goes_with_its_last_slice() {
 }
 
 #[test]
-fn nothing_of_a_packet_can_be_seen_or_stays() {
+fn a_packets_file_has_no_name() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let spool = open(directory.path());
     let mut packet = spool.begin().expect("the system allows it");
@@ -76,7 +76,7 @@ fn a_packet_outlives_its_directory_and_its_spool() {
 }
 
 #[test]
-fn what_a_crash_left_goes_at_the_start_and_nothing_else_does() {
+fn opening_removes_only_the_files_of_a_crashed_spool() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let path = directory.path();
     for name in ["braidmq-1-0.spool", "braidmq-7-12.spool", "a.spool", "braidmq-", "store.redb"] {
@@ -88,7 +88,7 @@ fn what_a_crash_left_goes_at_the_start_and_nothing_else_does() {
 }
 
 #[test]
-fn all_packets_together_have_a_bound() {
+fn all_packets_together_have_a_limit() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let spool = open(directory.path());
     let mut large = spool.begin().expect("the system allows it");
@@ -107,7 +107,7 @@ fn all_packets_together_have_a_bound() {
 }
 
 #[test]
-fn what_is_to_stay_free_is_not_taken() {
+fn packets_do_not_use_the_space_to_keep_free() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let options = SpoolOptions { keep_free: u64::MAX, ..OPTIONS };
     let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
@@ -118,9 +118,9 @@ fn what_is_to_stay_free_is_not_taken() {
     assert_eq!(spool.used(), 0);
 }
 
-/// What was acknowledged before cannot be refused for what others may not take.
+/// An acknowledged payload may use most of the space that packets must leave free.
 #[test]
-fn what_is_kept_may_have_the_room_that_packets_leave_free() {
+fn kept_payloads_may_use_space_that_packets_leave_free() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let state = rustix::fs::statvfs(directory.path()).expect("the system allows it");
     let free = state.f_bavail * state.f_frsize;
@@ -138,13 +138,13 @@ fn what_is_kept_may_have_the_room_that_packets_leave_free() {
     assert_eq!((names(directory.path()), spool.used()), (vec![], 0));
 }
 
-/// Those who come back at the same time see what the others were promised, before anything of it is written.
+/// Concurrent reservations count before anything of them is written.
 #[test]
-fn what_is_kept_is_taken_from_what_others_may_have() {
+fn reservations_reduce_the_space_of_others() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let state = rustix::fs::statvfs(directory.path()).expect("the system allows it");
     let free = state.f_bavail * state.f_frsize;
-    // A third of what is free may be taken; each wants a fifth of all that is.
+    // A third of the free space may be used; each reserves a fifth of all.
     let options = SpoolOptions { keep_free: free / 3 * 2 * 4, ..OPTIONS };
     let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
     let first = spool.keep(free / 5).expect("there is room for one");
@@ -153,19 +153,19 @@ fn what_is_kept_is_taken_from_what_others_may_have() {
     let mut whole = spool.keep(5000).expect("there is room again");
     whole.append(&[7; 5000]).expect("it has its room");
     let whole = whole.finish().expect("the system allows it");
-    let second = spool.keep(free / 5).expect("nothing is promised any more");
+    let second = spool.keep(free / 5).expect("no reservation is left");
     drop((whole, second));
     assert_eq!(spool.used(), 0);
 }
 
-/// The store may be on the same disk, and a store without room is the end of the broker.
+/// The store may be on the same disk, and a full disk fails the store.
 #[test]
-fn what_is_kept_does_not_fill_the_disk() {
+fn kept_payloads_do_not_fill_the_disk() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let options = SpoolOptions { keep_free: u64::MAX, ..OPTIONS };
     let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
     assert_eq!(spool.keep(1).map(drop), Err(SpoolError::Full));
-    assert_eq!((spool.used(), spool.refused()), (0, 0), "nobody's packet is lost");
+    assert_eq!((spool.used(), spool.refused()), (0, 0), "no packet is refused");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn without_any_bytes_nothing_large_is_received() {
 }
 
 #[test]
-fn a_directory_that_is_none_or_went_is_told() {
+fn an_invalid_or_removed_directory_is_reported() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let file = directory.path().join("file");
     fs::write(&file, "").expect("the system allows it");
@@ -190,9 +190,9 @@ fn a_directory_that_is_none_or_went_is_told() {
     assert_eq!(spool.keep(1).map(drop), Err(SpoolError::Failed(ErrorKind::NotFound)));
 }
 
-/// A message that is read again from the file has its payload in the spool, and says so; without room it is in the heap.
+/// A large payload that is read from the tables is in the spool, or in the heap if the spool is full.
 #[test]
-fn a_stored_message_comes_back_into_the_spool() {
+fn a_stored_message_is_read_into_the_spool() {
     let directory = tempfile::tempdir().expect("the system allows it");
     for (keep_free, spooled) in [(0, true), (u64::MAX, false)] {
         let spool = FileSpool::open(directory.path(), SpoolOptions { keep_free, ..OPTIONS });

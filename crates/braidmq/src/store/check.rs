@@ -47,13 +47,13 @@ fn text(check: &Check, directory: &Path) -> String {
 }
 
 fn report(out: &mut String, check: &Check, directory: &Path) -> fmt::Result {
-    let count = check.problems.len() as u64 + check.untold;
+    let count = check.problems.len() as u64 + check.unlisted;
     let (problems, rows) = (thousands(count), thousands(check.rows));
     let noun = if count == 1 { "problem" } else { "problems" };
     writeln!(out, "The store in {} is damaged: {problems} {noun} in {rows} rows.", directory.display())?;
     let mut kinds: BTreeMap<Damage, Vec<&str>> = BTreeMap::new();
     for problem in &check.problems {
-        kinds.entry(problem.damage).or_default().push(&problem.place);
+        kinds.entry(problem.damage).or_default().push(&problem.description);
     }
     for (damage, places) in kinds {
         writeln!(out)?;

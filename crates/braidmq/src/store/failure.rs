@@ -14,10 +14,10 @@ pub(super) enum Failure {
     )]
     NotWritable(String),
     #[error(
-        "the store {place} is damaged ({reason}): restore a backup with `braidmq store import --replace`, or move it \
+        "the store {path} is damaged ({reason}): restore a backup with `braidmq store import --replace`, or move it \
          and its journal away to start with an empty one"
     )]
-    Damaged { place: String, reason: String },
+    Damaged { path: String, reason: String },
     #[error("no space is left on the device of {0}: make room and do it again, nothing was changed")]
     Full(String),
     #[error(transparent)]
@@ -56,7 +56,7 @@ impl Failure {
         let file = file.to_owned();
         match error {
             TransferError::Store(error) => error.into(),
-            TransferError::NotEmpty { place } => Self::NotEmpty(place.to_string()),
+            TransferError::NotEmpty { path } => Self::NotEmpty(path.to_string()),
             TransferError::Line { line, reason } => Self::Line { file, line, reason: reason.to_string() },
             TransferError::Newer { found, known } => Self::NewerExport { file, found, known },
             TransferError::Stream { reason } => Self::Read { what: file, reason: reason.to_string() },
@@ -79,11 +79,11 @@ impl Failure {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         match error {
-            OpenError::InUse { place } => Self::InUse(place.to_string()),
-            OpenError::NotWritable { place } => Self::NotWritable(place.to_string()),
-            OpenError::Full { place } => Self::Full(place.to_string()),
-            OpenError::Damaged { place, reason } => {
-                Self::Damaged { place: place.to_string(), reason: reason.to_string() }
+            OpenError::InUse { path } => Self::InUse(path.to_string()),
+            OpenError::NotWritable { path } => Self::NotWritable(path.to_string()),
+            OpenError::Full { path } => Self::Full(path.to_string()),
+            OpenError::Damaged { path, reason } => {
+                Self::Damaged { path: path.to_string(), reason: reason.to_string() }
             }
             other => Self::Store(other),
         }

@@ -1,62 +1,62 @@
+//! Integrity check of all rows.
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::ControlFlow;
 
 use braid_proto::packet::ClientId;
 
+use super::super::codec::{self, meta};
 use super::super::error::{OpenError, ReadError};
-use super::super::file::Snapshot;
-use super::super::keys::{self, Place, meta};
-use super::super::options::{Stage, Teller};
-use super::super::writes::{Inflight, Phase};
-use super::sound::{self, Identifiers};
-use super::{BEYOND, OfflineStore};
-use crate::identity::{Lsn, SessionId};
-use crate::recover::NextIds;
+use super::super::options::{ProgressReporter, Stage};
+use super::super::snapshot::Snapshot;
+use super::super::write_set::{Inflight, Phase, QueueKey};
+use super::{InflightIds, NUMBER_LIMIT, OfflineStore, check_retained};
+use crate::ids::{Lsn, NextIds, SessionId};
 use crate::session::SessionRecord;
 
-/// What was looked at, and what is wrong with it.
+/// Result of an integrity check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Check {
-    /// Rows that were read.
+    /// Number of rows that were read.
     pub rows: u64,
-    /// Empty when all is well: a broker starts with it, and all that it refers to is there.
+    /// Empty for a sound store: a broker starts with it, and every reference has its target.
     pub problems: Vec<Problem>,
-    /// How many problems there are beyond those in `problems`.
-    pub untold: u64,
+    /// Number of problems beyond those in `problems`.
+    pub unlisted: u64,
 }
 
-/// One thing that is wrong.
+/// One defect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
-    /// Of which kind it is.
+    /// Its kind.
     pub damage: Damage,
-    /// Where.
-    pub place: String,
+    /// The rows concerned.
+    pub description: String,
 }
 
-/// The kinds of damage that can be in a file whose pages have the right checksums.
+/// Kinds of damage in a file whose pages have valid checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Damage {
-    /// A row that is not as its table's rows are.
+    /// A row that does not decode.
     Malformed,
-    /// Two rows that cannot both be.
+    /// Two rows that exclude each other.
     Contradiction,
-    /// Something belongs to a session that is not there.
+    /// A row of a session that does not exist.
     NoSession,
-    /// Something refers to a message that is not there.
+    /// A reference to a message that does not exist.
     NoMessage,
-    /// A message to which nothing refers.
+    /// A message without a reference.
     Unused,
-    /// A number that is in use would be given again, now or soon.
+    /// A number in use would be assigned again.
     Numbers,
 }
 
 impl Damage {
-    /// What it means for the clients.
+    /// Consequence for the clients.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Malformed => {
@@ -73,198 +73,196 @@ impl Damage {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.place)
+        f.write_str(&self.description)
     }
 }
 
-/// The rest is only counted.
-const PROBLEMS: usize = 1000;
+/// Limit of the listed problems.
+const LISTED_MAX: usize = 1000;
 
 impl OfflineStore {
-    /// Reads every row and compares what refers to what. Opening the store compared every page with its checksum.
+    /// Reads every row and checks all references. (Opening the store has verified every page's checksum.)
     ///
-    /// What it remembers is a few bytes for each session, each message and each delivery on its way.
+    /// Uses a few bytes of memory for each session, message and delivery in flight.
     ///
     /// # Errors
-    /// [`OpenError`] when the device cannot be read. What is read and makes no sense is in [`Check::problems`].
+    /// [`OpenError`] when the device cannot be read. Defects of the rows are in [`Check::problems`].
     pub fn check(&self) -> Result<Check, OpenError> {
         self.compare().map_err(|error| self.open_error(error))
     }
 
     fn compare(&self) -> Result<Check, ReadError> {
-        let snapshot = self.file.snapshot()?;
-        let rows = snapshot.all_rows()?.saturating_add(snapshot.rows(keys::PART)?);
-        let teller = Teller::new(&self.options, Stage::Reading, rows);
-        let mut comparison = Comparison {
+        let snapshot = self.tables.snapshot()?;
+        let rows = snapshot.all_rows()?.saturating_add(snapshot.rows(codec::CHUNK)?);
+        let progress = ProgressReporter::new(&self.options, Stage::Reading, rows);
+        let mut integrity = IntegrityCheck {
             snapshot: &snapshot,
-            teller,
+            progress,
             check: Check::default(),
             sessions: BTreeSet::new(),
             clients: BTreeSet::new(),
             references: BTreeSet::new(),
-            identifiers: Identifiers::default(),
+            inflight_ids: InflightIds::default(),
             last: NextIds { session: SessionId::new(0), lsn: Lsn::new(0) },
         };
-        comparison.all()?;
-        comparison.teller.end();
-        Ok(comparison.check)
+        integrity.check_all()?;
+        integrity.progress.end();
+        Ok(integrity.check)
     }
 }
 
-struct Comparison<'a> {
+struct IntegrityCheck<'a> {
     snapshot: &'a Snapshot,
-    teller: Teller<'a>,
+    progress: ProgressReporter<'a>,
     check: Check,
     sessions: BTreeSet<SessionId>,
     clients: BTreeSet<ClientId>,
     references: BTreeSet<Lsn>,
-    identifiers: Identifiers,
+    inflight_ids: InflightIds,
     /// The highest numbers in use.
     last: NextIds,
 }
 
-impl Comparison<'_> {
-    fn all(&mut self) -> Result<(), ReadError> {
+impl IntegrityCheck<'_> {
+    fn check_all(&mut self) -> Result<(), ReadError> {
         let snapshot = self.snapshot;
-        snapshot.each_session(|row| self.read(row, 0).map(|row| self.session(row)))?;
-        snapshot.each_subscription(|row| {
-            let row = self.read(row, 0)?;
-            self.belongs(row.map(|(session, ..)| session), "a subscription");
-            Ok::<_, ReadError>(())
+        snapshot.each(codec::SESSION, codec::session_row, |row| {
+            self.read(row, 0, |check, record| {
+                check.session(&record);
+                Ok(())
+            })
         })?;
-        snapshot.each_will(|row| {
-            let row = self.read(row, 0)?;
-            self.belongs(row.map(|(session, _)| session), "a Will");
-            Ok::<_, ReadError>(())
+        snapshot.each(codec::SUBSCRIPTION, codec::subscription_row, |row| {
+            self.read(row, 0, |check, (session, ..)| check.belongs_to(session, "a subscription"))
         })?;
-        snapshot.each_received(|row| {
-            let row = self.read(row, 0)?;
-            self.belongs(row.map(|(session, ..)| session), "a received identifier");
-            Ok::<_, ReadError>(())
+        snapshot.each(codec::WILL, codec::will_row, |row| {
+            self.read(row, 0, |check, (session, _)| check.belongs_to(session, "a Will"))
         })?;
-        snapshot.each_queued(|row| match self.read(row, 0)? {
-            Some((place, delivery)) => self.queued(place, delivery.message),
-            None => Ok(()),
+        snapshot.each(codec::RECEIVED, codec::received_row, |row| {
+            self.read(row, 0, |check, (session, ..)| check.belongs_to(session, "a received identifier"))
         })?;
-        snapshot.each_inflight(|row| match self.read(row, 0)? {
-            Some((place, inflight)) => self.inflight(place, inflight),
-            None => Ok(()),
+        snapshot.each(codec::QUEUE, codec::queue_row, |row| {
+            self.read(row, 0, |check, (key, delivery)| check.queued(key, delivery.message))
         })?;
-        snapshot.each_retained(|row| match self.read(row, 0)? {
-            Some((topic, message)) => self.retained(topic.as_str(), message),
-            None => Ok(()),
+        snapshot.each(codec::INFLIGHT, codec::inflight_row, |row| {
+            self.read(row, 0, |check, (key, inflight)| check.inflight(key, inflight))
         })?;
-        let mut in_parts = BTreeSet::new();
-        snapshot.each_message_length(|row| {
+        snapshot.each(codec::RETAINED, codec::retained_row, |row| {
+            self.read(row, 0, |check, (topic, message)| check.retained(topic.as_str(), message))
+        })?;
+        let mut chunked = BTreeSet::new();
+        snapshot.each(codec::MESSAGE, codec::message_len_row, |row| {
             let size = row.as_ref().map_or(0, |(_, length, _)| *length);
-            if let Some((lsn, length, is_in_parts)) = self.read(row, size)? {
-                self.message(lsn);
-                if is_in_parts {
-                    in_parts.insert(lsn);
-                    self.parts(lsn, length)?;
+            self.read(row, size, |check, (lsn, length, is_chunked)| {
+                check.message(lsn);
+                if is_chunked {
+                    chunked.insert(lsn);
+                    check.chunks(lsn, length)?;
                 }
-            }
-            Ok::<_, ReadError>(())
+                Ok(())
+            })
         })?;
-        snapshot.each_part_key(|row| {
-            let Some((lsn, _)) = self.read(row, 0)? else { return Ok(()) };
-            // Once for each message, which may have hundreds.
-            if in_parts.insert(lsn) {
-                let place = format!("there are parts of message {lsn}, which has none or is not there");
-                self.problem(Damage::Unused, place);
-            }
-            Ok::<_, ReadError>(())
+        let chunk_row = |key: &[u8; 12], _: &[u8]| codec::decode_chunk_key(key);
+        snapshot.each(codec::CHUNK, chunk_row, |row| {
+            self.read(row, 0, |check, (lsn, _)| {
+                // Once for each message, which may have hundreds.
+                if chunked.insert(lsn) {
+                    let text = format!("there are parts of message {lsn}, which has none or is not there");
+                    check.problem(Damage::Unused, text);
+                }
+                Ok(())
+            })
         })?;
         self.numbers()
     }
 
-    /// A row that makes no sense is a problem, and no reason to stop.
-    fn read<R>(&mut self, row: Result<R, ReadError>, size: usize) -> Result<Option<R>, ReadError> {
+    /// Checks a row that decodes; one that does not is a problem, and the check continues.
+    fn read<R>(
+        &mut self,
+        row: Result<R, ReadError>,
+        size: usize,
+        check: impl FnOnce(&mut Self, R) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
         self.check.rows += 1;
-        self.teller.step_over(size);
+        self.progress.step(size);
         match row {
-            Ok(row) => Ok(Some(row)),
-            Err(ReadError::Row(place)) => {
-                self.problem(Damage::Malformed, place.to_string());
-                Ok(None)
+            Ok(row) => check(self, row),
+            Err(ReadError::Row(reason)) => {
+                self.problem(Damage::Malformed, reason.to_string());
+                Ok(())
             }
             Err(error) => Err(error),
         }
     }
 
-    fn problem(&mut self, damage: Damage, place: String) {
-        if self.check.problems.len() < PROBLEMS {
-            self.check.problems.push(Problem { damage, place });
+    fn problem(&mut self, damage: Damage, description: String) {
+        if self.check.problems.len() < LISTED_MAX {
+            self.check.problems.push(Problem { damage, description });
         } else {
-            self.check.untold += 1;
+            self.check.unlisted += 1;
         }
     }
 
-    fn session(&mut self, record: Option<SessionRecord>) {
-        let Some(record) = record else { return };
-        self.counted(record.id.value(), "a session");
+    fn session(&mut self, record: &SessionRecord) {
+        self.check_number(record.id.value(), "a session");
         self.last.session = self.last.session.max(record.id);
         self.sessions.insert(record.id);
         if !self.clients.insert(record.client_id.clone()) {
-            let place =
+            let text =
                 format!("client {:?} has session {} and another", record.client_id.as_str(), record.id);
-            self.problem(Damage::Contradiction, place);
+            self.problem(Damage::Contradiction, text);
         }
     }
 
-    fn counted(&mut self, number: u64, what: &str) {
+    fn check_number(&mut self, number: u64, what: &str) {
         if number == 0 {
             self.problem(Damage::Malformed, format!("{what} has the number 0, which no broker gives"));
         }
     }
 
-    fn belongs(&mut self, session: Option<SessionId>, what: &str) {
-        let Some(session) = session else { return };
+    #[expect(clippy::unnecessary_wraps, reason = "one signature for all rows")]
+    fn belongs_to(&mut self, session: SessionId, what: &str) -> Result<(), ReadError> {
         if !self.sessions.contains(&session) {
             self.problem(Damage::NoSession, format!("session {session} has {what} and is not there"));
-        }
-    }
-
-    fn queued(&mut self, (lsn, session): Place, message: Lsn) -> Result<(), ReadError> {
-        self.last.lsn = self.last.lsn.max(lsn);
-        self.counted(lsn.value(), "an entry of a queue");
-        self.belongs(Some(session), "a queue");
-        self.references.insert(message);
-        if self.snapshot.message_row(message)?.is_none() {
-            let place = format!("entry {lsn} of session {session}: message {message} is not there");
-            self.problem(Damage::NoMessage, place);
         }
         Ok(())
     }
 
-    fn inflight(&mut self, place: Place, inflight: Inflight) -> Result<(), ReadError> {
-        let (lsn, session) = place;
+    fn queued(&mut self, (lsn, session): QueueKey, message: Lsn) -> Result<(), ReadError> {
         self.last.lsn = self.last.lsn.max(lsn);
-        self.counted(lsn.value().min(inflight.step), "something on its way");
-        self.belongs(Some(session), "something on its way");
-        if inflight.step >= BEYOND {
-            let place = format!("entry {lsn} of session {session} was sent as number {}", inflight.step);
-            self.problem(Damage::Numbers, place);
+        self.check_number(lsn.value(), "an entry of a queue");
+        self.belongs_to(session, "a queue")?;
+        self.references.insert(message);
+        if self.snapshot.message_row(message)?.is_none() {
+            let text = format!("entry {lsn} of session {session}: message {message} is not there");
+            self.problem(Damage::NoMessage, text);
         }
-        if !self.identifiers.take(session, inflight.packet_id) {
-            let place = format!(
-                "entry {lsn} of session {session} uses the packet identifier {} of another",
-                inflight.packet_id
-            );
-            self.problem(Damage::Contradiction, place);
+        Ok(())
+    }
+
+    fn inflight(&mut self, key: QueueKey, inflight: Inflight) -> Result<(), ReadError> {
+        let (lsn, session) = key;
+        let entry = |text: String| format!("entry {lsn} of session {session} {text}");
+        self.last.lsn = self.last.lsn.max(lsn);
+        self.check_number(lsn.value().min(inflight.step), "something on its way");
+        self.belongs_to(session, "something on its way")?;
+        if inflight.step >= NUMBER_LIMIT {
+            self.problem(Damage::Numbers, entry(format!("was sent as number {}", inflight.step)));
         }
-        let waits = match self.snapshot.table(keys::QUEUE)? {
-            Some(queue) => queue.get(&keys::place_key(place))?.is_some(),
+        if !self.inflight_ids.insert((session, inflight.packet_id)) {
+            let text = format!("uses the packet identifier {} of another", inflight.packet_id);
+            self.problem(Damage::Contradiction, entry(text));
+        }
+        let is_queued = match self.snapshot.table(codec::QUEUE)? {
+            Some(queue) => queue.get(&codec::queue_key(key))?.is_some(),
             None => false,
         };
         match inflight.phase {
-            Phase::Sent if !waits => {
-                let place = format!("entry {lsn} of session {session} was sent and is not queued");
-                self.problem(Damage::Contradiction, place);
+            Phase::Sent if !is_queued => {
+                self.problem(Damage::Contradiction, entry("was sent and is not queued".into()));
             }
-            Phase::Released if waits => {
-                let place = format!("entry {lsn} of session {session} was released and is queued");
-                self.problem(Damage::Contradiction, place);
+            Phase::Released if is_queued => {
+                self.problem(Damage::Contradiction, entry("was released and is queued".into()));
             }
             Phase::Sent | Phase::Released => {}
         }
@@ -273,34 +271,25 @@ impl Comparison<'_> {
 
     fn retained(&mut self, topic: &str, message: Lsn) -> Result<(), ReadError> {
         self.references.insert(message);
-        match self.snapshot.message_head(message) {
+        let (damage, text) = match self.snapshot.message_head(message) {
             Ok(Some((head, payload))) if head.topic().as_str() == topic => {
-                if let Err(wrong) = sound::retained(&head, payload) {
-                    self.problem(
-                        Damage::Contradiction,
-                        format!("{topic} retains message {message}: {wrong}"),
-                    );
-                }
+                let Err(invalid) = check_retained(&head, payload) else { return Ok(()) };
+                (Damage::Contradiction, format!("message {message}: {invalid}"))
             }
-            Ok(Some((head, _))) => {
-                let place = format!("{topic} retains a message of {}", head.topic());
-                self.problem(Damage::Contradiction, place);
-            }
-            Ok(None) => {
-                let place = format!("{topic} retains message {message}, which is not there");
-                self.problem(Damage::NoMessage, place);
-            }
-            // Told where the message itself is read.
-            Err(ReadError::Row(_)) => {}
+            Ok(Some((head, _))) => (Damage::Contradiction, format!("a message of {}", head.topic())),
+            Ok(None) => (Damage::NoMessage, format!("message {message}, which is not there")),
+            // Reported where the message itself is read.
+            Err(ReadError::Row(_)) => return Ok(()),
             Err(error) => return Err(error),
-        }
+        };
+        self.problem(damage, format!("{topic} retains {text}"));
         Ok(())
     }
 
-    fn parts(&mut self, message: Lsn, length: usize) -> Result<(), ReadError> {
-        match self.snapshot.each_part(message, length, |_| ControlFlow::Continue(())) {
-            Err(ReadError::Row(place)) => {
-                self.problem(Damage::NoMessage, place.to_string());
+    fn chunks(&mut self, message: Lsn, length: usize) -> Result<(), ReadError> {
+        match self.snapshot.each_chunk(message, length, |_| ControlFlow::Continue(())) {
+            Err(ReadError::Row(reason)) => {
+                self.problem(Damage::NoMessage, reason.to_string());
                 Ok(())
             }
             read => read,
@@ -308,7 +297,7 @@ impl Comparison<'_> {
     }
 
     fn message(&mut self, lsn: Lsn) {
-        self.counted(lsn.value(), "a message");
+        self.check_number(lsn.value(), "a message");
         self.last.lsn = self.last.lsn.max(lsn);
         if !self.references.contains(&lsn) {
             self.problem(Damage::Unused, format!("nothing refers to message {lsn}"));
@@ -316,19 +305,16 @@ impl Comparison<'_> {
     }
 
     fn numbers(&mut self) -> Result<(), ReadError> {
-        let snapshot = self.snapshot;
         let NextIds { session, lsn } = self.last;
         for (name, what, last) in
             [(meta::NEXT_SESSION, "session", session.value()), (meta::NEXT_LSN, "message", lsn.value())]
         {
-            let next = snapshot.number(name)?.unwrap_or(1);
-            if next >= BEYOND {
+            let next = self.snapshot.number(name)?.unwrap_or(1);
+            if next >= NUMBER_LIMIT {
                 self.problem(Damage::Numbers, format!("the next {what} would be {next}"));
             } else if next <= last {
-                self.problem(
-                    Damage::Numbers,
-                    format!("{what} {last} is there, and the next one would be {next}"),
-                );
+                let text = format!("{what} {last} is there, and the next one would be {next}");
+                self.problem(Damage::Numbers, text);
             }
         }
         Ok(())

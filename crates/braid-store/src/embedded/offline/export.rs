@@ -1,96 +1,97 @@
+//! Export of a store as JSON Lines.
+
 use std::io::{self, BufWriter, Write};
 
+use super::super::codec::{self, FORMAT, meta};
 use super::super::error::ReadError;
-use super::super::file::Snapshot;
-use super::super::keys::{FORMAT, meta};
-use super::super::options::{Stage, Teller};
-use super::super::writes::Phase;
+use super::super::options::{ProgressReporter, Stage};
+use super::super::snapshot::Snapshot;
+use super::super::write_set::Phase;
 use super::record::{Content, Record, Step, queued_record, session_record, subscription_record};
 use super::{OfflineStore, TransferError};
-use crate::recover::NextIds;
+use crate::ids::NextIds;
 
 impl OfflineStore {
-    /// Writes everything as JSON Lines. What it remembers is what is on its way, and one record. How many records
-    /// there were.
+    /// Writes everything as JSON Lines and returns the number of records. Uses memory for the deliveries in flight and for
+    /// one record.
     ///
     /// # Errors
     /// [`TransferError::Store`], [`TransferError::Stream`].
     pub fn export(&self, into: &mut dyn Write) -> Result<u64, TransferError> {
-        let exported = self.file.snapshot().map_err(Stop::from).and_then(|snapshot| {
-            let teller = Teller::new(&self.options, Stage::Reading, snapshot.all_rows()?);
-            let mut lines = Lines { into: BufWriter::new(into), records: 0, teller };
-            lines.all(&snapshot)?;
-            lines.end()
+        let exported = self.tables.snapshot().map_err(ExportError::from).and_then(|snapshot| {
+            let progress = ProgressReporter::new(&self.options, Stage::Reading, snapshot.all_rows()?);
+            let mut export = Export { into: BufWriter::new(into), records: 0, progress };
+            export.write_all(&snapshot)?;
+            export.end()
         });
-        exported.map_err(|stop| match stop {
-            Stop::Read(error) => self.open_error(error).into(),
-            Stop::Write(error) => error.into(),
+        exported.map_err(|error| match error {
+            ExportError::Read(error) => self.open_error(error).into(),
+            ExportError::Write(error) => error.into(),
         })
     }
 }
 
-/// Why there are no more lines.
-enum Stop {
+enum ExportError {
     Read(ReadError),
     Write(io::Error),
 }
 
-impl From<ReadError> for Stop {
+impl From<ReadError> for ExportError {
     fn from(error: ReadError) -> Self {
         Self::Read(error)
     }
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for ExportError {
     fn from(error: io::Error) -> Self {
         Self::Write(error)
     }
 }
 
-struct Lines<'a> {
+struct Export<'a> {
     into: BufWriter<&'a mut dyn Write>,
     records: u64,
-    teller: Teller<'a>,
+    progress: ProgressReporter<'a>,
 }
 
-impl Lines<'_> {
-    /// In the order of [`Record`].
-    fn all(&mut self, snapshot: &Snapshot) -> Result<(), Stop> {
+impl Export<'_> {
+    /// Writes all records in the order of [`Record`]'s variants.
+    fn write_all(&mut self, snapshot: &Snapshot) -> Result<(), ExportError> {
         let number = |name, first| snapshot.number(name).map(|number| number.unwrap_or(first));
         self.put(&Record::Store {
             format: FORMAT,
             next_session: number(meta::NEXT_SESSION, NextIds::FIRST.session.value())?,
             next_lsn: number(meta::NEXT_LSN, NextIds::FIRST.lsn.value())?,
         })?;
-        snapshot.each_session(|row| self.put(&session_record(&row?)))?;
-        snapshot.each_subscription(|row| {
+        snapshot.each(codec::SESSION, codec::session_row, |row| self.put(&session_record(&row?)))?;
+        snapshot.each(codec::SUBSCRIPTION, codec::subscription_row, |row| {
             let (session, filter, subscription) = row?;
             self.put(&subscription_record(session, &filter, &subscription))
         })?;
-        snapshot.each_will(|row| {
+        snapshot.each(codec::WILL, codec::will_row, |row| {
             let (session, will) = row?;
             let content = Content::of_will(&will);
             self.put(&Record::Will { session: session.value(), delay: will.delay, content })
         })?;
-        snapshot.each_received(|row| {
+        snapshot.each(codec::RECEIVED, codec::received_row, |row| {
             let (session, packet_id, exchanges) = row?;
             let (session, packet_id) = (session.value(), packet_id.value());
             self.put(&Record::Received { session, packet_id, exchanges })
         })?;
-        snapshot.each_message(|row| {
-            let (lsn, message) = row?;
+        snapshot.each_message(|lsn, head, payload| {
+            let message = snapshot.with_payload(lsn, head, payload, None)?;
             self.put(&Record::Message { lsn: lsn.value(), content: Content::of_message(&message) })
         })?;
-        self.queues(snapshot)?;
-        snapshot.each_retained(|row| {
+        self.write_queues(snapshot)?;
+        snapshot.each(codec::RETAINED, codec::retained_row, |row| {
             let (_, message) = row?;
             self.put(&Record::Retained { message: message.value() })
         })
     }
 
-    fn queues(&mut self, snapshot: &Snapshot) -> Result<(), Stop> {
+    fn write_queues(&mut self, snapshot: &Snapshot) -> Result<(), ExportError> {
         let inflight = snapshot.inflight()?;
-        snapshot.each_queued(|row| {
+        snapshot.each(codec::QUEUE, codec::queue_row, |row| {
             let ((lsn, session), delivery) = row?;
             self.put(&queued_record(session, lsn, &delivery, inflight.get(&(lsn, session))))
         })?;
@@ -103,18 +104,18 @@ impl Lines<'_> {
         Ok(())
     }
 
-    fn put(&mut self, record: &Record) -> Result<(), Stop> {
+    fn put(&mut self, record: &Record) -> Result<(), ExportError> {
         serde_json::to_writer(&mut self.into, record).map_err(io::Error::from)?;
         self.into.write_all(b"\n")?;
         self.records += 1;
-        self.teller.step_over(record.size());
+        self.progress.step(record.size());
         Ok(())
     }
 
-    fn end(mut self) -> Result<u64, Stop> {
+    fn end(mut self) -> Result<u64, ExportError> {
         self.put(&Record::End { records: self.records })?;
         self.into.flush()?;
-        self.teller.end();
+        self.progress.end();
         Ok(self.records)
     }
 }

@@ -1,69 +1,126 @@
+//! Import of an export, into an empty store or in place of an existing one.
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Take};
 use std::mem;
+use std::path::Path;
 use std::sync::Arc;
 
 use braid_proto::stream::Priority;
 use braid_proto::topic::TopicName;
-use redb::{ReadableTable, WriteTransaction};
+use redb::{ReadableTable, StorageBackend, WriteTransaction};
 
-use super::super::error::ReadError;
+use super::super::codec::{self, FORMAT};
+use super::super::error::{OpenError, ReadError};
+use super::super::files;
 use super::super::index::Index;
-use super::super::keys::{self, FORMAT};
-use super::super::marks::Opening;
-use super::super::options::{Stage, Teller};
-use super::super::write::write;
-use super::super::writes::{Inflight, Phase, Write, Writes};
-use super::record::{self, Record, Step, Time, Wrong};
-use super::sound::{self, Identifiers};
-use super::{BEYOND, OfflineStore, OpenError, TransferError};
-use crate::identity::{Claim, Lsn, SessionId};
+use super::super::journal::JournalFile;
+use super::super::options::{Options, ProgressReporter, Stage};
+use super::super::tables::{Opening, write};
+use super::super::write_set::{Inflight, Phase, QueueKey, Write, WriteSet};
+use super::record::{self, Invalid, Record, Step, Time};
+use super::{InflightIds, NUMBER_LIMIT, OfflineStore, TransferError, check_retained};
+use crate::ids::{Claim, Lsn, NextIds, SessionId};
 use crate::message::{StoredDelivery, StoredMessage};
-use crate::recover::NextIds;
-use crate::subscription::StoredSubscription;
+use crate::session::StoredSubscription;
 
-/// Records that are brought into the tables at once ...
-const CHUNK: u64 = 4096;
-/// ... unless their payloads together have so many bytes before.
-const CHUNK_BYTES: usize = 16 << 20;
-/// No record is longer: the largest message that MQTT has, with every byte as `\u0000`, and room for its properties.
-const LINE: u64 = 2 << 30;
+/// Records that are written to the tables at once, ...
+const BATCH_RECORDS: u64 = 4096;
+/// ... unless their lines have this many bytes before.
+const BATCH_BYTES: usize = 16 << 20;
+/// Longest line in bytes: MQTT's largest message with every byte as `\u0000`, and room for its properties.
+const LINE_MAX: u64 = 2 << 30;
 
 impl OfflineStore {
-    /// Reads what [`export`](Self::export) wrote into this store, which must be empty. All of it is there
-    /// afterwards, or nothing. How many records there were.
+    /// Reads an [`export`](Self::export) into this store, which must be empty, atomically. Returns the number of records.
     ///
-    /// What it remembers is what a broker would: some bytes for each session, queue entry and message, no payloads.
+    /// Uses as much memory as a broker's index: some bytes for each session, queue entry and message, no payloads.
     ///
     /// # Errors
     /// Every [`TransferError`].
     pub fn import(&self, from: &mut dyn Read) -> Result<u64, TransferError> {
         if !self.is_empty()? {
-            return Err(TransferError::NotEmpty { place: Arc::clone(&self.file.place) });
+            return Err(TransferError::NotEmpty { path: Arc::clone(&self.tables.path) });
         }
-        self.file.note_opening(Opening::Import)?;
-        let transaction = self.file.transaction().map_err(|error| self.open_error(error))?;
-        let mut teller = Teller::new(&self.options, Stage::Importing, 0);
-        let mut import = Import::new(&transaction, self.file.part);
-        let mut lines = BufReader::with_capacity(1 << 16, from).take(LINE);
+        let opened = self.tables.count_opening(Opening::Import).and_then(|_| self.tables.transaction());
+        let transaction = opened.map_err(|error| self.open_error(error))?;
+        let mut progress = ProgressReporter::new(&self.options, Stage::Importing, 0);
+        let mut import = Import::new(&transaction, self.tables.chunk);
+        let mut lines = BufReader::with_capacity(1 << 16, from).take(LINE_MAX);
         let mut text = Vec::new();
         let mut line = 0;
         while !import.ended {
             line += 1;
             read_line(&mut lines, &mut text, line)?;
-            import.line(&text).map_err(|refusal| refusal.at(line, &self.file.place))?;
-            teller.step_over(text.len());
+            import.line(&text).map_err(|error| error.at(line, &self.tables.path))?;
+            progress.step(text.len());
         }
-        import.end().map_err(|refusal| refusal.at(line, &self.file.place))?;
+        import.end().map_err(|error| error.at(line, &self.tables.path))?;
         transaction.commit().map_err(|error| self.open_error(error.into()))?;
         Ok(line)
     }
 
-    pub(super) fn is_empty(&self) -> Result<bool, OpenError> {
-        let rows =
-            self.file.snapshot().and_then(|snapshot| Ok((snapshot.all_rows()?, snapshot.rows(keys::PART)?)));
-        Ok(rows.map_err(|error| self.open_error(error))? == (0, 0))
+    fn is_empty(&self) -> Result<bool, OpenError> {
+        let snapshot = self.tables.snapshot();
+        let rows = snapshot.and_then(|snapshot| Ok(snapshot.all_rows()? + snapshot.rows(codec::CHUNK)?));
+        Ok(rows.map_err(|error| self.open_error(error))? == 0)
     }
+
+    /// Creates the data directory's store from an [`export`](Self::export). The new tables are written beside the existing
+    /// ones and replace them when they are complete and durable; if anything fails, nothing is changed. Returns the number
+    /// of records.
+    ///
+    /// # Errors
+    /// Every [`TransferError`].
+    pub fn restore(
+        directory: &Path,
+        existing: Existing,
+        from: &mut dyn Read,
+        options: Options,
+    ) -> Result<u64, TransferError> {
+        let existed = files::exists(directory);
+        // Until the end, so that no broker opens the store that is about to be replaced.
+        let lock = Self::lock(directory, existing, &options)?;
+        let restored = Self::restore_beside(directory, from, options);
+        if restored.is_err() {
+            files::discard(directory, !existed);
+        }
+        drop(lock);
+        restored
+    }
+
+    /// Locks the existing tables, or creates them to lock them.
+    fn lock(directory: &Path, existing: Existing, options: &Options) -> Result<Box<dyn Send>, TransferError> {
+        let (device, path) = files::tables_device(directory)?;
+        let length = device.len().map_err(|error| OpenError::of_io(&path, &error))?;
+        if existing == Existing::Replace || length == 0 {
+            files::lock(&device, &path)?;
+            return Ok(Box::new(device));
+        }
+        let journal = || JournalFile::in_directory(directory, false);
+        let store = Self::over(device, &path, journal, options.clone())?;
+        if store.is_empty()? { Ok(Box::new(store)) } else { Err(TransferError::NotEmpty { path }) }
+    }
+
+    fn restore_beside(directory: &Path, from: &mut dyn Read, options: Options) -> Result<u64, TransferError> {
+        let (device, path) = files::new_device(directory)?;
+        // The first broker that opens it begins its journal; an existing one is not read.
+        let store = Self::over(device, &path, || Ok(None), options)?;
+        let records = store.import(from)?;
+        // Closing writes, too.
+        drop(store);
+        files::replace_tables(directory)?;
+        Ok(records)
+    }
+}
+
+/// Treatment of a store that exists in the data directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// Refuses the import unless the store is empty.
+    Keep,
+    /// Replaces the store once the new one is complete, even if it is damaged or not a store.
+    Replace,
 }
 
 fn read_line(
@@ -71,88 +128,88 @@ fn read_line(
     text: &mut Vec<u8>,
     line: u64,
 ) -> Result<(), TransferError> {
-    let wrong = |reason: Wrong| TransferError::Line { line, reason: reason.into() };
-    // What is no text at all may have no line in many gigabytes.
+    let invalid = |reason: Invalid| TransferError::Line { line, reason: reason.into() };
+    // A file that is not text may have no line feed in many gigabytes.
     match lines.fill_buf()?.first() {
-        None => return Err(wrong("the end is missing")),
+        None => return Err(invalid("the end is missing")),
         Some(b'{') => {}
-        Some(_) => return Err(wrong("there is no JSON object")),
+        Some(_) => return Err(invalid("there is no JSON object")),
     }
     text.clear();
     lines.read_until(b'\n', text)?;
     if lines.limit() == 0 {
-        return Err(wrong("the line is too long"));
+        return Err(invalid("the line is too long"));
     }
-    lines.set_limit(LINE);
+    lines.set_limit(LINE_MAX);
     Ok(())
 }
 
-enum Refusal {
-    Wrong(Arc<str>),
+enum ImportError {
+    Invalid(Arc<str>),
     Newer(u64),
     Store(ReadError),
 }
 
-impl Refusal {
-    fn at(self, line: u64, place: &Arc<str>) -> TransferError {
+impl ImportError {
+    fn at(self, line: u64, path: &Arc<str>) -> TransferError {
         match self {
-            Self::Wrong(reason) => TransferError::Line { line, reason },
+            Self::Invalid(reason) => TransferError::Line { line, reason },
             Self::Newer(found) => TransferError::Newer { found, known: FORMAT },
-            Self::Store(error) => error.open(place).into(),
+            Self::Store(error) => error.open(path).into(),
         }
     }
 }
 
-impl From<Wrong> for Refusal {
-    fn from(wrong: Wrong) -> Self {
-        Self::Wrong(wrong.into())
+impl From<Invalid> for ImportError {
+    fn from(reason: Invalid) -> Self {
+        Self::Invalid(reason.into())
     }
 }
 
-impl From<ReadError> for Refusal {
+impl From<ReadError> for ImportError {
     fn from(error: ReadError) -> Self {
         Self::Store(error)
     }
 }
 
-/// What serde says, without its line: that is always the first. It cites the record, line feeds and all.
-fn not_a_record(error: &serde_json::Error) -> Refusal {
+/// serde's error without its line number, which is always 1. It quotes the record, so control characters are replaced.
+fn not_a_record(error: &serde_json::Error) -> ImportError {
     let text = error.to_string().replace(char::is_control, "?");
     let what = text.split_once(" at line ").map_or(&*text, |(what, _)| what);
     let at = if error.column() == 0 { String::new() } else { format!(" at column {}", error.column()) };
-    Refusal::Wrong(format!("{what}{at}").into())
+    ImportError::Invalid(format!("{what}{at}").into())
 }
 
-fn retained_topic(head: &StoredMessage, payload: usize) -> Result<TopicName, Wrong> {
-    sound::retained(head, payload).map(|()| head.topic().clone())
+fn retained_topic(head: &StoredMessage, payload: usize) -> Result<TopicName, Invalid> {
+    check_retained(head, payload).map(|()| head.topic().clone())
 }
 
-/// Records on their way into one transaction.
+/// Import of records in one transaction.
 struct Import<'t> {
     transaction: &'t WriteTransaction,
-    /// Payloads that are longer are in parts.
-    part: usize,
-    writes: Writes,
-    /// Who owns what, so that nothing comes in that belongs to nobody.
+    /// Payloads of more bytes are stored in chunks of this many.
+    chunk: usize,
+    writes: WriteSet,
+    /// Sessions and queues so far, to refuse records without their session or twice.
     index: Index,
     messages: BTreeSet<Lsn>,
-    identifiers: Identifiers,
+    inflight_ids: InflightIds,
     next: NextIds,
     records: u64,
-    /// Bytes of the lines whose records are in `writes`.
+    /// Bytes of the lines of the records in `writes`.
     bytes: usize,
     ended: bool,
 }
 
 impl<'t> Import<'t> {
-    fn new(transaction: &'t WriteTransaction, part: usize) -> Self {
+    fn new(transaction: &'t WriteTransaction, chunk: usize) -> Self {
         Self {
             transaction,
-            part,
-            writes: Writes::default(),
+            chunk,
+            writes: WriteSet::default(),
             index: Index::new(Claim::new(0), NextIds::FIRST),
             messages: BTreeSet::new(),
-            identifiers: Identifiers::default(),
+            inflight_ids: InflightIds::default(),
             next: NextIds::FIRST,
             records: 0,
             bytes: 0,
@@ -160,28 +217,28 @@ impl<'t> Import<'t> {
         }
     }
 
-    fn line(&mut self, text: &[u8]) -> Result<(), Refusal> {
+    fn line(&mut self, text: &[u8]) -> Result<(), ImportError> {
         let record: Record = serde_json::from_slice(text).map_err(|error| not_a_record(&error))?;
         if self.records == 0 && !matches!(record, Record::Store { .. }) {
             return Err("the first record must be that of the store".into());
         }
-        self.take(record)?;
+        self.add(record)?;
         self.records += 1;
         self.bytes += text.len();
-        if self.records.is_multiple_of(CHUNK) || self.bytes >= CHUNK_BYTES {
+        if self.records.is_multiple_of(BATCH_RECORDS) || self.bytes >= BATCH_BYTES {
             self.flush()?;
         }
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), Refusal> {
+    fn flush(&mut self) -> Result<(), ImportError> {
         self.bytes = 0;
-        Ok(write(self.transaction, &mem::take(&mut self.writes), self.part)?)
+        Ok(write(self.transaction, &mem::take(&mut self.writes), self.chunk)?)
     }
 
-    fn take(&mut self, record: Record) -> Result<(), Refusal> {
+    fn add(&mut self, record: Record) -> Result<(), ImportError> {
         let numbers = record.numbers();
-        if numbers.as_ref().is_some_and(|numbers| *numbers.end() >= BEYOND) {
+        if numbers.as_ref().is_some_and(|numbers| *numbers.end() >= NUMBER_LIMIT) {
             return Err("a number is out of range".into());
         }
         if numbers.is_some_and(|numbers| *numbers.start() == 0) {
@@ -189,7 +246,7 @@ impl<'t> Import<'t> {
         }
         match record {
             Record::Store { .. } if self.records > 0 => Err("the store is there twice".into()),
-            Record::Store { format, .. } if format > FORMAT => Err(Refusal::Newer(format)),
+            Record::Store { format, .. } if format > FORMAT => Err(ImportError::Newer(format)),
             Record::Store { format: 0, .. } => Err("there is no format 0".into()),
             Record::Store { next_session, next_lsn, .. } => {
                 self.count(SessionId::new(next_session), Lsn::new(next_lsn));
@@ -206,27 +263,24 @@ impl<'t> Import<'t> {
                 self.ended = true;
                 if records == self.records { Ok(()) } else { Err("records are missing".into()) }
             }
-            Record::Queued { .. } | Record::Released { .. } => self.entry(record),
-            record => self.belonging(record),
+            Record::Queued { .. } | Record::Released { .. } => self.add_entry(record),
+            record => self.add_session(record),
         }
     }
 
-    /// Sessions and what belongs to them, but for their queues.
-    fn belonging(&mut self, record: Record) -> Result<(), Refusal> {
+    /// Adds a session, or a row of one outside of its queue.
+    fn add_session(&mut self, record: Record) -> Result<(), ImportError> {
         match record {
             Record::Session { session, client_id, expiry, parked_at } => {
                 let session = record::session(session, &client_id, expiry, parked_at)?;
                 self.count(session.id.next(), NextIds::FIRST.lsn);
                 self.writes.sessions.insert(session.id, session.clone());
-                if self.index.load_session(session) {
-                    Ok(())
-                } else {
-                    Err("the session or its client is there twice".into())
-                }
+                let is_new = self.index.load_session(session);
+                if is_new { Ok(()) } else { Err("the session or its client is there twice".into()) }
             }
             Record::Will { session, delay, content } => {
-                let session = self.known(session)?;
-                self.writes.belongings(session).will = Some(Write::Put(content.will(delay)?));
+                let session = self.session(session)?;
+                self.writes.session_rows(session).will = Some(Write::Put(content.will(delay)?));
                 Ok(())
             }
             Record::Subscription {
@@ -239,7 +293,7 @@ impl<'t> Import<'t> {
                 id,
                 priority,
             } => {
-                let session = self.known(session)?;
+                let session = self.session(session)?;
                 let subscription = StoredSubscription {
                     qos: record::qos(qos)?,
                     no_local,
@@ -249,20 +303,20 @@ impl<'t> Import<'t> {
                     priority: priority.map(Priority::new),
                 };
                 let filter = record::filter(&filter)?;
-                self.writes.belongings(session).subscriptions.put(filter, subscription);
+                self.writes.session_rows(session).subscriptions.put(filter, subscription);
                 Ok(())
             }
             Record::Received { session, packet_id, exchanges } => {
-                let session = self.known(session)?;
-                self.writes.belongings(session).received.put(record::packet_id(packet_id)?, exchanges);
+                let session = self.session(session)?;
+                self.writes.session_rows(session).received.put(record::packet_id(packet_id)?, exchanges);
                 Ok(())
             }
             _ => Ok(()),
         }
     }
 
-    /// Entries of queues.
-    fn entry(&mut self, record: Record) -> Result<(), Refusal> {
+    /// Adds a queue entry.
+    fn add_entry(&mut self, record: Record) -> Result<(), ImportError> {
         match record {
             Record::Queued {
                 session,
@@ -276,7 +330,7 @@ impl<'t> Import<'t> {
                 waits_since,
                 sent,
             } => {
-                let (place, message) = ((Lsn::new(lsn), self.known(session)?), Lsn::new(message));
+                let (key, message) = ((Lsn::new(lsn), self.session(session)?), Lsn::new(message));
                 if !self.messages.contains(&message) {
                     return Err("its message is not there".into());
                 }
@@ -289,35 +343,35 @@ impl<'t> Import<'t> {
                     shared: shared.map(|text| record::filter(&text).map(Arc::new)).transpose()?,
                     waits_since: waits_since.map(Time::time).transpose()?,
                 };
-                if !self.index.load_queued(place, message) {
+                if !self.index.load_queued(key, message) {
                     return Err("the entry is there twice".into());
                 }
-                self.count(NextIds::FIRST.session, place.0.next());
-                self.writes.queue.insert(place, delivery);
-                sent.map_or(Ok(()), |step| self.step(place, Phase::Sent, step))
+                self.count(NextIds::FIRST.session, key.0.next());
+                self.writes.queue.insert(key, delivery);
+                sent.map_or(Ok(()), |step| self.step(key, Phase::Sent, step))
             }
             Record::Released { session, lsn, step } => {
-                let place = (Lsn::new(lsn), self.known(session)?);
-                self.count(NextIds::FIRST.session, place.0.next());
-                self.step(place, Phase::Released, step)
+                let key = (Lsn::new(lsn), self.session(session)?);
+                self.count(NextIds::FIRST.session, key.0.next());
+                self.step(key, Phase::Released, step)
             }
             _ => Ok(()),
         }
     }
 
-    fn step(&mut self, place: (Lsn, SessionId), phase: Phase, step: Step) -> Result<(), Refusal> {
+    fn step(&mut self, key: QueueKey, phase: Phase, step: Step) -> Result<(), ImportError> {
         let inflight = Inflight { phase, packet_id: record::packet_id(step.packet_id)?, step: step.step };
-        if !self.index.load_inflight(place, inflight) {
+        if !self.index.load_inflight(key, inflight) {
             return Err("the entry is there twice".into());
         }
-        if !self.identifiers.take(place.1, inflight.packet_id) {
+        if !self.inflight_ids.insert((key.1, inflight.packet_id)) {
             return Err("the session uses the packet identifier for another message".into());
         }
-        self.writes.inflight.insert(place, inflight);
+        self.writes.inflight.insert(key, inflight);
         Ok(())
     }
 
-    fn retained(&mut self, message: Lsn) -> Result<(), Refusal> {
+    fn retained(&mut self, message: Lsn) -> Result<(), ImportError> {
         let topic = match self.writes.messages.get(&message).and_then(Write::value) {
             Some(stored) => retained_topic(stored, stored.payload().len())?,
             None => self.stored_topic(message)?,
@@ -329,29 +383,30 @@ impl<'t> Import<'t> {
         Ok(())
     }
 
-    /// The topic of a message that is in the table already.
-    fn stored_topic(&self, message: Lsn) -> Result<TopicName, Refusal> {
-        let table = self.transaction.open_table(keys::MESSAGE).map_err(ReadError::from)?;
-        let key = keys::message_key(message);
+    /// Topic of a message that is already written to the table.
+    fn stored_topic(&self, message: Lsn) -> Result<TopicName, ImportError> {
+        let table = self.transaction.open_table(codec::MESSAGE).map_err(ReadError::from)?;
+        let key = codec::message_key(message);
         let row = table.get(&key).map_err(ReadError::from)?;
         let row = row.ok_or("its message is not there")?;
-        let split = keys::split_message(row.value());
+        let split = codec::split_message(row.value());
         let (head, payload) = split.map_err(|error| ReadError::row("message", &key, error))?;
         Ok(retained_topic(&head, payload.len())?)
     }
 
-    fn known(&self, session: u64) -> Result<SessionId, Wrong> {
+    /// The session, if its record came before.
+    fn session(&self, session: u64) -> Result<SessionId, Invalid> {
         let session = SessionId::new(session);
-        if self.index.knows(session) { Ok(session) } else { Err("its session is not there") }
+        if self.index.has_session(session) { Ok(session) } else { Err("its session is not there") }
     }
 
     fn count(&mut self, session: SessionId, lsn: Lsn) {
         self.next = NextIds { session: self.next.session.max(session), lsn: self.next.lsn.max(lsn) };
     }
 
-    fn end(mut self) -> Result<(), Refusal> {
+    fn end(mut self) -> Result<(), ImportError> {
         if self.index.references().len() != self.messages.len() {
-            return Err("there are messages that nobody refers to".into());
+            return Err("there are messages without a reference".into());
         }
         self.writes.next = Some(self.next);
         self.flush()

@@ -1,51 +1,52 @@
-//! What is done with a store that no broker runs: looking at it, and moving it from one format or machine to
-//! another.
+//! Operations on a store that no broker runs: check, statistics, export, import.
 
 mod check;
 mod export;
 mod import;
 mod record;
-mod restore;
-mod sound;
 mod stats;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use braid_proto::packet::PacketId;
 use redb::StorageBackend;
 use thiserror::Error;
 
 pub use self::check::{Check, Damage, Problem};
-pub use self::restore::Existing;
+pub use self::import::Existing;
 pub use self::stats::{QueueStats, Stats};
 
 use super::error::{OpenError, ReadError};
-use super::file::{self, File};
-use super::journal::Candidate;
+use super::files;
+use super::journal::JournalFile;
 use super::options::Options;
-use super::replay::replay;
+use super::recovery::replay;
+use super::tables::Tables;
+use crate::ids::SessionId;
+use crate::message::StoredMessage;
 
-/// Nothing counts so far: a broker that went on from here would soon have no number that is free.
-const BEYOND: u64 = 1 << 62;
+/// Limit of numbers: a broker that continued from here would run out of them.
+const NUMBER_LIMIT: u64 = 1 << 62;
 
-/// A store in a data directory whose broker does not run. Nobody else can open it meanwhile.
+/// A store in a data directory whose broker does not run, locked while this value lives.
 pub struct OfflineStore {
-    file: File,
-    /// Of the file, when it was opened.
+    tables: Tables,
+    /// Bytes of the tables' file before it was opened.
     length: u64,
     options: Options,
 }
 
 impl OfflineStore {
-    /// Opens the store that is in the data directory. Every page is verified; what a crash left is put in order,
-    /// as when a broker opens it.
+    /// Opens the store in the data directory. Verifies every page and replays the journal, as when a broker opens it.
     ///
     /// # Errors
-    /// One line that says what to change.
+    /// One line with the remedy.
     pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
-        let (device, place) = file::present_device(directory)?;
-        Self::over(device, &place, || Candidate::in_directory(directory, false), options)
+        let (device, path) = files::existing_device(directory)?;
+        Self::over(device, &path, || JournalFile::in_directory(directory, false), options)
     }
 
     /// Opens the store on devices of the caller's: one for the tables, one for the journal.
@@ -57,65 +58,65 @@ impl OfflineStore {
         journal: impl StorageBackend,
         options: Options,
     ) -> Result<Self, OpenError> {
-        Self::over(device, &Arc::from("<device>"), || Ok(Some(Candidate::on(journal))), options)
+        Self::over(device, &Arc::from("<device>"), || Ok(Some(JournalFile::on(journal))), options)
     }
 
     fn over(
         device: impl StorageBackend,
-        place: &Arc<str>,
-        journal: impl FnOnce() -> Result<Option<Candidate>, OpenError>,
+        path: &Arc<str>,
+        journal: impl FnOnce() -> Result<Option<JournalFile>, OpenError>,
         options: Options,
     ) -> Result<Self, OpenError> {
-        let length = device.len().map_err(|error| OpenError::of_io(place, &error))?;
-        let file = File::open(device, place, &options)?;
-        replay(&file, journal()?.as_ref(), &options)?;
-        Ok(Self { file, length, options })
+        let length = device.len().map_err(|error| OpenError::of_io(path, &error))?;
+        let tables = Tables::open(device, path, &options)?;
+        replay(&tables, journal()?.as_ref(), &options)?;
+        Ok(Self { tables, length, options })
     }
 
     fn open_error(&self, error: ReadError) -> OpenError {
-        error.open(&self.file.place)
+        error.open(&self.tables.path)
     }
 }
 
 impl std::fmt::Debug for OfflineStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OfflineStore").field("place", &self.file.place).finish_non_exhaustive()
+        f.debug_struct("OfflineStore").field("path", &self.tables.path).finish_non_exhaustive()
     }
 }
 
-/// Why a store was not exported or imported. An import that fails changes nothing.
+/// Error of an export or import. A failed import changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// The store itself.
+    /// The store cannot be opened, read or written.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// Something is stored already, and nobody said that it may go.
-    #[error("the store {place} is not empty: import into another data directory, or replace it")]
+    /// The store is not empty and was not to be replaced.
+    #[error("the store {path} is not empty: import into another data directory, or replace it")]
     NotEmpty {
-        /// Which file.
-        place: Arc<str>,
+        /// The tables' file.
+        path: Arc<str>,
     },
-    /// A line that is no record, or contradicts those before.
+    /// A line that is not a record, or contradicts an earlier one.
     #[error("line {line}: {reason}; nothing was imported")]
     Line {
         /// Counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The defect.
         reason: Arc<str>,
     },
-    /// A newer version exported it.
+    /// A newer version wrote the export.
     #[error("the export has format {found} and this version reads up to {known}: run a newer braidmq")]
     Newer {
-        /// Of the export.
+        /// Format of the export.
         found: u64,
-        /// Of this version.
+        /// Newest format that this version reads.
         known: u64,
     },
-    /// The other end of the records.
+    /// The records cannot be read or written.
     #[error("cannot read or write the records ({reason}): mend the cause and do it again")]
     Stream {
-        /// What the system said.
+        /// Error of the system.
         reason: Arc<str>,
     },
 }
@@ -125,3 +126,18 @@ impl From<io::Error> for TransferError {
         Self::Stream { reason: error.to_string().into() }
     }
 }
+
+/// Checks that a broker could have retained the message with a payload of this many bytes.
+fn check_retained(message: &StoredMessage, payload: usize) -> Result<(), record::Invalid> {
+    if payload == 0 {
+        return Err("a message without payload is not retained: it removes the one that was");
+    }
+    if message.topic().as_str().starts_with("$SYS/") {
+        return Err("what is below $SYS/ is not kept");
+    }
+    Ok(())
+}
+
+/// Packet identifiers in flight by session: two entries of a session with one identifier could not be told apart by
+/// their PUBACK.
+type InflightIds = BTreeSet<(SessionId, PacketId)>;

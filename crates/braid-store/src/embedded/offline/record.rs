@@ -1,4 +1,4 @@
-//! One line of an export.
+//! Records of an export, one JSON line each.
 
 use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
@@ -13,14 +13,14 @@ use braid_proto::topic::{TopicFilter, TopicName};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::super::keys::{join_time, split_time};
-use super::super::writes::Inflight;
-use crate::identity::{Lsn, SessionId};
+use super::super::codec::{join_time, split_time};
+use super::super::write_set::Inflight;
+use crate::ids::{Lsn, SessionId};
 use crate::message::{StoredDelivery, StoredMessage};
-use crate::session::SessionRecord;
-use crate::subscription::{HIGHEST_ID, StoredSubscription};
+use crate::session::{SUBSCRIPTION_ID_MAX, SessionRecord, StoredSubscription};
 
-/// In the order in which they come, and with no other fields: one that is misspelt would be lost. A session comes before what belongs to it, a message before who refers to it.
+/// Record of an export; the variants are in the order of the file. A session comes before its rows, a message before its
+/// references. Unknown fields are refused, since a misspelt one would be lost.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Record {
@@ -69,7 +69,7 @@ pub(super) enum Record {
         subscription_ids: Vec<NonZeroU32>,
         priority: u16,
         shared: Option<Box<str>>,
-        /// If the broker was to know it.
+        /// Present where queues have a limit by age.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         waits_since: Option<Time>,
         sent: Option<Step>,
@@ -79,18 +79,18 @@ pub(super) enum Record {
         lsn: u64,
         step: Step,
     },
-    /// Its topic is the message's.
+    /// The topic is the message's.
     Retained {
         message: u64,
     },
-    /// The last line: without it something is missing.
+    /// The last line, without which the file is incomplete.
     End {
         records: u64,
     },
 }
 
 impl Record {
-    /// The lowest and the highest of the numbers that a broker gives, from 1 on, and counts on from; `None`: it has none.
+    /// The lowest and the highest of the record's numbers that a broker counts up, from 1 on; `None` without any.
     pub(super) fn numbers(&self) -> Option<RangeInclusive<u64>> {
         let both = |one: u64, other: u64| one.min(other)..=one.max(other);
         Some(match self {
@@ -102,7 +102,7 @@ impl Record {
         })
     }
 
-    /// Bytes of the payload, as far as there is one.
+    /// Bytes of the payload; 0 without one.
     pub(super) fn size(&self) -> usize {
         match self {
             Self::Message { content, .. } | Self::Will { content, .. } => content.size(),
@@ -111,17 +111,17 @@ impl Record {
     }
 }
 
-/// What a message and a Will have in common.
+/// Fields that a message and a Will share.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Content {
     topic: Box<str>,
     qos: u8,
     retain: bool,
-    /// If it is text.
+    /// Present if it is UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     payload: Option<Box<str>>,
-    /// If it is not.
+    /// Present otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     payload_hex: Option<Box<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -145,7 +145,7 @@ struct Properties {
 #[serde(deny_unknown_fields)]
 pub(super) struct Step {
     pub(super) packet_id: u16,
-    /// Its place in the order of what was sent and released.
+    /// Order of sending and releasing, over the whole store.
     pub(super) step: u64,
 }
 
@@ -159,8 +159,8 @@ impl Step {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Time(i64, u32);
 
-/// What a record holds that nothing stored can be.
-pub(super) type Wrong = &'static str;
+/// Reason why a record cannot be imported.
+pub(super) type Invalid = &'static str;
 
 impl Time {
     fn of(time: SystemTime) -> Self {
@@ -168,7 +168,7 @@ impl Time {
         Self(seconds, nanoseconds)
     }
 
-    pub(super) fn time(self) -> Result<SystemTime, Wrong> {
+    pub(super) fn time(self) -> Result<SystemTime, Invalid> {
         join_time(self.0, self.1).ok_or("a time is out of range")
     }
 }
@@ -187,7 +187,7 @@ pub(super) fn session(
     client_id: &str,
     expiry: u32,
     parked_at: Option<Time>,
-) -> Result<SessionRecord, Wrong> {
+) -> Result<SessionRecord, Invalid> {
     Ok(SessionRecord {
         id: SessionId::new(id),
         client_id: client_id.into(),
@@ -213,7 +213,7 @@ pub(super) fn subscription_record(
     }
 }
 
-pub(super) fn retain_handling(value: u8) -> Result<RetainHandling, Wrong> {
+pub(super) fn retain_handling(value: u8) -> Result<RetainHandling, Invalid> {
     match value {
         0 => Ok(RetainHandling::SendAlways),
         1 => Ok(RetainHandling::SendIfNew),
@@ -242,11 +242,15 @@ pub(super) fn queued_record(
     }
 }
 
-pub(super) fn subscription_id(id: NonZeroU32) -> Result<NonZeroU32, Wrong> {
-    if id.get() <= HIGHEST_ID { Ok(id) } else { Err("a subscription identifier is at most 268435455") }
+pub(super) fn subscription_id(id: NonZeroU32) -> Result<NonZeroU32, Invalid> {
+    if id.get() <= SUBSCRIPTION_ID_MAX {
+        Ok(id)
+    } else {
+        Err("a subscription identifier is at most 268435455")
+    }
 }
 
-pub(super) fn subscription_ids(ids: Vec<NonZeroU32>) -> Result<SubscriptionIds, Wrong> {
+pub(super) fn subscription_ids(ids: Vec<NonZeroU32>) -> Result<SubscriptionIds, Invalid> {
     let ids = ids.into_iter().map(subscription_id).collect::<Result<Box<[_]>, _>>()?;
     Ok(match *ids {
         [] => SubscriptionIds::None,
@@ -289,7 +293,7 @@ impl Content {
         self
     }
 
-    pub(super) fn message(self) -> Result<StoredMessage, Wrong> {
+    pub(super) fn message(self) -> Result<StoredMessage, Invalid> {
         Ok(StoredMessage::from_parts(
             topic(&self.topic)?,
             self.bytes()?,
@@ -300,7 +304,7 @@ impl Content {
         ))
     }
 
-    pub(super) fn will(self, delay: u32) -> Result<Arc<Will>, Wrong> {
+    pub(super) fn will(self, delay: u32) -> Result<Arc<Will>, Invalid> {
         Ok(Arc::new(Will {
             topic: topic(&self.topic)?,
             payload: self.bytes()?,
@@ -311,12 +315,12 @@ impl Content {
         }))
     }
 
-    /// Bytes of the payload as the record has it.
+    /// Bytes of the payload's text.
     fn size(&self) -> usize {
         self.payload.as_ref().or(self.payload_hex.as_ref()).map_or(0, |text| text.len())
     }
 
-    fn bytes(&self) -> Result<Bytes, Wrong> {
+    fn bytes(&self) -> Result<Bytes, Invalid> {
         match (&self.payload, &self.payload_hex) {
             (Some(text), None) => Ok(Bytes::copy_from_slice(text.as_bytes())),
             (None, Some(hex)) => unhex(hex),
@@ -337,7 +341,7 @@ impl Properties {
         }
     }
 
-    fn properties(self) -> Result<Box<MessageProperties>, Wrong> {
+    fn properties(self) -> Result<Box<MessageProperties>, Invalid> {
         Ok(Box::new(MessageProperties {
             payload_format: self.payload_format,
             message_expiry: self.message_expiry,
@@ -349,27 +353,27 @@ impl Properties {
     }
 }
 
-pub(super) fn topic(text: &str) -> Result<TopicName, Wrong> {
+pub(super) fn topic(text: &str) -> Result<TopicName, Invalid> {
     TopicName::parse(text).map_err(|_| "a topic name is not valid")
 }
 
-pub(super) fn filter(text: &str) -> Result<TopicFilter, Wrong> {
+pub(super) fn filter(text: &str) -> Result<TopicFilter, Invalid> {
     TopicFilter::parse(text).map_err(|_| "a topic filter is not valid")
 }
 
-pub(super) fn qos(bits: u8) -> Result<QoS, Wrong> {
+pub(super) fn qos(bits: u8) -> Result<QoS, Invalid> {
     QoS::from_bits(bits).ok_or("there is no such QoS")
 }
 
-/// The QoS of an entry of a queue.
-pub(super) fn queued_qos(bits: u8) -> Result<QoS, Wrong> {
+/// QoS of a queue entry.
+pub(super) fn queued_qos(bits: u8) -> Result<QoS, Invalid> {
     match qos(bits)? {
         QoS::AtMostOnce => Err("QoS 0 is never queued"),
         qos => Ok(qos),
     }
 }
 
-pub(super) fn packet_id(value: u16) -> Result<PacketId, Wrong> {
+pub(super) fn packet_id(value: u16) -> Result<PacketId, Invalid> {
     PacketId::new(value).ok_or("a packet identifier cannot be 0")
 }
 
@@ -378,7 +382,7 @@ fn hex(bytes: &[u8]) -> Box<str> {
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xF)]).collect::<String>().into()
 }
 
-fn unhex(text: &str) -> Result<Bytes, Wrong> {
+fn unhex(text: &str) -> Result<Bytes, Invalid> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let byte = |pair: &[u8; 2]| Some(digit(pair[0])? << 4 | digit(pair[1])?);

@@ -1,65 +1,67 @@
+//! Statistics of a store's content.
+
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use braid_proto::packet::ClientId;
 use braid_proto::topic::TopicName;
 
+use super::super::codec::{self, meta};
 use super::super::error::{OpenError, ReadError};
-use super::super::file::Snapshot;
-use super::super::keys::{self, meta};
-use super::super::options::{Stage, Teller};
+use super::super::options::{ProgressReporter, Stage};
+use super::super::snapshot::Snapshot;
 use super::OfflineStore;
-use crate::identity::{Lsn, SessionId};
+use crate::ids::{Lsn, SessionId};
 
-/// How much is in a store.
+/// Numbers of a store's content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The format of the file; 0 for one that nothing was written to.
+    /// Format of the tables; 0 if nothing was ever written.
     pub format: u64,
-    /// How often it was opened by a broker.
+    /// Number of openings by a broker or an import.
     pub opens: u64,
     /// Sessions.
     pub sessions: u64,
     /// Subscriptions of all sessions.
     pub subscriptions: u64,
-    /// Wills that are not published.
+    /// Unpublished Wills.
     pub wills: u64,
-    /// QoS 2 messages of clients whose PUBREL has not come.
+    /// Identifiers of QoS 2 messages of clients whose PUBREL has not come.
     pub received: u64,
-    /// Entries of all queues, but those that were released.
+    /// Entries of all queues without released ones.
     pub queued: u64,
-    /// Entries that were sent or released.
+    /// Sent and released entries.
     pub inflight: u64,
     /// Topics with a retained message.
     pub retained: u64,
-    /// Different messages.
+    /// Messages, each once.
     pub messages: u64,
-    /// Bytes of the messages as they are stored, each once.
+    /// Bytes of the stored messages, each once.
     pub bytes: u64,
-    /// The message that has been queued longest.
+    /// The message with the lowest queue entry.
     pub oldest: Option<Oldest>,
-    /// The longest queues, the longest first; at most ten.
+    /// The longest queues in descending order; at most ten.
     pub queues: Vec<QueueStats>,
-    /// Bytes of the file before it was opened.
+    /// Bytes of the tables' file before it was opened.
     pub length: u64,
-    /// Bytes of the pages that hold something; the others are used again before the file grows.
+    /// Bytes of the allocated pages; free ones are reused before the file grows.
     pub used: u64,
 }
 
-/// The message that has been queued longest. When it came is stored only where there is a cap by age.
+/// The message that has been queued longest. Its queueing time is stored only where queues have a limit by age.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Oldest {
-    /// Its number.
+    /// Its sequence number.
     pub message: Lsn,
     /// Its topic.
     pub topic: TopicName,
     /// Bytes of its payload.
     pub payload: u64,
-    /// One for whom it waits.
+    /// One of its receivers.
     pub client_id: ClientId,
-    /// When that client was there last; `None` when it was connected until the broker ended.
+    /// End of that client's last connection; `None` when it was connected until the broker ended.
     pub parked_at: Option<SystemTime>,
 }
 
@@ -67,59 +69,63 @@ pub struct Oldest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueStats {
-    /// Whose.
+    /// The session.
     pub session: SessionId,
-    /// Of which client.
+    /// Its client.
     pub client_id: ClientId,
-    /// When the client was there last; `None` when it was connected until the broker ended.
+    /// End of the client's last connection; `None` when it was connected until the broker ended.
     pub parked_at: Option<SystemTime>,
-    /// Entries.
+    /// Number of entries.
     pub entries: u64,
-    /// Bytes of their messages as they are stored; one that others have in their queues too is in the bytes of each.
+    /// Bytes of their stored messages; a message in several queues counts in each.
     pub bytes: u64,
 }
 
-/// So many queues are told.
-const LONGEST: usize = 10;
+/// Limit of [`Stats::queues`].
+const QUEUES_MAX: usize = 10;
 
 impl OfflineStore {
-    /// Counts; reads every queue.
+    /// Counts the rows and reads every queue.
     ///
     /// # Errors
-    /// [`OpenError`] when the device cannot be read, or something is damaged.
+    /// [`OpenError`] when the device cannot be read, or a row is damaged.
     pub fn stats(&self) -> Result<Stats, OpenError> {
         let mut stats = self.count().map_err(|error| self.open_error(error))?;
-        stats.used = self.file.used()?;
+        stats.used = self.tables.used()?;
         Ok(stats)
     }
 
     fn count(&self) -> Result<Stats, ReadError> {
-        let snapshot = self.file.snapshot()?;
+        let snapshot = self.tables.snapshot()?;
         let mut stats = Stats {
             format: snapshot.number(meta::FORMAT)?.unwrap_or(0),
             opens: snapshot.number(meta::OPENS)?.unwrap_or(0),
-            sessions: snapshot.rows(keys::SESSION)?,
-            subscriptions: snapshot.rows(keys::SUBSCRIPTION)?,
-            wills: snapshot.rows(keys::WILL)?,
-            received: snapshot.rows(keys::RECEIVED)?,
-            queued: snapshot.rows(keys::QUEUE)?,
-            inflight: snapshot.rows(keys::INFLIGHT)?,
-            retained: snapshot.rows(keys::RETAINED)?,
-            messages: snapshot.rows(keys::MESSAGE)?,
+            sessions: snapshot.rows(codec::SESSION)?,
+            subscriptions: snapshot.rows(codec::SUBSCRIPTION)?,
+            wills: snapshot.rows(codec::WILL)?,
+            received: snapshot.rows(codec::RECEIVED)?,
+            queued: snapshot.rows(codec::QUEUE)?,
+            inflight: snapshot.rows(codec::INFLIGHT)?,
+            retained: snapshot.rows(codec::RETAINED)?,
+            messages: snapshot.rows(codec::MESSAGE)?,
             length: self.length,
             ..Stats::default()
         };
-        let mut teller = Teller::new(&self.options, Stage::Reading, stats.messages + stats.queued);
-        snapshot.each_message_size(|size| {
+        let rows = stats.messages + stats.queued;
+        let mut progress = ProgressReporter::new(&self.options, Stage::Reading, rows);
+        let size_row = |_: &[u8; 8], value: &[u8]| Ok(codec::stored_len(value));
+        snapshot.each(codec::MESSAGE, size_row, |size| -> Result<(), ReadError> {
+            let size = size?;
             stats.bytes = stats.bytes.saturating_add(size as u64);
-            teller.step_over(size);
+            progress.step(size);
+            Ok(())
         })?;
-        let (oldest, queues) = snapshot.queue_sizes(&mut teller)?;
+        let (oldest, queues) = snapshot.queue_sizes(&mut progress)?;
         stats.queues = snapshot.longest(queues)?;
         if let Some((message, session)) = oldest {
             stats.oldest = Some(snapshot.oldest(message, session)?);
         }
-        teller.end();
+        progress.end();
         Ok(stats)
     }
 }
@@ -128,16 +134,19 @@ impl OfflineStore {
 type Sizes = BTreeMap<SessionId, (u64, u64)>;
 
 impl Snapshot {
-    /// The first entry of all, as its message and its session, and how long the queues are.
-    fn queue_sizes(&self, teller: &mut Teller<'_>) -> Result<(Option<(Lsn, SessionId)>, Sizes), ReadError> {
+    /// Message and session of the lowest entry, and the sizes of all queues.
+    fn queue_sizes(
+        &self,
+        progress: &mut ProgressReporter<'_>,
+    ) -> Result<(Option<(Lsn, SessionId)>, Sizes), ReadError> {
         let (mut first, mut sizes) = (None, Sizes::new());
-        self.each_queued(|row| {
+        self.each(codec::QUEUE, codec::queue_row, |row| {
             let ((_, session), delivery) = row?;
             first = first.or(Some((delivery.message, session)));
-            let size = self.message_row(delivery.message)?.map_or(0, |row| keys::stored_len(row.value()));
+            let size = self.message_row(delivery.message)?.map_or(0, |row| codec::stored_len(row.value()));
             let (entries, bytes) = sizes.entry(session).or_default();
             (*entries, *bytes) = (*entries + 1, bytes.saturating_add(size as u64));
-            teller.step_over(size);
+            progress.step(size);
             Ok::<_, ReadError>(())
         })?;
         Ok((first, sizes))
@@ -146,7 +155,7 @@ impl Snapshot {
     fn longest(&self, sizes: Sizes) -> Result<Vec<QueueStats>, ReadError> {
         let mut sizes: Vec<_> = sizes.into_iter().collect();
         sizes.sort_by_key(|(_, (entries, bytes))| std::cmp::Reverse((*entries, *bytes)));
-        sizes.truncate(LONGEST);
+        sizes.truncate(QUEUES_MAX);
         let queue = |(session, (entries, bytes))| {
             let record = self.session(session)?;
             let (client_id, parked_at) = (record.client_id, record.parked_at);

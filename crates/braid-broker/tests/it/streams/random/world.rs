@@ -8,7 +8,7 @@ use braid_broker::{BrokerConfig, MqttConfig, PriorityRule, SysConfig};
 use braid_proto::packet::{Disconnect, Packet, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{Priority, StreamKey};
-use braid_store::{Image, MemoryStore, SessionImage, Store};
+use braid_store::{MemoryStore, RecoveredSession, RecoveredState, Store};
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::Conditions;
 use fastrand::Rng;
@@ -226,8 +226,8 @@ impl World {
     }
 
     /// Sessions as the store has them.
-    pub(super) fn image(&self) -> Image {
-        let mut image = Image::default();
+    pub(super) fn image(&self) -> RecoveredState {
+        let mut image = RecoveredState::default();
         self.store.recover(&mut image).expect("memory can be read");
         image
     }
@@ -238,7 +238,7 @@ impl World {
         let left =
             sessions.filter(|session| !session.queue.is_empty() || all && !session.received.is_empty());
         left.map(|session| {
-            let SessionImage { record, queue, received, .. } = session;
+            let RecoveredSession { record, queue, received, .. } = session;
             format!("{:?}: {queue:?}, unreleased {received:?}", record.client_id)
         })
         .collect()
@@ -256,7 +256,7 @@ impl World {
         for (of, fate) in &self.fates {
             assert!(*fate != Fate::Lost || self.wills.contains(of), "no Will of {of:?}");
         }
-        assert_eq!(self.image(), Image::default());
+        assert_eq!(self.image(), RecoveredState::default());
         let statistics = self.broker.memory.statistics();
         assert_eq!((statistics.connections(), statistics.clients()), (1, 1), "the heir is left");
         self.clients.clear();
