@@ -1,7 +1,7 @@
-//! The bodies of the fuzz targets: what must hold for any bytes.
+//! Bodies of the fuzz targets: properties that hold for any bytes.
 //!
-//! This crate never runs anything by itself: `fuzz_targets/` calls a body with what libFuzzer makes up, and the
-//! tests of `braid-proto` and `braid-store` call it with what `corpus/` holds.
+//! This crate runs nothing by itself: `fuzz_targets/` calls a body with the input of libFuzzer, and the
+//! tests of `braid-proto` and `braid-store` with the files of `corpus/`.
 
 pub mod bodies;
 pub mod stored;

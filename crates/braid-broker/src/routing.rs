@@ -112,7 +112,7 @@ impl RoutingTable {
 
     fn shared_target(&self, group: &Arc<Group<SessionKey>>) -> SharedTarget {
         let registry = self.registry.entries();
-        let members = group.members().iter();
+        let members = group.members();
         let entries = members.filter_map(|member| registry.get(&member.key).cloned()).collect();
         SharedTarget { group: group.clone(), entries }
     }

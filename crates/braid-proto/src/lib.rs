@@ -1,17 +1,41 @@
-//! The MQTT core: bytes in, effects out.
+//! Sans-IO core of MQTT 3.1, 3.1.1 and 5.0: Control Packets, Session State and the protocol machines of both ends.
 //!
-//! This crate never opens a socket, reads a clock, draws a random number or knows a runtime.
-//! It holds the Control Packets of MQTT 3.1, 3.1.1 and 5.0, the Session State of MQTT 4.1, and the
-//! protocol machines of both ends of a connection.
+//! The crate never opens a socket, reads a clock, draws a random number or knows a runtime: callers pass bytes and
+//! instants, and take events and bytes.
+//!
+//! Each layer imports from the layers above it in this table only:
+//!
+//! | layer | content |
+//! |---|---|
+//! | `types` | values of packet fields, topics, reason codes, violations, streams and lanes |
+//! | `wire` | data representations of MQTT 1.5 |
+//! | [`packet`] | Control Packets, their encoders and decoders |
+//! | [`decoder`] | bytes of a stream to packets |
+//! | [`message`], [`stream`] | messages and deliveries; stream policy and lane queue |
+//! | [`session`] | Session State |
+//! | [`connection`] | protocol machines of client and server |
 
-mod charge;
 pub mod connection;
 pub mod decoder;
-pub mod error;
 pub mod message;
 pub mod packet;
-pub mod reason;
 pub mod session;
 pub mod stream;
-pub mod topic;
+mod types;
+mod wire;
 mod work;
+
+/// Violations of the standard by a peer.
+pub mod error {
+    pub use crate::types::Violation;
+}
+
+/// Reason Codes.
+pub mod reason {
+    pub use crate::types::ReasonCode;
+}
+
+/// Topic Names, Topic Filters and Share Names.
+pub mod topic {
+    pub use crate::types::{MAX_LEVELS, ShareName, TopicError, TopicFilter, TopicName};
+}

@@ -1,65 +1,62 @@
-//! The Application Message on its way through the broker or client, and one Delivery of it.
+//! Application Messages, their deliveries to sessions, and the accounting of their memory.
 
+use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-pub use crate::charge::{MemoryAccount, MemoryCharge, OfflineCharge};
-use crate::decoder::wire::PACKET_SIZE_MAX;
-use crate::packet::{
-    MessageProperties, PacketId, ProtocolVersion, Publish, PublishHead, QoS, Will, put_publish_head,
-};
-use crate::stream::{Lane, Priority, StreamKey};
-use crate::topic::{TopicFilter, TopicName};
+use crate::packet::{MessageProperties, Publish, PublishHead, Will, put_publish_head};
+use crate::types::{Lane, PacketId, Priority, ProtocolVersion, QoS, StreamKey, TopicFilter, TopicName};
+use crate::wire::PACKET_SIZE_MAX;
 
-/// Payloads up to this many bytes are copied into the send buffer, longer ones are shared by reference: a
-/// segment of its own costs the kernel and us about as much as copying this much.
+/// Payloads up to this many bytes are copied into the outbox, longer ones are shared by reference: a buffer of its own
+/// costs the kernel and this process about as much as copying this many bytes.
 const INLINE_PAYLOAD: usize = 1024;
 
-/// An Application Message. Shared behind an [`Arc`] by everybody it is delivered to.
+/// Application Message, shared behind an [`Arc`] by all of its deliveries.
 #[derive(Debug)]
 pub struct Message {
-    /// Where to.
+    /// Topic Name.
     pub topic: TopicName,
-    /// What; its first part if there is a `rest`.
+    /// Payload; only its first part if there is a `rest`.
     pub payload: Bytes,
-    /// What follows `payload`, part by part; only messages that were made with [`with_rest`](Self::with_rest) have it.
+    /// Parts of the payload behind `payload`, of a message made by [`with_rest`](Self::with_rest).
     rest: Option<Box<[Bytes]>>,
-    /// The payload is in a spool, and not in the heap.
+    /// Whether the payload is in a spool, and not in the heap.
     spooled: bool,
-    /// As published; a delivery may have less.
+    /// QoS of the PUBLISH; a delivery may have a lower one.
     pub qos: QoS,
-    /// As published.
+    /// RETAIN flag of the PUBLISH.
     pub retain: bool,
-    /// `None` when it has none.
+    /// Properties of the message; `None` when it has none.
     pub properties: Option<Box<MessageProperties>>,
-    /// When the Message Expiry Interval has passed.
+    /// End of the Message Expiry Interval.
     pub expires_at: Option<Instant>,
-    /// Under which number a store has it; 0 while none has.
+    /// Log sequence number of the message in a store; 0 while it is in none.
     lsn: AtomicU64,
-    /// What it counts for; `None` where nobody counts.
+    /// Charge on a memory account; `None` where memory is not accounted.
     charge: Option<MemoryCharge>,
     templates: OnceLock<Box<Templates>>,
 }
 
-/// The encoded forms of a message: {MQTT 3, MQTT 5} x {without, with Packet Identifier}.
+/// Encoded forms of a message: {MQTT 3, MQTT 5} x {without, with Packet Identifier}.
 type Templates = [OnceLock<Template>; 4];
 
-/// A PUBLISH as it goes to everybody with the same version and QoS; DUP, RETAIN, QoS and the Packet Identifier
-/// are patched into the copy.
+/// Encoded PUBLISH for all receivers with the same version; DUP, RETAIN, QoS and the Packet Identifier are patched into
+/// each transmission.
 #[derive(Debug)]
 struct Template {
-    /// The payload is part of it up to [`INLINE_PAYLOAD`].
+    /// Includes a payload of up to [`INLINE_PAYLOAD`] bytes.
     bytes: Box<[u8]>,
     packet_id_at: Option<usize>,
     packet_len: usize,
 }
 
 impl Message {
-    /// A message without properties.
+    /// Message without properties.
     pub fn new(topic: TopicName, payload: Bytes, qos: QoS, retain: bool) -> Self {
         Self {
             topic,
@@ -76,19 +73,19 @@ impl Message {
         }
     }
 
-    /// The message of a PUBLISH that arrived at `now`, with its topic's alias resolved to `topic`.
+    /// Message of a PUBLISH that arrived at `now`, with its topic's alias resolved to `topic`.
     pub fn from_publish(publish: Publish, topic: TopicName, now: Instant) -> Self {
         Self::new(topic, publish.payload, publish.qos, publish.retain)
             .with_spooled(publish.spooled)
             .with_properties(publish.properties, now)
     }
 
-    /// The message of a Will that is published at `now`.
+    /// Message of a Will that is published at `now`.
     pub fn from_will(will: Will, now: Instant) -> Self {
         Self::new(will.topic, will.payload, will.qos, will.retain).with_properties(will.properties, now)
     }
 
-    /// Sets the properties; a Message Expiry Interval begins to run at `now`.
+    /// Sets the properties; a Message Expiry Interval begins at `now`.
     #[must_use]
     pub fn with_properties(mut self, properties: Option<Box<MessageProperties>>, now: Instant) -> Self {
         self.expires_at = properties
@@ -99,32 +96,32 @@ impl Message {
         self
     }
 
-    /// Adds parts of the payload after the first one. They are sent by reference, so that messages that differ in a
-    /// few bytes of a large payload share the others. For publishers: who receives a message has it in one piece.
+    /// Adds parts of the payload behind the first one, which are sent by reference: messages that differ in a few bytes of
+    /// a large payload share the others. For publishers only; a received message has one part.
     #[must_use]
     pub fn with_rest(mut self, rest: impl Into<Box<[Bytes]>>) -> Self {
         self.rest = Some(rest.into()).filter(|rest| !rest.is_empty());
         self
     }
 
-    /// Says whether the payload is in a spool; it is not in the heap then.
+    /// Declares whether the payload is in a spool.
     #[must_use]
     pub fn with_spooled(mut self, spooled: bool) -> Self {
         self.spooled = spooled;
         self
     }
 
-    /// Whether the payload is in a spool: then it takes none of the memory that messages share.
+    /// Whether the payload is in a spool, and takes no heap.
     pub fn is_spooled(&self) -> bool {
         self.spooled
     }
 
-    /// The length of the whole payload in bytes.
+    /// Length of the whole payload in bytes.
     pub fn payload_len(&self) -> usize {
         self.payload.len() + self.rest.as_deref().map_or(0, |rest| rest.iter().map(Bytes::len).sum())
     }
 
-    /// The parts of the payload that go into an outbox by reference; none if it is copied.
+    /// Parts of the payload that go into an outbox by reference; none if it is copied.
     pub(crate) fn shared_parts(&self) -> impl Iterator<Item = &Bytes> {
         let first = (!self.is_inline()).then_some(&self.payload);
         first.into_iter().chain(self.rest.as_deref().unwrap_or_default())
@@ -134,14 +131,14 @@ impl Message {
         self.payload.len() <= INLINE_PAYLOAD
     }
 
-    /// The number under which a store has it, if one has.
+    /// Log sequence number of the message in a store, if it is in one.
     pub fn lsn(&self) -> Option<NonZeroU64> {
-        // Relaxed: the number says nothing about any other memory.
+        // Relaxed: the number orders no other memory.
         NonZeroU64::new(self.lsn.load(Ordering::Relaxed))
     }
 
-    /// Notes the number under which a store is to have it. Returns the one that holds: whoever comes first
-    /// names the message for everybody it is delivered to.
+    /// Sets the log sequence number of the message, once. Returns the number that holds: the first one, for all deliveries of
+    /// the message.
     pub fn set_lsn(&self, lsn: NonZeroU64) -> NonZeroU64 {
         match self.lsn.compare_exchange(0, lsn.get(), Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => lsn,
@@ -149,7 +146,7 @@ impl Message {
         }
     }
 
-    /// It counts for something from now on, for as long as anybody holds it.
+    /// Charges the message to a memory account until it is dropped.
     pub fn set_charge(&mut self, charge: MemoryCharge) {
         self.charge = Some(charge);
     }
@@ -158,33 +155,33 @@ impl Message {
         self.charge.as_ref()
     }
 
-    /// Whether it counts for something.
+    /// Whether the message is charged to a memory account.
     pub fn is_charged(&self) -> bool {
         self.charge.is_some()
     }
 
-    /// Somebody holds it at rest from now on, who says when that ends: [`Message::end_offline`].
+    /// Counts a holder that is offline, until [`Message::end_offline`].
     pub fn begin_offline(&self) {
         if let Some(charge) = &self.charge {
             charge.begin_offline();
         }
     }
 
-    /// One of those who held it at rest does no more.
+    /// Ends one [`Message::begin_offline`].
     pub fn end_offline(&self) {
         if let Some(charge) = &self.charge {
             charge.end_offline();
         }
     }
 
-    /// Whether its Message Expiry Interval has passed: then nobody gets it any more. [MQTT-3.3.2-5]
+    /// Whether the Message Expiry Interval has passed, and the message must not be sent any more. [MQTT-3.3.2-5]
     pub fn is_expired(&self, now: Instant) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }
 
-    /// What is left of the Message Expiry Interval in seconds, rounded up so that it is never 0 while it lives.
+    /// Rest of the Message Expiry Interval in seconds, rounded up so that it is not 0 before its end.
     fn remaining_expiry(&self, now: Instant) -> Option<u32> {
-        // The value received minus the time spent waiting here. [MQTT-3.3.2-6]
+        // The interval received minus the time spent in this process. [MQTT-3.3.2-6]
         let left = self.expires_at?.saturating_duration_since(now);
         Some(u32::try_from(left.as_millis().div_ceil(1000)).unwrap_or(u32::MAX))
     }
@@ -227,20 +224,20 @@ impl Message {
     }
 }
 
-/// The Subscription Identifiers of one delivery; mostly none or one.
+/// Subscription Identifiers of one delivery; mostly none or one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SubscriptionIds {
     /// No matching subscription has one.
     #[default]
     None,
-    /// One has.
+    /// One subscription has one.
     One(NonZeroU32),
     /// Several have. [MQTT-3.3.4-4]
     Many(Box<[NonZeroU32]>),
 }
 
 impl SubscriptionIds {
-    /// The identifiers in the order of the subscriptions.
+    /// Identifiers in the order of the subscriptions.
     pub fn as_slice(&self) -> &[NonZeroU32] {
         match self {
             Self::None => &[],
@@ -249,7 +246,7 @@ impl SubscriptionIds {
         }
     }
 
-    /// Adds one more.
+    /// Adds an identifier.
     pub fn push(&mut self, number: NonZeroU32) {
         *self = match std::mem::take(self) {
             Self::None => Self::One(number),
@@ -259,34 +256,34 @@ impl SubscriptionIds {
     }
 }
 
-/// One Message for one Session, with what the matching subscriptions made of it.
+/// Delivery of a message to a session, with the result of its matching subscriptions.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    /// The message, shared.
+    /// Message, shared.
     pub message: Arc<Message>,
-    /// The effective QoS: the lesser of published and subscribed. [MQTT-3.8.4-8]
+    /// Effective QoS: the lesser of published and subscribed. [MQTT-3.8.4-8]
     pub qos: QoS,
-    /// The RETAIN flag that the receiver sees.
+    /// RETAIN flag for the receiver.
     pub retain: bool,
-    /// The identifiers of the subscriptions that matched. [MQTT-3.3.4-3]
+    /// Identifiers of the matching subscriptions. [MQTT-3.3.4-3]
     pub subscription_ids: SubscriptionIds,
-    /// Where it goes.
+    /// Stream of the PUBLISH.
     pub stream: StreamKey,
-    /// Its place in the send order.
+    /// Priority of sending.
     pub priority: Priority,
-    /// The shared subscription it came from: what is not acknowledged when the session ends goes to another
-    /// member of its group.
+    /// Filter of the shared subscription that selected this session. A delivery that is unacknowledged at the end of the
+    /// session goes to another member of the group.
     pub shared: Option<Arc<TopicFilter>>,
-    /// Its place in the session's queue in a store; `None` when no store was told of it.
+    /// Log sequence number of the delivery in the stored queue of its session; `None` when it is in no store.
     pub queue_lsn: Option<NonZeroU64>,
-    /// When it began to wait, in seconds on a clock of whoever queues it; `None` where nobody asks.
+    /// Time of enqueueing, in seconds of the queue's clock; `None` where the age is not limited.
     pub waits_since: Option<NonZeroU32>,
-    /// It waits for somebody who is away, or did: its message rests.
+    /// Charge of the message as offline, since the delivery was queued for an offline client.
     pub offline_charge: Option<OfflineCharge>,
 }
 
 impl Delivery {
-    /// A delivery on the control stream, as a client sends its own messages.
+    /// Delivery on the control stream, as a client sends its own messages.
     pub fn of(message: Arc<Message>) -> Self {
         Self {
             qos: message.qos,
@@ -302,73 +299,255 @@ impl Delivery {
         }
     }
 
-    /// Whoever is to get it is away: until it is gone its message counts as resting.
+    /// Charges the message as offline, until this delivery is dropped.
     pub fn charge_offline(&mut self) {
         if self.offline_charge.is_none() {
             self.offline_charge = OfflineCharge::new(&self.message);
         }
     }
 
-    /// Its place in the order of sending.
+    /// Lane of the delivery: its stream and priority.
     pub fn lane(&self) -> Lane {
         Lane { stream: self.stream, priority: self.priority }
     }
 }
 
-/// What one copy of a PUBLISH has of its own.
+/// Fields of one transmission of a delivery.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Copy {
+pub(crate) struct Transmission {
     pub(crate) version: ProtocolVersion,
-    /// Whether this sending is a repetition, whatever the publisher's was. [MQTT-3.3.1-3]
+    /// DUP flag: whether this side repeats it, independent of the publisher's flag. [MQTT-3.3.1-3]
     pub(crate) dup: bool,
     pub(crate) packet_id: Option<PacketId>,
-    /// The alias and whether the name goes with it.
+    /// Topic Alias, and whether the Topic Name is sent with it.
     pub(crate) alias: Option<(u16, bool)>,
     pub(crate) now: Instant,
 }
 
-/// Writes the PUBLISH of a delivery up to a payload above [`INLINE_PAYLOAD`], which the caller adds by
+/// Writes the PUBLISH of a delivery, without a payload above [`INLINE_PAYLOAD`], which the caller adds by
 /// reference. `None`, with nothing written: the packet would exceed `maximum_packet_size`.
 pub(crate) fn put_delivery(
     out: &mut BytesMut,
     delivery: &Delivery,
-    copy: &Copy,
+    transmission: &Transmission,
     maximum_packet_size: usize,
 ) -> Option<usize> {
     let message = &*delivery.message;
-    let own_properties = copy.version.is_v5()
-        && (copy.alias.is_some()
+    let own_properties = transmission.version.is_v5()
+        && (transmission.alias.is_some()
             || message.expires_at.is_some()
             || delivery.subscription_ids != SubscriptionIds::None);
-    // Whoever holds the last reference gains nothing from a form that others could share.
+    // The last reference gains nothing from an encoded form that others could share.
     if own_properties || Arc::strong_count(&delivery.message) == 1 {
-        let topic = if copy.alias.is_some_and(|(_, named)| !named) { "" } else { message.topic.as_str() };
+        let topic =
+            if transmission.alias.is_some_and(|(_, named)| !named) { "" } else { message.topic.as_str() };
         let head = PublishHead {
-            dup: copy.dup,
+            dup: transmission.dup,
             retain: delivery.retain,
             topic,
-            packet_id: copy.packet_id,
-            topic_alias: copy.alias.map(|(alias, _)| alias),
+            packet_id: transmission.packet_id,
+            topic_alias: transmission.alias.map(|(alias, _)| alias),
             subscription_ids: delivery.subscription_ids.as_slice(),
-            message_expiry: message.remaining_expiry(copy.now),
+            message_expiry: message.remaining_expiry(transmission.now),
             ..message.head(delivery.qos)
         };
         let payload_len = message.payload_len();
-        let packet_len = put_publish_head(out, copy.version, &head, payload_len, maximum_packet_size)?;
+        let packet_len =
+            put_publish_head(out, transmission.version, &head, payload_len, maximum_packet_size)?;
         if message.is_inline() {
             out.put_slice(&message.payload);
         }
         return Some(packet_len);
     }
-    let template = message.template(copy.version, copy.packet_id.is_some());
+    let template = message.template(transmission.version, transmission.packet_id.is_some());
     if template.packet_len > maximum_packet_size {
         return None;
     }
     let start = out.len();
     out.put_slice(&template.bytes);
-    out[start] |= u8::from(copy.dup) << 3 | delivery.qos.bits() << 1 | u8::from(delivery.retain);
-    if let (Some(at), Some(packet_id)) = (template.packet_id_at, copy.packet_id) {
+    out[start] |= u8::from(transmission.dup) << 3 | delivery.qos.bits() << 1 | u8::from(delivery.retain);
+    if let (Some(at), Some(packet_id)) = (template.packet_id_at, transmission.packet_id) {
         out[start + at..start + at + 2].copy_from_slice(&packet_id.value().to_be_bytes());
     }
     Some(template.packet_len)
+}
+
+/// Account of the memory that messages take, in bytes. A charge moves between three states: online (in use), offline, and
+/// released.
+pub trait MemoryAccount: fmt::Debug + Send + Sync {
+    /// Moves bytes from online to offline: only offline clients, or none yet, are to receive the message.
+    fn move_offline(&self, bytes: usize);
+    /// Moves bytes from offline to online.
+    fn move_online(&self, bytes: usize);
+    /// Releases online bytes: the message was dropped.
+    fn release(&self, bytes: usize);
+    /// Counts a delivery that is queued for an offline client.
+    fn begin_delivery(&self);
+    /// Ends one [`begin_delivery`](Self::begin_delivery).
+    fn end_delivery(&self);
+}
+
+/// Charge of one message on an account, independent of the number of its holders. Released on drop.
+#[derive(Debug)]
+pub struct MemoryCharge {
+    account: Arc<dyn MemoryAccount>,
+    bytes: usize,
+    /// Number of holders that are offline.
+    offline: AtomicUsize,
+}
+
+impl MemoryCharge {
+    /// Charge of bytes that `account` has already counted as online, perhaps in one sum for many messages.
+    pub fn new(account: Arc<dyn MemoryAccount>, bytes: usize) -> Self {
+        Self { account, bytes, offline: AtomicUsize::new(0) }
+    }
+
+    // Relaxed: the count guards no other memory, and the account's sums are the same in any order.
+
+    pub(crate) fn begin_offline(&self) {
+        if self.offline.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.account.move_offline(self.bytes);
+        }
+    }
+
+    pub(crate) fn end_offline(&self) {
+        if self.offline.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.account.move_online(self.bytes);
+        }
+    }
+}
+
+impl Drop for MemoryCharge {
+    fn drop(&mut self) {
+        if *self.offline.get_mut() > 0 {
+            self.account.move_online(self.bytes);
+        }
+        self.account.release(self.bytes);
+    }
+}
+
+/// Guard of a message that is held offline. While one exists, the message counts as offline, also with online holders.
+#[derive(Debug)]
+pub struct OfflineCharge(Arc<Message>);
+
+impl OfflineCharge {
+    /// Guard of a message with a charge; `None` where memory is not accounted.
+    pub fn new(message: &Arc<Message>) -> Option<Self> {
+        message.charge()?;
+        Some(Self::of(message.clone()))
+    }
+
+    /// Guard of any message, also of one without a charge.
+    pub fn of(message: Arc<Message>) -> Self {
+        if let Some(charge) = message.charge() {
+            charge.begin_offline();
+            charge.account.begin_delivery();
+        }
+        Self(message)
+    }
+
+    /// Message of the guard.
+    pub fn message(&self) -> &Arc<Message> {
+        &self.0
+    }
+}
+
+impl Clone for OfflineCharge {
+    fn clone(&self) -> Self {
+        Self::of(self.0.clone())
+    }
+}
+
+impl Drop for OfflineCharge {
+    fn drop(&mut self) {
+        if let Some(charge) = self.0.charge() {
+            charge.end_offline();
+            charge.account.end_delivery();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+
+    use super::*;
+
+    /// Bytes online, and offline.
+    #[derive(Debug, Default)]
+    struct StreamTotals(Mutex<(i64, i64)>, AtomicUsize);
+
+    impl StreamTotals {
+        fn move_bytes(&self, used: i64, resting: i64) {
+            let mut totals = self.0.lock().expect("no panic");
+            *totals = (totals.0 + used, totals.1 + resting);
+        }
+    }
+
+    impl MemoryAccount for StreamTotals {
+        fn move_offline(&self, bytes: usize) {
+            self.move_bytes(-(bytes as i64), bytes as i64);
+        }
+
+        fn move_online(&self, bytes: usize) {
+            self.move_bytes(bytes as i64, -(bytes as i64));
+        }
+
+        fn release(&self, bytes: usize) {
+            self.move_bytes(-(bytes as i64), 0);
+        }
+
+        fn begin_delivery(&self) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn end_delivery(&self) {
+            self.1.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn charged(totals: &Arc<StreamTotals>) -> Arc<Message> {
+        let topic = TopicName::parse("t").expect("a topic name");
+        let mut message = Message::new(topic, Bytes::new(), QoS::AtLeastOnce, false);
+        totals.move_bytes(100, 0);
+        message.set_charge(MemoryCharge::new(totals.clone(), 100));
+        Arc::new(message)
+    }
+
+    #[test]
+    fn a_message_is_charged_once_until_its_last_holder_is_dropped() {
+        let totals = Arc::new(StreamTotals::default());
+        let message = charged(&totals);
+        let mut deliveries = vec![Delivery::of(message.clone()), Delivery::of(message)];
+        assert_eq!(*totals.0.lock().unwrap(), (100, 0));
+        deliveries.pop();
+        assert_eq!(*totals.0.lock().unwrap(), (100, 0));
+        deliveries.pop();
+        assert_eq!(*totals.0.lock().unwrap(), (0, 0));
+    }
+
+    #[test]
+    fn a_message_is_offline_while_any_holder_is_offline() {
+        let totals = Arc::new(StreamTotals::default());
+        let message = charged(&totals);
+        let (mut first, mut second) = (Delivery::of(message.clone()), Delivery::of(message.clone()));
+        first.charge_offline();
+        first.charge_offline();
+        second.charge_offline();
+        let copy = first.clone();
+        message.begin_offline();
+        assert_eq!(totals.1.load(Ordering::Relaxed), 3, "however many share a message, each waits");
+        drop((first, second));
+        message.end_offline();
+        assert_eq!(*totals.0.lock().unwrap(), (0, 100));
+        drop(copy);
+        assert_eq!(totals.1.load(Ordering::Relaxed), 0);
+        assert_eq!(*totals.0.lock().unwrap(), (100, 0));
+        // The message is released in full, also by an offline holder.
+        message.begin_offline();
+        drop(message);
+        assert_eq!(*totals.0.lock().unwrap(), (0, 0));
+    }
 }

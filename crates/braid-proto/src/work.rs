@@ -1,24 +1,24 @@
-//! Counts the steps of work, so that tests see what a call costs: never a time, always the same number.
+//! Step counter for tests of algorithmic cost, deterministic where a time is not.
 //!
-//! A step is one stream, lane or exchange looked at. Outside unit tests nothing is counted.
+//! A step is an access to one stream, lane or exchange. Steps are counted in unit tests only.
 
 #[cfg(test)]
 thread_local! {
     static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// One step.
+/// Counts a step.
 #[cfg(test)]
 pub(crate) fn step() {
     STEPS.with(|steps| steps.set(steps.get() + 1));
 }
 
-/// One step.
+/// Counts nothing.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) const fn step() {}
 
-/// How many steps `work` takes.
+/// Number of steps that `work` takes.
 #[cfg(test)]
 pub(crate) fn steps(work: impl FnOnce()) -> u64 {
     let before = STEPS.with(std::cell::Cell::get);

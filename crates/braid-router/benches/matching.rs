@@ -10,12 +10,12 @@ use braid_proto::session::Subscription;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Matches, Retained, Router};
 
-/// How long each case is measured.
+/// Measuring time of each case.
 const BUDGET: Duration = Duration::from_millis(500);
-/// How many different names a case publishes to.
+/// Number of different names that a case publishes to.
 const NAMES: usize = 1 << 16;
 
-/// What each of the `n` sessions subscribes to, and what is published.
+/// Label of a case, filter of session `n`, and topic of publication `n`.
 type Case = (&'static str, fn(usize) -> String, fn(usize) -> String);
 
 const CASES: [Case; 6] = [

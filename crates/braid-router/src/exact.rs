@@ -1,4 +1,4 @@
-//! The patterns without wildcards: one lookup, however many levels.
+//! Hash table of the patterns without wildcards: one lookup, independent of the number of levels.
 
 use std::hash::BuildHasher;
 
@@ -7,32 +7,32 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 #[derive(Debug)]
 struct Entry<V> {
-    /// The first filter with this pattern; shares its text with the session that brought it.
+    /// First filter with this pattern, whose text is shared with its session.
     filter: TopicFilter,
     value: V,
 }
 
-/// The hash is kept, so that growing the table touches no entry.
+/// The hash is stored, so that growing the table touches no entry.
 #[derive(Debug)]
 struct Slot<V> {
     hash: u64,
     entry: Box<Entry<V>>,
 }
 
-/// A map from patterns without wildcards to `V`.
+/// Map from patterns without wildcards to `V`.
 #[derive(Debug)]
-pub(crate) struct Exact<V, S = DefaultHashBuilder> {
+pub(crate) struct ExactPatterns<V, S = DefaultHashBuilder> {
     slots: HashTable<Slot<V>>,
-    /// Keyed: the topics come from strangers.
+    /// Keyed hash: topics come from untrusted clients.
     hasher: S,
 }
 
-impl<V, S: BuildHasher + Default> Exact<V, S> {
+impl<V, S: BuildHasher + Default> ExactPatterns<V, S> {
     pub(crate) fn new() -> Self {
         Self { slots: HashTable::new(), hasher: S::default() }
     }
 
-    /// The number of patterns.
+    /// Number of patterns.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -75,7 +75,7 @@ impl<V, S: BuildHasher + Default> Exact<V, S> {
         let slot = self.slots.find_entry(hash, |slot| slot.entry.filter.pattern() == pattern).ok()?;
         let (Slot { entry, .. }, _) = slot.remove();
         if self.slots.is_empty() {
-            *self = Self::new(); // Gives the memory of a crowd back when it has gone.
+            *self = Self::new(); // Frees the memory of a table that was large.
         }
         Some(entry.value)
     }
@@ -97,10 +97,10 @@ mod tests {
         fn write(&mut self, _: &[u8]) {}
     }
 
-    /// Whoever finds a collision reads nobody else's topics.
+    /// A hash collision must not lead to the topics of others.
     #[test]
     fn colliding_patterns_stay_apart() {
-        let mut exact = Exact::<usize, BuildHasherDefault<Collide>>::new();
+        let mut exact = ExactPatterns::<usize, BuildHasherDefault<Collide>>::new();
         let filters = ["a/b", "A/b", "b/a"].map(|text| TopicFilter::parse(text).expect("a filter"));
         for (value, filter) in filters.iter().enumerate() {
             *exact.at_or_default(filter) = value;

@@ -1,4 +1,4 @@
-//! The members of one shared subscription and whose turn it is (MQTT 4.8.2).
+//! Shared subscriptions (MQTT 4.8.2) and their round-robin selection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,132 +7,158 @@ use braid_proto::session::Subscription;
 use braid_proto::stream::StreamKey;
 use braid_proto::topic::TopicFilter;
 
-use crate::matches::Match;
+use crate::runs::{Match, SortedRuns};
 
-/// Everybody with the same `$share/{ShareName}/{filter}`. Another Share Name over the same pattern is
-/// another group, which receives its own copy of each message. A session that subscribed on two streams is two
-/// members, each with its own turn.
+/// Members of one `$share/{ShareName}/{filter}`. Another Share Name over the same pattern is another group, which
+/// receives its own copy of each message. A session that subscribed on two streams is two members.
 ///
-/// A group that a [`Matches`](crate::Matches) holds never changes its members: the router changes a copy.
+/// A group that a [`Matches`](crate::Matches) holds never changes its members: the router changes a copy, which shares
+/// all members except one run.
 #[derive(Debug)]
 pub struct Group<K> {
     filter: Arc<TopicFilter>,
-    /// Sorted by key and stream, never empty while the router holds the group.
-    members: Vec<Match<K>>,
-    /// The index of the member whose turn it is; at most `members.len()`, which means the first.
-    turn: AtomicUsize,
+    /// Not empty while the router holds the group.
+    members: SortedRuns<K>,
+    /// Number of members up to the end of each run.
+    ends: Vec<usize>,
+    /// Index of the member to select next; the number of members stands for the first.
+    next: AtomicUsize,
 }
 
 impl<K: Clone> Clone for Group<K> {
     fn clone(&self) -> Self {
-        let turn = AtomicUsize::new(self.turn.load(Ordering::Relaxed));
-        Self { filter: Arc::clone(&self.filter), members: self.members.clone(), turn }
+        let next = AtomicUsize::new(self.next.load(Ordering::Relaxed));
+        Self {
+            filter: Arc::clone(&self.filter),
+            members: self.members.clone(),
+            ends: self.ends.clone(),
+            next,
+        }
     }
 }
 
 impl<K> Group<K> {
-    /// The whole filter with its Share Name.
+    /// Whole filter with its Share Name.
     pub fn filter(&self) -> &Arc<TopicFilter> {
         &self.filter
     }
 
-    /// The members, sorted by key, those of one session by stream.
-    pub fn members(&self) -> &[Match<K>] {
-        &self.members
+    /// Members, sorted by session and stream.
+    pub fn members(&self) -> impl Iterator<Item = &Match<K>> {
+        self.members.iter().flatten()
     }
 
-    /// The member whose turn it is among those that are `ready`, who then goes to the end of the line.
-    /// `None` when nobody is ready; the turn is then unchanged.
+    /// Number of members.
+    pub fn len(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Whether there are no members.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Selects the next member for which `ready` is true, in round-robin order. `None` when no member is ready; the
+    /// order is then unchanged.
     ///
-    /// What happens then is the caller's choice: ask again with a weaker condition, at last with
-    /// `|_| true`. Several threads may select at once; the one that is overtaken asks `ready` again.
+    /// The caller may then select again with a weaker condition, finally with `|_| true`. Several threads may select at
+    /// once; one that loses the race calls `ready` again.
     ///
-    /// Asks every member in front of the one it finds, all of them when nobody is ready, and that for each
-    /// message. Where asking is not free (a lock, say) and a group can have thousands of members, use
-    /// [`Group::select_within`].
+    /// Calls `ready` for each member before the selected one. Where that is not free (a lock, say) and a group can have
+    /// thousands of members, use [`Group::select_within`].
     pub fn select(&self, ready: impl FnMut(&K) -> bool) -> Option<&Match<K>> {
         self.select_within(usize::MAX, ready)
     }
 
-    /// [`Group::select`] that gives up when `probes` members were not ready. The turn then goes to the member
-    /// behind them, so that a few calls in a row come to everybody.
+    /// [`Group::select`] that stops after `probes` members that are not ready. The next call continues behind them, so
+    /// that a few calls in a row probe every member.
     ///
-    /// `None` says that nobody is ready only if `probes` is at least the number of members; the turn is then
+    /// `None` says that no member is ready only if `probes` is at least the number of members; the order is then
     /// unchanged.
     pub fn select_within(&self, probes: usize, mut ready: impl FnMut(&K) -> bool) -> Option<&Match<K>> {
+        let len = self.len();
         let mut left = probes;
-        let mut turn = self.turn.load(Ordering::Relaxed);
+        let mut next = self.next.load(Ordering::Relaxed);
         loop {
-            let (before, after) = self.members.split_at_checked(turn).unwrap_or((&self.members, &[]));
-            let line = after.iter().chain(before);
-            let Some(ahead) = line.take(left).position(|member| ready(&member.key)) else {
-                self.pass_over(turn, left);
+            let Some(ahead) = self.members_from(next).take(left).position(|member| ready(&member.key)) else {
+                if left < len {
+                    // If another thread moved it meanwhile, that thread has passed these members as well.
+                    let behind = (next + left) % len;
+                    let _ = self.next.compare_exchange(next, behind, Ordering::Relaxed, Ordering::Relaxed);
+                }
                 return None;
             };
-            let chosen = (turn + ahead) % self.members.len();
-            // Relaxed: the turn guards no other memory.
-            match self.turn.compare_exchange_weak(turn, chosen + 1, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return self.members.get(chosen),
-                Err(newer) => turn = newer,
+            let chosen = (next + ahead) % len;
+            // Relaxed: the index guards no other memory.
+            match self.next.compare_exchange_weak(next, chosen + 1, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return self.members_from(chosen).next(),
+                Err(newer) => next = newer,
             }
-            // Only who was not ready has cost a probe: where all are ready, nobody gives up because others are
-            // quicker.
+            // Only members that were not ready use up probes: losing a race does not.
             left -= ahead;
         }
     }
 
-    /// Gives the turn to the member `count` places behind `turn`, unless that is everybody.
-    fn pass_over(&self, turn: usize, count: usize) {
-        if count < self.members.len() {
-            let next = (turn + count) % self.members.len();
-            // Whoever moved the turn meanwhile has passed these members as well.
-            let _ = self.turn.compare_exchange(turn, next, Ordering::Relaxed, Ordering::Relaxed);
-        }
+    /// Members from an index on, then those before it.
+    fn members_from(&self, index: usize) -> impl Iterator<Item = &Match<K>> {
+        let index = if index < self.len() { index } else { 0 };
+        let run = self.ends.partition_point(|end| *end <= index);
+        let runs = self.members.iter();
+        let after = runs.clone().skip(run).flatten().skip(index - self.start(run));
+        after.chain(runs.take(run + 1).flatten()).take(self.len())
+    }
+
+    /// Index of the first member of a run.
+    fn start(&self, run: usize) -> usize {
+        run.checked_sub(1).map_or(0, |before| self.ends[before])
     }
 }
 
 impl<K: Copy + Ord> Group<K> {
     pub(crate) fn new(filter: TopicFilter, first: Match<K>) -> Self {
-        Self { filter: Arc::new(filter), members: vec![first], turn: AtomicUsize::new(0) }
+        let members = SortedRuns::of(vec![first]);
+        Self { filter: Arc::new(filter), members, ends: vec![1], next: AtomicUsize::new(0) }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.members.is_empty()
-    }
-
-    /// The subscription of one member.
+    /// Subscription of one member.
     pub fn subscription(&self, key: K, stream: StreamKey) -> Option<Subscription> {
-        self.locate((key, stream)).ok().map(|at| self.members[at].subscription)
+        self.members.get((key, stream)).map(|member| member.subscription)
     }
 
     pub(crate) fn insert(&mut self, new: Match<K>) -> Option<Subscription> {
-        match self.locate(new.place()) {
-            Ok(at) => Some(std::mem::replace(&mut self.members[at].subscription, new.subscription)),
-            Err(at) => {
-                let turn = self.turn.get_mut();
-                if *turn == self.members.len() {
-                    *turn = 0;
-                }
-                // Whoever had the turn keeps it: the new one goes to the end of the line.
-                if at <= *turn {
-                    *turn += 1;
-                }
-                self.members.insert(at, new);
-                None
+        if let Err((run, index)) = self.members.locate(new.sort_key()) {
+            let (at, len) = (self.start(run) + index, self.len());
+            let next = self.next.get_mut();
+            if *next == len {
+                *next = 0;
+            }
+            // A new member is selected last: the next one stays.
+            if at <= *next {
+                *next += 1;
             }
         }
+        let replaced = self.members.insert(new);
+        self.update_ends();
+        replaced
     }
 
     pub(crate) fn remove(&mut self, key: K, stream: StreamKey) -> Option<Subscription> {
-        let at = self.locate((key, stream)).ok()?;
-        let turn = self.turn.get_mut();
-        if at < *turn {
-            *turn -= 1;
+        let (run, index) = self.members.locate((key, stream)).ok()?;
+        let at = self.start(run) + index;
+        let next = self.next.get_mut();
+        if at < *next {
+            *next -= 1;
         }
-        Some(self.members.remove(at).subscription)
+        let removed = self.members.remove((key, stream));
+        self.update_ends();
+        removed
     }
 
-    fn locate(&self, place: (K, StreamKey)) -> Result<usize, usize> {
-        self.members.binary_search_by_key(&place, Match::place)
+    fn update_ends(&mut self) {
+        self.ends.clear();
+        self.ends.extend(self.members.iter().scan(0, |sum, run| {
+            *sum += run.len();
+            Some(*sum)
+        }));
     }
 }

@@ -1,52 +1,27 @@
-//! What a match found, in a buffer that is used again.
+//! Result of a match, in a buffer that is reused.
 
 use std::sync::Arc;
 
-use braid_proto::session::Subscription;
-use braid_proto::stream::StreamKey;
 use braid_proto::topic::MAX_LEVELS;
 
 use crate::group::Group;
+use crate::runs::Match;
 use crate::trie::Walk;
 
-/// One subscription of one session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Match<K> {
-    /// The session.
-    pub key: K,
-    /// What it asked for with the filter that matched.
-    pub subscription: Subscription,
-}
-
-impl<K: Copy + Ord> Match<K> {
-    /// What it is sorted by: a session has one subscription per filter and stream.
-    #[inline]
-    pub(crate) fn place(&self) -> (K, StreamKey) {
-        (self.key, self.subscription.stream)
-    }
-
-    /// `self.place() < other.place()` without a branch: merging asks it for each match.
-    #[inline]
-    fn is_before(&self, other: &Self) -> bool {
-        let is_same = self.key == other.key;
-        (self.key < other.key) | (is_same & (self.subscription.stream < other.subscription.stream))
-    }
-}
-
-/// Who receives a message. [`Router::matches`](crate::Router::matches) clears and fills it; kept from call
-/// to call it allocates only to grow.
+/// Receivers of a message. [`Router::matches`](crate::Router::matches) clears and fills it; reused it allocates
+/// only to grow.
 ///
-/// It stays true as long as [`Router::generation`](crate::Router::generation) is unchanged.
+/// Valid as long as [`Router::generation`](crate::Router::generation) is unchanged.
 #[derive(Clone, Debug)]
 pub struct Matches<K> {
-    /// The non-shared subscriptions sorted by key, those of one session by stream. Several of one stream are
-    /// neighbours, in an order that depends only on their filters.
+    /// Non-shared subscriptions sorted by session and stream. Several of one stream are neighbours, in an
+    /// order that depends only on their filters.
     pub direct: Vec<Match<K>>,
-    /// Each matching group: one of its members receives the message.
+    /// Matching groups: one member of each receives the message.
     pub shared: Vec<Arc<Group<K>>>,
-    /// Where in `direct` the sorted runs start.
+    /// Starts of the sorted runs in `direct`.
     runs: Vec<usize>,
-    /// The other half of merging.
+    /// Second buffer for merging.
     spare: Vec<Match<K>>,
     pub(crate) walk: Walk,
 }
@@ -64,7 +39,7 @@ impl<K> Default for Matches<K> {
 }
 
 impl<K> Matches<K> {
-    /// A buffer that needs no allocation for up to `subscriptions` direct and as many shared matches.
+    /// Buffer that needs no allocation for up to `subscriptions` direct and as many shared matches.
     pub fn with_capacity(subscriptions: usize) -> Self {
         Self {
             direct: Vec::with_capacity(subscriptions),
@@ -75,12 +50,12 @@ impl<K> Matches<K> {
         }
     }
 
-    /// Whether nobody receives the message.
+    /// Whether no session receives the message.
     pub fn is_empty(&self) -> bool {
         self.direct.is_empty() && self.shared.is_empty()
     }
 
-    /// Forgets everything but the capacity.
+    /// Removes everything and keeps the capacity.
     pub fn clear(&mut self) {
         self.direct.clear();
         self.shared.clear();
@@ -89,7 +64,7 @@ impl<K> Matches<K> {
 }
 
 impl<K: Copy + Ord> Matches<K> {
-    /// The direct matches, one slice per session: what [`route`](crate::route) takes.
+    /// Direct matches, one slice for each session: the argument of [`route`](crate::route).
     pub fn sessions(&self) -> impl Iterator<Item = &[Match<K>]> {
         self.direct.chunk_by(|a, b| a.key == b.key)
     }
@@ -98,7 +73,7 @@ impl<K: Copy + Ord> Matches<K> {
     #[inline]
     pub(crate) fn append(&mut self, sorted: &[Match<K>]) {
         let in_order = match (self.direct.last(), sorted.first()) {
-            (Some(last), Some(first)) => last.place() <= first.place(),
+            (Some(last), Some(first)) => last.sort_key() <= first.sort_key(),
             _ => false,
         };
         if !in_order {
@@ -107,8 +82,8 @@ impl<K: Copy + Ord> Matches<K> {
         self.direct.extend_from_slice(sorted);
     }
 
-    /// Makes one sorted run of all: neighbours are merged until one is left. A sort would need more
-    /// comparisons, and the standard library's stable one allocates.
+    /// Merges neighbouring runs until one is left. A sort would need more comparisons, and the stable sort of the standard
+    /// library allocates.
     #[inline]
     pub(crate) fn merge_runs(&mut self) {
         while self.runs.len() > 1 {
@@ -129,11 +104,11 @@ impl<K: Copy + Ord> Matches<K> {
         }
         runs.truncate(merged);
         std::mem::swap(direct, spare);
-        spare.clear(); // So that a clone is as small as what was found.
+        spare.clear(); // A clone is then as small as the result.
     }
 }
 
-/// Appends both to `out`, sorted by key and stream; for one place, `left` comes first.
+/// Appends both to `out`, sorted by session and stream; for equal keys, `left` comes first.
 fn merge<K: Copy + Ord>(mut left: &[Match<K>], mut right: &[Match<K>], out: &mut Vec<Match<K>>) {
     while let ([first, left_rest @ ..], [second, right_rest @ ..]) = (left, right) {
         if !second.is_before(first) {
@@ -152,6 +127,9 @@ fn merge<K: Copy + Ord>(mut left: &[Match<K>], mut right: &[Match<K>], out: &mut
 mod tests {
     use std::num::NonZeroU32;
 
+    use braid_proto::session::Subscription;
+    use braid_proto::stream::StreamKey;
+
     use super::*;
 
     #[test]
@@ -169,12 +147,12 @@ mod tests {
                 let mut run: Vec<_> = (0..rng.usize(0..6))
                     .map(|_| Match { key: rng.u8(0..5), subscription: on(rng.u32(0..3)) })
                     .collect();
-                run.sort_by_key(Match::place);
+                run.sort_by_key(Match::sort_key);
                 want.extend_from_slice(&run);
                 matches.append(&run);
             }
             matches.merge_runs();
-            want.sort_by_key(Match::place);
+            want.sort_by_key(Match::sort_key);
             assert_eq!(matches.direct, want);
         }
     }

@@ -1,4 +1,4 @@
-//! Message x Subscription -> Delivery: what one session receives of one message.
+//! Deliveries to one session: Message x Subscription -> Delivery.
 
 use std::sync::Arc;
 
@@ -7,21 +7,20 @@ use braid_proto::session::{RetainHandling, Subscription};
 use braid_proto::topic::TopicFilter;
 
 use crate::group::Group;
-use crate::matches::Match;
+use crate::runs::Match;
 
-/// What a session receives when several of its subscriptions match.
+/// Treatment of several matching subscriptions of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// One delivery per stream with all Subscription Identifiers: what MQTT 5 sessions get.
+    /// One delivery for each stream with all Subscription Identifiers, for sessions of MQTT 5.
     Merge,
-    /// One delivery per subscription: what MQTT 3 sessions get, for whom no identifier could tell what
-    /// was merged.
+    /// One delivery for each subscription, for sessions of MQTT 3, which have no Subscription Identifiers.
     Separate,
 }
 
-/// Appends to `out` what one session receives of a message published just now.
+/// Appends to `out` the deliveries of a message that is published now to one session.
 ///
-/// `matches` are those of this session only, as [`Matches::sessions`](crate::Matches::sessions) gives them:
+/// `matches` are those of this session only, as [`Matches::sessions`](crate::Matches::sessions) yields them:
 /// those of one stream are neighbours. `publisher` is the session that published; `None` for the broker itself.
 /// Allocates nothing that `out` has capacity for, unless several identifiers are merged.
 pub fn route<K: Copy + Eq>(
@@ -45,7 +44,7 @@ pub fn route<K: Copy + Eq>(
     }
 }
 
-/// What the `subscriptions` of one stream bring together; `None` when there are none.
+/// Delivery for all `subscriptions` of one stream; `None` when there are none.
 fn merged<'a>(
     message: &Arc<Message>,
     subscriptions: impl Iterator<Item = &'a Subscription> + Clone,
@@ -56,7 +55,7 @@ fn merged<'a>(
     for subscription in rest {
         let other = live(message, subscription);
         delivery.qos = delivery.qos.max(other.qos); // [MQTT-3.3.4-2]
-        delivery.retain |= other.retain; // One asked to keep the flag, the other not for its absence.
+        delivery.retain |= other.retain; // One subscription keeps the flag.
         delivery.priority = delivery.priority.max(other.priority);
         is_one = false;
     }
@@ -74,20 +73,20 @@ fn merged<'a>(
     Some(delivery)
 }
 
-/// What the `member` that `group` selected receives of a message published just now.
+/// Delivery of a message that is published now to the `member` that `group` selected.
 ///
-/// It is apart from what its other subscriptions bring it. No Local cannot be asked for in a group
+/// Independent of its other subscriptions. A group has no No Local
 /// (`[MQTT-3.8.3-4]`).
 pub fn route_shared<K>(message: &Arc<Message>, group: &Group<K>, member: &Match<K>) -> Delivery {
     Delivery { shared: Some(Arc::clone(group.filter())), ..live(message, &member.subscription) }
 }
 
-/// What a session receives of a retained message because it subscribed.
+/// Delivery of a retained message because of a SUBSCRIBE.
 pub fn replay(message: &Arc<Message>, subscription: &Subscription) -> Delivery {
     deliver(message, true, subscription) // [MQTT3-3.3.1-8]
 }
 
-/// Whether a SUBSCRIBE is answered with the retained messages that match: by its Retain Handling, and by
+/// Whether a SUBSCRIBE is answered with the matching retained messages: depends on its Retain Handling, and on
 /// whether it `replaced` a subscription. A shared subscription gets none (MQTT 4.8.2).
 pub fn replays_at_subscribe(filter: &TopicFilter, subscription: &Subscription, replaced: bool) -> bool {
     !filter.is_shared()

@@ -1,4 +1,4 @@
-//! The subscriptions of all sessions.
+//! Subscriptions of all sessions.
 
 use std::sync::Arc;
 
@@ -6,31 +6,32 @@ use braid_proto::session::Subscription;
 use braid_proto::stream::StreamKey;
 use braid_proto::topic::{TopicFilter, TopicName};
 
-use crate::audience::Audience;
-use crate::exact::Exact;
+use crate::exact::ExactPatterns;
 use crate::group::Group;
-use crate::matches::{Match, Matches};
+use crate::matches::Matches;
+use crate::runs::Match;
+use crate::subscribers::PatternSubscribers;
 use crate::trie::Trie;
 
-/// How much a [`Router`] holds: what `$SYS` reports.
+/// Size of a [`Router`], for `$SYS`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// All subscriptions of all sessions, shared ones included.
     pub subscriptions: usize,
-    /// The shared ones among them.
+    /// Shared subscriptions.
     pub shared_subscriptions: usize,
     /// Different patterns: filters without their `$share/{ShareName}/`.
     pub patterns: usize,
 }
 
-/// Which sessions receive what is published to a Topic Name. `K` names a session.
+/// Index of the sessions that receive a Topic Name. `K` is the key of a session.
 ///
-/// Patterns without wildcards are found with one lookup, however many levels and patterns there are. The
+/// Patterns without wildcards are found with one lookup, independent of the number of levels and patterns. The
 /// others are found by walking a trie, which visits only nodes that agree with the name so far.
 #[derive(Debug)]
 pub struct Router<K> {
-    exact: Exact<Audience<K>>,
-    wildcard: Trie<Audience<K>>,
+    exact: ExactPatterns<PatternSubscribers<K>>,
+    wildcard: Trie<PatternSubscribers<K>>,
     generation: u64,
     subscriptions: usize,
     shared_subscriptions: usize,
@@ -43,10 +44,10 @@ impl<K: Copy + Ord> Default for Router<K> {
 }
 
 impl<K: Copy + Ord> Router<K> {
-    /// A router without subscriptions.
+    /// Router without subscriptions.
     pub fn new() -> Self {
         Self {
-            exact: Exact::new(),
+            exact: ExactPatterns::new(),
             wildcard: Trie::new(),
             generation: 0,
             subscriptions: 0,
@@ -57,7 +58,7 @@ impl<K: Copy + Ord> Router<K> {
     /// Adds a subscription. That of the same session with the same filter on the same stream is replaced and
     /// returned (`[MQTT-3.8.4-3]`, `[BQ-16]`); a shared filter is the same only with the same Share Name.
     ///
-    /// What the filter has on another stream stays: whoever binds a subscription to another stream
+    /// The filter's subscription on another stream stays: a caller that moves a subscription to another stream
     /// (`[BQ-43]`) unsubscribes it there.
     pub fn subscribe(
         &mut self,
@@ -65,12 +66,12 @@ impl<K: Copy + Ord> Router<K> {
         filter: &TopicFilter,
         subscription: Subscription,
     ) -> Option<Subscription> {
-        let audience = if filter.has_wildcard() {
+        let subscribers = if filter.has_wildcard() {
             self.wildcard.at_or_default(filter.pattern())
         } else {
             self.exact.at_or_default(filter)
         };
-        let replaced = audience.insert(filter, Match { key, subscription }); // [MQTT-3.8.4-3] [BQ-16]
+        let replaced = subscribers.insert(filter, Match { key, subscription }); // [MQTT-3.8.4-3] [BQ-16]
         if replaced.is_none() {
             self.subscriptions += 1;
             self.shared_subscriptions += usize::from(filter.is_shared());
@@ -86,9 +87,10 @@ impl<K: Copy + Ord> Router<K> {
     pub fn unsubscribe(&mut self, key: K, filter: &TopicFilter, stream: StreamKey) -> Option<Subscription> {
         let pattern = filter.pattern();
         let wildcard = filter.has_wildcard();
-        let audience = if wildcard { self.wildcard.get_mut(pattern) } else { self.exact.get_mut(pattern) }?;
-        let removed = audience.remove(filter, key, stream)?; // [MQTT-3.10.4-1]
-        if audience.is_empty() {
+        let subscribers =
+            if wildcard { self.wildcard.get_mut(pattern) } else { self.exact.get_mut(pattern) }?;
+        let removed = subscribers.remove(filter, key, stream)?; // [MQTT-3.10.4-1]
+        if subscribers.is_empty() {
             if wildcard {
                 self.wildcard.remove(pattern);
             } else {
@@ -104,31 +106,31 @@ impl<K: Copy + Ord> Router<K> {
     /// Finds every subscription that `name` matches. Allocates nothing that `matches` has capacity for.
     pub fn matches(&self, name: &TopicName, matches: &mut Matches<K>) {
         matches.clear();
-        if let Some(audience) = self.exact.get(name.as_str()) {
-            collect(audience, matches);
+        if let Some(subscribers) = self.exact.get(name.as_str()) {
+            collect(subscribers, matches);
         }
         if self.wildcard.len() > 0 {
             let mut walk = std::mem::take(&mut matches.walk);
-            self.wildcard.visit(name.as_str(), &mut walk, |audience| collect(audience, matches));
+            self.wildcard.visit(name.as_str(), &mut walk, |subscribers| collect(subscribers, matches));
             matches.walk = walk;
         }
         matches.merge_runs();
     }
 
-    /// The group of a shared filter: for a message that a member left unacknowledged.
+    /// Group of a shared filter, to select another member for an unacknowledged message.
     pub fn group(&self, filter: &TopicFilter) -> Option<&Arc<Group<K>>> {
         let pattern = filter.pattern();
-        let audience =
+        let subscribers =
             if filter.has_wildcard() { self.wildcard.get(pattern) } else { self.exact.get(pattern) };
-        audience?.group(filter)
+        subscribers?.group(filter)
     }
 
-    /// Raised by each change. While it stays, so does every match: callers may keep their [`Matches`].
+    /// Number that each change raises. While it stays, all matches stay: callers may cache [`Matches`].
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// How much the router holds. Costs nothing.
+    /// Size of the router, in constant time.
     pub fn statistics(&self) -> Statistics {
         Statistics {
             subscriptions: self.subscriptions,
@@ -139,9 +141,9 @@ impl<K: Copy + Ord> Router<K> {
 }
 
 #[inline]
-fn collect<K: Copy + Ord>(audience: &Audience<K>, matches: &mut Matches<K>) {
-    for run in audience.direct.runs() {
+fn collect<K: Copy + Ord>(subscribers: &PatternSubscribers<K>, matches: &mut Matches<K>) {
+    for run in subscribers.direct.runs() {
         matches.append(run);
     }
-    matches.shared.extend(audience.groups.iter().cloned());
+    matches.shared.extend(subscribers.groups.iter().cloned());
 }

@@ -1,34 +1,32 @@
-//! The wildcard patterns, level by level.
+//! Trie of the wildcard patterns, with a node for each level.
 //!
-//! Nodes live in one arena and name each other by index. The literal children of all nodes live in one
-//! hash table keyed by (parent, level), so that a node with one child costs no map of its own and a node
-//! with a million children is no worse. `+` is a link in its parent, `#` a value in its parent.
+//! Nodes are in one arena and refer to each other by index. The literal children of all nodes are in one
+//! hash table keyed by (parent, level): a node with one child needs no map of its own, and a node with a
+//! million children is as fast. `+` is a link in its parent, `#` a value in its parent.
 
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::label::Label;
-
-/// The index of a node in the arena.
+/// Index of a node in the arena.
 type NodeId = u32;
 
 const ROOT: NodeId = 0;
-/// No node. The root is nobody's child, so its index is free to say so.
+/// No node. The root is no child, so that its index is free.
 const NONE: NodeId = ROOT;
 
 #[derive(Debug)]
 struct Node<V> {
-    /// The value of the pattern that ends here.
+    /// Value of the pattern that ends here.
     here: Option<Box<V>>,
-    /// The value of the pattern that ends with a `#` below this level.
+    /// Value of the pattern that ends with a `#` below this level.
     below: Option<Box<V>>,
     /// `None` for a `+`.
     label: Option<Label>,
     parent: NodeId,
-    /// The `+` child.
+    /// `+` child.
     plus: NodeId,
-    /// How many entries of [`Trie::edges`] have this node as parent.
+    /// Number of entries of [`Trie::edges`] with this parent.
     literals: u32,
 }
 
@@ -42,14 +40,14 @@ impl<V> Node<V> {
     }
 }
 
-/// A literal child. The hash is kept, so that growing the table touches no node.
+/// Literal child. The hash is stored, so that growing the table touches no node.
 #[derive(Debug)]
 struct Edge {
     hash: u64,
     child: NodeId,
 }
 
-/// One level of the Topic Name that is matched.
+/// Level of the Topic Name that is matched.
 #[derive(Clone, Copy, Debug)]
 struct Level {
     start: usize,
@@ -57,12 +55,12 @@ struct Level {
     hash: u64,
 }
 
-/// The working memory of [`Trie::visit`]. It is kept by the caller, so that a match allocates nothing.
+/// Working memory of [`Trie::visit`], kept by the caller so that a match allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Walk {
-    /// The levels that were reached so far.
+    /// Levels reached so far.
     levels: Vec<Level>,
-    /// Nodes to visit, each with the number of levels above it. At most one per level waits here.
+    /// Nodes to visit, each with the number of levels above it; at most one for each level.
     pending: Vec<(NodeId, usize)>,
 }
 
@@ -72,14 +70,14 @@ impl Walk {
     }
 }
 
-/// A map from wildcard patterns to `V`, which finds every pattern that a Topic Name matches.
+/// Map from wildcard patterns to `V` that finds every pattern which a Topic Name matches.
 #[derive(Debug)]
 pub(crate) struct Trie<V, S = DefaultHashBuilder> {
     nodes: Vec<Node<V>>,
-    /// Indices of [`Trie::nodes`] that hold nothing.
+    /// Free indices of [`Trie::nodes`].
     free: Vec<NodeId>,
     edges: HashTable<Edge>,
-    /// Keyed: the levels come from strangers.
+    /// Keyed hash: topics come from untrusted clients.
     hasher: S,
     len: usize,
 }
@@ -95,7 +93,7 @@ impl<V, S: BuildHasher + Default> Trie<V, S> {
         }
     }
 
-    /// The number of patterns.
+    /// Number of patterns.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -135,7 +133,7 @@ impl<V, S: BuildHasher + Default> Trie<V, S> {
         let value = self.slot(id, below).take()?;
         self.len -= 1;
         if self.len == 0 {
-            *self = Self::new(); // Gives the memory of a crowd back when it has gone.
+            *self = Self::new(); // Frees the memory of a trie that was large.
         } else {
             self.prune(id);
         }
@@ -184,8 +182,8 @@ impl<V, S: BuildHasher + Default> Trie<V, S> {
         }
     }
 
-    /// The level below `depth` others; `None` behind the last. Only levels that a pattern reaches are cut
-    /// out and hashed.
+    /// Level below `depth` others; `None` behind the last. Only levels that a pattern reaches are split off
+    /// and hashed.
     #[inline]
     fn level(&self, name: &[u8], depth: usize, levels: &mut Vec<Level>) -> Option<Level> {
         if let Some(level) = levels.get(depth) {
@@ -212,7 +210,7 @@ impl<V, S: BuildHasher + Default> Trie<V, S> {
         if below { &mut node.below } else { &mut node.here }
     }
 
-    /// The node of a pattern, and whether the pattern is its `#`.
+    /// Node of a pattern, and whether the pattern is its `#`.
     fn locate(&self, pattern: &str) -> Option<(NodeId, bool)> {
         let (path, below) = split_multi_level(pattern);
         let mut id = ROOT;
@@ -290,12 +288,44 @@ impl<V, S: BuildHasher + Default> Trie<V, S> {
     }
 }
 
-/// The pattern without its `#`, and whether it had one. `#` alone has no levels above it, which is not the
+/// Pattern without its `#`, and whether it had one. `#` alone has no levels above it, which is not the
 /// same as one empty level.
 fn split_multi_level(pattern: &str) -> (Option<&str>, bool) {
     match pattern.strip_suffix('#') {
         None => (Some(pattern), false),
         Some(path) => (path.strip_suffix('/'), true),
+    }
+}
+
+/// Maximum bytes of a level that is stored inline: a [`Label`] is then as large as a `Box<[u8]>` with its tag.
+const INLINE: usize = 22;
+
+/// Text of one level.
+#[derive(Debug)]
+enum Label {
+    /// Up to [`INLINE`] bytes.
+    Short { len: u8, bytes: [u8; INLINE] },
+    /// Longer levels.
+    Long(Box<[u8]>),
+}
+
+impl Label {
+    fn new(level: &[u8]) -> Self {
+        match u8::try_from(level.len()) {
+            Ok(len) if level.len() <= INLINE => {
+                let mut bytes = [0; INLINE];
+                bytes[..level.len()].copy_from_slice(level);
+                Self::Short { len, bytes }
+            }
+            _ => Self::Long(level.into()),
+        }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Short { len, bytes } => &bytes[..usize::from(*len)],
+            Self::Long(bytes) => bytes,
+        }
     }
 }
 
@@ -347,7 +377,7 @@ mod tests {
         assert_eq!((trie.nodes.len(), trie.free.len(), trie.edges.len(), trie.len()), (1, 0, 0, 0));
     }
 
-    /// Two levels with one hash are two levels: whoever finds a collision reads nobody else's topics.
+    /// Two levels with one hash stay apart: a collision must not lead to the topics of others.
     #[test]
     fn colliding_levels_stay_apart() {
         #[derive(Default)]
@@ -372,5 +402,15 @@ mod tests {
     #[test]
     fn a_node_is_less_than_a_cache_line() {
         assert!(size_of::<Node<String>>() <= 56, "{}", size_of::<Node<String>>());
+    }
+
+    #[test]
+    fn a_label_keeps_every_length() {
+        for len in 0..=2 * INLINE {
+            let level = vec![b'x'; len];
+            assert_eq!(Label::new(&level).as_bytes(), level);
+            assert_eq!(matches!(Label::new(&level), Label::Long(_)), len > INLINE);
+        }
+        assert_eq!(size_of::<Label>(), 24);
     }
 }

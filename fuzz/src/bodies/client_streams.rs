@@ -16,7 +16,7 @@ use bytes::{Buf, Bytes};
 
 const RECEIVE_MAXIMUM: u16 = 6;
 
-/// What the upper bits of an operation name.
+/// Streams that the upper bits of an operation select.
 const STREAMS: [StreamKey; 8] = [
     StreamKey::CONTROL,
     StreamKey::bidi(1),
@@ -28,8 +28,8 @@ const STREAMS: [StreamKey; 8] = [
     StreamKey::uni(1),
 ];
 
-/// Each byte is an operation: of the server, of the application or of the link, on a stream. Whatever comes, the client
-/// stays within the server's Receive Maximum, writes packets, each on a stream that is open, tells of the end of each
+/// Each byte is an operation of the server, the application or the link, on a stream. Under any operations, the client
+/// stays within the server's Receive Maximum, writes packets, each on an open stream, reports the end of each
 /// stream once, and answers no request twice.
 pub fn client_streams(data: &[u8]) {
     let mut bytes = data.iter().copied();
@@ -48,9 +48,9 @@ struct World {
     tokens: Vec<Token>,
     requests: BTreeSet<PacketId>,
     resends: Vec<PacketId>,
-    /// Each reads what the client writes on its stream, as long as that is open for it.
+    /// Decoders of the client's streams, while they are open for it.
     server: HashMap<StreamKey, Decoder>,
-    /// Those whose end the client has not told.
+    /// Streams whose end the client has not reported.
     open: BTreeSet<StreamKey>,
     /// Stream numbers are not used twice in a connection.
     used: BTreeSet<StreamKey>,
@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    /// What becomes of a stream.
+    /// Begins or ends a stream.
     fn operate_stream(&mut self, operation: u8, on: StreamKey, byte: u8) {
         match operation {
             0..6 => self.open(on),

@@ -2,7 +2,7 @@ use braid_proto::decoder::Decoder;
 use braid_proto::error::Violation;
 use braid_proto::packet::{Packet, ProtocolVersion};
 
-/// The first byte chooses between MQTT 3.1 and 3.1.1 and how the rest is cut.
+/// The first byte selects MQTT 3.1 or 3.1.1, and how the rest is cut.
 pub fn decode_v3(data: &[u8]) {
     let version = if data.first().is_some_and(|first| first & 0x80 != 0) {
         ProtocolVersion::V31
@@ -12,12 +12,12 @@ pub fn decode_v3(data: &[u8]) {
     decode(data, version);
 }
 
-/// The first byte chooses how the rest is cut.
+/// The first byte selects how the rest is cut.
 pub fn decode_v5(data: &[u8]) {
     decode(data, ProtocolVersion::V5);
 }
 
-/// However the bytes are cut, the packets and the violation are the same.
+/// Packets and violation do not depend on how the bytes are cut.
 fn decode(data: &[u8], version: ProtocolVersion) {
     let Some((first, bytes)) = data.split_first() else { return };
     let size = usize::from(first & 0x7F).max(1);

@@ -6,7 +6,7 @@ use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Matches, Router};
 
 /// Lines of text: a Topic Name, then Topic Filters. The router finds those that match one by one, also after half
-/// of them are gone.
+/// of them are removed.
 pub fn filter_match(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let mut lines = text.lines();

@@ -1,4 +1,4 @@
-//! One function for each target. A body panics when something is wrong.
+//! One function for each target; it panics on a failure.
 
 mod client_streams;
 mod decode;

@@ -3,7 +3,7 @@ use bytes::BytesMut;
 
 use super::decode::packets;
 
-/// The first byte is the version. What was decoded is encoded and decoded to the same, and encoded to the same.
+/// The first byte is the version. A decoded packet is encoded and decoded to an equal one, and encoded to equal bytes.
 pub fn round_trip(data: &[u8]) {
     let Some((first, bytes)) = data.split_first() else { return };
     let version = match first % 3 {
@@ -18,7 +18,7 @@ pub fn round_trip(data: &[u8]) {
             _ => true,
         };
         if !is_sendable {
-            continue; // A filter against the rules is answered, never sent.
+            continue; // An invalid filter is answered, never sent.
         }
         let once = encoded(&packet, version);
         let (again, violation) = packets(&[&once], version);

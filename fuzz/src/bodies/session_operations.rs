@@ -14,7 +14,7 @@ use bytes::{Buf, Bytes, BytesMut};
 
 const MAXIMUM_INFLIGHT: u16 = 8;
 
-/// What the upper bits of an operation name.
+/// Streams that the upper bits of an operation select.
 const STREAMS: [StreamKey; 8] = [
     StreamKey::CONTROL,
     StreamKey::bidi(1),
@@ -26,8 +26,8 @@ const STREAMS: [StreamKey; 8] = [
     StreamKey::uni(1),
 ];
 
-/// Each byte is an operation: of the client, of the shell or of the link, on a stream. Whatever comes, the server
-/// stays within its limits, writes packets, each on a stream that is open, and hands a session over exactly once.
+/// Each byte is an operation of the client, the driver or the link, on a stream. Under any operations, the server
+/// stays within its limits, writes packets, each on an open stream, and hands a session over exactly once.
 pub fn session_operations(data: &[u8]) {
     let mut world = World::new();
     let mut bytes = data.iter().copied();
@@ -41,17 +41,17 @@ struct World {
     now: Instant,
     version: ProtocolVersion,
     server: Server,
-    /// The session, while no connection has it.
+    /// Session between two connections.
     kept: Option<Session>,
     deciding: bool,
     tokens: Vec<Token>,
     subscribes: Vec<(StreamKey, PacketId)>,
-    /// Each reads what the server writes on its stream, as long as that is open.
+    /// Decoders of the server's streams, while they are open.
     client: HashMap<StreamKey, Decoder>,
     connacks: u32,
     /// Stream numbers are not used twice in a connection.
     used: BTreeSet<StreamKey>,
-    /// Streams on which the client hears nothing any more, and may go on speaking. [BQ-33]
+    /// Streams that the client has stopped and may still write. [BQ-33]
     stopped: BTreeSet<StreamKey>,
 }
 
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// What the client does with a stream, or with the handshake.
+    /// Begins or ends a stream as the client, or confirms the handshake.
     fn operate_stream(&mut self, operation: u8, on: StreamKey, byte: u8) {
         match operation {
             0..6 => self.open(on),
@@ -138,7 +138,7 @@ impl World {
                 let v3 = [0x82, 6, 0, byte, 0, 1, b'a' + byte % 3, 1];
                 self.read(on, if self.version.is_v5() { &packet } else { &v3 });
             }
-            // A packet that is longer than what comes.
+            // A packet whose end does not come.
             10 => self.read(on, &[0x30, 0x80, 0x80, 8]),
             11 => self.read(on, &vec![0; usize::from(byte) * 256]),
             12 | 13 => self.server.handle_confirmed(self.now),

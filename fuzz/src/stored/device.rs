@@ -4,7 +4,7 @@ use std::sync::Arc;
 use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 
-/// Memory that outlives whoever opened it.
+/// Memory that outlives the store that opened it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Device(Arc<InMemoryBackend>);
 
@@ -50,7 +50,7 @@ impl StorageBackend for Device {
     }
 }
 
-/// The two files of a store, in memory that outlives whoever opened it.
+/// The two files of a store, in memory that outlives it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Devices {
     pub(super) tables: Device,

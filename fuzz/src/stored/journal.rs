@@ -6,13 +6,13 @@ use redb::StorageBackend;
 use super::device::{Device, Devices};
 use super::{check_sound, offline, open};
 
-/// Where the first record of the journal is.
+/// Offset of the first record of the journal.
 const RECORD: u64 = 4096;
-/// Longer groups are not in a journal as short as this one.
+/// Longer groups are in no journal as short as this one.
 const LONGEST: usize = 1 << 14;
 
-/// The bytes are the group of a record that a crash left, with the right checksum: it is refused on one line, or what is in
-/// the tables then is read without a panic; if nothing is wrong with it, it is a sound store.
+/// The bytes are the group of a record that a crash left, with the right checksum. It is refused with one line, or the
+/// tables are then read without a panic and, if no fault is found, are a sound store.
 pub fn journal_record(data: &[u8]) {
     let Some(group) = data.get(..data.len().min(LONGEST)) else { return };
     let device = killed();

@@ -1,7 +1,7 @@
 use super::device::Devices;
 use super::{check_sound, offline};
 
-/// Whatever is imported is refused on one line, and nothing of it stays, or it is a sound store.
+/// An import is refused with one line and leaves nothing behind, or gives a sound store.
 pub fn imported_lines(data: &[u8]) {
     let device = Devices::default();
     match offline(&device).import(&mut &*data) {

@@ -1,4 +1,4 @@
-//! One function for each target that is about stores. A body panics when something is wrong.
+//! One function for each target about stores; it panics on a failure.
 
 mod device;
 mod journal;
@@ -22,7 +22,7 @@ fn open(device: &Devices) -> Result<EmbeddedStore, OpenError> {
     EmbeddedStore::open_on(device.tables.clone(), device.journal.clone(), options())
 }
 
-/// With a short journal: making one costs time for each input.
+/// Short journal: making one costs time for each input.
 fn options() -> Options {
     let mut options = Options::default();
     options.journal = 1 << 16;
@@ -35,7 +35,7 @@ fn exported(device: &Devices) -> Vec<u8> {
     text
 }
 
-/// What is sound can be exported and imported, is then the same, and a broker starts with it.
+/// A sound store can be exported and imported to an equal one, and a broker starts with it.
 fn check_sound(device: &Devices) {
     let text = exported(device);
     let copy = Devices::default();

@@ -4,7 +4,7 @@ use super::device::Devices;
 use super::{check_sound, offline, open};
 
 /// The bytes are rows: a byte for the table, one for the length of the key, two for that of the value, key and value.
-/// Whatever is in the tables is read without a panic; if nothing is wrong with it, it is a sound store.
+/// The tables are read without a panic and, if no fault is found, are a sound store.
 pub fn stored_rows(data: &[u8]) {
     let device = Devices::default();
     write(&device, data).expect("memory does not fail");
@@ -95,7 +95,7 @@ fn by_number(
     Ok(())
 }
 
-/// The last bytes, with zeros before them: a short key is a small number.
+/// Last bytes, with zeros before them: a short key is a small number.
 fn fixed<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let bytes = &bytes[bytes.len().saturating_sub(N)..];
     let mut all = [0; N];

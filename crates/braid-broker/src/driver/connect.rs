@@ -102,7 +102,7 @@ pub(super) async fn claim_session(
         return Err(ReasonCode::ServerUnavailable);
     };
     let access = core.access.client(identity, &client_id);
-    if server.offered_will().is_some_and(|will| !access.may_set_will(&will.topic)) {
+    if server.offer().and_then(|(_, will)| will).is_some_and(|will| !access.may_set_will(&will.topic)) {
         return Err(ReasonCode::NotAuthorized);
     }
     if !core.sessions.registry.has_room_for(&client_id, core.config.limits.sessions) {

@@ -77,7 +77,7 @@ impl Connection {
                 // session may count this one as unacknowledged already.
                 Request::Resend { id, .. } => {
                     let sent = of_priority.min(unacknowledged);
-                    outbound.counts(*id)
+                    outbound.uses_quota(*id)
                         || leaves_room(sent, unacknowledged, *send_maximum)
                             && protocol.takes_resend(*id, stream)
                 }

@@ -1,131 +1,78 @@
-//! What both ends do alike once they are connected: QoS 0, 1 and 2 in both directions (MQTT 4.3), flow
-//! control (4.9), topic aliases and packet size limits.
+//! Message exchanges, alike for both ends: QoS 0, 1 and 2 in both directions (MQTT 4.3), the order of
+//! acknowledgements (4.6), flow control (4.9), topic aliases and packet size limits.
 
-mod encode;
-mod resends;
+mod resend;
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::acks::{Token, Waiting, WaitingAcks};
-use super::alias::OutboundAliases;
-use super::outbox::Outbox;
+use super::stream::{OutboundAliases, Outbox};
 use super::streams::{StreamLimits, Streams};
-use crate::decoder::wire::PACKET_SIZE_MAX;
-use crate::error::Violation;
-use crate::message::{Delivery, Message};
-use crate::packet::{Ack, AckKind, Packet, PacketId, ProtocolVersion, Publish, QoS};
-use crate::reason::ReasonCode;
-use crate::session::{Limits, Session};
-use crate::stream::{Lane, StreamKey};
+use super::{Progress, Sent, Token};
+use crate::message::{Delivery, Message, Transmission, put_delivery};
+use crate::packet::{Ack, AckKind, Packet, Publish, Suback, Unsuback};
+use crate::session::{InflightAmount, Phase, Session};
+use crate::types::{Lane, PacketId, ProtocolVersion, QoS, ReasonCode, StreamKey, Violation};
+use crate::wire::PACKET_SIZE_MAX;
 
-use resends::Resends;
+use resend::ResendQueue;
 
-/// Messages of QoS 2 without PUBREL that a peer without Receive Maximum may have, on all streams.
+/// Maximum number of QoS 2 messages without PUBREL on all streams, from a peer without Receive Maximum.
 const MOST_UNRELEASED: usize = u16::MAX as usize;
 
-/// What became of a message that was to be sent.
-#[derive(Debug)]
-pub enum Sent {
-    /// It is in the outbox; with QoS 1 and 2 under this identifier.
-    Out(Option<PacketId>),
-    /// Its Message Expiry Interval had passed. [MQTT-3.3.2-5]
-    Expired,
-    /// Larger than the peer's Maximum Packet Size. [MQTT-3.1.2-24]
-    TooLarge,
-    /// The peer's Receive Maximum is reached or no packet identifier is free: try again after an
-    /// acknowledgement.
-    Blocked(Box<Delivery>),
-}
-
-/// What became of a message that was to be sent again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resent {
-    /// It is in the outbox of this stream.
-    Out(StreamKey),
-    /// There is nothing to send again: it was acknowledged.
-    Over,
-    /// Larger than the peer's Maximum Packet Size: its exchange is over as if it had been completed.
-    /// [MQTT-3.1.2-24], [MQTT-3.1.2-25]
-    TooLarge,
-    /// The peer's Receive Maximum is reached: try again after an acknowledgement.
-    Blocked,
-}
-
-/// How far a delivery with a place in a store has come, for the store to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// PUBREC came: the message at this place is let go, the identifier stays in use. Its PUBREL is in the outbox of a
-    /// stream, behind so many bytes that are not written yet. A PUBREC that comes again has another one.
-    Released {
-        /// [`Delivery::queue_lsn`] of the message.
-        queue_lsn: NonZeroU64,
-        /// Its identifier.
-        packet_id: PacketId,
-        /// The stream, and the bytes before PUBREL.
-        behind: (StreamKey, usize),
-    },
-    /// The exchange of the message at this place is over.
-    Completed(NonZeroU64),
-}
-
-/// What was agreed in CONNECT and CONNACK.
+/// Limits agreed in CONNECT and CONNACK.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Agreement {
     pub(crate) version: ProtocolVersion,
-    /// The most QoS 1 and 2 messages that we take unacknowledged.
+    /// Maximum number of unacknowledged QoS 1 and 2 messages from the peer.
     pub(crate) receive_maximum: u16,
-    /// The most QoS 1 and 2 messages that the peer takes unacknowledged.
+    /// Maximum number of unacknowledged QoS 1 and 2 messages to the peer.
     pub(crate) peer_receive_maximum: u16,
     /// Bytes.
     pub(crate) peer_maximum_packet_size: usize,
-    /// The most payload bytes that are kept until the peer acknowledges them; a single message may have more.
+    /// Maximum payload bytes that are kept until the peer acknowledges them; a single message may exceed it.
     pub(crate) maximum_inflight_bytes: usize,
     pub(crate) inbound_aliases: u16,
     pub(crate) outbound_aliases: u16,
-    /// Our own Maximum Packet Size, bytes.
+    /// Maximum Packet Size of this side, bytes.
     pub(crate) maximum_packet_size: usize,
-    /// Bytes of incomplete packets on the data streams.
+    /// Maximum bytes of incomplete packets on the data streams.
     pub(crate) maximum_partial_bytes: usize,
-    /// This side is the client.
+    /// Whether this side is the client.
     pub(crate) is_client: bool,
 }
 
-/// A message that arrived.
-#[derive(Debug)]
-pub(crate) struct Received {
-    pub(crate) message: Arc<Message>,
-    pub(crate) token: Option<Token>,
-}
+/// Received message, and the token of its acknowledgement.
+pub(crate) type Received = (Arc<Message>, Option<Token>);
 
-/// What an acknowledgement of the peer means for the application.
+/// Effect of an acknowledgement of the peer.
 #[derive(Debug)]
 pub(crate) enum Acknowledged {
     /// The exchange of this identifier is over.
     Complete(PacketId, ReasonCode),
-    /// PUBREL of a message that we received: its identifier is free again.
+    /// PUBREL of a received message: its identifier is free again.
     Released(Token),
-    /// Nothing to tell.
+    /// No effect.
     Nothing,
 }
 
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    /// As long as the connection. [MQTT-4.1.0-1]
+    /// Session of this connection. [MQTT-4.1.0-1]
     pub(crate) session: Session,
     pub(crate) streams: Streams,
-    pub(crate) waiting: WaitingAcks,
+    pub(crate) acks: PendingAcks,
     agreement: Agreement,
-    resends: Resends,
-    /// The shell says where and when a PUBLISH is sent again.
-    places_resends: bool,
-    /// What it has not heard of yet.
-    to_place: Vec<PacketId>,
-    /// Empty unless deliveries have a place in a store.
+    resends: ResendQueue,
+    /// Whether the driver chooses the stream and the time of each repeated PUBLISH.
+    driver_places_resends: bool,
+    /// Repeated PUBLISH packets that the driver has not taken yet.
+    unplaced: Vec<PacketId>,
+    /// Progress of deliveries with a `queue_lsn`.
     pub(crate) progress: VecDeque<Progress>,
-    /// Of the control stream alone. [BQ-18]
+    /// Aliases of the control stream; data streams have none. [BQ-18]
     outbound_aliases: OutboundAliases,
 }
 
@@ -143,10 +90,10 @@ impl Exchange {
                 partial_bytes: agreement.maximum_partial_bytes,
                 is_client: agreement.is_client,
             }),
-            waiting: WaitingAcks::default(),
-            resends: Resends::default(),
-            places_resends: false,
-            to_place: Vec::new(),
+            acks: PendingAcks::default(),
+            resends: ResendQueue::default(),
+            driver_places_resends: false,
+            unplaced: Vec::new(),
             progress: VecDeque::new(),
             outbound_aliases: OutboundAliases::new(agreement.outbound_aliases),
             agreement,
@@ -159,15 +106,15 @@ impl Exchange {
         self.agreement.version
     }
 
-    /// Whether more may be received on a stream. Clients before MQTT 5 know no Receive Maximum: they are not
-    /// disconnected for running ahead of our acknowledgements, they are not read.
+    /// Whether more may be received on a stream. A client before MQTT 5 knows no Receive Maximum: one that sends faster
+    /// than it is acknowledged is not disconnected, but not read.
     ///
-    /// Of several streams each may have eight times as many acknowledgements waiting as it leaves free, and one that
-    /// has none is always read: what waits on one stream must not silence the others. [BQ-23], [BQ-55]
+    /// With several streams, each may have eight times as many pending acknowledgements as it leaves free, and a stream
+    /// without any is always read: acknowledgements of one stream must not stop the others. [BQ-23], [BQ-55]
     pub(crate) fn is_reading(&self, on: StreamKey) -> bool {
-        let all = self.waiting.len();
+        let all = self.acks.len();
         let maximum = usize::from(self.agreement.receive_maximum);
-        let own = self.streams.owed(on).unwrap_or(all);
+        let own = self.streams.pending_acks(on).unwrap_or(all);
         let free = maximum.saturating_sub(all);
         own == 0 || free > 0 && (own == all || own < free.saturating_mul(8))
     }
@@ -185,30 +132,34 @@ impl Exchange {
         let (qos, packet_id) = (publish.qos, publish.packet_id);
         let (Some(packet_id), true) = (packet_id, qos > QoS::AtMostOnce) else {
             let message = Arc::new(Message::from_publish(publish, topic, now));
-            return Ok(Some(Received { message, token: None }));
+            return Ok(Some((message, None)));
         };
         if on.is_uni() {
             return Err(Violation::QosOnUnidirectional); // [BQ-12]
         }
-        let chosen_on = self.chosen_on(on);
+        let id_scope = self.id_scope(on);
         let Some(stream) = self.streams.get_mut(on) else { return Ok(None) };
         let inbound = &mut self.session.inbound;
-        let counts = qos == QoS::AtLeastOnce || !inbound.is_unacknowledged(chosen_on, packet_id);
-        // Of this stream: the sum over the streams may exceed it. [BQ-23]
-        let unacknowledged = usize::from(stream.unacknowledged) + inbound.unacknowledged(chosen_on);
-        // Before the session learns the identifier: what is refused here was not taken over.
+        let counts = qos == QoS::AtLeastOnce || !inbound.is_unacknowledged(id_scope, packet_id);
+        // Receive Maximum bounds each stream; the sum over the streams may exceed it. [BQ-23]
+        let unacknowledged = usize::from(stream.unacknowledged) + inbound.unacknowledged(id_scope);
+        // Checked before the session learns the identifier: a refused message was not received.
         let has_receive_maximum = self.agreement.version.is_v5();
         if has_receive_maximum && counts && unacknowledged >= usize::from(self.agreement.receive_maximum) {
             return Err(Violation::ReceiveMaximumExceeded); // [MQTT-3.3.4-7]
         }
-        // Without one: as many in sum as a connection could have before it had streams. [BQ-23]
-        if !has_receive_maximum && counts && qos == QoS::ExactlyOnce && inbound.present() >= MOST_UNRELEASED {
+        // Without Receive Maximum, all streams together are bounded like a connection with one stream. [BQ-23]
+        if !has_receive_maximum
+            && counts
+            && qos == QoS::ExactlyOnce
+            && inbound.open_exchanges() >= MOST_UNRELEASED
+        {
             return Err(Violation::TooManyUnreleased);
         }
-        if qos == QoS::ExactlyOnce && !inbound.receive(chosen_on, packet_id, publish.dup) {
-            // A PUBREC is owed all the same. [MQTT-4.3.3-8], [MQTT-4.3.3-10]
+        if qos == QoS::ExactlyOnce && !inbound.receive(id_scope, packet_id, publish.dup) {
+            // A duplicate is answered with PUBREC too. [MQTT-4.3.3-8], [MQTT-4.3.3-10]
             let ack = Ack::new(AckKind::Pubrec, packet_id, ReasonCode::Success);
-            self.owe_without_effect(on, Waiting::Ack(ack));
+            self.enqueue_ack_without_effect(on, PendingAck::Ack(ack));
             return Ok(None);
         }
         let kind = if qos == QoS::AtLeastOnce {
@@ -218,66 +169,66 @@ impl Exchange {
             AckKind::Pubrec // [MQTT-4.3.3-8]
         };
         let message = Arc::new(Message::from_publish(publish, topic, now));
-        let token = self.owe(on, Waiting::Ack(Ack::new(kind, packet_id, ReasonCode::Success)));
-        Ok(Some(Received { message, token: Some(token) }))
+        let token = self.enqueue_ack(on, PendingAck::Ack(Ack::new(kind, packet_id, ReasonCode::Success)));
+        Ok(Some((message, Some(token))))
     }
 
-    /// For which stream the peer's identifiers are its own: a client's for each [BQ-20], a server's for all of them
+    /// Stream that scopes the peer's Packet Identifiers: a client has a set for each stream [BQ-20], a server one for all
     /// [BQ-22].
-    fn chosen_on(&self, stream: StreamKey) -> StreamKey {
+    fn id_scope(&self, stream: StreamKey) -> StreamKey {
         if self.agreement.is_client { StreamKey::CONTROL } else { stream }
     }
 
-    /// Notes the acknowledgement of a request that came on a stream. [BQ-14]
-    pub(crate) fn owe(&mut self, on: StreamKey, waiting: Waiting) -> Token {
-        self.streams.owe(on, true);
-        self.waiting.push(on, waiting)
+    /// Enqueues the acknowledgement of a request, to be sent on the stream of the request. [BQ-14]
+    pub(crate) fn enqueue_ack(&mut self, on: StreamKey, ack: PendingAck) -> Token {
+        self.streams.add_pending_ack(on);
+        self.acks.push(on, ack)
     }
 
-    fn owe_without_effect(&mut self, on: StreamKey, waiting: Waiting) {
-        self.streams.owe(on, true);
-        self.waiting.push_without_effect(on, waiting);
+    fn enqueue_ack_without_effect(&mut self, on: StreamKey, ack: PendingAck) {
+        self.streams.add_pending_ack(on);
+        self.acks.push_without_effect(on, ack);
     }
 
-    /// Sets the Reason Code of the acknowledgement that waits under `token`.
+    /// Sets the Reason Code of the pending acknowledgement of `token`.
     pub(crate) fn set_reason(&mut self, token: Token, reason: ReasonCode) {
-        let Some(Waiting::Ack(ack)) = self.waiting.get_mut(token) else { return };
+        let Some(PendingAck::Ack(ack)) = self.acks.get_mut(token) else { return };
         if !matches!(ack.kind, AckKind::Puback | AckKind::Pubrec) {
-            return; // PUBCOMP has nothing to say.
+            return; // PUBCOMP has no other reason.
         }
         let reason = reason.allowed_in(ack.kind.packet_type()); // [MQTT-3.4.2-1], [MQTT-3.5.2-1]
         ack.reason = reason;
         if ack.kind == AckKind::Pubrec && reason.is_error() {
-            // Refused: the identifier may be used for a new message. Said now, because a PUBREC that is lost with
-            // the connection must not make the repetition a duplicate. [MQTT-4.3.3-9]
-            let (packet_id, chosen_on) = (ack.packet_id, self.chosen_on(token.stream()));
-            self.session.inbound.release(chosen_on, packet_id);
+            // A refused identifier may be used for a new message. It is released before the PUBREC is sent: a PUBREC that is
+            // lost with the connection must not make the repetition a duplicate. [MQTT-4.3.3-9]
+            let (packet_id, id_scope) = (ack.packet_id, self.id_scope(token.stream()));
+            self.session.inbound.release(id_scope, packet_id);
         }
     }
 
-    /// Sends every acknowledgement whose effect is durable.
+    /// Sends each acknowledgement whose effect is durable.
     pub(crate) fn handle_persisted(&mut self, token: Option<Token>) {
         if let Some(token) = token {
-            self.waiting.set_durable(token);
+            self.acks.set_durable(token);
         }
-        while let Some((on, waiting)) = self.waiting.pop_durable() {
-            self.streams.owe(on, false);
-            let packet = match waiting {
-                Waiting::Ack(ack) => {
+        while let Some((on, pending)) = self.acks.pop_durable() {
+            self.streams.remove_pending_ack(on);
+            let packet = match pending {
+                PendingAck::Ack(ack) => {
                     if let (AckKind::Puback, Some(stream)) = (ack.kind, self.streams.get_mut(on)) {
                         stream.unacknowledged = stream.unacknowledged.saturating_sub(1); // [MQTT-4.3.2-5]
                     }
                     Packet::Ack(ack)
                 }
-                Waiting::Suback(suback) => Packet::Suback(suback),
-                Waiting::Unsuback(unsuback) => Packet::Unsuback(unsuback),
-                Waiting::Unanswered(_) => continue, // Never popped.
+                PendingAck::Suback(suback) => Packet::Suback(suback),
+                PendingAck::Unsuback(unsuback) => Packet::Unsuback(unsuback),
+                PendingAck::Unanswered(_) => continue, // Unreachable: `pop_durable` does not return it.
             };
             self.send_packet_on(on, &packet);
         }
     }
 
-    /// Handles PUBACK, PUBREC, PUBREL and PUBCOMP, on whatever stream. [BQ-22]
+    /// Handles PUBACK, PUBREC, PUBREL and PUBCOMP on any stream. [BQ-22]
     pub(crate) fn handle_ack(&mut self, on: StreamKey, ack: &Ack) -> Acknowledged {
         let (id, reason) = (ack.packet_id, ack.reason);
         let outbound = &mut self.session.outbound;
@@ -285,13 +236,15 @@ impl Exchange {
             // [MQTT-4.3.2-3], [MQTT-4.4.0-2]
             AckKind::Puback => outbound.handle_puback(id).map(|delivery| delivery.queue_lsn),
             // [MQTT-4.4.0-2]
-            AckKind::Pubrec if reason.is_error() => outbound.take_refused(id).map(|phase| phase.queue_lsn()),
+            AckKind::Pubrec if reason.is_error() => {
+                outbound.handle_pubrec_error(id).map(|phase| phase.queue_lsn())
+            }
             AckKind::Pubrec => {
-                let known = outbound.release(id);
-                // Behind a PUBLISH that was sent again comes its PUBREL: on another stream it could be there before,
-                // and the repetition would be a new message. And a stream that we end cannot carry the rest.
+                let known = outbound.handle_pubrec(id);
+                // The PUBREL of a repeated PUBLISH follows it on the same stream: on another one it could arrive first, and the
+                // repetition would be a new message. A stream that this side ends cannot carry the rest.
                 let on = self.streams.resolve(self.session.outbound.repeated_on(id).unwrap_or(on));
-                self.session.outbound.continue_on(id, on);
+                self.session.outbound.set_stream(id, on);
                 if let Some(Some(queue_lsn)) = known {
                     let behind = (on, self.streams.outbox(on).map_or(0, Outbox::len));
                     self.progress.push_back(Progress::Released { queue_lsn, packet_id: id, behind });
@@ -299,7 +252,7 @@ impl Exchange {
                 self.send_pubrel(on, id, known.is_some());
                 None
             }
-            AckKind::Pubcomp => outbound.take_completed(id).map(|phase| phase.queue_lsn()), // [MQTT-4.3.3-5]
+            AckKind::Pubcomp => outbound.handle_pubcomp(id).map(|phase| phase.queue_lsn()), // [MQTT-4.3.3-5]
             AckKind::Pubrel => return self.handle_pubrel(on, id),
         };
         let Some(queue_lsn) = complete else { return Acknowledged::Nothing };
@@ -315,23 +268,23 @@ impl Exchange {
 
     fn send_pubrel(&mut self, on: StreamKey, id: PacketId, known: bool) {
         let reason = if known { ReasonCode::Success } else { ReasonCode::PacketIdentifierNotFound };
-        // Whatever the send quota is. [MQTT-4.3.3-4], [MQTT-3.3.4-8], [MQTT-3.3.4-10], [MQTT-4.9.0-3]
+        // PUBREL is not subject to the send quota. [MQTT-4.3.3-4], [MQTT-3.3.4-8], [MQTT-3.3.4-10], [MQTT-4.9.0-3]
         self.send_packet_on(on, &Packet::Ack(Ack::new(AckKind::Pubrel, id, reason)));
     }
 
     fn handle_pubrel(&mut self, on: StreamKey, id: PacketId) -> Acknowledged {
-        // However old the message is. [MQTT-4.3.3-11], [MQTT-4.3.3-12], [MQTT-4.3.3-13]
-        let ack = |reason| Waiting::Ack(Ack::new(AckKind::Pubcomp, id, reason));
-        if self.session.inbound.release(self.chosen_on(on), id) {
-            return Acknowledged::Released(self.owe(on, ack(ReasonCode::Success)));
+        // Also for an expired message. [MQTT-4.3.3-11], [MQTT-4.3.3-12], [MQTT-4.3.3-13]
+        let ack = |reason| PendingAck::Ack(Ack::new(AckKind::Pubcomp, id, reason));
+        if self.session.inbound.release(self.id_scope(on), id) {
+            return Acknowledged::Released(self.enqueue_ack(on, ack(ReasonCode::Success)));
         }
-        self.owe_without_effect(on, ack(ReasonCode::PacketIdentifierNotFound));
+        self.enqueue_ack_without_effect(on, ack(ReasonCode::PacketIdentifierNotFound));
         Acknowledged::Nothing
     }
 
     // -- Sending -----------------------------------------------------------------------------------
 
-    /// Whether a QoS 1 or 2 message may be sent now.
+    /// Whether QoS 1 and 2 messages may be sent now.
     pub(crate) fn has_send_quota(&self) -> bool {
         self.resends.is_empty() && self.is_peer_ready() && self.session.outbound.has_free_id()
     }
@@ -342,7 +295,7 @@ impl Exchange {
             return true;
         }
         let lane = Lane { stream: self.streams.resolve(delivery.stream), ..delivery.lane() };
-        let limits = Limits {
+        let limits = InflightAmount {
             messages: self.agreement.peer_receive_maximum.into(),
             payload_bytes: self.agreement.maximum_inflight_bytes,
         };
@@ -357,7 +310,7 @@ impl Exchange {
             )
     }
 
-    /// Whether the peer takes another QoS 1 or 2 message [MQTT-4.9.0-1], [MQTT-4.9.0-2], and we can keep it.
+    /// Whether the peer accepts another QoS 1 or 2 message [MQTT-4.9.0-1], [MQTT-4.9.0-2], and this side can keep it.
     fn is_peer_ready(&self) -> bool {
         self.has_peer_room() && self.session.outbound.payload_bytes() <= self.agreement.maximum_inflight_bytes
     }
@@ -366,7 +319,7 @@ impl Exchange {
         self.session.outbound.unacknowledged() < usize::from(self.agreement.peer_receive_maximum)
     }
 
-    /// Sends a message on its stream, or on the control stream if that has ended. [BQ-15], [BQ-42]
+    /// Sends a message on its stream, or on the control stream if that stream has ended. [BQ-15], [BQ-42]
     pub(crate) fn send(&mut self, mut delivery: Delivery, now: Instant) -> Sent {
         if delivery.message.is_expired(now) {
             return Sent::Expired; // [MQTT-3.3.2-5]
@@ -388,8 +341,396 @@ impl Exchange {
         if self.put_inflight(id, false, now) {
             return Sent::Out(Some(id));
         }
-        // As if it had been sent: there is nobody to tell. [MQTT-3.1.2-25]
+        // Completed as if it had been sent. [MQTT-3.1.2-25]
         self.session.outbound.discard(id);
         Sent::TooLarge
+    }
+}
+
+impl Exchange {
+    // -- Encoding ----------------------------------------------------------------------------------
+
+    /// Writes the message of `id`. False: it exceeds the peer's Maximum Packet Size.
+    fn put_inflight(&mut self, id: PacketId, dup: bool, now: Instant) -> bool {
+        let Some(Phase::Sent(delivery)) = self.session.outbound.get(id) else { return true };
+        let on = delivery.stream;
+        let fits =
+            put(&mut self.streams, &mut self.outbound_aliases, &self.agreement, delivery, Some(id), dup, now);
+        if !on.is_control()
+            && let Some(outbox) = self.streams.outbox(on)
+        {
+            self.session.outbound.set_end(id, outbox.end());
+        }
+        fits
+    }
+
+    fn put(&mut self, delivery: &Delivery, id: Option<PacketId>, dup: bool, now: Instant) -> bool {
+        put(&mut self.streams, &mut self.outbound_aliases, &self.agreement, delivery, id, dup, now)
+    }
+
+    /// Sends a packet other than PUBLISH on the control stream, as [`Self::send_packet_on`].
+    pub(crate) fn send_packet(&mut self, packet: &Packet) -> bool {
+        self.send_packet_on(StreamKey::CONTROL, packet)
+    }
+
+    /// Sends a packet other than PUBLISH. One that exceeds the peer's Maximum Packet Size is sent without Reason String and
+    /// User Properties. False: it exceeds it even so, and is not sent. [MQTT-3.1.2-24], [MQTT-3.2.2-15]
+    pub(crate) fn send_packet_on(&mut self, on: StreamKey, packet: &Packet) -> bool {
+        // Acknowledgements of an ended stream are not sent on another one. [BQ-35]
+        let Some(outbox) = self.streams.outbox_mut(on) else { return true };
+        let out = outbox.open();
+        let start = out.len();
+        packet.encode(self.agreement.version, out);
+        if out.len() - start <= self.agreement.peer_maximum_packet_size {
+            return true;
+        }
+        out.truncate(start);
+        let Some(bare) = without_properties(packet) else { return false };
+        bare.encode(self.agreement.version, out);
+        if out.len() - start <= self.agreement.peer_maximum_packet_size {
+            return true;
+        }
+        out.truncate(start);
+        false
+    }
+}
+
+fn put(
+    streams: &mut Streams,
+    aliases: &mut OutboundAliases,
+    agreement: &Agreement,
+    delivery: &Delivery,
+    packet_id: Option<PacketId>,
+    dup: bool,
+    now: Instant,
+) -> bool {
+    let topic = &delivery.message.topic;
+    // Packets of different streams overtake each other: an alias could be used before its definition. [BQ-18]
+    let alias = if delivery.stream.is_control() { aliases.assign(topic) } else { None };
+    let Some(outbox) = streams.outbox_mut(delivery.stream) else { return true };
+    let mut transmission = Transmission { version: agreement.version, dup, packet_id, alias, now };
+    while put_delivery(outbox.open(), delivery, &transmission, agreement.peer_maximum_packet_size).is_none() {
+        // An alias takes three bytes: without it the packet may fit.
+        let Some((_, named)) = transmission.alias.take() else { return false };
+        if named {
+            aliases.revoke(topic);
+        }
+    }
+    delivery.message.shared_parts().for_each(|part| outbox.push_shared(part.clone()));
+    true
+}
+
+/// Copy of the packet without Reason String and User Properties, which may be left out. [MQTT-3.2.2-19],
+/// [MQTT-3.2.2-20], [MQTT-3.4.2-2], [MQTT-3.4.2-3], [MQTT-3.5.2-2], [MQTT-3.5.2-3], [MQTT-3.6.2-2],
+/// [MQTT-3.6.2-3], [MQTT-3.7.2-2], [MQTT-3.7.2-3], [MQTT-3.9.2-1], [MQTT-3.9.2-2], [MQTT-3.11.2-1],
+/// [MQTT-3.11.2-2], [MQTT-3.14.2-3], [MQTT-3.14.2-4], [MQTT-3.15.2-2], [MQTT-3.15.2-3]
+fn without_properties(packet: &Packet) -> Option<Packet> {
+    let mut packet = packet.clone();
+    match &mut packet {
+        Packet::Connack(connack) => {
+            connack.properties.reason_string = None;
+            connack.properties.user.clear();
+        }
+        Packet::Ack(ack) => ack.properties = None,
+        Packet::Suback(suback) => {
+            suback.reason_string = None;
+            suback.user.clear();
+        }
+        Packet::Unsuback(unsuback) => {
+            unsuback.reason_string = None;
+            unsuback.user.clear();
+        }
+        Packet::Disconnect(disconnect) => {
+            disconnect.reason_string = None;
+            disconnect.user.clear();
+        }
+        Packet::Auth(auth) => {
+            auth.reason_string = None;
+            auth.user.clear();
+        }
+        _ => return None,
+    }
+    Some(packet)
+}
+
+/// Acknowledgement that is not sent yet.
+#[derive(Debug)]
+pub(crate) enum PendingAck {
+    Ack(Ack),
+    /// SUBACK or UNSUBACK whose codes are not known yet. It keeps its position, since tokens ascend in the order of the
+    /// requests and not of their answers.
+    Unanswered(PacketId),
+    Suback(Box<Suback>),
+    Unsuback(Box<Unsuback>),
+}
+
+impl PendingAck {
+    const fn packet_id(&self) -> PacketId {
+        match self {
+            Self::Ack(ack) => ack.packet_id,
+            Self::Unanswered(packet_id) => *packet_id,
+            Self::Suback(suback) => suback.packet_id,
+            Self::Unsuback(unsuback) => unsuback.packet_id,
+        }
+    }
+}
+
+/// Element of [`PendingAcks`].
+#[derive(Debug)]
+struct Entry {
+    /// Its token must become durable first.
+    has_effect: bool,
+    /// Stream of the request and of the acknowledgement. [BQ-14]
+    stream: StreamKey,
+    ack: PendingAck,
+}
+
+/// FIFO queue of acknowledgements that leave only after their token was declared durable: durable before visible.
+///
+/// No order of await points in a driver can send an acknowledgement early, and they leave in the order of the requests.
+/// [MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-4]
+#[derive(Debug, Default)]
+pub(crate) struct PendingAcks {
+    /// Sequence number of the front entry.
+    front: u64,
+    entries: VecDeque<Entry>,
+    /// Lower sequence numbers are durable.
+    durable: u64,
+    /// Lower sequence numbers are answered.
+    first_unanswered: u64,
+}
+
+impl PendingAcks {
+    /// Adds the acknowledgement of a request with an effect that must become durable.
+    pub(crate) fn push(&mut self, stream: StreamKey, ack: PendingAck) -> Token {
+        let packet_id = ack.packet_id();
+        self.entries.push_back(Entry { has_effect: true, stream, ack });
+        Token { sequence: self.front + self.entries.len() as u64 - 1, stream, packet_id }
+    }
+
+    /// Adds an acknowledgement without such an effect, as that of a duplicate.
+    pub(crate) fn push_without_effect(&mut self, stream: StreamKey, ack: PendingAck) {
+        self.entries.push_back(Entry { has_effect: false, stream, ack });
+    }
+
+    fn entry(&mut self, token: Token) -> Option<&mut Entry> {
+        let index = token.sequence.checked_sub(self.front)?;
+        self.entries.get_mut(usize::try_from(index).ok()?)
+    }
+
+    /// Pending acknowledgement of a token, if it is not sent.
+    pub(crate) fn get_mut(&mut self, token: Token) -> Option<&mut PendingAck> {
+        self.entry(token).map(|entry| &mut entry.ack)
+    }
+
+    /// Declares that the effect of `token` need not become durable.
+    pub(crate) fn waive(&mut self, token: Token) {
+        if let Some(entry) = self.entry(token) {
+            entry.has_effect = false;
+        }
+    }
+
+    /// Replaces the oldest unanswered entry of this stream and identifier by its answer.
+    pub(crate) fn answer(
+        &mut self,
+        stream: StreamKey,
+        packet_id: PacketId,
+        answer: PendingAck,
+    ) -> Option<Token> {
+        // Requests are mostly answered in order: the search begins at the first unanswered one.
+        let start = self.first_unanswered.saturating_sub(self.front);
+        let mut passed_over = None;
+        for (index, entry) in (0_u64..).zip(&mut self.entries).skip(usize::try_from(start).ok()?) {
+            let sequence = self.front + index;
+            match &mut entry.ack {
+                pending @ PendingAck::Unanswered(_)
+                    if entry.stream == stream && pending.packet_id() == packet_id =>
+                {
+                    *pending = answer;
+                    self.first_unanswered = passed_over.unwrap_or(sequence + 1);
+                    return Some(Token { sequence, stream, packet_id });
+                }
+                PendingAck::Unanswered(_) => {
+                    passed_over.get_or_insert(sequence);
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Declares everything up to and including `token` durable.
+    pub(crate) fn set_durable(&mut self, token: Token) {
+        debug_assert!(
+            token.sequence < self.front + self.entries.len() as u64,
+            "a token that was never given"
+        );
+        self.durable = self.durable.max(token.sequence + 1);
+    }
+
+    /// Takes the next acknowledgement that may be sent, with its stream.
+    pub(crate) fn pop_durable(&mut self) -> Option<(StreamKey, PendingAck)> {
+        let Entry { has_effect, ack, .. } = self.entries.front()?;
+        if *has_effect && self.front >= self.durable || matches!(ack, PendingAck::Unanswered(_)) {
+            return None;
+        }
+        let Entry { stream, ack, .. } = self.entries.pop_front()?;
+        self.front += 1;
+        if self.entries.is_empty() && self.entries.capacity() > 64 {
+            self.entries = VecDeque::new(); // An idle connection keeps no capacity of a burst.
+        }
+        Some((stream, ack))
+    }
+
+    /// Number of pending acknowledgements.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{AckProperties, Auth, Connack, ConnackProperties, Disconnect};
+
+    /// [MQTT-3.2.2-19], [MQTT-3.2.2-20], [MQTT-3.4.2-2], [MQTT-3.4.2-3], [MQTT-3.5.2-2], [MQTT-3.5.2-3],
+    /// [MQTT-3.6.2-2], [MQTT-3.6.2-3], [MQTT-3.7.2-2], [MQTT-3.7.2-3], [MQTT-3.9.2-1], [MQTT-3.9.2-2],
+    /// [MQTT-3.11.2-1], [MQTT-3.11.2-2], [MQTT-3.14.2-3], [MQTT-3.14.2-4], [MQTT-3.15.2-2], [MQTT-3.15.2-3]
+    #[test]
+    fn reason_string_and_user_properties_are_dropped_where_they_do_not_fit() {
+        let id = PacketId::FIRST;
+        let reason = ReasonCode::Success;
+        let reason_string = Some("too long by far".into());
+        let user = vec![("name".into(), "value".into())];
+        let properties = ConnackProperties {
+            reason_string: reason_string.clone(),
+            user: user.clone(),
+            ..ConnackProperties::default()
+        };
+        let disconnect = Disconnect {
+            reason_string: reason_string.clone(),
+            user: user.clone(),
+            ..Disconnect::new(ReasonCode::QuotaExceeded)
+        };
+        let codes = vec![reason];
+        let mut packets = vec![
+            Packet::Connack(Box::new(Connack { session_present: false, reason, properties })),
+            Packet::Disconnect(Box::new(disconnect)),
+            Packet::Suback(Box::new(Suback {
+                packet_id: id,
+                codes: codes.clone(),
+                reason_string: reason_string.clone(),
+                user: user.clone(),
+            })),
+            Packet::Unsuback(Box::new(Unsuback {
+                packet_id: id,
+                codes,
+                reason_string: reason_string.clone(),
+                user: user.clone(),
+            })),
+            Packet::Auth(Box::new(Auth {
+                reason,
+                method: None,
+                authentication_data: None,
+                reason_string: reason_string.clone(),
+                user: user.clone(),
+            })),
+        ];
+        for kind in [AckKind::Puback, AckKind::Pubrec, AckKind::Pubrel, AckKind::Pubcomp] {
+            let properties = AckProperties { reason_string: reason_string.clone(), user: user.clone() };
+            packets.push(Packet::Ack(Ack {
+                properties: Some(Box::new(properties)),
+                ..Ack::new(kind, id, reason)
+            }));
+        }
+        for packet in packets {
+            for (limit, fits) in [(1000, true), (10, false)] {
+                let agreement = Agreement {
+                    version: ProtocolVersion::V5,
+                    receive_maximum: 1,
+                    peer_receive_maximum: 1,
+                    peer_maximum_packet_size: limit,
+                    maximum_inflight_bytes: usize::MAX,
+                    inbound_aliases: 0,
+                    outbound_aliases: 0,
+                    maximum_packet_size: PACKET_SIZE_MAX,
+                    maximum_partial_bytes: 0,
+                    is_client: false,
+                };
+                let mut exchange = Exchange::new(Session::default(), agreement);
+                assert!(exchange.send_packet(&packet));
+                let mut expected = bytes::BytesMut::new();
+                let bare = without_properties(&packet).expect("each of them has properties");
+                if fits { &packet } else { &bare }.encode(ProtocolVersion::V5, &mut expected);
+                let outbox = exchange.streams.outbox_mut(StreamKey::CONTROL).expect("it never ends");
+                assert_eq!(outbox.open(), &expected, "{packet:?}");
+                assert!(expected.len() <= limit);
+            }
+        }
+    }
+
+    const CONTROL: StreamKey = StreamKey::CONTROL;
+
+    fn puback(id: PacketId) -> PendingAck {
+        PendingAck::Ack(Ack::new(AckKind::Puback, id, ReasonCode::Success))
+    }
+
+    /// [MQTT-4.6.0-2]
+    #[test]
+    fn an_unanswered_request_holds_back_durable_ones_behind_it() {
+        let (first, second) = (PacketId::FIRST, PacketId::FIRST.next());
+        let mut waiting = PendingAcks::default();
+        waiting.push(CONTROL, PendingAck::Unanswered(first));
+        waiting.push_without_effect(CONTROL, puback(first));
+        let last = waiting.push(CONTROL, puback(second));
+        waiting.set_durable(last);
+        assert!(waiting.pop_durable().is_none());
+        assert_eq!(waiting.answer(CONTROL, second, puback(second)), None);
+        assert!(waiting.answer(CONTROL, first, puback(first)).is_some());
+        assert_eq!(std::iter::from_fn(|| waiting.pop_durable()).count(), 3);
+    }
+
+    #[test]
+    fn requests_may_be_answered_in_any_order() {
+        let ids: Vec<_> = (1..=6).filter_map(PacketId::new).collect();
+        let mut waiting = PendingAcks::default();
+        let tokens: Vec<_> =
+            ids.iter().map(|id| waiting.push(CONTROL, PendingAck::Unanswered(*id))).collect();
+        for index in [2, 0, 1, 5, 3, 4] {
+            assert_eq!(waiting.answer(CONTROL, ids[index], puback(ids[index])), Some(tokens[index]));
+            assert_eq!(waiting.answer(CONTROL, ids[index], puback(ids[index])), None);
+        }
+        waiting.set_durable(tokens[5]);
+        assert_eq!(std::iter::from_fn(|| waiting.pop_durable()).count(), 6);
+    }
+
+    /// [BQ-14], [BQ-20]
+    #[test]
+    fn the_same_identifier_on_two_streams_is_two_requests() {
+        let mut waiting = PendingAcks::default();
+        let id = PacketId::FIRST;
+        let streams = [StreamKey::bidi(1), StreamKey::bidi(2)];
+        let tokens = streams.map(|stream| waiting.push(stream, PendingAck::Unanswered(id)));
+        assert_eq!(waiting.answer(streams[1], id, puback(id)), Some(tokens[1]));
+        assert_eq!(waiting.answer(streams[1], id, puback(id)), None);
+        assert_eq!(waiting.answer(streams[0], id, puback(id)), Some(tokens[0]));
+        waiting.set_durable(tokens[1]);
+        let popped: Vec<_> = std::iter::from_fn(|| waiting.pop_durable()).map(|(stream, _)| stream).collect();
+        assert_eq!(popped, streams);
+    }
+
+    #[test]
+    fn tokens_continue_after_a_burst() {
+        let mut waiting = PendingAcks::default();
+        for burst in 0..3 {
+            let tokens: Vec<_> = (0..100).map(|_| waiting.push(CONTROL, puback(PacketId::FIRST))).collect();
+            assert_eq!(tokens[0].sequence, burst * 100);
+            waiting.set_durable(tokens[49]);
+            assert_eq!(std::iter::from_fn(|| waiting.pop_durable()).count(), 50);
+            assert!(waiting.get_mut(tokens[49]).is_none() && waiting.get_mut(tokens[50]).is_some());
+            waiting.set_durable(tokens[99]);
+            assert_eq!(std::iter::from_fn(|| waiting.pop_durable()).count(), 50);
+        }
+        assert_eq!(waiting.entries.capacity(), 0, "an idle connection keeps the memory of a burst");
     }
 }

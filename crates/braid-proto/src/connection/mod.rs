@@ -1,6 +1,6 @@
-//! The protocol machines of both ends of a Network Connection.
+//! Protocol machines of both ends of a Network Connection.
 //!
-//! **Mutate once, then drain.** A shell does, for each thing that happens:
+//! **Mutate once, then drain.** For each thing that happens, a driver does this:
 //!
 //! 1. call one `handle_*` method or command,
 //! 2. take every [`Event`] with `poll_event` and answer it,
@@ -8,28 +8,27 @@
 //! 4. arm one timer for `poll_timeout`.
 //!
 //! Time is given by the caller and never goes back. Methods come in four kinds: getters, `handle_*` (something
-//! happened), commands (the application wants something) and `poll_*` (what the caller must do now).
+//! happened), commands (requests of the application) and `poll_*` (work for the caller).
 
-mod acks;
-mod alias;
 mod client;
 mod exchange;
-mod outbox;
 mod server;
+mod stream;
 mod streams;
-mod timer;
 
-pub use acks::Token;
+use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
+
+use crate::message::Delivery;
+use crate::packet::Connect;
+use crate::session::SessionExpiry;
+use crate::types::{PacketId, ReasonCode, StreamKey, Violation};
+
 pub use client::{Client, ClientEvent, ClientOptions, Connected, Incoming, Unsendable};
-pub use exchange::{Progress, Resent, Sent};
-pub use outbox::Outbox;
 pub use server::{Acceptance, EarlyPublish, End, Event, Server, ServerOptions};
-pub use streams::StreamAction;
+pub use stream::Outbox;
 
-use crate::error::Violation;
-use crate::reason::ReasonCode;
-
-/// Why a connection ended.
+/// Reason for the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The peer sent DISCONNECT.
@@ -53,5 +52,132 @@ impl std::fmt::Display for Cause {
             Self::Refused(reason) => write!(f, "refused: {reason}"),
             Self::Lost => f.write_str("the link ended without DISCONNECT"),
         }
+    }
+}
+
+/// Names a request whose acknowledgement waits until its effect is durable. Tokens of a connection ascend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token {
+    /// Number of the acknowledgement in the connection; it alone orders tokens.
+    sequence: u64,
+    stream: StreamKey,
+    packet_id: PacketId,
+}
+
+impl Token {
+    /// Stream of the request.
+    pub const fn stream(self) -> StreamKey {
+        self.stream
+    }
+
+    /// Packet Identifier of the request.
+    pub const fn packet_id(self) -> PacketId {
+        self.packet_id
+    }
+}
+
+/// Outcome of sending a message.
+#[derive(Debug)]
+pub enum Sent {
+    /// Written to the outbox; with QoS 1 and 2 under this identifier.
+    Out(Option<PacketId>),
+    /// Dropped: its Message Expiry Interval had passed. [MQTT-3.3.2-5]
+    Expired,
+    /// Dropped: larger than the peer's Maximum Packet Size. [MQTT-3.1.2-24]
+    TooLarge,
+    /// Given back: the peer's Receive Maximum is reached, or no packet identifier is free. An acknowledgement makes
+    /// room.
+    Blocked(Box<Delivery>),
+}
+
+/// Outcome of sending a message again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resent {
+    /// Written to the outbox of this stream.
+    Out(StreamKey),
+    /// Not sent: it was acknowledged meanwhile.
+    Over,
+    /// Dropped: larger than the peer's Maximum Packet Size. Its exchange ends as if it had been completed.
+    /// [MQTT-3.1.2-24], [MQTT-3.1.2-25]
+    TooLarge,
+    /// Not sent: the peer's Receive Maximum is reached. An acknowledgement makes room.
+    Blocked,
+}
+
+/// Progress of a delivery that is in a stored queue, for the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// PUBREC arrived: the message is released, and its identifier stays in use. Its PUBREL is in an outbox, behind
+    /// bytes that are not written yet. A repeated PUBREC reports it again.
+    Released {
+        /// [`Delivery::queue_lsn`] of the message.
+        queue_lsn: NonZeroU64,
+        /// Packet Identifier of the exchange.
+        packet_id: PacketId,
+        /// Stream of the PUBREL, and unwritten bytes before it.
+        behind: (StreamKey, usize),
+    },
+    /// The exchange of this delivery is over.
+    Completed(NonZeroU64),
+}
+
+/// Timers of a connection, by the event that each bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// CONNECT, or CONNACK on a client.
+    Handshake = 0,
+    /// Any byte of the peer: 1.5 times the Keep Alive on a server; PINGRESP on a client.
+    Peer = 1,
+    /// The client's next PINGREQ.
+    Ping = 2,
+    /// Completion of the oldest large packet, which alone may grow beyond the limit of partial bytes; on a server.
+    PartialMemory = 3,
+    /// Progress of any incomplete packet on a data stream; on a server.
+    Partial = 4,
+}
+
+/// Expiry of each timer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Timers([Option<Instant>; 5]);
+
+impl Timers {
+    pub(crate) fn set(&mut self, timer: Timer, at: Option<Instant>) {
+        self.0[timer as usize] = at;
+    }
+
+    /// Sets a timer to `delay` after `now`, or to never where the clock does not reach that far.
+    pub(crate) fn set_after(&mut self, timer: Timer, now: Instant, delay: Duration) {
+        self.set(timer, now.checked_add(delay));
+    }
+
+    pub(crate) fn is_set(&self, timer: Timer) -> bool {
+        self.0[timer as usize].is_some()
+    }
+
+    pub(crate) fn is_due(&self, timer: Timer, now: Instant) -> bool {
+        self.0[timer as usize].is_some_and(|at| at <= now)
+    }
+
+    /// Expiry of the earliest timer.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.0.iter().flatten().min().copied()
+    }
+}
+
+/// Instruction to the transport about a data stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamAction {
+    /// Send FIN: all bytes of the stream are written. [BQ-30]
+    Finish(StreamKey),
+    /// Send RESET_STREAM and STOP_SENDING with this code. [BQ-34]
+    Abort(StreamKey, ReasonCode),
+}
+
+/// Session Expiry Interval that a CONNECT asks for.
+fn wanted_expiry(connect: &Connect) -> SessionExpiry {
+    match (connect.version.is_v5(), connect.clean_start) {
+        (true, _) => SessionExpiry::from_secs(connect.properties.session_expiry.unwrap_or(0)),
+        (false, true) => SessionExpiry::WITH_CONNECTION, // [MQTT3-3.1.2-6]
+        (false, false) => SessionExpiry::NEVER,          // [MQTT3-3.1.2-4]
     }
 }

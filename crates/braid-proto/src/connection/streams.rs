@@ -1,45 +1,34 @@
-//! The streams of one connection: each has a parser, aliases and an outbox of its own, and no state of the session.
+//! The streams of one connection. Each has a decoder, topic aliases and an outbox of its own, and no session state.
 //!
-//! No method looks at every stream: what holds for all of them is kept as a sum or a set.
-
-mod sums;
-mod table;
+//! No method visits every stream: a fact about all of them is kept as a sum or a set, so that a peer with many
+//! streams makes no call slower.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::alias::InboundAliases;
-use super::outbox::Outbox;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use super::StreamAction;
+use super::stream::{InboundAliases, Outbox};
 use crate::decoder::{Decoder, Spool};
-use crate::error::Violation;
-use crate::packet::{Packet, ProtocolVersion};
-use crate::reason::ReasonCode;
-use crate::stream::StreamKey;
-use crate::topic::TopicName;
+use crate::packet::Packet;
+use crate::types::{ProtocolVersion, ReasonCode, StreamKey, TopicName, Violation};
+use crate::work;
 
-use sums::Sums;
-use table::Table;
+/// Incomplete packets below this many bytes may grow while those on other streams are held back.
+const LARGE_PARTIAL: usize = 64 * 1024;
 
-/// An incomplete packet of this many bytes may grow further, whatever others hold.
-const PARTIAL_FREE: usize = 64 * 1024;
-
-/// What the shell is to do with a data stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamAction {
-    /// Send FIN: everything that the stream had to say is written. [BQ-30]
-    Finish(StreamKey),
-    /// Send RESET_STREAM and STOP_SENDING with this code. [BQ-34]
-    Abort(StreamKey, ReasonCode),
-}
-
-/// What each stream of a connection has of its own.
+/// Parts of a stream that the control stream and the data streams have alike.
 #[derive(Debug)]
 pub(crate) struct Stream {
     outbox: Outbox,
-    pub(crate) aliases: InboundAliases,
-    /// QoS 1 messages that came on it and whose PUBACK has not been sent.
+    aliases: InboundAliases,
+    /// QoS 1 messages received on it whose PUBACK has not been sent.
     pub(crate) unacknowledged: u16,
+    /// Acknowledgements of requests on it that are not in its outbox yet.
+    pending_acks: usize,
 }
 
 #[derive(Debug)]
@@ -47,30 +36,30 @@ struct DataStream {
     key: StreamKey,
     stream: Stream,
     decoder: Decoder,
-    /// Acknowledgements that wait for their turn.
-    owed: usize,
-    life: Life,
+    state: StreamState,
     /// The peer has sent FIN.
     is_ended_by_peer: bool,
-    /// Bytes in the outbox when they were counted last.
+    /// Bytes of the outbox that [`StreamTotals::unwritten`] includes.
     counted: usize,
-    /// When more of an incomplete packet came last, while there is one.
-    heard_at: Option<Instant>,
+    /// Last arrival of bytes of the incomplete packet, while there is one.
+    progressed_at: Option<Instant>,
 }
 
+/// State of the sending direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
+enum StreamState {
     Open,
-    /// FIN of ours follows what is owed and what is in the outbox.
+    /// FIN follows the pending acknowledgements and the bytes of the outbox.
     Finishing,
-    /// FIN of ours is sent, that of the peer is to come.
+    /// FIN is sent, or the peer refuses bytes. The peer's FIN is still to come.
     Finished,
 }
 
-/// What holds for every stream.
+/// Configuration that all streams of a connection share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamLimits {
     pub(crate) version: ProtocolVersion,
+    /// Bytes.
     pub(crate) maximum_packet_size: usize,
     pub(crate) topic_aliases: u16,
     /// Bytes of incomplete packets on all data streams; the oldest stream may exceed it.
@@ -82,19 +71,17 @@ pub(crate) struct StreamLimits {
 #[derive(Debug)]
 pub(crate) struct Streams {
     control: Stream,
-    /// Acknowledgements of requests on the control stream that wait for their turn.
-    control_owed: usize,
-    data: Table, // [BQ-2]
+    data: StreamTable, // [BQ-2]
     limits: StreamLimits,
-    /// Where large packets are received.
+    /// Receives large packets.
     spool: Option<Arc<dyn Spool>>,
-    sums: Sums,
+    totals: StreamTotals,
     /// Bytes in the heap of incomplete packets on the data streams.
     partial: usize,
-    /// The streams with an incomplete packet from [`PARTIAL_FREE`] on.
-    heavy: BTreeSet<StreamKey>,
-    /// The streams with an incomplete packet, by when more of it came last.
-    heard: BTreeSet<(Instant, StreamKey)>,
+    /// Streams with an incomplete packet of at least [`LARGE_PARTIAL`] bytes.
+    large_partials: BTreeSet<StreamKey>,
+    /// Streams with an incomplete packet, by the last arrival of its bytes.
+    partials_by_progress: BTreeSet<(Instant, StreamKey)>,
     actions: VecDeque<StreamAction>,
 }
 
@@ -102,52 +89,23 @@ impl Streams {
     pub(crate) fn new(limits: StreamLimits) -> Self {
         Self {
             control: Stream::new(limits),
-            control_owed: 0,
-            data: Table::default(),
+            data: StreamTable::default(),
             limits,
             spool: None,
-            sums: Sums::default(),
+            totals: StreamTotals::default(),
             partial: 0,
-            heavy: BTreeSet::new(),
-            heard: BTreeSet::new(),
+            large_partials: BTreeSet::new(),
+            partials_by_progress: BTreeSet::new(),
             actions: VecDeque::new(),
         }
     }
 
-    /// The bytes to send on a stream that has not ended in both directions.
-    pub(crate) fn outbox(&self, key: StreamKey) -> Option<&Outbox> {
-        if key.is_control() {
-            return Some(&self.control.outbox);
-        }
-        self.data.find(key).map(|data| &data.stream.outbox)
+    /// The stream, unless it has ended in both directions.
+    fn get(&self, key: StreamKey) -> Option<&Stream> {
+        if key.is_control() { Some(&self.control) } else { self.data.find(key).map(|data| &data.stream) }
     }
 
-    /// Bytes of the control stream that were taken since it began, and where the next one put into it will be.
-    pub(crate) fn control_progress(&self) -> (u64, u64) {
-        (self.control.outbox.taken(), self.control.outbox.end())
-    }
-
-    /// The same of a stream on which something may still be sent, to add to them or take of them.
-    pub(crate) fn outbox_mut(&mut self, key: StreamKey) -> Option<&mut Outbox> {
-        if key.is_control() {
-            return Some(&mut self.control.outbox);
-        }
-        self.sums.lend(&mut self.data, key);
-        let data = self.data.find_mut(key).filter(|data| data.life != Life::Finished)?;
-        Some(&mut data.stream.outbox)
-    }
-
-    /// What was encoded before there were streams.
-    pub(crate) fn set_control_outbox(&mut self, outbox: Outbox) {
-        self.control.outbox = outbox;
-    }
-
-    /// The last words of a connection that ends: only the control stream has any.
-    pub(crate) fn take_control_outbox(&mut self) -> Outbox {
-        std::mem::take(&mut self.control.outbox)
-    }
-
-    /// A stream that has not ended in both directions.
+    /// The stream, unless it has ended in both directions.
     pub(crate) fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
         if key.is_control() {
             return Some(&mut self.control);
@@ -155,33 +113,64 @@ impl Streams {
         self.data.find_mut(key).map(|data| &mut data.stream)
     }
 
+    /// Outbox of a stream that has not ended in both directions.
+    pub(crate) fn outbox(&self, key: StreamKey) -> Option<&Outbox> {
+        self.get(key).map(|stream| &stream.outbox)
+    }
+
+    /// Outbox of a stream on which bytes may still be sent.
+    pub(crate) fn outbox_mut(&mut self, key: StreamKey) -> Option<&mut Outbox> {
+        if key.is_control() {
+            return Some(&mut self.control.outbox);
+        }
+        self.totals.lend(&mut self.data, key);
+        let data = self.data.find_mut(key).filter(|data| data.state != StreamState::Finished)?;
+        Some(&mut data.stream.outbox)
+    }
+
+    /// Offsets on the control stream of the first byte that is not taken yet, and behind the last one.
+    pub(crate) fn control_progress(&self) -> (u64, u64) {
+        (self.control.outbox.taken(), self.control.outbox.end())
+    }
+
+    /// Replaces the outbox of the control stream by one that was written before the connection was established.
+    pub(crate) fn set_control_outbox(&mut self, outbox: Outbox) {
+        self.control.outbox = outbox;
+    }
+
+    /// Outbox of a closed connection: only the control stream is still written.
+    pub(crate) fn take_control_outbox(&mut self) -> Outbox {
+        std::mem::take(&mut self.control.outbox)
+    }
+
     /// Whether this side ends the stream, or has ended it.
     pub(crate) fn is_ending(&self, key: StreamKey) -> bool {
-        self.data.find(key).is_some_and(|data| data.life != Life::Open)
+        self.data.find(key).is_some_and(|data| data.state != StreamState::Open)
     }
 
-    /// Whether nothing can be said on the stream any more.
+    /// Whether nothing can be sent on the stream any more.
     pub(crate) fn is_finished(&self, key: StreamKey) -> bool {
-        self.data.find(key).is_none_or(|data| data.life == Life::Finished)
+        self.data.find(key).is_none_or(|data| data.state == StreamState::Finished)
     }
 
-    /// Whether a client's shell has heard of the end of the stream: the server has finished it, or need not.
-    pub(crate) fn has_told_end(&self, key: StreamKey) -> bool {
-        let is_over = |data: &DataStream| data.is_ended_by_peer || key.is_uni() && data.life != Life::Open;
+    /// Whether the client's end of stream was reported: the server has finished it, or need not.
+    pub(crate) fn has_reported_end(&self, key: StreamKey) -> bool {
+        let is_over =
+            |data: &DataStream| data.is_ended_by_peer || key.is_uni() && data.state != StreamState::Open;
         self.data.find(key).is_some_and(is_over)
     }
 
-    /// Where something for `key` goes that is answered there: there, or on the control stream when it has ended or
-    /// has one direction. [BQ-42]
+    /// The stream for packets that are answered: `key`, or the control stream if `key` has ended or has one direction.
+    /// [BQ-42]
     pub(crate) fn resolve(&self, key: StreamKey) -> StreamKey {
         let is_open = || self.data.find(key).is_some_and(DataStream::is_open);
         if key.is_control() || is_open() { key } else { StreamKey::CONTROL }
     }
 
-    /// Where something for `key` goes that nobody answers.
+    /// The stream for packets without an answer, which a unidirectional stream of this side can carry too.
     pub(crate) fn resolve_unanswered(&self, key: StreamKey) -> StreamKey {
         let is_ours = self.limits.is_client && key.is_uni();
-        if is_ours && self.data.find(key).is_some_and(|data| data.life == Life::Open) {
+        if is_ours && self.data.find(key).is_some_and(|data| data.state == StreamState::Open) {
             key
         } else {
             self.resolve(key)
@@ -191,7 +180,7 @@ impl Streams {
     /// Whether data streams other than `key` are open in both directions.
     pub(crate) fn has_others(&self, key: StreamKey) -> bool {
         let own = self.data.find(key).is_some_and(DataStream::is_open);
-        self.sums.open > usize::from(own)
+        self.totals.open > usize::from(own)
     }
 
     /// The topic of a PUBLISH on this stream. [BQ-18]
@@ -209,14 +198,14 @@ impl Streams {
         self.get_mut(key).ok_or(Violation::NoTopic)?.aliases.resolve(topic, alias)
     }
 
-    // -- Life --------------------------------------------------------------------------------------
+    // -- Begin and end of streams ------------------------------------------------------------------
 
-    /// Where large packets are received on the data streams that begin from now on.
+    /// Sets the spool of the data streams that are opened from now on.
     pub(crate) fn set_spool(&mut self, spool: Option<Arc<dyn Spool>>) {
         self.spool = spool;
     }
 
-    /// Adds a data stream; nothing if it is there already.
+    /// Adds a data stream, unless it is known.
     pub(crate) fn open(&mut self, key: StreamKey) {
         if key.is_control() || self.data.find(key).is_some() {
             return;
@@ -227,26 +216,27 @@ impl Streams {
             key,
             stream: Stream::new(self.limits),
             decoder,
-            owed: 0,
-            life: Life::Open,
+            state: StreamState::Open,
             is_ended_by_peer: false,
             counted: 0,
-            heard_at: None,
+            progressed_at: None,
         };
-        self.sums.open += usize::from(data.is_open());
+        self.totals.open += usize::from(data.is_open());
         self.data.insert(key, data);
     }
 
-    /// This side has nothing new to say on a stream. False: it is known, or there is no such stream.
+    /// Begins the end of a stream by this side. False: it is ending already, or not known.
     pub(crate) fn close(&mut self, key: StreamKey) -> bool {
-        let Some(data) = self.data.find_mut(key).filter(|data| data.life == Life::Open) else { return false };
-        self.sums.open -= usize::from(data.is_open());
-        data.life = Life::Finishing;
-        self.sums.note_finished(data);
+        let Some(data) = self.data.find_mut(key).filter(|data| data.state == StreamState::Open) else {
+            return false;
+        };
+        self.totals.open -= usize::from(data.is_open());
+        data.state = StreamState::Finishing;
+        self.totals.note_drained(data);
         true
     }
 
-    /// FIN of the peer on a stream on which nothing came.
+    /// Handles FIN of the peer on a stream without any bytes.
     pub(crate) fn close_by_peer(&mut self, key: StreamKey) {
         if let Some(data) = self.data.find_mut(key) {
             data.is_ended_by_peer = true;
@@ -254,17 +244,17 @@ impl Streams {
         }
     }
 
-    /// FIN of the peer: ours follows, if it has not been sent. True: this is the end of the stream. [BQ-30]
+    /// Handles FIN of the peer; that of this side follows unless it is sent. True: the end of the stream. [BQ-30]
     ///
     /// # Errors
-    /// It came within a packet.
+    /// [`Violation::Truncated`] within a packet.
     pub(crate) fn finish(&mut self, key: StreamKey) -> Result<bool, Violation> {
         let Some(data) = self.data.find_mut(key) else { return Ok(false) };
         if data.decoder.is_partial() {
             return Err(Violation::Truncated);
         }
         let is_first = !std::mem::replace(&mut data.is_ended_by_peer, true);
-        if data.life == Life::Finished {
+        if data.state == StreamState::Finished {
             self.remove(key);
         } else {
             self.close(key);
@@ -272,35 +262,35 @@ impl Streams {
         Ok(is_first)
     }
 
-    /// STOP_SENDING of the peer: nothing can be said any more, but it is still listened to. True: this is the end of
-    /// what the session had there. [BQ-33]
-    pub(crate) fn mute(&mut self, key: StreamKey) -> bool {
+    /// Handles STOP_SENDING of the peer: nothing can be sent any more, but the stream is still read. True: the
+    /// session's exchanges on it end. [BQ-33]
+    pub(crate) fn stop_sending(&mut self, key: StreamKey) -> bool {
         let Some(outbox) = self.outbox_mut(key).filter(|_| !key.is_control()) else { return false };
         outbox.clear();
-        self.sums.settle(&mut self.data);
+        self.totals.settle(&mut self.data);
         let Some(data) = self.data.find_mut(key) else { return false };
-        self.sums.open -= usize::from(data.is_open());
-        data.life = Life::Finished;
+        self.totals.open -= usize::from(data.is_open());
+        data.state = StreamState::Finished;
         if data.is_ended_by_peer {
             self.remove(key);
         }
         true
     }
 
-    /// Ends a stream here and now. False: it had ended before.
+    /// Removes a stream at once. False: it had ended before.
     pub(crate) fn remove(&mut self, key: StreamKey) -> bool {
         let Some(data) = self.data.remove(key) else { return false };
-        self.sums.open -= usize::from(data.is_open());
-        self.sums.forget(&data);
+        self.totals.open -= usize::from(data.is_open());
+        self.totals.remove(&data);
         self.partial -= data.decoder.partial_len();
-        self.heavy.remove(&key);
-        if let Some(at) = data.heard_at {
-            self.heard.remove(&(at, key));
+        self.large_partials.remove(&key);
+        if let Some(at) = data.progressed_at {
+            self.partials_by_progress.remove(&(at, key));
         }
         true
     }
 
-    /// Ends a stream and tells the shell.
+    /// Removes a stream, and resets it in the transport.
     pub(crate) fn abort(&mut self, key: StreamKey, reason: ReasonCode) -> bool {
         let was_open = self.remove(key);
         if was_open {
@@ -313,9 +303,9 @@ impl Streams {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
         }
-        while let Some(key) = self.sums.pop_finished(&mut self.data) {
+        while let Some(key) = self.totals.pop_drained(&mut self.data) {
             let Some(data) = self.data.find_mut(key) else { continue };
-            data.life = Life::Finished;
+            data.state = StreamState::Finished;
             if data.is_ended_by_peer || key.is_uni() {
                 self.remove(key);
             }
@@ -329,17 +319,17 @@ impl Streams {
 
     // -- Receiving ---------------------------------------------------------------------------------
 
-    /// The next packet of a data stream. `None`: more is needed, or the stream has ended.
+    /// The next packet of a data stream. `None`: more bytes are needed, or the stream has ended.
     pub(crate) fn decode(&mut self, key: StreamKey, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
         let Some(data) = self.data.find_mut(key) else { return Ok(None) };
         let before = data.decoder.partial_len();
         let packet = data.decoder.decode(input);
         let after = data.decoder.partial_len();
         self.partial = self.partial - before + after;
-        if before < PARTIAL_FREE && after >= PARTIAL_FREE {
-            self.heavy.insert(key);
-        } else if before >= PARTIAL_FREE && after < PARTIAL_FREE {
-            self.heavy.remove(&key);
+        if before < LARGE_PARTIAL && after >= LARGE_PARTIAL {
+            self.large_partials.insert(key);
+        } else if before >= LARGE_PARTIAL && after < LARGE_PARTIAL {
+            self.large_partials.remove(&key);
         }
         packet
     }
@@ -348,101 +338,104 @@ impl Streams {
     pub(crate) fn is_reading(&self, key: StreamKey) -> bool {
         let Some(data) = self.data.find(key) else { return false };
         self.partial <= self.limits.partial_bytes
-            || data.decoder.partial_len() < PARTIAL_FREE
-            || self.hoarder() == Some(key)
+            || data.decoder.partial_len() < LARGE_PARTIAL
+            || self.oldest_large_partial() == Some(key)
     }
 
-    /// Something came on a stream; whether it left a packet incomplete.
-    pub(crate) fn note_heard(&mut self, key: StreamKey, now: Instant) -> bool {
+    /// Notes the arrival of bytes on a stream. True: they leave a packet incomplete.
+    pub(crate) fn note_progress(&mut self, key: StreamKey, now: Instant) -> bool {
         let Some(data) = self.data.find_mut(key) else { return false };
-        let heard_at = data.decoder.is_partial().then_some(now);
-        let before = std::mem::replace(&mut data.heard_at, heard_at);
-        if let Some(at) = before.filter(|_| before != heard_at) {
-            self.heard.remove(&(at, key));
+        let progressed_at = data.decoder.is_partial().then_some(now);
+        let before = std::mem::replace(&mut data.progressed_at, progressed_at);
+        if let Some(at) = before.filter(|_| before != progressed_at) {
+            self.partials_by_progress.remove(&(at, key));
         }
-        self.heard.extend(heard_at.map(|at| (at, key)));
-        heard_at.is_some()
+        self.partials_by_progress.extend(progressed_at.map(|at| (at, key)));
+        progressed_at.is_some()
     }
 
-    /// The stream whose incomplete packet stands still longest, and since when.
-    pub(crate) fn stillest(&self) -> Option<(Instant, StreamKey)> {
-        self.heard.first().copied()
+    /// The stream whose incomplete packet has made no progress for longest, and since when.
+    pub(crate) fn longest_idle_partial(&self) -> Option<(Instant, StreamKey)> {
+        self.partials_by_progress.first().copied()
     }
 
-    /// Bytes of incomplete packets on the data streams.
+    /// Bytes in the heap of incomplete packets on the data streams.
     pub(crate) fn partial_len(&self) -> usize {
         self.partial
     }
 
-    /// The stream whose incomplete packet the others wait for.
-    pub(crate) fn hoarder(&self) -> Option<StreamKey> {
+    /// The one stream whose large incomplete packet may grow while the limit of partial bytes is exceeded.
+    pub(crate) fn oldest_large_partial(&self) -> Option<StreamKey> {
         if self.partial <= self.limits.partial_bytes {
             return None;
         }
-        self.heavy.first().copied()
+        self.large_partials.first().copied()
     }
 
-    /// An acknowledgement of a request on this stream is owed, or no longer.
-    pub(crate) fn owe(&mut self, key: StreamKey, one_more: bool) {
-        let next = |owed: usize| if one_more { owed + 1 } else { owed.saturating_sub(1) };
-        if key.is_control() {
-            self.control_owed = next(self.control_owed);
-        } else if let Some(data) = self.data.find_mut(key) {
-            data.owed = next(data.owed);
-            self.sums.note_finished(data);
+    /// Counts an acknowledgement of a request on this stream that is not in its outbox yet.
+    pub(crate) fn add_pending_ack(&mut self, key: StreamKey) {
+        if let Some(stream) = self.get_mut(key) {
+            stream.pending_acks += 1;
         }
     }
 
-    /// How many acknowledgements of requests on this stream wait for their turn.
-    pub(crate) fn owed(&self, key: StreamKey) -> Option<usize> {
-        if key.is_control() {
-            return Some(self.control_owed);
+    /// Counts an acknowledgement that goes into the outbox now.
+    pub(crate) fn remove_pending_ack(&mut self, key: StreamKey) {
+        let Some(stream) = self.get_mut(key) else { return };
+        stream.pending_acks = stream.pending_acks.saturating_sub(1);
+        if let Some(data) = self.data.find_mut(key) {
+            self.totals.note_drained(data);
         }
-        self.data.find(key).map(|data| data.owed)
+    }
+
+    /// Acknowledgements of requests on this stream that are not in its outbox yet.
+    pub(crate) fn pending_acks(&self, key: StreamKey) -> Option<usize> {
+        self.get(key).map(|stream| stream.pending_acks)
     }
 
     // -- Sending -----------------------------------------------------------------------------------
 
-    /// The streams that have something to write, the control stream first.
+    /// Streams with bytes to write, the control stream first.
     pub(crate) fn to_write(&self) -> impl Iterator<Item = StreamKey> {
         let control = (!self.control.outbox.is_empty()).then_some(StreamKey::CONTROL);
-        control.into_iter().chain(self.sums.to_write(&self.data))
+        control.into_iter().chain(self.totals.to_write(&self.data))
     }
 
     /// Bytes to write on all streams.
     pub(crate) fn unwritten(&self) -> usize {
         #[cfg(debug_assertions)]
-        self.check_sums();
-        self.control.outbox.len() + self.sums.unwritten(&self.data)
+        self.check_totals();
+        self.control.outbox.len() + self.totals.unwritten(&self.data)
     }
 
-    /// Compares what is kept with what a look at every stream gives.
+    /// Compares the totals with a count over every stream.
     #[cfg(debug_assertions)]
-    fn check_sums(&self) {
-        let all = || self.data.recount();
+    fn check_totals(&self) {
+        let all = || self.data.0.iter().map(|(key, data)| (*key, &**data));
         let sum = |of: fn(&DataStream) -> usize| all().map(|(_, data)| of(data)).sum::<usize>();
         let those = |wanted: fn(&DataStream) -> bool| {
             all().filter(move |(_, data)| wanted(data)).map(|(key, _)| key).collect::<BTreeSet<_>>()
         };
-        debug_assert_eq!(self.sums.unwritten(&self.data), sum(|data| data.stream.outbox.len()));
-        debug_assert!(those(DataStream::is_done).iter().all(|key| self.sums.notes_finished(*key)));
+        debug_assert_eq!(self.totals.unwritten(&self.data), sum(|data| data.stream.outbox.len()));
+        let noted = |key: &StreamKey| self.totals.lent == *key || self.totals.drained.contains(key);
+        debug_assert!(those(DataStream::is_drained).iter().all(noted));
         debug_assert_eq!(self.partial, sum(|data| data.decoder.partial_len()));
-        debug_assert_eq!(self.sums.open, sum(|data| data.is_open().into()));
-        debug_assert_eq!(self.heavy, those(|data| data.decoder.partial_len() >= PARTIAL_FREE));
-        let to_write: Vec<_> = self.sums.to_write(&self.data).collect();
+        debug_assert_eq!(self.totals.open, sum(|data| data.is_open().into()));
+        debug_assert_eq!(self.large_partials, those(|data| data.decoder.partial_len() >= LARGE_PARTIAL));
+        let to_write: Vec<_> = self.totals.to_write(&self.data).collect();
         debug_assert_eq!(to_write, Vec::from_iter(those(|data| !data.stream.outbox.is_empty())));
     }
 }
 
 impl DataStream {
-    /// Whether something is said here and answered.
+    /// Whether packets with an answer may be sent on it.
     fn is_open(&self) -> bool {
-        self.life == Life::Open && !self.key.is_uni()
+        self.state == StreamState::Open && !self.key.is_uni()
     }
 
-    /// Whether there is nothing left before FIN.
-    fn is_done(&self) -> bool {
-        self.life == Life::Finishing && self.owed == 0 && self.stream.outbox.is_empty()
+    /// Whether FIN is due: nothing is left to send before it.
+    fn is_drained(&self) -> bool {
+        self.state == StreamState::Finishing && self.stream.pending_acks == 0 && self.stream.outbox.is_empty()
     }
 }
 
@@ -452,6 +445,247 @@ impl Stream {
             outbox: Outbox::default(),
             aliases: InboundAliases::new(limits.topic_aliases),
             unacknowledged: 0,
+            pending_acks: 0,
+        }
+    }
+}
+
+/// Sums and sets over all data streams.
+#[derive(Debug, Default)]
+struct StreamTotals {
+    /// Bytes to write, without changes of the outbox that is lent.
+    unwritten: usize,
+    /// Streams with bytes to write, ascending. A sorted list takes each message without an allocation.
+    to_write: Vec<StreamKey>,
+    /// The stream whose outbox was lent last and may have changed since; the control stream stands for none.
+    lent: StreamKey,
+    /// Streams whose FIN may be due.
+    drained: BTreeSet<StreamKey>,
+    /// Streams on which packets with an answer may be sent.
+    open: usize,
+}
+
+impl StreamTotals {
+    /// Notes that a caller gets the outbox of a stream.
+    fn lend(&mut self, table: &mut StreamTable, key: StreamKey) {
+        if self.lent != key {
+            self.settle(table);
+            self.lent = key;
+        }
+    }
+
+    /// Counts the changes of the outbox that was lent.
+    fn settle(&mut self, table: &mut StreamTable) {
+        let key = std::mem::take(&mut self.lent);
+        if key.is_control() {
+            return;
+        }
+        let Some(data) = table.find_mut(key) else { return };
+        let (before, now) = (data.counted, data.stream.outbox.len());
+        data.counted = now;
+        self.unwritten = self.unwritten - before + now;
+        if (before > 0) != (now > 0) {
+            self.note_to_write(key, now > 0);
+        }
+        self.note_drained(data);
+    }
+
+    fn note_to_write(&mut self, key: StreamKey, has_bytes: bool) {
+        match self.to_write.binary_search(&key) {
+            Err(at) if has_bytes => self.to_write.insert(at, key),
+            Ok(at) if !has_bytes => drop(self.to_write.remove(at)),
+            _ => {}
+        }
+    }
+
+    /// Notes a stream whose FIN is due.
+    fn note_drained(&mut self, data: &DataStream) {
+        if data.is_drained() {
+            self.drained.insert(data.key);
+        }
+    }
+
+    /// Takes the first stream whose FIN is due.
+    fn pop_drained(&mut self, table: &mut StreamTable) -> Option<StreamKey> {
+        self.settle(table);
+        while let Some(key) = self.drained.pop_first() {
+            // More bytes may have come; the stream is then noted again.
+            if table.find(key).is_some_and(DataStream::is_drained) {
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    /// Takes a removed stream out of the totals.
+    fn remove(&mut self, data: &DataStream) {
+        self.unwritten -= data.counted;
+        self.note_to_write(data.key, false);
+        self.drained.remove(&data.key);
+        if self.lent == data.key {
+            self.lent = StreamKey::CONTROL;
+        }
+    }
+
+    /// Bytes to write.
+    fn unwritten(&self, table: &StreamTable) -> usize {
+        let lent = if self.lent.is_control() { None } else { table.find(self.lent) };
+        lent.map_or(self.unwritten, |data| self.unwritten - data.counted + data.stream.outbox.len())
+    }
+
+    /// Streams with bytes to write, ascending.
+    fn to_write(&self, table: &StreamTable) -> impl Iterator<Item = StreamKey> {
+        let lent = self.lent;
+        let has_bytes =
+            !lent.is_control() && table.find(lent).is_some_and(|data| !data.stream.outbox.is_empty());
+        let before = self.to_write.partition_point(|key| *key < lent);
+        let behind = before + usize::from(self.to_write.get(before) == Some(&lent));
+        let (before, behind) = (&self.to_write[..before], &self.to_write[behind..]);
+        before.iter().copied().chain(has_bytes.then_some(lent)).chain(behind.iter().copied())
+    }
+}
+
+/// Data streams of a connection by key. Each access counts as a step of work in tests, and there is no iteration.
+#[derive(Debug, Default)]
+struct StreamTable(HashMap<StreamKey, Box<DataStream>, FxBuildHasher>);
+
+impl StreamTable {
+    fn find(&self, key: StreamKey) -> Option<&DataStream> {
+        work::step();
+        self.0.get(&key).map(|data| &**data)
+    }
+
+    fn find_mut(&mut self, key: StreamKey) -> Option<&mut DataStream> {
+        work::step();
+        self.0.get_mut(&key).map(|data| &mut **data)
+    }
+
+    fn insert(&mut self, key: StreamKey, data: DataStream) {
+        work::step();
+        self.0.insert(key, Box::new(data));
+    }
+
+    fn remove(&mut self, key: StreamKey) -> Option<Box<DataStream>> {
+        work::step();
+        let data = self.0.remove(&key);
+        if self.0.is_empty() {
+            self.0 = HashMap::default(); // Idle connections keep no table.
+        }
+        data
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use bytes::Buf;
+    use fastrand::Rng;
+
+    use super::*;
+
+    /// Model of a stream that is known.
+    #[derive(Default)]
+    struct Naive {
+        unwritten: usize,
+        pending_acks: usize,
+        has_partial: bool,
+        is_closed: bool,
+        is_finished: bool,
+    }
+
+    fn streams() -> Streams {
+        Streams::new(StreamLimits {
+            version: ProtocolVersion::V5,
+            maximum_packet_size: 1 << 20,
+            topic_aliases: 0,
+            partial_bytes: 1 << 18,
+            is_client: false,
+        })
+    }
+
+    fn operate(streams: &mut Streams, naive: &mut BTreeMap<StreamKey, Naive>, random: &mut Rng) {
+        let key = StreamKey::bidi(random.u32(1..12));
+        match random.u32(0..16) {
+            0 => {
+                streams.open(key);
+                naive.entry(key).or_default();
+            }
+            1 => assert_eq!(streams.remove(key), naive.remove(&key).is_some()),
+            2 => assert_eq!(streams.abort(key, ReasonCode::QuotaExceeded), naive.remove(&key).is_some()),
+            3 => {
+                streams.close(key);
+                naive.get_mut(&key).into_iter().for_each(|own| own.is_closed = true);
+            }
+            4 => {
+                let was_open = naive.get_mut(&key).is_some_and(|own| {
+                    own.unwritten = 0;
+                    own.is_closed = true;
+                    !std::mem::replace(&mut own.is_finished, true)
+                });
+                assert_eq!(streams.stop_sending(key), was_open);
+            }
+            5..8 => {
+                let own = naive.get_mut(&key);
+                if random.bool() {
+                    streams.add_pending_ack(key);
+                    own.into_iter().for_each(|own| own.pending_acks += 1);
+                } else {
+                    streams.remove_pending_ack(key);
+                    own.into_iter().for_each(|own| own.pending_acks = own.pending_acks.saturating_sub(1));
+                }
+            }
+            8 => {
+                let mut input = &[0x30, 0x80, 0x80, 8][..];
+                let mut rest = &vec![0; random.usize(0..100_000)][..];
+                if naive.get(&key).is_some_and(|own| !own.has_partial) {
+                    assert!(matches!(streams.decode(key, &mut input), Ok(None)));
+                    assert!(matches!(streams.decode(key, &mut rest), Ok(None)));
+                    naive.get_mut(&key).into_iter().for_each(|own| own.has_partial = true);
+                }
+            }
+            _ => {
+                let own = naive.get_mut(&key).filter(|own| !own.is_finished);
+                let outbox = streams.outbox_mut(key);
+                assert_eq!(outbox.is_some(), own.is_some());
+                let Some((outbox, own)) = outbox.zip(own) else { return };
+                if random.bool() {
+                    outbox.open().extend_from_slice(&[0; 7]);
+                } else {
+                    outbox.advance(random.usize(0..=outbox.len()));
+                }
+                own.unwritten = outbox.len();
+            }
+        }
+    }
+
+    #[test]
+    fn totals_agree_with_a_count_over_every_stream() {
+        for seed in 0..200 {
+            let mut random = Rng::with_seed(seed);
+            let (mut streams, mut naive) = (streams(), BTreeMap::new());
+            for _ in 0..300 {
+                operate(&mut streams, &mut naive, &mut random);
+                let unwritten: usize = naive.values().map(|own| own.unwritten).sum();
+                assert_eq!(streams.unwritten(), unwritten, "seed {seed}");
+                let to_write = naive.iter().filter(|(_, own)| own.unwritten > 0).map(|(key, _)| *key);
+                assert!(streams.to_write().eq(to_write), "seed {seed}");
+                let open = naive.values().filter(|own| !own.is_closed).count();
+                assert_eq!(streams.has_others(StreamKey::CONTROL), open > 0, "seed {seed}");
+                if random.u8(0..4) > 0 {
+                    continue;
+                }
+                let is_due =
+                    |own: &Naive| own.is_closed && !own.is_finished && own.unwritten + own.pending_acks == 0;
+                let mut due = Vec::new();
+                for (key, own) in naive.iter_mut().filter(|(_, own)| is_due(own)) {
+                    own.is_finished = true;
+                    due.push(StreamAction::Finish(*key));
+                }
+                let mut actions: Vec<_> = std::iter::from_fn(|| streams.poll_action()).collect();
+                actions.retain(|action| matches!(action, StreamAction::Finish(_)));
+                assert_eq!(actions, due, "seed {seed}");
+            }
         }
     }
 }

@@ -1,12 +1,13 @@
+//! PUBACK, PUBREC, PUBREL and PUBCOMP, and the fields that all acknowledgements share.
+
 use bytes::{BufMut, BytesMut};
 
-use super::properties::{PropertyWriter, UserProperties, id, put_properties, read_properties};
-use super::{PacketId, PacketType, ProtocolVersion, put_packet};
-use crate::decoder::wire::Reader;
-use crate::error::Violation;
-use crate::reason::ReasonCode;
+use super::properties::{PropertyWriter, UserProperties, id, put_properties, read_properties, read_user};
+use super::put_packet;
+use crate::types::{PacketId, PacketType, ProtocolVersion, ReasonCode, Violation};
+use crate::wire::Reader;
 
-/// Which of the four acknowledgements of a PUBLISH.
+/// Kind of acknowledgement of a PUBLISH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names are the standard's")]
 pub enum AckKind {
@@ -17,7 +18,7 @@ pub enum AckKind {
 }
 
 impl AckKind {
-    /// The packet's type.
+    /// Packet type.
     pub const fn packet_type(self) -> PacketType {
         match self {
             Self::Puback => PacketType::Puback,
@@ -31,9 +32,9 @@ impl AckKind {
 /// PUBACK, PUBREC, PUBREL or PUBCOMP (MQTT 3.4 to 3.7): four packets of one shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// Which of the four.
+    /// Packet type.
     pub kind: AckKind,
-    /// The PUBLISH it belongs to. [MQTT-2.2.1-5]
+    /// Packet Identifier of the PUBLISH. [MQTT-2.2.1-5]
     pub packet_id: PacketId,
     /// Always success before MQTT 5.
     pub reason: ReasonCode,
@@ -41,17 +42,17 @@ pub struct Ack {
     pub properties: Option<Box<AckProperties>>,
 }
 
-/// The properties of an acknowledgement.
+/// Properties of an acknowledgement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AckProperties {
-    /// For people, not for programs.
+    /// Diagnostics for humans.
     pub reason_string: Option<Box<str>>,
     /// User Properties.
     pub user: UserProperties,
 }
 
 impl Ack {
-    /// An acknowledgement without properties.
+    /// Acknowledgement without properties.
     pub const fn new(kind: AckKind, packet_id: PacketId, reason: ReasonCode) -> Self {
         Self { kind, packet_id, reason, properties: None }
     }
@@ -76,7 +77,7 @@ impl Ack {
         reader: &mut Reader<'_>,
         version: ProtocolVersion,
     ) -> Result<Self, Violation> {
-        let packet_id = PacketId::parse(reader.u16()?)?;
+        let packet_id = reader.packet_id()?;
         let mut ack = Self::new(kind, packet_id, ReasonCode::Success);
         if !version.is_v5() || reader.is_empty() {
             return Ok(ack);
@@ -94,26 +95,30 @@ impl Ack {
     }
 }
 
-/// A Reason Code which the standard lists for the packet.
+/// Reads a Reason Code which the standard lists for the packet.
 pub(super) fn read_reason(reader: &mut Reader<'_>, packet: PacketType) -> Result<ReasonCode, Violation> {
     // [MQTT-3.2.2-8], [MQTT-3.4.2-1], [MQTT-3.5.2-1], [MQTT-3.6.2-1], [MQTT-3.7.2-1], [MQTT-3.14.2-1]
     let value = reader.u8()?;
+    parse_reason(value, packet)
+}
+
+pub(super) fn parse_reason(value: u8, packet: PacketType) -> Result<ReasonCode, Violation> {
     ReasonCode::from_u8(value)
         .filter(|reason| reason.is_allowed_in(packet))
         .ok_or(Violation::UnknownReasonCode(packet, value))
 }
 
-/// The property section that holds a Reason String and User Properties and nothing else.
+/// Reads a property section of Reason String and User Properties.
 pub(super) fn read_reason_and_user(
     reader: &mut Reader<'_>,
     reason_string: &mut Option<Box<str>>,
     user: &mut UserProperties,
 ) -> Result<(), Violation> {
-    read_properties(reader, &[id::REASON_STRING, id::USER_PROPERTY], |_, id, value| {
-        if id == id::REASON_STRING {
-            *reason_string = Some(value.text().into());
-        } else {
-            user.push(value.pair());
+    read_properties(reader, |part, id| {
+        match id {
+            id::REASON_STRING => *reason_string = Some(part.string()?.into()),
+            id::USER_PROPERTY => user.push(read_user(part)?),
+            _ => return Err(Violation::PropertyNotAllowed(id)),
         }
         Ok(())
     })

@@ -1,16 +1,20 @@
+//! CONNECT and its answer, CONNACK.
+
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::properties::{PropertyWriter, UserProperties, id, put_properties, read_properties};
+use super::ack::{parse_reason, put_reason_and_user};
+use super::properties::{
+    PropertyWriter, UserProperties, id, not_zero, put_properties, read_flag, read_properties, read_user,
+};
 use super::publish::{MessageProperties, read_message_property};
-use super::{ClientId, PacketType, ProtocolVersion, QoS, put_packet};
-use crate::decoder::wire::{Reader, put_binary, put_string};
-use crate::error::Violation;
-use crate::topic::TopicName;
+use super::put_packet;
+use crate::types::{ClientId, PacketType, ProtocolVersion, QoS, ReasonCode, TopicName, Violation};
+use crate::wire::{Reader, put_binary, put_string};
 
 /// CONNECT (MQTT 3.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// What the connection speaks from now on.
+    /// Protocol version of the connection.
     pub version: ProtocolVersion,
     /// Empty where the server is to assign one.
     pub client_id: ClientId,
@@ -18,11 +22,11 @@ pub struct Connect {
     pub clean_start: bool,
     /// Seconds; 0 turns it off.
     pub keep_alive: u16,
-    /// What to publish when the connection ends without a DISCONNECT.
+    /// Will Message, published when the connection ends without a normal DISCONNECT.
     pub will: Option<Will>,
-    /// The user name.
+    /// User Name.
     pub user_name: Option<Box<str>>,
-    /// The password, any bytes.
+    /// Password.
     pub password: Option<Bytes>,
     /// Empty before MQTT 5.
     pub properties: ConnectProperties,
@@ -31,9 +35,9 @@ pub struct Connect {
 /// The Will Message (MQTT 3.1.2.5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Will {
-    /// Where to.
+    /// Will Topic.
     pub topic: TopicName,
-    /// What.
+    /// Will Payload.
     pub payload: Bytes,
     /// Will QoS.
     pub qos: QoS,
@@ -41,11 +45,11 @@ pub struct Will {
     pub retain: bool,
     /// Will Delay Interval, seconds.
     pub delay: u32,
-    /// The message's own properties.
+    /// Properties of the message.
     pub properties: Option<Box<MessageProperties>>,
 }
 
-/// The properties of CONNECT (MQTT 5, 3.1.2.11). Absent means the standard's default.
+/// Properties of CONNECT (MQTT 5, 3.1.2.11). An absent one means the standard's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the standard's")]
 pub struct ConnectProperties {
@@ -62,7 +66,7 @@ pub struct ConnectProperties {
     pub user: UserProperties,
 }
 
-/// The Connect Flags (MQTT 3.1.2.3).
+/// Connect Flags (MQTT 3.1.2.3).
 mod flag {
     pub(super) const RESERVED: u8 = 0x01;
     pub(super) const CLEAN_START: u8 = 0x02;
@@ -74,7 +78,7 @@ mod flag {
 }
 
 impl Connect {
-    /// A CONNECT without will, credentials or properties.
+    /// CONNECT without will, credentials or properties.
     pub fn new(version: ProtocolVersion, client_id: impl Into<ClientId>) -> Self {
         Self {
             version,
@@ -134,7 +138,7 @@ impl Connect {
         flags
     }
 
-    /// Tells the version in `offered` as soon as it is known, so that a refusal can be in the peer's words.
+    /// Stores the version in `offered` before the rest is decoded, so that a refusal can be encoded for the peer.
     pub(super) fn decode(
         reader: &mut Reader<'_>,
         offered: &mut Option<ProtocolVersion>,
@@ -159,7 +163,7 @@ impl Connect {
         let client_id = ClientId::from(reader.string()?); // [MQTT-3.1.3-1], [MQTT-3.1.3-3], [MQTT-3.1.3-4]
         // [MQTT-3.1.2-9]
         let will = if flags & flag::WILL != 0 { Some(Will::decode(reader, flags, version)?) } else { None };
-        // In MQTT 3.1 a flag may announce what the Remaining Length leaves out.
+        // In MQTT 3.1 a flag may be set for a field that the Remaining Length leaves out.
         let ends_early = |reader: &Reader<'_>| version == ProtocolVersion::V31 && reader.is_empty();
         let user_name = if flags & flag::USER_NAME != 0 && !ends_early(reader) {
             Some(reader.string()?.into()) // [MQTT-3.1.2-17], [MQTT-3.1.3-12]
@@ -167,8 +171,7 @@ impl Connect {
             None // [MQTT-3.1.2-16]
         };
         let password = if flags & flag::PASSWORD != 0 && !ends_early(reader) {
-            let field = reader.binary()?; // [MQTT-3.1.2-19]
-            Some(reader.own(field))
+            Some(reader.owned_binary()?) // [MQTT-3.1.2-19]
         } else {
             None // [MQTT-3.1.2-18]
         };
@@ -182,7 +185,7 @@ fn read_version(reader: &mut Reader<'_>) -> Result<ProtocolVersion, Violation> {
     if name != "MQTT" && name != "MQIsdp" {
         return Err(Violation::ProtocolName); // [MQTT-3.1.2-1]
     }
-    // Bridges set the upper bit to say what they are (mosquitto).
+    // Bridges set the upper bit (mosquitto).
     match (name, reader.u8()?) {
         ("MQIsdp", 3 | 0x83) => Ok(ProtocolVersion::V31),
         ("MQTT", 4 | 0x84) => Ok(ProtocolVersion::V311),
@@ -197,26 +200,16 @@ impl Will {
         let mut delay = 0;
         let mut properties = MessageProperties::default();
         if version.is_v5() {
-            const ALLOWED: [u8; 7] = [
-                id::WILL_DELAY_INTERVAL,
-                id::PAYLOAD_FORMAT_INDICATOR,
-                id::MESSAGE_EXPIRY_INTERVAL,
-                id::CONTENT_TYPE,
-                id::RESPONSE_TOPIC,
-                id::CORRELATION_DATA,
-                id::USER_PROPERTY,
-            ];
-            read_properties(reader, &ALLOWED, |reader, id, value| {
+            read_properties(reader, |part, id| {
                 if id == id::WILL_DELAY_INTERVAL {
-                    delay = value.number();
+                    delay = part.u32()?;
                     return Ok(());
                 }
-                read_message_property(&mut properties, reader, id, value)
+                read_message_property(&mut properties, part, id)
             })?;
         }
         let topic = TopicName::parse(reader.string()?).map_err(Violation::TopicName)?; // [MQTT-3.1.3-11]
-        let field = reader.binary()?;
-        let payload = reader.own(field);
+        let payload = reader.owned_binary()?;
         let properties = properties.boxed();
         Ok(Self { topic, payload, qos, retain: flags & flag::WILL_RETAIN != 0, delay, properties })
     }
@@ -243,35 +236,162 @@ impl ConnectProperties {
     }
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self, Violation> {
-        const ALLOWED: [u8; 9] = [
-            id::SESSION_EXPIRY_INTERVAL,
-            id::RECEIVE_MAXIMUM,
-            id::MAXIMUM_PACKET_SIZE,
-            id::TOPIC_ALIAS_MAXIMUM,
-            id::REQUEST_RESPONSE_INFORMATION,
-            id::REQUEST_PROBLEM_INFORMATION,
-            id::USER_PROPERTY,
-            id::AUTHENTICATION_METHOD,
-            id::AUTHENTICATION_DATA,
-        ];
         let mut all = Self::default();
-        read_properties(reader, &ALLOWED, |reader, id, value| {
+        read_properties(reader, |part, id| {
             match id {
-                id::SESSION_EXPIRY_INTERVAL => all.session_expiry = Some(value.number()),
-                id::RECEIVE_MAXIMUM => all.receive_maximum = Some(value.short()),
-                id::MAXIMUM_PACKET_SIZE => all.maximum_packet_size = Some(value.number()),
-                id::TOPIC_ALIAS_MAXIMUM => all.topic_alias_maximum = Some(value.short()),
-                id::REQUEST_RESPONSE_INFORMATION => all.request_response_information = Some(value.flag()),
-                id::REQUEST_PROBLEM_INFORMATION => all.request_problem_information = Some(value.flag()),
-                id::AUTHENTICATION_METHOD => all.authentication_method = Some(value.text().into()),
-                id::AUTHENTICATION_DATA => all.authentication_data = Some(reader.own(value.binary())),
-                _ => all.user.push(value.pair()),
+                id::SESSION_EXPIRY_INTERVAL => all.session_expiry = Some(part.u32()?),
+                id::RECEIVE_MAXIMUM => all.receive_maximum = Some(not_zero(id, part.u16()?)?),
+                id::MAXIMUM_PACKET_SIZE => all.maximum_packet_size = Some(not_zero(id, part.u32()?)?),
+                id::TOPIC_ALIAS_MAXIMUM => all.topic_alias_maximum = Some(part.u16()?),
+                id::REQUEST_RESPONSE_INFORMATION => {
+                    all.request_response_information = Some(read_flag(part, id)?);
+                }
+                id::REQUEST_PROBLEM_INFORMATION => {
+                    all.request_problem_information = Some(read_flag(part, id)?);
+                }
+                id::AUTHENTICATION_METHOD => all.authentication_method = Some(part.string()?.into()),
+                id::AUTHENTICATION_DATA => all.authentication_data = Some(part.owned_binary()?),
+                id::USER_PROPERTY => all.user.push(read_user(part)?),
+                _ => return Err(Violation::PropertyNotAllowed(id)),
             }
             Ok(())
         })?;
         if all.authentication_data.is_some() && all.authentication_method.is_none() {
             return Err(Violation::AuthenticationDataWithoutMethod);
         }
+        Ok(all)
+    }
+}
+
+/// CONNACK (MQTT 3.2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connack {
+    /// Session Present: the server resumes a session of this client.
+    pub session_present: bool,
+    /// Success, or the reason of the refusal.
+    pub reason: ReasonCode,
+    /// Grants of the server; empty before MQTT 5.
+    pub properties: ConnackProperties,
+}
+
+/// Properties of CONNACK (MQTT 5, 3.2.2.3). An absent one means the standard's default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the standard's")]
+pub struct ConnackProperties {
+    /// Seconds.
+    pub session_expiry: Option<u32>,
+    pub receive_maximum: Option<u16>,
+    pub maximum_qos: Option<QoS>,
+    pub retain_available: Option<bool>,
+    /// Bytes.
+    pub maximum_packet_size: Option<u32>,
+    pub assigned_client_id: Option<ClientId>,
+    pub topic_alias_maximum: Option<u16>,
+    pub reason_string: Option<Box<str>>,
+    pub wildcard_subscription_available: Option<bool>,
+    pub subscription_identifiers_available: Option<bool>,
+    pub shared_subscription_available: Option<bool>,
+    /// Seconds.
+    pub server_keep_alive: Option<u16>,
+    pub response_information: Option<Box<str>>,
+    pub server_reference: Option<Box<str>>,
+    pub authentication_method: Option<Box<str>>,
+    pub authentication_data: Option<Bytes>,
+    pub user: UserProperties,
+}
+
+impl Connack {
+    pub(super) fn encode(&self, version: ProtocolVersion, out: &mut BytesMut) {
+        put_packet(out, PacketType::Connack.first_byte(), |out| {
+            // MQTT 3.1 reserves the first byte.
+            let flags = u8::from(self.session_present && version != ProtocolVersion::V31); // [MQTT-3.2.2-1]
+            if version.is_v5() {
+                out.put_slice(&[flags, self.reason.value()]);
+                self.properties.encode(out);
+            } else {
+                // A reason without a return code is not sent to MQTT 3: the fallback keeps the encoder total.
+                out.put_slice(&[flags, self.reason.connack_v3().unwrap_or(3)]);
+            }
+        });
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>, version: ProtocolVersion) -> Result<Self, Violation> {
+        let flags = reader.u8()?;
+        if flags > 1 && version != ProtocolVersion::V31 {
+            return Err(Violation::ConnackFlags); // [MQTT-3.2.2-1]
+        }
+        let session_present = flags & 1 != 0 && version != ProtocolVersion::V31;
+        if !version.is_v5() {
+            let code = reader.u8()?;
+            let reason = ReasonCode::from_connack_v3(code)
+                .ok_or(Violation::UnknownReasonCode(PacketType::Connack, code))?;
+            return Ok(Self { session_present, reason, properties: ConnackProperties::default() });
+        }
+        let value = reader.u8()?;
+        // A server without MQTT 5 answers with the return codes of MQTT 3.
+        if reader.is_empty() && (1..=5).contains(&value) {
+            let reason = ReasonCode::from_connack_v3(value).unwrap_or(ReasonCode::UnspecifiedError);
+            return Ok(Self { session_present, reason, properties: ConnackProperties::default() });
+        }
+        let reason = parse_reason(value, PacketType::Connack)?;
+        let properties = ConnackProperties::decode(reader)?;
+        Ok(Self { session_present, reason, properties })
+    }
+}
+
+impl ConnackProperties {
+    fn encode(&self, out: &mut BytesMut) {
+        put_properties(out, |to| {
+            to.number(id::SESSION_EXPIRY_INTERVAL, self.session_expiry);
+            to.short(id::RECEIVE_MAXIMUM, self.receive_maximum);
+            to.flag(id::MAXIMUM_QOS, self.maximum_qos.map(|qos| qos != QoS::AtMostOnce));
+            to.flag(id::RETAIN_AVAILABLE, self.retain_available);
+            to.number(id::MAXIMUM_PACKET_SIZE, self.maximum_packet_size);
+            to.text(id::ASSIGNED_CLIENT_IDENTIFIER, self.assigned_client_id.as_ref().map(ClientId::as_str));
+            to.short(id::TOPIC_ALIAS_MAXIMUM, self.topic_alias_maximum);
+            to.flag(id::WILDCARD_SUBSCRIPTION_AVAILABLE, self.wildcard_subscription_available);
+            to.flag(id::SUBSCRIPTION_IDENTIFIER_AVAILABLE, self.subscription_identifiers_available);
+            to.flag(id::SHARED_SUBSCRIPTION_AVAILABLE, self.shared_subscription_available);
+            to.short(id::SERVER_KEEP_ALIVE, self.server_keep_alive);
+            to.text(id::RESPONSE_INFORMATION, self.response_information.as_deref());
+            to.text(id::SERVER_REFERENCE, self.server_reference.as_deref());
+            to.text(id::AUTHENTICATION_METHOD, self.authentication_method.as_deref());
+            to.binary(id::AUTHENTICATION_DATA, self.authentication_data.as_deref());
+            put_reason_and_user(to, self.reason_string.as_deref(), &self.user);
+        });
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, Violation> {
+        let mut all = Self::default();
+        read_properties(reader, |part, id| {
+            match id {
+                id::SESSION_EXPIRY_INTERVAL => all.session_expiry = Some(part.u32()?),
+                id::RECEIVE_MAXIMUM => all.receive_maximum = Some(not_zero(id, part.u16()?)?),
+                id::MAXIMUM_QOS => all.maximum_qos = QoS::from_bits(read_flag(part, id)?.into()),
+                id::RETAIN_AVAILABLE => all.retain_available = Some(read_flag(part, id)?),
+                id::MAXIMUM_PACKET_SIZE => all.maximum_packet_size = Some(not_zero(id, part.u32()?)?),
+                id::ASSIGNED_CLIENT_IDENTIFIER => all.assigned_client_id = Some(part.string()?.into()),
+                id::TOPIC_ALIAS_MAXIMUM => all.topic_alias_maximum = Some(part.u16()?),
+                id::REASON_STRING => all.reason_string = Some(part.string()?.into()),
+                id::WILDCARD_SUBSCRIPTION_AVAILABLE => {
+                    all.wildcard_subscription_available = Some(read_flag(part, id)?);
+                }
+                id::SUBSCRIPTION_IDENTIFIER_AVAILABLE => {
+                    all.subscription_identifiers_available = Some(read_flag(part, id)?);
+                }
+                id::SHARED_SUBSCRIPTION_AVAILABLE => {
+                    all.shared_subscription_available = Some(read_flag(part, id)?);
+                }
+                id::SERVER_KEEP_ALIVE => all.server_keep_alive = Some(part.u16()?),
+                id::RESPONSE_INFORMATION => all.response_information = Some(part.string()?.into()),
+                id::SERVER_REFERENCE => all.server_reference = Some(part.string()?.into()),
+                id::AUTHENTICATION_METHOD => all.authentication_method = Some(part.string()?.into()),
+                id::AUTHENTICATION_DATA => all.authentication_data = Some(part.owned_binary()?),
+                id::USER_PROPERTY => all.user.push(read_user(part)?),
+                _ => return Err(Violation::PropertyNotAllowed(id)),
+            }
+            Ok(())
+        })?;
         Ok(all)
     }
 }

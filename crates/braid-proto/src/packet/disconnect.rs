@@ -1,11 +1,12 @@
-use bytes::{BufMut, BytesMut};
+//! DISCONNECT and AUTH.
+
+use bytes::{BufMut, Bytes, BytesMut};
 
 use super::ack::{put_reason_and_user, read_reason};
-use super::properties::{UserProperties, id, put_properties, read_properties};
-use super::{PacketType, ProtocolVersion, put_packet};
-use crate::decoder::wire::Reader;
-use crate::error::Violation;
-use crate::reason::ReasonCode;
+use super::properties::{UserProperties, id, put_properties, read_properties, read_user};
+use super::put_packet;
+use crate::types::{PacketType, ProtocolVersion, ReasonCode, Violation};
+use crate::wire::Reader;
 
 /// DISCONNECT (MQTT 3.14).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub struct Disconnect {
     pub reason: ReasonCode,
     /// A new Session Expiry Interval in seconds, from a client only.
     pub session_expiry: Option<u32>,
-    /// For people, not for programs.
+    /// Diagnostics for humans.
     pub reason_string: Option<Box<str>>,
     /// Another server to use, from a server only.
     pub server_reference: Option<Box<str>>,
@@ -23,7 +24,7 @@ pub struct Disconnect {
 }
 
 impl Disconnect {
-    /// A DISCONNECT that says nothing but its reason.
+    /// DISCONNECT without properties.
     pub const fn new(reason: ReasonCode) -> Self {
         Self {
             reason,
@@ -66,17 +67,69 @@ impl Disconnect {
         if reader.is_empty() {
             return Ok(disconnect);
         }
-        let allowed =
-            [id::SESSION_EXPIRY_INTERVAL, id::REASON_STRING, id::SERVER_REFERENCE, id::USER_PROPERTY];
-        read_properties(reader, &allowed, |_, id, value| {
+        read_properties(reader, |part, id| {
             match id {
-                id::SESSION_EXPIRY_INTERVAL => disconnect.session_expiry = Some(value.number()),
-                id::REASON_STRING => disconnect.reason_string = Some(value.text().into()),
-                id::SERVER_REFERENCE => disconnect.server_reference = Some(value.text().into()),
-                _ => disconnect.user.push(value.pair()),
+                id::SESSION_EXPIRY_INTERVAL => disconnect.session_expiry = Some(part.u32()?),
+                id::REASON_STRING => disconnect.reason_string = Some(part.string()?.into()),
+                id::SERVER_REFERENCE => disconnect.server_reference = Some(part.string()?.into()),
+                id::USER_PROPERTY => disconnect.user.push(read_user(part)?),
+                _ => return Err(Violation::PropertyNotAllowed(id)),
             }
             Ok(())
         })?;
         Ok(disconnect)
+    }
+}
+
+/// AUTH (MQTT 5, 3.15): a step of enhanced authentication.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Auth {
+    /// Success, Continue authentication or Re-authenticate.
+    pub reason: ReasonCode,
+    /// The Authentication Method, the same as in CONNECT. [MQTT-4.12.0-5]
+    pub method: Option<Box<str>>,
+    /// Data of the Authentication Method.
+    pub authentication_data: Option<Bytes>,
+    /// Diagnostics for humans.
+    pub reason_string: Option<Box<str>>,
+    /// User Properties.
+    pub user: UserProperties,
+}
+
+impl Auth {
+    pub(super) fn encode(&self, out: &mut BytesMut) {
+        put_packet(out, PacketType::Auth.first_byte(), |out| {
+            out.put_u8(self.reason.value());
+            put_properties(out, |to| {
+                to.text(id::AUTHENTICATION_METHOD, self.method.as_deref());
+                to.binary(id::AUTHENTICATION_DATA, self.authentication_data.as_deref());
+                put_reason_and_user(to, self.reason_string.as_deref(), &self.user);
+            });
+        });
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, Violation> {
+        let mut auth = Self {
+            reason: ReasonCode::Success,
+            method: None,
+            authentication_data: None,
+            reason_string: None,
+            user: UserProperties::new(),
+        };
+        if reader.is_empty() {
+            return Ok(auth);
+        }
+        auth.reason = read_reason(reader, PacketType::Auth)?; // [MQTT-3.15.2-1]
+        read_properties(reader, |part, id| {
+            match id {
+                id::AUTHENTICATION_METHOD => auth.method = Some(part.string()?.into()),
+                id::AUTHENTICATION_DATA => auth.authentication_data = Some(part.owned_binary()?),
+                id::REASON_STRING => auth.reason_string = Some(part.string()?.into()),
+                id::USER_PROPERTY => auth.user.push(read_user(part)?),
+                _ => return Err(Violation::PropertyNotAllowed(id)),
+            }
+            Ok(())
+        })?;
+        Ok(auth)
     }
 }

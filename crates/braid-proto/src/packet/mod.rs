@@ -1,34 +1,25 @@
-//! The Control Packets of MQTT, one file per packet. The protocol version is a value, never a second tree.
+//! The Control Packets of MQTT: one type for each, with its encoder and decoder. The protocol version is a value.
 
 mod ack;
-mod auth;
-mod connack;
 mod connect;
 mod disconnect;
-mod identity;
-pub(crate) mod properties;
+mod properties;
 mod publish;
-mod qos;
-mod suback;
 mod subscribe;
 
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 
+use crate::types::Violation;
+pub use crate::types::{ClientId, PacketId, PacketType, ProtocolVersion, QoS};
+use crate::wire::{Reader, put_measured};
 pub use ack::{Ack, AckKind, AckProperties};
-pub use auth::Auth;
-pub use connack::{Connack, ConnackProperties};
-pub use connect::{Connect, ConnectProperties, Will};
-pub use disconnect::Disconnect;
-pub use identity::{ClientId, PacketId, PacketType, ProtocolVersion};
+pub use connect::{Connack, ConnackProperties, Connect, ConnectProperties, Will};
+pub use disconnect::{Auth, Disconnect};
 pub use properties::UserProperties;
+pub(crate) use properties::id;
 pub use publish::{MessageProperties, Publish};
-pub(crate) use publish::{PublishHead, put_publish_head};
-pub use qos::QoS;
-pub use suback::{Suback, Unsuback};
-pub use subscribe::{Subscribe, SubscribeEntry, Unsubscribe};
-
-use crate::decoder::wire::{Reader, put_measured};
-use crate::error::Violation;
+pub(crate) use publish::{PublishHead, TopicCache, put_publish_head};
+pub use subscribe::{Suback, Subscribe, SubscribeEntry, Unsuback, Unsubscribe};
 
 /// One Control Packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +51,7 @@ pub enum Packet {
 }
 
 impl Packet {
-    /// The packet's type.
+    /// Packet type.
     pub fn packet_type(&self) -> PacketType {
         match self {
             Self::Connect(_) => PacketType::Connect,
@@ -99,15 +90,14 @@ impl Packet {
     /// Decodes the body of one packet whose fixed header is known.
     ///
     /// # Errors
-    /// The [`Violation`] that the bytes are.
+    /// [`Violation`] of the standard by these bytes.
     pub(crate) fn decode(
         first: u8,
         reader: &mut Reader<'_>,
         version: ProtocolVersion,
         offered: &mut Option<ProtocolVersion>,
     ) -> Result<Self, Violation> {
-        let packet_type = PacketType::from_first_byte(first, version)?;
-        let packet = match packet_type {
+        let packet = match packet_type_of(first, version)? {
             PacketType::Connect => Self::Connect(Box::new(Connect::decode(reader, offered)?)),
             PacketType::Connack => Self::Connack(Box::new(Connack::decode(reader, version)?)),
             PacketType::Publish => Self::Publish(Publish::decode(first, reader, version, None)?),
@@ -130,8 +120,27 @@ impl Packet {
 }
 
 /// Writes a fixed header and the body behind it.
-pub(crate) fn put_packet(out: &mut BytesMut, first: u8, body: impl FnOnce(&mut BytesMut)) {
-    use bytes::BufMut;
+fn put_packet(out: &mut BytesMut, first: u8, body: impl FnOnce(&mut BytesMut)) {
     out.put_u8(first);
     put_measured(out, body);
+}
+
+/// Packet type in the first byte of a fixed header.
+///
+/// # Errors
+/// [`Violation::ReservedPacketType`] and [`Violation::FixedHeaderFlags`].
+pub(crate) fn packet_type_of(first: u8, version: ProtocolVersion) -> Result<PacketType, Violation> {
+    let known =
+        PacketType::from_number(first >> 4).filter(|kind| *kind != PacketType::Auth || version.is_v5());
+    let packet_type = known.ok_or(Violation::ReservedPacketType(first >> 4))?;
+    if packet_type == PacketType::Publish {
+        return Ok(packet_type); // Its flags are DUP, QoS and RETAIN.
+    }
+    // MQTT 3.1 gave DUP and QoS a meaning in PUBREL, SUBSCRIBE and UNSUBSCRIBE: its clients may set DUP.
+    let ignored = if version == ProtocolVersion::V31 && packet_type.flags() != 0 { 0b1000 } else { 0 };
+    if first & 0x0F & !ignored != packet_type.flags() {
+        // [MQTT-2.1.3-1], [MQTT-3.14.1-1], [MQTT-3.15.1-1], [MQTT3-2.2.2-2]
+        return Err(Violation::FixedHeaderFlags(packet_type));
+    }
+    Ok(packet_type)
 }

@@ -1,45 +1,47 @@
+//! PUBLISH and the properties of its message.
+
 use std::num::NonZeroU32;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::properties::{PropertyWriter, UserProperties, Value, id, put_properties, read_properties};
-use super::{PacketId, PacketType, ProtocolVersion, QoS};
-use crate::decoder::topics::TopicCache;
-use crate::decoder::wire::{PACKET_SIZE_MAX, Reader, put_string, variable_bytes, variable_len};
-use crate::error::Violation;
-use crate::topic::TopicName;
+use super::properties::{
+    PropertyWriter, UserProperties, id, put_properties, read_flag, read_properties, read_subscription_id,
+    read_user,
+};
+use crate::types::{PacketId, PacketType, ProtocolVersion, QoS, TopicError, TopicName, Violation};
+use crate::wire::{PACKET_SIZE_MAX, Reader, put_string, variable_bytes, variable_len};
 
 /// PUBLISH (MQTT 3.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publish {
-    /// Sent before.
+    /// DUP flag: a repetition.
     pub dup: bool,
     /// Quality of Service.
     pub qos: QoS,
-    /// Retain.
+    /// RETAIN flag.
     pub retain: bool,
-    /// `None` only where a Topic Alias names it.
+    /// Topic Name; `None` only with a Topic Alias.
     pub topic: Option<TopicName>,
-    /// Present with QoS 1 and 2 and only there. [MQTT-2.2.1-2]
+    /// Packet Identifier, with QoS 1 and 2 only. [MQTT-2.2.1-2]
     pub packet_id: Option<PacketId>,
     /// Topic Alias.
     pub topic_alias: Option<u16>,
     /// Subscription Identifiers, from a server only.
     pub subscription_ids: Vec<NonZeroU32>,
-    /// The message's own properties; `None` when it has none.
+    /// Properties of the message; `None` when it has none.
     pub properties: Option<Box<MessageProperties>>,
-    /// The Application Message.
+    /// Payload of the Application Message.
     pub payload: Bytes,
-    /// The payload was received into a [`Spool`](crate::decoder::Spool) and is not in the heap. Nothing of the packet.
+    /// Whether the payload was received into a [`Spool`](crate::decoder::Spool) and is not in the heap. Not part of the packet.
     pub spooled: bool,
 }
 
-/// The properties that belong to a message and travel with it (MQTT 5, 3.3.2.3).
+/// Properties of a message, which travel with it (MQTT 5, 3.3.2.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageProperties {
-    /// The payload is UTF-8 text.
+    /// Payload Format Indicator: the payload is UTF-8 text.
     pub payload_format: Option<bool>,
-    /// Seconds of life.
+    /// Message Expiry Interval, seconds.
     pub message_expiry: Option<u32>,
     /// Content Type.
     pub content_type: Option<Box<str>>,
@@ -55,7 +57,7 @@ const DUP: u8 = 0x08;
 const RETAIN: u8 = 0x01;
 
 impl Publish {
-    /// Decodes the body; `topics` spares an allocation for names seen before on the connection.
+    /// Decodes the body; `topics` saves the allocation of a Topic Name that was seen before on the connection.
     pub(crate) fn decode(
         first: u8,
         reader: &mut Reader<'_>,
@@ -76,7 +78,7 @@ impl Publish {
                 None => TopicCache::default().parse(name)?,
             })
         };
-        let packet_id = if qos == QoS::AtMostOnce { None } else { Some(PacketId::parse(reader.u16()?)?) }; // [MQTT-2.2.1-3]
+        let packet_id = if qos == QoS::AtMostOnce { None } else { Some(reader.packet_id()?) }; // [MQTT-2.2.1-3]
         let mut publish = Self {
             dup,
             qos,
@@ -98,33 +100,20 @@ impl Publish {
     }
 
     fn decode_properties(&mut self, reader: &mut Reader<'_>) -> Result<(), Violation> {
-        const ALLOWED: [u8; 8] = [
-            id::PAYLOAD_FORMAT_INDICATOR,
-            id::MESSAGE_EXPIRY_INTERVAL,
-            id::TOPIC_ALIAS,
-            id::RESPONSE_TOPIC,
-            id::CORRELATION_DATA,
-            id::USER_PROPERTY,
-            id::SUBSCRIPTION_IDENTIFIER,
-            id::CONTENT_TYPE,
-        ];
         let mut properties = MessageProperties::default();
-        read_properties(reader, &ALLOWED, |reader, id, value| match id {
-            id::TOPIC_ALIAS => {
-                self.topic_alias = Some(value.short());
-                Ok(())
+        read_properties(reader, |part, id| {
+            match id {
+                id::TOPIC_ALIAS => self.topic_alias = Some(part.u16()?),
+                id::SUBSCRIPTION_IDENTIFIER => self.subscription_ids.push(read_subscription_id(part)?),
+                _ => read_message_property(&mut properties, part, id)?,
             }
-            id::SUBSCRIPTION_IDENTIFIER => {
-                self.subscription_ids.extend(NonZeroU32::new(value.number()));
-                Ok(())
-            }
-            _ => read_message_property(&mut properties, reader, id, value),
+            Ok(())
         })?;
         self.properties = properties.boxed();
         Ok(())
     }
 
-    /// The plain encoder, for everything that is not the hot path. Writes nothing when no packet is that large.
+    /// Encodes the packet outside the hot path. Writes nothing when it would exceed the largest packet of MQTT.
     pub(super) fn encode(&self, version: ProtocolVersion, out: &mut BytesMut) {
         let head = PublishHead {
             dup: self.dup,
@@ -143,18 +132,18 @@ impl Publish {
     }
 }
 
-/// All of a PUBLISH but its payload.
+/// PUBLISH without its payload.
 pub(crate) struct PublishHead<'a> {
     pub(crate) dup: bool,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
-    /// Empty where an alias stands for it.
+    /// Empty with a Topic Alias that is defined.
     pub(crate) topic: &'a str,
     pub(crate) packet_id: Option<PacketId>,
     pub(crate) topic_alias: Option<u16>,
     pub(crate) subscription_ids: &'a [NonZeroU32],
     pub(crate) properties: Option<&'a MessageProperties>,
-    /// What is left of the Message Expiry Interval, seconds.
+    /// Rest of the Message Expiry Interval, seconds.
     pub(crate) message_expiry: Option<u32>,
 }
 
@@ -220,7 +209,7 @@ pub(crate) fn put_publish_head(
 }
 
 impl MessageProperties {
-    /// `None` when there is nothing to keep: most messages have no properties.
+    /// `None` without any property, as for most messages.
     pub(crate) fn boxed(self) -> Option<Box<Self>> {
         (self != Self::default()).then(|| Box::new(self))
     }
@@ -235,23 +224,82 @@ impl MessageProperties {
     }
 }
 
-/// One property of a message, the same in PUBLISH and in the Will Properties of CONNECT.
+/// Reads one property of a message, in PUBLISH or in the Will Properties of CONNECT.
 pub(super) fn read_message_property(
     properties: &mut MessageProperties,
-    reader: &Reader<'_>,
+    part: &mut Reader<'_>,
     id: u8,
-    value: Value<'_>,
 ) -> Result<(), Violation> {
     match id {
-        id::PAYLOAD_FORMAT_INDICATOR => properties.payload_format = Some(value.flag()),
-        id::MESSAGE_EXPIRY_INTERVAL => properties.message_expiry = Some(value.number()),
-        id::CONTENT_TYPE => properties.content_type = Some(value.text().into()), // [MQTT-3.3.2-19]
+        id::PAYLOAD_FORMAT_INDICATOR => properties.payload_format = Some(read_flag(part, id)?),
+        id::MESSAGE_EXPIRY_INTERVAL => properties.message_expiry = Some(part.u32()?),
+        id::CONTENT_TYPE => properties.content_type = Some(part.string()?.into()), // [MQTT-3.3.2-19]
         id::RESPONSE_TOPIC => {
             // [MQTT-3.3.2-13], [MQTT-3.3.2-14]
-            properties.response_topic = Some(TopicName::parse(value.text()).map_err(Violation::TopicName)?);
+            properties.response_topic = Some(TopicName::parse(part.string()?).map_err(Violation::TopicName)?);
         }
-        id::CORRELATION_DATA => properties.correlation_data = Some(reader.own(value.binary())),
-        _ => properties.user.push(value.pair()),
+        id::CORRELATION_DATA => properties.correlation_data = Some(part.owned_binary()?),
+        id::USER_PROPERTY => properties.user.push(read_user(part)?),
+        _ => return Err(Violation::PropertyNotAllowed(id)),
     }
     Ok(())
+}
+
+/// Number of Topic Names that a [`TopicCache`] holds.
+const SLOTS: usize = 8;
+
+/// Maximum bytes of a Topic Name in the cache: longer ones could take half a megabyte for each connection.
+const NAME_MAX: usize = 256;
+
+/// Cache of the Topic Names seen last on a connection.
+///
+/// Publishers repeat themselves. A hit costs a comparison instead of validation and an allocation, and the dispatcher
+/// recognises the shared allocation by its address.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TopicCache {
+    /// Empty until the first PUBLISH: an idle connection has no allocation.
+    names: Vec<TopicName>,
+}
+
+impl TopicCache {
+    /// Topic Name of these bytes of a packet.
+    pub(crate) fn parse(&mut self, bytes: &[u8]) -> Result<TopicName, Violation> {
+        let slot = bytes.len().wrapping_add(usize::from(*bytes.last().unwrap_or(&0))) % SLOTS;
+        if let Some(name) = self.names.get(slot)
+            && name.as_str().as_bytes() == bytes
+        {
+            return Ok(name.clone());
+        }
+        let text = std::str::from_utf8(bytes).map_err(|_| Violation::Utf8)?; // [MQTT-3.3.2-1]
+        let name = TopicName::parse(text).map_err(|error| match error {
+            TopicError::Null => Violation::Utf8Null, // [MQTT-1.5.4-2]
+            other => Violation::TopicName(other),
+        })?;
+        if bytes.len() > NAME_MAX {
+            return Ok(name);
+        }
+        // Unused slots before it share its name, without an allocation.
+        if slot < self.names.len() {
+            self.names[slot] = name.clone();
+        } else if self.names.len() < SLOTS {
+            self.names.resize(slot + 1, name.clone());
+        }
+        Ok(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_seen_before_is_shared_and_a_long_one_is_not_kept() {
+        let mut topics = TopicCache::default();
+        let first = topics.parse(b"a/b").unwrap();
+        assert!(topics.parse(b"a/b").unwrap().same_allocation(&first));
+        let long = vec![b'x'; NAME_MAX + 1];
+        let name = topics.parse(&long).unwrap();
+        assert!(!topics.parse(&long).unwrap().same_allocation(&name));
+        assert_eq!(topics.parse(&[0xFF]), Err(Violation::Utf8));
+    }
 }

@@ -1,20 +1,26 @@
+//! SUBSCRIBE and UNSUBSCRIBE with their answers, SUBACK and UNSUBACK.
+
 use std::num::NonZeroU32;
 
 use bytes::{BufMut, BytesMut};
 
-use super::properties::{UserProperties, id, put_properties, read_properties};
-use super::{PacketId, PacketType, ProtocolVersion, QoS, put_packet};
-use crate::decoder::wire::{Reader, put_string};
-use crate::error::Violation;
-use crate::session::RetainHandling;
-use crate::topic::{TopicError, TopicFilter};
+use super::ack::{put_reason_and_user, read_reason, read_reason_and_user};
+use super::properties::{
+    UserProperties, id, put_properties, read_properties, read_subscription_id, read_user,
+};
+use super::put_packet;
+use crate::types::{
+    PacketId, PacketType, ProtocolVersion, QoS, ReasonCode, RetainHandling, TopicError, TopicFilter,
+    Violation,
+};
+use crate::wire::{Reader, put_string};
 
 /// SUBSCRIBE (MQTT 3.8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscribe {
-    /// Answered by the SUBACK with the same.
+    /// Packet Identifier, repeated in SUBACK.
     pub packet_id: PacketId,
-    /// The Subscription Identifier for all filters of this packet.
+    /// Subscription Identifier for all filters of this packet.
     pub id: Option<NonZeroU32>,
     /// User Properties.
     pub user: UserProperties,
@@ -25,7 +31,7 @@ pub struct Subscribe {
 /// One Topic Filter of a SUBSCRIBE with its Subscription Options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscribeEntry {
-    /// A filter against the rules is answered in its place; the others are not harmed.
+    /// An invalid filter gets its own code in SUBACK; the other entries are not affected.
     pub filter: Result<TopicFilter, TopicError>,
     /// Maximum QoS.
     pub qos: QoS,
@@ -40,7 +46,7 @@ pub struct SubscribeEntry {
 /// UNSUBSCRIBE (MQTT 3.10).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsubscribe {
-    /// Answered by the UNSUBACK with the same.
+    /// Packet Identifier, repeated in UNSUBACK.
     pub packet_id: PacketId,
     /// User Properties.
     pub user: UserProperties,
@@ -68,17 +74,19 @@ impl Subscribe {
     }
 
     pub(super) fn decode(reader: &mut Reader<'_>, version: ProtocolVersion) -> Result<Self, Violation> {
-        let packet_id = PacketId::parse(reader.u16()?)?; // [MQTT-2.2.1-3]
+        let packet_id = reader.packet_id()?; // [MQTT-2.2.1-3]
         let mut subscribe = Self { packet_id, id: None, user: Vec::new(), entries: Vec::new() };
         if version.is_v5() {
-            read_properties(reader, &[id::SUBSCRIPTION_IDENTIFIER, id::USER_PROPERTY], |_, id, value| {
-                if id == id::SUBSCRIPTION_IDENTIFIER {
-                    if subscribe.id.is_some() {
-                        return Err(Violation::DuplicateProperty(id));
+            read_properties(reader, |part, id| {
+                match id {
+                    id::SUBSCRIPTION_IDENTIFIER => {
+                        let before = subscribe.id.replace(read_subscription_id(part)?);
+                        if before.is_some() {
+                            return Err(Violation::DuplicateProperty(id));
+                        }
                     }
-                    subscribe.id = NonZeroU32::new(value.number());
-                } else {
-                    subscribe.user.push(value.pair());
+                    id::USER_PROPERTY => subscribe.user.push(read_user(part)?),
+                    _ => return Err(Violation::PropertyNotAllowed(id)),
                 }
                 Ok(())
             })?;
@@ -94,7 +102,7 @@ impl Subscribe {
 }
 
 impl SubscribeEntry {
-    /// A filter with the options that MQTT 3 knows.
+    /// Entry with the options that MQTT 3 has.
     pub const fn new(filter: TopicFilter, qos: QoS) -> Self {
         Self {
             filter: Ok(filter),
@@ -125,7 +133,7 @@ impl SubscribeEntry {
         }
         Ok(Self {
             filter,
-            // A protocol error in MQTT 5, malformed before. [MQTT3-3.8.3-4]
+            // Protocol Error in MQTT 5, malformed before. [MQTT3-3.8.3-4]
             qos: QoS::from_bits(options & 0x03).ok_or(Violation::MaximumQos3)?,
             no_local,
             retain_as_published: options & 0x08 != 0,
@@ -153,11 +161,14 @@ impl Unsubscribe {
     }
 
     pub(super) fn decode(reader: &mut Reader<'_>, version: ProtocolVersion) -> Result<Self, Violation> {
-        let packet_id = PacketId::parse(reader.u16()?)?; // [MQTT-2.2.1-3]
+        let packet_id = reader.packet_id()?; // [MQTT-2.2.1-3]
         let mut unsubscribe = Self { packet_id, user: Vec::new(), filters: Vec::new() };
         if version.is_v5() {
-            read_properties(reader, &[id::USER_PROPERTY], |_, _, value| {
-                unsubscribe.user.push(value.pair());
+            read_properties(reader, |part, id| {
+                if id != id::USER_PROPERTY {
+                    return Err(Violation::PropertyNotAllowed(id));
+                }
+                unsubscribe.user.push(read_user(part)?);
                 Ok(())
             })?;
         }
@@ -171,7 +182,87 @@ impl Unsubscribe {
     }
 }
 
-/// A filter that did not parse is never sent: the empty text keeps the encoder total.
+/// Text of a filter. An invalid one is never sent: its empty text keeps the encoder total.
 fn text_of(filter: &Result<TopicFilter, TopicError>) -> &str {
     filter.as_ref().map_or("", TopicFilter::as_str)
+}
+
+/// SUBACK (MQTT 3.9): one code per Topic Filter, in their order. [MQTT-3.9.3-1]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suback {
+    /// Packet Identifier of the SUBSCRIBE. [MQTT-3.8.4-2]
+    pub packet_id: PacketId,
+    /// Granted QoS, or the reason of the refusal.
+    pub codes: Vec<ReasonCode>,
+    /// Diagnostics for humans.
+    pub reason_string: Option<Box<str>>,
+    /// User Properties.
+    pub user: UserProperties,
+}
+
+/// UNSUBACK (MQTT 3.11): one code per Topic Filter in MQTT 5, none before. [MQTT-3.11.3-1]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsuback {
+    /// Packet Identifier of the UNSUBSCRIBE. [MQTT-3.10.4-5]
+    pub packet_id: PacketId,
+    /// Success, No subscription existed, or the reason of the failure.
+    pub codes: Vec<ReasonCode>,
+    /// Diagnostics for humans.
+    pub reason_string: Option<Box<str>>,
+    /// User Properties.
+    pub user: UserProperties,
+}
+
+impl Suback {
+    pub(super) fn encode(&self, version: ProtocolVersion, out: &mut BytesMut) {
+        put_packet(out, PacketType::Suback.first_byte(), |out| {
+            out.put_u16(self.packet_id.value());
+            if version.is_v5() {
+                put_properties(out, |to| put_reason_and_user(to, self.reason_string.as_deref(), &self.user));
+            }
+            for code in &self.codes {
+                out.put_u8(if version.is_v5() { code.value() } else { code.suback_v3() });
+            }
+        });
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>, version: ProtocolVersion) -> Result<Self, Violation> {
+        let packet_id = reader.packet_id()?;
+        let mut suback = Self { packet_id, codes: Vec::new(), reason_string: None, user: Vec::new() };
+        if version.is_v5() {
+            read_reason_and_user(reader, &mut suback.reason_string, &mut suback.user)?;
+        }
+        while !reader.is_empty() {
+            let code = read_reason(reader, PacketType::Suback)?; // [MQTT-3.9.3-2]
+            if !version.is_v5() && code.suback_v3() != code.value() {
+                return Err(Violation::UnknownReasonCode(PacketType::Suback, code.value())); // [MQTT3-3.9.3-2]
+            }
+            suback.codes.push(code);
+        }
+        Ok(suback)
+    }
+}
+
+impl Unsuback {
+    pub(super) fn encode(&self, version: ProtocolVersion, out: &mut BytesMut) {
+        put_packet(out, PacketType::Unsuback.first_byte(), |out| {
+            out.put_u16(self.packet_id.value());
+            if version.is_v5() {
+                put_properties(out, |to| put_reason_and_user(to, self.reason_string.as_deref(), &self.user));
+                out.extend(self.codes.iter().map(|code| code.value()));
+            }
+        });
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>, version: ProtocolVersion) -> Result<Self, Violation> {
+        let packet_id = reader.packet_id()?;
+        let mut unsuback = Self { packet_id, codes: Vec::new(), reason_string: None, user: Vec::new() };
+        if version.is_v5() {
+            read_reason_and_user(reader, &mut unsuback.reason_string, &mut unsuback.user)?;
+            while !reader.is_empty() {
+                unsuback.codes.push(read_reason(reader, PacketType::Unsuback)?); // [MQTT-3.11.3-2]
+            }
+        }
+        Ok(unsuback)
+    }
 }

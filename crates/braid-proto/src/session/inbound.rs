@@ -1,28 +1,28 @@
+//! Receiver's half of QoS 2.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::packet::PacketId;
-use crate::stream::StreamKey;
+use crate::types::{PacketId, StreamKey};
 use crate::work;
 
-/// The receiver's half of QoS 2 (MQTT 4.3.3): identifiers of messages that were taken over and whose PUBREL
-/// has not come yet.
+/// Receiver's half of QoS 2 (MQTT 4.3.3): identifiers of received messages whose PUBREL has not arrived.
 ///
-/// Identifiers are the peer's per stream [BQ-20]. What an ended stream or an earlier connection left is known by its
-/// identifier alone, because the peer may go on with it on any stream [BQ-21].
+/// The peer has a set of identifiers for each stream [BQ-20]. Exchanges of ended streams and earlier connections are known
+/// by their identifier alone, because the peer may continue them on any stream [BQ-21].
 #[derive(Clone, Debug, Default)]
 pub struct Inbound {
-    /// Received on a stream of the present connection.
-    here: BTreeSet<(PacketId, StreamKey)>,
-    /// How many of `here` each stream has; streams without any are left out.
-    counts: BTreeMap<StreamKey, usize>,
-    /// Left by streams of the present connection that have ended, with how many left the same identifier.
-    forsaken: HashMap<PacketId, usize, FxBuildHasher>,
-    /// The same of earlier connections.
-    left: HashMap<PacketId, usize, FxBuildHasher>,
+    /// Exchanges on the open streams of this connection.
+    current: BTreeSet<(PacketId, StreamKey)>,
+    /// Number of `current` exchanges by stream, without zeros.
+    per_stream: BTreeMap<StreamKey, usize>,
+    /// Exchanges of ended streams of this connection, counted by identifier.
+    detached: HashMap<PacketId, usize, FxBuildHasher>,
+    /// Exchanges of earlier connections, counted by identifier.
+    resumed: HashMap<PacketId, usize, FxBuildHasher>,
 }
 
 fn add(map: &mut HashMap<PacketId, usize, FxBuildHasher>, packet_id: PacketId, count: usize) {
@@ -39,126 +39,127 @@ fn take(map: &mut HashMap<PacketId, usize, FxBuildHasher>, packet_id: PacketId) 
 }
 
 impl Inbound {
-    /// Notes a QoS 2 message. False: it is a duplicate and must not be taken over again. [MQTT-4.3.3-10]
+    /// Notes a QoS 2 message. False: a duplicate, which must not be delivered again. [MQTT-4.3.3-10]
     ///
-    /// `dup`: it is marked as a repetition. Only such a one can be what another stream left: identifiers may begin anew
-    /// on each, and a new message must not be lost [BQ-20]. What an earlier connection left is found on the control
-    /// stream without the mark too, as MQTT has it.
+    /// `dup` is the flag of the PUBLISH. Only a marked repetition can continue an exchange of another stream: identifiers may
+    /// begin anew on each stream, and a new message must not be lost [BQ-20]. An exchange of an earlier connection is
+    /// recognised on the control stream without the flag too, as in MQTT.
     pub fn receive(&mut self, stream: StreamKey, packet_id: PacketId, dup: bool) -> bool {
         work::step();
-        if !self.here.insert((packet_id, stream)) {
+        if !self.current.insert((packet_id, stream)) {
             return false;
         }
-        *self.counts.entry(stream).or_default() += 1;
-        let is_left = dup && take(&mut self.forsaken, packet_id)
-            || (dup || stream.is_control()) && take(&mut self.left, packet_id);
-        !is_left // [BQ-21]
+        *self.per_stream.entry(stream).or_default() += 1;
+        let is_continued = dup && take(&mut self.detached, packet_id)
+            || (dup || stream.is_control()) && take(&mut self.resumed, packet_id);
+        !is_continued // [BQ-21]
     }
 
     /// Handles PUBREL. False: the identifier is not known. [MQTT-4.3.3-12]
     pub fn release(&mut self, stream: StreamKey, packet_id: PacketId) -> bool {
-        self.take_here(stream, packet_id)
-            || self.take_left(packet_id)
-            // Some clients go on with an exchange on another stream than they began it.
-            || self.first_with(packet_id).is_some_and(|other| self.take_here(other, packet_id))
+        self.take_current(stream, packet_id)
+            || self.take_detached(packet_id)
+            // Some clients continue an exchange on another stream than they began it on.
+            || self.first_with(packet_id).is_some_and(|other| self.take_current(other, packet_id))
     }
 
-    /// A stream of the present connection on which an exchange with this identifier began.
+    /// First open stream with an exchange of this identifier.
     fn first_with(&self, packet_id: PacketId) -> Option<StreamKey> {
         let all = (packet_id, StreamKey::CONTROL)..=(packet_id, StreamKey::LAST);
-        self.here.range(all).next().map(|(_, stream)| *stream)
+        self.current.range(all).next().map(|(_, stream)| *stream)
     }
 
-    fn take_here(&mut self, stream: StreamKey, packet_id: PacketId) -> bool {
+    fn take_current(&mut self, stream: StreamKey, packet_id: PacketId) -> bool {
         work::step();
-        if !self.here.remove(&(packet_id, stream)) {
+        if !self.current.remove(&(packet_id, stream)) {
             return false;
         }
-        if let Some(count) = self.counts.get_mut(&stream) {
+        if let Some(count) = self.per_stream.get_mut(&stream) {
             *count -= 1;
             if *count == 0 {
-                self.counts.remove(&stream);
+                self.per_stream.remove(&stream);
             }
         }
         true
     }
 
-    fn take_left(&mut self, packet_id: PacketId) -> bool {
-        take(&mut self.forsaken, packet_id) || take(&mut self.left, packet_id)
+    fn take_detached(&mut self, packet_id: PacketId) -> bool {
+        take(&mut self.detached, packet_id) || take(&mut self.resumed, packet_id)
     }
 
-    /// A stream has ended: what it received and did not release may go on elsewhere. [BQ-21]
+    /// Detaches the exchanges of a stream that has ended: they may continue elsewhere. [BQ-21]
     pub(crate) fn end_stream(&mut self, stream: StreamKey) {
-        if self.counts.remove(&stream).is_none() {
+        if self.per_stream.remove(&stream).is_none() {
             return;
         }
-        let forsaken = &mut self.forsaken;
-        self.here.retain(|(packet_id, key)| {
+        let detached = &mut self.detached;
+        self.current.retain(|(packet_id, key)| {
             if *key == stream {
-                add(forsaken, *packet_id, 1);
+                add(detached, *packet_id, 1);
             }
             *key != stream
         });
     }
 
-    /// Begins a new connection, on which the peer's send quota starts anew (MQTT 5, 4.9).
+    /// Begins a new connection, with a new send quota of the peer (MQTT 5, 4.9).
     pub fn resume(&mut self) {
-        for (packet_id, _) in std::mem::take(&mut self.here) {
-            add(&mut self.left, packet_id, 1);
+        for (packet_id, _) in std::mem::take(&mut self.current) {
+            add(&mut self.resumed, packet_id, 1);
         }
-        for (packet_id, count) in self.forsaken.drain() {
-            add(&mut self.left, packet_id, count);
+        for (packet_id, count) in self.detached.drain() {
+            add(&mut self.resumed, packet_id, count);
         }
-        self.counts.clear();
+        self.per_stream.clear();
     }
 
-    /// Puts back exchanges as they were before this process began.
+    /// Restores exchanges of an earlier process.
     pub fn restore(&mut self, packet_id: PacketId, exchanges: NonZeroU16) {
-        add(&mut self.left, packet_id, exchanges.get().into());
+        add(&mut self.resumed, packet_id, exchanges.get().into());
     }
 
-    /// The identifiers, and how many exchanges have each, in no order; one may come more than once.
+    /// Identifiers with their number of exchanges, in no order; one identifier may be listed more than once.
     pub fn exchanges(&self) -> impl Iterator<Item = (PacketId, usize)> {
-        let left = self.left.iter().chain(&self.forsaken).map(|(packet_id, count)| (*packet_id, *count));
-        self.here.iter().map(|(packet_id, _)| (*packet_id, 1)).chain(left)
+        let resumed =
+            self.resumed.iter().chain(&self.detached).map(|(packet_id, count)| (*packet_id, *count));
+        self.current.iter().map(|(packet_id, _)| (*packet_id, 1)).chain(resumed)
     }
 
-    /// How many came on this stream and wait for their PUBREL: what our Receive Maximum limits.
+    /// Number of exchanges on this stream, which the Receive Maximum limits.
     pub fn unacknowledged(&self, stream: StreamKey) -> usize {
-        self.counts.get(&stream).copied().unwrap_or(0)
+        self.per_stream.get(&stream).copied().unwrap_or(0)
     }
 
-    /// How many came on any stream of the present connection that is there still, and wait for their PUBREL.
-    pub fn present(&self) -> usize {
-        self.here.len()
+    /// Number of exchanges on the open streams of this connection.
+    pub fn open_exchanges(&self) -> usize {
+        self.current.len()
     }
 
-    /// Whether a PUBLISH with this identifier came on this stream and waits for its PUBREL.
+    /// Whether this stream has an exchange with this identifier.
     pub fn is_unacknowledged(&self, stream: StreamKey, packet_id: PacketId) -> bool {
-        self.here.contains(&(packet_id, stream))
+        self.current.contains(&(packet_id, stream))
     }
 
-    /// Whether any message with this identifier waits for its PUBREL.
+    /// Whether any exchange has this identifier.
     pub fn contains(&self, packet_id: PacketId) -> bool {
-        self.left.contains_key(&packet_id)
-            || self.forsaken.contains_key(&packet_id)
+        self.resumed.contains_key(&packet_id)
+            || self.detached.contains_key(&packet_id)
             || self.first_with(packet_id).is_some()
     }
 
-    /// How many wait for their PUBREL.
+    /// Number of exchanges.
     pub fn len(&self) -> usize {
-        self.here.len() + self.left.values().chain(self.forsaken.values()).sum::<usize>()
+        self.current.len() + self.resumed.values().chain(self.detached.values()).sum::<usize>()
     }
 
-    /// Whether none waits for its PUBREL.
+    /// Whether there is no exchange.
     pub fn is_empty(&self) -> bool {
-        self.here.is_empty() && self.left.is_empty() && self.forsaken.is_empty()
+        self.current.is_empty() && self.resumed.is_empty() && self.detached.is_empty()
     }
 
-    /// The identifiers in ascending order; one that several streams use is there once.
+    /// Identifiers in ascending order, each once.
     pub fn packet_ids(&self) -> Vec<PacketId> {
-        let mut ids: Vec<_> = self.here.iter().map(|(id, _)| *id).collect();
-        ids.extend(self.left.keys().chain(self.forsaken.keys()).copied());
+        let mut ids: Vec<_> = self.current.iter().map(|(id, _)| *id).collect();
+        ids.extend(self.resumed.keys().chain(self.detached.keys()).copied());
         ids.sort_unstable();
         ids.dedup();
         ids
@@ -173,7 +174,7 @@ mod tests {
 
     /// [BQ-20]
     #[test]
-    fn streams_have_identifiers_of_their_own() {
+    fn each_stream_has_its_own_identifiers() {
         let (a, b) = (StreamKey::bidi(1), StreamKey::bidi(2));
         let mut inbound = Inbound::default();
         assert!(inbound.receive(a, ID, true) && inbound.receive(b, ID, true));
@@ -187,7 +188,7 @@ mod tests {
 
     /// [BQ-21]
     #[test]
-    fn what_a_stream_left_is_found_by_its_identifier() {
+    fn exchanges_of_an_ended_stream_are_found_by_identifier() {
         let (a, b) = (StreamKey::bidi(1), StreamKey::bidi(2));
         let mut inbound = Inbound::default();
         assert!(inbound.receive(a, ID, true) && inbound.receive(b, ID, true));
@@ -203,7 +204,7 @@ mod tests {
 
     /// [BQ-20], [BQ-21]
     #[test]
-    fn a_new_message_is_not_taken_for_what_another_stream_left() {
+    fn a_new_message_is_no_duplicate_of_an_ended_streams_exchange() {
         let (a, b) = (StreamKey::bidi(1), StreamKey::bidi(2));
         let mut inbound = Inbound::default();
         assert!(inbound.receive(a, ID, false));
@@ -218,7 +219,7 @@ mod tests {
 
     /// [BQ-20], [BQ-21]
     #[test]
-    fn exchanges_are_put_back_as_they_were() {
+    fn exchanges_are_restored_unchanged() {
         let (a, b) = (StreamKey::bidi(1), StreamKey::bidi(2));
         let other = PacketId::new(7).unwrap();
         let mut inbound = Inbound::default();
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pubrel_is_understood_on_any_stream() {
+    fn a_pubrel_is_accepted_on_any_stream() {
         let mut inbound = Inbound::default();
         assert!(inbound.receive(StreamKey::bidi(1), ID, true));
         assert!(inbound.release(StreamKey::CONTROL, ID) && inbound.is_empty());

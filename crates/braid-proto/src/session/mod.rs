@@ -1,41 +1,69 @@
-//! The Session State of MQTT 4.1 as a plain value: it is moved, never shared.
+//! Session State of MQTT 4.1 as a plain value: it is moved, never shared.
 //!
-//! Both ends of a connection have one. The server's holds the subscriptions as well.
+//! Both ends of a connection have one. Subscriptions are in the server's only.
 
-mod expiry;
 mod inbound;
 mod outbound;
-mod quota;
-mod subscription;
 mod subscriptions;
 
-pub use expiry::SessionExpiry;
+use std::time::Duration;
+
+use crate::types::ClientId;
+pub use crate::types::RetainHandling;
 pub use inbound::Inbound;
-pub use outbound::{Inflight, Outbound, Phase};
-pub(crate) use quota::Limits;
-pub use subscription::{RetainHandling, Subscription};
-pub use subscriptions::{Moved, Subscriptions};
+pub(crate) use outbound::InflightAmount;
+pub use outbound::{Outbound, Phase};
+pub use subscriptions::{Moved, Subscription, Subscriptions};
 
-use crate::packet::ClientId;
-
-/// The Session State of one client.
+/// Session State of one client.
 #[derive(Clone, Debug, Default)]
 pub struct Session {
-    /// Whose it is.
+    /// Client Identifier.
     pub client_id: ClientId,
-    /// How long it outlives its connection.
+    /// Session Expiry Interval.
     pub expiry: SessionExpiry,
-    /// What it subscribed to; empty on a client's side.
+    /// Subscriptions; empty on a client's side.
     pub subscriptions: Subscriptions,
-    /// Messages that were received but not completely acknowledged.
+    /// Received QoS 2 messages without PUBREL.
     pub inbound: Inbound,
-    /// Messages that were sent but not completely acknowledged.
+    /// Sent QoS 1 and 2 messages that are not completely acknowledged.
     pub outbound: Outbound,
 }
 
 impl Session {
-    /// A new session.
+    /// New session.
     pub fn new(client_id: ClientId, expiry: SessionExpiry) -> Self {
         Self { client_id, expiry, ..Self::default() }
+    }
+}
+
+/// Session Expiry Interval (MQTT 5, 3.1.2.11.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SessionExpiry(u32);
+
+impl SessionExpiry {
+    /// End of the session with its connection: Clean Session 1 of MQTT 3.
+    pub const WITH_CONNECTION: Self = Self(0);
+    /// No expiry: Clean Session 0 of MQTT 3.
+    pub const NEVER: Self = Self(u32::MAX);
+
+    /// Interval in seconds; `u32::MAX` is [`SessionExpiry::NEVER`].
+    pub const fn from_secs(seconds: u32) -> Self {
+        Self(seconds)
+    }
+
+    /// Interval in seconds.
+    pub const fn as_secs(self) -> u32 {
+        self.0
+    }
+
+    /// Whether the session outlives its connection.
+    pub const fn outlives_connection(self) -> bool {
+        self.0 > 0
+    }
+
+    /// Time from the end of the connection to the end of the session; `None` when it never ends.
+    pub fn interval(self) -> Option<Duration> {
+        (self != Self::NEVER).then(|| Duration::from_secs(self.0.into()))
     }
 }

@@ -1,65 +1,65 @@
+//! Sender's half of QoS 1 and 2, with its send quota.
+
 use std::num::NonZeroU64;
 use std::time::Instant;
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::quota::{Limits, Quota};
 use crate::message::Delivery;
-use crate::packet::{PacketId, QoS};
-use crate::stream::{Lane, StreamKey};
+use crate::types::{Lane, PacketId, Priority, QoS, StreamKey};
+use crate::work;
 
-/// The sender's half of QoS 1 and 2 (MQTT 4.3.2, 4.3.3) with the packet identifiers of the session.
-#[derive(Clone, Debug)]
+/// Sender's half of QoS 1 and 2 (MQTT 4.3.2, 4.3.3), with the packet identifiers of the session.
+#[derive(Clone, Debug, Default)]
 pub struct Outbound {
     inflight: HashMap<PacketId, Inflight, FxBuildHasher>,
     next_id: PacketId,
     next_order: u64,
-    /// How many of `inflight` count against the peer's Receive Maximum.
+    /// Number of inflight messages that count against the peer's Receive Maximum.
     unacknowledged: usize,
-    /// Bytes of the payloads that are kept for a resend.
+    /// Bytes of the payloads kept for retransmission.
     payload_bytes: usize,
-    /// How many of them are in a spool.
+    /// Bytes of them that are in a spool.
     spooled_bytes: usize,
-    /// Which lanes have them.
-    quota: Quota,
+    /// Use of the quota by lane.
+    quota: LaneQuota,
 }
 
-/// A message on its way.
+/// Inflight exchange.
 #[derive(Clone, Debug)]
-pub struct Inflight {
-    /// How far it is.
-    pub phase: Phase,
-    /// Ascends with the first PUBLISH of each message, and again with its first PUBREL.
+struct Inflight {
+    phase: Phase,
+    /// Order of the first PUBLISH, then of the first PUBREL.
     order: u64,
-    /// A PUBLISH or PUBREL of it went out on the present connection, and not on a stream that has ended.
-    sent_here: bool,
-    /// It counts against the peer's Receive Maximum: the present connection has brought it to the peer, be it on a
-    /// stream that has ended since.
-    counts: bool,
-    /// Its PUBLISH was sent again.
+    /// Whether a PUBLISH or PUBREL of it was sent on this connection, on a stream that has not ended.
+    sent_on_connection: bool,
+    /// Whether it uses_quota against the peer's Receive Maximum: it was sent on this connection, perhaps on a stream that has
+    /// ended since.
+    uses_quota: bool,
+    /// Whether its PUBLISH was retransmitted.
     is_repeated: bool,
-    /// Whose share of the quota it is.
+    /// Lane whose quota it uses.
     lane: Lane,
-    /// Where its last packet was sent.
+    /// Stream of its last packet.
     stream: StreamKey,
-    /// Where on a data stream its PUBLISH ends, bytes.
+    /// Offset of the end of its PUBLISH on a data stream.
     end: u64,
 }
 
-/// How far a message is on its way.
+/// Phase of an exchange.
 #[derive(Clone, Debug)]
 pub enum Phase {
-    /// PUBLISH was sent: PUBACK or PUBREC is to come.
+    /// PUBLISH was sent: PUBACK or PUBREC is outstanding.
     Sent(Delivery),
-    /// PUBREC came, PUBREL was sent: PUBCOMP is to come. With [`Delivery::queue_lsn`] of the message.
+    /// PUBREL was sent: PUBCOMP is outstanding. With the [`Delivery::queue_lsn`] of the message.
     Released(Option<NonZeroU64>),
-    /// The identifier belongs to a SUBSCRIBE or UNSUBSCRIBE.
-    Control,
+    /// SUBSCRIBE or UNSUBSCRIBE was sent: its answer is outstanding.
+    Request,
 }
 
 impl Outbound {
-    /// Takes an identifier that no exchange uses; `None` when all 65,535 are in use. [MQTT-2.2.1-3],
+    /// Allocates an identifier; `None` when all 65,535 are in use. [MQTT-2.2.1-3],
     /// [MQTT-2.2.1-4], [MQTT-4.3.2-1], [MQTT-4.3.3-1]
     fn allocate(&mut self) -> Option<PacketId> {
         if !self.has_free_id() {
@@ -73,17 +73,19 @@ impl Outbound {
         Some(id)
     }
 
-    fn insert(&mut self, id: PacketId, phase: Phase, lane: Lane, sent_here: bool) {
-        let (messages, payload_bytes) = (usize::from(sent_here), phase.payload_len());
+    fn insert(&mut self, id: PacketId, phase: Phase, lane: Lane, sent_on_connection: bool) {
+        let (messages, payload_bytes) = (usize::from(sent_on_connection), phase.payload_len());
         self.unacknowledged += messages;
         self.payload_bytes += payload_bytes;
         self.spooled_bytes += phase.spooled_len();
-        self.quota.add(lane, messages, payload_bytes);
+        if !matches!(phase, Phase::Request) {
+            self.quota.add(lane, messages, payload_bytes);
+        }
         let inflight = Inflight {
             phase,
             order: self.next_order,
-            sent_here,
-            counts: sent_here,
+            sent_on_connection,
+            uses_quota: sent_on_connection,
             is_repeated: false,
             lane,
             stream: lane.stream,
@@ -93,10 +95,10 @@ impl Outbound {
         self.next_order += 1;
     }
 
-    /// Notes a QoS 1 or 2 delivery as sent.
+    /// Begins the exchange of a QoS 1 or 2 delivery, which is sent now.
     ///
     /// # Errors
-    /// The delivery again when no identifier is free.
+    /// Gives the delivery back when no identifier is free.
     pub fn send(&mut self, delivery: Delivery) -> Result<PacketId, Box<Delivery>> {
         debug_assert!(delivery.qos > QoS::AtMostOnce);
         let Some(id) = self.allocate() else { return Err(Box::new(delivery)) };
@@ -105,56 +107,40 @@ impl Outbound {
         Ok(id)
     }
 
-    /// Takes an identifier for a SUBSCRIBE or UNSUBSCRIBE on a stream. `None` when no identifier is free.
-    pub fn send_control(&mut self, stream: StreamKey) -> Option<PacketId> {
+    /// Allocates an identifier for a SUBSCRIBE or UNSUBSCRIBE on a stream; `None` when none is free.
+    pub fn send_request(&mut self, stream: StreamKey) -> Option<PacketId> {
         let id = self.allocate()?;
-        self.insert_control(id, stream);
+        self.insert(id, Phase::Request, Lane { stream, ..Lane::default() }, false);
         Some(id)
     }
 
-    /// Of an identifier that [`Outbound::send_control`] of another session gave: it is for the same request here.
-    /// False, with nothing changed: it is in use.
-    pub(crate) fn restore_control(&mut self, packet_id: PacketId, stream: StreamKey) -> bool {
+    /// Takes over an identifier that [`Outbound::send_request`] of another session allocated. False, with nothing changed: it
+    /// is in use.
+    pub(crate) fn restore_request(&mut self, packet_id: PacketId, stream: StreamKey) -> bool {
         if self.inflight.contains_key(&packet_id) {
             return false;
         }
-        self.insert_control(packet_id, stream);
+        self.insert(packet_id, Phase::Request, Lane { stream, ..Lane::default() }, false);
         self.next_id = packet_id.next();
         true
     }
 
-    /// A request has no lane: it counts against no quota.
-    fn insert_control(&mut self, id: PacketId, stream: StreamKey) {
-        let inflight = Inflight {
-            phase: Phase::Control,
-            order: self.next_order,
-            sent_here: false,
-            counts: false,
-            is_repeated: false,
-            lane: Lane::default(),
-            stream,
-            end: 0,
-        };
-        self.inflight.insert(id, inflight);
-        self.next_order += 1;
-    }
-
-    /// Notes that an exchange of a resumed session goes on. False: it already does on this connection.
+    /// Notes the retransmission of an exchange. False: it was sent on this connection before.
     pub(crate) fn resend(&mut self, packet_id: PacketId) -> bool {
         let Some(inflight) = self.inflight.get_mut(&packet_id) else { return false };
-        let first = !inflight.sent_here;
-        inflight.sent_here = true;
+        let first = !inflight.sent_on_connection;
+        inflight.sent_on_connection = true;
         inflight.is_repeated |= matches!(inflight.phase, Phase::Sent(_));
-        let is_new = !std::mem::replace(&mut inflight.counts, true);
+        let is_new = !std::mem::replace(&mut inflight.uses_quota, true);
         self.unacknowledged += usize::from(is_new);
         self.quota.add(inflight.lane, usize::from(is_new), 0);
         first
     }
 
-    /// What is to be sent again goes on this stream.
-    pub(crate) fn place(&mut self, packet_id: PacketId, stream: StreamKey) {
+    /// Moves an exchange to the stream of its retransmission.
+    pub(crate) fn move_to_stream(&mut self, packet_id: PacketId, stream: StreamKey) {
         let Some(inflight) = self.inflight.get_mut(&packet_id) else { return };
-        let (messages, payload_bytes) = (usize::from(inflight.counts), inflight.phase.payload_len());
+        let (messages, payload_bytes) = (usize::from(inflight.uses_quota), inflight.phase.payload_len());
         self.quota.remove(inflight.lane, messages, payload_bytes);
         inflight.stream = stream;
         inflight.lane.stream = stream;
@@ -164,56 +150,52 @@ impl Outbound {
         self.quota.add(inflight.lane, messages, payload_bytes);
     }
 
-    /// The exchange goes on on this stream.
-    pub(crate) fn continue_on(&mut self, packet_id: PacketId, stream: StreamKey) {
+    /// Sets the stream of the exchange's last packet.
+    pub(crate) fn set_stream(&mut self, packet_id: PacketId, stream: StreamKey) {
         if let Some(inflight) = self.inflight.get_mut(&packet_id) {
             inflight.stream = stream;
         }
     }
 
-    /// The PUBLISH is in an outbox, up to this place of its stream.
+    /// Sets the offset of the end of its PUBLISH on the stream.
     pub(crate) fn set_end(&mut self, packet_id: PacketId, end: u64) {
         if let Some(inflight) = self.inflight.get_mut(&packet_id) {
             inflight.end = end;
         }
     }
 
-    /// Puts back an exchange as it was before this process began, behind those put back before. It goes on with
-    /// [`Outbound::resume`]. False, with nothing changed: the identifier is in use.
+    /// Restores an exchange of an earlier process, behind those restored before. [`Outbound::resume`] continues it. False,
+    /// with nothing changed: the identifier is in use.
     pub fn restore(&mut self, packet_id: PacketId, phase: Phase) -> bool {
         if self.inflight.contains_key(&packet_id) {
             return false;
         }
         let lane = phase.lane();
         self.insert(packet_id, phase, lane, false);
-        // Behind the last one that was used, as if the process had not ended. [MQTT-2.2.1-3]
+        // Identifiers continue behind the last one that was used. [MQTT-2.2.1-3]
         self.next_id = packet_id.next();
         true
     }
 
-    /// Ends an exchange that cannot go on.
+    /// Ends an exchange that cannot continue.
     pub(crate) fn discard(&mut self, packet_id: PacketId) -> Option<Phase> {
-        self.take_if(packet_id, |_| true)
+        self.remove_if(packet_id, |_| true)
     }
 
-    /// Handles PUBACK: the delivery that is done, if it was one of QoS 1.
+    /// Handles PUBACK: the delivery of the QoS 1 exchange that it ends.
     pub fn handle_puback(&mut self, packet_id: PacketId) -> Option<Delivery> {
-        self.take_if(
+        self.remove_if(
             packet_id,
             |phase| matches!(phase, Phase::Sent(delivery) if delivery.qos == QoS::AtLeastOnce),
         )
         .and_then(Phase::into_delivery)
     }
 
-    /// Handles PUBREC with a success: false when no QoS 2 message has this identifier. The payload is let go:
-    /// it must not be sent again. [MQTT-4.3.3-6]
-    pub fn handle_pubrec(&mut self, packet_id: PacketId) -> bool {
-        self.release(packet_id).is_some()
-    }
-
-    /// The same; returns [`Delivery::queue_lsn`] of the message, also if it was let go before: whoever keeps it may not have
-    /// heard of that yet.
-    pub(crate) fn release(&mut self, packet_id: PacketId) -> Option<Option<NonZeroU64>> {
+    /// Handles PUBREC with a success, and returns [`Delivery::queue_lsn`] of the message. `None`: no QoS 2 message has this
+    /// identifier. The payload is dropped, since it must not be sent again. [MQTT-4.3.3-6]
+    ///
+    /// A repeated PUBREC returns it too: the store may not have heard of the first.
+    pub fn handle_pubrec(&mut self, packet_id: PacketId) -> Option<Option<NonZeroU64>> {
         let inflight = self.inflight.get_mut(&packet_id)?;
         match &inflight.phase {
             Phase::Sent(delivery) if delivery.qos == QoS::ExactlyOnce => {
@@ -229,91 +211,84 @@ impl Outbound {
                 Some(queue_lsn)
             }
             Phase::Released(queue_lsn) => Some(*queue_lsn),
-            Phase::Sent(_) | Phase::Control => None,
+            Phase::Sent(_) | Phase::Request => None,
         }
     }
 
-    /// Handles PUBREC with a failure: the exchange is over. False when no QoS 2 message has this identifier.
-    pub fn handle_pubrec_error(&mut self, packet_id: PacketId) -> bool {
-        self.take_refused(packet_id).is_some()
-    }
-
-    /// The same; returns what is over.
-    pub(crate) fn take_refused(&mut self, packet_id: PacketId) -> Option<Phase> {
-        self.take_if(packet_id, |phase| {
+    /// Handles PUBREC with a failure, and returns the exchange that it ends. `None`: no QoS 2 message has this identifier.
+    pub fn handle_pubrec_error(&mut self, packet_id: PacketId) -> Option<Phase> {
+        self.remove_if(packet_id, |phase| {
             matches!(phase, Phase::Released(_))
                 || matches!(phase, Phase::Sent(delivery) if delivery.qos == QoS::ExactlyOnce)
         })
     }
 
-    /// Handles PUBCOMP: false when nothing was waiting for it.
-    pub fn handle_pubcomp(&mut self, packet_id: PacketId) -> bool {
-        self.take_completed(packet_id).is_some()
+    /// Handles PUBCOMP, and returns the exchange that it ends. `None`: no exchange waits for it.
+    pub fn handle_pubcomp(&mut self, packet_id: PacketId) -> Option<Phase> {
+        self.remove_if(packet_id, |phase| matches!(phase, Phase::Released(_)))
     }
 
-    /// The same; returns what is over.
-    pub(crate) fn take_completed(&mut self, packet_id: PacketId) -> Option<Phase> {
-        self.take_if(packet_id, |phase| matches!(phase, Phase::Released(_)))
+    /// Handles SUBACK and UNSUBACK. False: no request waits for it.
+    pub fn handle_answer(&mut self, packet_id: PacketId) -> bool {
+        self.remove_if(packet_id, |phase| matches!(phase, Phase::Request)).is_some()
     }
 
-    /// Handles SUBACK and UNSUBACK: false when nothing was waiting for it.
-    pub fn handle_control(&mut self, packet_id: PacketId) -> bool {
-        self.take_if(packet_id, |phase| matches!(phase, Phase::Control)).is_some()
-    }
-
-    fn take_if(&mut self, packet_id: PacketId, wanted: impl Fn(&Phase) -> bool) -> Option<Phase> {
+    fn remove_if(&mut self, packet_id: PacketId, wanted: impl Fn(&Phase) -> bool) -> Option<Phase> {
         if !self.inflight.get(&packet_id).is_some_and(|inflight| wanted(&inflight.phase)) {
             return None;
         }
-        let Inflight { phase, counts, lane, .. } = self.inflight.remove(&packet_id)?;
-        self.unacknowledged -= usize::from(counts);
+        let Inflight { phase, uses_quota, lane, .. } = self.inflight.remove(&packet_id)?;
+        self.unacknowledged -= usize::from(uses_quota);
         self.payload_bytes -= phase.payload_len();
         self.spooled_bytes -= phase.spooled_len();
-        self.quota.remove(lane, usize::from(counts), phase.payload_len());
-        // An idle session keeps no large table.
+        self.quota.remove(lane, usize::from(uses_quota), phase.payload_len());
+        // An idle session keeps no table capacity.
         if self.inflight.is_empty() && self.inflight.capacity() > 64 {
             self.inflight = HashMap::default();
         }
         Some(phase)
     }
 
-    /// The message with this identifier.
+    /// Phase of the exchange with this identifier.
     pub fn get(&self, packet_id: PacketId) -> Option<&Phase> {
         self.inflight.get(&packet_id).map(|inflight| &inflight.phase)
     }
 
-    /// The message with this identifier, unless it went out on the present connection.
+    /// Phase of the exchange with this identifier, unless it was sent on this connection.
     pub(crate) fn unsent(&self, packet_id: PacketId) -> Option<&Phase> {
-        self.inflight.get(&packet_id).filter(|inflight| !inflight.sent_here).map(|inflight| &inflight.phase)
+        self.inflight
+            .get(&packet_id)
+            .filter(|inflight| !inflight.sent_on_connection)
+            .map(|inflight| &inflight.phase)
     }
 
-    /// Whether it counts against the peer's Receive Maximum already.
-    pub fn counts(&self, packet_id: PacketId) -> bool {
-        self.inflight.get(&packet_id).is_some_and(|inflight| inflight.counts)
+    /// Whether the exchange uses_quota against the peer's Receive Maximum.
+    pub fn uses_quota(&self, packet_id: PacketId) -> bool {
+        self.inflight.get(&packet_id).is_some_and(|inflight| inflight.uses_quota)
     }
 
-    /// Where its PUBLISH was sent again, so that the peer may come to see it behind what it answers to the first.
+    /// Stream of a retransmitted PUBLISH, which the peer may receive after it has answered the first one.
     pub(crate) fn repeated_on(&self, packet_id: PacketId) -> Option<StreamKey> {
         let inflight = self.inflight.get(&packet_id).filter(|inflight| inflight.is_repeated)?;
         Some(inflight.stream)
     }
 
-    /// Messages on their way.
+    /// Number of exchanges.
     pub fn len(&self) -> usize {
         self.inflight.len()
     }
 
-    /// Bytes of the payloads that are kept until they are acknowledged.
+    /// Bytes of the payloads kept until they are acknowledged.
     pub fn payload_bytes(&self) -> usize {
         self.payload_bytes
     }
 
-    /// How many of them are in the heap, and not in a spool.
+    /// Bytes of these payloads in the heap, not in a spool.
     pub fn heap_bytes(&self) -> usize {
         self.payload_bytes - self.spooled_bytes
     }
 
-    /// The client is away: what is on its way rests until it is acknowledged.
+    /// Charges the messages of an offline client as offline, until they are acknowledged.
     pub fn charge_offline(&mut self) {
         for inflight in self.inflight.values_mut() {
             if let Phase::Sent(delivery) = &mut inflight.phase {
@@ -322,73 +297,79 @@ impl Outbound {
         }
     }
 
-    /// Whether nothing is on its way.
+    /// Whether there is no exchange.
     pub fn is_empty(&self) -> bool {
         self.inflight.is_empty()
     }
 
-    /// Whether an identifier is free.
+    /// Whether a packet identifier is free.
     pub fn has_free_id(&self) -> bool {
         self.inflight.len() < usize::from(u16::MAX)
     }
 
-    /// Messages that went out on the present connection and whose exchange is not over: what the peer's
-    /// Receive Maximum limits. [MQTT-4.9.0-1]
+    /// Number of messages that were sent on this connection and are not acknowledged, which the peer's Receive Maximum
+    /// limits. [MQTT-4.9.0-1]
     pub fn unacknowledged(&self) -> usize {
         self.unacknowledged
     }
 
-    /// Whether a lane may have one more message of this size on its way. [MQTT-4.9.0-2], [BQ-24]
-    pub(crate) fn has_room(&self, lane: Lane, has_others: bool, payload_len: usize, limits: Limits) -> bool {
-        let used = Limits { messages: self.unacknowledged, payload_bytes: self.payload_bytes };
+    /// Whether a lane may send one more message of this size. [MQTT-4.9.0-2], [BQ-24]
+    pub(crate) fn has_room(
+        &self,
+        lane: Lane,
+        has_others: bool,
+        payload_len: usize,
+        limits: InflightAmount,
+    ) -> bool {
+        let used = InflightAmount { messages: self.unacknowledged, payload_bytes: self.payload_bytes };
         self.quota.allows(lane, has_others, payload_len, used, limits)
     }
 
-    /// Begins a new connection: what must be sent again on it. First each PUBREL in the order of their PUBRECs,
-    /// which no quota holds back, then each PUBLISH in the order in which it was first sent. Exchanges of
-    /// SUBSCRIBE and UNSUBSCRIBE end with their connection: their identifiers are free again.
+    /// Begins a new connection, and returns the exchanges to retransmit: PUBRELs in the order of their PUBRECs, which no quota
+    /// delays, then PUBLISHes in the order of their first transmission. Requests end with their connection, and their
+    /// identifiers are free again.
     pub fn resume(&mut self) -> Vec<PacketId> {
-        self.inflight.retain(|_, inflight| !matches!(inflight.phase, Phase::Control));
+        self.inflight.retain(|_, inflight| !matches!(inflight.phase, Phase::Request));
         self.unacknowledged = 0;
         self.quota.clear();
-        self.inflight.values_mut().for_each(|inflight| inflight.counts = false);
+        self.inflight.values_mut().for_each(|inflight| inflight.uses_quota = false);
         let ids = self.inflight.keys().copied().collect();
-        self.begin_again(ids)
+        self.requeue(ids)
     }
 
-    /// A stream has ended: what must be sent again on the control stream, in the order of [`Outbound::resume`].
+    /// Ends a stream, and returns the exchanges to retransmit on the control stream, in the order of [`Outbound::resume`].
     /// [BQ-42]
     pub(crate) fn end_stream(&mut self, stream: StreamKey) -> Vec<PacketId> {
         self.end_stream_if(stream, |_| true)
     }
 
-    /// This side has ended a stream, of which `taken` bytes were sent. A QoS 2 message that the peer may have stays
-    /// where it is until the next connection: sent again on another stream it could be there before the end of this
-    /// one, and would be a new message [BQ-20].
+    /// Ends a stream that this side has reset after `taken` bytes. A QoS 2 message that the peer may have received stays until
+    /// the next connection: retransmitted on another stream it could arrive before the end of this one, and would be a new
+    /// message [BQ-20].
     pub(crate) fn abort_stream(&mut self, stream: StreamKey, taken: u64) -> Vec<PacketId> {
         self.end_stream_if(stream, |inflight| match &inflight.phase {
             Phase::Sent(delivery) => delivery.qos < QoS::ExactlyOnce || inflight.end > taken,
-            Phase::Released(_) | Phase::Control => true,
+            Phase::Released(_) | Phase::Request => true,
         })
     }
 
-    /// The messages on a stream of which the peer cannot have more than a part, and which nobody wants any more.
+    /// Expired messages on a stream of which the peer cannot have received more than a part.
     pub(crate) fn expired_in_part(&self, stream: StreamKey, taken: u64, now: Instant) -> Vec<PacketId> {
         let is_over = |inflight: &Inflight| match &inflight.phase {
             Phase::Sent(delivery) => delivery.message.is_expired(now),
-            Phase::Released(_) | Phase::Control => false,
+            Phase::Released(_) | Phase::Request => false,
         };
         self.select_on(stream, |inflight| inflight.end > taken && is_over(inflight))
     }
 
-    /// The messages on a stream that the peer has not answered.
+    /// Messages on a stream that the peer has not acknowledged.
     pub(crate) fn unreceived_on(&self, stream: StreamKey) -> Vec<PacketId> {
         self.select_on(stream, |inflight| matches!(inflight.phase, Phase::Sent(_)))
     }
 
-    /// Some of what is on a stream, in ascending order.
+    /// Exchanges on a stream for which `wanted` is true, in ascending order.
     ///
-    /// Looks at all exchanges: streams end rarely, and an index would cost every message.
+    /// Scans all exchanges: streams end rarely, and an index would cost every message.
     fn select_on(&self, stream: StreamKey, wanted: impl Fn(&Inflight) -> bool) -> Vec<PacketId> {
         let is_wanted = |inflight: &Inflight| inflight.stream == stream && wanted(inflight);
         let mut ids: Vec<_> =
@@ -399,42 +380,42 @@ impl Outbound {
 
     fn end_stream_if(&mut self, stream: StreamKey, wanted: impl Fn(&Inflight) -> bool) -> Vec<PacketId> {
         let ended =
-            self.select_on(stream, |inflight| !matches!(inflight.phase, Phase::Control) && wanted(inflight));
+            self.select_on(stream, |inflight| !matches!(inflight.phase, Phase::Request) && wanted(inflight));
         for inflight in ended.iter().filter_map(|id| self.inflight.get(id)) {
-            let messages = usize::from(inflight.counts);
+            let messages = usize::from(inflight.uses_quota);
             self.quota.remove(inflight.lane, messages, inflight.phase.payload_len());
         }
         self.quota.end_stream(stream);
-        self.begin_again(ended)
+        self.requeue(ended)
     }
 
-    /// The requests of a stream that has ended: nobody will answer them. Their identifiers are free again.
+    /// Ends the requests of a stream that has ended, which will not be answered. Their identifiers are free again.
     pub(crate) fn take_requests(&mut self, stream: StreamKey) -> Vec<PacketId> {
-        let ids = self.select_on(stream, |inflight| matches!(inflight.phase, Phase::Control));
+        let ids = self.select_on(stream, |inflight| matches!(inflight.phase, Phase::Request));
         ids.iter().for_each(|id| drop(self.discard(*id)));
         ids
     }
 
-    /// Makes some exchanges begin again on the control stream. Those of a stream that has ended count as before: the
-    /// peer has not acknowledged them, and nothing else may take their place. [MQTT-4.9.0-1]
-    fn begin_again(&mut self, ids: Vec<PacketId>) -> Vec<PacketId> {
+    /// Moves exchanges to the control stream for retransmission, and orders them. Exchanges of an ended stream still count
+    /// against the quota: the peer has not acknowledged them. [MQTT-4.9.0-1]
+    fn requeue(&mut self, ids: Vec<PacketId>) -> Vec<PacketId> {
         let mut order = Vec::with_capacity(ids.len());
         for id in ids {
             let Some(inflight) = self.inflight.get_mut(&id) else { continue };
-            inflight.sent_here = false;
+            inflight.sent_on_connection = false;
             inflight.stream = StreamKey::CONTROL;
             inflight.lane.stream = StreamKey::CONTROL;
             if let Phase::Sent(delivery) = &mut inflight.phase {
                 delivery.stream = StreamKey::CONTROL;
             }
-            self.quota.add(inflight.lane, usize::from(inflight.counts), inflight.phase.payload_len());
+            self.quota.add(inflight.lane, usize::from(inflight.uses_quota), inflight.phase.payload_len());
             order.push((matches!(inflight.phase, Phase::Sent(_)), inflight.order, id));
         }
         order.sort_unstable(); // [MQTT-4.6.0-1], [MQTT-4.6.0-4]
         order.into_iter().map(|(_, _, id)| id).collect()
     }
 
-    /// Ends the session: the QoS 1 and 2 messages that were not acknowledged, in the order of sending.
+    /// Ends the session: its unacknowledged QoS 1 and 2 messages, in the order of sending.
     pub fn into_unacknowledged(mut self) -> Vec<Delivery> {
         let order = self.resume();
         order
@@ -460,12 +441,12 @@ impl Phase {
         if let Self::Sent(delivery) = self { delivery.lane() } else { Lane::default() }
     }
 
-    /// [`Delivery::queue_lsn`] of the message, also when it was let go.
+    /// [`Delivery::queue_lsn`] of the message, also of a released one.
     pub(crate) fn queue_lsn(&self) -> Option<NonZeroU64> {
         match self {
             Self::Sent(delivery) => delivery.queue_lsn,
             Self::Released(queue_lsn) => *queue_lsn,
-            Self::Control => None,
+            Self::Request => None,
         }
     }
 
@@ -474,16 +455,169 @@ impl Phase {
     }
 }
 
-impl Default for Outbound {
-    fn default() -> Self {
-        Self {
-            inflight: HashMap::default(),
-            next_id: PacketId::FIRST,
-            next_order: 0,
-            unacknowledged: 0,
-            payload_bytes: 0,
-            spooled_bytes: 0,
-            quota: Quota::default(),
+/// Maximum bytes of a payload that is not subject to the limit of inflight bytes; such messages are bounded by number.
+const SMALL_PAYLOAD: usize = 4096;
+
+/// Distribution of the send quota over lanes: a lane that is stuck must not use all of the Receive Maximum. [BQ-24]
+#[derive(Clone, Debug, Default)]
+struct LaneQuota {
+    /// Lanes used since the connection began, ascending; mostly one. Beyond [`LANES_KEPT`] only those in use.
+    lanes: Vec<LaneUsage>,
+}
+
+#[derive(Clone, Debug)]
+struct LaneUsage {
+    lane: Lane,
+    messages: usize,
+    payload_bytes: usize,
+}
+
+/// Number of inflight messages, and bytes of their payloads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InflightAmount {
+    pub(crate) messages: usize,
+    pub(crate) payload_bytes: usize,
+}
+
+/// Number of lanes above which unused ones are removed.
+const LANES_KEPT: usize = 64;
+
+/// Messages that a lane leaves free for lanes above the default priority: the first alarm must not wait for an
+/// acknowledgement of bulk.
+fn reserve(lane: Lane, messages: usize) -> usize {
+    if lane.priority > Priority::DEFAULT { 0 } else { messages / 16 }
+}
+
+impl LaneQuota {
+    fn find(&self, lane: Lane) -> Result<usize, usize> {
+        work::step();
+        self.lanes.binary_search_by_key(&lane, |share| share.lane)
+    }
+
+    fn add(&mut self, lane: Lane, messages: usize, payload_bytes: usize) {
+        match self.find(lane) {
+            Ok(at) => {
+                self.lanes[at].messages += messages;
+                self.lanes[at].payload_bytes += payload_bytes;
+            }
+            Err(at) => self.lanes.insert(at, LaneUsage { lane, messages, payload_bytes }),
         }
+    }
+
+    fn remove(&mut self, lane: Lane, messages: usize, payload_bytes: usize) {
+        let Ok(at) = self.find(lane) else { return };
+        self.lanes[at].messages -= messages;
+        self.lanes[at].payload_bytes -= payload_bytes;
+        if self.lanes[at].is_empty() && self.lanes.len() > LANES_KEPT {
+            self.lanes.remove(at);
+        }
+    }
+
+    /// Removes the unused lanes of a stream that has ended.
+    fn end_stream(&mut self, stream: StreamKey) {
+        let start = self.lanes.partition_point(|share| share.lane.stream < stream);
+        let end = self.lanes.partition_point(|share| share.lane.stream <= stream);
+        let used: Vec<_> = self.lanes[start..end].iter().filter(|share| !share.is_empty()).cloned().collect();
+        self.lanes.splice(start..end, used);
+    }
+
+    fn clear(&mut self) {
+        self.lanes.clear();
+    }
+
+    /// Whether a lane may send one more message of this size while all lanes have `used` inflight.
+    ///
+    /// `has_others`: other open streams may come to use a lane.
+    ///
+    /// A single lane may use everything. With several, each may use up to eight times the free rest, so that the next one finds
+    /// room even beside stuck lanes; and each may always send one message while any is free.
+    fn allows(
+        &self,
+        lane: Lane,
+        has_others: bool,
+        payload_len: usize,
+        used: InflightAmount,
+        limits: InflightAmount,
+    ) -> bool {
+        let free = limits.messages.saturating_sub(used.messages);
+        if free <= reserve(lane, limits.messages) {
+            return false;
+        }
+        let own = self.find(lane).ok().map(|at| &self.lanes[at]);
+        let is_alone = !has_others && self.lanes.len() == usize::from(own.is_some());
+        let (messages, payload_bytes) = own.map_or((0, 0), |share| (share.messages, share.payload_bytes));
+        if !is_alone && messages > 0 && messages >= (free - 1).saturating_mul(8) {
+            return false;
+        }
+        payload_len <= SMALL_PAYLOAD || payload_bytes == 0 || used.payload_bytes <= limits.payload_bytes
+    }
+}
+
+impl LaneUsage {
+    const fn is_empty(&self) -> bool {
+        self.messages == 0 && self.payload_bytes == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane(n: u32) -> Lane {
+        Lane { stream: StreamKey::bidi(n), priority: Priority::new(200) }
+    }
+
+    /// Fills the lanes one after the other; returns the number of messages of each.
+    fn fill(lanes: u32, maximum: usize) -> Vec<usize> {
+        let mut quota = LaneQuota::default();
+        (0..lanes).for_each(|n| quota.add(lane(n), 0, 0));
+        let limits = InflightAmount { messages: maximum, payload_bytes: 100 };
+        let mut messages = 0;
+        let one = |n| {
+            let before = messages;
+            while quota.allows(lane(n), false, 1, InflightAmount { messages, payload_bytes: 0 }, limits) {
+                quota.add(lane(n), 1, 0);
+                messages += 1;
+            }
+            messages - before
+        };
+        (0..lanes).map(one).collect()
+    }
+
+    /// [BQ-24]
+    #[test]
+    fn a_lane_leaves_room_for_the_next() {
+        assert_eq!(fill(1, 1024), [1024], "alone");
+        assert_eq!(fill(3, 1024), [910, 101, 11]);
+        assert_eq!(fill(3, 20), [17, 2, 1]);
+        assert_eq!(fill(2, 2), [1, 1]);
+        assert_eq!(fill(2, 1), [1, 0]);
+    }
+
+    #[test]
+    fn default_priority_leaves_room_for_higher_ones() {
+        let lane = |priority| Lane { stream: StreamKey::CONTROL, priority: Priority::new(priority) };
+        let quota = LaneQuota::default();
+        for (maximum, most) in [(1, 1), (15, 15), (16, 15), (100, 94), (1024, 960)] {
+            let limits = InflightAmount { messages: maximum, payload_bytes: 0 };
+            let allows = |priority, messages| {
+                quota.allows(lane(priority), false, 1, InflightAmount { messages, payload_bytes: 0 }, limits)
+            };
+            assert!(allows(100, most - 1) && (most == maximum || !allows(100, most)), "{maximum}");
+            assert!(allows(101, maximum - 1) && !allows(101, maximum));
+        }
+    }
+
+    #[test]
+    fn large_inflight_payloads_do_not_stop_small_ones_or_other_lanes() {
+        let mut quota = LaneQuota::default();
+        quota.add(lane(0), 1, 200_000);
+        let (used, limits) = (
+            InflightAmount { messages: 1, payload_bytes: 200_000 },
+            InflightAmount { messages: 10, payload_bytes: 100_000 },
+        );
+        assert!(!quota.allows(lane(0), false, 5000, used, limits));
+        assert!(quota.allows(lane(0), false, SMALL_PAYLOAD, used, limits));
+        assert!(quota.allows(lane(1), false, 5000, used, limits));
     }
 }

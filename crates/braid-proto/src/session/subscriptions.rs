@@ -1,39 +1,62 @@
-use std::collections::{BTreeMap, BTreeSet};
+//! Subscriptions of a session.
 
-use super::Subscription;
-use crate::stream::StreamKey;
-use crate::topic::TopicFilter;
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+
+use crate::types::{Priority, QoS, RetainHandling, StreamKey, TopicFilter};
 use crate::work;
 
-/// What a session subscribed to: one subscription for each Topic Filter and stream.
+/// Subscription to one Topic Filter, as granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Subscription {
+    /// Maximum QoS of a delivery.
+    pub qos: QoS,
+    /// No Local: no delivery to the session that published.
+    pub no_local: bool,
+    /// Retain As Published: keep the publisher's RETAIN flag.
+    pub retain_as_published: bool,
+    /// Replay of retained messages at SUBSCRIBE.
+    pub retain_handling: RetainHandling,
+    /// Subscription Identifier, 1..=268,435,455.
+    pub id: Option<NonZeroU32>,
+    /// Stream of the SUBSCRIBE, which carries the deliveries.
+    pub stream: StreamKey,
+    /// Priority of the deliveries that SUBSCRIBE asked for; `None` leaves it to the server.
+    pub priority: Option<Priority>,
+    /// Whether a stream of this connection subscribed it. An unbound subscription, whose stream has ended, is on the control
+    /// stream until a stream subscribes the filter again.
+    pub bound: bool,
+}
+
+/// Subscriptions of a session: one for each Topic Filter and stream.
 ///
-/// The same filter on two streams is two subscriptions [BQ-16]. One whose stream has ended is on the control
-/// stream, unbound, until a stream subscribes the filter again [BQ-42].
+/// A filter on two streams is two subscriptions [BQ-16]. An unbound one is on the control stream until a stream subscribes
+/// the filter again [BQ-42].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subscriptions {
     all: BTreeMap<(TopicFilter, StreamKey), Subscription>,
-    /// The filters of each data stream: the end of one concerns its own only.
+    /// Filters of each data stream: the end of a stream must cost its own only.
     on_data: BTreeMap<StreamKey, BTreeSet<TopicFilter>>,
-    /// Of the filters of all, each as often as it is there.
+    /// Bytes of all filters.
     bytes: usize,
-    /// The same of the levels of those with wildcards.
+    /// Levels of all filters with wildcards.
     wildcard_levels: usize,
 }
 
-/// What became of a subscription whose stream ended.
+/// Subscription whose stream has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// Its filter.
+    /// Topic Filter.
     pub filter: TopicFilter,
-    /// As it was.
+    /// Subscription before the end of its stream.
     pub from: Subscription,
-    /// As it is now, on the control stream; `None` where that had the filter already.
+    /// Subscription on the control stream; `None` where that had the filter already.
     pub to: Option<Subscription>,
 }
 
 impl Subscriptions {
-    /// Adds a subscription on its stream. Returns the one that it replaces: that of the same filter on the same
-    /// stream [MQTT-3.8.4-3], else the one that waits for a stream.
+    /// Adds a subscription on its stream. Returns the one that it replaces: that of the filter on the same stream
+    /// [MQTT-3.8.4-3], else the unbound one.
     pub fn insert(&mut self, filter: TopicFilter, subscription: Subscription) -> Option<Subscription> {
         let unbound = self.take_unbound(&filter, subscription.stream);
         self.put(filter, subscription).or(unbound)
@@ -62,7 +85,7 @@ impl Subscriptions {
         taken
     }
 
-    /// The subscription that waits for a stream, if `stream` is another one than it waits on.
+    /// Takes the unbound subscription of a filter that a data stream subscribes.
     fn take_unbound(&mut self, filter: &TopicFilter, stream: StreamKey) -> Option<Subscription> {
         if stream.is_control() {
             return None;
@@ -124,27 +147,27 @@ impl Subscriptions {
         Some(Moved { filter, from, to: is_free.then_some(to) })
     }
 
-    /// The subscriptions, those of one filter side by side, each with its stream in it.
+    /// Subscriptions with their filters, ordered by filter.
     pub fn iter(&self) -> impl Iterator<Item = (&TopicFilter, &Subscription)> {
         self.all.iter().map(|((filter, _), subscription)| (filter, subscription))
     }
 
-    /// How many there are.
+    /// Number of subscriptions.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Bytes of their filters, each as often as it is there.
+    /// Bytes of all filters, one count for each subscription.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Levels of those filters that have a wildcard, each as often as it is there: what a server finds them by.
+    /// Levels of the filters with wildcards, one count for each subscription: their size in the router's trie.
     pub fn wildcard_levels(&self) -> usize {
         self.wildcard_levels
     }
 
-    /// Whether there are none.
+    /// Whether there are no subscriptions.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -163,7 +186,6 @@ impl FromIterator<(TopicFilter, Subscription)> for Subscriptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::QoS;
 
     fn filter(text: &str) -> TopicFilter {
         TopicFilter::parse(text).expect("a filter")
@@ -190,7 +212,7 @@ mod tests {
 
     /// [BQ-42], [BQ-43]
     #[test]
-    fn what_a_stream_subscribed_waits_on_the_control_stream_for_another() {
+    fn unbound_subscriptions_are_on_the_control_stream_until_bound_again() {
         let mut all = Subscriptions::default();
         all.insert(filter("a"), on(1));
         all.insert(filter("a"), on(2));
@@ -235,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_stream_costs_what_it_subscribed_itself() {
+    fn the_end_of_a_stream_costs_its_own_subscriptions_only() {
         let unbind = |streams: u32| {
             let mut all = Subscriptions::default();
             for stream in 1..=streams {

@@ -1,31 +1,29 @@
-//! Which stream a packet takes, and how soon it goes.
+//! Policy that chooses stream and priority of a packet.
 
 use std::num::NonZeroU32;
 
-use super::Priority;
-use crate::packet::QoS;
-use crate::topic::TopicName;
+use crate::types::{Priority, QoS, TopicName};
 
-/// Messages with a larger payload, in bytes, get a stream of their own unless a policy says otherwise.
+/// Bytes of payload above which a message gets a stream of its own, unless a policy sets another limit.
 const LARGE_PAYLOAD: usize = 256 * 1024;
 
-/// A stream as a sender plans it, before the transport gives it a [`StreamKey`](super::StreamKey). It is opened
-/// when something first goes on it, and again under another key after a reconnect.
+/// Stream in a sender's plan, before the transport gives it a [`StreamKey`](super::StreamKey). It is opened by the first
+/// packet on it, and again under another key after a reconnect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LogicalStream {
     /// The control stream.
     #[default]
     Control,
-    /// The data stream to which the application gave this number.
+    /// Data stream with a number of the application.
     Numbered(NonZeroU32),
-    /// The data stream of one lane: its number in the policy, and the priority of everything on it.
+    /// Data stream of one lane: its number in the policy, and its priority.
     Lane(u16, Priority),
-    /// A data stream for this message alone, which ends with its exchange.
+    /// Data stream for one message, which ends with its exchange.
     Own,
 }
 
 impl LogicalStream {
-    /// The stream that the application calls `number`; 0 is the control stream.
+    /// Stream `number` of the application; 0 is the control stream.
     pub const fn numbered(number: u32) -> Self {
         match NonZeroU32::new(number) {
             Some(number) => Self::Numbered(number),
@@ -34,59 +32,58 @@ impl LogicalStream {
     }
 }
 
-/// A packet that looks for its stream. Acknowledgements do not: they go where their request came. [BQ-14]
+/// Packet to place on a stream. Acknowledgements are not placed: they go to the stream of their request. [BQ-14]
 #[derive(Clone, Copy, Debug)]
 pub enum Subject<'a> {
-    /// Everything but PUBLISH: CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ, AUTH, DISCONNECT.
+    /// Any packet except PUBLISH: CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ, AUTH, DISCONNECT.
     Session,
     /// PUBLISH.
     Message {
-        /// Its topic.
+        /// Topic Name.
         topic: &'a TopicName,
-        /// Its QoS.
+        /// QoS.
         qos: QoS,
         /// Bytes.
         payload_len: usize,
     },
 }
 
-/// What the application decided for one packet; it stands above every policy.
+/// Decision of the application for one packet, which overrides the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// The number of a stream, 0 for the control stream.
+    /// Number of a stream, 0 for the control stream.
     pub stream: Option<u32>,
-    /// How soon.
+    /// Priority.
     pub priority: Option<Priority>,
 }
 
-/// What a policy says of one packet.
+/// Stream and priority of one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Placement {
-    /// Where it goes.
+    /// Stream.
     pub stream: LogicalStream,
-    /// How soon.
+    /// Priority.
     pub priority: Priority,
 }
 
-/// How a client spreads its packets over streams.
+/// Distribution of a client's packets over streams.
 ///
-/// Whatever the policy is, packets of the session go on the control stream, and so does everything on a link that
-/// has no other, where priorities still order what waits.
+/// Under every policy, packets of the session go on the control stream; so does everything on a link without data
+/// streams, where priorities still order the queue.
 ///
 /// # Messages without a priority
 ///
-/// The default policy has one data stream for each priority in use, that of messages which were given none too. On
-/// the control stream they would cost urgency: it stands above all data streams [BQ-50], so whatever was written on
-/// it goes before the most urgent alarm. Nor could it be only until something more urgent comes: the first alarm
-/// would find its way full, and a topic that changed its stream would lose its order. [`StreamPolicy::control`] is
-/// for clients that never have anything urgent: it opens no stream at all.
+/// The default policy has one data stream for each priority in use, including that of messages without one. On the
+/// control stream such messages would delay urgent ones: it goes before all data streams [BQ-50]. They cannot leave it when
+/// the first urgent message comes either: that one would find its way full, and a topic that changes its stream would lose
+/// its order. [`StreamPolicy::control`], which opens no data stream, is for clients without urgent messages.
 ///
 /// # Order
 ///
-/// Messages of one topic keep their order if they have the same priority, by the policy of QoS also the same QoS
-/// class, and are all large or all not: then they share a lane, or their own streams come one after the other. A
-/// large message may be overtaken by smaller ones of its topic that were published after it. Where that must not
-/// be, [`StreamPolicy::without_own_streams`] keeps them together, and so does a stream that the application chose.
+/// Messages of one topic keep their order if they have the same priority, the same QoS class (policy of QoS), and are
+/// all large or all small: then they share a lane, or their own streams follow each other. A large message may be overtaken
+/// by smaller ones of its topic that were published after it. [`StreamPolicy::without_own_streams`] prevents that, and so
+/// does a stream that the application chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamPolicy {
     spread: Spread,
@@ -104,13 +101,13 @@ enum Spread {
 }
 
 impl StreamPolicy {
-    /// Everything on the control stream: an ordinary MQTT client.
+    /// All packets on the control stream, as an ordinary MQTT client.
     pub const fn control() -> Self {
         Self { own_above: None, ..Self::of(Spread::Control) }
     }
 
-    /// Each topic on one of `lanes` streams (at least 1), always the same: topics do not wait for each other's
-    /// losses.
+    /// Each topic on one of `lanes` streams (at least 1), always the same: packet loss of one topic does not delay the
+    /// others.
     pub const fn topics(lanes: u16) -> Self {
         Self::of(Spread::Topics(if lanes == 0 { 1 } else { lanes }))
     }
@@ -120,7 +117,7 @@ impl StreamPolicy {
         Self::of(Spread::Priorities)
     }
 
-    /// QoS 1 and 2 on one stream, QoS 0 on another that yields to it.
+    /// QoS 1 and 2 on one stream, QoS 0 on another with a lower priority.
     pub const fn qos() -> Self {
         Self::of(Spread::Qos)
     }
@@ -129,8 +126,8 @@ impl StreamPolicy {
         Self { spread, own_above: Some(LARGE_PAYLOAD), default_priority: Priority::DEFAULT }
     }
 
-    /// Gives each message with a payload of more than so many bytes a stream of its own, one step below its
-    /// priority, so that what is small goes first. 256 KiB by default.
+    /// Gives each message with a payload of more than `bytes` a stream of its own, one step below its priority, so that small
+    /// messages go first. 256 KiB by default.
     #[must_use]
     pub const fn own_stream_above(self, bytes: usize) -> Self {
         Self { own_above: Some(bytes), ..self }
@@ -142,13 +139,13 @@ impl StreamPolicy {
         Self { own_above: None, ..self }
     }
 
-    /// What messages get that were given no priority.
+    /// Sets the priority of messages without one.
     #[must_use]
     pub const fn default_priority(self, priority: Priority) -> Self {
         Self { default_priority: priority, ..self }
     }
 
-    /// Where a packet goes, and how soon. The same packet gets the same answer for ever.
+    /// Stream and priority of a packet, a pure function of its arguments.
     pub fn place(&self, subject: Subject<'_>, choice: Choice) -> Placement {
         let chosen = choice.stream.map(LogicalStream::numbered);
         let Subject::Message { topic, qos, payload_len } = subject else {
@@ -186,7 +183,7 @@ const fn below(priority: Priority) -> Priority {
     Priority::new(priority.value().saturating_sub(1))
 }
 
-/// FNV-1a, because it is the same on every machine and in every version.
+/// FNV-1a: the same on every machine and in every version.
 fn lane_of(topic: &str, lanes: u16) -> u16 {
     let hash =
         topic.bytes().fold(0x811C_9DC5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -243,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_application_chose_stands_above_every_policy() {
+    fn the_choice_of_the_application_overrides_every_policy() {
         for policy in [StreamPolicy::control(), StreamPolicy::qos(), StreamPolicy::default()] {
             let choice = Choice { stream: Some(7), priority: Some(Priority::new(9)) };
             let chosen = message(policy, "t", QoS::AtMostOnce, LARGE, choice);
@@ -278,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn own_streams_and_the_default_priority_are_switches() {
+    fn own_streams_and_the_default_priority_can_be_set() {
         let policy = StreamPolicy::default().default_priority(Priority::new(5));
         assert_eq!(plain(policy, SMALL).priority, Priority::new(5));
         assert_eq!(plain(policy.own_stream_above(10), 11), placement(LogicalStream::Own, 4));

@@ -1,83 +1,83 @@
 use std::collections::VecDeque;
 
-use super::{Lane, Priority, StreamKey};
+use crate::types::{Lane, Priority, StreamKey};
 
-/// Capacity that an empty lane keeps where there are few lanes, and where there are many: a connection of one lane
-/// needs no allocation for each burst, and ten thousand receivers of one burst must not keep its memory.
+/// Capacity that an empty lane keeps where there are few lanes, and where there are many: a connection with one lane
+/// must not allocate for each burst, and ten thousand receivers of one burst must not keep its memory.
 const KEEP_CAPACITY: [usize; 2] = [64, 4];
 const FEW_LANES: usize = 4;
-/// Empty lanes that are kept beside those in which something waits.
+/// Number of empty lanes that are kept beside the others.
 const KEEP_LANES: usize = 64;
-/// Priorities that are kept though nothing of them waits.
-const KEEP_TURNS: usize = 8;
+/// Number of priorities that are kept although their lanes are empty.
+const KEEP_LEVELS: usize = 8;
 
-/// What waits to be sent, lane by lane: the highest priority first, equals in turns, each lane in its own order.
+/// Priority queue of lanes: strict priority, round-robin among lanes of one priority, FIFO within a lane.
 /// [BQ-53], [BQ-54]
 ///
-/// Adding and taking cost the same beside few and many lanes, but for those of which `accepts` refuses the front.
+/// The cost of adding and taking does not depend on the number of lanes, except lanes whose front `accepts` refuses.
 #[derive(Clone, Debug)]
 pub struct LaneQueue<T> {
-    /// The lanes, in no order; empty ones stay for a while.
-    slots: Vec<Slot<T>>,
-    /// The index of each lane's slot, in the order of lanes.
-    places: Vec<(Lane, usize)>,
-    /// Descending priority.
-    turns: Vec<Turns>,
-    /// How many lanes have something waiting.
-    waiting: usize,
+    /// Lanes in no order, including some empty ones.
+    slots: Vec<LaneSlot<T>>,
+    /// Indices into `slots`, ordered by lane.
+    by_lane: Vec<(Lane, usize)>,
+    /// Priorities in descending order.
+    levels: Vec<PriorityLevel>,
+    /// Number of lanes that are not empty.
+    nonempty: usize,
     len: usize,
 }
 
 #[derive(Clone, Debug)]
-struct Slot<T> {
+struct LaneSlot<T> {
     lane: Lane,
     queue: VecDeque<T>,
 }
 
-/// The lanes of one priority in which something waits.
+/// Lanes of one priority that are not empty, in round-robin order.
 #[derive(Clone, Debug)]
-struct Turns {
+struct PriorityLevel {
     priority: Priority,
-    /// Indices of slots; the one that was served last is last.
+    /// Indices into `slots`; the lane served last is last.
     slots: VecDeque<usize>,
 }
 
 impl<T> Default for LaneQueue<T> {
     fn default() -> Self {
-        Self { slots: Vec::new(), places: Vec::new(), turns: Vec::new(), waiting: 0, len: 0 }
+        Self { slots: Vec::new(), by_lane: Vec::new(), levels: Vec::new(), nonempty: 0, len: 0 }
     }
 }
 
 impl<T> LaneQueue<T> {
-    /// How many wait.
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing waits.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds at the end of a lane.
+    /// Appends an item to a lane.
     pub fn push_back(&mut self, lane: Lane, item: T) {
         self.len += 1;
-        self.wait(lane).push_back(item);
+        self.queue_mut(lane).push_back(item);
     }
 
-    /// Puts back at the front of a lane.
+    /// Puts an item back at the front of a lane.
     pub fn push_front(&mut self, lane: Lane, item: T) {
         self.len += 1;
-        self.wait(lane).push_front(item);
+        self.queue_mut(lane).push_front(item);
     }
 
-    /// Moves all of `items`, which are of one lane, to its end.
+    /// Appends all of `items` to a lane.
     pub fn append(&mut self, lane: Lane, items: &mut VecDeque<T>) {
         if items.is_empty() {
             return;
         }
         self.len += items.len();
-        let queue = self.wait(lane);
+        let queue = self.queue_mut(lane);
         if queue.is_empty() {
             std::mem::swap(queue, items);
         } else {
@@ -85,19 +85,20 @@ impl<T> LaneQueue<T> {
         }
     }
 
-    /// The queue of a lane, to which something is added. If it was empty, its turn comes after its equals'.
-    fn wait(&mut self, lane: Lane) -> &mut VecDeque<T> {
+    /// Queue of a lane that gets an item. A lane that was empty is served after the others of its priority.
+    fn queue_mut(&mut self, lane: Lane) -> &mut VecDeque<T> {
         let at = self.slot(lane);
         if self.slots[at].queue.is_empty() {
-            self.waiting += 1;
-            let turns = match self.turns.binary_search_by(|turns| lane.priority.cmp(&turns.priority)) {
+            self.nonempty += 1;
+            let levels = match self.levels.binary_search_by(|levels| lane.priority.cmp(&levels.priority)) {
                 Ok(found) => found,
                 Err(place) => {
-                    self.turns.insert(place, Turns { priority: lane.priority, slots: VecDeque::new() });
+                    self.levels
+                        .insert(place, PriorityLevel { priority: lane.priority, slots: VecDeque::new() });
                     place
                 }
             };
-            self.turns[turns].slots.push_back(at);
+            self.levels[levels].slots.push_back(at);
         }
         &mut self.slots[at].queue
     }
@@ -108,24 +109,24 @@ impl<T> LaneQueue<T> {
         {
             return 0;
         }
-        match self.places.binary_search_by_key(&lane, |(lane, _)| *lane) {
-            Ok(found) => self.places[found].1,
+        match self.by_lane.binary_search_by_key(&lane, |(lane, _)| *lane) {
+            Ok(found) => self.by_lane[found].1,
             Err(_) => self.add_lane(lane),
         }
     }
 
     fn add_lane(&mut self, lane: Lane) -> usize {
-        if self.slots.len() > 2 * self.waiting + KEEP_LANES {
-            self.forget_empty_lanes();
+        if self.slots.len() > 2 * self.nonempty + KEEP_LANES {
+            self.remove_empty_lanes();
         }
         let at = self.slots.len();
-        self.slots.push(Slot { lane, queue: VecDeque::new() });
-        let place = self.places.partition_point(|(other, _)| *other < lane);
-        self.places.insert(place, (lane, at));
+        self.slots.push(LaneSlot { lane, queue: VecDeque::new() });
+        let place = self.by_lane.partition_point(|(other, _)| *other < lane);
+        self.by_lane.insert(place, (lane, at));
         at
     }
 
-    fn forget_empty_lanes(&mut self) {
+    fn remove_empty_lanes(&mut self) {
         let mut moved = vec![None; self.slots.len()];
         let mut kept = 0;
         for (slot, to) in self.slots.iter().zip(&mut moved) {
@@ -135,68 +136,68 @@ impl<T> LaneQueue<T> {
             }
         }
         self.slots.retain(|slot| !slot.queue.is_empty());
-        self.places = std::mem::take(&mut self.places)
+        self.by_lane = std::mem::take(&mut self.by_lane)
             .into_iter()
             .filter_map(|(lane, at)| moved[at].map(|at| (lane, at)))
             .collect();
-        let turns = self.turns.iter_mut().flat_map(|turns| &mut turns.slots);
-        turns.for_each(|at| *at = moved[*at].unwrap_or_default());
+        let levels = self.levels.iter_mut().flat_map(|levels| &mut levels.slots);
+        levels.for_each(|at| *at = moved[*at].unwrap_or_default());
     }
 
-    /// Takes the next one of the first lane whose front `accepts` takes. A lane that was served goes behind its
-    /// equals.
+    /// Takes the front of the first lane for which `accepts` is true. The lane is then served after the others of its
+    /// priority.
     pub fn pop(&mut self, mut accepts: impl FnMut(Lane, &T) -> bool) -> Option<T> {
         let slots = &self.slots;
         let mut takes = |at: &usize| {
-            let Slot { lane, queue } = &slots[*at];
+            let LaneSlot { lane, queue } = &slots[*at];
             queue.front().is_some_and(|item| accepts(*lane, item))
         };
-        let mut all = self.turns.iter().enumerate();
+        let mut all = self.levels.iter().enumerate();
         let (of, turn) =
-            all.find_map(|(of, turns)| turns.slots.iter().position(&mut takes).map(|turn| (of, turn)))?;
-        let at = self.turns[of].slots.remove(turn)?;
+            all.find_map(|(of, levels)| levels.slots.iter().position(&mut takes).map(|turn| (of, turn)))?;
+        let at = self.levels[of].slots.remove(turn)?;
         let item = self.slots[at].queue.pop_front()?;
         self.len -= 1;
         if self.slots[at].queue.is_empty() {
-            self.rest(of, at);
+            self.note_empty(of, at);
         } else {
-            self.turns[of].slots.push_back(at);
+            self.levels[of].slots.push_back(at);
         }
         Some(item)
     }
 
-    /// Takes the front of the least urgent lane that `accepts` takes, of equals of the one in which most waits: what
-    /// makes room at the least cost. Nobody's turn changes.
+    /// Takes the front of the longest among the lanes of the lowest priority that `accepts` admits, to make room. The
+    /// round-robin order stays.
     pub fn pop_least(&mut self, accepts: impl FnMut(Lane) -> bool) -> Option<(Lane, T)> {
         let (of, at) = self.find_least(accepts)?;
         let item = self.slots[at].queue.pop_front()?;
         let lane = self.slots[at].lane;
         self.len -= 1;
         if self.slots[at].queue.is_empty() {
-            self.turns[of].slots.retain(|slot| *slot != at);
-            self.rest(of, at);
+            self.levels[of].slots.retain(|slot| *slot != at);
+            self.note_empty(of, at);
         }
         Some((lane, item))
     }
 
-    /// The lane of which [`pop_least`](Self::pop_least) would take the front.
+    /// Lane of which [`pop_least`](Self::pop_least) would take the front.
     pub fn least(&self, accepts: impl FnMut(Lane) -> bool) -> Option<Lane> {
         self.find_least(accepts).map(|(_, at)| self.slots[at].lane)
     }
 
     fn find_least(&self, mut accepts: impl FnMut(Lane) -> bool) -> Option<(usize, usize)> {
         let slots = &self.slots;
-        self.turns.iter().enumerate().rev().find_map(|(of, turns)| {
-            let accepted = turns.slots.iter().filter(|at| accepts(slots[**at].lane));
+        self.levels.iter().enumerate().rev().find_map(|(of, levels)| {
+            let accepted = levels.slots.iter().filter(|at| accepts(slots[**at].lane));
             accepted.max_by_key(|at| slots[**at].queue.len()).map(|at| (of, *at))
         })
     }
 
-    /// Nothing waits in this lane any more.
-    fn rest(&mut self, turns: usize, at: usize) {
-        self.waiting -= 1;
-        if self.turns[turns].slots.is_empty() && self.turns.len() > KEEP_TURNS {
-            self.turns.remove(turns);
+    /// Notes that a lane became empty.
+    fn note_empty(&mut self, levels: usize, at: usize) {
+        self.nonempty -= 1;
+        if self.levels[levels].slots.is_empty() && self.levels.len() > KEEP_LEVELS {
+            self.levels.remove(levels);
         }
         let keep = KEEP_CAPACITY[usize::from(self.slots.len() > FEW_LANES)];
         let queue = &mut self.slots[at].queue;
@@ -205,73 +206,73 @@ impl<T> LaneQueue<T> {
         }
     }
 
-    /// Whether what waits has more than one lane.
+    /// Whether more than one lane has items.
     pub fn is_mixed(&self) -> bool {
-        self.waiting > 1
+        self.nonempty > 1
     }
 
-    /// Whether anything waits for a stream.
+    /// Whether a stream has items.
     pub fn waits_on(&self, stream: StreamKey) -> bool {
-        self.of_stream(stream).iter().any(|(_, at)| !self.slots[*at].queue.is_empty())
+        self.stream_lanes(stream).iter().any(|(_, at)| !self.slots[*at].queue.is_empty())
     }
 
-    /// The places of a stream's lanes.
-    fn of_stream(&self, stream: StreamKey) -> &[(Lane, usize)] {
-        let begin = self.places.partition_point(|(lane, _)| lane.stream < stream);
-        let end = self.places.partition_point(|(lane, _)| lane.stream <= stream);
-        &self.places[begin..end]
+    /// Lanes of a stream, with their indices into `slots`.
+    fn stream_lanes(&self, stream: StreamKey) -> &[(Lane, usize)] {
+        let begin = self.by_lane.partition_point(|(lane, _)| lane.stream < stream);
+        let end = self.by_lane.partition_point(|(lane, _)| lane.stream <= stream);
+        &self.by_lane[begin..end]
     }
 
-    /// The highest priority that waits.
+    /// Highest priority with items.
     pub fn first_priority(&self) -> Option<Priority> {
-        self.turns.iter().find(|turns| !turns.slots.is_empty()).map(|turns| turns.priority)
+        self.levels.iter().find(|levels| !levels.slots.is_empty()).map(|levels| levels.priority)
     }
 
-    /// Drops what `keep` refuses; returns how many that were.
+    /// Drops the items that `keep` refuses, and returns their number.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) -> usize {
         let before = self.len;
         for slot in &mut self.slots {
             slot.queue.retain(|item| keep(item));
         }
-        for turns in &mut self.turns {
-            turns.slots.retain(|at| !self.slots[*at].queue.is_empty());
+        for levels in &mut self.levels {
+            levels.slots.retain(|at| !self.slots[*at].queue.is_empty());
         }
-        self.waiting = self.turns.iter().map(|turns| turns.slots.len()).sum();
+        self.nonempty = self.levels.iter().map(|levels| levels.slots.len()).sum();
         self.len = self.slots.iter().map(|slot| slot.queue.len()).sum();
         before - self.len
     }
 
-    /// Everything that waits for a stream, in the order of sending. Costs what the stream has, beside however many others.
+    /// Takes all items of a stream, in the order of sending. The cost depends on this stream only.
     pub fn take_stream(&mut self, stream: StreamKey) -> impl Iterator<Item = T> + use<T> {
-        // Lanes of one stream stand in ascending priority.
-        let slots: Vec<_> = self.of_stream(stream).iter().rev().map(|(_, at)| *at).collect();
+        // Lanes of one stream are in ascending priority.
+        let slots: Vec<_> = self.stream_lanes(stream).iter().rev().map(|(_, at)| *at).collect();
         let mut taken = Vec::with_capacity(slots.len());
         for at in slots {
-            let Slot { lane, queue } = &mut self.slots[at];
+            let LaneSlot { lane, queue } = &mut self.slots[at];
             if queue.is_empty() {
                 continue;
             }
             self.len -= queue.len();
             taken.push(std::mem::take(queue));
-            let place = self.turns.binary_search_by(|turns| lane.priority.cmp(&turns.priority));
+            let place = self.levels.binary_search_by(|levels| lane.priority.cmp(&levels.priority));
             if let Ok(of) = place {
-                self.turns[of].slots.retain(|slot| *slot != at);
-                self.rest(of, at);
+                self.levels[of].slots.retain(|slot| *slot != at);
+                self.note_empty(of, at);
             }
         }
         taken.into_iter().flatten()
     }
 
-    /// Everything in the order of sending.
+    /// Takes all items, in the order of sending.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
-        let Self { mut slots, turns, .. } = std::mem::take(self);
-        let order = turns.into_iter().flat_map(|turns| turns.slots);
+        let Self { mut slots, levels, .. } = std::mem::take(self);
+        let order = levels.into_iter().flat_map(|levels| levels.slots);
         order.flat_map(move |at| std::mem::take(&mut slots[at].queue))
     }
 
-    /// What waits in the order of sending.
+    /// Items in the order of sending.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        let order = self.turns.iter().flat_map(|turns| &turns.slots);
+        let order = self.levels.iter().flat_map(|levels| &levels.slots);
         order.flat_map(|at| &self.slots[*at].queue)
     }
 }
@@ -292,7 +293,7 @@ mod tests {
 
     /// [BQ-53]
     #[test]
-    fn the_highest_priority_is_first_and_equals_take_turns() {
+    fn strict_priority_and_round_robin_among_equals() {
         let mut queue = LaneQueue::default();
         for n in 0..3 {
             queue.push_back(lane(1, 5), 10 + n);
@@ -306,7 +307,7 @@ mod tests {
 
     /// [BQ-55]
     #[test]
-    fn a_lane_that_is_stuck_stops_itself_alone() {
+    fn a_blocked_lane_does_not_block_others() {
         let mut queue = LaneQueue::default();
         queue.push_back(lane(1, 9), 1);
         queue.push_back(lane(2, 5), 2);
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_and_drained_is_counted() {
+    fn retain_and_drain_keep_the_count() {
         let mut queue = LaneQueue::default();
         queue.append(lane(0, 1), &mut (0..10).collect());
         queue.append(lane(0, 2), &mut (10..20).collect());
@@ -346,12 +347,12 @@ mod tests {
     fn random_operations_agree_with_a_sorted_list() {
         let mut rng = fastrand::Rng::with_seed(11);
         let mut queue = LaneQueue::default();
-        // A list in the order of arrival.
+        // Model: a list in the order of arrival.
         let mut model: Vec<(Lane, u32)> = Vec::new();
         for n in 0..20_000 {
             let dice = rng.u8(0..20);
             if dice < 11 {
-                // Streams come and go.
+                // Streams begin and end.
                 let to = lane(n / 50 + rng.u32(0..4), rng.u16(0..3));
                 queue.push_back(to, n);
                 model.push((to, n));

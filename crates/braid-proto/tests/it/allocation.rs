@@ -71,7 +71,7 @@ fn a_copy_for_another_subscriber_costs_no_allocation() {
 }
 
 #[test]
-fn a_message_that_arrives_costs_its_payload_and_its_place() {
+fn a_received_message_allocates_its_payload_and_itself() {
     for (version, packet) in [
         (ProtocolVersion::V311, &b"\x30\x08\x00\x03a/bxyz"[..]),
         (ProtocolVersion::V5, &b"\x30\x09\x00\x03a/b\x00xyz"[..]),

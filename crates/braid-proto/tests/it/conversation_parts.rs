@@ -1,4 +1,4 @@
-//! How the link cuts the client's bytes changes nothing.
+//! Independence of the result from the boundaries at which the link cuts the client's bytes.
 
 use braid_proto::connection::{Acceptance, Event};
 use braid_proto::packet::ProtocolVersion;
@@ -21,12 +21,12 @@ const MQTT_5: &str = r#"
     34 12 0001 "a" 0003 0A 26 0002 "kk" 0003 "vvv" "th"
     62 03 0003 92 C0 00 A2 08 0005 00 0003 "a/+""#;
 
-/// The events, the packets sent, and the end. The packets are sorted: what needs no answer of the shell, such as
-/// PINGRESP, may go before what does and came in the same read.
+/// Events, sent packets and the end. The packets are sorted: one that needs no answer of the driver, such as
+/// PINGRESP, may overtake one that does if both came in one read.
 fn outcome(pieces: &[&[u8]], version: ProtocolVersion) -> (Vec<String>, Vec<String>, String) {
-    let mut rig = Rig::stranger(options());
+    let mut rig = Rig::before_connect(options());
     let (mut events, mut sent) = (Vec::new(), Vec::new());
-    // Behind DISCONNECT nothing is answered: it comes alone.
+    // Nothing is answered behind DISCONNECT: it comes alone.
     for piece in pieces.iter().copied().chain([&[0xE0, 0x00][..]]) {
         rig.read(piece);
         while let Some(event) = rig.server.poll_event() {
@@ -82,7 +82,7 @@ fn random_bytes_never_panic() {
     for version in [None, Some(ProtocolVersion::V311), Some(ProtocolVersion::V5)] {
         for _ in 0..20_000 {
             let mut rig = match version {
-                None => Rig::stranger(options()),
+                None => Rig::before_connect(options()),
                 Some(version) => Rig::connected(options(), connect(version)),
             };
             let mut bytes = vec![0; random.usize(1..40)];

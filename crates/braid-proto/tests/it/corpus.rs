@@ -1,4 +1,4 @@
-//! The committed corpora of the fuzz targets, replayed.
+//! Replay of the committed corpora of the fuzz targets.
 
 use std::fs;
 use std::path::Path;
@@ -47,7 +47,7 @@ fn session_operations() {
     replay("session_operations", bodies::session_operations);
 }
 
-/// What the fuzzer would try first.
+/// Seeds that a fuzzer would try first.
 #[test]
 fn random_operations() {
     let mut random = fastrand::Rng::with_seed(20);

@@ -1,4 +1,4 @@
-//! A message that many receive is encoded once; each copy is what the plain encoder makes of it.
+//! Encoding of a message for many receivers: once, and equal to the plain encoder for each.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn expected(delivery: &Delivery, id: Option<braid_proto::packet::PacketId>, v: P
     encoded(&Packet::Publish(publish), v)
 }
 
-/// What a vectored write takes: all parts one behind the other.
+/// Bytes of a vectored write, all parts one after the other.
 fn vectored(rig: &mut Rig) -> Vec<u8> {
     let outbox = rig.server.outbox(StreamKey::CONTROL).unwrap();
     let mut slices = [std::io::IoSlice::new(&[]); 16];
@@ -100,7 +100,7 @@ fn every_copy_equals_the_plain_encoding() {
 }
 
 proptest! {
-    /// The last reference is encoded on its own, others from a form that they share.
+    /// The last reference is encoded on its own, others from a shared form.
     #[test]
     fn one_reference_or_many_make_no_difference(
         publish in arbitrary::publish(V5),
@@ -150,7 +150,7 @@ fn the_expiry_interval_runs_while_a_message_waits() {
 
 // [MQTT-4.3.3-7]
 #[test]
-fn what_was_sent_once_is_sent_again_even_if_it_expired() {
+fn a_sent_message_is_retransmitted_even_if_it_expired() {
     let mut rig = Rig::connected(options(), connect(V5));
     let properties = MessageProperties { message_expiry: Some(1), ..MessageProperties::default() };
     let message = Message::new(TopicName::parse("t").unwrap(), Bytes::new(), QoS::ExactlyOnce, false)
@@ -182,7 +182,7 @@ fn a_message_too_large_for_the_client_is_dropped_and_costs_nothing() {
     }
     assert!(rig.sent().is_empty());
     assert!(rig.server.session().unwrap().outbound.is_empty());
-    // 1 + 1 + 2 + 5 + 1 + 30 = 40: it fits as it is, but not with the definition of an alias.
+    // 1 + 1 + 2 + 5 + 1 + 30 = 40: fits as it is, but not with the definition of an alias.
     let tight = delivery("topic", vec![0; 30], QoS::AtMostOnce);
     assert!(matches!(rig.server.deliver(tight, rig.now), Sent::Out(None)));
     assert_eq!(rig.sent().len(), 40);
@@ -208,7 +208,7 @@ fn a_resumed_message_too_large_for_the_new_connection_is_over() {
     assert!(rig.sent().is_empty());
     assert_eq!(format!("{:?}", rig.events()), "[Complete(PacketId(1), PacketTooLarge)]");
     assert!(rig.server.session().unwrap().outbound.is_empty(), "its identifier is never free again");
-    assert!(rig.server.has_send_quota(), "the quota is spent on a message that nobody will acknowledge");
+    assert!(rig.server.has_send_quota(), "the quota is spent on a message that will not be acknowledged");
 }
 
 // [MQTT-3.1.2-26], [MQTT-3.1.2-27], [MQTT-3.3.2-7], [MQTT-3.3.2-8], [MQTT-3.3.2-11]

@@ -1,4 +1,4 @@
-//! What a store must know of a connection, and when it can know it.
+//! Progress of deliveries, for a store.
 
 use std::num::NonZeroU64;
 
@@ -39,7 +39,7 @@ fn acks(kinds: &[(AckKind, u16)]) -> Vec<u8> {
 }
 
 #[test]
-fn a_store_is_told_of_what_has_a_place_in_it_and_of_nothing_else() {
+fn progress_is_reported_for_stored_deliveries_only() {
     let mut rig = Rig::connected(ServerOptions { receive_maximum: 9, ..options() }, connect(V5));
     let lsn = NonZeroU64::new;
     for (number, qos) in
@@ -50,7 +50,7 @@ fn a_store_is_told_of_what_has_a_place_in_it_and_of_nothing_else() {
     }
     assert_eq!(rig.server.poll_progress(), None);
     let sent = rig.server.unwritten_on(StreamKey::CONTROL);
-    // PUBREC comes twice, and once with an error; the last of it arrives with the end of the connection.
+    // PUBREC comes twice, and once with an error; the last bytes arrive with the end of the connection.
     rig.read(&acks(&[
         (AckKind::Puback, 1),
         (AckKind::Pubrec, 2),
@@ -95,9 +95,11 @@ fn a_token_names_its_request() {
 }
 
 #[test]
-fn what_an_accepted_connection_will_have_is_known_before() {
-    let mut rig =
-        Rig::stranger(ServerOptions { maximum_session_expiry: SessionExpiry::from_secs(60), ..options() });
+fn expiry_and_will_are_known_before_the_decision() {
+    let mut rig = Rig::before_connect(ServerOptions {
+        maximum_session_expiry: SessionExpiry::from_secs(60),
+        ..options()
+    });
     assert!(rig.server.offer().is_none());
     let mut connect: Connect = connect(V5);
     connect.properties.session_expiry = Some(100);

@@ -1,4 +1,4 @@
-//! A packet as language-neutral fields: what `vectors/README.md` describes.
+//! Packets as language-neutral fields, as `vectors/README.md` describes them.
 
 use braid_proto::packet::{
     ConnackProperties, ConnectProperties, MessageProperties, Packet, Publish, UserProperties, Will,
@@ -95,7 +95,7 @@ fn publish_fields(name: (&str, Value), publish: &Publish) -> Value {
     ])
 }
 
-/// The fields of a packet.
+/// Fields of a packet.
 pub(crate) fn of(packet: &Packet) -> Value {
     let name = ("type", json!(packet.packet_type().to_string()));
     match packet {

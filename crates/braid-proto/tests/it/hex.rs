@@ -1,4 +1,4 @@
-//! Bytes as people write them: pairs of hexadecimal digits, spaces anywhere, text between quotes.
+//! Bytes in text form: pairs of hexadecimal digits, spaces anywhere, text between quotes.
 
 /// `30 03 0001 "a"` as bytes.
 #[track_caller]

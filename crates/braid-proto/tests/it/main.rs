@@ -1,4 +1,4 @@
-//! The core from outside: bytes in, bytes and events out, on virtual time.
+//! Tests of the core through its public interface, on virtual time.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -13,6 +13,7 @@ mod deliveries;
 mod durable;
 mod fields;
 mod hex;
+mod pair;
 mod rig;
 mod round_trip;
 

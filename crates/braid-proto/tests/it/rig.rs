@@ -1,4 +1,4 @@
-//! One server's protocol machine, its clock and what a shell would do at once.
+//! A server's protocol machine with its clock and the actions of a driver.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub(crate) fn options() -> ServerOptions {
     }
 }
 
-/// A CONNECT without Keep Alive; in MQTT 5 without problem information, so that answers are short.
+/// CONNECT without Keep Alive; in MQTT 5 without problem information, so that answers are short.
 pub(crate) fn connect(version: ProtocolVersion) -> Connect {
     let mut connect = Connect::new(version, "c");
     connect.keep_alive = 0;
@@ -38,7 +38,7 @@ pub(crate) fn encoded(packet: &Packet, version: ProtocolVersion) -> Vec<u8> {
     out.to_vec()
 }
 
-/// All packets of some bytes.
+/// All packets of a byte sequence.
 #[track_caller]
 pub(crate) fn packets(mut bytes: &[u8], version: ProtocolVersion) -> Vec<Packet> {
     let mut decoder = Decoder::default();
@@ -55,7 +55,7 @@ pub(crate) fn message(topic: &str, payload: impl Into<Bytes>, qos: QoS) -> Arc<M
     Arc::new(Message::new(TopicName::parse(topic).unwrap(), payload.into(), qos, false))
 }
 
-/// A delivery on the control stream whose RETAIN is 0.
+/// Delivery on the control stream without RETAIN.
 pub(crate) fn delivery(topic: &str, payload: impl Into<Bytes>, qos: QoS) -> Delivery {
     Delivery::of(message(topic, payload, qos))
 }
@@ -66,20 +66,20 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// A connection on which nothing has been said.
-    pub(crate) fn stranger(options: ServerOptions) -> Self {
+    /// Connection before its CONNECT.
+    pub(crate) fn before_connect(options: ServerOptions) -> Self {
         let now = Instant::now();
         Self { server: Server::new(Arc::new(options), now), now }
     }
 
-    /// A connection with a new session; the CONNACK is read.
+    /// Connection with a new session; the CONNACK is read.
     pub(crate) fn connected(options: ServerOptions, connect: Connect) -> Self {
         Self::resumed(options, connect, Session::new("c".into(), SessionExpiry::NEVER))
     }
 
-    /// A connection which goes on with a session; only the CONNACK is read.
+    /// Connection that resumes a session; only the CONNACK is read.
     pub(crate) fn resumed(options: ServerOptions, connect: Connect, session: Session) -> Self {
-        let mut rig = Self::stranger(options);
+        let mut rig = Self::before_connect(options);
         let version = connect.version;
         rig.read(&encoded(&Packet::Connect(Box::new(connect)), version));
         assert!(matches!(rig.server.poll_event(), Some(Event::Connect(_))));
@@ -95,7 +95,7 @@ impl Rig {
         self.server.handle_bytes(StreamKey::CONTROL, bytes, self.now);
     }
 
-    /// Takes what is in the outbox.
+    /// Takes the bytes of the outbox.
     pub(crate) fn sent(&mut self) -> Vec<u8> {
         let Some(outbox) = self.server.outbox(StreamKey::CONTROL) else { return Vec::new() };
         let all = outbox.copy_to_bytes(outbox.remaining());
@@ -105,7 +105,7 @@ impl Rig {
 
     // -- Data streams ------------------------------------------------------------------------------
 
-    /// The client opens the bidirectional stream `n`.
+    /// Opens the bidirectional stream `n` as the client.
     pub(crate) fn open(&mut self, n: u32) -> StreamKey {
         let stream = StreamKey::bidi(n);
         self.server.handle_stream_opened(stream);
@@ -116,18 +116,18 @@ impl Rig {
         self.server.handle_bytes(stream, bytes, self.now);
     }
 
-    /// Takes what is in the outbox of a stream; `None` when it has none.
+    /// Takes the bytes of a stream's outbox; `None` when it has none.
     pub(crate) fn sent_on(&mut self, stream: StreamKey) -> Option<Vec<u8>> {
         let outbox = self.server.outbox(stream)?;
         Some(outbox.copy_to_bytes(outbox.remaining()).to_vec())
     }
 
-    /// What is to be done with streams.
+    /// Pending instructions about streams.
     pub(crate) fn actions(&mut self) -> Vec<StreamAction> {
         std::iter::from_fn(|| self.server.poll_stream()).collect()
     }
 
-    /// Everything so far is durable.
+    /// Declares the effects of all events durable.
     pub(crate) fn persist(&mut self, events: &[Event]) {
         let mut tokens = events.iter().filter_map(|event| match event {
             Event::Publish(_, token) => *token,

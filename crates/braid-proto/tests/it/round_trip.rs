@@ -1,4 +1,4 @@
-//! What is encoded is decoded again, whole or in pieces, in every version.
+//! Round trip of each packet through encoder and decoder, whole or in pieces, in every version.
 
 use braid_proto::decoder::Decoder;
 use braid_proto::error::Violation;
@@ -16,7 +16,7 @@ fn decoder(version: ProtocolVersion) -> Decoder {
     decoder
 }
 
-/// Decodes what comes in these pieces.
+/// Decodes these pieces.
 fn decode(pieces: &[&[u8]], version: ProtocolVersion) -> Result<Vec<Packet>, Violation> {
     let mut decoder = decoder(version);
     let mut packets = Vec::new();
@@ -55,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn a_packet_cut_short_is_no_packet(
+    fn a_truncated_packet_is_a_violation(
         (version, packet) in arbitrary::version().prop_flat_map(|v| (Just(v), arbitrary::packet(v)))
     ) {
         let bytes = encoded(&packet, version);
@@ -84,7 +84,7 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] = value;
         if let Ok(packets) = decode(&[&bytes], version) {
-            // What was understood can be said again.
+            // Each decoded packet can be encoded.
             for packet in packets.into_iter().filter(has_only_valid_filters) {
                 let again = encoded(&packet, version);
                 prop_assert_eq!(decode(&[&again], version), Ok(vec![packet]));
@@ -93,7 +93,7 @@ proptest! {
     }
 }
 
-/// A filter against the rules is understood, to be answered, but never sent.
+/// An invalid filter is decoded, to be answered, but never sent.
 fn has_only_valid_filters(packet: &Packet) -> bool {
     match packet {
         Packet::Subscribe(subscribe) => subscribe.entries.iter().all(|entry| entry.filter.is_ok()),
@@ -103,7 +103,7 @@ fn has_only_valid_filters(packet: &Packet) -> bool {
 }
 
 #[test]
-fn a_length_that_lies_costs_nothing_before_its_bytes_arrive() {
+fn an_announced_length_costs_nothing_before_its_bytes_arrive() {
     let mut decoder = Decoder::default();
     let mut input: &[u8] = &[0x30, 0xFF, 0xFF, 0xFF, 0x7F, 0, 1, b'a'];
     assert_eq!(decoder.decode(&mut input), Ok(None));

@@ -1,4 +1,4 @@
-//! What a shell can rely on, and what no client can make it do. Most of these were bugs.
+//! Guarantees of a server to its driver, and limits for clients. Most of these tests were bugs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::rig::{Rig, connect, delivery, encoded, options, packets};
 const V5: ProtocolVersion = ProtocolVersion::V5;
 const V311: ProtocolVersion = ProtocolVersion::V311;
 
-/// A server that is asked to decide about this CONNECT.
+/// Server that must decide about this CONNECT.
 fn deciding(options: ServerOptions, connect: Connect) -> Rig {
-    let mut rig = Rig::stranger(options);
+    let mut rig = Rig::before_connect(options);
     let version = connect.version;
     rig.read(&encoded(&Packet::Connect(Box::new(connect)), version));
     assert!(matches!(rig.events()[..], [Event::Connect(_)]));
@@ -37,7 +37,7 @@ fn accept(rig: &mut Rig, acceptance: &Acceptance) -> Connack {
 }
 
 #[test]
-fn a_session_for_a_link_that_ended_meanwhile_comes_back() {
+fn accept_after_the_end_gives_the_session_back() {
     let mut rig = deciding(options(), connect(V5));
     rig.server.handle_link_closed();
     let session = Session::new("precious".into(), SessionExpiry::NEVER);
@@ -50,8 +50,8 @@ fn a_session_for_a_link_that_ended_meanwhile_comes_back() {
 
 // [MQTT-3.2.0-2]
 #[test]
-fn an_answer_without_a_question_changes_nothing() {
-    let mut rig = Rig::stranger(options());
+fn an_answer_without_a_request_changes_nothing() {
+    let mut rig = Rig::before_connect(options());
     rig.server.accept(Session::default(), &Acceptance::default(), rig.now);
     assert!(rig.server.session().is_none());
 
@@ -65,7 +65,7 @@ fn an_answer_without_a_question_changes_nothing() {
 
 // [MQTT-3.1.2-24], [MQTT-3.2.0-1]
 #[test]
-fn a_client_too_small_for_its_connack_gets_nothing() {
+fn a_connack_above_the_clients_maximum_packet_size_is_not_sent() {
     for (size, fits) in [(15, false), (16, true)] {
         let mut connect = connect(V5);
         connect.properties.maximum_packet_size = Some(size);
@@ -98,7 +98,7 @@ fn mqtt_3_has_no_receive_maximum() {
     assert!(!rig.server.is_closed());
 }
 
-// [MQTT-4.3.3-10]: what was refused with the connection was not taken over.
+// [MQTT-4.3.3-10]: a message refused with its connection was not received.
 #[test]
 fn a_message_above_the_receive_maximum_is_no_duplicate_later() {
     let mut rig = Rig::connected(options(), connect(V5));
@@ -114,7 +114,7 @@ fn a_message_above_the_receive_maximum_is_no_duplicate_later() {
 
 // [MQTT-4.3.3-9]
 #[test]
-fn a_refusal_that_is_lost_with_its_connection_is_no_success_later() {
+fn a_lost_refusal_is_no_success_after_resume() {
     let mut rig = Rig::connected(options(), connect(V5));
     rig.read(&[0x34, 6, 0, 1, b'a', 0, 1, 0]);
     let events = rig.events();
@@ -167,7 +167,7 @@ fn acknowledgements_out_of_turn_do_not_widen_the_quota() {
 
 // [MQTT3-3.2.2-6]
 #[test]
-fn a_refusal_that_mqtt_3_has_no_word_for_is_silent() {
+fn a_refusal_without_a_return_code_of_mqtt_3_is_silent() {
     for (reason, v3) in [
         (ReasonCode::NotAuthorized, "20 02 00 05"),
         (ReasonCode::ServerBusy, "20 02 00 03"),
@@ -188,7 +188,7 @@ fn a_refusal_that_mqtt_3_has_no_word_for_is_silent() {
 
 // [MQTT-3.1.2-21], [MQTT-3.1.2-28], [MQTT-3.1.3-6], [MQTT-3.1.3-7], [MQTT-3.2.2-16], [MQTT-3.2.2-22]
 #[test]
-fn connack_says_what_was_changed_and_nothing_else() {
+fn connack_has_only_properties_that_differ_from_connect() {
     let limits = ServerOptions {
         maximum_keep_alive: 100,
         maximum_session_expiry: SessionExpiry::from_secs(60),
@@ -225,7 +225,7 @@ fn connack_says_what_was_changed_and_nothing_else() {
 
 // [MQTT-3.1.2-29]
 #[test]
-fn reasons_are_told_to_whoever_wants_them() {
+fn reason_strings_are_sent_on_request() {
     for wants in [None, Some(true), Some(false)] {
         let mut connect = connect(V5);
         connect.properties.request_problem_information = wants;
@@ -250,7 +250,7 @@ fn a_reason_string_that_does_not_fit_is_left_out() {
 
 // [MQTT-3.1.3-5], [MQTT3-3.1.3-5]
 #[test]
-fn every_client_identifier_of_the_standard_is_taken() {
+fn every_client_identifier_of_the_standard_is_accepted() {
     let all = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     for version in [ProtocolVersion::V31, V311, V5] {
         for id in ["0", &all[..23], &all[39..62]] {
@@ -296,9 +296,9 @@ fn a_filter_of_65535_slashes_is_refused_in_its_place() {
 }
 
 #[test]
-fn a_stranger_has_five_seconds_and_64_kib() {
-    let mut rig = Rig::stranger(ServerOptions::default());
-    // A CONNECT of exactly 64 KiB may come...
+fn a_connection_has_five_seconds_and_64_kib_for_its_connect() {
+    let mut rig = Rig::before_connect(ServerOptions::default());
+    // A CONNECT of exactly 64 KiB is accepted...
     rig.read(&[0x10, 0xFC, 0xFF, 0x03]);
     rig.read(&vec![0; 65_000]);
     assert_eq!(rig.server.partial_len(), 65_004);
@@ -323,7 +323,7 @@ fn many_packets_of_one_read_are_answered_in_one_write() {
     assert_eq!(rig.sent(), [0xD0, 0].repeat(1000));
 }
 
-/// A client that reads and never acknowledges holds so many bytes, however large its Receive Maximum is.
+/// Memory of a client that reads and never acknowledges is bounded, for any Receive Maximum.
 #[test]
 fn unacknowledged_payloads_are_bounded_in_bytes() {
     let options = ServerOptions { maximum_inflight_bytes: 10_000, ..options() };
@@ -334,13 +334,13 @@ fn unacknowledged_payloads_are_bounded_in_bytes() {
     assert!(matches!(deliver(&mut rig, QoS::ExactlyOnce), Sent::Out(Some(_))));
     assert!(matches!(deliver(&mut rig, QoS::AtLeastOnce), Sent::Blocked(_)));
     assert!(!rig.server.has_send_quota());
-    // Small ones are bounded by their number.
+    // Small payloads are bounded by their number.
     let small = rig.server.deliver(delivery("t", "small", QoS::AtLeastOnce), rig.now);
     assert!(matches!(small, Sent::Out(Some(_))));
     rig.read(&hex::bytes("40 02 00 03"));
     // QoS 0 is not kept.
     assert!(matches!(deliver(&mut rig, QoS::AtMostOnce), Sent::Out(None)));
-    // PUBREC of the second lets its payload go.
+    // PUBREC of the second frees its payload.
     rig.read(&hex::bytes("50 02 00 02"));
     assert!(rig.server.has_send_quota());
     assert!(matches!(deliver(&mut rig, QoS::AtLeastOnce), Sent::Out(Some(_))));
@@ -350,9 +350,9 @@ fn unacknowledged_payloads_are_bounded_in_bytes() {
     assert!(rig.server.has_send_quota());
 }
 
-/// What SUBSCRIBE holds is parsed into many times its size: it is limited where PUBLISH is not.
+/// Entries of SUBSCRIBE are parsed into many times their size: the limit is below that of PUBLISH.
 #[test]
-fn only_a_publish_may_be_huge() {
+fn only_a_publish_may_exceed_1_mib() {
     let options = ServerOptions { maximum_packet_size: 268_435_455, ..options() };
     let mut rig = Rig::connected(options.clone(), connect(V5));
     rig.read(&hex::bytes("82 80 80 40"));
@@ -363,9 +363,9 @@ fn only_a_publish_may_be_huge() {
     assert!(!rig.server.is_closed());
 }
 
-/// A payload on its way is no reason not to read: the peer's PINGREQ is in what is not read.
+/// An inflight payload does not stop reading: the peer's PINGREQ would not be read.
 #[test]
-fn the_outbox_tells_packets_from_payloads() {
+fn the_outbox_counts_packets_and_payloads_apart() {
     let mut rig = Rig::connected(options(), connect(V5));
     rig.server.deliver(delivery("t", vec![0; 50_000], QoS::AtMostOnce), rig.now);
     rig.read(&hex::bytes("C0 00"));

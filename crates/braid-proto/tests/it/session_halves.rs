@@ -1,4 +1,4 @@
-//! The halves of a session alone: identifiers and their exhaustion, orders, what ends and what stays.
+//! Inbound and outbound half of a session: identifiers and their exhaustion, order, end and resumption.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -28,22 +28,22 @@ fn identifiers_begin_at_1_and_all_65535_can_be_in_use() {
     assert!(!outbound.has_free_id());
     let returned = outbound.send(delivery("t", "mine", QoS::ExactlyOnce)).unwrap_err();
     assert_eq!(returned.message.payload, "mine");
-    assert_eq!(outbound.send_control(StreamKey::CONTROL), None);
+    assert_eq!(outbound.send_request(StreamKey::CONTROL), None);
     assert_eq!(outbound.unacknowledged(), 65_535);
 
     assert!(outbound.handle_puback(id(40_000)).is_some());
-    assert_eq!(outbound.send_control(StreamKey::CONTROL), Some(id(40_000)));
-    assert!(outbound.handle_control(id(40_000)));
-    assert!(!outbound.handle_control(id(40_000)));
+    assert_eq!(outbound.send_request(StreamKey::CONTROL), Some(id(40_000)));
+    assert!(outbound.handle_answer(id(40_000)));
+    assert!(!outbound.handle_answer(id(40_000)));
     assert!(outbound.handle_puback(id(65_535)).is_some());
     assert!(outbound.handle_puback(id(2)).is_some());
-    // Identifiers go round: 65535 comes before 2.
-    assert_eq!(outbound.send_control(StreamKey::CONTROL), Some(id(65_535)));
-    assert_eq!(outbound.send_control(StreamKey::CONTROL), Some(id(2)));
+    // Identifiers wrap around: 65535 comes before 2.
+    assert_eq!(outbound.send_request(StreamKey::CONTROL), Some(id(65_535)));
+    assert_eq!(outbound.send_request(StreamKey::CONTROL), Some(id(2)));
 }
 
 #[test]
-fn payloads_in_a_spool_are_on_their_way_and_not_in_the_heap() {
+fn spooled_payloads_count_as_inflight_and_not_as_heap() {
     let mut outbound = Outbound::default();
     let mut send = |spooled, qos| {
         let message = Message::new(TopicName::parse("t").unwrap(), vec![0; 100].into(), qos, false);
@@ -53,16 +53,16 @@ fn payloads_in_a_spool_are_on_their_way_and_not_in_the_heap() {
     assert_eq!((outbound.payload_bytes(), outbound.heap_bytes()), (300, 100));
     assert!(outbound.handle_puback(all[0]).is_some());
     assert_eq!((outbound.payload_bytes(), outbound.heap_bytes()), (200, 100));
-    assert!(outbound.handle_pubrec(all[1]));
+    assert!(outbound.handle_pubrec(all[1]).is_some());
     assert_eq!((outbound.payload_bytes(), outbound.heap_bytes()), (100, 100));
-    assert!(outbound.handle_puback(all[2]).is_some() && outbound.handle_pubcomp(all[1]));
+    assert!(outbound.handle_puback(all[2]).is_some() && outbound.handle_pubcomp(all[1]).is_some());
     assert_eq!((outbound.payload_bytes(), outbound.heap_bytes()), (0, 0));
 }
 
-/// A list where the real thing is a table, and a search where it counts.
+/// Model of the outbound half: a list.
 #[derive(Default)]
 struct Naive {
-    /// Order, identifier, QoS or `None` for a request, PUBREC has come, goes on on this connection.
+    /// Order, identifier, QoS or `None` for a request, whether PUBREC has come, whether it was sent on this connection.
     all: Vec<(u64, PacketId, Option<QoS>, bool, bool)>,
     next: u64,
 }
@@ -87,7 +87,7 @@ fn random_operations_agree_with_a_list() {
                     let qos = random.choice([None, Some(QoS::AtLeastOnce), Some(QoS::ExactlyOnce)]).unwrap();
                     let new = match qos {
                         Some(qos) => outbound.send(delivery("t", "", qos)).unwrap(),
-                        None => outbound.send_control(StreamKey::CONTROL).unwrap(),
+                        None => outbound.send_request(StreamKey::CONTROL).unwrap(),
                     };
                     assert_eq!(naive.find(new), None, "an identifier in use");
                     naive.all.push((naive.next, new, qos, false, qos.is_some()));
@@ -100,7 +100,7 @@ fn random_operations_agree_with_a_list() {
                 }
                 4 => {
                     let fits = found.is_some_and(|entry| entry.2 == Some(QoS::ExactlyOnce));
-                    assert_eq!(outbound.handle_pubrec(any), fits);
+                    assert_eq!(outbound.handle_pubrec(any).is_some(), fits);
                     if let Some(index) = naive.find(any).filter(|_| fits)
                         && !naive.all[index].3
                     {
@@ -111,17 +111,17 @@ fn random_operations_agree_with_a_list() {
                 }
                 5 => {
                     let fits = found.is_some_and(|entry| entry.3);
-                    assert_eq!(outbound.handle_pubcomp(any), fits);
+                    assert_eq!(outbound.handle_pubcomp(any).is_some(), fits);
                     naive.all.retain(|entry| !(fits && entry.1 == any));
                 }
                 6 => {
                     let fits = found.is_some_and(|entry| entry.2 == Some(QoS::ExactlyOnce));
-                    assert_eq!(outbound.handle_pubrec_error(any), fits);
+                    assert_eq!(outbound.handle_pubrec_error(any).is_some(), fits);
                     naive.all.retain(|entry| !(fits && entry.1 == any));
                 }
                 7 => {
                     let fits = found.is_some_and(|entry| entry.2.is_none());
-                    assert_eq!(outbound.handle_control(any), fits);
+                    assert_eq!(outbound.handle_answer(any), fits);
                     naive.all.retain(|entry| !(fits && entry.1 == any));
                 }
                 _ => {
@@ -139,22 +139,22 @@ fn random_operations_agree_with_a_list() {
             for entry in &naive.all {
                 let phase = outbound.get(entry.1).unwrap();
                 assert_eq!(matches!(phase, Phase::Released(_)), entry.3);
-                assert_eq!(matches!(phase, Phase::Control), entry.2.is_none());
+                assert_eq!(matches!(phase, Phase::Request), entry.2.is_none());
             }
         }
     }
 }
 
 #[test]
-fn what_a_session_leaves_is_in_the_order_of_sending() {
+fn unacknowledged_deliveries_are_in_the_order_of_sending() {
     let mut outbound = Outbound::default();
     for (number, qos) in
         [QoS::AtLeastOnce, QoS::ExactlyOnce, QoS::ExactlyOnce, QoS::AtLeastOnce].iter().enumerate()
     {
         outbound.send(delivery("t", vec![u8::try_from(number).unwrap()], *qos)).unwrap();
     }
-    // [MQTT-4.8.2-5]: what the receiver already has goes to nobody else.
-    assert!(outbound.handle_pubrec(id(2)));
+    // [MQTT-4.8.2-5]: a received message goes to no other member.
+    assert!(outbound.handle_pubrec(id(2)).is_some());
     let left: Vec<_> =
         outbound.into_unacknowledged().iter().map(|delivery| delivery.message.payload[0]).collect();
     assert_eq!(left, [0, 2, 3]);
@@ -162,7 +162,7 @@ fn what_a_session_leaves_is_in_the_order_of_sending() {
 
 // [MQTT-4.4.0-1], [MQTT-2.2.1-3]
 #[test]
-fn restored_exchanges_go_on_as_if_nothing_had_happened() {
+fn restored_exchanges_continue() {
     let queue_lsn = NonZeroU64::new(9);
     let sent = |qos| Phase::Sent(Delivery { queue_lsn, ..delivery("t", "", qos) });
     let mut outbound = Outbound::default();
@@ -175,14 +175,14 @@ fn restored_exchanges_go_on_as_if_nothing_had_happened() {
     assert_eq!(outbound.send(delivery("t", "", QoS::AtLeastOnce)).unwrap(), id(8));
     assert_eq!(outbound.resume(), [id(3), id(40), id(7), id(8)]);
     assert!(outbound.handle_puback(id(40)).is_some_and(|delivery| delivery.queue_lsn == queue_lsn));
-    assert!(outbound.handle_pubrec(id(7)));
+    assert!(outbound.handle_pubrec(id(7)).is_some());
     assert!(matches!(outbound.get(id(7)), Some(Phase::Released(stored)) if *stored == queue_lsn));
-    assert!(outbound.handle_pubcomp(id(3)) && outbound.handle_pubcomp(id(7)));
+    assert!(outbound.handle_pubcomp(id(3)).is_some() && outbound.handle_pubcomp(id(7)).is_some());
 }
 
 // [MQTT-4.3.3-10], [MQTT-4.3.3-12]
 #[test]
-fn the_receiver_counts_only_what_came_on_this_connection() {
+fn the_receiver_counts_only_exchanges_of_this_connection() {
     let mut inbound = Inbound::default();
     assert!(inbound.receive(StreamKey::CONTROL, id(7), false));
     assert!(!inbound.receive(StreamKey::CONTROL, id(7), false));
@@ -190,7 +190,7 @@ fn the_receiver_counts_only_what_came_on_this_connection() {
     assert_eq!((inbound.len(), inbound.unacknowledged(StreamKey::CONTROL)), (2, 2));
     inbound.resume();
     assert_eq!((inbound.len(), inbound.unacknowledged(StreamKey::CONTROL)), (2, 0));
-    // Sent again it counts again, once.
+    // A retransmission counts once.
     assert!(!inbound.receive(StreamKey::CONTROL, id(7), false));
     assert!(!inbound.receive(StreamKey::CONTROL, id(7), false));
     assert_eq!(

@@ -23,7 +23,7 @@ fn number_of(payload: &[u8]) -> u32 {
     u32::from_be_bytes(payload.try_into().unwrap())
 }
 
-/// What a message's receiver said to it.
+/// Acknowledgement of a message's receiver.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fate {
     qos: QoS,
@@ -32,16 +32,16 @@ struct Fate {
     completed: bool,
 }
 
-/// One direction: its messages and what is on the wire.
+/// One direction: its messages and the bytes on the wire.
 #[derive(Default)]
 struct Direction {
     fates: Vec<Fate>,
-    /// Identifiers in use and the message that uses each.
+    /// Identifiers in use, each with its message.
     inflight: HashMap<PacketId, u32>,
-    /// Written by the sender, not yet read by the receiver.
+    /// Written by the sender and not yet read by the receiver.
     wire: Vec<u8>,
     watch: Decoder,
-    /// The newest message that was sent again on this connection.
+    /// Newest message that was retransmitted on this connection.
     resent: Option<u32>,
     /// Messages sent on this connection and not completed.
     outstanding: HashMap<PacketId, u32>,
@@ -103,7 +103,7 @@ impl Direction {
         self.fates[number as usize].completed = true;
     }
 
-    /// A random prefix of the acknowledgements that wait.
+    /// Acknowledges a random prefix of the pending acknowledgements.
     fn release(&mut self, random: &mut Rng) -> Option<Token> {
         let count = random.usize(0..=self.held.len());
         self.held.drain(..count).next_back()
@@ -142,7 +142,7 @@ const CLIENT_MAXIMUM: u16 = 3;
 impl World {
     fn new(seed: u64, version: ProtocolVersion) -> Self {
         let now = Instant::now();
-        // MQTT 3 says no Receive Maximum: there each side has its own limit for what it sends.
+        // MQTT 3 has no Receive Maximum: each side limits what it sends.
         let (client, server) = (client(version, None, now), server(now));
         let mut world = Self {
             random: Rng::with_seed(seed),
@@ -265,7 +265,7 @@ impl World {
         assert!(end.is_none() && self.client.cause().is_none(), "{:?} {end:?}", self.client.cause());
     }
 
-    /// What is on the wire is lost, and what waits for durability is not sent.
+    /// Bytes on the wire are lost, and pending acknowledgements are not sent.
     fn lose(&mut self) {
         self.server.handle_link_closed();
         self.client.handle_link_closed();
@@ -330,7 +330,7 @@ fn random_operations_keep_the_promises_of_each_qos() {
     let mut messages = 0;
     for seed in 0..150 {
         for version in [ProtocolVersion::V31, ProtocolVersion::V311, ProtocolVersion::V5] {
-            // Shown only where it fails.
+            // Printed only on failure.
             println!("seed {seed}, {version}");
             let mut world = World::new(seed, version);
             for _ in 0..600 {

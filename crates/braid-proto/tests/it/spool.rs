@@ -1,4 +1,4 @@
-//! Packets that are too large for the heap.
+//! Spooling of packets that are too large for the heap.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,17 +14,17 @@ use bytes::Bytes;
 use crate::rig::{Rig, connect, options};
 
 const KIB: usize = 1024;
-/// Bytes of the packet that [`publish`] makes.
+/// Size of the packet of [`publish`], bytes.
 const LARGE: usize = 256 * KIB;
 
-/// A spool in memory.
+/// Spool in memory.
 #[derive(Debug, Default)]
-pub(crate) struct Shelf {
+pub(crate) struct MemorySpool {
     refuses: Option<SpoolError>,
     begun: AtomicUsize,
-    /// Bytes of packets that are neither whole nor dropped.
+    /// Bytes of incomplete packets that are not dropped.
     held: Arc<AtomicUsize>,
-    /// The last whole packet.
+    /// Last complete packet.
     whole: Arc<Mutex<Bytes>>,
 }
 
@@ -36,7 +36,7 @@ struct Book {
     whole: Arc<Mutex<Bytes>>,
 }
 
-impl Shelf {
+impl MemorySpool {
     pub(crate) fn refusing(error: SpoolError) -> Self {
         Self { refuses: Some(error), ..Self::default() }
     }
@@ -50,7 +50,7 @@ impl Shelf {
     }
 }
 
-impl Spool for Shelf {
+impl Spool for MemorySpool {
     fn threshold(&self) -> usize {
         100 * KIB
     }
@@ -105,10 +105,10 @@ fn publish(len: usize) -> Vec<u8> {
     bytes
 }
 
-fn decoder(shelf: &Arc<Shelf>) -> Decoder {
+fn decoder(spool: &Arc<MemorySpool>) -> Decoder {
     let mut decoder = Decoder::default();
     decoder.configure(ProtocolVersion::V5, 1 << 20);
-    decoder.set_spool(Some(shelf.clone()));
+    decoder.set_spool(Some(spool.clone()));
     decoder
 }
 
@@ -124,23 +124,23 @@ fn decode(decoder: &mut Decoder, mut input: &[u8]) -> Option<Publish> {
     decoded
 }
 
-fn granting(shelf: &Arc<Shelf>) -> Rig {
-    let spool = Some(shelf.clone() as Arc<dyn Spool>);
+fn granting(spool: &Arc<MemorySpool>) -> Rig {
+    let spool = Some(spool.clone() as Arc<dyn Spool>);
     let options =
         ServerOptions { spool, maximum_packet_size: 1 << 20, maximum_partial_bytes: 100 * KIB, ..options() };
     Rig::connected(options, connect(ProtocolVersion::V5))
 }
 
 #[test]
-fn however_it_is_cut_a_large_packet_is_what_it_was() {
+fn a_large_packet_decodes_alike_in_parts_of_any_size() {
     let bytes = publish(LARGE);
     for step in [1000, 64 * KIB - 1, 64 * KIB, LARGE - 1] {
-        let shelf = Arc::new(Shelf::default());
-        let mut decoder = decoder(&shelf);
+        let spool = Arc::new(MemorySpool::default());
+        let mut decoder = decoder(&spool);
         let mut both = bytes.clone();
         both.extend_from_slice(&bytes);
         let all: Vec<_> = both.chunks(step).filter_map(|part| decode(&mut decoder, part)).collect();
-        assert_eq!((all.len(), shelf.begun(), shelf.held()), (2, 2, 0), "in parts of {step}");
+        assert_eq!((all.len(), spool.begun(), spool.held()), (2, 2, 0), "in parts of {step}");
         assert!(!decoder.is_partial());
         for publish in all {
             assert_eq!(publish.topic.unwrap().as_str(), "t");
@@ -150,88 +150,88 @@ fn however_it_is_cut_a_large_packet_is_what_it_was() {
 }
 
 #[test]
-fn its_payload_is_where_the_spool_has_it() {
-    let shelf = Arc::new(Shelf::default());
-    let mut decoder = decoder(&shelf);
+fn the_payload_is_a_slice_of_the_spool() {
+    let spool = Arc::new(MemorySpool::default());
+    let mut decoder = decoder(&spool);
     let bytes = publish(LARGE);
     assert!(decode(&mut decoder, &bytes[..LARGE - 1]).is_none());
     let publish = decode(&mut decoder, &bytes[LARGE - 1..]).unwrap();
-    let whole = shelf.whole.lock().unwrap().as_ptr_range();
+    let whole = spool.whole.lock().unwrap().as_ptr_range();
     assert!(whole.contains(&publish.payload.as_ptr()), "it was copied");
     assert!(publish.spooled, "it is said where it is");
 }
 
 #[test]
-fn a_header_that_promises_much_takes_no_place() {
-    let shelf = Arc::new(Shelf::default());
-    let mut decoder = decoder(&shelf);
+fn a_large_announced_length_takes_no_space() {
+    let spool = Arc::new(MemorySpool::default());
+    let mut decoder = decoder(&spool);
     let bytes = publish(LARGE);
     assert!(decode(&mut decoder, &bytes[..3]).is_none());
     assert!(decode(&mut decoder, &bytes[3..64 * KIB - 1]).is_none());
-    assert_eq!((shelf.begun(), decoder.partial_len()), (0, 64 * KIB - 1));
+    assert_eq!((spool.begun(), decoder.partial_len()), (0, 64 * KIB - 1));
     assert!(decode(&mut decoder, &bytes[64 * KIB - 1..64 * KIB]).is_none());
-    assert_eq!((shelf.begun(), shelf.held(), decoder.partial_len()), (1, 64 * KIB, 0));
+    assert_eq!((spool.begun(), spool.held(), decoder.partial_len()), (1, 64 * KIB, 0));
     assert!(decoder.is_partial());
     drop(decoder);
-    assert_eq!(shelf.held(), 0);
+    assert_eq!(spool.held(), 0);
 }
 
 #[test]
-fn what_is_not_larger_than_the_threshold_stays_in_the_heap() {
-    let shelf = Arc::new(Shelf::default());
-    let mut decoder = decoder(&shelf);
+fn packets_up_to_the_threshold_stay_in_the_heap() {
+    let spool = Arc::new(MemorySpool::default());
+    let mut decoder = decoder(&spool);
     let bytes = publish(100 * KIB);
     assert!(decode(&mut decoder, &bytes[..99 * KIB]).is_none());
-    assert_eq!((shelf.begun(), decoder.partial_len()), (0, 99 * KIB));
+    assert_eq!((spool.begun(), decoder.partial_len()), (0, 99 * KIB));
     assert!(decode(&mut decoder, &bytes[99 * KIB..]).is_some_and(|publish| !publish.spooled));
 }
 
 // [BQ-45]
 #[test]
-fn what_is_in_the_spool_does_not_count_as_memory_on_data_streams() {
-    let shelf = Arc::new(Shelf::default());
-    let mut rig = granting(&shelf);
+fn spooled_packets_do_not_count_as_partial_bytes() {
+    let spool = Arc::new(MemorySpool::default());
+    let mut rig = granting(&spool);
     let bytes = publish(LARGE);
     let streams: Vec<_> = (1..=10).map(|n| rig.open(n)).collect();
     for stream in &streams {
         rig.read_on(*stream, &bytes[..LARGE - 1]);
     }
     assert!(streams.iter().all(|stream| rig.server.is_reading(*stream)));
-    assert_eq!(shelf.held(), 10 * (LARGE - 1));
+    assert_eq!(spool.held(), 10 * (LARGE - 1));
     rig.read_on(streams[3], &bytes[LARGE - 1..]);
     let events = rig.events();
     assert!(matches!(&events[..], [Event::Publish(message, Some(_))] if message.payload == bytes[10..]));
-    // Half a packet is one wherever it is.
+    // An incomplete packet is a violation in the spool too.
     rig.server.handle_stream_finished(streams[4], rig.now);
     let events = rig.events();
     assert!(matches!(events[0], Event::StreamViolated(on, Violation::Truncated) if on == streams[4]));
-    assert_eq!(shelf.held(), 8 * (LARGE - 1));
+    assert_eq!(spool.held(), 8 * (LARGE - 1));
     rig.server.handle_stream_reset(streams[5], rig.now);
-    assert_eq!(shelf.held(), 7 * (LARGE - 1));
+    assert_eq!(spool.held(), 7 * (LARGE - 1));
     drop(rig);
-    assert_eq!(shelf.held(), 0, "all went with the connection");
+    assert_eq!(spool.held(), 0, "all went with the connection");
 }
 
 // [BQ-45]
 #[test]
-fn one_that_stands_still_is_ended_as_any_other() {
-    let shelf = Arc::new(Shelf::default());
-    let mut rig = granting(&shelf);
+fn an_idle_spooled_packet_is_aborted_as_any_other() {
+    let spool = Arc::new(MemorySpool::default());
+    let mut rig = granting(&spool);
     let stream = rig.open(1);
     rig.read_on(stream, &publish(LARGE)[..80 * KIB]);
     rig.wait(ServerOptions::default().partial_idle);
     assert_eq!(rig.actions(), [StreamAction::Abort(stream, ReasonCode::ServerBusy)]);
-    assert_eq!(shelf.held(), 0);
+    assert_eq!(spool.held(), 0);
 }
 
 // [BQ-34]
 #[test]
-fn no_room_ends_the_stream_that_needs_it_and_no_other() {
-    let shelf = Arc::new(Shelf::refusing(SpoolError::Full));
-    let mut rig = granting(&shelf);
+fn a_full_spool_ends_only_the_stream_that_needs_it() {
+    let spool = Arc::new(MemorySpool::refusing(SpoolError::Full));
+    let mut rig = granting(&spool);
     let stream = rig.open(1);
     rig.read_on(stream, &publish(LARGE)[..80 * KIB]);
     assert_eq!(rig.actions(), [StreamAction::Abort(stream, ReasonCode::QuotaExceeded)]);
     assert!(!rig.server.is_closed() && rig.server.is_reading(StreamKey::CONTROL));
-    assert_eq!(shelf.held(), 0);
+    assert_eq!(spool.held(), 0);
 }

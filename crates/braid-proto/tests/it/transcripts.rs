@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! C> 10 0D ... "MQTT"    the client's bytes, in one read
-//! S< 20 02 00 00         all that the server has to send now; nothing behind the arrow: nothing
+//! S< 20 02 00 00         all bytes that the server has to send now; nothing behind the arrow: none
 //! E= PUBLISH a hello     the next event of the server but CONNECT, SUBSCRIBE and UNSUBSCRIBE
 //! == CLOSED text         the connection has ended: its cause, then WILL topic or NO WILL
-//! !! command             what happens around it: see `Conversation::command`
+//! !! command             other actions: see `Conversation::command`
 //! ```
 //!
-//! The shell of a transcript accepts each CONNECT, goes on with the session that it kept, grants what SUBSCRIBE
-//! asks for, and makes everything durable at once unless it is told to hold.
+//! The driver of a transcript accepts each CONNECT, resumes the session that it kept, grants each SUBSCRIBE, and
+//! declares everything durable at once unless a command holds it.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -35,7 +35,7 @@ struct Conversation {
 
 impl Conversation {
     fn new() -> Self {
-        let rig = Rig::stranger(options());
+        let rig = Rig::before_connect(options());
         Self { rig, kept: None, holding: false, held: Vec::new(), refusing: None, log: VecDeque::new() }
     }
 
@@ -57,7 +57,7 @@ impl Conversation {
 
     fn command(&mut self, words: &[&str]) {
         match *words {
-            // Nothing becomes durable, until `persist`.
+            // Holds durability until `persist`.
             ["hold"] => self.holding = true,
             ["persist"] => {
                 for token in self.held.drain(..) {
@@ -79,10 +79,10 @@ impl Conversation {
             ["disconnect", code] => self.rig.server.disconnect(reason(code)),
             ["wait", seconds] => self.rig.wait(Duration::from_secs_f64(seconds.parse().unwrap())),
             ["lose"] => self.rig.server.handle_link_closed(),
-            // A new connection, after the end of the last.
+            // A new connection after the end of the last.
             ["again"] => {
                 let now = self.rig.now;
-                self.rig = Rig::stranger(options());
+                self.rig = Rig::before_connect(options());
                 self.rig.now = now.max(self.rig.now);
                 self.held.clear();
             }
@@ -156,13 +156,13 @@ fn play(name: &str) {
     let text = fs::read_to_string(path).unwrap();
     let mut conversation = Conversation::new();
     for (number, line) in text.lines().enumerate() {
-        // Shown only where a line fails.
+        // Printed only where a line fails.
         println!("{name}:{}: {line}", number + 1);
         if !line.trim().is_empty() && !line.starts_with('#') {
             conversation.line(line);
         }
     }
-    assert!(conversation.log.is_empty(), "nobody expected {:?}", conversation.log);
+    assert!(conversation.log.is_empty(), "not expected: {:?}", conversation.log);
     assert!(conversation.rig.sent().is_empty(), "more was sent");
 }
 

@@ -1,4 +1,4 @@
-//! The language-neutral vectors of `vectors/`, which every SDK reads as well.
+//! Language-neutral vectors of `vectors/`, shared with every SDK.
 
 use std::fs;
 use std::path::Path;
@@ -127,7 +127,7 @@ fn reason_codes_are_those_of_the_standard() {
     assert_eq!(ReasonCode::ALL.len(), codes.len());
 }
 
-/// The words of the vectors for an error.
+/// Name of an error in the vectors.
 fn why(error: TopicError) -> &'static str {
     match error {
         TopicError::Empty => "empty",

@@ -1,6 +1,6 @@
-//! One row for each [`Violation`]: the bytes of the peer, what it is told, and why the connection ended.
+//! One row for each [`Violation`]: the bytes of the peer, the answer, and the cause of the end.
 //!
-//! The match which the table becomes has no wildcard: a variant without a row does not compile.
+//! The table becomes a match without a wildcard: a variant without a row does not compile.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,37 +18,39 @@ use bytes::Buf;
 
 use crate::hex;
 use crate::rig::{Rig, connect, options};
-use crate::spool::Shelf;
+use crate::spool::MemorySpool;
 
-/// How far the connection is when the bytes come.
+/// State of the connection when the bytes arrive.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// A server before CONNECT.
+    /// Server before CONNECT.
     Listening,
-    /// A server that accepted a client of this version.
+    /// Server that accepted a client of this version.
     Server(ProtocolVersion),
-    /// A client that sent CONNECT and has no session.
+    /// Client that sent CONNECT and has no session.
     Connecting(ProtocolVersion),
-    /// A client after a CONNACK.
+    /// Client after CONNACK.
     Client(ProtocolVersion),
-    /// A data stream of such a server: the answer is the code that ends it.
+    /// Data stream of such a server: the answer is the code that ends it.
     Data(StreamKey),
-    /// One whose packet others wait for.
-    Hoarding,
-    /// Another data stream of a server whose client of MQTT 3.1.1 has used every identifier for QoS 2 on the control stream.
+    /// Oldest large packet, for whose memory others wait.
+    OldestPartial,
+    /// Second data stream of a server whose client of MQTT 3.1.1 has used every identifier for QoS 2 on the control stream.
     Unreleased,
-    /// A data stream of such a client.
+    /// Data stream of such a client.
     ClientData,
-    /// A server that accepted a client of this version and has no room; what comes is filled up to 64 KiB.
+    /// Server that accepted a client of this version and has no space in its spool; the input is filled up to 64 KiB.
     Spooling(ProtocolVersion, SpoolError),
 }
-use At::{Client as C, ClientData, Connecting, Data, Hoarding, Listening, Server as S, Spooling, Unreleased};
+use At::{
+    Client as C, ClientData, Connecting, Data, Listening, OldestPartial, Server as S, Spooling, Unreleased,
+};
 
 const BIDI: StreamKey = StreamKey::bidi(1);
 const UNI: StreamKey = StreamKey::uni(0);
 const BROKEN: SpoolError = SpoolError::Failed(std::io::ErrorKind::NotFound);
 
-/// What happens.
+/// Input.
 enum Does {
     Read(&'static str),
     Wait(u64),
@@ -59,7 +61,7 @@ struct Case {
     at: At,
     does: Does,
     violation: Violation,
-    /// What the peer is told.
+    /// Answer to the peer.
     answer: &'static str,
 }
 
@@ -69,7 +71,7 @@ const fn case(at: At, does: Does, violation: Violation, answer: &'static str) ->
 
 macro_rules! table {
     ($($pattern:pat => [$($at:expr, $does:expr, $violation:expr, $answer:literal;)+])+) => {
-        /// The name of the row that a violation belongs to.
+        /// Name of the row of a violation.
         fn row(violation: Violation) -> &'static str {
             use Violation::*;
             match violation {
@@ -327,7 +329,7 @@ table! {
     ]
     // [BQ-45]
     PartialPacketStalled => [
-        Hoarding, Wait(30_000), PartialPacketStalled, "89";
+        OldestPartial, Wait(30_000), PartialPacketStalled, "89";
     ]
     // [MQTT-3.1.2-2], [MQTT3-3.1.2-2]
     UnsupportedVersion(_) => [
@@ -393,12 +395,12 @@ table! {
     ]
 }
 
-/// What the peer was sent, and the cause; `None` while the connection is open.
+/// Bytes sent to the peer, and the cause; `None` while the connection is open.
 fn run(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>) {
     match at {
         Listening | S(_) => run_server(at, does, before),
         Data(stream) => run_data(stream, does, before),
-        Hoarding => run_data(BIDI, does, before),
+        OldestPartial => run_data(BIDI, does, before),
         Unreleased => run_unreleased(does),
         ClientData => run_client_data(does),
         Spooling(version, error) => run_spooling(version, error, does),
@@ -408,7 +410,7 @@ fn run(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>) {
 
 fn run_spooling(version: ProtocolVersion, error: SpoolError, does: &Does) -> (Vec<u8>, Option<Cause>) {
     let Read(text) = does else { panic!("nothing is waited for there") };
-    let spool = Some(Arc::new(Shelf::refusing(error)) as _);
+    let spool = Some(Arc::new(MemorySpool::refusing(error)) as _);
     let options = ServerOptions { spool, maximum_packet_size: 1 << 17, ..options() };
     let mut rig = Rig::connected(options, connect(version));
     let mut bytes = hex::bytes(&text.replace('\'', "\""));
@@ -424,7 +426,7 @@ fn run_server(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>)
             connect.keep_alive = 10;
             Rig::connected(options(), connect)
         }
-        _ => Rig::stranger(options()),
+        _ => Rig::before_connect(options()),
     };
     match does {
         Read(text) => rig.read(&hex::bytes(&text.replace('\'', "\""))),
@@ -433,7 +435,7 @@ fn run_server(at: At, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>)
     (rig.sent(), rig.cause())
 }
 
-/// The same on a data stream, whose end is no business of the connection. [BQ-34]
+/// Violations on a data stream end it and not the connection. [BQ-34]
 fn run_data(stream: StreamKey, does: &Does, before: Duration) -> (Vec<u8>, Option<Cause>) {
     let options = ServerOptions { maximum_partial_bytes: 0, maximum_packet_size: 1 << 17, ..options() };
     let mut rig = Rig::connected(options, connect(V5));
@@ -451,7 +453,7 @@ fn run_data(stream: StreamKey, does: &Does, before: Duration) -> (Vec<u8>, Optio
     end_of_stream(rig, stream)
 }
 
-/// The code that ended the stream alone, and why.
+/// Code that ended the stream alone, and its violation.
 fn end_of_stream(mut rig: Rig, stream: StreamKey) -> (Vec<u8>, Option<Cause>) {
     assert!(!rig.server.is_closed());
     let violation = rig.events().into_iter().find_map(|event| match event {
@@ -472,7 +474,7 @@ fn run_unreleased(does: &Does) -> (Vec<u8>, Option<Cause>) {
         let events = rig.events();
         rig.persist(&events);
     }
-    // Once more on the same stream it is a duplicate, and nothing new.
+    // Once more on the same stream it is a duplicate.
     rig.read(&[0x3C, 5, 0, 1, b'a', 0, 1]);
     assert!(rig.cause().is_none());
     rig.server.handle_bytes(BIDI, &bytes, rig.now);

@@ -13,15 +13,17 @@ use bytes::Bytes;
 
 use crate::generator::{parse_filter, parse_name, subscription, subscription_on};
 
-/// Counts what the current thread allocates, so that tests on other threads do not matter.
+/// Counts allocations of the current thread only: tests run on several threads.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    static BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
-fn count() {
-    ALLOCATIONS.with(|allocations| allocations.set(allocations.get() + 1));
+fn count(bytes: usize) {
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+    BYTES.set(BYTES.get() + bytes);
 }
 
 #[allow(
@@ -31,7 +33,7 @@ fn count() {
 // SAFETY: every call goes to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
+        count(layout.size());
         unsafe { System.alloc(layout) }
     }
 
@@ -40,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
+        count(size);
         unsafe { System.realloc(at, layout, size) }
     }
 }
@@ -63,10 +65,10 @@ fn matching_and_routing_allocate_nothing() {
     for key in 0..2_000 {
         router.subscribe(key * 7 % 2_000, &parse_filter(filters[key % filters.len()]), subscription(0));
         router.subscribe(key, &parse_filter("a/+"), subscription(2));
-        // On another stream it is merged with nothing, or with what has no identifier.
+        // On another stream it is merged with nothing, or with one without identifier.
         router.subscribe(key, &parse_filter("a/+"), subscription_on(StreamKey::bidi(1), 3));
     }
-    let names = ["a/b", "a/c", "x/y", "$SYS/x", "nobody", &deepest, "a/b"].map(parse_name);
+    let names = ["a/b", "a/c", "x/y", "$SYS/x", "unmatched", &deepest, "a/b"].map(parse_name);
     let message = Arc::new(Message::new(parse_name("a/b"), Bytes::new(), QoS::AtLeastOnce, false));
     let (mut matches, mut out) = (Matches::with_capacity(16_000), Vec::with_capacity(16));
     let mut found = (0, 0, 0);
@@ -105,4 +107,29 @@ fn a_used_buffer_is_enough() {
     }
     assert_eq!(allocations(|| router.matches(&name, &mut matches)), 0);
     assert_eq!(matches.direct.len(), 300);
+}
+
+/// Bytes allocated while `members` join and leave a shared group. A publisher's kept match holds the group before each
+/// change, so that the router must not change it in place.
+fn bytes_of_group_changes(members: u64) -> usize {
+    let filter = parse_filter("$share/workers/jobs");
+    let (mut router, mut matches) = (Router::new(), Matches::default());
+    let before = BYTES.get();
+    for key in 0..members {
+        // Neither ascending nor descending.
+        router.subscribe(key.wrapping_mul(7919) % members, &filter, subscription(0));
+        router.matches(&parse_name("jobs"), &mut matches);
+    }
+    for key in 0..members / 2 {
+        router.unsubscribe(key, &filter, StreamKey::CONTROL);
+        router.matches(&parse_name("jobs"), &mut matches);
+    }
+    BYTES.get() - before
+}
+
+/// Not quadratic: the router's lock is held for each change.
+#[test]
+fn the_cost_of_joining_a_group_does_not_grow_with_its_members() {
+    let (few, many) = (bytes_of_group_changes(2_000), bytes_of_group_changes(16_000));
+    assert!(many < few * 8 * 2, "{few} bytes for 2,000 members, {many} for 16,000");
 }

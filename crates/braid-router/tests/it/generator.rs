@@ -26,7 +26,7 @@ const LEVELS: [&str; 13] = [
 ];
 const SHARES: [&str; 2] = ["x", "y"];
 
-/// A run of `operations` prints the seed it failed with.
+/// Runs `operations` for many seeds, and prints the seed of a failure.
 pub(crate) fn for_each_seed(seeds: u64, mut operations: impl FnMut(&mut Rng)) {
     struct Seed(u64);
     impl Drop for Seed {
@@ -79,7 +79,7 @@ pub(crate) fn filter(rng: &mut Rng) -> TopicFilter {
     }
 }
 
-/// A level sorts before what is below it: the order of the levels as a list.
+/// Order of the levels as a list: a level sorts before those below it.
 pub(crate) fn levels(name: &TopicName) -> Vec<String> {
     name.as_str().split('/').map(str::to_owned).collect()
 }
@@ -89,7 +89,7 @@ pub(crate) fn subscription(id: u32) -> Subscription {
     Subscription { id: NonZeroU32::new(id), ..Subscription::default() }
 }
 
-/// The same on a stream.
+/// Subscription with an identifier, on a stream.
 pub(crate) fn subscription_on(stream: StreamKey, id: u32) -> Subscription {
     Subscription { stream, ..subscription(id) }
 }

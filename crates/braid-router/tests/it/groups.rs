@@ -1,4 +1,4 @@
-//! Shared subscriptions: whose turn it is.
+//! Round-robin selection in shared subscriptions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,14 +27,14 @@ fn next(router: &Router<u32>) -> u32 {
 }
 
 #[test]
-fn members_take_turns() {
+fn members_are_selected_round_robin() {
     let router = router([3, 1, 2]);
     let served: Vec<_> = (0..7).map(|_| next(&router)).collect();
-    assert_eq!(served, [3, 1, 2, 3, 1, 2, 3], "whoever came first is first, then in the order of keys");
+    assert_eq!(served, [3, 1, 2, 3, 1, 2, 3], "first the first member, then in the order of keys");
     assert_eq!(group(&router).select(|_| true).map(|m| m.subscription), Some(subscription(2)));
 }
 
-/// The one behind a member that is not ready gets no double share for ever.
+/// The member behind one that is not ready gets no double share.
 #[test]
 fn only_ready_members_are_served_and_evenly() {
     for_each_seed(30, |rng| {
@@ -52,7 +52,7 @@ fn only_ready_members_are_served_and_evenly() {
 }
 
 #[test]
-fn nobody_ready_changes_nothing() {
+fn no_ready_member_changes_nothing() {
     let router = router([1, 2, 3]);
     assert_eq!(next(&router), 1);
     let mut asked = Vec::new();
@@ -64,9 +64,9 @@ fn nobody_ready_changes_nothing() {
     assert_eq!(next(&router), 2);
 }
 
-/// Giving up is bounded, and a few calls in a row ask everybody once.
+/// A selection is bounded, and a few calls in a row probe every member once.
 #[test]
-fn a_bounded_selection_goes_on_where_it_gave_up() {
+fn a_bounded_selection_continues_where_it_stopped() {
     let router = router(0..10);
     let mut asked = Vec::new();
     let mut ask = |probes, ready: Option<u32>| {
@@ -80,17 +80,17 @@ fn a_bounded_selection_goes_on_where_it_gave_up() {
     assert_eq!(ask(4, Some(8)), (None, vec![0, 1, 2, 3]));
     assert_eq!(ask(4, Some(8)), (None, vec![4, 5, 6, 7]));
     assert_eq!(ask(4, Some(8)), (Some(8), vec![8]));
-    assert_eq!(ask(4, Some(8)), (None, vec![9, 0, 1, 2]), "the one who was served is last");
+    assert_eq!(ask(4, Some(8)), (None, vec![9, 0, 1, 2]), "the selected one is last");
     assert_eq!(ask(0, Some(3)), (None, vec![]), "no probes, no change");
     assert_eq!(ask(4, Some(6)), (Some(6), vec![3, 4, 5, 6]), "the last probe may find one");
-    // Asking everybody in vain leaves the turn where it is.
+    // Probing every member in vain leaves the order unchanged.
     for probes in [10, 11, usize::MAX] {
         assert_eq!(ask(probes, None), (None, vec![7, 8, 9, 0, 1, 2, 3, 4, 5, 6]));
     }
     assert_eq!(ask(1, Some(7)), (Some(7), vec![7]));
 }
 
-/// Whatever the bound, ready members are served evenly, and nobody is asked for long.
+/// For any bound, ready members are selected evenly, and each call probes few.
 #[test]
 fn bounded_selections_are_even() {
     for_each_seed(100, |rng| {
@@ -116,7 +116,7 @@ fn bounded_selections_are_even() {
                     }
                     None => in_vain += asked,
                 }
-                assert!(in_vain < members as usize, "somebody ready was passed over");
+                assert!(in_vain < members as usize, "a ready member was passed over");
             }
         }
         let want = (0..members).filter(|key| is_ready[*key as usize]).map(|key| (key, 10)).collect();
@@ -124,9 +124,9 @@ fn bounded_selections_are_even() {
     });
 }
 
-/// Between two turns of one member everybody who was there all the time has one, whoever comes and goes.
+/// Between two selections of one member every permanent member is selected once, whatever members join and leave.
 #[test]
-fn coming_and_going_keeps_turns_fair() {
+fn joins_and_leaves_keep_the_order_fair() {
     for_each_seed(100, |rng| {
         let residents = [10, 20, 30, 40];
         let mut router = router(residents);
@@ -151,10 +151,10 @@ fn coming_and_going_keeps_turns_fair() {
     });
 }
 
-/// A newcomer waits until all others had their turn.
+/// A new member waits until all others were selected.
 #[test]
-fn a_newcomer_joins_at_the_end_of_the_line() {
-    // The newcomer's key is just before the one whose turn it is, and at both ends of the order.
+fn a_new_member_is_selected_last() {
+    // The new key is just before the next member, and at both ends of the order.
     for (turns, newcomer) in [(0, 5), (0, 35), (1, 15), (2, 25), (3, 5), (3, 35)] {
         let expected: Vec<u32> = (turns..turns + 3).map(|turn| 10 + 10 * (turn % 3)).collect();
         let mut router = router([10, 20, 30]);
@@ -179,7 +179,7 @@ fn share_names_divide_groups() {
     }
     let mut matches = Matches::default();
     router.matches(&parse_name("t/x"), &mut matches);
-    let groups: Vec<_> = matches.shared.iter().map(|g| (g.filter().as_str(), g.members().len())).collect();
+    let groups: Vec<_> = matches.shared.iter().map(|g| (g.filter().as_str(), g.len())).collect();
     assert_eq!(groups, [("$share/a/t/x", 1), ("$share/a/t/#", 2), ("$share/b/t/#", 1)]);
     assert_eq!(matches.direct.len(), 1);
     assert!(router.unsubscribe(0, &parse_filter("$share/b/t/#"), StreamKey::CONTROL).is_some());
@@ -187,7 +187,7 @@ fn share_names_divide_groups() {
     assert!(router.group(&parse_filter("$share/a/t/#")).is_some());
 }
 
-/// A match that is kept goes on with the members it found; the router goes on with its own copy.
+/// A match that is kept has the members it found; the router changes a copy.
 #[test]
 fn a_kept_group_never_changes() {
     let mut router = router([1, 2]);
@@ -197,11 +197,11 @@ fn a_kept_group_never_changes() {
     assert_eq!(next(&router), 1);
     for (key, stream) in [(3, StreamKey::CONTROL), (2, StreamKey::bidi(1))] {
         assert_eq!(router.unsubscribe(key, &parse_filter(FILTER), stream), None);
-        assert!(std::ptr::eq(group(&router), &*kept), "who is no member costs no copy");
+        assert!(std::ptr::eq(group(&router), &*kept), "a key that is no member costs no copy");
     }
     router.unsubscribe(2, &parse_filter(FILTER), StreamKey::CONTROL);
-    assert_eq!(kept.members().len(), 2);
-    assert_eq!(group(&router).members().len(), 1);
+    assert_eq!(kept.len(), 2);
+    assert_eq!(group(&router).len(), 1);
     assert_eq!(kept.select(|_| true).map(|m| m.key), Some(2), "the copy took the turn along");
     router.unsubscribe(1, &parse_filter(FILTER), StreamKey::CONTROL);
     assert_eq!(kept.subscription(1, StreamKey::CONTROL), Some(subscription(2)));
@@ -225,12 +225,12 @@ fn a_session_on_two_streams_is_two_members() {
     assert_eq!(of(&router, StreamKey::uni(3)), None);
     assert!(router.unsubscribe(1, &filter, StreamKey::CONTROL).is_some());
     assert_eq!(of(&router, StreamKey::CONTROL), None);
-    assert_eq!(served(&router, 3), [(1, 3), (2, 0), (1, 3)], "whoever has the turn keeps it");
+    assert_eq!(served(&router, 3), [(1, 3), (2, 0), (1, 3)], "the next member stays");
 }
 
-/// Whatever streams come and go, every member that stays has its turn once a round.
+/// Whatever streams subscribe and unsubscribe, every permanent member is selected once in a round.
 #[test]
-fn streams_take_turns_like_sessions() {
+fn streams_are_selected_like_sessions() {
     for_each_seed(60, |rng| {
         let filter = parse_filter(FILTER);
         let mut router = router([1]);
@@ -244,16 +244,16 @@ fn streams_take_turns_like_sessions() {
             let place = |m: &braid_router::Match<u32>| (m.key, m.subscription.stream);
             let group = group(&router);
             let mut served: Vec<_> =
-                group.members().iter().filter_map(|_| group.select(|_| true).map(place)).collect();
+                group.members().filter_map(|_| group.select(|_| true).map(place)).collect();
             served.sort_unstable();
-            assert_eq!(served, group.members().iter().map(place).collect::<Vec<_>>());
+            assert_eq!(served, group.members().map(place).collect::<Vec<_>>());
             group.select(|_| rng.bool());
         }
     });
 }
 
 #[test]
-fn threads_share_the_turns() {
+fn threads_share_the_order() {
     let router = router(0..4);
     let served = std::thread::scope(|scope| {
         let threads: Vec<_> =
@@ -265,9 +265,9 @@ fn threads_share_the_turns() {
     }
 }
 
-/// Who is overtaken asks again. Only members that were not ready have cost a probe.
+/// A thread that loses the race probes again. Only members that were not ready have cost a probe.
 #[test]
-fn the_overtaken_asks_on_within_its_probes() {
+fn a_lost_race_uses_up_no_probe() {
     let router = router(0..10);
     let mut overtaken = 0;
     let chosen = group(&router).select_within(1, |_| {

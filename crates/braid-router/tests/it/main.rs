@@ -1,4 +1,4 @@
-//! The router against plain definitions of what it must answer.
+//! Tests of the router against plain models.
 
 mod allocation;
 mod generator;

@@ -8,7 +8,7 @@ use braid_router::{Retained, Walked};
 
 use crate::generator::{filter, for_each_seed, levels, name, parse_filter, parse_name};
 
-/// What matches, which pieces of any size find as well.
+/// Matching names, which parts of any size find too.
 fn found(retained: &Retained<u32>, pattern: &str) -> Vec<String> {
     let filter = parse_filter(pattern);
     let mut names = Vec::new();
@@ -30,7 +30,7 @@ fn found(retained: &Retained<u32>, pattern: &str) -> Vec<String> {
     names
 }
 
-/// [MQTT-3.3.1-5] [MQTT-3.3.1-6] in passing: the model is a map.
+/// [MQTT-3.3.1-5] [MQTT-3.3.1-6] The model is a map.
 #[test]
 fn random_operations_agree_with_the_model() {
     for_each_seed(60, |rng| {
@@ -81,7 +81,7 @@ fn first_level_wildcards_do_not_match_dollar_names() {
     assert_eq!(found(&retained, "$/+"), ["$/a"]);
 }
 
-/// A level comes before what is below it, and that before its longer siblings.
+/// A level comes before those below it, and these before its longer siblings.
 #[test]
 fn messages_come_in_the_order_of_their_levels() {
     let mut retained = Retained::new();
@@ -94,7 +94,7 @@ fn messages_come_in_the_order_of_their_levels() {
     assert_eq!(found(&retained, "$share/x/a/#"), ["a", "a/", "a/b"]);
 }
 
-/// What `retain` visits is what there is, in order.
+/// `retain` visits all messages, in order.
 #[test]
 fn expiry_sees_every_message_once_and_in_order() {
     let mut retained = Retained::new();

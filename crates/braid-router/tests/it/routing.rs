@@ -1,4 +1,4 @@
-//! What one session receives.
+//! Deliveries to one session.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn routed_from(
         .iter()
         .map(|subscription| Match { key: SESSION, subscription: *subscription })
         .collect();
-    // What other sessions receive stands before and is left alone.
+    // Deliveries to other sessions stand before and are not changed.
     let mut out = vec![replay(&published(AtMostOnce, false), &subscription(99))];
     route(message, publisher, &matches, overlap, &mut out);
     assert_eq!((out[0].qos, ids(&out[0])), (AtMostOnce, vec![99]));
@@ -46,7 +46,7 @@ fn ids(delivery: &Delivery) -> Vec<u32> {
     delivery.subscription_ids.as_slice().iter().copied().map(NonZeroU32::get).collect()
 }
 
-/// [MQTT-3.8.4-8] [MQTT-4.8.2-3] The lower of what was published and what was granted.
+/// [MQTT-3.8.4-8] [MQTT-4.8.2-3] The lower of published and granted QoS.
 #[test]
 fn effective_qos_is_the_minimum() {
     for have in ALL {
@@ -79,7 +79,7 @@ fn retain_flag() {
 
 /// [MQTT-3.8.3-3]
 #[test]
-fn no_local_drops_only_what_the_session_published_itself() {
+fn no_local_drops_only_own_messages() {
     let local = subscription(1);
     let no_local = Subscription { no_local: true, ..subscription(2) };
     let message = published(AtMostOnce, false);
@@ -112,8 +112,8 @@ fn overlapping_subscriptions_merge_for_mqtt_5() {
     assert!(routed(&message, &[subscription(0)], Overlap::Merge)[0].subscription_ids.as_slice().is_empty());
 }
 
-/// [BQ-52] What several subscriptions of one stream bring is as soon as the soonest of them. One that did not
-/// ask has the default, which is more than a low one.
+/// [BQ-52] Several subscriptions of one stream have the highest of their priorities. One without a priority has the
+/// default, which is above a low one.
 #[test]
 fn the_highest_priority_wins_within_a_stream() {
     let (low, high) = (Some(Priority::new(9)), Some(Priority::new(40_000)));
@@ -135,7 +135,7 @@ fn the_highest_priority_wins_within_a_stream() {
     }
 }
 
-/// What a router with these subscriptions of one session makes of a message on `t`.
+/// Deliveries of a message on `t` by a router with these subscriptions of one session.
 fn copies(subscriptions: &[(&str, Subscription)], publisher: Option<u8>, overlap: Overlap) -> Vec<Delivery> {
     let (mut router, mut matches, mut out) = (Router::new(), Matches::default(), Vec::new());
     for (filter, subscription) in subscriptions {
@@ -209,7 +209,7 @@ fn retain_handling_decides_about_the_replay() {
     }
 }
 
-/// [MQTT-4.8.2-3] The options of the member that was selected; and the delivery knows its group.
+/// [MQTT-4.8.2-3] The options of the selected member, and the group in the delivery.
 #[test]
 fn a_member_receives_what_its_own_subscription_grants() {
     let filter = parse_filter("$share/x/t");

@@ -9,7 +9,7 @@ use crate::generator::{
     filter, for_each_seed, name, parse_filter, parse_name, stream, subscription, subscription_on,
 };
 
-/// What a router is, without being fast.
+/// Model of a router: a list.
 #[derive(Default)]
 struct Model(Vec<(u8, TopicFilter, Subscription)>);
 
@@ -51,8 +51,8 @@ impl Model {
 fn assert_same(router: &Router<u8>, model: &Model, name: &TopicName, matches: &mut Matches<u8>) {
     router.matches(name, matches);
     assert!(matches.direct.is_sorted_by_key(|m| (m.key, m.subscription.stream)), "{name}");
-    let members = matches.shared.iter().map(|group| group.members());
-    assert!(members.into_iter().all(|m| m.is_sorted_by_key(|m| (m.key, m.subscription.stream))), "{name}");
+    let mut members = matches.shared.iter().map(|group| group.members());
+    assert!(members.all(|m| m.is_sorted_by_key(|m| (m.key, m.subscription.stream))), "{name}");
     let mut direct: Vec<_> = matches.direct.iter().map(|m| (m.key, m.subscription)).collect();
     direct.sort_by_key(|(key, subscription)| (*key, subscription.id));
     let want: Vec<_> = model.matching(name, false).into_iter().map(|(key, _, s)| (key, s)).collect();
@@ -60,13 +60,13 @@ fn assert_same(router: &Router<u8>, model: &Model, name: &TopicName, matches: &m
     let mut shared: Vec<_> = matches
         .shared
         .iter()
-        .flat_map(|g| g.members().iter().map(|m| (m.key, g.filter().to_string(), m.subscription)))
+        .flat_map(|g| g.members().map(|m| (m.key, g.filter().to_string(), m.subscription)))
         .collect();
     shared.sort_by_key(|(key, filter, subscription)| (*key, subscription.id, filter.clone()));
     assert_eq!(shared, model.matching(name, true), "{name}");
 }
 
-/// [BQ-16] in passing: a subscription is named by session, filter and stream.
+/// [BQ-16] A subscription is identified by session, filter and stream.
 #[test]
 fn random_operations_agree_with_the_model() {
     for_each_seed(60, |rng| {
@@ -98,7 +98,7 @@ fn random_operations_agree_with_the_model() {
     });
 }
 
-/// The order of matches depends on the filters, not on a hash seed or on who subscribed first.
+/// The order of matches depends on the filters, not on a hash seed or the order of subscribing.
 #[test]
 fn equal_routers_answer_in_equal_order() {
     for_each_seed(60, |rng| {

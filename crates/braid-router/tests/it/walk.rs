@@ -1,4 +1,4 @@
-//! `Retained::walk`: in pieces, while messages come and go.
+//! `Retained::walk` in parts, while messages come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -9,7 +9,7 @@ use fastrand::Rng;
 
 use crate::generator::{filter, for_each_seed, levels, name, parse_filter, parse_name};
 
-/// The retained messages and the model: a map that is searched name by name.
+/// Retained messages and the model: a map that is searched name by name.
 #[derive(Default)]
 struct Pair {
     retained: Retained<u32>,
@@ -27,7 +27,7 @@ impl Pair {
         self.model.remove(&levels(name));
     }
 
-    /// Mostly names that are there, so that messages are replaced and the walk's own position vanishes.
+    /// Mostly known names, so that messages are replaced and the walk's own position vanishes.
     fn mutate(&mut self, rng: &mut Rng) -> Option<TopicName> {
         let known = match self.model.len() {
             0 => None,
@@ -50,13 +50,13 @@ impl Pair {
     }
 }
 
-/// The names between two positions, `after` left out and `end` included.
+/// Number of names between two positions, without `after` and with `end`.
 fn examined(names: &[TopicName], after: Option<&TopicName>, end: &TopicName) -> usize {
     let at = |name| names.iter().position(|other| other == name).expect("a name");
     at(end) + 1 - after.map_or(0, |after| at(after) + 1)
 }
 
-/// The ends of the unfinished pieces of a walk in which nothing matches.
+/// Ends of the unfinished parts of a walk in which nothing matches.
 fn ends(retained: &Retained<()>, filter: &TopicFilter, steps: usize) -> Vec<TopicName> {
     let mut ends: Vec<TopicName> = Vec::new();
     while let Walked::Unfinished(end) =
@@ -69,7 +69,7 @@ fn ends(retained: &Retained<()>, filter: &TopicFilter, steps: usize) -> Vec<Topi
 }
 
 #[test]
-fn pieces_visit_once_what_stays_while_others_come_and_go() {
+fn parts_of_a_walk_visit_unchanged_names_once() {
     let (mut pieces, mut vanished) = (0, 0);
     for_each_seed(400, |rng| {
         let mut pair = Pair::default();
@@ -119,7 +119,7 @@ fn pieces_visit_once_what_stays_while_others_come_and_go() {
     assert!(pieces > 1_000 && vanished > 250, "{pieces} {vanished}");
 }
 
-/// A walk can go on behind any name, also one that was never there.
+/// A walk can continue behind any name, also an unknown one.
 #[test]
 fn a_walk_begins_strictly_behind_any_name() {
     for_each_seed(2_000, |rng| {
@@ -141,9 +141,9 @@ fn a_walk_begins_strictly_behind_any_name() {
     });
 }
 
-/// What a piece examines is bounded although nothing matches, and no piece wastes its steps.
+/// The work of a part is bounded although nothing matches, and no part wastes its steps.
 #[test]
-fn a_piece_without_a_match_ends_after_its_steps() {
+fn a_part_without_a_match_ends_after_its_steps() {
     let mut retained = Retained::new();
     for n in 0..2_000 {
         retained.insert(parse_name(&format!("{:02}/{n:04}/a/x", n / 100)), ());
@@ -163,7 +163,7 @@ fn a_piece_without_a_match_ends_after_its_steps() {
     assert_eq!(ends(&retained, &filter, 0).len(), names.len(), "a walk always gets on");
 }
 
-/// Names that a leap passes one by one cost a step each as well.
+/// Names that a seek passes one by one cost a step each too.
 #[test]
 fn passed_names_count_as_examined() {
     let mut retained = Retained::new();
@@ -177,17 +177,17 @@ fn passed_names_count_as_examined() {
     }
 }
 
-/// The leap that a piece was about to make is made by the next one: 100 subtrees of 100 names cost two steps
-/// each, however short the pieces are.
+/// The seek that a part was about to make is made by the next one: 100 subtrees of 100 names cost two steps
+/// each, in parts of any size.
 #[test]
-fn short_pieces_leap_as_far_as_long_ones() {
+fn short_parts_seek_as_far_as_long_ones() {
     let mut retained = Retained::new();
     for n in 0..10_000 {
         retained.insert(parse_name(&format!("{:02}/{:02}", n / 100, n % 100)), ());
     }
     let filter = parse_filter("+/50x");
     assert_eq!(ends(&retained, &filter, 1).len(), 200);
-    // Longer pieces may pass a few neighbours before they search.
+    // Longer parts may pass a few neighbours before they search.
     let long = ends(&retained, &filter, 100).len();
     assert!((2..=20).contains(&long), "{long}");
 }
@@ -211,7 +211,7 @@ fn a_filter_without_wildcard_is_one_lookup() {
 }
 
 #[test]
-fn breaking_off_counts_the_message_as_visited() {
+fn a_break_counts_the_message_as_visited() {
     let mut retained = Retained::new();
     for text in ["a/1", "a/2", "a/3"] {
         retained.insert(parse_name(text), ());

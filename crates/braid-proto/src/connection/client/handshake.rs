@@ -1,33 +1,53 @@
-//! CONNECT and its answer.
+//! Begin and end of a connection: CONNECT, CONNACK, DISCONNECT and violations.
 
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::early::Early;
-use super::{Client, ClientEvent, ClientOptions, Connected, Established, Grants, State};
-use crate::connection::Cause;
+use super::commands::{EarlyRequests, Grants};
+use super::{BytesBeforePing, Client, ClientEvent, Connected, Established, State};
 use crate::connection::exchange::{Agreement, Exchange};
-use crate::connection::outbox::Outbox;
-use crate::connection::server::wanted_expiry;
-use crate::connection::timer::{Timer, Timers};
+use crate::connection::stream::Outbox;
+use crate::connection::{Cause, Timer, Timers, wanted_expiry};
 use crate::decoder::Decoder;
-use crate::error::Violation;
 use crate::message::Delivery;
-use crate::packet::{ClientId, Connack, Connect, Packet, PacketId, ProtocolVersion};
-use crate::reason::ReasonCode;
+use crate::packet::{Connack, Connect, Disconnect, Packet, id};
 use crate::session::{Phase, Session, SessionExpiry};
+use crate::types::{ClientId, PacketId, PacketType, ProtocolVersion, ReasonCode, Violation};
 
-/// What counts of a CONNECT until it is answered.
+/// Local limits of a client; everything that is agreed with the server is in its [`Connect`].
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// Maximum time from CONNECT to CONNACK.
+    pub handshake_timeout: Duration,
+    /// Maximum time from a PINGREQ to any byte of the server.
+    pub ping_timeout: Duration,
+    /// Maximum number of inflight QoS 1 and 2 messages to a server which sets no lower limit.
+    pub maximum_inflight: u16,
+    /// Maximum number of Topic Aliases that the client defines for a server.
+    pub outbound_topic_aliases: u16,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            handshake_timeout: Duration::from_secs(10),
+            ping_timeout: Duration::from_secs(10),
+            maximum_inflight: 100,
+            outbound_topic_aliases: 64,
+        }
+    }
+}
+
+/// State until CONNACK.
 #[derive(Debug)]
 pub(super) struct Connecting {
     pub(super) outbox: Outbox,
-    /// The Session State on this side, if there is any.
+    /// Session State of the client, if there is any.
     pub(super) session: Option<Session>,
-    /// Clean Start: the state is not offered to the server, only told as lost.
+    /// Clean Start: the Session State ends, and is reported as lost.
     pub(super) clean_start: bool,
-    /// What of the CONNECT counts after it was sent.
     pub(super) version: ProtocolVersion,
     pub(super) client_id: ClientId,
     pub(super) keep_alive: u16,
@@ -36,15 +56,15 @@ pub(super) struct Connecting {
     pub(super) maximum_packet_size: usize,
     pub(super) inbound_aliases: u16,
     pub(super) authenticates: bool,
-    /// The shell places what is sent again.
+    /// Whether the driver chooses the streams of retransmissions.
     pub(super) places_resends: bool,
-    pub(super) early: Early,
+    pub(super) early: EarlyRequests,
 }
 
 impl Client {
-    /// A connection whose link came up at `now`. `session` is that of the connection before, from
-    /// [`Client::into_end`], or an empty one to go on with what the server may have kept; `None` when there is
-    /// none. With Clean Start it ends here, and what it has inflight comes back as [`Connected::lost`].
+    /// Machine for a link that came up at `now`. `session` is that of the previous connection, from [`Client::into_end`], or an
+    /// empty one to resume what the server may have kept; `None` when there is none. With Clean Start it ends here, and its
+    /// inflight messages come back as [`Connected::lost`].
     pub fn new(
         options: Arc<ClientOptions>,
         connect: Connect,
@@ -52,7 +72,7 @@ impl Client {
         now: Instant,
     ) -> Self {
         let mut timers = Timers::default();
-        timers.set(Timer::Handshake, Some(now + options.handshake_timeout));
+        timers.set_after(Timer::Handshake, now, options.handshake_timeout);
         let properties = &connect.properties;
         let maximum_packet_size = properties.maximum_packet_size.map_or(usize::MAX, |size| size as usize);
         let connecting = Connecting {
@@ -65,13 +85,13 @@ impl Client {
             session_expiry: wanted_expiry(&connect),
             receive_maximum: match connect.version.is_v5() {
                 true => properties.receive_maximum.unwrap_or(u16::MAX),
-                false => u16::MAX, // MQTT 3 has no way to tell the server.
+                false => u16::MAX, // MQTT 3 has no Receive Maximum.
             },
             maximum_packet_size,
             inbound_aliases: properties.topic_alias_maximum.unwrap_or(0),
             authenticates: properties.authentication_method.is_some(),
             places_resends: false,
-            early: Early::default(),
+            early: EarlyRequests::default(),
         };
         let decoder = Decoder::new(connect.version, maximum_packet_size); // [MQTT-3.1.2-24]
         let mut client = Self {
@@ -100,7 +120,7 @@ impl Client {
             }
             Packet::Connack(connack) => self.handle_connack(*connack, now),
             Packet::Auth(auth) if connecting.authenticates => {
-                self.timers.set(Timer::Handshake, Some(now + self.options.handshake_timeout));
+                self.timers.set_after(Timer::Handshake, now, self.options.handshake_timeout);
                 self.events.push_back(ClientEvent::Auth(auth));
                 Ok(())
             }
@@ -118,7 +138,7 @@ impl Client {
         let version = connecting.version;
         let mut lost = Vec::new();
         let mut session = connecting.session.take().unwrap_or_default();
-        // MQTT 3.1 does not say whether the session is present: there it is believed to be.
+        // MQTT 3.1 has no Session Present flag: the session is assumed to be present.
         let believed_present = version == ProtocolVersion::V31 && !connecting.clean_start;
         if !session_present && !believed_present {
             lost = inflight_of(&mut session);
@@ -144,7 +164,7 @@ impl Client {
                 .unwrap_or(0)
                 .min(self.options.outbound_topic_aliases), // [MQTT-3.2.2-17], [MQTT-3.2.2-18]
             maximum_packet_size: connecting.maximum_packet_size,
-            // The server is trusted with what the application asked it for.
+            // The application asked the server for these messages.
             maximum_partial_bytes: usize::MAX,
             is_client: true,
         };
@@ -153,8 +173,8 @@ impl Client {
             exchange.place_resends();
         }
         exchange.streams.set_control_outbox(mem::take(&mut connecting.outbox));
-        mem::take(&mut connecting.early).go_on(&mut exchange);
-        let too_large = exchange.flush_resend(now); // [MQTT-4.4.0-1]
+        mem::take(&mut connecting.early).restore_into(&mut exchange);
+        let too_large = exchange.flush_resends(now); // [MQTT-4.4.0-1]
         let keep_alive = properties.server_keep_alive.unwrap_or(connecting.keep_alive); // [MQTT-3.1.2-21], [MQTT-3.2.2-21]
         let keep_alive = (keep_alive > 0).then(|| Duration::from_secs(keep_alive.into()));
         self.timers = Timers::default();
@@ -165,10 +185,10 @@ impl Client {
             keep_alive,
             last_sent: now,
             last_received: now,
-            pinged: None,
-            asked: None,
+            ping_waits_since: None,
+            first_ping_at: None,
             round_trip: None,
-            ahead: super::Ahead::default(),
+            bytes_before: BytesBeforePing::default(),
             paused: false,
             authenticates: connecting.authenticates,
             session_expires_with_connection: !connecting.session_expiry.outlives_connection(),
@@ -181,7 +201,7 @@ impl Client {
     }
 }
 
-/// What a session has inflight, in the order of sending.
+/// Inflight messages of a session, in the order of sending.
 fn inflight_of(session: &mut Session) -> Vec<(PacketId, Option<Delivery>)> {
     let order = session.outbound.resume();
     let delivery = |id: PacketId| match session.outbound.get(id) {
@@ -189,4 +209,94 @@ fn inflight_of(session: &mut Session) -> Vec<(PacketId, Option<Delivery>)> {
         _ => None,
     };
     order.into_iter().map(|id| (id, delivery(id))).collect()
+}
+
+/// State of a closed connection.
+#[derive(Debug)]
+pub(super) struct Closed {
+    pub(super) outbox: Outbox,
+    pub(super) cause: Cause,
+    pub(super) session: Option<Session>,
+}
+
+impl Client {
+    /// Handles the end of the link: nothing can be written any more.
+    pub fn handle_link_closed(&mut self) {
+        self.close(Cause::Lost);
+        if let State::Closed(closed) = &mut self.state {
+            closed.outbox.clear();
+        }
+    }
+
+    pub(super) fn handle_disconnect(&mut self, disconnect: Box<Disconnect>) -> Result<(), Violation> {
+        let State::Established(established) = &self.state else { return Ok(()) };
+        if !established.exchange.version().is_v5() {
+            return Err(Violation::UnexpectedPacket(PacketType::Disconnect));
+        }
+        if disconnect.session_expiry.is_some() {
+            // [MQTT-3.14.2-2]
+            return Err(Violation::PropertyNotAllowed(id::SESSION_EXPIRY_INTERVAL));
+        }
+        let reason = disconnect.reason;
+        self.events.push_back(ClientEvent::Disconnected(disconnect));
+        self.close(Cause::Disconnected(reason)); // [MQTT-3.14.4-1]
+        Ok(())
+    }
+
+    pub(super) fn handle_violation(&mut self, violation: Violation) {
+        let reason = violation.reason();
+        if reason.is_allowed_in(PacketType::Disconnect) {
+            self.send_disconnect(&Disconnect::new(reason)); // [MQTT-4.13.1-1]
+        }
+        self.close(Cause::Violation(violation)); // [MQTT3-4.8.0-1]
+    }
+
+    /// Closes the connection. The server discards the Will if the reason is success.
+    pub fn disconnect(&mut self, mut disconnect: Disconnect) {
+        if let State::Established(established) = &self.state
+            && established.session_expires_with_connection
+        {
+            disconnect.session_expiry = None; // A protocol error if CONNECT had no session expiry.
+        }
+        self.send_disconnect(&disconnect);
+        self.close(Cause::Closed(disconnect.reason)); // [MQTT-3.14.4-1], [MQTT-3.14.4-2]
+    }
+
+    fn send_disconnect(&mut self, disconnect: &Disconnect) {
+        let State::Established(established) = &mut self.state else { return };
+        // Before MQTT 5 a DISCONNECT means success: after a failure the connection just closes.
+        if established.exchange.version().is_v5() || !disconnect.reason.is_error() {
+            established.exchange.send_packet(&Packet::Disconnect(Box::new(disconnect.clone())));
+        }
+    }
+
+    pub(super) fn close(&mut self, cause: Cause) {
+        let closed = match &mut self.state {
+            State::Closed(_) => return,
+            State::Established(established) => Closed {
+                outbox: established.exchange.streams.take_control_outbox(),
+                cause,
+                session: Some(mem::take(&mut established.exchange.session)),
+            },
+            State::Connecting(connecting) => Closed {
+                outbox: mem::take(&mut connecting.outbox),
+                cause,
+                session: connecting.session.take(),
+            },
+        };
+        self.timers = Timers::default();
+        self.state = State::Closed(Box::new(closed));
+    }
+
+    /// Ends the connection for good and takes the session for the next one. `None`: there was none yet.
+    pub fn take_session(&mut self) -> Option<Session> {
+        self.close(Cause::Lost);
+        if let State::Closed(closed) = &mut self.state { closed.session.take() } else { None }
+    }
+
+    /// Ends the connection for good: its cause, and the session for the next one.
+    pub fn into_end(mut self) -> (Cause, Option<Session>) {
+        let session = self.take_session();
+        (self.cause().unwrap_or(Cause::Lost), session)
+    }
 }

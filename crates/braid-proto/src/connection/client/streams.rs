@@ -1,18 +1,17 @@
-//! Data streams: the client opens them, both ends may end them.
+//! Data streams of a client, which opens them; both ends may end them.
 
 use std::time::Instant;
 
 use super::handshake::Connecting;
 use super::{Client, ClientEvent, State};
-use crate::connection::outbox::Outbox;
-use crate::connection::streams::{StreamAction, Streams};
-use crate::error::Violation;
-use crate::packet::{AckKind, Packet, QoS};
-use crate::reason::ReasonCode;
-use crate::stream::StreamKey;
+use crate::connection::StreamAction;
+use crate::connection::stream::Outbox;
+use crate::connection::streams::Streams;
+use crate::packet::{AckKind, Packet};
+use crate::types::{QoS, ReasonCode, StreamKey, Violation};
 
 impl Client {
-    /// A data stream is open: messages and requests may go on it. [BQ-13]
+    /// Handles the opening of a data stream: messages and requests may be sent on it. [BQ-13]
     pub fn handle_stream_opened(&mut self, stream: StreamKey) {
         if let State::Established(established) = &mut self.state {
             established.exchange.streams.open(stream);
@@ -25,35 +24,35 @@ impl Client {
     pub fn handle_stream_finished(&mut self, stream: StreamKey, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
         match established.exchange.streams.finish(stream) {
-            Ok(true) => self.forsake(stream, now),
+            Ok(true) => self.detach_stream(stream, now),
             Ok(false) => {}
-            Err(violation) => self.break_stream(stream, violation, now),
+            Err(violation) => self.fail_stream(stream, violation, now),
         }
     }
 
-    /// Handles RESET_STREAM or STOP_SENDING on a data stream: it is gone.
+    /// Handles RESET_STREAM or STOP_SENDING on a data stream.
     pub fn handle_stream_reset(&mut self, stream: StreamKey, now: Instant) {
         let State::Established(established) = &mut self.state else { return self.reset_early(stream) };
-        let has_told = established.exchange.streams.has_told_end(stream);
-        if established.exchange.streams.remove(stream) && !has_told {
-            self.forsake(stream, now);
+        let is_reported = established.exchange.streams.has_reported_end(stream);
+        if established.exchange.streams.remove(stream) && !is_reported {
+            self.detach_stream(stream, now);
         }
     }
 
-    /// Handles RESET_STREAM or STOP_SENDING on a data stream whose code is about the messages on it: those that the
-    /// server has not taken over are over ([`ClientEvent::Published`] with this reason) and never sent again.
+    /// Handles RESET_STREAM or STOP_SENDING on a data stream with a code about its messages: those that the server has not
+    /// received are over ([`ClientEvent::Published`] with this reason) and never retransmitted.
     pub fn handle_stream_refused(&mut self, stream: StreamKey, reason: ReasonCode, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
-        let has_told = established.exchange.streams.has_told_end(stream);
-        if !established.exchange.streams.remove(stream) || has_told {
+        let is_reported = established.exchange.streams.has_reported_end(stream);
+        if !established.exchange.streams.remove(stream) || is_reported {
             return;
         }
         let refused = established.exchange.refuse_stream(stream);
         self.events.extend(refused.into_iter().map(|id| ClientEvent::Published(id, reason)));
-        self.forsake(stream, now);
+        self.detach_stream(stream, now);
     }
 
-    fn forsake(&mut self, stream: StreamKey, now: Instant) {
+    fn detach_stream(&mut self, stream: StreamKey, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
         let requests = established.exchange.session.outbound.take_requests(stream);
         let too_large = established.exchange.end_stream(stream, now);
@@ -63,8 +62,8 @@ impl Client {
         self.events.extend(too_large);
     }
 
-    /// Ends one stream for what came on it. [BQ-34]
-    fn break_stream(&mut self, stream: StreamKey, violation: Violation, now: Instant) {
+    /// Ends a stream after a violation on it. [BQ-34]
+    fn fail_stream(&mut self, stream: StreamKey, violation: Violation, now: Instant) {
         self.events.push_back(ClientEvent::StreamViolated(stream, violation));
         self.abort_stream(stream, violation.reason(), now);
     }
@@ -82,13 +81,13 @@ impl Client {
                 Err(violation) => Err(violation),
             };
             if let Err(violation) = handled {
-                return self.break_stream(stream, violation, now);
+                return self.fail_stream(stream, violation, now);
             }
         }
     }
 
-    /// Ends a data stream once everything on it is written. What is on its way on it is still answered there; with
-    /// the server's FIN it has ended ([`ClientEvent::StreamEnded`]). [BQ-30]
+    /// Ends a data stream once everything on it is written. Packets of the server on it are still handled; its FIN ends the
+    /// stream ([`ClientEvent::StreamEnded`]). [BQ-30]
     pub fn finish_stream(&mut self, stream: StreamKey) {
         let State::Established(established) = &mut self.state else { return };
         if established.exchange.streams.close(stream) && stream.is_uni() {
@@ -96,18 +95,18 @@ impl Client {
         }
     }
 
-    /// Ends a data stream at once, with what is still to be written on it. A message of which only a part is written
-    /// and that has expired is over ([`ClientEvent::Published`] with [`ReasonCode::UnspecifiedError`]); others go on
-    /// on the control stream, but for one of QoS 2 that is written: only the next connection may send it again.
+    /// Ends a data stream at once and drops its unwritten bytes. An expired message that was written in part is over
+    /// ([`ClientEvent::Published`] with [`ReasonCode::UnspecifiedError`]). Others continue on the control stream, except a written
+    /// message of QoS 2: only the next connection may retransmit it.
     pub fn abort_stream(&mut self, stream: StreamKey, reason: ReasonCode, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
         let exchange = &mut established.exchange;
         let Some(taken) = exchange.streams.outbox(stream).map(Outbox::taken) else {
             return;
         };
-        let has_told = exchange.streams.has_told_end(stream);
-        if !exchange.streams.abort(stream, reason) || has_told {
-            return; // It is the control stream, or nothing was left but what this side had to say.
+        let is_reported = exchange.streams.has_reported_end(stream);
+        if !exchange.streams.abort(stream, reason) || is_reported {
+            return; // The control stream, or a stream whose end was reported.
         }
         let requests = exchange.session.outbound.take_requests(stream);
         let (expired, too_large) = exchange.abort_stream(stream, taken, now);
@@ -117,17 +116,14 @@ impl Client {
         self.events.extend(too_large.into_iter().map(over(ReasonCode::PacketTooLarge)));
     }
 
-    /// The next thing to do with a data stream; after every write, and until there is none.
+    /// Next instruction about a data stream. To be polled after every write, until there is none.
     pub fn poll_stream(&mut self) -> Option<StreamAction> {
-        match &mut self.state {
-            State::Established(established) => established.exchange.streams.poll_action(),
-            _ => None,
-        }
+        self.exchange_mut()?.streams.poll_action()
     }
 
     // -- Bytes to send -----------------------------------------------------------------------------
 
-    /// The bytes to send on a stream; `None` when it has ended.
+    /// Outbox of a stream; `None` when it has ended.
     pub fn outbox(&mut self, stream: StreamKey) -> Option<&mut Outbox> {
         let control = match &mut self.state {
             State::Connecting(connecting) => {
@@ -142,7 +138,7 @@ impl Client {
         stream.is_control().then_some(control)
     }
 
-    /// Appends to `streams` those that have bytes to send, the control stream first.
+    /// Appends the streams with unwritten bytes to `streams`, the control stream first.
     pub fn streams_to_write(&self, streams: &mut Vec<StreamKey>) {
         match &self.state {
             State::Established(established) => streams.extend(established.exchange.streams.to_write()),
@@ -156,7 +152,7 @@ impl Client {
         }
     }
 
-    /// Bytes to send on all streams.
+    /// Unwritten bytes on all streams.
     pub fn unwritten(&self) -> usize {
         match &self.state {
             State::Connecting(connecting) => connecting.outbox.len() + connecting.early.unwritten(),
@@ -166,8 +162,8 @@ impl Client {
     }
 }
 
-/// Whether the server will send this again on the control stream, because we end this one [BQ-42]. If it counted
-/// here as well, it could come after the exchange is over, and would begin another one.
+/// Whether the server will send this packet again on the control stream, because this side ends the stream [BQ-42]. If it
+/// counted here too, the repetition could arrive after the exchange is over and begin another one.
 fn is_repeated(streams: &Streams, stream: StreamKey, packet: &Packet) -> bool {
     match packet {
         Packet::Publish(publish) => publish.qos > QoS::AtMostOnce && streams.is_ending(stream),
@@ -176,7 +172,7 @@ fn is_repeated(streams: &Streams, stream: StreamKey, packet: &Packet) -> bool {
     }
 }
 
-/// What a server sends on a data stream. [BQ-11]
+/// Checks that a server may send this packet on a data stream. [BQ-11]
 fn check_packet(packet: &Packet) -> Result<(), Violation> {
     match packet {
         Packet::Publish(_) | Packet::Ack(_) | Packet::Suback(_) | Packet::Unsuback(_) => Ok(()),

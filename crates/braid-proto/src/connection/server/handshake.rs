@@ -1,32 +1,30 @@
-//! CONNECT and its answer.
+//! Begin and end of a connection: CONNECT, CONNACK, DISCONNECT and violations.
 
+use std::collections::VecDeque;
 use std::mem;
 use std::time::{Duration, Instant};
 
 use super::{Established, Event, Server, State};
-use crate::connection::Cause;
 use crate::connection::exchange::{Agreement, Exchange};
-use crate::connection::timer::Timer;
-use crate::decoder::wire::VARIABLE_BYTE_INTEGER_MAX;
-use crate::error::Violation;
-use crate::packet::{Connack, ConnackProperties, Connect, Packet, PacketType, ProtocolVersion, Will};
-use crate::reason::ReasonCode;
+use crate::connection::stream::Outbox;
+use crate::connection::{Cause, Progress, Timer, Timers, wanted_expiry};
+use crate::packet::{Connack, ConnackProperties, Connect, Disconnect, Packet, Will, id};
 use crate::session::{Session, SessionExpiry};
-use crate::stream::StreamKey;
+use crate::types::{PacketType, ProtocolVersion, ReasonCode, StreamKey, Violation};
+use crate::wire::VARIABLE_BYTE_INTEGER_MAX;
 
-/// What the shell adds to the CONNACK of success.
+/// Fields of a successful CONNACK that the driver decides.
 #[derive(Clone, Debug, Default)]
 pub struct Acceptance {
     /// The session existed before.
     pub session_present: bool,
-    /// The client left the choice of its Client Identifier to the server. [MQTT-3.2.2-16]
+    /// Whether the server chose the Client Identifier. [MQTT-3.2.2-16]
     pub assigned_client_id: bool,
 }
 
-/// What counts of a CONNECT while the shell decides about it.
+/// Parts of a CONNECT that are needed after the driver's decision.
 #[derive(Debug)]
 pub(super) struct Deciding {
-    /// The CONNECT without what the shell got to see.
     pub(super) version: ProtocolVersion,
     pub(super) keep_alive: u16,
     pub(super) will: Option<Will>,
@@ -36,22 +34,16 @@ pub(super) struct Deciding {
     pub(super) wants_response_information: bool,
     pub(super) wants_problem_information: bool,
     pub(super) session_expiry: SessionExpiry,
-    /// Bytes that followed the CONNECT in the same read.
+    /// Bytes behind the CONNECT in the same read.
     pub(super) held: Vec<u8>,
 }
 
 impl Server {
-    /// How long the session will outlive the connection if the CONNECT with the shell is accepted, and the Will
-    /// that the connection will have.
+    /// Session Expiry Interval and Will of the connection, if the driver accepts the pending CONNECT.
     pub fn offer(&self) -> Option<(SessionExpiry, Option<&Will>)> {
         let State::Deciding(deciding) = &self.state else { return None };
         let expiry = deciding.session_expiry.min(self.options.maximum_session_expiry);
         Some((expiry, deciding.will.as_ref()))
-    }
-
-    /// The Will of a CONNECT that waits for a decision.
-    pub fn offered_will(&self) -> Option<&Will> {
-        if let State::Deciding(deciding) = &self.state { deciding.will.as_ref() } else { None }
     }
 
     pub(super) fn handle_first_packet(&mut self, packet: Packet) -> Result<(), Violation> {
@@ -84,11 +76,11 @@ impl Server {
         Ok(())
     }
 
-    /// The CONNACK for a CONNECT that is none, if its sender is known to understand one.
+    /// Version and reason of the CONNACK that refuses an invalid CONNECT, if its sender understands one.
     pub(super) fn refusal_of(&self, violation: Violation) -> Option<(ProtocolVersion, ReasonCode)> {
         let reason = violation.reason();
         match (violation, self.decoder.offered_version()) {
-            // [MQTT-3.1.2-2], [MQTT3-3.1.2-2]: in the words of the version nearest to the one that was asked for.
+            // [MQTT-3.1.2-2], [MQTT3-3.1.2-2]: in the supported version nearest to that of the CONNECT.
             (Violation::UnsupportedVersion(level), _) if level > 5 => Some((ProtocolVersion::V5, reason)),
             (Violation::UnsupportedVersion(_), _) => Some((ProtocolVersion::V311, reason)),
             // [MQTT-3.1.3-8], [MQTT3-3.1.3-8]
@@ -98,8 +90,8 @@ impl Server {
         }
     }
 
-    /// Answers a CONNECT with success and goes on with `session`, whose expiry is set to what was agreed. If the
-    /// connection has ended meanwhile, the session comes back with [`Server::take_end`].
+    /// Accepts the pending CONNECT with `session`, whose expiry is set to the agreed interval. If the connection has ended
+    /// meanwhile, [`Server::take_end`] returns the session.
     pub fn accept(&mut self, mut session: Session, acceptance: &Acceptance, now: Instant) {
         if let State::Closed(closed) = &mut self.state {
             if let Some(end) = &mut closed.end {
@@ -120,12 +112,12 @@ impl Server {
             limit if keep_alive == 0 || keep_alive > limit => limit,
             _ => keep_alive,
         };
-        // MQTT 3 has no way to say so: there the client's own value holds.
+        // MQTT 3 has no Server Keep Alive: the client's value holds.
         let keep_alive = if version.is_v5() { agreed_keep_alive } else { keep_alive }; // [MQTT-3.2.2-22]
         let properties = ConnackProperties {
             session_expiry: (session.expiry != deciding.session_expiry).then(|| session.expiry.as_secs()),
             receive_maximum: Some(options.receive_maximum),
-            // The protocol's own limit needs no words, and some clients refuse to hear them.
+            // The limit of the protocol is left out: it says nothing, and some clients refuse it.
             maximum_packet_size: u32::try_from(options.maximum_packet_size)
                 .ok()
                 .filter(|_| options.maximum_packet_size < VARIABLE_BYTE_INTEGER_MAX),
@@ -156,26 +148,27 @@ impl Server {
         let session_present = acceptance.session_present; // [MQTT-3.2.2-2], [MQTT-3.2.2-3]
         let connack = Connack { session_present, reason: ReasonCode::Success, properties };
         let is_answered = exchange.send_packet(&Packet::Connack(Box::new(connack))); // [MQTT-3.1.4-5], [MQTT-3.2.0-1]
-        let patience = (keep_alive > 0).then(|| Duration::from_millis(u64::from(keep_alive) * 1500));
-        self.timers.set(Timer::Peer, patience.map(|patience| now + patience));
+        let keep_alive_timeout =
+            (keep_alive > 0).then(|| Duration::from_millis(u64::from(keep_alive) * 1500));
+        self.timers.set(Timer::Peer, keep_alive_timeout.map(|timeout| now + timeout));
         self.state = State::Established(Box::new(Established {
             exchange,
             will: will.filter(|_| is_answered),
-            patience,
+            keep_alive_timeout,
             last_received: now,
             wants_problem_information: deciding.wants_problem_information,
             wanted_expiry: deciding.session_expiry,
         }));
         if !is_answered {
-            // Without CONNACK nothing else may be sent. [MQTT-3.1.2-24], [MQTT-3.2.0-1]
+            // No other packet may be sent without CONNACK. [MQTT-3.1.2-24], [MQTT-3.2.0-1]
             self.close(Cause::Closed(ReasonCode::PacketTooLarge));
             return;
         }
-        self.flush_resend(now);
+        self.continue_resend(now);
         self.handle_bytes(StreamKey::CONTROL, &held, now);
     }
 
-    /// Answers a CONNECT with a refusal and closes. [MQTT-3.2.2-7]
+    /// Refuses the pending CONNECT and closes the connection. [MQTT-3.2.2-7]
     pub fn reject(&mut self, reason: ReasonCode) {
         let State::Deciding(deciding) = &self.state else { return };
         self.refuse(reason, deciding.version); // [MQTT-3.1.4-2], [MQTT3-3.1.3-9]
@@ -211,10 +204,146 @@ fn check_client_id(connect: &Connect) -> Result<(), Violation> {
     if id.is_empty() && needs_one { Err(Violation::ClientIdNotValid) } else { Ok(()) }
 }
 
-pub(in crate::connection) fn wanted_expiry(connect: &Connect) -> SessionExpiry {
-    match (connect.version.is_v5(), connect.clean_start) {
-        (true, _) => SessionExpiry::from_secs(connect.properties.session_expiry.unwrap_or(0)),
-        (false, true) => SessionExpiry::WITH_CONNECTION, // [MQTT3-3.1.2-6]
-        (false, false) => SessionExpiry::NEVER,          // [MQTT3-3.1.2-4]
+/// Remains of a closed connection.
+#[derive(Debug)]
+pub struct End {
+    /// Reason of the end.
+    pub cause: Cause,
+    /// Session, if CONNECT was accepted.
+    pub session: Option<Session>,
+    /// Will, unless a normal DISCONNECT deleted it. [MQTT-3.1.2-8], [MQTT-3.1.2-10]
+    pub will: Option<Will>,
+}
+
+/// State of a closed connection.
+#[derive(Debug)]
+pub(super) struct Closed {
+    pub(super) outbox: Outbox,
+    /// `None` once taken.
+    pub(super) end: Option<End>,
+    /// Progress that the driver has not polled yet.
+    pub(super) progress: VecDeque<Progress>,
+}
+
+impl Server {
+    /// Handles the end of the link: nothing can be written any more.
+    pub fn handle_link_closed(&mut self) {
+        self.close(Cause::Lost);
+        if let State::Closed(closed) = &mut self.state {
+            closed.outbox.clear();
+        }
     }
+
+    pub(super) fn handle_disconnect(&mut self, disconnect: &Disconnect) -> Result<(), Violation> {
+        let State::Established(established) = &mut self.state else { return Ok(()) };
+        if !disconnect_reason_is_of_client(disconnect.reason) {
+            return Err(Violation::UnknownReasonCode(PacketType::Disconnect, disconnect.reason.value()));
+        }
+        if disconnect.server_reference.is_some() {
+            return Err(Violation::PropertyNotAllowed(id::SERVER_REFERENCE));
+        }
+        let session = &mut established.exchange.session;
+        if let Some(seconds) = disconnect.session_expiry {
+            if seconds > 0 && !established.wanted_expiry.outlives_connection() {
+                return Err(Violation::SessionExpiryRaised);
+            }
+            session.expiry = SessionExpiry::from_secs(seconds).min(self.options.maximum_session_expiry);
+        }
+        if disconnect.reason == ReasonCode::Success {
+            established.will = None; // [MQTT-3.1.2-10], [MQTT-3.14.4-3]
+        }
+        self.close(Cause::Disconnected(disconnect.reason));
+        Ok(())
+    }
+
+    pub(super) fn handle_violation(&mut self, violation: Violation) {
+        let refusal = match &self.state {
+            State::Listening => self.refusal_of(violation),
+            State::Established(_) => {
+                self.send_disconnect(violation.reason(), Some(violation)); // [MQTT-4.13.1-1]
+                None
+            }
+            State::Deciding(_) | State::Closed(_) => None,
+        };
+        self.close(Cause::Violation(violation)); // [MQTT-3.1.4-1], [MQTT-4.13.2-1], [MQTT3-4.8.0-1]
+        if let Some((version, reason)) = refusal {
+            self.send_refusal(reason, version);
+        }
+    }
+
+    /// Closes the connection; a client of MQTT 5 gets the reason.
+    pub fn disconnect(&mut self, reason: ReasonCode) {
+        if matches!(self.state, State::Deciding(_)) {
+            let allowed = reason.is_error() && reason.is_allowed_in(PacketType::Connack);
+            self.reject(if allowed { reason } else { ReasonCode::ServerUnavailable });
+            return;
+        }
+        let reason = match reason {
+            ReasonCode::DisconnectWithWill => ReasonCode::Success, // Reserved for clients.
+            reason => reason.allowed_in(PacketType::Disconnect),   // [MQTT-3.14.2-1]
+        };
+        self.send_disconnect(reason, None);
+        self.close(Cause::Closed(reason));
+    }
+
+    fn send_disconnect(&mut self, reason: ReasonCode, violation: Option<Violation>) {
+        let State::Established(established) = &mut self.state else { return }; // [MQTT-3.14.0-1]
+        let exchange = &mut established.exchange;
+        if !exchange.version().is_v5() {
+            return; // MQTT 3 has no DISCONNECT from the server.
+        }
+        let mut disconnect = Disconnect::new(reason);
+        if established.wants_problem_information {
+            // [MQTT-3.1.2-29] allows it in DISCONNECT in any case; a client that refused it gets none.
+            disconnect.reason_string = violation.map(|violation| violation.to_string().into());
+        }
+        exchange.send_packet(&Packet::Disconnect(Box::new(disconnect)));
+    }
+
+    pub(super) fn close(&mut self, cause: Cause) {
+        let (outbox, session, will, progress) = match mem::replace(&mut self.state, State::Listening) {
+            State::Closed(closed) => {
+                self.state = State::Closed(closed);
+                return;
+            }
+            State::Established(established) => {
+                let Established { mut exchange, will, .. } = *established;
+                // Only the control stream is still written.
+                (exchange.streams.take_control_outbox(), Some(exchange.session), will, exchange.progress)
+            }
+            // Bytes held behind a refused CONNECT are dropped. [MQTT-3.1.4-6]
+            State::Deciding(_) | State::Listening => (Outbox::default(), None, None, VecDeque::new()),
+        };
+        self.timers = Timers::default();
+        self.state =
+            State::Closed(Box::new(Closed { outbox, end: Some(End { cause, session, will }), progress }));
+    }
+
+    /// Takes the remains of a closed connection; the outbox may still have bytes to write.
+    pub fn take_end(&mut self) -> Option<End> {
+        let State::Closed(closed) = &mut self.state else { return None };
+        closed.end.take()
+    }
+}
+
+/// Whether a client may send this Reason Code in DISCONNECT (MQTT 5, table 3-10).
+fn disconnect_reason_is_of_client(reason: ReasonCode) -> bool {
+    use ReasonCode as R;
+    matches!(
+        reason,
+        R::Success
+            | R::DisconnectWithWill
+            | R::UnspecifiedError
+            | R::MalformedPacket
+            | R::ProtocolError
+            | R::ImplementationSpecificError
+            | R::TopicNameInvalid
+            | R::ReceiveMaximumExceeded
+            | R::TopicAliasInvalid
+            | R::PacketTooLarge
+            | R::MessageRateTooHigh
+            | R::QuotaExceeded
+            | R::AdministrativeAction
+            | R::PayloadFormatInvalid
+    )
 }

@@ -1,48 +1,49 @@
+//! Limits and grants of a server.
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::EarlyPublish;
 use crate::decoder::Spool;
-use crate::decoder::wire::PACKET_SIZE_MAX;
 use crate::session::SessionExpiry;
+use crate::wire::PACKET_SIZE_MAX;
 
-/// What a server grants its clients.
+/// Limits of a server, and its grants to clients.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// How long a stranger may take to send CONNECT.
+    /// Maximum time from the connection to its CONNECT.
     pub connect_timeout: Duration,
-    /// The most bytes that a CONNECT may have.
+    /// Maximum size of a CONNECT, bytes.
     pub connect_maximum_size: usize,
-    /// Receive Maximum of the server. MQTT 3 has no such limit but the number of packet identifiers.
+    /// Receive Maximum of the server. MQTT 3 has no such limit except the number of packet identifiers.
     pub receive_maximum: u16,
-    /// The most QoS 1 and 2 messages that are on their way to a client which sets no lower limit.
+    /// Maximum number of inflight QoS 1 and 2 messages to a client which sets no lower limit.
     pub maximum_inflight: u16,
-    /// The most payload bytes that are kept until a client acknowledges them; a single message may have more.
+    /// Maximum payload bytes that are kept until a client acknowledges them; a single message may exceed it.
     pub maximum_inflight_bytes: usize,
     /// Maximum Packet Size of the server, bytes with the fixed header.
     pub maximum_packet_size: usize,
-    /// Topic Alias Maximum: how many a client may define.
+    /// Topic Alias Maximum of the server.
     pub topic_alias_maximum: u16,
-    /// The most aliases that the server defines for a client which accepts as many.
+    /// Maximum number of aliases that the server defines for a client.
     pub outbound_topic_aliases: u16,
-    /// The longest Keep Alive in seconds; 0 leaves the choice to the client.
+    /// Maximum Keep Alive in seconds; 0 leaves the choice to the client.
     pub maximum_keep_alive: u16,
-    /// Whether only whole packets are signs of life, and not each byte: a packet that takes longer than the Keep Alive
+    /// Whether only whole packets restart the Keep Alive, and not each byte: a packet that takes longer than the Keep Alive
     /// to arrive then ends its connection, as with other brokers.
     pub strict_keep_alive: bool,
-    /// The longest Session Expiry Interval.
+    /// Maximum Session Expiry Interval.
     pub maximum_session_expiry: SessionExpiry,
     /// Response Information for clients that ask for it.
     pub response_information: Option<Box<str>>,
-    /// The most bytes of incomplete packets on all data streams of a connection; one packet may exceed it. [BQ-45]
+    /// Maximum bytes of incomplete packets on all data streams of a connection; the oldest large one may exceed it. [BQ-45]
     pub maximum_partial_bytes: usize,
-    /// How long that packet may stand still.
+    /// Maximum time without progress of the packet that exceeds [`Self::maximum_partial_bytes`].
     pub partial_timeout: Duration,
-    /// How long an incomplete packet on a data stream may stand still though nobody waits for its memory. [BQ-45]
+    /// Maximum time without progress of any incomplete packet on a data stream. [BQ-45]
     pub partial_idle: Duration,
-    /// What becomes of a PUBLISH in early data.
+    /// Treatment of a PUBLISH in early data.
     pub early_publish: EarlyPublish,
-    /// Where large packets are received; without one they stay in the heap.
+    /// Receives large packets; without one they stay in the heap.
     pub spool: Option<Arc<dyn Spool>>,
 }
 
@@ -68,4 +69,16 @@ impl Default for ServerOptions {
             spool: None,
         }
     }
+}
+
+/// Treatment of a PUBLISH that arrives before the handshake of the transport is confirmed. [BQ-61]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EarlyPublish {
+    /// Takes effect once the handshake is confirmed, and so does everything behind it.
+    #[default]
+    Hold,
+    /// Refused with 0x83 for QoS 1 and 2. MQTT 3 has no such answer: there it is held.
+    Reject,
+    /// Takes effect at once.
+    Accept,
 }

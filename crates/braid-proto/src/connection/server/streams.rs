@@ -1,42 +1,40 @@
-//! Data streams: they open, bring packets and end; the connection does not care.
+//! Data streams of a server. Their end does not end the connection.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::{Event, Server, State};
-use crate::connection::outbox::Outbox;
-use crate::connection::streams::{StreamAction, Streams};
-use crate::connection::timer::Timer;
-use crate::error::Violation;
-use crate::packet::{Packet, QoS};
-use crate::reason::ReasonCode;
-use crate::stream::StreamKey;
+use crate::connection::stream::Outbox;
+use crate::connection::streams::Streams;
+use crate::connection::{StreamAction, Timer};
+use crate::packet::Packet;
+use crate::types::{QoS, ReasonCode, StreamKey, Violation};
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// A data stream that was opened before the CONNECT was accepted.
+/// Data stream that was opened before the CONNECT is accepted.
 #[derive(Debug, Default)]
-pub(super) struct Opened {
+pub(super) struct UnacceptedStream {
     is_finished: bool,
     is_stopped: bool,
 }
 
 impl Server {
-    /// The streams that were opened before begin. [BQ-13]
-    pub(super) fn begin_streams(opened: BTreeMap<StreamKey, Opened>, streams: &mut Streams) {
-        for (stream, Opened { is_finished, is_stopped }) in opened {
+    /// Opens the streams that were opened before the CONNECT was accepted. [BQ-13]
+    pub(super) fn begin_streams(opened: BTreeMap<StreamKey, UnacceptedStream>, streams: &mut Streams) {
+        for (stream, UnacceptedStream { is_finished, is_stopped }) in opened {
             streams.open(stream);
             if is_finished {
                 streams.close_by_peer(stream);
             }
             if is_stopped {
-                streams.mute(stream);
+                streams.stop_sending(stream);
             }
         }
     }
 
-    /// Handles a data stream that the client has opened. Before the CONNECT is accepted it is only noted: nothing is
-    /// read from it [BQ-13].
+    /// Handles a data stream that the client has opened. Nothing is read from it before the CONNECT is accepted
+    /// [BQ-13].
     pub fn handle_stream_opened(&mut self, stream: StreamKey) {
         match &mut self.state {
             State::Established(established) => established.exchange.streams.open(stream),
@@ -50,45 +48,45 @@ impl Server {
     /// Handles FIN on a data stream. [BQ-30]
     pub fn handle_stream_finished(&mut self, stream: StreamKey, now: Instant) {
         if let Some(opened) = self.opened.get_mut(&stream) {
-            opened.is_finished = true; // Nothing was read from it before, so nothing came on it.
+            opened.is_finished = true; // Nothing was read from it before, so it has no partial packet.
         }
         let State::Established(established) = &mut self.state else { return };
         match established.exchange.streams.finish(stream) {
-            Ok(true) => self.forsake(stream, now),
+            Ok(true) => self.detach_stream(stream, now),
             Ok(false) => {}
-            Err(violation) => self.break_stream(stream, violation, now),
+            Err(violation) => self.fail_stream(stream, violation, now),
         }
     }
 
-    /// Handles STOP_SENDING on a data stream, which the transport has answered with RESET_STREAM: what the client still
-    /// says there counts, what it should hear goes elsewhere. [BQ-33]
+    /// Handles STOP_SENDING on a data stream, which the transport has answered with RESET_STREAM. Packets of the client on it
+    /// are still handled; deliveries go to the control stream. [BQ-33]
     pub fn handle_stream_stopped(&mut self, stream: StreamKey, now: Instant) {
         if let Some(opened) = self.opened.get_mut(&stream) {
             opened.is_stopped = true;
         }
         let State::Established(established) = &mut self.state else { return };
-        if established.exchange.streams.mute(stream) {
-            self.forsake(stream, now);
+        if established.exchange.streams.stop_sending(stream) {
+            self.detach_stream(stream, now);
         }
     }
 
-    /// Handles RESET_STREAM on a data stream, which the shell has answered with the same code: the stream is gone.
+    /// Handles RESET_STREAM on a data stream, which the driver has answered with the same code.
     /// [BQ-32]
     pub fn handle_stream_reset(&mut self, stream: StreamKey, now: Instant) {
         self.opened.remove(&stream);
         let State::Established(established) = &mut self.state else { return };
         let streams = &mut established.exchange.streams;
-        let was_hoarder = streams.hoarder() == Some(stream);
+        let was_oldest = streams.oldest_large_partial() == Some(stream);
         if streams.remove(stream) {
-            self.forsake(stream, now);
+            self.detach_stream(stream, now);
         }
-        if was_hoarder {
-            self.watch_next_hoarder(now);
+        if was_oldest {
+            self.arm_partial_memory_timer(now);
         }
     }
 
-    /// What the session had on a stream goes on elsewhere.
-    fn forsake(&mut self, stream: StreamKey, now: Instant) {
+    /// Moves the session's subscriptions and exchanges away from a stream.
+    fn detach_stream(&mut self, stream: StreamKey, now: Instant) {
         self.emit(Event::StreamEnded(stream));
         if let State::Established(established) = &mut self.state {
             for id in established.exchange.end_stream(stream, now) {
@@ -97,12 +95,12 @@ impl Server {
         }
     }
 
-    /// Ends one stream for what came on it. The connection lives, and so does its Will. [BQ-34]
-    pub(super) fn break_stream(&mut self, stream: StreamKey, violation: Violation, now: Instant) {
+    /// Ends a stream after a violation on it. The connection and its Will stay. [BQ-34]
+    pub(super) fn fail_stream(&mut self, stream: StreamKey, violation: Violation, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
         if established.exchange.streams.abort(stream, violation.reason()) {
             self.emit(Event::StreamViolated(stream, violation));
-            self.forsake(stream, now);
+            self.detach_stream(stream, now);
         }
     }
 
@@ -119,84 +117,85 @@ impl Server {
                 Err(violation) => Err(violation),
             };
             if let Err(violation) = handled {
-                return self.break_stream(stream, violation, now);
+                return self.fail_stream(stream, violation, now);
             }
         }
-        self.watch_hoarder(stream, now);
-        self.watch_partial(stream, now);
+        self.check_partial_memory(stream, now);
+        self.check_partial_idle(stream, now);
     }
 
-    /// No packet may stand still for ever. [BQ-45]
-    fn watch_partial(&mut self, stream: StreamKey, now: Instant) {
+    /// Bounds the time without progress of an incomplete packet. [BQ-45]
+    fn check_partial_idle(&mut self, stream: StreamKey, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
-        let is_partial = established.exchange.streams.note_heard(stream, now);
-        // The timer is not moved with every read: it looks back instead.
+        let is_partial = established.exchange.streams.note_progress(stream, now);
+        // The timer is not moved with every read: its expiry compares with the last one.
         if is_partial && !self.timers.is_set(Timer::Partial) {
             self.timers.set(Timer::Partial, Some(now + self.partial_idle()));
         }
     }
 
-    /// Never nothing, or a stream that is not read would be looked at for ever; never beyond what clocks can tell.
+    /// Limit of the time without progress. At least 1 ms, or the timer would expire for ever on a stream that is not read; at most a
+    /// year, or instants would overflow.
     fn partial_idle(&self) -> Duration {
         self.options.partial_idle.clamp(Duration::from_millis(1), YEAR)
     }
 
-    pub(super) fn handle_partial_timer(&mut self, now: Instant) {
+    pub(super) fn handle_partial_idle_timer(&mut self, now: Instant) {
         let idle = self.partial_idle();
         self.timers.set(Timer::Partial, None);
         while let State::Established(established) = &mut self.state
             && let exchange = &mut established.exchange
-            && let Some((heard, stream)) = exchange.streams.stillest()
+            && let Some((heard, stream)) = exchange.streams.longest_idle_partial()
         {
             if heard + idle > now {
                 return self.timers.set(Timer::Partial, Some(heard + idle));
             }
             if exchange.is_reading(stream) && exchange.streams.is_reading(stream) {
-                self.break_stream(stream, Violation::PartialPacketStalled, now);
+                self.fail_stream(stream, Violation::PartialPacketStalled, now);
             } else {
-                exchange.streams.note_heard(stream, now); // It could not go on: its time begins now.
+                exchange.streams.note_progress(stream, now); // Flow control stopped it: its time begins now.
             }
         }
     }
 
-    /// One packet may be growing while others wait for its memory: not for ever. [BQ-45]
-    fn watch_hoarder(&mut self, stream: StreamKey, now: Instant) {
+    /// Bounds the time in which the oldest large packet holds back the others. [BQ-45]
+    fn check_partial_memory(&mut self, stream: StreamKey, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
-        match established.exchange.streams.hoarder() {
-            None => self.timers.set(Timer::Hoarder, None),
-            Some(hoarder) if hoarder == stream || !self.timers.is_set(Timer::Hoarder) => {
-                self.timers.set(Timer::Hoarder, Some(now + self.options.partial_timeout));
+        match established.exchange.streams.oldest_large_partial() {
+            None => self.timers.set(Timer::PartialMemory, None),
+            Some(oldest_large_partial)
+                if oldest_large_partial == stream || !self.timers.is_set(Timer::PartialMemory) =>
+            {
+                self.timers.set_after(Timer::PartialMemory, now, self.options.partial_timeout);
             }
             Some(_) => {}
         }
     }
 
-    pub(super) fn handle_hoarder_timer(&mut self, now: Instant) {
+    pub(super) fn handle_partial_memory_timer(&mut self, now: Instant) {
         let State::Established(established) = &self.state else { return };
-        if let Some(hoarder) = established.exchange.streams.hoarder() {
-            self.break_stream(hoarder, Violation::PartialPacketStalled, now);
+        if let Some(oldest_large_partial) = established.exchange.streams.oldest_large_partial() {
+            self.fail_stream(oldest_large_partial, Violation::PartialPacketStalled, now);
         }
-        self.watch_next_hoarder(now);
+        self.arm_partial_memory_timer(now);
     }
 
-    /// The next one could not go on before: its time begins now.
-    fn watch_next_hoarder(&mut self, now: Instant) {
+    /// Gives the next oldest large packet, which could not grow before, its full time.
+    fn arm_partial_memory_timer(&mut self, now: Instant) {
         let State::Established(established) = &self.state else { return };
-        let next = established.exchange.streams.hoarder();
-        self.timers.set(Timer::Hoarder, next.map(|_| now + self.options.partial_timeout));
+        let next = established.exchange.streams.oldest_large_partial();
+        self.timers
+            .set(Timer::PartialMemory, next.and_then(|_| now.checked_add(self.options.partial_timeout)));
     }
 
-    /// The next thing to do with a data stream; after every write, and until there is none.
+    /// Next instruction about a data stream. To be polled after every write, until there is none.
     pub fn poll_stream(&mut self) -> Option<StreamAction> {
-        match &mut self.state {
-            State::Established(established) => established.exchange.streams.poll_action(),
-            _ => None,
-        }
+        self.exchange_mut()?.streams.poll_action()
     }
 
     // -- Bytes to send -----------------------------------------------------------------------------
 
-    /// The bytes to send on a stream.
+    /// Outbox of a stream.
     pub fn outbox(&mut self, stream: StreamKey) -> Option<&mut Outbox> {
         match &mut self.state {
             State::Established(established) => established.exchange.streams.outbox_mut(stream),
@@ -205,7 +204,7 @@ impl Server {
         }
     }
 
-    /// Appends to `streams` those that have bytes to send, the control stream first.
+    /// Appends the streams with unwritten bytes to `streams`, the control stream first.
     pub fn streams_to_write(&self, streams: &mut Vec<StreamKey>) {
         match &self.state {
             State::Established(established) => streams.extend(established.exchange.streams.to_write()),
@@ -214,7 +213,7 @@ impl Server {
         }
     }
 
-    /// Bytes to send on all streams.
+    /// Unwritten bytes on all streams.
     pub fn unwritten(&self) -> usize {
         match &self.state {
             State::Established(established) => established.exchange.streams.unwritten(),
@@ -223,12 +222,12 @@ impl Server {
         }
     }
 
-    /// Bytes to send on a stream.
+    /// Unwritten bytes on a stream.
     pub fn unwritten_on(&self, stream: StreamKey) -> usize {
         self.outbox_of(stream).map_or(0, Outbox::len)
     }
 
-    /// The same without payloads by reference: acknowledgements and small messages.
+    /// Unwritten bytes on a stream without payloads by reference: acknowledgements and small messages.
     pub fn unwritten_packets_on(&self, stream: StreamKey) -> usize {
         self.outbox_of(stream).map_or(0, Outbox::packets_len)
     }
@@ -242,7 +241,7 @@ impl Server {
     }
 }
 
-/// What a client may send on a data stream. [BQ-10], [BQ-12]
+/// Checks that a client may send this packet on a data stream. [BQ-10], [BQ-12]
 fn check_packet(stream: StreamKey, packet: &Packet) -> Result<(), Violation> {
     match packet {
         Packet::Publish(publish) if stream.is_uni() && publish.qos > QoS::AtMostOnce => {

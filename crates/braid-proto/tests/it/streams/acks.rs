@@ -1,4 +1,4 @@
-//! Whose answer goes where.
+//! Streams of acknowledgements and answers.
 
 use braid_proto::packet::{PacketId, QoS};
 use braid_proto::reason::ReasonCode;
@@ -29,7 +29,7 @@ fn an_acknowledgement_goes_on_the_stream_of_its_request() {
 
 // [BQ-14]
 #[test]
-fn a_subscribe_is_answered_where_it_came_even_under_the_same_identifier() {
+fn a_subscribe_is_answered_on_its_stream_even_under_the_same_identifier() {
     let mut rig = established();
     let (a, b) = (rig.open(1), rig.open(2));
     rig.read_on(a, &forge::subscribe(1, "x"));
@@ -58,7 +58,7 @@ fn a_pingreq_is_answered_on_the_control_stream() {
 
 // [BQ-11], [BQ-41]
 #[test]
-fn the_last_word_is_on_the_control_stream() {
+fn disconnect_is_sent_on_the_control_stream() {
     let mut rig = established();
     let data = rig.open(1);
     rig.read_on(data, &forge::publish(1, 1, ""));
@@ -85,7 +85,7 @@ fn a_message_goes_on_the_stream_that_subscribed() {
 
 // [BQ-22]
 #[test]
-fn what_the_server_sent_is_acknowledged_on_any_stream() {
+fn deliveries_may_be_acknowledged_on_any_stream() {
     let mut rig = established();
     let (a, b) = (rig.open(1), rig.open(2));
     for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
@@ -107,7 +107,7 @@ fn what_the_server_sent_is_acknowledged_on_any_stream() {
 
 // [BQ-12]
 #[test]
-fn a_unidirectional_stream_brings_qos_0_and_ends_without_a_word() {
+fn a_unidirectional_stream_carries_qos_0_and_needs_no_fin() {
     let mut rig = established();
     let uni = StreamKey::uni(0);
     rig.server.handle_stream_opened(uni);

@@ -1,4 +1,4 @@
-//! The client's end: what it sends where.
+//! Streams of a client's packets.
 
 use braid_proto::connection::{ClientEvent, Sent};
 use braid_proto::message::Delivery;
@@ -20,7 +20,7 @@ mod rig {
 
     use crate::rig::connect;
 
-    /// A client to whom a server has said CONNACK.
+    /// Client after CONNACK.
     pub(crate) struct ClientRig {
         pub(crate) client: Client,
         pub(crate) now: Instant,
@@ -65,7 +65,7 @@ mod rig {
 }
 pub(super) use rig::ClientRig;
 
-/// Publishes topic `t` on a stream; its identifier.
+/// Publishes topic `t` on a stream; returns its identifier.
 pub(super) fn publish(
     rig: &mut ClientRig,
     stream: StreamKey,
@@ -128,7 +128,7 @@ fn aliases_are_set_on_the_control_stream_only() {
 
 // [BQ-12]
 #[test]
-fn qos_0_may_go_on_a_unidirectional_stream_and_what_is_answered_does_not() {
+fn only_qos_0_is_sent_on_a_unidirectional_stream() {
     let mut rig = ClientRig::new();
     let uni = StreamKey::uni(0);
     rig.client.handle_stream_opened(uni);
@@ -142,7 +142,7 @@ fn qos_0_may_go_on_a_unidirectional_stream_and_what_is_answered_does_not() {
 
 // [BQ-14]
 #[test]
-fn a_message_is_acknowledged_on_its_stream_once_it_is_taken() {
+fn a_taken_message_is_acknowledged_on_its_stream() {
     let mut rig = ClientRig::new();
     let (a, b) = (rig.open(1), rig.open(2));
     rig.read_on(a, &forge::publish(1, 1, "a"));
@@ -163,12 +163,12 @@ fn a_message_is_acknowledged_on_its_stream_once_it_is_taken() {
 
 // [BQ-22], [BQ-42], [MQTT-4.3.3-10]
 #[test]
-fn an_identifier_of_the_server_names_one_message_on_whatever_stream() {
+fn an_identifier_of_the_server_names_one_message_on_all_streams() {
     let mut rig = ClientRig::new();
     let a = rig.open(1);
     rig.read_on(a, &forge::publish(2, 9, "once"));
     assert_eq!(rig.events().len(), 1);
-    // The stream's end is on its way behind this.
-    rig.read_on(StreamKey::CONTROL, &forge::again(2, 9, "once"));
+    // The stream's FIN is on its way behind this.
+    rig.read_on(StreamKey::CONTROL, &forge::publish_with_dup(2, 9, "once"));
     assert!(rig.events().is_empty(), "told twice");
 }

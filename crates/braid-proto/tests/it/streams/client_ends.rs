@@ -1,4 +1,4 @@
-//! The client's end: how its streams end.
+//! End of a client's streams.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::forge::{self, CONTROL};
 
 // [BQ-30]
 #[test]
-fn a_finished_stream_still_hears_its_answers_and_ends_with_the_servers_fin() {
+fn a_finished_stream_still_gets_answers_and_ends_with_the_servers_fin() {
     let mut rig = ClientRig::new();
     let a = rig.open(1);
     publish(&mut rig, a, QoS::AtLeastOnce, "one");
@@ -30,7 +30,7 @@ fn a_finished_stream_still_hears_its_answers_and_ends_with_the_servers_fin() {
     assert_eq!(rig.actions(), [StreamAction::Finish(a)]);
     assert!(rig.sent_on(a).is_none());
     rig.read_on(a, &[forge::puback(1), forge::pubrec(2)].concat());
-    // Where it can still be said.
+    // Sent where the stream is still open.
     assert_eq!(rig.sent_on(CONTROL).unwrap(), forge::pubrel(2));
     rig.client.handle_stream_finished(a, rig.now);
     rig.client.handle_stream_reset(a, rig.now);
@@ -43,7 +43,7 @@ fn a_finished_stream_still_hears_its_answers_and_ends_with_the_servers_fin() {
 
 // [BQ-42]
 #[test]
-fn what_the_server_has_not_answered_at_its_fin_goes_on_on_the_control_stream() {
+fn unanswered_exchanges_continue_on_the_control_stream_after_fin() {
     let mut rig = ClientRig::new();
     let a = rig.open(1);
     publish(&mut rig, a, QoS::ExactlyOnce, "two");
@@ -56,14 +56,14 @@ fn what_the_server_has_not_answered_at_its_fin_goes_on_on_the_control_stream() {
         "the server may not know yet that the stream has ended"
     );
     rig.client.handle_stream_finished(a, rig.now);
-    assert_eq!(rig.sent_on(CONTROL).unwrap(), forge::again(2, 1, "two"));
+    assert_eq!(rig.sent_on(CONTROL).unwrap(), forge::publish_with_dup(2, 1, "two"));
     let events = rig.events();
     assert!(matches!(&events[..], [ClientEvent::StreamEnded(_, requests)] if *requests == [request]));
 }
 
 // [BQ-42], [MQTT-4.3.3-10]
 #[test]
-fn what_comes_on_a_stream_that_ends_is_left_to_the_control_stream() {
+fn packets_on_an_ending_stream_are_left_to_the_control_stream() {
     let mut rig = ClientRig::new();
     let a = rig.open(1);
     rig.client.finish_stream(a);
@@ -72,20 +72,20 @@ fn what_comes_on_a_stream_that_ends_is_left_to_the_control_stream() {
     let events = rig.events();
     assert!(matches!(&events[..], [ClientEvent::Message(incoming)] if incoming.message.payload == "zero"));
     // The exchange ends on the control stream; its identifier is used again.
-    rig.read_on(CONTROL, &forge::again(2, 1, "twice"));
+    rig.read_on(CONTROL, &forge::publish_with_dup(2, 1, "twice"));
     let [ClientEvent::Message(first)] = &rig.events()[..] else { panic!("one message") };
     rig.client.acknowledge(first.token.unwrap(), rig.now);
     rig.read_on(CONTROL, &[&forge::pubrel(1)[..], &forge::publish(2, 1, "new")].concat());
     assert_eq!(rig.events().len(), 1);
-    // Late, from before the FIN.
+    // Late packet from before the FIN.
     rig.read_on(a, &forge::pubrel(1));
-    rig.read_on(CONTROL, &forge::again(2, 1, "new"));
+    rig.read_on(CONTROL, &forge::publish_with_dup(2, 1, "new"));
     assert!(rig.events().is_empty(), "an old PUBREL ended the new exchange");
 }
 
 // [BQ-32], [BQ-33], [BQ-42], [BQ-35]
 #[test]
-fn what_a_stream_had_goes_on_when_the_server_resets_it() {
+fn exchanges_of_a_reset_stream_continue() {
     let mut rig = ClientRig::new();
     let a = rig.open(1);
     publish(&mut rig, a, QoS::ExactlyOnce, "two");
@@ -95,7 +95,11 @@ fn what_a_stream_had_goes_on_when_the_server_resets_it() {
     publish(&mut rig, a, QoS::AtLeastOnce, "unwritten");
     rig.read_on(a, &forge::publish(1, 5, "owed"));
     rig.client.handle_stream_reset(a, rig.now);
-    let expected = [forge::again(2, 1, "two"), forge::again(1, 2, "one"), forge::again(1, 4, "unwritten")];
+    let expected = [
+        forge::publish_with_dup(2, 1, "two"),
+        forge::publish_with_dup(1, 2, "one"),
+        forge::publish_with_dup(1, 4, "unwritten"),
+    ];
     assert_eq!(rig.sent_on(CONTROL).unwrap(), expected.concat());
     let events = rig.events();
     let [ClientEvent::Message(owed), ClientEvent::StreamEnded(_, requests)] = &events[..] else {
@@ -110,7 +114,7 @@ fn what_a_stream_had_goes_on_when_the_server_resets_it() {
 
 // [BQ-34]
 #[test]
-fn a_server_that_breaks_the_rules_on_a_data_stream_loses_it_alone() {
+fn a_violation_of_the_server_ends_its_data_stream_alone() {
     let mut rig = ClientRig::new();
     let (a, b) = (rig.open(1), rig.open(2));
     rig.read_on(a, &[0x00, 0x00]);
@@ -130,7 +134,7 @@ fn a_server_that_breaks_the_rules_on_a_data_stream_loses_it_alone() {
 
 // [BQ-34]
 #[test]
-fn a_fin_of_the_server_within_a_packet_breaks_them_too() {
+fn a_fin_of_the_server_within_a_packet_is_a_violation() {
     let mut rig = ClientRig::new();
     let a = rig.open(1);
     rig.read_on(a, &[0x30]);
@@ -150,9 +154,9 @@ fn publish_expiring(rig: &mut ClientRig, stream: StreamKey, qos: QoS) -> Option<
     }
 }
 
-/// The server cannot have all of it.
+/// The server cannot have received all of it.
 #[test]
-fn a_message_that_expired_on_its_way_is_over_with_its_stream() {
+fn a_partly_sent_expired_message_is_over_with_its_stream() {
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
         let mut rig = ClientRig::new();
         let a = rig.open(1);
@@ -162,7 +166,7 @@ fn a_message_that_expired_on_its_way_is_over_with_its_stream() {
         rig.now += Duration::from_secs(1);
         rig.client.abort_stream(a, ReasonCode::UnspecifiedError, rig.now);
         assert_eq!(rig.actions(), [StreamAction::Abort(a, ReasonCode::UnspecifiedError)]);
-        assert!(rig.sent_on(CONTROL).unwrap().is_empty(), "nobody wants it any more");
+        assert!(rig.sent_on(CONTROL).unwrap().is_empty(), "it is over");
         let over = rig.events().iter().find_map(|event| match event {
             ClientEvent::Published(over, ReasonCode::UnspecifiedError) => Some(*over),
             _ => None,
@@ -174,7 +178,7 @@ fn a_message_that_expired_on_its_way_is_over_with_its_stream() {
 
 // [BQ-20], [BQ-21], [MQTT-4.3.3-10]
 #[test]
-fn a_qos_2_message_that_the_server_may_have_waits_for_the_next_connection() {
+fn a_written_qos_2_message_waits_for_the_next_connection() {
     let mut rig = ClientRig::new();
     let a = rig.open(1);
     publish_expiring(&mut rig, a, QoS::ExactlyOnce);
@@ -183,7 +187,7 @@ fn a_qos_2_message_that_the_server_may_have_waits_for_the_next_connection() {
     publish(&mut rig, a, QoS::ExactlyOnce, "unwritten");
     rig.now += Duration::from_secs(1);
     rig.client.abort_stream(a, ReasonCode::UnspecifiedError, rig.now);
-    let expected = [forge::again(1, 2, "one"), forge::again(2, 3, "unwritten")];
+    let expected = [forge::publish_with_dup(1, 2, "one"), forge::publish_with_dup(2, 3, "unwritten")];
     assert_eq!(rig.sent_on(CONTROL).unwrap(), expected.concat(), "before the server knows of the end");
     assert!(matches!(rig.events()[..], [ClientEvent::StreamEnded(..)]));
     let outbound = &rig.client.session().unwrap().outbound;

@@ -1,4 +1,4 @@
-//! 0-RTT: what comes before the handshake is confirmed.
+//! Early data (0-RTT): packets before the handshake is confirmed.
 
 use braid_proto::connection::{Acceptance, EarlyPublish, Event, ServerOptions};
 use braid_proto::packet::{Packet, PacketId, ProtocolVersion};
@@ -10,7 +10,7 @@ use super::{forge, payloads};
 use crate::rig::{Rig, connect, encoded, options};
 
 fn early(early_publish: EarlyPublish, version: ProtocolVersion) -> Rig {
-    let mut rig = Rig::stranger(ServerOptions { early_publish, receive_maximum: 9, ..options() });
+    let mut rig = Rig::before_connect(ServerOptions { early_publish, receive_maximum: 9, ..options() });
     rig.server.set_early();
     rig.read(&encoded(&Packet::Connect(Box::new(connect(version))), version));
     assert!(matches!(rig.events()[..], [Event::Connect(_)]), "CONNECT may be early");
@@ -48,7 +48,7 @@ fn a_subscribe_is_answered_at_once_and_a_publish_takes_effect_when_it_is_confirm
 
 // [BQ-61]
 #[test]
-fn nothing_overtakes_what_is_held() {
+fn nothing_overtakes_held_events() {
     let mut rig = early(EarlyPublish::Hold, ProtocolVersion::V5);
     let data = rig.open(1);
     rig.read_on(data, &[forge::publish(1, 2, "first"), forge::subscribe(3, "f")].concat());
@@ -64,7 +64,7 @@ fn nothing_overtakes_what_is_held() {
 
 // [BQ-61]
 #[test]
-fn what_is_never_confirmed_has_no_effect() {
+fn unconfirmed_early_data_has_no_effect() {
     let mut rig = early(EarlyPublish::Hold, ProtocolVersion::V5);
     rig.read(&forge::publish(1, 2, "a copy"));
     rig.server.handle_link_closed();
@@ -91,7 +91,7 @@ fn an_early_publish_may_be_refused() {
 
 // [BQ-61]
 #[test]
-fn mqtt_3_has_no_words_to_refuse_it() {
+fn mqtt_3_holds_instead_of_refusing() {
     let mut rig = early(EarlyPublish::Reject, ProtocolVersion::V311);
     rig.read(&[0x32, 5, 0, 1, b't', 0, 2]);
     assert!(rig.events().is_empty() && rig.sent().is_empty() && !rig.server.is_reading(forge::CONTROL));

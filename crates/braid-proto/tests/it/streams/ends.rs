@@ -1,4 +1,4 @@
-//! How a data stream ends, and what that leaves alone.
+//! End of a data stream, and independence of the other streams from it.
 
 use braid_proto::connection::{Cause, Event, ServerOptions, StreamAction};
 use braid_proto::error::Violation;
@@ -68,7 +68,7 @@ fn fin_within_a_packet_resets_the_stream() {
 
 // [BQ-32]
 #[test]
-fn a_stream_that_the_client_resets_is_gone() {
+fn a_stream_that_the_client_resets_ends() {
     let mut rig = established();
     let data = rig.open(1);
     rig.read_on(data, &forge::publish(1, 1, "heard")[..4]);
@@ -78,7 +78,7 @@ fn a_stream_that_the_client_resets_is_gone() {
     rig.server.handle_stream_reset(data, rig.now);
     rig.server.handle_stream_reset(data, rig.now);
     assert!(is_end(&rig.events(), data), "it ends once");
-    assert!(rig.actions().is_empty(), "the shell has answered");
+    assert!(rig.actions().is_empty(), "the driver has answered");
     // [BQ-35]
     rig.persist(&events);
     assert!(rig.sent().is_empty() && rig.sent_on(data).is_none());
@@ -88,7 +88,7 @@ fn a_stream_that_the_client_resets_is_gone() {
 
 // [BQ-33], [BQ-35]
 #[test]
-fn a_stream_that_the_client_stops_is_still_listened_to() {
+fn a_stream_that_the_client_stops_is_still_read() {
     let mut rig = established();
     let data = rig.open(1);
     rig.read_on(data, &forge::publish(1, 1, "heard"));
@@ -106,7 +106,7 @@ fn a_stream_that_the_client_stops_is_still_listened_to() {
 
 // [BQ-35]
 #[test]
-fn what_an_ended_stream_owes_is_said_nowhere_and_delays_nothing() {
+fn acks_of_an_ended_stream_are_dropped_and_delay_nothing() {
     let mut rig = established();
     let (a, b) = (rig.open(1), rig.open(2));
     rig.read_on(a, &forge::publish(1, 5, ""));
@@ -126,7 +126,7 @@ fn what_an_ended_stream_owes_is_said_nowhere_and_delays_nothing() {
 
 // [BQ-34], [BQ-10]
 #[test]
-fn what_is_wrong_on_a_data_stream_ends_it_alone() {
+fn a_violation_on_a_data_stream_ends_it_alone() {
     let too_large = [0x30, 0x81, 8];
     let cases: [(&[u8], ReasonCode); 6] = [
         (&[0x00, 0x00], ReasonCode::MalformedPacket),
@@ -152,7 +152,7 @@ fn what_is_wrong_on_a_data_stream_ends_it_alone() {
         );
         assert!(is_end(&events[2..], bad));
         assert!(rig.sent().is_empty() && rig.sent_on(bad).is_none());
-        // The others go on where they were.
+        // The other streams continue.
         rig.read_on(good, &forge::publish(1, 1, "torn")[6..]);
         rig.read(&forge::PINGREQ);
         assert_eq!(payloads(&rig.events()), ["torn"]);
@@ -178,7 +178,7 @@ fn will() -> Will {
 
 // [BQ-34]
 #[test]
-fn the_same_on_the_control_stream_ends_the_connection() {
+fn a_violation_on_the_control_stream_ends_the_connection() {
     let mut rig = established();
     let data = rig.open(1);
     rig.read(&[0x00, 0x00]);
@@ -188,7 +188,7 @@ fn the_same_on_the_control_stream_ends_the_connection() {
 
 // [BQ-30], [BQ-42]
 #[test]
-fn a_subscribe_before_fin_is_told_before_the_end_of_its_stream() {
+fn a_subscribe_before_fin_is_reported_before_the_end_of_its_stream() {
     let mut rig = established();
     let data = rig.open(1);
     rig.read_on(data, &forge::subscribe(1, "f"));
@@ -198,7 +198,7 @@ fn a_subscribe_before_fin_is_told_before_the_end_of_its_stream() {
     assert!(is_end(&events[1..], data));
 }
 
-/// Ten thousand streams leave nothing behind.
+/// Ten thousand streams leave no memory behind.
 #[test]
 fn streams_come_and_go() {
     let mut rig = established();

@@ -1,4 +1,4 @@
-//! What the server still had for a stream that has ended goes to the control stream.
+//! Deliveries of an ended stream on the control stream.
 
 use std::num::NonZeroU64;
 
@@ -10,7 +10,7 @@ use braid_proto::stream::{Priority, StreamKey};
 use super::{forge, granting};
 use crate::rig::{Rig, connect, delivery, options};
 
-/// More than is encoded ahead of what is sent again.
+/// More than the limit of encoded retransmissions.
 const LARGE: &str = match std::str::from_utf8(&[b'x'; 20_000]) {
     Ok(text) => text,
     Err(_) => "",
@@ -28,7 +28,7 @@ fn deliver(rig: &mut Rig, stream: StreamKey, qos: QoS, payload: &'static str) {
 
 // [BQ-42], [MQTT-3.3.1-1], [MQTT-4.6.0-1]
 #[test]
-fn what_was_not_acknowledged_is_sent_again_with_dup_and_in_order() {
+fn unacknowledged_messages_are_retransmitted_with_dup_and_in_order() {
     for ended_by_fin in [true, false] {
         let mut rig = rig();
         let data = rig.open(1);
@@ -37,7 +37,7 @@ fn what_was_not_acknowledged_is_sent_again_with_dup_and_in_order() {
         deliver(&mut rig, data, QoS::AtMostOnce, "none");
         deliver(&mut rig, data, QoS::ExactlyOnce, "three");
         rig.sent_on(data);
-        // Not yet written when the stream ends.
+        // Unwritten when the stream ends.
         deliver(&mut rig, data, QoS::AtLeastOnce, "four");
         rig.read_on(data, &forge::pubrec(1));
         if ended_by_fin {
@@ -47,9 +47,9 @@ fn what_was_not_acknowledged_is_sent_again_with_dup_and_in_order() {
         }
         let expected = [
             &forge::pubrel(1)[..],
-            &forge::again(1, 2, "two"),
-            &forge::again(2, 3, "three"),
-            &forge::again(1, 4, "four"),
+            &forge::publish_with_dup(1, 2, "two"),
+            &forge::publish_with_dup(2, 3, "three"),
+            &forge::publish_with_dup(1, 4, "four"),
         ];
         assert_eq!(rig.sent(), expected.concat());
         let outbound = &rig.server.session().unwrap().outbound;
@@ -73,26 +73,29 @@ fn new_messages_for_an_ended_stream_go_behind_on_the_control_stream() {
     assert_eq!(rig.server.resolve(data), StreamKey::CONTROL);
     deliver(&mut rig, data, QoS::AtMostOnce, "zero");
     deliver(&mut rig, data, QoS::AtLeastOnce, "after");
-    let expected =
-        [forge::again(1, 1, "before"), forge::publish(0, 0, "zero"), forge::publish(1, 2, "after")];
+    let expected = [
+        forge::publish_with_dup(1, 1, "before"),
+        forge::publish(0, 0, "zero"),
+        forge::publish(1, 2, "after"),
+    ];
     assert_eq!(rig.sent(), expected.concat());
 }
 
 // [BQ-42]
 #[test]
-fn what_other_streams_have_on_their_way_stays_there() {
+fn inflight_messages_of_other_streams_stay() {
     let mut rig = rig();
     let (a, b) = (rig.open(1), rig.open(2));
     deliver(&mut rig, a, QoS::AtLeastOnce, "of a");
     deliver(&mut rig, b, QoS::AtLeastOnce, "of b");
     rig.server.handle_stream_reset(a, rig.now);
-    assert_eq!(rig.sent(), forge::again(1, 1, "of a"));
+    assert_eq!(rig.sent(), forge::publish_with_dup(1, 1, "of a"));
     assert_eq!(rig.sent_on(b).unwrap(), forge::publish(1, 2, "of b"));
 }
 
 // [BQ-42]
 #[test]
-fn an_exchange_that_went_on_elsewhere_is_not_concerned() {
+fn an_exchange_that_continued_elsewhere_is_not_affected() {
     let mut rig = rig();
     let (a, b) = (rig.open(1), rig.open(2));
     deliver(&mut rig, a, QoS::ExactlyOnce, "m");
@@ -124,10 +127,10 @@ fn the_receive_maximum_holds_while_streams_end() {
     assert!(rig.server.has_send_quota());
 }
 
-/// Nothing is on the wire then that could be acknowledged and make room.
+/// Nothing is then on the wire whose acknowledgement would make room.
 // [BQ-42], [MQTT-4.4.0-1]
 #[test]
-fn more_bytes_than_are_kept_at_most_are_sent_again_all_the_same() {
+fn retransmission_is_not_bounded_by_inflight_bytes() {
     let options = ServerOptions { maximum_inflight_bytes: 1000, receive_maximum: 9, ..options() };
     let mut rig = granting(options.clone());
     let (a, b) = (rig.open(1), rig.open(2));
@@ -146,7 +149,7 @@ fn more_bytes_than_are_kept_at_most_are_sent_again_all_the_same() {
 
 // [BQ-42]
 #[test]
-fn a_store_learns_what_is_over_after_the_stream_has_ended() {
+fn completion_is_reported_after_the_end_of_the_stream() {
     let mut rig = rig();
     let data = rig.open(1);
     let queue_lsn = NonZeroU64::new(9).unwrap();
@@ -162,19 +165,19 @@ fn a_store_learns_what_is_over_after_the_stream_has_ended() {
 
 // [BQ-42], [MQTT-4.4.0-1]
 #[test]
-fn a_resumed_session_goes_on_on_the_control_stream() {
+fn a_resumed_session_continues_on_the_control_stream() {
     let mut rig = rig();
     let data = rig.open(1);
     deliver(&mut rig, data, QoS::AtLeastOnce, "m");
     rig.server.handle_link_closed();
     let session = rig.end().unwrap().session.unwrap();
     let mut rig = Rig::resumed(options(), connect(ProtocolVersion::V5), session);
-    assert_eq!(rig.sent(), forge::again(1, 1, "m"));
+    assert_eq!(rig.sent(), forge::publish_with_dup(1, 1, "m"));
 }
 
 // [BQ-42], [BQ-53]
 #[test]
-fn what_is_sent_again_comes_a_little_at_a_time_and_behind_what_is_more_urgent() {
+fn retransmission_is_paced_and_yields_to_urgent_messages() {
     let mut rig = rig();
     let (bulk, other) = (rig.open(1), rig.open(2));
     let payload = "x".repeat(10_000);
@@ -206,27 +209,27 @@ fn what_is_sent_again_comes_a_little_at_a_time_and_behind_what_is_more_urgent() 
     assert!(matches!(rig.server.deliver(alarm(8), rig.now), Sent::Out(_)));
 }
 
-// [BQ-42], [MQTT-4.3.3-10]: the repetition must not be there when its PUBREL has come, and be a new message.
+// [BQ-42], [MQTT-4.3.3-10]: a repetition that arrives after its PUBREL would be a new message.
 #[test]
-fn a_pubrel_goes_behind_the_publish_that_was_sent_again() {
+fn a_pubrel_follows_its_retransmitted_publish() {
     let mut rig = rig();
     let (a, b) = (rig.open(1), rig.open(2));
     deliver(&mut rig, a, QoS::ExactlyOnce, "m");
     rig.sent_on(a);
     rig.server.handle_stream_reset(a, rig.now);
-    // The answer to the first one, on a stream that may overtake the control stream.
+    // Answer to the first one, on a stream that may overtake the control stream.
     rig.read_on(b, &forge::pubrec(1));
-    let expected = [&forge::again(2, 1, "m")[..], &forge::pubrel(1)];
+    let expected = [&forge::publish_with_dup(2, 1, "m")[..], &forge::pubrel(1)];
     assert_eq!(rig.sent(), expected.concat());
     assert!(rig.sent_on(b).is_none_or(|bytes| bytes.is_empty()));
     rig.read_on(b, &forge::pubcomp(1));
     assert!(rig.server.session().unwrap().outbound.is_empty());
 }
 
-// [BQ-24], [MQTT-4.9.0-1]: what an ended stream brought counts until it is acknowledged, and nothing urgent goes on
-// top of it.
+// [BQ-24], [MQTT-4.9.0-1]: messages of an ended stream count until they are acknowledged; nothing urgent is sent
+// beyond the quota.
 #[test]
-fn what_an_ended_stream_brought_keeps_its_place_in_the_receive_maximum() {
+fn messages_of_an_ended_stream_count_against_the_receive_maximum() {
     let mut connect = connect(ProtocolVersion::V5);
     connect.properties.receive_maximum = Some(2);
     let mut rig = Rig::connected(options(), connect);
@@ -234,7 +237,7 @@ fn what_an_ended_stream_brought_keeps_its_place_in_the_receive_maximum() {
     deliver(&mut rig, data, QoS::AtLeastOnce, "one");
     deliver(&mut rig, data, QoS::AtLeastOnce, "two");
     rig.sent_on(data);
-    // The control stream has more to say than goes out now: nothing is sent again yet.
+    // The control stream's outbox is full: nothing is retransmitted yet.
     let large = delivery("t", LARGE, QoS::AtMostOnce);
     assert!(matches!(rig.server.deliver(large, rig.now), Sent::Out(None)));
     rig.server.handle_stream_reset(data, rig.now);

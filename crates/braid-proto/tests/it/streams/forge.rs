@@ -1,6 +1,6 @@
-//! The client's bytes, of MQTT 5.
+//! Encoded packets of an MQTT 5 client.
 
-/// QoS 0 without an identifier, of topic `t`.
+/// PUBLISH on topic `t`; with QoS 0 without an identifier.
 pub(super) fn publish(qos: u8, id: u8, payload: &str) -> Vec<u8> {
     let len = u8::try_from(payload.len()).unwrap();
     let mut packet = vec![0x30 | qos << 1, 4 + len, 0, 1, b't'];
@@ -13,8 +13,8 @@ pub(super) fn publish(qos: u8, id: u8, payload: &str) -> Vec<u8> {
     packet
 }
 
-/// The same, sent again.
-pub(super) fn again(qos: u8, id: u8, payload: &str) -> Vec<u8> {
+/// PUBLISH with DUP.
+pub(super) fn publish_with_dup(qos: u8, id: u8, payload: &str) -> Vec<u8> {
     let mut packet = publish(qos, id, payload);
     packet[0] |= 8;
     packet

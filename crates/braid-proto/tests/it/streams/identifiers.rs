@@ -1,4 +1,4 @@
-//! Packet Identifiers: the client's are of their stream, the server's of the session.
+//! Packet Identifiers: a client has a set for each stream, a server one for the session.
 
 use braid_proto::connection::Event;
 use braid_proto::packet::ProtocolVersion;
@@ -6,7 +6,7 @@ use braid_proto::packet::ProtocolVersion;
 use super::{established, forge, payloads};
 use crate::rig::{Rig, connect, options};
 
-/// A QoS 2 message that is taken over; its PUBREC is sent.
+/// Completes the reception of a QoS 2 message; its PUBREC is sent.
 fn take_over(rig: &mut Rig, on: braid_proto::stream::StreamKey, id: u8, payload: &str) {
     rig.read_on(on, &forge::publish(2, id, payload));
     let events = rig.events();
@@ -22,7 +22,7 @@ fn equal_identifiers_on_two_streams_are_two_exchanges() {
     let (a, b) = (rig.open(1), rig.open(2));
     take_over(&mut rig, a, 7, "of a");
     take_over(&mut rig, b, 7, "of b");
-    rig.read_on(a, &forge::again(2, 7, "of a"));
+    rig.read_on(a, &forge::publish_with_dup(2, 7, "of a"));
     assert!(rig.events().is_empty(), "a repetition");
     assert_eq!(rig.sent_on(a).unwrap(), forge::pubrec(7));
     rig.read_on(a, &forge::pubrel(7));
@@ -30,13 +30,13 @@ fn equal_identifiers_on_two_streams_are_two_exchanges() {
     rig.persist(&events);
     assert_eq!(rig.sent_on(a).unwrap(), forge::pubcomp(7));
     assert_eq!(rig.server.session().unwrap().inbound.len(), 1, "that of b goes on");
-    rig.read_on(b, &forge::again(2, 7, "of b"));
+    rig.read_on(b, &forge::publish_with_dup(2, 7, "of b"));
     assert!(rig.events().is_empty());
 }
 
 // [BQ-21]
 #[test]
-fn what_an_ended_stream_left_goes_on_on_another() {
+fn exchanges_of_an_ended_stream_continue_on_another() {
     for ended_by_fin in [true, false] {
         let mut rig = established();
         let (a, b) = (rig.open(1), rig.open(2));
@@ -47,7 +47,7 @@ fn what_an_ended_stream_left_goes_on_on_another() {
             rig.server.handle_stream_reset(a, rig.now);
         }
         rig.events();
-        rig.read_on(b, &forge::again(2, 7, "once"));
+        rig.read_on(b, &forge::publish_with_dup(2, 7, "once"));
         assert!(rig.events().is_empty(), "taken over twice");
         assert_eq!(rig.sent_on(b).unwrap(), forge::pubrec(7));
         rig.read_on(b, &forge::pubrel(7));
@@ -58,7 +58,7 @@ fn what_an_ended_stream_left_goes_on_on_another() {
 
 // [BQ-21]
 #[test]
-fn a_pubrel_alone_goes_on_too() {
+fn a_pubrel_alone_continues_too() {
     let mut rig = established();
     let a = rig.open(1);
     take_over(&mut rig, a, 7, "once");
@@ -73,7 +73,7 @@ fn a_pubrel_alone_goes_on_too() {
 
 // [BQ-21]
 #[test]
-fn what_an_earlier_connection_left_goes_on_on_any_stream() {
+fn exchanges_of_an_earlier_connection_continue_on_any_stream() {
     let mut rig = established();
     let a = rig.open(1);
     take_over(&mut rig, a, 7, "once");
@@ -81,7 +81,7 @@ fn what_an_earlier_connection_left_goes_on_on_any_stream() {
     let session = rig.end().unwrap().session.unwrap();
     let mut rig = Rig::resumed(options(), connect(ProtocolVersion::V5), session);
     let b = rig.open(5);
-    rig.read_on(b, &forge::again(2, 7, "once"));
+    rig.read_on(b, &forge::publish_with_dup(2, 7, "once"));
     assert!(rig.events().is_empty());
     assert_eq!(rig.sent_on(b).unwrap(), forge::pubrec(7));
 }

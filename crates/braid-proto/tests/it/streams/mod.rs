@@ -32,7 +32,7 @@ fn granting(options: ServerOptions) -> Rig {
     Rig::connected(options, connect(ProtocolVersion::V5))
 }
 
-/// What was published, by its payload.
+/// Payloads of the published messages.
 fn payloads(events: &[Event]) -> Vec<String> {
     let mut payloads = Vec::new();
     for event in events {

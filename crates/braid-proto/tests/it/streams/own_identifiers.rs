@@ -1,4 +1,4 @@
-//! A client that counts its identifiers on each stream for itself, in any order.
+//! A client that allocates identifiers for each stream, in any order.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{established, forge};
 use crate::rig::{Rig, packets};
 
 const STREAMS: u32 = 4;
-/// As many as one stream may have at once.
+/// Maximum number of exchanges on one stream.
 const IDS: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ struct World {
     rig: Rig,
     held: Vec<Token>,
     steps: BTreeMap<(StreamKey, u8), Step>,
-    /// How often each message was taken, by its payload.
+    /// Number of receptions of each message, by payload.
     taken: BTreeMap<String, u32>,
     sent: usize,
 }
@@ -102,7 +102,7 @@ impl World {
 
 // [BQ-14], [BQ-20], [BQ-23]
 #[test]
-fn every_exchange_is_that_of_its_stream() {
+fn exchanges_belong_to_their_stream() {
     for seed in 0..100 {
         println!("seed {seed}");
         let mut rig = established();

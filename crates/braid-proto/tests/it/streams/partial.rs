@@ -1,4 +1,4 @@
-//! Packets that are begun and not ended.
+//! Incomplete packets.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn rig() -> Rig {
     granting(ServerOptions { maximum_partial_bytes: 100 * KIB, maximum_packet_size: 1 << 22, ..options() })
 }
 
-/// So many bytes of a PUBLISH that announces 256 KiB; a multiple of 1 KiB.
+/// Sends `len` bytes, a multiple of 1 KiB, of a PUBLISH that announces 256 KiB.
 fn begin(rig: &mut Rig, n: u32, len: usize) -> StreamKey {
     let stream = rig.open(n);
     let mut bytes = vec![0x30, 0x80, 0x80, 0x10, 0, 1, b't', 0];
@@ -28,7 +28,7 @@ fn begin(rig: &mut Rig, n: u32, len: usize) -> StreamKey {
 
 // [BQ-45]
 #[test]
-fn incomplete_packets_are_bounded_in_sum_and_the_oldest_goes_on() {
+fn partial_bytes_are_bounded_and_the_oldest_packet_may_grow() {
     let mut rig = rig();
     let a = begin(&mut rig, 1, 64 * KIB);
     let b = begin(&mut rig, 2, 36 * KIB);
@@ -39,7 +39,7 @@ fn incomplete_packets_are_bounded_in_sum_and_the_oldest_goes_on() {
     assert!(!rig.server.is_reading(b), "it would fill the memory");
     assert!(rig.server.is_reading(c), "what is small may grow");
     assert!(rig.server.is_reading(StreamKey::CONTROL));
-    // The oldest ends: the next one may.
+    // The oldest packet ends: the next one may grow.
     rig.read_on(a, &[b'.'; 193 * KIB][..192 * KIB + 4]);
     assert_eq!(payloads(&rig.events()).len(), 1);
     assert!(rig.server.is_reading(a) && rig.server.is_reading(b));
@@ -47,11 +47,11 @@ fn incomplete_packets_are_bounded_in_sum_and_the_oldest_goes_on() {
 
 // [BQ-45]
 #[test]
-fn a_packet_that_stands_still_is_ended_when_others_wait_for_its_memory() {
+fn an_idle_packet_is_aborted_when_others_wait_for_its_memory() {
     let mut rig = rig();
     let a = begin(&mut rig, 1, 80 * KIB);
     rig.wait(100 * SECOND);
-    assert!(rig.actions().is_empty(), "nobody waits");
+    assert!(rig.actions().is_empty(), "no packet waits");
     let b = begin(&mut rig, 2, 80 * KIB);
     assert!(!rig.server.is_reading(b));
     rig.wait(29 * SECOND);
@@ -64,7 +64,7 @@ fn a_packet_that_stands_still_is_ended_when_others_wait_for_its_memory() {
     assert!(rig.server.is_reading(b) && !rig.server.is_closed());
     rig.wait(500 * SECOND);
     assert!(rig.actions().is_empty());
-    // Not for ever, though nobody waits.
+    // Its time is bounded also when no other packet waits.
     rig.wait(100 * SECOND);
     assert_eq!(rig.actions(), [StreamAction::Abort(b, ReasonCode::ServerBusy)]);
     assert!(rig.server.poll_timeout().is_none());
@@ -72,7 +72,7 @@ fn a_packet_that_stands_still_is_ended_when_others_wait_for_its_memory() {
 
 // [BQ-45]
 #[test]
-fn whoever_had_to_wait_has_its_own_time() {
+fn a_packet_that_had_to_wait_has_its_full_time() {
     let mut rig = rig();
     let a = begin(&mut rig, 1, 80 * KIB);
     let b = begin(&mut rig, 2, 80 * KIB);
@@ -89,7 +89,7 @@ fn whoever_had_to_wait_has_its_own_time() {
 
 // [BQ-45]
 #[test]
-fn ended_streams_give_their_memory_back() {
+fn ended_streams_free_their_partial_bytes() {
     let mut rig = rig();
     for n in 1..1000 {
         let stream = begin(&mut rig, n, 90 * KIB);
@@ -104,14 +104,14 @@ fn ended_streams_give_their_memory_back() {
     let b = begin(&mut rig, 2001, 60 * KIB);
     assert!(rig.server.is_reading(a) && rig.server.is_reading(b));
     rig.wait(599 * SECOND);
-    assert!(rig.actions().is_empty(), "nobody waits for either");
+    assert!(rig.actions().is_empty(), "no packet waits for either");
     rig.read_on(b, &forge::PINGREQ);
 }
 
-/// Memory grows with what arrives, never with what a header announces.
+/// Memory grows with the bytes that arrive, never with the length that a header announces.
 // [BQ-45]
 #[test]
-fn an_announced_packet_costs_what_came_of_it() {
+fn an_announced_packet_costs_only_received_bytes() {
     let mut rig = granting(ServerOptions { maximum_packet_size: 268_435_460, ..options() });
     for n in 1..1000 {
         let stream = rig.open(n);
@@ -119,4 +119,21 @@ fn an_announced_packet_costs_what_came_of_it() {
         assert!(rig.server.is_reading(stream));
     }
     assert!(rig.actions().is_empty());
+}
+
+// [BQ-45]
+#[test]
+fn a_timeout_beyond_the_clock_never_expires() {
+    let limits =
+        ServerOptions { maximum_partial_bytes: 100 * KIB, maximum_packet_size: 1 << 22, ..options() };
+    let mut rig =
+        granting(ServerOptions { partial_timeout: Duration::MAX, partial_idle: Duration::MAX, ..limits });
+    let a = begin(&mut rig, 1, 80 * KIB);
+    let b = begin(&mut rig, 2, 80 * KIB);
+    let c = begin(&mut rig, 3, 80 * KIB);
+    assert!(rig.server.is_reading(a) && !rig.server.is_reading(b));
+    rig.wait(100_000 * SECOND);
+    assert!(rig.actions().is_empty());
+    rig.server.handle_stream_reset(a, rig.now);
+    assert!(rig.server.is_reading(b) && !rig.server.is_reading(c));
 }

@@ -14,14 +14,14 @@ fn the_sum_over_the_streams_may_exceed_the_receive_maximum() {
     let mut rig = established();
     let streams = [StreamKey::CONTROL, rig.open(1), rig.open(2), rig.open(3)];
     for on in streams {
-        // What one stream may have at once.
+        // Maximum number of messages of one stream.
         rig.read_on(on, &forge::publish(1, 1, ""));
         rig.read_on(on, &forge::publish(2, 2, ""));
     }
     let events = rig.events();
     assert_eq!(payloads(&events).len(), 8);
     assert!(!rig.server.is_closed() && rig.actions().is_empty());
-    // It is bounded by reading less.
+    // Bounded by not reading.
     assert!(streams.iter().all(|stream| !rig.server.is_reading(*stream)));
     rig.persist(&events);
     assert!(streams.iter().all(|stream| rig.server.is_reading(*stream)));
@@ -29,7 +29,7 @@ fn the_sum_over_the_streams_may_exceed_the_receive_maximum() {
 
 // [BQ-23], [BQ-55]
 #[test]
-fn what_waits_on_one_stream_silences_no_other() {
+fn pending_acks_of_one_stream_do_not_stop_the_others() {
     let mut rig = established();
     let [busy, also, idle] = [1, 2, 3].map(|n| rig.open(n));
     for id in [1, 2] {
@@ -42,7 +42,7 @@ fn what_waits_on_one_stream_silences_no_other() {
 
 // [BQ-23], [MQTT-3.3.4-7]
 #[test]
-fn a_stream_that_exceeds_it_by_itself_is_ended_alone() {
+fn a_stream_that_exceeds_the_receive_maximum_is_ended_alone() {
     for qos in [1, 2] {
         let mut rig = established();
         let (a, b) = (rig.open(1), rig.open(2));
@@ -100,7 +100,7 @@ fn a_lane_whose_client_does_not_acknowledge_leaves_room_for_others() {
     let unacknowledged = |rig: &Rig| rig.server.session().unwrap().outbound.unacknowledged();
     let held = unacknowledged(&rig);
     assert!((10..20).contains(&held), "{held} of 20");
-    // One after the other for ever, and never more than the client takes.
+    // Without end, and never more than the client accepts.
     for _ in 0..100 {
         assert!(deliver(&mut rig, other));
         assert!(unacknowledged(&rig) <= 20);
@@ -111,7 +111,7 @@ fn a_lane_whose_client_does_not_acknowledge_leaves_room_for_others() {
 
 // [BQ-24]
 #[test]
-fn one_lane_alone_has_all_of_it() {
+fn a_single_lane_has_the_whole_quota() {
     let mut rig = granting(ServerOptions { maximum_inflight: 15, ..options() });
     let only = rig.open(1);
     assert!((0..15).all(|_| deliver(&mut rig, only)));
@@ -120,7 +120,7 @@ fn one_lane_alone_has_all_of_it() {
 
 // [BQ-24]
 #[test]
-fn a_stream_that_had_nothing_yet_finds_room_beside_one_that_is_stuck() {
+fn a_new_stream_finds_quota_beside_a_stuck_one() {
     for maximum in [2, 7, 64] {
         let mut rig = granting(ServerOptions { maximum_inflight: maximum, ..options() });
         let (stuck, quiet) = (rig.open(1), rig.open(2));

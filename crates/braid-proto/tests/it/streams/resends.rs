@@ -1,4 +1,4 @@
-//! The client's end: a shell that says itself where and when what must be sent again goes.
+//! A client whose driver chooses stream and time of retransmissions.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use super::client::{ClientRig, publish};
 use super::forge::{self, CONTROL};
 use crate::rig::{connect, delivery};
 
-/// On a server that kept the session and has this Receive Maximum.
+/// Connected to a server that kept the session and has this Receive Maximum.
 fn resumed(session: Option<Session>, receive_maximum: u8) -> ClientRig {
     let mut connect = connect(ProtocolVersion::V5);
     connect.clean_start = false;
@@ -27,7 +27,7 @@ fn resumed(session: Option<Session>, receive_maximum: u8) -> ClientRig {
     rig
 }
 
-/// 1 of QoS 1, 2 of QoS 2 and 3 of QoS 2 after PUBREC, on several streams.
+/// Message 1 of QoS 1, 2 of QoS 2 and 3 of QoS 2 after PUBREC, on several streams.
 fn cut_off() -> Option<Session> {
     let mut rig = resumed(Some(Session::default()), 10);
     let (a, b) = (rig.open(1), rig.open(2));
@@ -47,7 +47,7 @@ fn resend(rig: &mut ClientRig, id: PacketId, on: StreamKey) -> Resent {
 
 // [BQ-21], [MQTT-3.3.1-1], [MQTT-4.3.3-6], [MQTT-4.4.0-1], [MQTT-4.6.0-1]
 #[test]
-fn what_must_be_sent_again_goes_where_the_shell_says_and_a_pubrel_at_once() {
+fn the_driver_places_retransmissions_except_pubrel() {
     let mut rig = resumed(cut_off(), 10);
     assert_eq!(rig.sent_on(CONTROL).unwrap(), forge::pubrel(3));
     let resends = rig.client.take_resends();
@@ -58,11 +58,11 @@ fn what_must_be_sent_again_goes_where_the_shell_says_and_a_pubrel_at_once() {
     assert!(rig.sent_on(CONTROL).unwrap().is_empty());
     let (a, b) = (rig.open(1), rig.open(2));
     assert_eq!(resend(&mut rig, resends[1].0, b), Resent::Out(b));
-    assert_eq!(rig.sent_on(b).unwrap(), forge::again(2, 2, "two"));
+    assert_eq!(rig.sent_on(b).unwrap(), forge::publish_with_dup(2, 2, "two"));
     assert_eq!(resend(&mut rig, resends[1].0, a), Resent::Over, "it has been sent");
     assert_eq!(resend(&mut rig, resends[0].0, a), Resent::Out(a));
-    assert_eq!(rig.sent_on(a).unwrap(), forge::again(1, 1, "one"));
-    // [MQTT-4.3.3-4]: behind the PUBLISH, wherever its answer comes.
+    assert_eq!(rig.sent_on(a).unwrap(), forge::publish_with_dup(1, 1, "one"));
+    // [MQTT-4.3.3-4]: behind the PUBLISH, on any stream of its answer.
     rig.read_on(a, &forge::pubrec(2));
     assert_eq!(rig.sent_on(b).unwrap(), forge::pubrel(2));
     rig.read_on(b, &[&forge::pubcomp(2)[..], &forge::puback(1), &forge::pubcomp(3)].concat());
@@ -70,7 +70,7 @@ fn what_must_be_sent_again_goes_where_the_shell_says_and_a_pubrel_at_once() {
 }
 
 #[test]
-fn what_the_shell_never_sends_stays_in_the_session() {
+fn unsent_retransmissions_stay_in_the_session() {
     let mut rig = resumed(cut_off(), 10);
     assert_eq!(rig.client.take_resends().len(), 2);
     let mut rig = resumed(rig.client.take_session(), 10);
@@ -79,7 +79,7 @@ fn what_the_shell_never_sends_stays_in_the_session() {
 
 // [MQTT-4.9.0-1], [MQTT-4.9.0-2]
 #[test]
-fn the_receive_maximum_holds_for_what_is_sent_again() {
+fn the_receive_maximum_bounds_retransmissions() {
     let mut rig = resumed(cut_off(), 2);
     let a = rig.open(1);
     // The PUBREL counts.
@@ -95,7 +95,7 @@ fn the_receive_maximum_holds_for_what_is_sent_again() {
 
 // [BQ-42], [MQTT-4.4.0-2]
 #[test]
-fn what_a_stream_left_is_placed_too_unless_it_is_over_meanwhile() {
+fn exchanges_of_an_ended_stream_are_placed_unless_completed() {
     let mut rig = resumed(Some(Session::default()), 2);
     let (a, b) = (rig.open(1), rig.open(2));
     publish(&mut rig, a, QoS::AtLeastOnce, "one");
@@ -107,17 +107,17 @@ fn what_a_stream_left_is_placed_too_unless_it_is_over_meanwhile() {
     assert!(rig.sent_on(CONTROL).unwrap().is_empty());
     rig.read_on(CONTROL, &forge::puback(1));
     assert_eq!(resend(&mut rig, ids[0], CONTROL), Resent::Over);
-    // It has its place in the Receive Maximum, whatever else there is.
+    // Counted in the Receive Maximum on any stream.
     publish(&mut rig, CONTROL, QoS::AtLeastOnce, "new");
     assert_eq!(resend(&mut rig, ids[1], a), Resent::Out(CONTROL), "a has ended");
-    let expected = [forge::publish(1, 3, "new"), forge::again(1, 2, "two")].concat();
+    let expected = [forge::publish(1, 3, "new"), forge::publish_with_dup(1, 2, "two")].concat();
     assert_eq!(rig.sent_on(CONTROL).unwrap(), expected);
     assert_eq!(rig.client.session().unwrap().outbound.unacknowledged(), 2);
 }
 
 // [MQTT-3.1.2-25]
 #[test]
-fn what_the_server_takes_no_longer_is_over() {
+fn retransmissions_above_the_new_maximum_packet_size_are_over() {
     let session = cut_off();
     let mut rig = resumed(Some(Session::default()), 10);
     rig.client.take_session();
@@ -137,7 +137,7 @@ fn what_the_server_takes_no_longer_is_over() {
 
 // [BQ-34], [MQTT-4.3.3-6]
 #[test]
-fn what_the_server_refuses_with_the_stream_is_over_but_not_what_it_has() {
+fn messages_refused_with_their_stream_are_over_unless_received() {
     let mut rig = resumed(Some(Session::default()), 10);
     let a = rig.open(1);
     publish(&mut rig, a, QoS::AtLeastOnce, "poison");

@@ -21,7 +21,7 @@ fn accept(rig: &mut Rig) {
 // [BQ-13], [BQ-3]
 #[test]
 fn nothing_is_read_from_a_stream_before_the_connect_is_accepted() {
-    let mut rig = Rig::stranger(options());
+    let mut rig = Rig::before_connect(options());
     let data = rig.open(1);
     assert!(rig.server.is_reading(forge::CONTROL) && !rig.server.is_reading(data));
     rig.read(&encoded(&Packet::Connect(Box::new(connect(V5))), V5));
@@ -37,20 +37,20 @@ fn nothing_is_read_from_a_stream_before_the_connect_is_accepted() {
 // [BQ-13]
 #[test]
 fn streams_of_a_refused_connect_are_dropped() {
-    let mut rig = Rig::stranger(options());
+    let mut rig = Rig::before_connect(options());
     let data = rig.open(1);
     rig.read(&encoded(&Packet::Connect(Box::new(connect(V5))), V5));
     rig.events();
     rig.server.reject(ReasonCode::NotAuthorized);
     assert!(!rig.server.is_reading(data) && rig.server.is_closed());
-    rig.read_on(data, &forge::publish(0, 0, "nobody hears it"));
+    rig.read_on(data, &forge::publish(0, 0, "not read"));
     assert!(rig.events().is_empty() && rig.sent_on(data).is_none());
 }
 
 // [BQ-13], [BQ-30]
 #[test]
 fn a_stream_that_ended_before_is_not_opened_or_is_finished() {
-    let mut rig = Rig::stranger(options());
+    let mut rig = Rig::before_connect(options());
     let (reset, finished) = (rig.open(1), rig.open(2));
     rig.server.handle_stream_reset(reset, rig.now);
     rig.server.handle_stream_finished(finished, rig.now);
@@ -64,8 +64,8 @@ fn a_stream_that_ended_before_is_not_opened_or_is_finished() {
 
 // [BQ-6]
 #[test]
-fn streams_do_not_stand_for_a_connect() {
-    let mut rig = Rig::stranger(options());
+fn data_streams_do_not_replace_connect() {
+    let mut rig = Rig::before_connect(options());
     rig.wait(Duration::from_millis(4_999));
     rig.open(1);
     assert!(!rig.server.is_closed());
@@ -75,7 +75,7 @@ fn streams_do_not_stand_for_a_connect() {
 
 // [BQ-44], [MQTT-3.1.2-22]
 #[test]
-fn only_whole_packets_are_signs_of_life_to_a_strict_server() {
+fn a_strict_keep_alive_counts_whole_packets_only() {
     let mut connect = connect(V5);
     connect.keep_alive = 10;
     let mut rig = Rig::connected(ServerOptions { strict_keep_alive: true, ..options() }, connect);
@@ -84,7 +84,7 @@ fn only_whole_packets_are_signs_of_life_to_a_strict_server() {
         rig.wait(Duration::from_secs(14));
         rig.read_on(data, &forge::publish(0, 0, "whole"));
     }
-    // A packet that arrives a byte at a time, and bytes of which the transport tells.
+    // A packet that arrives byte by byte, and bytes that the transport reports.
     rig.read_on(data, &[0x30, 100]);
     for _ in 0..14 {
         rig.wait(Duration::from_secs(1));
@@ -98,12 +98,12 @@ fn only_whole_packets_are_signs_of_life_to_a_strict_server() {
 
 // [BQ-44], [MQTT-3.1.2-22]
 #[test]
-fn bytes_of_any_stream_are_a_sign_of_life() {
+fn bytes_of_any_stream_restart_the_keep_alive() {
     let mut connect = connect(V5);
     connect.keep_alive = 10;
     let mut rig = Rig::connected(options(), connect);
     let data = rig.open(1);
-    // A packet that arrives a byte at a time.
+    // A packet that arrives byte by byte.
     rig.read_on(data, &[0x30, 100]);
     for _ in 0..20 {
         rig.wait(Duration::from_secs(14));

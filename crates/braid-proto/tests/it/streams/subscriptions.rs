@@ -1,4 +1,4 @@
-//! What a session subscribed to on which stream, as a shell keeps it.
+//! Subscriptions of a session by stream, as a driver keeps them.
 
 use braid_proto::packet::QoS;
 use braid_proto::session::{Subscription, Subscriptions};
@@ -44,13 +44,13 @@ fn a_filter_is_removed_from_every_stream_or_from_one() {
 
 // [BQ-42], [BQ-43]
 #[test]
-fn what_streams_left_is_bound_again_by_the_first_that_asks() {
+fn unbound_subscriptions_are_bound_by_the_first_stream_that_subscribes() {
     let mut all: Subscriptions =
         [A, B].map(|stream| (filter("f"), on(stream, QoS::AtLeastOnce))).into_iter().collect();
     let moved = all.unbind(A);
     assert_eq!((moved.len(), moved[0].from.stream), (1, A));
     assert!(moved[0].to.is_some_and(|to| to.stream.is_control() && !to.bound));
-    // The control stream has it already: one copy there.
+    // The control stream has the filter already: one copy there.
     let moved = all.unbind(B);
     assert_eq!((moved.len(), moved[0].to, all.len()), (1, None, 1));
     let c = StreamKey::bidi(3);

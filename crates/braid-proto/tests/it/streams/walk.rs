@@ -1,4 +1,4 @@
-//! A large message, an alarm and a PINGREQ at once: none waits for the other.
+//! A large message, an alarm and a PINGREQ at once, which do not wait for each other.
 
 use braid_proto::connection::ServerOptions;
 
@@ -9,7 +9,7 @@ const LARGE: usize = 5 * 1024 * 1024;
 
 // [BQ-2], [BQ-14], [BQ-11]
 #[test]
-fn a_packet_of_5_mb_stops_nothing_else() {
+fn a_packet_of_5_mb_delays_nothing_else() {
     let mut rig = granting(ServerOptions { maximum_packet_size: 8 << 20, ..options() });
     let (bulk, alarm) = (rig.open(3), rig.open(2));
     // PUBLISH, QoS 2, identifier 7.
@@ -19,7 +19,7 @@ fn a_packet_of_5_mb_stops_nothing_else() {
         assert!(rig.server.is_reading(bulk));
         rig.read_on(bulk, piece);
         let id = u8::try_from(number).unwrap() + 1;
-        // Torn as well.
+        // Also in parts.
         let packet = forge::publish(1, id, "fire");
         let (head, tail) = packet.split_at(number % packet.len());
         rig.read_on(alarm, head);

@@ -1,4 +1,4 @@
-//! What became of each message of one direction, and what must become of it.
+//! State of each message of one direction, and the rules for it.
 
 use std::collections::HashMap;
 
@@ -11,21 +11,21 @@ struct Fate {
     taken: u32,
     refused: u32,
     completed: bool,
-    /// Given up by its sender, before all of it was sent.
+    /// Abandoned by its sender before all of it was sent.
     given_up: bool,
 }
 
 #[derive(Default)]
 pub(super) struct Fates {
     all: Vec<Fate>,
-    /// Identifiers in use and the message that uses each.
+    /// Identifiers in use, each with its message.
     inflight: HashMap<PacketId, usize>,
-    /// The newest message that came on each data stream.
+    /// Newest message received on each data stream.
     newest: HashMap<StreamKey, usize>,
 }
 
 impl Fates {
-    /// A message that is sent; its payload begins with its number.
+    /// Registers a message to send; its payload begins with its number.
     pub(super) fn begin(&mut self, qos: QoS, len: usize) -> Vec<u8> {
         let number = u32::try_from(self.all.len()).unwrap();
         self.all.push(Fate { qos, ..Fate::default() });
@@ -34,7 +34,7 @@ impl Fates {
         payload
     }
 
-    /// It went out under this identifier. [MQTT-2.2.1-3]
+    /// Notes that it was sent under this identifier. [MQTT-2.2.1-3]
     pub(super) fn sent(&mut self, id: Option<PacketId>) {
         if let Some(id) = id {
             let before = self.inflight.insert(id, self.all.len() - 1);
@@ -42,19 +42,19 @@ impl Fates {
         }
     }
 
-    /// It was not sent after all.
+    /// Notes that it was not sent.
     pub(super) fn take_back(&mut self) {
         self.all.pop();
     }
 
-    /// Its receiver has it, from this stream if it is to be acknowledged.
+    /// Notes its reception, from this stream if it is to be acknowledged.
     pub(super) fn arrived(&mut self, payload: &[u8], on: Option<StreamKey>, is_refused: bool) {
         let number = u32::from_be_bytes(payload[..4].try_into().unwrap()) as usize;
         assert!(payload[4..].iter().all(|byte| *byte == b'.'), "message {number} is torn");
         let fate = &mut self.all[number];
         *(if is_refused { &mut fate.refused } else { &mut fate.taken }) += 1;
         if let Some(on) = on.filter(|on| !on.is_control()) {
-            // Only what is new goes on a data stream, in its order. [BQ-54]
+            // Only new messages are sent on a data stream, in their order. [BQ-54]
             let before = self.newest.insert(on, number);
             assert!(before < Some(number), "{number} came behind {before:?} on {on}");
         }

@@ -1,5 +1,5 @@
-//! Two ends, streams that open and end from either side at any time, and connections that are lost, against what
-//! MQTT 4.3 and chapters 2 to 4 of the specification promise, whatever the order in which streams are read.
+//! Random model: two ends, streams that open and end from either side at any time, and lost connections, against the
+//! guarantees of MQTT 4.3 and chapters 2 to 4 of the specification, for any order in which streams are read.
 
 mod fates;
 mod wires;
@@ -14,7 +14,7 @@ fn random_operations_on_streams_keep_the_promises_of_each_qos() {
     let (mut messages, mut ended) = (0, 0);
     for seed in 0..2_500 {
         let version = if seed % 3 == 0 { ProtocolVersion::V311 } else { ProtocolVersion::V5 };
-        // Shown only where it fails.
+        // Printed only on failure.
         println!("seed {seed}, {version}");
         let mut world = World::new(seed, version);
         (0..250).for_each(|_| world.step());

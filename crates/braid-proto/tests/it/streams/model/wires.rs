@@ -1,15 +1,15 @@
-//! What one end has written on the streams of a connection and the other has not read.
+//! Bytes that one end has written on the streams of a connection and the other has not read.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use braid_proto::stream::StreamKey;
 use fastrand::Rng;
 
-/// One direction of a connection: each stream keeps its order, and nothing orders one stream and another.
+/// One direction of a connection: each stream keeps its order, and streams have no order among each other.
 #[derive(Default)]
 pub(super) struct Wires {
     wires: BTreeMap<StreamKey, Wire>,
-    /// Whose reader does not listen any more.
+    /// Streams whose reader has stopped them.
     deaf: BTreeSet<StreamKey>,
 }
 
@@ -19,7 +19,7 @@ struct Wire {
     end: Option<Arrival>,
 }
 
-/// What a reader sees of a stream.
+/// Input of a reader.
 #[derive(Clone, Debug)]
 pub(super) enum Arrival {
     Bytes(Vec<u8>),
@@ -40,26 +40,26 @@ impl Wires {
         }
     }
 
-    /// What was on its way is lost.
+    /// Loses all unread bytes.
     pub(super) fn reset(&mut self, stream: StreamKey) {
         if !self.deaf.contains(&stream) {
             self.wires.insert(stream, Wire { bytes: VecDeque::new(), end: Some(Arrival::Reset) });
         }
     }
 
-    /// The reader has ended the stream.
+    /// Stops a stream as its reader.
     pub(super) fn forget(&mut self, stream: StreamKey) {
         self.wires.remove(&stream);
         self.deaf.insert(stream);
     }
 
-    /// The streams that have something to tell.
+    /// Streams with input for the reader.
     pub(super) fn waiting(&self) -> Vec<StreamKey> {
         let has_some = |wire: &Wire| !wire.bytes.is_empty() || wire.end.is_some();
         self.wires.iter().filter(|(_, wire)| has_some(wire)).map(|(stream, _)| *stream).collect()
     }
 
-    /// The next of a stream: some of its bytes as long as there are any, then its end.
+    /// Next input of a stream: some of its bytes while there are any, then its end.
     pub(super) fn read(&mut self, stream: StreamKey, takes_bytes: bool, random: &mut Rng) -> Option<Arrival> {
         let wire = self.wires.get_mut(&stream)?;
         if wire.bytes.is_empty() {

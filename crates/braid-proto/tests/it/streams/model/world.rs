@@ -27,22 +27,22 @@ pub(super) struct World {
     version: ProtocolVersion,
     client: Client,
     server: Server,
-    /// The session of the server while there is no connection.
+    /// Session of the server between two connections.
     kept: Option<Session>,
     connections: u32,
     pub(super) up: Fates,
     pub(super) down: Fates,
     upward: Wires,
     downward: Wires,
-    /// Acknowledgements that wait at the server and at the client.
+    /// Pending acknowledgements of the server and of the client.
     up_held: Vec<Token>,
     down_held: Vec<Token>,
     requests: BTreeSet<PacketId>,
     next_stream: u32,
-    /// The streams that the client has open, and those that the server has seen.
+    /// Streams that the client has open, and those that the server has seen.
     open: Vec<StreamKey>,
     seen: Vec<StreamKey>,
-    /// Where one end was made to misbehave.
+    /// Streams on which one end was made to misbehave.
     spoilt: BTreeSet<StreamKey>,
     pub(super) streams_ended: usize,
 }
@@ -116,7 +116,7 @@ impl World {
         if self.server.session().is_none() {
             return;
         }
-        // Also where a stream has ended.
+        // Also for an ended stream.
         let stream = self.random.choice(&self.seen).copied().unwrap_or_default();
         let priority = Priority::new(self.random.u16(0..2));
         let delivery = Delivery { stream, priority, ..self.message("down") };
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// A random prefix of what waits, at each end.
+    /// Acknowledges a random prefix of the pending acknowledgements at each end.
     fn acknowledge(&mut self) {
         let count = self.random.usize(0..=self.up_held.len());
         if let Some(token) = self.up_held.drain(..count).next_back() {
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// The client sends what is no packet, behind a whole one.
+    /// Sends an invalid packet behind a valid one, as the client.
     fn spoil_up(&mut self) {
         if let Some(stream) = self.random.choice(&self.open).copied()
             && self.client.outbox(stream).is_some_and(|outbox| outbox.is_empty())
@@ -248,7 +248,7 @@ impl World {
         }
     }
 
-    /// What is on its way is lost, and what waits for durability is not sent.
+    /// Bytes on the wire are lost, and pending acknowledgements are not sent.
     fn lose(&mut self) {
         self.server.handle_link_closed();
         self.client.handle_link_closed();
@@ -272,9 +272,9 @@ impl World {
         self.spoilt.clear();
     }
 
-    // -- What both shells do -----------------------------------------------------------------------
+    // -- Actions of both drivers -------------------------------------------------------------------
 
-    /// Takes events, then some or all of what is to be written.
+    /// Takes events, then writes some or all bytes.
     fn collect(&mut self, all: bool) {
         while let Some(event) = self.server.poll_event() {
             self.handle_server_event(event);
@@ -323,7 +323,7 @@ impl World {
             Event::Subscribe(on, subscribe) => {
                 let codes = vec![ReasonCode::Success; subscribe.entries.len()];
                 let token = self.server.suback(on, subscribe.packet_id, codes);
-                self.up_held.push(token.expect("nobody waits for this SUBACK"));
+                self.up_held.push(token.expect("a pending SUBACK"));
             }
             Event::StreamViolated(stream, violation) => {
                 assert!(self.spoilt.contains(&stream), "{stream}: {violation}");
@@ -406,7 +406,7 @@ impl World {
         let (client, server) = (self.client.session().unwrap(), self.server.session().unwrap());
         assert!(client.outbound.is_empty() && server.outbound.is_empty());
         let left = |session: &Session| session.inbound.packet_ids();
-        assert_eq!((left(server), left(client)), (vec![], vec![]), "identifiers that nobody will release");
+        assert_eq!((left(server), left(client)), (vec![], vec![]), "identifiers that will not be released");
     }
 }
 
@@ -424,7 +424,7 @@ fn some_of(outbox: &mut Outbox, all: bool, random: &mut Rng) -> Vec<u8> {
     outbox.copy_to_bytes(len).to_vec()
 }
 
-/// The link of one end: `own` is what it writes, `peers` what it reads.
+/// Writes `own` and reads `peers` as the link of one end.
 fn act(action: StreamAction, own: &mut Wires, peers: &mut Wires) {
     match action {
         StreamAction::Finish(stream) => own.finish(stream),

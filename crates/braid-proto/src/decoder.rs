@@ -1,0 +1,260 @@
+//! Bytes to packets: an incremental decoder of limited size, and the spool that receives large packets.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::packet::{Packet, Publish, TopicCache, packet_type_of};
+pub use crate::types::SpoolError;
+use crate::types::{PacketType, ProtocolVersion, Violation};
+use crate::wire::{PACKET_SIZE_MAX, Reader, Source, variable};
+
+/// Size in bytes from which on a packet that arrived in parts keeps its allocation, and its payload is a slice of it.
+const SHARE_FROM: usize = 4096;
+
+/// Maximum bytes of a packet other than PUBLISH. Parsed entries take many times their size on the wire, and no honest
+/// SUBSCRIBE comes near.
+const CONTROL_SIZE_MAX: usize = 1024 * 1024;
+
+/// Bytes of a large packet that must have arrived before it is spooled: a header alone can announce any length.
+const SPOOL_FROM: usize = 64 * 1024;
+
+/// Incremental decoder of the packets of one stream.
+///
+/// Whole packets are read from the caller's buffer. A packet that ends beyond it is kept, and takes memory for the bytes
+/// that have arrived, not for the announced length. A large PUBLISH goes to the spool, if there is one.
+#[derive(Debug)]
+pub struct Decoder {
+    version: ProtocolVersion,
+    maximum_packet_size: usize,
+    partial: BytesMut,
+    /// Packet in the spool, instead of in `partial`.
+    spooled: Option<Box<Spooled>>,
+    spool: Option<Arc<dyn Spool>>,
+    topics: TopicCache,
+    offered: Option<ProtocolVersion>,
+}
+
+/// Incomplete packet in the spool.
+#[derive(Debug)]
+struct Spooled {
+    packet: Box<dyn SpooledPacket>,
+    /// Bytes that have not arrived.
+    missing: usize,
+}
+
+impl Decoder {
+    /// Decoder that refuses packets above `maximum_packet_size` bytes, fixed header included.
+    pub fn new(version: ProtocolVersion, maximum_packet_size: usize) -> Self {
+        Self {
+            version,
+            maximum_packet_size,
+            partial: BytesMut::new(),
+            spooled: None,
+            spool: None,
+            topics: TopicCache::default(),
+            offered: None,
+        }
+    }
+
+    /// Sets the spool for large packets that begin from now on; without one they stay in the heap.
+    pub fn set_spool(&mut self, spool: Option<Arc<dyn Spool>>) {
+        self.spool = spool;
+    }
+
+    /// Version that a CONNECT named, even if the rest of it was invalid.
+    pub fn offered_version(&self) -> Option<ProtocolVersion> {
+        self.offered
+    }
+
+    /// Sets the version and the limit that CONNECT decided, for the packets that begin from now on.
+    pub fn configure(&mut self, version: ProtocolVersion, maximum_packet_size: usize) {
+        self.version = version;
+        self.maximum_packet_size = maximum_packet_size;
+    }
+
+    /// Bytes in the heap of an incomplete packet.
+    pub fn partial_len(&self) -> usize {
+        self.partial.len()
+    }
+
+    /// Whether a packet is incomplete, in the heap or in the spool.
+    pub fn is_partial(&self) -> bool {
+        !self.partial.is_empty() || self.spooled.is_some()
+    }
+
+    /// Decodes the next packet and moves `input` behind it. `None`: all of `input` is consumed, and more is needed.
+    ///
+    /// # Errors
+    /// The first [`Violation`]; the stream must not be decoded any further.
+    pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
+        if self.spooled.is_some() {
+            return self.decode_spooled(input);
+        }
+        if !self.partial.is_empty() {
+            return self.decode_partial(input);
+        }
+        let Some(total) = self.packet_len(input)? else {
+            return self.keep(input);
+        };
+        let Some((whole, rest)) = input.split_at_checked(total) else {
+            if self.begin_spooled(total, input)? {
+                return self.decode_spooled(input);
+            }
+            return self.keep(input);
+        };
+        let packet = self.decode_whole(whole, Source::Borrowed)?;
+        *input = rest;
+        Ok(Some(packet))
+    }
+
+    fn keep(&mut self, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
+        self.partial.extend_from_slice(input);
+        *input = &[];
+        Ok(None)
+    }
+
+    /// Continues the packet whose first part is kept.
+    fn decode_partial(&mut self, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
+        let total = loop {
+            if let Some(total) = self.packet_len(&self.partial)? {
+                break total;
+            }
+            let Some((&next, rest)) = input.split_first() else { return Ok(None) };
+            self.partial.extend_from_slice(&[next]);
+            *input = rest;
+        };
+        if self.begin_spooled(total, input)? {
+            return self.decode_spooled(input);
+        }
+        let missing = total - self.partial.len();
+        let (now, rest) = input.split_at(missing.min(input.len()));
+        self.partial.extend_from_slice(now);
+        *input = rest;
+        if self.partial.len() < total {
+            return Ok(None);
+        }
+        let whole = std::mem::take(&mut self.partial);
+        let packet = if total >= SHARE_FROM {
+            let whole = whole.freeze();
+            self.decode_whole(&whole, Source::Shared(&whole))?
+        } else {
+            self.decode_whole(&whole, Source::Borrowed)?
+        };
+        Ok(Some(packet))
+    }
+
+    /// Moves an incomplete packet of `total` bytes to the spool, if it is a large PUBLISH and enough of it has arrived.
+    fn begin_spooled(&mut self, total: usize, input: &[u8]) -> Result<bool, Violation> {
+        let Some(spool) = &self.spool else { return Ok(false) };
+        let first = self.partial.first().or(input.first()).copied().unwrap_or_default();
+        let is_publish = first >> 4 == PacketType::Publish as u8;
+        if !is_publish || total <= spool.threshold() || self.partial.len() + input.len() < SPOOL_FROM {
+            return Ok(false);
+        }
+        let mut packet = spool.begin()?;
+        packet.append(&self.partial)?;
+        let missing = total - self.partial.len();
+        self.partial = BytesMut::new();
+        self.spooled = Some(Box::new(Spooled { packet, missing }));
+        Ok(true)
+    }
+
+    fn decode_spooled(&mut self, input: &mut &[u8]) -> Result<Option<Packet>, Violation> {
+        let Some(mut spooled) = self.spooled.take() else { return Ok(None) };
+        let (now, rest) = input.split_at(spooled.missing.min(input.len()));
+        spooled.packet.append(now)?;
+        spooled.missing -= now.len();
+        *input = rest;
+        if spooled.missing > 0 {
+            self.spooled = Some(spooled);
+            return Ok(None);
+        }
+        let whole = spooled.packet.finish()?;
+        let mut packet = self.decode_whole(&whole, Source::Shared(&whole))?;
+        if let Packet::Publish(publish) = &mut packet {
+            publish.spooled = true;
+        }
+        Ok(Some(packet))
+    }
+
+    fn decode_whole(&mut self, whole: &[u8], source: Source<'_>) -> Result<Packet, Violation> {
+        let first = whole[0];
+        let width = variable(&whole[1..])?.map_or(1, |(_, width)| width);
+        let mut reader = Reader::new(&whole[1 + width..], source);
+        if first >> 4 == PacketType::Publish as u8 {
+            return Publish::decode(first, &mut reader, self.version, Some(&mut self.topics))
+                .map(Packet::Publish);
+        }
+        Packet::decode(first, &mut reader, self.version, &mut self.offered)
+    }
+
+    /// Length of the packet at the start of `bytes`; `None` when its fixed header is not complete.
+    fn packet_len(&self, bytes: &[u8]) -> Result<Option<usize>, Violation> {
+        let Some((&first, rest)) = bytes.split_first() else { return Ok(None) };
+        // A wrong type or flag is a violation from the first byte on.
+        let packet_type = packet_type_of(first, self.version)?;
+        if packet_type == PacketType::Connect && self.offered.is_some() {
+            return Err(Violation::SecondConnect); // Regardless of its content. [MQTT-3.1.0-2]
+        }
+        let Some((remaining, width)) = variable(rest)? else { return Ok(None) };
+        let total = 1 + width + remaining;
+        let is_publish = first >> 4 == PacketType::Publish as u8;
+        let limit = if is_publish { PACKET_SIZE_MAX } else { CONTROL_SIZE_MAX }.min(self.maximum_packet_size);
+        if total > limit {
+            return Err(Violation::PacketTooLarge { size: total, limit });
+        }
+        Ok(Some(total))
+    }
+}
+
+impl Default for Decoder {
+    /// Decoder for 3.1.1 and the largest packets of MQTT.
+    fn default() -> Self {
+        Self::new(ProtocolVersion::default(), PACKET_SIZE_MAX)
+    }
+}
+
+/// Storage for large PUBLISH packets while they are received and delivered.
+pub trait Spool: fmt::Debug + Send + Sync {
+    /// Size in bytes, fixed header included, above which packets are spooled.
+    fn threshold(&self) -> usize;
+
+    /// Begins a packet, which takes space as it grows.
+    ///
+    /// # Errors
+    /// No space is left, or the storage failed.
+    fn begin(&self) -> Result<Box<dyn SpooledPacket>, SpoolError>;
+
+    /// Begins a payload of `length` bytes that was acknowledged before this process started. It cannot be refused any more, and
+    /// may use space that is denied to new packets.
+    ///
+    /// # Errors
+    /// No space is left even so, or the storage failed.
+    fn keep(&self, length: u64) -> Result<Box<dyn SpooledPacket>, SpoolError> {
+        let _ = length;
+        self.begin()
+    }
+
+    /// Bytes of all packets in the spool, complete or not.
+    fn used(&self) -> u64;
+
+    /// Number of packets refused for lack of space since the start.
+    fn refused(&self) -> u64;
+}
+
+/// Packet that is being received. Dropping it frees its space.
+pub trait SpooledPacket: fmt::Debug + Send + Sync {
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// The packet is lost: no other method may be called.
+    fn append(&mut self, bytes: &[u8]) -> Result<(), SpoolError>;
+
+    /// Complete packet as one buffer. Its space is freed with the last slice of it.
+    ///
+    /// # Errors
+    /// The packet is lost.
+    fn finish(self: Box<Self>) -> Result<Bytes, SpoolError>;
+}
