@@ -9,15 +9,7 @@ use braid_transport::CertificateError;
 
 use super::options::OptionsError;
 
-/// The exit codes, for the help texts.
-pub(super) const EXIT_CODES: &str = "\
-Exit codes:
-  0  the run ended as it was asked to
-  1  no client could connect
-  2  wrong options, or a file that cannot be read or written
-  7  every connection was lost before the end";
-
-/// Why a run did not begin, or not end as it was asked to: one line.
+/// Error of a run, one line.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error(transparent)]

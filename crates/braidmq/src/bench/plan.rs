@@ -1,4 +1,4 @@
-//! What options come to: who connects, what they do, and how the server is reached.
+//! Translation of options: clients, their work, and the way to the server.
 
 use std::fs::File;
 use std::path::Path;
@@ -41,7 +41,7 @@ pub(super) struct Job {
     pub(super) settings: Option<Settings>,
 }
 
-/// What `bench pub` is to do.
+/// Job of `bench pub`.
 pub(super) fn publish(options: &PubOptions) -> Result<Job, Failure> {
     let transport = options.transport()?;
     let mut notes = options.notes(transport);
@@ -76,7 +76,7 @@ pub(super) fn publish(options: &PubOptions) -> Result<Job, Failure> {
     job(&options.common, transport, work, options.shortids, ending, notes)
 }
 
-/// What `bench sub` is to do.
+/// Job of `bench sub`.
 pub(super) fn subscribe(options: &SubOptions) -> Result<Job, Failure> {
     let transport = options.transport()?;
     let has_username = options.common.session.username.is_some();
@@ -97,7 +97,7 @@ pub(super) fn subscribe(options: &SubOptions) -> Result<Job, Failure> {
     job(common, transport, work, options.shortids, ending(common), notes)
 }
 
-/// What `bench conn` is to do.
+/// Job of `bench conn`.
 pub(super) fn connect(options: &ConnOptions) -> Result<Job, Failure> {
     let transport = options.common.transport()?;
     let notes = options.common.notes(transport);
@@ -183,7 +183,7 @@ fn dialer(options: &CommonOptions, targets: Vec<Target>) -> Result<Dialer, Failu
         std::fs::create_dir_all(path).map_err(|source| Failure::Directory { path: path.clone(), source })?;
     }
     if let Some(path) = &quic.gate_log {
-        // What an earlier run wrote is not this one's.
+        // The file of an earlier run is replaced.
         File::create(path).map_err(|source| Failure::GateLog { path: path.clone(), source })?;
     }
     let base = QuicOptions::client();

@@ -37,10 +37,10 @@ pub(crate) struct Args {
     /// The address to listen on; port 0 is any free one.
     #[arg(long, value_name = "ADDR:PORT")]
     listen: SocketAddr,
-    /// What to speak.
+    /// Transport protocol.
     #[arg(long, value_name = "NAME", value_enum, default_value_t = Transport::Tcp)]
     transport: Transport,
-    /// What each request takes before it is answered, such as 6.2ms.
+    /// Service time of each request before its response, such as 6.2ms.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0ms")]
     service: Duration,
     /// Serve one request at a time, of all connections together, in the order in which they come.
@@ -52,11 +52,11 @@ pub(crate) struct Args {
     /// The key of the certificate (PEM, not encrypted).
     #[arg(long, visible_alias = "keyfile", value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// Who decides how fast TCP sends, by the system's name: cubic, bbr, reno. Responses are most of what is sent, so
+    /// Congestion control of TCP, by the system's name: cubic, bbr, reno. Most bytes are responses, so that
     /// it matters here more than at the client.
     #[arg(long, value_name = "NAME")]
     tcp_cc: Option<String>,
-    /// Who decides how fast QUIC sends: bbr3, cubic or newreno. bbr3 by default.
+    /// Congestion control of QUIC: bbr3, cubic or newreno. bbr3 by default.
     #[arg(long, value_name = "NAME", value_parser = congestion)]
     quic_cc: Option<Congestion>,
     /// End after this time.
@@ -67,7 +67,7 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-/// What carries the requests.
+/// Transport of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Transport {
     Tcp,
@@ -162,11 +162,11 @@ impl Args {
     }
 }
 
-/// Tells whoever waits for it that requests are answered from now on.
+/// Prints that requests are answered from now on.
 fn announce(listener: &Listener) {
     let address = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
     let mut out = io::stdout().lock();
-    // Nobody may be there to read it.
+    // Standard output may be closed.
     let _ = writeln!(out, "listening on {} {address}", listener.transport());
     let _ = out.flush();
 }

@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// The server's port.
     #[arg(short, long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// What to speak.
+    /// Transport protocol.
     #[arg(long, value_name = "NAME", value_enum, default_value_t = Transport::Tcp)]
     transport: Transport,
     /// Connections at a time.
@@ -63,20 +63,20 @@ pub(crate) struct Args {
     /// Requests over all connections. 1000 by default, or as many as --duration allows.
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// How long to ask, such as 30s; what is under way then is unfinished.
+    /// Duration of the run, such as 30s; requests without a response are unfinished then.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
     /// Requests per second over all connections, whether the server keeps up or not (open loop).
     #[arg(long, value_name = "RATE")]
     rate: Option<f64>,
-    /// How long to wait for a response, and for a connection.
+    /// Time limit of a response, and of a connection.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
     timeout: Duration,
-    /// Who decides how fast TCP sends, by the system's name: cubic, bbr, reno. Requests are small: the server's choice
+    /// Congestion control of TCP, by the system's name: cubic, bbr, reno. Requests are small: the server's choice
     /// matters more.
     #[arg(long, value_name = "NAME")]
     tcp_cc: Option<String>,
-    /// Who decides how fast QUIC sends: bbr3, cubic or newreno. bbr3 by default.
+    /// Congestion control of QUIC: bbr3, cubic or newreno. bbr3 by default.
     #[arg(long, value_name = "NAME", value_parser = congestion)]
     quic_cc: Option<Congestion>,
     /// QUIC connections after the first send at once, with the keys of a ticket (0-RTT).
@@ -215,7 +215,7 @@ fn tell(transport: Transport, summary: &RunSummary) {
     let mut text = Vec::new();
     // A Vec takes everything.
     let _ = describe(&mut text, transport, summary);
-    // Nobody may be there to read it.
+    // Standard output may be closed.
     let _ = io::stdout().lock().write_all(&text);
     for event in &summary.events {
         eprintln!("at {:.1} s: {}", event.at, event.what);
@@ -269,7 +269,7 @@ mod tests {
         Line::try_parse_from(words).map(|line| line.args).map_err(|error| error.to_string())
     }
 
-    /// What is said of a line that is wrong.
+    /// Error for a wrong line.
     fn error(line: &str) -> String {
         let load = |args: Args| args.load().and_then(|_| args.reach()).map_err(|failure| failure.to_string());
         args(line).and_then(load).map(|_| ()).unwrap_err()

@@ -13,7 +13,7 @@ use super::failure::Failure;
 use super::options::secrets;
 use super::output::{JsonFile, Metrics, Screen, table};
 use super::plan::Job;
-use super::settings::Settings;
+use super::settings::{Settings, url};
 use crate::client::stopped;
 use crate::printable::printable;
 
@@ -56,7 +56,7 @@ async fn measure(mut job: Job, json: Option<JsonFile>) -> Result<(), Failure> {
         board.keep_traces();
     }
     let mut screen = Screen::new(&job.output, job.role, &server);
-    // That nobody listens is noticed with the next lines, and ends the run.
+    // A closed standard output is noticed with the next lines, and ends the run.
     let _ = screen.begin(&board, secrets().as_deref(), &job.start_line);
     let stop = async {
         tokio::select! {
@@ -77,7 +77,7 @@ async fn measure(mut job: Job, json: Option<JsonFile>) -> Result<(), Failure> {
     outcome(ended, &summary, server)
 }
 
-/// What `--json` writes.
+/// Contents of `--json`.
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(flatten)]
@@ -115,13 +115,7 @@ fn too_many_files(clients: u64) -> Option<String> {
     })
 }
 
-pub(super) fn url(target: &Target) -> String {
-    let Target { transport, host, port, path } = target;
-    let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-    format!("{}://{host}:{port}{path}", transport.scheme())
-}
-
-/// Whether the run ended as it was asked to.
+/// True if the run ended as requested.
 fn outcome(ended: Ended, summary: &RunSummary, server: String) -> Result<(), Failure> {
     // A failure's line begins with the client, `client(7): connect error - `, which is any of them here.
     let mut told = summary.events.iter().rev().map(|event| event.what.as_str());

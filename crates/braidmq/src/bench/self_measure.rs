@@ -29,7 +29,7 @@ Exit codes:
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
-    /// How many clients.
+    /// Number of clients.
     #[arg(short, long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
     /// The length of the payload in bytes.
@@ -41,7 +41,7 @@ pub(super) struct Args {
     /// The pause between two messages of a client, in milliseconds; 0 is as fast as it goes.
     #[arg(short = 'I', long = "interval_of_msg", value_name = "MS", default_value_t = 0)]
     interval_of_msg: u32,
-    /// How long.
+    /// Duration of the measurement.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2s")]
     duration: Duration,
     /// End with 1 if it is fewer messages per second of CPU time.
@@ -59,12 +59,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         interval: Duration::from_millis(args.interval_of_msg.into()),
     };
     let measured = measure_self(how)?;
-    // Whoever does not listen does not want to know.
+    // Standard output may be closed.
     let _ = writeln!(io::stdout(), "{}", line(args, &measured));
     check(measured.per_cpu_second(), args.at_least)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "nobody asks for 2^53 messages a second")]
+#[expect(clippy::cast_precision_loss, reason = "far below 2^53 messages a second")]
 fn check(measured: f64, at_least: Option<u64>) -> Result<(), Failure> {
     match at_least {
         Some(at_least) if measured < at_least as f64 => Err(Failure::TooSlow { measured, at_least }),

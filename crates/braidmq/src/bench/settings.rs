@@ -1,4 +1,4 @@
-//! What a run was asked to do, and what stands for the options that were not given: a part of its summary.
+//! Parameters of a run with the defaults of options that were not given: a part of its summary.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +12,6 @@ use braid_transport::{Target, Transport};
 use serde::Serialize;
 
 use super::options::CommonOptions;
-use super::run::url;
 
 /// Where the kernel says who decides how fast TCP sends, unless a program asks for another.
 const TCP_CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
@@ -23,13 +22,13 @@ pub(super) struct Settings {
     /// URLs; the clients take them in turn.
     servers: Vec<String>,
     transport: String,
-    /// Who decides how fast the clients send. `None`: not known.
+    /// Congestion control of the clients. `None`: unknown.
     congestion_control: Option<String>,
     /// Whether bulk is kept back where the path limits (QUIC).
     gate: Option<bool>,
     /// Bytes per second of each client (QUIC).
     link_rate: Option<u64>,
-    /// Of this machine, taken in turn; none: the system's choice.
+    /// Local addresses, taken in turn; empty leaves the choice to the system.
     local_addresses: Vec<String>,
     /// As `-V` has it: 3, 4 or 5.
     mqtt_version: u8,
@@ -50,7 +49,7 @@ pub(super) struct Settings {
     topics: Vec<TopicSettings>,
 }
 
-/// What only publishers have.
+/// Parameters of publishers.
 #[derive(Debug, Serialize)]
 struct Publishing {
     /// Messages of all clients together; 0 is no limit.
@@ -74,7 +73,7 @@ struct TopicSettings {
     messages: Option<Messages>,
 }
 
-/// What only published topics have.
+/// Parameters of published topics.
 #[derive(Debug, Serialize)]
 struct Messages {
     /// Between two messages of a client; 0 is as fast as it goes.
@@ -205,4 +204,11 @@ fn name(congestion: Congestion) -> &'static str {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// URL of the server.
+pub(super) fn url(target: &Target) -> String {
+    let Target { transport, host, port, path } = target;
+    let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+    format!("{}://{host}:{port}{path}", transport.scheme())
 }

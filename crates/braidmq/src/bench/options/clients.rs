@@ -4,17 +4,17 @@ use clap::Args;
 
 use super::CLIENTS;
 
-/// How many clients there are, and how they come.
+/// Number of clients, and rate of their connections.
 #[derive(Debug, Clone, Args)]
 pub(in crate::bench) struct ClientsOptions {
-    /// How many clients.
+    /// Number of clients.
     #[arg(short, long, value_name = "COUNT", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..),
         help_heading = CLIENTS)]
     pub(in crate::bench) count: u32,
     /// The pause between the connections of two clients, in milliseconds.
     #[arg(short, long, value_name = "MS", default_value_t = 10, help_heading = CLIENTS)]
     interval: u32,
-    /// How many clients connect a second; 0 leaves it to -i.
+    /// Clients that connect per second; 0 leaves it to -i.
     #[arg(short = 'R', long, value_name = "RATE", default_value_t = 0, help_heading = CLIENTS)]
     pub(in crate::bench) connrate: u32,
     /// Client Identifiers begin with this and have no random part.
@@ -23,10 +23,10 @@ pub(in crate::bench) struct ClientsOptions {
     /// The first client's number less one: lets several machines use different Client Identifiers.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 0, help_heading = CLIENTS)]
     pub(in crate::bench) startnumber: u64,
-    /// How often a client tries again before it gives up its first connection.
+    /// Attempts after the first one before a client gives up its first connection.
     #[arg(long, value_name = "COUNT", default_value_t = 0, help_heading = CLIENTS)]
     pub(in crate::bench) num_retry_connect: u32,
-    /// How often a client connects again after it lost its connection.
+    /// Reconnections of a client that lost its connection.
     #[arg(long, value_name = "COUNT", default_value_t = 0, help_heading = CLIENTS)]
     pub(in crate::bench) reconnect: u32,
     /// End after this time, such as 30s, 2m or 1h30m. Without it -L, a signal or the last connection's end does.

@@ -37,7 +37,7 @@ pub(in crate::bench) struct ConnectionOptions {
 }
 
 impl ConnectionOptions {
-    /// How the clients connect. `tls`: another option wants TLS.
+    /// Transport of the clients. `tls`: another option wants TLS.
     pub(super) fn transport(&self, tls: bool) -> Result<Transport, OptionsError> {
         match (self.quic, self.ws, self.ssl || tls) {
             (true, true, _) => {

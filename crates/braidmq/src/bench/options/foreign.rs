@@ -3,7 +3,7 @@ use clap::{ArgAction, Args};
 use super::OptionsError;
 use super::words::switch;
 
-/// What only an Erlang program can do.
+/// Options that only an Erlang program can honour.
 #[derive(Debug, Clone, Args)]
 pub(in crate::bench) struct ForeignOptions {
     #[arg(short, long, num_args = 0..=1, default_missing_value = "true", value_parser = switch,

@@ -1,6 +1,6 @@
 //! The options of `bench pub`, `bench sub` and `bench conn`: those of emqtt_bench 0.6 and ours.
 //!
-//! What emqtt_bench does and we cannot is refused with a line that says what to do instead; what has no meaning here
+//! Functions of emqtt_bench that are missing here are refused with a line that says what to do instead; options without a meaning here
 //! is told in a note. Nothing is ignored silently.
 
 mod clients;
@@ -18,8 +18,6 @@ mod words;
 
 use braid_transport::Transport;
 use clap::{Arg, ArgAction, Args};
-
-use super::failure::EXIT_CODES;
 
 use clients::ClientsOptions;
 use connection::ConnectionOptions;
@@ -43,7 +41,7 @@ const TLS: &str = "TLS";
 const QUIC: &str = "QUIC";
 const OUTPUT: &str = "Output";
 
-/// Of an option that is given more than once the first counts, as with emqtt_bench. The parser would refuse it.
+/// The first of several equal options counts, as with emqtt_bench. The parser would refuse them.
 ///
 /// Options of which all count, such as `-t` of `sub`, stay what they are.
 fn first_counts(option: Arg) -> Arg {
@@ -58,7 +56,15 @@ fn first_counts(option: Arg) -> Arg {
     }
 }
 
-/// What stands below the options of each.
+/// The exit codes, for the help texts.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  the run ended as it was asked to
+  1  no client could connect
+  2  wrong options, or a file that cannot be read or written
+  7  every connection was lost before the end";
+
+/// Text below the options of each command.
 fn help_end(examples: &str) -> String {
     format!("{examples}\n\n{EXIT_CODES}")
 }

@@ -15,7 +15,7 @@ pub(in crate::bench) enum LogTo {
     Null,
 }
 
-/// What is told, and where.
+/// Output and its destination.
 #[derive(Debug, Clone, Args)]
 pub(in crate::bench) struct OutputOptions {
     /// Write what was measured to this file when the run ends, as JSON.

@@ -87,7 +87,7 @@ pub(in crate::bench) struct PubOptions {
     /// Publish -t on a stream of its own, named by this number: 0 is the stream of everything else.
     #[arg(long, value_name = "NUMBER", help_heading = QUIC)]
     pub(in crate::bench) stream: Option<u32>,
-    /// How urgent the messages of -t are, 0 to 65535: higher goes first, 100 is ordinary.
+    /// Priority of the messages of -t, 0 to 65535: higher goes first, 100 is ordinary.
     #[arg(long, value_name = "PRIORITY", value_parser = parse_priority, help_heading = QUIC)]
     pub(in crate::bench) priority: Option<Priority>,
     /// Client Identifiers are the client's number alone, behind --prefix if there is one.
@@ -96,7 +96,7 @@ pub(in crate::bench) struct PubOptions {
     pub(in crate::bench) shortids: bool,
 }
 
-/// What `bench pub` publishes.
+/// Messages of `bench pub`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::bench) enum Subject<'a> {
     /// `-t`: one topic.
@@ -147,7 +147,7 @@ impl PubOptions {
         Ok(transport)
     }
 
-    /// What is published. A file goes before a topic.
+    /// Messages to publish. A file precedes a topic.
     ///
     /// # Errors
     /// There is neither, or the topic has a wildcard.

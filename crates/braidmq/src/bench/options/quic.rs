@@ -10,7 +10,7 @@ use super::{OptionsError, QUIC};
 /// Options of the connections that only QUIC has.
 #[derive(Debug, Clone, Args)]
 pub(in crate::bench) struct QuicOptions {
-    /// Who decides how fast to send: bbr3 keeps the queues on the way short, cubic and newreno fill them. bbr3 by
+    /// Congestion control: bbr3 keeps the queues on the path short, cubic and newreno fill them. bbr3 by
     /// default.
     #[arg(long, value_name = "NAME", value_parser = congestion, help_heading = QUIC)]
     pub(in crate::bench) quic_cc: Option<Congestion>,

@@ -6,7 +6,7 @@ use clap::{ArgAction, Args};
 use super::MQTT;
 use super::words::{switch, version};
 
-/// What CONNECT says.
+/// Fields of CONNECT.
 #[derive(Debug, Clone, Args)]
 pub(in crate::bench) struct SessionOptions {
     /// The version of MQTT: 3 (3.1), 4 (3.1.1) or 5.
@@ -30,8 +30,8 @@ pub(in crate::bench) struct SessionOptions {
     #[arg(short = 'C', long, value_name = "BOOL", num_args = 0..=1, default_value = "true",
         default_missing_value = "true", value_parser = switch, action = ArgAction::Set, help_heading = MQTT)]
     pub(in crate::bench) clean: bool,
-    /// How long the server keeps the session after the connection, in seconds (MQTT 5).
-    // Of this one emqtt_bench takes the last that is given.
+    /// Seconds for which the server keeps the session after the connection (MQTT 5).
+    // emqtt_bench takes the last of several.
     #[arg(short = 'x', long, value_name = "SECONDS", default_value_t = 0, overrides_with = "session_expiry",
         help_heading = MQTT)]
     pub(in crate::bench) session_expiry: u32,

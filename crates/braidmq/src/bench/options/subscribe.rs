@@ -107,7 +107,7 @@ impl SubOptions {
         Ok(transport)
     }
 
-    /// What is subscribed to.
+    /// Subscriptions.
     ///
     /// # Errors
     /// There are several of `--stream` or `--priority`, and not one for each `-t`.

@@ -7,7 +7,7 @@ use clap::Args;
 use super::words::tls_version;
 use super::{OptionsError, TLS};
 
-/// How TLS and QUIC check the server and answer for the client.
+/// Verification of the server, and identity of the client, for TLS and QUIC.
 #[derive(Debug, Clone, Args)]
 pub(in crate::bench) struct TlsOptions {
     /// A PEM file with the CAs to trust. Without it and --tls-use-os-certs the server's certificate is not checked.
@@ -78,7 +78,7 @@ impl TlsOptions {
         self.insecure || (self.cacertfile.is_none() && !self.tls_use_os_certs)
     }
 
-    /// The same for the transport.
+    /// Options of the transport.
     pub(in crate::bench) fn client(&self) -> ClientTlsOptions {
         let identity = self.certfile.clone().zip(self.keyfile.clone());
         ClientTlsOptions {

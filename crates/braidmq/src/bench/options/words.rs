@@ -79,7 +79,7 @@ pub(in crate::bench) fn time(word: &str) -> Result<Duration, String> {
     seconds.or_else(friendly).ok_or_else(|| "write a time, such as 6.2ms, 30s or 1h30m".to_owned())
 }
 
-/// The same, and not nothing.
+/// A duration above zero.
 pub(in crate::bench) fn duration(word: &str) -> Result<Duration, String> {
     let given = time(word).ok().filter(|given| !given.is_zero());
     given.ok_or_else(|| "write a time above 0, such as 30s, 2m or 1h30m".to_owned())

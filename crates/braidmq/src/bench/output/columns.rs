@@ -2,7 +2,7 @@
 
 use braid_measure::Quantiles;
 
-/// What is left of a name that is too long.
+/// Least length of a shortened name.
 const SHORTEST: usize = 8;
 
 /// Lines of a table: the first column to the left, the others to the right. Where they are wider than `most` the first
@@ -39,7 +39,7 @@ pub(super) fn millis(micros: f64) -> String {
     }
 }
 
-/// What `of` takes from quantiles in microseconds, as milliseconds; `-` where there are none.
+/// A quantile in microseconds as milliseconds; `-` without quantiles.
 pub(super) fn quantile(quantiles: Option<&Quantiles>, of: impl Fn(&Quantiles) -> f64) -> String {
     quantiles.map_or_else(|| "-".to_owned(), |quantiles| millis(of(quantiles)))
 }

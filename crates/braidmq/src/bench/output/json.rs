@@ -28,7 +28,7 @@ impl JsonFile {
         Ok(file)
     }
 
-    /// Writes `value` beside the file and renames it, so that nobody reads half of it.
+    /// Writes `value` beside the file and renames it, so that no reader sees half of it.
     ///
     /// # Errors
     /// [`Failure::Json`].
@@ -39,7 +39,7 @@ impl JsonFile {
     fn replace(&self, value: &impl Serialize) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(value)?;
         text.push(b'\n');
-        // What is no file, such as /dev/stdout or a pipe, must not be replaced by one.
+        // A path that is no file, such as /dev/stdout or a pipe, must not be replaced by one.
         if fs::metadata(&self.path).is_ok_and(|found| !found.is_file()) {
             return File::options().write(true).open(&self.path)?.write_all(&text);
         }

@@ -6,7 +6,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// What a terminal of so many columns is sent to show `above` for good and `lines` below it, instead of the lines
+    /// Bytes that show `above` for good and `lines` below it on a terminal of this many columns, instead of the lines
     /// shown before. No line is wider than the window.
     pub(super) fn redraw(&mut self, columns: usize, above: &[String], lines: &[String]) -> String {
         let columns = columns.max(1);

@@ -58,7 +58,7 @@ impl Metrics {
             });
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new());
-            // Whoever asks and goes away hurts nobody but themselves.
+            // A client that leaves early disturbs no other.
             tokio::spawn(server.serve_connection(TokioIo::new(stream), service));
         }
     }

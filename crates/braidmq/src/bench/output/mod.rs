@@ -1,4 +1,4 @@
-//! What a run tells: lines or a live view, a table at its end, JSON, and metrics for Prometheus.
+//! Output of a run: lines or a live view, a table at its end, JSON, and metrics for Prometheus.
 
 mod columns;
 mod json;

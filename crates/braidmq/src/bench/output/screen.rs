@@ -39,7 +39,7 @@ enum Form {
 }
 
 impl Screen {
-    /// Lines, unless somebody looks: then a view. `server` is where the load goes.
+    /// Lines, or a view on a terminal. `server` is the target of the load.
     pub(in crate::bench) fn new(options: &OutputOptions, role: Role, server: &str) -> Self {
         let form = if options.log_to == LogTo::Null {
             Form::Silent
@@ -91,10 +91,10 @@ impl Screen {
     /// Tells the rest.
     pub(in crate::bench) fn end(&mut self, board: &Board, ended: Ended) {
         if let Form::View { before, .. } = &mut self.form {
-            // What stays on the screen has the rates of the whole run.
+            // The last view shows the rates of the whole run.
             *before = Snapshot::default();
         }
-        // Nothing is left to tell somebody who does not listen.
+        // Standard output may be closed.
         let _ = self.tell(board);
         if let (Form::Lines { .. }, Ended::Complete) = (&self.form, ended) {
             let _ = writeln!(io::stdout(), "{PUBLISH_COMPLETE}");
@@ -108,7 +108,7 @@ impl Screen {
         let text = match &mut self.form {
             Form::Silent => return Ok(()),
             Form::Lines { counters, qoe } => {
-                // What a shorter run did is told as of its first second: its rate over less would say nothing.
+                // A run of less than a second is shown as one of a second: its rate over less would mislead.
                 let at = board.elapsed().max(EVERY);
                 lines.extend(counters.lines(at, &board.counters()));
                 if *qoe {

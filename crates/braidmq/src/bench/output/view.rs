@@ -15,7 +15,7 @@ const OTHER_LINES: usize = 7;
 /// Before that there are no rates: a few messages in a few milliseconds would be thousands a second.
 const FIRST_RATE: Duration = Duration::from_secs(1);
 
-/// What a board showed at one time.
+/// Snapshot of a board at one time.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) at: Duration,
