@@ -15,7 +15,7 @@ const FOUND: &str = "target/fuzz-corpus";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How long each target runs, in seconds.
+    /// Seconds that each target runs.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
     /// Only this target (repeatable).

@@ -1,4 +1,4 @@
-//! What `make test` asks of the laboratory: the selftest, and the main experiment for two transports without privileges.
+//! Test of the laboratory for `make test`: the selftest, and the main experiment for two transports without privileges.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -7,8 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// `nobody` on Debian: who has no rights at all.
-const NOBODY: u32 = 65_534;
+/// User ID of the account `nobody` on Debian, which has no privileges.
+const UNPRIVILEGED: u32 = 65_534;
 /// Machines of continuous integration are busy and noisy. Shapes do not depend on it; latencies are for quiet machines.
 const LATENESS: &str = "250ms";
 
@@ -41,7 +41,7 @@ fn check(args: &Args) -> io::Result<bool> {
             std::env::current_exe()?.with_file_name("braidmq")
         }
     };
-    // Nobody may not look into the folder of whoever builds.
+    // The unprivileged account cannot read the folder of the build.
     let folder = tempfile::tempdir()?;
     fs::set_permissions(folder.path(), Permissions::from_mode(0o777))?;
     let binary = {
@@ -72,9 +72,9 @@ fn check(args: &Args) -> io::Result<bool> {
             ],
         ),
     ];
-    for (name, is_nobody, arguments) in steps {
+    for (name, is_unprivileged, arguments) in steps {
         println!("--- lab: {name}");
-        if !step(&binary, folder.path(), is_nobody, arguments)? {
+        if !step(&binary, folder.path(), is_unprivileged, arguments)? {
             eprintln!("xtask lab: {name} failed");
             return Ok(false);
         }
@@ -82,14 +82,14 @@ fn check(args: &Args) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Runs the laboratory once, as nobody if that is wanted and we are root.
-fn step(binary: &Path, folder: &Path, is_nobody: bool, arguments: &[&str]) -> io::Result<bool> {
+/// Runs the laboratory once, as the unprivileged account if that is wanted and this process is root.
+fn step(binary: &Path, folder: &Path, is_unprivileged: bool, arguments: &[&str]) -> io::Result<bool> {
     let mut command = Command::new(binary);
     command.arg("lab").args(arguments).current_dir(folder);
     // A folder that we have just made belongs to who runs this.
     let is_root = std::os::unix::fs::MetadataExt::uid(&fs::metadata(folder)?) == 0;
-    if is_nobody && is_root {
-        command.uid(NOBODY).gid(NOBODY);
+    if is_unprivileged && is_root {
+        command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
     }
     Ok(command.status()?.success())
 }

@@ -4,16 +4,15 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-mod bench;
 mod dist;
 mod fuzz;
 mod lab;
+mod launch;
 mod peers;
 mod signal;
 mod source;
 mod spec;
 mod tidy;
-mod torture;
 mod tree;
 
 /// Commands of the BraidMQ project.
@@ -39,11 +38,14 @@ enum Chore {
     /// Test the network laboratory, with its main experiment in short.
     Lab(lab::Args),
     /// Measure the broker against its peers in the same run.
-    Bench(bench::Args),
-    /// Inject faults into a real `braidmq serve` under load: nothing acknowledged may be lost.
-    Torture(torture::Args),
+    #[command(disable_help_flag = true)]
+    Bench(launch::Args),
+    /// Inject faults into a real `braidmq serve` under load: no acknowledged message may be lost.
+    #[command(disable_help_flag = true)]
+    Torture(launch::Args),
     /// Run clients of every kind against a `braidmq serve` for half an hour: its memory may not grow.
-    Soak(torture::soak::Args),
+    #[command(disable_help_flag = true)]
+    Soak(launch::Args),
 }
 
 fn main() -> ExitCode {
@@ -54,8 +56,8 @@ fn main() -> ExitCode {
         Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Peers(args) => peers::run(&args),
         Chore::Lab(args) => lab::run(&args),
-        Chore::Bench(args) => bench::run(&args),
-        Chore::Torture(args) => torture::run(&args),
-        Chore::Soak(args) => torture::soak::run(&args),
+        Chore::Bench(args) => launch::bench(&args),
+        Chore::Torture(args) => launch::torture(&args),
+        Chore::Soak(args) => launch::soak(&args),
     }
 }

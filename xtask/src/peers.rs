@@ -11,9 +11,11 @@ mod broker;
 mod install;
 mod ports;
 mod suite;
+mod tally;
 
 use broker::Broker;
-use suite::{Suite, Tally};
+use suite::Suite;
+use tally::Tally;
 
 /// Which broker the clients meet.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

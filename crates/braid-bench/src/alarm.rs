@@ -34,7 +34,7 @@ struct ThreadRing {
     entry: Option<(u64, Waker)>,
 }
 
-/// The thread of an exact alarm. It ends when nobody has the alarm or a ring of it any more.
+/// Thread of an exact alarm. It ends when the alarm and all its rings are dropped.
 #[derive(Debug)]
 struct Thread {
     rings: Arc<Rings>,
@@ -45,11 +45,11 @@ struct Rings {
     /// A std lock: it is held for an insertion, a removal, or taking out what is due. No waker is woken or dropped under
     /// it, as that may drop a task with a ring of its own.
     waiting: Mutex<Waiting>,
-    /// There is a ring that is due before all others, or nobody is left.
+    /// Signals an earlier ring, or that none is left.
     changed: Condvar,
 }
 
-/// Whom to wake, in the order of time.
+/// Timers in the order of time.
 #[derive(Debug, Default)]
 struct Waiting {
     wakers: BTreeMap<(Instant, u64), Waker>,
@@ -134,7 +134,7 @@ impl ThreadRing {
         Poll::Pending
     }
 
-    /// Nobody waits for it any more.
+    /// Cancels the timer.
     fn leave(&mut self) {
         if let Some((number, _)) = self.entry.take() {
             self.thread.rings.remove(self.due, number);
@@ -178,7 +178,7 @@ impl Rings {
         drop(removed);
     }
 
-    /// Rings until nobody is left.
+    /// Rings until no ring is left.
     fn ring_all(&self) {
         let mut due = Vec::new();
         let mut waiting = self.waiting();
@@ -309,7 +309,7 @@ mod tests {
         let held = || rings.waiting().wakers.len();
         let later = Instant::now() + HOUR;
         let mut some: Vec<Ring> = (0..10).map(|_| alarm.at(later)).collect();
-        assert_eq!(held(), 0, "nobody waits yet");
+        assert_eq!(held(), 0, "no ring waits yet");
         for ring in &mut some {
             assert_eq!((poll(ring), poll(ring)), (Poll::Pending, Poll::Pending));
         }

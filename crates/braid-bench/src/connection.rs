@@ -36,7 +36,7 @@ thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_AT_ONCE].into());
 }
 
-/// A client's connection that does nothing by itself: no task, no queue, no reconnecting. Whoever polls it drives it,
+/// Client connection without tasks, queues and reconnects. The caller polls it,
 /// so that a generator spends as little as can be on each message.
 #[derive(Debug)]
 pub struct Connection {
@@ -53,7 +53,7 @@ pub struct Connection {
     is_unflushed: bool,
     /// Why the connection has ended, until that is told.
     failure: Option<Failure>,
-    /// What is not handed out yet, with the stream that brought it.
+    /// Events that were not returned yet, with the stream that brought them.
     events: VecDeque<(StreamKey, ClientEvent)>,
     traffic: Traffic,
     session_present: bool,
@@ -61,16 +61,16 @@ pub struct Connection {
     resumes: bool,
 }
 
-/// What became of a message that was to be sent.
+/// Result of sending a message.
 #[derive(Debug)]
 pub enum Handed {
-    /// It is in the outbox of its stream, with QoS 1 and 2 under this identifier.
+    /// Queued in the outbox of its stream, with QoS 1 and 2 under this identifier.
     Out(Option<PacketId>),
     /// As many as the server takes are on their way, and nothing happened.
     Blocked(Delivery),
 }
 
-/// What the application of a connection learns.
+/// Event for the application of a connection.
 #[derive(Debug)]
 pub enum Happening {
     /// A message; if it has a token, [`Connection::acknowledge`] wants it.
@@ -142,7 +142,7 @@ impl Connection {
             let moved = ready!(self.poll_link(cx));
             self.take_events(StreamKey::CONTROL);
             if self.connected().is_some() {
-                // What came behind CONNACK is taken over by the session, even if the link has ended since.
+                // Packets behind CONNACK belong to the session, even if the link has ended since.
                 break;
             }
             moved?;
@@ -150,7 +150,7 @@ impl Connection {
         Poll::Ready(Ok(()))
     }
 
-    /// What CONNACK said, until it is handed out.
+    /// Contents of CONNACK, until the event is returned.
     fn connected(&self) -> Option<&Connected> {
         self.events.iter().find_map(|(_, event)| match event {
             ClientEvent::Connected(connected) => Some(&**connected),
@@ -172,7 +172,7 @@ impl Connection {
         self.session_present
     }
 
-    /// How far each message on its way is, as long as the connection lives.
+    /// Session with the state of each inflight message, as long as the connection lives.
     #[must_use]
     pub fn session(&self) -> Option<&Session> {
         self.protocol.session()
@@ -279,7 +279,7 @@ impl Connection {
         match self.protocol.publish(delivery, now()).map_err(Failure::Unsendable)? {
             Sent::Out(id) => Ok(Handed::Out(id)),
             Sent::TooLarge => Err(Failure::TooLarge(len)),
-            // Only a message with an expiry interval does, and nobody gives it one.
+            // Only messages with an expiry interval expire, and none has one.
             Sent::Expired => Ok(Handed::Out(None)),
             Sent::Blocked(delivery) => Ok(Handed::Blocked(*delivery)),
         }
@@ -300,7 +300,7 @@ impl Connection {
         }
     }
 
-    /// Writes no more than so many bytes on all streams together before this is said again: for whoever wants to be slow.
+    /// Limits the bytes written on all streams together until the next call, for clients that are to be slow.
     pub fn write_at_most(&mut self, bytes: usize) {
         self.allowance = Some(bytes);
     }
@@ -310,7 +310,7 @@ impl Connection {
         self.pings = Some((interval, now() + interval));
     }
 
-    /// How long the last PINGREQ waited for its PINGRESP; told once.
+    /// Time from the last PINGREQ to its PINGRESP; returned once.
     pub fn take_round_trip(&mut self) -> Option<Duration> {
         self.protocol.take_round_trip()
     }
@@ -381,7 +381,7 @@ impl Connection {
                 return Poll::Ready(Err(failure));
             }
             if let Err(failure) = ready!(self.poll_link(cx)) {
-                // What came before the end is handed out before it is told: the session has taken it over.
+                // Events before the end precede the error: the session has taken over their messages.
                 self.failure = Some(failure);
             }
         }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A schedule of equal steps on tokio's clock: open loop, so what was due while nobody looked is still due.
+/// A schedule of equal steps on tokio's clock: open loop, so that steps which were missed are still due.
 #[derive(Debug)]
 pub struct Pace {
     start: Instant,

@@ -20,13 +20,13 @@ use braid_measure::Latencies;
 /// Topics of each pair, whatever the number of streams, so that nothing but the streams differs.
 pub const TOPICS: u16 = 64;
 
-/// What each pair does.
+/// Load of each pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Streams of each connection, 1 to [`TOPICS`]; with 1 only the control stream. Links without data streams do as
     /// if they had them.
     pub streams: u16,
-    /// Of the messages and of the subscriptions.
+    /// QoS of the messages and of the subscriptions.
     pub qos: QoS,
     /// Bytes of each payload, at least 16.
     pub size: usize,
@@ -39,7 +39,7 @@ pub struct Load {
 pub enum Drive {
     /// As long as no more than so many of a pair are on their way: closed loop.
     Saturated(u32),
-    /// So many per second and pair, whatever happens: open loop.
+    /// Messages per second and pair, independent of the answers: open loop.
     Paced(f64),
 }
 
@@ -67,14 +67,14 @@ impl Window {
     }
 }
 
-/// What one pair measured.
+/// Measurements of one pair.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// Messages that arrived in the window.
     pub delivered: u64,
-    /// Of those, from publishing to arrival.
+    /// Latencies from publishing to arrival.
     pub latencies: Latencies,
-    /// How late messages were published: that of the generator, not of the broker. Paced only.
+    /// Delays of publishing, which are those of the generator. Paced only.
     pub lateness: Latencies,
 }
 

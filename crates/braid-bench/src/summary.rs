@@ -1,4 +1,4 @@
-//! What one program measured: written by `braidmq bench ... --json FILE`, read by the lab.
+//! Measurements of one program: written by `braidmq bench ... --json FILE`, read by the laboratory.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ pub const SCHEMA: &str = "braidmq-bench/1";
 pub struct RunSummary {
     /// [`SCHEMA`].
     pub schema: String,
-    /// What it did.
+    /// Role of the program.
     pub role: Role,
     /// When it started, in microseconds since the Unix epoch.
     pub started_unix_us: u64,
-    /// How long it ran.
+    /// Duration of the run.
     pub seconds: f64,
     /// Its counters by their printed names.
     pub counters: BTreeMap<String, u64>,
@@ -26,25 +26,25 @@ pub struct RunSummary {
     /// From PINGREQ to PINGRESP, microseconds. `None`: there was none.
     #[serde(default)]
     pub pingresp_us: Option<Quantiles>,
-    /// The same one by one, in the order of answers, if that was asked for.
+    /// Single round trips in the order of answers, if that was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pings: Option<Trace>,
-    /// How late messages were begun that waited for nothing but their time, microseconds: the error of the timer and of the
-    /// machine, which is part of every latency. `None`: there were none, or nobody looked.
+    /// Delays of messages that waited for nothing but their time, microseconds: the error of the timer and of the
+    /// machine, which is part of every latency. `None`: there were none, or they were not recorded.
     #[serde(default)]
     pub lateness_us: Option<Quantiles>,
-    /// What the headers of received messages told.
+    /// Headers of received messages.
     #[serde(default)]
     pub headers: HeadersSummary,
-    /// What was sent or received: one entry per topic and stream.
+    /// Messages by topic and stream.
     pub topics: Vec<TopicSummary>,
-    /// What the transport took from each stream, summed over the connections.
+    /// Bytes that the transport took from each stream, summed over the connections.
     pub streams: Vec<StreamSummary>,
-    /// What happened besides, in the order of time.
+    /// Other events, in the order of time.
     pub events: Vec<Event>,
 }
 
-/// What a program did.
+/// Role of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -63,15 +63,15 @@ pub enum Role {
 /// The connections of a program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConnectionsSummary {
-    /// How many were wanted.
+    /// Number of wanted connections.
     pub wanted: u64,
-    /// How many were established, each time counted.
+    /// Number of established connections, repeated ones included.
     pub established: u64,
     /// From the first packet to CONNACK (MQTT) or to the transport's establishment (others), microseconds.
     pub connect_us: Option<Quantiles>,
 }
 
-/// What the headers of received messages told (`--payload-hdrs`), summed over the connections.
+/// Headers of received messages (`--payload-hdrs`), summed over the connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeadersSummary {
     /// Messages with a counter (`cnt64`), which counts those of one publisher to one topic.
@@ -95,7 +95,7 @@ pub struct TopicSummary {
     pub priority: Option<u16>,
     /// Messages handed to the connection (requests sent).
     pub sent: u64,
-    /// Of them: acknowledged, or with QoS 0 taken by the transport (answered).
+    /// Messages acknowledged, or with QoS 0 taken by the transport (requests answered).
     pub acked: u64,
     /// Messages received.
     pub received: u64,
@@ -108,7 +108,7 @@ pub struct TopicSummary {
     /// Latency from the time a message was due to its acknowledgement or receipt, microseconds. `None`: unknown,
     /// or there was no message.
     pub latency_us: Option<Quantiles>,
-    /// The same as a curve: microseconds, and the share (0 to 1) of arrived messages that took no longer.
+    /// Latency curve: microseconds, and the share (0 to 1) of arrived messages that took no longer.
     pub latency_cdf: Vec<(u64, f64)>,
     /// Message by message, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,7 +121,7 @@ pub struct Trace {
     /// When each was due (a ping: was sent), in microseconds since the Unix epoch. A publisher tells of all that were due, a subscriber of those
     /// that it received and that told.
     pub due_unix_us: Vec<u64>,
-    /// Of a subscriber, and of pings: how long each took, microseconds.
+    /// Duration of each, microseconds; of subscribers and of pings.
     pub took_us: Vec<u64>,
 }
 

@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use super::Kind;
 use super::ports::Ports;
-use super::suite::Tally;
+use super::tally::Tally;
 use crate::signal;
 
-/// How long the broker may take to listen everywhere, and to end after SIGTERM.
+/// Time limit until the broker listens everywhere, and until it ends after SIGTERM.
 const START_LIMIT: Duration = Duration::from_secs(20);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// A broker that prints nothing more is asked again this often whether it accepts connections.
 const SILENCE: Duration = Duration::from_millis(100);
 
-/// What a broker under test is told, beside where it listens. The scripts know it by its name.
+/// Settings of a broker under test beside its listeners. The scripts know it by its name.
 pub(super) struct Variant {
     /// In capitals, and with an underscore, it stands in the names of environment variables.
     name: &'static str,
@@ -32,7 +32,7 @@ pub(super) struct Variant {
 /// The defaults, which most cases are about.
 pub(super) const STANDARD: Variant = Variant { name: "", settings: &[] };
 
-/// What cannot be seen with the defaults, or not soon: `peers/cases/streams` names these brokers and their numbers.
+/// Behaviour that the defaults do not show, or not soon: `peers/cases/streams` names these brokers and their numbers.
 pub(super) const OTHERS: &[Variant] = &[
     Variant {
         name: "strict",
@@ -130,7 +130,7 @@ impl Broker {
         Err(format!("no listener on {missing:?} after {START_LIMIT:?}; the log is {}", self.log.display()))
     }
 
-    /// How the process ended, if it did.
+    /// Exit status of the process, if it has ended.
     pub(super) fn ended(&mut self) -> Option<String> {
         if self.exited.is_none() {
             self.exited = self.exit.try_recv().ok();
@@ -138,7 +138,7 @@ impl Broker {
         self.exited.map(|status| format!("ended with {status}"))
     }
 
-    /// What a verdict on the process itself is called.
+    /// Name of a verdict on the process itself.
     pub(super) fn case(&self, label: &str) -> String {
         let variant = self.variant.name;
         if variant.is_empty() { format!("broker/{label}") } else { format!("broker/{variant}/{label}") }
@@ -168,7 +168,7 @@ impl Broker {
         &self.log
     }
 
-    /// What the scripts are told about the broker.
+    /// Environment of the scripts that describes the broker.
     pub(super) fn environment(&self) -> Vec<(String, String)> {
         let mut variables = vec![
             ("BROKER", self.kind.name().to_owned()),
@@ -257,7 +257,7 @@ fn mosquitto(ports: &Ports, data_dir: &Path, home: &Path) -> Result<Command, Str
 
 // === Threads that wait ===
 
-/// Copies both outputs into the log; every line is also an event for whoever waits for readiness.
+/// Copies both outputs into the log; every line is also an event for the wait for readiness.
 fn follow(child: &mut Child, log: &Path) -> Result<Receiver<()>, String> {
     let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
     let file = Arc::new(Mutex::new(file));

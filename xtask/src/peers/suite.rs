@@ -1,6 +1,5 @@
 //! One script of `peers/`: run, bounded, its lines passed on and counted.
 
-use std::fmt;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,57 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::broker::Broker;
+use super::tally::Tally;
 use crate::signal;
 
 /// A script, and how long it may take as a whole (each case in it has its own bound).
 pub(super) struct Suite {
     pub(super) script: &'static str,
     pub(super) limit: Duration,
-}
-
-/// What the lines said. A known difference is a case that a foreign broker fails by its own bug.
-#[derive(Default)]
-pub(super) struct Tally {
-    passed: usize,
-    pub(super) failed: usize,
-    known: usize,
-}
-
-impl Tally {
-    /// Whether no case has run yet.
-    pub(super) fn is_empty(&self) -> bool {
-        self.passed + self.failed + self.known == 0
-    }
-
-    /// Prints and counts a passed case of our own.
-    pub(super) fn pass(&mut self, name: &str, elapsed: Duration) {
-        self.take(&format!("ok {name} ({} ms)", elapsed.as_millis()));
-    }
-
-    /// Prints and counts a failed case of our own.
-    pub(super) fn fail(&mut self, name: &str, reason: &str) {
-        self.take(&format!("FAIL {name}: {reason}"));
-    }
-
-    fn take(&mut self, line: &str) {
-        println!("{line}");
-        match line.split_once(' ') {
-            Some(("ok", _)) => self.passed += 1,
-            Some(("FAIL", _)) => self.failed += 1,
-            Some(("known", _)) => self.known += 1,
-            _ => {}
-        }
-    }
-}
-
-impl fmt::Display for Tally {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} passed, {} failed", self.passed, self.failed)?;
-        if self.known > 0 {
-            write!(formatter, ", {} known differences of the broker", self.known)?;
-        }
-        Ok(())
-    }
 }
 
 impl Suite {

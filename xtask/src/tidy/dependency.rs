@@ -55,7 +55,23 @@ const DEPENDENCIES: &[(&str, &[Import])] = &[
             whole("braid_lab"),
         ],
     ),
-    ("xtask", &[whole("braid_measure")]),
+    (
+        "braid-torture",
+        &[whole("braid_measure"), whole("braid_proto"), whole("braid_transport"), whole("braid_bench")],
+    ),
+    (
+        "braid-suite",
+        &[
+            whole("braid_measure"),
+            whole("braid_proto"),
+            whole("braid_store"),
+            whole("braid_transport"),
+            whole("braid_client"),
+            whole("braid_broker"),
+            whole("braid_bench"),
+        ],
+    ),
+    ("xtask", &[]),
 ];
 
 /// Names that some folders must not use, with the remedy.
@@ -95,9 +111,9 @@ const BANS: &[Ban] = &[
     },
     Ban {
         within: &["crates/"],
-        except: &["crates/braidmq/"],
+        except: &["crates/braidmq/", "crates/braid-suite/", "crates/braid-torture/"],
         names: &["std::env"],
-        remedy: "take a value: environment and arguments are read in braidmq alone",
+        remedy: "take a value: environment and arguments are read in the binaries alone",
     },
     Ban {
         within: &["crates/"],

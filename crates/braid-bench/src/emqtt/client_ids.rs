@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// What the clients of a run do.
+/// Role of the clients of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// They publish.
@@ -21,10 +21,10 @@ impl fmt::Display for Role {
     }
 }
 
-/// How Client Identifiers are made.
+/// Scheme of the Client Identifiers.
 #[derive(Debug, Clone)]
 pub struct ClientIds {
-    /// What the clients do.
+    /// Role of the clients.
     pub role: Role,
     /// `--prefix`; an empty one is none.
     pub prefix: Option<String>,

@@ -5,7 +5,7 @@ use super::lines::elapsed;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
-        /// What is counted, in the order in which it is printed.
+        /// Counters, in the order in which they are printed.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Counter {
             $($(#[$doc])* $name,)*
@@ -43,7 +43,7 @@ counters! {
     PubOverrun = "pub_overrun";
     /// Messages of QoS 1 and 2 acknowledged by PUBACK or PUBCOMP.
     PubSucc = "pub_succ";
-    /// Of those of QoS 1: the ones for which the server told that nobody has subscribed (0x10).
+    /// Messages of QoS 1 without a subscriber, by the server's reason code 0x10.
     PubNosub = "pub_nosub";
     /// Connections made.
     ConnectSucc = "connect_succ";

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_transport::Transport;
 
-/// What is printed when `-L` is reached.
+/// Line that is printed when `-L` is reached.
 pub const PUBLISH_COMPLETE: &str = "publish complete";
 
 /// A time since the start of the run in whole seconds: `59s`, `1m0s`, `1h2m3s`, `1d0h0m0s`; nothing below a second.
@@ -25,9 +25,9 @@ pub fn elapsed(since_start: Duration) -> String {
 /// The line before the first one of the counters, which an empty line follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StartLine {
-    /// How many workers connect clients side by side.
+    /// Number of workers that connect clients at the same time.
     pub workers: u64,
-    /// How many local addresses the clients use.
+    /// Number of local addresses of the clients.
     pub addresses: usize,
     /// The pause of one worker between two clients, in milliseconds.
     pub interval_ms: u64,

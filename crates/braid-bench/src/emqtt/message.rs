@@ -37,7 +37,7 @@ pub trait Randomness {
 }
 
 impl MessageTemplate {
-    /// What `-m` begins with when a file with placeholders follows.
+    /// Prefix of `-m` before the path of a file with placeholders.
     pub const FILE_PREFIX: &str = "template://";
 
     /// The payload of `-s`: so many bytes `a`.

@@ -1,4 +1,4 @@
-//! What belongs to emqtt_bench and to nobody else, so that its users' scripts and files run unchanged.
+//! Formats of emqtt_bench, so that scripts and files of its users run unchanged.
 //!
 //! Pure: file contents, times and random numbers come as arguments. Times of messages are [`Duration`]s since the
 //! Unix epoch, times of a run are [`Duration`]s since its start.
@@ -24,7 +24,7 @@ pub use lines::{
     secrets_line,
 };
 pub use message::{MessageTemplate, Randomness};
-pub use payload::{COPY_LIMIT, Contiguous, Pages, PayloadTemplate, Segments};
+pub use payload::{COPY_LIMIT, Contiguous, Encoding, Pages, PayloadTemplate, Segments, TimestampUnit};
 pub use payload_hdrs::{
     CounterOrder, CounterTrack, HeaderValues, PayloadHeaders, PayloadHeadersError, TruncatedHeaders,
 };
@@ -32,4 +32,4 @@ pub use placeholders::{Identity, PlaceholderError, TopicTemplate};
 pub use prometheus::{DurationHistogram, Histogram, Histograms, exposition};
 pub use qoe::Qoe;
 pub use term::{Eterm, Term};
-pub use topics::{Encoding, TimestampUnit, TopicSpec, TopicsFile, TopicsFileError};
+pub use topics::{TopicSpec, TopicsFile, TopicsFileError};

@@ -4,7 +4,43 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Encoding, Eterm, Term, TimestampUnit};
+use super::{Eterm, Term};
+
+/// Encoding of a payload.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// JSON text.
+    #[default]
+    Json,
+    /// Erlang's external term format: a map with binary keys.
+    Eterm,
+}
+
+/// The unit of an injected timestamp, which counts from the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimestampUnit {
+    /// `"s"`
+    Seconds,
+    /// `"ms"` or `true`
+    Milliseconds,
+    /// `"us"`
+    Microseconds,
+    /// `"ns"`
+    Nanoseconds,
+}
+
+impl TimestampUnit {
+    /// The time in whole units.
+    #[must_use]
+    pub fn count(self, since_epoch: Duration) -> u128 {
+        match self {
+            Self::Seconds => u128::from(since_epoch.as_secs()),
+            Self::Milliseconds => since_epoch.as_millis(),
+            Self::Microseconds => since_epoch.as_micros(),
+            Self::Nanoseconds => since_epoch.as_nanos(),
+        }
+    }
+}
 
 /// Up to this length in bytes a payload is cheaper to copy than to share.
 pub const COPY_LIMIT: usize = 64 * 1024;
@@ -88,7 +124,7 @@ pub struct Contiguous {
     /// The payload.
     pub payload: Bytes,
     /// Whether its timestamp and headers are those of this message. `false` only above [`COPY_LIMIT`] while an
-    /// earlier message with the same payload is still held by somebody.
+    /// earlier message still shares the same payload.
     pub fresh: bool,
 }
 
@@ -148,7 +184,7 @@ impl PayloadTemplate {
     /// One message's payload in one piece, with the arguments of [`segments`](Self::segments).
     ///
     /// Up to [`COPY_LIMIT`] it is a copy of its own. Above, all messages share one buffer: it is stamped anew in
-    /// place when nobody holds it any more, and keeps its old stamp while somebody does, since a queue of large
+    /// place when no message shares it, and keeps its old stamp otherwise, since a queue of large
     /// messages must not cost a copy each.
     pub fn contiguous(&mut self, headers: &[u8], now: Duration) -> Contiguous {
         let segments = self.segments(headers, now);

@@ -35,7 +35,7 @@ pub struct TruncatedHeaders {
     needed: usize,
 }
 
-/// What the headers of one payload say.
+/// Headers of one payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeaderValues<'a> {
     /// `cnt64`.
@@ -119,14 +119,14 @@ impl PayloadHeaders {
     }
 }
 
-/// How a counter follows the one before it.
+/// Relation of a counter to the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CounterOrder {
     /// The first one seen: nothing to compare with.
     First,
     /// One more than the one before.
     Next,
-    /// So many were skipped: lost, or on their way behind this one.
+    /// Number of skipped counters: lost, or still on their way.
     Skipped(u64),
     /// Not above the one before: a duplicate, a late one, or another publisher's.
     NotAbove,

@@ -1,6 +1,6 @@
 use std::fmt::{self, Write as _};
 
-/// Who a client is, for the placeholders of topics and payloads.
+/// Client of the placeholders in topics and payloads.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity<'a> {
     /// `%i`: the client's number, from 1 plus `--startnumber`.

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::DurationHistogram;
 
-/// What is told of, and its name in the lines.
+/// Durations that are printed, with their names.
 const TOLD: [(DurationHistogram, &str); 4] = [
     (DurationHistogram::TcpHandshake, "tcp"),
     (DurationHistogram::Handshake, "handshake"),
@@ -10,7 +10,7 @@ const TOLD: [(DurationHistogram, &str); 4] = [
     (DurationHistogram::Subscribe, "subscribe"),
 ];
 
-/// How long the clients took that came since the lines before, for those that `-Q true` prints once a second.
+/// Durations of the clients since the last lines, for those that `-Q true` prints once a second.
 #[derive(Debug, Default)]
 pub struct Qoe {
     /// In whole milliseconds, in the order of [`TOLD`].

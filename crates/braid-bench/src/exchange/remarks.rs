@@ -5,7 +5,7 @@ use crate::summary::Event;
 /// Different things that are told of one run.
 const MOST: usize = 16;
 
-/// What happened besides, each kind told once: where one connection fails, many do.
+/// Events besides the counters, each kind once: where one connection fails, many do.
 #[derive(Debug, Default)]
 pub(super) struct Remarks {
     told: BTreeSet<String>,

@@ -102,14 +102,14 @@ impl RequestReader {
     }
 }
 
-/// What comes next of the responses on a stream.
+/// Next part of the responses on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// A response begins.
     Head(Request),
-    /// So many bytes of its body.
+    /// Number of bytes of its body.
     Body(usize),
-    /// It has ended.
+    /// End of the response.
     End,
 }
 

@@ -25,8 +25,8 @@ use crate::connection::Connection;
 use crate::emqtt::{Counter, closed_line, disconnected_line, exit_line};
 use crate::failure::Failure;
 
-/// How long a goodbye may take.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// Time limit of a DISCONNECT.
+const CLOSE: Duration = Duration::from_secs(1);
 /// When the last message of `-L` is given out: how long a client waits in which nothing is written and nothing
 /// acknowledged. The Erlang client waits so long for an acknowledgement.
 const LAST_WAIT: Duration = Duration::from_secs(30);
@@ -39,11 +39,11 @@ pub(super) struct Client {
     who: Who,
     worker: Worker,
     phase: watch::Receiver<Phase>,
-    /// Of the connection that ended.
+    /// Session of the ended connection.
     session: Option<Session>,
     /// Connections that were established.
     lives: u32,
-    /// Of `--reconnect`, those that were begun.
+    /// Reconnections begun, for `--reconnect`.
     returns: u32,
     has_settled: bool,
 }
@@ -54,7 +54,7 @@ enum Worker {
     Idle,
 }
 
-/// What ends a wait for turns.
+/// Event that ends a wait.
 enum Event {
     /// The run is this far.
     Phase(Phase),
@@ -147,7 +147,7 @@ impl Client {
             _ => Box::pin(pending()),
         };
         let mut next_phase = Phase::Spent;
-        // What was written and what is on its way, when the last wait began.
+        // Bytes written and messages inflight at the beginning of the last wait.
         let mut moved = (0, 0);
         loop {
             let turns =
@@ -168,7 +168,7 @@ impl Client {
                 }
                 Event::Ended(Err(failure)) => return End::Failed(failure),
                 Event::Phase(_) => {
-                    // Who owes nothing ends with the next turn.
+                    // A client without unacknowledged messages ends with the next turn.
                     next_phase = Phase::Over;
                     moved = self.worker.moved(connection);
                     leave = Box::pin(sleep(LAST_WAIT));
@@ -206,7 +206,7 @@ impl Client {
 
     // -- The end -----------------------------------------------------------------------------------
 
-    /// Says goodbye if it was us who ended it, or tells why it ended; then the connection is for its session only.
+    /// Sends DISCONNECT if the client ended it, or records why it ended; then the connection is for its session only.
     async fn conclude(
         &mut self,
         mut connection: Connection,
@@ -215,8 +215,8 @@ impl Client {
     ) -> Option<Connection> {
         let End::Failed(failure) = end else {
             connection.disconnect();
-            let _ = timeout(GOODBYE, poll_fn(|cx| connection.poll_close(cx))).await;
-            // What the goodbye has still written has left.
+            let _ = timeout(CLOSE, poll_fn(|cx| connection.poll_close(cx))).await;
+            // Bytes written with the DISCONNECT have left.
             self.count_written(&mut connection, ended_at);
             return None;
         };
@@ -240,7 +240,7 @@ impl Client {
         Some(connection)
     }
 
-    /// Of a connection that ended at `ended_at`: what the link has not taken is lost.
+    /// Counts the messages of a connection that ended at `ended_at`: those that the link has not taken are lost.
     fn count_written(&mut self, connection: &mut Connection, ended_at: Instant) {
         let mut tally = self.shared.board.tally();
         if let Worker::Publisher(publisher) = &mut self.worker {
@@ -337,7 +337,7 @@ fn turns(
     Poll::Pending
 }
 
-/// What the link took from a publisher, what it brought to the others.
+/// Records the bytes that the link took from a publisher, or brought to other clients.
 fn note_traffic(worker: &Worker, connection: &mut Connection, board: &Board, at: Instant, tally: &mut Tally) {
     if let Some(took) = connection.take_round_trip() {
         tally.answered(board.clock().unix(at), took);

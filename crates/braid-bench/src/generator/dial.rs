@@ -10,10 +10,10 @@ use tokio::time::{Instant, timeout};
 
 use crate::emqtt::Counter;
 
-/// How long one attempt may take until there is a link. TCP would go on for two minutes.
+/// Time limit of an attempt until there is a link. TCP would try for two minutes.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How the clients reach the broker.
+/// Transport and address of the broker.
 #[derive(Debug)]
 pub struct Dialer {
     way: Way,
@@ -30,7 +30,7 @@ enum Way {
 #[derive(Debug)]
 struct Place {
     target: Target,
-    /// Of its host: looked up by the first client that comes, for all of them.
+    /// Addresses of its host: looked up by the first client, for all clients.
     addresses: OnceCell<Vec<SocketAddr>>,
 }
 
@@ -46,7 +46,7 @@ pub enum DialError {
     /// The broker in this process is gone.
     #[error(transparent)]
     Memory(#[from] io::Error),
-    /// Nobody answered.
+    /// No answer in time.
     #[error("no answer within {} s", PATIENCE.as_secs())]
     Timeout,
 }
@@ -89,7 +89,7 @@ impl Dialer {
         Self { way: Way::Simulation(connector) }
     }
 
-    /// What carries a client.
+    /// Transport of a client.
     pub(super) fn transport(&self, client: u64) -> Transport {
         match &self.way {
             Way::Network { places, .. } => {
@@ -135,7 +135,7 @@ impl Dialer {
 }
 
 impl DialError {
-    /// What else it counts as, if it is QUIC that failed.
+    /// Additional counter of a failure of QUIC.
     pub(super) fn quic_counter(&self) -> Option<Counter> {
         match self {
             Self::Timeout => Some(Counter::ConnectionTimeout),
@@ -206,7 +206,7 @@ mod tests {
         let dialer = Dialer::new(vec![target], tls, options, Vec::new()).expect("one target");
         let Way::Network { places, .. } = &dialer.way else { panic!("it is on the network") };
         let found = vec![listener.local_addr().expect("an address")];
-        places[0].addresses.set(found).expect("nobody has come before");
+        places[0].addresses.set(found).expect("no lookup before");
         dialer.dial(2).await.expect("the address that was found");
     }
 }

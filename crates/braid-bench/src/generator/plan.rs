@@ -9,18 +9,18 @@ use crate::emqtt::{
     ClientIds, MessageTemplate, PayloadHeaders, PlaceholderError, TopicSpec, TopicTemplate, TopicsFile,
 };
 
-/// What a run does.
+/// Parameters of a run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Who connects.
+    /// Clients.
     pub clients: Clients,
-    /// What they do then.
+    /// Work of the connected clients.
     pub work: Work,
     /// When it is over, besides the stop signal.
     pub ending: Ending,
 }
 
-/// Who connects, and how.
+/// Clients and their connections.
 #[derive(Debug, Clone)]
 pub struct Clients {
     /// `-c`: how many.
@@ -29,9 +29,9 @@ pub struct Clients {
     pub start_number: u64,
     /// Their Client Identifiers.
     pub ids: ClientIds,
-    /// How fast they come.
+    /// Rate of new connections.
     pub start: Start,
-    /// What happens when one cannot connect, or its connection ends.
+    /// Reaction to a failed or ended connection.
     pub retries: Retries,
     /// `-V`.
     pub version: ProtocolVersion,
@@ -45,12 +45,12 @@ pub struct Clients {
     pub session_expiry: Option<u32>,
     /// `-u` and `-P`.
     pub credentials: Option<Credentials>,
-    /// What each client says in CONNECT that it takes at most, in bytes (MQTT 5).
+    /// Maximum Packet Size in each CONNECT, bytes (MQTT 5).
     pub maximum_packet_size: Option<u32>,
 }
 
 impl Clients {
-    /// So many of MQTT 5 that come at once, with nothing that has to be asked for: no Keep Alive, no credentials, no
+    /// Clients of MQTT 5 that connect at once, with the defaults: no Keep Alive, no credentials, no
     /// second attempt.
     #[must_use]
     pub fn plain(count: u64, ids: ClientIds) -> Self {
@@ -80,7 +80,7 @@ pub struct Credentials {
     pub password: Option<Bytes>,
 }
 
-/// How fast clients come.
+/// Rate of new connections.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Start {
     /// `-i`: one after each interval, all of them at once if it is zero.
@@ -89,7 +89,7 @@ pub enum Start {
     PerSecond(u32),
 }
 
-/// What happens when a client cannot connect, or its connection ends.
+/// Reaction to a failed or ended connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retries {
     /// `--num-retry-connect`: more attempts after the first one failed.
@@ -109,7 +109,7 @@ pub struct Ending {
     pub keep_connected: bool,
 }
 
-/// What the clients do.
+/// Work of the clients.
 #[derive(Debug, Clone)]
 pub enum Work {
     /// They publish.
@@ -120,7 +120,7 @@ pub enum Work {
     Connect,
 }
 
-/// What each client publishes.
+/// Messages of each publisher.
 #[derive(Debug, Clone)]
 pub struct PublishPlan {
     /// To which topics. Each has its own schedule.
@@ -131,9 +131,9 @@ pub struct PublishPlan {
     pub inflight: u32,
     /// `-L`: messages of all clients together; 0 for no limit.
     pub limit: u64,
-    /// `-w`: nobody publishes before every client has connected, or failed to.
+    /// `-w`: publishing begins when every client has connected, or failed to.
     pub wait_for_all: bool,
-    /// How many workers the [`go_line`](crate::emqtt::go_line) names that tells the end of that wait; 0: no line.
+    /// Number of workers in the [`go_line`](crate::emqtt::go_line) at the end of that wait; 0 prints no line.
     pub workers: u64,
     /// `--min-random-wait` and `--max-random-wait`: each client waits so long before its schedule begins.
     pub random_wait: (Duration, Duration),
@@ -144,18 +144,18 @@ pub struct PublishPlan {
 pub struct PublishedTopic {
     /// As written: the name of the topic in the summary.
     pub name: String,
-    /// The same, read.
+    /// Parsed topic.
     pub template: TopicTemplate,
     /// When the first message is due, from when the client may publish: at once with `-t`, one interval later with
     /// `--topics-payload`.
     pub first: Duration,
     /// Between two messages; zero is as fast as it goes.
     pub interval: Duration,
-    /// Of each message.
+    /// QoS of each message.
     pub qos: QoS,
-    /// Of each message.
+    /// RETAIN of each message.
     pub retain: bool,
-    /// Of each message.
+    /// Payload of each message.
     pub payload: Payload,
     /// The data stream that carries it on QUIC; 0 is the control stream. On other transports there is only that.
     pub stream: u32,
@@ -163,7 +163,7 @@ pub struct PublishedTopic {
     pub priority: Option<u16>,
 }
 
-/// What messages contain.
+/// Content of messages.
 #[derive(Debug, Clone)]
 pub enum Payload {
     /// That of a topics file.
@@ -172,7 +172,7 @@ pub enum Payload {
     Message(MessageTemplate, usize),
 }
 
-/// What each client subscribes to.
+/// Subscriptions of each subscriber.
 #[derive(Debug, Clone, Default)]
 pub struct SubscribePlan {
     /// `-t`, each in a SUBSCRIBE of its own.
@@ -192,7 +192,7 @@ pub struct SubscribedFilter {
     pub qos: QoS,
     /// The data stream that brings its messages on QUIC; 0 is the control stream.
     pub stream: u32,
-    /// How soon the broker is asked to send them.
+    /// Priority that the broker is asked for.
     pub priority: Option<u16>,
 }
 

@@ -11,8 +11,8 @@ use super::client::Client;
 use super::shared::{Phase, Shared, reached};
 use super::{Alarm, Board, Clock, Dialer, Plan, Start};
 
-/// How long all goodbyes together may take.
-const GOODBYES: Duration = Duration::from_secs(3);
+/// Time limit of all DISCONNECTs together.
+const CLOSE: Duration = Duration::from_secs(3);
 
 /// Why a run is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +29,12 @@ pub enum Ended {
     Stopped,
 }
 
-/// Carries out a plan until it ends or `stop` is ready. Then every client says goodbye, which takes three seconds at
+/// Carries out a plan until it ends or `stop` is ready. Then every client disconnects, which takes three seconds at
 /// most. Nothing is waited for: what was due before the end and is not acknowledged has failed.
 ///
 /// Messages with an interval wait for `alarm`; those without never do.
 ///
-/// What goes wrong with a client is counted and told on `board`, and no error: the load goes on without it.
+/// Failures of clients are counted and reported on `board`, and are no error: the load goes on without them.
 pub async fn run(
     plan: Plan,
     dialer: Dialer,
@@ -70,7 +70,7 @@ pub async fn run(
     board.end();
     shared.end();
     let all_gone = async { while clients.join_next().await.is_some() {} };
-    let _ = timeout(GOODBYES, all_gone).await;
+    let _ = timeout(CLOSE, all_gone).await;
     if is_lost { Ended::NoClients } else { ended }
 }
 
@@ -90,7 +90,7 @@ async fn load(shared: &Arc<Shared>, clock: Clock, clients: &mut JoinSet<()>) -> 
             }
         }
         if *phase.borrow() >= needless {
-            // `-L` is used up: nobody else is needed.
+            // `-L` is used up: the other clients are not needed.
             shared.settled(plan.count - n);
             break;
         }

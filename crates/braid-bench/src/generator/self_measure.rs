@@ -1,4 +1,4 @@
-//! How fast the generator is by itself: it publishes to a sink that does nothing but read, and acknowledge with QoS 1.
+//! Capacity of the generator by itself: it publishes to a sink that only reads, and acknowledges with QoS 1.
 
 mod sink;
 
@@ -17,14 +17,14 @@ use crate::failure::Failure;
 /// Messages of QoS 1 of a client that wait for their acknowledgement at most: enough that none waits for the sink.
 const INFLIGHT: u32 = 1000;
 
-/// What to measure the generator itself with.
+/// Load for measuring the generator itself.
 #[derive(Debug, Clone, Copy)]
 pub struct SelfMeasure {
     /// Publishers.
     pub clients: u64,
     /// Bytes of each payload.
     pub size: usize,
-    /// How long.
+    /// Duration.
     pub time: Duration,
     /// 0 or 1; 2 is measured as 1.
     pub qos: QoS,
@@ -32,7 +32,7 @@ pub struct SelfMeasure {
     pub interval: Duration,
 }
 
-/// What the generator can do.
+/// Capacity of the generator.
 #[derive(Debug, Clone, Copy)]
 pub struct SelfMeasured {
     /// Messages that left, those of QoS 1 acknowledged.
@@ -128,7 +128,7 @@ fn plan(how: SelfMeasure) -> Result<Plan, super::PlanError> {
     })
 }
 
-/// Of this thread.
+/// Processor time of this thread.
 fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

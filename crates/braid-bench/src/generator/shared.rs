@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use super::{Alarm, Board, Dialer, Plan, Work};
 use crate::emqtt::{Identity, PayloadTemplate, TopicSpec, go_line};
 
-/// What all clients of a run have in common.
+/// State shared by all clients of a run.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) plan: Plan,
@@ -16,7 +16,7 @@ pub(super) struct Shared {
     pub(super) alarm: Alarm,
     pub(super) board: Board,
     pub(super) budget: Budget,
-    /// How far it is.
+    /// Phase of the run.
     pub(super) phase: watch::Sender<Phase>,
     /// Publishing may begin.
     pub(super) gate: watch::Sender<bool>,
@@ -32,14 +32,14 @@ pub(super) struct Shared {
     workers: u64,
 }
 
-/// How far a run is. It only goes on.
+/// Phase of a run, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     /// There may be load to come.
     Load,
     /// The last message of `-L` is given out.
     Spent,
-    /// It is over.
+    /// Ended.
     Over,
 }
 
@@ -78,7 +78,7 @@ impl Shared {
         spec.payload(identity, &mut self.pages.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What `%s` shows in the next message.
+    /// Value of `%s` in the next message.
     pub(super) fn next_in_sequence(&self) -> u64 {
         self.sequence.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -93,7 +93,7 @@ impl Shared {
         }
     }
 
-    /// So many clients will publish nothing any more.
+    /// Records clients that will publish no more.
     pub(super) fn settled(&self, clients: u64) {
         if self.unsettled.fetch_sub(clients, Ordering::Relaxed) == clients && self.budget.is_spent() {
             self.board.set_complete();
@@ -119,7 +119,7 @@ fn advance(phase: &watch::Sender<Phase>, to: Phase) {
     });
 }
 
-/// What is left of `-L`.
+/// Rest of `-L`.
 #[derive(Debug)]
 pub(super) struct Budget {
     /// `None`: there is no limit, and nothing that all threads would write to.

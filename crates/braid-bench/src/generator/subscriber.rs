@@ -24,7 +24,7 @@ use super::TimestampField;
 
 /// The User Property that asks for a place in the broker's order of sending. [BQ-52]
 const PRIORITY_PROPERTY: &str = "braid-priority";
-/// What is taken in one turn.
+/// Most events taken in one turn.
 const HAPPENINGS: usize = 1024;
 /// Topics whose routes a client remembers by itself; the board is asked for others.
 const REMEMBERED: usize = 1024;
@@ -71,7 +71,7 @@ struct Stream {
 }
 
 impl Subscriber {
-    /// Of a client that cannot subscribe to a filter, the other filters are asked for.
+    /// Subscriber of a client. A filter that the client cannot subscribe to is left out.
     pub(super) fn new(shared: &Arc<Shared>, plan: &SubscribePlan, who: &mut Who) -> Self {
         let mut filters = Vec::with_capacity(plan.filters.len());
         for wanted in &plan.filters {
@@ -122,7 +122,7 @@ impl Subscriber {
             }
             let (number, priority) = (self.filters[at].stream, self.filters[at].priority);
             match self.streams.iter_mut().find(|stream| stream.number == number) {
-                // Of several wishes for one stream the most urgent counts.
+                // The highest of several priorities for one stream counts.
                 Some(stream) => stream.priority = stream.priority.max(priority),
                 None => self.streams.push(Stream { number, priority, key: None, topics: HashMap::new() }),
             }
@@ -214,7 +214,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// So many filters were answered.
+    /// Counts the answers to filters.
     fn answer(&mut self, filters: usize, reason: ReasonCode, tally: &mut Tally, who: &Who) {
         if filters == 0 {
             return;
@@ -286,7 +286,7 @@ impl Subscriber {
         topic: &str,
         counter: Option<u64>,
     ) -> (RouteId, Option<CounterOrder>) {
-        // What a stream brought whose end was told already came to the first one.
+        // Messages of a stream whose end was reported belong to the first one.
         let at = self.streams.iter().position(|stream| stream.key == Some(from)).unwrap_or_default();
         let Some(stream) = self.streams.get_mut(at) else {
             let key = RouteKey { topic: topic.to_owned(), stream: 0, priority: None };

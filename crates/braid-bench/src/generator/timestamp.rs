@@ -45,7 +45,7 @@ impl TimestampField {
     /// The time since the Unix epoch that a payload has in this field, an integer or its text. `None`: the payload is
     /// neither a map of the external term format nor a JSON object, or has no such number at its top level.
     ///
-    /// What stands before the field is skipped, what stands behind it is not looked at: megabytes cost next to
+    /// Bytes before the field are skipped and those behind it are not read: megabytes cost next to
     /// nothing in the term format, where a length says how far to skip, and one pass in JSON.
     #[must_use]
     pub fn read(&self, payload: &[u8]) -> Option<Duration> {

@@ -21,13 +21,13 @@ const BULK_TOPIC: &str = "files/log";
 /// Far above [`Priority::DEFAULT`].
 pub const URGENT: Priority = Priority::new(60_000);
 
-/// What arrives later than this after the last was due counts as never.
+/// Time after the last due time from which a message counts as lost.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a sender may take to find out about the link.
+/// Time in which a sender may estimate the link.
 pub const CONVERGENCE: Duration = Duration::from_secs(3);
 
-/// What is published.
+/// Messages that are published.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Load {
     /// Bytes of an urgent message (QoS 0); at least 8.
@@ -40,37 +40,37 @@ pub struct Load {
     pub bulk_size: usize,
     /// Bulk messages in all, as soon as the link takes them.
     pub bulk_messages: u32,
-    /// What both travel on.
+    /// Streams of both kinds of messages.
     pub lanes: Lanes,
 }
 
-/// How the clients use streams.
+/// Use of streams by the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lanes {
     /// Urgent messages have a priority, and each subscription a stream of its own; the rest is the client's default.
     Priorities,
-    /// The same number of streams, of which none has a priority: what the streams alone bring.
+    /// As many streams, all of equal priority: the effect of streams alone.
     Equal,
     /// Everything on the control stream, all alike: what every MQTT client can do.
     Single,
 }
 
-/// What was measured.
+/// Measurements of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Of the urgent messages, from when each was due to when it arrived.
+    /// Latencies of the urgent messages from due time to arrival.
     pub latencies: Latencies,
-    /// Of those due within [`CONVERGENCE`] the same, which `latencies` does not hold.
+    /// Latencies of the urgent messages due within [`CONVERGENCE`], which `latencies` leaves out.
     pub early: Latencies,
     /// Bulk messages that arrived whole.
     pub bulk_messages: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub elapsed: Duration,
 }
 
 impl Lanes {
-    /// What both clients are to be built with.
+    /// Stream policy for both clients.
     #[must_use]
     pub fn policy(self) -> StreamPolicy {
         match self {
@@ -87,7 +87,7 @@ impl Load {
         Self { urgent_size: 100, urgent_rate: 10.0, urgent_messages: 630, bulk_size, bulk_messages, lanes }
     }
 
-    /// How many of the urgent messages are due within [`CONVERGENCE`].
+    /// Number of urgent messages that are due within [`CONVERGENCE`].
     #[must_use]
     pub fn early_messages(&self) -> u32 {
         (1..=self.urgent_messages).take_while(|n| self.due(*n) <= CONVERGENCE).map(|_| 1).sum()

@@ -43,7 +43,7 @@ async fn what_the_link_holds_back_is_flushed_until_it_is_gone() {
     assert!(matches!(happened, Happening::Published(of, _) if of == id), "{happened:?}");
 }
 
-/// Whoever says how much may be written is in the middle of a message for as long as it likes.
+/// A client with a write limit is in the middle of a message for as long as it likes.
 #[tokio::test(start_paused = true)]
 async fn no_more_is_written_than_was_allowed() {
     let rig = Rig::start();
@@ -67,7 +67,7 @@ async fn no_more_is_written_than_was_allowed() {
     assert!(matches!(happened, Happening::Published(..)), "{happened:?}");
 }
 
-/// A session notes a message of QoS 2 when it comes, and nobody sends it a second time.
+/// A session records a message of QoS 2 when it arrives, and no server sends it a second time.
 #[tokio::test]
 async fn what_came_before_the_link_ended_is_handed_out() {
     let connack = [0x20, 0x03, 0x01, 0x00, 0x00];

@@ -11,7 +11,7 @@ fn load(lanes: Lanes) -> Load {
     Load { urgent_messages: 50, ..Load::new(320, 62_500, lanes) }
 }
 
-/// Of all urgent messages, those of the first three seconds too.
+/// Latencies of all urgent messages, with those of the first three seconds.
 fn all(outcome: &Outcome) -> Latencies {
     let mut latencies = outcome.early.clone();
     latencies.add(&outcome.latencies);
@@ -64,7 +64,7 @@ async fn priorities_decide_what_is_on_time_behind_a_policer() {
     assert!(with > 0.8 && without < 0.2, "{with} with priorities, {without} without");
 }
 
-/// What the row `equal` of the benchmark is for: all that differs from the defaults is the priority.
+/// The row `equal` of the benchmark differs from the defaults in the priority alone.
 #[tokio::test(start_paused = true)]
 async fn streams_without_priorities_lie_between() {
     let median = async |lanes| {

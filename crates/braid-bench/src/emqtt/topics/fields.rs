@@ -1,4 +1,4 @@
-//! What each field of a topic may be. The errors name the field, what was found and what would be right.
+//! Values of each field of a topic. The errors name the field, the value found and the values allowed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -7,7 +7,7 @@ mod value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Identity, Pages, PayloadTemplate, Term};
+use super::{Encoding, Identity, Pages, PayloadTemplate, Term, TimestampUnit};
 use crate::emqtt::payload::Field;
 
 /// The file of `--topics-payload`: what each publisher publishes.
@@ -17,7 +17,7 @@ use crate::emqtt::payload::Field;
 pub struct TopicsFile {
     /// The topics in the order of the file. A later one replaces an earlier one of the same name, in its place.
     pub topics: Vec<TopicSpec>,
-    /// Fields that nobody knows, as `Topic1: intervall_ms`: allowed, but worth a line to the user.
+    /// Unknown fields, as `Topic1: intervall_ms`: allowed, but worth a line to the user.
     pub ignored: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ pub struct TopicSpec {
     pub qos: u8,
     /// RETAIN.
     pub retain: bool,
-    /// How the payload is written.
+    /// Encoding of the payload.
     pub encoding: Encoding,
     /// The fields of the payload, as in the file.
     pub payload: BTreeMap<String, Term>,
@@ -45,42 +45,6 @@ pub struct TopicSpec {
     pub stream: u32,
     /// The stream's priority: higher is sooner. `None` leaves it to the client.
     pub stream_priority: Option<u16>,
-}
-
-/// How a payload is written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Encoding {
-    /// JSON text.
-    #[default]
-    Json,
-    /// Erlang's external term format: a map with binary keys.
-    Eterm,
-}
-
-/// The unit of an injected timestamp, which counts from the Unix epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TimestampUnit {
-    /// `"s"`
-    Seconds,
-    /// `"ms"` or `true`
-    Milliseconds,
-    /// `"us"`
-    Microseconds,
-    /// `"ns"`
-    Nanoseconds,
-}
-
-impl TimestampUnit {
-    /// The time in whole units.
-    #[must_use]
-    pub fn count(self, since_epoch: Duration) -> u128 {
-        match self {
-            Self::Seconds => u128::from(since_epoch.as_secs()),
-            Self::Milliseconds => since_epoch.as_millis(),
-            Self::Microseconds => since_epoch.as_micros(),
-            Self::Nanoseconds => since_epoch.as_nanos(),
-        }
-    }
 }
 
 /// A file of `--topics-payload` that cannot be used, as one line: `topics.json:4: interval_ms ...`.

@@ -24,7 +24,7 @@ impl Value<Keep> {
         Self { depth: DEPTH_MAX, take: Ok }
     }
 
-    /// What `read` makes of it.
+    /// Value that `read` parses.
     pub(super) fn of<T>(
         read: impl FnOnce(&Term) -> Result<T, String>,
     ) -> Value<impl FnOnce(Term) -> Result<T, String>> {

@@ -17,7 +17,7 @@ use crate::exchange::{READ_AT_ONCE, TURNS};
 
 /// Responses that may wait on a stream; with more it is not read.
 const WAITING: usize = 1024;
-/// What bodies are made of.
+/// Content of bodies.
 static BLOCK: [u8; 16 * 1024] = [b'o'; 16 * 1024];
 /// Blocks of one vectored write.
 const BLOCKS: usize = 15;
@@ -29,7 +29,7 @@ pub(super) struct Connection<'a> {
     buffer: Box<[u8]>,
     /// For the next response that is not due yet.
     ring: Option<Ring>,
-    /// It has made a request.
+    /// True once the client has made a request.
     is_trusted: bool,
     /// The peer sends no more.
     is_closed: bool,
@@ -120,7 +120,7 @@ impl<'a> Connection<'a> {
                     lane.responses.push_back(Response::to(request, self.desk.done(now)));
                 }
                 if !self.is_trusted && !lane.responses.is_empty() {
-                    // It speaks our protocol: it may send as much as its streams hold.
+                    // A client that speaks the protocol may send as much as its streams hold.
                     self.is_trusted = true;
                     link.set_trusted();
                 }
@@ -223,7 +223,7 @@ impl Response {
     }
 }
 
-/// What it asked for then is unfinished.
+/// True if the peer has closed the connection; its requests are unfinished.
 fn has_gone(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)

@@ -19,7 +19,7 @@ impl Desk {
 
     /// When the response to a request that came at `now` begins.
     ///
-    /// Of a serial service the times follow each other exactly, however late a response really leaves.
+    /// Time at which a response is due. In a serial service these times follow each other exactly, however late a response leaves.
     pub(super) fn done(&self, now: Instant) -> Instant {
         if !self.service.serial {
             return now + self.service.time;

@@ -18,15 +18,15 @@ use self::tally::Tally;
 use super::Alarm;
 use crate::summary::RunSummary;
 
-/// How long a handshake may take.
+/// Time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(30);
 /// When the process is short of something, `accept` is not asked again at once.
 const SHORTAGE: Duration = Duration::from_millis(100);
 
-/// What a request takes before its response is written.
+/// Service time of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Service {
-    /// How long.
+    /// Duration.
     pub time: Duration,
     /// One request at a time over all connections, in the order of their arrival; otherwise as many as there are.
     pub serial: bool,
@@ -81,7 +81,7 @@ impl Responder {
         }
     }
 
-    /// What was counted so far. Counters: `requests`, of which some became `responses` and the others are
+    /// Counters so far: `requests`, of which some became `responses` and the others are
     /// `unfinished`, because they are under way or their client has gone; `connections`, and those that `failed`
     /// because of a handshake, a peer that speaks something else, or the path.
     #[must_use]

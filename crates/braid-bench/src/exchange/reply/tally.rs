@@ -7,7 +7,7 @@ use crate::exchange::remarks::Remarks;
 use crate::seconds::add_at;
 use crate::summary::{ConnectionsSummary, HeadersSummary, Role, RunSummary, SCHEMA, TopicSummary};
 
-/// What a responder has counted.
+/// Counters of a responder.
 #[derive(Debug)]
 pub(super) struct Tally {
     clock: Clock,

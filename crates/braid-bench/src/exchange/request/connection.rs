@@ -51,7 +51,7 @@ struct Waiting {
     since: Instant,
 }
 
-/// What a connection is told to do.
+/// Parameters of a connection.
 struct Orders<'a> {
     /// These first.
     asks: &'a mut VecDeque<Ask>,
@@ -100,13 +100,13 @@ impl Connection {
         poll_fn(|cx| self.poll(cx, &mut orders, begun, &mut timer)).await
     }
 
-    /// Says goodbye.
+    /// Closes the connection in order.
     pub(super) async fn close(mut self) {
         let close = Close { code: codes::CLOSE_NORMAL, stop: None };
         let _ = poll_fn(|cx| self.link.poll_close(cx, close)).await;
     }
 
-    /// What is under way.
+    /// Requests without a response.
     pub(super) fn unanswered(&mut self) -> Vec<Ask> {
         let waiting = self.lanes.iter_mut().flat_map(|lane| lane.waiting.drain(..));
         waiting.map(|waiting| waiting.ask).collect()
@@ -243,7 +243,7 @@ impl Connection {
         patience: Duration,
         timer: &mut Pin<Box<Sleep>>,
     ) -> Poll<Result<(), Failure>> {
-        // It is set again only when it has rung: most requests are answered long before.
+        // The timer is set again only after it fired: most requests are answered long before.
         while timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             let oldest =

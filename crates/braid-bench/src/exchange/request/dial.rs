@@ -16,9 +16,9 @@ pub trait Dial: Clone + Send + Sync + 'static {
 pub struct Reach {
     /// Where it is. On TCP, TLS or QUIC; nothing else is served.
     pub target: Target,
-    /// Whom to believe. On QUIC it offers [`ALPN`](crate::exchange::ALPN).
+    /// Trust settings. On QUIC the client offers [`ALPN`](crate::exchange::ALPN).
     pub tls: ClientTls,
-    /// How to connect.
+    /// Options of the connection.
     pub options: ConnectOptions,
 }
 

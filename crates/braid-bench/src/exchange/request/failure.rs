@@ -21,10 +21,10 @@ pub enum Failure {
     /// Nothing came.
     #[error("no answer within {} s", .0.as_secs_f64())]
     Silence(Duration),
-    /// What came is no response.
+    /// The received bytes are no response.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// What came answers something else.
+    /// The response belongs to another request.
     #[error("the server answered request {id} with {size} bytes, which is not what was asked for next")]
     Stray {
         /// The id in the response.

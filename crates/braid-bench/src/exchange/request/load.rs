@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::exchange::LARGEST_OBJECT;
 
-/// What is asked for, and how.
+/// Requests of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
     /// Connections at a time.
@@ -15,12 +15,12 @@ pub struct Load {
     pub sizes: Vec<u64>,
     /// Requests over all connections; `None` for no end but that of the time.
     pub requests: Option<u64>,
-    /// How long to ask; what is under way then is unfinished.
+    /// Duration of the run; requests without a response are unfinished then.
     pub duration: Option<Duration>,
     /// Requests per second over all connections, at equal distances whatever happens (open loop), each with its
     /// latency from the time it was due. `None`: whenever fewer are under way than may be (closed loop).
     pub rate: Option<f64>,
-    /// How long a request may take, its connection included where it is the first.
+    /// Time limit of a request, with the connection if it is the first.
     pub patience: Duration,
     /// On QUIC, connections after the first send at once (0-RTT).
     pub zero_rtt: bool,
@@ -41,11 +41,11 @@ pub enum Reuse {
 pub enum LoadError {
     /// There would be nothing to ask with.
     #[error("at least one connection and one stream are needed")]
-    Nobody,
+    NoStreams,
     /// One connection would carry several requests.
     #[error("a connection for each request has one at a time: keep connections, or leave the streams at 1")]
     Streams,
-    /// It would never end.
+    /// The run would never end.
     #[error("give a number of requests, a duration, or both")]
     Endless,
     /// There is nothing to ask for.
@@ -80,10 +80,10 @@ impl Load {
     /// Whether it makes sense.
     ///
     /// # Errors
-    /// It does not; the message says what to change.
+    /// The load is contradictory; the message says what to change.
     pub fn check(&self) -> Result<(), LoadError> {
         if self.connections == 0 || self.streams == 0 {
-            return Err(LoadError::Nobody);
+            return Err(LoadError::NoStreams);
         }
         if self.reuse == Reuse::OneRequest && self.streams > 1 {
             return Err(LoadError::Streams);
@@ -116,8 +116,8 @@ mod tests {
             change(&mut load);
             load.check()
         };
-        assert_eq!(with(&|load| load.connections = 0), Err(LoadError::Nobody));
-        assert_eq!(with(&|load| load.streams = 0), Err(LoadError::Nobody));
+        assert_eq!(with(&|load| load.connections = 0), Err(LoadError::NoStreams));
+        assert_eq!(with(&|load| load.streams = 0), Err(LoadError::NoStreams));
         assert_eq!(with(&|load| load.requests = None), Err(LoadError::Endless));
         assert_eq!(with(&|load| load.sizes = vec![]), Err(LoadError::NoSize));
         assert_eq!(with(&|load| load.sizes[0] = 1 << 31), Err(LoadError::TooLarge(1 << 31)));

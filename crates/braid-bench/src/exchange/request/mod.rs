@@ -25,8 +25,8 @@ use self::worker::Worker;
 use super::Alarm;
 use crate::summary::RunSummary;
 
-/// How long connections may take to say goodbye, after the time that counts.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Time limit of closing the connections, after the measured time.
+const CLOSE: Duration = Duration::from_secs(1);
 
 /// Puts `load` on the server that `dial` reaches, until it is done or `stop` resolves.
 ///
@@ -65,7 +65,7 @@ pub async fn run(
     }
     let summary = tally.summary();
     drop((over, is_over));
-    let _ = timeout(FAREWELL, join(&mut workers)).await;
+    let _ = timeout(CLOSE, join(&mut workers)).await;
     Ok(summary)
 }
 

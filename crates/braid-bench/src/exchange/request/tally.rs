@@ -14,12 +14,12 @@ use crate::summary::{
 };
 use braid_measure::Latencies;
 
-/// Of a curve: the least rise from one point to the next, in messages of 1,000.
+/// Least rise of a curve from one point to the next, in messages of 1,000.
 const RISE: u64 = 1;
-/// Of a curve: so many of the slowest messages have their own points.
+/// Number of the slowest messages that have points of their own in a curve.
 const SLOWEST: u64 = 500;
 
-/// What all connections of a run have counted.
+/// Counters of all connections of a run.
 #[derive(Debug)]
 pub(super) struct Tally {
     clock: Clock,
@@ -102,7 +102,7 @@ impl Tally {
         counts.remarks.note(self.seconds(), &why.to_string());
     }
 
-    /// So many bytes came on a stream.
+    /// Counts bytes received on a stream.
     pub(super) fn received(&self, stream: u64, bytes: usize) {
         let second = self.second();
         let mut counts = self.counts();

@@ -3,7 +3,7 @@ use crate::summary::Event;
 /// A client in trouble is one line each: a hundred thousand of them are not to be read.
 const MOST: usize = 10_000;
 
-/// What happened, in the order of time.
+/// Events in the order of time.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     kept: Vec<Event>,

@@ -1,4 +1,4 @@
-//! What a live view shows, taken with one lock for each tally.
+//! Snapshot for a live view, taken with one lock for each tally.
 
 use super::routes::RouteKey;
 use super::{Board, lock};
@@ -6,7 +6,7 @@ use crate::emqtt::Counters;
 use braid_measure::Latencies;
 use braid_measure::Quantiles;
 
-/// What a board shows at one time: less than a summary, and cheaper.
+/// Snapshot of a board: smaller and cheaper than a summary.
 #[derive(Clone, Debug, Default)]
 pub struct Glance {
     /// The counters.

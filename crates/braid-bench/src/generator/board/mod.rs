@@ -1,4 +1,4 @@
-//! What a run has counted so far, for whoever looks while it runs.
+//! Counters of a run, readable while it runs.
 
 mod events;
 mod glance;
@@ -31,7 +31,7 @@ thread_local! {
     static SHARD: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS;
 }
 
-/// What a run has counted so far, to be read while it runs. Cheap to clone.
+/// Counters of a run, readable while it runs. Cheap to clone.
 ///
 /// Every thread counts on its own tally, which it locks once for each batch of messages; who reads adds them up.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ struct Shared {
 }
 
 impl Board {
-    /// Of a run that starts at `clock.start()`. One board is for one run.
+    /// Board of one run that starts at `clock.start()`.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         let shared = Shared {
@@ -121,7 +121,7 @@ impl Board {
         self.shared.is_complete.load(Ordering::Relaxed)
     }
 
-    /// What happened, from the event number `from` (0 is the first): lines to print as they come.
+    /// Events from the number `from` (0 is the first) on, as lines to print.
     ///
     /// The first 10,000 are kept; how many more there were, the summary says.
     #[must_use]
@@ -181,7 +181,7 @@ impl Board {
     }
 }
 
-/// Whoever panicked with the lock left numbers that are as good as ever.
+/// Locks a mutex. A panic under the lock leaves valid numbers behind.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! How long clients take, one by one, for who asks for it.
+//! Durations of single clients, for callers that ask for them.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ impl Board {
         }
     }
 
-    /// How long the clients took that came since the last call.
+    /// Durations of the clients since the last call.
     #[must_use]
     pub fn take_qoe(&self) -> Qoe {
         let mut all = Qoe::default();

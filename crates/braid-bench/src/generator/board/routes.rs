@@ -3,10 +3,10 @@ use std::collections::HashMap;
 /// Topics told apart: beyond them a subscriber of everything counts the others together.
 const MOST: usize = 256;
 
-/// What stands for the topics beyond [`MOST`].
+/// Name of the topics beyond [`MOST`].
 const OTHERS: &str = "(other topics)";
 
-/// What is counted by itself.
+/// Topic and stream with counters of their own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in crate::generator) struct RouteKey {
     pub(in crate::generator) topic: String,

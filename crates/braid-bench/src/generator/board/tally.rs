@@ -7,15 +7,15 @@ use crate::seconds::{add_all, add_at};
 use crate::summary::{HeadersSummary, Trace};
 use braid_measure::Latencies;
 
-/// Of one topic and stream, a thread tells of so many messages one by one: a longer list is nobody's to read.
+/// Messages of one topic and stream of which a thread keeps single latencies.
 const MOST_TRACED: usize = 100_000;
 
-/// What one thread has counted.
+/// Counters of one thread.
 #[derive(Debug, Default)]
 pub(in crate::generator) struct Tally {
     pub(in crate::generator) counters: Counters,
     pub(in crate::generator) histograms: Histograms,
-    /// `None`: nobody asks for it.
+    /// `None` unless a caller wants them.
     pub(super) qoe: Option<Qoe>,
     pub(super) established: u64,
     /// Messages are told of one by one.
@@ -28,7 +28,7 @@ pub(in crate::generator) struct Tally {
     pub(super) pings: Latencies,
     /// One by one, if anybody asks for it.
     pub(super) ping_trace: Trace,
-    /// What the headers of received messages told.
+    /// Headers of received messages.
     pub(super) headers: HeadersSummary,
     pub(super) routes: Vec<Option<Box<RouteTally>>>,
     /// Bytes by second, for each number of a stream.
@@ -45,7 +45,7 @@ pub(in crate::generator) struct RouteTally {
     pub(in crate::generator) bytes: u64,
     pub(super) per_second: Vec<u64>,
     pub(super) latencies: Latencies,
-    /// `None`: nobody asks for it.
+    /// `None` unless a caller wants it.
     pub(super) trace: Option<Trace>,
 }
 

@@ -56,7 +56,7 @@ impl Client {
             error.to_string()
         })?;
         if !clients.clean_start {
-            // What the server has kept of an earlier run is gone on with.
+            // A session that the server kept from an earlier run is continued.
             session.get_or_insert_default();
         }
         let connected = Connection::resume(link, who.connect(clients), session).await;

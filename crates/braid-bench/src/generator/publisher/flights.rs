@@ -9,7 +9,7 @@ use crate::generator::board::RouteId;
 pub(super) struct Flight {
     pub(super) route: RouteId,
     pub(super) due: Instant,
-    /// Of the payload.
+    /// Bytes of the payload.
     pub(super) bytes: u64,
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Made {
 }
 
 /// The topics that share a stream, in the order in which their messages are due. One that cannot leave makes the others
-/// of its stream wait, and nobody else.
+/// of its stream wait, and no others.
 #[derive(Debug)]
 pub(super) struct Lane {
     /// The user's number for the stream; 0 is the control stream.
@@ -58,7 +58,7 @@ pub(super) struct Lane {
 struct Unwritten {
     route: RouteId,
     messages: u64,
-    /// Of each payload.
+    /// Bytes of each payload.
     bytes: u64,
     /// Where the first one ends on the stream.
     first_end: u64,
@@ -81,7 +81,7 @@ impl Lane {
                 lanes.len() - 1
             });
             let lane = &mut lanes[place];
-            // Of several wishes for one stream the most urgent counts.
+            // The highest of several priorities for one stream counts.
             lane.priority = lane.priority.max(topic.priority.map_or(Priority::DEFAULT, Priority::new));
             lane.order.push(Reverse((topic.schedule.next(), at)));
         }

@@ -54,7 +54,7 @@ pub(super) struct Publisher {
     has_complained: bool,
 }
 
-/// How a turn ended.
+/// Result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Turn {
     /// Something was done, so there may be more to do.
@@ -63,10 +63,10 @@ pub(super) struct Turn {
     pub(super) next: Option<Instant>,
 }
 
-/// What came of making a message.
+/// Result of making a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Making {
-    /// It is there.
+    /// The message is ready.
     Made,
     /// Its topic is none: it has failed, and the next one is due.
     Failed,
@@ -75,7 +75,7 @@ enum Making {
 }
 
 impl Publisher {
-    /// Of a client that cannot publish to a topic, the other topics are published.
+    /// Publisher of a client. A topic that the client cannot publish to is left out.
     pub(super) fn new(shared: &Arc<Shared>, plan: &PublishPlan, who: &mut Who) -> Self {
         let mut topics = Vec::with_capacity(plan.topics.len());
         for topic in &plan.topics {
@@ -177,7 +177,7 @@ impl Publisher {
             next = [next, turn.next].into_iter().flatten().min();
         }
         has_moved |= self.take_happenings(connection, tally, cx)?;
-        // What was written leaves room, and nothing else would wake us for it.
+        // Written bytes leave room, of which no other event tells.
         has_moved |= connection.written() > written;
         let second = self.shared.board.second(now);
         for lane in &mut self.lanes {

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How late we may be woken, by a timer of milliseconds or on a busy machine, and for what together.
+/// Delay of a wake-up, by a timer of milliseconds or on a busy machine, within which messages leave together.
 const GRAIN: Duration = Duration::from_millis(2);
 
 /// When the messages of one topic are due.
@@ -47,7 +47,7 @@ impl Schedule {
         (0..messages).map(nth)
     }
 
-    /// How many messages were due before `end` and have not left.
+    /// Messages that were due before `end` and have not left.
     pub(super) fn overdue(&self, end: Instant) -> u64 {
         let late = end.saturating_duration_since(self.next).as_nanos();
         // Due at the end itself is not due before it.
@@ -72,7 +72,7 @@ mod tests {
             assert_eq!(schedule.due(late), start + n * TENTH);
             overruns.push(schedule.hand_over(late));
         }
-        // The first waited for nobody, and the seventh was due at the time itself.
+        // The first waited for none, and the seventh was due at the time itself.
         assert_eq!(overruns, [false, true, true, true, true, true, false]);
         assert_eq!(schedule.next(), start + 8 * TENTH);
     }

@@ -14,7 +14,7 @@ use crate::generator::who::Who;
 /// Up to this many bytes a payload is copied behind its headers, rather than sent as a part of its own.
 const COPY_LIMIT: usize = 1024;
 
-/// What one client publishes to one topic.
+/// Messages of one client to one topic.
 #[derive(Debug)]
 pub(super) struct Source {
     name: Name,

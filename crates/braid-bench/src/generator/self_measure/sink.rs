@@ -10,10 +10,10 @@ const CONNACK: [u8; 5] = [0x20, 3, 0, 0, 0];
 const PUBLISH_QOS_1: u8 = 0x32;
 /// PUBACK with success, but for its packet identifier.
 const PUBACK: [u8; 2] = [0x40, 2];
-/// What is read at a time.
+/// Bytes of one read.
 const READ: usize = 256 * 1024;
 
-/// So many connections, each with a thread. With `answers` PUBLISH packets of QoS 1 are acknowledged, otherwise
+/// Starts this many connections, each with a thread. With `answers` PUBLISH packets of QoS 1 are acknowledged, otherwise
 /// nothing is looked at.
 pub(super) fn serve(sink: &TcpListener, connections: u64, answers: bool) {
     for _ in 0..connections {

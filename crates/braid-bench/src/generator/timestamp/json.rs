@@ -38,7 +38,7 @@ impl<'a> Reader<'a> {
         (self.peek()? == wanted).then(|| self.at += 1)
     }
 
-    /// What stands between quotes, escapes as they are.
+    /// Text between quotes, with its escapes.
     fn string(&mut self) -> Option<&'a [u8]> {
         self.expect(b'"')?;
         let start = self.at;

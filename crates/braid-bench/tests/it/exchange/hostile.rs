@@ -10,7 +10,7 @@ use tokio::io::ReadBuf;
 
 use super::rig::{counters, in_memory, measure};
 
-/// What a server is sent, and that it then ends the connection.
+/// Sends bytes to a server, which then has to end the connection.
 async fn send(link: &mut Link, bytes: &[u8]) {
     poll_fn(|cx| link.poll_write(cx, StreamKey::CONTROL, &[IoSlice::new(bytes)])).await.expect("write");
     let mut room = [0; 64];

@@ -1,4 +1,4 @@
-//! What is asked for is what comes.
+//! Requests and their responses, under each kind of load.
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use braid_transport::{
 use super::rig::{Pki, counters, measure};
 
 fn reach(transport: Transport, port: u16) -> Reach {
-    // Whom the certificate is from is a matter of other tests.
+    // Other tests verify the certificate.
     let tls = ClientTlsOptions { insecure: true, alpn: vec![ALPN.to_owned()], ..ClientTlsOptions::default() };
     let target = Target { transport, host: "127.0.0.1".to_owned(), port, path: String::new() };
     Reach { target, tls: ClientTls::new(tls), options: ConnectOptions::default() }

@@ -35,7 +35,7 @@ impl Pki {
         Self { server, client: ClientTls::new(options), _files: directory }
     }
 
-    /// How a QUIC server of this protocol listens.
+    /// Listener options of a QUIC server of this protocol.
     pub(crate) fn listen_options() -> ListenOptions {
         let quic = QuicOptions { alpn: ALPN, ..QuicOptions::server() };
         ListenOptions { quic, ..ListenOptions::default() }

@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(1);
 /// CONNACK of MQTT 5 with success and nothing else.
 const CONNACK: [u8; 5] = [0x20, 3, 0, 0, 0];
-/// What a link in memory holds, and what a stream may have waiting.
+/// Capacity of a link in memory, and of a stream's queue.
 const HELD: u64 = 2 * 64 * 1024;
 
 /// The server's end of a link that takes as much as it is told to.
@@ -117,7 +117,7 @@ async fn run_on(plan: braid_bench::generator::Plan, dialer: Dialer, board: Board
     run(plan, dialer, Alarm::coarse(), board, std::future::pending()).await;
 }
 
-/// The reader stands still over the end and the goodbye, and then takes what the link has.
+/// The subscriber stands still over the end and the DISCONNECT, and then takes the bytes of the link.
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_stalls_over_the_end_finds_as_many_messages_as_were_counted() {
     for sizes in [&[64][..], &[64, 2000], &[3000]] {
@@ -147,7 +147,7 @@ async fn a_reader_that_stalls_over_the_end_finds_as_many_messages_as_were_counte
     }
 }
 
-/// Of a run with a schedule everything that was due is there, once, also when the end finds it in the outbox.
+/// A run with a schedule counts every due message once, also when the end finds it in the outbox.
 #[tokio::test(start_paused = true)]
 async fn everything_that_was_due_is_counted_once() {
     let (dialer, taker) = Taker::welcome().await;

@@ -56,7 +56,7 @@ async fn every_transport_carries_a_load_and_tells_its_handshakes() {
             let targets = vec![target(transport, port)];
             Dialer::new(targets, tls.clone(), options, addresses).expect("it can be had")
         };
-        // As fast as it goes: what the link has taken makes room, and wakes nobody but us.
+        // Saturated: bytes that the link has taken make room, and wake only this task.
         let publish = PublishPlan { limit: 20_000, ..one_topic("a", Duration::ZERO, QoS::AtMostOnce) };
         let board = Board::new(Clock::now());
         let load = plan(clients(ClientRole::Publish, 2), Work::Publish(publish), Duration::from_secs(60));

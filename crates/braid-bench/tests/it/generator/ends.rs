@@ -1,4 +1,4 @@
-//! How runs end, and what is counted as never done.
+//! Ends of runs, and the messages that count as never done.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn a_limit_is_for_all_clients_together_and_exact() {
     }
 }
 
-/// Three messages and an hour between two of a client: the others do not come any more, and nobody waits for his next one.
+/// Three messages and an hour between two of a client: the other clients do not come any more, and none waits for its next one.
 #[tokio::test(start_paused = true)]
 async fn a_limit_ends_a_run_with_its_last_message_and_not_with_the_next_one_that_would_be_due() {
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
@@ -88,7 +88,7 @@ async fn clients_that_keep_connected_stay_after_the_last_message() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_signal_ends_a_run_and_clients_say_goodbye() {
+async fn a_stop_signal_ends_a_run_and_clients_disconnect() {
     let target = Target::start();
     let (stop, stopped) = oneshot::channel::<()>();
     let board = Board::new(target.clock);

@@ -1,4 +1,4 @@
-//! What whoever looks while a run goes on is shown.
+//! Snapshots of a board while a run goes on.
 
 use std::time::Duration;
 

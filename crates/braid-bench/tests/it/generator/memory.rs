@@ -1,4 +1,4 @@
-//! What messages and connections cost.
+//! Memory of messages and connections.
 
 use std::future::poll_fn;
 use std::io::IoSlice;

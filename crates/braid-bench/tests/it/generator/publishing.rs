@@ -1,4 +1,4 @@
-//! What is due when, what is counted, and how late it was.
+//! Due times, counters and delays of publishers.
 
 use std::time::Duration;
 
@@ -140,7 +140,7 @@ async fn how_late_messages_were_begun_is_told_of_those_that_waited_for_their_tim
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_publishes_before_all_have_connected_if_so_asked() {
+async fn no_client_publishes_before_all_have_connected_if_wanted() {
     for (waits, first) in [(true, 4), (false, 0)] {
         let target = Target::start();
         let mut who = clients(ClientRole::Publish, 5);
@@ -194,7 +194,7 @@ async fn what_is_as_fast_as_it_goes_waits_for_the_link_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_that_nobody_has_subscribed_to_are_told_by_the_broker() {
+async fn messages_without_a_subscriber_are_counted_by_reason_code() {
     for (topic, unwanted) in [("a", 0), ("b", 11)] {
         let target = Target::start();
         let subscribers =

@@ -23,7 +23,7 @@ fn small_and_large(small: u32, large: u32) -> String {
     )
 }
 
-/// What a publisher behind the seeds' policer and a subscriber in front of it have after 30 s.
+/// Summaries of a publisher behind the policer of the seeds and a subscriber in front of it after 30 s.
 async fn behind_policer(file: &str) -> (RunSummary, RunSummary) {
     let target = Target::start();
     target.device.change_one(Direction::Up, |link| link.policer = Some(Policer { rate: 29.0, burst: 5 }));

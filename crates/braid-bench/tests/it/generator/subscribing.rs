@@ -1,4 +1,4 @@
-//! What subscribers count and measure.
+//! Counters and measurements of subscribers.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -45,7 +45,7 @@ async fn latency_is_from_when_a_message_was_due_to_its_receipt() {
     assert!(board.events(0).is_empty(), "no counter is missing");
 }
 
-/// What a subscriber with these headers makes of payloads, a second between two.
+/// Board of a subscriber with these headers after these payloads, a second between two.
 async fn received(headers: &str, payloads: &[Vec<u8>]) -> Board {
     let target = Target::start();
     let subscribe = SubscribePlan { headers: headers.parse().expect("headers"), ..one_filter("a/#") };

@@ -1,0 +1,181 @@
+//! The load generator of the suites: raw MQTT 3.1.1 over TCP in few threads, because it shares its cores with the broker.
+//!
+//! [`run`] drives one flow: it connects all clients, runs the sending and the receiving thread, and reads processor times.
+
+pub(crate) mod packets;
+pub(crate) mod payload;
+pub(crate) mod publisher;
+mod publishers;
+mod run_state;
+pub(crate) mod session;
+mod subscribers;
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid_measure::Latencies;
+use braid_measure::process::{CpuReading, CpuShares};
+use serde::Serialize;
+
+use crate::case::Flow;
+use publishers::{Publishers, Sent};
+use run_state::RunState;
+use session::{connect, subscribe};
+use subscribers::Subscribers;
+
+/// Time without a delivery after which missing messages count as lost.
+const DRAINED_AFTER: Duration = Duration::from_secs(2);
+
+/// Measurements of one run of a flow.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct FlowResult {
+    /// Length of the measured period.
+    pub(crate) seconds: f64,
+    /// Deliveries in the measured period, over all subscribers.
+    pub(crate) delivered: u64,
+    /// Delivered messages per second.
+    pub(crate) throughput: f64,
+    /// Processor time of the broker per delivery, nanoseconds, user and kernel mode.
+    pub(crate) cpu_nanoseconds: f64,
+    /// Median latency from due time to the subscriber's read, microseconds.
+    pub(crate) p50_microseconds: f64,
+    /// 99th percentile of the latency, microseconds.
+    pub(crate) p99_microseconds: f64,
+    /// Use of the processors.
+    pub(crate) shares: CpuShares,
+    /// Messages sent in the whole run, warm-up included, times the subscribers of each.
+    pub(crate) expected: u64,
+    /// Expected deliveries that never arrived. For QoS 1 any is a failure.
+    pub(crate) lost: u64,
+    /// Paced messages that the generator sent more than 1 ms late.
+    pub(crate) late: u64,
+}
+
+/// Runs `flow` against the broker at `address`, whose process is `pid`.
+///
+/// # Errors
+/// The broker refused or closed a connection, delivered a message that differs from the published one, or lost QoS 1
+/// messages.
+pub(crate) fn run(
+    flow: &Flow,
+    address: SocketAddr,
+    pid: u32,
+    warm_up: Duration,
+    measured: Duration,
+) -> Result<FlowResult, String> {
+    let mut listening = Vec::new();
+    for index in 0..flow.shape.subscribers() {
+        let mut socket = connect(address, &format!("bench-sub-{index}"))?;
+        subscribe(&mut socket, &flow.shape.filter(index), flow.qos)?;
+        listening.push(socket);
+    }
+    let mut sending = Vec::new();
+    for index in 0..flow.shape.publishers() {
+        sending.push(connect(address, &format!("bench-pub-{index}"))?);
+    }
+    let state = RunState::new(flow.shape.publishers(), warm_up, measured);
+    let subscribers = Subscribers::new(&state, flow, listening).map_err(|error| error.to_string())?;
+    let mut publishers = Publishers::new(&state, flow, sending).map_err(|error| error.to_string())?;
+    let (observed, sent, latencies) = thread::scope(|scope| {
+        let publishing = scope.spawn(|| publishers.run());
+        let receiving = scope.spawn(|| subscribers.run());
+        let observed = observe(&state, pid);
+        state.stop.store(true, Ordering::Relaxed);
+        let sent = publishing.join().map_err(|_| "the publishers' thread died");
+        if let Ok(sent) = &sent {
+            drain(&state, sent.messages * flow.shape.copies());
+        }
+        state.finish.store(true, Ordering::Relaxed);
+        let latencies = receiving.join().map_err(|_| "the subscribers' thread died");
+        (observed, sent, latencies)
+    });
+    evaluate(flow, &state, &observed?, sent?, &latencies?)
+}
+
+/// Readings at both ends of the measured period.
+struct Observed {
+    seconds: f64,
+    delivered: u64,
+    broker_nanoseconds: f64,
+    shares: CpuShares,
+}
+
+/// Sleeps through the run and reads processor times at both ends of the measured period.
+fn observe(state: &RunState, pid: u32) -> Result<Observed, String> {
+    let until = |due: u64| {
+        thread::sleep(state.instant(due).saturating_duration_since(Instant::now()));
+        let delivered = state.delivered.load(Ordering::Relaxed);
+        CpuReading::of(pid)
+            .map(|reading| (reading, delivered))
+            .map_err(|error| format!("the broker has ended: {error}"))
+    };
+    let (before, delivered_before) = until(state.measured.start)?;
+    let (after, delivered_after) = until(state.measured.end)?;
+    let shares = after.since(&before);
+    Ok(Observed {
+        seconds: shares.seconds,
+        delivered: delivered_after - delivered_before,
+        broker_nanoseconds: after.broker_since(&before).as_secs_f64() * 1e9,
+        shares,
+    })
+}
+
+/// Waits until `expected` messages were delivered, none arrives any more, or the run is void.
+fn drain(state: &RunState, expected: u64) {
+    let (mut seen, mut seen_at) = (state.delivered.load(Ordering::Relaxed), Instant::now());
+    while seen < expected && seen_at.elapsed() < DRAINED_AFTER && state.faults().0 == 0 {
+        thread::sleep(Duration::from_millis(5));
+        let now = state.delivered.load(Ordering::Relaxed);
+        if now > seen {
+            (seen, seen_at) = (now, Instant::now());
+        }
+    }
+}
+
+/// Computes the result, or the reason why there is none.
+fn evaluate(
+    flow: &Flow,
+    state: &RunState,
+    observed: &Observed,
+    sent: Sent,
+    latencies: &Latencies,
+) -> Result<FlowResult, String> {
+    let (faults, texts) = state.faults();
+    if faults > 0 {
+        return Err(format!("{faults} faults: {}", texts.join("; ")));
+    }
+    let expected = sent.messages * flow.shape.copies();
+    let delivered = state.delivered.load(Ordering::Relaxed);
+    let lost = expected.saturating_sub(delivered);
+    if delivered > expected {
+        return Err(format!("{delivered} messages arrived of {expected} sent"));
+    }
+    if flow.qos > 0 && lost + sent.unacknowledged > 0 {
+        let unacknowledged = sent.unacknowledged;
+        return Err(format!(
+            "of {expected} QoS 1 messages {lost} were lost and {unacknowledged} not acknowledged"
+        ));
+    }
+    if observed.delivered == 0 || latencies.due() == 0 {
+        return Err("no message was delivered in the measured period".to_owned());
+    }
+    let microseconds =
+        |quantile| latencies.quantile(quantile).map_or(f64::NAN, |milliseconds| milliseconds * 1e3);
+    Ok(FlowResult {
+        seconds: observed.seconds,
+        delivered: observed.delivered,
+        throughput: observed.delivered as f64 / observed.seconds,
+        cpu_nanoseconds: observed.broker_nanoseconds / observed.delivered as f64,
+        p50_microseconds: microseconds(0.5),
+        p99_microseconds: microseconds(0.99),
+        shares: observed.shares,
+        expected,
+        lost,
+        late: sent.late,
+    })
+}
+
+#[cfg(test)]
+mod tests;

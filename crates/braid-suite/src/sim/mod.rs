@@ -1,0 +1,146 @@
+//! `bench urgent` and `bench bulk`: a broker, a simulated network and two clients in this process, on virtual time.
+
+pub(crate) mod bulk;
+pub(crate) mod urgent;
+
+use std::error::Error;
+use std::fmt::Display;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_broker::{Anonymous, Broker, BrokerConfig, SysConfig};
+use braid_client::{Builder, Client, ClientTlsOptions, Congestion};
+use braid_store::MemoryStore;
+use braid_transport::mem;
+use braid_transport::sim::{Direction, Host, Network};
+use braid_transport::{ClientAuth, ListenOptions, Listener, ServerTls, self_signed};
+use clap::ValueEnum;
+use serde::Serialize;
+
+type Fallible<T> = Result<T, Box<dyn Error>>;
+
+/// Rounds and output of both suites.
+#[derive(clap::Args)]
+pub(crate) struct RunOptions {
+    /// The seed of the first round; each further round takes the next.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Rounds of each row.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: u64,
+    /// Direction of the message through the network; both by default.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    way: Vec<Way>,
+    /// Also write the measurements as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Way {
+    /// A client publishes across the network.
+    Up,
+    /// A client receives across the network.
+    Down,
+}
+
+impl Way {
+    /// Direction of the device's link.
+    fn direction(self) -> Direction {
+        if self == Self::Up { Direction::Up } else { Direction::Down }
+    }
+}
+
+impl RunOptions {
+    /// Runs `measure` for each round on virtual time.
+    fn rounds<T, F: Future<Output = Fallible<T>>>(&self, measure: impl Fn(u64) -> F) -> Fallible<Vec<T>> {
+        let rounds = self.seed..self.seed.saturating_add(self.rounds);
+        let round = |seed| {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
+            runtime.block_on(measure(seed))
+        };
+        rounds.map(round).collect()
+    }
+}
+
+/// Prints a row and keeps it.
+fn add<T: Display>(rows: &mut Vec<T>, row: T) {
+    println!("{row}");
+    rows.push(row);
+}
+
+/// Writes a JSON array with one line for each row.
+fn write_lines(rows: &[impl Serialize], file: Option<&Path>) -> Fallible<()> {
+    let Some(file) = file else { return Ok(()) };
+    let lines: Vec<String> = rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    Ok(std::fs::write(file, format!("[\n{}\n]\n", lines.join(",\n")))?)
+}
+
+/// The chosen values, or all.
+fn or_all<T: ValueEnum + Copy>(chosen: &[T]) -> Vec<T> {
+    if chosen.is_empty() { T::value_variants().to_vec() } else { chosen.to_vec() }
+}
+
+fn name<T: ValueEnum>(value: &T) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// Median of the rounds that have a value, if at least half have one.
+fn median<T>(rounds: &[T], of: impl Fn(&T) -> Option<f64>) -> Option<f64> {
+    let mut values: Vec<f64> = rounds.iter().map(|round| of(round).unwrap_or(f64::INFINITY)).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().filter(|median| median.is_finite())
+}
+
+/// A broker, and two clients of which one is across a network.
+pub(crate) struct Testbed {
+    /// Host of the far client.
+    device: Host,
+    /// Across the network, over QUIC.
+    far: Builder,
+    /// In memory.
+    near: Builder,
+    /// Holds the certificate that the far client reads when it connects.
+    _files: tempfile::TempDir,
+}
+
+impl Testbed {
+    /// Builds all; `congestion` and `gate` are for both ends of the far client's connection, `with` for both clients.
+    fn build(
+        seed: u64,
+        congestion: Congestion,
+        gate: bool,
+        with: impl Fn(Builder) -> Builder,
+    ) -> Fallible<Self> {
+        let directory = tempfile::tempdir()?;
+        let files = self_signed(directory.path(), &["localhost".to_owned()])?;
+        let ca_files = vec![files.certificate.clone()];
+        let network = Network::new(seed);
+        let mut options = ListenOptions::default();
+        options.quic.congestion = congestion;
+        options.quic.gate = gate;
+        let listener = network.listen(ServerTls::load(files, ClientAuth::None)?, &options)?;
+        let server = listener.local_addr().ok_or("no address")?;
+        let (hub, connector) = mem::hub();
+        start_broker(vec![listener, hub])?;
+        let device = network.host("device");
+        let builder = |id: &str| with(Client::builder("quic://localhost").client_id(id));
+        let near = builder("near").in_memory(connector);
+        let tls = ClientTlsOptions { ca_files, ..ClientTlsOptions::default() };
+        let far =
+            builder("far").tls(tls).congestion(congestion).gate(gate).in_simulation(device.clone(), server);
+        Ok(Self { device, far, near, _files: directory })
+    }
+}
+
+fn start_broker(listeners: Vec<Listener>) -> Fallible<()> {
+    let config = BrokerConfig { sys: SysConfig { interval_secs: 0 }, ..BrokerConfig::default() };
+    let rule = Anonymous { from_anywhere: true };
+    let broker = Broker::build(config, Box::new(rule), Arc::new(MemoryStore::new()), listeners)?;
+    tokio::spawn(broker.run(Duration::from_secs(1)));
+    Ok(())
+}

@@ -1,0 +1,305 @@
+//! `bench streams`: cost of MQTT over QUIC for the broker beside TCP and TLS, by number of streams, and of idle connections.
+//!
+//! The load is that of `braid-bench`, in this process; the broker is a process of its own.
+
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use braid_bench::Connection;
+use braid_bench::pairs::{Drive, Load, Measured, Pair, Window};
+use braid_measure::process::CpuReading;
+use braid_measure::{Alignment, Machine, Percentiles, Spread, Table};
+use braid_proto::packet::{Connect, ProtocolVersion, QoS};
+use braid_transport::{ClientTls, ClientTlsOptions, ConnectOptions, Target, Transport, connect};
+use serde::Serialize;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tokio::time::sleep_until;
+
+use super::brokers::{self, Broker, Running};
+use super::idle::settled;
+use super::system::{raise_open_files, write_json};
+use super::{StreamsArgs, Tuning, wants};
+
+/// Publishers and subscribers in pairs.
+const PAIRS: u32 = 10;
+/// Payload, bytes.
+const SIZE: usize = 64;
+/// Unacknowledged messages of a pair, when saturated.
+const WINDOW: u32 = 200;
+/// Time of load before the measured period.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// Transport and number of streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct Way {
+    scheme: &'static str,
+    /// Number of streams of each connection.
+    streams: u16,
+}
+
+/// In the order of the table; the first is the reference of the ratios.
+const WAYS: [Way; 5] = [
+    Way { scheme: "mqtt", streams: 1 },
+    Way { scheme: "mqtts", streams: 1 },
+    Way { scheme: "quic", streams: 1 },
+    Way { scheme: "quic", streams: 8 },
+    Way { scheme: "quic", streams: 64 },
+];
+
+/// A load.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Case {
+    name: &'static str,
+    qos: u8,
+    /// Messages per second over all pairs; `None` is saturated.
+    rate: Option<u32>,
+}
+
+const CASES: [Case; 4] = [
+    Case { name: "saturated-qos0", qos: 0, rate: None },
+    Case { name: "saturated-qos1", qos: 1, rate: None },
+    Case { name: "paced-qos0", qos: 0, rate: Some(8_000) },
+    Case { name: "paced-qos1", qos: 1, rate: Some(4_000) },
+];
+
+#[derive(Serialize)]
+struct FlowRow {
+    case: Case,
+    way: Way,
+    rounds: Vec<FlowRound>,
+}
+
+/// Measurements of one run.
+#[derive(Clone, Debug, Serialize)]
+struct FlowRound {
+    delivered: u64,
+    latency_ms: Percentiles,
+    /// Delay of the generator itself; empty when it is not paced.
+    lateness_ms: Percentiles,
+    /// Processor time of the broker per delivery, nanoseconds.
+    broker_ns_per_message: f64,
+    seconds: f64,
+    /// Cores that the load used.
+    load_cores: f64,
+    /// Cores that other programs used.
+    other_cores: f64,
+}
+
+#[derive(Serialize)]
+struct IdleRow {
+    scheme: &'static str,
+    connections: u32,
+    /// Growth of the broker's resident set, bytes per connection.
+    rss_per_connection: f64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    machine: Machine,
+    seconds: f64,
+    flows: Vec<FlowRow>,
+    idle: Vec<IdleRow>,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// The broker does not start, or the load fails.
+pub(crate) fn run(args: &StreamsArgs) -> Result<ExitCode, String> {
+    raise_open_files(args.idle_connections)?;
+    let testbed = Testbed::build(&args.broker)?;
+    let mut report =
+        Report { machine: Machine::here(), seconds: args.seconds, flows: Vec::new(), idle: Vec::new() };
+    for case in CASES.into_iter().filter(|case| args.cases.is_empty() || wants(&args.cases, case.name)) {
+        let mut rows = WAYS.map(|way| FlowRow { case, way, rounds: Vec::new() });
+        for _ in 0..args.rounds {
+            for row in &mut rows {
+                let round = testbed.flow(row.way, case, args.seconds);
+                row.rounds.push(round.map_err(|reason| format!("{} {:?}: {reason}", case.name, row.way))?);
+            }
+        }
+        print!("{}", flow_table(&rows));
+        report.flows.extend(rows);
+    }
+    if args.cases.is_empty() || wants(&args.cases, "idle") {
+        for scheme in ["mqtt", "quic"] {
+            report.idle.push(testbed.idle(scheme, args.idle_connections)?);
+        }
+        print!("{}", idle_table(&report.idle));
+    }
+    if let Some(file) = &args.json {
+        write_json(&report, file)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The broker under test and its ports.
+struct Testbed {
+    runtime: Runtime,
+    broker: Broker,
+    tls: u16,
+    quic: u16,
+}
+
+impl Testbed {
+    fn build(name: &str) -> Result<Self, String> {
+        let local = (Ipv4Addr::LOCALHOST, 0);
+        let failed = |error: std::io::Error| format!("no free port: {error}");
+        let tls = TcpListener::bind(local).and_then(|socket| socket.local_addr()).map_err(failed)?.port();
+        let quic = UdpSocket::bind(local).and_then(|socket| socket.local_addr()).map_err(failed)?.port();
+        let listeners = [
+            "--tls".to_owned(),
+            format!("127.0.0.1:{tls}"),
+            "--quic".to_owned(),
+            format!("127.0.0.1:{quic}"),
+        ];
+        let tuning = Tuning { braidmq_arg: listeners.into(), ..Tuning::default() };
+        let broker = brokers::select(&[name.to_owned()], &tuning)?.pop();
+        let broker = broker.filter(Broker::is_braidmq).ok_or("only braidmq speaks MQTT over QUIC here")?;
+        let runtime = Runtime::new().map_err(|error| format!("no runtime: {error}"))?;
+        Ok(Self { runtime, broker, tls, quic })
+    }
+
+    fn flow(&self, way: Way, case: Case, seconds: f64) -> Result<FlowRound, String> {
+        let running = self.broker.start()?;
+        let dialer = self.dialer(way.scheme, &running)?;
+        let drive = case
+            .rate
+            .map_or(Drive::Saturated(WINDOW), |rate| Drive::Paced(f64::from(rate) / f64::from(PAIRS)));
+        let qos = if case.qos == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
+        let load = Load { streams: way.streams, qos, size: SIZE, drive };
+        self.runtime.block_on(flow(&dialer, load, seconds, running.pid()))
+    }
+
+    fn idle(&self, scheme: &'static str, connections: u32) -> Result<IdleRow, String> {
+        let running = self.broker.start()?;
+        let dialer = self.dialer(scheme, &running)?;
+        let before = settled(running.pid())?;
+        let open = self.runtime.block_on(async {
+            let mut open = Vec::new();
+            for number in 0..connections {
+                open.push(dialer.connect(&format!("bench-idle-{number}")).await?);
+            }
+            Ok::<_, String>(open)
+        })?;
+        let after = settled(running.pid())?;
+        drop(open);
+        let grown = after.rss.saturating_sub(before.rss) as f64;
+        Ok(IdleRow { scheme, connections, rss_per_connection: grown / f64::from(connections) })
+    }
+
+    fn dialer(&self, scheme: &str, running: &Running) -> Result<Dialer, String> {
+        let port = match scheme {
+            "mqtts" => self.tls,
+            "quic" => self.quic,
+            _ => running.address.port(),
+        };
+        let transport = Transport::from_scheme(scheme).ok_or("no such scheme")?;
+        let target = Target { transport, host: "localhost".to_owned(), port, path: String::new() };
+        let ca_files = vec![running.data_dir().join("cert.pem")];
+        let tls = ClientTls::new(ClientTlsOptions { ca_files, ..ClientTlsOptions::default() });
+        Ok(Dialer { target, tls })
+    }
+}
+
+/// Runs all pairs and reads processor times at both ends of the measured period.
+async fn flow(dialer: &Dialer, load: Load, seconds: f64, pid: u32) -> Result<FlowRound, String> {
+    let mut ready = Vec::new();
+    for number in 0..PAIRS {
+        let publisher = dialer.connect(&format!("bench-publisher-{number}")).await?;
+        let subscriber = dialer.connect(&format!("bench-subscriber-{number}")).await?;
+        let pair = Pair::set_up(publisher, subscriber, number, load).await;
+        ready.push(pair.map_err(|error| error.to_string())?);
+    }
+    let window = Window::from_now(WARM_UP, Duration::from_secs_f64(seconds));
+    let mut running = JoinSet::new();
+    ready.into_iter().for_each(|pair| drop(running.spawn(pair.run(window))));
+    let read = || CpuReading::of(pid).map_err(|error| format!("the broker has ended: {error}"));
+    sleep_until(window.from).await;
+    let before = read()?;
+    sleep_until(window.to).await;
+    let after = read()?;
+    let mut all = Measured::default();
+    while let Some(measured) = running.join_next().await {
+        let measured = measured.map_err(|error| error.to_string())?;
+        all.add(&measured.map_err(|error| error.to_string())?);
+    }
+    let shares = after.since(&before);
+    let broker_ns_per_message = after.broker_since(&before).as_secs_f64() * 1e9 / all.delivered.max(1) as f64;
+    Ok(FlowRound {
+        delivered: all.delivered,
+        latency_ms: all.latencies.percentiles(),
+        lateness_ms: all.lateness.percentiles(),
+        broker_ns_per_message,
+        seconds: shares.seconds,
+        load_cores: shares.generator,
+        other_cores: shares.others,
+    })
+}
+
+/// Address and TLS settings of the broker.
+struct Dialer {
+    target: Target,
+    tls: ClientTls,
+}
+
+impl Dialer {
+    async fn connect(&self, client_id: &str) -> Result<Connection, String> {
+        let link = connect(&self.target, &self.tls, &ConnectOptions::default()).await;
+        let mut connect = Connect::new(ProtocolVersion::V5, client_id);
+        connect.keep_alive = u16::MAX; // No PINGREQ within a run.
+        let connection = Connection::establish(link.map_err(|error| error.to_string())?, connect).await;
+        connection.map_err(|error| error.to_string())
+    }
+}
+
+/// Medians of one case, and ratios to the first row.
+fn flow_table(rows: &[FlowRow]) -> String {
+    let Some(first) = rows.first() else { return String::new() };
+    let median = |row: &FlowRow, of: fn(&FlowRound) -> f64| {
+        Spread::of(row.rounds.iter().map(of)).map_or(f64::NAN, |spread| spread.median)
+    };
+    let cpu = |row: &FlowRow| median(row, |round| round.broker_ns_per_message);
+    let p50 = |row: &FlowRow| median(row, |round| round.latency_ms.p50.unwrap_or(f64::NAN) * 1000.0);
+    let p99 = |row: &FlowRow| median(row, |round| round.latency_ms.p99.unwrap_or(f64::NAN) * 1000.0);
+    let titles = ["", "CPU ns/msg", "ratio", "msg/s", "p50 us", "ratio", "p99 us", "ratio", "load", "others"];
+    let mut table = Table::new(Alignment::Right, titles);
+    for row in rows {
+        let name = match (row.way.scheme, row.way.streams) {
+            ("quic", 1) => "quic, 1 stream".to_owned(),
+            ("quic", streams) => format!("quic, {streams} streams"),
+            (scheme, _) => scheme.to_owned(),
+        };
+        table.row([
+            name,
+            format!("{:.0}", cpu(row)),
+            format!("{:.2}", cpu(row) / cpu(first)),
+            format!("{:.0}", median(row, |round| round.delivered as f64 / round.seconds)),
+            format!("{:.0}", p50(row)),
+            format!("{:.2}", p50(row) / p50(first)),
+            format!("{:.0}", p99(row)),
+            format!("{:.2}", p99(row) / p99(first)),
+            format!("{:.2}", median(row, |round| round.load_cores)),
+            format!("{:.2}", median(row, |round| round.other_cores)),
+        ]);
+    }
+    let Case { name, qos, rate } = first.case;
+    let rate = rate.map_or_else(String::new, |rate| format!(", {rate} messages/s"));
+    format!("\n{name}: {PAIRS} pairs, QoS {qos}, {SIZE} B{rate}\n{table}")
+}
+
+/// Memory of idle connections.
+fn idle_table(rows: &[IdleRow]) -> String {
+    let mut table =
+        Table::new(Alignment::Right, ["", "bytes of the broker per idle connection", "connections"]);
+    for row in rows {
+        table.row([
+            row.scheme.to_owned(),
+            format!("{:.0}", row.rss_per_connection),
+            row.connections.to_string(),
+        ]);
+    }
+    format!("\n{table}")
+}

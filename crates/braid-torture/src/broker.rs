@@ -1,0 +1,285 @@
+//! The broker under test: a process that is restarted over the same data directory.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::plan::Transport;
+
+/// Exit code of a broker whose store has failed.
+pub(crate) const STORE_FAILED: i32 = 74;
+/// Exit code of a broker that refuses to start.
+pub(crate) const REFUSED: i32 = 2;
+/// Time limit of a start and of a requested end.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Beginning of the last line that a broker prints at its start.
+const READY: &str = "Stop with";
+/// Beginning of the last line of a broker that ends with an error.
+const LAST: &str = "braidmq: ";
+/// Line of the log at a failure of the store.
+const FAILED: &str = "nothing is acknowledged any more";
+
+/// A broker across its processes.
+pub(crate) struct Broker {
+    binary: PathBuf,
+    data_dir: PathBuf,
+    pub(crate) log: PathBuf,
+    ports: Vec<(Transport, u16)>,
+    settings: Vec<String>,
+    process: Option<Child>,
+    /// Process ID of the last process, which may have ended.
+    pub(crate) last_id: u32,
+    /// Length of the log at the start of the last process.
+    log_start: u64,
+}
+
+/// Outcome of a start.
+pub(crate) enum Start {
+    /// The broker serves after this time.
+    Serves(Duration),
+    Ended(ExitStatus),
+}
+
+impl Broker {
+    /// A broker over `data_dir` that does not run.
+    pub(crate) fn new(
+        binary: &Path,
+        data_dir: &Path,
+        log: &Path,
+        ports: Vec<(Transport, u16)>,
+        settings: Vec<String>,
+    ) -> Self {
+        let (binary, data_dir, log) = (binary.to_owned(), data_dir.to_owned(), log.to_owned());
+        Self { binary, data_dir, log, ports, settings, process: None, last_id: 0, log_start: 0 }
+    }
+
+    /// Process ID of the running process, 0 without one.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.as_ref().map_or(0, Child::id)
+    }
+
+    /// Starts without waiting; returns its standard output.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub(crate) fn spawn(&mut self) -> Result<ChildStdout, String> {
+        self.spawn_by(Command::new(&self.binary))
+    }
+
+    /// Starts by a command whose last argument so far is the program.
+    fn spawn_by(&mut self, mut command: Command) -> Result<ChildStdout, String> {
+        let log = OpenOptions::new().create(true).append(true).open(&self.log);
+        let log: File = log.map_err(|error| format!("{}: {error}", self.log.display()))?;
+        self.log_start = log.metadata().map_err(|error| error.to_string())?.len();
+        command.arg("serve").arg("--data-dir").arg(&self.data_dir);
+        for (transport, port) in &self.ports {
+            command.arg(transport.listener()).arg(format!("127.0.0.1:{port}"));
+        }
+        for setting in &self.settings {
+            command.args(["--set", setting]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let mut process = command.spawn().map_err(|error| format!("cannot start {command:?}: {error}"))?;
+        let output = process.stdout.take().ok_or("the broker has no output")?;
+        self.last_id = process.id();
+        self.process = Some(process);
+        Ok(output)
+    }
+
+    /// Starts and waits until it serves; returns how long that took.
+    ///
+    /// # Errors
+    /// The broker ended, or took too long.
+    pub(crate) fn start(&mut self) -> Result<Duration, String> {
+        match self.try_start(None)? {
+            Start::Serves(took) => Ok(took),
+            Start::Ended(status) => Err(format!(
+                "the broker ended with {status} while starting; {}",
+                errors(&self.log_of_last_process()?)
+            )),
+        }
+    }
+
+    /// Starts, under the wrapper `by` if there is one, and waits until it serves or has ended.
+    ///
+    /// # Errors
+    /// No start and no end in time.
+    pub(crate) fn try_start(&mut self, by: Option<Command>) -> Result<Start, String> {
+        let began = Instant::now();
+        let output = match by {
+            None => self.spawn(),
+            Some(mut command) => {
+                command.arg(&self.binary);
+                self.spawn_by(command)
+            }
+        };
+        let lines = follow(output?);
+        loop {
+            match lines.recv_timeout(LIMIT.saturating_sub(began.elapsed())) {
+                Ok(line) if line.starts_with(READY) => return Ok(Start::Serves(began.elapsed())),
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => return Err(format!("no start within {LIMIT:?}")),
+                Err(RecvTimeoutError::Disconnected) => return Ok(Start::Ended(self.wait(LIMIT)?)),
+            }
+        }
+    }
+
+    /// Log of the last process.
+    fn log_of_last_process(&self) -> Result<String, String> {
+        let wrong = |error| format!("{}: {error}", self.log.display());
+        let mut log = File::open(&self.log).map_err(wrong)?;
+        log.seek(SeekFrom::Start(self.log_start)).map_err(wrong)?;
+        let mut said = String::new();
+        log.read_to_string(&mut said).map_err(wrong)?;
+        Ok(said)
+    }
+
+    /// Checks an end after a failure of the disk: the exit code, and one line that contains one of the reasons `why`.
+    ///
+    /// # Errors
+    /// Description of the fault.
+    pub(crate) fn check_end(&self, status: ExitStatus, code: i32, why: &[&str]) -> Result<(), String> {
+        check_log(&self.log_of_last_process()?, status.code(), code, why)
+            .map_err(|wrong| format!("the broker ended with {status}: {wrong}"))
+    }
+
+    /// Kills the process.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // The process may have ended.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Sends a signal to the running process.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let process = self.process.as_ref().map(Pid::from_child);
+        // The process may have ended.
+        let _ = process.map(|process| kill_process(process, signal));
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    ///
+    /// # Errors
+    /// No end in time.
+    pub(crate) fn terminate(&mut self) -> Result<ExitStatus, String> {
+        self.signal(Signal::TERM);
+        self.wait(LIMIT)
+    }
+
+    /// Waits for the end of the process.
+    ///
+    /// # Errors
+    /// No end within `limit`.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
+        self.wait_for(limit)?.ok_or_else(|| format!("the broker has not ended within {limit:?}"))
+    }
+
+    /// Waits at most `limit` for the end; `None` if the process runs on.
+    ///
+    /// # Errors
+    /// No process runs.
+    pub(crate) fn wait_for(&mut self, limit: Duration) -> Result<Option<ExitStatus>, String> {
+        let process = self.process.as_mut().ok_or("the broker does not run")?;
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = process.try_wait().map_err(|error| error.to_string())? {
+                self.process = None;
+                return Ok(Some(status));
+            }
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Runs `braidmq store check` over the data directory.
+    ///
+    /// # Errors
+    /// Description of the fault.
+    pub(crate) fn check_store(&self) -> Result<(), String> {
+        let mut command = Command::new(&self.binary);
+        let output = command.args(["store", "check", "--data-dir"]).arg(&self.data_dir).output();
+        let output = output.map_err(|error| format!("cannot start {command:?}: {error}"))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = [output.stdout, output.stderr].concat();
+        Err(format!("store check: {}", String::from_utf8_lossy(&said).trim_end()))
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Lines of the broker as they arrive. The pipe is read until its end, so that the broker never blocks on it.
+fn follow(output: ChildStdout) -> Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            // The receiver is gone once the broker serves.
+            let _ = sender.send(line);
+        }
+    });
+    lines
+}
+
+fn check_log(said: &str, code: Option<i32>, expected: i32, why: &[&str]) -> Result<(), String> {
+    if code != Some(expected) {
+        return Err(format!("not with code {expected}; {}", errors(said)));
+    }
+    let last: Vec<_> = said.lines().filter(|line| line.starts_with(LAST)).collect();
+    match last[..] {
+        [line] if why.iter().any(|why| line.contains(why)) => {}
+        _ => return Err(format!("one line must contain one of {why:?}, and the last lines are: {last:?}")),
+    }
+    if said.contains("panicked") {
+        return Err(errors(said));
+    }
+    if expected == STORE_FAILED && !said.contains(FAILED) {
+        return Err(format!("the log does not say that {FAILED}"));
+    }
+    Ok(())
+}
+
+/// The first lines with errors.
+fn errors(said: &str) -> String {
+    let tells = |line: &&str| ["ERROR", "panicked", LAST].iter().any(|word| line.contains(word));
+    let lines: Vec<_> = said.lines().filter(tells).take(4).collect();
+    format!("its log: {}", lines.join(" | "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str =
+        "ERROR the store has failed: nothing is acknowledged any more\nbraidmq: full (os error 28)\n";
+
+    #[test]
+    fn an_end_has_its_code_and_one_line_with_the_reason() {
+        assert_eq!(check_log(SAID, Some(74), 74, &["os error 28"]), Ok(()));
+        assert_eq!(check_log("braidmq: full\n", Some(2), 2, &["empty", "full"]), Ok(()));
+        for (said, code, expected) in [
+            (SAID, Some(2), 74),
+            (SAID, None, 74),
+            ("ERROR nothing is acknowledged any more\n", Some(74), 74),
+            ("braidmq: full (os error 28)\n", Some(74), 74),
+            (&format!("{SAID}braidmq: once more\n"), Some(74), 74),
+            (&format!("thread 'store' panicked at a.rs\n{SAID}"), Some(74), 74),
+        ] {
+            assert!(check_log(said, code, expected, &["os error 28"]).is_err(), "{code:?} {said}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! A disk that can be filled: a small file system in memory, in a mount namespace of this process and its children.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Size, much more than a broker stores in some rounds; a ballast file occupies the rest.
+const SIZE: &str = "size=256m,mode=700";
+/// Least free bytes without the ballast, which large messages need. The queues of offline subscribers, and with them the
+/// store's file, grow from round to round.
+const LEAST: u64 = 24 << 20;
+/// Bytes by which the ballast grows at a time.
+const PIECE: usize = 1 << 20;
+
+/// Restarts this program in a namespace where it may mount; returns only on failure, with the reason.
+pub(crate) fn enter_namespace() -> String {
+    // Root in a container may lack user namespaces, and other users cannot do without.
+    let Some(flags) = ["-Urm", "-m"].into_iter().find(|flags| is_allowed(flags)) else {
+        return "a full disk needs `unshare -Urm` and `mount` of util-linux, and this machine refuses them: allow user \
+                namespaces (sysctl kernel.unprivileged_userns_clone=1, or \
+                kernel.apparmor_restrict_unprivileged_userns=0), or be root"
+            .to_owned();
+    };
+    let own = match std::env::current_exe() {
+        Ok(own) => own,
+        Err(error) => return format!("cannot find this program: {error}"),
+    };
+    let mut command = Command::new("unshare");
+    command.arg(flags).arg(own).args(std::env::args_os().skip(1)).arg("--inside");
+    format!("cannot start {command:?}: {}", command.exec())
+}
+
+/// Tests whether a file system can be mounted after `unshare` with these flags.
+fn is_allowed(flags: &str) -> bool {
+    let mut command = Command::new("unshare");
+    command.args([flags, "mount", "-t", "tmpfs", "torture", "/mnt"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// The mounted file system; the kernel removes it with the last process in its namespace.
+pub(crate) struct Disk {
+    mount_point: PathBuf,
+}
+
+impl Disk {
+    pub(crate) fn mount(mount_point: &Path) -> Result<Self, String> {
+        fs::create_dir_all(mount_point).map_err(|error| format!("{}: {error}", mount_point.display()))?;
+        let mut command = Command::new("mount");
+        let status = command.args(["-t", "tmpfs", "-o", SIZE, "torture"]).arg(mount_point).status();
+        match status {
+            Ok(status) if status.success() => Ok(Self { mount_point: mount_point.to_owned() }),
+            Ok(status) => Err(format!("{command:?} ended with {status}")),
+            Err(error) => Err(format!("cannot start {command:?}: {error}")),
+        }
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.mount_point.join("data")
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.mount_point.join("ballast")
+    }
+
+    /// Fills the disk except for `left` bytes.
+    pub(crate) fn fill(&self, left: u64) -> Result<(), String> {
+        let wrong = |error| format!("the ballast: {error}");
+        let mut file = File::create(self.ballast()).map_err(wrong)?;
+        let piece = vec![0; PIECE];
+        let mut size = 0_u64;
+        loop {
+            match file.write(&piece) {
+                Ok(written) => size += written as u64,
+                Err(error) if error.kind() == ErrorKind::StorageFull => break,
+                Err(error) => return Err(wrong(error)),
+            }
+        }
+        if size < LEAST {
+            return Err(format!(
+                "the store left only {} MiB of the disk in memory ({SIZE}) before the ballast was written: ask for fewer \
+                 rounds of `full` at once, for example --kind full:10,full:10",
+                size >> 20
+            ));
+        }
+        file.set_len(size.saturating_sub(left)).map_err(wrong)
+    }
+
+    /// Removes the ballast.
+    pub(crate) fn clear(&self) -> Result<(), String> {
+        fs::remove_file(self.ballast()).map_err(|error| format!("the ballast: {error}"))
+    }
+
+    /// Copies the broker's store to a directory outside.
+    pub(crate) fn rescue(&self, to: &Path) -> Result<(), String> {
+        for name in ["store.redb", "store.journal"] {
+            fs::copy(self.data_dir().join(name), to.join(name))
+                .map_err(|error| format!("{name} cannot be copied to {}: {error}", to.display()))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! A client that reconnects until it is connected and keeps its session.
+
+use std::future::{pending, poll_fn};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use braid_bench::{Connection, Happening};
+use braid_proto::message::{Delivery, Message};
+use braid_proto::packet::{Connect, MessageProperties, ProtocolVersion, QoS, Will};
+use braid_proto::session::{Session, SessionExpiry};
+use braid_proto::stream::StreamKey;
+use braid_proto::topic::{TopicFilter, TopicName};
+use braid_transport::{ConnectOptions, connect};
+use bytes::Bytes;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::ledger::SubscriberId;
+use super::testbed::{Endpoint, Testbed};
+
+/// Session Expiry Interval, longer than any run.
+const EXPIRY_SECS: u32 = 86_400;
+/// Pause between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Time limit of an attempt.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Event of a connection, with its stream.
+pub(crate) type Received = (StreamKey, Happening);
+
+/// A client that outlives its connections, and whose session outlives the broker.
+pub(crate) struct PersistentClient {
+    pub(crate) testbed: Rc<Testbed>,
+    pub(crate) endpoint: Rc<Endpoint>,
+    connect: Connect,
+    /// Number in the ledger, for subscribers.
+    subscriber: Option<SubscriberId>,
+    session: Option<Session>,
+    /// True once the broker has acknowledged the session.
+    is_known: bool,
+    /// Ends of the broker before the last attempt to connect.
+    ends: u64,
+    /// Number of connections so far.
+    pub(crate) connections: u64,
+}
+
+impl PersistentClient {
+    pub(crate) fn new(
+        testbed: &Rc<Testbed>,
+        endpoint: &Rc<Endpoint>,
+        name: &str,
+        version: ProtocolVersion,
+    ) -> Self {
+        let client_id = format!("{name}-{}", endpoint.transport.scheme());
+        let mut connect = Connect::new(version, client_id.as_str());
+        connect.clean_start = false;
+        let expiry = match version.is_v5() {
+            true => SessionExpiry::from_secs(EXPIRY_SECS),
+            false => SessionExpiry::NEVER,
+        };
+        connect.properties.session_expiry = version.is_v5().then_some(EXPIRY_SECS);
+        let session = Session::new(client_id.as_str().into(), expiry);
+        let (testbed, endpoint) = (Rc::clone(testbed), Rc::clone(endpoint));
+        let (is_known, ends, connections) = (false, 0, 0);
+        Self {
+            testbed,
+            endpoint,
+            connect,
+            subscriber: None,
+            session: Some(session),
+            is_known,
+            ends,
+            connections,
+        }
+    }
+
+    /// Lets the ledger know of connection attempts of this subscriber.
+    pub(crate) fn set_subscriber(&mut self, subscriber: SubscriberId) {
+        self.subscriber = Some(subscriber);
+    }
+
+    /// Sets Receive Maximum.
+    pub(crate) fn set_receive_maximum(&mut self, messages: u16) {
+        self.connect.properties.receive_maximum = Some(messages);
+    }
+
+    pub(crate) fn set_will(&mut self, will: Will) {
+        self.connect.will = Some(will);
+    }
+
+    /// Makes the session end with its connection.
+    pub(crate) fn expires_with_its_connection(&mut self) {
+        self.connect.clean_start = true;
+        self.connect.properties.session_expiry = None;
+        self.session = None;
+    }
+
+    /// Connects, with as many attempts as it takes.
+    pub(crate) async fn open(&mut self) -> Connection {
+        loop {
+            self.expect_broker().await;
+            if let Some(connection) = self.attempt().await {
+                return connection;
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Waits on QUIC until the broker listens: an attempt before that would run into its timeout.
+    pub(crate) async fn expect_broker(&self) {
+        if self.endpoint.is_quic() {
+            let _ = self.testbed.broker.subscribe().wait_for(|broker| broker.is_up).await;
+        }
+    }
+
+    /// Tries to connect once.
+    pub(crate) async fn attempt(&mut self) -> Option<Connection> {
+        self.ends = self.testbed.broker.borrow().ends;
+        if let Some(subscriber) = self.subscriber {
+            self.testbed.ledger().connecting(subscriber);
+        }
+        // A cancelled attempt drops its session.
+        let before = self.session.clone();
+        let (testbed, endpoint, ends) = (Rc::clone(&self.testbed), Rc::clone(&self.endpoint), self.ends);
+        let outcome = tokio::select! {
+            outcome = timeout(LIMIT, self.establish()) => outcome.ok().flatten(),
+            () = ended(&testbed, &endpoint, ends) => None,
+        };
+        let Some(connection) = outcome else {
+            self.session = self.session.take().or(before);
+            return None;
+        };
+        self.connections += 1;
+        let mut ledger = testbed.ledger();
+        ledger.counts.connected += 1;
+        if self.is_known && !connection.session_present() {
+            ledger.counts.faults.forgotten += 1;
+            ledger.report_fault(format!("the session of {} is gone", self.connect.client_id.as_str()));
+        }
+        self.is_known = true;
+        drop(ledger);
+        Some(connection)
+    }
+
+    async fn establish(&mut self) -> Option<Connection> {
+        let link =
+            connect(&self.endpoint.target, &self.endpoint.tls, &ConnectOptions::default()).await.ok()?;
+        Connection::resume(link, self.connect.clone(), &mut self.session).await.ok()
+    }
+
+    /// Next event; `None`: the connection has ended.
+    pub(crate) async fn next(&self, connection: &mut Connection) -> Option<Received> {
+        tokio::select! {
+            biased;
+            received = poll_fn(|cx| connection.poll_next_from(cx)) => received.ok(),
+            () = ended(&self.testbed, &self.endpoint, self.ends) => None,
+        }
+    }
+
+    /// Ends a connection without DISCONNECT; returns the events that had arrived.
+    pub(crate) fn close(&mut self, mut connection: Connection) -> Vec<Received> {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut rest = Vec::new();
+        while let Poll::Ready(Ok(received)) = connection.poll_next_from(&mut context) {
+            rest.push(received);
+        }
+        self.session = connection.into_session();
+        rest
+    }
+}
+
+/// Waits until the broker has ended once more, which a client of QUIC would not notice by itself; others do.
+async fn ended(testbed: &Testbed, endpoint: &Endpoint, ends: u64) {
+    if !endpoint.is_quic() {
+        return pending().await;
+    }
+    let _ = testbed.broker.subscribe().wait_for(|broker| broker.ends != ends).await;
+}
+
+/// Delivery with a Message Expiry Interval in seconds, if one is given.
+pub(crate) fn expiring(delivery: Delivery, expiry: Option<u32>) -> Delivery {
+    let Some(seconds) = expiry else { return delivery };
+    let properties = MessageProperties { message_expiry: Some(seconds), ..MessageProperties::default() };
+    let Delivery { message, .. } = &delivery;
+    let message = Message::new(message.topic.clone(), message.payload.clone(), message.qos, message.retain);
+    let message = message.with_properties(Some(Box::new(properties)), Instant::now().into_std());
+    Delivery { message: Arc::new(message), ..delivery }
+}
+
+/// Delivery of a new message.
+pub(crate) fn delivery(topic: &str, payload: Bytes, qos: QoS, retain: bool, stream: StreamKey) -> Delivery {
+    let message = Message::new(topic_name(topic), payload, qos, retain);
+    Delivery { stream, ..Delivery::of(Arc::new(message)) }
+}
+
+/// Parses a topic name of this program.
+#[expect(clippy::expect_used, reason = "they are all written in this program")]
+pub(crate) fn topic_name(text: &str) -> TopicName {
+    TopicName::parse(text).expect("a topic without wildcards")
+}
+
+/// Parses a topic filter of this program.
+#[expect(clippy::expect_used, reason = "they are all written in this program")]
+pub(crate) fn topic_filter(text: &str) -> TopicFilter {
+    TopicFilter::parse(text).expect("a filter with wildcards in their places")
+}
