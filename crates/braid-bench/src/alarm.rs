@@ -1,4 +1,4 @@
-//! Waking at exact times.
+//! Timers of high precision.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,14 +8,14 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Wakes tasks at given times. Clones are the same.
+/// Wakes tasks at given times. Clones share one thread.
 #[derive(Clone, Debug)]
 pub struct Alarm {
-    /// `None`: tokio's timer.
+    /// `None` is tokio's timer.
     thread: Option<Arc<Thread>>,
 }
 
-/// Resolves when its time has come. One that is dropped, or set to another time, leaves nothing behind.
+/// Timer that completes at its time. Dropping it or setting another time cancels it.
 #[derive(Debug)]
 pub(crate) struct Ring(Kind);
 
@@ -25,12 +25,12 @@ enum Kind {
     Thread(ThreadRing),
 }
 
-/// A ring of an exact alarm.
+/// Timer of an exact alarm.
 #[derive(Debug)]
 struct ThreadRing {
     thread: Arc<Thread>,
     due: Instant,
-    /// Under which number it waits, and for whom.
+    /// Number and waker while it waits.
     entry: Option<(u64, Waker)>,
 }
 
@@ -42,8 +42,8 @@ struct Thread {
 
 #[derive(Debug, Default)]
 struct Rings {
-    /// A std lock: it is held for an insertion, a removal, or taking out what is due. No waker is woken or dropped under
-    /// it, as that may drop a task with a ring of its own.
+    /// A std lock: it is held for an insertion, a removal, or taking due timers. No waker is woken or dropped under
+    /// it, because that may drop a task with a timer of its own.
     waiting: Mutex<Waiting>,
     /// Signals an earlier ring, or that none is left.
     changed: Condvar,
@@ -53,22 +53,22 @@ struct Rings {
 #[derive(Debug, Default)]
 struct Waiting {
     wakers: BTreeMap<(Instant, u64), Waker>,
-    /// Rings so far. Their numbers tell apart those of one time.
+    /// Number of the next timer. Numbers tell timers of one time apart.
     count: u64,
     is_over: bool,
 }
 
 impl Alarm {
-    /// Wakes by tokio's clock, which tests can hold. It ticks in milliseconds, so a ring may be two late.
+    /// Wakes by tokio's clock, which tests can pause. It ticks in milliseconds, so that a timer may be two late.
     #[must_use]
     pub fn coarse() -> Self {
         Self { thread: None }
     }
 
-    /// Wakes by a thread of its own, which is late by some 60 µs on an idle machine. Not for a clock that tests hold.
+    /// Wakes by a thread of its own, some 60 µs late on an idle machine. Not for a paused clock.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system has no thread.
     pub fn exact() -> io::Result<Self> {
         let rings = Arc::new(Rings::default());
         let theirs = Arc::clone(&rings);
@@ -76,7 +76,7 @@ impl Alarm {
         Ok(Self { thread: Some(Arc::new(Thread { rings })) })
     }
 
-    /// A ring at this time.
+    /// Timer for this time.
     #[must_use]
     pub(crate) fn at(&self, due: Instant) -> Ring {
         Ring(match &self.thread {
@@ -85,7 +85,7 @@ impl Alarm {
         })
     }
 
-    /// Rings of its thread that were waited for so far.
+    /// Number of timers of its thread that were waited for so far.
     #[cfg(test)]
     pub(crate) fn rings(&self) -> u64 {
         self.thread.as_ref().map_or(0, |thread| thread.rings.waiting().count)
@@ -93,7 +93,7 @@ impl Alarm {
 }
 
 impl Ring {
-    /// Moves it to another time. At the same time it stays what it is.
+    /// Sets another time; the present one changes nothing.
     pub(crate) fn set(&mut self, due: Instant) {
         match &mut self.0 {
             Kind::Timer(sleep) if sleep.deadline() != due => sleep.as_mut().reset(due),
@@ -125,7 +125,7 @@ impl ThreadRing {
             self.leave();
             return Poll::Ready(());
         }
-        // Tasks are polled for other things too: one that waits already needs no lock.
+        // Tasks are polled for other reasons too: a timer that waits already needs no lock.
         if !self.entry.as_ref().is_some_and(|(_, waker)| waker.will_wake(cx.waker())) {
             self.leave();
             let number = self.thread.rings.insert(self.due, cx.waker().clone());
@@ -162,7 +162,7 @@ impl Rings {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number under which it waits.
+    /// Inserts a timer; returns its number.
     fn insert(&self, due: Instant, waker: Waker) -> u64 {
         let (number, is_first) = self.waiting().insert(due, waker);
         if is_first {
@@ -171,10 +171,10 @@ impl Rings {
         number
     }
 
-    /// The thread is not woken for it: it would find nothing to do now either.
+    /// Removes a timer without waking the thread, which would have nothing to do.
     fn remove(&self, due: Instant, number: u64) {
         let removed = self.waiting().wakers.remove(&(due, number));
-        // The lock is free again.
+        // The lock is free by now.
         drop(removed);
     }
 
@@ -204,7 +204,7 @@ impl Rings {
 // === impl Waiting ===
 
 impl Waiting {
-    /// The number of the ring, and whether it is due before all others.
+    /// Inserts a timer; returns its number, and whether it is the first one due.
     fn insert(&mut self, due: Instant, waker: Waker) -> (u64, bool) {
         let number = self.count;
         self.count += 1;
@@ -213,7 +213,7 @@ impl Waiting {
         (number, is_first)
     }
 
-    /// Takes out all that is due at `now`, in its order. When the next ring is.
+    /// Removes the timers due at `now` in their order; returns the time of the next.
     fn take_due(&mut self, now: Instant, due: &mut Vec<Waker>) -> Option<Instant> {
         while let Some(first) = self.wakers.first_entry() {
             let (at, _) = *first.key();
@@ -236,7 +236,7 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// Tells its number when it is woken.
+    /// Waker that records its number.
     struct Told(u32, Sender<u32>);
 
     impl Wake for Told {

@@ -1,7 +1,7 @@
-//! One large message: how long does it take?
+//! Duration of one large message.
 //!
-//! `braid-client` at both ends, because what its defaults come to is the question. Which of the two is behind the
-//! link in question is the caller's choice.
+//! Both ends are `braid-client`, because its defaults are measured. The caller decides which of them is behind the
+//! link under test.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::failure::Failure;
 
 const TOPIC: &str = "files/recording";
 
-/// Both clients, with everything subscribed.
+/// Both clients with their subscriptions.
 pub struct Bulk {
     publisher: Client,
-    /// Held: without it the connection would end.
+    /// Held, because dropping it ends the connection.
     _subscriber: Client,
     messages: Messages,
 }
@@ -34,7 +34,7 @@ impl Bulk {
         Ok(Self { publisher, _subscriber: subscriber, messages })
     }
 
-    /// From publishing one message of `size` bytes (QoS 1) until all of it is at the subscriber.
+    /// Time from the PUBLISH of one message of `size` bytes (QoS 1) until the subscriber has all of it.
     ///
     /// # Errors
     /// A client is closed, the server does not take the message, or it arrived as another.

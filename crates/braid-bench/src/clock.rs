@@ -2,8 +2,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// The time since the Unix epoch as a program tells it: the system's clock, read once, and what tokio's clock has
-/// counted since. So it never jumps, and tests can hold it.
+/// Time since the Unix epoch: the system's clock, read once, plus the progress of tokio's clock. It never jumps, and tests
+/// can pause it.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,
@@ -18,7 +18,7 @@ impl Clock {
         Self { start: Instant::now(), unix }
     }
 
-    /// When both clocks were read.
+    /// Time at which both clocks were read.
     #[must_use]
     pub fn start(&self) -> Instant {
         self.start

@@ -24,15 +24,15 @@ use tokio::time::{Sleep, sleep_until};
 
 use crate::failure::Failure;
 
-/// One read takes this many bytes at most.
+/// Most bytes of one read.
 const READ_AT_ONCE: usize = 64 * 1024;
-/// Reads of one round, before what they brought is handed out.
+/// Reads of one poll, before their events are returned.
 const READS: usize = 32;
 /// Slices of one vectored write.
 const SLICES: usize = 16;
 
 thread_local! {
-    /// One for all connections of a thread: a thousand idle ones need no buffers.
+    /// Buffer shared by all connections of a thread: a thousand idle ones need none.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_AT_ONCE].into());
 }
 
@@ -43,21 +43,21 @@ pub struct Connection {
     link: Link,
     protocol: Client,
     timer: Pin<Box<Sleep>>,
-    /// PINGREQ so often, and when next.
+    /// Period of PINGREQ packets, and time of the next.
     pings: Option<(Duration, Instant)>,
-    /// Used again by every write.
+    /// Reused by every write.
     to_write: Vec<StreamKey>,
-    /// Bytes that may be written before that is said again; `None`: any number.
+    /// Bytes that may be written before the next call of `write_at_most`; `None` is no limit.
     allowance: Option<usize>,
-    /// The link may hold back what it has taken.
+    /// True if the link may hold back bytes that it has taken.
     is_unflushed: bool,
-    /// Why the connection has ended, until that is told.
+    /// Reason of the end, until it is returned.
     failure: Option<Failure>,
     /// Events that were not returned yet, with the stream that brought them.
     events: VecDeque<(StreamKey, ClientEvent)>,
     traffic: Traffic,
     session_present: bool,
-    /// The session of an earlier connection may have messages to send again.
+    /// True if the session of an earlier connection may have messages to retransmit.
     resumes: bool,
 }
 
@@ -66,28 +66,28 @@ pub struct Connection {
 pub enum Handed {
     /// Queued in the outbox of its stream, with QoS 1 and 2 under this identifier.
     Out(Option<PacketId>),
-    /// As many as the server takes are on their way, and nothing happened.
+    /// The server's limit of inflight messages is reached; the message was not taken.
     Blocked(Delivery),
 }
 
 /// Event for the application of a connection.
 #[derive(Debug)]
 pub enum Happening {
-    /// A message; if it has a token, [`Connection::acknowledge`] wants it.
+    /// A message; if it has a token, pass it to [`Connection::acknowledge`].
     Message(Incoming),
-    /// The exchange of a published message is over.
+    /// Last acknowledgement of a published message.
     Published(PacketId, ReasonCode),
-    /// An answer to [`Connection::subscribe`].
+    /// Answer to [`Connection::subscribe`].
     Subscribed(ReasonCode),
-    /// An answer to [`Connection::unsubscribe`].
+    /// Answer to [`Connection::unsubscribe`].
     Unsubscribed,
-    /// A data stream is gone, and with it what was not acknowledged on it; what is of QoS 1 and 2 goes on on the
-    /// control stream. So many requests to subscribe have no answer.
+    /// A data stream has ended with its unacknowledged messages; those of QoS 1 and 2 continue on the
+    /// control stream. The number is that of subscriptions without an answer.
     StreamEnded(StreamKey, usize),
 }
 
 impl Connection {
-    /// Connects over `link`, on which nothing has been said.
+    /// Connects over a fresh `link`.
     ///
     /// # Errors
     /// The server refuses, or the link fails.
@@ -95,11 +95,11 @@ impl Connection {
         Self::resume(link, connect, &mut None).await
     }
 
-    /// As [`Connection::establish`], and goes on with a session from [`Connection::into_session`] if the server has it
-    /// too. Without Clean Start there must be one, if only an empty one.
+    /// Connects as [`Connection::establish`], and continues a session from [`Connection::into_session`] if the server has it
+    /// too. Without Clean Start there must be one, empty or not.
     ///
     /// # Errors
-    /// The server refuses, or the link fails; then the session is still there.
+    /// The server refuses, or the link fails; the session remains then.
     pub async fn resume(
         link: Link,
         connect: Connect,
@@ -107,7 +107,7 @@ impl Connection {
     ) -> Result<Self, Failure> {
         let options = ClientOptions {
             maximum_inflight: u16::MAX,
-            // Data streams have none, and nothing but streams is to differ. [BQ-18]
+            // Data streams have no topic aliases, and only the streams are to differ. [BQ-18]
             outbound_topic_aliases: 0,
             ..ClientOptions::default()
         };
@@ -160,13 +160,13 @@ impl Connection {
 
     // -- Getters -----------------------------------------------------------------------------------
 
-    /// Whether there can be data streams.
+    /// True if the link has data streams.
     #[must_use]
     pub fn is_multi(&self) -> bool {
         self.link.is_multi()
     }
 
-    /// Whether the server went on with the session.
+    /// True if the server continued the session.
     #[must_use]
     pub fn session_present(&self) -> bool {
         self.session_present
@@ -178,7 +178,7 @@ impl Connection {
         self.protocol.session()
     }
 
-    /// Bytes that wait to be written on a stream, without payloads by reference.
+    /// Bytes queued on a stream, without payloads by reference.
     pub fn waiting(&mut self, on: StreamKey) -> usize {
         self.protocol.outbox(on).map_or(0, |outbox| outbox.packets_len())
     }
@@ -189,7 +189,7 @@ impl Connection {
         self.traffic.streams.iter().map(|stream| stream.written).sum()
     }
 
-    /// Where on a stream the next byte will be, and how far the link has taken it; both count from its beginning.
+    /// Position of the next byte on a stream, and the position up to which the link has taken it.
     pub fn progress(&mut self, on: StreamKey) -> (u64, u64) {
         let written = self.traffic.written(on);
         (written + self.protocol.outbox(on).map_or(0, |outbox| outbox.len() as u64), written)
@@ -197,7 +197,7 @@ impl Connection {
 
     // -- Commands ----------------------------------------------------------------------------------
 
-    /// Opens a data stream; on a link that has none, the control stream stands for it.
+    /// Opens a data stream; a link without any gives the control stream.
     ///
     /// # Errors
     /// The link failed.
@@ -205,7 +205,7 @@ impl Connection {
         poll_fn(|cx| self.poll_open(priority, cx)).await
     }
 
-    /// As [`Connection::open`]: ready as soon as the server allows another stream.
+    /// Completes [`Connection::open`] as soon as the server allows another stream.
     ///
     /// # Errors
     /// The link failed.
@@ -223,7 +223,7 @@ impl Connection {
         Poll::Ready(Ok(stream))
     }
 
-    /// Asks for messages on a stream; [`Happening::Subscribed`] answers.
+    /// Subscribes on a stream; [`Happening::Subscribed`] is the answer.
     ///
     /// # Errors
     /// The server does not take it, or the connection has ended.
@@ -231,7 +231,7 @@ impl Connection {
         self.subscribe_with(on, filter, qos, UserProperties::default())
     }
 
-    /// As [`Connection::subscribe`], with User Properties.
+    /// Subscribes as [`Connection::subscribe`], with User Properties.
     ///
     /// # Errors
     /// As [`Connection::subscribe`].
@@ -246,18 +246,18 @@ impl Connection {
         asked.map(drop).map_err(Failure::Unsendable)
     }
 
-    /// Ends a subscription; [`Happening::Unsubscribed`] answers.
+    /// Ends a subscription; [`Happening::Unsubscribed`] is the answer.
     ///
     /// # Errors
-    /// Nothing can be sent now.
+    /// No packet can be sent now.
     pub fn unsubscribe(&mut self, filter: TopicFilter) -> Result<(), Failure> {
         let user = UserProperties::default();
         let asked = self.protocol.unsubscribe(StreamKey::CONTROL, vec![filter], user, now());
         asked.map(drop).map_err(Failure::Unsendable)
     }
 
-    /// Puts a message into the outbox of its stream, which the next poll writes. `false`: as many as the server takes
-    /// are on their way, and nothing happened.
+    /// Queues a message in the outbox of its stream, which the next poll writes. `false` if the server's limit of
+    /// inflight messages is reached; the message was not taken then.
     ///
     /// # Errors
     /// The server does not take it, or the connection has ended.
@@ -269,8 +269,8 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::publish`], and tells under which identifier. A message that cannot leave now comes back, as
-    /// one does when the connection has ended, which the next poll tells.
+    /// Queues a message as [`Connection::publish`], and returns its identifier. A message that cannot leave now is returned, as
+    /// is one after the end of the connection, which the next poll reports.
     ///
     /// # Errors
     /// The server does not take it.
@@ -285,12 +285,12 @@ impl Connection {
         }
     }
 
-    /// The application has taken this message and every one before it.
+    /// Acknowledges this message and every one before it.
     pub fn acknowledge(&mut self, token: Token) {
         self.protocol.acknowledge(token, now());
     }
 
-    /// Bytes by stream since the last call: those that the link took, and those that it brought.
+    /// Bytes by stream since the last call: taken by the link, and brought by it.
     pub fn take_traffic(&mut self, mut each: impl FnMut(StreamKey, u64, u64)) {
         for stream in &mut self.traffic.streams {
             if stream.fresh != (0, 0) {
@@ -305,7 +305,7 @@ impl Connection {
         self.allowance = Some(bytes);
     }
 
-    /// Sends a PINGREQ so often, beside those of Keep Alive; [`Connection::take_round_trip`] tells of the answers.
+    /// Sends PINGREQ with this period, besides those of Keep Alive; [`Connection::take_round_trip`] returns the round trips.
     pub fn ping_every(&mut self, interval: Duration) {
         self.pings = Some((interval, now() + interval));
     }
@@ -315,12 +315,12 @@ impl Connection {
         self.protocol.take_round_trip()
     }
 
-    /// Says that it leaves: DISCONNECT is the last thing that is written.
+    /// Queues DISCONNECT, the last packet.
     pub fn disconnect(&mut self) {
         self.protocol.disconnect(Disconnect::new(ReasonCode::Success));
     }
 
-    /// After [`Connection::disconnect`]: writes what is to be written and closes the link.
+    /// Writes what is queued after [`Connection::disconnect`], and closes the link.
     pub fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.poll_write(cx).is_err() {
             return Poll::Ready(());
@@ -331,7 +331,7 @@ impl Connection {
         self.link.poll_close(cx, Close { code: codes::CLOSE_NORMAL, stop: None }).map(drop)
     }
 
-    /// The session, for the next connection; `None`: it never began.
+    /// Session for the next connection; `None` if it never began.
     #[must_use]
     pub fn into_session(self) -> Option<Session> {
         self.protocol.into_end().1
@@ -339,7 +339,7 @@ impl Connection {
 
     // -- Polling -----------------------------------------------------------------------------------
 
-    /// Writes what is to be written, and returns the next thing that happened.
+    /// Writes what is queued, and returns the next event.
     ///
     /// # Errors
     /// The connection has ended.
@@ -347,7 +347,7 @@ impl Connection {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// As [`Connection::next`].
+    /// Polls for [`Connection::next`].
     ///
     /// # Errors
     /// As [`Connection::next`].
@@ -355,7 +355,7 @@ impl Connection {
         self.poll_next_from(cx).map_ok(|(_, happening)| happening)
     }
 
-    /// As [`Connection::poll_next`], with the stream that brought it.
+    /// Polls as [`Connection::poll_next`], with the stream of the event.
     ///
     /// # Errors
     /// As [`Connection::next`].
@@ -393,7 +393,7 @@ impl Connection {
         }
     }
 
-    /// Moves bytes both ways. Ready when something may have happened.
+    /// Moves bytes both ways. Ready when there may be an event.
     fn poll_link(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         self.poll_write(cx)?;
         if self.resumes {
@@ -455,7 +455,7 @@ impl Connection {
                 StreamAction::Abort(stream, reason) => self.link.abort(stream, reason.value().into()),
             }
         }
-        // Encrypted links hold bytes back, also those of earlier writes.
+        // Encrypted links hold bytes back, those of earlier writes too.
         if self.is_unflushed
             && let Poll::Ready(flushed) = self.link.poll_flush(cx)
         {
@@ -487,7 +487,7 @@ impl Connection {
                     self.traffic.note(stream, taken as u64, 0);
                 }
                 Poll::Ready(Ok(_)) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
-                // The stream has ended, which a read is about to tell.
+                // The stream has ended, which the next read reports.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::NotConnected => break,
                 Poll::Ready(Err(error)) => return Err(error.into()),
             }
@@ -513,12 +513,12 @@ impl Connection {
     }
 }
 
-/// tokio's clock, which tests can hold.
+/// Current time of tokio's clock, which tests can pause.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Bytes of every stream that a connection has had: few, so they are searched one by one.
+/// Byte counts of every stream of a connection: few, so that a linear search is enough.
 #[derive(Debug, Default)]
 struct Traffic {
     streams: Vec<StreamTraffic>,
@@ -527,9 +527,9 @@ struct Traffic {
 #[derive(Debug)]
 struct StreamTraffic {
     key: StreamKey,
-    /// Since the stream began.
+    /// Bytes since the stream began.
     written: u64,
-    /// Written and read since it was last asked for.
+    /// Bytes written and read since the last call.
     fresh: (u64, u64),
 }
 

@@ -3,13 +3,13 @@ use std::io;
 use braid_proto::connection::{Cause, Unsendable};
 use braid_proto::reason::ReasonCode;
 
-/// Why a measurement came to nothing.
+/// Reason of a failed measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The client failed.
+    /// Error of the client.
     #[error(transparent)]
     Client(#[from] braid_client::Error),
-    /// The link failed.
+    /// Error of the link.
     #[error("the link failed: {0}")]
     Link(#[from] io::Error),
     /// The connection has ended.
@@ -18,18 +18,18 @@ pub enum Failure {
     /// The server refused a subscription.
     #[error("the server refused to subscribe {filter:?}: {reason}")]
     Refused {
-        /// The filter.
+        /// Topic filter.
         filter: Box<str>,
-        /// The code in SUBACK.
+        /// Reason Code in SUBACK.
         reason: ReasonCode,
     },
-    /// The server does not take what is to be measured.
+    /// The server lacks a feature of the measurement.
     #[error("the server does not take it: {0:?}")]
     Unsendable(Unsendable),
-    /// A message is larger than the server takes.
+    /// A message exceeds the server's limit.
     #[error("the server takes no packet of {0} bytes: raise its maximum_packet_size")]
     TooLarge(usize),
-    /// A message arrived that this load did not send.
+    /// A message arrived that does not belong to this load.
     #[error("an unknown message arrived on {0:?}")]
     Stray(Box<str>),
 }

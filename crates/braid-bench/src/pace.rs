@@ -14,7 +14,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Step `n`, counted from 1, is due `n / rate` seconds after `start`. `rate` is above 0.
+    /// Schedule in which step `n`, counted from 1, is due `n / rate` seconds after `start`. `rate` is above 0.
     #[must_use]
     pub fn new(start: Instant, rate: f64) -> Self {
         let mut pace = Self { start, rate, next: 1, timer: Box::pin(sleep_until(start)) };
@@ -23,17 +23,17 @@ impl Pace {
         pace
     }
 
-    /// When step `n` is due.
+    /// Due time of step `n`.
     fn due(&self, n: u64) -> Instant {
-        // Exact enough: a double holds seconds to the nanosecond for months.
+        // A double holds seconds to the nanosecond for months.
         let seconds = n as f64 / self.rate;
         self.start + Duration::from_secs_f64(seconds)
     }
 
-    /// The time for which the next step was due, once it is. Ready again at once for every step that is late.
+    /// Due time of the next step, once it has come. Ready again at once for every late step.
     pub fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Instant> {
         let due = self.due(self.next);
-        // The clock is asked first: what is late needs no timer.
+        // The clock is read first: a late step needs no timer.
         if Instant::now() < due {
             if self.timer.deadline() != due {
                 self.timer.as_mut().reset(due);

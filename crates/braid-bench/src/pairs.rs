@@ -1,4 +1,4 @@
-//! Publishers and subscribers in pairs, small messages spread over topics and streams: what does a stream cost?
+//! Cost of streams: publishers and subscribers in pairs, small messages spread over topics and streams.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,45 +17,45 @@ use crate::failure::Failure;
 use crate::pace::Pace;
 use braid_measure::Latencies;
 
-/// Topics of each pair, whatever the number of streams, so that nothing but the streams differs.
+/// Topics of each pair for any number of streams, so that only the streams differ.
 pub const TOPICS: u16 = 64;
 
 /// Load of each pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Streams of each connection, 1 to [`TOPICS`]; with 1 only the control stream. Links without data streams do as
-    /// if they had them.
+    /// Streams of each connection, 1 to [`TOPICS`]; with 1 only the control stream. Links without data streams use the
+    /// control stream for all.
     pub streams: u16,
     /// QoS of the messages and of the subscriptions.
     pub qos: QoS,
     /// Bytes of each payload, at least 16.
     pub size: usize,
-    /// When messages are published.
+    /// Schedule of the messages.
     pub drive: Drive,
 }
 
-/// When messages are published.
+/// Schedule of the messages.
 #[derive(Clone, Copy, Debug)]
 pub enum Drive {
-    /// As long as no more than so many of a pair are on their way: closed loop.
+    /// As many messages as keep this number of a pair inflight: closed loop.
     Saturated(u32),
     /// Messages per second and pair, independent of the answers: open loop.
     Paced(f64),
 }
 
-/// The time in which messages count.
+/// Measured period.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Publishing begins.
+    /// Start of publishing.
     pub start: Instant,
-    /// From here on.
+    /// Start of the measured period.
     pub from: Instant,
-    /// Until here; then the pair is done.
+    /// End of the measured period and of the pair.
     pub to: Instant,
 }
 
 impl Window {
-    /// `warm_up` and then `measured`, from now.
+    /// Window of `warm_up` and then `measured`, from now.
     #[must_use]
     pub fn from_now(warm_up: Duration, measured: Duration) -> Self {
         let start = Instant::now();
@@ -70,7 +70,7 @@ impl Window {
 /// Measurements of one pair.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// Messages that arrived in the window.
+    /// Messages that arrived in the measured period.
     pub delivered: u64,
     /// Latencies from publishing to arrival.
     pub latencies: Latencies,
@@ -79,7 +79,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Adds what another pair measured.
+    /// Adds the measurements of another pair.
     pub fn add(&mut self, other: &Self) {
         self.delivered += other.delivered;
         self.latencies.add(&other.latencies);
@@ -87,7 +87,7 @@ impl Measured {
     }
 }
 
-/// One publisher and one subscriber, ready to go.
+/// One publisher and one subscriber with their subscriptions.
 pub struct Pair {
     publisher: Connection,
     subscriber: Connection,
@@ -99,11 +99,11 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Opens the streams of both connections, which have just been established, and subscribes. `number` tells the
+    /// Opens the streams of two fresh connections and subscribes. `number` tells the
     /// pair from others of the same broker.
     ///
     /// # Errors
-    /// A connection ended, or the server does not take the load.
+    /// A connection ended, or the server refuses the load.
     pub async fn set_up(
         mut publisher: Connection,
         mut subscriber: Connection,
@@ -178,7 +178,7 @@ impl Pair {
         match (self.load.drive, pace) {
             (Drive::Saturated(most), _) => {
                 let on_their_way = self.sent.saturating_sub(self.arrived);
-                // Refilled when a quarter is free, in one go, as a busy publisher would.
+                // Refilled when a quarter is free, at once, as a busy publisher would.
                 if on_their_way <= u64::from(most) * 3 / 4 {
                     for _ in on_their_way..u64::from(most) {
                         if !self.publish(window)? {
@@ -198,7 +198,7 @@ impl Pair {
             }
             (Drive::Paced(_), None) => {}
         }
-        // Acknowledgements come here, and what was published is written.
+        // Takes acknowledgements, and writes the queued messages.
         while let Poll::Ready(happening) = self.publisher.poll_next(cx) {
             drop(happening?);
         }
@@ -218,7 +218,7 @@ impl Pair {
 
     fn receive(&mut self, window: Window, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let before = self.arrived;
-        // Pending also writes the acknowledgements of what came.
+        // Pending also writes the acknowledgements of received messages.
         while let Poll::Ready(happening) = self.subscriber.poll_next(cx) {
             let Happening::Message(incoming) = happening? else { continue };
             if let Some(token) = incoming.token {
@@ -246,7 +246,7 @@ impl Pair {
     }
 }
 
-/// The control stream, or so many data streams.
+/// The control stream, or this number of data streams.
 async fn open(connection: &mut Connection, streams: u16) -> Result<Vec<StreamKey>, Failure> {
     if streams == 1 {
         return Ok(vec![StreamKey::CONTROL]);

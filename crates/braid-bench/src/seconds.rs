@@ -1,9 +1,9 @@
 //! Counts by whole seconds since the start of a run, in lists that begin with second 0.
 
-/// A year of seconds: more is no measurement.
+/// Seconds of a year, the longest measurement.
 const MOST: usize = 366 * 24 * 3600;
 
-/// Adds to what is counted for a second.
+/// Adds to the count of a second.
 pub(crate) fn add_at(seconds: &mut Vec<u64>, second: usize, by: u64) {
     let second = second.min(MOST);
     if seconds.len() <= second {
@@ -12,7 +12,7 @@ pub(crate) fn add_at(seconds: &mut Vec<u64>, second: usize, by: u64) {
     seconds[second] += by;
 }
 
-/// Adds another list.
+/// Adds another list second by second.
 pub(crate) fn add_all(seconds: &mut Vec<u64>, others: &[u64]) {
     if seconds.len() < others.len() {
         seconds.resize(others.len(), 0);

@@ -5,25 +5,25 @@ use std::collections::BTreeMap;
 use braid_measure::Quantiles;
 use serde::{Deserialize, Serialize};
 
-/// The value of [`RunSummary::schema`]. A change that readers have to know of changes the number.
+/// Value of [`RunSummary::schema`]. A change that readers have to know of changes the number.
 pub const SCHEMA: &str = "braidmq-bench/1";
 
-/// One program's run. Times are seconds since its start unless a name says otherwise.
+/// Run of one program. Times are seconds since its start unless a name says otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
-    /// [`SCHEMA`].
+    /// Value of [`SCHEMA`].
     pub schema: String,
     /// Role of the program.
     pub role: Role,
-    /// When it started, in microseconds since the Unix epoch.
+    /// Start, microseconds since the Unix epoch.
     pub started_unix_us: u64,
     /// Duration of the run.
     pub seconds: f64,
-    /// Its counters by their printed names.
+    /// Counters by their printed names.
     pub counters: BTreeMap<String, u64>,
-    /// Connections, all together.
+    /// All connections together.
     pub connections: ConnectionsSummary,
-    /// From PINGREQ to PINGRESP, microseconds. `None`: there was none.
+    /// Time from PINGREQ to PINGRESP, microseconds. `None` without any.
     #[serde(default)]
     pub pingresp_us: Option<Quantiles>,
     /// Single round trips in the order of answers, if that was requested.
@@ -54,20 +54,20 @@ pub enum Role {
     Sub,
     /// Connected and stayed.
     Conn,
-    /// Asked for objects.
+    /// Requested objects.
     Request,
     /// Answered with objects.
     Reply,
 }
 
-/// The connections of a program.
+/// Connections of a program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConnectionsSummary {
     /// Number of wanted connections.
     pub wanted: u64,
     /// Number of established connections, repeated ones included.
     pub established: u64,
-    /// From the first packet to CONNACK (MQTT) or to the transport's establishment (others), microseconds.
+    /// Time from the first packet to CONNACK (MQTT) or to the transport's establishment (others), microseconds.
     pub connect_us: Option<Quantiles>,
 }
 
@@ -76,11 +76,11 @@ pub struct ConnectionsSummary {
 pub struct HeadersSummary {
     /// Messages with a counter (`cnt64`), which counts those of one publisher to one topic.
     pub numbered: u64,
-    /// Counters that were left out: lost, or on their way behind the next.
+    /// Counters that were skipped: lost, or overtaken by the next.
     pub skipped: u64,
-    /// Counters that were not above all before them: repeated, late, or of a second publisher to the topic.
+    /// Counters that were not above all earlier ones: repeated, late, or of a second publisher to the topic.
     pub not_above: u64,
-    /// Messages that came before they were sent, by the two clocks: they have no latency.
+    /// Messages that arrived before they were sent, by the two clocks: they have no latency.
     pub skewed: u64,
 }
 
@@ -89,9 +89,9 @@ pub struct HeadersSummary {
 pub struct TopicSummary {
     /// The topic, or the object of a request.
     pub topic: String,
-    /// The number that the topics file or the option gave the stream; 0 is the control stream.
+    /// Number that the topics file or the option gave the stream; 0 is the control stream.
     pub stream: u64,
-    /// Its priority, where it has one.
+    /// Priority of the stream.
     pub priority: Option<u16>,
     /// Messages handed to the connection (requests sent).
     pub sent: u64,
@@ -110,16 +110,16 @@ pub struct TopicSummary {
     pub latency_us: Option<Quantiles>,
     /// Latency curve: microseconds, and the share (0 to 1) of arrived messages that took no longer.
     pub latency_cdf: Vec<(u64, f64)>,
-    /// Message by message, if that was asked for.
+    /// Single messages, if that was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
 }
 
-/// Messages or pings one by one, in no particular order.
+/// Single messages or pings, in no particular order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
-    /// When each was due (a ping: was sent), in microseconds since the Unix epoch. A publisher tells of all that were due, a subscriber of those
-    /// that it received and that told.
+    /// Due time of each (of a ping: its sending), microseconds since the Unix epoch. A publisher lists all that were due, a subscriber those
+    /// that it received with their due time.
     pub due_unix_us: Vec<u64>,
     /// Duration of each, microseconds; of subscribers and of pings.
     pub took_us: Vec<u64>,
@@ -128,18 +128,18 @@ pub struct Trace {
 /// One stream over all connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StreamSummary {
-    /// As in [`TopicSummary::stream`].
+    /// Number as in [`TopicSummary::stream`].
     pub stream: u64,
     /// Bytes that the transport took from it (or gave to it, for receivers), by whole seconds since the start.
     pub bytes_per_second: Vec<u64>,
 }
 
-/// Something worth telling that is no number.
+/// Event that is no number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// When.
+    /// Time of the event.
     pub at: f64,
-    /// In words: `client(1): disconnected with reason 141: keepalive_timeout`.
+    /// Description: `client(1): disconnected with reason 141: keepalive_timeout`.
     pub what: String,
 }
 

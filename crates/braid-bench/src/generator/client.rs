@@ -1,4 +1,4 @@
-//! The life of one client: its connections one after the other, and what it does on them.
+//! Lifecycle of one client: its connections, one after the other, and its work on them.
 
 mod connecting;
 
@@ -27,13 +27,13 @@ use crate::failure::Failure;
 
 /// Time limit of a DISCONNECT.
 const CLOSE: Duration = Duration::from_secs(1);
-/// When the last message of `-L` is given out: how long a client waits in which nothing is written and nothing
-/// acknowledged. The Erlang client waits so long for an acknowledgement.
+/// Longest wait after the last message of `-L` was taken, without bytes written or messages
+/// acknowledged. The Erlang client has the same limit for an acknowledgement.
 const LAST_WAIT: Duration = Duration::from_secs(30);
-/// Turns of one poll, before other clients of the thread have theirs.
+/// Turns of one poll, after which other clients of the thread are polled.
 const TURNS: usize = 16;
 
-/// One client from its first connection to its last.
+/// A client from its first connection to its last.
 pub(super) struct Client {
     shared: Arc<Shared>,
     who: Who,
@@ -56,19 +56,19 @@ enum Worker {
 
 /// Event that ends a wait.
 enum Event {
-    /// The run is this far.
+    /// The run has reached this phase.
     Phase(Phase),
-    /// The client may begin to publish; or, when the last message is given out, it has waited long enough.
+    /// Publishing may begin; after the last message is taken, the longest wait is over.
     Leave,
-    /// The connection has ended, or there is nothing to do any more.
+    /// The connection has ended, or no work is left.
     Ended(Result<(), Failure>),
 }
 
-/// Why a connection is over.
+/// Reason of the end of a connection.
 enum End {
-    /// The run is.
+    /// The run has ended.
     Stopped,
-    /// There is nothing to do any more.
+    /// No work is left.
     Done,
     Failed(Failure),
 }
@@ -85,11 +85,11 @@ impl Client {
         Self { shared, who, worker, phase, session: None, lives: 0, returns: 0, has_settled: false }
     }
 
-    /// Until the run is over, or there is nothing to do any more, or the client gives up.
+    /// Runs until the run is over, no work is left, or the client gives up.
     pub(super) async fn live(mut self) {
         let retries = self.shared.plan.clients.retries;
         loop {
-            // In a box of its own: what connecting takes is not kept by thousands of connections.
+            // Boxed, so that thousands of connections do not keep the memory of connecting.
             let connected = Box::pin(self.connect()).await;
             if self.lives == u32::from(connected.is_some()) {
                 self.shared.arrived();
@@ -188,7 +188,7 @@ impl Client {
         }
     }
 
-    /// All messages are done; the connection remains.
+    /// Every message is done; the connection stays open.
     fn stay(&mut self, connection: &mut Connection) {
         let now = Instant::now();
         self.count_written(connection, now);
@@ -196,7 +196,7 @@ impl Client {
         self.settle();
     }
 
-    /// The client will publish nothing any more. Told once.
+    /// Reports once that the client will publish no more.
     fn settle(&mut self) {
         if !self.has_settled {
             self.has_settled = true;
@@ -249,7 +249,7 @@ impl Client {
         note_traffic(&self.worker, connection, &self.shared.board, ended_at, &mut tally);
     }
 
-    /// With a session that ends with its connection, all that is not acknowledged is lost.
+    /// Counts every unacknowledged message as lost if the session ends with its connection.
     fn keep_session(&mut self, connection: Connection) {
         if !self.shared.plan.clients.clean_start {
             self.session = connection.into_session();
@@ -261,7 +261,7 @@ impl Client {
         }
     }
 
-    /// Counts what will never leave or arrive. Counts it once: then nothing of it is left.
+    /// Counts messages that will never leave or arrive, and removes them, so that each is counted once.
     fn give_up(&mut self, at: Instant) {
         match &mut self.worker {
             Worker::Publisher(publisher) => {
@@ -277,7 +277,7 @@ impl Client {
 }
 
 impl Worker {
-    /// Bytes that were written and messages on their way: while those change, there is something to wait for.
+    /// Bytes written and messages inflight: while these change, waiting makes sense.
     fn moved(&self, connection: &Connection) -> (u64, usize) {
         let on_their_way = match self {
             Self::Publisher(publisher) => publisher.on_their_way(),
@@ -287,7 +287,7 @@ impl Worker {
     }
 }
 
-/// Ready when publishing may begin.
+/// Completes when publishing may begin.
 async fn may_begin(mut gate: watch::Receiver<bool>, wait: Duration) {
     if gate.wait_for(|open| *open).await.is_err() {
         pending::<()>().await;
@@ -297,7 +297,7 @@ async fn may_begin(mut gate: watch::Receiver<bool>, wait: Duration) {
     }
 }
 
-/// Turns of a worker until nothing moves. Ready when the connection has ended, or the worker has nothing to do any more.
+/// Polls a worker until it makes no progress. Ready when the connection has ended, or the worker has no work left.
 fn turns(
     shared: &Shared,
     worker: &mut Worker,

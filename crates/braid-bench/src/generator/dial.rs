@@ -26,7 +26,7 @@ enum Way {
     Simulation(sim::Connector),
 }
 
-/// Where clients go to.
+/// Targets of the clients.
 #[derive(Debug)]
 struct Place {
     target: Target,
@@ -34,16 +34,16 @@ struct Place {
     addresses: OnceCell<Vec<SocketAddr>>,
 }
 
-/// Why there is no link.
+/// Reason for a missing link.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     /// No host.
     #[error("no host: give one with -h")]
     NoHost,
-    /// The transport says why.
+    /// Error of the transport.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The broker in this process is gone.
+    /// The broker in this process has ended.
     #[error(transparent)]
     Memory(#[from] io::Error),
     /// No answer in time.
@@ -52,12 +52,12 @@ pub enum DialError {
 }
 
 impl Dialer {
-    /// Over the network: client 1 goes to the first target from the first of the local `addresses`, and the others
-    /// follow in turn; where there are none, from that of `options`. `options` have the congestion controls of both TCP
+    /// Connects over the network: client 1 to the first target from the first of the local `addresses`, the other clients
+    /// in turn; without any, from that of `options`. `options` have the congestion controls of both TCP
     /// and QUIC. A host's name is looked up once for all clients.
     ///
     /// # Errors
-    /// There is no target, the congestion control of TCP cannot be had here, or a certificate file cannot be used.
+    /// No target, an unknown congestion control of TCP, or an unusable certificate file.
     pub fn new(
         targets: Vec<Target>,
         tls: ClientTls,
@@ -77,13 +77,13 @@ impl Dialer {
         Ok(Self { way: Way::Network { places, tls, options: Box::new(options), addresses } })
     }
 
-    /// To a broker in this process.
+    /// Connects to a broker in this process.
     #[must_use]
     pub fn in_memory(connector: mem::Connector) -> Self {
         Self { way: Way::Memory(connector) }
     }
 
-    /// Over a simulated network.
+    /// Connects over a simulated network.
     #[must_use]
     pub fn in_simulation(connector: sim::Connector) -> Self {
         Self { way: Way::Simulation(connector) }
@@ -100,7 +100,7 @@ impl Dialer {
         }
     }
 
-    /// The address that a client has for itself alone or with others, of several local ones.
+    /// Local address of a client, one of several.
     pub(super) fn local(&self, client: u64) -> Option<IpAddr> {
         match &self.way {
             Way::Network { addresses, .. } => nth(addresses, client).copied(),
@@ -108,7 +108,7 @@ impl Dialer {
         }
     }
 
-    /// A link for a client, and how long its parts took.
+    /// Link for a client, with the durations of its parts.
     pub(super) async fn dial(&self, client: u64) -> Result<(Link, ConnectTimes), DialError> {
         timeout(PATIENCE, self.attempt(client)).await.unwrap_or(Err(DialError::Timeout))
     }
@@ -151,7 +151,7 @@ impl DialError {
     }
 }
 
-/// Clients are counted from 1.
+/// Element of a list for a client, in turn; clients are counted from 1.
 fn nth<T>(of: &[T], client: u64) -> Option<&T> {
     let at = client.saturating_sub(1).checked_rem(of.len() as u64)?;
     of.get(usize::try_from(at).ok()?)
@@ -199,7 +199,7 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_looked_up_for_the_first_client_alone() {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
-        // RFC 6761, 6.4: it has no address anywhere.
+        // RFC 6761, 6.4: this name has no address anywhere.
         let host = "host.invalid".to_owned();
         let target = Target { transport: Transport::Tcp, host, port: 1, path: String::new() };
         let (tls, options) = (ClientTls::default(), ConnectOptions::default());

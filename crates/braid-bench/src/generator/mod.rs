@@ -1,10 +1,10 @@
-//! Publishers, subscribers and idle connections by the thousand: what `braidmq bench pub|sub|conn` does.
+//! Publishers, subscribers and idle connections by the thousand: the load of `braidmq bench pub|sub|conn`.
 //!
-//! A [`Plan`] says what is to be done, a [`Dialer`] how the broker is reached, and [`run`] does it on the runtime
-//! that it is called on, a task for each client. Meanwhile and afterwards a [`Board`] shows what was counted.
+//! A [`Plan`] describes the load, a [`Dialer`] the way to the broker, and [`run`] executes it on the calling
+//! runtime, with a task for each client. A [`Board`] holds the counters during the run and afterwards.
 //!
-//! Publishing is open loop: every message is due at a time that nothing moves, and its latency counts from then. A
-//! message that cannot leave yet waits and keeps that time. What was due and never acknowledged is counted as failed.
+//! Publishing is open loop: every message has a fixed due time, from which its latency counts. A
+//! message that cannot leave yet keeps that time. Due messages without an acknowledgement count as failed.
 
 mod board;
 mod client;

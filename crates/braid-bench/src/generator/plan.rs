@@ -16,18 +16,18 @@ pub struct Plan {
     pub clients: Clients,
     /// Work of the connected clients.
     pub work: Work,
-    /// When it is over, besides the stop signal.
+    /// End of the run, besides the stop signal.
     pub ending: Ending,
 }
 
 /// Clients and their connections.
 #[derive(Debug, Clone)]
 pub struct Clients {
-    /// `-c`: how many.
+    /// `-c`: number of clients.
     pub count: u64,
-    /// `-n`: the first client's number is one more.
+    /// `-n`: number before that of the first client.
     pub start_number: u64,
-    /// Their Client Identifiers.
+    /// Scheme of their Client Identifiers.
     pub ids: ClientIds,
     /// Rate of new connections.
     pub start: Start,
@@ -39,7 +39,7 @@ pub struct Clients {
     pub clean_start: bool,
     /// `-k`: Keep Alive in seconds, 0 for none.
     pub keep_alive: u16,
-    /// `--ping`: a PINGREQ so often, beside those of Keep Alive.
+    /// `--ping`: period of PINGREQ packets besides those of Keep Alive.
     pub ping: Option<Duration>,
     /// `-x`: Session Expiry Interval in seconds (MQTT 5).
     pub session_expiry: Option<u32>,
@@ -83,51 +83,51 @@ pub struct Credentials {
 /// Rate of new connections.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Start {
-    /// `-i`: one after each interval, all of them at once if it is zero.
+    /// `-i`: one client after each interval, all at once if it is zero.
     Every(Duration),
-    /// `-R`: so many a second.
+    /// `-R`: clients per second.
     PerSecond(u32),
 }
 
 /// Reaction to a failed or ended connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retries {
-    /// `--num-retry-connect`: more attempts after the first one failed.
+    /// `--num-retry-connect`: attempts after the first failed one.
     pub connect: u32,
-    /// `--reconnect`: how often a client comes again after its connection ended, or after it did not get one again.
+    /// `--reconnect`: attempts after a connection ended, or after such an attempt failed.
     pub reconnect: u32,
-    /// The pause before each of both.
+    /// Pause before each attempt.
     pub pause: Duration,
 }
 
-/// When a run is over.
+/// End of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ending {
-    /// `--duration`: after so long since the start of the run.
+    /// `--duration`: time from the start of the run.
     pub after: Option<Duration>,
-    /// `--keep-connected`: clients stay when they have nothing to publish any more (`-L`), and the run goes on.
+    /// `--keep-connected`: clients stay connected after the last message of `-L`, and the run goes on.
     pub keep_connected: bool,
 }
 
 /// Work of the clients.
 #[derive(Debug, Clone)]
 pub enum Work {
-    /// They publish.
+    /// Clients publish.
     Publish(PublishPlan),
-    /// They subscribe.
+    /// Clients subscribe.
     Subscribe(SubscribePlan),
-    /// They only stay.
+    /// Clients stay connected.
     Connect,
 }
 
 /// Messages of each publisher.
 #[derive(Debug, Clone)]
 pub struct PublishPlan {
-    /// To which topics. Each has its own schedule.
+    /// Topics, each with a schedule of its own.
     pub topics: Vec<PublishedTopic>,
     /// `--payload-hdrs`
     pub headers: PayloadHeaders,
-    /// `-F`: messages of QoS 1 and 2 of a client that are on their way at most; 0 leaves it to the server.
+    /// `-F`: most inflight messages of QoS 1 and 2 of a client; 0 leaves it to the server.
     pub inflight: u32,
     /// `-L`: messages of all clients together; 0 for no limit.
     pub limit: u64,
@@ -135,21 +135,21 @@ pub struct PublishPlan {
     pub wait_for_all: bool,
     /// Number of workers in the [`go_line`](crate::emqtt::go_line) at the end of that wait; 0 prints no line.
     pub workers: u64,
-    /// `--min-random-wait` and `--max-random-wait`: each client waits so long before its schedule begins.
+    /// `--min-random-wait` and `--max-random-wait`: range of each client's wait before its schedule begins.
     pub random_wait: (Duration, Duration),
 }
 
 /// One topic with its schedule: message n (from 0) is due at `first` and n intervals after the client may publish.
 #[derive(Debug, Clone)]
 pub struct PublishedTopic {
-    /// As written: the name of the topic in the summary.
+    /// Topic as written, which is its name in the summary.
     pub name: String,
     /// Parsed topic.
     pub template: TopicTemplate,
-    /// When the first message is due, from when the client may publish: at once with `-t`, one interval later with
+    /// Due time of the first message, from when the client may publish: at once with `-t`, one interval later with
     /// `--topics-payload`.
     pub first: Duration,
-    /// Between two messages; zero is as fast as it goes.
+    /// Time between two messages; zero is saturated.
     pub interval: Duration,
     /// QoS of each message.
     pub qos: QoS,
@@ -157,25 +157,25 @@ pub struct PublishedTopic {
     pub retain: bool,
     /// Payload of each message.
     pub payload: Payload,
-    /// The data stream that carries it on QUIC; 0 is the control stream. On other transports there is only that.
+    /// Data stream on QUIC; 0 is the control stream, the only one of other transports.
     pub stream: u32,
-    /// The priority of that stream; `None` is the usual one.
+    /// Priority of that stream; `None` is the default.
     pub priority: Option<u16>,
 }
 
 /// Content of messages.
 #[derive(Debug, Clone)]
 pub enum Payload {
-    /// That of a topics file.
+    /// Payload of a topics file.
     Spec(Box<TopicSpec>),
-    /// That of `-m` or `-s`, and the value of `-s`.
+    /// Payload of `-m` or `-s`, and the value of `-s`.
     Message(MessageTemplate, usize),
 }
 
 /// Subscriptions of each subscriber.
 #[derive(Debug, Clone, Default)]
 pub struct SubscribePlan {
-    /// `-t`, each in a SUBSCRIBE of its own.
+    /// `-t`, each with a SUBSCRIBE of its own.
     pub filters: Vec<SubscribedFilter>,
     /// `--payload-hdrs`
     pub headers: PayloadHeaders,
@@ -183,14 +183,14 @@ pub struct SubscribePlan {
     pub timestamp: Option<TimestampField>,
 }
 
-/// One Topic Filter.
+/// A Topic Filter.
 #[derive(Debug, Clone)]
 pub struct SubscribedFilter {
-    /// The filter, which may have placeholders.
+    /// The filter, with placeholders.
     pub template: TopicTemplate,
-    /// The most that deliveries may have.
+    /// Highest QoS of its deliveries.
     pub qos: QoS,
-    /// The data stream that brings its messages on QUIC; 0 is the control stream.
+    /// Data stream of its messages on QUIC; 0 is the control stream.
     pub stream: u32,
     /// Priority that the broker is asked for.
     pub priority: Option<u16>,
@@ -202,33 +202,33 @@ pub enum PlanError {
     /// A placeholder cannot be filled.
     #[error(transparent)]
     Placeholder(#[from] PlaceholderError),
-    /// A topic is no topic, even with its placeholders filled.
+    /// A topic is invalid even with its placeholders filled.
     #[error("topic {topic:?}: {error}")]
     Topic {
-        /// As written.
+        /// Topic as written.
         topic: String,
-        /// The rule that it breaks.
+        /// Rule that the topic breaks.
         error: TopicError,
     },
-    /// Nothing to publish or to subscribe to.
+    /// No topics or no filters.
     #[error("no topic: give one with -t or --topics-payload")]
     NoTopic,
     /// A QoS that does not exist.
     #[error("topic {topic:?}: QoS {qos} does not exist: give 0, 1 or 2")]
     Qos {
-        /// As written.
+        /// Topic as written.
         topic: String,
-        /// The number given.
+        /// Number given.
         qos: u8,
     },
 }
 
 impl PublishPlan {
-    /// The topics of a file, with no headers, `-F 1`, no limit and no wait. `has_username` tells whether `%u` can be
+    /// Plan for the topics of a file, with no headers, `-F 1`, no limit and no wait. `has_username` tells whether `%u` can be
     /// filled.
     ///
     /// # Errors
-    /// A placeholder or a topic that cannot be, or no topic at all.
+    /// An invalid placeholder or topic, or no topic.
     pub fn of_file(file: &TopicsFile, has_username: bool) -> Result<Self, PlanError> {
         let topics = file.topics.iter().map(|spec| {
             let qos = qos(&spec.name, spec.qos)?;
@@ -247,10 +247,10 @@ impl PublishPlan {
         Self::of(topics.collect::<Result<_, PlanError>>()?)
     }
 
-    /// These topics, with no headers, `-F 1`, no limit and no wait.
+    /// Plan for these topics, with no headers, `-F 1`, no limit and no wait.
     ///
     /// # Errors
-    /// There is none.
+    /// No topic.
     pub fn of(topics: Vec<PublishedTopic>) -> Result<Self, PlanError> {
         if topics.is_empty() {
             return Err(PlanError::NoTopic);
@@ -262,7 +262,7 @@ impl PublishPlan {
 }
 
 impl PublishedTopic {
-    /// The topic of `-t`, with a payload of `-m` or `-s`, QoS 0, on the control stream.
+    /// Topic of `-t`, with a payload of `-m` or `-s`, QoS 0, on the control stream.
     ///
     /// # Errors
     /// A placeholder that cannot be filled.
@@ -288,7 +288,7 @@ impl PublishedTopic {
 }
 
 impl SubscribedFilter {
-    /// A filter on the control stream, without a priority.
+    /// Filter on the control stream, without a priority.
     ///
     /// # Errors
     /// A placeholder that cannot be filled.

@@ -14,25 +14,25 @@ use super::{Alarm, Board, Clock, Dialer, Plan, Start};
 /// Time limit of all DISCONNECTs together.
 const CLOSE: Duration = Duration::from_secs(3);
 
-/// Why a run is over.
+/// Reason of the end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// The time of [`Ending::after`](super::Ending) was over.
+    /// The time of [`Ending::after`](super::Ending) is over.
     Time,
-    /// `-L` messages were published, and acknowledged where they are, or 30 seconds went by without any move:
+    /// `-L` messages were published and acknowledged, or 30 seconds went by without progress:
     /// [`PUBLISH_COMPLETE`](crate::emqtt::PUBLISH_COMPLETE).
     Complete,
-    /// Every client is gone: its connection ended, or there never was one. A run with a duration lasts that long all
+    /// Every connection has ended or failed. A run with a duration lasts that long all
     /// the same, once a client was connected.
     NoClients,
-    /// The stop signal came.
+    /// The stop signal arrived.
     Stopped,
 }
 
 /// Carries out a plan until it ends or `stop` is ready. Then every client disconnects, which takes three seconds at
-/// most. Nothing is waited for: what was due before the end and is not acknowledged has failed.
+/// most. Messages that were due before the end and are not acknowledged have failed.
 ///
-/// Messages with an interval wait for `alarm`; those without never do.
+/// Messages with an interval wait for `alarm`; the others never do.
 ///
 /// Failures of clients are counted and reported on `board`, and are no error: the load goes on without them.
 pub async fn run(
@@ -74,14 +74,14 @@ pub async fn run(
     if is_lost { Ended::NoClients } else { ended }
 }
 
-/// Lets the clients come, and waits until all of them are gone.
+/// Starts the clients, and waits until all of them have ended.
 async fn load(shared: &Arc<Shared>, clock: Clock, clients: &mut JoinSet<()>) -> Ended {
     let plan = &shared.plan.clients;
     let needless = if shared.plan.ending.keep_connected { Phase::Over } else { Phase::Spent };
     let mut phase = shared.phase.subscribe();
     for n in 0..plan.count {
         let due = clock.start() + since_start(plan.start, n);
-        // The clock is asked first: who is late needs no timer.
+        // The clock is read first: a late client needs no timer.
         if Instant::now() < due {
             tokio::select! {
                 biased;
@@ -97,7 +97,7 @@ async fn load(shared: &Arc<Shared>, clock: Clock, clients: &mut JoinSet<()>) -> 
         let number = plan.start_number.saturating_add(n).saturating_add(1);
         clients.spawn(Client::new(Arc::clone(shared), number).live());
         if n % 64 == 63 {
-            // Those who came have their turn, and the end may come in between.
+            // Started clients are polled, and the end may arrive in between.
             tokio::task::yield_now().await;
         }
         while clients.try_join_next().is_some() {}
@@ -106,7 +106,7 @@ async fn load(shared: &Arc<Shared>, clock: Clock, clients: &mut JoinSet<()>) -> 
     if shared.board.is_complete() { Ended::Complete } else { Ended::NoClients }
 }
 
-/// When client `n`, from 0, comes: the first at once.
+/// Start time of client `n`, from 0: the first at once.
 fn since_start(start: Start, n: u64) -> Duration {
     let nanos = match start {
         Start::Every(interval) => interval.as_nanos().saturating_mul(n.into()),

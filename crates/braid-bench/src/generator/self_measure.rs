@@ -14,7 +14,7 @@ use super::{Alarm, Board, Clients, Clock, Dialer, Ending, Plan, PublishPlan, Pub
 use crate::emqtt::{ClientIds, Counter, MessageTemplate, Role};
 use crate::failure::Failure;
 
-/// Messages of QoS 1 of a client that wait for their acknowledgement at most: enough that none waits for the sink.
+/// Most unacknowledged messages of QoS 1 of a client: enough that none waits for the sink.
 const INFLIGHT: u32 = 1000;
 
 /// Load for measuring the generator itself.
@@ -28,7 +28,7 @@ pub struct SelfMeasure {
     pub time: Duration,
     /// 0 or 1; 2 is measured as 1.
     pub qos: QoS,
-    /// Between two messages of a client; zero is as fast as it goes.
+    /// Time between two messages of a client; zero is saturated.
     pub interval: Duration,
 }
 
@@ -37,9 +37,9 @@ pub struct SelfMeasure {
 pub struct SelfMeasured {
     /// Messages that left, those of QoS 1 acknowledged.
     pub messages: u64,
-    /// The time it took.
+    /// Duration.
     pub elapsed: Duration,
-    /// CPU time of the generating thread meanwhile, that of the system's calls included.
+    /// Processor time of the generating thread, system calls included.
     pub cpu: Duration,
 }
 
@@ -57,7 +57,7 @@ impl Default for SelfMeasure {
 }
 
 impl SelfMeasured {
-    /// Messages per second of CPU time: what one core can do.
+    /// Messages per second of processor time: the capacity of one core.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
     pub fn per_cpu_second(&self) -> f64 {
@@ -73,10 +73,10 @@ impl SelfMeasured {
 }
 
 /// Publishes on one thread and over TCP on the loopback interface, to a sink in this process that only reads, and
-/// acknowledges. Blocks for a little longer than the time asked for.
+/// acknowledges. Blocks for a little longer than the wanted duration.
 ///
 /// # Errors
-/// The loopback interface or a thread cannot be had.
+/// No loopback interface or no thread.
 pub fn measure_self(how: SelfMeasure) -> Result<SelfMeasured, Failure> {
     let sink = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let port = sink.local_addr()?.port();

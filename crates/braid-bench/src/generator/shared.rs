@@ -12,32 +12,32 @@ use crate::emqtt::{Identity, PayloadTemplate, TopicSpec, go_line};
 pub(super) struct Shared {
     pub(super) plan: Plan,
     pub(super) dialer: Dialer,
-    /// Paced messages wait for it.
+    /// Alarm for paced messages.
     pub(super) alarm: Alarm,
     pub(super) board: Board,
     pub(super) budget: Budget,
     /// Phase of the run.
     pub(super) phase: watch::Sender<Phase>,
-    /// Publishing may begin.
+    /// Set when publishing may begin.
     pub(super) gate: watch::Sender<bool>,
-    /// Locked by every client once, when it is made.
+    /// Locked by every client once, when it is created.
     pages: Mutex<crate::emqtt::Pages>,
     /// Messages that all clients have published, for `%s`.
     sequence: AtomicU64,
     /// Clients that have neither connected nor given up.
     expected: AtomicU64,
-    /// Clients that may still publish something.
+    /// Clients that may still publish.
     unsettled: AtomicU64,
-    /// The workers that the line names which tells that the gate is open; 0: there is no line.
+    /// Number of workers in the line at the beginning of publishing; 0 prints no line.
     workers: u64,
 }
 
 /// Phase of a run, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
-    /// There may be load to come.
+    /// The load may not have begun.
     Load,
-    /// The last message of `-L` is given out.
+    /// The last message of `-L` was taken.
     Spent,
     /// Ended.
     Over,
@@ -68,12 +68,12 @@ impl Shared {
         }
     }
 
-    /// The run is over.
+    /// True after the end of the run.
     pub(super) fn end(&self) {
         advance(&self.phase, Phase::Over);
     }
 
-    /// A client's payload; its large parts are everybody's.
+    /// Payload of a client; clients share its large parts.
     pub(super) fn payload(&self, spec: &TopicSpec, identity: Identity<'_>) -> PayloadTemplate {
         spec.payload(identity, &mut self.pages.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -83,7 +83,7 @@ impl Shared {
         self.sequence.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// A client has connected for the first time, or given up.
+    /// Records that a client has connected for the first time, or given up.
     pub(super) fn arrived(&self) {
         if self.expected.fetch_sub(1, Ordering::Relaxed) == 1 {
             if self.workers > 0 && *self.phase.borrow() < Phase::Over {
@@ -101,12 +101,12 @@ impl Shared {
     }
 }
 
-/// Ready when a run is so far; tells how far it is.
+/// Completes when a run has reached a phase; returns the current one.
 pub(super) async fn reached(phase: &mut watch::Receiver<Phase>, wanted: Phase) -> Phase {
     let found = phase.wait_for(|phase| *phase >= wanted).await.map(|phase| *phase);
     match found {
         Ok(phase) => phase,
-        // The run is gone, and we are about to be.
+        // The run has ended, and this task ends with it.
         Err(_) => pending().await,
     }
 }
@@ -122,9 +122,9 @@ fn advance(phase: &watch::Sender<Phase>, to: Phase) {
 /// Rest of `-L`.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// `None`: there is no limit, and nothing that all threads would write to.
+    /// `None` without a limit, so that threads share no counter.
     left: Option<AtomicU64>,
-    /// Told when nothing is left.
+    /// Notified when none is left.
     phase: watch::Sender<Phase>,
 }
 
@@ -133,7 +133,7 @@ impl Budget {
         Self { left: (limit > 0).then(|| AtomicU64::new(limit)), phase }
     }
 
-    /// Takes up to so many; the answer is how many there were.
+    /// Takes up to this many messages; returns their number.
     pub(super) fn take(&self, wanted: u64) -> u64 {
         let Some(left) = &self.left else { return wanted };
         let before = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {

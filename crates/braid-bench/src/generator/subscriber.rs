@@ -1,4 +1,4 @@
-//! Receiving on one connection.
+//! Receiving side of one connection.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::failure::Failure;
 
 use super::TimestampField;
 
-/// The User Property that asks for a place in the broker's order of sending. [BQ-52]
+/// User Property with the wanted priority of deliveries. [BQ-52]
 const PRIORITY_PROPERTY: &str = "braid-priority";
 /// Most events taken in one turn.
 const HAPPENINGS: usize = 1024;
-/// Topics whose routes a client remembers by itself; the board is asked for others.
+/// Topics whose routes a client caches; the board is asked for others.
 const REMEMBERED: usize = 1024;
 
-/// One client that subscribes.
+/// A client that subscribes.
 #[derive(Debug)]
 pub(super) struct Subscriber {
     shared: Arc<Shared>,
@@ -37,17 +37,17 @@ pub(super) struct Subscriber {
     headers: PayloadHeaders,
     timestamp: Option<TimestampField>,
     streams: Vec<Stream>,
-    /// Filters that were asked for on this connection, and those that were answered.
+    /// Filters requested on this connection, and those answered.
     asked: usize,
     answered: usize,
     refused: Option<ReasonCode>,
-    /// When the connection was begun.
+    /// Start of the connection attempt.
     since: Instant,
-    /// Its subscriptions were counted.
+    /// True once its subscriptions were counted.
     is_counted: bool,
     skipped: u64,
     not_above: u64,
-    /// Messages that came before they were sent, by the two clocks.
+    /// Messages that arrived before they were sent, by the two clocks.
     skewed: u64,
     has_complained: bool,
 }
@@ -60,12 +60,12 @@ struct Wanted {
     priority: Option<u16>,
 }
 
-/// A stream that brings messages.
+/// A stream of deliveries.
 #[derive(Debug)]
 struct Stream {
     number: u32,
     priority: Option<u16>,
-    /// `None`: it is not open.
+    /// `None` while it is not open.
     key: Option<StreamKey>,
     topics: HashMap<Box<str>, (RouteId, CounterTrack)>,
 }
@@ -107,12 +107,12 @@ impl Subscriber {
         }
     }
 
-    /// The connection that is there now was begun at `start`.
+    /// Records the start of the attempt of the current connection.
     pub(super) fn set_start(&mut self, start: Instant) {
         self.since = start;
     }
 
-    /// A new connection: everything is asked for on it.
+    /// Resets the state for a new connection, on which every filter is requested again.
     pub(super) fn begin(&mut self, connection: &Connection) {
         (self.asked, self.answered, self.refused) = (0, 0, None);
         self.streams.iter_mut().for_each(|stream| stream.key = None);
@@ -134,12 +134,12 @@ impl Subscriber {
         }
     }
 
-    /// The user's number of a stream.
+    /// Number that the user gave a stream.
     pub(super) fn number(&self, key: StreamKey) -> u32 {
         self.streams.iter().find(|stream| stream.key == Some(key)).map_or(0, |stream| stream.number)
     }
 
-    /// Asks for what is not asked for yet and takes what came. Whether there may be more.
+    /// Sends missing SUBSCRIBE packets and takes events. Returns true if there may be more.
     pub(super) fn turn(
         &mut self,
         connection: &mut Connection,
@@ -154,7 +154,7 @@ impl Subscriber {
                 Poll::Ready(happened) => happened,
                 Poll::Pending => {
                     let Some(token) = last.take() else { return Ok(false) };
-                    // Acknowledges every one before it too; the next round writes that.
+                    // Acknowledges every earlier one too; the next turn writes that.
                     connection.acknowledge(token);
                     continue;
                 }
@@ -166,7 +166,7 @@ impl Subscriber {
                 }
                 Happening::Subscribed(reason) => self.answer(1, reason, tally, who),
                 Happening::StreamEnded(key, unanswered) => {
-                    // Its subscriptions go on on the control stream.
+                    // Its subscriptions move to the control stream.
                     if let Some(stream) = self.streams.iter_mut().find(|stream| stream.key == Some(key)) {
                         stream.key = None;
                     }
@@ -279,7 +279,7 @@ impl Subscriber {
         }
     }
 
-    /// Where a message is counted, and how its counter follows the one before.
+    /// Route of a message, and the relation of its counter to the one before.
     fn route(
         &mut self,
         from: StreamKey,
@@ -306,7 +306,7 @@ impl Subscriber {
         (route, order)
     }
 
-    /// The client has ended: what the headers said of order, and of the clocks.
+    /// Records at the end what the headers showed of order and of the clocks.
     pub(super) fn tell_order(&self, who: &Who) {
         let Self { skipped, not_above, skewed, .. } = *self;
         let number = who.number;
@@ -324,7 +324,7 @@ impl Subscriber {
     }
 }
 
-/// JSON of a topics file has no headers. No counter and no time begins so, before they have 63 bits.
+/// True for JSON of a topics file, which has no headers. No counter and no time begins like this before it has 63 bits.
 fn is_json(payload: &[u8]) -> bool {
     payload.first() == Some(&b'{')
 }

@@ -1,4 +1,4 @@
-//! Which rings the messages of a run wait for.
+//! Rings that the messages of a run wait for.
 
 use std::future::{pending, poll_fn};
 use std::io::IoSlice;
@@ -13,10 +13,10 @@ use super::{
 };
 use crate::emqtt::{ClientIds, MessageTemplate, Role};
 
-/// CONNACK of MQTT 5 with success and nothing else.
+/// CONNACK of MQTT 5 with success and no properties.
 const CONNACK: [u8; 5] = [0x20, 3, 0, 0, 0];
 
-/// Welcomes one client and takes what it sends.
+/// Accepts one client and reads its packets.
 async fn swallow(mut hub: Listener) {
     let incoming = hub.accept().await.expect("a client");
     let mut link = incoming.handshake().await.expect("there is none in memory");
@@ -47,7 +47,7 @@ fn plan(publish: PublishPlan) -> Plan {
     }
 }
 
-/// One client publishes so many messages to so many topics: those that were sent, and the rings they waited for.
+/// Messages that one client sent to so many topics, and the rings they waited for.
 async fn messages_and_rings(topics: usize, interval: Duration, limit: u64) -> (u64, u64) {
     let (hub, near) = mem::hub();
     let server = tokio::spawn(swallow(hub));
@@ -69,7 +69,7 @@ async fn messages_that_go_as_fast_as_they_can_wait_for_no_ring() {
     assert_eq!(messages_and_rings(2, Duration::ZERO, 20_000).await, (20_000, 0));
 }
 
-/// The first three are due at once, and so are three more nine times; once more, there is none left. Who is late needs no
+/// Three messages are due at once, and three more nine times; after that none is left. A late client needs no
 /// ring.
 #[tokio::test]
 async fn messages_that_are_due_together_wait_for_one_ring() {

@@ -1,4 +1,4 @@
-//! The time that a payload carries in one of its fields, read without decoding the rest.
+//! Timestamp in a field of a payload, read without decoding the rest.
 
 mod eterm;
 mod json;
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use crate::emqtt::{Eterm, TimestampUnit};
 
-/// `--timestamp-field NAME=UNIT`: the field at the top level of each payload that has its time of sending.
+/// `--timestamp-field NAME=UNIT`: the top-level field of each payload with its time of sending.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimestampField {
     name: String,
     unit: TimestampUnit,
 }
 
-/// A `--timestamp-field` that cannot be read.
+/// A malformed `--timestamp-field`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{given:?} names no field and unit: write --timestamp-field timestamp=us; the units are s, ms, us and ns"
@@ -42,7 +42,7 @@ impl FromStr for TimestampField {
 }
 
 impl TimestampField {
-    /// The time since the Unix epoch that a payload has in this field, an integer or its text. `None`: the payload is
+    /// Time since the Unix epoch in this field of a payload, an integer or its text. `None` if the payload is
     /// neither a map of the external term format nor a JSON object, or has no such number at its top level.
     ///
     /// Bytes before the field are skipped and those behind it are not read: megabytes cost next to
@@ -62,7 +62,7 @@ impl TimestampField {
     }
 }
 
-/// The digits of a number that is not negative.
+/// Digits of a number that is not negative.
 fn digits(text: &[u8]) -> Option<u64> {
     let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     if is_number { std::str::from_utf8(text).ok()?.parse().ok() } else { None }

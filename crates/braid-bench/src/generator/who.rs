@@ -7,13 +7,13 @@ use fastrand::Rng;
 use super::plan::Clients;
 use crate::emqtt::{Identity, Randomness, TopicTemplate};
 
-/// No two messages of a process have the same.
+/// Unique among the messages of a process.
 static UNIQUE: AtomicU64 = AtomicU64::new(1);
 
-/// One client: its names, and its source of random numbers.
+/// Names of one client, and its source of random numbers.
 #[derive(Debug)]
 pub(super) struct Who {
-    /// From 1 plus `-n`.
+    /// Number of the client, from 1 plus `-n`.
     pub(super) number: u64,
     pub(super) client_id: String,
     username: Option<String>,
@@ -21,7 +21,7 @@ pub(super) struct Who {
 }
 
 impl Who {
-    /// `address`: of several local ones that of the client, which its Client Identifier then has.
+    /// `address`: the client's local address, one of several, which its Client Identifier then has.
     pub(super) fn new(clients: &Clients, number: u64, address: Option<IpAddr>) -> Self {
         let mut random = Rng::new();
         let mut ids = clients.ids.clone();
@@ -59,7 +59,7 @@ impl Who {
         connect
     }
 
-    /// From the first to the second, any value as likely as another.
+    /// Uniform random number from the first to the second.
     pub(super) fn between(
         &mut self,
         (least, most): (std::time::Duration, std::time::Duration),

@@ -1,6 +1,6 @@
 use crate::summary::Event;
 
-/// A client in trouble is one line each: a hundred thousand of them are not to be read.
+/// Most events kept: each failing client is one line.
 const MOST: usize = 10_000;
 
 /// Events in the order of time.
@@ -25,7 +25,7 @@ impl Events {
         self.kept.get(number..).unwrap_or_default().to_vec()
     }
 
-    /// All of them, and how many more there were.
+    /// All events, and the number of those that were dropped.
     pub(super) fn all(&self) -> Vec<Event> {
         let mut all = self.kept.clone();
         if self.dropped > 0 {

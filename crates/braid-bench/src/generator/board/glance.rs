@@ -9,29 +9,29 @@ use braid_measure::Quantiles;
 /// Snapshot of a board: smaller and cheaper than a summary.
 #[derive(Clone, Debug, Default)]
 pub struct Glance {
-    /// The counters.
+    /// Counters.
     pub counters: Counters,
-    /// As in [`Board::topics`].
+    /// Topics, as in [`Board::topics`].
     pub topics: Vec<GlanceTopic>,
 }
 
 /// One topic on one stream.
 #[derive(Clone, Debug, Default)]
 pub struct GlanceTopic {
-    /// As [`TopicSummary::topic`](crate::summary::TopicSummary::topic).
+    /// Topic, as [`TopicSummary::topic`](crate::summary::TopicSummary::topic).
     pub topic: String,
-    /// The user's number for the stream.
+    /// Number that the user gave the stream.
     pub stream: u64,
-    /// Its priority, where it has one.
+    /// Priority of the stream.
     pub priority: Option<u16>,
     /// Messages acknowledged, or received.
     pub messages: u64,
-    /// Their latency, where it is known.
+    /// Latency, where it is known.
     pub latency_us: Option<Quantiles>,
 }
 
 impl Board {
-    /// A look at the counters and the topics.
+    /// Snapshot of the counters and the topics.
     #[must_use]
     pub fn glance(&self) -> Glance {
         let mut counters = Counters::default();

@@ -21,19 +21,19 @@ use routes::Routes;
 pub(super) use routes::{RouteId, RouteKey};
 pub(super) use tally::Tally;
 
-/// Threads with a tally of their own. More than that share.
+/// Threads with a tally of their own; further threads share these.
 const SHARDS: usize = 16;
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Which tally this thread counts on.
+    /// Index of this thread's tally.
     static SHARD: usize = THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS;
 }
 
 /// Counters of a run, readable while it runs. Cheap to clone.
 ///
-/// Every thread counts on its own tally, which it locks once for each batch of messages; who reads adds them up.
+/// Every thread counts on its own tally, which it locks once for each batch of messages; readers add them up.
 #[derive(Clone, Debug)]
 pub struct Board {
     shared: Arc<Shared>,
@@ -42,14 +42,14 @@ pub struct Board {
 #[derive(Debug)]
 struct Shared {
     clock: Clock,
-    /// Never held across an await, and by a reader no longer than it takes to copy.
+    /// Never held across an await; readers hold it only to copy.
     tallies: [Mutex<Tally>; SHARDS],
     routes: Mutex<Routes>,
     events: Mutex<Events>,
     wanted: AtomicU64,
     connected: AtomicU64,
     is_complete: AtomicBool,
-    /// When the run was over.
+    /// End of the run.
     ended: Mutex<Option<Duration>>,
 }
 
@@ -70,20 +70,20 @@ impl Board {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Its clock.
+    /// Clock of the run.
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.shared.clock
     }
 
-    /// Since the start of the run, until its end.
+    /// Time since the start of the run, until its end.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         let ended = *lock(&self.shared.ended);
         ended.unwrap_or_else(|| self.shared.clock.start().elapsed())
     }
 
-    /// The counters.
+    /// Sum of the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let mut all = Counters::default();
@@ -95,7 +95,7 @@ impl Board {
         all
     }
 
-    /// The histograms of Prometheus.
+    /// Histograms for Prometheus.
     #[must_use]
     pub fn histograms(&self) -> Histograms {
         let mut all = Histograms::default();
@@ -103,19 +103,19 @@ impl Board {
         all
     }
 
-    /// Clients that are wanted in all.
+    /// Number of wanted clients.
     #[must_use]
     pub fn wanted(&self) -> u64 {
         self.shared.wanted.load(Ordering::Relaxed)
     }
 
-    /// Clients that are connected now.
+    /// Number of clients that are connected now.
     #[must_use]
     pub fn connected(&self) -> u64 {
         self.shared.connected.load(Ordering::Relaxed)
     }
 
-    /// Whether all messages of `-L` were published, and acknowledged where they are.
+    /// True when all messages of `-L` were published and acknowledged.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.shared.is_complete.load(Ordering::Relaxed)
@@ -123,33 +123,33 @@ impl Board {
 
     /// Events from the number `from` (0 is the first) on, as lines to print.
     ///
-    /// The first 10,000 are kept; how many more there were, the summary says.
+    /// The first 10,000 are kept; the summary has the number of the others.
     #[must_use]
     pub fn events(&self, from: usize) -> Vec<Event> {
         lock(&self.shared.events).from(from)
     }
 
-    /// From now on messages are told of one by one, in [`TopicSummary::trace`](crate::summary::TopicSummary::trace): the first
-    /// 100,000 of each topic and thread. To be called before the run begins.
+    /// Records single messages from now on, in [`TopicSummary::trace`](crate::summary::TopicSummary::trace): the first
+    /// 100,000 of each topic and thread. Call it before the run begins.
     pub fn keep_traces(&self) {
         for tally in &self.shared.tallies {
             lock(tally).is_traced = true;
         }
     }
 
-    // -- For those who count -----------------------------------------------------------------------
+    // -- Counting ----------------------------------------------------------------------------------
 
-    /// The tally of this thread. Let it go before anything is awaited.
+    /// Locks the tally of this thread. Drop the guard before any await.
     pub(super) fn tally(&self) -> MutexGuard<'_, Tally> {
         lock(&self.shared.tallies[SHARD.with(|shard| *shard)])
     }
 
-    /// The number of a topic on a stream, for [`Tally::route`].
+    /// Number of a topic on a stream, for [`Tally::route`].
     pub(super) fn route(&self, key: RouteKey) -> RouteId {
         lock(&self.shared.routes).id(key)
     }
 
-    /// The whole second since the start of the run.
+    /// Whole second since the start of the run.
     pub(super) fn second(&self, at: tokio::time::Instant) -> usize {
         self.shared.clock.second(at)
     }

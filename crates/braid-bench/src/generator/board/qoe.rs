@@ -8,7 +8,7 @@ use super::{Board, Tally, lock};
 use crate::emqtt::{DurationHistogram, Qoe};
 
 impl Board {
-    /// From now on keeps how long each client takes, for [`Board::take_qoe`], which is to be called again and again.
+    /// Records the durations of single clients from now on, for repeated calls of [`Board::take_qoe`].
     pub fn keep_qoe(&self) {
         for tally in &self.shared.tallies {
             lock(tally).qoe.get_or_insert_default();
@@ -29,15 +29,15 @@ impl Board {
 }
 
 impl Tally {
-    /// A client took so long.
+    /// Records a duration of a client.
     pub(in crate::generator) fn keep(&mut self, which: DurationHistogram, took: Duration) {
         if let Some(qoe) = &mut self.qoe {
             qoe.observe(which, took);
         }
     }
 
-    /// A connection was established after so long, with these parts of it. To the Erlang client the handshake is all
-    /// that comes before MQTT, and that of TCP a part of it which only TLS tells.
+    /// Records the durations of an established connection. To the Erlang client the handshake is all
+    /// that precedes MQTT, and that of TCP a part of it which only TLS reports.
     pub(in crate::generator) fn keep_connect(
         &mut self,
         after: Duration,

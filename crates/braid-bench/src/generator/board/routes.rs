@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-/// Topics told apart: beyond them a subscriber of everything counts the others together.
+/// Topics with counters of their own; a subscriber of everything counts the others together.
 const MOST: usize = 256;
 
 /// Name of the topics beyond [`MOST`].
@@ -10,16 +10,16 @@ const OTHERS: &str = "(other topics)";
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in crate::generator) struct RouteKey {
     pub(in crate::generator) topic: String,
-    /// The number that the user gave the stream.
+    /// Number that the user gave the stream.
     pub(in crate::generator) stream: u64,
     pub(in crate::generator) priority: Option<u16>,
 }
 
-/// The place of a [`RouteKey`] in every tally.
+/// Index of a [`RouteKey`] in every tally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(in crate::generator) struct RouteId(pub(super) usize);
 
-/// All that were ever counted, in the order of their first time.
+/// Routes in the order of their first use.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     ids: HashMap<RouteKey, RouteId>,

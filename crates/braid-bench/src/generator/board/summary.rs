@@ -9,7 +9,7 @@ use crate::summary::{
 use braid_measure::Latencies;
 
 impl Board {
-    /// By topic and stream, in the order in which they were first known. The first 256 are told apart.
+    /// Topics by stream, in the order of their first use. The first 256 have counters of their own.
     #[must_use]
     pub fn topics(&self) -> Vec<TopicSummary> {
         let mut routes: Vec<RouteTally> = Vec::new();
@@ -42,7 +42,7 @@ impl Board {
         named.collect()
     }
 
-    /// Bytes by stream, those that were written and those that were read together, as the link took or brought them.
+    /// Bytes by stream, written and read together, as the link took or brought them.
     #[must_use]
     pub fn streams(&self) -> Vec<StreamSummary> {
         let mut all: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
@@ -54,7 +54,7 @@ impl Board {
         all.into_iter().map(|(stream, bytes_per_second)| StreamSummary { stream, bytes_per_second }).collect()
     }
 
-    /// All of it. After [`run`](crate::generator::run) has returned it is final.
+    /// Summary of the run. After [`run`](crate::generator::run) has returned it is final.
     #[must_use]
     pub fn summary(&self, role: Role) -> RunSummary {
         let (mut established, mut connects, mut pings) = (0, Latencies::default(), Latencies::default());

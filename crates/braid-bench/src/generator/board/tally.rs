@@ -18,15 +18,15 @@ pub(in crate::generator) struct Tally {
     /// `None` unless a caller wants them.
     pub(super) qoe: Option<Qoe>,
     pub(super) established: u64,
-    /// Messages are told of one by one.
+    /// Records single messages.
     pub(super) is_traced: bool,
-    /// From the start of an attempt to CONNACK.
+    /// Time from the start of an attempt to CONNACK.
     pub(super) connects: Latencies,
-    /// From when messages were due until they were begun, of those that waited for nothing else.
+    /// Delay of messages that waited for nothing but their due time.
     pub(super) lateness: Latencies,
-    /// From PINGREQ to PINGRESP.
+    /// Time from PINGREQ to PINGRESP.
     pub(super) pings: Latencies,
-    /// One by one, if anybody asks for it.
+    /// Single round trips, if a caller wants them.
     pub(super) ping_trace: Trace,
     /// Headers of received messages.
     pub(super) headers: HeadersSummary,
@@ -64,19 +64,19 @@ impl Tally {
         })
     }
 
-    /// A connection was established, after so long.
+    /// Records the duration of an established connection.
     pub(in crate::generator) fn established(&mut self, after: Duration) {
         self.established += 1;
         self.connects.record(after);
         self.histograms.observe(DurationHistogram::Connect, after);
     }
 
-    /// A message that waited for its time alone was begun so long after it.
+    /// Records the delay of a message that waited for its due time alone.
     pub(in crate::generator) fn begun(&mut self, late: Duration) {
         self.lateness.record(late);
     }
 
-    /// A PINGREQ was answered at this time since the Unix epoch, after so long.
+    /// Records a PINGRESP: its time since the Unix epoch, and the round trip.
     pub(in crate::generator) fn answered(&mut self, unix: Duration, after: Duration) {
         self.pings.record(after);
         if self.is_traced {
@@ -84,7 +84,7 @@ impl Tally {
         }
     }
 
-    /// The counter of a received message followed the one before like this.
+    /// Records the relation of a message's counter to the one before.
     pub(in crate::generator) fn followed(&mut self, order: CounterOrder) {
         self.headers.numbered += 1;
         match order {
@@ -96,26 +96,26 @@ impl Tally {
         }
     }
 
-    /// A message came before it was sent, by the two clocks.
+    /// Records a message that arrived before it was sent, by the two clocks.
     pub(in crate::generator) fn skewed(&mut self) {
         self.headers.skewed += 1;
     }
 
-    /// Bytes moved on the stream of this number.
+    /// Records bytes on the stream of this number.
     pub(in crate::generator) fn moved(&mut self, stream: u64, second: usize, bytes: u64) {
         add_at(self.streams.entry(stream).or_default(), second, bytes);
     }
 }
 
 impl RouteTally {
-    /// Messages of `bytes` in all were acknowledged, or taken by the transport.
+    /// Records messages of `bytes` altogether that were acknowledged, or taken by the transport.
     pub(in crate::generator) fn acknowledged(&mut self, second: usize, messages: u64, bytes: u64) {
         self.acked += messages;
         self.bytes += bytes;
         add_at(&mut self.per_second, second, messages);
     }
 
-    /// A message of `bytes` was received.
+    /// Records the receipt of a message of `bytes`.
     pub(in crate::generator) fn received(&mut self, second: usize, bytes: u64) {
         self.received += 1;
         self.bytes += bytes;
@@ -126,7 +126,7 @@ impl RouteTally {
         self.latencies.record(latency);
     }
 
-    /// A message was due at this time since the Unix epoch; to a receiver it has taken so long.
+    /// Records the due time of a message since the Unix epoch, and its latency at a receiver.
     pub(in crate::generator) fn was_due(&mut self, unix: Duration, took: Option<Duration>) {
         if let Some(trace) = &mut self.trace {
             note(trace, unix, took);

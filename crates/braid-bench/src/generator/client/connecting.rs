@@ -9,7 +9,7 @@ use crate::emqtt::{Counter, DurationHistogram, failure_line};
 use crate::generator::shared::{Phase, reached};
 
 impl Client {
-    /// `None`: the run is over, or no attempt came to anything.
+    /// Connects. `None`: the run is over, or every attempt failed.
     pub(super) async fn connect(&mut self) -> Option<Connection> {
         let retries = self.shared.plan.clients.retries;
         let mut attempts = 0;
@@ -44,7 +44,7 @@ impl Client {
         }
     }
 
-    /// The error is in words.
+    /// Tries once; the error is a text.
     async fn attempt(&mut self) -> Result<(Connection, ConnectTimes), String> {
         let Self { shared, who, session, .. } = self;
         let clients = &shared.plan.clients;
@@ -67,7 +67,7 @@ impl Client {
         Ok((connection, times))
     }
 
-    /// The phase of the run in which this client needs no connection any more.
+    /// Phase of the run from which this client needs no connection.
     fn needless(&self) -> Phase {
         match &self.worker {
             Worker::Publisher(publisher)
@@ -79,7 +79,7 @@ impl Client {
         }
     }
 
-    /// The client has given up.
+    /// Records that the client has given up.
     fn note_refused(&self, cause: &str) {
         let mut tally = self.shared.board.tally();
         tally.count(Counter::ConnectFail, 1);

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use crate::generator::board::RouteId;
 
-/// A message of QoS 1 or 2 on its way.
+/// An inflight message of QoS 1 or 2.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
     pub(super) route: RouteId,
@@ -13,7 +13,7 @@ pub(super) struct Flight {
     pub(super) bytes: u64,
 }
 
-/// The messages of one client that wait for their acknowledgement.
+/// Unacknowledged messages of one client.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
     by_id: FxHashMap<PacketId, Flight>,

@@ -13,12 +13,12 @@ use crate::connection::Connection;
 use crate::emqtt::Counter;
 use crate::generator::board::{RouteId, Tally};
 
-/// One topic of one client.
+/// A topic of a client.
 #[derive(Debug)]
 pub(super) struct Topic {
     pub(super) source: Source,
     pub(super) route: RouteId,
-    /// Where it goes on QUIC, and how urgent that stream is.
+    /// Stream on QUIC, and its priority.
     pub(super) stream: u32,
     pub(super) priority: Option<u16>,
     pub(super) first: Duration,
@@ -26,49 +26,49 @@ pub(super) struct Topic {
     pub(super) schedule: Schedule,
     /// Messages so far, for `cnt64`.
     pub(super) counter: u64,
-    /// The next message, if it is made and could not leave yet.
+    /// Next message, if it is encoded and could not leave yet.
     pub(super) made: Option<Made>,
 }
 
-/// A message that is to leave.
+/// A message to send.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) message: Arc<Message>,
     pub(super) due: Instant,
 }
 
-/// The topics that share a stream, in the order in which their messages are due. One that cannot leave makes the others
+/// Topics that share a stream, in the order of their due times. One that cannot leave makes the others
 /// of its stream wait, and no others.
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// The user's number for the stream; 0 is the control stream.
+    /// Number that the user gave the stream; 0 is the control stream.
     pub(super) number: u32,
     pub(super) priority: Priority,
-    /// `None`: it is not open.
+    /// `None` while it is not open.
     pub(super) key: Option<StreamKey>,
-    /// Nothing that was due waits in it: what comes due next waits for its time alone.
+    /// True if no due message waits in it: the next one waits for its time alone.
     pub(super) is_clear: bool,
     order: BinaryHeap<Reverse<(Instant, usize)>>,
     /// Messages of QoS 0 that the link has not taken, in the order of sending.
     unwritten: VecDeque<Unwritten>,
 }
 
-/// Messages of QoS 0 and of one topic, alike and one after the other on a stream.
+/// Equal messages of QoS 0 and of one topic, one after the other on a stream.
 #[derive(Debug)]
 struct Unwritten {
     route: RouteId,
     messages: u64,
     /// Bytes of each payload.
     bytes: u64,
-    /// Where the first one ends on the stream.
+    /// Position of the end of the first one.
     first_end: u64,
-    /// From the end of one to the end of the next; unknown (0) of a single one.
+    /// Distance between the ends of two; unknown (0) of a single one.
     step: u64,
 }
 
 impl Lane {
-    /// The lanes of these topics on a connection, the most urgent first: one for each stream, or, where there is but
-    /// one stream, one for all of them.
+    /// Lanes of these topics on a connection, the highest priority first: one for each stream, or one for
+    /// all on a link with one stream.
     pub(super) fn of(topics: &[Topic], is_multi: bool) -> Vec<Self> {
         let mut lanes: Vec<Self> = Vec::new();
         for (at, topic) in topics.iter().enumerate() {
@@ -85,24 +85,24 @@ impl Lane {
             lane.priority = lane.priority.max(topic.priority.map_or(Priority::DEFAULT, Priority::new));
             lane.order.push(Reverse((topic.schedule.next(), at)));
         }
-        // Nothing stands above the control stream.
+        // The control stream has the highest priority.
         lanes.sort_by_key(|lane| Reverse((lane.number == 0, lane.priority)));
         lanes
     }
 
-    /// The topic whose message is due first, and when.
+    /// Topic with the earliest due time, and that time.
     pub(super) fn first(&self) -> Option<(Instant, usize)> {
         self.order.peek().map(|Reverse(first)| *first)
     }
 
-    /// The first topic's next message is due at `next`.
+    /// Sets the due time of the first topic's next message.
     pub(super) fn put_back(&mut self, next: Instant) {
         if let Some(mut first) = self.order.peek_mut() {
             first.0.0 = next;
         }
     }
 
-    /// A message of QoS 0 was put into the outbox.
+    /// Records a message of QoS 0 in the outbox.
     pub(super) fn sent(&mut self, route: RouteId, bytes: u64, end: u64) {
         match self.unwritten.back_mut() {
             Some(last) if last.route == route && last.bytes == bytes && last.goes_on_at(end) => {
@@ -115,7 +115,7 @@ impl Lane {
         }
     }
 
-    /// Counts what the link has taken meanwhile.
+    /// Counts the messages that the link has taken.
     pub(super) fn count_written(&mut self, connection: &mut Connection, tally: &mut Tally, second: usize) {
         let (Some(key), false) = (self.key, self.unwritten.is_empty()) else { return };
         let (_, written) = connection.progress(key);
@@ -134,7 +134,7 @@ impl Lane {
         !self.unwritten.is_empty()
     }
 
-    /// The stream has ended: what was not written is lost.
+    /// Counts the unwritten messages of an ended stream as lost.
     pub(super) fn lose(&mut self, tally: &mut Tally) {
         for unwritten in self.unwritten.drain(..) {
             tally.route(unwritten.route).failed += unwritten.messages;
@@ -144,17 +144,17 @@ impl Lane {
 }
 
 impl Unwritten {
-    /// Where the last one ends.
+    /// Position of the end of the last one.
     fn end(&self) -> u64 {
         self.first_end + self.messages.saturating_sub(1) * self.step
     }
 
-    /// Whether a message that ends there is as far from the last one as those are from each other.
+    /// True if a message that ends there is at the common distance from the last one.
     fn goes_on_at(&self, end: u64) -> bool {
         self.messages == 1 || self.end() + self.step == end
     }
 
-    /// Lets those go that end within what is written. How many those are.
+    /// Removes the messages that are written; returns their number.
     fn release(&mut self, written: u64) -> u64 {
         let Some(beyond) = written.checked_sub(self.first_end) else { return 0 };
         let whole = beyond.checked_div(self.step).map_or(1, |steps| steps.saturating_add(1));

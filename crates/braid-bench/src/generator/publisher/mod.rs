@@ -27,15 +27,15 @@ use lane::{Lane, Made, Topic};
 use schedule::Schedule;
 use source::Source;
 
-/// A stream with so many bytes to write takes no more messages, which wait and keep the time they were due. Payloads
-/// by reference do not count, as they cost nothing, but for topics without an interval, which would never stop.
+/// Queued bytes from which a stream takes no more messages, which keep their due times. Payloads
+/// by reference count only for topics without an interval, which would never stop.
 const OUTBOX: u64 = 64 * 1024;
-/// Messages of one lane in one turn, before the others have theirs.
+/// Messages of one lane in one turn.
 const BATCH: usize = 1024;
-/// Acknowledgements that are taken in one turn.
+/// Acknowledgements of one turn.
 const HAPPENINGS: usize = 1024;
 
-/// One client that publishes.
+/// A client that publishes.
 #[derive(Debug)]
 pub(super) struct Publisher {
     shared: Arc<Shared>,
@@ -44,22 +44,22 @@ pub(super) struct Publisher {
     flights: Flights,
     /// `-F`
     inflight: usize,
-    /// Streams that were opened, with the user's numbers.
+    /// Open streams with the user's numbers.
     numbers: Vec<(StreamKey, u32)>,
-    /// The schedule has begun.
+    /// True once the schedule has begun.
     has_begun: bool,
-    /// `-L` is used up.
+    /// True once `-L` is used up.
     is_spent: bool,
-    /// One line for all messages that this client cannot publish.
+    /// True once the line about messages that cannot be published was printed.
     has_complained: bool,
 }
 
 /// Result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Turn {
-    /// Something was done, so there may be more to do.
+    /// Progress was made, and more may follow.
     pub(super) has_moved: bool,
-    /// When the next message is due that nothing keeps from leaving.
+    /// Due time of the next message that can leave.
     pub(super) next: Option<Instant>,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Turn {
 enum Making {
     /// The message is ready.
     Made,
-    /// Its topic is none: it has failed, and the next one is due.
+    /// The topic is invalid: the message has failed, and the next one is due.
     Failed,
     /// `-L` is used up.
     Spent,
@@ -113,7 +113,7 @@ impl Publisher {
         }
     }
 
-    /// Publishing begins now.
+    /// Begins the schedule.
     pub(super) fn begin(&mut self, connection: &Connection) {
         let now = Instant::now();
         for topic in &mut self.topics {
@@ -123,7 +123,7 @@ impl Publisher {
         self.lanes = Lane::of(&self.topics, connection.is_multi());
     }
 
-    /// A new connection after one that ended. What came due meanwhile is still due.
+    /// Resets the state for a new connection. Messages that came due meanwhile are still due.
     pub(super) fn resume(&mut self, connection: &Connection) {
         self.numbers.clear();
         if self.has_begun {
@@ -135,32 +135,32 @@ impl Publisher {
         self.has_begun
     }
 
-    /// Whether there is nothing to publish any more and nothing on its way. That another client took the last message of
-    /// `-L` counts, whenever the next one is due here.
+    /// True if no message is left and none is inflight. `-L` may have been used up by another client,
+    /// whenever the next message is due here.
     pub(super) fn is_settled(&self) -> bool {
         (self.is_spent || self.shared.budget.is_spent()) && self.owes_nothing()
     }
 
-    /// Whether nothing that was taken from `-L` is still to be sent, written or acknowledged.
+    /// True if every message taken from `-L` is sent, written and acknowledged.
     pub(super) fn owes_nothing(&self) -> bool {
         self.flights.is_empty()
             && !self.lanes.iter().any(Lane::has_unwritten)
             && self.topics.iter().all(|topic| topic.made.is_none())
     }
 
-    /// Messages that wait for their acknowledgement.
+    /// Number of unacknowledged messages.
     pub(super) fn on_their_way(&self) -> usize {
         self.flights.len()
     }
 
-    /// The user's number of a stream.
+    /// Number that the user gave a stream.
     pub(super) fn number(&self, key: StreamKey) -> u32 {
         self.numbers.iter().find(|(known, _)| *known == key).map_or(0, |(_, number)| *number)
     }
 
     // -- A turn ------------------------------------------------------------------------------------
 
-    /// Hands over what is due and takes what was acknowledged.
+    /// Sends due messages and takes acknowledgements.
     pub(super) fn turn(
         &mut self,
         connection: &mut Connection,
@@ -186,7 +186,7 @@ impl Publisher {
         Ok(Turn { has_moved, next })
     }
 
-    /// The messages of one lane that are due, in their order, as many as can leave.
+    /// Sends the due messages of one lane in order, as many as can leave.
     fn hand_over(
         &mut self,
         lane: usize,
@@ -221,7 +221,7 @@ impl Publisher {
         Ok(Turn { has_moved, next: None })
     }
 
-    /// The stream of a lane; `None`: the server allows no more streams now.
+    /// Stream of a lane; `None` while the server allows no more streams.
     fn key(
         &mut self,
         lane: usize,
@@ -239,7 +239,7 @@ impl Publisher {
         Ok(lane.key)
     }
 
-    /// Whether the outbox of its stream and `-F` let another message of this topic go.
+    /// True if the outbox of its stream and `-F` have room for a message of this topic.
     fn has_room(&self, topic: usize, key: StreamKey, connection: &mut Connection) -> bool {
         let topic = &self.topics[topic];
         let waiting = if topic.interval.is_zero() {
@@ -251,7 +251,7 @@ impl Publisher {
         waiting <= OUTBOX && (topic.source.qos() == QoS::AtMostOnce || self.flights.len() < self.inflight)
     }
 
-    /// Makes the next message of a topic, if it is not made already.
+    /// Encodes the next message of a topic, unless it is encoded.
     fn make(&mut self, topic: usize, who: &mut Who, tally: &mut Tally, now: Instant) -> Making {
         let topic = &mut self.topics[topic];
         if topic.made.is_some() {
@@ -279,7 +279,7 @@ impl Publisher {
         }
     }
 
-    /// Hands the made message of a topic to the connection. `false`: it could not leave, and waits.
+    /// Sends the encoded message of a topic. `false` if it could not leave.
     #[expect(clippy::too_many_arguments, reason = "one step of a turn, which has all of them at hand")]
     fn send(
         &mut self,
@@ -309,7 +309,7 @@ impl Publisher {
                     None => self.lanes[lane].sent(topic.route, bytes, connection.progress(key).0),
                 }
             }
-            // The server does not take this one; it may take others.
+            // The server refuses this one; it may take others.
             Err(failure) => {
                 route.failed += 1;
                 tally.count(Counter::PubFail, 1);
@@ -334,9 +334,9 @@ impl Publisher {
         }
     }
 
-    // -- What happens ------------------------------------------------------------------------------
+    // -- Events ------------------------------------------------------------------------------------
 
-    /// Acknowledgements come here, and what was handed over is written.
+    /// Takes acknowledgements, and writes the queued messages.
     fn take_happenings(
         &mut self,
         connection: &mut Connection,
@@ -377,7 +377,7 @@ impl Publisher {
         }
     }
 
-    /// A data stream has ended. It is opened again for the next message.
+    /// Forgets an ended data stream, which the next message opens again.
     fn lose_stream(&mut self, key: StreamKey, connection: &mut Connection, tally: &mut Tally) {
         let second = self.shared.board.second(Instant::now());
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.key == Some(key) && !key.is_control()) {
@@ -389,7 +389,7 @@ impl Publisher {
 
     // -- The end -----------------------------------------------------------------------------------
 
-    /// The connection has ended at `end`: what the link has taken is counted, the rest is lost.
+    /// Counts at the end of a connection what the link has taken; the rest is lost.
     pub(super) fn lose_unwritten(&mut self, connection: &mut Connection, end: Instant, tally: &mut Tally) {
         let second = self.shared.board.second(end);
         for lane in &mut self.lanes {
@@ -398,7 +398,7 @@ impl Publisher {
         }
     }
 
-    /// The session has ended: what was not acknowledged will not be.
+    /// Counts unacknowledged messages of an ended session as lost.
     pub(super) fn lose_flights(&mut self, tally: &mut Tally) {
         for flight in self.flights.drain() {
             tally.route(flight.route).failed += 1;
@@ -406,7 +406,7 @@ impl Publisher {
         }
     }
 
-    /// The client has ended at `end`: what was due and has not left never will.
+    /// Counts messages that were due before `end` and have not left as lost.
     pub(super) fn lose_overdue(&mut self, end: Instant, tally: &mut Tally) {
         if !self.has_begun {
             return;

@@ -5,34 +5,34 @@ use tokio::time::Instant;
 /// Delay of a wake-up, by a timer of milliseconds or on a busy machine, within which messages leave together.
 const GRAIN: Duration = Duration::from_millis(2);
 
-/// When the messages of one topic are due.
+/// Due times of one topic's messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Schedule {
     interval: Duration,
-    /// When the next message is due; with no interval: when the last one left.
+    /// Due time of the next message; without an interval, the time the last one left.
     next: Instant,
-    /// When the last message left.
+    /// Time the last message left.
     left: Option<Instant>,
 }
 
 impl Schedule {
-    /// The first message is due at `start` and `first`.
+    /// Schedule whose first message is due at `start` and `first`.
     pub(super) fn new(start: Instant, first: Duration, interval: Duration) -> Self {
         Self { interval, next: start + first, left: None }
     }
 
-    /// The time for which the next message is due, for the order among topics.
+    /// Due time of the next message, for the order among topics.
     pub(super) fn next(&self) -> Instant {
         self.next
     }
 
-    /// The time for which a message is due that is handed over at `now`.
+    /// Due time of a message that is sent at `now`.
     pub(super) fn due(&self, now: Instant) -> Instant {
         if self.interval.is_zero() { now } else { self.next }
     }
 
-    /// The next message was handed over at `now`. Whether it is an overrun: it had been due while the one before it
-    /// still waited, and not only because we were woken once for both.
+    /// Records that the next message was sent at `now`. True for an overrun: it had been due while the one before
+    /// still waited, and not only because one wake-up served both.
     pub(super) fn hand_over(&mut self, now: Instant) -> bool {
         let has_overrun = !self.interval.is_zero() && self.left.is_some_and(|left| left > self.next + GRAIN);
         self.left = Some(now);
@@ -40,7 +40,7 @@ impl Schedule {
         has_overrun
     }
 
-    /// When the next messages are due, so many.
+    /// Due times of the next messages.
     pub(super) fn dues(self, messages: u64) -> impl Iterator<Item = Instant> {
         let nth =
             move |n: u64| self.next + self.interval.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX));
@@ -50,7 +50,7 @@ impl Schedule {
     /// Messages that were due before `end` and have not left.
     pub(super) fn overdue(&self, end: Instant) -> u64 {
         let late = end.saturating_duration_since(self.next).as_nanos();
-        // Due at the end itself is not due before it.
+        // A message due at the end itself is not due before it.
         let steps = late.checked_sub(1).and_then(|late| late.checked_div(self.interval.as_nanos()));
         steps.map_or(0, |steps| u64::try_from(steps).unwrap_or(u64::MAX).saturating_add(1))
     }
