@@ -59,9 +59,11 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<ExitCode, String> {
         flowed.throughput,
         flowed.shares.broker_user_part * 100.0
     );
-    for line in top(&perf, &recording, args.top)? {
-        println!("{line}");
+    let lines = top(&perf, &recording, args.top)?;
+    if lines.is_empty() {
+        return Err("perf recorded no sample; see /proc/sys/kernel/perf_event_paranoid".to_owned());
     }
+    lines.iter().for_each(|line| println!("{line}"));
     if let Some(kept) = &args.keep {
         println!("\ncall graphs: perf report -i {}", kept.display());
     }
