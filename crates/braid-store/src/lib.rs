@@ -20,6 +20,7 @@ mod embedded;
 mod error;
 pub mod faults;
 mod ids;
+mod index;
 mod memory;
 mod message;
 mod recovery;
@@ -27,6 +28,7 @@ mod session;
 pub mod spool;
 mod store;
 pub mod suite;
+mod write_set;
 
 pub use change::{Batch, Change};
 pub use completion::{Commit, Completer, Completion, Receiver};

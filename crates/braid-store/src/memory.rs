@@ -1,23 +1,21 @@
 //! Store in memory, for `durability = "memory"` and for tests that restart a broker over it.
 
-use std::collections::{BTreeMap, btree_map};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::mem;
-use std::num::NonZeroU16;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use braid_proto::packet::{ClientId, PacketId, Will};
-use braid_proto::topic::{TopicFilter, TopicName};
+use braid_proto::packet::ClientId;
 
 use crate::change::{Batch, Change, Ownership};
 use crate::completion::{Commit, Completion};
 use crate::error::StoreError;
 use crate::ids::{Claim, Lsn, NextIds, SessionId};
+use crate::index::Index;
 use crate::message::{LazyMessage, QueueEntry, StoredMessage};
 use crate::recovery::Recover;
-use crate::session::{SessionRecord, StoredSubscription};
 use crate::store::Store;
+use crate::write_set::{Inflight, Write, WriteSet};
 
 /// A [`Store`] in memory. Every commit is done when it returns; messages are shared with the live ones, not
 /// copied.
@@ -70,13 +68,13 @@ impl Store for MemoryStore {
     }
 
     fn message(&self, message: Lsn) -> Completion<Option<StoredMessage>> {
-        let read = |state: MutexGuard<'_, State>| Some(state.messages.get(&message)?.message.clone());
+        let read = |state: MutexGuard<'_, State>| state.rows.messages.get(&message)?.value().cloned();
         Completion::Done(self.lock().map(read))
     }
 
     fn messages(&self, show: &mut dyn FnMut(Lsn, LazyMessage<'_>)) -> Result<(), StoreError> {
-        for (lsn, body) in &self.lock()?.messages {
-            show(*lsn, LazyMessage::of(body.message.clone()));
+        for (lsn, message) in self.lock()?.rows.messages.values() {
+            show(*lsn, LazyMessage::of(message.clone()));
         }
         Ok(())
     }
@@ -94,41 +92,13 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-/// Everything that is stored. Ordered maps, so that two runs of the same changes show the same order.
+/// Everything that is stored.
 struct State {
-    sessions: BTreeMap<SessionId, Session>,
-    clients: BTreeMap<ClientId, SessionId>,
-    messages: BTreeMap<Lsn, Body>,
-    retained: BTreeMap<TopicName, Lsn>,
-    /// Messages that may have lost their last reference; examined at the end of the batch.
-    maybe_unreferenced: Vec<Lsn>,
-    next: NextIds,
-    last_claim: Claim,
-    /// Number of the last PUBLISH or PUBREL that was sent.
-    last_step: u64,
-}
-
-struct Body {
-    message: StoredMessage,
-    /// Number of queue entries and retained messages that reference it.
-    references: u32,
-}
-
-/// A session with everything that belongs to it.
-struct Session {
-    record: SessionRecord,
-    claim: Claim,
-    holder: Holder,
-    will: Option<Arc<Will>>,
-    subscriptions: BTreeMap<TopicFilter, StoredSubscription>,
-    received: BTreeMap<PacketId, NonZeroU16>,
-    queue: BTreeMap<Lsn, Queued>,
-}
-
-struct Queued {
-    entry: QueueEntry,
-    /// Order of sending and releasing, over the whole store; 0 before the entry is sent.
-    step: u64,
+    index: Index,
+    /// All rows: a write set without tables below.
+    rows: WriteSet,
+    /// Store value that owns each session.
+    holders: BTreeMap<SessionId, Holder>,
 }
 
 /// Ownership as one of the store values over the state sees it.
@@ -136,234 +106,90 @@ struct HolderView<'a>(&'a State, Holder);
 
 impl Ownership for HolderView<'_> {
     fn session_of(&self, client_id: &ClientId) -> Option<SessionId> {
-        self.0.clients.get(client_id).copied()
+        self.0.index.session_of(client_id)
     }
 
     fn is_fenced(&self, session: SessionId, claim: Option<Claim>) -> bool {
-        let Some(owner) = self.0.sessions.get(&session) else { return false };
-        let is_own = owner.holder == self.1;
-        match claim {
-            None => !is_own,
-            Some(claim) => claim < owner.claim || (claim == owner.claim && !is_own),
+        if !self.0.index.has_session(session) {
+            return false;
         }
+        let is_own = self.0.holders.get(&session) == Some(&self.1);
+        let current = self.0.index.claim_of(session);
+        claim.map_or(!is_own, |claim| claim < current || (claim == current && !is_own))
     }
 }
 
 impl State {
     fn recover(&mut self, into: &mut dyn Recover, holder: Holder) -> NextIds {
-        for session in self.sessions.values_mut() {
-            if session.holder != holder {
-                self.last_claim = self.last_claim.next();
-                (session.claim, session.holder) = (self.last_claim, holder);
+        let Self { index, rows, holders } = self;
+        for (&id, record) in rows.sessions.values() {
+            if holders.insert(id, holder) != Some(holder) {
+                index.reclaim(id);
             }
-            session.show(into);
+            into.session(record.clone(), index.claim_of(id));
+            let Some(rows) = rows.session_rows.get(&id) else { continue };
+            for (filter, subscription) in rows.subscriptions.values() {
+                into.subscription(id, filter.clone(), *subscription);
+            }
+            if let Some(will) = rows.will.as_ref().and_then(Write::value) {
+                into.will(id, Arc::clone(will));
+            }
+            for (packet_id, exchanges) in rows.received.values() {
+                into.received(id, *packet_id, *exchanges);
+            }
         }
-        for (topic, message) in &self.retained {
+        let mut inflight: Vec<_> = rows.inflight.values().collect();
+        inflight.sort_unstable_by_key(|(_, inflight)| inflight.step);
+        for (key, Inflight { packet_id, .. }) in inflight {
+            let entry = match rows.queue.get(key).and_then(Write::value) {
+                Some(delivery) => QueueEntry::Sent(*packet_id, delivery.clone()),
+                None => QueueEntry::Released(*packet_id),
+            };
+            into.queued(key.1, key.0, entry);
+        }
+        for (key, delivery) in rows.queue.values().filter(|(key, _)| rows.inflight.get(key).is_none()) {
+            into.queued(key.1, key.0, QueueEntry::Waiting(delivery.clone()));
+        }
+        for (topic, message) in rows.retained.values() {
             into.retained(topic.clone(), *message);
         }
-        self.next
+        index.next()
     }
 
     fn claim(&mut self, client_id: &ClientId, holder: Holder) -> Claim {
-        // One counter for all clients: clients without a session need no entry.
-        self.last_claim = self.last_claim.next();
-        if let Some(session) = self.clients.get(client_id).and_then(|id| self.sessions.get_mut(id)) {
-            (session.claim, session.holder) = (self.last_claim, holder);
+        if let Some(session) = self.index.session_of(client_id) {
+            self.holders.insert(session, holder);
         }
-        self.last_claim
+        self.index.claim(client_id)
     }
 
     fn commit(&mut self, batch: Batch, holder: Holder) -> Result<(), StoreError> {
         HolderView(self, holder).check(batch.changes())?;
-        for change in batch {
-            self.apply(change, holder);
-        }
-        for message in mem::take(&mut self.maybe_unreferenced) {
-            if let btree_map::Entry::Occupied(body) = self.messages.entry(message)
-                && body.get().references == 0
-            {
-                body.remove();
-            }
-        }
-        Ok(())
-    }
-
-    fn apply(&mut self, change: Change, holder: Holder) {
-        match change {
-            Change::Opened { session, client_id, expiry, claim } => {
-                self.next.session = self.next.session.max(session.next());
-                let record = SessionRecord { id: session, client_id, expiry, parked_at: None };
-                self.open(Session::new(record, claim, holder));
-            }
-            Change::Closed { session, .. } => self.close(session),
-            Change::Stored { lsn, message } => {
-                self.next.lsn = self.next.lsn.max(lsn.next());
-                self.messages.entry(lsn).or_insert(Body { message, references: 0 });
-                self.maybe_unreferenced.push(lsn);
-            }
-            Change::Retained { message } => self.retain(message),
-            Change::RetainCleared { topic } => {
-                let former = self.retained.remove(&topic);
-                self.remove_reference(former);
-            }
-            change => self.edit(change, holder),
-        }
-    }
-
-    /// Applies a change inside one session.
-    fn edit(&mut self, change: Change, holder: Holder) {
-        if let Change::Queued { lsn, .. } = change {
-            self.next.lsn = self.next.lsn.max(lsn.next());
-        }
-        let Some(session) = change.session().and_then(|id| self.sessions.get_mut(&id)) else { return };
-        match change {
-            Change::Resumed { expiry, claim, .. } => {
-                (session.claim, session.holder) = (claim, holder);
-                (session.record.expiry, session.record.parked_at) = (expiry, None);
-            }
-            Change::Parked { at, expiry, .. } => {
-                (session.record.expiry, session.record.parked_at) = (expiry, Some(at));
-            }
-            Change::WillSet { will, .. } => session.will = Some(will),
-            Change::WillCleared { .. } => session.will = None,
-            Change::Subscribed { filter, subscription, .. } => {
-                session.subscriptions.insert(filter, subscription);
-            }
-            Change::Unsubscribed { filter, .. } => {
-                session.subscriptions.remove(&filter);
-            }
-            Change::Queued { lsn, delivery, .. } => {
-                let message = delivery.message;
-                let queued = Queued { entry: QueueEntry::Waiting(delivery), step: 0 };
-                let former = session.queue.insert(lsn, queued).and_then(|former| former.entry.message());
-                self.add_reference(message);
-                self.remove_reference(former);
-            }
-            Change::Completed { lsn, .. } => {
-                let former = session.queue.remove(&lsn).and_then(|former| former.entry.message());
-                self.remove_reference(former);
-            }
-            Change::Received { packet_id, exchanges, .. } => {
-                session.received.insert(packet_id, exchanges);
-            }
-            Change::ReceivedReleased { packet_id, .. } => {
-                session.received.remove(&packet_id);
-            }
-            Change::Sent { lsn, packet_id, .. } => {
-                if let Some(queued) = session.queue.get_mut(&lsn) {
-                    self.last_step += 1;
-                    queued.send(packet_id, self.last_step);
+        for change in batch.changes() {
+            match change {
+                Change::Opened { session, client_id, .. } => {
+                    if let Some(former) = self.index.session_of(client_id) {
+                        self.holders.remove(&former);
+                    }
+                    self.holders.insert(*session, holder);
                 }
-            }
-            Change::Released { lsn, packet_id, .. } => {
-                let Some(queued) = session.queue.get_mut(&lsn) else { return };
-                let former = queued.entry.message();
-                self.last_step += 1;
-                *queued = Queued { entry: QueueEntry::Released(packet_id), step: self.last_step };
-                self.remove_reference(former);
-            }
-            Change::Opened { .. }
-            | Change::Closed { .. }
-            | Change::Stored { .. }
-            | Change::Retained { .. }
-            | Change::RetainCleared { .. } => {}
-        }
-    }
-
-    fn open(&mut self, session: Session) {
-        let (id, client_id) = (session.record.id, session.record.client_id.clone());
-        self.close(id);
-        if let Some(former) = self.clients.get(&client_id) {
-            self.close(*former);
-        }
-        self.clients.insert(client_id, id);
-        self.sessions.insert(id, session);
-    }
-
-    fn close(&mut self, session: SessionId) {
-        let Some(closed) = self.sessions.remove(&session) else { return };
-        self.clients.remove(&closed.record.client_id);
-        for queued in closed.queue.into_values() {
-            self.remove_reference(queued.entry.message());
-        }
-    }
-
-    fn retain(&mut self, message: Lsn) {
-        let Some(body) = self.messages.get(&message) else { return };
-        let former = self.retained.insert(body.message.topic().clone(), message);
-        self.add_reference(message);
-        self.remove_reference(former);
-    }
-
-    fn add_reference(&mut self, message: Lsn) {
-        if let Some(body) = self.messages.get_mut(&message) {
-            body.references += 1;
-        }
-    }
-
-    fn remove_reference(&mut self, message: Option<Lsn>) {
-        let Some(message) = message else { return };
-        if let Some(body) = self.messages.get_mut(&message) {
-            body.references -= 1;
-            if body.references == 0 {
-                self.maybe_unreferenced.push(message);
+                Change::Resumed { session, .. } if self.index.has_session(*session) => {
+                    self.holders.insert(*session, holder);
+                }
+                Change::Closed { session, .. } => {
+                    self.holders.remove(session);
+                }
+                _ => {}
             }
         }
+        self.index.apply(batch, &mut self.rows);
+        Ok(())
     }
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self {
-            sessions: BTreeMap::new(),
-            clients: BTreeMap::new(),
-            messages: BTreeMap::new(),
-            retained: BTreeMap::new(),
-            maybe_unreferenced: Vec::new(),
-            next: NextIds::FIRST,
-            last_claim: Claim::new(0),
-            last_step: 0,
-        }
-    }
-}
-
-impl Queued {
-    /// Marks the entry as sent, unless it was released.
-    fn send(&mut self, packet_id: PacketId, step: u64) {
-        // A placeholder, so that the delivery is moved out and not copied.
-        self.entry = match mem::replace(&mut self.entry, QueueEntry::Released(packet_id)) {
-            QueueEntry::Waiting(delivery) | QueueEntry::Sent(_, delivery) => {
-                self.step = step;
-                QueueEntry::Sent(packet_id, delivery)
-            }
-            released @ QueueEntry::Released(_) => released,
-        };
-    }
-}
-
-impl Session {
-    fn new(record: SessionRecord, claim: Claim, holder: Holder) -> Self {
-        let (subscriptions, received, queue) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { record, claim, holder, will: None, subscriptions, received, queue }
-    }
-
-    fn show(&self, into: &mut dyn Recover) {
-        let id = self.record.id;
-        into.session(self.record.clone(), self.claim);
-        for (filter, subscription) in &self.subscriptions {
-            into.subscription(id, filter.clone(), *subscription);
-        }
-        if let Some(will) = &self.will {
-            into.will(id, Arc::clone(will));
-        }
-        for (packet_id, exchanges) in &self.received {
-            into.received(id, *packet_id, *exchanges);
-        }
-        let (waiting, mut sent): (Vec<_>, Vec<_>) =
-            self.queue.iter().partition(|(_, queued)| matches!(queued.entry, QueueEntry::Waiting(_)));
-        sent.sort_unstable_by_key(|(_, queued)| queued.step);
-        for (lsn, queued) in sent.into_iter().chain(waiting) {
-            into.queued(id, *lsn, queued.entry.clone());
-        }
+        let index = Index::new(Claim::new(0), NextIds::FIRST);
+        Self { index, rows: WriteSet::complete(), holders: BTreeMap::new() }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use braid_proto::decoder::{Spool, SpoolError};
 use braid_proto::message::{Delivery, Message, SubscriptionIds};
-use braid_proto::packet::{MessageProperties, PacketId, QoS};
+use braid_proto::packet::{MessageProperties, PacketId, QoS, Will};
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::{TopicFilter, TopicName};
 use bytes::Bytes;
@@ -56,6 +56,19 @@ impl StoredMessage {
         Self { message: Arc::new(message), expires_at }
     }
 
+    /// The message of a Will, without its delay.
+    pub(crate) fn of_will(will: &Will) -> Self {
+        let Will { topic, payload, qos, retain, properties, .. } = will;
+        Self::from_parts(topic.clone(), payload.clone(), *qos, *retain, properties.clone(), None)
+    }
+
+    /// The Will with this message and delay in seconds.
+    pub(crate) fn to_will(&self, delay: u32) -> Will {
+        let Message { topic, payload, qos, retain, properties, .. } = &*self.message;
+        let (topic, payload, properties) = (topic.clone(), payload.clone(), properties.clone());
+        Will { topic, payload, qos: *qos, retain: *retain, delay, properties }
+    }
+
     /// Replaces the payload by one that is spooled or in the heap.
     pub(crate) fn with_payload(self, payload: Bytes, is_spooled: bool) -> Self {
         Self { message: Arc::new(self.like(payload).with_spooled(is_spooled)), expires_at: self.expires_at }
@@ -92,6 +105,12 @@ impl StoredMessage {
         let left = self.expires_at?.duration_since(now.system).unwrap_or(Duration::ZERO);
         let interval = self.properties().and_then(|properties| properties.message_expiry);
         Some(interval.map_or(left, |seconds| left.min(Duration::from_secs(seconds.into()))))
+    }
+
+    /// Fields that a store keeps.
+    fn fields(&self) -> Fields<'_> {
+        let message = &self.message;
+        (&message.topic, &message.payload, message.qos, message.retain, self.properties(), self.expires_at)
     }
 
     /// Topic Name.
@@ -131,14 +150,11 @@ fn spool_payload(spool: &dyn Spool, payload: &[u8]) -> Result<Bytes, SpoolError>
     kept.finish()
 }
 
+type Fields<'a> = (&'a TopicName, &'a Bytes, QoS, bool, Option<&'a MessageProperties>, Option<SystemTime>);
+
 impl PartialEq for StoredMessage {
     fn eq(&self, other: &Self) -> bool {
-        self.topic() == other.topic()
-            && self.payload() == other.payload()
-            && self.qos() == other.qos()
-            && self.retain() == other.retain()
-            && self.properties() == other.properties()
-            && self.expires_at() == other.expires_at()
+        self.fields() == other.fields()
     }
 }
 
@@ -146,14 +162,7 @@ impl Eq for StoredMessage {}
 
 impl fmt::Debug for StoredMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoredMessage")
-            .field("topic", self.topic())
-            .field("payload", self.payload())
-            .field("qos", &self.qos())
-            .field("retain", &self.retain())
-            .field("properties", &self.properties())
-            .field("expires_at", &self.expires_at())
-            .finish()
+        f.debug_tuple("StoredMessage").field(&self.fields()).finish()
     }
 }
 

@@ -32,19 +32,16 @@ fn lower_priority() {
 #[cfg(not(target_os = "linux"))]
 fn lower_priority() {}
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
-    use std::thread;
-
-    use rustix::process::getpriority_process;
-
-    use super::lower_priority;
-
+    #[cfg(target_os = "linux")]
     #[test]
     fn only_this_threads_priority_is_lowered() {
+        use rustix::process::getpriority_process;
+
         let before = getpriority_process(None).unwrap();
-        let after = thread::spawn(|| {
-            lower_priority();
+        let after = std::thread::spawn(|| {
+            super::lower_priority();
             getpriority_process(None).unwrap()
         });
         assert_eq!(after.join().unwrap(), (before + 10).min(19));

@@ -23,11 +23,8 @@ pub enum OpenError {
         reason: Arc<str>,
     },
     /// The process has no right to write there.
-    #[error("{path} cannot be written: give the broker's user the right to, or name another data directory")]
-    NotWritable {
-        /// The path.
-        path: Arc<str>,
-    },
+    #[error("{0} cannot be written: give the broker's user the right to, or name another data directory")]
+    NotWritable(Arc<str>),
     /// The name of the store's file belongs to something else.
     #[error("{path} is {what} and cannot be a store: move it away or name another data directory")]
     NotAFile {
@@ -37,25 +34,14 @@ pub enum OpenError {
         what: &'static str,
     },
     /// The store does not exist.
-    #[error("there is no store at {path}: name the data directory of a broker")]
-    Missing {
-        /// The file.
-        path: Arc<str>,
-    },
+    #[error("there is no store at {0}: name the data directory of a broker")]
+    Missing(Arc<str>),
     /// Another process, or this one, has the store open.
-    #[error(
-        "the store {path} is open already: stop the other broker or give this one its own data directory"
-    )]
-    InUse {
-        /// The file.
-        path: Arc<str>,
-    },
+    #[error("the store {0} is open already: stop the other broker or give this one its own data directory")]
+    InUse(Arc<str>),
     /// Another program wrote the file.
-    #[error("{path} is not a store of braidmq: move it away or name another data directory")]
-    Foreign {
-        /// The file.
-        path: Arc<str>,
-    },
+    #[error("{0} is not a store of braidmq: move it away or name another data directory")]
+    Foreign(Arc<str>),
     /// A newer version wrote the file.
     #[error(
         "the store {path} has format {found} and this version reads up to {FORMAT}: run a newer braidmq, or let \
@@ -69,22 +55,16 @@ pub enum OpenError {
     },
     /// The store was not closed in order, so its last acknowledged changes are in its journal alone.
     #[error(
-        "the journal of the store {path} is missing, and with it what was acknowledged last: put the file back that was \
+        "the journal of the store {0} is missing, and with it what was acknowledged last: put the file back that was \
          beside it, or restore a copy"
     )]
-    JournalMissing {
-        /// The tables' file.
-        path: Arc<str>,
-    },
+    JournalMissing(Arc<str>),
     /// The journal belongs to another store.
     #[error(
-        "the journal {path} belongs to another store than the one beside it: put that store's file back, or move the \
+        "the journal {0} belongs to another store than the one beside it: put that store's file back, or move the \
          journal away too"
     )]
-    JournalOfAnother {
-        /// The journal.
-        path: Arc<str>,
-    },
+    JournalOfAnother(Arc<str>),
     /// The store needs its journal, which is damaged.
     #[error(
         "the journal {path} is damaged ({reason}), and what was acknowledged last is in it alone: restore a copy, or \
@@ -97,11 +77,8 @@ pub enum OpenError {
         reason: Arc<str>,
     },
     /// The device is full.
-    #[error("no space is left on the device of {path}: make room and start again, nothing is lost")]
-    Full {
-        /// The file.
-        path: Arc<str>,
-    },
+    #[error("no space is left on the device of {0}: make room and start again, nothing is lost")]
+    Full(Arc<str>),
     /// The device refuses to read or write.
     #[error("the device of {path} fails ({reason}): mend or replace it, then start again or restore a copy")]
     Device {
@@ -136,12 +113,12 @@ impl OpenError {
     pub(super) fn of_io(path: &Arc<str>, error: &io::Error) -> Self {
         let path = Arc::clone(path);
         match error.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Self::NotWritable { path },
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path },
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Self::NotWritable(path),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full(path),
             io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists | io::ErrorKind::IsADirectory => {
                 Self::Directory { path, reason: error.to_string().into() }
             }
-            io::ErrorKind::NotFound => Self::Missing { path },
+            io::ErrorKind::NotFound => Self::Missing(path),
             io::ErrorKind::UnexpectedEof => Self::Damaged { path, reason: "it ends too early".into() },
             _ => Self::Device { path, reason: error.to_string().into() },
         }
@@ -150,23 +127,15 @@ impl OpenError {
     pub(super) fn of_database(path: &Arc<str>, error: DatabaseError) -> Self {
         let path = Arc::clone(path);
         match error {
-            DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => Self::InUse { path },
+            DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => Self::InUse(path),
             // An older format of redb, in which no store was ever written.
-            DatabaseError::UpgradeRequired(_) => Self::Foreign { path },
+            DatabaseError::UpgradeRequired(_) => Self::Foreign(path),
             // Another program's file.
             DatabaseError::Storage(StorageError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                Self::Foreign { path }
+                Self::Foreign(path)
             }
-            DatabaseError::Storage(error) => Self::of_storage(&path, error),
+            DatabaseError::Storage(error) => Self::of_redb(&path, error.into()),
             other => Self::Device { path, reason: other.to_string().into() },
-        }
-    }
-
-    pub(super) fn of_storage(path: &Arc<str>, error: StorageError) -> Self {
-        match error {
-            StorageError::Io(error) => Self::of_io(path, &error),
-            StorageError::Corrupted(reason) => Self::damaged(path, reason),
-            other => Self::Device { path: Arc::clone(path), reason: other.to_string().into() },
         }
     }
 
@@ -177,7 +146,7 @@ impl OpenError {
             // A table with our name and other types.
             redb::Error::TableTypeMismatch { .. }
             | redb::Error::TableIsMultimap(_)
-            | redb::Error::TypeDefinitionChanged { .. } => Self::Foreign { path: Arc::clone(path) },
+            | redb::Error::TypeDefinitionChanged { .. } => Self::Foreign(Arc::clone(path)),
             other => Self::Device { path: Arc::clone(path), reason: other.to_string().into() },
         }
     }

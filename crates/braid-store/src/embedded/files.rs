@@ -47,7 +47,7 @@ pub(super) fn size(directory: &Path) -> u64 {
 pub(super) fn lock(device: &FileBackend, path: &Arc<str>) -> Result<(), OpenError> {
     match device.try_lock_range(Bound::Unbounded, Bound::Unbounded) {
         Ok(true) => Ok(()),
-        Ok(false) => Err(OpenError::InUse { path: Arc::clone(path) }),
+        Ok(false) => Err(OpenError::InUse(Arc::clone(path))),
         Err(error) => Err(OpenError::Device { path: Arc::clone(path), reason: error.to_string().into() }),
     }
 }

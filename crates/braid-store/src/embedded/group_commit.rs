@@ -8,12 +8,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::index::Index;
 use super::tables::Tables;
 use super::wal::Wal;
-use super::write_set::WriteSet;
 use crate::completion::{Completer, Completion};
 use crate::error::StoreError;
+use crate::index::Index;
+use crate::write_set::WriteSet;
 
 /// The next group is delayed for further callers by at most this fraction of the duration of the last append.
 const HINT_DIVISOR: u32 = 4;

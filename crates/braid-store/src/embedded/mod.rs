@@ -1,6 +1,6 @@
 //! Embedded store: tables in redb and a write-ahead log, in files of one machine.
 //!
-//! A commit is checked and applied to the [`index`] on the caller's thread, and its row changes are added to the
+//! A commit is checked and applied to the [index](crate::index) on the caller's thread, and its row changes are added to the
 //! pending group ([`group_commit`]). One writer thread appends each group to the journal with one write and one fsync and
 //! completes its callers; the batches that arrive meanwhile are the next group. Lazy batches wait for a group that another
 //! batch needs. Durable groups are merged in memory ([`wal`]) until the checkpointer thread writes many of them to the
@@ -11,7 +11,6 @@ mod codec;
 mod error;
 mod files;
 mod group_commit;
-mod index;
 mod journal;
 mod offline;
 mod options;
@@ -19,7 +18,6 @@ mod recovery;
 mod snapshot;
 mod tables;
 mod wal;
-mod write_set;
 
 use std::fmt;
 use std::io;
@@ -108,7 +106,7 @@ impl EmbeddedStore {
         let found = journal(false)?;
         recovery::replay(&tables, found.as_ref(), &options)?;
         let journal = if found.is_none() { journal(true)? } else { found };
-        let missing = || OpenError::JournalMissing { path: Arc::clone(path) };
+        let missing = || OpenError::JournalMissing(Arc::clone(path));
         let journal = journal.ok_or_else(missing)?.adopt(&tables, options.journal)?;
         let opened = tables.count_opening(Opening::Journaled(journal.store()));
         let loaded = opened.and_then(|(opens, next)| {

@@ -67,16 +67,7 @@ impl Default for Options {
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("durability", &self.durability)
-            .field("linger", &self.linger)
-            .field("lazy", &self.lazy)
-            .field("changes", &self.changes)
-            .field("journal", &self.journal)
-            .field("checkpoint", &self.checkpoint)
-            .field("chunk", &self.chunk)
-            .field("cache", &self.cache)
-            .finish_non_exhaustive()
+        f.debug_struct("Options").field("durability", &self.durability).finish_non_exhaustive()
     }
 }
 

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use super::codec::journal::{FirstBlock, Header, find_records, is_same};
 use super::codec::{self, Malformed};
 use super::error::{OpenError, ReadError};
-use super::index::Index;
 use super::journal::JournalFile;
 use super::options::{Options, ProgressReporter, Stage};
 use super::snapshot::{CheckpointState, Owner, Snapshot};
 use super::tables::Tables;
-use super::write_set::{Inflight, Phase, QueueKey, WriteSet};
 use crate::ids::{Claim, NextIds, SessionId};
+use crate::index::Index;
 use crate::message::QueueEntry;
 use crate::recovery::Recover;
+use crate::write_set::{Inflight, Phase, QueueKey, WriteSet};
 
 /// Bytes of journal records that are applied in one transaction.
 const TRANSACTION_BYTES: usize = 16 << 20;
@@ -46,9 +46,9 @@ fn journal_to_replay<'a>(
     state: CheckpointState,
     journal: Option<&'a JournalFile>,
 ) -> Result<Option<(&'a JournalFile, Header)>, OpenError> {
-    let missing = || OpenError::JournalMissing { path: tables.path.clone() };
+    let missing = || OpenError::JournalMissing(tables.path.clone());
     let Some(journal) = journal else { return if state.is_closed { Ok(None) } else { Err(missing()) } };
-    let of_another = || OpenError::JournalOfAnother { path: journal.path.clone() };
+    let of_another = || OpenError::JournalOfAnother(journal.path.clone());
     let damaged = |reason: &str| OpenError::journal_damaged(&journal.path, reason);
     // The import replaced the store that the journal belongs to.
     if state.owner == Owner::Import {

@@ -13,10 +13,10 @@ use redb::{
 use super::codec::{self, Malformed, Payload, meta};
 use super::error::ReadError;
 use super::options::{CHUNK, Options, ProgressReporter, Stage};
-use super::write_set::{Inflight, QueueKey};
 use crate::ids::{Lsn, SessionId};
 use crate::message::{LazyMessage, StoredMessage};
 use crate::session::SessionRecord;
+use crate::write_set::{Inflight, QueueKey};
 
 /// A decoded row, or [`ReadError::Row`] for one that does not decode; the rows after it can still be read.
 type Row<R> = Result<R, ReadError>;

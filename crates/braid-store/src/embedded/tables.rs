@@ -12,10 +12,10 @@ use super::codec::{self, FORMAT, meta};
 use super::error::{OpenError, ReadError};
 use super::options::{Options, Progress, Stage};
 use super::snapshot::{Owner, Snapshot};
-use super::write_set::{Delta, Write, WriteSet};
 use crate::error::StoreError;
 use crate::ids::{Lsn, NextIds, SessionId};
 use crate::message::StoredMessage;
+use crate::write_set::{Delta, Write, WriteSet};
 
 /// Length of the file below which it is not compacted.
 const COMPACT_MIN: u64 = 16 << 20;
@@ -73,7 +73,7 @@ impl Tables {
             }
             (Some(FORMAT), _) | (None, true) => Ok(()),
             (Some(found), _) => Err(OpenError::damaged(&self.path, format!("there is no format {found}"))),
-            (None, false) => Err(OpenError::Foreign { path: Arc::clone(&self.path) }),
+            (None, false) => Err(OpenError::Foreign(Arc::clone(&self.path))),
         }
     }
 

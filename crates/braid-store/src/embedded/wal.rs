@@ -13,10 +13,10 @@ use super::codec;
 use super::codec::journal::{BLOCK, begin_record, end_record, group_len_max};
 use super::journal::Journal;
 use super::tables::Tables;
-use super::write_set::WriteSet;
 use crate::error::StoreError;
 use crate::ids::Lsn;
 use crate::message::StoredMessage;
+use crate::write_set::WriteSet;
 
 /// Capacity of the record buffer that is kept after a longer record, in bytes.
 const RECORD_CAPACITY: usize = 1 << 20;
@@ -97,8 +97,8 @@ impl Wal {
         Self { state: Mutex::new(state), changed: Condvar::new(), journal, checkpoint_interval }
     }
 
-    /// A poisoned state is safe to read and never written to disk: only the writer and the checkpointer change it, both
-    /// under `guarded`, which fails the store after a panic, so neither appends nor applies anything again.
+    /// A poisoned state is safe to use: callers and the checkpointer set single fields, and a panic in `merge`, the only
+    /// change in steps, is caught by the writer, which fails the store, so nothing of the state reaches the disk.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -7,28 +7,28 @@ use std::process::ExitCode;
 
 use braid_store::{Check, Damage, OfflineStore};
 
-use super::watch::Watch;
-use super::{DAMAGED, Failure, Place, print, thousands};
+use super::progress::ProgressLine;
+use super::{DAMAGED, Failure, Location, print, thousands};
 use crate::printable::printable;
 
-/// Is the store sound? Compares every page with its checksum and every row with those that it belongs to
+/// Verify the store: every page's checksum and every row's references
 ///
-/// Says of each damage what it means and what to do. The exit code is 0 when a broker can start with the store, 1
-/// when something is damaged.
+/// Prints the consequence and the remedy of each damage. The exit code is 0 when a broker can start with the store, 1
+/// when it is damaged.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
-    place: Place,
+    location: Location,
 }
 
-/// So many of each kind are listed.
+/// Limit of the listed problems of each kind.
 const LISTED: usize = 20;
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let watch = Watch::new(false);
-    let directory = &args.place.data_dir;
-    let checked = OfflineStore::open(directory, watch.options()).and_then(|store| store.check());
-    watch.finish();
+    let progress = ProgressLine::new(false);
+    let directory = &args.location.data_dir;
+    let checked = OfflineStore::open(directory, progress.options()).and_then(|store| store.check());
+    progress.finish();
     let check = checked?;
     print(&text(&check, directory))?;
     Ok(if check.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
@@ -55,12 +55,12 @@ fn report(out: &mut String, check: &Check, directory: &Path) -> fmt::Result {
     for problem in &check.problems {
         kinds.entry(problem.damage).or_default().push(&problem.description);
     }
-    for (damage, places) in kinds {
+    for (damage, problems) in kinds {
         writeln!(out)?;
-        for place in places.iter().take(LISTED) {
-            writeln!(out, "  {}", printable(place))?;
+        for problem in problems.iter().take(LISTED) {
+            writeln!(out, "  {}", printable(problem))?;
         }
-        if let Some(more) = places.len().checked_sub(LISTED).filter(|more| *more > 0) {
+        if let Some(more) = problems.len().checked_sub(LISTED).filter(|more| *more > 0) {
             writeln!(out, "  and {} more of this kind", thousands(more as u64))?;
         }
         writeln!(out, "    That means: {}.", damage.meaning())?;
@@ -68,8 +68,8 @@ fn report(out: &mut String, check: &Check, directory: &Path) -> fmt::Result {
     let directory = directory.display();
     writeln!(
         out,
-        "\nWhat to do: no broker starts with this store. Keep a copy of store.redb and store.journal in {directory}, \
-         for whoever looks for the cause.\nThen restore the last backup,\n  \
+        "\nWhat to do: no broker starts with this store. Keep a copy of store.redb and store.journal in {directory} \
+         to find the cause.\nThen restore the last backup,\n  \
          braidmq store import --data-dir {directory} --replace BACKUP.jsonl\n\
          or move both away: the broker begins with an empty store, and clients subscribe anew."
     )

@@ -9,27 +9,27 @@ use std::sync::Arc;
 use braid_store::OfflineStore;
 use tempfile::NamedTempFile;
 
-use super::watch::Watch;
-use super::{Failure, Place, print, thousands};
+use super::progress::ProgressLine;
+use super::{Failure, Location, print, thousands};
 
-/// Write everything as JSON Lines: a backup, or the way to another machine or version
+/// Export everything as JSON Lines: a backup, or a transfer to another machine or version
 ///
-/// One JSON object on each line, the last of which says how many there are, so that a part is never taken for the
-/// whole. Memory does not grow with the store. A file takes its name when all is written; until then a file of
-/// that name stays as it is.
+/// One JSON object on each line. The last line has the number of lines, so that a truncated export is detected. Memory
+/// does not grow with the store. The file gets its name when it is complete; until then an existing file of that name
+/// stays.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
-    place: Place,
+    location: Location,
     /// Write into this file [default: standard output]
     file: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let file = args.file.as_deref().filter(|file| file.as_os_str() != "-");
-    let watch = Watch::new(file.is_none() && io::stdout().is_terminal());
-    let exported = export(&args.place.data_dir, file, &watch);
-    watch.finish();
+    let progress = ProgressLine::new(file.is_none() && io::stdout().is_terminal());
+    let exported = export(&args.location.data_dir, file, &progress);
+    progress.finish();
     let records = exported?;
     if let Some(file) = file {
         print(&format!("{} records are in {}\n", thousands(records), file.display()))?;
@@ -37,28 +37,28 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn export(directory: &Path, file: Option<&Path>, watch: &Arc<Watch>) -> Result<u64, Failure> {
-    let store = OfflineStore::open(directory, watch.options())?;
+fn export(directory: &Path, file: Option<&Path>, progress: &Arc<ProgressLine>) -> Result<u64, Failure> {
+    let store = OfflineStore::open(directory, progress.options())?;
     let Some(file) = file else {
         let exported = store.export(&mut io::stdout().lock());
         return exported.map_err(|error| Failure::of_export(error, "standard output"));
     };
     let name = file.display().to_string();
     let refused = |error: io::Error| Failure::Open { what: name.clone(), reason: error.to_string() };
-    // A second name of the same file, by a link or a detour, is the same file.
+    // Compares resolved paths, since a link is the same file.
     let same = |path: &Path| path.canonicalize().ok();
     let is_own = |name| same(file).is_some_and(|file| same(&directory.join(name)) == Some(file));
     if is_own("store.redb") || is_own("store.journal") {
         return Err(Failure::Open { what: name, reason: "that is the store itself".into() });
     }
     if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
-        // A pipe or a device: what is written is gone.
+        // A pipe or a device cannot be replaced.
         let mut file = File::options().write(true).open(file).map_err(refused)?;
         return store.export(&mut file).map_err(|error| Failure::of_export(error, &name));
     }
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::metadata(folder).map_err(refused)?;
-    // Nobody else may read it: messages are in it.
+    // Readable by the owner only, since it contains messages.
     let mut whole = NamedTempFile::new_in(folder).map_err(refused)?;
     let records = store.export(&mut whole).map_err(|error| Failure::of_export(error, &name))?;
     let failed = |error: io::Error| Failure::Write { what: name.clone(), reason: error.to_string() };

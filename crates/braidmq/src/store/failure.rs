@@ -1,9 +1,11 @@
+//! Errors of `braidmq store`, and their exit codes.
+
 use braid_store::{OpenError, TransferError};
 use thiserror::Error;
 
 use super::{DAMAGED, REFUSED};
 
-/// Why it was not done: one line that says what to do.
+/// Failure of a command: one line with the remedy.
 #[derive(Debug, Error)]
 pub(super) enum Failure {
     #[error("the store {0} is in use: stop the broker first")]
@@ -51,7 +53,7 @@ impl Failure {
         }
     }
 
-    /// For an import from `file`.
+    /// Error of an import from `file`.
     pub(super) fn of_import(error: TransferError, file: &str) -> Self {
         let file = file.to_owned();
         match error {
@@ -64,7 +66,7 @@ impl Failure {
         }
     }
 
-    /// For an export to `file`.
+    /// Error of an export to `file`.
     pub(super) fn of_export(error: TransferError, file: &str) -> Self {
         match error {
             TransferError::Store(error) => error.into(),
@@ -79,9 +81,9 @@ impl Failure {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         match error {
-            OpenError::InUse { path } => Self::InUse(path.to_string()),
-            OpenError::NotWritable { path } => Self::NotWritable(path.to_string()),
-            OpenError::Full { path } => Self::Full(path.to_string()),
+            OpenError::InUse(path) => Self::InUse(path.to_string()),
+            OpenError::NotWritable(path) => Self::NotWritable(path.to_string()),
+            OpenError::Full(path) => Self::Full(path.to_string()),
             OpenError::Damaged { path, reason } => {
                 Self::Damaged { path: path.to_string(), reason: reason.to_string() }
             }

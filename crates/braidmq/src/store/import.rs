@@ -4,24 +4,23 @@ use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use braid_store::{Existing, OfflineStore, TransferError};
+use braid_store::{Existing, OfflineStore};
 
-use super::watch::Watch;
-use super::{Failure, Place, print, thousands};
+use super::progress::ProgressLine;
+use super::{Failure, Location, print, thousands};
 
-/// Make a store of what was exported: all of it, or nothing
+/// Import an export as the store, entirely or not at all
 ///
-/// It is written beside the store that is there and takes its place when it is whole; if anything fails, nothing
-/// is changed. Clients go on where they were when it was exported.
+/// The new store is written beside the existing one and replaces it when it is complete; if anything fails, nothing
+/// is changed. Clients continue from the time of the export.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
-    place: Place,
+    location: Location,
     /// Read from this file [default: standard input]
     file: Option<PathBuf>,
-    /// Replace what is stored there already, also when it is damaged
+    /// Replace an existing store, even a damaged one
     #[arg(long)]
     replace: bool,
 }
@@ -30,25 +29,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let file = args.file.as_deref().filter(|file| file.as_os_str() != "-");
     let (name, mut from) = open(file)?;
     let existing = if args.replace { Existing::Replace } else { Existing::Keep };
-    let watch = Watch::new(false);
-    let directory = &args.place.data_dir;
-    let imported = import(directory, existing, from.as_mut(), &watch);
-    watch.finish();
+    let progress = ProgressLine::new(false);
+    let directory = &args.location.data_dir;
+    let imported = OfflineStore::restore(directory, existing, from.as_mut(), progress.options());
+    progress.finish();
     let records = imported.map_err(|error| Failure::of_import(error, &name))?;
     print(&format!("{} records are in the store of {}\n", thousands(records), directory.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn import(
-    directory: &Path,
-    existing: Existing,
-    from: &mut dyn Read,
-    watch: &Arc<Watch>,
-) -> Result<u64, TransferError> {
-    OfflineStore::restore(directory, existing, from, watch.options())
-}
-
-/// What is read, and its name.
+/// Name and reader of the input.
 fn open(file: Option<&Path>) -> Result<(String, Box<dyn Read>), Failure> {
     let Some(file) = file else {
         let stdin = io::stdin();

@@ -1,11 +1,11 @@
-//! `braidmq store`: looks at what a broker keeps while it does not run, backs it up and restores it.
+//! `braidmq store`: check, statistics, backup and restore of a stopped broker's store.
 
 mod check;
 mod export;
 mod failure;
 mod import;
+mod progress;
 mod stats;
-mod watch;
 
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
@@ -17,15 +17,15 @@ use failure::Failure;
 
 use crate::printable::printable;
 
-/// Exit code when something is damaged or failed.
+/// Exit code of damage and failure.
 const DAMAGED: u8 = 1;
-/// Exit code for everything that the user must change before anything can be done.
+/// Exit code when nothing was done and the user must change something.
 const REFUSED: u8 = 2;
 
-/// Check, count, back up and restore what a broker keeps: sessions, their queued messages, retained messages.
+/// Check, count, back up and restore a broker's sessions, queued messages and retained messages.
 ///
-/// It is in store.redb and store.journal in the broker's data directory. Stop the broker first: nobody else can open them
-/// while it runs. What a crash left is put in order, as when the broker starts.
+/// They are in store.redb and store.journal in the broker's data directory. Stop the broker first: it locks them
+/// while it runs. After a crash the journal is replayed, as when the broker starts.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
@@ -35,17 +35,17 @@ pub(crate) struct Args {
 
 const HELP: &str = "\
 Examples:
-  braidmq store check                             # is it sound? for instance after a crash
-  braidmq store stats                             # what is in it, and whose queues are long
+  braidmq store check                             # integrity check, for instance after a crash
+  braidmq store stats                             # content, and the longest queues
   braidmq store export backup.jsonl               # a backup, one JSON object on each line
   braidmq store export | zstd > backup.jsonl.zst
   braidmq store import --data-dir restored backup.jsonl
-  braidmq store import --replace backup.jsonl     # instead of what is there, damaged or not
+  braidmq store import --replace backup.jsonl     # replace the existing store, damaged or not
 
 Exit codes:
-  0  done, and all is well
-  1  something is damaged or failed: the store, the disk, or the records that were to be imported
-  2  nothing was done: what the line on standard error says must change first";
+  0  done, and the store is sound
+  1  damage or failure of the store, the disk, or the imported records
+  2  nothing was done: the line on standard error names the remedy";
 
 #[derive(Subcommand, Debug)]
 enum Command {
@@ -55,9 +55,9 @@ enum Command {
     Import(import::Args),
 }
 
-/// Where the store is.
+/// Location of the store.
 #[derive(clap::Args, Debug)]
-struct Place {
+struct Location {
     /// The broker's data directory, as of `braidmq serve`
     #[arg(long, value_name = "DIR", env = "BRAIDMQ_DATA_DIR", default_value = "braidmq-data")]
     data_dir: PathBuf,
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     })
 }
 
-/// Writes to standard output. Who has read enough is no failure.
+/// Writes to standard output. A reader that closed the pipe is no failure.
 fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -87,7 +87,7 @@ fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// A count with its thousands apart: 1,234,567.
+/// Formats a number with thousands separators: 1,234,567.
 fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_apart() {
+    fn thousands_are_separated() {
         for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(thousands(number), text);
         }

@@ -9,25 +9,25 @@ use braid_store::{OfflineStore, QueueStats, Stats};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::watch::Watch;
-use super::{Failure, Place, print, thousands};
+use super::progress::ProgressLine;
+use super::{Failure, Location, print, thousands};
 use crate::printable::printable;
 
-/// How much is in the store: sessions, queues, retained messages, bytes, and whose queues are longest
+/// Count sessions, queues, retained messages and bytes, and list the longest queues
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
-    place: Place,
+    location: Location,
     /// Print the numbers as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let watch = Watch::new(false);
-    let directory = &args.place.data_dir;
-    let counted = OfflineStore::open(directory, watch.options()).and_then(|store| store.stats());
-    watch.finish();
+    let progress = ProgressLine::new(false);
+    let directory = &args.location.data_dir;
+    let counted = OfflineStore::open(directory, progress.options()).and_then(|store| store.stats());
+    progress.finish();
     let stats = counted?;
     print(&if args.json { format!("{:#}\n", json(&stats)) } else { text(&stats, directory) })?;
     Ok(ExitCode::SUCCESS)
@@ -89,14 +89,14 @@ fn heading(out: &mut String, stats: &Stats, directory: &Path) -> fmt::Result {
 
 fn table(out: &mut String, stats: &Stats) -> fmt::Result {
     for (name, number, meaning) in [
-        ("sessions", stats.sessions, "of clients that may come back"),
+        ("sessions", stats.sessions, "of clients that may return"),
         ("subscriptions", stats.subscriptions, "of these sessions"),
-        ("queued", stats.queued, "messages that wait for their clients, or for their acknowledgement"),
+        ("queued", stats.queued, "messages that are not acknowledged by their receivers"),
         ("in flight", stats.inflight, "sent, and not completed by the client"),
         ("received", stats.received, "QoS 2 messages whose sender has not released them"),
         ("retained", stats.retained, "topics with a retained message"),
         ("wills", stats.wills, "that are not published yet"),
-        ("messages", stats.messages, "each once, however many wait for it"),
+        ("messages", stats.messages, "each once, even with several receivers"),
         ("message bytes", stats.bytes, "of these messages"),
         ("openings", stats.opens, "by a broker or an import"),
         ("file bytes", stats.length, "of store.redb"),

@@ -7,7 +7,7 @@ use braid_proto::topic::{TopicFilter, TopicName};
 
 /// Error of the decoding, with the kind of value that was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::embedded) struct Malformed(pub(in crate::embedded) &'static str);
+pub(crate) struct Malformed(pub(crate) &'static str);
 
 /// Decoder of a key or a value.
 pub(super) struct Reader<'a>(&'a [u8]);
@@ -156,7 +156,7 @@ pub(super) fn put_time(out: &mut Vec<u8>, time: SystemTime) {
 }
 
 /// Seconds since 1970, and nanoseconds from there on forward.
-pub(in crate::embedded) fn split_time(time: SystemTime) -> (i64, u32) {
+pub(crate) fn split_time(time: SystemTime) -> (i64, u32) {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => (since.as_secs().cast_signed(), since.subsec_nanos()),
         Err(before) => {
@@ -171,7 +171,7 @@ pub(in crate::embedded) fn split_time(time: SystemTime) -> (i64, u32) {
 }
 
 /// `None` for a time beyond the range of `SystemTime`.
-pub(in crate::embedded) fn join_time(seconds: i64, nanoseconds: u32) -> Option<SystemTime> {
+pub(crate) fn join_time(seconds: i64, nanoseconds: u32) -> Option<SystemTime> {
     let (epoch, whole) = (SystemTime::UNIX_EPOCH, Duration::from_secs(seconds.unsigned_abs()));
     let second = if seconds < 0 { epoch.checked_sub(whole) } else { epoch.checked_add(whole) };
     second?.checked_add(Duration::from_nanos(nanoseconds.into()))

@@ -10,8 +10,8 @@ use super::rows::{
     encode_inflight, encode_session, encode_subscription, queue_key, received_key, session_key,
     subscription_key,
 };
-use crate::embedded::write_set::{SessionRows, Write, WriteSet};
 use crate::ids::{Lsn, NextIds, SessionId};
+use crate::write_set::{SessionRows, Write, WriteSet};
 
 const CLOSED: u8 = 0;
 const SESSION: u8 = 1;
@@ -30,7 +30,7 @@ const NEW: u8 = 1 << 5;
 
 /// Appends a group; false when it needs more than `limit` bytes, and `out` then has a part of it.
 #[must_use]
-pub(in crate::embedded) fn encode_group(out: &mut Vec<u8>, writes: &WriteSet, limit: usize) -> bool {
+pub(crate) fn encode_group(out: &mut Vec<u8>, writes: &WriteSet, limit: usize) -> bool {
     let begin = out.len();
     let fits = |out: &Vec<u8>, more: usize| (out.len() - begin).saturating_add(more) <= limit;
     for session in &writes.closed {
@@ -115,7 +115,7 @@ fn put<V>(out: &mut Vec<u8>, table: u8, write: &Write<V>, key: &[u8], encode: im
     }
 }
 
-pub(in crate::embedded) fn decode_group(bytes: &[u8]) -> Result<WriteSet, Malformed> {
+pub(crate) fn decode_group(bytes: &[u8]) -> Result<WriteSet, Malformed> {
     let mut writes = WriteSet::default();
     let mut reader = Reader::new(bytes);
     while !reader.is_at_end() {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::FORMAT;
 
 /// Unit of the device's atomic writes, in bytes. A record begins with a block, so that its write touches no other record.
-pub(in crate::embedded) const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"braidjnl";
 const HEADER: usize = 36;
@@ -13,29 +13,29 @@ const HEAD: usize = 24;
 
 /// Content of the first block of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::embedded) struct Header {
+pub(crate) struct Header {
     /// Number of the store and of its opening.
-    pub(in crate::embedded) store: u64,
+    pub(crate) store: u64,
     /// Blocks of each segment.
-    pub(in crate::embedded) blocks: u64,
+    pub(crate) blocks: u64,
 }
 
 /// Upper half of a store's number, which it keeps; each opening draws another lower half.
 const KEPT: u64 = !(u32::MAX as u64);
 
 /// The number of the same store at a later opening.
-pub(in crate::embedded) const fn later(store: u64, random: u64) -> u64 {
+pub(crate) const fn later(store: u64, random: u64) -> u64 {
     (store & KEPT) | (random & !KEPT)
 }
 
 /// True for two numbers of one store.
-pub(in crate::embedded) const fn is_same(store: u64, other: u64) -> bool {
+pub(crate) const fn is_same(store: u64, other: u64) -> bool {
     store & KEPT == other & KEPT
 }
 
 /// Kinds of a first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::embedded) enum FirstBlock {
+pub(crate) enum FirstBlock {
     /// Nothing but zeros.
     Blank,
     /// Not a journal's.
@@ -47,7 +47,7 @@ pub(in crate::embedded) enum FirstBlock {
     Header(Header),
 }
 
-pub(in crate::embedded) fn encode_header(Header { store, blocks }: Header) -> Vec<u8> {
+pub(crate) fn encode_header(Header { store, blocks }: Header) -> Vec<u8> {
     let mut block = MAGIC.to_vec();
     for number in [FORMAT, store, blocks] {
         block.extend_from_slice(&number.to_be_bytes());
@@ -57,7 +57,7 @@ pub(in crate::embedded) fn encode_header(Header { store, blocks }: Header) -> Ve
     block
 }
 
-pub(in crate::embedded) fn decode_header(block: &[u8]) -> FirstBlock {
+pub(crate) fn decode_header(block: &[u8]) -> FirstBlock {
     if block.iter().all(|byte| *byte == 0) {
         return FirstBlock::Blank;
     }
@@ -76,20 +76,20 @@ pub(in crate::embedded) fn decode_header(block: &[u8]) -> FirstBlock {
 }
 
 /// Clears the buffer and reserves the head of a record.
-pub(in crate::embedded) fn begin_record(record: &mut Vec<u8>) {
+pub(crate) fn begin_record(record: &mut Vec<u8>) {
     record.clear();
     record.resize(HEAD, 0);
 }
 
 /// Longest group of a record of this many blocks, in bytes.
-pub(in crate::embedded) fn group_len_max(blocks: u64) -> usize {
+pub(crate) fn group_len_max(blocks: u64) -> usize {
     let bytes = usize::try_from(blocks).map_or(usize::MAX, |blocks| blocks.saturating_mul(BLOCK));
     // The record's length is a u32.
     bytes.min(u32::MAX as usize).saturating_sub(HEAD)
 }
 
 /// Completes a record: its head, and zeros to the end of the last block.
-pub(in crate::embedded) fn end_record(record: &mut Vec<u8>, store: u64, sequence: u64) {
+pub(crate) fn end_record(record: &mut Vec<u8>, store: u64, sequence: u64) {
     let length = u32::try_from(record.len() - HEAD).unwrap_or(u32::MAX);
     record[..8].copy_from_slice(&store.to_be_bytes());
     record[8..16].copy_from_slice(&sequence.to_be_bytes());
@@ -101,14 +101,14 @@ pub(in crate::embedded) fn end_record(record: &mut Vec<u8>, store: u64, sequence
 
 /// A record with a valid checksum.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::embedded) struct Found {
-    pub(in crate::embedded) sequence: u64,
+pub(crate) struct Found {
+    pub(crate) sequence: u64,
     /// Position of its group in the segment.
-    pub(in crate::embedded) group: Range<usize>,
+    pub(crate) group: Range<usize>,
 }
 
 /// Valid records of the store in a segment with sequence numbers above `after`.
-pub(in crate::embedded) fn find_records(segment: &[u8], store: u64, after: u64) -> Vec<Found> {
+pub(crate) fn find_records(segment: &[u8], store: u64, after: u64) -> Vec<Found> {
     let mut found = Vec::new();
     let mut at = 0;
     while at + HEAD <= segment.len() {

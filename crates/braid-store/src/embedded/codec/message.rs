@@ -1,8 +1,6 @@
 //! Messages and Wills.
 
-use std::time::SystemTime;
-
-use braid_proto::packet::{MessageProperties, QoS, Will};
+use braid_proto::packet::{MessageProperties, Will};
 use braid_proto::topic::TopicName;
 use bytes::Bytes;
 
@@ -23,31 +21,38 @@ const RESPONSE_TOPIC: u8 = 1 << 4;
 const CORRELATION: u8 = 1 << 5;
 const USER: u8 = 1 << 6;
 
-pub(in crate::embedded) const fn message_key(message: Lsn) -> [u8; 8] {
+pub(crate) const fn message_key(message: Lsn) -> [u8; 8] {
     message.value().to_be_bytes()
 }
 
-pub(in crate::embedded) fn decode_message_key(key: &[u8; 8]) -> Lsn {
+pub(crate) fn decode_message_key(key: &[u8; 8]) -> Lsn {
     Lsn::new(u64::from_be_bytes(*key))
 }
 
 /// Encodes the message; a payload of more than `inline_max` bytes only by its length.
-pub(in crate::embedded) fn encode_message_up_to(
-    out: &mut Vec<u8>,
-    message: &StoredMessage,
-    inline_max: usize,
-) {
-    let payload = message.payload();
-    let is_inline = payload.len() <= inline_max;
-    Content {
-        topic: message.topic(),
-        payload: if is_inline { Payload::Inline(payload) } else { Payload::Chunked(payload.len()) },
-        qos: message.qos(),
-        retain: message.retain(),
-        properties: message.properties(),
-        expires_at: message.expires_at(),
+pub(crate) fn encode_message_up_to(out: &mut Vec<u8>, message: &StoredMessage, inline_max: usize) {
+    let (topic, payload) = (message.topic().as_str(), message.payload());
+    let is_chunked = payload.len() > inline_max;
+    out.reserve(topic.len() + if is_chunked { 0 } else { payload.len() } + 16);
+    out.push(
+        message.qos().bits()
+            | flag(RETAIN, message.retain())
+            | flag(PROPERTIES, message.properties().is_some())
+            | flag(EXPIRES, message.expires_at().is_some())
+            | flag(CHUNKED, is_chunked),
+    );
+    if let Some(at) = message.expires_at() {
+        put_time(out, at);
     }
-    .encode(out);
+    put_bytes(out, topic.as_bytes());
+    if let Some(properties) = message.properties() {
+        encode_properties(out, properties);
+    }
+    if is_chunked {
+        out.extend_from_slice(&(payload.len() as u64).to_be_bytes());
+    } else {
+        out.extend_from_slice(payload);
+    }
 }
 
 /// Decodes a message with an inline payload.
@@ -57,27 +62,40 @@ pub(super) fn decode_message(value: &[u8]) -> Result<StoredMessage, Malformed> {
 }
 
 /// Number of a message, length of its payload, and whether that is chunked.
-pub(in crate::embedded) fn message_len_row(
-    key: &[u8; 8],
-    value: &[u8],
-) -> Result<(Lsn, usize, bool), Malformed> {
+pub(crate) fn message_len_row(key: &[u8; 8], value: &[u8]) -> Result<(Lsn, usize, bool), Malformed> {
     let (_, payload) = split_message(value)?;
     Ok((decode_message_key(key), payload.len(), is_chunked(value)))
 }
 
 /// The message without its payload, and the payload.
-pub(in crate::embedded) fn split_message(value: &[u8]) -> Result<(StoredMessage, Payload<'_>), Malformed> {
-    let Decoded { topic, payload, qos, retain, properties, expires_at } = decode(&mut Reader::new(value))?;
+pub(crate) fn split_message(value: &[u8]) -> Result<(StoredMessage, Payload<'_>), Malformed> {
+    split(&mut Reader::new(value))
+}
+
+fn split<'a>(reader: &mut Reader<'a>) -> Result<(StoredMessage, Payload<'a>), Malformed> {
+    let flags = reader.u8()?;
+    let qos = qos(flags)?;
+    let expires_at = if flags & EXPIRES != 0 { Some(reader.time()?) } else { None };
+    let topic = topic(reader.text()?)?;
+    let properties = if flags & PROPERTIES != 0 { Some(decode_properties(reader)?) } else { None };
+    let payload = if flags & CHUNKED == 0 {
+        Payload::Inline(reader.rest())
+    } else {
+        let length = usize::try_from(reader.u64()?).map_err(|_| Malformed("a length"))?;
+        reader.end()?;
+        Payload::Chunked(length)
+    };
+    let retain = flags & RETAIN != 0;
     Ok((StoredMessage::from_parts(topic, Bytes::new(), qos, retain, properties, expires_at), payload))
 }
 
 /// True when the message's payload is stored in chunks.
-pub(in crate::embedded) fn is_chunked(value: &[u8]) -> bool {
+pub(crate) fn is_chunked(value: &[u8]) -> bool {
     value.first().is_some_and(|flags| flags & CHUNKED != 0)
 }
 
 /// Bytes of a message with its payload, inline or chunked.
-pub(in crate::embedded) fn stored_len(value: &[u8]) -> usize {
+pub(crate) fn stored_len(value: &[u8]) -> usize {
     let chunked = if is_chunked(value) { value.split_last_chunk() } else { None };
     let Some((head, length)) = chunked else { return value.len() };
     head.len().saturating_add(usize::try_from(u64::from_be_bytes(*length)).unwrap_or(usize::MAX))
@@ -85,7 +103,7 @@ pub(in crate::embedded) fn stored_len(value: &[u8]) -> usize {
 
 /// Location of a payload.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::embedded) enum Payload<'a> {
+pub(crate) enum Payload<'a> {
     /// In the row of its message.
     Inline(&'a [u8]),
     /// In the table of chunks, with its length in bytes.
@@ -93,7 +111,7 @@ pub(in crate::embedded) enum Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    pub(in crate::embedded) const fn len(self) -> usize {
+    pub(crate) const fn len(self) -> usize {
         match self {
             Self::Inline(payload) => payload.len(),
             Self::Chunked(length) => length,
@@ -108,96 +126,20 @@ impl<'a> Payload<'a> {
     }
 }
 
-pub(in crate::embedded) fn encode_will(out: &mut Vec<u8>, will: &Will) {
+pub(crate) fn encode_will(out: &mut Vec<u8>, will: &Will) {
     out.extend_from_slice(&will.delay.to_be_bytes());
-    Content {
-        topic: &will.topic,
-        payload: Payload::Inline(&will.payload),
-        qos: will.qos,
-        retain: will.retain,
-        properties: will.properties.as_deref(),
-        expires_at: None,
-    }
-    .encode(out);
+    encode_message_up_to(out, &StoredMessage::of_will(will), usize::MAX);
 }
 
-pub(in crate::embedded) fn will_row(key: &[u8; 8], value: &[u8]) -> Result<(SessionId, Will), Malformed> {
+pub(crate) fn will_row(key: &[u8; 8], value: &[u8]) -> Result<(SessionId, Will), Malformed> {
     Ok((SessionId::new(u64::from_be_bytes(*key)), decode_will(value)?))
 }
 
 pub(super) fn decode_will(value: &[u8]) -> Result<Will, Malformed> {
     let mut reader = Reader::new(value);
     let delay = reader.u32()?;
-    let Decoded { topic, payload, qos, retain, properties, .. } = decode(&mut reader)?;
-    Ok(Will { topic, payload: Bytes::copy_from_slice(payload.inline()?), qos, retain, delay, properties })
-}
-
-/// Fields that a message and a Will share, to encode.
-struct Content<'a> {
-    topic: &'a TopicName,
-    payload: Payload<'a>,
-    qos: QoS,
-    retain: bool,
-    properties: Option<&'a MessageProperties>,
-    expires_at: Option<SystemTime>,
-}
-
-/// Fields that a message and a Will share, decoded.
-struct Decoded<'a> {
-    topic: TopicName,
-    payload: Payload<'a>,
-    qos: QoS,
-    retain: bool,
-    properties: Option<Box<MessageProperties>>,
-    expires_at: Option<SystemTime>,
-}
-
-impl Content<'_> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        if let Payload::Inline(payload) = self.payload {
-            out.reserve(self.topic.as_str().len() + payload.len() + 16);
-        }
-        out.push(
-            self.qos.bits()
-                | flag(RETAIN, self.retain)
-                | flag(PROPERTIES, self.properties.is_some())
-                | flag(EXPIRES, self.expires_at.is_some())
-                | flag(CHUNKED, matches!(self.payload, Payload::Chunked(_))),
-        );
-        if let Some(at) = self.expires_at {
-            put_time(out, at);
-        }
-        put_bytes(out, self.topic.as_str().as_bytes());
-        if let Some(properties) = self.properties {
-            encode_properties(out, properties);
-        }
-        match self.payload {
-            Payload::Inline(payload) => out.extend_from_slice(payload),
-            Payload::Chunked(length) => out.extend_from_slice(&(length as u64).to_be_bytes()),
-        }
-    }
-}
-
-fn decode<'a>(reader: &mut Reader<'a>) -> Result<Decoded<'a>, Malformed> {
-    let flags = reader.u8()?;
-    Ok(Decoded {
-        qos: qos(flags)?,
-        retain: flags & RETAIN != 0,
-        expires_at: if flags & EXPIRES != 0 { Some(reader.time()?) } else { None },
-        topic: topic(reader.text()?)?,
-        properties: if flags & PROPERTIES != 0 { Some(decode_properties(reader)?) } else { None },
-        payload: if flags & CHUNKED != 0 {
-            Payload::Chunked(chunked_len(reader)?)
-        } else {
-            Payload::Inline(reader.rest())
-        },
-    })
-}
-
-fn chunked_len(reader: &mut Reader<'_>) -> Result<usize, Malformed> {
-    let length = usize::try_from(reader.u64()?).map_err(|_| Malformed("a length"))?;
-    reader.end()?;
-    Ok(length)
+    let (head, payload) = split(&mut reader)?;
+    Ok(head.with_copy(payload.inline()?, None).to_will(delay))
 }
 
 fn encode_properties(out: &mut Vec<u8>, properties: &MessageProperties) {

@@ -11,32 +11,32 @@ use braid_proto::topic::{TopicFilter, TopicName};
 
 use super::bytes::{Malformed, Reader, concat, filter, flag, put_time, put_varint, qos, topic};
 use super::message::{decode_message_key, message_key};
-use crate::embedded::write_set::{Inflight, Phase, QueueKey};
 use crate::ids::{Lsn, SessionId};
 use crate::message::StoredDelivery;
 use crate::session::{SUBSCRIPTION_ID_MAX, SessionRecord, StoredSubscription};
+use crate::write_set::{Inflight, Phase, QueueKey};
 
-pub(in crate::embedded) const fn session_key(session: SessionId) -> [u8; 8] {
+pub(crate) const fn session_key(session: SessionId) -> [u8; 8] {
     session.value().to_be_bytes()
 }
 
-pub(in crate::embedded) fn chunk_key(message: Lsn, number: u32) -> [u8; 12] {
+pub(crate) fn chunk_key(message: Lsn, number: u32) -> [u8; 12] {
     concat(&message_key(message), &number.to_be_bytes())
 }
 
-pub(in crate::embedded) fn queue_key((lsn, session): QueueKey) -> [u8; 16] {
+pub(crate) fn queue_key((lsn, session): QueueKey) -> [u8; 16] {
     concat(&message_key(lsn), &session_key(session))
 }
 
-pub(in crate::embedded) fn subscription_key(session: SessionId, filter: &TopicFilter) -> Vec<u8> {
+pub(crate) fn subscription_key(session: SessionId, filter: &TopicFilter) -> Vec<u8> {
     [&session_key(session), filter.as_str().as_bytes()].concat()
 }
 
-pub(in crate::embedded) fn received_key(session: SessionId, packet_id: u16) -> [u8; 10] {
+pub(crate) fn received_key(session: SessionId, packet_id: u16) -> [u8; 10] {
     concat(&session_key(session), &packet_id.to_be_bytes())
 }
 
-pub(in crate::embedded) fn decode_chunk_key(key: &[u8; 12]) -> Result<(Lsn, u32), Malformed> {
+pub(crate) fn decode_chunk_key(key: &[u8; 12]) -> Result<(Lsn, u32), Malformed> {
     let mut reader = Reader::new(key);
     Ok((Lsn::new(reader.u64()?), reader.u32()?))
 }
@@ -67,11 +67,11 @@ pub(super) fn decode_retained_key(key: &[u8]) -> Result<TopicName, Malformed> {
     topic(Reader::new(key).rest_text()?)
 }
 
-pub(in crate::embedded) fn session_row(key: &[u8; 8], value: &[u8]) -> Result<SessionRecord, Malformed> {
+pub(crate) fn session_row(key: &[u8; 8], value: &[u8]) -> Result<SessionRecord, Malformed> {
     decode_session(SessionId::new(u64::from_be_bytes(*key)), value)
 }
 
-pub(in crate::embedded) fn subscription_row(
+pub(crate) fn subscription_row(
     key: &[u8],
     value: &[u8],
 ) -> Result<(SessionId, TopicFilter, StoredSubscription), Malformed> {
@@ -79,7 +79,7 @@ pub(in crate::embedded) fn subscription_row(
     Ok((session, filter, decode_subscription(value)?))
 }
 
-pub(in crate::embedded) fn received_row(
+pub(crate) fn received_row(
     key: &[u8; 10],
     value: &[u8; 2],
 ) -> Result<(SessionId, PacketId, NonZeroU16), Malformed> {
@@ -87,28 +87,22 @@ pub(in crate::embedded) fn received_row(
     Ok((session, packet_id, decode_received(value)?))
 }
 
-pub(in crate::embedded) fn queue_row(
-    key: &[u8; 16],
-    value: &[u8],
-) -> Result<(QueueKey, StoredDelivery), Malformed> {
+pub(crate) fn queue_row(key: &[u8; 16], value: &[u8]) -> Result<(QueueKey, StoredDelivery), Malformed> {
     let key = decode_queue_key(key)?;
     Ok((key, decode_delivery(key, value)?))
 }
 
-pub(in crate::embedded) fn inflight_row(
-    key: &[u8; 16],
-    value: &[u8; 11],
-) -> Result<(QueueKey, Inflight), Malformed> {
+pub(crate) fn inflight_row(key: &[u8; 16], value: &[u8; 11]) -> Result<(QueueKey, Inflight), Malformed> {
     Ok((decode_queue_key(key)?, decode_inflight(value)?))
 }
 
-pub(in crate::embedded) fn retained_row(key: &[u8], value: &[u8; 8]) -> Result<(TopicName, Lsn), Malformed> {
+pub(crate) fn retained_row(key: &[u8], value: &[u8; 8]) -> Result<(TopicName, Lsn), Malformed> {
     Ok((decode_retained_key(key)?, decode_message_key(value)))
 }
 
 const PARKED: u8 = 1 << 0;
 
-pub(in crate::embedded) fn encode_session(out: &mut Vec<u8>, record: &SessionRecord) {
+pub(crate) fn encode_session(out: &mut Vec<u8>, record: &SessionRecord) {
     out.extend_from_slice(&record.expiry.as_secs().to_be_bytes());
     out.push(flag(PARKED, record.parked_at.is_some()));
     if let Some(at) = record.parked_at {
@@ -130,7 +124,7 @@ const RETAIN_HANDLING_AT: u8 = 4;
 const ID: u8 = 1 << 6;
 const OWN_PRIORITY: u8 = 1 << 7;
 
-pub(in crate::embedded) fn encode_subscription(out: &mut Vec<u8>, subscription: &StoredSubscription) {
+pub(crate) fn encode_subscription(out: &mut Vec<u8>, subscription: &StoredSubscription) {
     out.push(
         subscription.qos.bits()
             | flag(NO_LOCAL, subscription.no_local)
@@ -181,7 +175,7 @@ const WAITS_SINCE: u8 = 1 << 7;
 
 /// Common values take no byte: the message with the entry's own number, the default priority, no identifiers, no
 /// queueing time.
-pub(in crate::embedded) fn encode_delivery(out: &mut Vec<u8>, (lsn, _): QueueKey, delivery: &StoredDelivery) {
+pub(crate) fn encode_delivery(out: &mut Vec<u8>, (lsn, _): QueueKey, delivery: &StoredDelivery) {
     let ids = delivery.subscription_ids.as_slice();
     let flags = delivery.qos.bits()
         | flag(RETAIN, delivery.retain)
@@ -211,10 +205,7 @@ pub(in crate::embedded) fn encode_delivery(out: &mut Vec<u8>, (lsn, _): QueueKey
     }
 }
 
-pub(in crate::embedded) fn decode_delivery(
-    (lsn, _): QueueKey,
-    value: &[u8],
-) -> Result<StoredDelivery, Malformed> {
+pub(crate) fn decode_delivery((lsn, _): QueueKey, value: &[u8]) -> Result<StoredDelivery, Malformed> {
     let mut reader = Reader::new(value);
     let flags = reader.u8()?;
     let has = |bit| flags & bit != 0;
@@ -240,7 +231,7 @@ pub(in crate::embedded) fn decode_delivery(
     Ok(StoredDelivery { message, qos, retain, subscription_ids, priority, shared, waits_since })
 }
 
-pub(in crate::embedded) fn encode_inflight(inflight: Inflight) -> [u8; 11] {
+pub(crate) fn encode_inflight(inflight: Inflight) -> [u8; 11] {
     let mut value = [0; 11];
     value[0] = match inflight.phase {
         Phase::Sent => 1,

@@ -10,10 +10,10 @@ use super::super::codec::{self, meta};
 use super::super::error::{OpenError, ReadError};
 use super::super::options::{ProgressReporter, Stage};
 use super::super::snapshot::Snapshot;
-use super::super::write_set::{Inflight, Phase, QueueKey};
 use super::{InflightIds, NUMBER_LIMIT, OfflineStore, check_retained};
 use crate::ids::{Lsn, NextIds, SessionId};
 use crate::session::SessionRecord;
+use crate::write_set::{Inflight, Phase, QueueKey};
 
 /// Result of an integrity check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,14 +2,17 @@
 
 use std::io::{self, BufWriter, Write};
 
+use braid_proto::stream::Priority;
+
 use super::super::codec::{self, FORMAT, meta};
 use super::super::error::ReadError;
 use super::super::options::{ProgressReporter, Stage};
 use super::super::snapshot::Snapshot;
-use super::super::write_set::Phase;
-use super::record::{Content, Record, Step, queued_record, session_record, subscription_record};
+use super::record::{Content, Record, Step, Time};
 use super::{OfflineStore, TransferError};
 use crate::ids::NextIds;
+use crate::message::StoredMessage;
+use crate::write_set::Phase;
 
 impl OfflineStore {
     /// Writes everything as JSON Lines and returns the number of records. Uses memory for the deliveries in flight and for
@@ -63,14 +66,31 @@ impl Export<'_> {
             next_session: number(meta::NEXT_SESSION, NextIds::FIRST.session.value())?,
             next_lsn: number(meta::NEXT_LSN, NextIds::FIRST.lsn.value())?,
         })?;
-        snapshot.each(codec::SESSION, codec::session_row, |row| self.put(&session_record(&row?)))?;
+        snapshot.each(codec::SESSION, codec::session_row, |row| {
+            let record = row?;
+            self.put(&Record::Session {
+                session: record.id.value(),
+                client_id: record.client_id.as_str().into(),
+                expiry: record.expiry.as_secs(),
+                parked_at: record.parked_at.map(Time::of),
+            })
+        })?;
         snapshot.each(codec::SUBSCRIPTION, codec::subscription_row, |row| {
             let (session, filter, subscription) = row?;
-            self.put(&subscription_record(session, &filter, &subscription))
+            self.put(&Record::Subscription {
+                session: session.value(),
+                filter: filter.as_str().into(),
+                qos: subscription.qos.bits(),
+                no_local: subscription.no_local,
+                retain_as_published: subscription.retain_as_published,
+                retain_handling: subscription.retain_handling as u8,
+                id: subscription.id,
+                priority: subscription.priority.map(Priority::value),
+            })
         })?;
         snapshot.each(codec::WILL, codec::will_row, |row| {
             let (session, will) = row?;
-            let content = Content::of_will(&will);
+            let content = Content::of_message(&StoredMessage::of_will(&will));
             self.put(&Record::Will { session: session.value(), delay: will.delay, content })
         })?;
         snapshot.each(codec::RECEIVED, codec::received_row, |row| {
@@ -93,7 +113,18 @@ impl Export<'_> {
         let inflight = snapshot.inflight()?;
         snapshot.each(codec::QUEUE, codec::queue_row, |row| {
             let ((lsn, session), delivery) = row?;
-            self.put(&queued_record(session, lsn, &delivery, inflight.get(&(lsn, session))))
+            self.put(&Record::Queued {
+                session: session.value(),
+                lsn: lsn.value(),
+                message: delivery.message.value(),
+                qos: delivery.qos.bits(),
+                retain: delivery.retain,
+                subscription_ids: delivery.subscription_ids.as_slice().to_vec(),
+                priority: delivery.priority.value(),
+                shared: delivery.shared.as_ref().map(|filter| filter.as_str().into()),
+                waits_since: delivery.waits_since.map(Time::of),
+                sent: inflight.get(&(lsn, session)).map(Step::of),
+            })
         })?;
         for ((lsn, session), inflight) in &inflight {
             if inflight.phase == Phase::Released {

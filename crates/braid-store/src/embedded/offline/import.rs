@@ -6,6 +6,7 @@ use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 
+use braid_proto::session::SessionExpiry;
 use braid_proto::stream::Priority;
 use braid_proto::topic::TopicName;
 use redb::{ReadableTable, StorageBackend, WriteTransaction};
@@ -13,16 +14,16 @@ use redb::{ReadableTable, StorageBackend, WriteTransaction};
 use super::super::codec::{self, FORMAT};
 use super::super::error::{OpenError, ReadError};
 use super::super::files;
-use super::super::index::Index;
 use super::super::journal::JournalFile;
 use super::super::options::{Options, ProgressReporter, Stage};
 use super::super::tables::{Opening, write};
-use super::super::write_set::{Inflight, Phase, QueueKey, Write, WriteSet};
 use super::record::{self, Invalid, Record, Step, Time};
 use super::{InflightIds, NUMBER_LIMIT, OfflineStore, TransferError, check_retained};
 use crate::ids::{Claim, Lsn, NextIds, SessionId};
+use crate::index::Index;
 use crate::message::{StoredDelivery, StoredMessage};
-use crate::session::StoredSubscription;
+use crate::session::{SessionRecord, StoredSubscription};
+use crate::write_set::{Inflight, Phase, QueueKey, Write, WriteSet};
 
 /// Records that are written to the tables at once, ...
 const BATCH_RECORDS: u64 = 4096;
@@ -180,6 +181,10 @@ fn not_a_record(error: &serde_json::Error) -> ImportError {
     ImportError::Invalid(format!("{what}{at}").into())
 }
 
+fn ensure(is_valid: bool, reason: Invalid) -> Result<(), ImportError> {
+    if is_valid { Ok(()) } else { Err(reason.into()) }
+}
+
 fn retained_topic(head: &StoredMessage, payload: usize) -> Result<TopicName, Invalid> {
     check_retained(head, payload).map(|()| head.topic().clone())
 }
@@ -256,12 +261,12 @@ impl<'t> Import<'t> {
                 let lsn = Lsn::new(lsn);
                 self.writes.messages.insert(lsn, content.message()?);
                 self.count(NextIds::FIRST.session, lsn.next());
-                if self.messages.insert(lsn) { Ok(()) } else { Err("the message is there twice".into()) }
+                ensure(self.messages.insert(lsn), "the message is there twice")
             }
             Record::Retained { message } => self.retained(Lsn::new(message)),
             Record::End { records } => {
                 self.ended = true;
-                if records == self.records { Ok(()) } else { Err("records are missing".into()) }
+                ensure(records == self.records, "records are missing")
             }
             Record::Queued { .. } | Record::Released { .. } => self.add_entry(record),
             record => self.add_session(record),
@@ -272,15 +277,19 @@ impl<'t> Import<'t> {
     fn add_session(&mut self, record: Record) -> Result<(), ImportError> {
         match record {
             Record::Session { session, client_id, expiry, parked_at } => {
-                let session = record::session(session, &client_id, expiry, parked_at)?;
+                let (id, client_id) = (SessionId::new(session), client_id.as_ref().into());
+                let parked_at = parked_at.map(Time::time).transpose()?;
+                let expiry = SessionExpiry::from_secs(expiry);
+                let session = SessionRecord { id, client_id, expiry, parked_at };
                 self.count(session.id.next(), NextIds::FIRST.lsn);
                 self.writes.sessions.insert(session.id, session.clone());
                 let is_new = self.index.load_session(session);
-                if is_new { Ok(()) } else { Err("the session or its client is there twice".into()) }
+                ensure(is_new, "the session or its client is there twice")
             }
             Record::Will { session, delay, content } => {
                 let session = self.session(session)?;
-                self.writes.session_rows(session).will = Some(Write::Put(content.will(delay)?));
+                self.writes.session_rows(session).will =
+                    Some(Write::Put(Arc::new(content.message()?.to_will(delay))));
                 Ok(())
             }
             Record::Subscription {
@@ -331,9 +340,7 @@ impl<'t> Import<'t> {
                 sent,
             } => {
                 let (key, message) = ((Lsn::new(lsn), self.session(session)?), Lsn::new(message));
-                if !self.messages.contains(&message) {
-                    return Err("its message is not there".into());
-                }
+                ensure(self.messages.contains(&message), "its message is not there")?;
                 let delivery = StoredDelivery {
                     message,
                     qos: record::queued_qos(qos)?,
@@ -343,9 +350,7 @@ impl<'t> Import<'t> {
                     shared: shared.map(|text| record::filter(&text).map(Arc::new)).transpose()?,
                     waits_since: waits_since.map(Time::time).transpose()?,
                 };
-                if !self.index.load_queued(key, message) {
-                    return Err("the entry is there twice".into());
-                }
+                ensure(self.index.load_queued(key, message), "the entry is there twice")?;
                 self.count(NextIds::FIRST.session, key.0.next());
                 self.writes.queue.insert(key, delivery);
                 sent.map_or(Ok(()), |step| self.step(key, Phase::Sent, step))
@@ -361,12 +366,11 @@ impl<'t> Import<'t> {
 
     fn step(&mut self, key: QueueKey, phase: Phase, step: Step) -> Result<(), ImportError> {
         let inflight = Inflight { phase, packet_id: record::packet_id(step.packet_id)?, step: step.step };
-        if !self.index.load_inflight(key, inflight) {
-            return Err("the entry is there twice".into());
-        }
-        if !self.inflight_ids.insert((key.1, inflight.packet_id)) {
-            return Err("the session uses the packet identifier for another message".into());
-        }
+        ensure(self.index.load_inflight(key, inflight), "the entry is there twice")?;
+        ensure(
+            self.inflight_ids.insert((key.1, inflight.packet_id)),
+            "the session uses the packet identifier for another message",
+        )?;
         self.writes.inflight.insert(key, inflight);
         Ok(())
     }
@@ -376,9 +380,7 @@ impl<'t> Import<'t> {
             Some(stored) => retained_topic(stored, stored.payload().len())?,
             None => self.stored_topic(message)?,
         };
-        if !self.index.load_retained(topic.clone(), message) {
-            return Err("the topic has a retained message already".into());
-        }
+        ensure(self.index.load_retained(topic.clone(), message), "the topic has a retained message already")?;
         self.writes.retained.insert(topic, message);
         Ok(())
     }

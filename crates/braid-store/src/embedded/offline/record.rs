@@ -2,22 +2,19 @@
 
 use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use braid_proto::message::SubscriptionIds;
-use braid_proto::packet::{MessageProperties, PacketId, QoS, Will};
-use braid_proto::session::{RetainHandling, SessionExpiry};
-use braid_proto::stream::Priority;
+use braid_proto::packet::{MessageProperties, PacketId, QoS};
+use braid_proto::session::RetainHandling;
 use braid_proto::topic::{TopicFilter, TopicName};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::super::codec::{join_time, split_time};
-use super::super::write_set::Inflight;
-use crate::ids::{Lsn, SessionId};
-use crate::message::{StoredDelivery, StoredMessage};
-use crate::session::{SUBSCRIPTION_ID_MAX, SessionRecord, StoredSubscription};
+use crate::message::StoredMessage;
+use crate::session::SUBSCRIPTION_ID_MAX;
+use crate::write_set::Inflight;
 
 /// Record of an export; the variants are in the order of the file. A session comes before its rows, a message before its
 /// references. Unknown fields are refused, since a misspelt one would be lost.
@@ -163,7 +160,7 @@ pub(super) struct Time(i64, u32);
 pub(super) type Invalid = &'static str;
 
 impl Time {
-    fn of(time: SystemTime) -> Self {
+    pub(super) fn of(time: SystemTime) -> Self {
         let (seconds, nanoseconds) = split_time(time);
         Self(seconds, nanoseconds)
     }
@@ -173,72 +170,12 @@ impl Time {
     }
 }
 
-pub(super) fn session_record(record: &SessionRecord) -> Record {
-    Record::Session {
-        session: record.id.value(),
-        client_id: record.client_id.as_str().into(),
-        expiry: record.expiry.as_secs(),
-        parked_at: record.parked_at.map(Time::of),
-    }
-}
-
-pub(super) fn session(
-    id: u64,
-    client_id: &str,
-    expiry: u32,
-    parked_at: Option<Time>,
-) -> Result<SessionRecord, Invalid> {
-    Ok(SessionRecord {
-        id: SessionId::new(id),
-        client_id: client_id.into(),
-        expiry: SessionExpiry::from_secs(expiry),
-        parked_at: parked_at.map(Time::time).transpose()?,
-    })
-}
-
-pub(super) fn subscription_record(
-    session: SessionId,
-    filter: &TopicFilter,
-    subscription: &StoredSubscription,
-) -> Record {
-    Record::Subscription {
-        session: session.value(),
-        filter: filter.as_str().into(),
-        qos: subscription.qos.bits(),
-        no_local: subscription.no_local,
-        retain_as_published: subscription.retain_as_published,
-        retain_handling: subscription.retain_handling as u8,
-        id: subscription.id,
-        priority: subscription.priority.map(Priority::value),
-    }
-}
-
 pub(super) fn retain_handling(value: u8) -> Result<RetainHandling, Invalid> {
     match value {
         0 => Ok(RetainHandling::SendAlways),
         1 => Ok(RetainHandling::SendIfNew),
         2 => Ok(RetainHandling::DoNotSend),
         _ => Err("there is no such retain handling"),
-    }
-}
-
-pub(super) fn queued_record(
-    session: SessionId,
-    lsn: Lsn,
-    delivery: &StoredDelivery,
-    sent: Option<&Inflight>,
-) -> Record {
-    Record::Queued {
-        session: session.value(),
-        lsn: lsn.value(),
-        message: delivery.message.value(),
-        qos: delivery.qos.bits(),
-        retain: delivery.retain,
-        subscription_ids: delivery.subscription_ids.as_slice().to_vec(),
-        priority: delivery.priority.value(),
-        shared: delivery.shared.as_ref().map(|filter| filter.as_str().into()),
-        waits_since: delivery.waits_since.map(Time::of),
-        sent: sent.map(Step::of),
     }
 }
 
@@ -261,36 +198,17 @@ pub(super) fn subscription_ids(ids: Vec<NonZeroU32>) -> Result<SubscriptionIds, 
 
 impl Content {
     pub(super) fn of_message(message: &StoredMessage) -> Self {
-        Self::new(message.topic(), message.payload(), message.qos(), message.retain(), message.properties())
-            .expiring(message.expires_at())
-    }
-
-    pub(super) fn of_will(will: &Will) -> Self {
-        Self::new(&will.topic, &will.payload, will.qos, will.retain, will.properties.as_deref())
-    }
-
-    fn new(
-        topic: &TopicName,
-        payload: &Bytes,
-        qos: QoS,
-        retain: bool,
-        properties: Option<&MessageProperties>,
-    ) -> Self {
+        let payload = message.payload();
         let text = std::str::from_utf8(payload).ok();
         Self {
-            topic: topic.as_str().into(),
-            qos: qos.bits(),
-            retain,
+            topic: message.topic().as_str().into(),
+            qos: message.qos().bits(),
+            retain: message.retain(),
             payload: text.map(Into::into),
             payload_hex: if text.is_some() { None } else { Some(hex(payload)) },
-            properties: properties.map(Properties::of),
-            expires_at: None,
+            properties: message.properties().map(Properties::of),
+            expires_at: message.expires_at().map(Time::of),
         }
-    }
-
-    fn expiring(mut self, at: Option<SystemTime>) -> Self {
-        self.expires_at = at.map(Time::of);
-        self
     }
 
     pub(super) fn message(self) -> Result<StoredMessage, Invalid> {
@@ -302,17 +220,6 @@ impl Content {
             self.properties.map(Properties::properties).transpose()?,
             self.expires_at.map(Time::time).transpose()?,
         ))
-    }
-
-    pub(super) fn will(self, delay: u32) -> Result<Arc<Will>, Invalid> {
-        Ok(Arc::new(Will {
-            topic: topic(&self.topic)?,
-            payload: self.bytes()?,
-            qos: qos(self.qos)?,
-            retain: self.retain,
-            delay,
-            properties: self.properties.map(Properties::properties).transpose()?,
-        }))
     }
 
     /// Bytes of the payload's text.

@@ -75,6 +75,15 @@ impl Index {
         self.references.contains_key(&message)
     }
 
+    /// Grants a new claim to the session.
+    pub(super) fn reclaim(&mut self, session: SessionId) {
+        self.last_claim = self.last_claim.next();
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.claim = self.last_claim;
+        }
+    }
+
+    /// Grants a new claim to the client. One counter for all clients: clients without a session need no entry.
     pub(super) fn claim(&mut self, client_id: &ClientId) -> Claim {
         self.last_claim = self.last_claim.next();
         if let Some(session) = self.clients.get(client_id).and_then(|id| self.sessions.get_mut(id)) {

@@ -1,53 +1,57 @@
-//! What standard error shows of something that takes long: one line that changes on a terminal, a line from time to
-//! time elsewhere.
+//! Progress of long commands on standard error: one changing line on a terminal, a line every ten seconds elsewhere.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use braid_store::{Options, Progress, Stage};
 
 use super::thousands;
 
-/// What takes no longer needs no progress.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two states of a terminal's line.
-const BLINK: Duration = Duration::from_millis(100);
-/// Between two lines elsewhere.
-const SPARSE: Duration = Duration::from_secs(10);
+/// Time before the first progress.
+const DELAY: Duration = Duration::from_secs(2);
+/// Interval on a terminal.
+const TERMINAL_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval of lines elsewhere.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-pub(super) struct Watch {
+pub(super) struct ProgressLine {
     begun: Instant,
     is_terminal: bool,
-    /// When something was shown.
+    /// Time of the last output.
     last: Mutex<Option<Instant>>,
 }
 
-impl Watch {
-    /// Begins to count the time. Nothing is shown on a terminal that gets the records themselves.
+impl ProgressLine {
+    /// Starts the clock. Without output on a terminal that gets the records themselves.
     pub(super) fn new(shares_terminal: bool) -> Arc<Self> {
         let is_terminal = io::stderr().is_terminal() && !shares_terminal;
         Arc::new(Self { begun: Instant::now(), is_terminal, last: Mutex::new(None) })
     }
 
-    /// For a store that tells its progress here.
+    /// Options of a store that reports its progress here.
     pub(super) fn options(self: &Arc<Self>) -> Options {
-        let watch = Arc::clone(self);
+        let line = Arc::clone(self);
         let mut options = Options::default();
-        options.progress = Arc::new(move |progress| watch.show(progress));
+        options.progress = Arc::new(move |progress| line.show(progress));
         options
+    }
+
+    /// A poisoned lock is safe to use: the time of the last output is written whole.
+    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn show(&self, progress: Progress) {
         let now = Instant::now();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.lock();
         if !is_due(now - self.begun, last.map(|last| now - last), self.is_terminal) {
             return;
         }
         *last = Some(now);
         let text = text(progress);
         let mut stderr = io::stderr().lock();
-        // A terminal that is gone is nobody's loss.
+        // A closed standard error is no failure.
         let _ = if self.is_terminal {
             write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush())
         } else {
@@ -55,9 +59,9 @@ impl Watch {
         };
     }
 
-    /// Leaves the terminal as it was.
+    /// Clears the terminal's line.
     pub(super) fn finish(&self) {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let last = self.lock().take();
         if self.is_terminal && last.is_some() {
             let mut stderr = io::stderr().lock();
             let _ = write!(stderr, "\r\x1b[K").and_then(|()| stderr.flush());
@@ -66,18 +70,18 @@ impl Watch {
 }
 
 fn is_due(begun: Duration, last: Option<Duration>, is_terminal: bool) -> bool {
-    let pause = if is_terminal { BLINK } else { SPARSE };
-    begun >= PATIENCE && last.is_none_or(|last| last >= pause)
+    let pause = if is_terminal { TERMINAL_INTERVAL } else { LINE_INTERVAL };
+    begun >= DELAY && last.is_none_or(|last| last >= pause)
 }
 
 fn text(progress: Progress) -> String {
     let Progress { stage, done, of } = progress;
-    let [told, all] = [done.min(of), of].map(thousands);
+    let [now, all] = [done.min(of), of].map(thousands);
     match stage {
-        Stage::Checking => format!("verifying every page: {told} %"),
+        Stage::Checking => format!("verifying every page: {now} %"),
         Stage::Compacting => "giving free space back".into(),
-        Stage::Replaying => format!("reading the journal: {told} of {all} groups"),
-        Stage::Loading | Stage::Recovering | Stage::Reading => format!("reading: {told} of {all} rows"),
+        Stage::Replaying => format!("reading the journal: {now} of {all} groups"),
+        Stage::Loading | Stage::Recovering | Stage::Reading => format!("reading: {now} of {all} rows"),
         Stage::Importing => format!("importing: {} records", thousands(done)),
     }
 }
@@ -87,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_begins_after_two_seconds_and_is_sparse_where_lines_stay() {
+    fn progress_begins_after_two_seconds_with_an_interval_for_each_output() {
         let ms = Duration::from_millis;
         for (begun, last, on_terminal, elsewhere) in [
             (ms(1999), None, false, false),
@@ -102,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_says_what_is_done_and_how_much() {
+    fn progress_names_the_stage_and_its_units() {
         let progress = |stage, done, of| text(Progress { stage, done, of });
         assert_eq!(progress(Stage::Checking, 42, 100), "verifying every page: 42 %");
         assert_eq!(progress(Stage::Reading, 65_536, 1_000_000), "reading: 65,536 of 1,000,000 rows");

@@ -1,5 +1,5 @@
-//! Write sets: the row changes of one or more groups of batches. Changes of the same row are merged, so that a message
-//! that was stored and completed in one group is never written.
+//! Write sets: row changes of one or more batches. Changes of the same row are merged, so that a message that was stored
+//! and completed in one group is never written.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,12 +38,16 @@ impl<V> Write<V> {
 
 /// Changes of the rows of one table.
 #[derive(Debug)]
-pub(super) struct Delta<K, V>(BTreeMap<K, Write<V>>);
+pub(super) struct Delta<K, V> {
+    rows: BTreeMap<K, Write<V>>,
+    /// There is no table below: removed rows are forgotten.
+    is_complete: bool,
+}
 
 impl<K: Ord, V> Delta<K, V> {
     /// Adds a row that did not exist until now.
     pub(super) fn insert(&mut self, key: K, value: V) {
-        match self.0.entry(key) {
+        match self.rows.entry(key) {
             // Removed in this write set: the table still has it.
             Entry::Occupied(mut row) => drop(row.insert(Write::Put(value))),
             Entry::Vacant(row) => drop(row.insert(Write::New(value))),
@@ -52,15 +56,15 @@ impl<K: Ord, V> Delta<K, V> {
 
     /// Sets a row that may have existed.
     pub(super) fn put(&mut self, key: K, value: V) {
-        let is_new = matches!(self.0.get(&key), Some(Write::New(_)));
-        self.0.insert(key, if is_new { Write::New(value) } else { Write::Put(value) });
+        let is_new = matches!(self.rows.get(&key), Some(Write::New(_)));
+        self.rows.insert(key, if is_new { Write::New(value) } else { Write::Put(value) });
     }
 
     pub(super) fn remove(&mut self, key: K) {
-        if matches!(self.0.get(&key), Some(Write::New(_))) {
-            self.0.remove(&key);
+        if self.is_complete || matches!(self.rows.get(&key), Some(Write::New(_))) {
+            self.rows.remove(&key);
         } else {
-            self.0.insert(key, Write::Remove);
+            self.rows.insert(key, Write::Remove);
         }
     }
 
@@ -79,27 +83,32 @@ impl<K: Ord, V> Delta<K, V> {
         K: Clone,
         V: Clone,
     {
-        for (key, write) in &later.0 {
+        for (key, write) in &later.rows {
             self.apply(key.clone(), write.clone());
         }
     }
 
     pub(super) fn get(&self, key: &K) -> Option<&Write<V>> {
-        self.0.get(key)
+        self.rows.get(key)
+    }
+
+    /// Rows that are not removed.
+    pub(super) fn values(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.rows.iter().filter_map(|(key, write)| Some((key, write.value()?)))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &Write<V>)> {
-        self.0.iter()
+        self.rows.iter()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.rows.is_empty()
     }
 }
 
 impl<K, V> Default for Delta<K, V> {
     fn default() -> Self {
-        Self(BTreeMap::new())
+        Self { rows: BTreeMap::new(), is_complete: false }
     }
 }
 
@@ -139,11 +148,21 @@ pub(super) struct WriteSet {
     pub(super) retained: Delta<TopicName, Lsn>,
     /// Next free numbers after a restart.
     pub(super) next: Option<NextIds>,
+    /// There are no tables below, as in every [`Delta`].
+    pub(super) is_complete: bool,
 }
 
 impl WriteSet {
+    /// An empty set without tables below, which holds all rows itself.
+    pub(super) fn complete() -> Self {
+        let mut set = Self { is_complete: true, ..Self::default() };
+        (set.sessions.is_complete, set.messages.is_complete, set.retained.is_complete) = (true, true, true);
+        (set.queue.is_complete, set.inflight.is_complete) = (true, true);
+        set
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        let Self { closed, sessions, session_rows, messages, queue, inflight, retained, next } = self;
+        let Self { closed, sessions, session_rows, messages, queue, inflight, retained, next, .. } = self;
         closed.is_empty()
             && sessions.is_empty()
             && session_rows.is_empty()
@@ -166,7 +185,7 @@ impl WriteSet {
 
     /// Adds the changes of a later group, so that both are written in one transaction.
     pub(super) fn merge(&mut self, later: &Self) {
-        let Self { closed, sessions, session_rows, messages, queue, inflight, retained, next } = later;
+        let Self { closed, sessions, session_rows, messages, queue, inflight, retained, next, .. } = later;
         for session in closed {
             self.close(*session);
         }
@@ -192,7 +211,12 @@ impl WriteSet {
     }
 
     pub(super) fn session_rows(&mut self, session: SessionId) -> &mut SessionRows {
-        self.session_rows.entry(session).or_default()
+        let is_complete = self.is_complete;
+        self.session_rows.entry(session).or_insert_with(|| {
+            let mut rows = SessionRows::default();
+            (rows.subscriptions.is_complete, rows.received.is_complete) = (is_complete, is_complete);
+            rows
+        })
     }
 }
 
