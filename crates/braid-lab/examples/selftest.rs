@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use braid_lab::house::{Entry, WireChoice, enter};
 use braid_lab::selftest::{Options, run};
+use braid_lab::testbed::{Entry, WireChoice, enter};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Entry::Ended(code) = enter()? {

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 
 use braid_lab::LinkSpec;
-use braid_lab::house::{Entry, Namespace, enter};
+use braid_lab::testbed::{Entry, Namespace, enter};
 use braid_lab::wire::{Options, PacketSocket, Tun, Wire, start};
 
 /// Fewer than the wires let wait.

@@ -6,10 +6,10 @@
 mod emulator;
 
 pub mod experiment;
-pub mod house;
 pub mod report;
 pub mod scenario;
 pub mod selftest;
+pub mod testbed;
 pub mod wire;
 
 pub use emulator::{

@@ -1,15 +1,9 @@
-//! `braidmq explain`: says from a qlog file which stream's bytes left first, and draws it.
+//! `braidmq explain`: order in which streams were sent, from a qlog file, as numbers and as a chart.
 
-mod backlog;
 mod burst;
-mod coverage;
-mod event;
-mod number;
-mod packet;
 mod picture;
-mod record;
+mod qlog;
 mod repair;
-mod report;
 mod summary;
 mod trace;
 mod view;
@@ -21,11 +15,11 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use thiserror::Error;
 
-use record::BadRecord;
+use qlog::BadRecord;
 use summary::Summary;
 use view::{View, Window};
 
-/// Exit code for everything that the user must change, as of `braidmq serve`.
+/// Exit code for input that must be corrected, as of `braidmq serve`.
 const REFUSED: u8 = 2;
 
 const MEASURES: &str = "\
@@ -55,10 +49,10 @@ Examples:
   braidmq explain client.qlog --urgent 0,4 --from 1000 --to 1500 -o second.svg
   braidmq explain client.qlog --json";
 
-/// Explain from a qlog file whose bytes left first, and draw which stream's bytes each packet carried.
+/// Explain from a qlog file which stream was sent first, and draw the stream bytes of each packet.
 ///
-/// Reads what any QUIC stack writes by the qlog drafts, as JSON text sequence or as JSON. Prints each stream's bytes,
-/// packets and repetitions, the connection's losses, and how much bulk left ahead of urgent bytes; writes a picture
+/// Reads the logs of any QUIC stack that follows the qlog drafts, as JSON text sequence or as JSON. Prints each stream's bytes,
+/// packets and repetitions, the connection's losses, and how much bulk left ahead of urgent bytes; writes a chart
 /// (SVG) beside the log.
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = MEASURES)]
@@ -68,16 +62,16 @@ pub(crate) struct Args {
     /// The urgent streams by stream id [default: 0, and of several data streams the one with the fewest bytes]
     #[arg(long, value_name = "ID,..", value_delimiter = ',')]
     urgent: Vec<u64>,
-    /// Whose packets: sent or received by the endpoint that wrote the log
+    /// Packets sent or received by the endpoint that wrote the log
     #[arg(long, value_enum, default_value = "sent")]
     side: Side,
-    /// Leave out what is before, in milliseconds of the log
+    /// Omit packets before this time, in milliseconds of the log
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     from: Option<f64>,
-    /// Leave out what is after, in milliseconds of the log
+    /// Omit packets after this time, in milliseconds of the log
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     to: Option<f64>,
-    /// Where the picture goes [default: beside the log, with the ending .svg]
+    /// Path of the chart [default: beside the log, with the ending .svg]
     #[arg(short, long, value_name = "FILE.svg")]
     output: Option<PathBuf>,
     /// Print the numbers as JSON
@@ -85,7 +79,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Which of the packets in a log.
+/// Direction of packets in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Side {
     Sent,
@@ -108,7 +102,7 @@ impl Side {
     }
 }
 
-/// Why there is no explanation: one line.
+/// Error of `braidmq explain`, one line.
 #[derive(Debug, Error)]
 enum ExplainError {
     #[error("cannot read {}: {source}", path.display())]
@@ -144,7 +138,7 @@ fn try_run(args: &Args) -> Result<(), ExplainError> {
     let picture = args.output.clone().unwrap_or_else(|| args.file.with_extension("svg"));
     let bytes =
         std::fs::read(&args.file).map_err(|source| ExplainError::Read { path: args.file.clone(), source })?;
-    // A second name of the same file, by a link or a detour, is the same file.
+    // Compared by canonical path: another name, or a link, may be the same file.
     let same = |path: &Path| path.canonicalize().ok();
     if same(&picture).is_some_and(|picture| same(&args.file) == Some(picture)) {
         return Err(ExplainError::OverwritesLog);
@@ -156,16 +150,16 @@ fn try_run(args: &Args) -> Result<(), ExplainError> {
     let summary = Summary::of(&view, args, &picture);
     std::fs::write(&picture, picture::draw(&view, &summary))
         .map_err(|source| ExplainError::Write { path: picture, source })?;
-    let text = if args.json { report::json(&summary) } else { report::text(&summary) };
+    let text = if args.json { summary::json(&summary) } else { summary::text(&summary) };
     print(&text).map_err(|source| ExplainError::Write { path: "the output".into(), source })
 }
 
-/// The trace to explain: the first of the file that carries stream bytes on this side.
+/// First trace of the file that has stream bytes on this side.
 fn read(args: &Args, bytes: &[u8]) -> Result<trace::Trace, ExplainError> {
     let path = || args.file.clone();
     let mut reading = trace::Reading::new(args.side);
     let mut cut_off = false;
-    for record in record::records(bytes) {
+    for record in qlog::records(bytes) {
         match record {
             Ok(record) => reading
                 .handle_record(record)
@@ -200,7 +194,7 @@ fn milliseconds(text: &str) -> Result<f64, String> {
     if value.is_finite() && value >= 0.0 { Ok(value) } else { Err(refused()) }
 }
 
-/// Writes to standard output. Who closed it has seen enough.
+/// Writes to standard output; a closed pipe is not an error.
 fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

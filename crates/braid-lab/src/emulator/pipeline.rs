@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::counters::PathCounters;
 use super::direction::Direction;
 use super::nat::{Bindings, Crossing, Inside};
 use super::prf::CounterPrf;
@@ -12,7 +11,7 @@ use super::queue::{Passage, Queue, Queued};
 use super::spec::quantity::nanos;
 use super::spec::{LinkSpec, PathSpec, Timeline};
 use super::stages::{Agenda, Arrival, Stages};
-use super::verdict::{Fate, Verdict};
+use super::verdict::{Fate, PathCounters, Verdict};
 
 /// Capacity of untaken verdicts; further ones are counted only.
 const VERDICTS: usize = 1 << 16;

@@ -1,27 +1,26 @@
-//! One run: the network is built, programs start, the workload lasts, everything ends, and what it left is read.
+//! One run: builds the network, starts the programs, waits for the workload, stops everything and reads the results.
 
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::changes::Changes;
-use super::error::ExperimentError;
-use super::links::{self, Rules};
-use super::machine::load;
+use braid_measure::machine::load_averages;
+
+use super::job::ExperimentError;
+use super::links::{self, Changes, Rules, Samples};
 use super::measure::Evidence;
 use super::ready::{PATIENCE, wait_until_ready};
-use super::sample::Samples;
-use super::{Job, Plan, Progress, Stop, gates, written};
-use crate::house::{How, Launch, Program, Topology, own_command};
+use super::{Job, Plan, Progress, Stop, outputs};
 use crate::report::{ProgramRun, Run};
 use crate::scenario::{self, Placeholders};
+use crate::testbed::{How, Launch, Program, Topology, own_command};
 
 /// Interval of checks of the run.
 const TICK: Duration = Duration::from_millis(100);
-/// A program that leads has so long after its workload's time: it may have to connect first.
+/// Time after the workload for a leading program, which may have to connect first.
 const OVERTIME: Duration = Duration::from_secs(30);
-/// A workload that lasts less than this part of its time did not do what it should.
+/// Share of the planned time below which a workload is refused.
 const SHORT: f64 = 0.95;
 /// Number of last lines of each program in the report.
 const TAIL: usize = 12;
@@ -31,8 +30,8 @@ pub(super) struct Executed {
     pub(super) run: Run,
     pub(super) wire: String,
     pub(super) offloads: Vec<String>,
-    /// Nothing else was wrong with it than that the machine was too busy.
-    pub(super) is_spoilt: bool,
+    /// Whether a busy machine is the only reason to refuse it.
+    pub(super) is_busy: bool,
 }
 
 pub(super) fn execute(
@@ -46,13 +45,13 @@ pub(super) fn execute(
     // The directory must be new: files of an earlier run would be read as those of this one.
     fs::create_dir(&dir).map_err(|source| ExperimentError::File { path: dir.clone(), source })?;
     let topology = Topology::build(&plan.scenario.ends, links::plans(plan, job, &dir), plan.wire)?;
-    let mut stage = Stage::new(plan, job, &dir, &topology);
-    stage.write_files()?;
-    let is_ready = stage.start(stop)?;
+    let mut workload = Workload::new(plan, job, &dir, &topology);
+    workload.write_files()?;
+    let is_ready = workload.start(stop)?;
     let mut samples = Samples::new();
-    let load_before = load();
-    let seconds = if is_ready { stage.perform(stop, &mut samples, watch) } else { Duration::ZERO };
-    let Stage { cast, mut refused, origin_unix_us, .. } = stage;
+    let [load_before, ..] = load_averages();
+    let seconds = if is_ready { workload.perform(stop, &mut samples, watch) } else { Duration::ZERO };
+    let Workload { cast, mut refused, origin_unix_us, .. } = workload;
     let (programs, ended_badly) = end(cast, plan.scenario.grace.0);
     let lasts = plan.lasts();
     if is_ready && refused.is_empty() && ended_badly.is_empty() && seconds < lasts.mul_f64(SHORT) {
@@ -64,11 +63,11 @@ pub(super) fn execute(
     let mut series = samples.series(&names);
     let (wire, offloads) = (topology.wire_kind().to_owned(), topology.offloads());
     refused.extend(offloads.iter().map(|offload| format!("an offload is on: {offload}")));
-    let paths = gates::paths(plan, &topology);
+    let paths = outputs::gate_paths(plan, &topology);
     let (links, doubts) = links::link_runs(topology, plan, profile);
     let busy = doubts.iter().filter(|doubt| doubt.is_busy).count();
     refused.extend(doubts.into_iter().map(|doubt| doubt.what));
-    let summaries = written::summaries(plan, &variant.name, &dir, &mut refused);
+    let summaries = outputs::summaries(plan, &variant.name, &dir, &mut refused);
     let evidence = Evidence {
         summaries,
         programs: &programs,
@@ -81,7 +80,7 @@ pub(super) fn execute(
         sets: [&profile.set, &variant.set],
     };
     series.extend(evidence.series(&plan.scenario));
-    let is_spoilt = busy > 0 && busy == refused.len();
+    let is_busy = busy > 0 && busy == refused.len();
     let run = Run {
         variant: variant.name.clone(),
         profile: profile.name.clone(),
@@ -89,21 +88,21 @@ pub(super) fn execute(
         repetition,
         attempt,
         seconds: seconds.as_secs_f64(),
-        load: [load_before, load()],
+        load: [load_before, load_averages()[0]],
         metrics: evidence.metrics(&plan.scenario),
         cdfs: evidence.cdfs(&plan.scenario),
-        gates: gates::read(&dir, &paths, origin_unix_us),
-        events: written::events(&evidence),
+        gates: outputs::gates(&dir, &paths, origin_unix_us),
+        events: outputs::events(&evidence),
         series,
         refused,
         links,
         programs,
     };
-    Ok(Executed { run, wire, offloads, is_spoilt })
+    Ok(Executed { run, wire, offloads, is_busy })
 }
 
-/// A program on stage.
-struct Actor<'a> {
+/// Running program.
+struct Started<'a> {
     part: &'a scenario::Program,
     command: String,
     program: Program,
@@ -112,8 +111,8 @@ struct Actor<'a> {
     last: String,
 }
 
-impl Actor<'_> {
-    /// Its last line.
+impl Started<'_> {
+    /// Last line that it printed.
     fn last_line(&mut self) -> &str {
         if let Some(line) = self.program.lines(self.lines).pop() {
             self.lines = line.number + 1;
@@ -123,27 +122,27 @@ impl Actor<'_> {
     }
 }
 
-/// A run under way.
-struct Stage<'a> {
+/// Running workload.
+struct Workload<'a> {
     plan: &'a Plan,
     job: Job<'a>,
     dir: &'a Path,
     topology: &'a Topology,
-    cast: Vec<Actor<'a>>,
+    cast: Vec<Started<'a>>,
     refused: Vec<String>,
-    /// When the workload began, which is time 0 of everything in the report.
+    /// Start of the workload: time 0 of the report.
     origin: Instant,
-    /// The origin in microseconds since the Unix epoch.
+    /// Origin in microseconds since the Unix epoch.
     origin_unix_us: u64,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> Workload<'a> {
     fn new(plan: &'a Plan, job: Job<'a>, dir: &'a Path, topology: &'a Topology) -> Self {
         let (origin, origin_unix_us) = now();
         Self { plan, job, dir, topology, cast: Vec::new(), refused: Vec::new(), origin, origin_unix_us }
     }
 
-    /// Values of placeholders at an end.
+    /// Placeholders for a program at an end.
     fn placeholders(&self, at: &str, program: &str) -> Placeholders {
         let mut placeholders = Placeholders::default();
         for end in &self.plan.scenario.ends {
@@ -152,10 +151,10 @@ impl<'a> Stage<'a> {
             }
         }
         let lasts = self.plan.lasts();
-        // Programs work in the run's directory: what reports show of their command lines is true on other machines.
+        // Relative paths, so that the command lines in reports are valid on other machines.
         placeholders.set("dir", ".");
         placeholders.set("json", format!("./{program}.json"));
-        placeholders.set("gate_log", format!("./{}", gates::file(program)));
+        placeholders.set("gate_log", format!("./{}", outputs::gate_log(program)));
         placeholders.set("duration", format!("{}ms", lasts.as_millis()));
         placeholders.set("seconds", lasts.as_secs_f64().to_string());
         placeholders.set("seed", self.job.seed.to_string());
@@ -167,7 +166,7 @@ impl<'a> Stage<'a> {
     fn write_files(&self) -> Result<(), ExperimentError> {
         let mut placeholders = self.placeholders("", "");
         for end in &self.plan.scenario.ends {
-            // Without a peer: the address on the first link of the end.
+            // Files have no peer: the address is that on the first link of the end.
             if let Some(address) = self.topology.address(end, end) {
                 placeholders.set(end, address.to_string());
             }
@@ -180,7 +179,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Starts the programs one after the other. `false`: one of them did not become ready, which is noted.
+    /// Starts the programs in order. `false`: a program did not become ready; the reason is in `refused`.
     fn start(&mut self, stop: &Stop) -> Result<bool, ExperimentError> {
         let plan = self.plan;
         for program in plan.scenario.programs.iter().filter(|one| one.runs_in(&self.job.variant.name)) {
@@ -217,7 +216,13 @@ impl<'a> Stage<'a> {
             let ready = program.ready.as_ref().map(|ready| {
                 wait_until_ready(&started, end, address, ready, PATIENCE, &mut || stop.is_asked())
             });
-            self.cast.push(Actor { part: program, command, program: started, lines: 0, last: String::new() });
+            self.cast.push(Started {
+                part: program,
+                command,
+                program: started,
+                lines: 0,
+                last: String::new(),
+            });
             if let Some(Err(error)) = ready {
                 self.refused.push(error.to_string());
                 return Ok(false);
@@ -226,7 +231,7 @@ impl<'a> Stage<'a> {
         Ok(true)
     }
 
-    /// Lets the workload last. Returns how long it did.
+    /// Waits for the end of the workload; returns its duration.
     fn perform(
         &mut self,
         stop: &Stop,
@@ -245,7 +250,7 @@ impl<'a> Stage<'a> {
                 let rules = Rules::read(self.topology, self.plan).unwrap_or_default();
                 samples.push(links.map(|link| rules.counters(self.topology, &link.name)).collect());
                 let lead = self.cast.iter().position(|actor| actor.part.leads);
-                let reporter = lead.and_then(|lead| self.cast.get_mut(lead)).map(Actor::last_line);
+                let reporter = lead.and_then(|lead| self.cast.get_mut(lead)).map(Started::last_line);
                 watch(Progress::Goes { since, line: reporter });
             }
             if stop.is_asked() || self.is_over() {
@@ -263,7 +268,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Whether a program that leads has ended, or one without which there is nothing to see.
+    /// Whether a program has ended. The end of one that does not lead refuses the run.
     fn is_over(&mut self) -> bool {
         let mut is_over = false;
         for actor in &self.cast {
@@ -278,11 +283,11 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Ends the programs, the last one first. Also returns what must not have happened.
-fn end(cast: Vec<Actor<'_>>, grace: Duration) -> (Vec<ProgramRun>, Vec<String>) {
+/// Stops the programs in reverse order; also returns reasons to refuse the run.
+fn end(cast: Vec<Started<'_>>, grace: Duration) -> (Vec<ProgramRun>, Vec<String>) {
     let mut programs = Vec::new();
     let mut refused = Vec::new();
-    for Actor { part, command, program, .. } in cast.into_iter().rev() {
+    for Started { part, command, program, .. } in cast.into_iter().rev() {
         let by_itself = program.try_end().is_some();
         program.interrupt();
         match program.wait(grace) {
@@ -291,7 +296,7 @@ fn end(cast: Vec<Actor<'_>>, grace: Duration) -> (Vec<ProgramRun>, Vec<String>) 
                 part.name,
                 grace.as_secs_f64()
             )),
-            // That of one who does not lead was told when it happened.
+            // An early end of a program that does not lead has been reported already.
             Some(end) if (part.leads || !by_itself) && !is_fine(end.how, by_itself, &part.may_end) => {
                 refused.push(program.ended(end).to_string());
             }
@@ -313,7 +318,7 @@ fn end(cast: Vec<Actor<'_>>, grace: Duration) -> (Vec<ProgramRun>, Vec<String>) 
     (programs, refused)
 }
 
-/// Whether a program may end so, by itself or because it was asked to. `codes`: those that the scenario expects.
+/// Whether an end is expected. `by_itself`: before SIGINT. `codes`: exit codes that the scenario permits.
 fn is_fine(how: How, by_itself: bool, codes: &[i32]) -> bool {
     match how {
         How::Exit(code) => codes.contains(&code) || !by_itself && [0, 130, 143].contains(&code),
@@ -321,7 +326,7 @@ fn is_fine(how: How, by_itself: bool, codes: &[i32]) -> bool {
     }
 }
 
-/// Now, on both clocks.
+/// Current time of the monotonic clock, and of the wall clock in microseconds.
 fn now() -> (Instant, u64) {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (Instant::now(), u64::try_from(unix.as_micros()).unwrap_or(u64::MAX))
@@ -332,16 +337,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_was_asked_may_end_by_that_and_one_that_was_not_with_an_expected_code_only() {
+    fn a_signal_may_end_a_stopped_program_and_only_an_expected_code_any_other() {
         let none: &[i32] = &[];
         for how in [How::Exit(0), How::Exit(130), How::Exit(143), How::Signal(2), How::Signal(15)] {
-            assert!(is_fine(how, false, none), "{how:?} when it was asked");
+            assert!(is_fine(how, false, none), "{how:?} after SIGINT");
             assert!(!is_fine(how, true, none), "{how:?} by itself");
         }
         for by_itself in [false, true] {
             assert!(is_fine(How::Exit(7), by_itself, &[0, 7]));
             assert!(!is_fine(How::Exit(1), by_itself, &[0, 7]));
-            assert!(!is_fine(How::Signal(9), by_itself, &[0, 9]), "a signal is no code");
+            assert!(!is_fine(How::Signal(9), by_itself, &[0, 9]), "a signal is not an exit code");
         }
     }
 }

@@ -1,12 +1,12 @@
-//! A plan that tests change.
+//! Plan of a small experiment for tests.
 
 use std::collections::BTreeMap;
 
 use super::{Plan, Stamp};
-use crate::house::WireChoice;
 use crate::scenario::Scenario;
+use crate::testbed::WireChoice;
 
-/// Two variants on one profile; `ping` writes what it measured, `look` does not.
+/// Two variants on one profile; `ping` writes a summary, `look` does not.
 const SCENARIO: &str = r#"
 name = "small"
 title = "small"
@@ -43,7 +43,7 @@ name = "lost"
 value = "link:wire:up:dropped_share"
 "#;
 
-/// A plan of it in a directory that is not there.
+/// Plan of that scenario in a directory that does not exist.
 pub(super) fn plan() -> Plan {
     Plan {
         scenario: Scenario::parse("small.toml", SCENARIO).expect("a scenario"),

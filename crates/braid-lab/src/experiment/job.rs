@@ -1,13 +1,17 @@
-//! The runs of an experiment, in their order.
+//! Runs of an experiment: their order and repetitions, and the errors that prevent them.
 
 use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
 
-use super::error::{self, ExperimentError};
+use thiserror::Error;
+
 use super::{Plan, Progress, ready};
 use crate::report::Run;
 use crate::scenario::{Profile, Scenario, Variant};
+use crate::testbed::TestbedError;
 
-/// One run to do.
+/// Run to be done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job<'a> {
     pub(super) variant: &'a Variant,
@@ -19,21 +23,21 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Where it leaves its files.
+    /// Name of its directory.
     pub(super) fn directory(&self) -> String {
         let Self { variant, profile, seed, repetition, attempt } = self;
         let again = if *attempt > 0 { format!("-again{attempt}") } else { String::new() };
         format!("{}-{}-{seed}-{repetition}{again}", variant.name, profile.name)
     }
 
-    /// Whether it is this that a run was about.
+    /// Whether `run` is a result of this job.
     pub(super) fn is_of(&self, run: &Run) -> bool {
         let Self { variant, profile, seed, repetition, .. } = self;
         (&variant.name, &profile.name, *seed, *repetition)
             == (&run.variant, &run.profile, run.seed, run.repetition)
     }
 
-    /// The run that was not.
+    /// Refused run for a job that failed with `error`.
     pub(super) fn refused(&self, error: &ExperimentError) -> Run {
         Run {
             variant: self.variant.name.clone(),
@@ -50,55 +54,55 @@ impl Job<'_> {
 /// Queue of jobs.
 #[derive(Debug)]
 pub(super) struct Queue<'a> {
-    /// With the place of each among all, from 1.
+    /// Jobs with their number among all, from 1.
     jobs: VecDeque<(usize, Job<'a>)>,
-    /// Number of repetitions of a run that is invalid because of the machine.
+    /// Limit of repetitions of a run that a busy machine invalidated.
     again: u64,
 }
 
 impl<'a> Queue<'a> {
-    /// `kept`: runs of an earlier part of the experiment. What they have found is not looked for again.
+    /// Queue without the jobs that have a valid run in `kept`, the runs of an earlier part of the experiment.
     pub(super) fn new(jobs: &[Job<'a>], again: u64, kept: &[Run]) -> Self {
-        let left = (1..).zip(jobs.iter().copied()).filter_map(|(place, job)| {
+        let left = (1..).zip(jobs.iter().copied()).filter_map(|(number, job)| {
             let before = || kept.iter().filter(|run| job.is_of(run));
             let attempt = before().map(|run| run.attempt + 1).max().unwrap_or(job.attempt);
             let is_done = before().any(|run| run.refused.is_empty());
-            (!is_done).then_some((place, Job { attempt, ..job }))
+            (!is_done).then_some((number, Job { attempt, ..job }))
         });
         Self { jobs: left.collect(), again }
     }
 
-    /// The next run and its place.
+    /// Next job and its number.
     pub(super) fn next(&mut self) -> Option<(usize, Job<'a>)> {
         self.jobs.pop_front()
     }
 
-    /// The machine has spoilt a run: it comes again, at once, so that it stays close to those that it is compared with.
-    pub(super) fn put_back(&mut self, place: usize, job: Job<'a>) {
+    /// Repeats a job that a busy machine invalidated: at once, so that it stays close in time to its comparison.
+    pub(super) fn put_back(&mut self, number: usize, job: Job<'a>) {
         if job.attempt < self.again {
-            self.jobs.push_front((place, Job { attempt: job.attempt + 1, ..job }));
+            self.jobs.push_front((number, Job { attempt: job.attempt + 1, ..job }));
         }
     }
 }
 
-/// All runs in their order.
+/// All jobs of a plan in order.
 pub(super) fn jobs<'a>(
     plan: &'a Plan,
     watch: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<Job<'a>>, ExperimentError> {
     let Scenario { variants, profiles, .. } = &plan.scenario;
-    error::known("variant", &plan.variants, variants.iter().map(|variant| variant.name.as_str()))?;
-    error::known("profile", &plan.profiles, profiles.iter().map(|profile| profile.name.as_str()))?;
+    known("variant", &plan.variants, variants.iter().map(|variant| variant.name.as_str()))?;
+    known("profile", &plan.profiles, profiles.iter().map(|profile| profile.name.as_str()))?;
     let programs = plan.scenario.programs.iter().map(|program| program.name.as_str());
-    error::known("program", &plan.replaced.keys().cloned().collect::<Vec<_>>(), programs)?;
+    known("program", &plan.replaced.keys().cloned().collect::<Vec<_>>(), programs)?;
     let is_wanted = |names: &[String], name: &str, is_left_out: bool| match names {
         [] => !is_left_out,
         names => names.iter().any(|wanted| wanted == name),
     };
     let mut usable = Vec::new();
-    let is_for_another_time = |one: &Profile| one.control || (plan.quick && one.long_only);
+    let is_left_out_unless_named = |one: &Profile| one.control || (plan.quick && one.long_only);
     for profile in
-        profiles.iter().filter(|one| is_wanted(&plan.profiles, &one.name, is_for_another_time(one)))
+        profiles.iter().filter(|one| is_wanted(&plan.profiles, &one.name, is_left_out_unless_named(one)))
     {
         match ready::missing(profile, ready::has_iptables) {
             Some(missing) if plan.profiles.is_empty() => {
@@ -127,12 +131,73 @@ pub(super) fn jobs<'a>(
     if jobs.is_empty() { Err(ExperimentError::Nothing) } else { Ok(jobs) }
 }
 
+// === Errors ===
+
+/// Error that prevents an experiment: one line that says what to change.
+#[derive(Debug, Error)]
+pub enum ExperimentError {
+    /// Name on the command line that the scenario does not have.
+    #[error("the scenario has no {what} {name:?}; it has {there}")]
+    Unknown {
+        /// Kind of the name.
+        what: &'static str,
+        /// Unknown name.
+        name: String,
+        /// Known names.
+        there: String,
+    },
+    /// Invalid replacement of a program.
+    #[error("--replace: {0}")]
+    Replaced(String),
+    /// No run remains.
+    #[error("nothing to run: no variant fits the profiles that were chosen")]
+    Nothing,
+    /// Report that this plan cannot continue.
+    #[error("--resume: the report has another {0}: start a new one with another --out")]
+    Another(&'static str),
+    /// Requirement of the chosen profile that this machine lacks.
+    #[error("{0}")]
+    Missing(String),
+    /// The network could not be built.
+    #[error(transparent)]
+    Testbed(#[from] TestbedError),
+    /// A directory or file of a run cannot be written.
+    #[error("{path}: {source}", path = .path.display())]
+    File {
+        /// Path.
+        path: PathBuf,
+        /// Cause.
+        source: io::Error,
+    },
+    /// Invalid command line.
+    #[error("{program}: {problem}")]
+    Command {
+        /// Name of the program.
+        program: String,
+        /// Cause.
+        problem: String,
+    },
+}
+
+/// Checks that all `names` are in the scenario.
+fn known<'a>(
+    what: &'static str,
+    names: &[String],
+    there: impl Iterator<Item = &'a str>,
+) -> Result<(), ExperimentError> {
+    let there: Vec<&str> = there.collect();
+    match names.iter().find(|name| !there.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => Err(ExperimentError::Unknown { what, name: name.clone(), there: there.join(", ") }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::fixture::plan;
     use super::*;
 
-    /// The directories of the runs of a plan.
+    /// Directories of the runs of a plan.
     fn order(plan: &Plan) -> Vec<String> {
         jobs(plan, &mut |_| {}).expect("something to run").iter().map(Job::directory).collect()
     }
@@ -150,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_the_long_form_runs_in_the_short_one_if_it_is_named() {
+    fn long_only_variants_run_in_the_short_form_only_if_named() {
         let mut plan = plan();
         plan.scenario.variants[1].long_only = true;
         assert_eq!(order(&plan), ["one-plain-1-1", "two-plain-1-1"]);
@@ -162,7 +227,7 @@ mod tests {
         assert!(matches!(jobs(&plan, &mut |_| {}), Err(ExperimentError::Nothing)));
     }
     #[test]
-    fn a_control_runs_only_if_it_is_named() {
+    fn a_control_runs_only_if_named() {
         let mut plan = plan();
         let control = Profile { name: "control".into(), control: true, ..plan.scenario.profiles[0].clone() };
         plan.scenario.profiles.push(control);
@@ -172,21 +237,21 @@ mod tests {
     }
 
     #[test]
-    fn a_spoilt_run_comes_again_at_once_and_so_often_only() {
+    fn an_invalidated_run_is_repeated_at_once_up_to_the_limit() {
         let plan = plan();
         let jobs = jobs(&plan, &mut |_| {}).expect("something to run");
-        let order = |again, spoilt: &[&str]| {
+        let order = |again, invalidated: &[&str]| {
             let mut queue = Queue::new(&jobs, again, &[]);
             let mut done = Vec::new();
-            while let Some((place, job)) = queue.next() {
-                done.push((place, job.directory()));
-                if spoilt.contains(&job.variant.name.as_str()) {
-                    queue.put_back(place, job);
+            while let Some((number, job)) = queue.next() {
+                done.push((number, job.directory()));
+                if invalidated.contains(&job.variant.name.as_str()) {
+                    queue.put_back(number, job);
                 }
             }
             done
         };
-        let run = |place: usize, name: &str| (place, name.to_owned());
+        let run = |number: usize, name: &str| (number, name.to_owned());
         let (one, two) = (run(1, "one-plain-1-1"), run(2, "two-plain-1-1"));
         assert_eq!(order(0, &["one"]), [one.clone(), two.clone()]);
         assert_eq!(order(2, &[]), [one.clone(), two.clone()]);

@@ -1,20 +1,21 @@
-//! The links of a run: what they shall be, and what they did.
+//! Links of a run: parameters, changes while it lasts, samples of their counters, results.
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
-use super::{Job, Plan, changes};
-use crate::emulator::{PathCounters, Tally};
-use crate::house::{HouseError, LinkPlan, PacketRule, RuleCounters, Topology};
-use crate::report::LinkRun;
+use super::{Job, Plan};
+use crate::emulator::{Direction, LinkSpec, PathCounters, PathSpec, Tally, Timeline};
+use crate::report::{LinkRun, Series, SeriesKind};
 use crate::scenario::{self, Profile};
 use crate::selftest::{self, Doubt};
+use crate::testbed::{LinkPlan, PacketRule, RuleCounters, TestbedError, Topology};
 use crate::wire;
 
 /// MTU of every link, in bytes.
 const MTU: u16 = 1500;
 
-/// The links as the profile shapes them.
+/// Plans of the links, with the parameters of the profile.
 pub(super) fn plans(plan: &Plan, job: Job<'_>, dir: &Path) -> Vec<LinkPlan> {
     let of_link = |link: &scenario::Link| {
         let [left, right] = link.between.clone();
@@ -23,7 +24,7 @@ pub(super) fn plans(plan: &Plan, job: Job<'_>, dir: &Path) -> Vec<LinkPlan> {
             name: link.name.clone(),
             left,
             right,
-            shape: job.profile.links.get(&link.name).map(changes::start),
+            shape: job.profile.links.get(&link.name).map(initial),
             seed: job.seed,
             options: wire::Options {
                 verdicts: log("verdicts"),
@@ -43,7 +44,7 @@ pub(super) fn plans(plan: &Plan, job: Job<'_>, dir: &Path) -> Vec<LinkPlan> {
     plan.scenario.links.iter().map(of_link).collect()
 }
 
-/// Results of the emulated links, and doubts about them.
+/// Stops the emulated links; returns their results and the doubts about them.
 pub(super) fn link_runs(topology: Topology, plan: &Plan, profile: &Profile) -> (Vec<LinkRun>, Vec<Doubt>) {
     let mut doubts: Vec<Doubt> = Vec::new();
     let lateness = plan.lateness.map(|lateness| lateness.0);
@@ -71,7 +72,7 @@ pub(super) fn link_runs(topology: Topology, plan: &Plan, profile: &Profile) -> (
 pub(super) struct Rules(BTreeMap<String, RuleCounters>);
 
 impl Rules {
-    pub(super) fn read(topology: &Topology, plan: &Plan) -> Result<Self, HouseError> {
+    pub(super) fn read(topology: &Topology, plan: &Plan) -> Result<Self, TestbedError> {
         let mut rules = BTreeMap::new();
         for link in &plan.scenario.links {
             if let Some(counters) = topology.rule_counters(&link.name)? {
@@ -81,7 +82,7 @@ impl Rules {
         Ok(Self(rules))
     }
 
-    /// Doubts about accepted packets that were larger than those of the network.
+    /// Doubts about rules that accepted packets above the MTU.
     fn doubts(&self) -> Vec<String> {
         let too_large = |accepted: Tally| accepted.bytes > accepted.packets * u64::from(MTU);
         let links = self.0.iter().filter(|(_, counters)| too_large(counters.accepted));
@@ -108,20 +109,142 @@ impl Rules {
     }
 }
 
+// === Changes ===
+
+/// Initial parameters of a link, without its changes.
+///
+/// The timeline of the emulator begins when the network is built, before programs start. Links are therefore built with
+/// their initial parameters and changed by [`Changes`] at the times of the workload.
+fn initial(link: &LinkSpec) -> LinkSpec {
+    let first = |timeline: &Timeline| Timeline::from(timeline.start.clone());
+    LinkSpec { seed: link.seed, up: first(&link.up), down: first(&link.down) }
+}
+
+/// Changes of all links of a profile, the next one last.
+#[derive(Debug)]
+pub(super) struct Changes(Vec<(Duration, String, Direction, PathSpec)>);
+
+impl Changes {
+    pub(super) fn new(profile: &Profile) -> Self {
+        let mut all = Vec::new();
+        for (link, shape) in &profile.links {
+            for direction in [Direction::Up, Direction::Down] {
+                let changes = &shape.timeline(direction).changes;
+                all.extend(
+                    changes.iter().map(|change| (change.at, link.clone(), direction, change.path.clone())),
+                );
+            }
+        }
+        all.sort_by_key(|(at, ..)| std::cmp::Reverse(*at));
+        Self(all)
+    }
+
+    /// Applies the changes that are due `since` the start of the workload; returns the time of the next one.
+    pub(super) fn apply(&mut self, since: Duration, topology: &Topology) -> Option<Duration> {
+        while let Some((link, direction, path)) = self.take_due(since) {
+            if let Some(running) = topology.running(&link) {
+                running.change(direction, path);
+            }
+        }
+        self.0.last().map(|(at, ..)| *at)
+    }
+
+    /// Next change, if it is due.
+    fn take_due(&mut self, since: Duration) -> Option<(String, Direction, PathSpec)> {
+        let (_, link, direction, path) = self.0.pop_if(|(at, ..)| *at <= since)?;
+        Some((link, direction, path))
+    }
+}
+
+// === Samples ===
+
+/// Samples of the counters of all links, one per second.
+#[derive(Debug)]
+pub(super) struct Samples {
+    /// By second: counters of each link, up and down.
+    rows: Vec<Vec<[PathCounters; 2]>>,
+}
+
+impl Samples {
+    pub(super) const fn new() -> Self {
+        Self { rows: Vec::new() }
+    }
+
+    /// Whether another sample is due, `since` the start of the run.
+    pub(super) fn is_due(&self, since: Duration) -> bool {
+        since.as_secs() >= self.rows.len() as u64
+    }
+
+    pub(super) fn push(&mut self, row: Vec<[PathCounters; 2]>) {
+        self.rows.push(row);
+    }
+
+    /// Counters of a direction of a link at two times, in whole seconds since the start of the run.
+    pub(super) fn between(
+        &self,
+        link: usize,
+        up: bool,
+        [from, until]: [Duration; 2],
+    ) -> Option<[PathCounters; 2]> {
+        let row = |at: Duration| {
+            let row = self.rows.get(usize::try_from(at.as_secs()).ok()?).or(self.rows.last())?;
+            row.get(link)?.get(usize::from(!up)).copied()
+        };
+        Some([row(from)?, row(until)?])
+    }
+
+    /// Packets per second by fate; a fate that never occurred has no series.
+    pub(super) fn series(&self, links: &[&str]) -> Vec<Series> {
+        let mut lines = Vec::new();
+        for (place, link) in links.iter().enumerate() {
+            for (way, name) in ["up", "down"].into_iter().enumerate() {
+                for (what, count) in COUNTS {
+                    let counts = self.rows.iter().filter_map(|row| row.get(place)?.get(way)).map(count);
+                    let counts: Vec<u64> = counts.collect();
+                    let steps = counts.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64);
+                    let values: Vec<f64> = steps.collect();
+                    if values.iter().any(|&value| value > 0.0) {
+                        lines.push(Series {
+                            kind: SeriesKind::Link,
+                            name: format!("{link} {name} {what}"),
+                            unit: "1/s".into(),
+                            start: 0.0,
+                            step: 1.0,
+                            values,
+                        });
+                    }
+                }
+            }
+        }
+        lines
+    }
+}
+
+type Count = fn(&PathCounters) -> u64;
+
+const COUNTS: [(&str, Count); 6] = [
+    ("passed", |counters| counters.sent.packets),
+    ("policed", |counters| counters.policed.packets),
+    ("lost", |counters| counters.lost.packets),
+    ("queue full", |counters| counters.queue_full.packets),
+    ("forgotten by the NAT", |counters| counters.forgotten.packets),
+    ("too big", |counters| counters.too_big.packets),
+];
+
 #[cfg(test)]
 mod tests {
     use super::super::fixture::plan;
     use super::super::job::jobs;
     use super::*;
 
-    /// The links of the first run of a plan.
+    /// Links of the first run of a plan.
     fn planned(plan: &Plan) -> Vec<LinkPlan> {
         let jobs = jobs(plan, &mut |_| {}).expect("something to run");
         plans(plan, jobs[0], Path::new("here"))
     }
 
     #[test]
-    fn a_link_begins_as_its_profile_says_and_one_that_no_profile_shapes_is_plain() {
+    fn a_link_has_the_initial_parameters_of_its_profile_or_is_plain() {
         let mut plan = plan();
         plan.seeds = Some(vec![7]);
         let [wire, clean] = planned(&plan).try_into().expect("two links");
@@ -136,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_and_rules_are_those_of_their_link() {
+    fn logs_and_rules_belong_to_their_link() {
         let mut plan = plan();
         plan.logs = true;
         let rule = "29/sec burst 5".parse().expect("a rule");
@@ -160,21 +283,89 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rule_drops_has_not_passed() {
+    fn packets_dropped_by_a_rule_count_as_policed() {
         let tally = |packets, bytes| Tally { packets, bytes };
         let mut up = PathCounters { sent: tally(10, 1000), ..PathCounters::default() };
         let rules = rules(tally(6, 600), tally(4, 400));
         rules.add("clean", &mut up);
-        assert_eq!(up.sent, tally(10, 1000), "it is another's rule");
+        assert_eq!(up.sent, tally(10, 1000), "the rule is of another link");
         rules.add("wire", &mut up);
         assert_eq!((up.sent, up.policed), (tally(6, 600), tally(4, 400)));
     }
 
     #[test]
-    fn a_rule_that_accepts_more_than_packets_can_hold_saw_an_offload() {
+    fn accepted_bytes_above_the_mtu_reveal_an_offload() {
         let accepted = |packets, bytes| rules(Tally { packets, bytes }, Tally::default()).doubts();
         assert!(accepted(10, 15_000).is_empty() && accepted(0, 0).is_empty());
         let [doubt] = accepted(10, 15_001).try_into().expect("one doubt");
         assert_eq!(doubt, "link wire: its rule accepted more than 1500 bytes a packet: an offload is on");
+    }
+
+    #[test]
+    fn a_link_is_built_without_its_changes() {
+        let link: LinkSpec = "seed=7 delay=10ms / up: loss=1% ; t=3s up: loss=2%".parse().expect("a link");
+        let first = initial(&link);
+        assert_eq!(first, "seed=7 delay=10ms / up: loss=1%".parse().expect("a link"));
+        assert_eq!(initial(&first), first);
+    }
+
+    #[test]
+    fn changes_of_all_links_are_applied_in_order_when_due() {
+        let profile = r#"
+            name = "p"
+            title = "p"
+            links = { one = "delay=1ms ; t=5s up: delay=2ms ; t=9s up: delay=3ms", two = "; t=7s down: loss=5%" }
+        "#;
+        let mut changes = Changes::new(&toml::from_str(profile).expect("a profile"));
+        let seconds = Duration::from_secs;
+        let mut due = |at| {
+            let taken = changes.take_due(seconds(at));
+            taken.map(|(link, direction, path)| (link, direction, path.delay))
+        };
+        let ms = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(due(4), None);
+        assert_eq!(due(5), Some(("one".to_owned(), Direction::Up, ms(2))));
+        assert_eq!(due(6), None);
+        assert_eq!(due(100), Some(("two".to_owned(), Direction::Down, None)), "the earlier one first");
+        assert_eq!(due(100), Some(("one".to_owned(), Direction::Up, ms(3))));
+        assert_eq!(due(100), None);
+    }
+
+    /// Counters of a direction with so many passed and lost packets.
+    fn counters(passed: u64, lost: u64) -> PathCounters {
+        let mut counters = PathCounters::default();
+        (counters.sent.packets, counters.lost.packets) = (passed, lost);
+        counters
+    }
+
+    #[test]
+    fn a_sample_is_due_at_the_start_and_each_second() {
+        let mut samples = Samples::new();
+        assert!(samples.is_due(Duration::ZERO));
+        samples.push(Vec::new());
+        assert!(!samples.is_due(Duration::from_millis(999)));
+        assert!(samples.is_due(Duration::from_secs(1)));
+        samples.push(Vec::new());
+        assert!(!samples.is_due(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn series_are_differences_of_counters_without_those_of_zero() {
+        let mut samples = Samples::new();
+        for (passed, lost) in [(10, 0), (15, 0), (15, 2), (45, 2)] {
+            samples
+                .push(vec![[counters(passed, lost), counters(0, 0)], [counters(3, 0), counters(passed, 0)]]);
+        }
+        let lines = samples.series(&["bad", "good"]);
+        let told: Vec<_> = lines.iter().map(|line| (line.name.as_str(), line.values.clone())).collect();
+        let passed = vec![5.0, 0.0, 30.0];
+        let expected = [
+            ("bad up passed", passed.clone()),
+            ("bad up lost", vec![0.0, 2.0, 0.0]),
+            ("good down passed", passed),
+        ];
+        assert_eq!(told, expected);
+        assert!(lines.iter().all(|line| (line.start, line.step, line.kind) == (0.0, 1.0, SeriesKind::Link)));
+        assert!(Samples::new().series(&["bad"]).is_empty());
     }
 }

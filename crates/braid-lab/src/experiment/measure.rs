@@ -1,15 +1,16 @@
-//! From what programs and links wrote down to the numbers of a report.
+//! Metrics, curves and series of a run, from the summaries of programs and the counters of links.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use braid_bench::summary::{self, RunSummary, TopicSummary};
+use braid_bench::summary::{self, RunSummary, TopicSummary, Trace};
 
-use super::sample::Samples;
+use super::links::Samples;
+use crate::emulator::PathCounters;
 use crate::report::{Cdf, LinkRun, PathRun, ProgramRun, Series, SeriesKind};
 use crate::scenario::{Field, Flow, LinkField, Metric, ProgramField, Scenario, Value, Window};
 
-/// Everything that one run left behind.
+/// Results of one run: input of metrics, curves and series.
 pub(super) struct Evidence<'a> {
     /// Summaries of programs, by name; missing for programs that wrote none.
     pub(super) summaries: BTreeMap<String, RunSummary>,
@@ -29,7 +30,7 @@ pub(super) struct Evidence<'a> {
 }
 
 impl Evidence<'_> {
-    /// Every metric that has a value.
+    /// All metrics that have a value.
     pub(super) fn metrics(&self, scenario: &Scenario) -> BTreeMap<String, f64> {
         let metrics = scenario.metrics.iter();
         metrics.filter_map(|metric| Some((metric.name.clone(), self.metric(metric)?))).collect()
@@ -51,7 +52,7 @@ impl Evidence<'_> {
         Some(value * metric.times).filter(|value| value.is_finite())
     }
 
-    pub(super) fn value(&self, value: &Value) -> Option<f64> {
+    fn value(&self, value: &Value) -> Option<f64> {
         match value {
             Value::Topic(flow, field) => {
                 let topic = self.flow(flow)?;
@@ -60,7 +61,7 @@ impl Evidence<'_> {
             }
             Value::Counter { program, name } => {
                 let summary = self.summaries.get(program)?;
-                // A counter that never counted is not printed either.
+                // Counters of 0 are not printed.
                 Some(summary.counters.get(name).copied().unwrap_or(0) as f64)
             }
             Value::Program { program, field } => self.program_value(program, *field),
@@ -77,15 +78,15 @@ impl Evidence<'_> {
         }
     }
 
-    /// By how much a program's times are behind those of the workload, seconds.
+    /// Start of a program on the clock of the workload, seconds.
     pub(super) fn shift(&self, summary: &RunSummary) -> f64 {
         (summary.started_unix_us as f64 - self.origin_unix_us as f64) / 1e6
     }
 
-    /// Messages in each of the program's seconds that lie in the workload's time as a whole, its first second left
-    /// out; a second in which nothing came counts as well.
+    /// Messages per second of the program, for the seconds that lie wholly in the workload, without the first; silent seconds
+    /// count 0.
     #[expect(clippy::cast_possible_truncation, reason = "seconds of a run")]
-    #[expect(clippy::cast_sign_loss, reason = "what is negative becomes 0 first")]
+    #[expect(clippy::cast_sign_loss, reason = "clamped to 0 first")]
     fn whole_seconds(&self, topic: &TopicSummary, summary: &RunSummary) -> Vec<u64> {
         let before = -self.shift(summary);
         let first = (before + 1.0).ceil().max(0.0) as usize;
@@ -122,14 +123,14 @@ impl Evidence<'_> {
         }
     }
 
-    /// All entries of a topic in one: nothing where there is no summary.
-    pub(super) fn flow(&self, flow: &Flow) -> Option<TopicSummary> {
+    /// Sum of all entries of a topic; `None` without a summary.
+    fn flow(&self, flow: &Flow) -> Option<TopicSummary> {
         let summary = self.summaries.get(&flow.program)?;
         let is_meant = |topic: &&TopicSummary| flow.topic.as_ref().is_none_or(|name| *name == topic.topic);
         Some(summary.topics.iter().filter(is_meant).fold(TopicSummary::default(), merged))
     }
 
-    /// The curves that the scenario asks for.
+    /// Latency distributions of the scenario.
     pub(super) fn cdfs(&self, scenario: &Scenario) -> Vec<Cdf> {
         let curves = scenario.curves.iter().filter_map(|curve| {
             let topic = self.flow(&curve.of)?;
@@ -142,7 +143,7 @@ impl Evidence<'_> {
         curves.filter(|cdf| !cdf.points.is_empty()).collect()
     }
 
-    /// The lines that the scenario asks for.
+    /// Time series of the scenario.
     pub(super) fn series(&self, scenario: &Scenario) -> Vec<Series> {
         let lines = scenario.series.iter().filter_map(|line| {
             let summary = self.summaries.get(&line.of.program)?;
@@ -166,7 +167,7 @@ impl Evidence<'_> {
     }
 }
 
-/// Keeps `None` for "not asked for" apart from `None` for "asked for and not known".
+/// Keeps "not asked for" apart from "asked for and unknown".
 trait TransposePresent {
     fn transpose_present(self) -> Option<Option<f64>>;
 }
@@ -196,7 +197,7 @@ fn merged(mut sum: TopicSummary, topic: &TopicSummary) -> TopicSummary {
         all.due_unix_us.extend(&trace.due_unix_us);
         all.took_us.extend(&trace.took_us);
     }
-    // Latencies of several streams do not add up; scenarios ask for them of topics that one stream has.
+    // Latencies of several streams cannot be merged; scenarios ask for those of topics on one stream.
     if sum.latency_us.is_none_or(|sum| topic.latency_us.is_some_and(|other| other.count > sum.count)) {
         sum.latency_us = topic.latency_us;
         sum.latency_cdf.clone_from(&topic.latency_cdf);
@@ -230,13 +231,13 @@ fn topic_value(topic: &TopicSummary, field: Field, seconds: f64, whole: &[u64]) 
             let mut sorted = whole.to_vec();
             sorted.sort_unstable();
             let last = sorted.len().checked_sub(1)?;
-            // The nearest rank, so that a rate is one that there was.
+            // Nearest rank, so that the rate occurred.
             let at = (last * usize::from(thousandths)).div_ceil(1000);
             *sorted.get(at.min(last))? as f64
         }
         Field::Rate if seconds > 0.0 => (topic.acked + topic.received) as f64 / seconds,
         Field::Rate => return None,
-        // Covers a part of the time only.
+        // Defined for windows only.
         Field::Settled(_) => return None,
         Field::LastSecond => {
             topic.per_second.iter().rposition(|&count| count > 0).map_or(0.0, |at| at as f64 + 1.0)
@@ -244,7 +245,7 @@ fn topic_value(topic: &TopicSummary, field: Field, seconds: f64, whole: &[u64]) 
     })
 }
 
-/// The latency in ms that `quantile` (0 to 1) of `due` messages did not exceed; `None` when fewer have come.
+/// Latency in ms that `quantile` (0 to 1) of `due` messages did not exceed; `None` if fewer arrived.
 fn quantile_of_due(topic: &TopicSummary, quantile: f64, due: f64) -> Option<f64> {
     let latency = topic.latency_us.filter(|latency| latency.count > 0)?;
     let arrived = latency.count as f64;
@@ -252,7 +253,7 @@ fn quantile_of_due(topic: &TopicSummary, quantile: f64, due: f64) -> Option<f64>
     if share > 1.0 {
         return None;
     }
-    // The quantiles of all messages are more exact than the curve.
+    // The reported quantiles are more exact than the curve.
     if (due - arrived).abs() < 0.5 {
         let told = [(0.5, latency.p50), (0.9, latency.p90), (0.99, latency.p99), (0.999, latency.p999)];
         if let Some((_, us)) = told.iter().find(|(at, _)| (at - quantile).abs() < 1e-9) {
@@ -263,7 +264,7 @@ fn quantile_of_due(topic: &TopicSummary, quantile: f64, due: f64) -> Option<f64>
     Some(point.map_or(latency.max, |&(us, _)| us as f64) / 1000.0)
 }
 
-/// The share of the messages that arrived which took no longer than `ms`.
+/// Share of the arrived messages with at most `ms` of latency.
 fn share_within(topic: &TopicSummary, ms: f64) -> f64 {
     let below = topic.latency_cdf.iter().take_while(|(us, _)| *us as f64 <= ms * 1000.0).last();
     below.map_or(0.0, |&(_, share)| share)
@@ -271,16 +272,152 @@ fn share_within(topic: &TopicSummary, ms: f64) -> f64 {
 
 fn path_value(path: &PathRun, field: LinkField) -> f64 {
     let counters = &path.counters;
-    let offered = (counters.offered.packets + counters.duplicated.packets).max(1) as f64;
-    let dropped =
-        [&counters.policed, &counters.lost, &counters.queue_full, &counters.forgotten, &counters.too_big];
     match field {
-        LinkField::PolicedShare => counters.policed.packets as f64 / offered,
-        LinkField::DroppedShare => dropped.iter().map(|tally| tally.packets).sum::<u64>() as f64 / offered,
+        LinkField::PolicedShare | LinkField::DroppedShare => {
+            share_between(&PathCounters::default(), counters, field).unwrap_or(0.0)
+        }
         LinkField::Packets => counters.sent.packets as f64,
         LinkField::Bytes => counters.sent.bytes as f64,
         LinkField::OfferedBytes => counters.offered.bytes as f64,
         LinkField::Largest => counters.largest as f64,
+    }
+}
+
+// === Windows ===
+
+/// Messages of a topic's trace that were due in a window.
+struct Part {
+    /// Number of messages: due ones of a publisher, arrived ones of a subscriber.
+    messages: usize,
+    /// Latencies (ms), sorted; empty for a publisher.
+    took: Vec<f64>,
+    /// Due time (seconds since the start of the window) and latency (ms) of each message.
+    late: Vec<(f64, f64)>,
+}
+
+impl Evidence<'_> {
+    /// Value restricted to the window of this name.
+    fn value_in(&self, value: &Value, window: &str) -> Option<f64> {
+        let part = self.part(window)?;
+        let (from, until) = part.seconds();
+        match value {
+            Value::Topic(_, Field::Quantile(_)) => self.quantile_in(value, window, None),
+            Value::Topic(flow, field) => part_value(&self.part_of(&self.flow(flow)?, from, until)?, *field),
+            Value::Stream { .. } => self.stream_value(value, (from, until)),
+            Value::Program { program, field: ProgramField::PingrespMaxMs } => {
+                let pings = self.summaries.get(program)?.pings.as_ref()?;
+                self.took_in(pings, from, until).map(|(_, ms)| ms).reduce(f64::max)
+            }
+            Value::Link { link, up, field } => {
+                let at = self.link_names.iter().position(|name| name == link)?;
+                let [before, after] = self.samples.between(at, *up, [part.from.0, part.until.0])?;
+                share_between(&before, &after, *field)
+            }
+            _ => None,
+        }
+    }
+
+    /// Latency quantile (ms) of `due` messages, or of those that arrived, in a window.
+    fn quantile_in(&self, value: &Value, window: &str, due: Option<f64>) -> Option<f64> {
+        let (from, until) = self.part(window)?.seconds();
+        let (Value::Topic(flow, _), Some(quantile)) = (value, value.quantile()) else { return None };
+        let took = self.part_of(&self.flow(flow)?, from, until)?.took;
+        let due = due.unwrap_or(0.0).max(took.len() as f64);
+        // Nearest rank.
+        let rank = (quantile * due - 1e-9).ceil().max(1.0);
+        (1_u32..).map(f64::from).zip(took).find(|(at, _): &(f64, f64)| *at >= rank).map(|(_, ms)| ms)
+    }
+
+    fn part(&self, window: &str) -> Option<&Window> {
+        self.windows.iter().find(|one| one.name == window)
+    }
+
+    /// Messages that were due then; `None` if the program wrote no trace.
+    fn part_of(&self, topic: &TopicSummary, from: f64, until: f64) -> Option<Part> {
+        let trace = topic.trace.as_ref()?;
+        let messages = self.due_in(trace, from, until).count();
+        let late: Vec<(f64, f64)> =
+            self.took_in(trace, from, until).map(|(at, ms)| (at - from, ms)).collect();
+        let mut took: Vec<f64> = late.iter().map(|(_, ms)| *ms).collect();
+        took.sort_by(f64::total_cmp);
+        Some(Part { messages, took, late })
+    }
+
+    /// Index in the trace and due time (s) of the messages that were due then.
+    fn due_in(&self, trace: &Trace, from: f64, until: f64) -> impl Iterator<Item = (usize, f64)> {
+        let origin = self.origin_unix_us as f64;
+        let since = trace.due_unix_us.iter().map(move |unix_us| (*unix_us as f64 - origin) / 1e6);
+        since.enumerate().filter(move |(_, at)| (from..until).contains(at))
+    }
+
+    /// Due time (s) and latency (ms) of the messages that were due then and arrived.
+    fn took_in(&self, trace: &Trace, from: f64, until: f64) -> impl Iterator<Item = (f64, f64)> {
+        self.due_in(trace, from, until)
+            .filter_map(|(place, at)| Some((at, *trace.took_us.get(place)? as f64 / 1000.0)))
+    }
+
+    /// Bytes, or bytes per second, of a stream in a part of the time. Seconds of the program at the edges count in proportion.
+    fn stream_value(&self, value: &Value, (from, until): (f64, f64)) -> Option<f64> {
+        let Value::Stream { program, number, and_above, is_total } = value else { return None };
+        let summary = self.summaries.get(program)?;
+        let is_meant = |stream: u64| stream == *number || (*and_above && stream > *number);
+        let mut streams = summary.streams.iter().filter(|stream| is_meant(stream.stream)).peekable();
+        streams.peek()?;
+        let shift = self.shift(summary);
+        let bytes: f64 = streams
+            .flat_map(|stream| stream.bytes_per_second.iter().enumerate())
+            .map(|(second, bytes)| {
+                let begins = second as f64 + shift;
+                let inside = ((begins + 1.0).min(until) - begins.max(from)).max(0.0);
+                *bytes as f64 * inside
+            })
+            .sum();
+        Some(if *is_total { bytes } else { bytes / (until - from) }).filter(|value| value.is_finite())
+    }
+}
+
+impl Value {
+    /// Quantile, from 0 to 1, of a latency quantile.
+    fn quantile(&self) -> Option<f64> {
+        match self {
+            Self::Topic(_, Field::Quantile(thousandths)) => Some(f64::from(*thousandths) / 1000.0),
+            _ => None,
+        }
+    }
+}
+
+fn part_value(part: &Part, field: Field) -> Option<f64> {
+    let Part { messages, took, late } = part;
+    Some(match field {
+        Field::Due => *messages as f64,
+        Field::Received => took.len() as f64,
+        Field::MaxMs => *took.last()?,
+        Field::MeanMs if took.is_empty() => return None,
+        Field::MeanMs => took.iter().sum::<f64>() / took.len() as f64,
+        Field::Within(limit) => took.iter().filter(|ms| **ms <= f64::from(limit)).count() as f64,
+        Field::Settled(_) if took.is_empty() => return None,
+        Field::Settled(limit) => {
+            let is_late = |(_, ms): &&(f64, f64)| *ms > f64::from(limit);
+            late.iter().filter(is_late).map(|(at, _)| *at).fold(0.0, f64::max)
+        }
+        _ => return None,
+    })
+}
+
+fn share_between(before: &PathCounters, after: &PathCounters, field: LinkField) -> Option<f64> {
+    let grown = |count: fn(&PathCounters) -> u64| count(after).saturating_sub(count(before)) as f64;
+    let offered = grown(|counters| counters.offered.packets + counters.duplicated.packets).max(1.0);
+    let policed = grown(|counters| counters.policed.packets);
+    let others = grown(|counters| {
+        counters.lost.packets
+            + counters.queue_full.packets
+            + counters.forgotten.packets
+            + counters.too_big.packets
+    });
+    match field {
+        LinkField::PolicedShare => Some(policed / offered),
+        LinkField::DroppedShare => Some((policed + others) / offered),
+        _ => None,
     }
 }
 
@@ -290,9 +427,8 @@ pub(super) mod tests {
     use braid_measure::Quantiles;
 
     use super::*;
-    use crate::report::SeriesKind;
 
-    /// 50 of 100 messages arrived, half of them within 10 ms and all within 20.
+    /// Summary of a subscriber: 50 of 100 messages arrived, half of them within 10 ms and all within 20.
     pub(in crate::experiment) fn consumer() -> RunSummary {
         let latency = Quantiles { p50: 10_000.0, max: 20_000.0, count: 50, ..Quantiles::default() };
         let topic = TopicSummary {
@@ -329,7 +465,7 @@ pub(super) mod tests {
     const NO_SAMPLES: &Samples = &Samples::new();
     const NO_SETS: &BTreeMap<String, String> = &BTreeMap::new();
 
-    /// Evidence of programs with these summaries, without links.
+    /// Evidence with these summaries, without links.
     pub(in crate::experiment) fn of_programs(summaries: BTreeMap<String, RunSummary>) -> Evidence<'static> {
         Evidence {
             summaries,
@@ -363,7 +499,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_never_arrived_is_slower_than_everything_if_it_was_due() {
+    fn missing_messages_count_as_the_slowest() {
         let due = Some("producer:t:due");
         assert_eq!(metric("producer:t:due", None), Some(100.0));
         assert_eq!(metric("consumer:t:p50_ms", None), Some(10.0));
@@ -380,7 +516,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn seconds_of_the_workload_count_with_those_of_silence_and_no_others() {
+    fn whole_seconds_of_the_workload_count_also_silent_ones() {
         // The consumer began 0.9 s before the workload, which lasts until its second 7.9: seconds 2 to 6 are whole.
         assert_eq!(metric("consumer:t:rate_min", None), Some(0.0), "nothing came in the seventh second");
         assert_eq!(metric("consumer:t:rate_p50", None), Some(9.0));
@@ -390,7 +526,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_value_that_was_not_written_is_none() {
+    fn an_unknown_value_is_none() {
         assert_eq!(metric("consumer:recv", None), Some(50.0));
         assert_eq!(metric("consumer:pub_fail", None), Some(0.0), "a counter that never counted");
         for nothing in ["unknown:t:received", "unknown:recv", "consumer::cpu_seconds", "link:x:up:bytes"] {
@@ -401,7 +537,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn links_are_measured_by_what_they_dropped() {
+    fn shares_of_dropped_packets() {
         let mut link = LinkRun { name: "bad".into(), ..LinkRun::default() };
         link.up.counters.offered.packets = 100;
         link.up.counters.policed.packets = 30;
@@ -415,7 +551,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn curves_end_where_messages_are_missing_and_lines_begin_when_their_program_did() {
+    fn curves_end_below_one_when_messages_are_missing_and_series_start_with_their_program() {
         let text = r#"like = "hol"
             [[curve]]
             name = "t"
@@ -432,5 +568,113 @@ pub(super) mod tests {
         assert!((series[0].start + 0.9).abs() < 1e-9, "{}", series[0].start);
         assert_eq!(series[0].values, [7.0, 8.0]);
         assert_eq!(series[0].kind, SeriesKind::Stream);
+    }
+
+    fn windows() -> Vec<Window> {
+        let text = r#"like = "hol"
+            [[window]]
+            name = "steady"
+            from = "1s"
+            until = "3s""#;
+        Scenario::parse("x.toml", text).expect("a scenario").windows
+    }
+
+    /// Value of a workload that begins at 10 s. Of the twenty messages that were due in its window, one took 500 ms and one
+    /// did not arrive.
+    fn value_in_window(text: &str, per: Option<&str>) -> Option<f64> {
+        let due: Vec<u64> = (0..40).map(|n| 10_000_000 + n * 100_000).collect();
+        let arrived: Vec<u64> = due.iter().copied().filter(|due| *due != 11_700_000).collect();
+        let took =
+            arrived.iter().map(|due| if *due == 11_400_000 { 500_000 } else { due / 1_000_000 * 1000 });
+        let trace = Trace { took_us: took.collect(), due_unix_us: arrived };
+        let (mut receiver, mut sender) = (consumer(), consumer());
+        receiver.topics[0].trace = Some(trace);
+        receiver.pings = Some(Trace {
+            due_unix_us: vec![10_500_000, 11_500_000, 12_999_999],
+            took_us: vec![90_000, 7_000, 8_000],
+        });
+        sender.topics[0].trace = Some(Trace { due_unix_us: due, took_us: Vec::new() });
+        // The receiver began half a second before the workload.
+        receiver.started_unix_us = 9_500_000;
+        let stream = |stream, bytes: u64| StreamSummary { stream, bytes_per_second: vec![bytes; 6] };
+        receiver.streams = vec![stream(1, 1), stream(2, 100), stream(3, 20)];
+        let mut rows = Samples::new();
+        for second in 0..5_u64 {
+            let mut counters = PathCounters::default();
+            counters.offered.packets = second * second * 10;
+            counters.policed.packets = second;
+            counters.lost.packets = second * 3;
+            rows.push(vec![[counters, PathCounters::default()]]);
+        }
+        let windows = windows();
+        let limit = BTreeMap::from([("limit".to_owned(), "50".to_owned())]);
+        let none = BTreeMap::new();
+        let summaries = [("consumer".to_owned(), receiver), ("producer".to_owned(), sender)];
+        let evidence = Evidence {
+            origin_unix_us: 10_000_000,
+            windows: &windows,
+            samples: &rows,
+            link_names: &["bad"],
+            sets: [&limit, &none],
+            ..of_programs(BTreeMap::from(summaries))
+        };
+        let value: Value = text.parse().expect("a value");
+        match (&value, per) {
+            (Value::In { value, window }, Some(due)) => {
+                evidence.quantile_in(value, window, evidence.value(&due.parse().expect("a value")))
+            }
+            (value, _) => evidence.value(value),
+        }
+    }
+
+    #[test]
+    fn messages_belong_to_the_window_of_their_due_time() {
+        assert_eq!(value_in_window("producer:t:due@steady", None), Some(20.0));
+        assert_eq!(value_in_window("consumer:t:received@steady", None), Some(19.0));
+        assert_eq!(value_in_window("consumer:t:p50_ms@steady", None), Some(12.0));
+        assert_eq!(value_in_window("consumer:t:p90_ms@steady", None), Some(12.0));
+        assert_eq!(value_in_window("consumer:t:p99_ms@steady", None), Some(500.0));
+        assert_eq!(value_in_window("consumer:t:max_ms@steady", None), Some(500.0));
+        assert_eq!(value_in_window("consumer:t:within_100ms@steady", None), Some(18.0));
+        let due = Some("producer:t:due@steady");
+        assert_eq!(value_in_window("consumer:t:p90_ms@steady", due), Some(12.0));
+        assert_eq!(
+            value_in_window("consumer:t:p95_ms@steady", due),
+            Some(500.0),
+            "the one that is missing is slower"
+        );
+        assert_eq!(value_in_window("consumer:t:p99_ms@steady", due), None);
+        assert_eq!(value_in_window("producer:t:p50_ms@steady", None), None, "a publisher has no latencies");
+    }
+
+    #[test]
+    fn convergence_ends_with_the_last_late_message() {
+        let settled = value_in_window("consumer:t:settled_100ms@steady", None).expect("messages came");
+        assert!((settled - 0.4).abs() < 1e-9, "{settled}");
+        assert_eq!(value_in_window("consumer:t:settled_500ms@steady", None), Some(0.0));
+    }
+
+    #[test]
+    fn pings_belong_to_the_window_in_which_they_were_sent() {
+        assert_eq!(value_in_window("consumer::pingresp_max_ms@steady", None), Some(8.0));
+        assert_eq!(value_in_window("producer::pingresp_max_ms@steady", None), None, "it wrote no trace");
+    }
+
+    #[test]
+    fn bytes_and_packets_belong_to_the_window_of_their_arrival() {
+        assert_eq!(value_in_window("consumer:stream:2:rate@steady", None), Some(100.0));
+        assert_eq!(value_in_window("consumer:stream:2+:rate@steady", None), Some(120.0));
+        assert_eq!(value_in_window("consumer:stream:2:bytes@steady", None), Some(200.0));
+        assert_eq!(
+            value_in_window("consumer:stream:2:bytes", None),
+            Some(550.0),
+            "half a second was before the workload"
+        );
+        assert_eq!(value_in_window("consumer:stream:9:rate@steady", None), None);
+        // From the first second to the third: 10 to 90 were offered.
+        assert_eq!(value_in_window("link:bad:up:policed_share@steady", None), Some(2.0 / 80.0));
+        assert_eq!(value_in_window("link:bad:up:dropped_share@steady", None), Some(8.0 / 80.0));
+        assert_eq!(value_in_window("set:limit", None), Some(50.0));
+        assert_eq!(value_in_window("set:other", None), None);
     }
 }

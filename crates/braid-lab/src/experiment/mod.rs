@@ -1,22 +1,17 @@
-//! Runs a scenario: every variant on every profile with every seed, and makes a report of what was found.
+//! Execution of a scenario: each variant on each profile with each seed, and a report of the results.
 //!
-//! Needs the namespaces of [`crate::house`] entered. Runs follow each other; variants take turns, so that a machine
-//! whose load changes does so to all of them.
+//! The testbed must be entered ([`crate::testbed::enter`]). Runs are sequential and variants alternate, so that changes of
+//! the machine's load affect all variants.
 
-mod changes;
-mod error;
 mod execute;
 #[cfg(test)]
 mod fixture;
-mod gates;
 mod job;
 mod links;
 mod machine;
 mod measure;
+mod outputs;
 mod ready;
-mod sample;
-mod window;
-mod written;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,12 +19,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::house::WireChoice;
 use crate::report::{self, Report, Run, SelftestResult};
 use crate::scenario::{Metric, Profile, Program, Scenario, Span, Variant};
+use crate::testbed::WireChoice;
 use job::{Job, Queue, jobs};
 
-pub use error::ExperimentError;
+pub use job::ExperimentError;
 pub use machine::machine;
 pub use ready::{NotReady, PATIENCE, wait_until_ready};
 
@@ -40,19 +35,19 @@ pub struct Plan {
     pub scenario: Scenario,
     /// Program for `braidmq` in its command lines.
     pub program: PathBuf,
-    /// Each run gets a directory in this one.
+    /// Directory in which each run gets its own.
     pub directory: PathBuf,
     /// The short form of the scenario.
     pub quick: bool,
-    /// Only these variants; empty: all.
+    /// Chosen variants; empty: all.
     pub variants: Vec<String>,
-    /// Only these profiles; empty: all that this machine can have.
+    /// Chosen profiles; empty: all that this machine supports.
     pub profiles: Vec<String>,
-    /// Instead of the scenario's.
+    /// Seeds in place of the scenario's.
     pub seeds: Option<Vec<u64>>,
-    /// Instead of the scenario's.
+    /// Repetitions in place of the scenario's.
     pub repetitions: Option<u64>,
-    /// Instead of the scenario's.
+    /// Duration in place of the scenario's.
     pub duration: Option<Span>,
     /// Command lines in place of those of some programs, by name.
     pub replaced: BTreeMap<String, String>,
@@ -61,92 +56,90 @@ pub struct Plan {
     /// Limit of the p99 lateness of an emulated link's packets, above which a run is invalid, in place of
     /// [`lateness_bound`](crate::selftest::lateness_bound).
     pub lateness: Option<Span>,
-    /// A run that is refused only because the machine was too busy is done again so often. The refused ones stay in
-    /// the report.
+    /// Limit of repetitions of a run that only a busy machine invalidated. The refused runs stay in the report.
     pub again: u64,
-    /// Whether every packet's fate is written down.
+    /// Whether the fate of every packet is logged.
     pub logs: bool,
-    /// An earlier part of this experiment, which this goes on with: what its runs have found is not looked for again.
+    /// Earlier part of this experiment to continue; its valid runs are not repeated.
     pub earlier: Option<Report>,
-    /// Goes into the report.
+    /// Circumstances, for the report.
     pub stamp: Stamp,
 }
 
-/// What a report says of its making.
+/// Circumstances of a report.
 #[derive(Clone, Debug, Default)]
 pub struct Stamp {
-    /// The command line.
+    /// Command line.
     pub command: String,
-    /// The time, RFC 3339.
+    /// Start time, RFC 3339.
     pub started: String,
-    /// The version of braidmq.
+    /// Version of braidmq.
     pub version: String,
     /// `root` or `user namespace`.
     pub privileges: String,
-    /// What the selftest said.
+    /// Result of the selftest.
     pub selftest: Option<SelftestResult>,
 }
 
-/// Ends an experiment from another thread: what runs is stopped, what is done stays.
+/// Handle to stop an experiment from another thread; finished runs stay in the report.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// No run goes on after this.
+    /// Stops the current run and starts no other.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was asked to.
+    /// Whether a stop was requested.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What is told while an experiment runs.
+/// Progress of an experiment.
 #[derive(Clone, Debug)]
 pub enum Progress<'a> {
-    /// A run begins.
+    /// Start of a run.
     Begins {
-        /// Its place among `all`, from 1.
+        /// Number among `all`, from 1.
         number: usize,
-        /// How many there are.
+        /// Number of runs.
         all: usize,
         /// [`Variant::name`].
         variant: &'a str,
         /// [`Profile::name`].
         profile: &'a str,
-        /// Its seed.
+        /// Seed of the links.
         seed: u64,
         /// [`Run::attempt`].
         attempt: u64,
-        /// How long its workload lasts.
+        /// Planned duration of its workload.
         lasts: Duration,
     },
-    /// It goes on.
+    /// Progress within a run.
     Goes {
-        /// Since its workload began.
+        /// Time since its workload began.
         since: Duration,
-        /// The last line of the program that leads, or of any.
+        /// Last line of the leading program.
         line: Option<&'a str>,
     },
-    /// It is over.
+    /// End of a run.
     Ended(&'a Run),
-    /// The report with all runs until now.
+    /// Report with all runs so far.
     SoFar(&'a Report),
-    /// A part of the scenario is left out, and why.
+    /// Part of the scenario that is omitted, with the reason.
     LeftOut(&'a str),
 }
 
-/// Runs what `plan` says and tells `watch` about it.
+/// Executes a plan and reports progress to `watch`.
 ///
-/// A run that goes wrong (a program dies, the emulator is late) is in the report as refused, and the others go on. One
-/// that only a busy machine spoilt is done again first: see [`Plan::again`].
+/// A failed run (a program died, the emulator was late) is in the report as refused, and the others continue. One that only
+/// a busy machine invalidated is repeated first, see [`Plan::again`].
 ///
 /// # Errors
-/// Nothing could be run: a name that the scenario does not have, no namespaces, no wire, a directory that cannot be
-/// written.
+/// No run was possible: an unknown name, no namespaces, no wire, a directory that cannot be written.
 pub fn run(plan: &Plan, stop: &Stop, watch: &mut dyn FnMut(Progress<'_>)) -> Result<Report, ExperimentError> {
     let jobs = jobs(plan, watch)?;
     let mut report = blank(plan, &jobs);
@@ -171,12 +164,12 @@ pub fn run(plan: &Plan, stop: &Stop, watch: &mut dyn FnMut(Progress<'_>)) -> Res
                 report.machine.offloads.extend(executed.offloads);
                 report.machine.offloads.sort();
                 report.machine.offloads.dedup();
-                if executed.is_spoilt {
+                if executed.is_busy {
                     queue.put_back(number, job);
                 }
                 executed.run
             }
-            // Those who are done must not be lost with it.
+            // Finished runs must not be lost.
             Err(error) if !report.runs.is_empty() => job.refused(&error),
             Err(error) => return Err(error),
         };
@@ -192,14 +185,14 @@ pub fn run(plan: &Plan, stop: &Stop, watch: &mut dyn FnMut(Progress<'_>)) -> Res
 }
 
 impl Plan {
-    /// Whether there is anything to run, and every name is one of the scenario.
+    /// Checks that there are runs and that every name exists.
     ///
     /// # Errors
-    /// As [`run`], without having begun.
+    /// See [`run`].
     pub fn check(&self) -> Result<(), ExperimentError> {
         jobs(self, &mut |_| {})?;
         if let Some(earlier) = &self.earlier {
-            self.goes_on_with(earlier)?;
+            self.continues(earlier)?;
         }
         let mut scenario = self.scenario.clone();
         for program in &mut scenario.programs {
@@ -208,17 +201,17 @@ impl Plan {
         scenario.check().map_err(ExperimentError::Replaced)
     }
 
-    /// Whether a bound of the scenario is about what this plan runs.
+    /// Whether a bound of the scenario concerns a run of this plan.
     ///
     /// # Errors
-    /// As [`Plan::check`].
+    /// See [`Plan::check`].
     pub fn has_bounds(&self) -> Result<bool, ExperimentError> {
         let jobs = jobs(self, &mut |_| {})?;
         Ok(!self.bounds(&blank(self, &jobs)).is_empty())
     }
 
-    /// Whether the runs of a report can stand beside those of this plan.
-    fn goes_on_with(&self, earlier: &Report) -> Result<(), ExperimentError> {
+    /// Checks that the runs of a report are comparable with those of this plan.
+    fn continues(&self, earlier: &Report) -> Result<(), ExperimentError> {
         let machine = machine();
         let differs = [
             ("scenario", earlier.scenario != self.scenario.name),
@@ -234,12 +227,12 @@ impl Plan {
         }
     }
 
-    /// The command line of a program, its placeholders not filled.
+    /// Command line of a program, with placeholders.
     fn line_of<'a>(&'a self, program: &'a Program) -> &'a str {
         self.replaced.get(&program.name).unwrap_or(&program.run)
     }
 
-    /// How long the workload of one run lasts.
+    /// Duration of the workload of one run.
     #[must_use]
     pub fn lasts(&self) -> Duration {
         let Scenario { duration, quick, .. } = self.scenario;
@@ -255,13 +248,13 @@ impl Plan {
         self.seeds.clone().unwrap_or_else(|| if self.quick { quick() } else { scenario.seeds.clone() })
     }
 
-    /// What others published, if this is what they did.
+    /// Published figures, if this plan repeats the published experiment.
     fn published(&self) -> report::Published {
         let is_theirs = self.lasts() == self.scenario.duration.0 && self.replaced.is_empty();
         if is_theirs { self.scenario.published.clone() } else { report::Published::new() }
     }
 
-    /// The bounds of variants and profiles that ran.
+    /// Bounds of the variants and profiles that run.
     fn bounds(&self, report: &Report) -> Vec<report::Bound> {
         let is_variant = |name: Option<&str>| {
             name.is_none_or(|name| report.variants.iter().any(|variant| variant.name == name))
@@ -281,7 +274,7 @@ impl Plan {
     }
 }
 
-/// The report before the first run.
+/// Report before the first run.
 fn blank(plan: &Plan, jobs: &[Job<'_>]) -> Report {
     let Scenario { name, title, about, metrics, .. } = &plan.scenario;
     let mut machine = machine();

@@ -1,4 +1,4 @@
-//! Whether what a run needs is there.
+//! Readiness of programs, and requirements of profiles.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
@@ -6,40 +6,40 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use crate::house::{HouseError, Namespace, Program};
 use crate::scenario::{Profile, Ready};
+use crate::testbed::{Namespace, Program, TestbedError};
 
-/// A program has so long to become ready.
+/// Time that a program has to become ready.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is looked at.
-const AGAIN: Duration = Duration::from_millis(50);
+/// Interval of checks.
+const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why a program did not become ready.
+/// Reason that a program did not become ready.
 #[derive(Debug, Error)]
 pub enum NotReady {
-    /// It has ended, or was silent for too long.
+    /// The program ended, or did not print the expected line in time.
     #[error(transparent)]
-    House(#[from] HouseError),
-    /// Somebody said stop.
+    Testbed(#[from] TestbedError),
+    /// The caller stopped the wait.
     #[error("stopped")]
     Stopped,
-    /// Nobody listens.
+    /// The port was not opened in time.
     #[error("`{command}` does not accept connections at port {port} after {} s", within.as_secs_f64())]
     Port {
-        /// Its command line.
+        /// Command line.
         command: String,
-        /// Where it should have listened.
+        /// Expected TCP port.
         port: u16,
-        /// How long it had.
+        /// Time that it had.
         within: Duration,
     },
 }
 
-/// Waits until `program` at `end` is ready, for at most `within`. Who listens on the loopback device of the end or on
-/// `address` counts as listening. `is_stopped` is asked some twenty times a second.
+/// Waits until `program` at `end` is ready, for at most `within`. A listener on the loopback address or on `address` counts.
+/// `is_stopped` is called about twenty times per second.
 ///
 /// # Errors
-/// It has ended, its time is over, or somebody said stop.
+/// The program ended, the time is over, or the wait was stopped.
 pub fn wait_until_ready(
     program: &Program,
     end: &Namespace,
@@ -64,27 +64,27 @@ pub fn wait_until_ready(
     Err(NotReady::Stopped)
 }
 
-/// Whether it has written `text`, or does so in a moment.
-fn writes(program: &Program, text: &str) -> Result<bool, HouseError> {
-    match program.wait_for(text, AGAIN) {
+/// Whether the program has written `text`; waits a moment for it.
+fn writes(program: &Program, text: &str) -> Result<bool, TestbedError> {
+    match program.wait_for(text, INTERVAL) {
         Ok(_) => Ok(true),
-        Err(HouseError::Silent { .. }) => Ok(false),
+        Err(TestbedError::Silent { .. }) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Whether it accepts connections. If not, returns after a moment.
+/// Whether a connection is accepted; if not, returns after a moment.
 fn accepts(
     program: &Program,
     end: &Namespace,
     address: Option<Ipv4Addr>,
     port: u16,
-) -> Result<bool, HouseError> {
-    let connects = |ip: Ipv4Addr| TcpStream::connect_timeout(&SocketAddr::from((ip, port)), AGAIN).is_ok();
+) -> Result<bool, TestbedError> {
+    let connects = |ip: Ipv4Addr| TcpStream::connect_timeout(&SocketAddr::from((ip, port)), INTERVAL).is_ok();
     if end.run(|| connects(Ipv4Addr::LOCALHOST) || address.is_some_and(connects))? {
         return Ok(true);
     }
-    match program.wait(AGAIN) {
+    match program.wait(INTERVAL) {
         Some(ended) => Err(program.ended(ended)),
         None => Ok(false),
     }
@@ -97,7 +97,7 @@ fn too_late(program: &Program, ready: &Ready, within: Duration) -> NotReady {
     }
 }
 
-/// What a profile needs and this machine does not have.
+/// Requirement of a profile that this machine lacks.
 pub(super) fn missing(profile: &Profile, has_iptables: impl FnOnce() -> bool) -> Option<String> {
     (!profile.rules.is_empty() && !has_iptables()).then(|| {
         "it needs the program iptables: install the package iptables, or take a profile whose link has a policer".into()
@@ -106,7 +106,7 @@ pub(super) fn missing(profile: &Profile, has_iptables: impl FnOnce() -> bool) ->
 
 /// Whether the program iptables runs here.
 pub(super) fn has_iptables() -> bool {
-    // The search path of users leaves out where system programs are.
+    // PATH of users may omit the directories of system programs.
     ["iptables", "/usr/sbin/iptables", "/sbin/iptables"].into_iter().any(|command| {
         Command::new(command).arg("--version").output().is_ok_and(|output| output.status.success())
     })
@@ -116,17 +116,17 @@ pub(super) fn has_iptables() -> bool {
 mod tests {
     use super::*;
 
-    /// A profile of one link between two ends.
+    /// Profile with this TOML.
     fn profile(shape: &str) -> Profile {
         toml::from_str(&format!("name = 'p'\ntitle = 'p'\n{shape}")).expect("a profile")
     }
 
     #[test]
-    fn only_a_rule_of_the_kernel_needs_its_program() {
+    fn only_a_packet_rule_needs_iptables() {
         let ruled = profile("rules = { wire = '29/sec burst 5' }");
         assert!(missing(&ruled, || false).is_some_and(|problem| problem.contains("package iptables")));
         assert_eq!(missing(&ruled, || true), None);
         let policed = profile("links = { wire = 'policer=29pps/5' }");
-        assert_eq!(missing(&policed, || unreachable!("nobody asks for it")), None);
+        assert_eq!(missing(&policed, || unreachable!("not needed")), None);
     }
 }

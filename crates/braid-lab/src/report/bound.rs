@@ -1,39 +1,39 @@
-//! What a scenario demands of its numbers.
+//! Bounds: limits that a scenario sets to its medians.
 
+use braid_measure::number::short;
 use serde::{Deserialize, Serialize};
 
-use super::number::short;
 use super::{Check, Report, Spread};
 
-/// A `[[bound]]` of a scenario, for the median of a metric over the usable runs of each variant on each profile it
-/// names: at least one of `at_least` and `at_most`, or `absent`.
+/// `[[bound]]` of a scenario, for the median of a metric over the usable runs of each named variant on each named profile.
+/// Requires `at_least`, `at_most` or both, or `absent`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Fields")]
 pub struct Bound {
-    /// The key in [`super::Run::metrics`].
+    /// Key in [`super::Run::metrics`].
     pub metric: String,
-    /// Whose; absent: every variant that ran.
+    /// Variant; absent: every variant that ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
-    /// Where; absent: on every profile on which the variant ran.
+    /// Profile; absent: every profile on which the variant ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
-    /// The median is this or more.
+    /// Lower limit of the median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_least: Option<f64>,
-    /// The median is this or less.
+    /// Upper limit of the median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
-    /// There are usable runs, and none of them has the metric.
+    /// Requires usable runs, none of which has the metric.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub absent: bool,
-    /// `at_least` and `at_most` are multiples of the same metric's median there. At least a multiple of 0 is nothing,
-    /// and does not hold.
+    /// Base of which `at_least` and `at_most` are multiples: the median of the metric elsewhere. A lower limit with a base of
+    /// 0 does not hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<Base>,
 }
 
-/// A [`Bound`] as it is written down.
+/// Serialized [`Bound`], before validation.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Fields {
@@ -47,7 +47,7 @@ struct Fields {
     times: Option<Base>,
 }
 
-/// What limits are multiples of.
+/// Base of the limits of a bound.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     untagged,
@@ -58,7 +58,7 @@ enum Base {
     Pair(Pair),
 }
 
-/// What is left out is as in the bound.
+/// Variant and profile of a base; omitted ones are those of the bound.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pair {
@@ -81,14 +81,13 @@ impl TryFrom<Fields> for Bound {
     }
 }
 
-/// What became of each bound, one check for each variant and profile it is for. A bound for which no run can be used
-/// does not hold.
+/// Checks each bound for each of its variants and profiles. A bound without usable runs does not hold.
 pub fn check(bounds: &[Bound], report: &Report) -> Vec<Check> {
     bounds.iter().flat_map(|bound| bound.check(report)).collect()
 }
 
 impl Bound {
-    /// The variant and the profile that `times` names; `None` in place of one: it is the bound's own.
+    /// Variant and profile of `times`; `None` in place of one means that of the bound.
     pub fn base(&self) -> Option<(Option<&str>, Option<&str>)> {
         self.times.as_ref().map(|base| match base {
             Base::Variant(variant) => (Some(variant.as_str()), None),
@@ -96,7 +95,7 @@ impl Bound {
         })
     }
 
-    /// Why it can never hold, or means nothing.
+    /// Problem that makes the bound meaningless.
     fn problem(&self) -> Option<&'static str> {
         let limits = [self.at_least, self.at_most];
         let is_limited = limits.iter().any(Option::is_some);
@@ -129,8 +128,7 @@ impl Bound {
         pairs.into_iter().map(|(variant, profile)| self.check_pair(report, variant, profile)).collect()
     }
 
-    /// The variants and profiles it is for, in the order of the table. What is compared with is not held to a multiple
-    /// of itself.
+    /// Variants and profiles of the bound, in the order of the table, without its base.
     fn pairs<'a>(&self, report: &'a Report) -> Vec<(&'a str, &'a str)> {
         let is = |wanted: &Option<String>, name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
         let mut pairs = Vec::new();
@@ -146,7 +144,7 @@ impl Bound {
         pairs
     }
 
-    /// The variant and the profile of whose median the limits of a pair are multiples.
+    /// Base of a pair of variant and profile.
     fn compared_with<'a>(&'a self, (variant, profile): (&'a str, &'a str)) -> Option<(&'a str, &'a str)> {
         self.base().map(|(of, on)| (of.unwrap_or(variant), on.unwrap_or(profile)))
     }
@@ -171,13 +169,13 @@ impl Bound {
         Check { bound, measured, holds }
     }
 
-    /// Whether the limits of a pair hold for its median, and the limits in words.
+    /// Whether the limits of a pair hold for its median, and their text.
     fn check_limits(&self, report: &Report, pair: (&str, &str), measured: Option<f64>) -> (bool, String) {
         let base = self.compared_with(pair);
         let unit = base.map_or(Some(1.0), |(variant, profile)| {
             report.spread(variant, profile, &self.metric).map(|spread| spread.median)
         });
-        // Who is as good as nothing has shown nothing.
+        // A multiple of 0 proves nothing.
         let is_nothing = base.is_some() && unit == Some(0.0);
         let holds = measured.zip(unit).is_some_and(|(measured, unit)| {
             self.at_least.is_none_or(|least| !is_nothing && measured >= least * unit)
@@ -201,7 +199,7 @@ impl Bound {
         (holds, limits.into_iter().flatten().collect::<Vec<_>>().join(" and "))
     }
 
-    /// What is compared with, with its profile where the bound names one.
+    /// Name of the base, with its profile if the bound names one.
     fn base_name(&self, (variant, profile): (&str, &str)) -> String {
         match self.base() {
             Some((_, Some(_))) => format!("{variant} on {profile}"),
@@ -210,7 +208,7 @@ impl Bound {
     }
 }
 
-/// Why a metric has no median.
+/// Reason for a missing median.
 fn missing(report: &Report, variant: &str, profile: &str) -> &'static str {
     if report.runs_of(variant, profile).next().is_none() {
         "it did not run"

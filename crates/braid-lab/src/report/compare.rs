@@ -1,84 +1,85 @@
-//! Two executions of a scenario side by side.
+//! Comparison of two reports of a scenario.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
+use braid_measure::number::{NONE, short};
+use braid_measure::text;
 use serde::{Deserialize, Serialize};
 
-use super::grid::Grid;
-use super::number::{NONE, short};
-use super::{Column, Report, Spread, text};
+use super::table::Grid;
+use super::{Column, Report, Spread};
 
-/// What changed from one report to another.
+/// Differences between two reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// The first report.
+    /// First report.
     pub a: Side,
-    /// The second one.
+    /// Second report.
     pub b: Side,
-    /// What else differs and may be the reason: `kernel: Linux 6.12 and Linux 6.18`.
+    /// Differing circumstances, possible causes: `kernel: Linux 6.12 and Linux 6.18`.
     pub differences: Vec<String>,
-    /// One for each variant, profile and metric that both have.
+    /// One row for each variant, profile and metric of both.
     pub rows: Vec<ComparedMetric>,
 }
 
-/// One of two reports.
+/// Side of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Side {
-    /// The scenario's name.
+    /// Name of the scenario.
     pub scenario: String,
-    /// When it was made, RFC 3339.
+    /// Start time, RFC 3339.
     pub started: String,
-    /// The version of braidmq.
+    /// Version of braidmq.
     pub version: String,
 }
 
-/// One metric of one variant on one profile in both.
+/// Metric of a variant on a profile in both reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ComparedMetric {
-    /// The variant's name.
+    /// Name of the variant.
     pub variant: String,
-    /// The profile's name.
+    /// Name of the profile.
     pub profile: String,
-    /// The column of the first report, or of the second where the first has none.
+    /// Column of the first report, otherwise of the second.
     pub column: Column,
-    /// The usable runs of the first; `None`: it has none with this metric.
+    /// Usable runs of the first report; `None` without the metric.
     pub a: Option<Spread>,
-    /// The usable runs of the second.
+    /// Usable runs of the second report; `None` without the metric.
     pub b: Option<Spread>,
-    /// The second median divided by the first; `None` where one is missing or the first is 0.
+    /// Second median divided by the first; `None` if one is missing or the first is 0.
     pub ratio: Option<f64>,
-    /// Whether the ranges over the runs have a value in common; `None` where a side has fewer than two runs.
+    /// Whether the ranges overlap; `None` if a side has fewer than two runs.
     pub overlap: Option<bool>,
 }
 
-/// Two reports that cannot be compared.
+/// Reports that cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompareError {
-    /// Their numbers may mean different things.
+    /// The schemas differ.
     #[error(
         "the first report has the schema {a:?}, the second {b:?}: compare reports of one version of the schema"
     )]
     Schema {
-        /// Of the first.
+        /// Schema of the first.
         a: String,
-        /// Of the second.
+        /// Schema of the second.
         b: String,
     },
-    /// No variant on a profile is in both with a metric.
+    /// No variant, profile and metric is in both.
     #[error(
         "the reports of {a:?} and {b:?} have no variant, profile and column in common: compare two reports of one \
          scenario"
     )]
     NothingInCommon {
-        /// The first scenario.
+        /// First scenario.
         a: String,
-        /// The second one.
+        /// Second scenario.
         b: String,
     },
 }
 
-/// Compares the medians of what both reports have: variants on profiles, by the columns of either.
+/// Compares the medians of all variants on profiles that are in both reports, by the columns of either.
 ///
 /// # Errors
 ///
@@ -133,7 +134,7 @@ impl ComparedMetric {
     }
 }
 
-/// What beside the numbers is not the same.
+/// Differing circumstances, as text.
 fn differences(a: &Report, b: &Report) -> Vec<String> {
     let pairs = CIRCUMSTANCES.iter().map(|(what, words)| (what, words(a), words(b)));
     let differing = pairs.filter(|(_, a, b)| a != b);
@@ -142,7 +143,7 @@ fn differences(a: &Report, b: &Report) -> Vec<String> {
 
 type WordsOf = fn(&Report) -> String;
 
-/// What may be the reason of other numbers.
+/// Circumstances that may cause different numbers.
 const CIRCUMSTANCES: &[(&str, WordsOf)] = &[
     ("scenario", |report| report.scenario.clone()),
     ("form", |report| if report.quick { "short" } else { "full" }.into()),
@@ -180,7 +181,7 @@ fn links(report: &Report) -> String {
     listed(shapes.map(|(link, shape)| format!("{link} {shape}")), "")
 }
 
-/// Up to one program per core that wants to run, nobody waits: how many fewer there were is no difference.
+/// Load per core. Up to 1, no program waits for a core, so that smaller loads count as equal.
 fn load_per_core(report: &Report) -> String {
     let [last_minute, ..] = report.machine.load;
     let load = last_minute / report.machine.cores.max(1) as f64;
@@ -207,7 +208,7 @@ impl Display for Comparison {
             writeln!(f, "{}", text::line(&line))?;
         }
         for difference in &self.differences {
-            writeln!(f, "not the same: {difference}")?;
+            writeln!(f, "different: {difference}")?;
         }
         let mut group = None;
         let mut grid = Grid::new(["", "A", "B", "B / A", "ranges"]);

@@ -1,27 +1,22 @@
-//! What an experiment found, for people and for machines.
+//! Reports of experiments: data model, bounds, comparison, and their files, page, table and charts.
 
 mod bound;
 mod compare;
-mod grid;
-mod html;
-mod load;
+mod file;
 mod model;
-mod number;
+mod page;
 mod plot;
 mod spread;
 mod table;
-mod text;
-mod write;
 
 pub use bound::{Bound, check};
 pub use compare::{CompareError, ComparedMetric, Comparison, Side, compare};
-pub use html::html;
-pub use load::{LoadError, load};
+pub use file::{LoadError, WriteError, Written, load, write};
 pub use model::{
     Cdf, Check, Column, Event, GateRun, LinkRun, Machine, PathClass, PathRun, Profile, ProgramRun, Published,
     Reference, Report, Run, SCHEMA, SelftestResult, Series, SeriesKind, Variant,
 };
+pub use page::html;
 pub use plot::{Plot, overview, plots};
 pub use spread::Spread;
 pub use table::table;
-pub use write::{WriteError, Written, write};

@@ -1,4 +1,4 @@
-//! What `report.json` holds.
+//! Data model of `report.json`.
 
 use std::collections::BTreeMap;
 
@@ -6,66 +6,66 @@ use serde::{Deserialize, Serialize};
 
 use crate::emulator::PathCounters;
 
-/// The value of [`Report::schema`]. A change that readers have to know of changes the number.
+/// Value of [`Report::schema`]. Incompatible changes increase the number.
 pub const SCHEMA: &str = "braidmq-lab/1";
 
-/// One execution of a scenario: every run of it, where it ran, and which bounds held.
+/// Execution of a scenario: all runs, the machine, and the checks of the bounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: String,
-    /// The scenario's name.
+    /// Name of the scenario.
     pub scenario: String,
-    /// Its title, one line.
+    /// Title, one line.
     pub title: String,
-    /// What it asks and how, a few sentences.
+    /// Question and method, a few sentences.
     pub about: String,
-    /// The command that makes this report again.
+    /// Command that reproduces this report.
     pub command: String,
-    /// When it was made, RFC 3339.
+    /// Start time, RFC 3339.
     pub started: String,
-    /// When it was gone on with after it had ended.
+    /// Times at which it was resumed, RFC 3339.
     #[serde(default)]
     pub resumed: Vec<String>,
-    /// The version of braidmq.
+    /// Version of braidmq.
     pub version: String,
-    /// How long the workload of each run was to last, seconds; 0: not known.
+    /// Planned duration of the workload of each run, seconds; 0 if unknown.
     #[serde(default)]
     pub duration: f64,
     /// Whether it was the short form of the scenario.
     #[serde(default)]
     pub quick: bool,
-    /// Programs of the scenario, by [`ProgramRun::name`], in whose place others ran: their command lines.
+    /// Command lines of replaced programs, by [`ProgramRun::name`].
     #[serde(default)]
     pub replaced: BTreeMap<String, String>,
-    /// Where it ran.
+    /// Machine on which it ran.
     pub machine: Machine,
-    /// Whether the machine can be trusted.
+    /// Selftest before the runs, if made.
     pub selftest: Option<SelftestResult>,
-    /// The columns of the table, in order.
+    /// Columns of the table, in order.
     pub columns: Vec<Column>,
-    /// The rows of the table: what is compared.
+    /// Rows of the table: the compared variants.
     pub variants: Vec<Variant>,
-    /// The networks it was compared on.
+    /// Networks on which they were compared.
     pub profiles: Vec<Profile>,
-    /// What others published of them.
+    /// Published figures.
     #[serde(default)]
     pub published: Published,
-    /// Figures to stand beside those measured.
+    /// Reference figures beside those measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub references: Vec<Reference>,
-    /// Every run in the order of execution.
+    /// All runs in the order of execution.
     pub runs: Vec<Run>,
-    /// The scenario's bounds.
+    /// Checks of the scenario's bounds.
     pub checks: Vec<Check>,
 }
 
-/// The machine and its state.
+/// Machine and its state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// `uname -sr`.
     pub kernel: String,
-    /// The processor's name.
+    /// Name of the processor.
     pub processor: String,
     /// Cores that this process may use.
     pub cores: u64,
@@ -73,39 +73,39 @@ pub struct Machine {
     pub memory: u64,
     /// Load averages of 1, 5 and 15 minutes before the first run.
     pub load: [f64; 3],
-    /// The kernel's congestion control for TCP, unless a program chose another.
+    /// Default congestion control of TCP.
     pub tcp_congestion_control: String,
-    /// Those it has.
+    /// Available congestion controls of TCP.
     pub tcp_available: Vec<String>,
     /// `root`, or `user namespace`.
     pub privileges: String,
-    /// What carries the emulated links: `tun` or `packet`.
+    /// Devices of the emulated links: `tun` or `packet`.
     pub wire: String,
-    /// Offload features that are on at some device of the laboratory; empty as it must be.
+    /// Offloads that are enabled on any device of the testbed; must be empty.
     pub offloads: Vec<String>,
 }
 
-/// What `lab selftest` said just before.
+/// Result of the selftest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SelftestResult {
-    /// Why not to trust this machine now; empty: trust it.
+    /// Reasons not to trust this machine now; empty if it passed.
     pub refused: Vec<String>,
-    /// Whether one of these is that it was too busy: another time it may be trusted.
+    /// Whether a reason is a busy machine, so that a repetition may pass.
     #[serde(default)]
     pub busy: bool,
-    /// Its figures by name, with the unit as the name's last word: `delay_error_p99_us`.
+    /// Figures by name; the last word of a name is the unit: `delay_error_p99_us`.
     pub figures: BTreeMap<String, f64>,
 }
 
-/// A metric as a column of the report's table.
+/// Metric as a column of the table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Column {
-    /// The key in [`Run::metrics`].
+    /// Key in [`Run::metrics`].
     pub metric: String,
-    /// What readers see.
+    /// Title for readers.
     pub title: String,
-    /// `ms`, `KB/s`, `%`, or nothing.
+    /// Unit: `ms`, `KB/s`, `%`, or empty.
     #[serde(default)]
     pub unit: String,
     /// Digits after the point.
@@ -113,82 +113,80 @@ pub struct Column {
     pub digits: u8,
 }
 
-/// What is compared: a transport, a setting, another program.
+/// Compared variant: a transport, a setting, a program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Variant {
-    /// Its name in options and files.
+    /// Name in options and files.
     pub name: String,
-    /// What readers see.
+    /// Title for readers.
     pub title: String,
 }
 
-/// Figures that somebody else published: by [`Profile::name`], [`Variant::name`] and metric.
+/// Published figures by [`Profile::name`], [`Variant::name`] and metric.
 pub type Published = BTreeMap<String, BTreeMap<String, BTreeMap<String, f64>>>;
 
-/// A row of figures that were not measured here: a physical limit, or what somebody else reached. The scenario says where they
-/// are from.
+/// Row of figures that were not measured here: a physical limit, or a result from elsewhere. The title names the source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reference {
-    /// What readers see: whose figures, and where they are from.
+    /// Title for readers, with the source.
     pub title: String,
-    /// The profiles that they are of, by [`Profile::name`].
+    /// Profiles to which they belong, by [`Profile::name`].
     pub profiles: Vec<String>,
-    /// By [`Column::metric`].
+    /// Figures by [`Column::metric`].
     pub values: BTreeMap<String, f64>,
 }
 
-/// A network on which variants are compared.
+/// Network on which variants are compared.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// Its name in options and files.
+    /// Name in options and files.
     pub name: String,
-    /// What readers see.
+    /// Title for readers.
     pub title: String,
-    /// The shape of each link by the link's name, as a link string.
+    /// Parameters of each link by name, as link strings.
     pub links: BTreeMap<String, String>,
 }
 
-/// One run: a variant on a profile with a seed.
+/// Run of a variant on a profile with a seed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// [`Variant::name`].
     pub variant: String,
     /// [`Profile::name`].
     pub profile: String,
-    /// The seed of every link.
+    /// Seed of every link.
     pub seed: u64,
-    /// Counted from 1.
+    /// Repetition, from 1.
     pub repetition: u64,
-    /// How often it was tried before: those runs are refused, because the machine was too busy.
+    /// Number of earlier attempts, which a busy machine invalidated.
     #[serde(default)]
     pub attempt: u64,
-    /// How long its workload ran.
+    /// Duration of its workload, seconds.
     pub seconds: f64,
-    /// The load average of a minute before it and at its end.
+    /// Load average of one minute before it and at its end.
     #[serde(default)]
     pub load: [f64; 2],
-    /// Why its numbers must not be used: the emulator was late, a packet was larger than the MTU, a program died.
-    /// Empty: they may be.
+    /// Reasons not to use its numbers: the emulator was late, a packet exceeded the MTU, a program died. Empty if valid.
     pub refused: Vec<String>,
-    /// Numbers by name. A latency of messages that never arrived is absent.
+    /// Metrics by name. The latency of messages that never arrived is absent.
     pub metrics: BTreeMap<String, f64>,
-    /// What changed over time.
+    /// Time series.
     pub series: Vec<Series>,
-    /// What the gates of QUIC connections knew of their paths.
+    /// Path models of the gates of QUIC connections.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateRun>,
-    /// How latencies are distributed.
+    /// Latency distributions.
     pub cdfs: Vec<Cdf>,
-    /// The emulated links.
+    /// Emulated links.
     pub links: Vec<LinkRun>,
-    /// The programs.
+    /// Programs.
     pub programs: Vec<ProgramRun>,
-    /// What happened, in the order of time.
+    /// Events in the order of time.
     pub events: Vec<Event>,
 }
 
-/// What a series is about, and so in which plot it is drawn.
+/// Subject of a series, which selects its chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SeriesKind {
@@ -196,60 +194,60 @@ pub enum SeriesKind {
     Rate,
     /// Bytes per second of one stream.
     Stream,
-    /// Packets per second that a link passed or dropped, by cause.
+    /// Packets per second that a link passed or dropped, by fate.
     Link,
-    /// Anything else, in its own unit.
+    /// Other quantity, in its own unit.
     Other,
 }
 
-/// Values at equal steps.
+/// Values at equal intervals.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// The plot.
+    /// Chart.
     pub kind: SeriesKind,
-    /// The line: `Topic1`, `stream 2`, `up policed`.
+    /// Name of the line: `Topic1`, `stream 2`, `up policed`.
     pub name: String,
-    /// The unit of the values.
+    /// Unit of the values.
     pub unit: String,
-    /// When the first step began, seconds since the start of the run; below 0: its program began before the workload.
+    /// Start of the first interval, seconds since the start of the run; negative if its program began earlier.
     pub start: f64,
-    /// The length of a step in seconds.
+    /// Length of an interval in seconds.
     pub step: f64,
-    /// One per step.
+    /// One value per interval.
     pub values: Vec<f64>,
 }
 
-/// What the gate of one QUIC connection knew of the path on which it sends, over time: one of each list per sample.
+/// Path model of the gate of one QUIC connection over time; each list has one entry per sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GateRun {
-    /// The program that sends, as [`ProgramRun::name`].
+    /// Sending program, as [`ProgramRun::name`].
     pub program: String,
-    /// The other end's address.
+    /// Address of the peer.
     pub peer: String,
-    /// The link and direction between them, as series name them: `bad up`. Absent where that is not known.
+    /// Link and direction between them, as in the names of series: `bad up`. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// When, seconds since the start of the run.
+    /// Times of the samples, seconds since the start of the run.
     pub at: Vec<f64>,
-    /// What the path was taken for.
+    /// Class of the path.
     pub class: Vec<PathClass>,
-    /// Packets per second that it lets through, as estimated.
+    /// Estimated rate in packets per second.
     pub packets_per_second: Vec<Option<f64>>,
-    /// The same in bytes of UDP payload.
+    /// Estimated rate in bytes of UDP payload per second.
     pub bytes_per_second: Vec<Option<f64>>,
-    /// Packets that a policer would let through at once; below 0 are owed.
+    /// Modelled token level of a policer in packets; negative if overdrawn.
     pub tokens: Vec<Option<f64>>,
-    /// Of them: those that bulk leaves to what is urgent.
+    /// Tokens that bulk traffic leaves to urgent packets.
     pub reserve_tokens: Vec<Option<f64>>,
-    /// How long a packet would wait in a queue, milliseconds.
+    /// Modelled queueing delay, milliseconds.
     pub wait_ms: Vec<Option<f64>>,
-    /// How long bulk may wait there, milliseconds.
+    /// Target queueing delay of bulk traffic, milliseconds.
     pub aim_ms: Vec<Option<f64>>,
-    /// Packets that have left since the path began, without those sent while it was `open`.
+    /// Packets sent since the path began, without those sent while its class was `open`.
     pub packets: Vec<u64>,
 }
 
-/// What a gate takes a path for.
+/// Class of a path, as decided by a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathClass {
@@ -257,87 +255,86 @@ pub enum PathClass {
     Start,
     /// Left to the congestion controller.
     Open,
-    /// It loses at random; what limits it is looked for.
+    /// Random loss; the bottleneck is being searched for.
     Search,
-    /// It drops what exceeds a rate.
+    /// Policer: drops packets above a rate.
     Policed,
-    /// It queues.
+    /// Queue.
     Queued,
 }
 
-/// A distribution.
+/// Latency distribution.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cdf {
-    /// The line: `Topic1`.
+    /// Name of the line: `Topic1`.
     pub name: String,
-    /// Milliseconds, and the share (0 to 1) of all messages that were due and took no longer. Ends below 1 when some
+    /// Latency in milliseconds, and the share (0 to 1) of all due messages with at most that latency. Ends below 1 if messages
     /// never arrived.
     pub points: Vec<(f64, f64)>,
 }
 
-/// What one emulated link did.
+/// Results of an emulated link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkRun {
-    /// Its name in the scenario.
+    /// Name in the scenario.
     pub name: String,
-    /// The direction of the data in most experiments.
+    /// Direction from left to right, that of the data in most experiments.
     pub up: PathRun,
-    /// The other one.
+    /// Direction from right to left.
     pub down: PathRun,
 }
 
-/// What one direction did.
+/// Results of one direction of a link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathRun {
-    /// Packets and bytes by what became of them.
+    /// Packets and bytes by fate.
     pub counters: PathCounters,
-    /// How much later than due packets left, microseconds: 50 %, 99 %, all.
+    /// Lateness of packets in microseconds: p50, p99, maximum.
     pub lateness_us: [f64; 3],
     /// Processor time of its thread per packet, microseconds.
     pub cpu_us_per_packet: f64,
-    /// Whether its thread ran before all ordinary ones (`SCHED_FIFO`).
+    /// Whether its thread had real-time priority (`SCHED_FIFO`).
     #[serde(default)]
     pub realtime: bool,
-    /// How it is known how long packets waited to be read, which is part of their lateness: `timestamps`, `run queue`, or
-    /// nothing.
+    /// Source of the time that packets waited to be read, which is part of lateness: `timestamps`, `run queue`, or empty.
     #[serde(default)]
     pub reading: String,
 }
 
-/// What one program did.
+/// Results of a program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProgramRun {
-    /// Its name in the scenario.
+    /// Name in the scenario.
     pub name: String,
-    /// Its command line.
+    /// Command line.
     pub command: String,
-    /// How it ended: `stopped`, `exit code 1`, `signal 9`.
+    /// End: `stopped`, `exit code 1`, `signal 9`.
     pub end: String,
     /// User and system time, seconds.
     pub cpu_seconds: f64,
-    /// The most main memory it had, bytes, where that could be seen.
+    /// Peak resident memory, bytes, if known.
     pub peak_memory: Option<u64>,
-    /// Its last lines.
+    /// Last lines of its output.
     pub tail: Vec<String>,
 }
 
-/// Something that happened.
+/// Event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// Seconds since the start of the run.
     pub at: f64,
-    /// Which program, link or clock.
+    /// Program or link.
     pub source: String,
-    /// What.
+    /// Description.
     pub what: String,
 }
 
-/// One bound and what became of it.
+/// Check of a bound.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
-    /// The bound in words: `quic-multi on lan: delivered_share 99.7 (bound: at least 95)`.
+    /// Text: `quic-multi on lan: delivered_share 99.7 (bound: at least 95)`.
     pub bound: String,
-    /// The median over seeds and repetitions; `None`: no run can be used.
+    /// Median over seeds and repetitions; `None` without a usable run.
     pub measured: Option<f64>,
     /// Whether it holds.
     pub holds: bool,

@@ -1,24 +1,25 @@
-//! What several runs of one thing say together.
+//! Spreads over several runs, and the parts of a report by variant and profile.
 
+use braid_measure::number::fixed;
 use serde::{Deserialize, Serialize};
 
-use super::{Profile, Reference, Report, Run, Variant};
+use super::{Column, Profile, Reference, Report, Run, Variant};
 
-/// The median of a metric over runs, and how far they lie apart.
+/// Median and range of a metric over runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The value in the middle, or the mean of the two there.
+    /// Middle value, or the mean of the two in the middle.
     pub median: f64,
-    /// The smallest.
+    /// Smallest value.
     pub low: f64,
-    /// The largest.
+    /// Largest value.
     pub high: f64,
-    /// Over how many runs.
+    /// Number of runs.
     pub count: u64,
 }
 
 impl Spread {
-    /// Of all `values` that are numbers; `None` when none is.
+    /// Spread of the finite `values`; `None` without any.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);
@@ -35,38 +36,57 @@ impl Spread {
     }
 }
 
+impl Column {
+    /// `value` with the digits of the column, without the unit.
+    pub(super) fn shown(&self, value: f64) -> String {
+        fixed(value, self.digits)
+    }
+
+    /// `smallest..largest`; `None` if both read alike.
+    pub(super) fn range(&self, spread: Spread) -> Option<String> {
+        let [low, high] = [spread.low, spread.high].map(|value| self.shown(value));
+        (low != high).then(|| format!("{low}..{high}"))
+    }
+
+    /// `value` with the digits and the unit of the column: `12,345.6 ms`; a dash if it is not finite.
+    pub fn shown_with_unit(&self, value: f64) -> String {
+        let number = self.shown(value);
+        if self.unit.is_empty() { number } else { format!("{number} {}", self.unit) }
+    }
+}
+
 impl Report {
-    /// What somebody else published.
+    /// Published figure.
     pub fn published(&self, profile: &str, variant: &str, metric: &str) -> Option<f64> {
         self.published.get(profile)?.get(variant)?.get(metric).copied()
     }
 
-    /// What else is known of a profile.
+    /// Reference figures of a profile.
     pub(super) fn references_on<'a>(&'a self, profile: &'a str) -> impl Iterator<Item = &'a Reference> {
         self.references.iter().filter(move |reference| reference.profiles.iter().any(|name| name == profile))
     }
 
-    /// The profiles on which anything ran.
+    /// Profiles with runs.
     pub(super) fn profiles_run(&self) -> impl Iterator<Item = &Profile> {
         self.profiles.iter().filter(|profile| self.variants_on(&profile.name).next().is_some())
     }
 
-    /// The variants that ran on a profile.
+    /// Variants that ran on a profile.
     pub fn variants_on<'a>(&'a self, profile: &'a str) -> impl Iterator<Item = &'a Variant> {
         self.variants.iter().filter(move |variant| self.runs_of(&variant.name, profile).next().is_some())
     }
 
-    /// The runs of a variant on a profile.
+    /// Runs of a variant on a profile.
     pub fn runs_of<'a>(&'a self, variant: &'a str, profile: &'a str) -> impl Iterator<Item = &'a Run> {
         self.runs.iter().filter(move |run| run.variant == variant && run.profile == profile)
     }
 
-    /// Those whose numbers may be used.
+    /// Valid runs of a variant on a profile.
     pub fn usable<'a>(&'a self, variant: &'a str, profile: &'a str) -> impl Iterator<Item = &'a Run> {
         self.runs_of(variant, profile).filter(|run| run.refused.is_empty())
     }
 
-    /// A metric over the usable runs of a variant on a profile; `None` when none of them has it.
+    /// Spread of a metric over the valid runs of a variant on a profile; `None` if none has it.
     pub fn spread(&self, variant: &str, profile: &str, metric: &str) -> Option<Spread> {
         Spread::of(self.usable(variant, profile).filter_map(|run| run.metrics.get(metric).copied()))
     }
@@ -78,6 +98,15 @@ mod tests {
 
     fn median(values: &[f64]) -> Option<f64> {
         Spread::of(values.iter().copied()).map(|spread| spread.median)
+    }
+
+    #[test]
+    fn numbers_with_their_unit() {
+        let mut column = Column { metric: "p50".into(), title: String::new(), unit: "ms".into(), digits: 1 };
+        let shown = [12_345.67, f64::NAN].map(|value| column.shown_with_unit(value));
+        assert_eq!(shown, ["12,345.7 ms", "– ms"]);
+        column.unit.clear();
+        assert_eq!(column.shown_with_unit(3.0), "3.0");
     }
 
     #[test]

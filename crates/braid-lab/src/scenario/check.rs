@@ -1,14 +1,14 @@
-//! Whether the names of a scenario fit together.
+//! Validation of the names and values of a scenario.
 
 use std::collections::BTreeSet;
 
 use super::value::Source;
 use super::{Placeholders, Scenario, Value};
 
-/// Placeholders that every program has besides those of the ends and of its variant.
+/// Placeholders of every program, besides ends and settings.
 const OWN: [&str; 6] = ["dir", "json", "gate_log", "duration", "seconds", "seed"];
 
-/// The first thing that does not fit, in words.
+/// Checks a scenario; the error names the first problem.
 pub(super) fn check(scenario: &Scenario) -> Result<(), String> {
     let Scenario { ends, links, profiles, programs, variants, .. } = scenario;
     let ends = unique("end", ends.iter().map(String::as_str))?;
@@ -92,7 +92,7 @@ fn check_programs(
             let mut placeholders = Placeholders::default();
             let near = ends.iter().copied().filter(|end| scenario.meet(end, &program.at));
             OWN.iter().copied().chain(near).for_each(|name| placeholders.set(name, "1"));
-            // What every profile sets may be used; what only some do, not.
+            // Only settings that all profiles have may be used.
             let names = scenario.profiles.iter().map(|profile| profile.set.keys().collect::<BTreeSet<_>>());
             let common = names.reduce(|all, one| &all & &one).unwrap_or_default();
             common.into_iter().for_each(|name| placeholders.set(name, "1"));
@@ -101,7 +101,7 @@ fn check_programs(
             if let Some(unknown) = Placeholders::unknown(&line) {
                 let names: Vec<&str> = placeholders.names().collect();
                 return Err(format!(
-                    "program {name:?} in variant {:?}: nothing stands for {{{unknown}}}; there are {}",
+                    "program {name:?} in variant {:?}: no value for {{{unknown}}}; there are {}",
                     variant.name,
                     names.join(", ")
                 ));
@@ -140,7 +140,7 @@ fn check_source(value: &Value, programs: &BTreeSet<&str>, links: &BTreeSet<&str>
     match value.source() {
         Source::Program(program) => known("program", program, programs),
         Source::Link(link) => known("link", link, links),
-        // One that a profile does not set is not known there.
+        // The value is absent on a profile that does not set it.
         Source::Set(_) => Ok(()),
     }
 }

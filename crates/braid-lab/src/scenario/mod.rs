@@ -1,15 +1,9 @@
-//! Experiments as data: who is joined by which links, what runs there, what is measured and what must hold.
+//! Scenarios: experiments described in TOML. Ends, links, programs, variants, metrics and bounds.
 
-mod builtin;
 mod check;
-mod error;
-mod like;
-mod ready;
-mod rule;
-mod span;
-mod template;
+mod field;
+mod source;
 mod value;
-mod window;
 
 use std::collections::BTreeMap;
 
@@ -18,217 +12,210 @@ use serde::Deserialize;
 use crate::emulator::LinkSpec;
 use crate::report::{self, Bound, Published, Reference, SeriesKind};
 
-pub use builtin::{Builtin, builtin};
-pub use error::ScenarioError;
-pub use ready::Ready;
-pub use rule::Rule;
-pub use span::Span;
-pub(crate) use template::Placeholders;
-pub use value::{Field, Flow, LinkField, ProgramField, Value};
-pub use window::Window;
+pub(crate) use field::Placeholders;
+pub use field::{Ready, Rule, Span};
+pub use source::{Builtin, ScenarioError, builtin};
+pub use value::{Field, Flow, LinkField, ProgramField, Value, Window};
 
-/// One scenario, as its TOML file says it. `NAME` below is a scenario's own word for something.
+/// Scenario, as its TOML file describes it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What `lab run` calls it.
+    /// Name for `lab run`.
     pub name: String,
     /// One line for lists.
     pub title: String,
-    /// The question and the method, a few sentences.
+    /// Question and method, a few sentences.
     pub about: String,
-    /// How long the workload of one run lasts.
+    /// Duration of the workload of one run.
     pub duration: Span,
-    /// The same with `--quick`.
+    /// Duration with `--quick`.
     pub quick: Span,
-    /// Programs that stand by themselves get this long for their last words.
+    /// Time between SIGINT and SIGKILL for programs.
     #[serde(default = "Span::five_seconds")]
     pub grace: Span,
-    /// One run per seed.
+    /// Seeds; one run each.
     #[serde(default = "one_seed")]
     pub seeds: Vec<u64>,
-    /// Seeds with `--quick`; the first one if this is absent.
+    /// Seeds with `--quick`; if absent, the first of `seeds`.
     #[serde(default)]
     pub quick_seeds: Vec<u64>,
     /// Runs per seed.
     #[serde(default = "once")]
     pub repetitions: u64,
-    /// The hosts, by name.
+    /// Names of the hosts.
     pub ends: Vec<String>,
-    /// What joins them.
+    /// Links between the ends.
     #[serde(rename = "link")]
     pub links: Vec<Link>,
-    /// The networks to compare on: the shapes of the links.
+    /// Networks to compare on: parameters of the links.
     #[serde(rename = "profile")]
     pub profiles: Vec<Profile>,
     /// Files that programs read, by name; placeholders as in [`Program::run`].
     #[serde(default)]
     pub files: BTreeMap<String, String>,
-    /// What runs, in the order of starting.
+    /// Programs, in the order of starting.
     #[serde(rename = "program")]
     pub programs: Vec<Program>,
-    /// What is compared.
+    /// Variants to compare.
     #[serde(rename = "variant")]
     pub variants: Vec<Variant>,
-    /// What is measured.
+    /// Metrics of each run.
     #[serde(rename = "metric")]
     pub metrics: Vec<Metric>,
-    /// Parts of the workload's time that are measured by themselves.
+    /// Windows of the workload's time.
     #[serde(default, rename = "window")]
     pub windows: Vec<Window>,
-    /// Curves of latencies.
+    /// Latency distributions.
     #[serde(default, rename = "curve")]
     pub curves: Vec<Curve>,
-    /// Lines over time.
+    /// Time series.
     #[serde(default, rename = "series")]
     pub series: Vec<SeriesOf>,
-    /// What others published: by profile, variant and metric.
+    /// Published figures, by profile, variant and metric.
     #[serde(default)]
     pub published: Published,
-    /// Figures to stand beside those measured.
+    /// Reference figures beside those measured.
     #[serde(default, rename = "reference")]
     pub references: Vec<Reference>,
-    /// What must hold.
+    /// Bounds of both forms.
     #[serde(default, rename = "bound")]
     pub bounds: Vec<Bound>,
-    /// What must hold in the long form besides.
+    /// Additional bounds of the long form.
     #[serde(default, rename = "long_bound")]
     pub long_bounds: Vec<Bound>,
 }
 
-/// Two ends that are joined. A link that no profile shapes is a plain one.
+/// Link between two ends; plain unless a profile shapes it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// Its name in profiles and reports.
+    /// Name in profiles and reports.
     pub name: String,
-    /// Left and right end: `up` is from left to right.
+    /// Left and right end; `up` is from left to right.
     pub between: [String; 2],
 }
 
-/// A network to compare on.
+/// Network to compare on.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// Its name.
+    /// Name in options and files.
     pub name: String,
-    /// What readers see.
+    /// Title for readers.
     pub title: String,
-    /// The shape of each emulated link, by the link's name, as a link string.
+    /// Parameters of emulated links, by name, as link strings.
     #[serde(default)]
     pub links: BTreeMap<String, LinkSpec>,
-    /// Real rules of the kernel's packet filter at the right end of links.
+    /// Rules of the kernel's packet filter at the right end of links.
     #[serde(default)]
     pub rules: BTreeMap<String, Rule>,
-    /// What placeholders stand for on it; a variant's come before.
+    /// Values of placeholders; those of a variant take precedence.
     #[serde(default)]
     pub set: BTreeMap<String, String>,
-    /// Left out with `--quick`.
+    /// Omitted with `--quick`.
     #[serde(default)]
     pub long_only: bool,
-    /// Left out unless it is named: what it shows is how the laboratory works, not how programs do.
+    /// Omitted unless named: a control of the laboratory itself.
     #[serde(default)]
     pub control: bool,
-    /// Leaves the offloads of every device on, for which the laboratory refuses each run. No link has a shape then.
+    /// Leaves the offloads of every device enabled, so that every run is refused. Links must be plain then.
     #[serde(default)]
     pub offloads: bool,
 }
 
-/// A program at an end.
+/// Program at an end.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
-    /// Its name in values, files and options.
+    /// Name in values, files and options.
     pub name: String,
-    /// The end that it runs at.
+    /// End at which it runs.
     pub at: String,
-    /// The command line, as a shell would split it. A first word `braidmq` is this program. Placeholders: `{END}` is
-    /// that end's address, `{dir}` the run's directory, in which it works, `{json}` where the program writes what it measured,
-    /// `{gate_log}` where it writes what its gates know,
-    /// `{duration}` and `{seconds}` how long the workload lasts, `{seed}`, and the variant's `{NAME}` of its `set`.
+    /// Command line in shell syntax; a first word `braidmq` is this program. Placeholders: `{END}` (address of that end),
+    /// `{dir}` (working directory, that of the run), `{json}` (file for the program's summary), `{gate_log}` (file for its
+    /// gate log), `{duration}` and `{seconds}` (of the workload), `{seed}`, and the keys of `set`.
     pub run: String,
-    /// When the next program may start: `line:TEXT` (it has printed that), `port:N` (it accepts TCP connections
-    /// there). Absent: at once.
+    /// Condition for starting the next program: `line:TEXT` (printed) or `port:N` (accepts TCP connections). Absent: none.
     #[serde(default)]
     pub ready: Option<Ready>,
-    /// The run is over when this program ends by itself.
+    /// Whether the run is over when this program exits.
     #[serde(default)]
     pub leads: bool,
-    /// Exit codes with which it may end by itself; any other refuses the run. `braidmq bench` says 7 when every
-    /// connection was lost.
+    /// Exit codes that do not refuse the run. `braidmq bench` exits with 7 when every connection was lost.
     #[serde(default = "success")]
     pub may_end: Vec<i32>,
-    /// Only in these variants; empty: in all.
+    /// Variants in which it runs; empty: all.
     #[serde(default)]
     pub only: Vec<String>,
 }
 
-/// What is compared.
+/// Variant to compare.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// Its name.
+    /// Name in options and files.
     pub name: String,
-    /// What readers see.
+    /// Title for readers.
     pub title: String,
-    /// Only on these profiles; empty: on all.
+    /// Profiles on which it runs; empty: all.
     #[serde(default)]
     pub profiles: Vec<String>,
-    /// Left out with `--quick`.
+    /// Omitted with `--quick`.
     #[serde(default)]
     pub long_only: bool,
-    /// What its placeholders stand for.
+    /// Values of its placeholders.
     #[serde(default)]
     pub set: BTreeMap<String, String>,
 }
 
-/// One number of a run.
+/// Number of a run.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metric {
-    /// Its key in the report.
+    /// Key in the report.
     pub name: String,
-    /// The head of its column; without one it has no column.
+    /// Title of its column; without one it has no column.
     #[serde(default)]
     pub title: Option<String>,
-    /// Its unit, for readers.
+    /// Unit for readers.
     #[serde(default)]
     pub unit: String,
     /// Digits after the point.
     #[serde(default)]
     pub digits: u8,
-    /// Where it comes from.
+    /// Source.
     pub value: Value,
-    /// What it is divided by. For a quantile of latencies: of how many messages, those that never came included.
+    /// Divisor. For a latency quantile: the number of messages, including those that never arrived.
     #[serde(default)]
     pub per: Option<Value>,
-    /// What it is multiplied by.
+    /// Factor.
     #[serde(default = "unchanged")]
     pub times: f64,
 }
 
-/// A distribution of latencies.
+/// Latency distribution.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Curve {
-    /// Its name in the report.
+    /// Name in the report.
     pub name: String,
     /// `PROGRAM:TOPIC`.
     pub of: Flow,
-    /// How many messages there should have been.
+    /// Number of messages that were due.
     #[serde(default)]
     pub per: Option<Value>,
 }
 
-/// Something over time.
+/// Time series.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SeriesOf {
-    /// In which plot.
+    /// Chart in which it is drawn.
     pub kind: SeriesKind,
-    /// Its name in the report.
+    /// Name in the report.
     pub name: String,
-    /// `PROGRAM:TOPIC` for messages a second, `PROGRAM:stream:N` for bytes.
+    /// `PROGRAM:TOPIC` for messages per second, `PROGRAM:stream:N` for bytes.
     pub of: Flow,
 }
 
@@ -249,7 +236,7 @@ fn unchanged() -> f64 {
 }
 
 impl Metric {
-    /// Its column in tables, if it has one.
+    /// Column in tables; `None` without a title.
     #[must_use]
     pub fn column(&self) -> Option<report::Column> {
         Some(report::Column {
@@ -262,27 +249,23 @@ impl Metric {
 }
 
 impl Scenario {
-    /// Reads a scenario. `file` is what errors call it.
-    ///
-    /// A scenario that says `like = "NAME"` has everything of that one (which comes with the program) but for the keys
-    /// that it gives itself.
+    /// Parses and checks a scenario. `file` is its name in errors. `like = "NAME"` inherits all other keys from a built-in
+    /// scenario.
     ///
     /// # Errors
-    /// Not TOML, a key that is unknown or missing, or names that do not fit together; with file and line.
+    /// Invalid TOML, an unknown or missing key, or names that do not exist; with file and line.
     pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
-        let scenario = like::parse(file, text)?;
+        let scenario = source::parse(file, text)?;
         scenario.check().map_err(|problem| ScenarioError::new(file, None, problem))?;
         Ok(scenario)
     }
 
-    /// Whether its names fit together; if not, what does not.
+    /// Checks the names; the error names the first problem.
     pub(crate) fn check(&self) -> Result<(), String> {
         check::check(self)
     }
-}
 
-impl Scenario {
-    /// Whether an end knows another one's address: itself, and those at the other end of a link.
+    /// Whether an end knows the address of another: its own, and those of the other ends of its links.
     pub(crate) fn meet(&self, one: &str, other: &str) -> bool {
         let are_there = |name: &str| self.links.iter().any(|link| link.between.iter().any(|end| end == name));
         let joins = |link: &Link| {
@@ -301,14 +284,14 @@ impl Program {
 }
 
 impl Variant {
-    /// As reports have it.
+    /// Entry in reports.
     pub(crate) fn described(&self) -> report::Variant {
         report::Variant { name: self.name.clone(), title: self.title.clone() }
     }
 }
 
 impl Profile {
-    /// As reports have it.
+    /// Entry in reports.
     pub(crate) fn described(&self) -> report::Profile {
         let shapes = self.links.iter().map(|(link, shape)| (link, shape.to_string()));
         let rules = self.rules.iter().map(|(link, rule)| (link, rule.to_string()));

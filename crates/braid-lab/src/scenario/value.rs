@@ -1,84 +1,89 @@
-//! Where a number of a run comes from.
+//! Sources of the numbers of a run.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
+use serde::de::IntoDeserializer;
 
-/// A source of a number, as scenarios write it.
+use super::field::{Span, from_text};
+
+from_text!(Value, Flow);
+
+/// Source of a number, in the syntax of scenarios.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Value {
-    /// `consumer:Topic1:received`: of one topic, summed over the streams on which a program had it.
+    /// `consumer:Topic1:received`: field of a topic of a program, summed over its streams.
     Topic(Flow, Field),
-    /// `producer:pub`: a program's counter.
+    /// `producer:pub`: counter of a program.
     Counter {
-        /// The program.
+        /// Name of the program.
         program: String,
-        /// The counter's printed name.
+        /// Name of the counter, as the program prints it.
         name: String,
     },
-    /// `producer::cpu_seconds`: of the program itself.
+    /// `producer::cpu_seconds`: field of the process.
     Program {
-        /// The program.
+        /// Name of the program.
         program: String,
-        /// Which.
+        /// Field.
         field: ProgramField,
     },
-    /// `producer:stream:2:rate`: bytes a second that a stream carried (`bytes`: all of them), `producer:stream:2+:rate`: it and
-    /// those of higher numbers.
+    /// `producer:stream:2:rate`: bytes per second of a stream (`bytes`: the total); `producer:stream:2+:rate` includes
+    /// streams of higher numbers.
     Stream {
-        /// The program.
+        /// Name of the program.
         program: String,
-        /// The stream's number.
+        /// Number of the stream.
         number: u64,
-        /// Those of higher numbers as well.
+        /// Whether streams of higher numbers are included.
         and_above: bool,
-        /// All bytes, not those of a second.
+        /// Whether the value is the total instead of the rate.
         is_total: bool,
     },
-    /// `set:limit`: the number that the profile or the variant sets under this name.
+    /// `set:limit`: number that the profile or the variant sets under this name.
     Set(String),
-    /// `consumer:Topic1:p99_ms@steady`: of a part of the workload's time.
+    /// `consumer:Topic1:p99_ms@steady`: value restricted to a window.
     In {
-        /// Of a topic, a stream or a link.
+        /// Value of a topic, a stream, a program or a link.
         value: Box<Value>,
         /// [`Window::name`](super::Window::name).
         window: String,
     },
-    /// `link:bad:up:policed_share`: of one direction of a link.
+    /// `link:bad:up:policed_share`: field of one direction of a link.
     Link {
-        /// The link.
+        /// Name of the link.
         link: String,
-        /// Whether from left to right.
+        /// Whether the direction is from left to right.
         up: bool,
-        /// Which.
+        /// Field.
         field: LinkField,
     },
 }
 
-/// What a value is about.
+/// Subject of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source<'a> {
     Program(&'a str),
     Link(&'a str),
-    /// A number of the profile or the variant.
+    /// Setting of the profile or the variant.
     Set(&'a str),
 }
 
-/// A topic of a program, or a stream.
+/// Topic or stream of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Flow {
-    /// The program.
+    /// Name of the program.
     pub program: String,
-    /// The topic, or what the program calls its object.
+    /// Name of the topic or object; `None` for all.
     pub topic: Option<String>,
-    /// The stream's number.
+    /// Number of the stream; `None` for a topic.
     pub stream: Option<u64>,
 }
 
-/// What is known of a topic.
+/// Field of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// Messages sent.
@@ -87,78 +92,77 @@ pub enum Field {
     Acked,
     /// Messages received.
     Received,
-    /// Messages that were due: sent, and those that never were.
+    /// Messages that were due, sent or not.
     Due,
-    /// Payload bytes of what was acknowledged or received.
+    /// Payload bytes of acknowledged or received messages.
     Bytes,
-    /// A quantile of the latency in milliseconds, in thousandths.
+    /// Latency quantile in milliseconds; the quantile in thousandths.
     Quantile(u16),
-    /// The largest latency in milliseconds.
+    /// Largest latency in milliseconds.
     MaxMs,
-    /// The mean latency in milliseconds.
+    /// Mean latency in milliseconds.
     MeanMs,
-    /// Messages that took no longer than so many milliseconds.
+    /// Messages with at most this latency in milliseconds.
     Within(u32),
-    /// Seconds in which fewer than so many messages came, the first and the last second not counted.
+    /// Seconds with fewer messages than this, without the first and the last second.
     SecondsBelow(u32),
-    /// Of the messages of each second, first and last not counted: a quantile in thousandths.
+    /// Quantile (thousandths) of the messages per second, without the first and the last second.
     RateQuantile(u16),
-    /// Messages a second over the whole time.
+    /// Messages per second over the whole time.
     Rate,
-    /// The last second in which a message came, counted from 1.
+    /// Last second in which a message came, from 1.
     LastSecond,
-    /// Of a part of the time: from its beginning until the last message was due that took longer than so many
-    /// milliseconds, seconds.
+    /// Convergence time in seconds: from the beginning of a window to the due time of its last message with a latency above
+    /// this many milliseconds.
     Settled(u32),
 }
 
-/// What is known of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Field of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ProgramField {
-    /// User and system time.
+    /// User and system time in seconds.
     CpuSeconds,
-    /// The most main memory it had, MB (10^6 bytes).
+    /// Peak resident memory in MB (10^6 bytes).
     PeakMb,
-    /// How long it ran.
+    /// Run time in seconds.
     Seconds,
     /// Connections established.
     Established,
-    /// Half of the connections took no longer, milliseconds.
+    /// Median time to connect, milliseconds.
     ConnectP50Ms,
-    /// 99 of 100.
+    /// p99 of the time to connect, milliseconds.
     ConnectP99Ms,
-    /// All.
+    /// Longest time to connect, milliseconds.
     ConnectMaxMs,
-    /// No PINGRESP came later than so many milliseconds after its PINGREQ.
+    /// Longest time from PINGREQ to PINGRESP, milliseconds.
     PingrespMaxMs,
-    /// When a connection was lost for the first time, seconds since the workload began.
+    /// Time of the first lost connection, seconds since the workload began.
     FirstLossAt,
-    /// The Reason Code of the last DISCONNECT that it got.
+    /// Reason Code of the last DISCONNECT that it received.
     LastReason,
 }
 
-/// What is known of one direction of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Field of one direction of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LinkField {
-    /// The share of all packets that the policer dropped.
+    /// Share of all packets that the policer dropped.
     PolicedShare,
-    /// The share of all packets that were dropped, whatever the cause.
+    /// Share of all packets that were dropped, for any cause.
     DroppedShare,
     /// Packets that passed.
     Packets,
-    /// Their bytes.
+    /// Bytes that passed.
     Bytes,
-    /// Bytes that came.
+    /// Bytes that arrived at the link.
     OfferedBytes,
-    /// The largest packet, bytes.
+    /// Largest packet, bytes.
     Largest,
 }
 
 const FIELDS: &str = "sent, acked, received, due, bytes, p50_ms (p90, p95, p99, p999), max_ms, mean_ms, within_250ms, \
                       seconds_below_9, rate, rate_min (p5, p50, max), last_second, settled_250ms";
-const PROGRAM_FIELDS: &str = "cpu_seconds, peak_mb, seconds, established, connect_p50_ms (p99, max), pingresp_max_ms, first_loss_at, \
-     last_reason";
-const LINK_FIELDS: &str = "policed_share, dropped_share, packets, bytes, offered_bytes, largest";
 
 impl FromStr for Value {
     type Err = String;
@@ -171,7 +175,7 @@ impl FromStr for Value {
         let parts: Vec<&str> = text.split(':').collect();
         match parts[..] {
             ["link", link, way @ ("up" | "down"), field] => {
-                Ok(Self::Link { link: link.into(), up: way == "up", field: link_field(field)? })
+                Ok(Self::Link { link: link.into(), up: way == "up", field: field_of("link", field)? })
             }
             ["link", ..] => Err(format!("{text:?}: write link:NAME:up:FIELD or link:NAME:down:FIELD")),
             ["set", name] => Ok(Self::Set(name.into())),
@@ -187,7 +191,7 @@ impl FromStr for Value {
                 })
             }
             [program, "", field] => {
-                Ok(Self::Program { program: program.into(), field: program_field(field)? })
+                Ok(Self::Program { program: program.into(), field: field_of("program", field)? })
             }
             [program, counter] if !program.is_empty() && !counter.is_empty() => {
                 Ok(Self::Counter { program: program.into(), name: counter.into() })
@@ -243,36 +247,15 @@ fn topic_field(text: &str) -> Result<Field, String> {
     })
 }
 
-fn program_field(text: &str) -> Result<ProgramField, String> {
-    Ok(match text {
-        "cpu_seconds" => ProgramField::CpuSeconds,
-        "peak_mb" => ProgramField::PeakMb,
-        "seconds" => ProgramField::Seconds,
-        "established" => ProgramField::Established,
-        "connect_p50_ms" => ProgramField::ConnectP50Ms,
-        "connect_p99_ms" => ProgramField::ConnectP99Ms,
-        "connect_max_ms" => ProgramField::ConnectMaxMs,
-        "pingresp_max_ms" => ProgramField::PingrespMaxMs,
-        "first_loss_at" => ProgramField::FirstLossAt,
-        "last_reason" => ProgramField::LastReason,
-        _ => return Err(format!("unknown field {text:?} of a program: one of {PROGRAM_FIELDS}")),
-    })
-}
-
-fn link_field(text: &str) -> Result<LinkField, String> {
-    Ok(match text {
-        "policed_share" => LinkField::PolicedShare,
-        "dropped_share" => LinkField::DroppedShare,
-        "packets" => LinkField::Packets,
-        "bytes" => LinkField::Bytes,
-        "offered_bytes" => LinkField::OfferedBytes,
-        "largest" => LinkField::Largest,
-        _ => return Err(format!("unknown field {text:?} of a link: one of {LINK_FIELDS}")),
-    })
+/// Parses a field by its name; the error lists all names.
+fn field_of<'de, F: Deserialize<'de>>(subject: &str, text: &'de str) -> Result<F, String> {
+    let name = text.into_deserializer();
+    F::deserialize(name)
+        .map_err(|error: serde::de::value::Error| format!("unknown field of a {subject}: {error}"))
 }
 
 impl Value {
-    /// What it is about.
+    /// Subject of the value.
     pub(crate) fn source(&self) -> Source<'_> {
         match self {
             Self::Topic(flow, _) => Source::Program(&flow.program),
@@ -285,12 +268,12 @@ impl Value {
         }
     }
 
-    /// The part of the time that it is of, if not of all.
+    /// Window of the value, if any.
     pub(crate) fn window(&self) -> Option<&str> {
         if let Self::In { window, .. } = self { Some(window) } else { None }
     }
 
-    /// Whether it is known of a part of the time.
+    /// Checks that the value exists for windows.
     fn checked(self) -> Result<Self, String> {
         let Self::In { value, window } = &self else { return Ok(self) };
         match **value {
@@ -309,7 +292,7 @@ impl Value {
             | Self::Link { field: LinkField::PolicedShare | LinkField::DroppedShare, .. } => Ok(self),
             _ => Err(format!(
                 "only due, received, p50_ms and other quantiles, max_ms, mean_ms, within_250ms, settled_250ms of a topic, the \
-                 rate of a stream, pingresp_max_ms of a program, policed_share and dropped_share of a link are known of a part of the time (@{window})"
+                 rate of a stream, pingresp_max_ms of a program, policed_share and dropped_share of a link exist for a window (@{window})"
             )),
         }
     }
@@ -331,22 +314,6 @@ impl FromStr for Flow {
     }
 }
 
-impl TryFrom<String> for Value {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for Flow {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
 impl fmt::Display for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.topic, self.stream) {
@@ -354,5 +321,25 @@ impl fmt::Display for Flow {
             (Some(topic), None) => write!(f, "{}:{topic}", self.program),
             (None, None) => write!(f, "{}:*", self.program),
         }
+    }
+}
+
+/// Window of the workload's time. A value `...@NAME` covers messages and pings that were due in the window, and bytes and
+/// packets that came in it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Window {
+    /// Name in values.
+    pub name: String,
+    /// Start, since the workload began.
+    pub from: Span,
+    /// End (exclusive), since the workload began.
+    pub until: Span,
+}
+
+impl Window {
+    /// Start and end, seconds since the workload began.
+    pub(crate) fn seconds(&self) -> (f64, f64) {
+        (self.from.0.as_secs_f64(), self.until.0.as_secs_f64())
     }
 }

@@ -1,5 +1,6 @@
-//! Two namespaces, the links between them and the sockets at their ends.
+//! Bench of the selftest: links between two namespaces, the sockets at their ends, and the findings.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,28 +11,29 @@ use rustix::net::sockopt;
 use thiserror::Error;
 
 use super::Options;
+use super::validity::{Doubt, lateness_bound, validity};
 use crate::emulator::{LinkError, LinkSpec};
-use crate::house::{HouseError, LinkEnd, LinkPlan, Topology, WireChoice};
+use crate::testbed::{LinkEnd, LinkPlan, TestbedError, Topology, WireChoice};
 use crate::wire;
 
 const LEFT: &str = "left";
 const RIGHT: &str = "right";
 const PORT: u16 = 14_567;
-/// Bytes that may wait for the receiver.
-const WAITING: usize = 8 << 20;
-/// The longest wait that does not look whether to stop.
-pub(super) const LOOK: Duration = Duration::from_millis(50);
-/// How many of them nothing has to come in before all has come.
+/// Receive buffer of each socket, bytes.
+const RECEIVE_BUFFER: usize = 8 << 20;
+/// Interval of checks whether to stop.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Number of silent intervals after which all packets have arrived.
 const QUIET: u32 = 4;
-/// How long a connection may take to begin.
+/// Limit of a TCP connect.
 const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const MTU: u16 = 1500;
 
-/// Why a cell could not be run.
+/// Failure of a cell.
 #[derive(Debug, Error)]
 pub(super) enum CellError {
     #[error(transparent)]
-    House(#[from] HouseError),
+    Testbed(#[from] TestbedError),
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -40,43 +42,41 @@ pub(super) enum CellError {
     Stopped,
 }
 
-/// What every cell is run with.
+/// Parameters of all cells.
 pub(super) struct Bench<'a> {
     pub(super) options: Options,
     pub(super) wire: WireChoice,
     pub(super) stop: &'a AtomicBool,
 }
 
-/// Links that run.
-pub(super) struct Lab {
-    topology: Topology,
-}
+/// Running links.
+pub(super) struct Lab(Topology);
 
 impl Bench<'_> {
-    /// How long a long cell lasts.
+    /// Duration of a long cell.
     pub(super) fn cell(&self) -> Duration {
         self.options.cell
     }
 
-    /// How long a short one.
+    /// Duration of a short cell.
     pub(super) fn short_cell(&self) -> Duration {
         self.options.cell / 4
     }
 
-    /// Whether to go on no more.
+    /// Whether the test must end.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Sleeps, unless it is stopped.
+    /// Sleeps for `during`; returns early when stopped.
     pub(super) fn sleep(&self, during: Duration) {
         let end = Instant::now() + during;
         while let Some(left) = end.checked_duration_since(Instant::now()).filter(|_| !self.is_stopped()) {
-            thread::sleep(left.min(LOOK));
+            thread::sleep(left.min(POLL_INTERVAL));
         }
     }
 
-    /// Calls `send` with 0, 1, 2 and so on, one each `spacing`, for as long as `during`; how often.
+    /// Calls `send` with 0, 1, 2 and so on, once per `spacing`, for `during`; returns the number of calls.
     pub(super) fn pace(
         &self,
         during: Duration,
@@ -95,12 +95,12 @@ impl Bench<'_> {
         Ok(count)
     }
 
-    /// Whether the wire can be had at all.
+    /// Whether the wire can be opened.
     pub(super) fn opens(&self) -> Result<(), CellError> {
         self.lay(&[("try", "")]).map(drop)
     }
 
-    /// Lays links by name and text, all from the left to the right end.
+    /// Creates links by name and text, all from the left to the right end.
     pub(super) fn lay(&self, links: &[(&str, &str)]) -> Result<Lab, CellError> {
         if self.is_stopped() {
             return Err(CellError::Stopped);
@@ -121,26 +121,26 @@ impl Bench<'_> {
         };
         let plans = links.iter().map(plan).collect::<Result<_, CellError>>()?;
         let topology = Topology::build(&[LEFT.to_owned(), RIGHT.to_owned()], plans, self.wire)?;
-        Ok(Lab { topology })
+        Ok(Lab(topology))
     }
 }
 
-/// The addresses of the left and the right end of link `number`.
+/// Addresses of the left and the right end of link `number`.
 fn addresses(number: u8) -> [Ipv4Addr; 2] {
     [2, 1].map(|host| Ipv4Addr::new(192, 168, 200 + number, host))
 }
 
 impl Lab {
-    /// A UDP socket at each end of link `number`, connected with each other.
+    /// UDP sockets at the ends of link `number`, connected with each other.
     pub(super) fn udp(&self, number: u8) -> Result<[UdpSocket; 2], CellError> {
         let [left, right] = addresses(number);
         let open = |end: &str, address| {
             self.at(end, move || {
                 let socket = UdpSocket::bind((address, PORT))?;
-                if sockopt::set_socket_recv_buffer_size_force(&socket, WAITING).is_err() {
-                    sockopt::set_socket_recv_buffer_size(&socket, WAITING)?;
+                if sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
+                    sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)?;
                 }
-                socket.set_read_timeout(Some(LOOK))?;
+                socket.set_read_timeout(Some(POLL_INTERVAL))?;
                 Ok(socket)
             })
         };
@@ -150,44 +150,44 @@ impl Lab {
         Ok(sockets)
     }
 
-    /// A TCP connection over link 0, the left end first.
+    /// TCP connection over link 0, the left end first.
     pub(super) fn tcp(&self) -> Result<[TcpStream; 2], CellError> {
         let [_, right] = addresses(0);
         let listener = self.at(RIGHT, move || TcpListener::bind((right, PORT)))?;
         let left = self.at(LEFT, move || TcpStream::connect_timeout(&(right, PORT).into(), PATIENCE))?;
         let streams = [left, listener.accept()?.0];
         for stream in &streams {
-            stream.set_read_timeout(Some(LOOK))?;
-            stream.set_write_timeout(Some(LOOK))?;
-            // What is still on its way when it is closed is given up, or it would hold the namespace.
+            stream.set_read_timeout(Some(POLL_INTERVAL))?;
+            stream.set_write_timeout(Some(POLL_INTERVAL))?;
+            // Closing discards unsent data, which would keep the namespace alive.
             sockopt::set_socket_linger(stream, Some(Duration::ZERO)).map_err(io::Error::from)?;
         }
         Ok(streams)
     }
 
     fn at<T: Send>(&self, end: &str, open: impl FnOnce() -> io::Result<T> + Send) -> Result<T, CellError> {
-        let namespace = self.topology.end(end).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let namespace = self.0.end(end).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         Ok(namespace.run(open)??)
     }
 
-    /// Offloads that are on.
+    /// Enabled offloads.
     pub(super) fn offloads(&self) -> Vec<String> {
-        self.topology.offloads()
+        self.0.offloads()
     }
 
-    /// Ends the links.
+    /// Stops the links.
     pub(super) fn stop(self) -> Vec<LinkEnd> {
-        self.topology.stop()
+        self.0.stop()
     }
 }
 
-/// A datagram that has come, and when.
+/// Received datagram, with its time.
 pub(super) struct Came {
     pub(super) at: Instant,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Runs `send` while the datagrams that reach `receiver` are collected, until some time after the last.
+/// Runs `send` and collects the datagrams that reach `receiver`, until it has been silent for a while.
 pub(super) fn collect(receiver: &UdpSocket, send: impl FnOnce() -> io::Result<()>) -> io::Result<Vec<Came>> {
     let sent = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -207,7 +207,7 @@ pub(super) fn collect(receiver: &UdpSocket, send: impl FnOnce() -> io::Result<()
                             return Ok(came);
                         }
                     }
-                    // Refused: an answer to a packet that corruption had sent elsewhere.
+                    // Refused: the answer to a packet whose address was corrupted.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                     Err(error) => return Err(error),
                 }
@@ -222,4 +222,45 @@ pub(super) fn collect(receiver: &UdpSocket, send: impl FnOnce() -> io::Result<()
 
 pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+}
+
+// === Findings ===
+
+/// Figures by name, the unit last, and doubts about the machine.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub(super) refused: Vec<Doubt>,
+    pub(super) figures: BTreeMap<String, f64>,
+    /// Limit in place of the [`lateness_bound`].
+    pub(super) lateness: Option<Duration>,
+}
+
+impl Findings {
+    pub(super) fn figure(&mut self, name: &str, value: f64) {
+        self.figures.insert(name.to_owned(), value);
+    }
+
+    pub(super) fn refuse(&mut self, doubt: impl Into<Doubt>) {
+        self.refused.push(doubt.into());
+    }
+
+    /// Refuses unless `holds`.
+    pub(super) fn expect(&mut self, holds: bool, reason: impl FnOnce() -> String) {
+        if !holds {
+            self.refuse(reason());
+        }
+    }
+
+    /// Limit of the lateness of a link with `delay`.
+    pub(super) fn bound(&self, delay: Duration) -> Duration {
+        self.lateness.unwrap_or_else(|| lateness_bound(delay))
+    }
+
+    /// Adds the doubts about the links.
+    pub(super) fn judge(&mut self, links: &[LinkEnd], delay: Duration) {
+        for link in links {
+            let doubts = validity(&link.stopped, self.bound(delay));
+            self.refused.extend(doubts.into_iter().map(|doubt| doubt.at(format_args!("{} ", link.name))));
+        }
+    }
 }

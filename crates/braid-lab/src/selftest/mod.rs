@@ -1,17 +1,11 @@
-//! Whether this machine, now, does to packets what links say.
+//! Selftest of the emulator on this machine.
 //!
-//! [`run`] puts traffic on real links and compares what arrives with what was asked for. [`validity`] asks the same of a
-//! run of an experiment, by what its links say of themselves.
+//! [`run`] sends packets over real links and compares arrivals with the configuration. [`validity`] judges a run of an
+//! experiment by the counters of its links.
 
 mod bench;
-mod bulk;
-mod chance;
-mod delay;
-mod doubt;
-mod findings;
-mod floor;
-mod rates;
-mod statistics;
+mod counts;
+mod timing;
 mod validity;
 
 use std::panic::resume_unwind;
@@ -19,26 +13,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::house::WireChoice;
 use crate::report::SelftestResult;
-use bench::{Bench, CellError, LOOK};
-use findings::Findings;
+use crate::testbed::WireChoice;
+use bench::{Bench, CellError, Findings, POLL_INTERVAL};
 
-pub use doubt::Doubt;
-pub use validity::{lateness_bound, lateness_of, validity};
+pub use validity::{Doubt, lateness_bound, lateness_of, validity};
 
-/// What to test, and for how long.
+/// Options of the selftest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// How long each of the three long cells lasts; the short ones take a fourth of it.
+    /// Duration of each long cell; short cells take a fourth of it.
     pub cell: Duration,
-    /// The wire; `Auto` tests each that opens, and refuses because of the first alone, which experiments take.
+    /// Wire to test. `Auto` tests each that opens; only the first, which experiments use, can refuse the machine.
     pub wire: WireChoice,
-    /// Whether the first wire that opens is enough.
+    /// Whether to test only the first wire that opens.
     pub first_only: bool,
-    /// The seed of the links.
+    /// Seed of the links.
     pub seed: u64,
-    /// How late 99 % of the packets may be, in place of the [`lateness_bound`].
+    /// Limit of the p99 lateness, in place of the [`lateness_bound`].
     pub lateness: Option<Duration>,
     /// As in [`wire::Options`](crate::wire::Options).
     pub realtime: bool,
@@ -57,20 +49,20 @@ impl Default for Options {
     }
 }
 
-/// Tests this machine, inside the house. Figures have the wire's name in front: `tun_delay_error_p99_us`. What cannot
-/// be measured at all is a refusal too.
+/// Tests this machine; the testbed must be entered. Names of figures begin with the wire: `tun_delay_error_p99_us`. A cell
+/// that cannot be run is a refusal.
 pub fn run(options: &Options) -> SelftestResult {
     run_until(options, &|| false)
 }
 
-/// As [`run`], until `stop` says so, which the calling thread asks about twenty times a second. What whole cells found by
-/// then is in the result, and a refusal because it was stopped.
+/// Variant of [`run`] that ends when `stop` returns true; it is called about twenty times a second. The result has the
+/// figures of complete cells, and a refusal that says it was stopped.
 pub fn run_until(options: &Options, stop: &dyn Fn() -> bool) -> SelftestResult {
     let is_stopped = AtomicBool::new(stop());
     thread::scope(|scope| {
         let tests = scope.spawn(|| test_wires(options, &is_stopped));
         while !tests.is_finished() {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
             if stop() {
                 is_stopped.store(true, Ordering::Release);
             }
@@ -118,23 +110,23 @@ fn test_wires(options: &Options, stop: &AtomicBool) -> SelftestResult {
     result
 }
 
-/// What a cell is: it lays links, sends over them and notes what it finds.
+/// Test that creates links, sends over them and records findings.
 type Cell = fn(&Bench<'_>, &mut Findings) -> Result<(), CellError>;
 
-/// All cells, one after the other: beside each other they would be late because of each other.
+/// Runs all cells sequentially: in parallel they would delay each other.
 fn test(bench: &Bench<'_>) -> Findings {
     let cells: [(&str, Cell); 5] = [
-        ("floor", floor::run),
-        ("bulk", bulk::run),
-        ("delay", delay::run),
-        ("chance", chance::run),
-        ("rates", rates::run),
+        ("floor", timing::floor),
+        ("bulk", timing::bulk),
+        ("delay", timing::delay),
+        ("chance", counts::chance),
+        ("rates", counts::rates),
     ];
     let mut findings = Findings { lateness: bench.options.lateness, ..Findings::default() };
     for (name, cell) in cells {
         let mut found = Findings { lateness: findings.lateness, ..Findings::default() };
         let outcome = cell(bench, &mut found);
-        // Half a cell says nothing.
+        // An incomplete cell proves nothing.
         if bench.is_stopped() {
             break;
         }

@@ -59,7 +59,7 @@ pub fn start(
         return Err(WireError::Mixed { left: left.kind(), right: right.kind() });
     }
     let clock = Clock::start();
-    let log = Log::start(options, link, seed, head, clock)?;
+    let log = Log::start(options.verdicts.as_deref(), options.pcap.as_deref(), link, seed, head, clock)?;
     let (left, right): (Arc<dyn Wire>, Arc<dyn Wire>) = (left.into(), right.into());
     let (up, down) = Pipeline::pair(link, seed);
     let thread = |direction, pipeline: Pipeline, from: &Arc<dyn Wire>, to: &Arc<dyn Wire>| {

@@ -11,10 +11,8 @@ use std::time::Duration;
 
 use super::WireError;
 use super::clock::Clock;
-use super::flow::Flow;
-use super::link::Options;
 use super::pcapng::Capture;
-use super::verdicts::{Ledger, Outcome, Record};
+use super::verdicts::{Flow, Ledger, Outcome, Record};
 use crate::emulator::{Departure, Direction, LinkSpec, PathSpec, Verdict};
 
 /// Turns of a direction that may wait to be written; a turn is a batch of packets at most.
@@ -63,23 +61,23 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Creates the files that `options` ask for; `None` if that is none.
+    /// Creates the files `verdicts` and `pcap`; `None` if neither is requested.
     pub(super) fn start(
-        options: &Options,
+        verdicts: Option<&Path>,
+        pcap: Option<&Path>,
         link: &LinkSpec,
         seed: u64,
         head: usize,
         clock: Clock,
     ) -> Result<Option<Self>, WireError> {
-        let Options { verdicts, pcap, .. } = options;
         if verdicts.is_none() && pcap.is_none() {
             return Ok(None);
         }
         let ledger = |file| Ledger::new(file, link, seed);
         let capture = |file| Capture::new(file, head, clock.epoch());
         let writer = Writer {
-            ledger: verdicts.as_deref().map(|path| create(path, ledger)).transpose()?,
-            capture: pcap.as_deref().map(|path| create(path, capture)).transpose()?,
+            ledger: verdicts.map(|path| create(path, ledger)).transpose()?,
+            capture: pcap.map(|path| create(path, capture)).transpose()?,
             inside: Default::default(),
             head,
         };

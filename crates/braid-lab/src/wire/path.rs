@@ -13,10 +13,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::batch::{BATCH, Batch};
 use super::clock::Clock;
 use super::end::DirectionEnd;
-use super::lateness::LatenessRecord;
+use super::lateness::{LatenessRecord, Reading, RunQueue, Waits};
 use super::log::Scribe;
-use super::reading::{Reading, RunQueue};
-use super::waits::Waits;
 use super::wake::Wake;
 use super::{Wire, sys};
 use crate::emulator::{Departure, Direction, PathCounters, PathSpec, Pipeline, Tally};
@@ -55,12 +53,12 @@ pub(super) struct Parts {
 /// A direction at work. It repeats:
 ///
 /// 1. read a batch;
-/// 2. obey the owner, if the bell was rung: what comes after an order meets it;
+/// 2. obey the orders of the owner: packets that come after an order meet it;
 /// 3. hand the batch to the pipeline;
 /// 4. send what is due, to the other wire;
 /// 5. send replies, to the wire they came from;
 /// 6. write the log and publish the counters;
-/// 7. unless the batch was full: wait for a frame, the bell or the next due time.
+/// 7. unless the batch was full: wait for a frame, an order or the next due time.
 pub(super) struct Path {
     parts: Parts,
     batch: Batch,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A bell: is_notified by anyone, heard by one thread, which waits for its descriptor or asks now and then.
+/// Event flag: set by any thread, consumed by one, which polls the descriptor or checks the flag.
 #[derive(Debug)]
 pub(super) struct Wake {
     fd: OwnedFd,
@@ -27,7 +27,7 @@ impl Wake {
         let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Whether it was is_notified since the last question.
+    /// Whether it was notified since the last call.
     pub(super) fn take(&self) -> bool {
         if !self.is_notified.load(Ordering::Acquire) {
             return false;

@@ -100,7 +100,7 @@ fn reordered_packets_leave_at_once_and_ahead() {
 }
 
 #[test]
-fn which_packets_overtake_says_nothing_about_the_delay_of_the_others() {
+fn overtaking_is_independent_of_the_delay_of_others() {
     let mut pipeline = up("delay=50ms jitter=10ms reorder=25%", 5);
     let mut cells = [0_u64; 20];
     for departure in offer(&mut pipeline, 40_000, 100, ms(1)) {

@@ -14,7 +14,7 @@ const IMPAIRED: &str = "dup=20% loss=gemodel:3%,20% corrupt=5% delay=20ms jitter
 /// Whether a packet was lost, which bit of it flipped, how long it took.
 type Decision = (bool, Option<u64>, Option<Duration>);
 
-/// What was decided, by number and copy.
+/// Decisions by packet number and copy.
 fn decisions(verdicts: &[Verdict]) -> BTreeMap<(u64, bool), Decision> {
     let decision = |verdict: &Verdict| {
         let took = match verdict.fate {
@@ -40,7 +40,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn the_same_packets_fare_the_same_whenever_they_come(
+    fn equal_packets_have_equal_fates_at_any_time(
         gaps in prop::collection::vec(0_u64..50_000, 500),
         seed: u64,
     ) {
@@ -51,7 +51,7 @@ proptest! {
 }
 
 #[test]
-fn what_the_policer_or_a_full_queue_drops_does_not_shift_the_decisions() {
+fn drops_of_policer_and_queue_do_not_shift_decisions() {
     let whole = decisions(&run(&mut up(IMPAIRED, 5), (0..5000).map(|_| ms(1))));
     for text in [format!("policer=300pps/5 {IMPAIRED}"), format!("limit=7p {IMPAIRED}")] {
         let verdicts = run(&mut up(&text, 5), (0..5000).map(|_| ms(1)));
@@ -65,7 +65,7 @@ fn what_the_policer_or_a_full_queue_drops_does_not_shift_the_decisions() {
 }
 
 #[test]
-fn seeds_directions_and_stages_decide_for_themselves() {
+fn seeds_directions_and_stages_are_independent() {
     let roll = |seed, direction, stage, copy| CounterPrf::new(seed, direction).roll(stage, 1, copy);
     let base = roll(1, Direction::Up, Stage::Loss, false);
     assert_eq!(base, roll(1, Direction::Up, Stage::Loss, false));
@@ -82,7 +82,7 @@ fn seeds_directions_and_stages_decide_for_themselves() {
 }
 
 #[test]
-fn the_seed_of_the_link_overrules() {
+fn the_seed_of_the_link_takes_precedence() {
     let rolls =
         |text: &str, seed| decisions(&run(&mut Pipeline::pair(&link(text), seed).0, (0..99).map(|_| ms(1))));
     assert_eq!(rolls("loss=50% seed=7", 1), rolls("loss=50%", 7));

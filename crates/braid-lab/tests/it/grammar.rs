@@ -1,4 +1,4 @@
-//! What a specification may say, and the one line that answers what it may not.
+//! Grammar of link specifications, and the one-line errors.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn every_key() {
 }
 
 #[test]
-fn directions_overrule_what_is_for_both() {
+fn directions_take_precedence_over_both() {
     let link = link("down: delay=20ms / up: policer=29pps/5 delay=1.5ms / loss=1% delay=9ms");
     assert_eq!(
         (link.up.start.delay, link.down.start.delay),

@@ -9,7 +9,7 @@ use crate::statistics::{assert_fits, assert_share, run_lengths};
 
 const PACKETS: u32 = 200_000;
 
-/// What a model loses of packets 1 to `count`.
+/// Losses of a model among packets 1 to `count`.
 fn losses(text: &str, seed: u64, count: u64) -> Vec<bool> {
     let model: Loss = link(&format!("loss={text}")).up.start.loss.unwrap();
     let (mut model, prf) = (LossModel::new(model), CounterPrf::new(seed, Direction::Up));

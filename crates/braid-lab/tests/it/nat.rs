@@ -147,7 +147,7 @@ fn the_time_of_leaving_decides() {
 }
 
 #[test]
-fn strangers_do_not_get_in_and_other_protocols_do() {
+fn unknown_flows_are_dropped_and_other_protocols_pass() {
     let (_, mut down) = Pipeline::pair(&link("nat=rebind:30s"), 1);
     assert_eq!(through(&mut down, ms(S), &udp(4, 53, 5000, b"")), None);
     let mut icmp = udp(4, 0x0800, 0, b"ping");

@@ -1,4 +1,4 @@
-//! What netem does when stages meet: count = 1, +1 for a duplicate, -1 for a loss.
+//! Combined stages in the semantics of netem: count = 1, +1 for a duplicate, -1 for a loss.
 
 use std::collections::HashMap;
 

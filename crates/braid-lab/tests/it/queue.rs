@@ -38,7 +38,7 @@ fn the_limit_counts_bytes_too() {
 }
 
 #[test]
-fn what_is_due_does_not_count_though_nobody_took_it() {
+fn due_packets_do_not_count_before_they_are_taken() {
     let mut pipeline = up("limit=1p", 1);
     for _ in 0..100 {
         pipeline.handle(ms(1), &[0x45; 60]);
@@ -93,7 +93,7 @@ fn netem_counts_what_is_delayed_and_a_line_only_what_waits_for_it() {
 }
 
 #[test]
-fn what_exceeds_the_mtu_vanishes() {
+fn packets_above_the_mtu_are_dropped() {
     let mut pipeline = up("mtu=1280 delay=1ms", 1);
     for size in [1280, 1281, 40] {
         pipeline.handle(ms(0), &vec![0x45; size]);
@@ -145,7 +145,7 @@ fn buffers_are_used_again() {
 }
 
 #[test]
-fn verdicts_that_nobody_takes_are_bounded() {
+fn verdicts_that_are_not_taken_are_bounded() {
     let mut pipeline = up("loss=100%", 1);
     offer(&mut pipeline, 70_000, 40, us(1));
     let kept = verdicts(&mut pipeline).len() as u64;
@@ -154,7 +154,7 @@ fn verdicts_that_nobody_takes_are_bounded() {
 }
 
 #[test]
-fn what_nobody_takes_is_bounded() {
+fn packets_that_are_not_taken_are_bounded() {
     for text in ["", "match=udp"] {
         let mut pipeline = up(text, 1);
         for _ in 0..70_000 {

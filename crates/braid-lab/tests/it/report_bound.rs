@@ -1,4 +1,4 @@
-//! What a scenario's bounds accept, and how they are written.
+//! Bounds of scenarios: checks and syntax.
 
 use braid_lab::report::{Bound, Check, Report, check};
 
@@ -62,7 +62,7 @@ fn multiples_of_another_variant() {
 }
 
 #[test]
-fn nothing_is_no_multiple_of_nothing() {
+fn a_lower_limit_with_a_base_of_0_fails() {
     let report = small(&[0.0], &[0.0]);
     let words = |limit: &str| checked(&format!("metric = 'rate'\ntimes = 'tcp'\n{limit}"), &report);
     let failed = (false, "quic on lan: rate 0 (bound: at least 5 times tcp, which is 0)".to_owned());
@@ -108,7 +108,7 @@ fn multiples_on_another_profile() {
 }
 
 #[test]
-fn what_must_not_be_there() {
+fn absent_requires_that_no_usable_run_has_the_metric() {
     let mut report = small(&[1.0, 1.0, 1.0], &[1.0]);
     let checked = |report: &Report| {
         let checks =
@@ -124,14 +124,14 @@ fn what_must_not_be_there() {
     assert!(checked(&report).0, "it is in no run that counts");
     report.runs.iter_mut().for_each(|run| run.refused.push("late".into()));
     let expected = "tcp on lan: lost_after unknown, no run can be used (bound: absent)";
-    assert_eq!(checked(&report), (false, None, expected.into()), "nobody knows");
+    assert_eq!(checked(&report), (false, None, expected.into()), "without a usable run it is unknown");
     report.runs.clear();
     let expected = "tcp on every profile: lost_after unknown, it did not run (bound: absent)";
     assert_eq!(checked(&report), (false, None, expected.into()));
 }
 
 #[test]
-fn what_cannot_be_measured_does_not_hold() {
+fn a_bound_without_a_median_does_not_hold() {
     let mut report = small(&[9.0], &[]);
     report.runs.push(refused(run("quic", "lan", 1, "rate", 80.0), "the emulator was late"));
     report.columns.push(column("p50", "p50", "ms", 1));

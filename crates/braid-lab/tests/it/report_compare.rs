@@ -1,4 +1,4 @@
-//! Two reports side by side.
+//! Comparison of two reports.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ fn row<'a>(comparison: &'a Comparison, variant: &str) -> &'a ComparedMetric {
 #[test]
 fn medians_ratio_and_ranges() {
     let mut before = small(&[10.0, 12.0, 11.0], &[50.0, 60.0]);
-    // A run that was refused would pull the median and widen the range.
+    // A refused run would shift the median and widen the range.
     before.runs.push(refused(run("tcp", "lan", 3, "rate", 1e6), "late"));
     let after = small(&[21.0, 22.0, 23.0], &[59.0, 70.0]);
     let comparison = compare(&before, &after).unwrap();
@@ -26,11 +26,11 @@ fn medians_ratio_and_ranges() {
     let rows: Vec<Vec<String>> = text.lines().filter(|line| line.starts_with("Rate")).map(words).collect();
     assert_eq!(rows[0], ["Rate", "11.0", "msg/s", "22.0", "msg/s", "2", "x", "apart"]);
     assert_eq!(rows[1].last().unwrap(), "overlap");
-    assert!(!text.contains("not the same"), "{text}");
+    assert!(!text.contains("different"), "{text}");
 }
 
 #[test]
-fn what_one_side_lacks_is_said() {
+fn missing_values_of_one_side_are_named() {
     let mut after = small(&[5.0], &[]);
     after.machine.kernel = "Linux 6.18".into();
     after.machine.cores = 4;
@@ -44,12 +44,12 @@ fn what_one_side_lacks_is_said() {
     );
     assert_eq!(comparison.differences, ["kernel:  and Linux 6.18", "cores: 0 and 4"]);
     let text = comparison.to_string();
-    assert!(text.contains("not the same: cores: 0 and 4") && text.contains("two usable runs"), "{text}");
+    assert!(text.contains("different: cores: 0 and 4") && text.contains("two usable runs"), "{text}");
     assert!(!text.contains("NaN") && !text.contains("inf"));
 }
 
 #[test]
-fn what_may_be_the_reason_is_listed() {
+fn differing_circumstances_are_listed() {
     let before = small(&[1.0, 2.0], &[]);
     let mut after = small(&[1.0, 2.0], &[]);
     after.machine.load = [0.9, 3.0, 3.0];
@@ -89,7 +89,7 @@ fn a_comparison_survives_json() {
 }
 
 #[test]
-fn what_cannot_be_compared() {
+fn reports_that_cannot_be_compared() {
     let report = small(&[1.0], &[]);
     let schema = Report { schema: "braidmq-lab/2".into(), ..report.clone() };
     assert_eq!(

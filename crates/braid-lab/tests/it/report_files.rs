@@ -1,4 +1,4 @@
-//! Reports in files.
+//! Files of reports.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -18,7 +18,7 @@ fn error(dir: &Path, content: &str) -> String {
 }
 
 #[test]
-fn what_is_written_can_be_read() {
+fn a_written_report_can_be_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("new/one");
     let report = urgent_behind_large();
@@ -37,7 +37,7 @@ fn what_is_written_can_be_read() {
 }
 
 #[test]
-fn a_report_that_says_less_can_be_read() {
+fn a_report_without_newer_fields_can_be_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(&urgent_behind_large(), folder.path()).unwrap().json;
     let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -50,7 +50,7 @@ fn a_report_that_says_less_can_be_read() {
 }
 
 #[test]
-fn pictures_of_profiles_that_are_gone_go_too() {
+fn charts_of_removed_profiles_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let mut report = urgent_behind_large();
     let other = Series { kind: SeriesKind::Other, unit: "MB".into(), ..report.runs[1].series[0].clone() };
@@ -84,7 +84,7 @@ fn pictures_of_profiles_that_are_gone_go_too() {
 }
 
 #[test]
-fn numbers_that_json_has_not_do_not_spoil_the_report() {
+fn numbers_outside_json_do_not_spoil_the_report() {
     let folder = tempfile::tempdir().unwrap();
     let mut report = urgent_behind_large();
     report.runs.truncate(1);
@@ -107,7 +107,7 @@ fn numbers_that_json_has_not_do_not_spoil_the_report() {
 }
 
 #[test]
-fn files_are_named_when_they_cannot_be_used() {
+fn errors_name_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("none.json");
     let text = load(&missing).unwrap_err().to_string();
@@ -138,7 +138,7 @@ fn a_failed_write_names_the_path_and_keeps_what_was_there() {
     let text = write(&small(&[1.0], &[]), &file).unwrap_err().to_string();
     assert!(text.starts_with(&format!("cannot write {}: ", file.join("plots").display())), "{text}");
 
-    // A folder in the place of a file fails at the last step.
+    // A directory in place of the file fails at the last step.
     let page = folder.path().join("report.html");
     fs::create_dir(&page).unwrap();
     let text = write(&small(&[1.0], &[]), folder.path()).unwrap_err().to_string();

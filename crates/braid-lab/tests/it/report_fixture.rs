@@ -1,4 +1,4 @@
-//! Reports as the laboratory makes them, built in code.
+//! Reports for tests, built in code.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) fn published(profile: &str, variant: &str, metric: &str, value: f64) 
     BTreeMap::from([(profile.to_owned(), of_variant)])
 }
 
-/// A report of nothing.
+/// Empty report.
 pub(crate) fn empty() -> Report {
     Report {
         schema: SCHEMA.into(),

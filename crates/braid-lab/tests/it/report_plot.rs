@@ -1,4 +1,4 @@
-//! The pictures.
+//! Charts of a report.
 
 use braid_lab::report::{
     Cdf, Event, GateRun, PathClass, Plot, Report, Series, SeriesKind, Variant, overview, plots,
@@ -19,13 +19,13 @@ fn one(values: Vec<f64>, points: Vec<(f64, f64)>) -> Report {
     report
 }
 
-/// The texts of a picture in their order.
+/// Texts of a chart in order.
 fn texts(svg: &str) -> Vec<&str> {
     let texts = svg.split("<text ").skip(1);
     texts.map(|text| text.split_once('>').unwrap().1.split_once("</text>").unwrap().0.trim()).collect()
 }
 
-/// The points of the lines of a picture, in its own units.
+/// Points of the lines of a chart, in its units.
 fn lines(svg: &str) -> Vec<Vec<(f64, f64)>> {
     let point = |point: &str| {
         let (x, y) = point.split_once(',').unwrap();
@@ -41,7 +41,7 @@ fn size(svg: &str) -> (f64, f64) {
     (width.parse().unwrap(), height.parse().unwrap())
 }
 
-/// What every picture has to be.
+/// Checks properties of every chart.
 fn assert_sound(plot: &Plot) {
     let svg = &plot.svg;
     assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"900\""), "{svg}");
@@ -58,7 +58,7 @@ fn assert_sound(plot: &Plot) {
 }
 
 #[test]
-fn a_picture_for_each_question_and_network() {
+fn a_chart_for_each_kind_and_profile() {
     let plots = plots(&urgent_behind_large());
     plots.iter().for_each(assert_sound);
     let files: Vec<&str> = plots.iter().map(|plot| plot.file.as_str()).collect();
@@ -67,7 +67,7 @@ fn a_picture_for_each_question_and_network() {
     assert_eq!(files, expected);
     let titles: Vec<&str> = plots.iter().map(|plot| plot.title.as_str()).take(4).collect();
     let network = "LAN, 29 packets/s";
-    let expected = ["Messages per second", "Latency", "What the link did", "Bytes per stream"];
+    let expected = ["Messages per second", "Latency", "Packets of the link", "Bytes per stream"];
     assert_eq!(titles, expected.map(|title| format!("{title}, {network}")));
     for unit in ["messages/s", "latency in ms", "packets/s", "kB/s"] {
         assert_eq!(plots.iter().filter(|plot| texts(&plot.svg).contains(&unit)).count(), 2, "{unit}");
@@ -82,7 +82,7 @@ fn a_picture_for_each_question_and_network() {
 }
 
 #[test]
-fn the_overview_tells_the_key_numbers() {
+fn the_overview_has_the_key_numbers() {
     let report = urgent_behind_large();
     let plot = overview(&report).unwrap();
     assert_sound(&plot);
@@ -120,7 +120,7 @@ fn a_line_is_as_high_and_as_long_as_its_values() {
 }
 
 #[test]
-fn a_single_great_height_does_not_flatten_the_rest() {
+fn a_single_outlier_does_not_flatten_the_chart() {
     let mut values = vec![10.0; 150];
     values[70] = 655.0;
     let mut report = one(values, Vec::new());
@@ -131,14 +131,14 @@ fn a_single_great_height_does_not_flatten_the_rest() {
     assert!(texts.iter().any(|text| text.contains("up to 655 x/s")), "{texts:?}");
     assert!(texts.contains(&"20") && !texts.contains(&"500"), "the axis is of what is common: {texts:?}");
 
-    // Twice as much as usual is worth its place.
+    // Twice the usual height is not cut.
     report.runs[0].series[0].values[70] = 30.0;
     let plot = plots(&report).remove(0);
     assert!(!plot.svg.contains("up to"), "{}", plot.svg);
 }
 
 #[test]
-fn what_was_before_the_start_is_cut_off() {
+fn values_before_the_start_are_cut_off() {
     let mut report = one(vec![90.0, 80.0, 10.0, 5.0, 5.0, 5.0], Vec::new());
     report.runs[0].seconds = 8.0;
     report.runs[0].series[0].start = -2.5;
@@ -204,7 +204,7 @@ fn refused_runs_are_never_drawn() {
 }
 
 #[test]
-fn events_have_words_where_nothing_is_in_the_way() {
+fn events_have_labels_where_no_line_is_in_the_way() {
     let words = |values: Vec<f64>| {
         let mut report = one(values, Vec::new());
         report.runs[0].events = vec![Event { at: 40.0, source: "pub".into(), what: "disconnected".into() }];
@@ -215,7 +215,7 @@ fn events_have_words_where_nothing_is_in_the_way() {
 }
 
 #[test]
-fn what_is_of_no_kind_is_drawn_by_unit() {
+fn other_series_are_drawn_by_unit() {
     let mut report = one(Vec::new(), Vec::new());
     let other = |name: &str, unit: &str| Series {
         unit: unit.into(),
@@ -268,7 +268,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn no_number_breaks_a_picture(
+    fn no_number_breaks_a_chart(
         values in prop::collection::vec(any::<f64>(), 0..20),
         points in prop::collection::vec((any::<f64>(), any::<f64>()), 0..20),
         step in any::<f64>(),
@@ -281,7 +281,7 @@ proptest! {
     }
 }
 
-/// A gate that finds out after a second that it is behind a policer.
+/// Gate that detects a policer after a second.
 fn gate() -> GateRun {
     let at: Vec<f64> = (0..20).map(|step| f64::from(step) * 0.4).collect();
     let known = |value: f64| at.iter().map(|at| (*at >= 1.0).then_some(value)).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! The table for terminals.
+//! Table of a report for terminals.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ fn figures_from_elsewhere_stand_below_those_measured() {
 }
 
 #[test]
-fn what_was_not_measured_has_no_number() {
+fn missing_values_have_no_number() {
     let mut report = small(&[f64::NAN, f64::INFINITY], &[]);
     report.runs[1].metrics.insert("other".into(), 5.0);
     let text = table(&report);
@@ -71,7 +71,7 @@ fn a_profile_without_runs_has_no_table() {
 }
 
 #[test]
-fn what_is_not_the_scenario_itself_is_said() {
+fn deviations_from_the_scenario_are_named() {
     let mut report = small(&[1.0], &[2.0]);
     let before = table(&report);
     report.duration = 150.0;
@@ -79,7 +79,7 @@ fn what_is_not_the_scenario_itself_is_said() {
     report.quick = true;
     report.duration = 30.0;
     report.replaced = BTreeMap::from([("broker".into(), "mosquitto -c x.conf".into())]);
-    let added = "It was the short form of the scenario.\nInstead of its broker ran: mosquitto -c x.conf\n";
+    let added = "Short form of the scenario.\nbroker was replaced by: mosquitto -c x.conf\n";
     assert_eq!(table(&report), format!("{before}{added}"));
 }
 
@@ -98,7 +98,7 @@ fn wide_tables_are_broken_and_failures_named() {
 }
 
 #[test]
-fn nothing_steers_the_terminal() {
+fn control_characters_do_not_reach_the_terminal() {
     let mut report = small(&[1.0], &[2.0]);
     let evil = "\x1b]0;owned\x07\r\u{9b}2J";
     report.title = evil.into();

@@ -1,4 +1,4 @@
-//! Scenarios: those that come with the program, and those that people get wrong.
+//! Scenarios: the built-in ones, and invalid ones.
 
 use braid_lab::scenario::{Builtin, Field, Flow, Scenario, Value, builtin};
 
@@ -30,7 +30,7 @@ value = "link:wire:up:dropped_share"
 "#;
 
 #[test]
-fn those_of_the_program_fit_together() {
+fn built_in_scenarios_are_valid() {
     for one in builtin() {
         let scenario = Scenario::parse(one.file, one.text).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(scenario.name, one.name);
@@ -41,7 +41,7 @@ fn those_of_the_program_fit_together() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_file_line_and_remedy() {
+fn errors_have_file_line_and_remedy() {
     let cases = [
         ("duration = \"2s\"", "duration = \"2 minutes\"", "x.toml:5: \"2 minutes\": unknown unit"),
         ("title = \"small\"\n", "title = \"small\"\ncolour = 1\n", "x.toml:4: unknown field `colour`"),
@@ -49,13 +49,17 @@ fn what_is_wrong_is_told_with_file_line_and_remedy() {
         ("delay=1ms", "delay=50m", "write 50ms or 50s"),
         ("at = \"a\"", "at = \"c\"", "x.toml: there is no end \"c\"; there are a, b"),
         ("[\"a\", \"b\"]\n[[prof", "[\"a\", \"a\"]\n[[prof", "joins \"a\" with itself"),
-        ("{more}", "{less}", "nothing stands for {less}; there are"),
+        ("{more}", "{less}", "no value for {less}; there are"),
         ("{more}", "'{more}", "a quote is not closed"),
         ("link:wire", "link:wires", "there is no link \"wires\"; there are wire"),
-        ("dropped_share", "dropped", "unknown field \"dropped\" of a link: one of policed_share"),
+        (
+            "dropped_share",
+            "dropped",
+            "unknown field of a link: unknown variant `dropped`, expected one of `policed_share`",
+        ),
         ("ends = [\"a\", \"b\"]", "ends = [\"a\", \"b\", \"a\"]", "end \"a\" is there twice"),
         ("ends = [\"a\", \"b\"]", "seeds = [1, 2, 1]\nends = [\"a\", \"b\"]", "seed \"1\" is there twice"),
-        ("{b} {more}", "{c} {more}", "nothing stands for {c}"),
+        ("{b} {more}", "{c} {more}", "no value for {c}"),
         ("run =", "only = [\"two\"]\nrun =", "there is no variant \"two\""),
         (
             "links = ",
@@ -63,11 +67,7 @@ fn what_is_wrong_is_told_with_file_line_and_remedy() {
             "profile \"plain\" has offloads on: give it",
         ),
         ("links = { wire = \"delay=1ms\" }", "offloads = true", "profile \"plain\" has offloads on: give it"),
-        (
-            "[[variant]]",
-            "[[variant]]\nname = \"two\"\ntitle = \"two\"\n[[variant]]",
-            "nothing stands for {more}",
-        ),
+        ("[[variant]]", "[[variant]]\nname = \"two\"\ntitle = \"two\"\n[[variant]]", "no value for {more}"),
         (
             "name = \"small\"",
             "like = \"nothing\"\nname = \"small\"",
@@ -85,7 +85,7 @@ fn what_is_wrong_is_told_with_file_line_and_remedy() {
 }
 
 #[test]
-fn a_bound_compares_with_what_there_is() {
+fn a_bound_names_existing_variants_and_profiles() {
     let bound = |times: &str| {
         let text = format!("{SMALL}\n[[bound]]\nmetric = \"lost\"\nat_most = 1.0\ntimes = {times}\n");
         Scenario::parse("x.toml", &text).map(drop).map_err(|error| error.to_string())
@@ -96,7 +96,7 @@ fn a_bound_compares_with_what_there_is() {
 }
 
 #[test]
-fn parts_of_the_time_and_references_name_what_there_is() {
+fn windows_and_references_name_existing_items() {
     let with = |more: &str| {
         let text = format!("{SMALL}\n{more}\n");
         Scenario::parse("x.toml", &text).map(drop).map_err(|error| error.to_string())
@@ -122,11 +122,11 @@ fn parts_of_the_time_and_references_name_what_there_is() {
 fn an_end_that_no_link_joins_has_no_address_to_fill_in() {
     let text = SMALL.replace("ends = [\"a\", \"b\"]", "ends = [\"a\", \"b\", \"c\"]").replace("{b}", "{c}");
     let error = Scenario::parse("x.toml", &text).unwrap_err().to_string();
-    assert!(error.contains("nothing stands for {c}; there are a, b,"), "{error}");
+    assert!(error.contains("no value for {c}; there are a, b,"), "{error}");
 }
 
 #[test]
-fn a_scenario_like_another_differs_in_what_it_says() {
+fn like_inherits_all_other_keys() {
     let text = "like = \"hol\"\nname = \"mine\"\nduration = \"7s\"\n";
     let scenario = Scenario::parse("mine.toml", text).unwrap();
     let hol = Builtin::named("hol").map(|one| Scenario::parse(one.file, one.text).unwrap()).unwrap();
@@ -138,7 +138,7 @@ fn a_scenario_like_another_differs_in_what_it_says() {
 }
 
 #[test]
-fn values_are_named_by_their_place() {
+fn values_are_parsed_by_position() {
     let flow = |program: &str, topic: Option<&str>| Flow {
         program: program.into(),
         topic: topic.map(str::to_owned),

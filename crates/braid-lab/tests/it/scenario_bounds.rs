@@ -1,4 +1,4 @@
-//! Bounds of the scenarios that come with the program: a laboratory that measures nothing must not pass.
+//! Bounds of the built-in scenarios: a laboratory that measures nothing must not pass.
 
 use std::collections::BTreeMap;
 

@@ -1,12 +1,12 @@
-//! The selftest: what it finds, and what it refuses.
+//! Selftest: findings and refusals.
 
 use std::cell::Cell;
 use std::thread;
 use std::time::Duration;
 
-use braid_lab::house::WireChoice;
 use braid_lab::report::SelftestResult;
 use braid_lab::selftest::{Doubt, Options, lateness_bound, lateness_of, run, run_until, validity};
+use braid_lab::testbed::WireChoice;
 use braid_lab::wire::{DirectionEnd, Lateness, Stopped};
 use braid_lab::{PathCounters, Tally};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
@@ -33,7 +33,7 @@ fn late(p99_us: f64) -> DirectionEnd {
 }
 
 #[test]
-fn lateness_is_borne_up_to_a_millisecond_or_a_twentieth_of_the_delay() {
+fn lateness_is_tolerated_up_to_1_ms_or_5_percent_of_the_delay() {
     assert_eq!([0, 10, 20, 100].map(|delay| lateness_bound(ms(delay))), [ms(1), ms(1), ms(1), ms(5)]);
     assert_eq!(against(late(1000.0), ms(10)), Vec::<String>::new());
     assert_eq!(
@@ -47,7 +47,7 @@ fn lateness_is_borne_up_to_a_millisecond_or_a_twentieth_of_the_delay() {
 }
 
 #[test]
-fn the_shorter_delay_of_a_link_says_how_late_it_may_be() {
+fn the_shorter_delay_of_a_link_limits_its_lateness() {
     for (text, bound) in
         [("", 1), ("delay=100ms", 5), ("up: delay=100ms", 1), ("up: delay=200ms down: delay=60ms", 3)]
     {
@@ -83,7 +83,7 @@ fn loss_outside_the_interval_is_refused() {
 }
 
 #[test]
-fn what_got_lost_beside_the_emulator_is_refused() {
+fn losses_outside_the_emulator_are_refused() {
     let counters = PathCounters { largest: 65_535, ..PathCounters::default() };
     let end = DirectionEnd {
         counters,
@@ -107,7 +107,7 @@ fn what_got_lost_beside_the_emulator_is_refused() {
 }
 
 #[test]
-fn only_what_a_busy_machine_does_may_be_another_time_otherwise() {
+fn only_doubts_of_a_busy_machine_permit_a_repetition() {
     let busy = |end| doubts(end, ms(0)).iter().map(|doubt| doubt.is_busy).collect::<Vec<_>>();
     assert_eq!(busy(late(1100.0)), [true]);
     assert_eq!(busy(DirectionEnd { missed: 1, ..DirectionEnd::default() }), [true]);
@@ -121,7 +121,7 @@ fn only_what_a_busy_machine_does_may_be_another_time_otherwise() {
     assert_eq!(busy(DirectionEnd { counters, expected_loss: Some(0.1), ..DirectionEnd::default() }), [false]);
 }
 
-/// Refusals that do not depend on how busy the machine is now.
+/// Refusals that do not depend on the load of the machine.
 fn facts(result: &SelftestResult) -> Vec<&String> {
     let of_time = ["too busy", "packets per second instead", "were expected"];
     result.refused.iter().filter(|reason| !of_time.iter().any(|words| reason.contains(words))).collect()
@@ -142,7 +142,7 @@ fn assert_trusted(wire: WireChoice, name: &str) {
         assert!(figure(&format!("{share}_chi_square")) < 10.83);
         assert!((1.0..20.0).contains(&figure(&format!("{share}_percent"))));
     }
-    // How long it took decides between these and more, never the rule alone.
+    // The exact number depends on the duration.
     assert!(figure("policer_accepted_packets") >= 5.0);
     for key in ["delay_error_p50_us", "delay_error_p99_us", "lateness_p99_us", "rate_pps_error_percent"] {
         assert!(figure(key).is_finite(), "{key}");
@@ -150,28 +150,28 @@ fn assert_trusted(wire: WireChoice, name: &str) {
 }
 
 #[test]
-fn tun_does_what_links_say() {
-    if is_inside("selftest::tun_does_what_links_say") {
+fn tun_emulates_links_accurately() {
+    if is_inside("selftest::tun_emulates_links_accurately") {
         assert_trusted(WireChoice::Tun, "tun");
     }
 }
 
 #[test]
-fn packet_sockets_do_what_links_say() {
-    if is_inside("selftest::packet_sockets_do_what_links_say") {
+fn packet_sockets_emulate_links_accurately() {
+    if is_inside("selftest::packet_sockets_emulate_links_accurately") {
         assert_trusted(WireChoice::Packet, "packet");
     }
 }
 
 #[test]
-fn it_stops_when_it_is_told_to() {
+fn the_selftest_stops_on_request() {
     const STOPPED: &str = "the selftest was stopped before its end";
-    if is_inside("selftest::it_stops_when_it_is_told_to") {
+    if is_inside("selftest::the_selftest_stops_on_request") {
         let options = Options { cell: ms(3_600_000), wire: WireChoice::Packet, ..Options::default() };
         let result = run_until(&options, &|| true);
         assert_eq!((result.figures.len(), result.refused), (0, vec![STOPPED.to_owned()]));
 
-        // In the midst of a cell that would last an hour, after one that may have found the machine busy.
+        // During a cell that would last an hour, after one that may have found the machine busy.
         let asked = Cell::new(0);
         let stop = || asked.replace(asked.get() + 1) >= 20;
         assert_eq!(run_until(&options, &stop).refused.last().unwrap(), STOPPED);

@@ -50,7 +50,7 @@ fn the_critical_values_are_those_of_the_tables() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn poor_fits_are_refused() {
     let caught = std::panic::catch_unwind(|| assert_share("1.2 % for 1 %", 1200, 100_000, 0.01));
     assert!(caught.is_err());
 }

@@ -20,7 +20,7 @@ fn a_policer_that_changes() {
 }
 
 #[test]
-fn a_change_holds_from_its_time_on_and_leaves_what_is_inside() {
+fn a_change_applies_from_its_time_and_not_to_queued_packets() {
     let mut pipeline = up("delay=100ms loss=100% ; t=1s loss=none ; t=2s delay=10ms", 1);
     let left = offer(&mut pipeline, 40, 100, ms(100));
     assert_eq!(left.len(), 30);
@@ -56,7 +56,7 @@ fn a_change_by_hand() {
 }
 
 #[test]
-fn what_is_not_selected_passes_untouched_and_at_once() {
+fn unselected_packets_pass_unchanged_and_at_once() {
     let mut pipeline = up("match=udp:14567,tcp:1883 delay=50ms policer=1pps/2", 1);
     let packets = [
         udp(4, 40_000, 14_567, b"quic"),

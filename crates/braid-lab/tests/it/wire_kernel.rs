@@ -16,7 +16,7 @@ use crate::wire_room::{Room, ip, is_inside};
 
 const LEFT: &str = "192.168.200.2";
 const RIGHT: &str = "192.168.200.1";
-/// How long a test waits for what must come.
+/// Limit of waits.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// An IP protocol for experiments (RFC 3692). No checksum of it is left to devices.
 const EXPERIMENT: i32 = 253;
@@ -28,7 +28,7 @@ struct Net {
     running: Running,
 }
 
-/// Over TUN.
+/// Link over TUN devices.
 fn over_tun(text: &str) -> Net {
     let (left, right) = (Room::new(), Room::new());
     let open = |room: &Room, device: &str, ours: &str, theirs: &str| -> Box<dyn Wire> {
@@ -83,7 +83,7 @@ fn cross(net: &Net, count: u8, send: impl Fn(u8), receive: impl Fn() -> u8) -> V
     (0..up.sent.packets).map(|_| receive()).collect()
 }
 
-/// With UDP.
+/// Variant of [`cross`] with UDP.
 fn cross_udp(net: &Net, count: u8) -> Vec<u8> {
     let receiver = net.right.run(|| UdpSocket::bind((RIGHT, 14_567)).unwrap());
     receiver.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -100,7 +100,7 @@ fn cross_udp(net: &Net, count: u8) -> Vec<u8> {
     arrived
 }
 
-/// With raw IP.
+/// Variant of [`cross`] with raw IP.
 fn cross_raw(net: &Net, count: u8) -> Vec<u8> {
     let socket = |room: &Room| {
         room.run(|| Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(EXPERIMENT)))).unwrap()
@@ -153,7 +153,7 @@ fn packet_sockets_deliver_what_the_policer_accepts() {
 fn packet_sockets_let_arp_through_and_see_nothing_twice() {
     if is_inside("wire_kernel::packet_sockets_let_arp_through_and_see_nothing_twice") {
         let net = over_packet("loss=pattern:1 delay=1ms", false);
-        // What the kernel in between sends by itself is none of ours.
+        // Packets that the kernel in between sends itself do not count.
         ip("addr add 10.9.9.1/24 dev lq0l");
         ip("neigh add 10.9.9.2 lladdr 02:00:00:00:00:09 dev lq0l");
         UdpSocket::bind("10.9.9.1:0").unwrap().send_to(&[1], "10.9.9.2:9").unwrap();
@@ -216,8 +216,8 @@ fn a_device_that_goes_down_loses_nothing_silently() {
 }
 
 #[test]
-fn what_the_kernel_drops_unread_is_counted() {
-    if is_inside("wire_kernel::what_the_kernel_drops_unread_is_counted") {
+fn packets_dropped_before_reading_are_counted() {
+    if is_inside("wire_kernel::packets_dropped_before_reading_are_counted") {
         let room = Room::new();
         let tun = room.run(|| {
             let tun = Tun::open("lq0l").unwrap();
@@ -241,8 +241,8 @@ fn what_the_kernel_drops_unread_is_counted() {
 }
 
 #[test]
-fn packet_sockets_say_when_a_frame_came_and_not_when_it_was_read() {
-    if is_inside("wire_kernel::packet_sockets_say_when_a_frame_came_and_not_when_it_was_read") {
+fn packet_sockets_have_the_time_of_arrival_of_a_frame() {
+    if is_inside("wire_kernel::packet_sockets_have_the_time_of_arrival_of_a_frame") {
         let room = Room::new();
         room.run(|| {
             ip("link add lq0l type veth peer name lq0w");
@@ -273,8 +273,8 @@ fn packet_sockets_say_when_a_frame_came_and_not_when_it_was_read() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
-    if is_inside("wire_kernel::what_cannot_be_opened_says_why") {
+fn a_failed_open_says_why() {
+    if is_inside("wire_kernel::a_failed_open_says_why") {
         let refused = |error: Option<WireError>| error.map(|error| error.to_string()).unwrap_or_default();
         for name in ["", "a name", "sixteen-is-a-lot", "a/b"] {
             let expected =

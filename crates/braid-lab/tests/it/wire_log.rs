@@ -1,4 +1,4 @@
-//! What is written down of a link, and that the same comes out again.
+//! Packet logs of a link, and their replay.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -44,7 +44,7 @@ fn read(path: &Path) -> VerdictLog {
 }
 
 #[test]
-fn the_log_holds_every_packet_and_plays_again() {
+fn the_log_has_every_packet_and_replays() {
     let folder = tempfile::tempdir().unwrap();
     for (name, text, change) in [
         ("plain", "", None),
@@ -72,7 +72,7 @@ fn the_log_holds_every_packet_and_plays_again() {
 }
 
 #[test]
-fn another_seed_or_fate_is_found() {
+fn replay_finds_another_seed_or_fate() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("verdicts");
     run("loss=50%", None, &Options { verdicts: Some(path.clone()), ..Options::default() });
@@ -108,7 +108,7 @@ fn a_line_names_the_flow_and_the_fate() {
 }
 
 #[test]
-fn what_is_no_verdict_log_is_refused_with_its_line() {
+fn an_invalid_log_is_refused_with_its_line() {
     let good = "# braidmq verdicts 1\nlink loss=1%\nseed 7\n";
     assert!(good.parse::<VerdictLog>().is_ok());
     for (text, line) in [
@@ -132,7 +132,7 @@ fn what_is_no_verdict_log_is_refused_with_its_line() {
 }
 
 #[test]
-fn a_log_that_cannot_be_created_is_told_at_once() {
+fn a_log_that_cannot_be_created_is_an_error_at_start() {
     let path = Path::new("/nowhere/verdicts");
     for options in [
         Options { verdicts: Some(path.into()), ..Options::default() },

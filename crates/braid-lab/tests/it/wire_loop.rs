@@ -148,7 +148,7 @@ fn a_reply_goes_back_out_of_the_wire_that_was_read() {
 }
 
 #[test]
-fn a_link_stops_at_once_and_lets_go_of_its_wires() {
+fn a_link_stops_at_once_and_drops_its_wires() {
     let (running, left, right) = between("delay=3600s");
     left.offer([numbered(1), numbered(2)]);
     until(&running, |[up, _]| up.offered.packets == 2);
@@ -176,7 +176,7 @@ fn counters_can_be_seen_while_it_runs() {
 }
 
 #[test]
-fn what_the_kernel_does_not_take_is_counted_and_told() {
+fn unsent_packets_are_counted_and_reported() {
     let ((left, left_kernel), (right, right_kernel)) = (memory_wire(0), memory_wire(0));
     let right = right.refusing(|frame| match frame.last() {
         Some(7) => Some(ENOBUFS),
@@ -206,7 +206,7 @@ fn a_device_that_was_down_is_read_again() {
 }
 
 #[test]
-fn what_comes_after_a_change_meets_it() {
+fn packets_after_a_change_meet_it() {
     let (running, left, right) = between("");
     for n in (0..40).step_by(2) {
         running.change(Direction::Up, link("loss=100%").up.start);

@@ -1,4 +1,4 @@
-//! Wires in memory: what the test offers comes, and what is sent reaches the test.
+//! Wires in memory, between a link and a test.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use braid_lab::PathCounters;
 use braid_lab::wire::{Batch, Running, Wire};
 
-/// How long a test waits for what must come.
+/// Limit of waits.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a wire says to a frame that is to be sent, or to the n-th reading.
+/// Answer of a wire to a sent frame, or to the n-th read.
 type Refusal<T> = Box<dyn Fn(T) -> Option<i32> + Send + Sync>;
 
 /// The wire.
@@ -61,12 +61,12 @@ impl MemoryWire {
         Self { send_error: Box::new(send_error), ..self }
     }
 
-    /// Says of the last frame of each reading that it came so long ago.
+    /// Stamps the last frame of each read as so old.
     pub(crate) fn stamping(self, age: Duration) -> Self {
         Self { age: Some(age), ..self }
     }
 
-    /// Fails the first readings with these error numbers.
+    /// Fails the first reads with these error numbers.
     pub(crate) fn failing(self, errors: &[i32]) -> Self {
         Self { recv_error: Mutex::new(errors.iter().copied().collect()), ..self }
     }
@@ -129,7 +129,7 @@ impl Wire for MemoryWire {
 }
 
 impl MemoryKernel {
-    /// Lets frames come, all at once.
+    /// Delivers frames, all at once.
     pub(crate) fn offer(&self, frames: impl IntoIterator<Item = Vec<u8>>) {
         let mut offered = self.offered.lock().unwrap();
         offered.extend(frames);
@@ -146,12 +146,12 @@ impl MemoryKernel {
         (0..count).map(|_| self.take()).collect()
     }
 
-    /// What else was sent until now; after the link has stopped that is all.
+    /// All other frames that were sent until now.
     pub(crate) fn rest(&self) -> Vec<Vec<u8>> {
         self.sent.try_iter().collect()
     }
 
-    /// Waits until the link lets go of the wire.
+    /// Waits until the link has dropped the wire.
     pub(crate) fn until_dropped(&self) {
         while self.sent.recv_timeout(PATIENCE) != Err(std::sync::mpsc::RecvTimeoutError::Disconnected) {}
     }

@@ -30,7 +30,7 @@ pub(crate) fn is_inside(name: &str) -> bool {
     false
 }
 
-/// A network namespace beside that of the test. It ends with this.
+/// Network namespace beside that of the test; it ends when this is dropped.
 pub(crate) struct Room {
     process: Child,
     namespace: File,
@@ -50,12 +50,12 @@ impl Room {
         Self { process, namespace }
     }
 
-    /// The process that lives there, for `ip link set DEVICE netns ID`.
+    /// Process in the namespace, for `ip link set DEVICE netns ID`.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// What `work` returns from a thread inside.
+    /// Runs `work` on a thread in the namespace.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {

@@ -1,16 +1,15 @@
 //! Bursts: urgent bytes that waited together, and the bulk that left ahead of them.
 
-use super::backlog::emptied;
-use super::packet::Packet;
+use super::qlog::{Packet, StreamFrame};
 
-/// Urgent bytes from the first that left after the urgent streams were empty until they were empty again.
+/// Urgent bytes from the first after the urgent streams were empty until they were empty again.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Burst {
-    /// When its first byte left, in milliseconds of the log.
+    /// Time of its first byte, in milliseconds of the log.
     pub(super) first: f64,
-    /// When its last byte left for the first time.
+    /// Time of the first transmission of its last byte.
     pub(super) last: f64,
-    /// Bytes that left for the first time.
+    /// Bytes, without retransmissions.
     pub(super) bytes: u64,
     /// Packets that carried them.
     pub(super) packets: usize,
@@ -21,19 +20,19 @@ pub(super) struct Burst {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ahead {
     pub(super) bytes: u64,
-    /// The packets that carried it, by their place in the log.
+    /// Packets that carried it, by index in the log.
     pub(super) packets: Vec<usize>,
-    /// Left after the last urgent byte so far: ahead only if another follows.
+    /// Bulk since the last urgent byte: ahead only if another urgent byte follows.
     pending: Vec<(usize, u64)>,
 }
 
 impl Ahead {
-    /// Bulk bytes left.
+    /// Counts bulk bytes that were sent.
     pub(super) fn handle_bulk(&mut self, packet: usize, bytes: u64) {
         self.pending.push((packet, bytes));
     }
 
-    /// Urgent bytes that had waited left: so all bulk until now was ahead of them.
+    /// Urgent bytes of the burst were sent: all bulk so far was ahead of them.
     pub(super) fn handle_urgent(&mut self) {
         for (packet, bytes) in self.pending.drain(..) {
             self.bytes = self.bytes.saturating_add(bytes);
@@ -43,16 +42,16 @@ impl Ahead {
         }
     }
 
-    /// No urgent byte is to follow.
+    /// Ends the burst: pending bulk was not ahead.
     pub(super) fn finish(mut self) -> Self {
         self.pending = Vec::new();
         self
     }
 }
 
-/// Milliseconds after which urgent bytes are taken for new ones, whatever the packets looked like.
+/// Silence in milliseconds after which urgent bytes begin another burst in any case.
 const LONGEST_SILENCE: f64 = 1000.0;
-/// The bursts of all urgent streams taken together.
+/// Bursts of all urgent streams together.
 pub(super) fn bursts(packets: &[Packet], is_urgent: impl Fn(u64) -> bool) -> Vec<Burst> {
     let emptied = emptied(packets, &is_urgent);
     let mut bursts = Vec::new();
@@ -72,7 +71,7 @@ pub(super) fn bursts(packets: &[Packet], is_urgent: impl Fn(u64) -> bool) -> Vec
 
 fn handle_packet(open: &mut Option<Burst>, place: usize, packet: &Packet, is_urgent: impl Fn(u64) -> bool) {
     let mut counted = false;
-    // A packet is put together at one moment, so what stands before urgent bytes was chosen before them.
+    // A packet is assembled at one moment, so bulk in front of urgent bytes was chosen before them.
     let mut in_front = Ahead::default();
     for frame in packet.frames.iter().filter(|frame| frame.length > 0) {
         if !is_urgent(frame.stream) {
@@ -94,9 +93,67 @@ fn handle_packet(open: &mut Option<Burst>, place: usize, packet: &Packet, is_urg
     }
 }
 
+// === Emptied queues ===
+
+/// A full packet of RFC 9000 has at least 1200 bytes; logs may leave out header and authentication tag.
+const SMALLEST_FULL: u64 = 1100;
+/// Full packets differ by this: the fields of the last stream frame.
+const TOLERANCE: u64 = 8;
+/// In so few bytes a sender begins no further stream frame.
+const NO_ROOM: u64 = 32;
+/// Number of neighbouring packets that end with bulk, on each side; path MTU discovery changes the length of full ones.
+const NEAR: usize = 8;
+
+/// Whether each packet proves that no urgent bytes were queued after it.
+///
+/// A sender fills a packet as long as it has bytes. The urgent streams were therefore empty if bulk follows fresh urgent
+/// bytes, or if the packet has room left. A packet without stream bytes proves nothing: congestion control may have held
+/// the sender back.
+pub(super) fn emptied(packets: &[Packet], is_urgent: impl Fn(u64) -> bool) -> Vec<bool> {
+    let lengths = FullLengths::of(packets, &is_urgent);
+    let is_emptied = |(place, packet): (usize, &Packet)| {
+        let Some(last) = last_frame(packet, |_| true) else { return false };
+        if !is_urgent(last.stream) {
+            // After retransmitted bytes the next fresh ones may have waited for another turn.
+            let bulk_follows = last_frame(packet, &is_urgent).is_some_and(|frame| frame.fresh() > 0);
+            return bulk_follows || !lengths.is_full(place, packet.length(), NO_ROOM);
+        }
+        // A stream that continues fills the packet to the last byte; a retransmission ends where the lost bytes ended.
+        let tolerance = if last.fresh() > 0 { TOLERANCE } else { NO_ROOM };
+        last.fin || !lengths.is_full(place, packet.length(), tolerance)
+    };
+    packets.iter().enumerate().map(is_emptied).collect()
+}
+
+fn last_frame(packet: &Packet, wanted: impl Fn(u64) -> bool) -> Option<&StreamFrame> {
+    packet.frames.iter().rfind(|frame| frame.length > 0 && wanted(frame.stream))
+}
+
+/// Length of full packets along a log: that of packets which end with bulk, whose stream always has bytes queued.
+struct FullLengths {
+    /// Index and length of each packet that ends with bulk.
+    bulk: Vec<(usize, u64)>,
+}
+
+impl FullLengths {
+    fn of(packets: &[Packet], is_urgent: impl Fn(u64) -> bool) -> Self {
+        let ends_with_bulk =
+            |packet: &Packet| last_frame(packet, |_| true).is_some_and(|frame| !is_urgent(frame.stream));
+        let bulk = packets.iter().enumerate().filter(|(_, packet)| ends_with_bulk(packet));
+        Self { bulk: bulk.map(|(place, packet)| (place, packet.length())).collect() }
+    }
+
+    /// Whether a packet is full except for `tolerance`: a neighbour is as long.
+    fn is_full(&self, place: usize, length: u64, tolerance: u64) -> bool {
+        let here = self.bulk.partition_point(|(other, _)| *other < place);
+        let near = here.saturating_sub(NEAR)..(here + NEAR + 1).min(self.bulk.len());
+        let mut others = self.bulk[near].iter().filter(|(other, _)| *other != place);
+        length >= SMALLEST_FULL && others.any(|(_, other)| other.abs_diff(length) <= tolerance)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::packet::StreamFrame;
     use super::*;
 
     const URGENT: u64 = 4;
@@ -124,7 +181,7 @@ mod tests {
             .collect()
     }
 
-    /// Of each burst: first and last time, bytes, packets, bulk bytes ahead.
+    /// First and last time, bytes, packets and bulk bytes ahead of each burst.
     fn found(all: &[&[(u64, u64)]]) -> Vec<(f64, f64, u64, usize, u64)> {
         bursts(&packets(all), |stream| stream == URGENT || stream == 0)
             .into_iter()
@@ -146,7 +203,7 @@ mod tests {
         let all: &[&[_]] =
             &[FULL, FULL, &[(URGENT, 1172)], &[(URGENT, 1172)], &[(URGENT, 656), (BULK, 514)], FULL];
         assert_eq!(found(all), [(3.0, 5.0, 3000, 3, 0)]);
-        // However long ago the bulk was that tells how long full packets are.
+        // The age of the bulk that shows the length of full packets does not matter.
         let mut later = vec![FULL; 2];
         later.extend([&[(URGENT, 1172_u64)][..]; 20]);
         assert_eq!(found(&later), [(3.0, 22.0, 20 * 1172, 20, 0)]);
@@ -169,7 +226,7 @@ mod tests {
         let all: &[&[_]] =
             &[FULL, &[(URGENT, 1172)], &[(URGENT, 200)], FULL, FULL, &[(URGENT, 100), (BULK, 1070)]];
         assert_eq!(found(all), [(2.0, 3.0, 1372, 2, 0), (6.0, 6.0, 100, 1, 0)]);
-        // So does bulk that leaves room.
+        // Bulk that leaves room shows the same.
         let all: &[&[_]] = &[FULL, &[(URGENT, 1172)], &[(BULK, 1120)], FULL, &[(URGENT, 100), (BULK, 1070)]];
         assert_eq!(found(all), [(2.0, 2.0, 1172, 1, 0), (5.0, 5.0, 100, 1, 0)]);
     }

@@ -1,25 +1,16 @@
-//! The picture: columns of packets coloured by stream, a lane for each stream, losses, and what was in flight.
+//! Chart of a log: columns of packets coloured by stream, a lane for each stream, losses, and bytes in flight.
 
-mod axis;
 mod chart;
-mod column;
-mod palette;
 mod svg;
 
-use super::report::shown;
-use super::summary::Summary;
+use super::summary::{Summary, shown};
 use super::view::{View, list};
-use axis::Frame;
-use column::Columns;
-use palette::Palette;
-use svg::Svg;
+use chart::Columns;
+use svg::{Frame, LEFT, Palette, RIGHT, Svg};
 
-/// Left and right end of what is drawn along the time.
-const LEFT: f64 = 110.0;
-const RIGHT: f64 = 1170.0;
 const WIDTH: f64 = 1200.0;
 
-/// An SVG document that stands on light and on dark ground.
+/// Draws an SVG document for light and dark backgrounds.
 pub(super) fn draw(view: &View<'_>, summary: &Summary) -> String {
     let palette = Palette::of(summary);
     let columns = Columns::of(view, &palette, RIGHT - LEFT);
@@ -53,12 +44,12 @@ fn heading(svg: &mut Svg, view: &View<'_>, summary: &Summary) {
     svg.text(LEFT, 69.0, "start", 11, name.as_deref().unwrap_or_default());
 }
 
-/// A swatch and a name for each colour; returns where it ends.
+/// Draws a swatch and a name for each colour; returns the lower end.
 fn legend(svg: &mut Svg, palette: &Palette) -> f64 {
     let (mut x, mut y) = (LEFT, 92.0);
     for series in palette.all() {
-        // Letters of this size are about 7 wide.
-        let width = 30.0 + 7.0 * super::number::float(series.name.chars().count() as u64);
+        // Letters of this size are about 7 pixels wide.
+        let width = 30.0 + 7.0 * super::qlog::float(series.name.chars().count() as u64);
         if x + width > RIGHT {
             (x, y) = (LEFT, y + 18.0);
         }

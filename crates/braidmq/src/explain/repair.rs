@@ -1,28 +1,28 @@
 //! Repairs: urgent bytes in packets that were lost, until they were sent again.
 
 use super::burst::Ahead;
-use super::packet::Packet;
+use super::qlog::Packet;
 
-/// Urgent bytes that the sender took for lost at one moment.
+/// Urgent bytes that were declared lost at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Repair {
-    /// When they were taken for lost, in milliseconds of the log.
+    /// Time of the loss detection, in milliseconds of the log.
     pub(super) lost: f64,
     /// Bytes of the urgent streams in the lost packets.
     pub(super) bytes: u64,
-    /// How many of them were sent again since.
+    /// Bytes that were retransmitted since.
     pub(super) again: u64,
-    /// When the last of those was sent again. `None`: none was, since a copy had arrived, or the stream or log ended.
+    /// Time of the last retransmission; `None` without one, since a copy arrived, or the stream or log ended.
     pub(super) last: Option<f64>,
     pub(super) ahead: Ahead,
-    /// What has not been sent again: stream, first offset, offset behind the last.
+    /// Ranges that were not retransmitted: stream, start, end (exclusive).
     missing: Vec<(u64, u64, u64)>,
 }
 
-/// More repairs than this at a time are stale: their bytes had arrived after all.
+/// Limit of concurrent repairs; older ones are stale, since their bytes arrived after all.
 const MOST_AT_A_TIME: usize = 64;
 
-/// The repairs in the order in which the losses were noticed.
+/// Repairs in the order of loss detection.
 pub(super) fn repairs(packets: &[Packet], is_urgent: impl Fn(u64) -> bool) -> Vec<Repair> {
     let mut losses = losses(packets, &is_urgent).into_iter().peekable();
     let mut running: Vec<Repair> = Vec::new();
@@ -51,7 +51,7 @@ pub(super) fn repairs(packets: &[Packet], is_urgent: impl Fn(u64) -> bool) -> Ve
     repairs.into_iter().map(|repair| Repair { ahead: repair.ahead.finish(), ..repair }).collect()
 }
 
-/// Losses of urgent bytes, each with the place of the packet that was sent next; one for all of the same moment.
+/// Losses of urgent bytes with the index of the next packet; one for each moment.
 fn losses(packets: &[Packet], is_urgent: impl Fn(u64) -> bool) -> Vec<(usize, Repair)> {
     let mut lost: Vec<_> = packets.iter().filter_map(|packet| Some((packet.lost?, packet))).collect();
     lost.sort_by_key(|(loss, _)| loss.before);
@@ -102,7 +102,7 @@ impl Repair {
 
 #[cfg(test)]
 mod tests {
-    use super::super::packet::{Loss, StreamFrame};
+    use super::super::qlog::{Loss, StreamFrame};
     use super::*;
 
     const URGENT: u64 = 4;
@@ -136,7 +136,7 @@ mod tests {
             packets(&[(URGENT, 0, 100), (8, 0, 1), (8, 1, 20), (8, 21, 300), (URGENT, 0, 100), (8, 321, 9)]);
         lose(&mut all[0], 2);
         assert_eq!(found(&all), [(100, 100, Some(5.0), 320)]);
-        // What follows the repetition at once is not.
+        // Bulk right after the retransmission is not.
         lose(&mut all[0], 4);
         assert_eq!(found(&all), [(100, 100, Some(5.0), 0)]);
         // Other bytes of the stream repair nothing, and neither does another urgent stream.

@@ -1,22 +1,23 @@
-//! The numbers: what `--json` prints, and what the text and the picture tell.
+//! Numbers of an explanation: as JSON for `--json`, and as text.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 
 use serde::Serialize;
 
 use super::Args;
 use super::burst::Burst;
-use super::number::{float, told};
+use super::qlog::{float, rounded};
 use super::repair::Repair;
-use super::view::View;
+use super::view::{View, list};
 
-/// Times are milliseconds of the log, durations milliseconds, sizes bytes, shares of 1.
+/// Numbers of an explanation. Times are milliseconds of the log, durations milliseconds, sizes bytes, shares of 1.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     pub(super) file: String,
     pub(super) picture: String,
-    /// Who wrote the log.
+    /// Endpoint that wrote the log.
     pub(super) vantage: Option<String>,
     pub(super) side: &'static str,
     pub(super) from_ms: f64,
@@ -38,10 +39,10 @@ pub(super) struct Summary {
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct StreamNumbers {
     pub(super) stream: u64,
-    /// By RFC 9000, section 2.1.
+    /// Kind by RFC 9000, section 2.1.
     pub(super) kind: &'static str,
     pub(super) urgent: bool,
-    /// Without repetitions.
+    /// Bytes without retransmissions.
     pub(super) bytes: u64,
     pub(super) bytes_again: u64,
     pub(super) packets: u64,
@@ -52,20 +53,20 @@ pub(super) struct StreamNumbers {
 #[derive(Debug, Serialize)]
 pub(super) struct ConnectionNumbers {
     pub(super) packets: u64,
-    /// `None`: they all have the same time.
+    /// `None` if all have the same time.
     pub(super) packets_per_second: Option<f64>,
-    /// Bytes of the packets, where the log says them.
+    /// Bytes of the packets, if logged.
     pub(super) bytes: u64,
-    /// `None`: the log cannot know it, on the receiving side.
+    /// `None` on the receiving side, which cannot know it.
     pub(super) lost: Option<u64>,
-    /// `None`: the log does not say.
+    /// `None` if not logged.
     pub(super) probe_timeouts: Option<usize>,
 }
 
 /// Urgent bytes, and the bulk that left while they waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Share {
-    /// `None`: no urgent bytes, or no bulk in the log.
+    /// `None` without urgent bytes or without bulk.
     pub(super) share: Option<f64>,
     pub(super) urgent_bytes: u64,
     pub(super) bulk_bytes_ahead: u64,
@@ -86,7 +87,7 @@ pub(super) struct RepairNumbers {
     pub(super) lost_ms: f64,
     pub(super) bytes: u64,
     pub(super) bytes_again: u64,
-    /// `None`: not sent again.
+    /// `None` if not retransmitted.
     pub(super) again_after_ms: Option<f64>,
     pub(super) bulk_bytes_ahead: u64,
 }
@@ -103,8 +104,8 @@ impl Summary {
             picture: picture.display().to_string(),
             vantage: view.trace.vantage.clone(),
             side: args.side.name(),
-            from_ms: told(from),
-            to_ms: told(to),
+            from_ms: rounded(from),
+            to_ms: rounded(to),
             log_is_cut_off: view.trace.is_cut_off,
             other_connections: view.trace.others,
             urgent: view.urgent.iter().copied().collect(),
@@ -139,7 +140,7 @@ impl ConnectionNumbers {
         let timeouts = view.trace.probe_timeouts.as_ref().filter(|_| sent);
         Self {
             packets: count,
-            packets_per_second: (last > first).then(|| told(float(count) * 1000.0 / (last - first))),
+            packets_per_second: (last > first).then(|| rounded(float(count) * 1000.0 / (last - first))),
             bytes: packets.iter().fold(0, |sum, packet| sum.saturating_add(packet.length())),
             lost: sent.then(|| packets.iter().filter(|packet| packet.lost.is_some()).count() as u64),
             probe_timeouts: timeouts
@@ -151,10 +152,10 @@ impl ConnectionNumbers {
 impl BurstNumbers {
     fn of(burst: &Burst) -> Self {
         Self {
-            first_ms: told(burst.first),
+            first_ms: rounded(burst.first),
             bytes: burst.bytes,
             packets: burst.packets,
-            left_after_ms: told(burst.last - burst.first),
+            left_after_ms: rounded(burst.last - burst.first),
             bulk_bytes_ahead: burst.ahead.bytes,
         }
     }
@@ -163,10 +164,10 @@ impl BurstNumbers {
 impl RepairNumbers {
     fn of(repair: &Repair) -> Self {
         Self {
-            lost_ms: told(repair.lost),
+            lost_ms: rounded(repair.lost),
             bytes: repair.bytes,
             bytes_again: repair.again,
-            again_after_ms: repair.last.map(|last| told(last - repair.lost)),
+            again_after_ms: repair.last.map(|last| rounded(last - repair.lost)),
             bulk_bytes_ahead: repair.ahead.bytes,
         }
     }
@@ -181,12 +182,12 @@ fn streams(view: &View<'_>) -> Vec<StreamNumbers> {
                 stream: frame.stream,
                 kind: kind(frame.stream),
                 urgent: view.is_urgent(frame.stream),
-                first_ms: told(packet.time),
+                first_ms: rounded(packet.time),
                 ..StreamNumbers::default()
             });
             numbers.bytes = numbers.bytes.saturating_add(frame.fresh());
             numbers.bytes_again = numbers.bytes_again.saturating_add(frame.again);
-            numbers.last_ms = told(packet.time);
+            numbers.last_ms = rounded(packet.time);
             if !counted.contains(&frame.stream) {
                 counted.push(frame.stream);
                 numbers.packets += 1;
@@ -196,12 +197,189 @@ fn streams(view: &View<'_>) -> Vec<StreamNumbers> {
     streams.into_values().collect()
 }
 
-/// Who opened a stream, and its direction: the two lowest bits of its id.
+/// Initiator and direction of a stream: the two lowest bits of its id.
 fn kind(stream: u64) -> &'static str {
     match stream & 3 {
         0 => "client, bidi",
         1 => "server, bidi",
         2 => "client, uni",
         _ => "server, uni",
+    }
+}
+
+// === Text ===
+
+/// Limit of bursts in the text; `--json` has all.
+const MOST_BURSTS: usize = 20;
+
+/// Numbers as a JSON object with a line feed.
+pub(super) fn json(summary: &Summary) -> String {
+    // Serialization fails only for keys that are not strings.
+    let mut text = serde_json::to_string_pretty(summary).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+pub(super) fn text(summary: &Summary) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_heading(&mut out, summary)
+        .and_then(|()| write_streams(&mut out, summary))
+        .and_then(|()| write_measures(&mut out, summary))
+        .and_then(|()| write_bursts(&mut out, summary))
+        .and_then(|()| writeln!(out, "\npicture: {}", summary.picture));
+    out
+}
+
+fn write_heading(out: &mut String, summary: &Summary) -> fmt::Result {
+    let who = summary.vantage.as_deref().map_or(String::new(), |who| format!(" by the {who}"));
+    let Summary { file, side, from_ms, to_ms, .. } = summary;
+    writeln!(out, "{file}: packets {side}{who}, {from_ms:.3} to {to_ms:.3} ms")?;
+    if summary.log_is_cut_off {
+        writeln!(out, "the log ends in the middle of a record; what comes before is explained")?;
+    }
+    if summary.other_connections > 0 {
+        writeln!(out, "other connections in the file, not explained: {}", summary.other_connections)?;
+    }
+    let connection = &summary.connection;
+    write!(out, "{} packets", connection.packets)?;
+    if let Some(rate) = connection.packets_per_second {
+        write!(out, " ({rate:.1} a second)")?;
+    }
+    write!(out, ", {} bytes", connection.bytes)?;
+    if let Some(lost) = connection.lost {
+        write!(out, ", {lost} lost ({})", percent(float(lost), connection.packets))?;
+    }
+    if let Some(timeouts) = connection.probe_timeouts {
+        write!(out, ", {timeouts} probe timeouts")?;
+    }
+    let urgent = list(summary.urgent.iter());
+    let chosen = match (summary.urgent_is_chosen, summary.urgent.as_slice()) {
+        (false, _) => "",
+        (true, []) => " (there is a single data stream; name streams with --urgent)",
+        (true, [0]) => " (the control stream; name others with --urgent)",
+        (true, [_]) => " (the data stream with the fewest bytes; name others with --urgent)",
+        (true, _) => {
+            " (the control stream and the data stream with the fewest bytes; name others with --urgent)"
+        }
+    };
+    writeln!(out, "\nurgent: {urgent}{chosen}")
+}
+
+fn percent(part: f64, whole: u64) -> String {
+    format!("{:.1} %", 100.0 * part / float(whole.max(1)))
+}
+
+/// Table of the streams that --urgent may name.
+fn write_streams(out: &mut String, summary: &Summary) -> fmt::Result {
+    let again = if summary.side == "sent" { "sent again" } else { "came again" };
+    writeln!(
+        out,
+        "\n{:>8}  {:12}  {:6}  {:>12}  {:>8}  {:>12}  {:>12}  {again:>10}",
+        "stream", "opened by", "", "bytes", "packets", "first ms", "last ms"
+    )?;
+    for stream in &summary.streams {
+        let class = if stream.urgent { "urgent" } else { "bulk" };
+        writeln!(
+            out,
+            "{:>8}  {:12}  {class:6}  {:>12}  {:>8}  {:>12.3}  {:>12.3}  {:>10}",
+            stream.stream,
+            stream.kind,
+            stream.bytes,
+            stream.packets,
+            stream.first_ms,
+            stream.last_ms,
+            stream.bytes_again,
+        )?;
+    }
+    Ok(())
+}
+
+/// Share in percent, never rounded up to 100, which means that no bulk was ahead.
+pub(super) fn shown(share: Share) -> Option<String> {
+    let share = share.share?;
+    let percent = if share < 1.0 { (share * 1000.0).floor() / 10.0 } else { 100.0 };
+    Some(if percent < 100.0 { format!("{percent:.1} %") } else { "100 %".to_owned() })
+}
+
+fn write_measures(out: &mut String, summary: &Summary) -> fmt::Result {
+    let first = summary.urgent_first;
+    match shown(first) {
+        Some(share) => writeln!(
+            out,
+            "\nurgent first: {share} ({} urgent bytes in {} bursts, {} of them of one packet; {} bulk bytes ahead)",
+            first.urgent_bytes,
+            summary.bursts.len(),
+            summary.bursts.iter().filter(|burst| burst.packets == 1).count(),
+            first.bulk_bytes_ahead,
+        )?,
+        None if first.urgent_bytes == 0 => writeln!(out, "\nurgent first: no urgent bytes to measure")?,
+        None => writeln!(out, "\nurgent first: no bulk bytes to compare with")?,
+    }
+    if summary.repairs.is_empty() {
+        return Ok(());
+    }
+    let loss = summary.after_a_loss;
+    let mut waits: Vec<f64> = summary.repairs.iter().filter_map(|repair| repair.again_after_ms).collect();
+    waits.sort_by(f64::total_cmp);
+    let share = shown(loss).unwrap_or_else(|| "nothing was sent again".to_owned());
+    write!(
+        out,
+        "after a loss: {share} (losses of urgent bytes: {}, sent again: {}; {} bulk bytes ahead",
+        summary.repairs.len(),
+        waits.len(),
+        loss.bulk_bytes_ahead,
+    )?;
+    if let (Some(median), Some(longest)) = (waits.get(waits.len() / 2), waits.last()) {
+        write!(out, "; median wait {median:.3} ms, longest {longest:.3} ms")?;
+    }
+    writeln!(out, ")")
+}
+
+fn write_bursts(out: &mut String, summary: &Summary) -> fmt::Result {
+    if summary.bursts.is_empty() {
+        return Ok(());
+    }
+    let mut listed: Vec<&BurstNumbers> = summary.bursts.iter().collect();
+    if listed.len() > MOST_BURSTS {
+        listed.sort_by(|a, b| {
+            let rest = || b.left_after_ms.total_cmp(&a.left_after_ms).then(a.first_ms.total_cmp(&b.first_ms));
+            b.bulk_bytes_ahead.cmp(&a.bulk_bytes_ahead).then_with(rest)
+        });
+        listed.truncate(MOST_BURSTS);
+        writeln!(
+            out,
+            "\nthe {MOST_BURSTS} bursts of {} with the most bulk ahead, then the slowest (--json has all):",
+            summary.bursts.len()
+        )?;
+    } else {
+        writeln!(out, "\nbursts of urgent bytes:")?;
+    }
+    writeln!(
+        out,
+        "{:>12}  {:>10}  {:>8}  {:>15}  {:>16}",
+        "first ms", "bytes", "packets", "all left after", "bulk bytes ahead"
+    )?;
+    for burst in listed {
+        writeln!(
+            out,
+            "{:>12.3}  {:>10}  {:>8}  {:>12.3} ms  {:>16}",
+            burst.first_ms, burst.bytes, burst.packets, burst.left_after_ms, burst.bulk_bytes_ahead
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_never_rounded_up_to_all() {
+        let share = |share| shown(Share { share, ..Share::default() });
+        assert_eq!(share(Some(1.0)).as_deref(), Some("100 %"));
+        assert_eq!(share(Some(0.99999)).as_deref(), Some("99.9 %"));
+        assert_eq!(share(Some(0.5)).as_deref(), Some("50.0 %"));
+        assert_eq!(share(None), None);
     }
 }

@@ -1,46 +1,44 @@
-//! One connection as one endpoint logged it.
+//! Trace of one connection, as one endpoint logged it.
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
 use super::Side;
-use super::coverage::Coverage;
-use super::event::{Clock, Event, LostPacket, Metrics, event};
-use super::packet::{Loss, Packet, Space};
+use super::qlog::{Clock, Event, Loss, LostPacket, Metrics, Packet, Space, event};
 
-/// The packets of one side, in the order of the log, and what the sender's recovery said meanwhile.
+/// Packets of one side in the order of the log, and the recovery metrics of the sender.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
-    /// Who wrote the log: `client`, `server`, or `None` if it does not say.
+    /// Endpoint that wrote the log: `client`, `server`, or `None` if unknown.
     pub(super) vantage: Option<String>,
     pub(super) packets: Vec<Packet>,
-    /// In the order of the log; empty if it has no metrics.
+    /// Bytes in flight in the order of the log; empty without metrics.
     pub(super) flights: Vec<Flight>,
-    /// When probe timeouts expired, in milliseconds of the log. `None`: the log has nothing that would say so.
+    /// Times of probe timeouts, in milliseconds of the log; `None` if the log does not record them.
     pub(super) probe_timeouts: Option<Vec<f64>>,
-    /// The log ends in the middle of a record.
+    /// Whether the last record is incomplete.
     pub(super) is_cut_off: bool,
-    /// How many more connections with stream bytes the file has.
+    /// Number of other connections with stream bytes in the file.
     pub(super) others: usize,
 }
 
-/// What was on its way, over all paths.
+/// Bytes in flight over all paths.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Flight {
-    /// In milliseconds of the log.
+    /// Time in milliseconds of the log.
     pub(super) time: f64,
-    /// Bytes; 0 as long as the log has not said it.
+    /// Bytes; 0 until the log has a value.
     pub(super) congestion_window: u64,
     /// Bytes.
     pub(super) bytes_in_flight: u64,
 }
 
-/// What a file lacks.
+/// Missing content of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Missing {
     Everything,
-    /// `other_side`: the packets of the other side carry some.
+    /// `other_side`: packets of the other side have some.
     StreamFrames {
         other_side: bool,
     },
@@ -50,7 +48,7 @@ pub(super) enum Missing {
 pub(super) struct Reading {
     side: Side,
     heading: Option<Value>,
-    /// By the group that the events name; one group in almost every file.
+    /// Traces by event group; almost every file has one.
     traces: Vec<(Option<String>, Growing)>,
 }
 
@@ -59,8 +57,10 @@ impl Reading {
         Self { side, heading: None, traces: Vec::new() }
     }
 
-    /// The heading of the file comes first, then its events; a file that is one document is all heading.
-    /// The error says why it is not qlog.
+    /// Handles a record: the header of the file, then events. A file that is one document is all header.
+    ///
+    /// # Errors
+    /// The reason that the file is not qlog.
     pub(super) fn handle_record(&mut self, mut record: Value) -> Result<(), &'static str> {
         let Some(heading) = &self.heading else {
             let marks = ["qlog_version", "qlog_format", "file_schema", "traces", "trace"];
@@ -99,7 +99,7 @@ impl Reading {
         self.traces.push((None, growing));
     }
 
-    /// The first connection that has stream bytes on this side.
+    /// First connection with stream bytes on this side.
     pub(super) fn finish(self, is_cut_off: bool) -> Result<Trace, Missing> {
         if self.traces.is_empty() {
             return Err(Missing::Everything);
@@ -115,14 +115,14 @@ impl Reading {
     }
 }
 
-/// A trace while its events are read.
+/// Trace under construction.
 struct Growing {
     side: Side,
     clock: Clock,
     trace: Trace,
-    /// What each stream has carried so far.
+    /// Offsets of each stream that were sent so far.
     carried: HashMap<u64, Coverage>,
-    /// Where packets of this number are; more than one on several paths.
+    /// Indices of packets by number; several paths may repeat a number.
     numbered: HashMap<(Space, u64), Vec<usize>>,
     paths: BTreeMap<u64, Metrics>,
     other_side: bool,
@@ -143,7 +143,7 @@ impl Growing {
         }
     }
 
-    /// An event is an object with named fields, or in the first drafts an array whose fields the heading names.
+    /// Handles an event: an object, or in the first drafts an array whose fields the header names.
     fn handle_event(&mut self, record: &Value, fields: &[String]) {
         let field = |names: &[&str]| match record {
             Value::Array(values) => {
@@ -180,7 +180,7 @@ impl Growing {
         self.trace.packets.push(packet);
     }
 
-    /// Numbers repeat from path to path, and not every log names the path of a loss: then the length decides.
+    /// Finds a lost packet. Numbers repeat on several paths, and if the log does not name the path, the length decides.
     fn mark_lost(&mut self, lost: &LostPacket, time: f64) {
         let before = self.trace.packets.len();
         let packets = &mut self.trace.packets;
@@ -217,10 +217,58 @@ impl Growing {
     }
 }
 
+/// Disjoint ranges of offsets: start to end (exclusive).
+#[derive(Debug, Default)]
+pub(super) struct Coverage(BTreeMap<u64, u64>);
+
+impl Coverage {
+    /// Adds the bytes from `start` to `end` and returns how many were known.
+    pub(super) fn insert(&mut self, start: u64, end: u64) -> u64 {
+        if start >= end {
+            return 0;
+        }
+        let (mut first, mut last, mut known) = (start, end, 0);
+        // Touching ranges merge, so that a stream sent in order stays one range.
+        while let Some((&from, &to)) = self.0.range(..=end).next_back().filter(|(_, to)| **to >= start) {
+            known += to.min(end).saturating_sub(from.max(start));
+            first = first.min(from);
+            last = last.max(to);
+            self.0.remove(&from);
+        }
+        self.0.insert(first, last);
+        known
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn bytes_count_as_known_once_they_were_there() {
+        let mut sent = Coverage::default();
+        assert_eq!(sent.insert(0, 100), 0);
+        assert_eq!(sent.insert(100, 200), 0);
+        assert_eq!(sent.insert(300, 400), 0);
+        assert_eq!(sent.insert(50, 350), 200);
+        assert_eq!(sent.0, BTreeMap::from([(0, 400)]));
+        assert_eq!(sent.insert(10, 20), 10);
+        assert_eq!(sent.insert(5, 5), 0);
+        assert_eq!(sent.insert(390, u64::MAX), 10);
+    }
+
+    #[test]
+    fn coverage_agrees_with_a_set_of_bytes() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let (mut sent, mut model) = (Coverage::default(), std::collections::BTreeSet::new());
+        for _ in 0..2_000 {
+            let start = random.u64(..500);
+            let end = start + random.u64(..20);
+            let known = (start..end).filter(|offset| !model.insert(*offset)).count();
+            assert_eq!(sent.insert(start, end), known as u64);
+        }
+    }
 
     fn trace(records: impl IntoIterator<Item = Value>) -> Trace {
         let mut reading = Reading::new(Side::Sent);

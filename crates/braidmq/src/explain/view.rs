@@ -1,15 +1,15 @@
-//! What is looked at: a part of a trace, with some streams as the urgent ones.
+//! View of a trace: a window of time, and the urgent streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::ExplainError;
 use super::burst::{Burst, bursts};
-use super::packet::Packet;
+use super::qlog::Packet;
 use super::repair::{Repair, repairs};
 use super::trace::Trace;
 
-/// From when to when, in milliseconds of the log, both included.
+/// Window in milliseconds of the log, both ends included.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     from: f64,
@@ -29,21 +29,21 @@ impl Window {
 pub(super) struct View<'a> {
     pub(super) trace: &'a Trace,
     pub(super) window: Window,
-    /// Which packets of the trace.
+    /// Packets of the trace in the window.
     range: Range<usize>,
     pub(super) urgent: BTreeSet<u64>,
-    /// The urgent streams were not named but chosen.
+    /// Whether the urgent streams were chosen by default.
     pub(super) is_chosen: bool,
-    /// Those that began in the window.
+    /// Bursts that began in the window.
     pub(super) bursts: Vec<Burst>,
-    /// Those whose loss was noticed in the window.
+    /// Repairs whose loss was detected in the window.
     pub(super) repairs: Vec<Repair>,
-    /// Packets with bulk that left while urgent bytes waited, by their place in the trace.
+    /// Indices of packets with bulk that were sent while urgent bytes waited.
     ahead: BTreeSet<usize>,
 }
 
 impl<'a> View<'a> {
-    /// `urgent` empty: the control stream and, of several data streams, the one with the fewest bytes.
+    /// Creates the view. If `urgent` is empty: the control stream and, of several data streams, the one with the fewest bytes.
     pub(super) fn new(trace: &'a Trace, urgent: &[u64], window: Window) -> Result<Self, ExplainError> {
         let bytes = bytes_by_stream(&trace.packets);
         if let Some(stream) = urgent.iter().find(|stream| !bytes.contains_key(stream)) {
@@ -70,12 +70,12 @@ impl<'a> View<'a> {
         self.urgent.contains(&stream)
     }
 
-    /// Whether bulk in this packet of `packets()` left while urgent bytes waited.
+    /// Whether bulk in this packet of `packets()` was sent while urgent bytes waited.
     pub(super) fn is_ahead(&self, index: usize) -> bool {
         self.ahead.contains(&(self.range.start + index))
     }
 
-    /// First and last time of its packets, in milliseconds of the log.
+    /// First and last time of the packets, in milliseconds of the log.
     pub(super) fn span(&self) -> (f64, f64) {
         span(self.packets())
     }
@@ -97,7 +97,7 @@ fn range(packets: &[Packet], window: Window) -> Result<Range<usize>, ExplainErro
     })
 }
 
-/// Bytes that each stream carried, repetitions not counted.
+/// Bytes of each stream, without retransmissions.
 fn bytes_by_stream(packets: &[Packet]) -> BTreeMap<u64, u64> {
     let mut bytes = BTreeMap::new();
     for frame in packets.iter().flat_map(|packet| &packet.frames) {
@@ -114,7 +114,7 @@ fn chosen(bytes: &BTreeMap<u64, u64>) -> BTreeSet<u64> {
     control.into_iter().chain(smallest).map(|(stream, _)| *stream).collect()
 }
 
-/// `stream 4`, `streams 0, 4 and 8`; a few of many.
+/// Text `stream 4` or `streams 0, 4 and 8`; long lists are shortened.
 pub(super) fn list<'b>(streams: impl ExactSizeIterator<Item = &'b u64>) -> String {
     const MOST: usize = 12;
     let count = streams.len();

@@ -1,11 +1,11 @@
-//! `braidmq lab at`: a command at an end of the link that the caller runs behind.
+//! `braidmq lab at`: runs a command at one end of the link around its caller.
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode};
 
-use braid_lab::house::Namespace;
+use braid_lab::testbed::Namespace;
 
 use super::{own, refuse};
 
@@ -14,7 +14,7 @@ use super::{own, refuse};
 /// `braidmq lab run --link "loss=1%" -- sh -c 'braidmq lab at right -- iperf3 -s -1 & iperf3 -c $LAB_RIGHT'`
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Which end
+    /// The end
     #[arg(value_parser = ["left", "right"])]
     end: String,
     /// The command; `braidmq` is this program
@@ -22,15 +22,15 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// The variable that tells programs of an end. The names are not those of the configuration, which begin with BRAIDMQ_.
+/// Environment variable about an end, for programs. The prefix differs from BRAIDMQ_, which is for the configuration.
 pub(super) fn variable(end: &str, what: &str) -> String {
     format!("LAB_{}{what}", end.to_uppercase())
 }
 
-/// Where the other processes of the laboratory find the namespace that this one holds as `fd`.
+/// Path under which other processes of the testbed open the namespace `fd`.
 ///
-/// Many containers refuse to mount the /proc of our own PID namespace. That of outside, which is there then, has another
-/// number for this process.
+/// Many containers refuse to mount the /proc of the new PID namespace. The outer one, which stays then, has another number
+/// for this process.
 pub(super) fn path(fd: BorrowedFd<'_>) -> String {
     let number = std::fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse().ok());
     format!("/proc/{}/fd/{}", number.unwrap_or_else(std::process::id), fd.as_raw_fd())
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Err(error) => return refuse(&error),
     };
     let Some((program, arguments)) = command.split_first() else {
-        return refuse(&"there is no command");
+        return refuse(&"the command is empty");
     };
     let run = || Command::new(program).args(arguments).status();
     match Namespace::open(&args.end, path.as_ref()).and_then(|end| end.run(run)) {

@@ -10,13 +10,13 @@ use braid_lab::scenario::{Scenario, ScenarioError, builtin};
 use jiff::{SpanRound, Timestamp, Unit, Zoned};
 use thiserror::Error;
 
+use super::options::Args;
 use super::progress::Watch;
-use super::run::Args;
-use super::{BROKEN, STOPPED, UNTRUSTED, house, list, refuse, selftest};
+use super::{BROKEN, STOPPED, UNTRUSTED, list, refuse, selftest, signals};
 
-/// Of the directory of a report: where the runs are.
+/// Subdirectory of a report for its runs.
 const RUNS: &str = "runs";
-/// And where it is itself.
+/// File of the report.
 const REPORT: &str = "report.json";
 
 #[derive(Debug, Error)]
@@ -41,17 +41,17 @@ enum RunError {
         "--check: no bound of the scenario is about what was chosen: leave out --variant and --profile, or --check"
     )]
     Unbound,
-    #[error("the system refuses to watch for signals: {0}")]
+    #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
 }
 
 pub(super) fn run(args: &Args, scenario: &str) -> ExitCode {
-    // Before anything is built: what is wrong with the words is told once, from outside.
+    // Arguments are checked before the testbed is entered.
     let plan = match plan(args, scenario) {
         Ok(plan) => plan,
         Err(error) => return refuse(&error),
     };
-    if let Err(code) = house::enter() {
+    if let Err(code) = signals::enter() {
         return code;
     }
     let ours: Vec<PathBuf> =
@@ -74,7 +74,7 @@ fn plan(args: &Args, name: &str) -> Result<Plan, RunError> {
         let now = Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
         Path::new("braidmq-lab").join(format!("{}-{now}", scenario.name))
     });
-    // Programs have working directories of their own.
+    // Absolute, since programs have working directories of their own.
     let out = std::path::absolute(&out).map_err(|source| RunError::File { path: out, source })?;
     let earlier = match args.resume {
         true => Some(report::load(&out.join(REPORT))?),
@@ -122,7 +122,7 @@ fn load(name: &str) -> Result<Scenario, RunError> {
 fn run_inside(args: &Args, mut plan: Plan) -> Result<ExitCode, RunError> {
     let stop = Stop::default();
     let asked = stop.clone();
-    house::listen(move |_| asked.stop()).map_err(RunError::Signals)?;
+    signals::listen(move |_| asked.stop()).map_err(RunError::Signals)?;
     std::fs::create_dir_all(&plan.directory)
         .map_err(|source| RunError::File { path: plan.directory.clone(), source })?;
     let began = Timestamp::now();
@@ -135,7 +135,7 @@ fn run_inside(args: &Args, mut plan: Plan) -> Result<ExitCode, RunError> {
         && !stop.is_asked()
     {
         for reason in refused {
-            eprintln!("braidmq: the selftest does not trust this machine now: {reason}");
+            eprintln!("braidmq: the selftest refused this machine: {reason}");
         }
         eprintln!("braidmq: run `braidmq lab selftest` to see more, or add --no-selftest to measure anyway");
         return Ok(ExitCode::from(UNTRUSTED));
@@ -144,7 +144,7 @@ fn run_inside(args: &Args, mut plan: Plan) -> Result<ExitCode, RunError> {
     let out = plan.directory.parent().unwrap_or(&plan.directory).to_owned();
     let mut written = None;
     let report = experiment::run(&plan, &stop, &mut |progress| {
-        // Hours of runs must not be lost with the last one.
+        // Written after each run, so that a crash loses only the last one.
         if let experiment::Progress::SoFar(report) = &progress {
             written = Some(report::write(report, &out));
         }
@@ -167,28 +167,25 @@ fn run_inside(args: &Args, mut plan: Plan) -> Result<ExitCode, RunError> {
     Ok(verdict(args, &report, is_stopped))
 }
 
-/// What the selftest says, once the machine is not too busy for it or has had its chances.
+/// Result of the selftest, repeated while the machine is too busy, at most `--again` times.
 fn tested(args: &Args, stop: &Stop) -> SelftestResult {
     let mut result = selftest::before(args.wire.into(), args.lateness, stop);
     for attempt in 1..=args.again {
         let Some(reason) = result.refused.first().filter(|_| result.busy && !stop.is_asked()) else { break };
-        eprintln!(
-            "the selftest is made again ({attempt} of {}), the machine was too busy: {reason}",
-            args.again
-        );
+        eprintln!("repeating the selftest ({attempt} of {}), the machine was too busy: {reason}", args.again);
         result = selftest::before(args.wire.into(), args.lateness, stop);
     }
     result
 }
 
-/// Removes a directory if there is no file in it or below it.
+/// Removes a directory tree that has no files.
 fn remove_empty(dir: &Path) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove_empty(&entry.path());
         }
     }
-    // What has something in it is refused, and stays.
+    // Fails for a directory with content, which stays.
     let _ = std::fs::remove_dir(dir);
 }
 
@@ -205,7 +202,7 @@ fn verdict(args: &Args, report: &Report, is_stopped: bool) -> ExitCode {
     if args.check && broken().any(|check| check.measured.is_some()) {
         return ExitCode::from(BROKEN);
     }
-    // What could not be measured is no worse than before: nobody knows.
+    // A bound that could not be measured is unknown, not broken, if runs were refused.
     if args.check && broken().next().is_some() {
         let refused = report.runs.iter().any(|run| !run.refused.is_empty());
         return ExitCode::from(if refused { UNTRUSTED } else { BROKEN });
@@ -222,7 +219,7 @@ fn stamp(began: Timestamp) -> Stamp {
         command: format!("braidmq {command}"),
         started: began.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         version: env!("CARGO_PKG_VERSION").into(),
-        privileges: braid_lab::house::privileges().into(),
+        privileges: braid_lab::testbed::privileges().into(),
         selftest: None,
     }
 }

@@ -35,17 +35,18 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// So many letters may be wrong for a guess.
+/// Largest edit distance of a suggestion.
 const TYPOS: usize = 2;
 
-/// What to say of a scenario that does not exist.
+/// Message for a scenario that does not exist.
 pub(crate) fn unknown(name: &str) -> String {
     let names: Vec<&str> = builtin().iter().map(|one| one.name).collect();
     let distance = |one: &str| strsim::damerau_levenshtein(one, name);
     let near = names.iter().min_by_key(|one| distance(one)).filter(|one| distance(one) <= TYPOS);
     let hint = near.map(|near| format!(", did you mean {near}?")).unwrap_or_default();
-    format!(
-        "there is no scenario {name:?}{hint} ({}); a file is given by its path (./{name}.toml)",
-        names.join(", ")
-    )
+    let file = match name.contains(['/', '.']) {
+        true => format!("lab list prints built-in scenarios; run a file with: braidmq lab run {name}"),
+        false => format!("a file is given by its path (./{name}.toml)"),
+    };
+    format!("there is no scenario {name:?}{hint} ({}); {file}", names.join(", "))
 }

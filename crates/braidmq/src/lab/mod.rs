@@ -1,38 +1,34 @@
 //! `braidmq lab`: the network laboratory on the command line.
 
 mod at;
-mod compare;
 mod experiment;
-mod house;
+mod files;
 mod list;
+mod options;
 mod progress;
-mod render;
-mod replay;
-mod right;
-mod run;
 mod selftest;
+mod signals;
 mod wrap;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use braid_lab::house::own_command;
+use braid_lab::testbed::own_command;
 use clap::Subcommand;
 
-/// Exit code for everything that the user must change before anything can run.
+/// Exit code for input that must be corrected before anything can run.
 const REFUSED: u8 = 2;
 /// Exit code of `--check` when a bound does not hold.
 const BROKEN: u8 = 1;
-/// Exit code when the machine or a run could not be trusted.
+/// Exit code for an untrusted machine or run.
 const UNTRUSTED: u8 = 3;
-/// Exit code when somebody said stop.
+/// Exit code after SIGINT or SIGTERM.
 const STOPPED: u8 = 130;
 
-/// Measure brokers and clients on bad networks, made on this machine.
+/// Measure brokers and clients on emulated networks on this machine.
 ///
-/// A laboratory has hosts of its own (network namespaces) that are joined by emulated links: with delay, loss, a
-/// policer, a queue, a NAT. It needs Linux and either root or unprivileged user namespaces; nothing of it stays
-/// when the command ends.
+/// A testbed has hosts (network namespaces) joined by emulated links with delay, loss, a policer, a queue, a NAT. It
+/// needs Linux and either root or unprivileged user namespaces; nothing remains when the command ends.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   braidmq lab list
@@ -47,32 +43,36 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 enum Command {
     List(list::Args),
-    Run(Box<run::Args>),
+    Run(Box<options::Args>),
     At(at::Args),
     Selftest(selftest::Args),
-    Compare(compare::Args),
-    Render(render::Args),
-    Replay(replay::Args),
+    Compare(files::CompareArgs),
+    Render(files::RenderArgs),
+    Replay(files::ReplayArgs),
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     match &args.command {
         Command::List(args) => list::run(args),
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => match (&args.link, &args.scenario) {
+            (Some(link), _) => wrap::run(args, link),
+            (None, Some(scenario)) => experiment::run(args, scenario),
+            (None, None) => refuse(&"name a scenario (braidmq lab list) or a link (--link)"),
+        },
         Command::At(args) => at::run(args),
         Command::Selftest(args) => selftest::run(args),
-        Command::Compare(args) => compare::run(args),
-        Command::Render(args) => render::run(args),
-        Command::Replay(args) => replay::run(args),
+        Command::Compare(args) => files::compare(args),
+        Command::Render(args) => files::render(args),
+        Command::Replay(args) => files::replay(args),
     }
 }
 
-/// A command in which `braidmq` is this program, also where the search path has none or another.
+/// Command in which a first word `braidmq` is this program, independent of PATH.
 fn own(command: Vec<OsString>) -> std::io::Result<Vec<OsString>> {
     Ok(own_command(command, &std::env::current_exe()?))
 }
 
-/// Says on one line why nothing was done.
+/// Prints the problem on one line.
 fn refuse(problem: &dyn std::fmt::Display) -> ExitCode {
     eprintln!("braidmq: {problem}");
     ExitCode::from(REFUSED)

@@ -1,4 +1,4 @@
-//! What the terminal shows while an experiment runs.
+//! Progress of an experiment on the terminal.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use braid_lab::experiment::{Plan, Progress};
 use braid_lab::report::{Column, Run};
 use braid_lab::scenario::Metric;
 
-/// Shows where an experiment is: one line that changes on a terminal, a line per run elsewhere.
+/// Progress display: one line that is rewritten on a terminal, a line per run elsewhere.
 pub(super) struct Watch {
     columns: Vec<Column>,
     head: String,
@@ -15,7 +15,7 @@ pub(super) struct Watch {
     is_terminal: bool,
 }
 
-/// Columns of a run's line.
+/// Number of metrics in a run's line.
 const COLUMNS: usize = 4;
 
 impl Watch {
@@ -55,7 +55,7 @@ impl Watch {
         }
     }
 
-    /// Leaves the terminal as it was.
+    /// Clears the progress line.
     pub(super) fn finish(&self) {
         self.line("");
     }
@@ -71,16 +71,16 @@ impl Watch {
         values.collect::<Vec<_>>().join(", ")
     }
 
-    /// Replaces the terminal's line.
+    /// Replaces the progress line.
     fn line(&self, text: &str) {
         if !self.is_terminal {
             return;
         }
-        // What does not fit would wrap and could not be replaced any more.
+        // A longer line would wrap and could not be replaced.
         let width = terminal_width().saturating_sub(1);
         let text: String = text.chars().filter(|c| !c.is_control()).take(width).collect();
         let mut stderr = std::io::stderr().lock();
-        // A terminal that is gone is nobody's loss.
+        // The terminal may be gone.
         let _ = write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush());
     }
 }

@@ -4,24 +4,24 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use braid_lab::experiment::{Stop, machine};
-use braid_lab::house::WireChoice;
 use braid_lab::report::SelftestResult;
 use braid_lab::scenario::Span;
 use braid_lab::selftest;
+use braid_lab::testbed::WireChoice;
 
-use super::run::{WireOption, some_time};
-use super::{UNTRUSTED, house};
+use super::options::{WireOption, some_time};
+use super::{UNTRUSTED, signals};
 
-/// Test whether this machine, as it is now, can be a laboratory
+/// Test whether this machine emulates links accurately now
 ///
-/// Sends packets through emulated links for a few seconds each and compares what came out with what had to: delay,
-/// loss, duplication, corruption, rate, policer, offloads, and what a packet costs.
+/// Sends packets over emulated links for a few seconds each and compares arrivals with the configuration: delay, loss,
+/// duplication, corruption, rate, policer, offloads, and processor time per packet.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// How long each test takes
+    /// Duration of each test
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = some_time)]
     cell: Span,
-    /// What carries the links
+    /// Devices of the links
     #[arg(long, value_enum, default_value_t = WireOption::Auto)]
     wire: WireOption,
     /// Refuse only if 99 % of a link's packets were later than this [default: 1ms, or 5 % of the delay]
@@ -33,7 +33,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    if let Err(code) = house::enter() {
+    if let Err(code) = signals::enter() {
         return code;
     }
     let result = measured(args.cell, args.wire.into(), args.lateness, false, &Stop::default());
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if result.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(UNTRUSTED) }
 }
 
-/// The short test before an experiment.
+/// Short selftest before an experiment.
 pub(super) fn before(wire: WireChoice, lateness: Option<Span>, stop: &Stop) -> SelftestResult {
     eprintln!("testing this machine (some seconds; --no-selftest leaves it out)");
     measured(Span(Duration::from_secs(1)), wire, lateness, true, stop)
@@ -70,7 +70,7 @@ fn measured(
     selftest::run_until(&options, &|| stop.is_asked())
 }
 
-/// What an idle machine should reach, where there is such an aim (docs/decisions/0008-the-laboratory.md).
+/// Aim of a figure on an idle machine, if there is one (docs/decisions/0008-the-laboratory.md).
 fn aim(figure: &str) -> &'static str {
     match figure.split_once('_').map(|(_, figure)| figure) {
         Some("delay_error_p99_us") => "  (aim: 200 on an idle machine)",
@@ -90,7 +90,7 @@ fn print(result: &SelftestResult) {
         println!("  {name:width$}  {value:.3}{}", aim(name));
     }
     match &result.refused[..] {
-        [] => println!("trusted: this machine can be a laboratory now"),
+        [] => println!("trusted: this machine emulates links accurately now"),
         reasons => reasons.iter().for_each(|reason| println!("refused: {reason}")),
     }
 }

@@ -1,52 +1,53 @@
-//! `braidmq lab run --link "..." -- COMMAND`: any program behind a link.
+//! `braidmq lab run --link "..." -- COMMAND`: any program behind an emulated link.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
+use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use braid_lab::experiment::NotReady;
-use braid_lab::house::{End, HouseError, Launch, LinkPlan, Namespace, Program, Topology};
+use braid_lab::experiment::{NotReady, PATIENCE, wait_until_ready};
 use braid_lab::report::PathRun;
+use braid_lab::scenario::Ready;
+use braid_lab::testbed::{End, Launch, LinkPlan, Namespace, Program, Stream, TestbedError, Topology};
 use braid_lab::{LinkSpec, selftest, wire};
 use thiserror::Error;
 
-use super::house::Signal;
-use super::right::Right;
-use super::run::Args;
-use super::{STOPPED, at, house, own, refuse};
+use super::options::Args;
+use super::signals::Signal;
+use super::{STOPPED, at, own, refuse, signals};
 
 const LEFT: &str = "left";
 const RIGHT: &str = "right";
-/// Bytes.
+/// MTU of the link, bytes.
 const MTU: u16 = 1500;
-/// Programs get this long for their last words.
+/// Time between SIGINT and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often the commands are looked at.
+/// Interval of checks of the commands.
 const TICK: Duration = Duration::from_millis(50);
-/// A command that runs on so long after Ctrl-C may have taken it for something else.
-const UNMOVED: Duration = Duration::from_secs(1);
+/// Time after Ctrl-C at which the user is told that the command continues.
+const HINT_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Error)]
 enum WrapError {
     #[error(transparent)]
-    House(#[from] HouseError),
+    Testbed(#[from] TestbedError),
     #[error(transparent)]
     Right(#[from] NotReady),
     #[error("{path}: {source}", path = .path.display())]
     File { path: PathBuf, source: std::io::Error },
     #[error("--right {0:?}: a quote is not closed, or there is no command")]
     Words(String),
-    #[error("this program does not find itself: {0}")]
+    #[error("cannot find the path of this program: {0}")]
     Own(std::io::Error),
-    #[error("the system refuses to watch for signals: {0}")]
+    #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
 }
 
-/// What runs at the ends.
+/// Commands of both ends.
 struct Commands {
     left: Vec<OsString>,
     right: Option<Vec<OsString>>,
@@ -57,7 +58,7 @@ pub(super) fn run(args: &Args, link: &LinkSpec) -> ExitCode {
         Ok(commands) => commands,
         Err(error) => return refuse(&error),
     };
-    if let Err(code) = house::enter() {
+    if let Err(code) = signals::enter() {
         return code;
     }
     run_inside(args, link, commands).unwrap_or_else(|error| refuse(&error))
@@ -78,10 +79,10 @@ fn commands(args: &Args) -> Result<Commands, WrapError> {
 }
 
 fn run_inside(args: &Args, link: &LinkSpec, commands: Commands) -> Result<ExitCode, WrapError> {
-    let (tell, told) = mpsc::channel();
-    // Who has stopped listening has ended anyway.
-    house::listen(move |signal| {
-        let _ = tell.send(signal);
+    let (sender, signals_seen) = mpsc::channel();
+    // The receiver lives until this process ends.
+    signals::listen(move |signal| {
+        let _ = sender.send(signal);
     })
     .map_err(WrapError::Signals)?;
     let topology = build(args, link)?;
@@ -94,7 +95,7 @@ fn run_inside(args: &Args, link: &LinkSpec, commands: Commands) -> Result<ExitCo
         }
     };
     if let (Some(right), Some(ready)) = (&mut right, &args.ready)
-        && !right.wait_for(ready, || told.try_recv().is_ok())?
+        && !right.wait_for(ready, || signals_seen.try_recv().is_ok())?
     {
         return Ok(ExitCode::from(STOPPED));
     }
@@ -107,7 +108,7 @@ fn run_inside(args: &Args, link: &LinkSpec, commands: Commands) -> Result<ExitCo
         echo: true,
     };
     let left = Program::start(end(&topology, LEFT)?, left)?;
-    let ended = wait(left, right.as_mut(), &told);
+    let ended = wait(left, right.as_mut(), &signals_seen);
     if let Some(right) = right {
         right.stop(GRACE);
     }
@@ -116,8 +117,8 @@ fn run_inside(args: &Args, link: &LinkSpec, commands: Commands) -> Result<ExitCo
     }
     let bound = args.lateness.map_or_else(|| selftest::lateness_of(link), |span| span.0);
     for link in topology.stop() {
-        tell_of("left to right", &link.stopped.up.path_run());
-        tell_of("right to left", &link.stopped.down.path_run());
+        print_path("left to right", &link.stopped.up.path_run());
+        print_path("right to left", &link.stopped.down.path_run());
         for doubt in selftest::validity(&link.stopped, bound) {
             eprintln!("braidmq: do not trust this run: {doubt}");
         }
@@ -147,16 +148,16 @@ fn build(args: &Args, link: &LinkSpec) -> Result<Topology, WrapError> {
     Ok(Topology::build(&[LEFT.into(), RIGHT.into()], vec![plan], args.wire.into())?)
 }
 
-fn end<'a>(topology: &'a Topology, name: &str) -> Result<&'a Namespace, HouseError> {
+fn end<'a>(topology: &'a Topology, name: &str) -> Result<&'a Namespace, TestbedError> {
     topology.end(name).ok_or_else(|| missing(name))
 }
 
-fn missing(end: &str) -> HouseError {
-    HouseError::Plan(format!("there is no end {end}"))
+fn missing(end: &str) -> TestbedError {
+    TestbedError::Plan(format!("there is no end {end}"))
 }
 
-/// Waits for the end of the left command, which also comes when somebody asks for it.
-fn wait(left: Program, mut right: Option<&mut Right<'_>>, told: &Receiver<Signal>) -> End {
+/// Waits for the end of the left command; a signal ends it.
+fn wait(left: Program, mut right: Option<&mut Right<'_>>, signals_seen: &Receiver<Signal>) -> End {
     let mut interrupted = None;
     loop {
         let ended = left.wait(TICK);
@@ -166,21 +167,22 @@ fn wait(left: Program, mut right: Option<&mut Right<'_>>, told: &Receiver<Signal
         if let Some(end) = ended {
             return end;
         }
-        match told.try_recv() {
+        match signals_seen.try_recv() {
             Ok(signal) if is_of_command(signal, is_at_terminal()) => interrupted = Some(Instant::now()),
             Ok(_) => return left.stop(GRACE),
             Err(_) => {}
         }
-        if interrupted.is_some_and(|at| at.elapsed() >= UNMOVED) {
+        if interrupted.is_some_and(|at| at.elapsed() >= HINT_AFTER) {
             interrupted = None;
-            let _ =
-                writeln!(std::io::stderr(), "braidmq: the command goes on; Ctrl-C once more ends everything");
+            let _ = writeln!(
+                std::io::stderr(),
+                "braidmq: the command continues; Ctrl-C once more ends everything"
+            );
         }
     }
 }
 
-/// Whether a signal has reached the left command as well, which knows what to make of it: Ctrl-C goes to all that runs
-/// in the foreground of a terminal.
+/// Whether the left command received the signal as well: a terminal sends SIGINT to its whole foreground process group.
 fn is_of_command(signal: Signal, is_at_terminal: bool) -> bool {
     signal == Signal::Interrupt && is_at_terminal
 }
@@ -189,7 +191,7 @@ fn is_at_terminal() -> bool {
     std::io::stdin().is_terminal() || std::io::stdout().is_terminal() || std::io::stderr().is_terminal()
 }
 
-/// What a program on the link can know of it.
+/// Environment variables with the addresses and namespaces of both ends.
 fn environment(topology: &Topology) -> Vec<(OsString, OsString)> {
     let mut env: Vec<(OsString, OsString)> = Vec::new();
     for (name, other) in [(LEFT, RIGHT), (RIGHT, LEFT)] {
@@ -204,7 +206,7 @@ fn environment(topology: &Topology) -> Vec<(OsString, OsString)> {
     env
 }
 
-fn tell_of(way: &str, path: &PathRun) {
+fn print_path(way: &str, path: &PathRun) {
     let PathRun { counters, lateness_us: [_, p99, _], .. } = path;
     let dropped: Vec<String> = [
         ("policed", counters.policed),
@@ -218,7 +220,7 @@ fn tell_of(way: &str, path: &PathRun) {
     .map(|(cause, tally)| format!(", {cause} {}", tally.packets))
     .collect();
     eprintln!(
-        "link, {way}: {} packets came, {} left ({} bytes){}; 99 % left no later than {:.2} ms after they were due",
+        "link, {way}: {} packets came, {} left ({} bytes){}; 99 % left at most {:.2} ms late",
         counters.offered.packets,
         counters.sent.packets,
         counters.sent.bytes,
@@ -227,12 +229,95 @@ fn tell_of(way: &str, path: &PathRun) {
     );
 }
 
+// === The command at the right end ===
+
+/// Running command. It has its own process group, so that a terminal interrupts only the left command.
+struct Right<'a> {
+    end: &'a Namespace,
+    /// Address of this end.
+    address: Ipv4Addr,
+    program: Program,
+    /// Number of the first line that was not forwarded.
+    next: u64,
+    is_end_reported: bool,
+}
+
+impl<'a> Right<'a> {
+    fn start(
+        end: &'a Namespace,
+        address: Ipv4Addr,
+        argv: Vec<OsString>,
+        env: Vec<(OsString, OsString)>,
+    ) -> Result<Self, TestbedError> {
+        let launch = Launch {
+            name: "the command at the right end".into(),
+            argv,
+            env,
+            dir: PathBuf::from("."),
+            log: PathBuf::from("/dev/null"),
+            echo: false,
+        };
+        let program = Program::start(end, launch)?;
+        Ok(Self { end, address, program, next: 0, is_end_reported: false })
+    }
+
+    /// Waits until the command is ready, and forwards its output meanwhile. `false`: `is_stopped` returned true first.
+    ///
+    /// # Errors
+    /// The command ended, or was not ready in time.
+    fn wait_for(&mut self, ready: &Ready, is_stopped: impl Fn() -> bool) -> Result<bool, NotReady> {
+        let Self { end, address, program, next, .. } = self;
+        let mut look = || {
+            forward(program, next);
+            is_stopped()
+        };
+        let waited = wait_until_ready(program, end, Some(*address), ready, PATIENCE, &mut look);
+        forward(program, next);
+        match waited {
+            Ok(()) => Ok(true),
+            Err(NotReady::Stopped) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Forwards its output, and reports an early end once.
+    fn look(&mut self) {
+        let ended = self.program.try_end();
+        forward(&self.program, &mut self.next);
+        if let Some(end) = ended.filter(|_| !self.is_end_reported) {
+            self.is_end_reported = true;
+            let _ = writeln!(std::io::stderr(), "braidmq: {}", self.program.ended(end));
+        }
+    }
+
+    /// Ends the command: SIGINT, then SIGKILL after `grace`.
+    fn stop(mut self, grace: Duration) {
+        self.look();
+        self.is_end_reported = true;
+        self.program.interrupt();
+        self.program.wait(grace);
+        self.look();
+    }
+}
+
+/// Forwards the lines of a program from number `next` on, and advances it.
+fn forward(program: &Program, next: &mut u64) {
+    for line in program.lines(*next) {
+        *next = line.number + 1;
+        // A closed output must not end the command.
+        let _ = match line.stream {
+            Stream::Out => writeln!(std::io::stdout(), "{}", line.text),
+            Stream::Err => writeln!(std::io::stderr(), "{}", line.text),
+        };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_terminal_sends_belongs_to_the_command() {
+    fn only_an_interrupt_of_the_terminal_is_left_to_the_command() {
         assert!(is_of_command(Signal::Interrupt, true));
         assert!(!is_of_command(Signal::Interrupt, false));
         assert!(!is_of_command(Signal::Terminate, true));

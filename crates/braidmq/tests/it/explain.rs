@@ -1,4 +1,4 @@
-//! `braidmq explain`: what it says of logs, draws of them, and refuses.
+//! `braidmq explain`: numbers, charts and refusals.
 //!
 //! The samples are logs of clients that wrote 6000 bytes on stream 4 while 40,000 waited on stream 8: noq 1.4 with
 //! priorities and without, and aioquic 1.7, which has none, with 5000 and 12,000 bytes.
@@ -36,7 +36,7 @@ impl Log {
         braidmq(&["explain", self.file.to_str().unwrap()]).args(arguments).output().unwrap()
     }
 
-    /// What is printed, of a log that is explained.
+    /// Output for a log that can be explained.
     fn text(&self, arguments: &[&str]) -> String {
         let output = self.explain(arguments);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -218,7 +218,7 @@ fn urgent_streams_side_and_window_are_chosen() {
         (&late["connection"]["packets"], &late["connection"]["probe_timeouts"]),
         (&json!(2), &json!(1))
     );
-    // What was sent before the window is still known to have been sent.
+    // Bytes sent before the window count as sent.
     assert_eq!(stream(&late, 8)["bytes_again"], 1070);
     assert_eq!(late["bursts"], json!([]));
 }

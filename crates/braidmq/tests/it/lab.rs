@@ -1,4 +1,4 @@
-//! `braidmq lab` as people call it: namespaces are made and gone again, and what is wrong is said on one line.
+//! `braidmq lab` on the command line: namespaces leave nothing behind, and errors are one line.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -24,24 +24,24 @@ fn refusal(arguments: &[&str]) -> String {
     said
 }
 
-/// An argument of `sleep` that nothing else on this machine has.
+/// Argument of `sleep` that is unique on this machine.
 fn mark(of: &str) -> String {
     format!("86400.{}{of}", std::process::id())
 }
 
-/// Whether somebody sleeps for `mark`.
+/// Whether a process sleeps for `mark`.
 fn is_there(mark: &str) -> bool {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let mut lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
     lines.any(|line| line.starts_with(b"sleep\0") && String::from_utf8_lossy(&line).contains(mark))
 }
 
-/// As `kill` does, not a terminal.
+/// Signals one process, as `kill` does.
 fn interrupt(child: &Child) {
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
 }
 
-/// One program behind a link that does nothing.
+/// Scenario of one program behind a plain link.
 fn scenario(folder: &Path, command: &str) -> String {
     let text = format!(
         r#"
@@ -87,7 +87,7 @@ at_most = 0.0
 }
 
 #[test]
-fn the_scenarios_are_listed_with_a_line_each() {
+fn each_scenario_is_listed_on_a_line() {
     let output = lab(&["list"]);
     let text = String::from_utf8(output.stdout).unwrap();
     for name in ["hol ", "hol-down ", "hol-shaper ", "hol-4g ", "hol-sat ", "one-or-ten ", "interop-cells "] {
@@ -95,10 +95,12 @@ fn the_scenarios_are_listed_with_a_line_each() {
     }
     let toml = lab(&["list", "hol"]);
     assert!(String::from_utf8(toml.stdout).unwrap().contains("policer=xt:29pps/5"));
+    let file = refusal(&["list", "./x.toml"]);
+    assert!(file.contains("braidmq lab run ./x.toml") && !file.contains("././x.toml.toml"), "{file}");
 }
 
 #[test]
-fn what_is_wrong_is_said_before_anything_is_built() {
+fn invalid_arguments_are_refused_before_anything_is_built() {
     let folder = tempfile::tempdir().unwrap();
     let path = scenario(folder.path(), "true");
     assert!(refusal(&["run", "--link", "delay=50m", "--", "true"]).contains("write 50ms or 50s"));
@@ -108,7 +110,7 @@ fn what_is_wrong_is_said_before_anything_is_built() {
     assert!(refusal(&["run", &path, "--replace", "program"]).contains("write PROGRAM=COMMAND"));
     assert!(refusal(&["run", &path, "--replace", "client=true"]).contains("no program \"client\""));
     assert!(refusal(&["compare", &path, &path]).contains("one.toml"));
-    assert!(refusal(&["run", &path, "--duration", "0s"]).contains("more than nothing"));
+    assert!(refusal(&["run", &path, "--duration", "0s"]).contains("longer than 0"));
     assert!(refusal(&["run", &path, "--repetitions", "1001"]).contains("1..=1000"));
     for of_links in
         [["--logs-dir", "."], ["--seed", "3"], ["--right", "true"], ["--ready", "port:9"], ["--", "ls"]]
@@ -140,7 +142,10 @@ fn a_command_behind_a_link_reaches_both_ends_and_its_exit_code_is_ours() {
     assert_eq!(elsewhere.status.code(), Some(2));
     let nowhere =
         lab(&["run", "--link", "delay=1ms", "--", "braidmq", "lab", "at", "right", "--", "braidmq", "-V"]);
-    assert!(nowhere.stdout.starts_with(b"braidmq "), "a word for this program, wherever it is: {nowhere:?}");
+    assert!(
+        nowhere.stdout.starts_with(b"braidmq "),
+        "`braidmq` is this program, whatever PATH is: {nowhere:?}"
+    );
 }
 
 /// Runs `script` as root of a user namespace in one of whose mounts of /proc a file is hidden, as in a container: no other
@@ -151,7 +156,7 @@ fn in_container(script: &str) -> Output {
 }
 
 #[test]
-fn the_other_end_is_found_where_no_proc_can_be_mounted() {
+fn the_other_end_is_found_if_no_proc_can_be_mounted() {
     let refused = in_container("unshare -p --fork mount -t proc proc /proc");
     assert!(!refused.status.success(), "it shows what happens without /proc only if that is so");
     let binary = env!("CARGO_BIN_EXE_braidmq");
@@ -165,7 +170,7 @@ fn the_other_end_is_found_where_no_proc_can_be_mounted() {
 fn a_packet_crosses_the_link_and_its_answer_too_and_both_are_counted_and_logged() {
     let folder = tempfile::tempdir().unwrap();
     let logs = folder.path().join("logs");
-    // Nobody listens: the answer, "port unreachable", ends the wait for one.
+    // No program listens: the answer, "port unreachable", ends the wait.
     let script = "exec 3<>/dev/udp/192.168.200.1/9; echo hi >&3; read -r -u 3 || true";
     let output = lab(&[
         "run",
@@ -203,7 +208,7 @@ fn a_packet_crosses_the_link_and_its_answer_too_and_both_are_counted_and_logged(
 }
 
 #[test]
-fn our_broker_runs_at_the_right_end_and_the_command_starts_once_its_port_is_open() {
+fn the_command_starts_once_the_port_at_the_right_end_is_open() {
     let folder = tempfile::tempdir().unwrap();
     let data = tempfile::tempdir().unwrap();
     let data = data.path().display();
@@ -216,12 +221,12 @@ fn our_broker_runs_at_the_right_end_and_the_command_starts_once_its_port_is_open
         .unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains(":1883"), "the broker's banner is passed on");
+    assert!(String::from_utf8_lossy(&output.stdout).contains(":1883"), "the broker's banner is forwarded");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
 }
 
 #[test]
-fn the_command_waits_for_a_line_of_the_right_one_and_not_for_a_dead_one() {
+fn the_command_waits_for_a_line_of_the_right_one_unless_that_ends() {
     let right = "sh -c 'echo now on $LAB_RIGHT; exec sleep 1000'";
     let ready = "line:on 192.168.200.1";
     let output = lab(&["run", "--link", "", "--right", right, "--ready", ready, "--", "echo", "then"]);
@@ -250,7 +255,7 @@ fn an_interrupt_ends_the_wait_for_the_right_command() {
 }
 
 #[test]
-fn the_death_of_the_right_command_is_told_and_the_left_one_goes_on() {
+fn the_end_of_the_right_command_is_reported_and_the_left_one_continues() {
     let right = "sh -c 'echo out of memory; exit 3'";
     let mut child = braidmq(&["lab", "run", "--link", "", "--right", right, "--", "cat"])
         .stdin(Stdio::piped())
@@ -270,11 +275,11 @@ fn the_death_of_the_right_command_is_told_and_the_left_one_goes_on() {
     let lines: Vec<String> =
         BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok).collect();
     assert_eq!(lines, ["out of memory", "still here"]);
-    assert!(said.all(|line| line.unwrap().starts_with("link, ")), "it is told once");
+    assert!(said.all(|line| line.unwrap().starts_with("link, ")), "the end is reported once");
     assert!(child.wait().unwrap().success());
 }
 
-/// A terminal: the side where people type and read, and that of the program.
+/// Terminal: the controlling side, and that of the program.
 fn terminal() -> (File, File) {
     let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&keyboard).unwrap();
@@ -286,7 +291,7 @@ fn terminal() -> (File, File) {
 }
 
 #[test]
-fn the_first_interrupt_of_a_terminal_is_the_commands_own() {
+fn the_first_interrupt_of_a_terminal_belongs_to_the_command() {
     // A shell that is signalled just before it waits for a line runs its trap after that line, hence the time-outs.
     let line = "until read -r -t 0.2 line; do :; done";
     let script = format!("trap 'echo interrupted' INT; echo up; {line}; {line}; echo got $line; exit 7");
@@ -296,7 +301,7 @@ fn the_first_interrupt_of_a_terminal_is_the_commands_own() {
     command.args(["bash", "-c", &script]);
     command.stdin(of_command.try_clone().unwrap()).stdout(of_command.try_clone().unwrap()).stderr(of_command);
     let mut child = command.spawn().unwrap();
-    // It holds the command's side of the terminal, which must not stay open here.
+    // The command holds its side of the terminal, which must not stay open here.
     drop(command);
     // A terminal whose last user is gone says so with EIO.
     let mut lines = BufReader::new(typed.try_clone().unwrap()).lines().map_while(Result::ok);
@@ -314,7 +319,7 @@ fn the_first_interrupt_of_a_terminal_is_the_commands_own() {
     until("up");
     typed.write_all(b"\x03").unwrap();
     until("interrupted");
-    // By now it has decided what to do.
+    // The handler has run by now.
     until("once more");
     typed.write_all(b"one\ntwo\n").unwrap();
     until("got two");
@@ -324,7 +329,7 @@ fn the_first_interrupt_of_a_terminal_is_the_commands_own() {
 }
 
 #[test]
-fn a_program_that_dies_refuses_its_run_and_says_why() {
+fn an_early_end_of_a_program_refuses_the_run_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let path = scenario(folder.path(), "sh -c 'echo the disk is full >&2; exit 3'");
     let out = folder.path().join("out");
@@ -337,7 +342,7 @@ fn a_program_that_dies_refuses_its_run_and_says_why() {
     assert!(said.contains("the disk is full"), "{said}");
 }
 
-/// What one run after the other of the report in a directory says of itself: its attempt and why it is refused.
+/// Attempt and reasons of refusal of each run of the report in a directory.
 fn attempts(out: &Path) -> Vec<(u64, Vec<String>)> {
     let report: Value = serde_json::from_slice(&fs::read(out.join("report.json")).unwrap()).unwrap();
     let runs = report["runs"].as_array().unwrap();
@@ -346,7 +351,7 @@ fn attempts(out: &Path) -> Vec<(u64, Vec<String>)> {
 }
 
 #[test]
-fn what_only_a_busy_machine_spoilt_is_done_again_and_told() {
+fn a_run_that_a_busy_machine_invalidated_is_repeated_and_reported() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let run = |command: &str| {
@@ -369,12 +374,12 @@ fn what_only_a_busy_machine_spoilt_is_done_again_and_told() {
 
     fs::remove_dir_all(&out).unwrap();
     let (runs, said) = run("bash -c 'exec 3<>/dev/udp/{b}/9; echo hi >&3; read -r -u 3; exit 3'");
-    assert_eq!(runs.len(), 1, "its program would end so another time too: {said}");
+    assert_eq!(runs.len(), 1, "another attempt would end in the same way: {said}");
     assert!(runs[0].1.len() > 1 && runs[0].1[0].contains("exit code 3"), "{runs:?}");
 }
 
 #[test]
-fn a_report_is_gone_on_with_where_something_is_missing() {
+fn a_report_is_resumed_where_runs_are_missing() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let path = scenario(folder.path(), "bash -c 'echo hi > /dev/udp/{b}/9; exec sleep 5'");
@@ -385,7 +390,7 @@ fn a_report_is_gone_on_with_where_something_is_missing() {
     };
     let (code, said) = run(&["--lateness", "0s"]);
     assert_eq!(code, Some(3), "{said}");
-    // The first time there is something to do, the second time nothing.
+    // The first time a run is missing, the second time none.
     for _ in 0..2 {
         let (code, said) = run(&["--lateness", "10s", "--resume"]);
         assert_eq!(code, Some(0), "{said}");
@@ -425,12 +430,12 @@ fn a_run_with_offloads_on_is_refused() {
 }
 
 #[test]
-fn bounds_decide_the_exit_code_when_they_are_asked_for() {
+fn bounds_decide_the_exit_code_with_check() {
     let folder = tempfile::tempdir().unwrap();
     let path = scenario(folder.path(), "sleep 5");
     let run = |path: &str, out: &str| {
         let out = folder.path().join(out);
-        // A busy machine must not decide what this test sees.
+        // The load of the machine must not decide this test.
         let arguments =
             ["run", path, "--no-selftest", "--lateness", "10s", "--check", "--out", out.to_str().unwrap()];
         let output = lab(&arguments);
@@ -445,7 +450,7 @@ fn bounds_decide_the_exit_code_when_they_are_asked_for() {
 }
 
 #[test]
-fn a_report_names_its_command_and_is_not_written_over() {
+fn a_report_names_its_command_and_is_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let path = scenario(folder.path(), "bash -c 'echo hi > /dev/udp/{b}/9; sleep 5'");
     let text = fs::read_to_string(&path).unwrap();
@@ -469,7 +474,7 @@ fn a_report_names_its_command_and_is_not_written_over() {
 }
 
 #[test]
-fn what_cannot_be_run_leaves_no_empty_directory() {
+fn a_refused_experiment_leaves_no_empty_directory() {
     let folder = tempfile::tempdir().unwrap();
     let path = scenario(folder.path(), "true");
     let out = folder.path().join("some/where");
@@ -480,9 +485,9 @@ fn what_cannot_be_run_leaves_no_empty_directory() {
     };
     let (code, said) = tried(&["--lateness", "0s", "--wire", "packet", "--again", "1"]);
     assert_eq!(code, Some(3), "{said}");
-    assert!(said.contains("the selftest does not trust this machine"), "{said}");
+    assert!(said.contains("the selftest refused this machine"), "{said}");
     assert_eq!(
-        said.matches("the selftest is made again (1 of 1), the machine was too busy").count(),
+        said.matches("repeating the selftest (1 of 1), the machine was too busy").count(),
         1,
         "{said}"
     );
@@ -492,7 +497,7 @@ fn what_cannot_be_run_leaves_no_empty_directory() {
 }
 
 #[test]
-fn the_second_interrupt_waits_for_nobody() {
+fn the_second_interrupt_ends_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let mark = mark("2");
     let path = scenario(folder.path(), &format!("sh -c 'trap \"\" INT; sleep {mark}'"));
@@ -505,7 +510,7 @@ fn the_second_interrupt_waits_for_nobody() {
     while !is_there(&mark) {
         std::thread::yield_now();
     }
-    // Those that come at once with the first belong to it.
+    // Signals right after the first are copies of it.
     while child.try_wait().unwrap().is_none() {
         interrupt(&child);
     }

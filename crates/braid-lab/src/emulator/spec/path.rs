@@ -1,12 +1,12 @@
-//! Specification of one direction of a link.
+//! Specification of one direction of a link, and the keys that read and write it.
 
 use std::time::Duration;
 
+use super::quantity::{Fault, Probability, duration_text, parse_duration, quoted};
 use crate::emulator::nat::Nat;
-use crate::emulator::spec::Probability;
 use crate::emulator::stage::{Distribution, Limit, Loss, Order, Policer, Rate, Selector};
 
-/// The stages of one direction, in the order in which packets meet them. A stage that is `None` does nothing.
+/// Stages of one direction, in the order in which packets meet them. A stage that is `None` does nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PathSpec {
     /// `match=udp,tcp:1883`: which packets are treated at all; the others pass untouched and at once.
@@ -37,4 +37,78 @@ pub struct PathSpec {
     pub mtu: Option<u16>,
     /// `order=line`: netem's if `None`.
     pub order: Option<Order>,
+}
+
+/// Value that switches a stage off, in a change.
+pub(crate) const NONE: &str = "none";
+
+/// Defines [`Key`]: for each key its name, its field of [`PathSpec`], and how the value is parsed and printed. The order is
+/// that of printing.
+macro_rules! keys {
+    ($($key:ident $name:literal $field:ident $parse:expr, $print:expr;)*) => {
+        /// Key of a stage setting.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Key {
+            $($key),*
+        }
+
+        impl Key {
+            pub(crate) const ALL: &[Self] = &[$(Self::$key),*];
+
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $(Self::$key => $name),*
+                }
+            }
+
+            /// Sets the field of `path` from the text of a value.
+            pub(crate) fn set(self, path: &mut PathSpec, value: &str) -> Result<(), Fault> {
+                let value = (value != NONE).then_some(value);
+                match self {
+                    $(Self::$key => path.$field = value.map($parse).transpose()?),*
+                }
+                Ok(())
+            }
+
+            /// Text of the field of `path`, if it is set.
+            pub(crate) fn text(self, path: &PathSpec) -> Option<String> {
+                match self {
+                    $(Self::$key => path.$field.as_ref().map($print)),*
+                }
+            }
+        }
+    };
+}
+
+keys! {
+    Match "match" selector Selector::parse, ToString::to_string;
+    Policer "policer" policer Policer::parse, ToString::to_string;
+    Dup "dup" duplicate Probability::parse, ToString::to_string;
+    Loss "loss" loss Loss::parse, ToString::to_string;
+    Corrupt "corrupt" corrupt Probability::parse, ToString::to_string;
+    Limit "limit" limit Limit::parse, ToString::to_string;
+    Rate "rate" rate Rate::parse, ToString::to_string;
+    Delay "delay" delay parse_duration, |delay| duration_text(*delay);
+    Jitter "jitter" jitter parse_duration, |jitter| duration_text(*jitter);
+    Dist "dist" distribution Distribution::parse, ToString::to_string;
+    Reorder "reorder" reorder Probability::parse, ToString::to_string;
+    Nat "nat" nat Nat::parse, ToString::to_string;
+    Mtu "mtu" mtu parse_mtu, ToString::to_string;
+    Order "order" order Order::parse, ToString::to_string;
+}
+
+impl Key {
+    pub(crate) fn parse(name: &str) -> Result<Self, Fault> {
+        Self::ALL.iter().copied().find(|key| key.name() == name).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|key| key.name()).collect();
+            let remedy = format!("write one of {}, seed", names.join(", "));
+            Fault::new(format!("unknown key \"{}\"", quoted(name)), remedy)
+        })
+    }
+}
+
+fn parse_mtu(value: &str) -> Result<u16, Fault> {
+    // Below 68 bytes no IPv4 packet is sure to pass (RFC 791).
+    let mtu = value.parse().ok().filter(|&mtu| mtu >= 68);
+    mtu.ok_or_else(|| Fault::new("no number of bytes from 68 to 65535", "write for example mtu=1400"))
 }

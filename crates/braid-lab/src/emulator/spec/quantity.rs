@@ -1,8 +1,52 @@
-//! Numbers with units, read and written without rounding: what is printed reads back as the same value.
+//! Values with units in link specifications, exact in both directions, and their errors.
 
+use std::fmt;
 use std::time::Duration;
 
-use super::error::{Fault, quoted};
+/// A link specification that cannot be used. Its text is one line that names the key, the value and what would be
+/// right: `unknown unit "m" in delay=50m: write 50ms or 50s`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct LinkError {
+    message: String,
+}
+
+impl LinkError {
+    /// `fault` in the words `entry` of the specification.
+    pub(crate) fn new(entry: &str, fault: Fault) -> Self {
+        let Fault { problem, remedy } = fault;
+        Self { message: format!("{problem} in {}: {remedy}", quoted(entry)) }
+    }
+}
+
+/// Fault of a value, with a valid one; the caller adds the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    problem: String,
+    remedy: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.problem, self.remedy)
+    }
+}
+
+impl Fault {
+    pub(crate) fn new(problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { problem: problem.into(), remedy: remedy.into() }
+    }
+}
+
+/// `text` for an error line: nothing that could break the line, and not much of it.
+pub(crate) fn quoted(text: &str) -> String {
+    const LONGEST: usize = 60;
+    let mut shown: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push_str("...");
+    }
+    shown.replace("\\\"", "\"").replace("\\'", "'")
+}
 
 /// `number * 10^places` when `number` is decimal digits with at most `places` behind the point, and fits.
 pub(crate) fn scaled(number: &str, places: usize) -> Option<u64> {
@@ -94,4 +138,62 @@ pub(crate) fn bytes_text(bytes: u64) -> String {
 /// Nanoseconds since the start of the link; a duration beyond 584 years counts as that.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+const ONE: u32 = 1_000_000_000;
+
+/// Probability from 0 to 1, in units of 10^-9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Probability(u32);
+
+impl Probability {
+    /// Never.
+    pub const NEVER: Self = Self(0);
+    /// Always.
+    pub const ALWAYS: Self = Self(ONE);
+
+    /// `billionths` of 10^-9; more than 1 counts as 1.
+    pub const fn from_billionths(billionths: u32) -> Self {
+        Self(if billionths < ONE { billionths } else { ONE })
+    }
+
+    /// As a number from 0 to 1.
+    pub fn as_f64(self) -> f64 {
+        f64::from(self.0) / f64::from(ONE)
+    }
+
+    /// Whether an evenly distributed `roll` falls inside.
+    pub fn hits(self, roll: u64) -> bool {
+        (u128::from(roll) * u128::from(ONE)) >> 64 < u128::from(self.0)
+    }
+
+    /// The probability of the opposite.
+    pub(crate) fn complement(self) -> Self {
+        Self(ONE - self.0)
+    }
+
+    /// The sum, for branches that exclude each other; `None` above 1.
+    pub(crate) fn plus(self, other: Self) -> Option<Self> {
+        self.0.checked_add(other.0).filter(|&sum| sum <= ONE).map(Self)
+    }
+
+    /// Reads `1%` or `0.25%`.
+    pub(crate) fn parse(value: &str) -> Result<Self, Fault> {
+        let remedy = "write a share from 0% to 100%, for example 1% or 0.25%";
+        let Some(number) = value.strip_suffix('%') else {
+            return Err(Fault::new(format!("no % after \"{}\"", quoted(value)), remedy));
+        };
+        let bad = || Fault::new(format!("bad share \"{}\"", quoted(value)), remedy);
+        let billionths = scaled(number, 7).and_then(|units| u32::try_from(units).ok()).ok_or_else(bad)?;
+        if billionths > ONE {
+            return Err(Fault::new(format!("{} is more than everything", quoted(value)), remedy));
+        }
+        Ok(Self(billionths))
+    }
+}
+
+impl fmt::Display for Probability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", unscaled(self.0.into(), 7))
+    }
 }

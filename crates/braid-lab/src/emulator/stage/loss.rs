@@ -4,8 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::emulator::prf::{CounterPrf, Stage};
-use crate::emulator::spec::error::{Fault, quoted};
-use crate::emulator::spec::probability::Probability;
+use crate::emulator::spec::quantity::{Fault, Probability, quoted};
 
 /// A model of loss. The chains and their parameters are those of `tc netem loss`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

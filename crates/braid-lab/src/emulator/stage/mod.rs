@@ -1,20 +1,14 @@
-//! The stages of a path, one file each: what the specification says of it, and what it does.
+//! Stages of a path: their specifications and what they do to packets.
 
 mod delay;
-mod distribution;
-mod limit;
 mod loss;
-mod order;
 mod policer;
-mod rate;
+mod queueing;
 mod selector;
 
-pub use delay::Delay;
-pub use distribution::Distribution;
-pub use limit::Limit;
+pub use delay::{Delay, Distribution};
 pub use loss::{Loss, LossModel};
-pub use order::Order;
 pub(crate) use policer::Bucket;
-pub use policer::Policer;
-pub use rate::Rate;
+pub use policer::{Policer, Rate};
+pub use queueing::{Limit, Order};
 pub use selector::{Rule, Selector};

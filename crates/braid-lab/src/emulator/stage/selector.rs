@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::emulator::packet::view::{ICMP, ICMPV6, PacketView, TCP, UDP};
-use crate::emulator::spec::error::{Fault, quoted};
+use crate::emulator::packet::{ICMP, ICMPV6, PacketView, TCP, UDP};
+use crate::emulator::spec::quantity::{Fault, quoted};
 
 /// Rules of which one must fit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

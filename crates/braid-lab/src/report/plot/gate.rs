@@ -1,17 +1,17 @@
-//! What gates knew over time: for each, a panel with the rate that it estimated beside what the link passed, and one with
-//! what it took the bottleneck to hold. The ground says what the path was taken for.
+//! Charts of gates over time: for each a panel with the estimated rate beside what the link passed, and one with the level of
+//! the modelled bottleneck. The ground shows the class of the path.
 
-use super::axis::Axis;
-use super::figure::{Band, Entry, Figure, Line, Panel, Swatch};
-use super::{shown_run, shown_seeds};
-use crate::report::number::{fixed, short};
-use crate::report::{GateRun, PathClass, Profile, Report, Run, Spread, Variant, text};
+use braid_measure::number::{fixed, short};
+use braid_measure::{Axis, Band, Chart, LegendEntry, Line, Panel, Swatch, text};
+
+use super::{Figure, shown_run, shown_seeds};
+use crate::report::{GateRun, PathClass, Profile, Report, Run, Spread, Variant};
 
 const PANEL_HEIGHT: u32 = 96;
 /// Gates of one run that are drawn.
 const MOST_GATES: usize = 2;
 
-/// The colours of the palette.
+/// Colours of the palette.
 const RATE: usize = 0;
 const PASSED: usize = 6;
 const LEVEL: usize = 1;
@@ -29,7 +29,7 @@ const CLASSES: [(PathClass, usize, &str); 5] = [
 /// A quantity of a gate over time.
 type Values = Vec<Option<f64>>;
 
-/// The gates of the runs shown; `None` when there was none.
+/// Chart of the gates of the shown runs; `None` without any.
 pub(super) fn figure(report: &Report, profile: &Profile) -> Option<Figure> {
     let mut panels = Vec::new();
     let mut end = 0.0_f64;
@@ -48,7 +48,7 @@ pub(super) fn figure(report: &Report, profile: &Profile) -> Option<Figure> {
     for panel in &mut panels {
         panel.bands.iter_mut().for_each(|band| band.to = band.to.min(end));
     }
-    let line = |colour, name: &str| Entry { colour, name: name.into(), swatch: Swatch::Line };
+    let line = |colour, name: &str| LegendEntry { colour, name: name.into(), swatch: Swatch::Line };
     let names = [
         (RATE, "rate, as estimated"),
         (PASSED, "passed by the link"),
@@ -57,32 +57,30 @@ pub(super) fn figure(report: &Report, profile: &Profile) -> Option<Figure> {
     ];
     let is_drawn = |colour| panels.iter().flat_map(|panel| &panel.lines).any(|line| line.colour == colour);
     let drawn = names.into_iter().filter(|(colour, _)| is_drawn(*colour));
-    let mut legend: Vec<Entry> = drawn.map(|(colour, name)| line(colour, name)).collect();
+    let mut legend: Vec<LegendEntry> = drawn.map(|(colour, name)| line(colour, name)).collect();
     let seen = CLASSES.iter().filter(|(class, ..)| classes.contains(class));
-    legend.extend(seen.map(|(_, colour, name)| Entry {
+    legend.extend(seen.map(|(_, colour, name)| LegendEntry {
         colour: *colour,
         name: (*name).into(),
         swatch: Swatch::Ground,
     }));
-    Some(Figure {
-        file: format!("gate-{}", profile.name),
-        title: format!("What the gate knew, {}", text::line(&profile.title)),
-        reading: "The rate that the gate believes the path to carry, beside what the link passed on in each second \
-                  (acknowledgements included). Below: what it takes a policer's bucket to hold, in packets (below 0 are owed), \
-                  and the reserve that bulk leaves there for what is urgent; or how long a packet would wait in a \
-                  queue, and how long bulk may. The colour of the ground is what the path was taken for. Five samples a \
-                  second are taken, so that a level is what happened to be there."
-            .into(),
+    let reading = "Rate that the gate estimates for the path, beside what the link passed in each second (acknowledgements \
+                   included). Below: the modelled token level of a policer in packets (negative if overdrawn), and the \
+                   reserve that bulk leaves for urgent packets; or the queueing delay, and its target for bulk. The \
+                   ground shows the class of the path. There are five samples a second, so a level is a momentary value.";
+    let chart = Chart {
+        title: format!("Path model of the gate, {}", text::line(&profile.title)),
         footer: shown_seeds(report, profile),
         legend,
-        x: Axis::seconds(end),
+        x: Axis::until("seconds since the start", end),
         y: Axis::linear("packets/s", []),
         panels,
         panel_height: PANEL_HEIGHT,
-    })
+    };
+    Some(Figure { file: format!("gate-{}", profile.name), reading: reading.into(), chart })
 }
 
-/// Those that limited something; where none did, the one of which most is known.
+/// Gates that limited a rate; without any, the one with the longest log.
 fn shown_gates(run: &Run) -> Vec<&GateRun> {
     let drawable = || run.gates.iter().filter(|gate| gate.at.len() > 1);
     let limits = |gate: &&GateRun| gate.packets_per_second.iter().any(Option::is_some);
@@ -126,18 +124,11 @@ fn of_gate(variant: &Variant, run: &Run, gate: &GateRun) -> Vec<Panel> {
 
 fn panel(gate: &GateRun, heading: &str, note: String, unit: &str, lines: Vec<Line>) -> Panel {
     let heights = lines.iter().flat_map(|line| &line.points).map(|point| point.1);
-    Panel {
-        heading: text::line(heading),
-        note,
-        absent: None,
-        y: Some(Axis::linear(unit, heights)),
-        bands: bands(gate),
-        lines,
-        moments: Vec::new(),
-    }
+    let y = Some(Axis::linear(unit, heights));
+    Panel { heading: text::line(heading), note, y, bands: bands(gate), lines, ..Panel::default() }
 }
 
-/// What it took the path for most of the time, and the rate.
+/// Most frequent class of the path, and the rate.
 fn note(gate: &GateRun) -> String {
     let share = |class: PathClass| gate.class.iter().filter(|one| **one == class).count();
     let Some((class, _, name)) = CLASSES.iter().max_by_key(|(class, ..)| share(*class)) else {
@@ -149,7 +140,7 @@ fn note(gate: &GateRun) -> String {
     format!("{name} {} % of the time{rate}", fixed(percent, 0))
 }
 
-/// A line, in as many pieces as there are times at which the quantity is known.
+/// Line of a quantity, in pieces where it is known.
 fn lines(gate: &GateRun, values: &Values, colour: usize) -> Vec<Line> {
     let mut pieces: Vec<Vec<(f64, f64)>> = vec![Vec::new()];
     for (at, value) in gate.at.iter().zip(values) {
@@ -163,7 +154,7 @@ fn lines(gate: &GateRun, values: &Values, colour: usize) -> Vec<Line> {
     pieces.map(|points| Line { colour, points, filled: false, ends: false }).collect()
 }
 
-/// From when to when the path was taken for what.
+/// Bands of the classes of the path.
 fn bands(gate: &GateRun) -> Vec<Band> {
     let mut bands: Vec<Band> = Vec::new();
     for (at, class) in gate.at.iter().zip(&gate.class) {

@@ -1,20 +1,20 @@
-//! How latencies are distributed: a panel for each topic, a line for each variant.
+//! Charts of latency distributions: a panel for each topic, a line for each variant.
 
-use super::axis::Axis;
-use super::figure::{Entry, Figure, Line, Panel, Swatch};
-use super::{shown_run, shown_seeds};
-use crate::report::number::fixed;
-use crate::report::{Profile, Report, Run, Variant, text};
+use braid_measure::number::fixed;
+use braid_measure::{Axis, Chart, LegendEntry, Line, Panel, Swatch, text};
+
+use super::{Figure, shown_run, shown_seeds};
+use crate::report::{Profile, Report, Run, Variant};
 
 const PANEL_HEIGHT: u32 = 230;
-/// More points than a picture has columns show nothing more.
+/// Limit of points, about one per column of pixels.
 const MOST_POINTS: usize = 400;
-/// What is shown as 100.0 %.
+/// Share that is displayed as 100.0 %.
 const COMPLETE: f64 = 0.9995;
 
-/// The distributions of the runs shown; `None` when none was recorded.
+/// Chart of the distributions of the shown runs; `None` without any.
 pub(super) fn figure(report: &Report, profile: &Profile) -> Option<Figure> {
-    // A variant keeps its colour on every network, whether or not all have usable runs there.
+    // A variant has the same colour on every profile.
     let shown = report.variants.iter().enumerate().filter_map(|(colour, variant)| {
         let run = shown_run(report, &variant.name, &profile.name)?;
         (!run.cdfs.is_empty()).then_some((colour, variant, run))
@@ -30,7 +30,7 @@ pub(super) fn figure(report: &Report, profile: &Profile) -> Option<Figure> {
         return None;
     }
     let panels = names.into_iter().map(|name| panel(&runs, name)).collect();
-    let entry = |(colour, variant, _): &(usize, &Variant, &Run)| Entry {
+    let entry = |(colour, variant, _): &(usize, &Variant, &Run)| LegendEntry {
         colour: *colour,
         name: text::line(&variant.title),
         swatch: Swatch::Line,
@@ -38,24 +38,21 @@ pub(super) fn figure(report: &Report, profile: &Profile) -> Option<Figure> {
     let legend = runs.iter().map(entry).collect();
     let latencies =
         runs.iter().flat_map(|(_, _, run)| &run.cdfs).flat_map(|cdf| &cdf.points).map(|(ms, _)| *ms);
-    Some(Figure {
-        file: format!("latency-{}", profile.name),
+    let chart = Chart {
         title: format!("Latency, {}", text::line(&profile.title)),
-        reading:
-            "How many of all messages that were due arrived within a time: further left is sooner; the time \
-                  axis is logarithmic. A line that ends below 100 % shows that the others \
-                  never arrived."
-                .into(),
         footer: shown_seeds(report, profile),
         legend,
         x: Axis::decades("latency in ms", latencies),
         y: Axis::share("of all messages due"),
         panels,
         panel_height: PANEL_HEIGHT,
-    })
+    };
+    let reading = "Share of all due messages that arrived within a time: further left is sooner; the time axis is \
+                   logarithmic. A line that ends below 100 % shows that the rest never arrived.";
+    Some(Figure { file: format!("latency-{}", profile.name), reading: reading.into(), chart })
 }
 
-/// The distributions of one name, and what share of the messages arrived.
+/// Panel of the distributions of one name, with the shares of arrived messages.
 fn panel(runs: &[(usize, &Variant, &Run)], name: &str) -> Panel {
     let mut lines = Vec::new();
     let mut incomplete = Vec::new();
@@ -74,18 +71,10 @@ fn panel(runs: &[(usize, &Variant, &Run)], name: &str) -> Panel {
         true => "all arrived".to_owned(),
         false => format!("arrived: {}", incomplete.join(", ")),
     };
-    Panel {
-        heading: text::line(name),
-        note,
-        absent: None,
-        y: None,
-        bands: Vec::new(),
-        lines,
-        moments: Vec::new(),
-    }
+    Panel { heading: text::line(name), note, lines, ..Panel::default() }
 }
 
-/// A distribution as a staircase from 0.
+/// Points of a distribution as a step line from 0.
 fn steps(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let every = points.len().div_ceil(MOST_POINTS).max(1);
     let last = points.len().saturating_sub(1);

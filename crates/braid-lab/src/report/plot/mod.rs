@@ -1,57 +1,60 @@
-//! The pictures of a report, as SVG.
+//! Charts of a report, as SVG.
 
-mod axis;
-mod draw;
-mod figure;
 mod gate;
 mod latency;
-mod layout;
-mod marked;
-mod moment;
-mod palette;
 mod time;
 
-pub(super) use figure::Figure;
-pub(super) use layout::Format;
+use braid_measure::{Chart, Format, text};
 
-use super::{Profile, Report, Run, SeriesKind, text};
+use super::{Profile, Report, Run, SeriesKind};
 
-/// The file of the picture of all variants.
+/// Chart with its file and its explanation.
+pub(super) struct Figure {
+    /// Name of the file, without the extension until all are known.
+    file: String,
+    /// Explanation for readers, a sentence or two.
+    pub(super) reading: String,
+    pub(super) chart: Chart,
+}
+
+/// File of the chart of all variants.
 const OVERVIEW: &str = "overview.svg";
 
-/// A picture.
+/// Chart of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plot {
-    /// The name of its file: `rate-lan.svg`.
+    /// Name of its file: `rate-lan.svg`.
     pub file: String,
-    /// What it shows, one line.
+    /// Title, one line.
     pub title: String,
-    /// The picture: a whole SVG document on a white ground, text as text.
+    /// SVG document on white ground, its texts as text.
     pub svg: String,
 }
 
-/// The pictures of every profile: messages per second, latencies, what the links did, bytes per stream, what gates
-/// knew, and whatever else was recorded over time. Those without anything to show are left out.
-///
-/// Each variant is shown by its first usable run, which the picture names by its seed.
+/// Charts of every profile: messages per second, latencies, packets of links, bytes per stream, gates, and other series.
+/// Empty ones are omitted. Each variant is shown by its first usable run, whose seed the chart names.
 pub fn plots(report: &Report) -> Vec<Plot> {
     figures(report).into_iter().flat_map(|(_, figures)| figures).map(|figure| figure.plot()).collect()
 }
 
-/// One picture of all variants: messages per second on the first profile that has them, with the key numbers.
+/// Chart of all variants: messages per second on the first profile that has them, with key figures.
 pub fn overview(report: &Report) -> Option<Plot> {
     let found = report.profiles.iter().find_map(|profile| {
         time::figure(report, profile, SeriesKind::Rate, None).map(|figure| (profile, figure))
     });
     let (profile, mut figure) = found?;
-    figure.title.clone_from(&report.title);
+    figure.chart.title.clone_from(&report.title);
     figure.file = OVERVIEW.into();
-    figure.footer =
-        format!("{}. {} Made by: {}", text::line(&profile.title), figure.footer, text::line(&report.command));
+    figure.chart.footer = format!(
+        "{}. {} Made by: {}",
+        text::line(&profile.title),
+        figure.chart.footer,
+        text::line(&report.command)
+    );
     Some(figure.plot())
 }
 
-/// What is to be drawn for each profile.
+/// Figures of each profile.
 pub(super) fn figures(report: &Report) -> Vec<(&Profile, Vec<Figure>)> {
     let of = |profile| {
         let mut figures = Vec::new();
@@ -76,21 +79,21 @@ pub(super) fn figures(report: &Report) -> Vec<(&Profile, Vec<Figure>)> {
 
 impl Figure {
     fn plot(&self) -> Plot {
-        Plot { file: self.file.clone(), title: self.title.clone(), svg: self.svg(Format::File) }
+        Plot { file: self.file.clone(), title: self.chart.title.clone(), svg: self.chart.svg(Format::File) }
     }
 }
 
-/// What the file names of the pictures of a profile begin with.
+/// Prefixes of the file names of charts.
 const KINDS: [&str; 6] = ["rate", "latency", "link", "streams", "gate", "other"];
 
-/// Whether a picture of some report could have this file name.
-pub(super) fn is_picture(file: &str) -> bool {
+/// Whether this is a file name of a chart.
+pub(super) fn is_chart(file: &str) -> bool {
     let Some(stem) = file.strip_suffix(".svg") else { return false };
     let of_profile = stem.split_once('-').is_some_and(|(kind, _)| KINDS.contains(&kind));
     file == OVERVIEW || (of_profile && stem.chars().map(plain).eq(stem.chars()))
 }
 
-/// `name.svg`, `name-2.svg`, ...: the first that `take` takes.
+/// First of `name.svg`, `name-2.svg`, ... that `take` accepts.
 fn free_name(name: &str, mut take: impl FnMut(&str) -> bool) -> String {
     let stem: String = name.chars().map(plain).take(80).collect();
     let mut file = format!("{stem}.svg");
@@ -102,17 +105,17 @@ fn free_name(name: &str, mut take: impl FnMut(&str) -> bool) -> String {
     file
 }
 
-/// A character as file names have it.
+/// Character replaced for file names.
 fn plain(c: char) -> char {
     if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c.to_ascii_lowercase() } else { '-' }
 }
 
-/// The run that stands for a variant in the pictures. A median of curves would be a run that never was.
+/// Run that represents a variant in charts; a median of curves would be a run that never was.
 pub(super) fn shown_run<'a>(report: &'a Report, variant: &'a str, profile: &'a str) -> Option<&'a Run> {
     report.usable(variant, profile).next()
 }
 
-/// Which runs a picture of a profile shows.
+/// Text that names the runs of a chart.
 fn shown_seeds(report: &Report, profile: &Profile) -> String {
     let runs = report.variants.iter().filter_map(|variant| {
         let run = shown_run(report, &variant.name, &profile.name)?;

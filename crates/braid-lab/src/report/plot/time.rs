@@ -1,20 +1,20 @@
-//! What changed over time: a panel for each variant, under each other, so that the same second is at the same place.
+//! Charts of series over time: a panel for each variant, below each other on a common time axis.
 
-use super::axis::Axis;
-use super::figure::{Entry, Figure, Line, Panel, Swatch};
-use super::moment::Moment;
-use super::{shown_run, shown_seeds};
-use crate::report::number::short;
-use crate::report::{Column, Profile, Report, Run, Series, SeriesKind, Variant, text};
+use braid_measure::number::short;
+use braid_measure::{Axis, Chart, Event, LegendEntry, Line, Panel, Swatch, text};
+
+use super::{Figure, shown_run, shown_seeds};
+use crate::report::{Column, Profile, Report, Run, Series, SeriesKind, Variant};
 
 const PANEL_HEIGHT: u32 = 96;
-/// More steps than that are drawn as means of several.
+/// Limit of steps; more are drawn as means of several.
 const MOST_STEPS: usize = 400;
-/// More tinted areas than that over each other hide one another.
+/// Limit of filled areas, which would hide one another.
 const MOST_FILLED: usize = 3;
-/// More events than that would hide the lines.
-const MOST_MOMENTS: usize = 24;
-/// What was recorded of a kind, of `Other` in a `unit`, in the runs shown; `None` when nothing was.
+/// Limit of events, which would hide the lines.
+const MOST_EVENTS: usize = 24;
+
+/// Chart of the series of a kind, for `Other` in a `unit`, in the shown runs; `None` without any.
 pub(super) fn figure(
     report: &Report,
     profile: &Profile,
@@ -33,7 +33,7 @@ pub(super) fn figure(
     let mut legend: Vec<String> = Vec::new();
     for series in all() {
         let name = text::line(&series.name);
-        // What a link never did is not worth a line.
+        // A fate of packets that never occurred has no line.
         let worth =
             kind != SeriesKind::Link || all().any(|other| other.name == series.name && !is_zero(other));
         if worth && !legend.contains(&name) {
@@ -67,16 +67,15 @@ pub(super) fn figure(
                 _ => String::new(),
             },
             absent: absent(report, profile, variant, *run, &lines),
-            y: None,
-            bands: Vec::new(),
             lines,
-            moments: moments(*run, end),
+            events: events(*run, end),
+            ..Panel::default()
         });
     }
     let (file, title, reading) = words(kind, &first.unit);
     let mut footer = shown_seeds(report, profile);
     if cut(&mut panels, &text::line(&first.unit)) {
-        footer.push_str(" What is far above all else is cut off, and its panel says how high it was.");
+        footer.push_str(" Outliers are cut off; their panels give the height.");
     }
     let heights =
         panels.iter().flat_map(|panel| &panel.lines).flat_map(|line| &line.points).map(|point| point.1);
@@ -84,24 +83,21 @@ pub(super) fn figure(
     if every > 1 {
         footer.push_str(&format!(" Means of up to {every} steps each."));
     }
-    Some(Figure {
-        file: format!("{file}-{}", profile.name),
+    let legend = (0..).zip(legend).map(|(colour, name)| LegendEntry { colour, name, swatch: Swatch::Line });
+    let chart = Chart {
         title: format!("{title}, {}", text::line(&profile.title)),
-        reading,
         footer,
-        legend: (0..)
-            .zip(legend)
-            .map(|(colour, name)| Entry { colour, name, swatch: Swatch::Line })
-            .collect(),
-        x: Axis::seconds(end),
+        legend: legend.collect(),
+        x: Axis::until("seconds since the start", end),
         y,
         panels,
         panel_height: PANEL_HEIGHT,
-    })
+    };
+    Some(Figure { file: format!("{file}-{}", profile.name), reading, chart })
 }
 
-/// Cuts off what would make all else a flat line, such as the one second in which a transport brings what it has kept back
-/// for a minute. Whether there was any.
+/// Cuts off outliers that would flatten all other lines, such as the second in which a transport delivers the messages of a
+/// minute. Returns whether there were any.
 fn cut(panels: &mut [Panel], unit: &str) -> bool {
     let lines = panels.iter().flat_map(|panel| &panel.lines);
     let mut heights: Vec<f64> = lines.flat_map(|line| &line.points).map(|point| point.1).collect();
@@ -127,7 +123,7 @@ fn cut(panels: &mut [Panel], unit: &str) -> bool {
     has_any
 }
 
-/// The units of what was recorded and is of no other kind.
+/// Units of the series of the kind `Other`.
 pub(super) fn other_units<'a>(report: &'a Report, profile: &'a Profile) -> Vec<&'a str> {
     let mut units: Vec<&str> = Vec::new();
     let runs = report.variants.iter().filter_map(|variant| shown_run(report, &variant.name, &profile.name));
@@ -139,7 +135,7 @@ pub(super) fn other_units<'a>(report: &'a Report, profile: &'a Profile) -> Vec<&
     units
 }
 
-/// The file, the title and how to read it.
+/// File name, title and explanation of a kind.
 fn words(kind: SeriesKind, unit: &str) -> (&'static str, String, String) {
     let common = "All panels have the same scales, so compare their heights and where they end. Thin \
                   upright lines are events; the list is below.";
@@ -147,21 +143,21 @@ fn words(kind: SeriesKind, unit: &str) -> (&'static str, String, String) {
         SeriesKind::Rate => (
             "rate",
             "Messages per second",
-            "How many messages of each topic arrived in each second. A line at 0 means that nothing arrives any more.",
+            "Messages of each topic that arrived in each second. A line at 0 means that nothing arrives any more.",
         ),
         SeriesKind::Link => (
             "link",
-            "What the link did",
-            "How many packets the emulated link passed on and how many it dropped, by cause and direction. What never \
-             happened has no line.",
+            "Packets of the link",
+            "Packets that the emulated link passed and dropped, by cause and direction. A cause that never occurred has \
+             no line.",
         ),
         SeriesKind::Stream => (
             "streams",
             "Bytes per stream",
-            "How much of each stream the transport carried. What is urgent should keep its share while the bulk takes \
+            "Bytes of each stream that the transport carried. Urgent streams should keep their share while the bulk takes \
              the rest.",
         ),
-        SeriesKind::Other => ("other", "Recorded", "What else the programs recorded over time."),
+        SeriesKind::Other => ("other", "Recorded", "Other quantities that the programs recorded over time."),
     };
     let title = match kind {
         SeriesKind::Other => format!("{title} in {}", text::line(unit)),
@@ -170,7 +166,7 @@ fn words(kind: SeriesKind, unit: &str) -> (&'static str, String, String) {
     (file, title, format!("{reading} {common}"))
 }
 
-/// What to say where there is nothing to draw.
+/// Text in place of lines, if there are none.
 fn absent(
     report: &Report,
     profile: &Profile,
@@ -188,7 +184,7 @@ fn absent(
     })
 }
 
-/// The medians that a picture is about, and what was published: `Delivered 48 messages (published 49)  ·  p50 0.4 ms`.
+/// Key figures of a panel: medians, with the published ones: `Delivered 48 messages (published 49)  ·  p50 0.4 ms`.
 fn key_numbers(report: &Report, variant: &Variant, profile: &Profile) -> String {
     let number = |column: &Column| {
         let spread = report.spread(&variant.name, &profile.name, &column.metric)?;
@@ -202,23 +198,23 @@ fn key_numbers(report: &Report, variant: &Variant, profile: &Profile) -> String 
     delivered.chain(median).filter_map(number).collect::<Vec<_>>().join("  ·  ")
 }
 
-/// What happened in a run.
-fn moments(run: Option<&Run>, end: f64) -> Vec<Moment> {
+/// First events of a run until `end`.
+fn events(run: Option<&Run>, end: f64) -> Vec<Event> {
     let events = run.into_iter().flat_map(|run| &run.events).filter(|event| (0.0..=end).contains(&event.at));
-    let mut moments: Vec<Moment> =
-        events.map(|event| Moment { at: event.at, what: text::line(&event.what) }).collect();
-    moments.sort_by(|a, b| a.at.total_cmp(&b.at));
-    moments.truncate(MOST_MOMENTS);
-    moments
+    let mut events: Vec<Event> =
+        events.map(|event| Event { at: event.at, what: text::line(&event.what) }).collect();
+    events.sort_by(|a, b| a.at.total_cmp(&b.at));
+    events.truncate(MOST_EVENTS);
+    events
 }
 
-/// Whether it has anything after the start.
+/// Whether a series has values after the start.
 fn drawable(series: &Series) -> bool {
     let is_finite = series.step.is_finite() && series.start.is_finite();
     series.step > 0.0 && is_finite && steps_before(series) < series.values.len()
 }
 
-/// How many of its steps were over at the start: its program may have begun before the workload.
+/// Number of steps before the start: a program may have begun before the workload.
 fn steps_before(series: &Series) -> usize {
     let ends = (1..=series.values.len()).map(|steps| series.start + series.step * steps as f64);
     ends.take_while(|end| *end <= 0.0).count()
@@ -232,8 +228,8 @@ fn steps_in_one(series: &Series) -> usize {
     series.values.len().div_ceil(MOST_STEPS).max(1)
 }
 
-/// A series as a staircase: each value is as wide as its step. A step that began before the start reaches over the axis'
-/// edge, where drawing cuts it.
+/// Points of a series as a step line. A step that began before the start reaches over the edge of the axis, where it is
+/// clipped.
 pub(super) fn stairs(series: &Series) -> Vec<(f64, f64)> {
     let before = steps_before(series);
     let mut at = series.start + series.step * before as f64;

@@ -1,21 +1,17 @@
-//! The charts, one below the other along the same time.
+//! Charts: columns of packets by stream, a lane for each stream, and the bytes in flight.
 
-use super::super::number::float;
+use super::super::qlog::{Packet, float};
 use super::super::trace::Flight;
 use super::super::view::View;
-use super::LEFT;
-use super::axis::{Frame, Scale, size};
-use super::column::{Column, Columns, nice_above};
-use super::palette::Palette;
-use super::svg::Svg;
+use super::svg::{Frame, LEFT, Palette, Scale, Svg, nice_above, size};
 
 const WINDOW_COLOUR: &str = "#8a7fd0";
 const FLIGHT_COLOUR: &str = "#2f9e6e";
-/// Urgent bytes are seen however few they are beside bulk.
+/// Least height of urgent bytes, in pixels, so that they are visible beside bulk.
 const LEAST_URGENT: f64 = 2.0;
 const LANE: f64 = 13.0;
 
-/// Bytes by stream, stacked, urgent ones at the bottom; returns where it ends.
+/// Draws bytes by stream, stacked, urgent ones at the bottom; returns the lower end.
 pub(super) fn bars(svg: &mut Svg, frame: Frame, columns: &Columns, palette: &Palette) -> f64 {
     let scale = Scale::bytes(frame, columns.highest());
     let name = match columns.stretch {
@@ -42,7 +38,7 @@ pub(super) fn bars(svg: &mut Svg, frame: Frame, columns: &Columns, palette: &Pal
     frame.bottom()
 }
 
-/// With a gap between columns that are wide enough for one.
+/// Width of a bar, with a gap between columns that are wide enough.
 fn bar_width(columns: &Columns) -> f64 {
     if columns.width > 4.0 { columns.width - 1.0 } else { columns.width }
 }
@@ -69,8 +65,8 @@ fn tooltip(column: &Column, columns: &Columns, palette: &Palette) -> String {
     text
 }
 
-/// A lane for each series with a mark where its bytes left, then one for bulk ahead and one for losses;
-/// returns where they end.
+/// Draws a lane for each series with a mark where its bytes were sent, then one for bulk ahead and one for losses;
+/// and returns the lower end.
 pub(super) fn lanes(svg: &mut Svg, top: f64, columns: &Columns, palette: &Palette) -> f64 {
     let mut top = top;
     for (place, series) in palette.all()[..palette.no_stream()].iter().enumerate() {
@@ -90,7 +86,7 @@ pub(super) fn lanes(svg: &mut Svg, top: f64, columns: &Columns, palette: &Palett
     top
 }
 
-/// Marks where there is some; of stretches of time the more there is the stronger.
+/// Draws marks where values are above 0; for intervals of time their opacity shows the value.
 fn lane(
     svg: &mut Svg,
     top: f64,
@@ -123,7 +119,7 @@ fn lane(
     });
 }
 
-/// Bytes in flight below the congestion window; returns where it ends.
+/// Draws bytes in flight below the congestion window; returns the lower end.
 pub(super) fn flight(svg: &mut Svg, frame: Frame, view: &View<'_>, columns: &Columns) -> f64 {
     let flights: Vec<&Flight> =
         view.trace.flights.iter().filter(|flight| view.window.contains(flight.time)).collect();
@@ -145,7 +141,7 @@ pub(super) fn flight(svg: &mut Svg, frame: Frame, view: &View<'_>, columns: &Col
     frame.bottom()
 }
 
-/// A line that stays until the next value, with the highest one of each pixel.
+/// Step line with the highest value of each pixel.
 fn steps(
     flights: &[&Flight],
     of: fn(&Flight) -> u64,
@@ -169,7 +165,7 @@ fn steps(
     points
 }
 
-/// Times below everything; returns where it ends.
+/// Draws the time axis; returns its lower end.
 pub(super) fn time_axis(svg: &mut Svg, top: f64, columns: &Columns) -> f64 {
     const APART: f64 = 90.0;
     svg.ink(LEFT, top, columns.end(), 1.0, 0.6);
@@ -205,7 +201,7 @@ pub(super) fn time_axis(svg: &mut Svg, top: f64, columns: &Columns) -> f64 {
     top + 38.0
 }
 
-/// Milliseconds as one says them.
+/// Duration with a suitable unit.
 fn duration(milliseconds: f64) -> String {
     let microseconds = (milliseconds * 1000.0).round();
     if microseconds >= 1e6 {
@@ -214,5 +210,131 @@ fn duration(milliseconds: f64) -> String {
         format!("{} ms", microseconds / 1000.0)
     } else {
         format!("{microseconds} µs")
+    }
+}
+
+// === Columns ===
+
+/// Limit of packets with a column each.
+const MOST_PACKETS: usize = 400;
+/// Limit of columns of time.
+const MOST_STRETCHES: f64 = 420.0;
+/// Largest width of a column, pixels.
+const WIDEST: f64 = 22.0;
+
+pub(super) struct Columns {
+    pub(super) all: Vec<Column>,
+    pub(super) width: f64,
+    /// Milliseconds per column; `None` if each column is a packet.
+    pub(super) stretch: Option<f64>,
+    first: f64,
+}
+
+/// Bytes of one packet, or of one interval of time.
+#[derive(Default)]
+pub(super) struct Column {
+    /// Time of the packet or start of the interval, in milliseconds of the log.
+    pub(super) time: f64,
+    pub(super) packets: u64,
+    /// Packet number.
+    pub(super) number: Option<u64>,
+    /// Bytes by series.
+    pub(super) bytes: Vec<u64>,
+    pub(super) lost: u64,
+    /// Packets with bulk that was sent while urgent bytes waited.
+    pub(super) ahead: u64,
+}
+
+impl Columns {
+    /// Columns of at most `room` pixels together.
+    pub(super) fn of(view: &View<'_>, palette: &Palette, room: f64) -> Self {
+        let packets = view.packets();
+        let (first, last) = view.span();
+        if packets.len() <= MOST_PACKETS {
+            let mut all: Vec<Column> =
+                packets.iter().map(|packet| Column::at(packet.time, palette)).collect();
+            for (index, (column, packet)) in all.iter_mut().zip(packets).enumerate() {
+                column.add(packet, view.is_ahead(index), palette);
+                column.number = packet.number;
+            }
+            let width = (room / float(all.len().max(1) as u64)).min(WIDEST);
+            return Self { all, width, stretch: None, first };
+        }
+        let stretch = nice_above((last - first) / MOST_STRETCHES).max(0.001);
+        let mut columns = Self { all: Vec::new(), width: 0.0, stretch: Some(stretch), first };
+        let count = columns.place_at(last, stretch) + 1;
+        columns.all =
+            (0..count).map(|place| Column::at(first + float(place as u64) * stretch, palette)).collect();
+        columns.width = room / float(count as u64);
+        for (index, packet) in packets.iter().enumerate() {
+            let place = columns.place_at(packet.time, stretch);
+            if let Some(column) = columns.all.get_mut(place) {
+                column.add(packet, view.is_ahead(index), palette);
+            }
+        }
+        columns
+    }
+
+    /// Column of a time.
+    fn place_at(&self, time: f64, stretch: f64) -> usize {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most MOST_STRETCHES")]
+        let place = ((time - self.first) / stretch).clamp(0.0, MOST_STRETCHES + 1.0) as usize;
+        place
+    }
+
+    /// Position of a time, from 0, in the unit of `width`.
+    pub(super) fn along(&self, time: f64) -> f64 {
+        match self.stretch {
+            Some(stretch) => (time - self.first) / stretch * self.width,
+            None => self.width * float(self.all.partition_point(|column| column.time <= time) as u64),
+        }
+    }
+
+    /// Right end of the last column.
+    pub(super) fn end(&self) -> f64 {
+        self.width * float(self.all.len() as u64)
+    }
+
+    /// Most bytes in a column.
+    pub(super) fn highest(&self) -> u64 {
+        self.all.iter().map(Column::total).max().unwrap_or(0)
+    }
+}
+
+impl Column {
+    fn at(time: f64, palette: &Palette) -> Self {
+        Self { time, bytes: vec![0; palette.all().len()], ..Self::default() }
+    }
+
+    fn add(&mut self, packet: &Packet, is_ahead: bool, palette: &Palette) {
+        self.packets += 1;
+        self.lost += u64::from(packet.lost.is_some());
+        self.ahead += u64::from(is_ahead);
+        for frame in &packet.frames {
+            let sum = &mut self.bytes[palette.place(frame.stream)];
+            *sum = sum.saturating_add(frame.length);
+        }
+        let rest = packet.length() - packet.stream_bytes();
+        let sum = &mut self.bytes[palette.no_stream()];
+        *sum = sum.saturating_add(rest);
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.bytes.iter().copied().fold(0, u64::saturating_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_round_numbers() {
+        for (value, nice) in
+            [(0.7, 1.0), (1.0, 1.0), (1.1, 2.0), (30.0, 50.0), (51.0, 100.0), (0.0021, 0.005)]
+        {
+            assert!((nice_above(value) - nice).abs() < 1e-12, "{value}");
+        }
+        assert!(nice_above(0.0) == 0.0);
     }
 }

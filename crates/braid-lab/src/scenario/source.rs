@@ -1,0 +1,116 @@
+//! Scenario files: those built into the program, inheritance by `like`, errors with file and line.
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use super::Scenario;
+
+/// Built-in scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Builtin {
+    /// Name.
+    pub name: &'static str,
+    /// File in the repository, for errors.
+    pub file: &'static str,
+    /// TOML text.
+    pub text: &'static str,
+}
+
+macro_rules! builtins {
+    ($($name:literal),* $(,)?) => {
+        &[$(Builtin {
+            name: $name,
+            file: concat!("lab/scenarios/", $name, ".toml"),
+            text: include_str!(concat!("../../../../lab/scenarios/", $name, ".toml")),
+        }),*]
+    };
+}
+
+/// All built-in scenarios, in the order of the documentation.
+pub fn builtin() -> &'static [Builtin] {
+    builtins![
+        "hol",
+        "hol-down",
+        "hol-shaper",
+        "hol-4g",
+        "hol-sat",
+        "gate",
+        "gate-down",
+        "one-or-ten",
+        "interop-cells"
+    ]
+}
+
+impl Builtin {
+    /// Built-in scenario of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        builtin().iter().find(|one| one.name == name)
+    }
+}
+
+// === Errors ===
+
+/// Invalid scenario: one line with file, line and what to change.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{file}{place}: {problem}", place = line.map(|line| format!(":{line}")).unwrap_or_default())]
+pub struct ScenarioError {
+    file: String,
+    /// From 1.
+    line: Option<usize>,
+    problem: String,
+}
+
+impl ScenarioError {
+    pub(crate) fn new(file: &str, line: Option<usize>, problem: impl Into<String>) -> Self {
+        Self { file: file.into(), line, problem: problem.into() }
+    }
+
+    pub(crate) fn of_toml(file: &str, text: &str, error: &toml::de::Error) -> Self {
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let line = before.map(|before| before.matches('\n').count() + 1);
+        // The message of the parser may have several lines.
+        let problem = error.message().lines().map(str::trim).collect::<Vec<_>>().join("; ");
+        Self::new(file, line, problem)
+    }
+}
+
+// === Inheritance ===
+
+/// Key that names the base scenario.
+const LIKE: &str = "like";
+/// Limit of nested inheritance.
+const DEPTH: usize = 4;
+
+pub(super) fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
+    let mut table = read(file, text)?;
+    if !table.contains_key(LIKE) {
+        // Parsed from the text, so that errors have a line.
+        return toml::from_str(text).map_err(|error| ScenarioError::of_toml(file, text, &error));
+    }
+    for _ in 0..DEPTH {
+        let Some(base) = table.remove(LIKE) else { break };
+        let base = base.as_str().and_then(Builtin::named).ok_or_else(|| {
+            let names: Vec<&str> = builtin().iter().map(|one| one.name).collect();
+            let problem = format!("like = {base}: it names one of {}", names.join(", "));
+            ScenarioError::new(file, line_of(text, LIKE), problem)
+        })?;
+        let mut merged = read(base.file, base.text)?;
+        merged.extend(table);
+        table = merged;
+    }
+    Scenario::deserialize(table).map_err(|error| {
+        let problem = error.message().lines().map(str::trim).collect::<Vec<_>>().join("; ");
+        // Merged keys have no position; the wrong word usually occurs in the text.
+        let line = problem.split('`').nth(1).and_then(|word| line_of(text, word));
+        ScenarioError::new(file, line, problem)
+    })
+}
+
+fn read(file: &str, text: &str) -> Result<toml::Table, ScenarioError> {
+    toml::from_str(text).map_err(|error| ScenarioError::of_toml(file, text, &error))
+}
+
+/// First line that contains `word`, from 1.
+fn line_of(text: &str, word: &str) -> Option<usize> {
+    text.lines().position(|line| line.contains(word)).map(|line| line + 1)
+}

@@ -1,0 +1,265 @@
+//! Devices of the links: creation, addresses, offloads.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use super::error::TestbedError;
+use super::namespace::Namespace;
+use super::plan::{self, LinkPlan, WireChoice};
+use super::sys;
+use super::tool::{self, IP, Input, STANDARD_INPUT};
+use crate::wire::{PacketSocket, Tun, Wire, WireError};
+
+/// Network device in a namespace.
+#[derive(Debug, Clone)]
+pub(super) struct Device {
+    pub(super) namespace: Arc<Namespace>,
+    pub(super) name: String,
+    /// Ethernet address; a TUN device has none.
+    pub(super) ethernet: Option<String>,
+}
+
+/// Ethernet address of port `port` of link `link`: locally administered, equal in all runs.
+fn ethernet(link: u8, port: u8) -> String {
+    format!("02:62:71:00:{link:02x}:{port:02x}")
+}
+
+/// Creates a veth pair; both devices are down.
+fn join(near: &Device, far: &Device, mtu: u16) -> Result<(), TestbedError> {
+    let mtu = mtu.to_string();
+    let mut arguments = vec!["link", "add"];
+    for device in [near, far] {
+        arguments.extend(["name", &device.name, "mtu", &mtu]);
+        arguments.extend(device.ethernet.iter().flat_map(|address| ["address", address]));
+        if std::ptr::eq(device, near) {
+            arguments.extend(["type", "veth", "peer"]);
+        }
+    }
+    arguments.extend(["netns", STANDARD_INPUT]);
+    IP.run(&near.namespace, &arguments, Input::Namespace(&far.namespace)).map(drop)
+}
+
+/// Brings up a device without an address, for the emulator's side of a pair.
+fn raise(device: &Device) -> Result<(), TestbedError> {
+    batch(device, &format!("link set dev {} arp off up\n", device.name))
+}
+
+/// Configures the device of an end: the address `own` in a network of 24 bits, and a static neighbour entry for `peer`.
+///
+/// Neighbour entries are static because ARP would add packets of no program, and the link could lose them.
+fn settle(device: &Device, own: Ipv4Addr, peer: (Ipv4Addr, &Device), mtu: u16) -> Result<(), TestbedError> {
+    let name = &device.name;
+    let mut commands = format!("link set dev {name} mtu {mtu}\n");
+    if device.ethernet.is_some() {
+        commands += &format!("link set dev {name} arp off\n");
+    }
+    commands += &format!("link set dev {name} up\naddr add {own}/24 dev {name}\n");
+    if let (address, Device { ethernet: Some(ethernet), .. }) = peer {
+        commands += &format!("neigh replace {address} lladdr {ethernet} dev {name} nud permanent\n");
+    }
+    batch(device, &commands)
+}
+
+/// Limits senders to one segment per packet, in addition to the disabled offloads. Old versions of `ip` do not know the
+/// option; their refusal is ignored, since the features alone suffice.
+fn forbid_segments(device: &Device) -> Result<(), TestbedError> {
+    let command = ["link", "set", "dev", &device.name, "gso_max_segs", "1"];
+    match IP.run(&device.namespace, &command, Input::Nothing) {
+        Ok(_) | Err(TestbedError::Tool { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn batch(device: &Device, commands: &str) -> Result<(), TestbedError> {
+    IP.run(&device.namespace, &["-batch", "-"], Input::Text(commands)).map(drop)
+}
+
+// === Offloads ===
+
+/// Disables every feature of `device` that joins packets or leaves checksums unfinished: a link that counts packets would
+/// count wrong. Returns the features that remain enabled.
+fn switch_off(device: &Device) -> Result<Vec<String>, TestbedError> {
+    let switch = || -> io::Result<Vec<String>> {
+        let names = sys::feature_names(&device.name)?;
+        let unwanted: Vec<bool> = names.iter().map(|name| is_offload(name)).collect();
+        sys::switch_off(&device.name, &unwanted)?;
+        still_on(device, &names)
+    };
+    device
+        .namespace
+        .run(switch)?
+        .map_err(TestbedError::kernel(format!("switch off the offloads of {}", device.name)))
+}
+
+/// Offloads of `device` that are enabled now.
+pub(super) fn offloads_on(device: &Device) -> Result<Vec<String>, TestbedError> {
+    let look = || still_on(device, &sys::feature_names(&device.name)?);
+    device.namespace.run(look)?.map_err(TestbedError::kernel(format!("read the offloads of {}", device.name)))
+}
+
+fn still_on(device: &Device, names: &[String]) -> io::Result<Vec<String>> {
+    let on = sys::features_on(&device.name, names.len())?;
+    let still_on = names.iter().zip(on).filter(|(name, on)| *on && is_offload(name));
+    Ok(still_on.map(|(name, _)| name.clone()).collect())
+}
+
+/// Whether a feature, by its kernel name (`ethtool -k`), is an offload: segmentation of TCP and UDP, the scatter-gather and
+/// transmit checksums that segmentation needs, and receive coalescing.
+fn is_offload(feature: &str) -> bool {
+    let sending = feature.strip_prefix("tx-").is_some_and(|what| {
+        what.ends_with("-segmentation")
+            || ["checksum-", "scatter-gather", "gso-", "udp-fragmentation"]
+                .iter()
+                .any(|own| what.starts_with(own))
+    });
+    sending
+        || feature == "rx-lro"
+        || (feature.starts_with("rx-") && feature.split('-').any(|word| word == "gro"))
+}
+
+// === Links ===
+
+/// Namespaces in which a link is created.
+pub(super) struct Ground<'a> {
+    /// Number of the link.
+    pub(super) number: u8,
+    pub(super) left: &'a Arc<Namespace>,
+    pub(super) right: &'a Arc<Namespace>,
+    /// Namespace of the emulator's sides of packet wires.
+    pub(super) middle: &'a Arc<Namespace>,
+}
+
+/// Devices of a link.
+pub(super) struct Cable {
+    pub(super) left: Device,
+    pub(super) right: Device,
+    /// Devices between the emulator and the ends.
+    pub(super) between: Vec<Device>,
+    /// Wires of the emulator, left and right; `None` for a plain link.
+    pub(super) wires: Option<[Box<dyn Wire>; 2]>,
+}
+
+/// Creates the devices of a link and brings them up. `choice` selects the wire of an emulated link; `Auto` is replaced by
+/// the wire that opened.
+pub(super) fn lay(
+    plan: &LinkPlan,
+    ground: &Ground<'_>,
+    choice: &mut WireChoice,
+) -> Result<Cable, TestbedError> {
+    let cable = match (&plan.shape, *choice) {
+        (None, _) => lay_pair(plan, ground)?,
+        (Some(_), WireChoice::Tun) => lay_tuns(plan, ground)?,
+        (Some(_), WireChoice::Packet) => lay_packets(plan, ground)?,
+        (Some(_), WireChoice::Auto) => match lay_tuns(plan, ground) {
+            Ok(cable) => {
+                *choice = WireChoice::Tun;
+                cable
+            }
+            Err(_) => {
+                *choice = WireChoice::Packet;
+                lay_packets(plan, ground)?
+            }
+        },
+    };
+    let (left, right) = plan::addresses(ground.number);
+    settle(&cable.left, left, (right, &cable.right), plan.mtu)?;
+    settle(&cable.right, right, (left, &cable.left), plan.mtu)?;
+    if !plan.keep_offloads {
+        for device in cable.devices() {
+            forbid_segments(device)?;
+            switch_off(device)?;
+        }
+    }
+    if let Some(rule) = plan.rule {
+        tool::limit(rule, ground.right, &cable.right.name)?;
+    }
+    Ok(cable)
+}
+
+/// One veth pair, a device at each end.
+fn lay_pair(plan: &LinkPlan, ground: &Ground<'_>) -> Result<Cable, TestbedError> {
+    let (left, right) = (ground.veth(ground.left, "l", 1), ground.veth(ground.right, "r", 2));
+    join(&left, &right, plan.mtu)?;
+    Ok(Cable { left, right, between: Vec::new(), wires: None })
+}
+
+/// A TUN device at each end, both attached to the emulator.
+fn lay_tuns(plan: &LinkPlan, ground: &Ground<'_>) -> Result<Cable, TestbedError> {
+    let open = |namespace: &Arc<Namespace>, side| {
+        let name = ground.device_name(side);
+        let tun = namespace.run(|| Tun::open(&name))?.map_err(emulator(plan))?;
+        let device = Device { namespace: Arc::clone(namespace), name, ethernet: None };
+        Ok::<(Device, Box<dyn Wire>), TestbedError>((device, Box::new(tun)))
+    };
+    let (left, left_wire) = open(ground.left, "l")?;
+    let (right, right_wire) = open(ground.right, "r")?;
+    Ok(Cable { left, right, between: Vec::new(), wires: Some([left_wire, right_wire]) })
+}
+
+/// A veth pair from each end to the emulator, which opens a packet socket on its side.
+fn lay_packets(plan: &LinkPlan, ground: &Ground<'_>) -> Result<Cable, TestbedError> {
+    let lay = |namespace: &Arc<Namespace>, [side, inner]: [&str; 2], port| {
+        let outer = ground.veth(namespace, side, port);
+        let inner = ground.veth(ground.middle, inner, port | 0x80);
+        join(&outer, &inner, plan.mtu)?;
+        let socket = ground.middle.run(|| PacketSocket::open(&inner.name))?.map_err(emulator(plan))?;
+        raise(&inner)?;
+        Ok::<(Device, Device, Box<dyn Wire>), TestbedError>((outer, inner, Box::new(socket)))
+    };
+    let (left, left_inner, left_wire) = lay(ground.left, ["l", "lw"], 1)?;
+    let (right, right_inner, right_wire) = lay(ground.right, ["r", "rw"], 2)?;
+    Ok(Cable { left, right, between: vec![left_inner, right_inner], wires: Some([left_wire, right_wire]) })
+}
+
+fn emulator(plan: &LinkPlan) -> impl FnOnce(WireError) -> TestbedError {
+    |source| TestbedError::Wire { link: plan.name.clone(), source }
+}
+
+impl Ground<'_> {
+    fn device_name(&self, side: &str) -> String {
+        format!("lq{}{side}", self.number)
+    }
+
+    fn veth(&self, namespace: &Arc<Namespace>, side: &str, port: u8) -> Device {
+        Device {
+            namespace: Arc::clone(namespace),
+            name: self.device_name(side),
+            ethernet: Some(ethernet(self.number, port)),
+        }
+    }
+}
+
+impl Cable {
+    pub(super) fn devices(&self) -> impl Iterator<Item = &Device> {
+        [&self.left, &self.right].into_iter().chain(&self.between)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_joins_packets_is_an_offload() {
+        let unwanted = [
+            "tx-scatter-gather",
+            "tx-checksum-ip-generic",
+            "tx-tcp-segmentation",
+            "tx-tcp6-segmentation",
+            "tx-udp-segmentation",
+            "tx-generic-segmentation",
+            "tx-gso-list",
+            "tx-gso-partial",
+            "rx-gro",
+            "rx-gro-list",
+            "rx-udp-gro-forwarding",
+            "rx-gro-hw",
+            "rx-lro",
+        ];
+        assert!(unwanted.iter().all(|feature| is_offload(feature)));
+        let harmless =
+            ["highdma", "tx-vlan-hw-insert", "rx-checksum", "rx-hashing", "tx-lockless", "loopback"];
+        assert!(!harmless.iter().any(|feature| is_offload(feature)));
+    }
+}

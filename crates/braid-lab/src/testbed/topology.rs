@@ -1,0 +1,167 @@
+//! Topology: ends and the links between them.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use super::device::{self, Cable, Device, Ground};
+use super::error::TestbedError;
+use super::namespace::Namespace;
+use super::plan::{self, LinkPlan, WireChoice};
+use super::tool::{self, RuleCounters};
+use crate::emulator::PathCounters;
+use crate::wire::{self, Running, Stopped};
+
+/// Namespaces, one for each end, and the links between them. Dropping it stops the links; the kernel removes devices and
+/// namespaces after their last use.
+///
+/// Link `i` is the network 192.168.(200 + i).0/24; its left end is .2 with the device `lq<i>l`, its right end .1 with
+/// `lq<i>r`. There are no other routes.
+#[derive(Debug)]
+pub struct Topology {
+    links: Vec<Link>,
+    ends: Vec<Arc<Namespace>>,
+    kind: &'static str,
+}
+
+#[derive(Debug)]
+struct Link {
+    name: String,
+    number: u8,
+    left: Device,
+    right: Device,
+    between: Vec<Device>,
+    has_rule: bool,
+    /// Kind of the wire; `None` for a plain link.
+    kind: Option<&'static str>,
+    running: Option<Running>,
+}
+
+/// Results of an emulated link.
+#[derive(Debug)]
+pub struct LinkEnd {
+    /// Name of the link.
+    pub name: String,
+    /// Counters and accuracy.
+    pub stopped: Stopped,
+}
+
+impl Topology {
+    /// Creates a namespace for each of `ends` and the links, and starts the emulator. The clock of every link starts when all
+    /// exist.
+    ///
+    /// # Errors
+    /// One line; nothing remains then.
+    pub fn build(ends: &[String], links: Vec<LinkPlan>, wire: WireChoice) -> Result<Self, TestbedError> {
+        let places = plan::check(ends, &links)?;
+        let create = |name: &String| Namespace::create(name).map(Arc::new);
+        let ends = ends.iter().map(create).collect::<Result<Vec<_>, _>>()?;
+        let middle = Namespace::create("the emulator").map(Arc::new)?;
+        let mut choice = wire;
+        let mut cables = Vec::new();
+        for (plan, &(number, left, right)) in links.iter().zip(&places) {
+            let ground = Ground { number, left: &ends[left], right: &ends[right], middle: &middle };
+            cables.push(device::lay(plan, &ground, &mut choice)?);
+        }
+        let mut topology = Self { links: Vec::new(), ends, kind: "none" };
+        for ((plan, cable), (number, ..)) in links.into_iter().zip(cables).zip(places) {
+            topology.links.push(Link::start(plan, cable, number)?);
+        }
+        topology.kind = topology.links.iter().find_map(|link| link.kind).unwrap_or("none");
+        Ok(topology)
+    }
+
+    /// Namespace of an end.
+    pub fn end(&self, name: &str) -> Option<&Namespace> {
+        self.ends.iter().find(|end| end.name() == name).map(AsRef::as_ref)
+    }
+
+    /// Address of the end `of` on its link with the end `seen_from`; on its first link if both are equal.
+    pub fn address(&self, of: &str, seen_from: &str) -> Option<Ipv4Addr> {
+        self.links.iter().find_map(|link| {
+            let (left, right) = (link.left.namespace.name(), link.right.namespace.name());
+            let meets = |other: &str| seen_from == of || seen_from == other;
+            let (left_address, right_address) = plan::addresses(link.number);
+            if of == left && meets(right) {
+                Some(left_address)
+            } else {
+                (of == right && meets(left)).then_some(right_address)
+            }
+        })
+    }
+
+    /// Current counters of an emulated link, up and down.
+    pub fn counters(&self, link: &str) -> Option<[PathCounters; 2]> {
+        Some(self.running(link)?.counters())
+    }
+
+    /// Running emulator of a link.
+    pub fn running(&self, link: &str) -> Option<&Running> {
+        self.link(link)?.running.as_ref()
+    }
+
+    /// Counters of the rule of a link; `None` if it has none.
+    ///
+    /// # Errors
+    /// iptables failed.
+    pub fn rule_counters(&self, link: &str) -> Result<Option<RuleCounters>, TestbedError> {
+        let Some(link) = self.link(link).filter(|link| link.has_rule) else { return Ok(None) };
+        tool::counters(&link.right.namespace, &link.right.name).map(Some)
+    }
+
+    /// Offloads that are enabled on any device, as `lq0l tx-generic-segmentation`. Must be empty, or packet counts are wrong.
+    pub fn offloads(&self) -> Vec<String> {
+        let mut on = Vec::new();
+        for device in self.links.iter().flat_map(Link::devices) {
+            let name = &device.name;
+            match device::offloads_on(device) {
+                Ok(features) => on.extend(features.iter().map(|feature| format!("{name} {feature}"))),
+                // An unreadable offload may be on.
+                Err(error) => on.push(format!("{name} ({error})")),
+            }
+        }
+        on
+    }
+
+    /// Kind of the emulated links' devices: `tun` or `packet`; `none` without one.
+    pub fn wire_kind(&self) -> &str {
+        self.kind
+    }
+
+    /// Stops every link and returns the results of the emulated ones.
+    pub fn stop(self) -> Vec<LinkEnd> {
+        let links = self.links.into_iter();
+        links.filter_map(|link| Some(LinkEnd { name: link.name, stopped: link.running?.stop() })).collect()
+    }
+
+    fn link(&self, name: &str) -> Option<&Link> {
+        self.links.iter().find(|link| link.name == name)
+    }
+}
+
+impl Link {
+    fn start(plan: LinkPlan, cable: Cable, number: u8) -> Result<Self, TestbedError> {
+        let Cable { left, right, between, wires } = cable;
+        let mut link = Self {
+            name: plan.name,
+            number,
+            left,
+            right,
+            between,
+            has_rule: plan.rule.is_some(),
+            kind: None,
+            running: None,
+        };
+        if let (Some(shape), Some([left, right])) = (&plan.shape, wires) {
+            link.kind = Some(left.kind());
+            let options = wire::Options { mtu: plan.mtu, ..plan.options };
+            let running = wire::start(shape, plan.seed, left, right, &options);
+            let fail = |source| TestbedError::Wire { link: link.name.clone(), source };
+            link.running = Some(running.map_err(fail)?);
+        }
+        Ok(link)
+    }
+
+    fn devices(&self) -> impl Iterator<Item = &Device> {
+        [&self.left, &self.right].into_iter().chain(&self.between)
+    }
+}
