@@ -37,7 +37,10 @@ impl Evidence<'_> {
     }
 
     fn metric(&self, metric: &Metric) -> Option<f64> {
-        let per = metric.per.as_ref().map(|per| self.value(per)).transpose_present()?;
+        let per = match &metric.per {
+            Some(per) => Some(self.value(per)?),
+            None => None,
+        };
         let value = match (&metric.value, per) {
             (Value::Topic(flow, Field::Quantile(thousandths)), Some(due)) => {
                 quantile_of_due(&self.flow(flow)?, f64::from(*thousandths) / 1000.0, due)?
@@ -164,21 +167,6 @@ impl Evidence<'_> {
             })
         });
         lines.collect()
-    }
-}
-
-/// Keeps "not asked for" apart from "asked for and unknown".
-trait TransposePresent {
-    fn transpose_present(self) -> Option<Option<f64>>;
-}
-
-impl TransposePresent for Option<Option<f64>> {
-    fn transpose_present(self) -> Option<Option<f64>> {
-        match self {
-            None => Some(None),
-            Some(None) => None,
-            Some(known) => Some(known),
-        }
     }
 }
 

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
 use askama::Template;
-use braid_measure::Format;
 use braid_measure::number::{NONE, bytes, fixed, short};
 use braid_measure::text::Escaped;
 
-use super::plot::{figures, shown_run};
+use super::plot::{Figure, figures, shown_run};
 use super::{Check, Column, Event, LinkRun, PathRun, Profile, ProgramRun, Reference, Report, Run, Variant};
 use crate::emulator::{PathCounters, Tally};
 
@@ -44,7 +43,6 @@ type VariantEvents<'a> = Vec<(&'a str, Vec<EventRow>)>;
 #[template(path = "report.html")]
 struct Page<'a> {
     report: &'a Report,
-    paragraphs: Vec<&'a str>,
     /// Class, sign and text.
     verdicts: Vec<(&'static str, char, String)>,
     cores: String,
@@ -52,12 +50,12 @@ struct Page<'a> {
     tables: Vec<ProfileTable<'a>>,
     /// Those that do not hold first.
     checks: Vec<&'a Check>,
-    figures: Vec<PageFigure>,
+    figures: Vec<Figure>,
     /// Title and reasons.
     refused: Vec<(String, &'a [String])>,
     /// By profile and variant: events of the runs that the charts show.
     events: Vec<(&'a str, VariantEvents<'a>)>,
-    runs: Vec<PageRun>,
+    runs: Vec<PageRun<'a>>,
     machine: Vec<(&'static str, String)>,
     figures_of_selftest: Vec<Row>,
     seeds: String,
@@ -83,15 +81,7 @@ struct Cell {
     published: Option<String>,
 }
 
-struct PageFigure {
-    title: String,
-    reading: String,
-    footer: String,
-    wide: String,
-    narrow: String,
-}
-
-struct PageRun {
+struct PageRun<'a> {
     title: String,
     state: String,
     metrics: Vec<Row>,
@@ -99,17 +89,8 @@ struct PageRun {
     directions: Vec<String>,
     /// Title, and a value with its unit for each direction.
     links: Vec<(&'static str, Vec<Row>)>,
-    programs: Vec<PageProgram>,
+    programs: &'a [ProgramRun],
     events: Vec<EventRow>,
-}
-
-struct PageProgram {
-    name: String,
-    command: String,
-    end: String,
-    cpu: String,
-    memory: String,
-    tail: String,
 }
 
 impl<'a> Page<'a> {
@@ -121,7 +102,6 @@ impl<'a> Page<'a> {
         let selftest = report.selftest.iter().flat_map(|selftest| &selftest.figures);
         Self {
             report,
-            paragraphs: report.about.split("\n\n").map(str::trim).filter(|text| !text.is_empty()).collect(),
             verdicts: verdicts(report),
             cores: counted(usize::try_from(report.machine.cores).unwrap_or(usize::MAX), "core"),
             duration: match report.duration {
@@ -130,7 +110,7 @@ impl<'a> Page<'a> {
             },
             tables: report.profiles_run().map(|profile| ProfileTable::of(report, profile)).collect(),
             checks,
-            figures: page_figures(report),
+            figures: figures(report).into_iter().flat_map(|(_, figures)| figures).collect(),
             refused: refused.map(|run| (run_title(report, run), run.refused.as_slice())).collect(),
             events: events(report),
             runs: report.runs.iter().map(|run| PageRun::of(report, run)).collect(),
@@ -222,18 +202,6 @@ impl Cell {
     }
 }
 
-fn page_figures(report: &Report) -> Vec<PageFigure> {
-    let figures = figures(report).into_iter().flat_map(|(_, figures)| figures);
-    let drawn = figures.map(|figure| PageFigure {
-        wide: figure.chart.svg(Format::Page),
-        narrow: figure.chart.svg(Format::Phone),
-        title: figure.chart.title,
-        reading: figure.reading,
-        footer: figure.chart.footer,
-    });
-    drawn.collect()
-}
-
 fn events(report: &Report) -> Vec<(&str, VariantEvents<'_>)> {
     let of_profile = |profile: &Profile| {
         let of_variant = |variant: &'_ Variant| {
@@ -258,8 +226,8 @@ fn event_rows(events: &[Event]) -> Vec<EventRow> {
     rows
 }
 
-impl PageRun {
-    fn of(report: &Report, run: &Run) -> Self {
+impl<'a> PageRun<'a> {
+    fn of(report: &Report, run: &'a Run) -> Self {
         let state = if run.refused.is_empty() { "used" } else { "refused" };
         let directions: Vec<(String, &PathRun)> = run
             .links
@@ -276,22 +244,24 @@ impl PageRun {
             metrics: run.metrics.iter().map(|(name, value)| (name.clone(), short(*value))).collect(),
             directions: if paths.is_empty() { Vec::new() } else { titles.collect() },
             links: link_rows(&paths),
-            programs: run.programs.iter().map(PageProgram::of).collect(),
+            programs: &run.programs,
             events: event_rows(&run.events),
         }
     }
 }
 
-impl PageProgram {
-    fn of(program: &ProgramRun) -> Self {
-        Self {
-            name: program.name.clone(),
-            command: program.command.clone(),
-            end: program.end.clone(),
-            cpu: format!("{} s", fixed(program.cpu_seconds, 2)),
-            memory: program.peak_memory.map_or_else(|| NONE.into(), bytes),
-            tail: if program.tail.is_empty() { "No output.".into() } else { program.tail.join("\n") },
-        }
+/// Texts of a program for the template.
+impl ProgramRun {
+    fn cpu(&self) -> String {
+        format!("{} s", fixed(self.cpu_seconds, 2))
+    }
+
+    fn memory(&self) -> String {
+        self.peak_memory.map_or_else(|| NONE.into(), bytes)
+    }
+
+    fn output(&self) -> String {
+        if self.tail.is_empty() { "No output.".into() } else { self.tail.join("\n") }
     }
 }
 

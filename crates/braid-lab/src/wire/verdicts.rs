@@ -50,33 +50,31 @@ pub(super) fn verdict_text(outcome: Outcome, corrupted: Option<u64>) -> String {
     format!("{}{due}{bit}", word(outcome))
 }
 
+/// Words of the outcomes without a due time.
+const WORDS: [(&str, Outcome); 7] = [
+    ("unmatched", Outcome::Settled(Fate::Unmatched)),
+    ("policed", Outcome::Settled(Fate::Policed)),
+    ("lost", Outcome::Settled(Fate::Lost)),
+    ("queue-full", Outcome::Settled(Fate::QueueFull)),
+    ("forgotten", Outcome::Settled(Fate::Forgotten)),
+    ("too-big", Outcome::Settled(Fate::TooBig)),
+    ("inside", Outcome::Inside),
+];
+
 fn word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Settled(Fate::Sent { .. }) => "sent",
         Outcome::Settled(Fate::Overtook { .. }) => "overtook",
-        Outcome::Settled(Fate::Unmatched) => "unmatched",
-        Outcome::Settled(Fate::Policed) => "policed",
-        Outcome::Settled(Fate::Lost) => "lost",
-        Outcome::Settled(Fate::QueueFull) => "queue-full",
-        Outcome::Settled(Fate::Forgotten) => "forgotten",
-        Outcome::Settled(Fate::TooBig) => "too-big",
-        Outcome::Inside => "inside",
+        other => WORDS.iter().find(|(_, known)| *known == other).map_or("", |(word, _)| word),
     }
 }
 
 fn outcome(word: &str, due: Option<Duration>) -> Option<Outcome> {
-    Some(Outcome::Settled(match word {
-        "sent" => Fate::Sent { due: due? },
-        "overtook" => Fate::Overtook { due: due? },
-        "unmatched" => Fate::Unmatched,
-        "policed" => Fate::Policed,
-        "lost" => Fate::Lost,
-        "queue-full" => Fate::QueueFull,
-        "forgotten" => Fate::Forgotten,
-        "too-big" => Fate::TooBig,
-        "inside" => return Some(Outcome::Inside),
-        _ => return None,
-    }))
+    match word {
+        "sent" => Some(Outcome::Settled(Fate::Sent { due: due? })),
+        "overtook" => Some(Outcome::Settled(Fate::Overtook { due: due? })),
+        word => WORDS.iter().find(|(known, _)| *known == word).map(|(_, outcome)| *outcome),
+    }
 }
 
 impl fmt::Display for Record {

@@ -78,6 +78,16 @@ pub(super) fn figures(report: &Report) -> Vec<(&Profile, Vec<Figure>)> {
 }
 
 impl Figure {
+    /// SVG for pages on a desk or on paper.
+    pub(super) fn wide(&self) -> String {
+        self.chart.svg(Format::Page)
+    }
+
+    /// SVG for pages on a telephone.
+    pub(super) fn narrow(&self) -> String {
+        self.chart.svg(Format::Phone)
+    }
+
     fn plot(&self) -> Plot {
         Plot { file: self.file.clone(), title: self.chart.title.clone(), svg: self.chart.svg(Format::File) }
     }
