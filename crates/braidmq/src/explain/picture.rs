@@ -27,7 +27,7 @@ pub(super) fn draw(view: &View<'_>, summary: &Summary) -> String {
 }
 
 fn heading(svg: &mut Svg, view: &View<'_>, summary: &Summary) {
-    svg.text(LEFT, 30.0, "start", 19, "Which stream's bytes each packet carried");
+    svg.text(LEFT, 30.0, "start", 19, "Stream bytes of each packet");
     let mut said = match shown(summary.urgent_first) {
         Some(share) => format!("urgent first: {share} ({})", list(view.urgent.iter())),
         None => "no urgent stream beside bulk".to_owned(),

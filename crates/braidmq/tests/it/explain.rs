@@ -275,9 +275,7 @@ fn few_packets_have_a_column_each() {
     // Lanes of the three streams, of bulk ahead and of losses.
     assert_eq!(svg.matches("class=\"lane\"").count(), 5);
     assert_eq!(svg.matches("bulk left while urgent bytes waited").count(), 2);
-    for part in
-        ["Which stream's bytes each packet carried", "test.qlog", "bytes in flight", "urgent first: 100 %"]
-    {
+    for part in ["Stream bytes of each packet", "test.qlog", "bytes in flight", "urgent first: 100 %"] {
         assert!(svg.contains(part), "{part}");
     }
 }
