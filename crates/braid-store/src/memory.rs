@@ -165,24 +165,22 @@ impl State {
 
     fn commit(&mut self, batch: Batch, holder: Holder) -> Result<(), StoreError> {
         HolderView(self, holder).check(batch.changes())?;
-        for change in batch.changes() {
-            match change {
-                Change::Opened { session, client_id, .. } => {
-                    if let Some(former) = self.index.session_of(client_id) {
-                        self.holders.remove(&former);
-                    }
-                    self.holders.insert(*session, holder);
-                }
-                Change::Resumed { session, .. } if self.index.has_session(*session) => {
-                    self.holders.insert(*session, holder);
-                }
-                Change::Closed { session, .. } => {
-                    self.holders.remove(session);
-                }
-                _ => {}
+        // Sessions that the batch may open, keep or end. Decided after it: it may reuse the id of one that it ends.
+        let mut touched = Vec::new();
+        for change in batch.changes().iter().filter(|change| change.claim().is_some()) {
+            touched.extend(change.session());
+            if let Change::Opened { client_id, .. } = change {
+                touched.extend(self.index.session_of(client_id));
             }
         }
         self.index.apply(batch, &mut self.rows);
+        for session in touched {
+            if self.index.has_session(session) {
+                self.holders.insert(session, holder);
+            } else {
+                self.holders.remove(&session);
+            }
+        }
         Ok(())
     }
 }
