@@ -8,7 +8,7 @@ use noq::congestion::{Bbr3Config, ControllerFactory, CubicConfig, NewRenoConfig}
 use noq::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
 use super::congestion::controller::{Gated, SharedGate};
-use super::congestion::{Found, Policed};
+use super::congestion::{BbrExtensions, Found};
 use super::qlog::QlogFiles;
 use crate::tls::ALPN_MQTT;
 
@@ -56,7 +56,7 @@ impl Congestion {
     /// `found`: where it is told what a policer lets through.
     fn factory(self, found: Found) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
-            Self::Bbr3 => Arc::new(Policed::new(Bbr3Config::default(), found)),
+            Self::Bbr3 => Arc::new(BbrExtensions::new(Bbr3Config::default(), found)),
             Self::Cubic => Arc::new(CubicConfig::default()),
             Self::NewReno => Arc::new(NewRenoConfig::default()),
         }

@@ -21,7 +21,7 @@ mod simulated;
 mod tickets;
 
 pub use config::{Congestion, QuicOptions};
-pub use congestion::{Class as PathClass, GateState, Level as GateLevel};
+pub use congestion::{Class as PathClass, GateState, Level as GateLevel, Reason as PathReason};
 pub use connection::Multi;
 pub use early::is_early_data_rejected;
 

@@ -1,9 +1,9 @@
-//! Keeps a panic of the QUIC library inside one connection.
+//! Panic guard: keeps a panic of the QUIC library inside one connection.
 //!
-//! The library guards a connection with a mutex that it unwraps everywhere, in destructors too. A
-//! panic in the task that drives a connection poisons that mutex; the next handle to be dropped
-//! then panics, and if that happens while unwinding, the process aborts. So every call is caught,
-//! and handles of a broken connection are forgotten instead of dropped: a leak, in place of the end.
+//! The library locks a connection with a mutex that it unwraps everywhere, in destructors too. A panic in the task that drives
+//! a connection poisons that mutex; the next handle to be dropped then panics, and if that happens while unwinding, the process
+//! aborts. Therefore every call is caught, and handles of a broken connection are forgotten, not dropped: a leak, in place of an
+//! abort.
 
 use std::future::Future;
 use std::io;
@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The library panicked.
+/// Error of a call in which the library panicked.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
@@ -21,17 +21,17 @@ impl From<Broken> for io::Error {
     }
 }
 
-/// Runs `call`, which may only touch things that are forgotten when it panics.
+/// Runs `call`. It may only use values that are forgotten when it panics.
 pub(super) fn shielded<T>(call: impl FnOnce() -> T) -> Result<T, Broken> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|_| Broken)
 }
 
-/// Whether a connection's state can still be locked, and its handles be dropped.
+/// Tests whether a connection's state can still be locked, and its handles be dropped.
 pub(super) fn is_sound(connection: &noq::Connection) -> bool {
     shielded(|| connection.close_reason()).is_ok()
 }
 
-/// A future that is forgotten when it panics.
+/// Future that is forgotten when it panics.
 pub(super) struct Shield<F> {
     future: Option<Pin<Box<F>>>,
 }

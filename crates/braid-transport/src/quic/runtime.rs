@@ -9,20 +9,20 @@ use std::time::Instant;
 use noq::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::sync::watch;
 
-use super::congestion::pto_filter::Thinned;
+use super::congestion::pto_filter::PtoFilter;
 use super::panic_guard::{Broken, Shield};
 
-/// tokio, with every task of the library shielded, and sockets that send one probe in place of two.
+/// Runtime of one endpoint.
 #[derive(Debug, Default)]
 pub(super) struct ShieldedRuntime {
     failures: watch::Sender<()>,
 }
 
-/// Resolves when a task of an endpoint has panicked.
+/// Receiver that resolves when a task of an endpoint has panicked.
 pub(super) type Failures = watch::Receiver<()>;
 
 impl ShieldedRuntime {
-    /// Tells of every panic from now on. Which connection it was each must find out for itself.
+    /// Subscribes to panics from now on. Each connection tests for itself whether it is broken.
     pub(super) fn failures(&self) -> Failures {
         self.failures.subscribe()
     }
@@ -44,7 +44,7 @@ impl Runtime for ShieldedRuntime {
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Box<dyn AsyncUdpSocket>> {
-        Ok(Box::new(Thinned::new(TokioRuntime.wrap_udp_socket(socket)?)))
+        Ok(Box::new(PtoFilter::new(TokioRuntime.wrap_udp_socket(socket)?)))
     }
 
     fn now(&self) -> Instant {

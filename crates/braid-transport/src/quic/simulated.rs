@@ -15,7 +15,7 @@ use noq::{AsyncTimer, AsyncUdpSocket, Endpoint, Runtime, ServerConfig, UdpSender
 use tokio::time::{Sleep, sleep_until};
 
 use super::config;
-use super::congestion::pto_filter::Thinned;
+use super::congestion::pto_filter::PtoFilter;
 use super::runtime::{Failures, ShieldedRuntime};
 use crate::sim::{Arrival, Attached, Host, Switch};
 
@@ -41,8 +41,12 @@ pub(super) fn endpoint_on(
     config.rng_seed(Some(seed));
     let runtime = SimulatedRuntime { shielded: ShieldedRuntime::default(), host: host.clone() };
     let failures = runtime.shielded.failures();
-    let endpoint =
-        Endpoint::new_with_abstract_socket(config, server, Socket::thinned(host, socket), Arc::new(runtime))?;
+    let endpoint = Endpoint::new_with_abstract_socket(
+        config,
+        server,
+        Socket::filtered(host, socket),
+        Arc::new(runtime),
+    )?;
     Ok((endpoint, failures))
 }
 
@@ -65,7 +69,7 @@ impl Runtime for SimulatedRuntime {
     /// An endpoint that moves to another socket asks for this: it gets a new port of its host in
     /// place of the real socket.
     fn wrap_udp_socket(&self, _real: UdpSocket) -> io::Result<Box<dyn AsyncUdpSocket>> {
-        Ok(Socket::thinned(&self.host, self.host.attach(None)?))
+        Ok(Socket::filtered(&self.host, self.host.attach(None)?))
     }
 
     fn now(&self) -> Instant {
@@ -93,9 +97,9 @@ impl Drop for Attachment {
 
 impl Socket {
     /// Sends one probe in place of two, as real sockets do.
-    fn thinned(host: &Host, socket: Attached) -> Box<dyn AsyncUdpSocket> {
+    fn filtered(host: &Host, socket: Attached) -> Box<dyn AsyncUdpSocket> {
         let attachment = Attachment { switch: Arc::clone(host.switch()), socket };
-        Box::new(Thinned::new(Box::new(Self { attachment: Arc::new(attachment), timer: None })))
+        Box::new(PtoFilter::new(Box::new(Self { attachment: Arc::new(attachment), timer: None })))
     }
 
     /// Waits for the next arrival.

@@ -8,5 +8,5 @@ pub(super) mod controller;
 mod path_model;
 pub(super) mod pto_filter;
 
-pub(super) use bbr_extensions::{Found, Policed};
-pub use path_model::{Class, GateState, Level};
+pub(super) use bbr_extensions::{BbrExtensions, Found};
+pub use path_model::{Class, GateState, Level, Reason};

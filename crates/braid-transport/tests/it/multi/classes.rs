@@ -74,9 +74,10 @@ async fn a_policer_that_comes_later_is_found() {
         async move { while bulk_recv.read(&mut [0; 4096]).await.is_ok_and(|read| read.is_some()) {} },
     );
     let class = |scene: &Scene| scene.server.gate_state().map(|state| state.class);
-    for (seconds, policer, expected) in
-        [(3, None, PathClass::Open), (20, Some(Policer { rate: 200.0, burst: 20 }), PathClass::Policed)]
-    {
+    for (seconds, policer, expected) in [
+        (3, None, PathClass::Passthrough),
+        (20, Some(Policer { rate: 200.0, burst: 20 }), PathClass::Policed),
+    ] {
         scene.device.change_one(Direction::Down, |link| link.policer = policer);
         for _ in 0..seconds * 100 {
             fill(&mut scene.server, bulk);

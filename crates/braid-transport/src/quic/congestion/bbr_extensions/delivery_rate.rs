@@ -1,8 +1,8 @@
-//! What became of the packets of the last two seconds.
+//! Delivery rate and losses of the last two seconds.
 
 use std::time::{Duration, Instant};
 
-/// The window is counted in slots of so much.
+/// Length of a slot.
 const SLOT: Duration = Duration::from_millis(250);
 
 /// Slots of a window: two seconds.
@@ -10,7 +10,7 @@ const SLOTS: usize = 8;
 
 /// Counts acknowledged and lost packets over a sliding window.
 #[derive(Clone, Debug)]
-pub(super) struct Tally {
+pub(super) struct DeliveryRate {
     epoch: Instant,
     slots: [Slot; SLOTS],
 }
@@ -24,19 +24,19 @@ struct Slot {
     lost: u32,
 }
 
-/// The sum over a window.
+/// Sum over the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sum {
-    /// How much of the window has passed.
+    /// Part of the window that has passed.
     pub(super) span: Duration,
-    /// Packets that were acknowledged.
+    /// Acknowledged packets.
     pub(super) acked: u32,
-    /// Packets that were lost.
+    /// Lost packets.
     pub(super) lost: u32,
     /// Acknowledged bytes per second.
     pub(super) rate: u64,
-    /// Whether the whole window passed, and in each whole slot at least half as much as on average
-    /// was acknowledged, and in most of them something was lost.
+    /// True if the whole window has passed, in each whole slot at least half of the average was acknowledged, and most of them
+    /// have losses.
     pub(super) is_steady: bool,
 }
 
@@ -52,12 +52,12 @@ impl Sum {
     }
 }
 
-impl Tally {
+impl DeliveryRate {
     pub(super) fn new(now: Instant) -> Self {
         Self { epoch: now, slots: <[Slot; SLOTS]>::default() }
     }
 
-    /// Begins anew.
+    /// Resets the window.
     pub(super) fn clear(&mut self, now: Instant) {
         *self = Self::new(now);
     }
@@ -113,7 +113,7 @@ fn slots(count: usize) -> Duration {
     SLOT.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// More than 49 days are 49 days.
+/// Milliseconds, at most 49 days.
 fn millis(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! A congestion controller behind which a policer is noticed, and a path that has become longer.
+//! Extensions of BBR version 3: a cap behind policers, and a new begin on a path that has become longer.
 
 mod delivery_rate;
 mod policer_cap;
@@ -13,52 +13,49 @@ use std::time::{Duration, Instant};
 use noq::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use noq_proto::RttEstimator;
 
-use policer_cap::Cap;
-use rtt_step::Stretch;
+use policer_cap::PolicerCap;
+use rtt_step::RttStep;
 
-/// A packet of so few bytes may be a probe that our own sender kept back, and says nothing about the
-/// network when it is lost.
+/// Size (bytes) up to which a packet may be a probe that the PTO filter kept back: its loss shows nothing about the network.
 pub(in crate::quic) const PROBE: u16 = 30;
 
-/// Makes controllers of another kind that keep to what a policer on the way lets through, and begin anew
-/// on a path that has become longer.
-pub(in crate::quic) struct Policed<F> {
+/// Factory of extended controllers of another kind.
+pub(in crate::quic) struct BbrExtensions<F> {
     inner: Arc<F>,
     found: Found,
 }
 
-/// What the controller of a connection has found a policer to let through, in bytes per second; 0: there is none that it
-/// knows of.
+/// Rate of a policer that the controller of a connection has found, in bytes per second; 0: none.
 pub(in crate::quic) type Found = Arc<AtomicU64>;
 
-impl<F> Policed<F> {
-    /// `found`: where it is told; of one connection, if somebody looks at it.
+impl<F> BbrExtensions<F> {
+    /// `found`: set by the controllers; of one connection, if it is read.
     pub(in crate::quic) fn new(inner: F, found: Found) -> Self {
         Self { inner: Arc::new(inner), found }
     }
 }
 
-impl<F: ControllerFactory + Send + Sync + 'static> ControllerFactory for Policed<F> {
+impl<F: ControllerFactory + Send + Sync + 'static> ControllerFactory for BbrExtensions<F> {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
         let inner = Arc::clone(&self.inner).build(now, mtu);
         self.found.store(0, Ordering::Relaxed);
-        let (cap, stretch) = (Cap::new(now), Stretch::new(now));
-        Box::new(PolicedController { factory: self, inner, cap, stretch, mtu, ack_frequency: None })
+        let (cap, rtt_step) = (PolicerCap::new(now), RttStep::new(now));
+        Box::new(ExtendedController { factory: self, inner, cap, rtt_step, mtu, ack_frequency: None })
     }
 }
 
-struct PolicedController<F> {
-    factory: Arc<Policed<F>>,
+struct ExtendedController<F> {
+    factory: Arc<BbrExtensions<F>>,
     inner: Box<dyn Controller>,
-    cap: Cap,
-    stretch: Stretch,
-    // What another inner controller has to be told.
+    cap: PolicerCap,
+    rtt_step: RttStep,
+    // Settings of the next inner controller.
     mtu: u16,
     ack_frequency: Option<(u64, Duration)>,
 }
 
-impl<F: ControllerFactory> PolicedController<F> {
-    /// Everything that was learnt about the path is forgotten.
+impl<F: ControllerFactory> ExtendedController<F> {
+    /// Replaces the inner controller, which forgets the path.
     fn begin_anew(&mut self, now: Instant) {
         self.inner = Arc::clone(&self.factory.inner).build(now, self.mtu);
         if let Some((threshold, delay)) = self.ack_frequency {
@@ -67,19 +64,19 @@ impl<F: ControllerFactory> PolicedController<F> {
     }
 }
 
-impl<F: ControllerFactory + Send + Sync + 'static> Controller for PolicedController<F> {
+impl<F: ControllerFactory + Send + Sync + 'static> Controller for ExtendedController<F> {
     fn on_sent(&mut self, now: Instant, bytes: u64, largest_pn: u64) {
         self.inner.on_sent(now, bytes, largest_pn);
     }
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
         self.cap.handle_sent(pn);
-        self.stretch.handle_sent(now);
+        self.rtt_step.handle_sent(now);
         self.inner.on_packet_sent(now, bytes, pn);
     }
 
     fn on_cwnd_limited(&mut self) {
-        self.stretch.handle_full();
+        self.rtt_step.handle_full();
         self.inner.on_cwnd_limited();
     }
 
@@ -95,22 +92,21 @@ impl<F: ControllerFactory + Send + Sync + 'static> Controller for PolicedControl
         if bytes > PROBE.into() {
             self.cap.handle_acked(pn, bytes, now);
         }
-        self.stretch.handle_acked(sent, bytes, now);
+        self.rtt_step.handle_acked(sent, bytes, now);
         self.inner.on_ack(now, sent, bytes, pn, app_limited, rtt);
     }
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_acked: Option<u64>) {
         self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
         if app_limited {
-            // The library's BBR3 ends a phase in which there is little to send when it is told of these
-            // acknowledgements, and would begin the next only with others: every other message would count as all that
-            // the path can carry, and after a few of them the next burst is paced at their rate. So the call is
-            // repeated: the first ends the phase that was, the second enters the next.
+            // The library's BBR3 ends an application-limited phase with these acknowledgements, and would begin the next
+            // only with others: every other message would count as all that the path can carry, and after a few of them the
+            // next burst is paced at their rate. So the first call ends the phase, and the second begins the next.
             self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
         }
         self.cap.handle_end_of_acks(app_limited, now);
         self.factory.found.store(self.cap.held().unwrap_or(0), Ordering::Relaxed);
-        if self.stretch.handle_end_of_acks(app_limited, now) {
+        if self.rtt_step.handle_end_of_acks(app_limited, now) {
             self.begin_anew(now);
         }
     }
@@ -125,7 +121,7 @@ impl<F: ControllerFactory + Send + Sync + 'static> Controller for PolicedControl
         largest_lost_pn: u64,
     ) {
         if is_persistent_congestion || is_ecn {
-            self.stretch.handle_lost(now);
+            self.rtt_step.handle_lost(now);
         }
         self.inner.on_congestion_event(
             now,
@@ -140,7 +136,7 @@ impl<F: ControllerFactory + Send + Sync + 'static> Controller for PolicedControl
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
         if lost_bytes > PROBE {
             self.cap.handle_lost(pn, now);
-            self.stretch.handle_lost(now);
+            self.rtt_step.handle_lost(now);
         }
         self.inner.on_packet_lost(lost_bytes, pn, now);
     }
@@ -160,13 +156,13 @@ impl<F: ControllerFactory + Send + Sync + 'static> Controller for PolicedControl
     }
 
     fn window(&self) -> u64 {
-        self.inner.window().max(self.stretch.floor().map_or(0, |floor| floor.window))
+        self.inner.window().max(self.rtt_step.floor().map_or(0, |floor| floor.window))
     }
 
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = self.inner.metrics();
         metrics.congestion_window = self.window();
-        if let Some(floor) = self.stretch.floor() {
+        if let Some(floor) = self.rtt_step.floor() {
             metrics.pacing_rate = metrics.pacing_rate.map(|rate| rate.max(floor.rate));
         }
         if let Some(cap) = self.cap.rate() {
@@ -180,7 +176,7 @@ impl<F: ControllerFactory + Send + Sync + 'static> Controller for PolicedControl
             factory: Arc::clone(&self.factory),
             inner: self.inner.clone_box(),
             cap: self.cap.clone(),
-            stretch: self.stretch.clone(),
+            rtt_step: self.rtt_step.clone(),
             ..*self
         })
     }
@@ -194,12 +190,12 @@ impl<F: ControllerFactory + Send + Sync + 'static> Controller for PolicedControl
     }
 }
 
-impl<F> fmt::Debug for PolicedController<F> {
+impl<F> fmt::Debug for ExtendedController<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PolicedController")
+        f.debug_struct("ExtendedController")
             .field("inner", &self.inner)
             .field("cap", &self.cap)
-            .field("stretch", &self.stretch)
+            .field("rtt_step", &self.rtt_step)
             .finish_non_exhaustive()
     }
 }
@@ -212,22 +208,22 @@ mod tests {
 
     const MTU: u16 = 1200;
 
-    /// Of a path that had 10 ms, now has 100 ms and lets less through: a trial has begun.
-    fn on_trial() -> (Box<PolicedController<CubicConfig>>, Instant) {
+    /// Controller in a trial: the path had 10 ms, now has 100 ms and passes less.
+    fn on_trial() -> (Box<ExtendedController<CubicConfig>>, Instant) {
         let mut now = Instant::now();
-        let policed = Arc::new(Policed::new(CubicConfig::default(), Found::default()));
-        let built = ControllerFactory::build(policed, now, MTU).into_any();
-        let mut controller = built.downcast::<PolicedController<CubicConfig>>().expect("of its kind");
-        // Packets a round trip.
+        let factory = Arc::new(BbrExtensions::new(CubicConfig::default(), Found::default()));
+        let built = ControllerFactory::build(factory, now, MTU).into_any();
+        let mut controller = built.downcast::<ExtendedController<CubicConfig>>().expect("of its kind");
+        // Round trip (ms) and packets in it.
         for (round_trip, packets) in [(10, 40), (100, 40)] {
             for _ in 0..7 {
                 let sent = now;
                 now += Duration::from_millis(round_trip);
                 controller.on_cwnd_limited();
                 for _ in 0..packets {
-                    controller.stretch.handle_acked(sent, MTU.into(), now);
+                    controller.rtt_step.handle_acked(sent, MTU.into(), now);
                 }
-                assert!(!controller.stretch.handle_end_of_acks(false, now));
+                assert!(!controller.rtt_step.handle_end_of_acks(false, now));
             }
         }
         assert!(controller.window() > controller.inner.window());
@@ -235,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn with_signs_of_congestion_the_window_is_that_of_the_inner_controller() {
+    fn signs_of_congestion_end_a_trial() {
         for sign in ["loss", "persistent congestion", "ECN", "silence"] {
             let (mut controller, now) = on_trial();
             match sign {

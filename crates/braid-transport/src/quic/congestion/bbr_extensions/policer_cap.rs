@@ -1,88 +1,102 @@
-//! Notices a policer, and finds the rate that it lets through.
+//! Upper bound of the sending rate behind a policer.
 //!
-//! A policer drops what exceeds its rate and delays nothing, so a controller that models queues
-//! sends on above that rate and loses a third of it, urgent packets as well as bulk. It shows as
-//! many losses beside a steady delivery, and it differs from a link that loses at random in one
-//! thing: sending less ends the losses. So a [`Cap`] begins with a trial just below the delivered
-//! rate, and is lifted when that did not help.
+//! A policer drops what exceeds its rate and delays nothing, so a controller that models queues sends on above that rate and
+//! loses a third, urgent packets as well as bulk. It shows as many losses beside a steady delivery, and differs from random
+//! losses in one thing: sending less ends them. So a [`PolicerCap`] begins with a trial just below the delivered rate, and is
+//! lifted when that did not help. Once it helps, the gate takes the path for a policer (`Reason::PolicerCapHelped`).
 
 #[cfg(test)]
 mod tests;
 
 use std::time::{Duration, Instant};
 
-use super::delivery_rate::{Sum, Tally};
+use super::delivery_rate::{DeliveryRate, Sum};
 
-/// How often the last two seconds are judged.
+/// Interval in which the last two seconds are judged.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// A trial of a cap takes so long and so many packets, at least. It must leave a third of the losses.
+/// Least duration and packets of a trial. It has to end two thirds of the losses.
 const TRIAL: Duration = Duration::from_secs(1);
 const ENOUGH_TRIED: u32 = 40;
 
-/// Less of a window says too little about a rate.
+/// Least span of a rate.
 const ENOUGH_SPAN: Duration = Duration::from_millis(400);
 
-/// A cap that has limited nothing for so long is lifted: the network may be another by now.
+/// Time after which a cap that has limited nothing is lifted: the network may be another by now.
 const STALE: Duration = Duration::from_secs(30);
 
-/// After losses that a cap did not end, it is so long until the next attempt; twice as long after
-/// each further one.
+/// Time until the next trial after one that did not help, twice as long after each further one.
 const PAUSE: Duration = Duration::from_secs(60);
 const LONGEST_PAUSE: Duration = Duration::from_secs(16 * 60);
 
-/// Above this share of losses there may be a policer.
+/// Share of losses above which there may be a policer.
 const MANY_LOST_PERMILLE: u32 = 100;
 
-/// With fewer packets, or fewer losses, a share means nothing.
+/// Packets and losses below which a share means nothing.
 const ENOUGH_PACKETS: u32 = 30;
 const ENOUGH_LOST: u32 = 4;
 
-/// Above this share of losses a cap is too high.
+/// Share of losses above which a cap is too high.
 const SOME_LOST_PERMILLE: u32 = 50;
 
-/// Below this share of losses a cap may be too low.
+/// Share of losses below which a cap may be too low.
 const FEW_LOST_PERMILLE: u32 = 20;
 
-/// The highest rate that may be sent at, once a policer was noticed.
 #[derive(Clone, Debug)]
-pub(super) struct Cap {
-    tally: Tally,
+pub(super) struct PolicerCap {
+    delivery: DeliveryRate,
     judged: Instant,
     state: State,
     pause: Duration,
-    /// The number of the last packet that was sent.
+    /// Number of the last sent packet.
     sent: u64,
-    /// Packets up to this number do not count: they were sent under other circumstances.
+    /// Number up to which packets do not count: they were sent at another rate.
     ignored: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// No cap. Before `until` there will be none.
+    /// No cap, and none before `until`.
     Open { until: Instant },
-    /// Whether less is lost than before must show.
+    /// A cap that has to show whether it helps.
     Trial(Capped),
-    /// It helps.
+    /// A cap that helps.
     Held(Capped),
+}
+
+/// Reason for a change between states.
+#[derive(Clone, Copy, Debug)]
+enum Reason {
+    /// More than a tenth is lost beside a steady delivery: a trial begins.
+    ManyLosses,
+    /// The trial has ended two thirds of the losses.
+    TrialHelped,
+    /// The trial has not ended them.
+    TrialFailed,
+    /// Losses go on well below the delivery rate before.
+    LossesBelowCap,
+    /// Half as much again passes: the policer is gone, or was none.
+    HigherRatePasses,
+    /// The cap has limited nothing for 30 s.
+    Unused,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Capped {
     /// Bytes per second.
     rate: u64,
-    /// When it was last seen to limit.
+    /// Time at which the cap last limited.
     reached: Instant,
-    /// What was delivered before, in bytes per second.
+    /// Delivery rate before, in bytes per second.
     delivered: u64,
-    /// What was lost before.
+    /// Losses in a thousand packets before.
     lost_permille: u32,
 }
 
-impl Cap {
+impl PolicerCap {
     pub(super) fn new(now: Instant) -> Self {
         let state = State::Open { until: now };
-        Self { tally: Tally::new(now), judged: now, state, pause: PAUSE, sent: 0, ignored: 0 }
+        Self { delivery: DeliveryRate::new(now), judged: now, state, pause: PAUSE, sent: 0, ignored: 0 }
     }
 
     pub(super) fn handle_sent(&mut self, number: u64) {
@@ -91,25 +105,24 @@ impl Cap {
 
     pub(super) fn handle_acked(&mut self, number: u64, bytes: u64, now: Instant) {
         if number > self.ignored {
-            self.tally.count_acked(bytes, now);
+            self.delivery.count_acked(bytes, now);
         }
     }
 
     pub(super) fn handle_lost(&mut self, number: u64, now: Instant) {
         if number > self.ignored {
-            self.tally.count_lost(now);
+            self.delivery.count_lost(now);
         }
     }
 
-    /// All that was acknowledged at once has been counted. With `app_limited` the network is not what
-    /// limits, so that nothing can be learnt about it.
+    /// Ends the packets of one acknowledgement. While the application limits, nothing shows about the network.
     pub(super) fn handle_end_of_acks(&mut self, app_limited: bool, now: Instant) {
         if app_limited {
-            self.tally.clear(now);
+            self.delivery.clear(now);
         }
         if now.saturating_duration_since(self.judged) >= PERIOD {
             self.judged = now;
-            let sum = self.tally.sum(now);
+            let sum = self.delivery.sum(now);
             match self.state {
                 State::Open { until } if now >= until && is_policed(&sum) => self.begin(&sum, now),
                 State::Open { .. } => {}
@@ -127,7 +140,7 @@ impl Cap {
         }
     }
 
-    /// The same, once it has shown that it helps.
+    /// Rate (bytes per second) of a cap that helps.
     pub(super) fn held(&self) -> Option<u64> {
         match self.state {
             State::Held(capped) => Some(capped.rate),
@@ -135,9 +148,15 @@ impl Cap {
         }
     }
 
+    fn enter(&mut self, state: State, reason: Reason) {
+        tracing::debug!(?state, ?reason, "the policer cap changes");
+        self.state = state;
+    }
+
     fn begin(&mut self, sum: &Sum, now: Instant) {
         let (delivered, lost_permille) = (sum.rate, sum.lost_permille());
-        self.state = State::Trial(Capped { rate: below(delivered), reached: now, delivered, lost_permille });
+        let capped = Capped { rate: below(delivered), reached: now, delivered, lost_permille };
+        self.enter(State::Trial(capped), Reason::ManyLosses);
         self.count_from_here(now);
     }
 
@@ -145,9 +164,9 @@ impl Cap {
         if sum.span < TRIAL || sum.packets() < ENOUGH_TRIED {
             self.lift_if_stale(capped, now);
         } else if sum.lost_permille() * 3 > capped.lost_permille {
-            self.give_up(now);
+            self.give_up(Reason::TrialFailed, now);
         } else {
-            self.state = State::Held(Capped { reached: now, ..capped });
+            self.enter(State::Held(Capped { reached: now, ..capped }), Reason::TrialHelped);
         }
     }
 
@@ -157,9 +176,9 @@ impl Cap {
             self.lift_if_stale(capped, now);
         } else if lost > SOME_LOST_PERMILLE && sum.lost >= 2 {
             let rate = capped.rate.min(below(sum.rate));
-            // A policer delivers as much as before when less is sent: so far down it is something else.
+            // A policer delivers as much as before when less is sent.
             if rate < capped.delivered / 20 * 17 {
-                return self.give_up(now);
+                return self.give_up(Reason::LossesBelowCap, now);
             }
             self.state = State::Held(Capped { rate, reached: now, ..capped });
             self.count_from_here(now);
@@ -170,28 +189,27 @@ impl Cap {
         } else if capped.rate < capped.delivered / 2 * 3 {
             self.state = State::Held(Capped { rate: capped.rate + capped.rate / 50, reached: now, ..capped });
         } else {
-            // Half as much again passes, so this is not the limit, or no longer.
             self.pause = PAUSE;
-            self.state = State::Open { until: now };
+            self.enter(State::Open { until: now }, Reason::HigherRatePasses);
         }
     }
 
     fn lift_if_stale(&mut self, capped: Capped, now: Instant) {
         if now.saturating_duration_since(capped.reached) > STALE {
-            self.state = State::Open { until: now };
+            self.enter(State::Open { until: now }, Reason::Unused);
         }
     }
 
-    /// What is lost here is not lost to a policer.
-    fn give_up(&mut self, now: Instant) {
-        self.state = State::Open { until: now + self.pause };
+    /// Lifts a cap that does not end the losses: they are not a policer's.
+    fn give_up(&mut self, reason: Reason, now: Instant) {
+        self.enter(State::Open { until: now + self.pause }, reason);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         self.count_from_here(now);
     }
 
-    /// What happens to packets that are on their way says nothing about the rate from now on.
+    /// Ignores the fates of packets in flight: they were sent at another rate.
     fn count_from_here(&mut self, now: Instant) {
-        self.tally.clear(now);
+        self.delivery.clear(now);
         self.ignored = self.sent;
     }
 }

@@ -1,22 +1,22 @@
-//! Notices that the path has become longer than the controller believes.
+//! Detector of a path that has become longer than the controller believes.
 //!
-//! BBR has no more on its way than what its path carries in two of the shortest round trips of the last ten
+//! BBR has no more in flight than what its path carries in two of the shortest round trips of the last ten
 //! seconds. When a path becomes more than twice as long (another cell, another route behind the same address), that
 //! is less than it could be, so each rate that BBR measures is lower than the last, down to four packets a round
 //! trip. From outside it shows: round trips are long, the window is full, nothing is lost, and the rate has come
 //! down. So may it with a queue that others fill; but then twice as much on its way brings no more through. That is
-//! what a [`Stretch`] tries.
+//! what a [`RttStep`] tries.
 
 use std::time::{Duration, Instant};
 
-/// A measurement takes so many of its round trips and packets, at least.
+/// Least round trips and packets of a measurement.
 const ROUND_TRIPS: u32 = 6;
 const PACKETS: u32 = 12;
 
-/// How long BBR remembers a round trip.
+/// Time for which BBR remembers a round trip.
 const MEMORY: Duration = Duration::from_secs(10);
 
-/// After a trial that brought nothing, it is so long until the next.
+/// Time until the next trial after one that failed.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// A trial takes so many times what the measurement before it took, at most: the queue may have become twice as long,
@@ -27,61 +27,61 @@ const PATIENCE: u32 = 3;
 /// makes one round trip many times another.
 const SHORT: Duration = Duration::from_millis(5);
 
-/// What a controller has believed, and what is measured meanwhile.
+/// Minimum RTT that a controller believes, and the measurement meanwhile.
 #[derive(Clone, Debug)]
-pub(super) struct Stretch {
-    /// The shortest round trip, and when it was.
+pub(super) struct RttStep {
+    /// Shortest round trip, and when it was.
     believed: Option<(Duration, Instant)>,
     /// Bytes per second, the highest measured since.
     best: u64,
     measured: Measured,
     trial: Option<Trial>,
-    /// Before that there will be no trial.
+    /// Earliest time of the next trial.
     until: Instant,
 }
 
-/// What became of the packets that were sent since it began.
+/// Fates of the packets that were sent since it began.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     begun: Instant,
     shortest: Duration,
     packets: u32,
     bytes: u64,
-    /// The window was full at some time, and there was always something to send.
+    /// The window was full at some time.
     is_full: bool,
     is_app_limited: bool,
     is_lossy: bool,
 }
 
-/// Twice what was measured before: the controller meanwhile wants ever less.
+/// Twice the measurement before: the controller meanwhile wants ever less.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Floor {
     /// Bytes per second.
     pub(super) rate: u64,
-    /// Bytes on their way.
+    /// Bytes in flight.
     pub(super) window: u64,
 }
 
-/// What was measured before twice as much was sent.
+/// Measurement before twice as much is sent.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     round_trip: Duration,
     rate: u64,
-    /// What is not known by then will not be: perhaps nothing comes through any more.
+    /// End of the trial, whatever is known: perhaps nothing passes any more.
     until: Instant,
 }
 
-impl Stretch {
+impl RttStep {
     pub(super) fn new(now: Instant) -> Self {
         Self { believed: None, best: 0, measured: Measured::begin(now), trial: None, until: now }
     }
 
-    /// What is to be sent at least, during a trial.
+    /// Lower bound of the sending rate during a trial.
     pub(super) fn floor(&self) -> Option<Floor> {
         self.trial.map(|trial| trial.floor())
     }
 
-    /// Something is sent, be it a probe that asks why no acknowledgement comes.
+    /// Notes a packet that is sent, be it a probe of a probe timeout.
     pub(super) fn handle_sent(&mut self, now: Instant) {
         if self.trial.is_some_and(|trial| now > trial.until) {
             self.give_up(now);
@@ -92,7 +92,7 @@ impl Stretch {
         self.measured.is_full = true;
     }
 
-    /// A packet is lost, or the network says that it is congested: twice as much is too much.
+    /// Notes a loss or another sign of congestion: twice as much is too much.
     pub(super) fn handle_lost(&mut self, now: Instant) {
         self.measured.is_lossy = true;
         if self.trial.is_some() {
@@ -112,8 +112,7 @@ impl Stretch {
         }
     }
 
-    /// All that was acknowledged at once has been counted. True: the path is a longer one, and whoever believed in
-    /// the old one should begin anew.
+    /// Ends the packets of one acknowledgement. True: the path is longer, and its controller should begin anew.
     pub(super) fn handle_end_of_acks(&mut self, app_limited: bool, now: Instant) -> bool {
         self.measured.is_app_limited |= app_limited;
         let measured = self.measured;
@@ -174,7 +173,7 @@ impl Measured {
         }
     }
 
-    /// Bytes per second, once there are enough of them. The first was not acknowledged before a round trip.
+    /// Bytes per second, once there are enough packets. The first was not acknowledged before a round trip.
     fn rate(&self, now: Instant) -> Option<u64> {
         let elapsed = now.saturating_duration_since(self.begun);
         if self.packets < PACKETS || elapsed < self.shortest.saturating_mul(ROUND_TRIPS) {
@@ -196,13 +195,13 @@ mod tests {
 
     const BYTES: u64 = 1400;
 
-    /// A sender with as many packets on their way as its window and the stretch permit.
+    /// Sender with as many packets in flight as its window and the step permit.
     struct Sender {
-        stretch: Stretch,
+        step: RttStep,
         now: Instant,
-        /// When each was sent, and when its acknowledgement comes.
-        on_the_way: VecDeque<(Instant, Instant)>,
-        /// When the last acknowledgement comes that is on its way.
+        /// Times of sending and of the acknowledgement.
+        in_flight: VecDeque<(Instant, Instant)>,
+        /// Time of the last acknowledgement that is due.
         last: Instant,
         /// Acknowledgements that brought a trial.
         tried: u32,
@@ -211,10 +210,10 @@ mod tests {
     impl Sender {
         fn new() -> Self {
             let now = Instant::now();
-            Self { stretch: Stretch::new(now), now, on_the_way: VecDeque::new(), last: now, tried: 0 }
+            Self { step: RttStep::new(now), now, in_flight: VecDeque::new(), last: now, tried: 0 }
         }
 
-        /// How often the path was found longer. It takes `round_trip` ms and passes a packet each `spacing` us.
+        /// Runs over a path of `round_trip` ms that passes a packet each `spacing` us, and counts how often it was found longer.
         fn run(&mut self, seconds: u64, window: usize, round_trip: u64, spacing: u64) -> u32 {
             self.run_micros(seconds, window, round_trip * 1000, spacing)
         }
@@ -229,21 +228,21 @@ mod tests {
             found
         }
 
-        /// Sends what it may, and takes one acknowledgement.
+        /// Fills the window, and takes one acknowledgement.
         fn step(&mut self, window: usize, round_trip: Duration, spacing: Duration) -> bool {
-            let floor = self.stretch.floor().map_or(0, |floor| floor.window / BYTES);
+            let floor = self.step.floor().map_or(0, |floor| floor.window / BYTES);
             let window = window.max(usize::try_from(floor).expect("small"));
-            while self.on_the_way.len() < window {
+            while self.in_flight.len() < window {
                 self.last = (self.last + spacing).max(self.now + round_trip);
-                self.stretch.handle_sent(self.now);
-                self.on_the_way.push_back((self.now, self.last));
+                self.step.handle_sent(self.now);
+                self.in_flight.push_back((self.now, self.last));
             }
-            self.stretch.handle_full();
-            let (sent, due) = self.on_the_way.pop_front().expect("a window of one at least");
+            self.step.handle_full();
+            let (sent, due) = self.in_flight.pop_front().expect("a window of one at least");
             self.now = self.now.max(due);
-            self.stretch.handle_acked(sent, BYTES, self.now);
-            let found = self.stretch.handle_end_of_acks(false, self.now);
-            self.tried += u32::from(self.stretch.floor().is_some());
+            self.step.handle_acked(sent, BYTES, self.now);
+            let found = self.step.handle_end_of_acks(false, self.now);
+            self.tried += u32::from(self.step.floor().is_some());
             found
         }
     }
@@ -285,23 +284,23 @@ mod tests {
             sender.run(5, 40, 2, 100);
             for _ in 0..90 {
                 if is_lossy {
-                    sender.stretch.handle_lost(sender.now);
+                    sender.step.handle_lost(sender.now);
                 } else {
-                    sender.stretch.handle_end_of_acks(true, sender.now);
+                    sender.step.handle_end_of_acks(true, sender.now);
                 }
                 for _ in 0..4 {
                     let (sent, now) = (sender.now, sender.now + Duration::from_millis(25));
                     sender.now = now;
-                    sender.stretch.handle_full();
-                    sender.stretch.handle_acked(sent, BYTES, now);
-                    assert!(!sender.stretch.handle_end_of_acks(!is_lossy, now));
-                    assert!(sender.stretch.floor().is_none());
+                    sender.step.handle_full();
+                    sender.step.handle_acked(sent, BYTES, now);
+                    assert!(!sender.step.handle_end_of_acks(!is_lossy, now));
+                    assert!(sender.step.floor().is_none());
                 }
             }
         }
     }
 
-    /// In the middle of a trial.
+    /// Sender in the middle of a trial.
     fn on_trial() -> Sender {
         let mut sender = Sender::new();
         sender.run(5, 40, 20, 100);
@@ -314,20 +313,20 @@ mod tests {
     #[test]
     fn a_loss_ends_a_trial_and_nothing_begins_anew_after_it() {
         let mut sender = on_trial();
-        sender.stretch.handle_lost(sender.now);
-        assert!(sender.stretch.floor().is_none());
+        sender.step.handle_lost(sender.now);
+        assert!(sender.step.floor().is_none());
         assert_eq!(sender.run(9, 20, 50, 100), 0);
-        assert!(sender.stretch.floor().is_none(), "not before a minute is over");
+        assert!(sender.step.floor().is_none(), "not before a minute is over");
     }
 
     #[test]
     fn a_trial_that_nothing_answers_comes_to_an_end() {
         let mut sender = on_trial();
         // Some six round trips of 50 ms went before.
-        sender.stretch.handle_sent(sender.now + Duration::from_millis(300));
-        assert!(sender.stretch.floor().is_some(), "it takes as long as the measurement before, at least");
-        sender.stretch.handle_sent(sender.now + Duration::from_millis(1500));
-        assert!(sender.stretch.floor().is_none());
+        sender.step.handle_sent(sender.now + Duration::from_millis(300));
+        assert!(sender.step.floor().is_some(), "it takes as long as the measurement before, at least");
+        sender.step.handle_sent(sender.now + Duration::from_millis(1500));
+        assert!(sender.step.floor().is_none());
     }
 
     #[test]

@@ -1,102 +1,95 @@
-//! Packets that the gate keeps back although the library has sent them.
+//! Parts of a batch that do not leave although the library has sent them.
 //!
 //! A probe timeout sends two packets past the congestion window. Behind a policer whose bucket is empty they are lost, and
-//! keep it empty. The congestion controller sees each packet just before the library hands all of them to the socket, on
-//! the same thread and with nothing in between; so it leaves word here which of them are not to leave. To the library they
-//! are lost.
+//! keep it empty. The congestion controller sees each packet just before the library hands the batch to the socket, on the
+//! same thread and with nothing in between; so it leaves its verdict here. To the library the withheld packets are lost.
 //!
-//! One of them may hold something urgent, since the library puts into such a packet whatever is there. It is kept until
-//! it may leave, and only late.
+//! One of them may hold urgent bytes, since the library puts pending data into such a packet. Its datagram is deferred.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::shared::SharedGate;
+use super::shared_gate::SharedGate;
 
-/// Bytes of a batch that are kept back.
+/// Verdict on a batch.
 #[derive(Debug)]
-struct Word {
+struct Verdict {
+    /// Ranges of bytes that do not leave, in order.
     withheld: Vec<Range<usize>>,
-    /// The one of them that leaves later.
-    later: Option<Later>,
-    /// Bytes of the batch, once all of them are known.
+    /// The one of them that is deferred.
+    deferred: Option<DeferredPart>,
+    /// Bytes of the batch, once it is complete.
     length: Option<usize>,
 }
 
-/// A datagram of a batch that stays here until the gate lets it leave.
+/// Datagram of a batch that is deferred.
 #[derive(Debug)]
-pub(in crate::quic) struct Later {
+pub(in crate::quic) struct DeferredPart {
     pub(in crate::quic) range: Range<usize>,
-    /// Of its packet.
+    /// Packet number.
     pub(in crate::quic) number: u64,
     pub(in crate::quic) gate: Arc<SharedGate>,
 }
 
-/// What becomes of a batch.
+/// Parts of a batch.
 #[derive(Debug)]
-pub(in crate::quic) struct Kept {
-    /// What leaves now, in order.
-    pub(in crate::quic) now: Vec<Range<usize>>,
-    pub(in crate::quic) later: Option<Later>,
+pub(in crate::quic) struct Filtered {
+    /// Ranges of bytes that leave, in order.
+    pub(in crate::quic) permitted: VecDeque<Range<usize>>,
+    pub(in crate::quic) deferred: Option<DeferredPart>,
 }
 
 thread_local! {
-    static WORD: RefCell<Word> = const { RefCell::new(Word { withheld: Vec::new(), later: None, length: None }) };
+    static VERDICT: RefCell<Verdict> =
+        const { RefCell::new(Verdict { withheld: Vec::new(), deferred: None, length: None }) };
 }
 
-/// This part of the batch stays here. Parts are told in order.
-pub(super) fn part(range: Range<usize>) {
-    WORD.with_borrow_mut(|word| {
-        if word.length.take().is_some() {
-            word.forget();
+/// Withholds a part of the batch. Parts are given in order.
+pub(in crate::quic) fn withhold(range: Range<usize>) {
+    VERDICT.with_borrow_mut(|verdict| {
+        if verdict.length.take().is_some() {
+            verdict.reset();
         }
-        word.withheld.push(range);
+        verdict.withheld.push(range);
     });
 }
 
-/// A part that was told before leaves later.
-pub(super) fn later(later: Later) {
-    WORD.with_borrow_mut(|word| word.later = Some(later));
+/// Defers a withheld part.
+pub(in crate::quic) fn defer(part: DeferredPart) {
+    VERDICT.with_borrow_mut(|verdict| verdict.deferred = Some(part));
 }
 
-/// The batch has so many bytes, and is handed over next.
-pub(super) fn batch(bytes: usize) {
-    WORD.with_borrow_mut(|word| {
-        if word.length.is_some() {
-            word.forget();
+/// Completes the batch, which has so many bytes and is handed to the socket next.
+pub(in crate::quic) fn complete(bytes: usize) {
+    VERDICT.with_borrow_mut(|verdict| {
+        if verdict.length.is_some() {
+            verdict.reset();
         }
-        word.length = (!word.withheld.is_empty()).then_some(bytes);
+        verdict.length = (!verdict.withheld.is_empty()).then_some(bytes);
     });
 }
 
-impl Word {
-    fn forget(&mut self) {
+impl Verdict {
+    fn reset(&mut self) {
         self.withheld.clear();
-        self.later = None;
+        self.deferred = None;
     }
 }
 
-/// What becomes of a batch of so many bytes; `None`: all of it leaves.
-pub(in crate::quic) fn kept(bytes: usize) -> Option<Kept> {
-    WORD.with_borrow_mut(|word| {
-        let length = word.length.take()?;
-        let (withheld, later) = (std::mem::take(&mut word.withheld), word.later.take());
+/// Takes the verdict on a batch of so many bytes; `None`: all of it leaves.
+pub(in crate::quic) fn take(bytes: usize) -> Option<Filtered> {
+    VERDICT.with_borrow_mut(|verdict| {
+        let length = verdict.length.take()?;
+        let (withheld, deferred) = (std::mem::take(&mut verdict.withheld), verdict.deferred.take());
         if length != bytes {
             return None;
         }
-        let mut now = Vec::new();
         let mut start = 0;
-        for range in withheld {
-            if range.start > start {
-                now.push(start..range.start);
-            }
-            start = range.end;
-        }
-        if start < bytes {
-            now.push(start..bytes);
-        }
-        Some(Kept { now, later })
+        let gap = |range: Range<usize>| std::mem::replace(&mut start, range.end)..range.start;
+        let permitted = withheld.into_iter().chain(std::iter::once(bytes..bytes)).map(gap);
+        Some(Filtered { permitted: permitted.filter(|range| !range.is_empty()).collect(), deferred })
     })
 }
 
@@ -109,11 +102,11 @@ mod tests {
     }
 
     fn leaving(bytes: usize) -> Option<Vec<Range<usize>>> {
-        kept(bytes).map(|kept| kept.now)
+        take(bytes).map(|filtered| filtered.permitted.into())
     }
 
     #[test]
-    fn what_was_not_withheld_is_kept_in_order() {
+    fn parts_that_are_not_withheld_leave_in_order() {
         let cases = [
             (&[][..], None),
             (&[0, 100, 200], Some(Vec::new())),
@@ -122,45 +115,46 @@ mod tests {
             (&[100, 200], Some(ranges(&[(0, 100)]))),
         ];
         for (withheld, expected) in cases {
-            withheld.iter().for_each(|start| part(*start..start + 100));
-            batch(300);
+            withheld.iter().for_each(|start| withhold(*start..start + 100));
+            complete(300);
             assert_eq!(leaving(300), expected);
-            assert_eq!(leaving(300), None, "word is taken once");
+            assert_eq!(leaving(300), None, "the verdict is taken once");
         }
     }
 
     #[test]
-    fn word_of_another_batch_does_not_count() {
-        part(0..100);
-        batch(100);
+    fn the_verdict_on_another_batch_does_not_count() {
+        withhold(0..100);
+        complete(100);
         assert_eq!(leaving(150), None);
         assert_eq!(leaving(100), None);
-        part(0..100);
-        batch(100);
-        batch(100);
-        assert_eq!(leaving(100), None, "the last word counts");
-        part(0..100);
-        batch(100);
-        part(50..100);
-        batch(100);
+        withhold(0..100);
+        complete(100);
+        complete(100);
+        assert_eq!(leaving(100), None, "the last verdict counts");
+        withhold(0..100);
+        complete(100);
+        withhold(50..100);
+        complete(100);
         assert_eq!(leaving(100), Some(ranges(&[(0, 50)])));
     }
 
     #[test]
-    fn what_leaves_later_belongs_to_its_batch() {
-        let one = || Later { range: 0..100, number: 7, gate: SharedGate::new(0, 2, None) };
+    fn the_deferred_part_belongs_to_its_batch() {
+        let one = || DeferredPart { range: 0..100, number: 7, gate: SharedGate::new(0, 2, None) };
         for (bytes, expected) in [(300, Some((0..100, 7))), (150, None)] {
-            part(0..100);
-            later(one());
-            batch(300);
-            let found = kept(bytes).and_then(|kept| kept.later).map(|later| (later.range, later.number));
+            withhold(0..100);
+            defer(one());
+            complete(300);
+            let found =
+                take(bytes).and_then(|filtered| filtered.deferred).map(|part| (part.range, part.number));
             assert_eq!(found, expected);
         }
-        part(0..100);
-        later(one());
-        batch(300);
-        part(100..200);
-        batch(300);
-        assert!(kept(300).is_some_and(|kept| kept.later.is_none()), "of the batch before");
+        withhold(0..100);
+        defer(one());
+        complete(300);
+        withhold(100..200);
+        complete(300);
+        assert!(take(300).is_some_and(|filtered| filtered.deferred.is_none()), "of the batch before");
     }
 }

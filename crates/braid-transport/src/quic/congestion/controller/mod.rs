@@ -1,12 +1,8 @@
 //! Congestion controller of a connection, with the gate in place of its window.
-//!
-//! [`SharedGate`] is the gate as the controller, the owner of the connection and the wake-up task share it.
 
-mod datagram_filter;
-mod deferred_datagram;
-mod shared;
+pub(super) mod datagram_filter;
+mod shared_gate;
 mod state_log;
-mod wakeup_task;
 
 use std::any::Any;
 use std::fmt;
@@ -18,36 +14,33 @@ use std::time::{Duration, Instant};
 use noq::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use noq_proto::RttEstimator;
 
-pub(in crate::quic) use datagram_filter::{Kept, kept};
-pub(in crate::quic) use deferred_datagram::Datagram;
-pub(in crate::quic) use shared::SharedGate;
-
 use super::bbr_extensions::{Found, PROBE};
-use super::path_model::{Class, Gate, Permit};
-use datagram_filter::Later;
-use shared::now;
+use super::path_model::{Class, Gate, SendDecision};
+use datagram_filter::DeferredPart;
+use shared_gate::now;
+pub(in crate::quic) use shared_gate::{Datagram, SharedGate};
 
-/// Larger than anything: the library then paces nothing.
+/// Window that never limits: the library then paces nothing.
 const UNLIMITED: u64 = 1 << 40;
 
-/// What may be on its way beyond the window of the congestion controller: probes.
+/// Bytes that may be in flight beyond the window of the congestion controller.
 const MARGIN: u64 = 64 << 10;
 
-/// What cannot hold a packet.
+/// Window that holds no packet.
 const CLOSED: u64 = 1;
 
-/// Makes controllers behind the gate of one connection.
+/// Factory of the controllers of one connection.
 pub(in crate::quic) struct Gated {
     pub(in crate::quic) inner: Arc<dyn ControllerFactory + Send + Sync>,
-    /// What that finds of a policer.
+    /// Policer that `inner` finds.
     pub(in crate::quic) found: Found,
     pub(in crate::quic) gate: Arc<SharedGate>,
 }
 
 impl ControllerFactory for Gated {
-    /// A new path: what was known of the old one is forgotten.
+    /// Builds the controller of a new path, with a new gate.
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
-        self.gate.begin_anew(Gate::new(now, mtu, self.gate.reserve()));
+        self.gate.replace(Gate::new(now, mtu, self.gate.reserve()));
         let inner = Arc::clone(&self.inner).build(now, mtu);
         Box::new(GatedController::new(self, inner, mtu))
     }
@@ -58,26 +51,29 @@ struct GatedController {
     inner: Box<dyn Controller>,
     mtu: u16,
     class: Class,
-    /// Packets of an open path that the gate was not told of yet.
-    untold: Untold,
+    /// Packets in passthrough that were not reported to the gate yet.
+    unreported: Unreported,
+    /// Question of the library about the next packet: [`NOTHING`], [`WINDOW`] or [`BOTH`].
     asked: AtomicU8,
-    /// Probes of the present batch: where they begin in it, their numbers and sizes.
+    /// Probes of the present batch.
     probes: Vec<Probe>,
     /// Bytes of the present batch so far.
     batch: usize,
 }
 
-/// What became of packets.
+/// Fates of packets.
 #[derive(Clone, Copy, Debug, Default)]
-struct Untold {
+struct Unreported {
     acked: u32,
     lost: u32,
-    /// The round trip as the library knew it last (s): an acknowledgement may be of packets that do not ask for one.
+    /// Smoothed RTT (s), unless the acknowledgement was for packets that elicit none.
     smoothed: Option<f64>,
 }
 
+/// Packet of a probe timeout.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
+    /// First byte in the batch.
     start: usize,
     number: u64,
     bytes: u16,
@@ -89,17 +85,17 @@ impl Probe {
     }
 }
 
-/// These probes stay here, and so does the padding behind all of them, to the end of the batch.
+/// Withholds probes, and the padding behind all of them, to the end of the batch.
 fn withhold(gate: &mut Gate, withheld: &[Probe], padding: Range<usize>) {
     for range in withheld.iter().map(|probe| probe.range()).chain([padding]).filter(|range| !range.is_empty())
     {
         gate.handle_withheld(range.len() as u64);
-        datagram_filter::part(range);
+        datagram_filter::withhold(range);
     }
 }
 
-/// What the library has asked about the next packet. It looks at the metrics, then at the window, and at the metrics
-/// again, for any packet but a probe, for which it does not look at the window.
+/// Questions of the library about the next packet. It asks for the metrics, then for the window, and for the metrics again.
+/// Before a probe it does not ask for the window.
 const NOTHING: u8 = 0;
 const WINDOW: u8 = 1;
 const BOTH: u8 = 2;
@@ -111,8 +107,8 @@ impl GatedController {
             factory,
             inner,
             mtu,
-            class: Class::Start,
-            untold: Untold::default(),
+            class: Class::Startup,
+            unreported: Unreported::default(),
             asked,
             probes: Vec::new(),
             batch: 0,
@@ -127,27 +123,27 @@ impl GatedController {
         self.class.is_limited()
     }
 
-    /// The gate only watches how the path does: it is told once for each acknowledgement, and not of what is sent.
-    fn is_open(&self) -> bool {
-        self.class == Class::Open
+    /// True while the gate only watches: fates are reported to it once per acknowledgement, and sent packets are not.
+    fn is_passthrough(&self) -> bool {
+        self.class == Class::Passthrough
     }
 
-    /// Whether the library has sent a packet without asking for the window: a probe.
+    /// Tests whether the library has sent a packet without asking for the window: a probe.
     fn is_probe(&self) -> bool {
         let was_asked = self.asked.swap(NOTHING, Ordering::Relaxed) == BOTH;
         let gate = &self.factory.gate;
-        !was_asked && !self.is_open() && gate.is_established() && !gate.is_abandoned()
+        !was_asked && !self.is_passthrough() && gate.is_established() && !gate.is_abandoned()
     }
 
-    /// Of the probes of a batch the last one leaves, if anything may. Its acknowledgement tells that those before it are
-    /// lost; if the last one stayed here, the library would wait for it, and probe again and again. With segmentation
-    /// offload the library fills the batch behind them, up to ten datagrams, with such that hold padding only.
+    /// Withholds probes of a batch but the last one, and that one too if none may leave. Its acknowledgement shows that
+    /// those before it are lost; if another one left, the library would wait for the last, and probe again and again. With
+    /// segmentation offload the library fills the batch behind them, up to ten datagrams, with padding.
     fn thin_probes(&mut self, bytes: u64, now: Instant) {
         let known = std::mem::take(&mut self.batch);
         let Some(last) = self.probes.pop() else { return };
         let length = usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut withheld: Vec<_> = self.probes.drain(..).collect();
-        // What has no packet that asks for an acknowledgement stands behind those that do.
+        // Datagrams without an ack-eliciting packet stand behind the others.
         let are_alone =
             withheld.iter().map(|probe| usize::from(probe.bytes)).sum::<usize>() + usize::from(last.bytes);
         let is_known = known == length || (are_alone == known && known < length);
@@ -157,33 +153,33 @@ impl GatedController {
         if !leaves {
             withheld.push(last);
         }
-        // The library puts what is urgent into the first.
-        let later = withheld.first().copied().filter(|_| is_known && gate.wants_later());
-        if let Some(later) = later {
-            gate.handle_later(later.number, later.bytes.into(), now);
+        // The library puts urgent data into the first.
+        let deferred = withheld.first().copied().filter(|_| is_known && gate.wants_deferred());
+        if let Some(Probe { number, bytes, .. }) = deferred {
+            gate.defer(number, bytes.into(), now);
         }
         if leaves {
             gate.handle_packet(last.number, last.bytes.into(), now);
         }
         if is_known {
             withhold(&mut gate, &withheld, known..length);
-            if let Some(later) = later {
+            if let Some(probe) = deferred {
                 let gate = Arc::clone(&shared);
-                datagram_filter::later(Later { range: later.range(), number: later.number, gate });
+                datagram_filter::defer(DeferredPart { range: probe.range(), number: probe.number, gate });
             }
-            datagram_filter::batch(length);
+            datagram_filter::complete(length);
         }
     }
 
-    /// After what may have changed the class.
+    /// Follows the class of the path. A gate that has failed is in passthrough.
     fn follow(&mut self, now: Instant) {
         let class = self.gate().class();
+        let class = if self.factory.gate.has_failed() { Class::Passthrough } else { class };
         if class == self.class {
             return;
         }
-        tracing::debug!(?class, "the path is taken for another kind");
         if self.class.is_limited() && !class.is_limited() {
-            // It was not asked meanwhile, and knows another path.
+            // The old one saw no packets meanwhile.
             self.inner = Arc::clone(&self.factory.inner).build(now, self.mtu);
         }
         self.class = class;
@@ -193,7 +189,7 @@ impl GatedController {
 
 impl Controller for GatedController {
     fn on_sent(&mut self, now: Instant, bytes: u64, largest_pn: u64) {
-        if !self.is_open() {
+        if !self.is_passthrough() {
             self.thin_probes(bytes, now);
             self.gate().handle_transmit(bytes, now);
         }
@@ -203,7 +199,7 @@ impl Controller for GatedController {
     }
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
-        if self.is_open() {
+        if self.is_passthrough() {
             return self.inner.on_packet_sent(now, bytes, pn);
         }
         if bytes <= self.mtu {
@@ -239,9 +235,9 @@ impl Controller for GatedController {
         rtt: &RttEstimator,
     ) {
         let smoothed = rtt.get().as_secs_f64();
-        if self.is_open() {
-            self.untold.acked += 1;
-            self.untold.smoothed = Some(smoothed);
+        if self.is_passthrough() {
+            self.unreported.acked += 1;
+            self.unreported.smoothed = Some(smoothed);
         } else {
             self.gate().handle_acked(pn, smoothed, now);
         }
@@ -251,9 +247,9 @@ impl Controller for GatedController {
     }
 
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, largest_acked: Option<u64>) {
-        if self.is_open() {
-            let Untold { acked, lost, smoothed } = std::mem::take(&mut self.untold);
-            self.gate().handle_open(acked, lost, smoothed, app_limited, now);
+        if self.is_passthrough() {
+            let Unreported { acked, lost, smoothed } = std::mem::take(&mut self.unreported);
+            self.gate().handle_passthrough(acked, lost, smoothed, app_limited, now);
         } else {
             self.gate().handle_end_of_acks();
         }
@@ -261,7 +257,7 @@ impl Controller for GatedController {
             self.inner.on_end_acks(now, in_flight, app_limited, largest_acked);
         }
         let found = self.factory.found.load(Ordering::Relaxed);
-        if self.is_open() && found > 0 {
+        if self.is_passthrough() && found > 0 {
             self.gate().handle_policer(found, now);
         }
         self.follow(now);
@@ -290,8 +286,8 @@ impl Controller for GatedController {
     }
 
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
-        if self.is_open() {
-            self.untold.lost += u32::from(lost_bytes > PROBE);
+        if self.is_passthrough() {
+            self.unreported.lost += u32::from(lost_bytes > PROBE);
         } else if lost_bytes > PROBE {
             self.gate().handle_lost(pn, now);
         }
@@ -318,16 +314,16 @@ impl Controller for GatedController {
 
     fn window(&self) -> u64 {
         self.asked.store(WINDOW, Ordering::Relaxed);
-        if self.is_open() || self.factory.gate.is_abandoned() {
+        if self.is_passthrough() || self.factory.gate.is_abandoned() {
             return self.inner.window();
         }
-        let permit = self.gate().permit(now());
-        match permit {
-            Permit::Open => self.inner.window(),
-            Permit::Window(packets) => self.inner.window().min(packets.saturating_mul(self.mtu.into())),
-            Permit::One => self.inner.window().saturating_add(MARGIN),
-            Permit::Yes => UNLIMITED,
-            Permit::No => {
+        let decision = self.gate().decide(now());
+        match decision {
+            SendDecision::Controller => self.inner.window(),
+            SendDecision::Window(packets) => self.inner.window().min(packets.saturating_mul(self.mtu.into())),
+            SendDecision::One => self.inner.window().saturating_add(MARGIN),
+            SendDecision::Send => UNLIMITED,
+            SendDecision::Wait => {
                 self.factory.gate.refuse();
                 CLOSED
             }
@@ -345,12 +341,12 @@ impl Controller for GatedController {
         metrics
     }
 
-    /// For a path that takes the place of this one: what was known of it is forgotten, and what was sent on it is not
-    /// told of any more.
+    /// Builds the controller of a path that replaces this one, with a new gate. The library reports no more packets of this
+    /// path.
     fn clone_box(&self) -> Box<dyn Controller> {
         let now = now();
         let gate = &self.factory.gate;
-        gate.begin_anew(Gate::moved(now, self.mtu, gate.reserve()));
+        gate.replace(Gate::migrated(now, self.mtu, gate.reserve()));
         let inner = match self.is_active() {
             true => Arc::clone(&self.factory.inner).build(now, self.mtu),
             false => self.inner.clone_box(),
@@ -369,7 +365,7 @@ impl Controller for GatedController {
 
 impl Drop for GatedController {
     fn drop(&mut self) {
-        // Its keeper ends with the connection.
+        // The wake-up task ends with the connection.
         self.factory.gate.refuse();
     }
 }

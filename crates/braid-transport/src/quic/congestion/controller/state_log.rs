@@ -1,52 +1,48 @@
-//! What gates know, written down as time goes by: a line of JSON for each connection, five times a second.
+//! Gate log: a line of JSON for each connection, five times a second.
 
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::sleep;
 
-use super::shared::SharedGate;
 use crate::quic::congestion::path_model::{GateState, Level};
 
-/// Between two lines of a connection.
+/// Time between two lines of a connection.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Writes of a gate for as long as its connection is there. A file that cannot be written is said so in the log, and no more.
-pub(super) fn follow(gate: &Arc<SharedGate>, path: &Path, peer: SocketAddr) {
+/// Writes the states of a gate until there is none. An error ends the log, with a warning.
+pub(super) fn follow(state: impl Fn() -> Option<GateState> + Send + 'static, path: &Path, peer: SocketAddr) {
     let opened = OpenOptions::new().create(true).append(true).open(path);
-    let Ok(file) =
-        opened.inspect_err(|error| tracing::warn!(path = %path.display(), %error, "no log of the gate"))
-    else {
-        return;
-    };
-    tokio::spawn(write(Arc::downgrade(gate), file, peer));
-}
-
-async fn write(gate: Weak<SharedGate>, mut file: File, peer: SocketAddr) {
-    loop {
-        // The library, too, lets go of it when the connection is over.
-        let Some(state) = gate.upgrade().and_then(|gate| gate.state()) else { return };
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // In one piece: other connections write to the same file.
-        if let Err(error) = file.write_all(line(&state, unix, peer).as_bytes()) {
-            tracing::warn!(%error, "the log of the gate ends here");
-            return;
+    let opened =
+        opened.inspect_err(|error| tracing::warn!(path = %path.display(), %error, "no log of the gate"));
+    let Ok(mut file) = opened else { return };
+    tokio::spawn(async move {
+        while let Some(state) = state() {
+            let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            // One write per line: other connections write to the same file.
+            if let Err(error) = file.write_all(line(&state, unix, peer).as_bytes()) {
+                tracing::warn!(%error, "the log of the gate ends here");
+                return;
+            }
+            sleep(INTERVAL).await;
         }
-        sleep(INTERVAL).await;
-    }
+    });
 }
 
-/// `unix`: since the Unix epoch.
+/// Formats a state. `unix`: time since the Unix epoch.
 fn line(state: &GateState, unix: Duration, peer: SocketAddr) -> String {
-    let mut line =
-        format!(r#"{{"unix_us":{},"peer":"{peer}","class":"{}""#, unix.as_micros(), state.class.name());
+    let mut line = format!(
+        r#"{{"unix_us":{},"peer":"{peer}","class":"{}","reason":"{:?}""#,
+        unix.as_micros(),
+        state.class.name(),
+        state.reason
+    );
     let mut add = |name: &str, value: f64| {
-        // A string takes whatever is written.
+        // Writing to a string never fails.
         let _ = write!(line, r#","{name}":{value:.3}"#);
     };
     if let Some(rate) = state.packets_per_second {
@@ -73,16 +69,17 @@ fn line(state: &GateState, unix: Duration, peer: SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quic::congestion::path_model::Class;
+    use crate::quic::congestion::path_model::{Class, Reason};
 
     fn written(state: &GateState) -> String {
         line(state, Duration::from_micros(1_500_000), ([192, 168, 200, 1], 14567).into())
     }
 
     #[test]
-    fn a_line_tells_what_is_known_and_nothing_else() {
+    fn a_line_has_the_known_fields_only() {
         let open = GateState {
-            class: Class::Open,
+            class: Class::Passthrough,
+            reason: Reason::LongRtt,
             packets_per_second: None,
             bytes_per_second: None,
             level: None,
@@ -90,9 +87,13 @@ mod tests {
             packets: 9,
         };
         let begin = r#"{"unix_us":1500000,"peer":"192.168.200.1:14567","class":"#;
-        assert_eq!(written(&open), format!("{begin}\"open\",\"on_the_way\":7,\"packets\":9}}\n"));
+        assert_eq!(
+            written(&open),
+            format!("{begin}\"open\",\"reason\":\"LongRtt\",\"on_the_way\":7,\"packets\":9}}\n")
+        );
         let limited = GateState {
             class: Class::Policed,
+            reason: Reason::DropsAboveRate,
             packets_per_second: Some(28.420_4),
             bytes_per_second: Some(34_104.48),
             ..open
@@ -100,11 +101,20 @@ mod tests {
         let rates = r#","packets_per_second":28.420,"bytes_per_second":34104.480"#;
         let end = r#","on_the_way":7,"packets":9}"#;
         let policed = GateState { level: Some(Level::Tokens { left: -1.25, reserve: 1.0 }), ..limited };
-        let expected = format!("{begin}\"policed\"{rates},\"tokens\":-1.250,\"reserve_tokens\":1.000{end}\n");
+        let expected = format!(
+            "{begin}\"policed\",\"reason\":\"DropsAboveRate\"{rates},\"tokens\":-1.250,\"reserve_tokens\":1.000{end}\n"
+        );
         assert_eq!(written(&policed), expected);
         let (wait, aim) = (Duration::from_micros(34_500), Duration::from_micros(3448));
-        let queued = GateState { class: Class::Queued, level: Some(Level::Queue { wait, aim }), ..limited };
-        let expected = format!("{begin}\"queued\"{rates},\"wait_ms\":34.500,\"aim_ms\":3.448{end}\n");
+        let queued = GateState {
+            class: Class::Queued,
+            reason: Reason::WaitsGrow,
+            level: Some(Level::Queue { wait, aim }),
+            ..limited
+        };
+        let expected = format!(
+            "{begin}\"queued\",\"reason\":\"WaitsGrow\"{rates},\"wait_ms\":34.500,\"aim_ms\":3.448{end}\n"
+        );
         assert_eq!(written(&queued), expected);
     }
 }

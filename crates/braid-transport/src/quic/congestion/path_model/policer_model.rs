@@ -1,100 +1,132 @@
-//! A mirror of a policer's token bucket: how many tokens it has now, and how many come in a second.
+//! Model of a policer: the tokens in its bucket and the rate at which they come.
 //!
-//! The mirror has no more than the bucket, so that what leaves within it is not dropped. Each packet is kept with the level
-//! that the mirror had before it. A drop says that there was less than one token then, and may have been none; a packet
-//! that passes where the mirror had less than one says that there was one. Without the second half the mirror would fall
-//! behind for good. Since the rate is taken a little too low, the bucket fills up meanwhile; probes find out how far, and
-//! whether there is more than a bucket can hold.
+//! The model never holds more tokens than the bucket, so that packets within it are not dropped. Each packet is kept with the
+//! level before it. A drop shows that there was less than one token, and perhaps none; a delivery at a level below one shows
+//! that there was one. Without the second half the model would fall behind for good. The rate is taken a little too low, so
+//! the bucket fills up meanwhile: probes find out how far, and whether there is more than a bucket can hold.
 
 use std::collections::VecDeque;
 
-use super::random_loss::{Chance, has_tokens};
-use super::sent_packets::{Ledger, Sent};
+use super::sent_packets::{SentPacket, SentPackets};
 use super::whole;
 
-/// A little less than what is measured: 3 % too much loses 10 % of what is urgent, 2 % too little costs 2 % of bulk.
-const SHY: f64 = 0.98;
+/// Share of the measured rate that is used: 3 % too much loses 10 % of urgent packets, 2 % too little costs 2 % of bulk.
+const RATE_MARGIN: f64 = 0.98;
 
 /// Tokens that a bucket is taken to hold.
 const DEPTH: f64 = 5.0;
 
-/// What is urgent waits below this level: it would be dropped, and have to wait for longer.
+/// Level below which an urgent packet waits: it would be dropped, and be late by more.
 const URGENT: f64 = 1.0;
 
-/// Drops are remembered for so long (s).
+/// Time (s) for which drops are remembered.
 const MEMORY: f64 = 6.0;
 
-/// Two drops say something about the rate when they are so far apart (s).
+/// Least time (s) between two drops that measure the rate.
 const SPAN: f64 = 0.1;
 
-/// A rate below this share of what it was has fallen.
+/// Share of the former rate below which the rate has fallen.
 const FALLEN: f64 = 0.8;
 
-/// What passed within this time (s) says how high the rate is at least.
+/// Window (s) whose deliveries are a lower bound of the rate.
 const WINDOW: f64 = 1.0;
 
-/// The shortest and longest time (s) between two probes upward.
+/// Shortest and longest time (s) between two probes.
 const SHORTEST: f64 = 1.0;
 const LONGEST: f64 = 2.0;
 
-/// So long (s) after a probe that failed behind others that passed, or while what is urgent leaves nothing for bulk.
+/// Time (s) between two probes after one that failed behind others that passed, and while urgent packets leave nothing for
+/// bulk.
 const SOON: f64 = 0.5;
 
-/// So many packets beyond what a bucket can have held say that the rate is higher, and it is taken to be higher by a
-/// factor between these.
-const SURE: f64 = 0.5;
+/// Packets beyond what a bucket can have held that show a higher rate, and bounds of the factor by which it is raised.
+const SURPLUS: f64 = 0.5;
 const FASTER: f64 = 1.5;
 const FASTER_AT_LEAST: f64 = 1.05;
 
-/// Until then the third probe of a row, and those after it, are larger than the first by so many packets.
+/// Packets by which the third and later probes of a row exceed the first, until a surplus shows.
 const MORE: u32 = 1;
 
-/// Who waits is starved after so long (s).
+/// Time (s) of waiting after which bulk or urgent packets count as starved.
 pub(super) const STARVED: f64 = 0.5;
 
-/// A probe upward follows something urgent after this time (s), and within that one: the next is longest away then.
+/// A probe follows an urgent packet after this time (s), and within the second one: the next urgent packet is longest away
+/// then.
 const BEHIND: f64 = 0.012;
 const WITHIN: f64 = 0.02;
 
-/// So many packets in a row are not lost to a policer with this rate: the path is interrupted, and says nothing.
+/// Drops in a row that no policer with this rate makes: the path is interrupted, and its drops show nothing.
 const OUTAGE: u32 = 5;
 
-/// Where such a share has passed before, so many drops may be the beginning of one. Each packet is this part of that share.
+/// Share of delivered packets before an outage above which so many drops may be the begin of one, and the weight of a packet
+/// in that share.
 const HEALTHY: f64 = 0.6;
 const SUSPECT: u32 = 3;
-const NEW: f64 = 0.1;
+const WEIGHT: f64 = 0.1;
 
-/// The lowest rate, in packets a second.
+/// Lowest rate in packets a second.
 const LEAST: f64 = 1.0;
 
 #[derive(Clone, Debug)]
-pub(super) struct Bucket {
-    /// What bulk leaves for what is urgent.
+pub(super) struct PolicerModel {
+    /// Tokens that bulk leaves for urgent packets.
     reserve: f64,
+    bucket: TokenBucket,
+    /// Sum of the upward corrections that deliveries made.
+    raised: f64,
+    drops: VecDeque<Drop>,
+    /// Packets that passed.
+    passed: u64,
+    /// Time of sending (s) of recent packets that passed, and datagrams that had passed by then.
+    passes: VecDeque<(f64, f64)>,
+    probes: Probes,
+    /// Tests whether losses correlate with the level at all, for packets sent after `fallen_at`.
+    random_loss: RandomLoss,
+    /// Time (s) at which the rate fell.
+    fallen_at: f64,
+    run: DropRun,
+    /// Share of recent packets that passed.
+    health: f64,
+}
+
+/// Token bucket as modelled.
+#[derive(Clone, Copy, Debug)]
+struct TokenBucket {
     /// Tokens per second.
     rate: f64,
     level: f64,
     at: f64,
-    /// Corrections in sum, and of them those upward because something has passed.
-    shift: f64,
-    raised: f64,
-    drops: VecDeque<Drop>,
-    passed: u64,
-    probe: Option<Probe>,
-    /// Since when (s) bulk is refused.
-    refused: Option<f64>,
-    next_probe: f64,
-    interval: f64,
-    /// Whether drops follow the level at all: of what was sent since then (s).
-    chance: Chance,
-    fallen: f64,
-    /// Probes in a row that passed.
-    climb: Option<Climb>,
-    /// Packets in a row that were dropped.
-    run: Run,
-    /// The share that passed of late.
-    health: f64,
-    passes: VecDeque<(f64, f64)>,
+    /// Sum of all corrections.
+    correction: f64,
+}
+
+impl TokenBucket {
+    fn level(&self, now: f64) -> f64 {
+        (self.level + (now - self.at).max(0.0) * self.rate).min(DEPTH)
+    }
+
+    /// Adds the tokens until now.
+    fn refill(&mut self, now: f64) {
+        self.level = self.level(now);
+        self.at = self.at.max(now);
+    }
+
+    /// Corrects the level, and with it that of all packets without a fate.
+    fn correct(&mut self, by: f64, now: f64) {
+        self.refill(now);
+        let level = (self.level + by).clamp(0.0, DEPTH);
+        self.correction += level - std::mem::replace(&mut self.level, level);
+    }
+
+    /// Level before a packet, with the corrections since it was sent.
+    fn level_before(&self, sent: &SentPacket) -> f64 {
+        sent.level + self.correction - sent.correction
+    }
+
+    /// Time (s) at which there are so many tokens.
+    fn reaches_at(&self, tokens: f64, now: f64) -> f64 {
+        now + ((tokens - self.level(now)) / self.rate).max(0.0)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,205 +136,207 @@ struct Drop {
     passed: f64,
 }
 
-/// Packets in a row that were dropped.
+/// Drops in a row.
 #[derive(Clone, Copy, Debug, Default)]
-struct Run {
+struct DropRun {
     packets: u32,
-    /// Of them, those that had found tokens.
+    /// Drops for which the model had tokens.
     unexplained: u32,
-    /// When (s) the first was sent.
+    /// Time of sending (s) of the first.
     begun: f64,
-    /// The rate until then and the share that passed, if that was enough to take it for an interruption.
+    /// Rate and share of delivered packets before, if that share was healthy.
     before: Option<(f64, f64)>,
 }
 
-impl Run {
-    /// No policer with this rate drops as many.
+impl DropRun {
+    /// True if no policer with this rate drops as many.
     fn is_outage(&self) -> bool {
         self.packets >= OUTAGE
     }
 
-    /// It may become an interruption.
     fn may_be_outage(&self) -> bool {
         self.packets >= if self.before.is_some() { SUSPECT } else { OUTAGE }
     }
 }
 
-/// Probes in a row.
+/// Packets beyond the model's tokens: when they are sent, and what they have shown.
+#[derive(Clone, Copy, Debug)]
+struct Probes {
+    current: Option<Probe>,
+    /// Earliest begin (s) of the next.
+    next_at: f64,
+    interval: f64,
+    /// Probes in a row that passed.
+    climb: Option<Climb>,
+    /// Time (s) since which bulk is refused.
+    refused_since: Option<f64>,
+}
+
+impl Probes {
+    /// True if urgent packets have left nothing for bulk for some time.
+    fn is_starved(&self, now: f64) -> bool {
+        self.refused_since.is_some_and(|since| now - since > STARVED)
+    }
+
+    /// Schedules the next probe after a failed one.
+    fn schedule(&mut self, may_be_more: bool, now: f64) {
+        self.interval = if may_be_more { SOON } else { (self.interval * 2.0).clamp(SHORTEST, LONGEST) };
+        self.next_at = now + self.interval;
+    }
+}
+
+/// Probe that is being sent, or whose fate is unknown.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    begun: f64,
+    /// Packets yet to be sent.
+    left: u64,
+}
+
+/// Probes in a row that passed.
 #[derive(Clone, Copy, Debug)]
 struct Climb {
-    /// Tokens that a bucket can have held beyond those of the mirror when the first began.
+    /// Tokens that a bucket can have held beyond the model's when the first began.
     room: f64,
     /// `raised` at that time.
     raised: f64,
     /// s
     begun: f64,
-    /// So many have passed.
     passed: u32,
-    /// Nothing but what is urgent was sent for some time before.
+    /// Urgent packets left nothing for bulk for some time before.
     is_starved: bool,
 }
 
 impl Climb {
-    /// What has passed beyond all that a bucket can have held.
+    /// Packets that passed beyond all that a bucket can have held.
     fn surplus(&self, raised: f64) -> f64 {
         raised - self.raised - self.room
     }
 }
 
-/// Packets beyond what the mirror has.
-#[derive(Clone, Copy, Debug)]
-struct Probe {
-    begun: f64,
-    left: u64,
-}
-
-impl Bucket {
-    /// `rate`: datagrams a second that pass, as measured. `reserve`: tokens that bulk leaves for what is urgent. The bucket
-    /// is empty now.
+impl PolicerModel {
+    /// Model of an empty bucket. `rate`: measured datagrams per second. `reserve`: tokens that bulk leaves for urgent packets.
     pub(super) fn new(rate: f64, reserve: f64, now: f64) -> Self {
+        let rate = (rate * RATE_MARGIN).max(LEAST);
+        let next_at = now + SHORTEST / 2.0;
         Self {
             reserve,
-            rate: (rate * SHY).max(LEAST),
-            level: 0.0,
-            at: now,
-            shift: 0.0,
+            bucket: TokenBucket { rate, level: 0.0, at: now, correction: 0.0 },
             raised: 0.0,
             drops: VecDeque::new(),
             passed: 0,
-            probe: None,
-            refused: None,
-            next_probe: now + SHORTEST / 2.0,
-            interval: SHORTEST,
-            chance: Chance::default(),
-            fallen: 0.0,
-            climb: None,
-            run: Run::default(),
-            health: 0.0,
             passes: VecDeque::new(),
+            probes: Probes { current: None, next_at, interval: SHORTEST, climb: None, refused_since: None },
+            random_loss: RandomLoss::default(),
+            fallen_at: 0.0,
+            run: DropRun::default(),
+            health: 0.0,
         }
     }
 
     pub(super) fn rate(&self) -> f64 {
-        self.rate
+        self.bucket.rate
     }
 
-    /// Tokens that bulk leaves for what is urgent.
     pub(super) fn reserve(&self) -> f64 {
         self.reserve
     }
 
-    /// Packets are lost whatever is sent: there is no policer.
-    pub(super) fn is_chance(&self) -> bool {
-        self.chance.is_random()
+    /// True if packets are lost whatever is sent: there is no policer.
+    pub(super) fn is_random_loss(&self) -> bool {
+        self.random_loss.lossy_counts >= LOSSY_COUNTS
     }
 
-    /// Corrections of the level so far, in sum.
-    pub(super) fn shifted(&self) -> f64 {
-        self.shift
+    /// Sum of all corrections of the level.
+    pub(super) fn correction(&self) -> f64 {
+        self.bucket.correction
     }
 
     pub(super) fn level(&self, now: f64) -> f64 {
-        (self.level + (now - self.at).max(0.0) * self.rate).min(DEPTH)
+        self.bucket.level(now)
     }
 
-    fn settle(&mut self, now: f64) {
-        self.level = self.level(now);
-        self.at = self.at.max(now);
-    }
-
-    /// Corrects the level, and with it that of all packets of which nothing is known yet.
-    fn shift(&mut self, by: f64, now: f64) {
-        self.settle(now);
-        let level = (self.level + by).clamp(0.0, DEPTH);
-        self.shift += level - std::mem::replace(&mut self.level, level);
-    }
-
-    /// A datagram leaves.
+    /// Takes the token of a datagram that leaves.
     pub(super) fn charge(&mut self, now: f64) {
-        self.settle(now);
-        self.level = (self.level - 1.0).max(0.0);
+        self.bucket.refill(now);
+        self.bucket.level = (self.bucket.level - 1.0).max(0.0);
     }
 
-    /// No policer with the rate of now would drop it.
-    fn had_tokens(&self, sent: &Sent) -> bool {
-        has_tokens(sent) && sent.at > self.fallen
+    /// True if no policer with the present rate would drop it.
+    fn had_tokens(&self, sent: &SentPacket) -> bool {
+        !sent.is_probe && sent.level >= PLENTY && sent.at > self.fallen_at
     }
 
-    /// Bulk is there and may not leave.
+    /// Notes that a packet of bulk may not leave.
     pub(super) fn refuse_bulk(&mut self, now: f64) {
-        self.refused.get_or_insert(now);
+        self.probes.refused_since.get_or_insert(now);
     }
 
-    /// What is urgent has left nothing for bulk for some time.
-    fn is_starved(&self, now: f64) -> bool {
-        self.refused.is_some_and(|since| now - since > STARVED)
-    }
-
-    /// A packet leaves that is not urgent; whether it belongs to a probe.
+    /// Notes a packet of bulk that leaves. True: it belongs to a probe.
     pub(super) fn take_bulk(&mut self) -> bool {
-        self.refused = None;
-        let Some(probe) = self.probe.as_mut().filter(|probe| probe.left > 0) else { return false };
+        self.probes.refused_since = None;
+        let Some(probe) = self.probes.current.as_mut().filter(|probe| probe.left > 0) else { return false };
         probe.left -= 1;
         true
     }
 
-    pub(super) fn passed(&mut self, sent: &Sent, ledger: &Ledger, now: f64) {
+    pub(super) fn passed(&mut self, sent: &SentPacket, packets: &SentPackets, now: f64) {
         self.passed += 1;
         self.end_run();
-        self.health += (1.0 - self.health) * NEW;
+        self.health += (1.0 - self.health) * WEIGHT;
         if self.had_tokens(sent) {
-            self.chance.count(false);
+            self.random_loss.count(false);
         }
-        let need = 1.0 - (sent.level + self.shift - sent.shift);
-        self.raised += need.max(0.0);
+        self.raised += (1.0 - self.bucket.level_before(sent)).max(0.0);
         self.raise(sent);
-        if sent.is_probe && self.probe.is_some_and(|probe| probe.left == 0) && !ledger.has_open_probe() {
-            // All of it came through: more is let through than was known.
-            self.settle(now);
-            self.probe = None;
-            self.next_probe = now + 0.05;
-            if let Some(climb) = &mut self.climb {
+        let is_sent = self.probes.current.is_some_and(|probe| probe.left == 0);
+        if sent.is_probe && is_sent && !packets.has_unresolved_probe() {
+            // All of the probe has passed.
+            self.bucket.refill(now);
+            self.probes.current = None;
+            self.probes.next_at = now + 0.05;
+            if let Some(climb) = &mut self.probes.climb {
                 climb.passed += 1;
             }
             self.rise(false, sent.at);
         }
     }
 
-    /// Whether more has passed since probes began than the rate and a full bucket explain: then the rate is higher.
-    /// `is_over`: one of them was dropped.
+    /// Raises the rate if more has passed since probes began than the rate and a full bucket explain. `is_over`: a packet of
+    /// the probe was dropped.
     fn rise(&mut self, is_over: bool, at: f64) -> bool {
-        let Some(climb) = self.climb else { return false };
+        let Some(climb) = self.probes.climb else { return false };
         let surplus = climb.surplus(self.raised);
-        if surplus <= SURE {
+        if surplus <= SURPLUS {
             return false;
         }
         if is_over && !climb.is_starved {
-            // It was raised with each that passed.
+            // The rate was raised with each probe that passed.
             return true;
         }
         let least = if is_over { 1.0 } else { FASTER_AT_LEAST };
-        let rate = self.rate + surplus / (at - climb.begun).max(SPAN);
-        self.rate = rate.clamp(self.rate * least, self.rate * FASTER);
+        let rate = self.bucket.rate;
+        let raised = rate + surplus / (at - climb.begun).max(SPAN);
+        self.bucket.rate = raised.clamp(rate * least, rate * FASTER);
         self.drops.clear();
         self.passes.clear();
         true
     }
 
-    /// A packet has passed: what is known of those before it that were dropped.
+    /// Ends a row of drops: an outage takes back what they have made of the rate.
     fn end_run(&mut self) {
         let run = std::mem::take(&mut self.run);
         if !run.is_outage() {
-            (0..run.unexplained).for_each(|_| self.chance.count(true));
+            (0..run.unexplained).for_each(|_| self.random_loss.count(true));
         } else if let Some((rate, health)) = run.before {
-            (self.rate, self.health) = (rate, health);
+            (self.bucket.rate, self.health) = (rate, health);
             self.drops.retain(|drop| drop.at < run.begun);
         }
     }
 
-    /// A rate from below: as many as passed must have come as tokens, but for what the bucket held.
-    fn raise(&mut self, sent: &Sent) {
-        let passed = (self.passed + sent.silent) as f64;
+    /// Raises the rate to its lower bound: as many as passed must have come as tokens, but for those the bucket held.
+    fn raise(&mut self, sent: &SentPacket) {
+        let passed = (self.passed + sent.ack_only) as f64;
         while self.passes.front().is_some_and(|(at, _)| sent.at - at > WINDOW) {
             self.passes.pop_front();
         }
@@ -320,26 +354,26 @@ impl Bucket {
             }
         }
         self.passes.push_back((sent.at, passed));
-        if least * SHY > self.rate {
-            self.settle(sent.at.max(self.at));
-            self.rate = least * SHY;
+        if least * RATE_MARGIN > self.bucket.rate {
+            self.bucket.refill(sent.at.max(self.bucket.at));
+            self.bucket.rate = least * RATE_MARGIN;
         }
     }
 
-    pub(super) fn dropped(&mut self, sent: &Sent, now: f64) {
+    pub(super) fn dropped(&mut self, sent: &SentPacket, now: f64) {
         if self.run.packets == 0 {
-            let before = (self.health >= HEALTHY).then_some((self.rate, self.health));
-            self.run = Run { begun: sent.at, before, ..Run::default() };
+            let before = (self.health >= HEALTHY).then_some((self.bucket.rate, self.health));
+            self.run = DropRun { begun: sent.at, before, ..DropRun::default() };
         }
-        self.health -= self.health * NEW;
+        self.health -= self.health * WEIGHT;
         self.run.packets += 1;
         self.run.unexplained += u32::from(self.had_tokens(sent));
-        let level = sent.level + self.shift - sent.shift;
+        let level = self.bucket.level_before(sent);
         if level > 1.0 {
-            // There was less than one token, perhaps none, and who drops takes none.
-            self.shift(1.0 - level, now);
+            // There was less than one token, perhaps none, and a drop takes none.
+            self.bucket.correct(1.0 - level, now);
         }
-        let passed = (self.passed + sent.silent) as f64;
+        let passed = (self.passed + sent.ack_only) as f64;
         if self.drops.back().is_some_and(|drop| sent.at <= drop.at) {
             return;
         }
@@ -349,24 +383,17 @@ impl Bucket {
             self.drops.pop_front();
         }
         self.passes.clear();
-        let climb = self.climb.take();
-        if self.probe.take().is_some() {
-            let may_be_more = has_risen || climb.is_some_and(|climb| climb.is_starved);
-            self.space_probes(may_be_more, now);
+        let climb = self.probes.climb.take();
+        if self.probes.current.take().is_some() {
+            self.probes.schedule(has_risen || climb.is_some_and(|climb| climb.is_starved), now);
         }
         if !self.run.may_be_outage() {
             self.measure(sent.at, passed, level >= 1.0, now);
         }
     }
 
-    /// A probe has failed: when the next may begin.
-    fn space_probes(&mut self, may_be_more: bool, now: f64) {
-        self.interval = if may_be_more { SOON } else { (self.interval * 2.0).clamp(SHORTEST, LONGEST) };
-        self.next_probe = now + self.interval;
-    }
-
-    /// The rate between drops, exact to one packet: the longest span that agrees with the shorter ones counts. A rate that has
-    /// fallen is not taken for lower than it must be: one that is too low is found out much later.
+    /// Measures the rate between drops, exact to one packet: the longest span that agrees with the shorter ones counts. A rate
+    /// that has fallen is not set lower than necessary, since a rate that is too low is noticed much later.
     fn measure(&mut self, at: f64, passed: f64, is_wrong: bool, now: f64) {
         let mut best: Option<(f64, f64)> = None;
         for drop in self.drops.iter().rev().skip(1) {
@@ -381,21 +408,21 @@ impl Bucket {
             }
         }
         let Some((rate, error)) = best else { return };
-        let expected = self.rate / SHY;
+        let expected = self.bucket.rate / RATE_MARGIN;
         let rate = if rate < expected { (rate + error * 0.5).min(expected) } else { rate };
         if if rate < expected { is_wrong } else { error < 0.05 * rate } {
             if rate < expected * FALLEN {
-                // What was sent until now was sent at a rate that is over.
-                (self.fallen, self.run.unexplained, self.chance) = (now, 0, Chance::default());
+                // Packets until now were sent at a rate that is over.
+                (self.fallen_at, self.run.unexplained, self.random_loss) = (now, 0, RandomLoss::default());
             }
-            self.rate = (rate.min(expected * 1.25) * SHY).max(LEAST);
+            self.bucket.rate = (rate.min(expected * 1.25) * RATE_MARGIN).max(LEAST);
         }
     }
 
-    /// Whether a packet without anything urgent may leave.
+    /// Tests whether a packet of bulk may leave.
     pub(super) fn permits_bulk(&self, owes_ack: bool, now: f64) -> bool {
         let level = self.level(now) + 1e-9;
-        self.probe.is_some_and(|probe| probe.left > 0)
+        self.probes.current.is_some_and(|probe| probe.left > 0)
             || level >= 1.0 + self.reserve
             // An acknowledgement would leave now, in a packet of its own.
             || (owes_ack && level >= self.reserve)
@@ -405,57 +432,74 @@ impl Bucket {
         self.level(now) + 1e-9 >= URGENT
     }
 
-    /// When (s) what is urgent may leave.
+    /// Time (s) at which an urgent packet may leave.
     pub(super) fn permits_urgent_at(&self, now: f64) -> f64 {
-        self.reaches_at(URGENT, now)
+        self.bucket.reaches_at(URGENT, now)
     }
 
-    /// When (s) there are so many tokens.
-    fn reaches_at(&self, tokens: f64, now: f64) -> f64 {
-        now + ((tokens - self.level(now)) / self.rate).max(0.0)
-    }
-
-    /// Begins a probe, if it is time for one, behind something urgent, but not so close that this may have been early.
-    pub(super) fn look(&mut self, last_urgent: f64, now: f64) {
+    /// Begins a probe if one is due and an urgent packet has just left, or packets starve.
+    pub(super) fn probe_behind(&mut self, last_urgent: f64, now: f64) {
         let since = now - last_urgent;
         let is_behind = (BEHIND..BEHIND + WITHIN).contains(&since) || since > 1.0;
-        if is_behind || self.is_starved(now) || self.climb.is_some_and(|climb| climb.is_starved) {
+        if is_behind || self.probes.is_starved(now) || self.probes.climb.is_some_and(|climb| climb.is_starved)
+        {
             self.probe(now);
         }
     }
 
-    /// Begins a probe, if it is time for one.
+    /// Begins a probe if one is due.
     pub(super) fn probe(&mut self, now: f64) {
-        if let Some(probe) = self.probe
-            && now - probe.begun > 1.0
-        {
-            self.probe = None;
-            self.next_probe = now + self.interval;
-        }
         let level = self.level(now);
-        if self.probe.is_some() || now < self.next_probe {
+        let probes = &mut self.probes;
+        if probes.current.take_if(|probe| now - probe.begun > 1.0).is_some() {
+            probes.next_at = now + probes.interval;
+        }
+        if probes.current.is_some() || now < probes.next_at {
             return;
         }
-        let room = DEPTH - 1.0 - level;
-        let is_starved = self.is_starved(now);
-        let climb =
-            self.climb.get_or_insert(Climb { room, raised: self.raised, begun: now, passed: 0, is_starved });
-        // Of what is lost there is little to learn: more follows when it is sure that there is room.
-        let more =
-            if climb.surplus(self.raised) > SURE { climb.passed } else { (climb.passed / 2).min(MORE) };
-        let left = whole(level) + 1 + u64::from(more);
-        self.probe = Some(Probe { begun: now, left });
-        self.next_probe = f64::INFINITY;
+        let (room, raised, is_starved) = (DEPTH - 1.0 - level, self.raised, probes.is_starved(now));
+        let climb = probes.climb.get_or_insert(Climb { room, raised, begun: now, passed: 0, is_starved });
+        // A loss shows little: more follow once there is room for sure.
+        let more = if climb.surplus(raised) > SURPLUS { climb.passed } else { (climb.passed / 2).min(MORE) };
+        probes.current = Some(Probe { begun: now, left: whole(level) + 1 + u64::from(more) });
+        probes.next_at = f64::INFINITY;
     }
 
-    /// When more is permitted than now; `ack`: from when on one may be taken along.
+    /// Time (s) at which more is permitted than now. `ack`: from when on an acknowledgement may take bulk along.
     pub(super) fn next(&self, last_urgent: f64, ack: Option<f64>, now: f64) -> f64 {
         let goal = if self.level(now) < URGENT { URGENT } else { 1.0 + self.reserve };
-        let mut next = self.reaches_at(goal, now);
+        let mut next = self.bucket.reaches_at(goal, now);
         if let Some(ack) = ack {
-            next = next.min(ack.max(self.reaches_at(self.reserve, now)));
+            next = next.min(ack.max(self.bucket.reaches_at(self.reserve, now)));
         }
-        let probe = self.next_probe.max(last_urgent + BEHIND);
+        let probe = self.probes.next_at.max(last_urgent + BEHIND);
         if probe > now { next.min(probe) } else { next }
+    }
+}
+
+/// There is no policer where in two counts in a row three of forty packets and more are lost although the model had so many
+/// tokens.
+const LOSSY_COUNTS: u32 = 2;
+const LOSSY: u32 = 3;
+const COUNT: u32 = 40;
+const PLENTY: f64 = 1.5;
+
+/// Count of packets that found enough tokens, and of those that were lost.
+#[derive(Clone, Copy, Debug, Default)]
+struct RandomLoss {
+    packets: u32,
+    lost: u32,
+    /// Counts in a row with too many losses.
+    lossy_counts: u32,
+}
+
+impl RandomLoss {
+    fn count(&mut self, is_lost: bool) {
+        self.packets += 1;
+        self.lost += u32::from(is_lost);
+        if self.packets == COUNT {
+            self.lossy_counts = if self.lost < LOSSY { 0 } else { self.lossy_counts + 1 };
+            (self.packets, self.lost) = (0, 0);
+        }
     }
 }

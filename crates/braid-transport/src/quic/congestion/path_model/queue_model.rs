@@ -1,242 +1,190 @@
-//! A mirror of a bottleneck with a queue: when it will be free, and how long each packet occupies it.
+//! Model of a bottleneck with a queue: when it will be free, and its service time per packet.
 //!
-//! Each packet is kept with how long it was expected to wait. Its round trip says how long it did wait; the
-//! difference corrects the mirror. How long one packet occupies the bottleneck is the time between two departures of
-//! packets of which the second had to wait for the first.
+//! Each packet is kept with its predicted wait. Its RTT sample tells the wait that it had; the difference corrects the model.
+//! The service time is the time between two departures of packets of which the second had to wait for the first.
 
 use std::collections::VecDeque;
 
 use super::arrival_period::Expected;
-use super::base_delay::Offset;
-use super::rtt_samples::median;
-use super::sent_packets::{Fate, Sent};
+use super::rtt_samples::{Departure, RttSample, median};
+use super::sent_packets::Fate;
+use super::service_schedule::ServiceSchedule;
 
-/// Measurements of the service time that count: their median does.
+/// Measurements of the service time of which the median counts.
 const SAMPLES: usize = 7;
 
-/// Of the difference between what was expected and what was measured, so much is believed.
-const BELIEVED: f64 = 0.6;
+/// Share of the difference between prediction and measurement that corrects the model.
+const GAIN: f64 = 0.6;
 
-/// A bottleneck for which so many packets in a row did not wait is faster than thought.
+/// Packets in a row without a wait after which the bottleneck is faster than modelled.
 const IDLE: u32 = 12;
 
-/// Of the last 64 packets. A policer that has taken its place loses more soon, since nothing waits and the mirror hurries; of
-/// ten in a hundred that are lost by chance there are as many once in a hundred thousand packets.
+/// Losses among the last 64 packets above which there is a policer in place of the queue: nothing waits there, so the model
+/// speeds up and loses more. Random losses of 10 % come to it once in a hundred thousand packets.
 const MOST_LOST: u32 = 20;
 
-/// As many datagrams are known at most: what is not known is not waited for, and the queue grows.
-pub(super) const OUTSTANDING: usize = 8192;
-
-/// Waits of so many packets are compared.
+/// Packets whose waits are compared, and by how much (s) growing waits differ.
 const LAG: usize = 8;
-
-/// They have grown if they are longer by so much (s).
 const GROWN: f64 = 0.001;
 
-/// A timer is so late (s) that the bottleneck is still close to busy.
-const CLOSE: f64 = 0.002;
-
-/// Below that (s) a wait is not told from noise.
+/// Wait (s) that cannot be told from noise.
 const NOISE: f64 = 0.000_5;
 
-/// A processor that is busy with something else makes waits differ, but not for so long (s), nor so many.
+/// Time (s) and number of samples for which waits may be noisy: a busy processor makes them so, but not for as long.
 const NOISY: f64 = 0.5;
 const NOISY_WAITS: u32 = 32;
 
-/// Errors of so much (s) are those of timers, not of the path.
-const UNSURE: f64 = 0.002;
+/// Error (s) of timers.
+const TIMER_ERROR: f64 = 0.002;
 
-/// Bulk aims at a wait of this share of a service time, so that it notices when the bottleneck becomes faster.
+/// Share of a service time that bulk aims to wait, so that a bottleneck that becomes faster is noticed, and its bounds (s).
 const AIM: f64 = 0.1;
 const LEAST_AIM: f64 = 0.001;
 const MOST_AIM: f64 = 0.004;
 
-/// The same where an acknowledgement is taken along.
+/// Aim of bulk that takes an acknowledgement along.
 const ACK_AIM: f64 = 0.5;
 
-/// Urgent packets wait for each other beyond so many.
+/// Service times that urgent packets may wait for each other.
 const URGENT: f64 = 2.0;
 
-/// A packet that is urgent and expected may find the bottleneck busy for this share of a service time.
+/// Share of a service time for which an expected urgent packet may find the bottleneck busy.
 const SLACK: f64 = 0.38;
 
-/// An urgent packet that is so late (s) is not expected any more.
+/// Lateness (s) after which an urgent packet is no longer expected.
 const LATE: f64 = 0.01;
 
-/// The slowest bottleneck: s per packet.
+/// Longest service time (s).
 const SLOWEST: f64 = 1.0;
 
 #[derive(Clone, Debug)]
-pub(super) struct Queue {
-    /// s per packet.
+pub(super) struct QueueModel {
+    /// Service time (s).
     service: f64,
-    /// When the bottleneck is done with all that was sent.
-    free_at: f64,
     samples: VecDeque<f64>,
-    /// How far (s) waits are from what was expected, on average.
-    error: f64,
-    /// By how much they may be: two service times at first sight, since errors make them longer.
-    most: f64,
-    /// Since when (s) they are by more, and how many waits were.
-    noisy: Option<(f64, u32)>,
-    /// Packets in a row that should have found the bottleneck just free, and did not wait.
-    idle: u32,
-    /// When (s) the last one was sent before it was taken to be faster for that.
-    quickened: f64,
+    noise: Noise,
+    /// Packets in a row that should have found the bottleneck just free, and did not wait. Those sent until the second value
+    /// (s) do not count: the model was faster then for that reason.
+    idle: (u32, f64),
     /// A bit for each of the last packets: it is lost.
     lost: u64,
-    /// What waits are longer by without a queue.
-    offset: Offset,
-    /// The last packet whose wait is known: its place, and when its service began.
-    last: (u64, f64),
-    /// The last ones as they were measured.
+    base_delay: BaseDelay,
+    /// Ordinal of the packet of the last sample, and when (s) its service began.
+    last: Departure,
     measured: VecDeque<Measured>,
-    /// s per packet, as learnt from waits that grew, or from less.
+    /// Service time (s) as learnt from growing waits, or less.
     certain: f64,
-    /// Datagrams after `last`.
-    outstanding: VecDeque<Outstanding>,
+    schedule: ServiceSchedule,
 }
 
-/// A datagram whose wait is known.
+/// Packet with a known wait.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
-    place: u64,
-    /// When (s) its service began.
-    left: f64,
+    ordinal: u64,
+    /// Begin (s) of its service.
+    start: f64,
     /// s
     wait: f64,
 }
 
-/// A datagram whose wait is not known.
+/// Difference between predicted and measured waits.
 #[derive(Clone, Copy, Debug)]
-struct Outstanding {
-    place: u64,
-    at: f64,
-    /// When its service begins, as expected.
-    start: f64,
-    /// It has to wait for the one before.
-    is_queued: bool,
-    /// It leaves as soon as the bottleneck is free, or sooner.
-    is_close: bool,
+struct Noise {
+    /// Average (s).
+    error: f64,
+    /// Bound (s): two service times at first sight, since errors make them longer.
+    most: f64,
+    /// Time (s) since which the average is above the bound, and samples since.
+    since: Option<(f64, u32)>,
 }
 
-impl Outstanding {
-    /// The same, where the bottleneck is done with all before it at this time.
-    fn behind(self, free_at: f64) -> Self {
-        let (start, late) = (free_at.max(self.at), self.at - free_at);
-        Self { start, is_queued: late < 0.0, is_close: late < CLOSE, ..self }
-    }
-}
-
-impl Queue {
-    /// `rate`: datagrams a second that it lets through. `last`: the last packet whose wait is known, by its place and the
-    /// time when its service began; `since`: place and time of those sent after it.
-    pub(super) fn new(rate: f64, last: (u64, f64), since: impl Iterator<Item = (u64, f64)>) -> Self {
+impl QueueModel {
+    /// `rate`: datagrams per second. `last`: departure of the last packet with a known wait. `since`: ordinals and times of
+    /// the packets sent after it.
+    pub(super) fn new(rate: f64, last: Departure, since: impl Iterator<Item = (u64, f64)>) -> Self {
         let service = (1.0 / rate).min(SLOWEST);
-        let outstanding = since
-            .map(|(place, at)| Outstanding { place, at, start: at, is_queued: true, is_close: true })
-            .collect();
-        let mut queue = Self {
+        let mut schedule = ServiceSchedule::default();
+        since.for_each(|(ordinal, at)| schedule.push(ordinal, at, service));
+        schedule.correct(last.1 + service, service);
+        Self {
             service,
-            free_at: 0.0,
             samples: VecDeque::new(),
-            error: 0.0,
-            most: (service * 2.0).max(UNSURE),
-            noisy: None,
-            idle: 0,
-            quickened: 0.0,
+            noise: Noise { error: 0.0, most: (service * 2.0).max(TIMER_ERROR), since: None },
+            idle: (0, 0.0),
             lost: 0,
-            offset: Offset::default(),
+            base_delay: BaseDelay::default(),
             last,
             measured: VecDeque::new(),
             certain: service,
-            outstanding,
-        };
-        queue.expect();
-        queue
+            schedule,
+        }
     }
 
     pub(super) fn rate(&self) -> f64 {
         1.0 / self.service
     }
 
-    /// Waits differ by more than what is to be measured: the mirror would follow chance.
+    /// True if waits differ by more than what is to be measured: the model would follow noise.
     pub(super) fn is_too_noisy(&self, now: f64) -> bool {
-        self.noisy.is_some_and(|(since, count)| now - since > NOISY && count > NOISY_WAITS)
+        self.noise.since.is_some_and(|(since, count)| now - since > NOISY && count > NOISY_WAITS)
     }
 
-    /// More is lost than a queue loses that is kept short.
+    /// Counts a fate. True: more is lost than by a queue that is kept short.
     pub(super) fn is_lossy(&mut self, fate: Fate) -> bool {
         self.lost = self.lost << 1 | u64::from(fate == Fate::Lost);
         self.lost.count_ones() > MOST_LOST
     }
 
-    /// How long (s) a packet would wait that is sent now.
+    /// Wait (s) of a packet that is sent now.
     pub(super) fn wait(&self, now: f64) -> f64 {
-        (self.free_at - now).max(0.0)
+        (self.schedule.free_at() - now).max(0.0)
     }
 
-    /// A datagram leaves; `place`: which one.
-    pub(super) fn charge(&mut self, place: u64, now: f64) {
-        if self.outstanding.len() == OUTSTANDING {
-            self.outstanding.pop_front();
-        }
-        let datagram = Outstanding { place, at: now, start: now, is_queued: false, is_close: false };
-        self.outstanding.push_back(datagram.behind(self.free_at));
-        self.free_at = self.free_at.max(now) + self.service;
+    /// Adds a datagram that leaves.
+    pub(super) fn charge(&mut self, ordinal: u64, now: f64) {
+        self.schedule.push(ordinal, now, self.service);
     }
 
-    /// Works out anew what waits for how long.
-    fn expect(&mut self) {
-        let mut free_at = self.last.1 + self.service;
-        for datagram in &mut self.outstanding {
-            *datagram = datagram.behind(free_at);
-            free_at = datagram.start + self.service;
+    /// Corrects the model by a sample. `is_certain`: all packets before it have passed, so that its prediction was right about
+    /// what reached the queue.
+    pub(super) fn handle_sample(&mut self, sample: &RttSample, is_certain: bool, now: f64) {
+        let sent = &sample.sent;
+        let (mut is_queued, mut found) = (true, None);
+        while let Some(service) = self.schedule.pop(sent.ordinal, self.service) {
+            is_queued &= service.is_queued;
+            found = Some(service).filter(|service| service.ordinal == sent.ordinal);
         }
-        self.free_at = free_at;
-    }
-
-    /// It has waited `wait` s, as far as its round trip says; `is_sure`: all before it have passed, so that what was
-    /// expected was expected of packets that came there.
-    pub(super) fn handle_wait(&mut self, sent: &Sent, wait: f64, is_sure: bool, now: f64) {
-        let (mut is_queued, mut is_close, mut expected) = (true, false, None);
-        while let Some(first) = self.outstanding.front().filter(|first| first.place <= sent.place) {
-            is_queued &= first.is_queued;
-            if first.place == sent.place {
-                (expected, is_close) = (Some(first.start), first.is_close);
-            }
-            self.outstanding.pop_front();
+        // Otherwise its wait, or that of a later packet, was known before.
+        let Some(predicted) = found else { return };
+        let wait = sample.wait - self.base_delay.value;
+        let start = sent.at + wait;
+        let residual = start - predicted.start;
+        if is_certain {
+            self.noise.error += (residual.abs() - self.noise.error) / 16.0;
+            let (since, count) = self.noise.since.unwrap_or((now, 0));
+            self.noise.since = (self.noise.error > self.noise.most).then_some((since, count + 1));
         }
-        // Its wait, or that of a later one, was known before.
-        let Some(expected) = expected else { return };
-        let wait = wait - self.offset.value();
-        let measured = sent.at + wait;
-        let residual = measured - expected;
-        if is_sure {
-            self.error += (residual.abs() - self.error) / 16.0;
-            let (since, count) = self.noisy.unwrap_or((now, 0));
-            self.noisy = (self.error > self.most).then_some((since, count + 1));
-        }
-        self.look_for_growth(Measured { place: sent.place, left: measured, wait });
-        if self.offset.handle(sent.place, sent.at, residual, self.certain, now) {
+        self.look_for_growth(Measured { ordinal: sent.ordinal, start, wait });
+        if self.base_delay.handle(sent.ordinal, sent.at, residual, self.certain, now) {
             self.service = self.certain;
             self.samples.clear();
         }
-        let (place, before) = self.last;
-        let service = (measured - before) / (sent.place - place) as f64;
-        if wait > NOISE && service > 0.0 && (is_queued || sent.place == place + 1) {
+        let (ordinal, before) = self.last;
+        let service = (start - before) / (sent.ordinal - ordinal) as f64;
+        let expected_wait = predicted.start - sent.at;
+        if wait > NOISE && service > 0.0 && (is_queued || sent.ordinal == ordinal + 1) {
             self.learn(service);
-        } else if wait <= NOISE && expected - sent.at > NOISE {
-            self.quicken(expected - sent.at);
+        } else if wait <= NOISE && expected_wait > NOISE {
+            self.speed_up(expected_wait);
         }
-        if is_close && sent.at > self.quickened {
+        if predicted.is_close && sent.at > self.idle.1 {
             self.look_for_idleness(wait);
         }
-        self.last = (sent.place, expected + residual * BELIEVED);
-        self.expect();
+        self.last = (sent.ordinal, predicted.start + residual * GAIN);
+        self.schedule.correct(self.last.1 + self.service, self.service);
     }
 
-    /// Waits that grow are those of a queue, and then the time between departures is service time.
+    /// Learns from waits that grow: they are those of a queue, and then the time between departures is service time.
     fn look_for_growth(&mut self, new: Measured) {
         let old = self.measured.front().copied();
         if self.measured.len() == LAG {
@@ -244,7 +192,7 @@ impl Queue {
         }
         self.measured.push_back(new);
         let Some(old) = old else { return };
-        let service = (new.left - old.left) / (new.place - old.place) as f64;
+        let service = (new.start - old.start) / (new.ordinal - old.ordinal) as f64;
         if service > self.certain && new.wait > old.wait + GROWN.max(self.certain * 0.5) {
             self.certain = service;
             self.measured.clear();
@@ -253,21 +201,18 @@ impl Queue {
         }
     }
 
-    /// Timers are late, so that waits of less than a tick are never met. What was sent before the last time says nothing
-    /// about what is thought since.
+    /// Speeds the model up where packets do not wait: timers are late, so waits below a tick are never met.
     fn look_for_idleness(&mut self, wait: f64) {
-        self.idle = if wait <= NOISE { self.idle + 1 } else { 0 };
-        if self.idle == IDLE {
-            self.idle = 0;
-            self.quickened = self.outstanding.back().map_or(0.0, |last| last.at);
-            self.quicken(0.0);
+        self.idle.0 = if wait <= NOISE { self.idle.0 + 1 } else { 0 };
+        if self.idle.0 == IDLE {
+            self.idle = (0, self.schedule.last_sent().unwrap_or(0.0));
+            self.speed_up(0.0);
         }
     }
 
-    /// Where a wait was expected there was none: it is faster, nobody knows how much.
-    fn quicken(&mut self, expected: f64) {
-        let factor = if expected > self.service * 0.3 { 0.7 } else { 0.9 };
-        self.service *= factor;
+    /// Shortens the service time after a packet did not wait. `expected_wait`: its prediction (s).
+    fn speed_up(&mut self, expected_wait: f64) {
+        self.service *= if expected_wait > self.service * 0.3 { 0.7 } else { 0.9 };
         for sample in &mut self.samples {
             *sample = sample.min(self.service);
         }
@@ -283,22 +228,23 @@ impl Queue {
         }
     }
 
-    /// How long (s) bulk may wait.
+    /// Longest wait (s) of bulk.
     pub(super) fn aim(&self) -> f64 {
         (self.service * AIM).clamp(LEAST_AIM, MOST_AIM)
     }
 
-    /// `expected`: when something urgent will come, if that is known.
+    /// Tests whether a packet of bulk may leave. `expected`: the next urgent arrival.
     pub(super) fn permits_bulk(&self, expected: Option<Expected>, owes_ack: bool, now: f64) -> bool {
         // An acknowledgement would leave now, in a packet of its own.
         if owes_ack && self.wait(now) <= self.service * ACK_AIM + 1e-9 {
             return true;
         }
-        self.wait(now) <= self.aim() + 1e-9 && !self.is_kept_for(expected, now)
+        self.wait(now) <= self.aim() + 1e-9 && !self.is_reserved(expected, now)
     }
 
-    fn is_kept_for(&self, expected: Option<Expected>, now: f64) -> bool {
-        let end = self.free_at.max(now) + self.service;
+    /// True if a packet sent now would still be in service when an urgent packet is expected.
+    fn is_reserved(&self, expected: Option<Expected>, now: f64) -> bool {
+        let end = self.schedule.free_at().max(now) + self.service;
         expected.is_some_and(|Expected { at, interval }| {
             let has_room = self.service * 2.5 < interval;
             has_room && now < at + LATE && end > at + self.service * SLACK && at - now < self.service
@@ -309,18 +255,69 @@ impl Queue {
         self.wait(now) <= self.service * URGENT + LEAST_AIM
     }
 
-    /// When (s) what is urgent may leave.
+    /// Time (s) at which an urgent packet may leave.
     pub(super) fn permits_urgent_at(&self, now: f64) -> f64 {
         now + (self.wait(now) - self.service * URGENT - LEAST_AIM).max(0.0)
     }
 
-    /// When more is permitted than now; `ack`: from when on one may be taken along.
+    /// Time (s) at which more is permitted than now. `ack`: from when on an acknowledgement may take bulk along.
     pub(super) fn next(&self, expected: Option<Expected>, ack: Option<f64>, now: f64) -> f64 {
-        let free = (self.free_at - self.aim()).max(now);
-        let next = match expected.filter(|_| self.is_kept_for(expected, free)) {
+        let free = (self.schedule.free_at() - self.aim()).max(now);
+        let next = match expected.filter(|_| self.is_reserved(expected, free)) {
             Some(Expected { at, .. }) => free.max(at + LATE),
             None => free,
         };
-        ack.map_or(next, |ack| next.min(ack.max(self.free_at - self.service * ACK_AIM).max(now)))
+        let with_ack = self.schedule.free_at() - self.service * ACK_AIM;
+        ack.map_or(next, |ack| next.min(ack.max(with_ack).max(now)))
+    }
+}
+
+/// Packets that are judged at once.
+const JUDGED: usize = 16;
+
+/// Share of time for which the bottleneck has to be busy to hold a queue of ours.
+const BUSY: f64 = 0.8;
+
+/// Least correction (s).
+const LEAST_CORRECTION: f64 = 0.000_1;
+
+/// Delay beyond the minimum RTT that is no queue of ours: another route, other senders' queue, jitter.
+///
+/// A sender that takes it for its own queue sends less, and since the delay stays, less and less. Then the bottleneck would
+/// be idle most of the time, and that tells them apart.
+#[derive(Clone, Debug, Default)]
+struct BaseDelay {
+    /// s
+    value: f64,
+    /// Time (s) of the last correction: packets sent before show nothing about it.
+    since: f64,
+    /// Ordinal and time of sending (s) of the first judged packet.
+    first: Option<Departure>,
+    /// Excess (s) of waits over their predictions.
+    residuals: Vec<f64>,
+}
+
+impl BaseDelay {
+    /// Judges a packet that waited `residual` s longer than predicted behind packets of `service` s each. True: the delay has
+    /// grown.
+    fn handle(&mut self, ordinal: u64, at: f64, residual: f64, service: f64, now: f64) -> bool {
+        if at < self.since {
+            return false;
+        }
+        let (first, begun) = *self.first.get_or_insert((ordinal, at));
+        self.residuals.push(residual);
+        if self.residuals.len() < JUDGED {
+            return false;
+        }
+        let busy = ordinal.saturating_sub(first) as f64 * service;
+        let residual = median(&self.residuals);
+        let has_grown = busy < (at - begun) * BUSY && residual > LEAST_CORRECTION;
+        if has_grown || (residual < -LEAST_CORRECTION && self.value > 0.0) {
+            self.value = (self.value + residual).max(0.0);
+            self.since = now;
+        }
+        self.first = None;
+        self.residuals.clear();
+        has_grown
     }
 }

@@ -1,120 +1,244 @@
-//! What a gate makes of round trips.
+//! Round-trip times: samples from the library's smoothed value, their minimum, and waits in a queue.
 
-use super::min_rtt::Trip;
-use super::queue_model::Queue;
-use super::sent_packets::Sent;
-use super::startup::Start;
-use super::{DEAF, DELAYED, DELAYED_FOR, ENOUGH, FAST, Gate, Heard, QUEUED, State};
+use std::collections::VecDeque;
 
-/// A path slower than this share of [`FAST`] is not left alone: its rate is not known well at first.
-const CLEARLY: f64 = 0.7;
+use super::FAST;
+use super::sent_packets::{SentPacket, SentPackets};
 
-/// A round trip is shorter by this (s) once it was adjusted.
+/// Packets in a row that found no other packet of ours in the queue and still took longer: the path is longer.
+const LONE_SAMPLES: usize = 5;
+
+/// Least growth (s) of the minimum.
+const LONGER: f64 = 0.01;
+
+/// Packets in a row whose waits differ by less than this share: the wait is no queue.
+const FLAT_SAMPLES: u32 = 8;
+const FLAT_SHARE: f64 = 0.2;
+
+/// Least time (s) and number of round trips that they take.
+const FLAT_SPAN: f64 = 0.3;
+const FLAT_ROUND_TRIPS: f64 = 4.0;
+
+/// A minimum RTT (s) above which the gate stands aside, once it has held for this time (s): the first samples behind a full
+/// queue are as long. It takes over again below the second one.
+pub(super) const LONG_RTT: f64 = 0.3;
+const LONG_RTT_HELD: f64 = 2.0;
+pub(super) const NOT_LONG_RTT: f64 = 0.25;
+
+/// Difference (s) between the time since sending and the RTT of the library once it has subtracted an acknowledgement delay.
 const ADJUSTED: f64 = 0.002;
 
-/// A peer holds an acknowledgement back for so long (s): 25 ms, and what its timer is late.
-const HELD_BACK: f64 = 0.03;
+/// Longest acknowledgement delay (s): 25 ms, and the lateness of the peer's timer.
+const ACK_DELAY: f64 = 0.03;
 
-impl Gate {
-    /// The smoothed round trip tells the last one: an eighth of it is new.
-    pub(super) fn handle_smoothed(&mut self, smoothed: f64, now: f64) {
+/// The library reports the fate of a packet at the latest so many round trips, and this time (s), after that of a later one.
+const REPORT_ROUND_TRIPS: f64 = 2.0;
+const REPORT_DELAY: f64 = 0.05;
+
+/// Packets of a delivery run, and the share of [`FAST`] that it has to reach before an estimate above [`FAST`] is believed.
+const RUN: u32 = 64;
+const RUN_SHARE: f64 = 0.25;
+
+/// Ordinal of a packet, and when (s) it left the bottleneck.
+pub(super) type Departure = (u64, f64);
+
+/// Acknowledged packet.
+#[derive(Clone, Copy, Debug)]
+struct AckedPacket {
+    sent: SentPacket,
+    /// s
+    at: f64,
+    /// Only packet that its acknowledgement reports: the peer may have delayed it.
+    is_single: bool,
+}
+
+/// RTT sample.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RttSample {
+    pub(super) sent: SentPacket,
+    /// s
+    pub(super) rtt: f64,
+    /// Excess (s) over the minimum.
+    pub(super) wait: f64,
+    /// True if no other packet of ours can have been in the queue.
+    pub(super) is_alone: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct RttSamples {
+    pub(super) min: MinRtt,
+    /// Smoothed RTT (s) of the library.
+    pub(super) smoothed: Option<f64>,
+    /// Packet with the largest number that was acknowledged last. The library reports its RTT with the next acknowledgement.
+    newest: Option<AckedPacket>,
+    /// Packets that the present acknowledgement is the first to report.
+    acked: u32,
+    /// A packet was lost since the last sample.
+    pub(super) has_lost: bool,
+    /// The peer delays acknowledgements of single packets.
+    peer_delays_acks: bool,
+    /// Departure of the packet of the last sample.
+    pub(super) last_departure: Option<Departure>,
+    /// Departure of the first packet of a row that waited.
+    pub(super) queue_began: Option<Departure>,
+    /// Behind what was taken for a policer: packets in a row that waited, and since when (s).
+    pub(super) delayed: Option<(u32, f64)>,
+    run: DeliveryRun,
+}
+
+/// Rate of the last whole row of delivered packets.
+#[derive(Clone, Copy, Debug, Default)]
+struct DeliveryRun {
+    packets: u32,
+    /// s
+    since: f64,
+    is_fast: bool,
+}
+
+impl RttSamples {
+    pub(super) fn handle_acked(&mut self, sent: SentPacket, now: f64) {
+        self.acked += 1;
+        if self.newest.is_none_or(|newest| newest.sent.number < sent.number) {
+            self.newest = Some(AckedPacket { sent, at: now, is_single: self.acked == 1 });
+        }
+        self.run.packets += 1;
+        if self.run.packets == RUN {
+            let is_fast = now - self.run.since < f64::from(RUN) / (FAST * RUN_SHARE);
+            self.run = DeliveryRun { packets: 0, since: now, is_fast };
+        }
+    }
+
+    /// Ends the packets of one acknowledgement.
+    pub(super) fn handle_end_of_acks(&mut self) {
+        if let Some(newest) = &mut self.newest {
+            newest.is_single = std::mem::take(&mut self.acked) == 1;
+        }
+    }
+
+    /// Computes a sample from two smoothed values: an eighth of the later one is new.
+    pub(super) fn sample(&mut self, smoothed: f64, now: f64) -> Option<RttSample> {
         let before = self.smoothed.replace(smoothed);
-        let Some(heard) = self.newest.filter(|_| before != Some(smoothed)) else { return };
-        self.newest = None;
-        let sent = heard.sent;
-        // Before the first there is only a guess.
-        let trip = match before {
-            Some(before) if self.trip.base().is_some() => (smoothed * 8.0 - before * 7.0).max(0.0),
+        let acked = self.newest.take_if(|_| before != Some(smoothed))?;
+        let sent = acked.sent;
+        // The value before the first sample is the library's initial RTT.
+        let rtt = match before {
+            Some(before) if self.min.rtt.is_some() => (smoothed * 8.0 - before * 7.0).max(0.0),
             _ => smoothed,
         };
-        // What was kept left later than the library knows.
-        let trip = trip.min(heard.at - sent.at);
-        if self.may_be_held_back(&heard, trip) {
-            return;
+        // A deferred datagram left later than the library knows.
+        let rtt = rtt.min(acked.at - sent.at);
+        if self.may_hold_ack_delay(&acked, rtt) {
+            return None;
         }
-        let is_alone = self.left.is_none_or(|(_, left)| sent.at >= left);
-        let wait = self.trip.wait(trip, is_alone);
-        if sent.expected.is_some_and(|wait| wait < QUEUED / 2.0) && self.trip.is_longer(trip, now) {
-            self.state = State::Start(Start::again(self.ledger.on_the_way() as f64, now));
-            self.left = None;
-            return;
-        }
-        // What found nothing of ours before it did not wait for us.
-        let before = self.left.replace((sent.place, sent.at + wait)).filter(|_| !is_alone);
-        self.handle_wait(&sent, wait, before, now);
+        let is_alone = self.last_departure.is_none_or(|(_, at)| sent.at >= at);
+        Some(RttSample { sent, rtt, wait: self.min.wait(rtt, is_alone, now), is_alone })
     }
 
-    /// The library subtracts for how long the peer held an acknowledgement back, unless a round trip shorter than its least
-    /// one would come out: that includes what the handshake cost the processor. Such a round trip says nothing.
-    fn may_be_held_back(&mut self, heard: &Heard, trip: f64) -> bool {
-        let unadjusted = heard.at - heard.sent.at;
-        let was_adjusted = trip + ADJUSTED < unadjusted;
-        // Without one the round trip is a guess.
-        let Some(base) = self.trip.base() else { return false };
-        self.peer_waits |= was_adjusted && heard.is_single;
-        self.peer_waits && heard.is_single && !was_adjusted && base < trip && trip < base + HELD_BACK
+    /// Tests whether a sample may hold the peer's acknowledgement delay. The library subtracts the delay, but not below its
+    /// own minimum RTT, which includes the processing time of the handshake: such samples were wrong by up to 25 ms.
+    fn may_hold_ack_delay(&mut self, acked: &AckedPacket, rtt: f64) -> bool {
+        let was_adjusted = rtt + ADJUSTED < acked.at - acked.sent.at;
+        let Some(min) = self.min.rtt else { return false };
+        self.peer_delays_acks |= was_adjusted && acked.is_single;
+        self.peer_delays_acks && acked.is_single && !was_adjusted && min < rtt && rtt < min + ACK_DELAY
     }
 
-    /// A policer delays nothing: where packets wait, another bottleneck has taken its place.
-    fn handle_delay(&mut self, wait: f64, now: f64) {
-        if wait <= QUEUED {
-            self.delayed = None;
-            return;
-        }
-        let (count, since) = self.delayed.get_or_insert((0, now));
-        *count += 1;
-        if *count >= DELAYED && now - *since > DELAYED_FOR {
-            self.delayed = None;
-            self.left = None;
-            // Few packets empty a queue, if it is one; a peer that is late stays late.
-            self.trip = Trip::default();
-            self.state = State::Start(Start::new(now));
-        }
+    /// True if enough is delivered for an estimate above [`FAST`]. A queue model whose base delay has just changed may be wrong
+    /// by more than that for some samples.
+    pub(super) fn is_delivery_fast(&self) -> bool {
+        self.run.is_fast
     }
 
-    /// `before`: place and departure of the packet whose round trip was known before.
-    fn handle_wait(&mut self, sent: &Sent, wait: f64, before: Option<(u64, f64)>, now: f64) {
-        let first = (sent.place, sent.at + wait);
-        if wait <= QUEUED || before.is_none() {
-            self.queued_since = None;
-        }
-        let is_ours = sent.is_full;
-        if let State::Start(start) = &mut self.state
-            && is_ours
-            && wait > QUEUED / 2.0
-        {
-            start.handle_queue();
-        }
-        match &mut self.state {
-            State::Policed(_) => self.handle_delay(wait, now),
-            State::Queued(queue) => {
-                let is_sure = !std::mem::take(&mut self.has_lost) && !self.ledger.is_open_before(sent.number);
-                queue.handle_wait(sent, wait, is_sure, now);
-                if queue.is_too_noisy(now) {
-                    self.blind_until = now + DEAF;
-                    self.open(now);
-                }
-            }
-            State::Start(_) | State::Search(_) if wait > QUEUED && is_ours && now >= self.blind_until => {
-                let (place, left) = *self.queued_since.get_or_insert(before.unwrap_or(first));
-                let span = sent.at + wait - left;
-                let rate = sent.place.saturating_sub(place) as f64 / span.max(1e-6);
-                if span < ENOUGH {
-                    return;
-                }
-                if rate < FAST * CLEARLY {
-                    let last = (sent.place, sent.at + wait);
-                    self.state = State::Queued(Queue::new(rate, last, self.ledger.after(sent.place)));
-                } else {
-                    self.open(now);
-                }
-            }
-            _ => {}
-        }
+    /// Time (s) that a packet without a fate may hold up later ones.
+    pub(super) fn patience(&self) -> f64 {
+        self.smoothed.map_or(f64::INFINITY, |smoothed| smoothed * REPORT_ROUND_TRIPS + REPORT_DELAY)
+    }
+
+    /// Forgets departures, and the packet whose sample is due.
+    pub(super) fn forget_departures(&mut self) {
+        (self.newest, self.last_departure, self.queue_began) = (None, None, None);
+    }
+
+    /// Tests whether the fates of all packets before the one of a sample are known and none was lost: only then the
+    /// prediction for it was right about what reached the queue.
+    pub(super) fn is_certain(&mut self, sample: &RttSample, packets: &SentPackets) -> bool {
+        !std::mem::take(&mut self.has_lost) && !packets.has_unresolved_before(sample.sent.number)
     }
 }
 
-/// Of at least one.
+/// Minimum RTT: the path without queues.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MinRtt {
+    /// s
+    pub(super) rtt: Option<f64>,
+    /// When (s) it was last below [`LONG_RTT`], or unknown.
+    not_long_at: f64,
+    lone: VecDeque<f64>,
+    flat: Option<Flat>,
+}
+
+impl MinRtt {
+    /// Wait (s) of a packet with this RTT (s). `is_alone`: no other packet of ours can have been in the queue.
+    fn wait(&mut self, rtt: f64, is_alone: bool, now: f64) -> f64 {
+        let mut min = self.rtt.map_or(rtt, |min| min.min(rtt));
+        if self.rtt.is_none() {
+            self.not_long_at = now;
+        }
+        if is_alone {
+            if self.lone.len() == LONE_SAMPLES {
+                self.lone.pop_front();
+            }
+            self.lone.push_back(rtt);
+            let least = self.lone.iter().copied().fold(f64::INFINITY, f64::min);
+            if self.lone.len() == LONE_SAMPLES && least > min + LONGER {
+                min = least;
+                self.lone.clear();
+            }
+        }
+        if min <= LONG_RTT {
+            self.not_long_at = now;
+        }
+        self.rtt = Some(min);
+        rtt - min
+    }
+
+    /// True if the minimum is too long for the gate, and has been for two seconds.
+    pub(super) fn is_long(&self, now: f64) -> bool {
+        self.rtt.is_some_and(|rtt| rtt > LONG_RTT) && now - self.not_long_at > LONG_RTT_HELD
+    }
+
+    /// Tests samples of packets that were sent when our queue should have been short. True: the path is longer, since the
+    /// wait is always the same.
+    pub(super) fn is_longer(&mut self, rtt: f64, now: f64) -> bool {
+        let Some(min) = self.rtt.filter(|min| rtt > min + LONGER) else {
+            self.flat = None;
+            return false;
+        };
+        let flat = self.flat.get_or_insert(Flat { least: rtt, most: rtt, count: 0, since: now });
+        (flat.least, flat.most, flat.count) = (flat.least.min(rtt), flat.most.max(rtt), flat.count + 1);
+        let Flat { least, most, count, since } = *flat;
+        if most - least > LONGER.min((least - min) * FLAT_SHARE) {
+            self.flat = None;
+            return false;
+        }
+        let is_longer = count >= FLAT_SAMPLES && now - since > FLAT_SPAN.max(most * FLAT_ROUND_TRIPS);
+        if is_longer {
+            *self = Self { rtt: Some(least), not_long_at: self.not_long_at, ..Self::default() };
+        }
+        is_longer
+    }
+}
+
+/// Samples in a row that are longer than the minimum and much the same.
+#[derive(Clone, Copy, Debug)]
+struct Flat {
+    least: f64,
+    most: f64,
+    count: u32,
+    since: f64,
+}
+
+/// Median of at least one value.
 pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

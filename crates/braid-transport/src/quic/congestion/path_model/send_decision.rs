@@ -1,137 +1,207 @@
-//! What a gate permits, and when.
+//! Decisions when packets may leave, the deferred packet included.
 
 use std::time::{Duration, Instant};
 
-use super::policer_model::{Bucket, STARVED};
-use super::queue_model::OUTSTANDING;
-use super::startup::Start;
-use super::{
-    ACK_SOON, AHEAD, AHEAD_AT_FIRST, Gate, LIMITED_SILENCE, PATIENCE, Permit, SILENCE, State, whole,
-};
+use super::class::Model;
+use super::policer_model::STARVED;
+use super::service_schedule::OUTSTANDING;
+use super::{Gate, whole};
+
+/// Time (s) before an acknowledgement is due within which bulk takes it along.
+const ACK_SOON: f64 = 0.004;
+
+/// Time (s) without a datagram after which the peer misses something: an acknowledgement is due after 25 ms.
+const SILENCE: f64 = 0.03;
+
+/// Least time (s) of four packets, which is the silence where the path limits.
+const LIMITED_SILENCE: f64 = 0.2;
+
+/// Time (s) that an acknowledgement may take beyond two round trips.
+const PATIENCE: f64 = 0.5;
+
+/// Bytes that the library may hold unsent: those of this time (s), and as many as are in flight.
+const AHEAD: f64 = 0.1;
+
+/// Packets that it may hold at startup.
+const AHEAD_AT_STARTUP: u64 = 32;
+
+/// Longest time (s) for which a packet is deferred.
+const LONGEST_DEFERRAL: f64 = 1.0;
+
+/// Decision about the next packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::quic) enum SendDecision {
+    /// The congestion controller decides.
+    Controller,
+    /// Number of packets that may be in flight, unless the congestion controller permits fewer.
+    Window(u64),
+    /// One packet may leave, however many are in flight.
+    One,
+    Send,
+    Wait,
+}
+
+/// Packet with urgent bytes that the library has sent when it would have been dropped: its datagram is still here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeferredPacket {
+    number: u64,
+    bytes: u64,
+    /// Urgent bytes in it.
+    urgent: u64,
+    /// s
+    since: f64,
+}
+
+/// Decision about the deferred packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::quic) enum Release {
+    Send,
+    Wait,
+    /// The packet was taken for lost, and its content is sent again.
+    Discard,
+}
 
 impl Gate {
-    /// Whether the next packet may leave.
-    pub(in crate::quic) fn permit(&mut self, now: Instant) -> Permit {
+    /// Decides whether the next packet may leave.
+    pub(in crate::quic) fn decide(&mut self, now: Instant) -> SendDecision {
         let now = self.seconds(now);
-        let owes_ack = self.owes_ack.is_some_and(|due| now + ACK_SOON >= due);
-        let is_urgent = self.urgent > 0;
-        self.ledger.forget(now);
-        let on_the_way = self.ledger.on_the_way();
-        let is_unheard = self.is_unheard();
+        let owes_ack = self.ack_due.is_some_and(|due| now + ACK_SOON >= due);
+        let is_urgent = self.urgent.bytes > 0;
+        self.sent.forget(now);
+        let is_unanswered = self.is_unanswered();
         let is_silent = self.is_silent(now);
-        let is_kept = self.is_kept(now);
-        let may = match &mut self.state {
-            State::Open(_) => return Permit::Open,
-            State::Start(_) if is_silent => return Permit::One,
-            State::Start(start) => return Permit::Window(start.window()),
+        self.discard_deferred(|deferred| now - deferred.since > LONGEST_DEFERRAL, now);
+        let may = match &mut self.model {
+            Model::Passthrough(_) => return SendDecision::Controller,
+            Model::Startup(_) if is_silent => return SendDecision::One,
+            Model::Startup(startup) => return SendDecision::Window(startup.window()),
             _ if is_silent => true,
-            // What is kept comes first.
-            State::Policed(_) | State::Queued(_) if is_kept => false,
-            State::Search(search) => on_the_way < search.window(),
-            _ if is_unheard => false,
-            State::Policed(bucket) => {
-                let is_starved = self.urgent_since.is_some_and(|since| now - since > STARVED);
-                if is_starved {
-                    bucket.probe(now);
+            // The deferred packet comes first.
+            Model::Policed(_) | Model::Queued(_) if self.deferred.is_some() => false,
+            Model::LossTolerant(path) => self.sent.in_flight() < path.window(),
+            _ if is_unanswered => false,
+            Model::Policed(policer) => {
+                if self.urgent.since.is_some_and(|since| now - since > STARVED) {
+                    policer.probe(now);
                 } else if !is_urgent {
-                    bucket.look(self.rhythm.last(), now);
+                    policer.probe_behind(self.urgent.arrivals.last(), now);
                 }
-                let may = (is_urgent && bucket.permits_urgent(now)) || bucket.permits_bulk(owes_ack, now);
+                let may = (is_urgent && policer.permits_urgent(now)) || policer.permits_bulk(owes_ack, now);
                 if !may && !is_urgent {
-                    bucket.refuse_bulk(now);
+                    policer.refuse_bulk(now);
                 }
                 may
             }
-            State::Queued(queue) => {
+            Model::Queued(queue) => {
                 (is_urgent && queue.permits_urgent(now))
-                    || queue.permits_bulk(self.rhythm.next(), owes_ack, now)
+                    || queue.permits_bulk(self.urgent.arrivals.next(), owes_ack, now)
             }
         };
-        if may { Permit::Yes } else { Permit::No }
+        if may { SendDecision::Send } else { SendDecision::Wait }
     }
 
-    /// All that was acknowledged at once has been told.
-    pub(in crate::quic) fn handle_end_of_acks(&mut self) {
-        if let Some(newest) = &mut self.newest {
-            newest.is_single = std::mem::take(&mut self.acked) == 1;
-        }
-    }
-
-    /// So many packets of an open path were acknowledged and lost. `smoothed`: the round trip as the library knows it,
-    /// if it has told.
-    pub(in crate::quic) fn handle_open(
-        &mut self,
-        acked: u32,
-        lost: u32,
-        smoothed: Option<f64>,
-        app_limited: bool,
-        now: Instant,
-    ) {
+    /// Decides whether a probe of a probe timeout may leave.
+    pub(in crate::quic) fn permits_probe(&self, now: Instant) -> bool {
         let now = self.seconds(now);
-        self.smoothed = smoothed.or(self.smoothed);
-        let State::Open(open) = &mut self.state else { return };
-        open.handle(acked, lost);
-        let trip = self.smoothed.unwrap_or(0.0);
-        if let Some(packets) = open.judge(trip, now < self.blind_until, app_limited, now) {
-            self.state = State::Start(Start::again(packets, now));
-        }
+        self.is_silent(now)
+            || match &self.model {
+                Model::Startup(_) | Model::Passthrough(_) | Model::LossTolerant(_) => true,
+                Model::Policed(policer) => policer.permits_urgent(now),
+                Model::Queued(queue) => queue.permits_urgent(now),
+            }
     }
 
-    /// The congestion controller of an open path has found a policer that lets so many bytes a second through.
-    pub(in crate::quic) fn handle_policer(&mut self, bytes: u64, now: Instant) {
-        let now = self.seconds(now);
-        if matches!(self.state, State::Open(_)) && now >= self.deaf_until {
-            let rate = bytes as f64 / self.mtu.max(1) as f64;
-            self.state = State::Policed(Bucket::new(rate, self.reserve, now));
-        }
+    /// Bytes that may be written and not be acknowledged; `None`: as many as the congestion controller's window suggests.
+    pub(in crate::quic) fn send_limit(&self) -> Option<u64> {
+        let packets = match &self.model {
+            Model::Passthrough(_) => return None,
+            Model::Startup(startup) => (startup.window() * 2).max(AHEAD_AT_STARTUP),
+            Model::LossTolerant(_) | Model::Policed(_) | Model::Queued(_) => {
+                let ahead = self.model.rate().map_or(0, |rate| whole(rate * AHEAD));
+                self.sent.in_flight() * 2 + ahead.max(6)
+            }
+        };
+        Some(packets * self.sent.mtu)
     }
 
-    /// Bytes that may be written and not be acknowledged; `None`: as many as the congestion controller makes of it.
-    pub(in crate::quic) fn backlog(&self) -> Option<u64> {
-        match &self.state {
-            State::Open(_) => return None,
-            State::Start(start) => return Some((start.window() * 2).max(AHEAD_AT_FIRST) * self.mtu),
-            State::Search(_) | State::Policed(_) | State::Queued(_) => {}
-        }
-        let ahead = self.rate().map_or(0, |rate| whole(rate * AHEAD));
-        let packets = self.ledger.on_the_way() * 2 + ahead.max(6);
-        Some(packets * self.mtu)
-    }
-
-    /// Nothing was sent for so long that the peer may miss something: the library holds acknowledgements and answers to
-    /// PATH_CHALLENGE back while there is something else to send that does not fit into the window.
-    pub(super) fn is_silent(&self, now: f64) -> bool {
-        now - self.last_sent > self.silence()
+    /// True if no datagram was sent for so long that the peer may miss something: the library holds acknowledgements and
+    /// PATH_RESPONSE frames back while other data waits for the window.
+    fn is_silent(&self, now: f64) -> bool {
+        now - self.sent.last_at > self.silence()
     }
 
     fn silence(&self) -> f64 {
-        self.rate().map_or(SILENCE, |rate| (4.0 / rate).clamp(LIMITED_SILENCE, 2.0))
+        self.model.rate().map_or(SILENCE, |rate| (4.0 / rate).clamp(LIMITED_SILENCE, 2.0))
     }
 
-    /// Nothing is heard of what was sent: more would be lost as well, or wait behind it.
-    fn is_unheard(&self) -> bool {
-        let (on_the_way, most) = (self.ledger.on_the_way(), self.most_on_the_way());
-        on_the_way > most * 2 || (on_the_way > most && self.urgent == 0)
+    /// True if so much is unanswered that more would be lost as well, or wait behind it.
+    fn is_unanswered(&self) -> bool {
+        let (Some(rate), Some(rtt)) = (self.model.rate(), self.rtt.min.rtt) else { return false };
+        let most = (whole(rate * (rtt * 2.0 + PATIENCE)) + 10).min(OUTSTANDING as u64 / 2);
+        let in_flight = self.sent.in_flight();
+        in_flight > most * 2 || (in_flight > most && self.urgent.bytes == 0)
     }
 
-    /// Packets that can be on their way if all is well.
-    fn most_on_the_way(&self) -> u64 {
-        let (Some(rate), Some(base)) = (self.rate(), self.trip.base()) else { return u64::MAX / 2 };
-        (whole(rate * (base * 2.0 + PATIENCE)) + 10).min(OUTSTANDING as u64 / 2)
-    }
-
-    /// When more is permitted than now, if nothing happens before.
+    /// Time until more is permitted than now, if nothing happens before.
     pub(in crate::quic) fn next(&self, now: Instant) -> Option<Duration> {
         let now = self.seconds(now);
-        let ack = self.owes_ack.map(|due| due - ACK_SOON);
-        let later = self.leaves_at(now);
-        let at = match (&self.state, later) {
-            (_, Some(later)) => later,
-            (State::Start(_) | State::Open(_) | State::Search(_), _) => return None,
-            _ if self.is_unheard() => self.last_sent + self.silence(),
-            (State::Policed(bucket), _) => bucket.next(self.rhythm.last(), ack, now),
-            (State::Queued(queue), _) => queue.next(self.rhythm.next(), ack, now),
+        let ack = self.ack_due.map(|due| due - ACK_SOON);
+        let is_deferred = self.deferred.is_some();
+        let at = match &self.model {
+            Model::Policed(policer) if is_deferred => policer.permits_urgent_at(now),
+            Model::Queued(queue) if is_deferred => queue.permits_urgent_at(now),
+            _ if is_deferred => now,
+            Model::Startup(_) | Model::Passthrough(_) | Model::LossTolerant(_) => return None,
+            _ if self.is_unanswered() => self.sent.last_at + self.silence(),
+            Model::Policed(policer) => policer.next(self.urgent.arrivals.last(), ack, now),
+            Model::Queued(queue) => queue.next(self.urgent.arrivals.next(), ack, now),
         };
         Some(Duration::from_secs_f64((at - now).clamp(0.0, 10.0)))
+    }
+
+    /// True if a packet that may not leave should be deferred: it holds urgent bytes, and none is deferred yet.
+    pub(in crate::quic) fn wants_deferred(&self) -> bool {
+        self.class().is_limited() && self.urgent.bytes > 0 && self.deferred.is_none()
+    }
+
+    /// Defers a packet until [`release`](Self::release) permits it.
+    pub(in crate::quic) fn defer(&mut self, number: u64, bytes: u64, now: Instant) {
+        let (urgent, since) = (self.urgent.take(bytes), self.seconds(now));
+        self.deferred = Some(DeferredPacket { number, bytes, urgent, since });
+    }
+
+    /// Decides whether the deferred packet of this number leaves now: then it counts as sent.
+    pub(in crate::quic) fn release(&mut self, number: u64, now: Instant) -> Release {
+        let may = self.permits_probe(now);
+        match self.deferred.take_if(|deferred| deferred.number == number && may) {
+            Some(DeferredPacket { bytes, urgent, .. }) => {
+                let at = self.seconds(now);
+                self.urgent.restore(urgent, at);
+                self.handle_packet(number, bytes, now);
+                // The batch that the library builds meanwhile does not hold the packet.
+                self.sent.eliciting -= 1;
+                Release::Send
+            }
+            None if self.deferred.is_some_and(|deferred| deferred.number == number) => Release::Wait,
+            None => Release::Discard,
+        }
+    }
+
+    /// Discards the deferred packet if `is_gone`: its urgent bytes are sent again.
+    pub(super) fn discard_deferred(&mut self, is_gone: impl FnOnce(&DeferredPacket) -> bool, now: f64) {
+        if let Some(deferred) = self.deferred.take_if(|deferred| is_gone(deferred)) {
+            self.urgent.restore(deferred.urgent, now);
+        }
+    }
+
+    /// Discards the deferred packet when it is lost.
+    pub(super) fn discard_lost(&mut self, number: u64, now: f64) {
+        self.discard_deferred(|deferred| deferred.number == number, now);
+    }
+
+    /// Discards the deferred packet: the socket that it was for is gone.
+    pub(in crate::quic) fn handle_rebind(&mut self, now: Instant) {
+        let now = self.seconds(now);
+        self.discard_deferred(|_| true, now);
     }
 }

@@ -1,37 +1,35 @@
-//! What was sent, and what became of it, in the order of sending.
+//! Packets in the order of sending, and their fates.
 
 use std::collections::VecDeque;
 
-/// A packet of which nothing is heard for so long (s) holds up nobody.
-const FORGOTTEN: f64 = 3.0;
+/// Time (s) after which a packet without a fate no longer holds up the packets behind it.
+const FORGET_AFTER: f64 = 3.0;
 
-/// A packet that asks for an acknowledgement.
+/// Ack-eliciting packet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
+pub(super) struct SentPacket {
     pub(super) number: u64,
-    /// s
+    /// Time of sending (s).
     pub(super) at: f64,
-    /// Bytes of it that were urgent.
+    /// Urgent bytes in it.
     pub(super) urgent: u64,
-    /// Datagrams before it that ask for no acknowledgement, since the beginning: nobody will tell what became of them.
-    pub(super) silent: u64,
-    /// Packets that were on their way with it.
-    pub(super) on_the_way: u64,
-    /// As large as the path takes: there was more to send.
+    /// Datagrams before it that elicit no acknowledgement: their fates stay unknown.
+    pub(super) ack_only: u64,
+    /// Packets in flight, with this one.
+    pub(super) in_flight: u64,
+    /// As large as the path permits: more was waiting to be sent.
     pub(super) is_full: bool,
-    /// It asks whether more is let through than is known.
+    /// Sent beyond the tokens of the policer model, to find out whether its rate is too low.
     pub(super) is_probe: bool,
-    /// What the mirror had before it.
+    /// Tokens of the policer model before it, and the sum of its corrections until then.
     pub(super) level: f64,
-    /// Corrections of the mirror before it, in sum.
-    pub(super) shift: f64,
-    /// Which of all datagrams it is.
-    pub(super) place: u64,
-    /// How long (s) it was expected to wait in a queue, where there is one.
+    pub(super) correction: f64,
+    /// Ordinal number among all datagrams.
+    pub(super) ordinal: u64,
+    /// Predicted wait (s) in the queue model.
     pub(super) expected: Option<f64>,
-    pub(super) fate: Option<Fate>,
-    /// When (s) that was told.
-    pub(super) told: f64,
+    /// Fate, and when (s) it became known.
+    pub(super) fate: Option<(Fate, f64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,76 +38,90 @@ pub(super) enum Fate {
     Lost,
 }
 
+/// Sent packets until their fates are used, and counters of datagrams.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ledger {
-    packets: VecDeque<Sent>,
-    /// Of which nothing is known yet.
-    open: u64,
+pub(super) struct SentPackets {
+    packets: VecDeque<SentPacket>,
+    /// Packets without a fate.
+    unresolved: u64,
+    pub(super) mtu: u64,
+    /// Datagrams sent, those without ack-eliciting packets included.
+    pub(super) datagrams: u64,
+    /// Datagrams that elicit no acknowledgement.
+    pub(super) ack_only: u64,
+    /// Ack-eliciting packets since the last transmit.
+    pub(super) eliciting: u64,
+    /// Bytes of the present batch that the datagram filter keeps back.
+    pub(super) withheld: u64,
+    /// Time (s) of the last datagram.
+    pub(super) last_at: f64,
 }
 
-impl Ledger {
-    pub(super) fn push(&mut self, sent: Sent) {
+impl SentPackets {
+    pub(super) fn new(mtu: u16) -> Self {
+        Self { mtu: mtu.into(), ..Self::default() }
+    }
+
+    pub(super) fn push(&mut self, sent: SentPacket) {
         self.packets.push_back(sent);
-        self.open += 1;
+        self.unresolved += 1;
     }
 
     pub(super) fn clear(&mut self) {
         self.packets.clear();
-        self.open = 0;
+        self.unresolved = 0;
     }
 
-    /// Notes what became of a packet. The first of its number counts: until the handshake is over, each number is there
-    /// up to three times.
-    pub(super) fn settle(&mut self, number: u64, fate: Fate, now: f64) -> Option<Sent> {
+    /// Sets the fate of a packet. The oldest with this number counts: until the handshake is over, each number exists in
+    /// up to three packet number spaces.
+    pub(super) fn resolve(&mut self, number: u64, fate: Fate, now: f64) -> Option<SentPacket> {
         let sent = self.packets.iter_mut().find(|sent| sent.number == number && sent.fate.is_none())?;
-        sent.fate = Some(fate);
-        sent.told = now;
-        self.open -= 1;
+        sent.fate = Some((fate, now));
+        self.unresolved -= 1;
         Some(*sent)
     }
 
-    /// The next packet whose fate, and that of all before it, is known. Nobody waits for one of which nothing is heard for
-    /// `patience` s after something was told of a later one: where keys were discarded, nobody ever tells.
-    pub(super) fn next(&mut self, patience: f64, now: f64) -> Option<(Sent, Fate)> {
+    /// Next packet whose fate and that of all before it is known. A packet is skipped when its fate is unknown `patience` s
+    /// after that of a later one became known: packets of discarded keys never get one.
+    pub(super) fn next(&mut self, patience: f64, now: f64) -> Option<(SentPacket, Fate)> {
         self.forget(now);
         while self.packets.front().is_some_and(|first| first.fate.is_none())
-            && self.packets.iter().any(|later| later.fate.is_some() && now - later.told > patience)
+            && self.packets.iter().any(|later| later.fate.is_some_and(|(_, at)| now - at > patience))
         {
             self.packets.pop_front();
-            self.open -= 1;
+            self.unresolved -= 1;
         }
-        let first = *self.packets.front()?;
-        let fate = first.fate?;
-        self.packets.pop_front();
-        Some((first, fate))
+        let (fate, _) = self.packets.front()?.fate?;
+        self.packets.pop_front().map(|first| (first, fate))
     }
 
-    /// Gives up waiting for what is long over.
+    /// Drops the oldest packets if they are older than three seconds and have no fate.
     pub(super) fn forget(&mut self, now: f64) {
-        while self.packets.front().is_some_and(|first| first.fate.is_none() && now - first.at > FORGOTTEN) {
+        let is_old = |first: &SentPacket| first.fate.is_none() && now - first.at > FORGET_AFTER;
+        while self.packets.front().is_some_and(is_old) {
             self.packets.pop_front();
-            self.open -= 1;
+            self.unresolved -= 1;
         }
     }
 
-    /// Place and time of those sent after this one.
-    pub(super) fn after(&self, place: u64) -> impl Iterator<Item = (u64, f64)> {
-        self.packets.iter().filter(move |sent| sent.place > place).map(|sent| (sent.place, sent.at))
+    /// Ordinals and times of the packets sent after this ordinal.
+    pub(super) fn after(&self, ordinal: u64) -> impl Iterator<Item = (u64, f64)> {
+        self.packets.iter().filter(move |sent| sent.ordinal > ordinal).map(|sent| (sent.ordinal, sent.at))
     }
 
-    /// Whether a probe is not known to have passed.
-    pub(super) fn has_open_probe(&self) -> bool {
-        self.packets.iter().any(|sent| sent.is_probe && sent.fate != Some(Fate::Passed))
+    /// True while a probe is not known to have passed.
+    pub(super) fn has_unresolved_probe(&self) -> bool {
+        self.packets.iter().any(|sent| sent.is_probe && sent.fate.is_none_or(|(fate, _)| fate == Fate::Lost))
     }
 
-    /// Whether nothing is known of a packet that was sent before this one.
-    pub(super) fn is_open_before(&self, number: u64) -> bool {
+    /// True while the fate of a packet before this number is unknown.
+    pub(super) fn has_unresolved_before(&self, number: u64) -> bool {
         self.packets.iter().take_while(|sent| sent.number < number).any(|sent| sent.fate.is_none())
     }
 
-    /// Packets of which nothing is known yet.
-    pub(super) fn on_the_way(&self) -> u64 {
-        self.open
+    /// Packets without a fate.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.unresolved
     }
 }
 
@@ -119,56 +131,55 @@ mod tests {
 
     const PATIENCE: f64 = 0.05;
 
-    fn ledger(packets: u64) -> Ledger {
-        let mut ledger = Ledger::default();
-        (0..packets).for_each(|number| ledger.push(sent(number)));
-        ledger
+    fn packets(count: u64) -> SentPackets {
+        let mut packets = SentPackets::default();
+        (0..count).for_each(|number| packets.push(sent(number)));
+        packets
     }
 
-    /// A packet every 10 ms.
-    fn sent(number: u64) -> Sent {
-        Sent {
+    /// One of packets that are sent every 10 ms.
+    fn sent(number: u64) -> SentPacket {
+        SentPacket {
             number,
             at: number as f64 * 0.01,
             urgent: 0,
-            silent: 0,
-            on_the_way: 0,
+            ack_only: 0,
+            in_flight: 0,
             is_full: true,
             is_probe: false,
             level: 0.0,
-            shift: 0.0,
-            place: number,
+            correction: 0.0,
+            ordinal: number,
             expected: None,
             fate: None,
-            told: 0.0,
         }
     }
 
-    fn next(ledger: &mut Ledger, now: f64) -> Option<(u64, Fate)> {
-        ledger.next(PATIENCE, now).map(|(sent, fate)| (sent.number, fate))
+    fn next(packets: &mut SentPackets, now: f64) -> Option<(u64, Fate)> {
+        packets.next(PATIENCE, now).map(|(sent, fate)| (sent.number, fate))
     }
 
-    /// The library tells of an acknowledgement first, and then of what it shows to be lost, however long ago that was sent.
+    /// The library reports an acknowledgement first, and then the losses that it shows, of whatever age.
     #[test]
-    fn a_loss_counts_that_is_told_after_a_later_packet_has_passed() {
-        let mut ledger = ledger(2);
-        ledger.settle(1, Fate::Passed, 1.0);
-        assert_eq!(next(&mut ledger, 1.0), None);
-        ledger.settle(0, Fate::Lost, 1.0);
-        assert_eq!(next(&mut ledger, 1.0), Some((0, Fate::Lost)));
-        assert_eq!(next(&mut ledger, 1.0), Some((1, Fate::Passed)));
-        assert_eq!(ledger.on_the_way(), 0);
+    fn a_loss_counts_that_is_reported_after_a_later_packet_has_passed() {
+        let mut packets = packets(2);
+        packets.resolve(1, Fate::Passed, 1.0);
+        assert_eq!(next(&mut packets, 1.0), None);
+        packets.resolve(0, Fate::Lost, 1.0);
+        assert_eq!(next(&mut packets, 1.0), Some((0, Fate::Lost)));
+        assert_eq!(next(&mut packets, 1.0), Some((1, Fate::Passed)));
+        assert_eq!(packets.in_flight(), 0);
     }
 
     #[test]
-    fn nobody_waits_for_a_packet_of_which_nothing_is_told() {
-        let mut ledger = ledger(3);
-        ledger.settle(1, Fate::Passed, 1.0);
-        assert_eq!(next(&mut ledger, 1.0 + PATIENCE * 0.9), None);
-        assert_eq!(next(&mut ledger, 1.0 + PATIENCE * 1.1), Some((1, Fate::Passed)));
-        assert_eq!(next(&mut ledger, 2.0), None, "of the third something may yet be told");
-        assert_eq!(ledger.on_the_way(), 1);
-        assert_eq!(next(&mut ledger, FORGOTTEN + 0.1), None);
-        assert_eq!(ledger.on_the_way(), 0);
+    fn a_packet_without_a_fate_does_not_hold_up_later_ones() {
+        let mut packets = packets(3);
+        packets.resolve(1, Fate::Passed, 1.0);
+        assert_eq!(next(&mut packets, 1.0 + PATIENCE * 0.9), None);
+        assert_eq!(next(&mut packets, 1.0 + PATIENCE * 1.1), Some((1, Fate::Passed)));
+        assert_eq!(next(&mut packets, 2.0), None, "the fate of the third may yet be reported");
+        assert_eq!(packets.in_flight(), 1);
+        assert_eq!(next(&mut packets, FORGET_AFTER + 0.1), None);
+        assert_eq!(packets.in_flight(), 0);
     }
 }

@@ -1,50 +1,53 @@
-//! The beginning of a connection: few packets, then as many as the path answers for, until it shows what it is.
+//! Models of paths without a known bottleneck: at startup, with random losses, and left to the congestion controller.
 
+use super::rtt_samples::NOT_LONG_RTT;
 use super::{FAST, whole};
 
-/// Packets on their way at first: a policer with a burst of five has had the handshake.
+/// Packets in flight at first: the handshake has used the tokens of a policer with a burst of five.
 const FIRST: f64 = 4.0;
 
 /// Two drops so far apart (s), and this share of packets between them, make a policer.
 const SPAN: f64 = 0.15;
 const SHARE: f64 = 0.15;
 
-/// Where packets are lost by chance with this probability, fewer are but for so many standard deviations.
-const CHANCE: f64 = 0.1;
-const SURE: f64 = 3.0;
+/// Random losses with this probability stay below so many standard deviations.
+const RANDOM_LOSS: f64 = 0.1;
+const DEVIATIONS: f64 = 3.0;
 
-/// A policer lets so many through between them, or fewer where it has dropped less than an interruption would.
-const SOME: u32 = 2;
+/// Packets that a policer passes between two drops, unless it has dropped fewer than an outage would.
+const PASSED: u32 = 2;
 const OUTAGE: u32 = 5;
 
-/// Of so many packets a policer would have dropped more than a few.
+/// Number of packets of which a policer would have dropped more than a few.
 const ENOUGH: u32 = 60;
 const FEW: u32 = 3;
 
-/// Drops that are so far apart (s) have nothing to do with each other: alarms between them pass any policer.
-const OVER: f64 = 1.0;
+/// Drops so far apart (s) are independent: alarms between them pass any policer.
+const INDEPENDENT: f64 = 1.0;
 
-/// Up to so many packets the window quadruples in a long round trip.
+/// Window below which it quadruples in a long round trip.
 const QUICK: f64 = 200.0;
 
-/// As many packets in a row say how fast it is.
+/// Packets of a row whose rate is measured.
 const RUN: u32 = 64;
 
+/// Startup: few packets, then as many as the path answers for, until it shows its limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Start {
+pub(super) struct Startup {
     window: f64,
     first_drop: Option<f64>,
     last_drop: f64,
     passed: u32,
     dropped: u32,
-    silent: u64,
-    /// Packets that passed since then (s).
+    /// Datagrams without ack-eliciting packets until the first drop.
+    ack_only: u64,
+    /// Packets that passed since this time (s).
     run: (u32, f64),
-    /// Packets since the first drop that are known to have passed, and to be lost.
-    all: (u32, u32),
+    /// Packets since the first drop that passed, and that were lost.
+    fates: (u32, u32),
 }
 
-impl Start {
+impl Startup {
     pub(super) fn new(now: f64) -> Self {
         Self {
             window: FIRST,
@@ -52,31 +55,32 @@ impl Start {
             last_drop: now,
             passed: 0,
             dropped: 0,
-            silent: 0,
+            ack_only: 0,
             run: (0, now),
-            all: (0, 0),
+            fates: (0, 0),
         }
     }
 
-    /// So many packets were on their way before.
-    pub(super) fn again(packets: f64, now: f64) -> Self {
+    /// Startup with so many packets in flight.
+    pub(super) fn with_window(packets: f64, now: f64) -> Self {
         Self { window: packets.max(FIRST), ..Self::new(now) }
     }
 
-    /// Packets that may be on their way.
+    /// Packets that may be in flight.
     pub(super) fn window(&self) -> u64 {
         whole(self.window)
     }
 
-    /// `is_long`: round trips are, and show no queue. True: so many pass that it need not be known how many.
+    /// Counts a delivered packet. `is_long`: round trips are long, and show no queue. True: the path is so fast that its
+    /// rate need not be known.
     pub(super) fn passed(&mut self, is_full: bool, is_long: bool, now: f64) -> bool {
         if is_full {
-            self.window +=
-                if is_long && self.window < QUICK && self.first_drop.is_none() { 3.0 } else { 1.0 };
+            let may_quadruple = is_long && self.window < QUICK && self.first_drop.is_none();
+            self.window += if may_quadruple { 3.0 } else { 1.0 };
         }
         if self.first_drop.is_some() {
             self.passed += 1;
-            self.all.0 += 1;
+            self.fates.0 += 1;
         }
         let (count, since) = &mut self.run;
         *count += 1;
@@ -88,31 +92,30 @@ impl Start {
         is_fast
     }
 
-    /// Some are lost again and again, and they make no policer: they are lost by chance, or overtaken.
-    pub(super) fn is_chance(&self) -> bool {
-        let (passed, lost) = self.all;
+    /// True if losses go on and are too few for a policer: they are random, or packets were reordered.
+    pub(super) fn is_random_loss(&self) -> bool {
+        let (passed, lost) = self.fates;
         passed + lost >= ENOUGH && lost >= FEW && f64::from(lost) < f64::from(passed + lost) * SHARE
     }
 
-    /// A queue delays: what is dropped there is no policer's.
+    /// Notes a queue: its drops are no policer's.
     pub(super) fn handle_queue(&mut self) {
         self.first_drop = None;
         (self.passed, self.dropped) = (0, 0);
     }
 
-    /// Datagrams per second that a policer lets through, if it is one. `sent`: when (s) the packet was; `silent`: see
-    /// [`Sent`](super::sent_packets::Sent).
-    pub(super) fn dropped(&mut self, sent: f64, silent: u64) -> Option<f64> {
+    /// Datagrams per second that a policer passes, if this drop completes the evidence for one. `sent`: when (s) the packet
+    /// left; `ack_only`: see [`SentPacket`](super::sent_packets::SentPacket).
+    pub(super) fn dropped(&mut self, sent: f64, ack_only: u64) -> Option<f64> {
         self.window = (self.window / 2.0).max(FIRST);
-        if sent - self.last_drop > OVER {
-            // What was dropped before has nothing to do with it.
+        if sent - self.last_drop > INDEPENDENT {
             self.handle_queue();
-            self.all = (0, 0);
+            self.fates = (0, 0);
         }
         self.last_drop = sent;
-        self.all.1 += 1;
+        self.fates.1 += 1;
         let Some(first) = self.first_drop else {
-            (self.first_drop, self.silent) = (Some(sent), silent);
+            (self.first_drop, self.ack_only) = (Some(sent), ack_only);
             return None;
         };
         self.dropped += 1;
@@ -122,18 +125,118 @@ impl Start {
         }
         let (dropped, all) = (f64::from(self.dropped), f64::from(self.passed + self.dropped));
         // Where nothing passes the path is interrupted, and that ends by itself.
-        let is_outage = self.passed < SOME && self.dropped >= OUTAGE;
-        if self.passed < SOME && !is_outage {
+        let is_outage = self.passed < PASSED && self.dropped >= OUTAGE;
+        if self.passed < PASSED && !is_outage {
             return None;
         }
         if dropped < all * SHARE || is_outage {
-            (self.first_drop, self.passed, self.dropped, self.silent) = (Some(sent), 0, 0, silent);
+            (self.first_drop, self.passed, self.dropped, self.ack_only) = (Some(sent), 0, 0, ack_only);
             return None;
         }
-        if dropped < CHANCE.mul_add(all, SURE * (all * CHANCE * (1.0 - CHANCE)).sqrt()) {
+        let deviation = (all * RANDOM_LOSS * (1.0 - RANDOM_LOSS)).sqrt();
+        if dropped < RANDOM_LOSS.mul_add(all, DEVIATIONS * deviation) {
             return None;
         }
-        let passed = f64::from(self.passed) + silent.saturating_sub(self.silent) as f64;
+        let passed = f64::from(self.passed) + ack_only.saturating_sub(self.ack_only) as f64;
         Some(passed.max(1.0) / span)
+    }
+}
+
+/// Packets in flight at first on a path with random losses.
+const FIRST_LOSS_TOLERANT: f64 = 8.0;
+
+/// Losses among the last 64 packets above which they are not random.
+const MOST_LOST: u32 = 28;
+
+/// Path with random losses: whatever is lost, more is sent until a queue shows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LossTolerant {
+    window: f64,
+    /// A bit for each of the last packets: it is lost.
+    lost: u64,
+}
+
+impl LossTolerant {
+    pub(super) fn new() -> Self {
+        Self { window: FIRST_LOSS_TOLERANT, lost: 0 }
+    }
+
+    /// Packets that may be in flight.
+    pub(super) fn window(&self) -> u64 {
+        whole(self.window)
+    }
+
+    pub(super) fn passed(&mut self, is_full: bool) {
+        self.lost <<= 1;
+        if is_full {
+            self.window += 1.0;
+        }
+    }
+
+    /// Counts a loss. True: there are too many for random losses.
+    pub(super) fn dropped(&mut self) -> bool {
+        self.lost = self.lost << 1 | 1;
+        self.lost.count_ones() > MOST_LOST
+    }
+}
+
+/// Interval (s) in which a path in passthrough is judged, and judgements in a row that make it limited.
+const PERIOD: f64 = 0.5;
+const PERIODS: u32 = 3;
+
+/// Share and number of packets that a policer drops at least.
+const LOST_SHARE: f64 = 0.2;
+const LOST: u32 = 8;
+
+/// Excess (s) of the smoothed RTT over the minimum that shows a queue.
+const QUEUED: f64 = 0.015;
+
+/// Path that is left to the congestion controller until it shows a limit, or a shorter RTT if that was the reason.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passthrough {
+    since: f64,
+    acked: u32,
+    lost: u32,
+    is_app_limited: bool,
+    /// Minimum RTT (s).
+    min_rtt: f64,
+    limited: u32,
+    /// The minimum RTT was too long for the gate.
+    pub(super) is_long: bool,
+}
+
+impl Passthrough {
+    pub(super) fn new(min_rtt: f64, is_long: bool, now: f64) -> Self {
+        Self { since: now, acked: 0, lost: 0, is_app_limited: false, min_rtt, limited: 0, is_long }
+    }
+
+    pub(super) fn count(&mut self, acked: u32, lost: u32) {
+        self.acked = self.acked.saturating_add(acked);
+        self.lost = self.lost.saturating_add(lost);
+    }
+
+    /// Packets in flight, once the gate should decide again. `rtt`: smoothed (s). `is_rtt_ignored`: it does not show
+    /// queues.
+    pub(super) fn judge(
+        &mut self,
+        rtt: f64,
+        is_rtt_ignored: bool,
+        is_app_limited: bool,
+        now: f64,
+    ) -> Option<f64> {
+        self.is_app_limited |= is_app_limited;
+        self.min_rtt = self.min_rtt.min(rtt);
+        if now - self.since < PERIOD {
+            return None;
+        }
+        let rate = f64::from(self.acked) / (now - self.since);
+        let is_lossy =
+            self.lost >= LOST && f64::from(self.lost) > f64::from(self.acked + self.lost) * LOST_SHARE;
+        let is_queued = !is_rtt_ignored && !self.is_app_limited && rtt > self.min_rtt + QUEUED;
+        let is_limited = rate < FAST && (is_lossy || is_queued);
+        let limited = if is_limited { self.limited + 1 } else { 0 };
+        *self = Self { limited, ..Self::new(self.min_rtt, self.is_long, now) };
+        let is_over = if self.is_long { self.min_rtt < NOT_LONG_RTT } else { limited >= PERIODS };
+        is_over.then_some(rate * rtt)
     }
 }

@@ -1,31 +1,31 @@
-//! The cap against models of networks: what is sent is acknowledged or lost a round trip later.
+//! The cap against simulated networks: packets are acknowledged or lost a round trip later.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::Cap;
+use super::PolicerCap;
 
 const BYTES: u64 = 1400;
 
-/// What a network does with a packet: whether it comes through.
+/// Network: tells whether a packet passes.
 type Passes = dyn FnMut(Instant) -> bool;
 
 /// A sender that always has something to send, at `pace` packets a second or what the cap permits.
 struct Sender {
-    cap: Cap,
+    cap: PolicerCap,
     now: Instant,
     rtt: Duration,
     number: u64,
-    on_the_way: VecDeque<(Instant, u64, bool)>,
+    in_flight: VecDeque<(Instant, u64, bool)>,
 }
 
 impl Sender {
     fn new(rtt: Duration) -> Self {
         let now = Instant::now();
-        Self { cap: Cap::new(now), now, rtt, number: 0, on_the_way: VecDeque::new() }
+        Self { cap: PolicerCap::new(now), now, rtt, number: 0, in_flight: VecDeque::new() }
     }
 
-    /// Packets that were sent, and those of them that were lost.
+    /// Runs, and returns the packets that were sent and those that were lost.
     fn run(&mut self, lasting: Duration, pace: f64, passes: &mut Passes) -> (f64, f64) {
         let (end, mut sent, mut lost) = (self.now + lasting, 0.0, 0.0);
         while self.now < end {
@@ -37,16 +37,16 @@ impl Sender {
             let passed = passes(self.now);
             sent += 1.0;
             lost += if passed { 0.0 } else { 1.0 };
-            self.on_the_way.push_back((self.now + self.rtt, self.number, passed));
+            self.in_flight.push_back((self.now + self.rtt, self.number, passed));
         }
         (sent, lost)
     }
 
     fn settle(&mut self, app_limited: bool) {
-        while let Some(&(due, number, passed)) = self.on_the_way.front()
+        while let Some(&(due, number, passed)) = self.in_flight.front()
             && due <= self.now
         {
-            self.on_the_way.pop_front();
+            self.in_flight.pop_front();
             if passed {
                 self.cap.handle_acked(number, BYTES, due);
                 self.cap.handle_end_of_acks(app_limited, due);
@@ -65,7 +65,7 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// Lets `rate` packets a second through, with a burst of 5.
+/// Policer of `rate` packets a second with a burst of 5.
 fn policer(rate: f64) -> Box<Passes> {
     let (mut tokens, mut last) = (5.0_f64, None);
     Box::new(move |now: Instant| {
@@ -77,7 +77,7 @@ fn policer(rate: f64) -> Box<Passes> {
     })
 }
 
-/// Loses `share` of the packets, at random.
+/// Link that loses `share` of the packets at random.
 fn radio(share: f64) -> Box<Passes> {
     let mut state = 1_u64;
     Box::new(move |_| {
@@ -87,7 +87,7 @@ fn radio(share: f64) -> Box<Passes> {
 }
 
 #[test]
-fn behind_a_policer_losses_end_and_nearly_all_of_its_rate_is_used() {
+fn losses_behind_a_policer_end_and_nearly_all_of_its_rate_is_used() {
     for (rate, rtt) in [(29.0, 2), (29.0, 40), (29.0, 600), (500.0, 40)] {
         let (mut sender, mut network) = (Sender::new(Duration::from_millis(rtt)), policer(rate));
         sender.run(seconds(10), rate * 1.4, &mut network);
@@ -112,7 +112,7 @@ fn a_cap_does_not_follow_losses_down_without_end() {
     let mut sender = Sender::new(Duration::from_millis(40));
     sender.run(seconds(20), 900.0, &mut policer(600.0));
     assert!(sender.cap.rate().is_some());
-    // The policer goes away, and what remains loses more than a cap may be blamed for.
+    // The policer goes away, and the link loses more at random than a cap accepts.
     let (sent, _) = sender.run(seconds(300), 900.0, &mut radio(0.08));
     assert!(sent > 0.95 * 900.0 * 300.0, "{sent} sent of 270,000");
 }
@@ -132,8 +132,7 @@ fn a_cap_that_limits_nothing_is_lifted() {
     sender.run(seconds(20), 100.0, &mut policer(29.0));
     assert!(sender.cap.rate().is_some());
     // Once with so little to send that the network is never at its limit, once after a silence.
-    let mut quiet =
-        Sender { cap: sender.cap.clone(), on_the_way: VecDeque::new(), ..Sender::new(sender.rtt) };
+    let mut quiet = Sender { cap: sender.cap.clone(), in_flight: VecDeque::new(), ..Sender::new(sender.rtt) };
     (quiet.now, quiet.number) = (sender.now, sender.number);
     quiet.run(seconds(40), 2.0, &mut radio(0.0));
     assert_eq!(quiet.cap.rate(), None);
@@ -157,7 +156,7 @@ fn outages_and_single_losses_are_no_policer() {
 }
 
 #[test]
-fn what_has_little_to_send_learns_nothing() {
+fn a_sender_with_little_to_send_learns_nothing() {
     let (mut sender, mut network) = (Sender::new(Duration::from_millis(40)), policer(29.0));
     for _ in 0..600 {
         sender.run(Duration::from_millis(100), 45.0, &mut network);

@@ -1,10 +1,10 @@
-//! Gates against a bottleneck as it is, a millisecond at a time: nothing of QUIC, and no clock.
+//! Simulated bottleneck that gates send to, in steps of a millisecond, without QUIC and without a clock.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::super::{Gate, Permit, whole};
+use super::super::{Gate, SendDecision, whole};
 
 const MTU: u64 = 1452;
 
@@ -12,10 +12,10 @@ const MTU: u64 = 1452;
 const ALARM: u64 = 100;
 const PING: u64 = 503;
 
-/// Until then (ms) a gate may find out.
+/// Time (ms) until which a gate may learn.
 const CONVERGENCE: u64 = 3000;
 
-/// As often the library asks in a batch.
+/// Packets of a batch of the library.
 const BATCH: usize = 10;
 
 /// Bytes of an alarm or of a ping.
@@ -29,40 +29,40 @@ pub(super) struct Path {
     pub(super) rate: f64,
     pub(super) limit: Limit,
     tokens: f64,
-    /// When (ms) the last of a queue leaves.
+    /// Time (ms) at which the last packet of the queue leaves.
     left: f64,
     /// ms
-    trip: u64,
-    /// The peer is late with what it acknowledges (ms).
+    pub(super) rtt: u64,
+    /// Lateness (ms) of the peer's acknowledgements.
     pub(super) lateness: u64,
-    /// This share is lost on the way, by chance.
+    /// Share of packets that is lost at random, and the state of the generator.
     pub(super) loss: f64,
     pub(super) chance: u64,
-    /// When (ms) nothing passes.
+    /// Time (ms) in which nothing passes.
     pub(super) outage: Range<u64>,
-    /// When (ms) there is no bulk.
+    /// Time (ms) without bulk.
     pub(super) pause: Range<u64>,
     pub(super) senders: Vec<Sender>,
 }
 
-/// What does not pass at once.
+/// Limit of the bottleneck.
 #[derive(Clone, Copy)]
 pub(super) enum Limit {
-    /// It is dropped, but for so many packets.
+    /// Drops packets above the rate, but for a burst of `depth`.
     Policer { depth: f64 },
-    /// It waits, so many packets at most.
+    /// Queues packets above the rate, at most so many.
     Queue { most: f64 },
 }
 
 pub(super) struct Sender {
     pub(super) gate: Gate,
     sent: u64,
-    under_way: VecDeque<Packet>,
-    /// The smoothed round trip (s).
+    in_flight: VecDeque<Packet>,
+    /// The smoothed round rtt (s).
     smoothed: Option<f64>,
-    /// What was lost, until a later one is acknowledged.
+    /// Lost packets, until a later one is acknowledged.
     lost: Vec<u64>,
-    /// When (ms) what is urgent was written.
+    /// Times (ms) at which unsent urgent messages were written.
     waiting: VecDeque<u64>,
     pub(super) counts: Counts,
 }
@@ -71,31 +71,31 @@ struct Packet {
     number: u64,
     /// ms
     sent: u64,
-    /// When (ms) it is heard of.
+    /// Time (ms) at which the sender learns its fate.
     heard: u64,
     has_passed: bool,
 }
 
-/// Since convergence.
+/// Counts since convergence.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) passed: usize,
     pub(super) dropped: usize,
     pub(super) urgent: usize,
     pub(super) urgent_dropped: usize,
-    /// Urgent, and kept back for more than 5 ms.
+    /// Urgent messages that were more than 5 ms late.
     pub(super) late: usize,
-    /// The longest (ms).
+    /// Longest delay (ms) of an urgent message.
     pub(super) latest: u64,
 }
 
 impl Path {
-    pub(super) fn new(rate: f64, trip: u64, senders: usize) -> Self {
+    pub(super) fn new(rate: f64, rtt: u64, senders: usize) -> Self {
         let begun = Instant::now();
         let sender = || Sender {
             gate: Gate::new(begun, 1452, 2),
             sent: 0,
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             smoothed: None,
             lost: Vec::new(),
             waiting: VecDeque::new(),
@@ -105,15 +105,15 @@ impl Path {
         let limit = Limit::Policer { depth: 5.0 };
         let (lateness, loss, chance, outage, pause) = (0, 0.0, 1, 0..0, 0..0);
         let (now, tokens, left) = (0, 5.0, 0.0);
-        Self { begun, now, rate, limit, tokens, left, trip, lateness, loss, chance, outage, pause, senders }
+        Self { begun, now, rate, limit, tokens, left, rtt, lateness, loss, chance, outage, pause, senders }
     }
 
-    /// With bulk at any time.
+    /// Runs for so many seconds.
     pub(super) fn run(&mut self, seconds: u64) {
         self.run_for(seconds * 1000);
     }
 
-    /// For so long (ms).
+    /// Runs for so long (ms).
     pub(super) fn run_for(&mut self, time: u64) {
         for _ in 0..time {
             self.now += 1;
@@ -123,7 +123,7 @@ impl Path {
             let at = self.begun + Duration::from_millis(self.now);
             let mut senders = std::mem::take(&mut self.senders);
             for (place, sender) in senders.iter_mut().enumerate() {
-                // Senders do not know of each other.
+                // Senders are not synchronised.
                 let now = self.now;
                 let clock = now + 31 * place as u64;
                 sender.hear(now, at);
@@ -140,7 +140,7 @@ impl Path {
         }
     }
 
-    /// How long (ms) a packet waits that leaves now; `None`: it is dropped.
+    /// Wait (ms) of a packet that leaves now; `None`: it is dropped.
     fn wait(&mut self) -> Option<u64> {
         // Numerical Recipes' generator.
         self.chance = self.chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223) % (1 << 32);
@@ -166,7 +166,7 @@ impl Path {
         }
     }
 
-    /// Forgets what was counted.
+    /// Resets the counts.
     pub(super) fn count_anew(&mut self) {
         self.senders.iter_mut().for_each(|sender| sender.counts = Counts::default());
     }
@@ -174,14 +174,14 @@ impl Path {
 
 impl Sender {
     fn hear(&mut self, now: u64, at: Instant) {
-        while let Some(packet) = self.under_way.pop_front_if(|packet| packet.heard <= now) {
+        while let Some(packet) = self.in_flight.pop_front_if(|packet| packet.heard <= now) {
             if !packet.has_passed {
                 self.lost.push(packet.number);
                 continue;
             }
-            let trip = (packet.heard - packet.sent) as f64 / 1000.0;
-            self.gate.handle_acked(packet.number, self.smoothed.unwrap_or(trip), at);
-            self.smoothed = Some(self.smoothed.map_or(trip, |smoothed| smoothed * 0.875 + trip * 0.125));
+            let rtt = (packet.heard - packet.sent) as f64 / 1000.0;
+            self.gate.handle_acked(packet.number, self.smoothed.unwrap_or(rtt), at);
+            self.smoothed = Some(self.smoothed.map_or(rtt, |smoothed| smoothed * 0.875 + rtt * 0.125));
             self.gate.handle_end_of_acks();
             self.lost.drain(..).for_each(|lost| self.gate.handle_lost(lost, at));
         }
@@ -190,11 +190,11 @@ impl Sender {
     fn send(&mut self, most: usize, path: &mut Path, at: Instant) {
         let now = path.now;
         for _ in 0..most {
-            let on_the_way = (self.under_way.len() + self.lost.len()) as u64;
-            let may = match self.gate.permit(at) {
-                Permit::Window(packets) => on_the_way < packets,
-                Permit::Open | Permit::One | Permit::Yes => true,
-                Permit::No => false,
+            let in_flight = (self.in_flight.len() + self.lost.len()) as u64;
+            let may = match self.gate.decide(at) {
+                SendDecision::Window(packets) => in_flight < packets,
+                SendDecision::Controller | SendDecision::One | SendDecision::Send => true,
+                SendDecision::Wait => false,
             };
             if !may {
                 return;
@@ -204,9 +204,9 @@ impl Sender {
             self.gate.handle_transmit(MTU, at);
             let wait = path.wait();
             let has_passed = wait.is_some();
-            let before = self.under_way.back().map_or(0, |packet| packet.heard);
-            let heard = (now + path.trip + path.lateness + wait.unwrap_or(0)).max(before);
-            self.under_way.push_back(Packet { number: self.sent, sent: now, heard, has_passed });
+            let before = self.in_flight.back().map_or(0, |packet| packet.heard);
+            let heard = (now + path.rtt + path.lateness + wait.unwrap_or(0)).max(before);
+            self.in_flight.push_back(Packet { number: self.sent, sent: now, heard, has_passed });
             let urgent = std::mem::take(&mut self.waiting);
             if now > CONVERGENCE {
                 let wait = wait.unwrap_or(0);
