@@ -1,4 +1,4 @@
-//! What an idle QUIC connection costs in memory, on either side.
+//! Memory of an idle QUIC connection, on either side.
 //!
 //! `cargo run --release -p braid-transport --example idle_quic [CONNECTIONS]`. The clients run in a
 //! process of their own, so that each side's memory is its own. Linux only.
@@ -52,7 +52,7 @@ async fn serve(count: usize) -> Outcome {
         let incoming = listener.accept().await?;
         handshakes.spawn(async move {
             let mut link = incoming.handshake().await?;
-            // What is not read keeps a buffer of many packets in memory.
+            // Unread bytes keep a buffer of many packets in memory.
             let mut byte = [0];
             let mut buffer = ReadBuf::new(&mut byte);
             poll_fn(|cx| link.poll_read(cx, &mut buffer, &mut |_| true)).await?;

@@ -1,15 +1,18 @@
-//! Certificate files: where they are, a self-signed pair for development, fingerprints.
+//! Certificates: files, a self-signed pair for development, fingerprints, names.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
+use rustls::RootCertStore;
 use rustls::crypto::hash::HashAlgorithm;
 use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::error::CertificateError;
-use crate::tls::pem;
 
 /// A certificate chain and its private key, each in a PEM file. The leaf comes first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +29,7 @@ impl CertificateFiles {
     /// # Errors
     /// The certificate file cannot be read or holds no certificate.
     pub fn fingerprint_sha256(&self) -> Result<String, CertificateError> {
-        let chain = pem::certificates(&self.certificate)?;
+        let chain = read_certificates(&self.certificate)?;
         Ok(chain.first().map(|leaf| fingerprint_sha256(leaf)).unwrap_or_default())
     }
 }
@@ -62,7 +65,7 @@ pub fn self_signed(dir: &Path, names: &[String]) -> Result<CertificateFiles, Cer
         (true, false) => {
             return Err(CertificateError::KeyMissing { certificate: files.certificate, key: files.key });
         }
-        // A key alone is what a crash between the two writes leaves.
+        // A crash between the two writes leaves a key alone.
         (false, _) => {}
     }
     let (certificate, key) = generate(names)?;
@@ -112,4 +115,128 @@ fn write_private(path: &Path, text: &str) -> Result<(), CertificateError> {
         fs::rename(&draft, path)
     };
     write().map_err(|source| CertificateError::Unwritable { path: path.to_path_buf(), source })
+}
+
+/// Common Name of a certificate's subject, if there is exactly one and it is plain text.
+pub(crate) fn common_name(der: &[u8]) -> Option<&str> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let mut names = certificate.tbs_certificate.subject.iter_common_name();
+    let name = names.next().filter(|_| names.next().is_none())?;
+    name.as_str().ok().filter(|name| is_plain(name))
+}
+
+/// DNS names, e-mail addresses and URIs of a certificate's Subject Alternative Name.
+pub(crate) fn alternative_names(der: &[u8]) -> Vec<&str> {
+    let Ok((_, certificate)) = X509Certificate::from_der(der) else { return Vec::new() };
+    let Ok(Some(extension)) = certificate.subject_alternative_name() else { return Vec::new() };
+    let mut found = Vec::new();
+    for name in &extension.value.general_names {
+        if let GeneralName::RFC822Name(name) | GeneralName::DNSName(name) | GeneralName::URI(name) = *name {
+            found.extend(Some(name).filter(|name| is_plain(name)));
+        }
+    }
+    found
+}
+
+/// True for text that all readers understand alike.
+fn is_plain(text: &str) -> bool {
+    !text.is_empty() && !text.chars().any(char::is_control)
+}
+
+// === PEM files ===
+
+/// All certificates of a file; never empty.
+pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let text = read(path)?;
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(&text)
+        .collect::<Result<_, _>>()
+        .map_err(|error| unusable(path, &error))?;
+    if chain.is_empty() {
+        Err(CertificateError::NoCertificate { path: path.to_path_buf() })
+    } else {
+        Ok(chain)
+    }
+}
+
+/// The first private key of a file.
+pub(crate) fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
+    let text = read(path)?;
+    match PrivateKeyDer::from_pem_slice(&text) {
+        Ok(key) => Ok(key),
+        Err(rustls::pki_types::pem::Error::NoItemsFound) => {
+            Err(CertificateError::NoKey { path: path.to_path_buf() })
+        }
+        Err(error) => Err(unusable(path, &error)),
+    }
+}
+
+/// Adds the certificates of a file to trusted authorities.
+pub(crate) fn add_roots(roots: &mut RootCertStore, path: &Path) -> Result<(), CertificateError> {
+    for certificate in read_certificates(path)? {
+        roots.add(certificate).map_err(|error| unusable(path, &error))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn unusable(path: &Path, reason: &impl ToString) -> CertificateError {
+    CertificateError::Unusable { path: path.to_path_buf(), reason: reason.to_string() }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, CertificateError> {
+    fs::read(path).map_err(|source| CertificateError::Unreadable { path: path.to_path_buf(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::SanType;
+
+    use super::*;
+
+    fn certificate(common_names: &[&str], names: Vec<SanType>) -> Vec<u8> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "Weavers");
+        for name in common_names {
+            params.distinguished_name.push(DnType::CommonName, *name);
+        }
+        params.subject_alt_names = names;
+        let key = KeyPair::generate().expect("key");
+        params.self_signed(&key).expect("certificate").der().to_vec()
+    }
+
+    #[test]
+    fn common_and_alternative_names_are_found() {
+        let names = vec![
+            SanType::DnsName("sensor.example".try_into().expect("name")),
+            SanType::IpAddress([127, 0, 0, 1].into()),
+            SanType::URI("urn:dev:7".try_into().expect("uri")),
+        ];
+        let der = certificate(&["sensor-7"], names);
+        assert_eq!(common_name(&der), Some("sensor-7"));
+        assert_eq!(alternative_names(&der), ["sensor.example", "urn:dev:7"]);
+    }
+
+    #[test]
+    fn certificate_without_names_has_none() {
+        let der = certificate(&[], Vec::new());
+        assert_eq!(common_name(&der), None);
+        assert!(alternative_names(&der).is_empty());
+    }
+
+    #[test]
+    fn control_characters_are_no_identity() {
+        let der = certificate(&["admin\u{0}.example"], Vec::new());
+        assert_eq!(common_name(&der), None);
+    }
+
+    #[test]
+    fn truncated_certificates_give_nothing_wrong() {
+        let names = vec![SanType::DnsName("a.example".try_into().expect("name"))];
+        let der = certificate(&["a"], names);
+        for end in 0..der.len() {
+            let part = der.get(..end).unwrap_or_default();
+            assert_eq!(common_name(part), None, "{end} bytes");
+            assert!(alternative_names(part).is_empty(), "{end} bytes");
+        }
+    }
 }

@@ -1,19 +1,20 @@
-//! The client's way to a link.
+//! Connects of clients.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::error::ConnectError;
-use crate::link::{Link, Peer, Transport};
+use crate::link::Link;
 use crate::quic::{self, QuicOptions};
-use crate::single::single;
+use crate::tcp::TcpOptions;
 use crate::tls::{self, ClientTls};
+use crate::transport::{Peer, Transport};
 use crate::{WebSocketOptions, tcp, ws};
 
-/// Where to connect to: a URL, taken apart.
+/// Destination of a connect: the parts of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// How.
+    /// Transport.
     pub transport: Transport,
     /// A host name or an address; an IPv6 address without brackets.
     pub host: String,
@@ -24,8 +25,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// The addresses of the host, in the order of the system's preference; never empty. With [`connect_timed`] many
-    /// connections take one lookup.
+    /// Resolves the host to its addresses, in the order of the system's preference; never empty. With [`connect_timed`] many
+    /// connections share one lookup.
     ///
     /// # Errors
     /// The name has no address.
@@ -37,39 +38,21 @@ impl Target {
     }
 }
 
-/// How to connect.
+/// Options of a connect.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
-    /// For `ws` and `wss`. The target's path counts, not the one in here.
+    /// For `ws` and `wss`. The path of the target is used, not the one in here.
     pub websocket: WebSocketOptions,
     /// For `quic`.
     pub quic: QuicOptions,
-    /// For all that run over TCP.
+    /// For transports over TCP.
     pub tcp: TcpOptions,
     /// The address of this machine to connect from; `None` leaves it to the system. Addresses of the host that are of
     /// the other family are not tried then.
     pub local: Option<IpAddr>,
 }
 
-/// How TCP is tuned.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TcpOptions {
-    /// The congestion control of the socket by the system's name for it, such as `cubic` (Linux); `None` for the
-    /// system's own choice.
-    pub congestion: Option<Box<str>>,
-}
-
-impl TcpOptions {
-    /// Whether sockets can be tuned so, known before anything is connected.
-    ///
-    /// # Errors
-    /// [`ConnectError::Congestion`]: there is no such congestion control, or this process may not choose it.
-    pub fn check(&self) -> Result<(), ConnectError> {
-        tcp::check(self)
-    }
-}
-
-/// How long the parts of connecting took, each from its beginning.
+/// Durations of the parts of a connect, from its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectTimes {
     /// Until TCP was connected; `None` where there is no TCP.
@@ -95,8 +78,8 @@ pub async fn connect(
     connect_timed(target, &addresses, tls, options).await.map(|(link, _)| link)
 }
 
-/// As [`connect`] to the host's addresses from [`Target::resolve`], and tells how long it took. The host's name counts for
-/// certificates and WebSocket all the same.
+/// Connects as [`connect`] to addresses from [`Target::resolve`], and measures the time. Certificates and WebSocket still use
+/// the name of the host.
 ///
 /// # Errors
 /// As [`connect`].
@@ -125,16 +108,16 @@ pub async fn connect_timed(
             let io = tls.connect_mqtt(io, host).await?;
             times.secured = Some(start.elapsed());
             tls::describe(&mut peer, io.get_ref().1);
-            single(peer, io)
+            Link::single(peer, io)
         }
         Transport::Wss => {
             let io = tls.connect_http(io, host).await?;
             times.secured = Some(start.elapsed());
             tls::describe(&mut peer, io.get_ref().1);
-            single(peer, ws::connect(io, host, *port, path, &options.websocket).await?)
+            Link::single(peer, ws::connect(io, host, *port, path, &options.websocket).await?)
         }
-        Transport::Ws => single(peer, ws::connect(io, host, *port, path, &options.websocket).await?),
-        Transport::Tcp | Transport::Quic | Transport::Mem => single(peer, io),
+        Transport::Ws => Link::single(peer, ws::connect(io, host, *port, path, &options.websocket).await?),
+        Transport::Tcp | Transport::Quic | Transport::Mem => Link::single(peer, io),
     };
     Ok((link, times))
 }

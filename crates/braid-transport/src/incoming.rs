@@ -1,4 +1,4 @@
-//! From an accepted connection to a link.
+//! Accepted connections, and their handshakes.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,11 +8,11 @@ use tokio::io::DuplexStream;
 use tokio::net::TcpStream;
 
 use crate::error::HandshakeError;
-use crate::link::{Link, Peer, Transport};
+use crate::link::Link;
 use crate::quic::QuicIncoming;
-use crate::single::single;
 use crate::tls::{self, ServerTls};
-use crate::{WebSocketOptions, mem, ws};
+use crate::transport::{Peer, Transport};
+use crate::{WebSocketOptions, ws};
 
 /// A connection whose handshake has not begun.
 pub struct Incoming {
@@ -38,7 +38,7 @@ impl Incoming {
         Self { kind: IncomingKind::Mem(io) }
     }
 
-    /// Where it comes from. `None` for in-memory links. On QUIC the address is not proven yet.
+    /// Address of the peer. `None` for in-memory links. On QUIC the address is not validated yet.
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
         match &self.kind {
@@ -48,21 +48,21 @@ impl Incoming {
         }
     }
 
-    /// Brings the link up: TLS, WebSocket upgrade, or QUIC up to the control stream. It takes as
-    /// long as the peer likes, so put a timeout around it; dropping it closes the connection.
+    /// Completes the handshake: TLS, WebSocket upgrade, or QUIC up to the control stream. Its duration depends on the peer, so it
+    /// needs a timeout; dropping it closes the connection.
     ///
     /// # Errors
-    /// The peer left, or does not speak what is spoken here.
+    /// The peer ended the connection, or speaks another protocol.
     pub async fn handshake(self) -> Result<Link, HandshakeError> {
         match self.kind {
             // The handshakes are boxed so that the task of a plain connection, which lives as long
             // as the connection, has not the size of the largest of them.
             IncomingKind::Stream { io, address, upgrade } => match upgrade {
-                Upgrade::Nothing => Ok(single(Peer::plain(Transport::Tcp, Some(address)), io)),
+                Upgrade::Nothing => Ok(Link::single(Peer::plain(Transport::Tcp, Some(address)), io)),
                 upgrade => Box::pin(upgrade.accept(io, address)).await,
             },
             IncomingKind::Quic(incoming) => Box::pin(incoming.handshake()).await,
-            IncomingKind::Mem(io) => Ok(mem::link(io)),
+            IncomingKind::Mem(io) => Ok(Link::single(Peer::plain(Transport::Mem, None), io)),
         }
     }
 
@@ -80,7 +80,7 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// What happens to a TCP connection before MQTT begins.
+/// Handshake of a TCP connection before MQTT begins.
 #[derive(Clone)]
 pub(crate) enum Upgrade {
     Nothing,
@@ -93,19 +93,19 @@ impl Upgrade {
     async fn accept(self, io: TcpStream, address: SocketAddr) -> Result<Link, HandshakeError> {
         let plain = |transport| Peer::plain(transport, Some(address));
         match self {
-            Self::Nothing => Ok(single(plain(Transport::Tcp), io)),
+            Self::Nothing => Ok(Link::single(plain(Transport::Tcp), io)),
             Self::Tls(server) => {
                 let io = server.accept_mqtt(io).await?;
                 let mut peer = plain(Transport::Tls);
                 tls::describe(&mut peer, io.get_ref().1);
-                Ok(single(peer, io))
+                Ok(Link::single(peer, io))
             }
-            Self::Ws(options) => Ok(single(plain(Transport::Ws), ws::accept(io, &options).await?)),
+            Self::Ws(options) => Ok(Link::single(plain(Transport::Ws), ws::accept(io, &options).await?)),
             Self::Wss(server, options) => {
                 let io = server.accept_http(io).await?;
                 let mut peer = plain(Transport::Wss);
                 tls::describe(&mut peer, io.get_ref().1);
-                Ok(single(peer, ws::accept(io, &options).await?))
+                Ok(Link::single(peer, ws::accept(io, &options).await?))
             }
         }
     }
@@ -121,7 +121,7 @@ mod tests {
         let address = listener.local_addr().expect("address");
         let io = TcpStream::connect(address).await.expect("connect");
         let handshake = Incoming::stream(io, address, Upgrade::Nothing).handshake();
-        // It is part of a task that lives as long as the connection; 10,000 of them are idle.
+        // Part of a task that lives as long as the connection; 10,000 of them are idle.
         let size = size_of_val(&handshake);
         assert!(size <= 512, "{size} bytes");
     }

@@ -1,8 +1,7 @@
 //! tokio adapters that carry MQTT bytes: TCP, TLS, WebSocket, QUIC and in-memory links.
 //!
-//! This crate never reads or writes an MQTT packet, keeps no session and takes no decision about a
-//! client: it turns an address into a [`Link`], from either side, and says in one line why it could
-//! not. It is the only crate of the project that names the TLS, WebSocket and QUIC libraries.
+//! This crate never handles MQTT packets, sessions or decisions about clients. From either side it makes a [`Link`] of an address,
+//! or an error of one line. No other crate of the project names the TLS, WebSocket and QUIC libraries.
 //!
 //! A server binds a [`Listener`], accepts an [`Incoming`] (cheap) and runs
 //! [`Incoming::handshake`] in the connection's own task (slow). A client calls [`connect`].
@@ -12,7 +11,6 @@
 
 mod certificate;
 mod connect;
-mod der;
 mod error;
 mod incoming;
 mod link;
@@ -24,16 +22,18 @@ pub mod sim;
 mod single;
 mod tcp;
 mod tls;
-mod wakers;
+mod transport;
 mod ws;
 
 pub use certificate::{CertificateFiles, fingerprint_sha256, is_self_signed_there, self_signed};
-pub use connect::{ConnectOptions, ConnectTimes, Target, TcpOptions, connect, connect_timed};
+pub use connect::{ConnectOptions, ConnectTimes, Target, connect, connect_timed};
 pub use error::{BindError, CertificateError, ConnectError, HandshakeError};
 pub use incoming::Incoming;
-pub use link::{Close, Dir, Link, Peer, PeerCertificate, Read, Transport};
+pub use link::Link;
 pub use listener::{ListenOptions, Listener, ListenerKind};
-pub use quic::Multi;
+pub use quic::{EndpointHealth, Multi};
 pub use single::{ByteStream, Single};
+pub use tcp::TcpOptions;
 pub use tls::{ClientAuth, ClientTls, ClientTlsOptions, ServerTls, ServerTlsOptions};
+pub use transport::{Close, Dir, Peer, PeerCertificate, Read, Transport};
 pub use ws::WebSocketOptions;

@@ -1,4 +1,4 @@
-//! Listeners of every kind: bind, accept cheaply, shake hands slowly.
+//! Listeners of all transports. Accepting is cheap; handshakes run apart from it.
 
 use std::fmt;
 use std::io;
@@ -9,15 +9,14 @@ use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::connect::TcpOptions;
 use crate::error::BindError;
 use crate::incoming::{Incoming, Upgrade};
-use crate::link::{Transport, canonical};
-use crate::quic::{QuicListener, QuicOptions};
+use crate::quic::{EndpointHealth, QuicListener, QuicOptions};
 use crate::tls::ServerTls;
-use crate::{WebSocketOptions, tcp};
+use crate::transport::{Transport, canonical};
+use crate::{TcpOptions, WebSocketOptions, tcp};
 
-/// What a listener speaks.
+/// Protocols of a listener.
 #[derive(Clone, Debug)]
 pub enum ListenerKind {
     /// MQTT on TCP.
@@ -46,23 +45,23 @@ impl ListenerKind {
     }
 }
 
-/// How a listener listens.
+/// Options of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
-    /// TCP connections that the system keeps ready for `accept`; the system may cap it.
-    pub backlog: u32,
+    /// TCP connections that the system queues for `accept`, as far as its own limit allows.
+    pub accept_queue: u32,
     /// For [`ListenerKind::Ws`] and [`ListenerKind::Wss`].
     pub websocket: WebSocketOptions,
     /// For [`ListenerKind::Quic`].
     pub quic: QuicOptions,
-    /// For all that run over TCP: what is accepted is tuned so.
+    /// For transports over TCP: options of accepted sockets.
     pub tcp: TcpOptions,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
         Self {
-            backlog: 4096,
+            accept_queue: 4096,
             websocket: WebSocketOptions::default(),
             quic: QuicOptions::server(),
             tcp: TcpOptions::default(),
@@ -70,7 +69,7 @@ impl Default for ListenOptions {
     }
 }
 
-/// One bound address, or an in-memory hub.
+/// Listener on a bound address, or of an in-memory hub.
 pub struct Listener {
     address: Option<SocketAddr>,
     transport: Transport,
@@ -100,7 +99,7 @@ impl Listener {
                 return QuicListener::bind(tls, address, &options.quic).map(Self::from_quic);
             }
         };
-        let listener = tcp::listen(address, options.backlog, &options.tcp)
+        let listener = tcp::listen(address, options.accept_queue, &options.tcp)
             .map_err(|error| BindError::from_io("TCP", address, error))?;
         let address = listener.local_addr().ok().or(Some(address));
         Ok(Self { address, transport, socket: Socket::Stream { listener, upgrade } })
@@ -127,12 +126,13 @@ impl Listener {
         self.transport
     }
 
-    /// Takes the next connection without waiting for anything the peer still has to send.
+    /// Accepts the next connection without waiting for bytes of the peer.
     /// Cancel safe. Once the last [`Connector`](crate::mem::Connector) of a hub is gone it waits forever.
     ///
     /// # Errors
     /// The process is short of something (descriptors, memory); the listener stays usable, so pause
-    /// a moment and call again. `NotConnected` from a QUIC listener is final: its socket is lost.
+    /// a moment and call again. A QUIC endpoint whose task failed is lost with its connections; each call tries to restart it
+    /// and reports that as an error.
     pub async fn accept(&mut self) -> io::Result<Incoming> {
         Ok(match &mut self.socket {
             Socket::Stream { listener, upgrade } => {
@@ -147,8 +147,17 @@ impl Listener {
         })
     }
 
-    /// Stops listening. Links that exist live on. For QUIC, whose links share the socket, it waits
-    /// until all of them have said goodbye, at most a few seconds: call it last.
+    /// Condition of the QUIC endpoint.
+    #[must_use]
+    pub fn endpoint_health(&self) -> EndpointHealth {
+        match &self.socket {
+            Socket::Quic(listener) => listener.health(),
+            Socket::Stream { .. } | Socket::Hub(_) => EndpointHealth::default(),
+        }
+    }
+
+    /// Stops listening. Links that exist live on. For QUIC, whose links share the socket, it waits until all of them are
+    /// closed, at most a few seconds: call it last.
     pub async fn close(self) {
         if let Socket::Quic(listener) = self.socket {
             listener.close().await;

@@ -5,15 +5,15 @@ use std::io;
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc;
 
-use crate::link::{Link, Peer, Transport};
+use crate::link::Link;
 use crate::listener::Listener;
-use crate::single::single;
+use crate::transport::{Peer, Transport};
 
 /// Bytes that one direction of a hub's link holds before the writer waits.
 const HUB_CAPACITY: usize = 64 * 1024;
 
 /// Connections that wait for `accept` before `connect` waits.
-const BACKLOG: usize = 1024;
+const ACCEPT_QUEUE: usize = 1024;
 
 /// Two connected links. `capacity` is the number of bytes that each direction holds before the
 /// writer waits.
@@ -23,10 +23,10 @@ pub fn pair(capacity: usize) -> (Link, Link) {
     (link(left), link(right))
 }
 
-/// A listener without an address, and what connects to it.
+/// A listener without an address, and its connector.
 #[must_use]
 pub fn hub() -> (Listener, Connector) {
-    let (sender, receiver) = mpsc::channel(BACKLOG);
+    let (sender, receiver) = mpsc::channel(ACCEPT_QUEUE);
     (Listener::from_hub(receiver), Connector { sender })
 }
 
@@ -37,7 +37,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// A new link to the listener. It is usable at once; the other side may not be accepted yet.
+    /// A new link to the listener, usable at once, even before it is accepted.
     ///
     /// # Errors
     /// `ConnectionRefused` when the listener is gone.
@@ -59,6 +59,6 @@ impl Connector {
     }
 }
 
-pub(crate) fn link(io: DuplexStream) -> Link {
-    single(Peer::plain(Transport::Mem, None), io)
+fn link(io: DuplexStream) -> Link {
+    Link::single(Peer::plain(Transport::Mem, None), io)
 }

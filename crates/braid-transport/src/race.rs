@@ -1,5 +1,5 @@
-//! Reaching a host that has several addresses (RFC 8305): the next one is tried when the last has
-//! failed or has had its head start, and the first that answers wins.
+//! Connects to a host with several addresses (RFC 8305): the next one is tried when the last has failed or has had its head
+//! start, and the first that answers wins.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::sleep;
 
-/// How long an address has before the next one joins the race. RFC 8305, 8: Connection Attempt Delay.
+/// Connection Attempt Delay (RFC 8305, 8): head start of an address over the next one.
 const HEAD_START: Duration = Duration::from_millis(250);
 
 /// The first success, or the last failure; `None` if there is no address.
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_address_costs_a_head_start() {
+    async fn silent_address_costs_a_head_start() {
         let start = Instant::now();
         let attempt = |address: SocketAddr| async move {
             if address.port() < 3 { pending().await } else { Ok::<_, ()>(address.port()) }
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refusal_costs_nothing() {
+    async fn refusal_costs_no_time() {
         let start = Instant::now();
         let attempt = |address: SocketAddr| async move {
             if address.port() < 3 { Err(()) } else { Ok(address.port()) }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_early_address_may_still_win() {
+    async fn earlier_address_may_still_win() {
         let attempt = |address: SocketAddr| async move {
             match address.port() {
                 1 => sleep(2 * HEAD_START).await,
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_failure_is_told() {
+    async fn last_failure_is_returned() {
         let attempt = |address: SocketAddr| async move { Err::<(), _>(address.port()) };
         assert_eq!(race(addresses(3), attempt).await, Err(Some(3)));
         assert_eq!(race(Vec::new(), attempt).await, Err(None));

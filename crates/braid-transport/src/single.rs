@@ -7,13 +7,13 @@ use std::task::{Context, Poll, ready};
 use braid_proto::stream::StreamKey;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::link::{Link, Peer, Read};
+use crate::transport::{Peer, Read};
 
-/// One ordered stream of bytes each way, and who is at the other end.
+/// One ordered stream of bytes each way, and its peer.
 pub struct Single {
-    /// The bytes. `poll_shutdown` delivers what was written before it says goodbye.
+    /// The bytes. `poll_shutdown` delivers all written bytes before it closes.
     pub io: Box<dyn ByteStream>,
-    /// Who is at the other end.
+    /// The other end.
     pub peer: Peer,
 }
 
@@ -52,7 +52,7 @@ impl Single {
             return Poll::Ready(Err(error));
         }
         match ready!(Pin::new(&mut self.io).poll_write_vectored(cx, slices)) {
-            // Of a link that is lost: on a link of many streams that kind means one of them.
+            // The link is lost: on a link of many streams that kind means one of them.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => {
                 Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, error)))
             }
@@ -67,9 +67,4 @@ impl Single {
     pub(crate) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
-}
-
-/// The link of `io`, whose other end is `peer`.
-pub(crate) fn single(peer: Peer, io: impl ByteStream + 'static) -> Link {
-    Link::Single(Single { io: Box::new(io), peer })
 }

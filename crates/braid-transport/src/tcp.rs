@@ -1,4 +1,4 @@
-//! TCP sockets: how ours are set up, and reaching a host by any of its addresses.
+//! TCP sockets: their options, and connects to any address of a host.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -6,33 +6,68 @@ use std::net::{IpAddr, SocketAddr};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 
-use crate::connect::TcpOptions;
 use crate::error::ConnectError;
 use crate::race::race;
 
-/// Bytes that the system takes beyond those on their way. What it holds has lost its priority; what
-/// it has too little of, it asks for in time.
+/// Bytes that the system takes beyond those in flight. Bytes that it holds have lost their priority; when it has few, it asks
+/// for more in time.
 #[cfg(target_os = "linux")]
 const UNSENT: u32 = 16 * 1024;
 
+/// Options of TCP sockets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// The congestion control of the socket by the system's name for it, such as `cubic` (Linux); `None` for the
+    /// system's own choice.
+    pub congestion: Option<Box<str>>,
+}
+
+impl TcpOptions {
+    /// Checks before any connect whether sockets take these options, on one that is not connected.
+    ///
+    /// # Errors
+    /// [`ConnectError::Congestion`]: there is no such congestion control, or this process may not choose it.
+    pub fn check(&self) -> Result<(), ConnectError> {
+        let Some(name) = self.congestion.as_deref() else { return Ok(()) };
+        let tried = TcpSocket::new_v4().or_else(|_| TcpSocket::new_v6());
+        let Err(error) = tried.and_then(|socket| set_congestion(&SockRef::from(&socket), name)) else {
+            return Ok(());
+        };
+        let reason = match error.kind() {
+            io::ErrorKind::NotFound => "this system has none of this name".to_owned(),
+            io::ErrorKind::PermissionDenied => "only root may choose it here".to_owned(),
+            io::ErrorKind::Unsupported => "it can be chosen on Linux only".to_owned(),
+            _ => error.to_string(),
+        };
+        // The file exists on Linux only.
+        let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+        let allowed = allowed.unwrap_or_default().split_whitespace().map(str::to_owned).collect();
+        Err(ConnectError::Congestion { name: name.into(), reason, allowed })
+    }
+}
+
 /// A listening socket. An unspecified IPv6 address (`[::]`) takes IPv4 too.
-pub(crate) fn listen(address: SocketAddr, backlog: u32, options: &TcpOptions) -> io::Result<TcpListener> {
-    check(options).map_err(io::Error::other)?;
+pub(crate) fn listen(
+    address: SocketAddr,
+    accept_queue: u32,
+    options: &TcpOptions,
+) -> io::Result<TcpListener> {
+    options.check().map_err(io::Error::other)?;
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // Without it a restart waits for the connections of the last run to leave TIME_WAIT.
     socket.set_reuse_address(true)?;
     share_families(&socket, address)?;
     if let Some(name) = options.congestion.as_deref() {
-        // What it accepts inherits it.
+        // Accepted sockets inherit it.
         set_congestion(&SockRef::from(&socket), name)?;
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    socket.listen(i32::try_from(accept_queue).unwrap_or(i32::MAX))?;
     TcpListener::from_std(socket.into())
 }
 
-/// Decides for an IPv6 socket whether IPv4 comes in as well, instead of leaving it to the system.
+/// Lets an IPv6 socket take IPv4 as well if its address is unspecified, whatever the system's default.
 pub(crate) fn share_families(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     if address.is_ipv6() {
         socket.set_only_v6(!address.ip().is_unspecified())?;
@@ -40,8 +75,8 @@ pub(crate) fn share_families(socket: &Socket, address: SocketAddr) -> io::Result
     Ok(())
 }
 
-/// Takes the next connection. Connections that were gone before we saw them are skipped; what is
-/// returned is the process's own trouble (no descriptors, no memory) and worth a pause.
+/// Accepts the next connection, and skips those that their peer has ended. An error is a shortage of this process (descriptors,
+/// memory), worth a pause.
 pub(crate) async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     loop {
         match listener.accept().await {
@@ -49,27 +84,27 @@ pub(crate) async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, Soc
                 tune(&stream);
                 return Ok((stream, address));
             }
-            Err(error) if is_peers_fault(&error) => {}
+            Err(error) if is_caused_by_peer(&error) => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-fn is_peers_fault(error: &io::Error) -> bool {
+fn is_caused_by_peer(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
     )
 }
 
-/// Connects to the first of the addresses of `host` that answers.
+/// Connects to the first address of `host` that answers.
 pub(crate) async fn dial(
     (host, port): (&str, u16),
     addresses: &[SocketAddr],
     options: &TcpOptions,
     local: Option<IpAddr>,
 ) -> Result<TcpStream, ConnectError> {
-    check(options)?;
+    options.check()?;
     let attempt = |address| async move {
         connect_one(address, options, local).await.map_err(|error| explain(&error, address))
     };
@@ -105,34 +140,15 @@ fn set_congestion(_socket: &SockRef<'_>, _name: &str) -> io::Result<()> {
     Err(io::Error::from(io::ErrorKind::Unsupported))
 }
 
-/// Whether a socket takes these options: tried on one that goes nowhere.
-pub(crate) fn check(options: &TcpOptions) -> Result<(), ConnectError> {
-    let Some(name) = options.congestion.as_deref() else { return Ok(()) };
-    let tried = TcpSocket::new_v4().or_else(|_| TcpSocket::new_v6());
-    let Err(error) = tried.and_then(|socket| set_congestion(&SockRef::from(&socket), name)) else {
-        return Ok(());
-    };
-    let reason = match error.kind() {
-        io::ErrorKind::NotFound => "this system has none of this name".to_owned(),
-        io::ErrorKind::PermissionDenied => "only root may choose it here".to_owned(),
-        io::ErrorKind::Unsupported => "it can be chosen on Linux only".to_owned(),
-        _ => error.to_string(),
-    };
-    // The file is Linux's; elsewhere there is nothing to tell.
-    let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
-    let allowed = allowed.unwrap_or_default().split_whitespace().map(str::to_owned).collect();
-    Err(ConnectError::Congestion { name: name.into(), reason, allowed })
-}
-
-/// Small packets leave at once, and what is urgent does not wait behind much. Both fail only for a
-/// connection that is already gone; the first read will say so.
+/// Sends small packets at once, and keeps little unsent before urgent ones. Both options fail only on a connection that has
+/// ended; the first read reports that.
 fn tune(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     #[cfg(target_os = "linux")]
     let _ = SockRef::from(stream).set_tcp_notsent_lowat(UNSENT);
 }
 
-/// All addresses of `host`, in the order of the system's preference; never empty.
+/// Addresses of `host`, in the order of the system's preference; never empty.
 pub(crate) async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
     let failed = |reason: String| ConnectError::Resolve { host: host.to_owned(), reason };
     let addresses: Vec<SocketAddr> =
@@ -140,7 +156,7 @@ pub(crate) async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, Co
     if addresses.is_empty() { Err(failed("it has none".to_owned())) } else { Ok(addresses) }
 }
 
-/// Of the addresses of `host` those that can be reached from `local`.
+/// Addresses of `host` that can be reached from `local`.
 pub(crate) fn reachable_from(
     local: Option<IpAddr>,
     host: &str,
@@ -179,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn little_waits_unsent_in_the_system_on_either_side() {
+    async fn system_holds_few_unsent_bytes_on_either_side() {
         let options = TcpOptions::default();
         let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1, &options).expect("listen");
         let port = listener.local_addr().expect("address").port();
@@ -191,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_has_the_congestion_control_and_the_local_address_asked_for() {
+    async fn socket_has_the_requested_congestion_control_and_local_address() {
         // `reno` is built into every kernel and open to every user.
         let options = TcpOptions { congestion: Some("reno".into()) };
         let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1, &options).expect("listen");
@@ -207,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unknown_congestion_control_is_told_with_those_there_are() {
+    async fn unknown_congestion_control_is_an_error_that_names_the_known_ones() {
         let options = TcpOptions { congestion: Some("warp".into()) };
         let error = dial_here(1, &options, None).await.expect_err("there is none of this name");
         let text = error.to_string();
@@ -221,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_local_address_of_another_family_is_told() {
+    async fn local_address_of_another_family_is_an_error() {
         let local = Some(IpAddr::from(std::net::Ipv6Addr::LOCALHOST));
         let error = dial_here(1, &TcpOptions::default(), local).await.expect_err("another family");
         assert!(error.to_string().contains("none of its addresses is of the family of ::1"), "{error}");

@@ -1,4 +1,4 @@
-//! How QUIC is tuned.
+//! Configuration of QUIC.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,27 +12,26 @@ use super::congestion::{BbrExtensions, Found};
 use super::qlog::QlogFiles;
 use crate::tls::ALPN_MQTT;
 
-/// The library counts what it holds of a stream in pieces, one for each datagram that brought some, and ends the
-/// connection over more than 2,048 of which the first is missing. With larger windows a burst of losses comes to
-/// that; this is 1,800 of the smallest datagrams.
+/// Receive window of a stream, bytes: 1,800 of the smallest datagrams. The library ends a connection with more than 2,048
+/// pieces of a stream whose first is missing, which a burst of losses reaches with larger windows.
 const STREAM_RECEIVE_WINDOW: u32 = 2 << 20;
 
-/// Sizes that path MTU discovery tells apart. With half of what lies between the smallest packet and that of an
-/// Ethernet it tries the latter first, and where that fits it costs one packet in place of seven.
+/// Resolution of path MTU discovery, bytes: half the span between the smallest packet and that of an Ethernet. The latter is
+/// tried first then, and where it fits it costs one packet instead of seven.
 const MTU_STEP: u16 = 127;
 
-/// Where the full size does not get through, it is tried again after so long.
+/// Interval between tries of the full size where it does not get through.
 const MTU_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The same where it once did: the first packets of a connection find the bucket of a policer empty behind the handshake,
-/// and to the library what is lost then looks like a path that takes smaller packets only.
+/// Interval where the full size once did get through: behind the handshake the bucket of a policer is empty, and to the
+/// library the losses look like a path for smaller packets only.
 const MTU_COOLDOWN: Duration = Duration::from_secs(4);
 
-/// Who decides how fast to send.
+/// Congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// BBR version 3: models the path, keeps its queues short. What urgent messages want. Keeps to what a
-    /// policer on the way lets through, once it has noticed one.
+    /// BBR version 3: models the path and keeps its queues short, for urgent messages. Follows the rate of a policer on the path
+    /// once it is detected.
     #[default]
     Bbr3,
     /// CUBIC: fills the path until it loses.
@@ -53,7 +52,7 @@ impl Congestion {
         }
     }
 
-    /// `found`: where it is told what a policer lets through.
+    /// `found`: receives the rate of a detected policer.
     fn factory(self, found: Found) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
             Self::Bbr3 => Arc::new(BbrExtensions::new(Bbr3Config::default(), found)),
@@ -63,58 +62,55 @@ impl Congestion {
     }
 }
 
-/// How one end of QUIC connections behaves.
+/// Options of one end of QUIC connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuicOptions {
-    /// Bytes that a peer may send on one stream beyond what was read: no message is faster than so
-    /// many in a round trip. Above 2 MiB losses may end the connection.
+    /// Unread bytes that a peer may send on one stream: the limit of one message's bytes in a round trip. Above 2 MiB losses may
+    /// end the connection.
     pub stream_receive_window: u32,
-    /// Bytes of a connection that may be sent and not yet acknowledged. Large: bulk that fills it
-    /// makes urgent writes wait.
+    /// Unacknowledged bytes of a connection. Large: bulk that fills it makes urgent writes wait.
     pub send_window: u64,
     /// Bidirectional streams that the peer may have open. Known clients open five at once, others
     /// one per topic.
     pub bidi_streams: u32,
     /// Unidirectional streams that the peer may have open.
     pub uni_streams: u32,
-    /// A connection on which nothing arrives for so long is lost; `None` for never. The smaller
-    /// value of both ends counts, so it must exceed the Keep Alive of clients.
+    /// Time without a packet after which a connection is lost; `None` for never. The smaller value of both ends counts, so it
+    /// must exceed the Keep Alive of clients.
     pub idle_timeout: Option<Duration>,
-    /// Sends something whenever the connection has been idle for so long; `None` for never.
+    /// Idle time after which a PING is sent; `None` for never.
     pub keep_alive: Option<Duration>,
-    /// Who decides how fast to send.
+    /// Congestion control.
     pub congestion: Congestion,
-    /// Whether bulk is kept back where the path limits, so that nothing urgent finds a queue.
+    /// Holds bulk back where the path limits, so that urgent messages meet no queue.
     pub gate: bool,
-    /// Packets of a policer's bucket that a gate leaves for what is urgent, 1 to 3. With one, an alarm may wait for the
+    /// Packets of a policer's bucket that a gate reserves for urgent messages, 1 to 3. With one, an alarm may wait for the
     /// acknowledgement or the ping before it.
     pub gate_reserve: u8,
-    /// Writes to this file what the gates know: a line of JSON for each connection, five times a second.
+    /// File for the states of the gates: a line of JSON for each connection, five times a second.
     pub gate_log: Option<PathBuf>,
     /// Bytes per second that are sent at most, for a device that knows its uplink; `None` leaves it
     /// to the congestion controller.
     pub link_rate: Option<u64>,
-    /// A client: sends at once with a ticket of an earlier connection (0-RTT), before it is known
-    /// whether the server takes it. A server: takes such data.
+    /// A client sends early data (0-RTT) with a ticket of an earlier connection. A server accepts such data.
     pub zero_rtt: bool,
-    /// A server: the application protocol that it speaks (ALPN). Clients name theirs in
+    /// Application protocol of a server (ALPN). Clients name theirs in
     /// [`ClientTlsOptions::alpn`](crate::ClientTlsOptions::alpn).
     pub alpn: &'static str,
-    /// A server: tickets of clients that may resume, each good for one connection and two hours.
-    /// A connection is given two, of some 400 bytes each. With 0 nobody resumes.
+    /// Tickets that a server stores for clients that may resume, each valid for one connection and two hours. A connection gets
+    /// two, of some 400 bytes each. With 0 no client resumes.
     pub tickets: usize,
-    /// A server: handshakes that may be under way before clients must first prove their address,
-    /// which takes them one more round trip (Retry). It bounds what a flood from forged addresses
-    /// can cost: memory and an answer of three times its bytes for so many, one small packet each
-    /// for the rest.
+    /// Incomplete handshakes from which on a server has clients validate their address first, by one more round trip (Retry). The
+    /// bound of a flood from forged addresses: memory and an answer of three times its bytes for so many, one small packet
+    /// each for the rest.
     pub retry_above: usize,
-    /// Writes all that happens in each connection to a file in this directory (qlog).
+    /// Directory for a file with all events of each connection (qlog).
     pub qlog_dir: Option<PathBuf>,
 }
 
 impl QuicOptions {
-    /// What a server uses. MQTT's Keep Alive tells dead clients sooner than the idle timeout, which
-    /// is for those that asked for none.
+    /// Options of a server. MQTT's Keep Alive detects dead clients sooner than the idle timeout, which is for clients without
+    /// one.
     #[must_use]
     pub fn server() -> Self {
         Self {
@@ -138,13 +134,13 @@ impl QuicOptions {
         }
     }
 
-    /// What a client uses. It grants no streams, since a server opens none.
+    /// Options of a client. It grants no streams, since a server opens none.
     #[must_use]
     pub fn client() -> Self {
         Self { bidi_streams: 0, uni_streams: 0, keep_alive: None, zero_rtt: false, ..Self::server() }
     }
 
-    /// `receive_window`: bytes that the peer may send over all streams beyond what was read.
+    /// `receive_window`: unread bytes that the peer may send over all streams.
     pub(super) fn transport(&self, receive_window: VarInt) -> Transport {
         let mut config = TransportConfig::default();
         config
@@ -168,29 +164,29 @@ impl QuicOptions {
     }
 }
 
-/// What the connections of one end are configured with.
+/// Configuration of the connections of one end.
 #[derive(Clone)]
 pub(super) struct Transport {
     pub(super) shared: Arc<TransportConfig>,
-    /// With gates: what they have in common.
+    /// Configuration of the gates, if there are any.
     gated: Option<Gates>,
 }
 
-/// What the gates of one end have in common.
+/// Configuration of the gates of one end.
 #[derive(Clone)]
 struct Gates {
-    /// What stands behind each.
+    /// Congestion control behind each gate.
     congestion: Congestion,
     /// Unidirectional streams that are granted.
     uni_streams: u32,
-    /// Packets that they leave for what is urgent.
+    /// Packets reserved for urgent messages.
     reserve: u8,
-    /// Where it is written down what they know.
+    /// File for their states.
     log: Option<Arc<Path>>,
 }
 
 impl Transport {
-    /// What one more connection differs in from the others, if each has a gate of its own.
+    /// Configuration and gate of one more connection, if there are gates.
     pub(super) fn gated(&self) -> Option<(Arc<TransportConfig>, Arc<SharedGate>)> {
         let Gates { congestion, uni_streams, reserve, log } = self.gated.as_ref()?;
         let gate = SharedGate::new(*uni_streams, *reserve, log.clone());
@@ -213,7 +209,7 @@ impl Default for QuicOptions {
     }
 }
 
-/// What every endpoint is made with.
+/// Configuration of every endpoint.
 pub(super) fn endpoint() -> EndpointConfig {
     EndpointConfig::default()
 }

@@ -1,4 +1,4 @@
-//! The client's endpoint: one per connection.
+//! Endpoint of a client: one per connection.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -10,8 +10,8 @@ use noq::{ClientConfig, ConnectionError, Endpoint, TransportErrorCode, VarInt};
 use tokio::time::timeout;
 
 use super::config::{self, QuicOptions, Transport};
+use super::connection::{Established, Multi, Outside};
 use super::early::taken_by_server;
-use super::link::{Established, link};
 use super::panic_guard::{Broken, Shield};
 use super::runtime::{Failures, ShieldedRuntime};
 use super::simulated;
@@ -21,12 +21,12 @@ use crate::link::Link;
 use crate::race::race;
 use crate::sim::Host;
 use crate::tcp;
-use crate::tls::{ClientTls, explain};
+use crate::tls::{ClientTls, tls_error};
 
-/// What one address may take. UDP gives no other sign that nobody is there.
+/// Time limit for one address. UDP gives no other sign that no server is there.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
-/// Connects to the first of the addresses of `host` that answers, and opens the control stream.
+/// Connects to the first address of `host` that answers, and opens the control stream.
 pub(crate) async fn connect(
     (host, port): (&str, u16),
     addresses: &[SocketAddr],
@@ -70,7 +70,7 @@ fn no_answer(address: SocketAddr) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, reason)
 }
 
-/// Why an attempt failed: another address may do better, or not.
+/// Failure of an attempt: with another address to try, or final.
 enum Failure {
     Unreachable(io::Error),
     Final(ConnectError),
@@ -81,10 +81,11 @@ struct Attempt<'a> {
     port: u16,
     tls: &'a ClientTls,
     config: ClientConfig,
-    /// Where to send early data, and with which configuration.
+    /// Address for early data, and its configuration.
     early: Option<(SocketAddr, ClientConfig)>,
     transport: Transport,
     send_window: u64,
+    stream_window: u64,
     open: &'a Open<'a>,
 }
 
@@ -113,7 +114,8 @@ impl<'a> Attempt<'a> {
             _ => None,
         };
         let config = config(tls.quic()?)?;
-        Ok(Self { host, port, tls, config, early, transport, send_window: options.send_window, open })
+        let (send_window, stream_window) = (options.send_window, options.stream_receive_window.into());
+        Ok(Self { host, port, tls, config, early, transport, send_window, stream_window, open })
     }
 
     async fn race(&self, mut addresses: Vec<SocketAddr>) -> Result<Link, ConnectError> {
@@ -128,8 +130,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// What decides the race: a link, or an answer that no other address will better. An error of
-    /// this function is for this address alone.
+    /// Result that decides the race: a link, or an answer that other addresses would give as well. An error of this function
+    /// is for this address alone.
     async fn within_limit(&self, address: SocketAddr) -> io::Result<Result<Link, ConnectError>> {
         match timeout(ATTEMPT, Shield::new(self.at(address))).await {
             Ok(Ok(Ok(link))) => Ok(Ok(link)),
@@ -170,16 +172,17 @@ impl<'a> Attempt<'a> {
         };
         let control = connection.open_bi().await.map_err(|error| self.explain(&error, address))?;
         let (endpoint, send_window) = (Some(endpoint), self.send_window);
-        Ok(link(Established {
+        Ok(Link::Multi(Multi::new(Established {
             control,
             connection,
             address,
             endpoint,
-            failures,
+            outside: Outside { failures, endpoint_lost: None },
             send_window,
+            stream_window: self.stream_window,
             gate,
             confirmed,
-        }))
+        })))
     }
 
     /// Before a packet was sent.
@@ -197,7 +200,7 @@ impl<'a> Attempt<'a> {
             ConnectionError::TransportError(error) => {
                 let tls = error.crypto.as_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
                 Failure::Final(match tls {
-                    Some(tls) => explain::tls_error(host, tls),
+                    Some(tls) => tls_error(host, tls),
                     None => self.failed(error.to_string()),
                 })
             }

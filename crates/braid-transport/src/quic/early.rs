@@ -1,4 +1,4 @@
-//! Early data (0-RTT), and when it counts.
+//! Early data (0-RTT), and its confirmation.
 
 use std::future::pending;
 use std::io;
@@ -8,7 +8,7 @@ use noq::{Connection, ReadError, WriteError, ZeroRttAccepted};
 use tokio::time::timeout;
 
 use super::codes::{self, code};
-use super::link::Confirmed;
+use super::connection::Confirmed;
 use super::panic_guard::{Broken, Shield};
 
 /// A server's: resolves when the client has finished the handshake, and drops `held` then. Never if
@@ -41,7 +41,7 @@ pub(super) fn taken_by_server(
     })
 }
 
-/// Looks back when nobody waits for the server any more.
+/// Calls `silence` at the end of the wait for the server.
 struct End<F: FnOnce()> {
     connection: Connection,
     silence: Option<F>,

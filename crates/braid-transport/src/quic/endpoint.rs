@@ -1,6 +1,7 @@
-//! The server's endpoint: one UDP socket, accepting without waiting.
+//! Endpoint of a server: one UDP socket, accepting without waiting, restarted when its task fails.
 
 use std::io;
+use std::mem;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,44 +9,89 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
 use noq::crypto::rustls::QuicServerConfig;
-use noq::{Connection, ConnectionError, Endpoint, Runtime, ServerConfig, TransportErrorCode};
+use noq::{Connection, ConnectionError, Endpoint, Runtime, ServerConfig, TransportErrorCode, VarInt};
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::sync::watch;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
 use super::codes::{self, code};
 use super::config::{self, QuicOptions, Transport};
+use super::connection::{Established, Multi, Outside};
 use super::early::confirmed_by_client;
-use super::link::{Established, UNTRUSTED_WINDOW, link};
 use super::panic_guard::{Broken, Shield, is_sound, shielded};
 use super::runtime::{Failures, ShieldedRuntime};
 use super::simulated;
 use super::tickets::Tickets;
 use crate::error::{BindError, CertificateError, HandshakeError};
-use crate::link::{Link, canonical};
+use crate::link::Link;
 use crate::sim::{Attached, Host};
 use crate::tcp;
 use crate::tls::ServerTls;
+use crate::transport::canonical;
 
-/// What we ask of the system for the socket; it gives what its limits allow.
+/// Unread bytes over all streams that a client may send before its CONNECT is accepted: a first flight, and little for a
+/// peer that connects many times and sends nothing.
+const UNTRUSTED_WINDOW: VarInt = VarInt::from_u32(128 << 10);
+
+/// Requested size of the socket's buffers, bytes; the system gives what its limits allow.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// How long closing waits for the last connections to say goodbye.
-const FAREWELL: Duration = Duration::from_secs(3);
+/// Time for the last connections to close.
+const CLOSE_LIMIT: Duration = Duration::from_secs(3);
 
 /// The TLS alert for "no application protocol in common".
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
 pub(crate) struct QuicListener {
-    endpoint: Endpoint,
+    endpoint: ForgettableEndpoint,
+    /// Opens the endpoint; again on the same port.
+    open: OpenEndpoint,
+    /// Notifies the links of the present endpoint of its loss.
+    lost: watch::Sender<()>,
+    health: EndpointHealth,
     tls: ServerTls,
-    /// What `config` was made from.
+    /// Source of `config`.
     tls_config: Arc<rustls::ServerConfig>,
     config: Arc<ServerConfig>,
     transport: Transport,
     options: QuicOptions,
-    under_way: UnderWay,
+    handshakes: Handshakes,
     failures: Failures,
+}
+
+type OpenEndpoint = Box<dyn FnMut(ServerConfig) -> io::Result<(Endpoint, Failures)> + Send + Sync>;
+
+/// Condition of the endpoint behind a QUIC listener. A listener of another kind is always available.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointHealth {
+    /// Number of times that the endpoint was restarted after its task failed.
+    pub restarts: u64,
+    /// False from a failure until a restart succeeds.
+    pub is_available: bool,
+}
+
+impl Default for EndpointHealth {
+    fn default() -> Self {
+        Self { restarts: 0, is_available: true }
+    }
+}
+
+/// An endpoint that is forgotten instead of dropped once the library has panicked in it.
+struct ForgettableEndpoint(Option<Endpoint>);
+
+impl ForgettableEndpoint {
+    fn is_sound(&self) -> bool {
+        self.0.as_ref().is_none_or(|endpoint| shielded(|| endpoint.open_connections()).is_ok())
+    }
+}
+
+impl Drop for ForgettableEndpoint {
+    fn drop(&mut self) {
+        if !self.is_sound() {
+            mem::forget(self.0.take());
+        }
+    }
 }
 
 impl QuicListener {
@@ -59,7 +105,7 @@ impl QuicListener {
         Self::bind_on(runtime, failures, tls, address, options)
     }
 
-    /// `failures` tells of the panics of tasks on `runtime`.
+    /// `failures` reports the panics of tasks on `runtime`.
     pub(super) fn bind_on(
         runtime: Arc<dyn Runtime>,
         failures: Failures,
@@ -67,9 +113,14 @@ impl QuicListener {
         address: SocketAddr,
         options: &QuicOptions,
     ) -> Result<Self, BindError> {
-        Self::with(tls, address, options, |config| {
-            let endpoint = Endpoint::new(config::endpoint(), Some(config), socket(address)?, runtime)?;
-            Ok((endpoint, failures))
+        let socket = socket(address).map_err(|error| BindError::from_io("UDP", address, error))?;
+        // With the same key for stateless resets a restarted endpoint ends the connections of the one before.
+        let endpoint_config = config::endpoint();
+        Self::with(tls, address, options, move |config| {
+            let socket = socket.try_clone()?;
+            let endpoint =
+                Endpoint::new(endpoint_config.clone(), Some(config), socket, Arc::clone(&runtime))?;
+            Ok((endpoint, failures.clone()))
         })
     }
 
@@ -80,39 +131,69 @@ impl QuicListener {
         tls: ServerTls,
         options: &QuicOptions,
     ) -> Result<Self, BindError> {
-        let address = socket.local;
-        Self::with(tls, address, options, |config| simulated::endpoint_on(host, socket, Some(config)))
+        let (host, address, mut first) = (host.clone(), socket.local, Some(socket));
+        Self::with(tls, address, options, move |config| {
+            let socket = first.take().map_or_else(|| host.attach(Some(address.port())), Ok)?;
+            simulated::endpoint_on(&host, socket, Some(config))
+        })
     }
 
     fn with(
         tls: ServerTls,
         address: SocketAddr,
         options: &QuicOptions,
-        endpoint: impl FnOnce(ServerConfig) -> io::Result<(Endpoint, Failures)>,
+        mut open: impl FnMut(ServerConfig) -> io::Result<(Endpoint, Failures)> + Send + Sync + 'static,
     ) -> Result<Self, BindError> {
         let tls_config = tls.quic();
         let mut config = ServerConfig::with_crypto(crypto(&tls_config, options)?);
         let transport = options.transport(UNTRUSTED_WINDOW);
         config.transport_config(Arc::clone(&transport.shared));
         let (endpoint, failures) =
-            endpoint(config.clone()).map_err(|error| BindError::from_io("UDP", address, error))?;
-        let (config, options, under_way) = (Arc::new(config), options.clone(), UnderWay::default());
-        Ok(Self { endpoint, tls, tls_config, config, transport, options, under_way, failures })
+            open(config.clone()).map_err(|error| BindError::from_io("UDP", address, error))?;
+        Ok(Self {
+            endpoint: ForgettableEndpoint(Some(endpoint)),
+            open: Box::new(open),
+            lost: watch::Sender::default(),
+            health: EndpointHealth::default(),
+            tls,
+            tls_config,
+            config: Arc::new(config),
+            transport,
+            options: options.clone(),
+            handshakes: Handshakes::default(),
+            failures,
+        })
     }
 
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        self.endpoint.local_addr().ok()
+        self.endpoint.0.as_ref()?.local_addr().ok()
+    }
+
+    pub(crate) fn health(&self) -> EndpointHealth {
+        self.health
     }
 
     pub(crate) async fn accept(&mut self) -> io::Result<Box<QuicIncoming>> {
         let incoming = loop {
-            let incoming = Shield::new(self.endpoint.accept())
-                .await?
-                .ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the UDP socket is lost"))?;
-            if incoming.remote_address_validated() || self.under_way.count() < self.options.retry_above {
+            let accepted = match &self.endpoint.0 {
+                Some(endpoint) => tokio::select! {
+                    biased;
+                    accepted = Shield::new(endpoint.accept()) => accepted.ok().flatten(),
+                    // A task of the endpoint panicked. One of its own wakes no waiting accept.
+                    Ok(()) = self.failures.changed() => {
+                        if self.endpoint.is_sound() {
+                            continue;
+                        }
+                        None
+                    }
+                },
+                None => None,
+            };
+            let Some(incoming) = accepted else { return Err(self.restart()) };
+            if incoming.remote_address_validated() || self.handshakes.count() < self.options.retry_above {
                 break incoming;
             }
-            // [BQ-71] It succeeds: an address that is not validated has not been asked yet.
+            // [BQ-71] No error: an address that is not validated has not been asked yet.
             let _ = shielded(|| incoming.retry());
             // A flood must not keep the thread.
             consume_budget().await;
@@ -125,9 +206,31 @@ impl QuicListener {
             alpn: self.options.alpn,
             certificate_first: self.tls.asks_for_certificates(),
             send_window: self.options.send_window,
-            under_way: self.under_way.clone(),
-            failures: self.failures.clone(),
+            stream_window: self.options.stream_receive_window.into(),
+            handshakes: self.handshakes.clone(),
+            outside: Outside { failures: self.failures.clone(), endpoint_lost: Some(self.lost.subscribe()) },
         }))
+    }
+
+    /// Replaces the endpoint, whose task has ended, by one on the same port with the same configuration. Returns the error
+    /// that [`accept`](Self::accept) reports.
+    fn restart(&mut self) -> io::Error {
+        // Links of the lost endpoint would wait for packets that never come.
+        mem::take(&mut self.lost).send_replace(());
+        self.endpoint = ForgettableEndpoint(None);
+        self.health.is_available = false;
+        match (self.open)(ServerConfig::clone(&self.config)) {
+            Ok((endpoint, failures)) => {
+                self.endpoint = ForgettableEndpoint(Some(endpoint));
+                self.failures = failures;
+                self.health.restarts += 1;
+                self.health.is_available = true;
+                io::Error::other("the QUIC endpoint failed and was restarted; its connections are lost")
+            }
+            Err(error) => {
+                io::Error::new(error.kind(), format!("the QUIC endpoint failed and cannot restart: {error}"))
+            }
+        }
     }
 
     /// Takes over a reloaded certificate.
@@ -140,7 +243,9 @@ impl QuicListener {
             Ok(crypto) => {
                 let mut config = ServerConfig::clone(&self.config);
                 config.crypto = crypto;
-                self.endpoint.set_server_config(Some(config.clone()));
+                if let Some(endpoint) = &self.endpoint.0 {
+                    endpoint.set_server_config(Some(config.clone()));
+                }
                 self.config = Arc::new(config);
             }
             Err(error) => tracing::error!(%error, "QUIC keeps the old certificate"),
@@ -148,38 +253,44 @@ impl QuicListener {
         self.tls_config = tls_config;
     }
 
-    /// From now on the endpoint drives the connections that it has. Whoever waits to be accepted is refused.
-    fn stop_accepting(&self) {
-        // Not `None`: the library looks into the configuration when more comes from somebody who waits, and panics.
-        let mut nobody = ServerConfig::clone(&self.config);
-        nobody.max_incoming(0).incoming_buffer_size(0);
-        self.endpoint.set_server_config(Some(nobody));
-        while let Some(Some(incoming)) = self.endpoint.accept().now_or_never() {
-            incoming.refuse();
-        }
-    }
-
     pub(crate) async fn close(self) {
-        self.stop_accepting();
-        if timeout(FAREWELL, self.endpoint.wait_all_draining()).await.is_err() {
-            self.endpoint.close(code(codes::CLOSE_NORMAL), b"");
-            let _ = timeout(FAREWELL, self.endpoint.wait_all_draining()).await;
-        }
+        let _ = Shield::new(async {
+            let Some(endpoint) = &self.endpoint.0 else { return };
+            stop_accepting(endpoint, &self.config);
+            if timeout(CLOSE_LIMIT, endpoint.wait_all_draining()).await.is_err() {
+                endpoint.close(code(codes::CLOSE_NORMAL), b"");
+                let _ = timeout(CLOSE_LIMIT, endpoint.wait_all_draining()).await;
+            }
+        })
+        .await;
+    }
+}
+
+/// Refuses all clients that wait to be accepted, and all later ones. The connections of the endpoint live on.
+fn stop_accepting(endpoint: &Endpoint, config: &ServerConfig) {
+    // Not `None`: the library reads the configuration when more comes from a client that waits, and panics.
+    let mut refusing = config.clone();
+    refusing.max_incoming(0).incoming_buffer_size(0);
+    endpoint.set_server_config(Some(refusing));
+    while let Some(Some(incoming)) = endpoint.accept().now_or_never() {
+        incoming.refuse();
     }
 }
 
 impl Drop for QuicListener {
     fn drop(&mut self) {
-        // The endpoint lives as long as its connections; it must not collect more that nobody accepts.
-        let _ = shielded(|| self.stop_accepting());
+        // The endpoint lives as long as its connections; it must not collect more that are never accepted.
+        if let Some(endpoint) = &self.endpoint.0 {
+            let _ = shielded(|| stop_accepting(endpoint, &self.config));
+        }
     }
 }
 
-/// Counts the handshakes that have not been completed: each holds a clone.
+/// Number of handshakes that have not been completed: each holds a clone.
 #[derive(Clone, Default)]
-struct UnderWay(Arc<()>);
+struct Handshakes(Arc<()>);
 
-impl UnderWay {
+impl Handshakes {
     /// All clones but the listener's own.
     fn count(&self) -> usize {
         Arc::strong_count(&self.0) - 1
@@ -191,13 +302,13 @@ pub(crate) struct QuicIncoming {
     incoming: noq::Incoming,
     config: Arc<ServerConfig>,
     transport: Transport,
-    /// What is spoken here.
     alpn: &'static str,
-    /// Early data has to wait: whom it is from is known only after the handshake.
+    /// Early data has to wait: its sender is known only after the handshake.
     certificate_first: bool,
     send_window: u64,
-    under_way: UnderWay,
-    failures: Failures,
+    stream_window: u64,
+    handshakes: Handshakes,
+    outside: Outside,
 }
 
 impl QuicIncoming {
@@ -207,7 +318,7 @@ impl QuicIncoming {
 
     // [BQ-7]
     pub(crate) fn refuse(self) {
-        self.incoming.refuse();
+        let _ = shielded(|| self.incoming.refuse());
     }
 
     /// Shakes hands and waits for the control stream, which is the first one the client opens. With
@@ -225,8 +336,9 @@ impl QuicIncoming {
             alpn,
             certificate_first,
             send_window,
-            under_way,
-            failures,
+            stream_window,
+            handshakes,
+            outside,
         } = self;
         let gate = transport.gated().map(|(transport, gate)| {
             Arc::make_mut(&mut config).transport_config(transport);
@@ -241,7 +353,7 @@ impl QuicIncoming {
             Err(connecting) => connecting.await.map_err(failed)?,
         };
         let mut unopened = Unopened(Some(connection.clone()));
-        let mut confirmed = Some(confirmed_by_client(connection.clone(), under_way));
+        let mut confirmed = Some(confirmed_by_client(connection.clone(), handshakes));
         let control = loop {
             tokio::select! {
                 biased;
@@ -257,21 +369,21 @@ impl QuicIncoming {
         })?;
         let confirmed = confirmed.filter(|_| control.1.is_0rtt());
         unopened.0 = None;
-        let endpoint = None;
-        Ok(link(Established {
+        Ok(Link::Multi(Multi::new(Established {
             control,
             connection,
             address,
-            endpoint,
-            failures,
+            endpoint: None,
+            outside,
             send_window,
+            stream_window,
             gate,
             confirmed,
-        }))
+        })))
     }
 }
 
-/// A connection without a control stream. When nobody waits for one any more that is no normal end. [BQ-6], [BQ-40]
+/// A connection without a control stream. When it is no longer waited for, that is no normal end. [BQ-6], [BQ-40]
 struct Unopened(Option<Connection>);
 
 impl Drop for Unopened {
@@ -280,7 +392,7 @@ impl Drop for Unopened {
         if is_sound(&connection) {
             connection.close(code(codes::CLOSE_ABNORMAL), b"no control stream");
         } else {
-            std::mem::forget(connection);
+            mem::forget(connection);
         }
     }
 }
@@ -293,7 +405,7 @@ fn crypto(
     tls.alpn_protocols = vec![options.alpn.as_bytes().to_vec()];
     // A new store each time: a session that began under another CA must not be resumed under this one.
     tls.session_storage = Arc::new(Tickets::new(options.tickets));
-    // QUIC knows nothing between none and all. RFC 9001, 4.6.1.
+    // QUIC allows none or all. RFC 9001, 4.6.1.
     tls.max_early_data_size = if options.zero_rtt { u32::MAX } else { 0 };
     let crypto = QuicServerConfig::try_from(tls)
         .map_err(|error| CertificateError::Config { reason: error.to_string() })?;

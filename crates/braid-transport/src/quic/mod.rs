@@ -11,10 +11,9 @@ mod connection;
 mod drain;
 mod early;
 mod endpoint;
-#[cfg(test)]
-mod faulty;
-mod link;
 mod panic_guard;
+#[cfg(test)]
+mod panic_tests;
 mod qlog;
 mod runtime;
 mod simulated;
@@ -24,6 +23,7 @@ pub use config::{Congestion, QuicOptions};
 pub use congestion::{Class as PathClass, GateState, Level as GateLevel, Reason as PathReason};
 pub use connection::Multi;
 pub use early::is_early_data_rejected;
+pub use endpoint::EndpointHealth;
 
 pub(crate) use connect::{connect, connect_simulated};
 pub(crate) use endpoint::{QuicIncoming, QuicListener};

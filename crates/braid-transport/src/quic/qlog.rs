@@ -1,4 +1,4 @@
-//! A file per connection with all that QUIC does in it (qlog, JSON text sequences).
+//! One qlog file (JSON text sequences) for each connection.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -8,15 +8,15 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use noq::{ConnectionId, QlogConfig, QlogFactory, Side};
 
-/// Puts `{milliseconds since 1970}-{server|client}-{first destination connection id}.qlog` into a
-/// directory. Both ends of a connection have the connection id in common.
+/// Creates `{milliseconds since 1970}-{server|client}-{first destination connection id}.qlog` in a directory. The connection ID
+/// is the same at both ends.
 #[derive(Debug)]
 pub(super) struct QlogFiles {
     directory: PathBuf,
 }
 
 impl QlogFiles {
-    /// A directory that cannot be made is said so in the log, and no more.
+    /// Creates the directory; an error is logged, and connections work.
     pub(super) fn new(directory: &Path) -> Self {
         if let Err(error) = fs::create_dir_all(directory) {
             tracing::warn!(path = %directory.display(), %error, "the directory for qlog files cannot be made");
@@ -42,20 +42,19 @@ impl QlogFactory for QlogFiles {
         let file = File::create(&path)
             .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "no qlog file"))
             .ok()?;
-        let mut config = QlogConfig::new(Box::new(Forgiving { file: Some(BufWriter::new(file)), path }));
+        let mut config = QlogConfig::new(Box::new(LossyWriter { file: Some(BufWriter::new(file)), path }));
         config.title(Some(format!("MQTT over QUIC, {side}"))).description(Some(format!("peer {remote}")));
         Some(config)
     }
 }
 
-/// Takes everything; what it cannot write it forgets after one warning. The library would warn of
-/// every event.
-struct Forgiving {
+/// Writer that drops everything after its first error, with one warning. The library would warn at every event.
+struct LossyWriter {
     file: Option<BufWriter<File>>,
     path: PathBuf,
 }
 
-impl Forgiving {
+impl LossyWriter {
     fn attempt(&mut self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) {
         let Some(Err(error)) = self.file.as_mut().map(write) else { return };
         tracing::warn!(path = %self.path.display(), %error, "the qlog file ends here");
@@ -66,7 +65,7 @@ impl Forgiving {
     }
 }
 
-impl Write for Forgiving {
+impl Write for LossyWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.attempt(|file| file.write_all(bytes));
         Ok(bytes.len())

@@ -1,4 +1,4 @@
-//! The simulated network as the QUIC library sees it: a socket and a runtime.
+//! Socket and runtime of the QUIC library on the simulated network.
 
 use std::fmt;
 use std::future::Future;
@@ -19,7 +19,7 @@ use super::congestion::pto_filter::PtoFilter;
 use super::runtime::{Failures, ShieldedRuntime};
 use crate::sim::{Arrival, Attached, Host, Switch};
 
-/// As many as the library ever sends at once, as on a system with segmentation offload.
+/// Datagrams that the library sends at once at most, as on a system with segmentation offload.
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(10).expect("not zero");
 
 /// An endpoint on a new port of `host`.
@@ -27,7 +27,7 @@ pub(crate) fn endpoint(host: &Host, server: Option<ServerConfig>) -> io::Result<
     endpoint_on(host, host.attach(None)?, server).map(|(endpoint, _failures)| endpoint)
 }
 
-/// An endpoint on `socket` of `host`, and what tells of panics in it.
+/// An endpoint on `socket` of `host`, and the receiver of its panics.
 pub(super) fn endpoint_on(
     host: &Host,
     socket: Attached,

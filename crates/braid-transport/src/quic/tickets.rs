@@ -1,4 +1,4 @@
-//! The sessions a server remembers, so that clients can resume them and send early data.
+//! Store of TLS sessions of a server, which clients resume, with early data.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -8,14 +8,13 @@ use std::time::Duration;
 use rustls::server::StoresServerSessions;
 use tokio::time::Instant;
 
-/// How long a ticket is good for [BQ-60]. It bounds how long the key of a recorded connection exists.
+/// Lifetime of a ticket [BQ-60]: it bounds the lifetime of the key of a recorded connection.
 const LIFETIME: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Tickets in memory, each good for one connection: a first flight that is sent again finds its
-/// ticket gone, and its early data unreadable.
+/// Tickets in memory, each valid for one connection: a replayed first flight finds its ticket gone, and its early data
+/// unreadable.
 pub(super) struct Tickets {
     size: usize,
-    /// A std lock: held for one lookup, never across an await.
     state: Mutex<State>,
 }
 
@@ -34,12 +33,13 @@ struct Ticket {
 }
 
 impl Tickets {
-    /// A store of at most `size` tickets; the oldest make room. With 0 nobody resumes.
+    /// A store of at most `size` tickets; the oldest make room. With 0 no client resumes.
     pub(super) fn new(size: usize) -> Self {
         Self { size, state: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
+        // Poisoning is harmless: a ticket in one map only cannot be resumed, and expires.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -51,10 +51,10 @@ impl State {
         Some(ticket)
     }
 
-    /// Whether there was one, and it went because `goes` says so.
-    fn remove_oldest_if(&mut self, goes: impl FnOnce(&Ticket) -> bool) -> bool {
+    /// Removes the oldest ticket if `is_removed` holds; true if it did.
+    fn remove_oldest_if(&mut self, is_removed: impl FnOnce(&Ticket) -> bool) -> bool {
         let Some(oldest) = self.by_age.first_entry() else { return false };
-        if !self.by_name.get(oldest.get()).is_none_or(goes) {
+        if !self.by_name.get(oldest.get()).is_none_or(is_removed) {
             return false;
         }
         self.by_name.remove(&oldest.remove());
@@ -84,7 +84,7 @@ impl StoresServerSessions for Tickets {
         true
     }
 
-    /// TLS 1.2 asks like this; QUIC never does.
+    /// For TLS 1.2; QUIC never calls it.
     fn get(&self, _name: &[u8]) -> Option<Vec<u8>> {
         None
     }
@@ -118,7 +118,7 @@ mod tests {
 
     // [BQ-60]
     #[tokio::test(start_paused = true)]
-    async fn a_ticket_is_good_once() {
+    async fn ticket_is_valid_once() {
         let tickets = Tickets::new(10);
         assert!(put(&tickets, 1));
         assert_eq!(tickets.take(&[1]), Some(vec![1, 1]));
@@ -127,7 +127,7 @@ mod tests {
 
     // [BQ-60]
     #[tokio::test(start_paused = true)]
-    async fn a_ticket_is_good_for_two_hours() {
+    async fn ticket_is_valid_for_two_hours() {
         let tickets = Tickets::new(10);
         for name in [1, 2] {
             put(&tickets, name);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_expired_go_and_then_the_oldest() {
+    async fn expired_tickets_are_removed_and_then_the_oldest() {
         let tickets = Tickets::new(3);
         for name in 1..=4 {
             put(&tickets, name);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_of_no_size_says_so() {
+    fn store_without_room_refuses_tickets() {
         let tickets = Tickets::new(0);
         assert!(!tickets.can_cache());
         assert!(!put(&tickets, 1));

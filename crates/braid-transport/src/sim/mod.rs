@@ -2,8 +2,8 @@
 //!
 //! [`Host`]s are attached to a perfect [`Network`], each by a link of its own whose two directions
 //! have [`Conditions`] that can change at any time. With a paused clock a minute of network takes
-//! as long as its computing, and one seed decides all losses and delays. Arrivals keep tokio's
-//! granularity of one millisecond, and nothing arrives sooner than after one.
+//! as long as its computing, and one seed decides all losses and delays. Delays have tokio's
+//! granularity of one millisecond, and are at least one.
 //!
 //! ```no_run
 //! # async fn example(server_tls: braid_transport::ServerTls, client_tls: braid_transport::ClientTls) {
@@ -21,25 +21,20 @@
 //! # }
 //! ```
 
-mod conditions;
-mod connector;
-mod lane;
-mod random;
-mod recording;
+mod link;
 mod switch;
 
-pub use conditions::{Conditions, Counters, Direction, Policer, Shaper};
-pub use connector::Connector;
-pub use recording::{Datagram, Recording};
+pub use link::{Conditions, Counters, Direction, Policer, Shaper};
+pub use switch::{Datagram, Host, Recording};
 
 pub(crate) use switch::{Arrival, Attached, Switch};
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::error::BindError;
+use crate::error::{BindError, ConnectError};
+use crate::link::Link;
 use crate::listener::{ListenOptions, Listener};
 use crate::quic::{QuicListener, QuicOptions};
 use crate::tls::{ClientTls, ServerTls};
@@ -77,57 +72,7 @@ impl Network {
     }
 }
 
-/// One machine on a [`Network`], and its link. Clones are the same machine.
-#[derive(Clone)]
-pub struct Host {
-    id: usize,
-    switch: Arc<Switch>,
-}
-
 impl Host {
-    /// The name it was asked for with.
-    #[must_use]
-    pub fn name(&self) -> String {
-        self.switch.host_name(self.id)
-    }
-
-    /// Changes both directions of the link. Datagrams on their way are not affected.
-    pub fn change(&self, change: impl Fn(&mut Conditions)) {
-        self.change_one(Direction::Up, &change);
-        self.change_one(Direction::Down, &change);
-    }
-
-    /// Changes one direction of the link. Datagrams on their way are not affected.
-    pub fn change_one(&self, direction: Direction, change: impl FnOnce(&mut Conditions)) {
-        self.switch.change(self.id, direction, change);
-    }
-
-    /// What one direction of the link has carried and dropped.
-    #[must_use]
-    pub fn counters(&self, direction: Direction) -> Counters {
-        self.switch.counters(self.id, direction)
-    }
-
-    /// Keeps a copy of every datagram from now on.
-    #[must_use]
-    pub fn record(&self) -> Recording {
-        self.switch.record(self.id)
-    }
-
-    /// Sends one datagram from a port that is used for nothing else.
-    pub fn send(&self, to: SocketAddr, bytes: &[u8]) {
-        if let Some(socket) = self.switch.attach(self.id, None) {
-            self.switch.send(socket.id, to, None, bytes);
-            self.switch.detach(socket.id);
-        }
-    }
-
-    /// The NAT in front of the host forgets its mappings: peers see another address from now on,
-    /// and what they send to the old one is lost. The host itself notices nothing.
-    pub fn rebind_nat(&self) {
-        self.switch.rebind_nat(self.id);
-    }
-
     /// Listens for MQTT over QUIC, like [`Network::listen`].
     ///
     /// # Errors
@@ -142,10 +87,10 @@ impl Host {
         Ok(Listener::from_quic(listener))
     }
 
-    /// What connects from this host to `server`.
+    /// Connector from this host to `server`.
     #[must_use]
     pub fn connector(&self, server: SocketAddr, tls: ClientTls, options: QuicOptions) -> Connector {
-        Connector::new(self.clone(), server, tls, options)
+        Connector { host: self.clone(), server, server_name: "localhost".to_owned(), tls, options }
     }
 
     /// A bare endpoint of the QUIC library, which serves if it has a configuration to serve with.
@@ -155,19 +100,45 @@ impl Host {
     pub fn endpoint(&self, config: Option<noq::ServerConfig>) -> io::Result<noq::Endpoint> {
         quic::simulated_endpoint(self, config)
     }
-
-    /// A socket; it lives until the switch is told otherwise.
-    pub(crate) fn attach(&self, port: Option<u16>) -> io::Result<Attached> {
-        self.switch.attach(self.id, port).ok_or_else(|| io::ErrorKind::AddrInUse.into())
-    }
-
-    pub(crate) fn switch(&self) -> &Arc<Switch> {
-        &self.switch
-    }
 }
 
-impl fmt::Debug for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Host").field(&self.name()).finish()
+/// Connects from one [`Host`] to one server, each time from a new port.
+#[derive(Clone, Debug)]
+pub struct Connector {
+    host: Host,
+    server: SocketAddr,
+    server_name: String,
+    tls: ClientTls,
+    options: QuicOptions,
+}
+
+impl Connector {
+    /// Sets the name that the server's certificate must have, `localhost` by default.
+    #[must_use]
+    pub fn server_name(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.server_name);
+        self
+    }
+
+    /// Sends early data when it can, or never; in place of
+    /// [`QuicOptions::zero_rtt`]. Both have the same tickets.
+    #[must_use]
+    pub fn zero_rtt(mut self, zero_rtt: bool) -> Self {
+        self.options.zero_rtt = zero_rtt;
+        self
+    }
+
+    /// The host it connects from.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// A new link, as [`connect`](crate::connect()) makes it for `quic`.
+    ///
+    /// # Errors
+    /// As [`connect`](crate::connect()).
+    pub async fn connect(&self) -> Result<Link, ConnectError> {
+        quic::connect_simulated(&self.host, self.server, &self.server_name, &self.tls, &self.options).await
     }
 }

@@ -1,7 +1,9 @@
-//! The switch in the middle: who has which address, and what is on its way.
+//! Switch between the hosts: addresses, and datagrams in flight.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::fmt;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
@@ -10,22 +12,122 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::conditions::{Conditions, Counters, Direction};
-use super::lane::Lane;
-use super::random::Random;
-use super::recording::{Datagram, Recording};
+use super::link::{Conditions, Counters, Direction, Lane, Random};
 
 /// The index of a host.
 pub(crate) type HostId = usize;
 /// The number of a socket, never used twice.
 pub(crate) type SocketId = u64;
 
-/// What every datagram takes at least. Some congestion controllers come to a halt when a round trip
-/// takes no time at all.
-const LEAST: Duration = Duration::from_millis(1);
+/// Least delay of a datagram. Some congestion controllers stall when a round trip takes no time at all.
+const MIN_DELAY: Duration = Duration::from_millis(1);
 
-/// The first port that a socket gets which asks for none.
+/// First of the ports that the host chooses.
 const FIRST_PORT: u16 = 50_000;
+
+/// One machine on a [`Network`], and its link. Clones are the same machine.
+#[derive(Clone)]
+pub struct Host {
+    pub(super) id: HostId,
+    pub(super) switch: Arc<Switch>,
+}
+
+impl Host {
+    /// The name it was asked for with.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.switch.host_name(self.id)
+    }
+
+    /// Changes both directions of the link. Datagrams on their way are not affected.
+    pub fn change(&self, change: impl Fn(&mut Conditions)) {
+        self.change_one(Direction::Up, &change);
+        self.change_one(Direction::Down, &change);
+    }
+
+    /// Changes one direction of the link. Datagrams on their way are not affected.
+    pub fn change_one(&self, direction: Direction, change: impl FnOnce(&mut Conditions)) {
+        self.switch.change(self.id, direction, change);
+    }
+
+    /// Datagrams that one direction of the link has carried and dropped.
+    #[must_use]
+    pub fn counters(&self, direction: Direction) -> Counters {
+        self.switch.counters(self.id, direction)
+    }
+
+    /// Keeps a copy of every datagram from now on.
+    #[must_use]
+    pub fn record(&self) -> Recording {
+        self.switch.record(self.id)
+    }
+
+    /// Sends one datagram from a port that is used for nothing else.
+    pub fn send(&self, to: SocketAddr, bytes: &[u8]) {
+        if let Some(socket) = self.switch.attach(self.id, None) {
+            self.switch.send(socket.id, to, None, bytes);
+            self.switch.detach(socket.id);
+        }
+    }
+
+    /// Drops the mappings of the NAT in front of the host: peers see another address from now on, and datagrams to the old one
+    /// are lost. The host itself notices nothing.
+    pub fn rebind_nat(&self) {
+        self.switch.rebind_nat(self.id);
+    }
+
+    /// A socket, which lives until it is detached from the switch.
+    pub(crate) fn attach(&self, port: Option<u16>) -> io::Result<Attached> {
+        self.switch.attach(self.id, port).ok_or_else(|| io::ErrorKind::AddrInUse.into())
+    }
+
+    pub(crate) fn switch(&self) -> &Arc<Switch> {
+        &self.switch
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Host").field(&self.name()).finish()
+    }
+}
+
+/// One datagram as the host sent it, or as the network sent it towards the host. Datagrams that the host's own link drops
+/// are recorded too.
+#[derive(Clone, Debug)]
+pub struct Datagram {
+    /// Time of sending.
+    pub at: Instant,
+    /// Whether the host sent it, or it was sent to the host.
+    pub direction: Direction,
+    /// Destination.
+    pub to: SocketAddr,
+    /// The UDP payload.
+    pub bytes: Bytes,
+}
+
+/// All datagrams of a host since [`Host::record`], for as long as the network lives.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    datagrams: Arc<Mutex<Vec<Datagram>>>,
+}
+
+impl Recording {
+    pub(super) fn push(&self, datagram: Datagram) {
+        self.lock().push(datagram);
+    }
+
+    /// The datagrams so far.
+    #[must_use]
+    pub fn datagrams(&self) -> Vec<Datagram> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Datagram>> {
+        // Poisoning is harmless: the list is only pushed to and cloned.
+        self.datagrams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Switch {
@@ -37,7 +139,7 @@ struct State {
     random: Random,
     hosts: Vec<HostState>,
     sockets: HashMap<SocketId, SocketState>,
-    /// By the address that others see.
+    /// Sockets by the address that others see.
     routes: HashMap<SocketAddr, SocketId>,
     next_socket: SocketId,
     next_arrival: u64,
@@ -57,7 +159,7 @@ struct HostState {
 #[derive(Debug)]
 struct SocketState {
     host: HostId,
-    /// What others see: its own address, until a NAT changes its mind.
+    /// Address that others see: its own, until the NAT changes its mappings.
     public: SocketAddr,
     inbox: Arc<Inbox>,
 }
@@ -76,8 +178,8 @@ impl Switch {
         Self { state: Mutex::new(state) }
     }
 
-    /// A std lock: held for a few moves, never across an await.
     fn lock(&self) -> MutexGuard<'_, State> {
+        // Poisoning is harmless: a panic is a failed test, and the switch is part of tests only.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -121,7 +223,7 @@ impl Switch {
         recording
     }
 
-    /// A random number for who needs a seed of its own.
+    /// A random number, as a seed.
     pub(crate) fn draw(&self) -> u64 {
         self.lock().random.next()
     }
@@ -183,14 +285,14 @@ impl Switch {
         let Some(departed) = sender.up.pass(now, bytes.len(), random) else { return };
         let Some(target) = routes.get(&to).and_then(|id| sockets.get(id)) else { return };
         let Some(receiver) = hosts.get_mut(target.host) else { return };
-        // What is recorded on this side is what the link has let through so far.
+        // Recorded on this side: datagrams that the sender's link has let through.
         for recording in &receiver.recordings {
             recording.push(Datagram { at: now, direction: Direction::Down, to, bytes: bytes.clone() });
         }
         let Some(at) = receiver.down.pass(departed, bytes.len(), random) else { return };
         let number = *next_arrival;
         *next_arrival += 1;
-        let arrival = Arrival { at: at.max(now + LEAST), number, from: source.public, ecn, bytes };
+        let arrival = Arrival { at: at.max(now + MIN_DELAY), number, from: source.public, ecn, bytes };
         let inbox = Arc::clone(&target.inbox);
         drop(state);
         inbox.push(arrival);
@@ -255,7 +357,7 @@ impl PartialOrd for Arrival {
     }
 }
 
-/// What is on its way to one socket.
+/// Datagrams in flight to one socket.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     state: Mutex<InboxState>,
@@ -269,6 +371,7 @@ struct InboxState {
 
 impl Inbox {
     fn lock(&self) -> MutexGuard<'_, InboxState> {
+        // Poisoning is harmless: each change is one push, pop or assignment.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,39 +1,44 @@
-//! The client's side of TLS: whom it believes, and who it is.
+//! Client side of TLS: verification of servers, and the client's own certificate.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustls::client::WantsClientCert;
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ConfigBuilder, RootCertStore, SupportedProtocolVersion};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError as CertificateDefect, ClientConfig, ConfigBuilder, DigitallySignedStruct, Error,
+    RootCertStore, SignatureScheme, SupportedProtocolVersion,
+};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::keylog::KeyFile;
-use super::verifier::BelievesAnybody;
-use super::{ALPN_HTTP, ALPN_MQTT, config_error, explain, pem, provider};
-use crate::certificate::CertificateFiles;
+use super::{ALPN_HTTP, ALPN_MQTT, config_error, provider};
+use crate::certificate::{CertificateFiles, add_roots, read_certificates, read_private_key, unusable};
 use crate::error::{CertificateError, ConnectError};
 
-/// How a client verifies servers and shows who it is. The default believes the system's CAs.
+/// Verification of servers, and the client's identity. The default trusts the system's CAs.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTlsOptions {
-    /// PEM files with the authorities to believe, in place of the system's.
+    /// PEM files with the trusted authorities, in place of the system's.
     pub ca_files: Vec<PathBuf>,
     /// The client's own certificate, for servers that ask for one.
     pub identity: Option<CertificateFiles>,
-    /// Believe any certificate. Only for tests: anybody in between can read and change everything.
+    /// Trusts any certificate. Only for tests: an attacker in between can read and change everything.
     pub insecure: bool,
     /// The name that the server's certificate must have, in place of the target's host.
     pub server_name: Option<String>,
     /// The application protocols to offer, in place of `mqtt` on QUIC, none on TLS and
     /// `http/1.1` on secure WebSocket.
     pub alpn: Vec<String>,
-    /// A file to append the secrets of all sessions to, in the format of `SSLKEYLOGFILE`. Whoever
-    /// has it can read all traffic. That it cannot be written is said in the log, and no more.
+    /// File to append the secrets of all sessions to, in the format of `SSLKEYLOGFILE`. A reader of it can decrypt all traffic.
+    /// If it cannot be written, the log says so, and connections work.
     pub key_log: Option<PathBuf>,
 }
 
@@ -78,7 +83,7 @@ impl ClientTls {
         self.config(&self.shared.quic, &[&rustls::version::TLS13], Some(ALPN_MQTT))
     }
 
-    /// The same, with data before the server has answered if there is a session to resume.
+    /// As [`quic`](Self::quic), with early data if there is a session to resume.
     pub(crate) fn quic_early(&self) -> Result<Arc<ClientConfig>, CertificateError> {
         let slot = &self.shared.quic_early;
         if let Some(config) = slot.get() {
@@ -89,8 +94,7 @@ impl ClientTls {
         Ok(Arc::clone(slot.get_or_init(|| Arc::new(config))))
     }
 
-    /// Where the last QUIC connection with `host` and `port` went. Early data goes there and nowhere
-    /// else, since nobody waits for an answer before.
+    /// Address of the last QUIC connection with `host` and `port`. Early data goes to no other: it is sent before any answer.
     pub(crate) fn resumable(&self, host: &str, port: u16) -> Option<SocketAddr> {
         self.resumable_by_target().get(&(host.to_owned(), port)).copied()
     }
@@ -104,6 +108,7 @@ impl ClientTls {
     }
 
     fn resumable_by_target(&self) -> MutexGuard<'_, HashMap<(String, u16), SocketAddr>> {
+        // Poisoning is harmless: each change is one insertion or removal.
         self.shared.resumable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -138,7 +143,7 @@ impl ClientTls {
         self.shared.options.server_name.as_deref().unwrap_or(host)
     }
 
-    /// Says aloud that this connection can be read by anybody in between, if so.
+    /// Warns if the connection can be read by an attacker in between.
     pub(crate) fn warn_if_insecure(&self, host: &str) {
         if self.shared.options.insecure {
             tracing::warn!(host, "the server's certificate is NOT verified (insecure): for tests only");
@@ -156,7 +161,7 @@ impl ClientTls {
         let name = ServerName::try_from(name)
             .map_err(|_| ConnectError::ServerName { name: name.to_owned() })?
             .to_owned();
-        TlsConnector::from(config).connect(name, io).await.map_err(|error| explain::io_error(host, &error))
+        TlsConnector::from(config).connect(name, io).await.map_err(|error| io_error(host, &error))
     }
 
     fn config(
@@ -191,7 +196,9 @@ fn client_config(
         .with_protocol_versions(versions)
         .map_err(|error| config_error(&error))?;
     let builder = if options.insecure {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(BelievesAnybody::new(provider())))
+        builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(UnverifiedIssuer { provider: provider() }))
     } else {
         builder.with_root_certificates(roots(options)?)
     };
@@ -203,20 +210,20 @@ fn identify(
     identity: Option<&CertificateFiles>,
 ) -> Result<ClientConfig, CertificateError> {
     let Some(files) = identity else { return Ok(builder.with_no_client_auth()) };
-    let chain = pem::certificates(&files.certificate)?;
-    let key = pem::private_key(&files.key)?;
+    let chain = read_certificates(&files.certificate)?;
+    let key = read_private_key(&files.key)?;
     builder.with_client_auth_cert(chain, key).map_err(|error| match error {
-        rustls::Error::InconsistentKeys(_) => {
+        Error::InconsistentKeys(_) => {
             CertificateError::Mismatch { certificate: files.certificate.clone(), key: files.key.clone() }
         }
-        error => pem::unusable(&files.key, &error),
+        error => unusable(&files.key, &error),
     })
 }
 
 fn roots(options: &ClientTlsOptions) -> Result<RootCertStore, CertificateError> {
     let mut roots = RootCertStore::empty();
     for path in &options.ca_files {
-        pem::add_roots(&mut roots, path)?;
+        add_roots(&mut roots, path)?;
     }
     if options.ca_files.is_empty() {
         let native = rustls_native_certs::load_native_certs();
@@ -228,4 +235,97 @@ fn roots(options: &ClientTlsOptions) -> Result<RootCertStore, CertificateError> 
         }
     }
     Ok(roots)
+}
+
+// === Errors ===
+
+/// Error of a handshake: tokio-rustls wraps TLS errors in I/O errors.
+fn io_error(host: &str, error: &io::Error) -> ConnectError {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        Some(tls) => tls_error(host, tls),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => ConnectError::Tls {
+            host: host.to_owned(),
+            reason: "the server closed the connection; is this its TLS port?".to_owned(),
+        },
+        None => ConnectError::Tls { host: host.to_owned(), reason: error.to_string() },
+    }
+}
+
+pub(crate) fn tls_error(host: &str, error: &Error) -> ConnectError {
+    let host = host.to_owned();
+    match error {
+        Error::InvalidCertificate(defect) => certificate_defect(host, defect),
+        Error::InvalidMessage(_) => ConnectError::Tls {
+            host,
+            reason: "the answer is not TLS; is this the port of a plain listener?".to_owned(),
+        },
+        error => ConnectError::Tls { host, reason: error.to_string() },
+    }
+}
+
+fn certificate_defect(host: String, defect: &CertificateDefect) -> ConnectError {
+    match defect {
+        CertificateDefect::UnknownIssuer | CertificateDefect::BadSignature => {
+            ConnectError::NotTrusted { host }
+        }
+        CertificateDefect::NotValidForName => {
+            ConnectError::WrongName { host, reason: "the certificate does not name it".to_owned() }
+        }
+        CertificateDefect::NotValidForNameContext { presented, .. } => ConnectError::WrongName {
+            host,
+            reason: if presented.is_empty() { "it has no names".to_owned() } else { presented.join(", ") },
+        },
+        CertificateDefect::Expired | CertificateDefect::ExpiredContext { .. } => {
+            ConnectError::Expired { host, reason: "it has expired" }
+        }
+        CertificateDefect::NotValidYet | CertificateDefect::NotValidYetContext { .. } => {
+            ConnectError::Expired { host, reason: "it begins later" }
+        }
+        defect => ConnectError::Tls { host, reason: format!("certificate: {defect}") },
+    }
+}
+
+// === Insecure ===
+
+/// Verifier for `insecure`: accepts any certificate whose key the peer proves to own.
+#[derive(Debug)]
+struct UnverifiedIssuer {
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for UnverifiedIssuer {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
 }

@@ -16,14 +16,14 @@ pub(super) struct KeyFile {
 }
 
 impl KeyFile {
-    /// A file that cannot be opened is said so in the log, and no more.
+    /// Opens the file; an error is logged, and connections work.
     pub(super) fn open(path: &Path) -> Self {
         let mut options = OpenOptions::new();
         options.append(true).create(true);
         #[cfg(unix)]
         {
             use std::os::unix::fs::OpenOptionsExt;
-            // Whoever reads it reads all traffic.
+            // A reader of it can decrypt all traffic.
             options.mode(0o600);
         }
         let file = match options.open(path) {
@@ -42,6 +42,7 @@ impl KeyFile {
 
 impl KeyLog for KeyFile {
     fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
+        // Poisoning is harmless: a line may be incomplete at worst.
         let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(file) = slot.as_mut() else { return };
         if let Err(error) = write_line(file, label, client_random, secret) {

@@ -1,12 +1,10 @@
-//! TLS over TCP, and the configurations that QUIC takes from here: rustls with ring, 1.2 and 1.3.
+//! TLS over TCP, and the configurations of QUIC: rustls with ring, 1.2 and 1.3.
 
 mod client;
-pub(crate) mod explain;
 mod keylog;
-pub(crate) mod pem;
 mod server;
-mod verifier;
 
+pub(crate) use client::tls_error;
 pub use client::{ClientTls, ClientTlsOptions};
 pub use server::{ClientAuth, ServerTls, ServerTlsOptions};
 
@@ -17,12 +15,12 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 
 use crate::error::CertificateError;
-use crate::link::{Peer, PeerCertificate};
+use crate::transport::{Peer, PeerCertificate};
 
 /// The application protocol of MQTT over QUIC, and over TLS where a client offers it.
 pub(crate) const ALPN_MQTT: &str = "mqtt";
 
-/// What WebSocket clients may offer on TLS.
+/// Application protocol that WebSocket clients may offer on TLS.
 pub(crate) const ALPN_HTTP: &str = "http/1.1";
 
 fn provider() -> Arc<CryptoProvider> {
@@ -33,7 +31,7 @@ fn config_error(error: &impl ToString) -> CertificateError {
     CertificateError::Config { reason: error.to_string() }
 }
 
-/// Adds to `peer` what the TLS session knows about it.
+/// Adds the facts of the TLS session to `peer`.
 pub(crate) fn describe(peer: &mut Peer, session: &rustls::CommonState) {
     peer.tls_version = match session.protocol_version() {
         Some(ProtocolVersion::TLSv1_2) => Some("TLSv1.2"),

@@ -1,4 +1,4 @@
-//! The server's side of TLS: configurations from files, swapped whole on reload.
+//! Server side of TLS: configurations from files, replaced as a whole on reload.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,14 +11,14 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::keylog::KeyFile;
-use super::{ALPN_HTTP, ALPN_MQTT, config_error, pem, provider};
-use crate::certificate::CertificateFiles;
+use super::{ALPN_HTTP, ALPN_MQTT, config_error, provider};
+use crate::certificate::{CertificateFiles, add_roots, read_certificates, read_private_key, unusable};
 use crate::error::{CertificateError, HandshakeError};
 
 /// Sessions a server remembers for resumption; each costs some hundred bytes.
 const SESSIONS: usize = 1024;
 
-/// Whether clients prove who they are with a certificate.
+/// Authentication of clients by certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
     /// They are not asked.
@@ -36,20 +36,20 @@ pub enum ClientAuth {
     },
 }
 
-/// What a server shows and asks for.
+/// Certificate of a server, and its demands on clients.
 #[derive(Clone, Debug)]
 pub struct ServerTlsOptions {
     /// The server's certificate.
     pub files: CertificateFiles,
-    /// Whether clients prove who they are.
+    /// Authentication of clients.
     pub client_auth: ClientAuth,
-    /// A file to append the secrets of all sessions to, in the format of `SSLKEYLOGFILE`. Whoever
-    /// has it can read all traffic. That it cannot be written is said in the log, and no more.
+    /// File to append the secrets of all sessions to, in the format of `SSLKEYLOGFILE`. A reader of it can decrypt all traffic.
+    /// If it cannot be written, the log says so, and connections work.
     pub key_log: Option<PathBuf>,
 }
 
-/// What a server needs for TLS. Clones share one configuration, so one [`reload`](Self::reload)
-/// reaches every listener that was bound with a clone.
+/// TLS of a server. Clones share one configuration, so one [`reload`](Self::reload) reaches every listener that was bound with
+/// a clone.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
     shared: Arc<Shared>,
@@ -100,17 +100,18 @@ impl ServerTls {
     pub fn reload(&self) -> Result<(), CertificateError> {
         let shared = &*self.shared;
         let configs = Configs::load(&shared.options, shared.key_log.as_ref())?;
+        // Poisoning is harmless: the configurations are replaced as a whole.
         *shared.current.write().unwrap_or_else(PoisonError::into_inner) = configs;
         Ok(())
     }
 
-    /// Where certificate and key come from.
+    /// Files of certificate and key.
     #[must_use]
     pub fn files(&self) -> &CertificateFiles {
         &self.shared.options.files
     }
 
-    /// Whether clients are asked for a certificate.
+    /// True if clients are asked for a certificate.
     pub(crate) fn asks_for_certificates(&self) -> bool {
         self.shared.options.client_auth != ClientAuth::None
     }
@@ -133,6 +134,7 @@ impl ServerTls {
     }
 
     fn current(&self) -> Configs {
+        // As in `reload`.
         self.shared.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -169,8 +171,8 @@ fn server_config(
     client_auth: &ClientAuth,
     versions: &[&'static SupportedProtocolVersion],
 ) -> Result<ServerConfig, CertificateError> {
-    let chain = pem::certificates(&files.certificate)?;
-    let key = pem::private_key(&files.key)?;
+    let chain = read_certificates(&files.certificate)?;
+    let key = read_private_key(&files.key)?;
     let builder = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(versions)
         .map_err(|error| config_error(&error))?;
@@ -182,8 +184,8 @@ fn server_config(
         rustls::Error::InconsistentKeys(_) => {
             CertificateError::Mismatch { certificate: files.certificate.clone(), key: files.key.clone() }
         }
-        rustls::Error::InvalidCertificate(_) => pem::unusable(&files.certificate, &error),
-        error => pem::unusable(&files.key, &error),
+        rustls::Error::InvalidCertificate(_) => unusable(&files.certificate, &error),
+        error => unusable(&files.key, &error),
     })?;
     // A new store each time: a session that began under another CA must not be resumed under this one.
     config.session_storage = ServerSessionMemoryCache::new(SESSIONS);
@@ -197,10 +199,10 @@ fn client_verifier(auth: &ClientAuth) -> Result<Option<Arc<dyn ClientCertVerifie
         ClientAuth::Required { ca } => (ca, false),
     };
     let mut roots = RootCertStore::empty();
-    pem::add_roots(&mut roots, ca)?;
+    add_roots(&mut roots, ca)?;
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
     let builder = if optional { builder.allow_unauthenticated() } else { builder };
-    builder.build().map(Some).map_err(|error| pem::unusable(ca, &error))
+    builder.build().map(Some).map_err(|error| unusable(ca, &error))
 }
 
 /// Answers with `named` if the client offers `alpn`, else without any application protocol.
@@ -216,7 +218,7 @@ async fn accept(
     start.into_stream(if offers_it { named } else { any }).await.map_err(refused)
 }
 
-/// tokio-rustls hides TLS errors in I/O errors.
+/// Error of a handshake: tokio-rustls wraps TLS errors in I/O errors.
 fn refused(error: std::io::Error) -> HandshakeError {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(tls) => HandshakeError::Tls(tls.to_string()),

@@ -1,15 +1,12 @@
 //! MQTT over WebSocket (MQTT 6, RFC 6455): HTTP upgrade on either side, then a stream of bytes in
 //! binary frames.
 
-mod accept;
-mod blocking;
-mod connect;
+mod handshake;
 mod stream;
 
-pub(crate) use accept::accept;
-pub(crate) use connect::connect;
+pub(crate) use handshake::{accept, connect};
 
-/// How MQTT over WebSocket is spoken.
+/// Options of MQTT over WebSocket.
 #[derive(Clone, Debug)]
 pub struct WebSocketOptions {
     /// The path that is served, with its leading slash.
@@ -18,11 +15,10 @@ pub struct WebSocketOptions {
     /// memory whole, so it should be little more than the largest MQTT packet: many clients send one
     /// packet as one frame. The first message may have 64 KiB at most.
     pub max_frame_bytes: usize,
-    /// Which web pages may connect: `None` for any, else those of this machine (`localhost`, loopback
-    /// addresses) and those whose origin is listed, such as `https://app.example`. Who is no browser
-    /// sends no origin and is not concerned.
+    /// Web pages that may connect: `None` for any, else those of this machine (`localhost`, loopback addresses) and those whose
+    /// origin is listed, such as `https://app.example`. Clients other than browsers send no origin.
     ///
-    /// Where being on this machine is enough to be let in, any page that its user looks at would be.
+    /// Where clients of this machine may connect without a password, any page that its user opens could.
     pub origins: Option<Vec<String>>,
 }
 
@@ -35,5 +31,5 @@ impl Default for WebSocketOptions {
 /// The subprotocol of MQTT. [MQTT-6.0.0-3] [MQTT-6.0.0-4]
 const SUBPROTOCOL: &str = "mqtt";
 
-/// What clients of MQTT 3.1 call it.
+/// Its name in clients of MQTT 3.1.
 const SUBPROTOCOL_V31: &str = "mqttv3.1";

@@ -1,34 +1,32 @@
 //! A WebSocket as a stream of bytes.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig, WebSocketContext};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes, error::ProtocolError};
 
-use super::blocking::{Blocking, settle};
-use crate::wakers::Wakers;
-
-/// What an idle link keeps allocated for reading, and the most one system call reads.
+/// Read buffer of an idle link, and upper bound of one system call, bytes.
 const READ_BUFFER: usize = 4 * 1024;
 
-/// The largest frame sent. A link keeps a buffer of this size once it has sent one.
+/// Largest frame that is sent, bytes. A link keeps a buffer of this size once it has sent one.
 const MAX_SENT_FRAME: usize = 32 * 1024;
 
-/// The largest first message: what a stranger may make us hold before MQTT has seen anything.
+/// Largest first message, bytes: a client before its CONNECT may use so much memory.
 const OPENING_MESSAGE: usize = 64 * 1024;
 
-/// How long a closing link waits for the peer's goodbye.
+/// Time for the peer's close frame.
 const CLOSE_WAIT: Duration = Duration::from_secs(2);
 
-/// For the upgrade, whose frame buffers are thrown away.
+/// Configuration for the upgrade, whose frame buffers are dropped.
 pub(super) fn handshake_config() -> WebSocketConfig {
     WebSocketConfig::default().read_buffer_size(0)
 }
@@ -40,26 +38,25 @@ pub(crate) struct WsStream<S> {
     io: S,
     protocol: WebSocketContext,
     wakers: Arc<Wakers>,
-    /// Wakes everybody in `wakers`. Reading may write (a pong, the answer to a close) and writing may
-    /// wait behind such a frame; when they are two tasks, the connection below, which remembers one
-    /// waker per direction, would forget one of them.
+    /// Wakes both tasks of `wakers`. A read may write (a pong, the answer to a close) and a write may wait behind such a frame;
+    /// the connection below keeps one waker per direction, and would forget one of two tasks.
     both: Waker,
     /// The rest of the message that was read last.
     unread: Bytes,
-    /// What `protocol` is told once the first message has come, until then.
+    /// Limit that applies after the first message; taken by it.
     max_frame_bytes: Option<usize>,
     end: End,
 }
 
-/// How far the end of the connection has come.
+/// Progress of the close.
 enum End {
-    /// Nobody has spoken of it.
+    /// Not begun.
     Open,
-    /// The peer has closed, or broke the protocol: there is nothing more to read.
+    /// The peer has closed, or violated the protocol: nothing more is read.
     Unreadable,
-    /// We have said goodbye and wait for the peer's, for so long.
-    Goodbye(Pin<Box<Sleep>>),
-    /// Both have, or we have waited enough: the connection below can go.
+    /// A close frame was sent, and the peer's is awaited until the timer fires.
+    Closing(Pin<Box<Sleep>>),
+    /// Both close frames were sent, or the time is over: the connection below can be closed.
     Done,
 }
 
@@ -67,7 +64,7 @@ impl<S> WsStream<S>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    /// `io` is a connection whose upgrade is done. `max_frame_bytes` bounds what is received.
+    /// `io` is a connection after its upgrade. `max_frame_bytes` bounds frames that are received.
     pub(super) fn new(io: S, role: Role, max_frame_bytes: usize) -> Self {
         let opening = OPENING_MESSAGE.min(max_frame_bytes);
         let config = WebSocketConfig::default()
@@ -134,7 +131,7 @@ where
                 Poll::Ready(Ok(false))
             }
             Error::Capacity(error) => Poll::Ready(Err(self.violated(CloseCode::Size, &error.to_string()))),
-            // Only text is checked for UTF-8, and text is not for us. [MQTT-6.0.0-1]
+            // Only text is checked for UTF-8, and MQTT is never text. [MQTT-6.0.0-1]
             Error::Utf8(_) => {
                 Poll::Ready(Err(self.violated(CloseCode::Unsupported, "MQTT travels in binary frames")))
             }
@@ -142,7 +139,7 @@ where
         }
     }
 
-    /// The peer broke the protocol: tells it why, as far as the connection takes it at once.
+    /// Ends a connection whose peer violated the protocol, with a close frame if the connection takes it at once.
     fn violated(&mut self, code: CloseCode, reason: &str) -> io::Error {
         self.end = End::Unreadable;
         // A close frame has room for 123 bytes of reason.
@@ -152,13 +149,13 @@ where
         io::Error::new(io::ErrorKind::InvalidData, format!("WebSocket: {reason}"))
     }
 
-    /// Hands every frame so far to the connection below, and that one's bytes to the system.
+    /// Flushes all frames to the connection below, and its bytes to the system.
     fn poll_drain(&mut self) -> Poll<io::Result<()>> {
         let flushed = self.protocol.flush(&mut Blocking { io: &mut self.io, waker: &self.both });
-        settle(flushed)
+        to_poll(flushed)
     }
 
-    fn poll_goodbye(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             match &mut self.end {
                 End::Open | End::Unreadable => {
@@ -167,19 +164,19 @@ where
                     let said = self
                         .protocol
                         .close(&mut Blocking { io: &mut self.io, waker: &self.both }, Some(frame));
-                    self.end = match settle(said) {
+                    self.end = match to_poll(said) {
                         Poll::Ready(Err(_)) => End::Done,
-                        _ => End::Goodbye(Box::pin(sleep(CLOSE_WAIT))),
+                        _ => End::Closing(Box::pin(sleep(CLOSE_WAIT))),
                     };
                 }
-                End::Goodbye(patience) => {
-                    // What the peer still sends is read and thrown away: a socket that is closed
-                    // over unread bytes resets the connection, and our last bytes with it.
+                End::Closing(timer) => {
+                    // Bytes that the peer still sends are dropped: a socket that is closed over unread bytes resets the
+                    // connection, and with it the last bytes of this end.
                     match self.protocol.read(&mut Blocking { io: &mut self.io, waker: &self.both }) {
                         Ok(Message::Close(_)) => self.end = End::Done,
                         Ok(_) => {}
                         Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                            ready!(patience.as_mut().poll(cx));
+                            ready!(timer.as_mut().poll(cx));
                             self.end = End::Done;
                         }
                         Err(_) => self.end = End::Done,
@@ -238,8 +235,8 @@ where
         let written = this
             .protocol
             .write(&mut Blocking { io: &mut this.io, waker: &this.both }, Message::Binary(payload));
-        match settle(written) {
-            // The frame is ours now; what the connection did not take goes with the next flush.
+        match to_poll(written) {
+            // The frame is taken; bytes that the connection did not take go with the next flush.
             Poll::Pending | Poll::Ready(Ok(())) => Poll::Ready(Ok(length)),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
         }
@@ -259,7 +256,7 @@ where
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.wakers.writer.register(cx.waker());
-        this.poll_goodbye(cx)
+        this.poll_closing(cx)
     }
 }
 
@@ -281,6 +278,75 @@ fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, "the WebSocket is closed")
 }
 
+/// Converts the library's error for "not now".
+fn to_poll(result: Result<(), Error>) -> Poll<io::Result<()>> {
+    match result {
+        Ok(()) => Poll::Ready(Ok(())),
+        Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+        Err(Error::Io(error)) => Poll::Ready(Err(error)),
+        Err(Error::ConnectionClosed | Error::AlreadyClosed) => Poll::Ready(Ok(())),
+        Err(error) => Poll::Ready(Err(io::Error::other(error))),
+    }
+}
+
+/// Blocking view of the connection below, for the library: calls fail where they would wait.
+struct Blocking<'a, S> {
+    io: &'a mut S,
+    waker: &'a Waker,
+}
+
+impl<S: AsyncRead + Unpin> Read for Blocking<'_, S> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut buf = ReadBuf::new(buf);
+        let mut cx = Context::from_waker(self.waker);
+        or_would_block(Pin::new(&mut *self.io).poll_read(&mut cx, &mut buf)).map(|()| buf.filled().len())
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Write for Blocking<'_, S> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        or_would_block(Pin::new(&mut *self.io).poll_write(&mut Context::from_waker(self.waker), buf))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        or_would_block(Pin::new(&mut *self.io).poll_flush(&mut Context::from_waker(self.waker)))
+    }
+}
+
+fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
+    match poll {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
+/// Tasks that read and write a WebSocket; often they are one.
+#[derive(Debug, Default)]
+struct Wakers {
+    reader: AtomicWaker,
+    writer: AtomicWaker,
+}
+
+impl Wakers {
+    /// The tasks, and a waker for both.
+    fn new() -> (Arc<Self>, Waker) {
+        let wakers = Arc::new(Self::default());
+        let both = Waker::from(Arc::clone(&wakers));
+        (wakers, both)
+    }
+}
+
+impl Wake for Wakers {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.reader.wake();
+        self.writer.wake();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
@@ -289,7 +355,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_writer_that_waits_is_woken_beside_a_reader_that_waits() {
+    async fn waiting_writer_is_woken_beside_a_waiting_reader() {
         let (ours, mut theirs) = duplex(64);
         let (mut reader, mut writer) = split(WsStream::new(ours, Role::Server, 1 << 20));
         let reading = tokio::spawn(async move { reader.read_u8().await });

@@ -1,4 +1,4 @@
-//! What every transport has to do.
+//! Duties of every transport.
 
 use std::io::IoSlice;
 
@@ -89,11 +89,11 @@ async fn a_client_that_leaves_is_the_end_of_the_stream() {
         let mut listener = bind(kind);
         let (mut server, mut client) = pair(&mut listener, &pki.client()).await;
         let leave = async {
-            client.io.write_all(b"goodbye").await.expect("write");
+            client.io.write_all(b"the end").await.expect("write");
             client.io.shutdown().await.expect("shutdown");
         };
         let ((), received) = tokio::join!(leave, drain(&mut server));
-        assert_eq!(received, b"goodbye", "{}", server.peer.transport);
+        assert_eq!(received, b"the end", "{}", server.peer.transport);
     }
 }
 

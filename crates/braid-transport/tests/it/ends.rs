@@ -7,7 +7,7 @@ use braid_proto::stream::StreamKey;
 use braid_transport::{Close, Link, Read};
 use tokio::io::ReadBuf;
 
-/// What the peer did next, and the bytes if they are some; one at a time.
+/// The peer's next action, and its byte; one at a time.
 pub(crate) async fn next(link: &mut Link) -> io::Result<(Read, Option<u8>)> {
     let mut byte = [0];
     let mut buffer = ReadBuf::new(&mut byte);
@@ -36,7 +36,7 @@ pub(crate) async fn write(link: &mut Link, mut bytes: &[u8]) -> io::Result<()> {
     poll_fn(|cx| link.poll_flush(cx)).await
 }
 
-/// Says goodbye.
+/// Closes the link.
 pub(crate) async fn close(link: &mut Link) -> io::Result<()> {
     poll_fn(|cx| link.poll_close(cx, Close { code: 0, stop: None })).await
 }

@@ -1,4 +1,4 @@
-//! What the gate of a connection says of itself.
+//! States that the gate of a connection reports.
 
 use std::fs;
 use std::time::Duration;

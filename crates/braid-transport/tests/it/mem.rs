@@ -27,7 +27,7 @@ async fn a_writer_waits_when_the_capacity_is_used() {
     let (mut left, mut right) = (Wire::from(left), Wire::from(right));
     left.io.write_all(b"12345678").await.expect("fits");
     let blocked = timeout(Duration::from_secs(3600), left.io.write_all(b"9")).await;
-    assert!(blocked.is_err(), "nobody has read");
+    assert!(blocked.is_err(), "no byte was read");
     right.io.read_exact(&mut [0; 8]).await.expect("read");
     left.io.write_all(b"9").await.expect("there is room again");
 }
@@ -50,6 +50,6 @@ async fn a_hub_is_a_listener() {
 async fn a_hub_without_its_listener_refuses() {
     let (listener, connector) = mem::hub();
     listener.close().await;
-    let error = connector.connect().await.expect_err("nobody listens");
+    let error = connector.connect().await.expect_err("there is no listener");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
 }

@@ -1,4 +1,4 @@
-//! How fast bulk gets through, with the default congestion control and with the library's BBR as it is.
+//! Throughput of bulk behind a policer, with the default congestion control and with the library's own BBR.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

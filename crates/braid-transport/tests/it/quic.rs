@@ -17,7 +17,7 @@ use tokio::net::UdpSocket;
 
 use crate::support::{Pki, Wire, accept, address, bind, carry, drain, loopback, pair, target};
 
-/// What a raw client connects with, offering `alpn`.
+/// Configuration of a raw client that offers `alpn`.
 pub(crate) fn raw_config(pki: &Pki, alpn: &str) -> ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(pki.ca()).expect("ca")).expect("root");
@@ -132,7 +132,7 @@ async fn shutdown_does_not_wait_for_a_peer_that_is_gone() {
 }
 
 #[tokio::test]
-async fn closing_the_listener_says_goodbye_to_all() {
+async fn closing_the_listener_closes_all_links() {
     let raw = raw_pair().await;
     drop(raw.server);
     raw.listener.close().await;
@@ -243,20 +243,20 @@ async fn an_unspecified_ipv6_listener_takes_ipv4() {
     drop(client);
 }
 
-/// What a client sends first.
+/// First datagram of a client.
 async fn first_datagram(pki: &Pki) -> Vec<u8> {
-    let nobody = UdpSocket::bind(loopback()).await.expect("bind");
-    let client = raw_client(pki, nobody.local_addr().expect("address"), "mqtt");
+    let silent = UdpSocket::bind(loopback()).await.expect("bind");
+    let client = raw_client(pki, silent.local_addr().expect("address"), "mqtt");
     let mut datagram = vec![0; 2000];
     tokio::select! {
-        length = nobody.recv(&mut datagram) => datagram.truncate(length.expect("receive")),
-        _ = client => unreachable!("nobody answers"),
+        length = silent.recv(&mut datagram) => datagram.truncate(length.expect("receive")),
+        _ = client => unreachable!("there is no answer"),
     }
     datagram
 }
 
 #[tokio::test]
-async fn what_comes_from_somebody_who_waits_while_nobody_accepts_any_more_does_no_harm() {
+async fn datagrams_of_a_waiting_client_after_the_last_accept_do_no_harm() {
     for in_order in [true, false] {
         let pki = Pki::new();
         let mut listener = bind(ListenerKind::Quic(pki.server()));
@@ -265,13 +265,13 @@ async fn what_comes_from_somebody_who_waits_while_nobody_accepts_any_more_does_n
         let waiting = UdpSocket::bind(loopback()).await.expect("bind");
         let datagram = first_datagram(&pki).await;
         waiting.send_to(&datagram, address).await.expect("send");
-        // What comes behind it has passed the endpoint's task as well.
+        // A later datagram has passed the endpoint's task as well.
         carry(&mut client, &mut server, b"1").await;
         let closing = if in_order { Some(tokio::spawn(listener.close())) } else { drop_now(listener) };
         waiting.send_to(&datagram, address).await.expect("send");
         carry(&mut client, &mut server, b"2").await;
         let refused = waiting.recv(&mut [0; 2000]).await.expect("receive");
-        assert!(refused > 0, "whoever waits is told");
+        assert!(refused > 0, "the waiting client is refused");
         carry(&mut server, &mut client, b"3").await;
         drop((server, client, closing));
     }

@@ -1,4 +1,4 @@
-//! A peer that stalls its handshake holds up nobody.
+//! A peer that stalls its handshake delays no other.
 
 use braid_transport::{ListenerKind, Transport};
 use tokio::io::AsyncWriteExt;

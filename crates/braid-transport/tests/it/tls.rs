@@ -63,13 +63,13 @@ async fn a_required_client_certificate_may_not_be_missing() {
 
 #[tokio::test]
 async fn a_client_certificate_of_another_ca_is_refused_even_if_optional() {
-    let (pki, strangers) = (Pki::new(), Pki::new());
-    let identity = strangers.issue("stranger", &["stranger.example"]);
+    let (pki, other) = (Pki::new(), Pki::new());
+    let identity = other.issue("other", &["other.example"]);
     let client = pki.client_with(|options| options.identity = Some(identity));
     for kind in secure_kinds(&pki, &ClientAuth::Optional { ca: pki.ca() }) {
         let mut listener = bind(kind);
         let attempt = dial(&listener, &client);
-        let error = accept(&mut listener).await.await.expect("join").expect_err("a stranger");
+        let error = accept(&mut listener).await.await.expect("join").expect_err("another CA");
         assert!(matches!(error, HandshakeError::Tls(_) | HandshakeError::Quic(_)), "{error}");
         attempt.abort();
     }
@@ -112,7 +112,7 @@ async fn a_reload_that_fails_leaves_the_old_certificate() {
     }
 }
 
-/// What a client says about `kind`, whose handshake fails on the server as well.
+/// Error of a client that connects to `kind`, whose handshake fails on the server as well.
 async fn refusal(kind: ListenerKind, client: &ClientTls) -> ConnectError {
     let mut listener = bind(kind);
     let attempt = dial(&listener, client);

@@ -193,7 +193,7 @@ async fn a_close_frame_is_answered_and_ends_the_stream() {
 }
 
 #[tokio::test]
-async fn a_stranger_cannot_begin_with_a_large_message() {
+async fn first_message_cannot_be_large() {
     let (mut socket, mut server) = upgraded().await;
     socket.feed(Message::binary(vec![0; 65_537])).await.expect("send");
     let flush = tokio::spawn(async move {
@@ -231,7 +231,7 @@ async fn a_message_may_be_as_large_as_the_options_say() {
 }
 
 #[tokio::test]
-async fn a_peer_that_never_says_goodbye_is_not_waited_for_long() {
+async fn close_does_not_wait_long_for_the_peer() {
     let (socket, mut server) = upgraded().await;
     tokio::time::pause();
     let start = tokio::time::Instant::now();

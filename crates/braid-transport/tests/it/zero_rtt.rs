@@ -41,7 +41,7 @@ impl Scene {
         Self { network, device, pki, server, listener }
     }
 
-    /// What connects with early data when it can.
+    /// Connector that sends early data when it can.
     fn connector(&self) -> Connector {
         let tls = self.pki.client_with(|tls| tls.identity = Some(self.pki.issue("device", &["device"])));
         self.device.connector(address(&self.listener), tls, QuicOptions::client()).zero_rtt(true)
@@ -134,7 +134,7 @@ async fn a_first_flight_that_is_sent_again_has_no_effect() {
         .filter(|datagram| datagram.direction == Direction::Up && datagram.at < start + ROUND_TRIP)
         .collect();
 
-    // The connection says goodbye and is forgotten; the copy would only reach it.
+    // The connection is closed and forgotten; until then the copy would reach it.
     sleep(Duration::from_secs(60)).await;
     let attacker = scene.network.host("attacker");
     for datagram in &flight {
@@ -200,7 +200,7 @@ async fn a_client_is_told_that_its_early_data_was_not_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_sends_early_data_to_a_server_that_does_not_want_it() {
+async fn no_client_sends_early_data_to_a_server_that_does_not_accept_it() {
     for unwilling in
         [(|options| options.zero_rtt = false) as fn(&mut QuicOptions), |options| options.tickets = 0]
     {
@@ -232,11 +232,11 @@ async fn a_server_that_is_gone_is_noticed() {
     let start = Instant::now();
     let mut link = connector.connect().await.expect("early");
     write(&mut link, b"!").await.expect("early");
-    let error = read(&mut link).await.expect_err("nobody is there");
+    let error = read(&mut link).await.expect_err("there is no server");
     assert!(start.elapsed() <= Duration::from_secs(6), "{:?}", start.elapsed());
     assert!(!is_early_data_rejected(&error), "{error}");
     drop(link);
-    // Its goodbye is lost as well.
+    // Its close is lost as well.
     sleep(Duration::from_secs(60)).await;
     scene.device.change(|link| link.cut = false);
     let (connected, _) = scene.visit(&connector).await;

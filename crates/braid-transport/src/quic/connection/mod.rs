@@ -1,14 +1,10 @@
 //! A QUIC connection as a link of many streams.
 //!
-//! One task owns the link and polls it; there is no task per connection or stream. What the library
-//! has to tell rings a bell, and the owner is woken once for any number of them.
+//! One task owns the link and polls it; there is no task per connection or stream. The library's wakers collect events, and
+//! the owner is woken once for any number of them.
 
-mod active_priorities;
 mod close;
-mod close_reason;
-mod gating;
-mod incoming;
-mod path_migration;
+mod events;
 mod read;
 mod send_limit;
 mod state;
@@ -16,9 +12,6 @@ mod stream;
 mod stream_finish;
 #[cfg(test)]
 mod tests;
-mod unsent_bytes;
-mod urgency;
-mod wakers;
 mod write;
 mod write_scheduler;
 
@@ -30,45 +23,49 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use braid_proto::stream::{Priority, StreamKey};
+use noq::crypto::rustls::HandshakeData;
+use rustls::pki_types::CertificateDer;
 use tokio::io::ReadBuf;
 use tokio::runtime::Handle;
-use tokio::time::Instant as Now;
 
 use self::close::{Closing, LINGER};
+use self::events::EventWakers;
 use self::state::ConnectionState;
-use self::wakers::Wakers;
 use super::codes;
 use super::congestion::GateState;
-use super::link::Established;
 use super::panic_guard::{Broken, is_sound, shielded};
-use crate::link::{Close, Dir, Peer, Read};
+use crate::tls;
+use crate::transport::{Close, Dir, Peer, Read, Transport};
+
+pub(super) use self::events::{Confirmed, Outside};
+pub(super) use self::state::Established;
 
 /// A QUIC connection: the control stream and any number of data streams.
 pub struct Multi {
     pub(crate) peer: Peer,
-    /// `None` once the library has panicked in it, or the end has begun.
+    /// `None` once the library has panicked in it, or the close has begun.
     state: Option<Box<ConnectionState>>,
-    /// The end, once it has begun.
     closing: Option<Closing>,
-    /// When it is to be over, if that was said.
+    /// Deadline of the close, if one was set.
     deadline: Option<Instant>,
     is_broken: bool,
-    wakers: Arc<Wakers>,
+    wakers: Arc<EventWakers>,
 }
 
 impl Multi {
-    pub(super) fn new(peer: Peer, established: Established) -> Self {
-        let wakers = Arc::new(Wakers::default());
+    pub(super) fn new(established: Established) -> Self {
+        let peer = peer(&established.connection, established.address);
+        let wakers = Arc::new(EventWakers::default());
         let state = Some(Box::new(ConnectionState::new(established, Arc::clone(&wakers))));
         Self { peer, state, closing: None, deadline: None, is_broken: false, wakers }
     }
 
     pub(crate) fn is_early(&self) -> bool {
-        self.state.as_ref().is_some_and(|state| state.confirmed.is_some())
+        self.state.as_ref().is_some_and(|state| state.events.is_early())
     }
 
     pub(crate) fn gate_state(&self) -> Option<GateState> {
-        self.state.as_ref()?.gating.state()
+        self.state.as_ref()?.gate.as_ref()?.state()
     }
 
     pub(crate) fn poll_read(
@@ -77,7 +74,7 @@ impl Multi {
         buffer: &mut ReadBuf<'_>,
         wants: &mut dyn FnMut(StreamKey) -> bool,
     ) -> Poll<io::Result<Read>> {
-        self.wakers.listen(cx);
+        self.wakers.register(cx);
         if self.state.is_none() && !self.is_broken {
             return Poll::Ready(Ok(Read::Closed));
         }
@@ -94,7 +91,7 @@ impl Multi {
         stream: StreamKey,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.wakers.listen(cx);
+        self.wakers.register(cx);
         self.with(|state| state.poll_write(cx, stream, slices))?
     }
 
@@ -111,13 +108,13 @@ impl Multi {
     }
 
     pub(crate) fn poll_open(&mut self, cx: &mut Context<'_>, dir: Dir) -> Poll<io::Result<StreamKey>> {
-        self.wakers.listen(cx);
+        self.wakers.register(cx);
         self.with(|state| state.poll_open(dir))?
     }
 
     pub(crate) fn poll_close(&mut self, cx: &mut Context<'_>, close: Close) -> Poll<io::Result<()>> {
         if self.state.is_some() {
-            self.closing = self.begin_farewell(close)?;
+            self.closing = self.begin_close(close)?;
         }
         let Some(closing) = self.closing.as_mut() else { return Poll::Ready(Ok(())) };
         let outcome = ready!(closing.as_mut().poll(cx));
@@ -133,6 +130,10 @@ impl Multi {
         self.with(|state| state.connection.stats().frame_rx.stream).ok()
     }
 
+    pub(crate) fn unread_bytes(&mut self) -> usize {
+        self.with(ConnectionState::unread_bytes).unwrap_or(0)
+    }
+
     pub(crate) fn set_trusted(&mut self) {
         let _ = self.with(ConnectionState::set_trusted);
     }
@@ -141,9 +142,10 @@ impl Multi {
         self.with(|state| state.rebind(address))?
     }
 
-    /// Runs `call` on the handles; they are forgotten if it panics.
+    /// Runs `call` on the state, which is forgotten if that panics.
     fn with<T>(&mut self, call: impl FnOnce(&mut ConnectionState) -> T) -> io::Result<T> {
         let Some(state) = self.state.as_mut() else {
+            let closed = || io::Error::new(io::ErrorKind::BrokenPipe, "the link is closed");
             return Err(if self.is_broken { Broken.into() } else { closed() });
         };
         shielded(|| call(state)).map_err(|broken| {
@@ -153,12 +155,13 @@ impl Multi {
         })
     }
 
-    fn begin_farewell(&mut self, close: Close) -> io::Result<Option<Closing>> {
+    fn begin_close(&mut self, close: Close) -> io::Result<Option<Closing>> {
         let Some(state) = self.state.take() else { return Ok(None) };
         if is_sound(&state.connection) {
-            // From now on, unless the end was decided on before. [BQ-41]
-            let deadline = self.deadline.map_or_else(|| Now::now() + LINGER, Now::from_std);
-            return Ok(Some(state.into_remains().closing(close, deadline)));
+            // The time runs from now on, unless the end was decided on before. [BQ-41]
+            let deadline = self.deadline.map(tokio::time::Instant::from_std);
+            let deadline = deadline.unwrap_or_else(|| tokio::time::Instant::now() + LINGER);
+            return Ok(Some(state.into_closing().close(close, deadline)));
         }
         std::mem::forget(state);
         self.is_broken = true;
@@ -166,17 +169,10 @@ impl Multi {
     }
 }
 
-fn closed() -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, "the link is closed")
-}
-
 impl Drop for Multi {
     fn drop(&mut self) {
         let close = Close { code: codes::CLOSE_NORMAL, stop: None };
-        let closing = match self.closing.take() {
-            None => self.begin_farewell(close).ok().flatten(),
-            closing => closing,
-        };
+        let closing = self.closing.take().or_else(|| self.begin_close(close).ok().flatten());
         // Without a runtime nothing can be delivered any more: dropping closes the connection.
         if let (Some(closing), Ok(runtime)) = (closing, Handle::try_current()) {
             runtime.spawn(closing);
@@ -187,5 +183,19 @@ impl Drop for Multi {
 impl fmt::Debug for Multi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Multi").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// The peer as the handshake has shown it.
+fn peer(connection: &noq::Connection, address: SocketAddr) -> Peer {
+    let handshake =
+        connection.handshake_data().and_then(|handshake| handshake.downcast::<HandshakeData>().ok());
+    let chain = connection.peer_identity();
+    let chain = chain.and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
+    Peer {
+        tls_version: Some("TLSv1.3"),
+        alpn: handshake.and_then(|data| data.protocol).map(|name| String::from_utf8_lossy(&name).into()),
+        certificate: chain.and_then(|chain| tls::leaf(Some(&chain))),
+        ..Peer::plain(Transport::Quic, Some(address))
     }
 }

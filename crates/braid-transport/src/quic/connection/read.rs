@@ -1,4 +1,4 @@
-//! Reading a link: who gets a turn.
+//! Reads of a link: the order of the streams, and events of the connection.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -7,13 +7,11 @@ use braid_proto::stream::StreamKey;
 use noq::{RecvStream, SendStream};
 use tokio::io::ReadBuf;
 
-use super::close_reason::CloseReason;
-use super::incoming::IncomingEvent;
-use super::state::ConnectionState;
-use super::stream::Inbound;
-use super::wakers::Event;
-use crate::link::Read;
+use super::events::{ConnectionEvent, Event};
+use super::state::{ConnectionState, Role};
+use super::stream::{CloseReason, Inbound};
 use crate::quic::codes::{STREAM_NOT_SERVED, code};
+use crate::transport::Read;
 
 impl ConnectionState {
     pub(super) fn poll_read(
@@ -22,49 +20,58 @@ impl ConnectionState {
         buffer: &mut ReadBuf<'_>,
         wants: &mut dyn FnMut(StreamKey) -> bool,
     ) -> Poll<io::Result<Read>> {
-        self.answer_bells();
+        self.handle_events();
         loop {
-            if let Some(read) = self.told.pop_front() {
+            if let Some(read) = self.reads.notices.pop_front() {
                 return Poll::Ready(Ok(read));
             }
             // The control stream comes first, and has at most every other turn while others wait.
-            let skipped = std::mem::take(&mut self.control_had_turn);
-            if !skipped && let Some(read) = self.read_control(buffer, wants) {
-                self.control_had_turn = true;
+            let was_first = std::mem::take(&mut self.reads.control_had_turn);
+            if !was_first && let Some(read) = self.read_control(buffer, wants) {
+                self.reads.control_had_turn = true;
                 return Poll::Ready(Ok(read));
             }
-            if let Some(read) = self.next_arrival().or_else(|| self.read_data(buffer, wants)) {
+            if let Some(read) = self.next_connection_event().or_else(|| self.read_data(buffer, wants)) {
                 return Poll::Ready(Ok(read));
             }
-            if self.control_is_queued && wants(StreamKey::CONTROL) {
+            if self.reads.is_control_queued && wants(StreamKey::CONTROL) {
                 continue;
             }
-            if let Some(read) = self.settle(cx) {
+            if self.reads.is_empty() {
+                self.unread.handle_empty(|| self.connection.stats());
+            }
+            if let Some(read) = self.poll_finishes(cx) {
                 return Poll::Ready(Ok(read));
             }
             return self.end();
         }
     }
 
-    /// Looks at what rang, and at nothing else.
-    pub(super) fn answer_bells(&mut self) {
-        let mut events = std::mem::take(&mut self.events);
+    /// Looks at the objects whose wakers were woken, and at no others.
+    pub(super) fn handle_events(&mut self) {
+        let mut events = std::mem::take(&mut self.woken);
         self.wakers.take(&mut events);
-        let has_rung = !events.is_empty();
+        let is_woken = !events.is_empty();
         for event in events.drain(..) {
             match event {
-                Event::Connection => self.has_arrivals = true,
-                Event::Readable(StreamKey::CONTROL) => self.control_is_queued = true,
+                Event::Connection => self.events.is_ready = true,
+                Event::Readable(StreamKey::CONTROL) => self.reads.is_control_queued = true,
                 Event::Readable(key) => self.enqueue(key),
-                Event::Writable(key) => self.write_scheduler.told(key),
-                Event::Stopped(key) => self.look_for_stop(key),
-                Event::Acknowledged(number) => self.acknowledged(number),
+                Event::Writable(key) => self.writes.scheduler.handle_woken(key),
+                Event::Stopped(key) => self.poll_stop(key),
+                Event::Acknowledged(number) => self.handle_acknowledged(number),
             }
         }
-        self.events = events;
-        if has_rung && let Some(address) = self.migration.as_mut().and_then(|peer| peer.moved()) {
-            self.told.push_back(Read::Moved(address));
+        self.woken = events;
+        if is_woken && let Some(address) = self.role.take_new_address() {
+            self.reads.notices.push_back(Read::Moved(address));
         }
+    }
+
+    /// Upper estimate of the bytes that were received and not read.
+    pub(super) fn unread_bytes(&mut self) -> usize {
+        let streams = self.reads.queue.len() + usize::from(self.reads.is_control_queued);
+        if streams == 0 { 0 } else { self.unread.bytes(self.connection.stats(), streams) }
     }
 
     fn enqueue(&mut self, key: StreamKey) {
@@ -72,7 +79,7 @@ impl ConnectionState {
             && !stream.is_queued
         {
             stream.is_queued = true;
-            self.queue.push_back(key);
+            self.reads.queue.push_back(key);
         }
     }
 
@@ -81,78 +88,73 @@ impl ConnectionState {
         buffer: &mut ReadBuf<'_>,
         wants: &mut dyn FnMut(StreamKey) -> bool,
     ) -> Option<Read> {
-        if !self.control_is_queued || !wants(StreamKey::CONTROL) {
+        if !self.reads.is_control_queued || !wants(StreamKey::CONTROL) {
             return None;
         }
-        let Poll::Ready(inbound) = self.control.poll_read(buffer) else {
-            self.control_is_queued = false;
-            return None;
-        };
-        match inbound {
-            Inbound::Bytes => {
-                self.gating.handle_received();
+        let before = buffer.filled().len();
+        match self.control.poll_read(buffer) {
+            Poll::Ready(Inbound::Bytes) => {
+                self.handle_bytes(buffer.filled().len() - before);
                 return Some(Read::Bytes(StreamKey::CONTROL));
             }
-            Inbound::Finished => self.is_over = true,
-            Inbound::Reset(code) => self.close_reason = Some(CloseReason::ControlReset(code)),
-            Inbound::Lost(close_reason) => {
-                self.close_reason.get_or_insert(close_reason);
+            Poll::Ready(Inbound::Finished) => self.reads.is_control_finished = true,
+            Poll::Ready(Inbound::Reset(code)) => self.close_reason = Some(CloseReason::ControlReset(code)),
+            Poll::Ready(Inbound::Lost(reason)) => {
+                self.close_reason.get_or_insert(reason);
             }
+            Poll::Pending => {}
         }
-        self.control_is_queued = false;
+        self.reads.is_control_queued = false;
         None
     }
 
-    fn next_arrival(&mut self) -> Option<Read> {
-        while self.has_arrivals {
-            if let Some(read) = self.poll_arrival() {
-                return Some(read);
+    fn handle_bytes(&mut self, bytes: usize) {
+        self.unread.handle_read(bytes);
+        if let Some(gate) = &self.gate {
+            gate.handle_received();
+        }
+    }
+
+    fn next_connection_event(&mut self) -> Option<Read> {
+        while let Some(event) = self.events.poll_next() {
+            match event {
+                ConnectionEvent::Confirmed => {
+                    if let Some(gate) = &self.gate {
+                        gate.set_established();
+                    }
+                    return Some(Read::Confirmed);
+                }
+                ConnectionEvent::Bidi(send, recv) => {
+                    if let Some(read) = self.accept(Some(send), recv) {
+                        return Some(read);
+                    }
+                }
+                ConnectionEvent::Uni(recv) => {
+                    if let Some(read) = self.accept(None, recv) {
+                        return Some(read);
+                    }
+                }
+                // If it was this connection, the next call of the library panics, and that is caught.
+                ConnectionEvent::Failure => {}
+                ConnectionEvent::EndpointLost => {
+                    self.close_reason.get_or_insert(CloseReason::EndpointLost);
+                }
+                ConnectionEvent::Lost(error) => {
+                    self.close_reason.get_or_insert(CloseReason::Connection(error));
+                    // Bytes before it are read, and their wakers may not have been woken yet.
+                    self.reads.is_control_queued |= self.control.recv.is_some();
+                    let keys: Vec<StreamKey> = self.streams.keys().copied().collect();
+                    keys.into_iter().for_each(|key| self.enqueue(key));
+                }
             }
         }
         None
     }
 
-    /// One thing that came with the connection's bell.
-    fn poll_arrival(&mut self) -> Option<Read> {
-        let mut cx = Context::from_waker(&self.connection_bell);
-        if let Some(confirmed) = self.confirmed.as_mut()
-            && confirmed.as_mut().poll(&mut cx).is_ready()
-        {
-            self.confirmed = None;
-            self.gating.set_established();
-            return Some(Read::Confirmed);
-        }
-        let event = match self.incoming.as_mut().map(|incoming| incoming.as_mut().poll_next(&mut cx)) {
-            Some(Poll::Ready(Some(event))) => event,
-            Some(Poll::Pending) | None => {
-                self.has_arrivals = false;
-                return None;
-            }
-            Some(Poll::Ready(None)) => {
-                self.incoming = None;
-                return None;
-            }
-        };
-        match event {
-            IncomingEvent::Bidi(send, recv) => return self.begin(Some(send), recv),
-            IncomingEvent::Uni(recv) => return self.begin(None, recv),
-            // If it was this connection, the next look at it panics; whoever called catches that.
-            IncomingEvent::Failure => {}
-            IncomingEvent::Lost(error) => {
-                self.close_reason.get_or_insert(CloseReason::Connection(error));
-                // What came before it is read, and their bells may not have been heard yet.
-                self.control_is_queued |= self.control.recv.is_some();
-                let keys: Vec<StreamKey> = self.streams.keys().copied().collect();
-                keys.into_iter().for_each(|key| self.enqueue(key));
-            }
-        }
-        None
-    }
-
-    /// A stream of the peer.
-    fn begin(&mut self, send: Option<SendStream>, mut recv: RecvStream) -> Option<Read> {
+    /// Accepts a stream that the peer opened.
+    fn accept(&mut self, send: Option<SendStream>, mut recv: RecvStream) -> Option<Read> {
         let index = u32::try_from(recv.id().index()).ok().filter(|index| *index < StreamKey::COUNT_MAX);
-        let (None, Some(index)) = (&self.endpoint, index) else {
+        let (Role::Server { .. }, Some(index)) = (&self.role, index) else {
             // [BQ-4]
             tracing::debug!(stream = %recv.id(), "a stream of the server is refused");
             if let Some(mut send) = send {
@@ -166,35 +168,32 @@ impl ConnectionState {
         Some(Read::Opened(key))
     }
 
-    /// One buffer from the next stream that is wanted. Those that are not wanted keep their places.
+    /// Reads one buffer from the next stream that is wanted. The others keep their order.
     fn read_data(
         &mut self,
         buffer: &mut ReadBuf<'_>,
         wants: &mut dyn FnMut(StreamKey) -> bool,
     ) -> Option<Read> {
-        for _ in 0..self.queue.len() {
-            let key = self.queue.pop_front()?;
+        for _ in 0..self.reads.queue.len() {
+            let key = self.reads.queue.pop_front()?;
             let Some(stream) = self.streams.get_mut(&key) else { continue };
             if stream.recv.is_some() && !wants(key) {
-                self.queue.push_back(key);
+                self.reads.queue.push_back(key);
                 continue;
             }
-            let Poll::Ready(inbound) = stream.poll_read(buffer) else {
-                stream.is_queued = false;
-                continue;
-            };
-            let read = match inbound {
-                Inbound::Bytes => {
-                    self.gating.handle_received();
-                    self.queue.push_back(key);
+            let before = buffer.filled().len();
+            let read = match stream.poll_read(buffer) {
+                Poll::Ready(Inbound::Bytes) => {
+                    self.handle_bytes(buffer.filled().len() - before);
+                    self.reads.queue.push_back(key);
                     return Some(Read::Bytes(key));
                 }
-                Inbound::Finished => Some(Read::Finished(key)),
-                Inbound::Reset(code) => Some(Read::Reset(key, code)),
-                Inbound::Lost(_) => None,
+                Poll::Ready(Inbound::Finished) => Some(Read::Finished(key)),
+                Poll::Ready(Inbound::Reset(code)) => Some(Read::Reset(key, code)),
+                Poll::Ready(Inbound::Lost(_)) | Poll::Pending => None,
             };
             stream.is_queued = false;
-            self.retire(key);
+            self.remove_if_over(key);
             if read.is_some() {
                 return read;
             }
@@ -202,15 +201,15 @@ impl ConnectionState {
         None
     }
 
-    /// Whether it is over, after everything that is wanted was read.
+    /// The end of the link, after everything that is wanted was read.
     fn end(&self) -> Poll<io::Result<Read>> {
         match &self.close_reason {
-            _ if self.is_over => Poll::Ready(Ok(Read::Closed)),
+            _ if self.reads.is_control_finished => Poll::Ready(Ok(Read::Closed)),
             None => Poll::Pending,
-            // In order: the last bytes of the control stream count, so they have to be wanted first.
-            Some(close_reason) if close_reason.is_in_order() && self.control_is_queued => Poll::Pending,
-            Some(close_reason) if close_reason.is_in_order() => Poll::Ready(Ok(Read::Closed)),
-            Some(close_reason) => Poll::Ready(Err(close_reason.clone().into())),
+            // The last bytes of the control stream count, so they have to be wanted first.
+            Some(reason) if reason.is_in_order() && self.reads.is_control_queued => Poll::Pending,
+            Some(reason) if reason.is_in_order() => Poll::Ready(Ok(Read::Closed)),
+            Some(reason) => Poll::Ready(Err(reason.clone().into())),
         }
     }
 }

@@ -1,13 +1,11 @@
-//! The send window of a connection: what may be written and not be acknowledged yet, over all
-//! streams.
+//! Send limit of a connection: bytes that may be written and unacknowledged, over all streams.
 //!
-//! The library has one window for all. Three things are made of it that it does not offer: a size that
-//! follows the path, room that lower priorities cannot take, and a sign that everything is
-//! acknowledged.
+//! The library has one send window for all streams. It becomes a limit that follows the path, reserves that lower
+//! priorities cannot take, and a sign that everything is acknowledged.
 //!
-//! What is written and cannot be sent yet costs memory, and is beyond recall when something more
-//! urgent comes. Twice the congestion window keeps the path busy: one is in flight, and when it is
-//! acknowledged the other is there to be sent, even if the congestion window has doubled meanwhile.
+//! Bytes that are written and cannot be sent yet cost memory, and nothing more urgent can overtake them. Twice the
+//! congestion window keeps the path busy: one half is in flight, and when it is acknowledged the other can be sent, even
+//! if the congestion window has doubled meanwhile.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,106 +13,106 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use braid_proto::stream::StreamKey;
-use noq::{Connection, PathId, SendStream};
+use noq::{Connection, SendStream};
 use tokio::time::Instant;
 
-use super::stream::Refusal;
-use super::wakers::{Event, Wakers};
+use super::events::{Event, EventWakers};
+use super::stream::WriteFailure;
 
-/// A slow path is given so much as well, which spares a turn of the application for each packet. More urgent messages of
-/// the same stream cannot overtake it: at 40 kB/s it is less than a second.
-const LEAST: u64 = 32 << 10;
+/// Smallest limit without a gate: it spares a turn of the application for each packet of a slow path. More urgent messages of the same
+/// stream cannot overtake it: at 40 kB/s it is less than a second.
+pub(super) const MIN_LIMIT: u64 = 32 << 10;
 
-/// Room that a priority has beyond what the next lower one can fill. [BQ-56]
+/// Room of a priority above what the next lower one can fill. [BQ-56]
 pub(super) const RESERVE: u64 = 1 << 20;
 
-/// As many priorities in use have it, counted from the lowest but one. Those above share that of the last of them, and
-/// may have to wait for each other: else a peer decides how much is held, by the priorities that it asks for.
-const RESERVES: u64 = 8;
+/// Number of reserves, from the lowest priority in use but one. The priorities above share the last of them and may have to
+/// wait for each other: otherwise a peer decides how much is held, by the priorities that it asks for.
+const MAX_RESERVES: u64 = 8;
 
 pub(super) struct SendLimit {
-    /// What lower priorities and equals may fill.
-    base: u64,
-    /// What it may become.
-    most: u64,
-    /// The stream through which acknowledgement is watched, while the window is narrow for it.
-    watch: Option<StreamKey>,
+    /// Bytes that lower priorities and equals may fill.
+    bytes: u64,
+    /// Upper bound of `bytes`.
+    max: u64,
+    watch: Option<Watch>,
     watches: u32,
-    watched_since: Instant,
+}
+
+/// Watch for the acknowledgement of everything, for which the library's window is closed.
+struct Watch {
+    /// The stream whose write waits.
+    stream: StreamKey,
+    since: Instant,
 }
 
 impl SendLimit {
-    /// `most`: what the connection was configured with.
-    pub(super) fn new(connection: &Connection, most: u64) -> Self {
-        let base = LEAST.min(most);
-        connection.set_send_window(base);
-        Self { base, most, watch: None, watches: 0, watched_since: Instant::now() }
+    /// `max`: the configured send window.
+    pub(super) fn new(connection: &Connection, max: u64) -> Self {
+        let bytes = MIN_LIMIT.min(max);
+        connection.set_send_window(bytes);
+        Self { bytes, max, watch: None, watches: 0 }
     }
 
-    pub(super) fn size(&self) -> u64 {
-        self.base
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
-    /// Comes after the path, when a write found no room; whether there is more now.
+    /// Sets the limit after the path when a write found no room; true if there is more now. `bytes`: the limit that the gate
+    /// or the congestion window asks for.
     ///
-    /// Often enough: room, and with it the next write, comes with each acknowledgement, and so does
-    /// growth of the congestion window.
-    /// `backlog`: what the gate wants.
-    pub(super) fn follow(&mut self, connection: &Connection, backlog: Option<u64>) -> bool {
-        let window = || Some(connection.path_stats(PathId::ZERO)?.cwnd.saturating_mul(2).max(LEAST));
-        let Some(size) = backlog.or_else(window) else { return false };
-        let size = size.min(self.most);
-        let has_grown = size > self.base;
-        // Small steps down are not worth the library's attention.
-        if has_grown || size < self.base - self.base / 4 {
-            self.base = size;
-            connection.set_send_window(size);
+    /// That is often enough: room, and with it the next write, comes with each acknowledgement, and so does growth of the
+    /// congestion window.
+    pub(super) fn update(&mut self, connection: &Connection, bytes: u64) -> bool {
+        let bytes = bytes.min(self.max);
+        let has_grown = bytes > self.bytes;
+        // Small steps down are not worth a lock of the connection.
+        if has_grown || bytes < self.bytes - self.bytes / 4 {
+            self.bytes = bytes;
+            connection.set_send_window(bytes);
         }
         has_grown
     }
 
-    /// Before every write: ends a watch.
-    pub(super) fn open(&mut self, connection: &Connection) {
+    /// Ends a watch. To be called before every write.
+    pub(super) fn end_watch(&mut self, connection: &Connection) {
         if self.watch.take().is_some() {
-            connection.set_send_window(self.base);
+            connection.set_send_window(self.bytes);
         }
     }
 
-    /// Writes again, through `write`, what found no room, with `lower` priorities below it that may hold the window.
-    /// Whatever the outcome, the window is as before for the others: what was taken beyond it makes
-    /// them wait the longer. [BQ-56]
+    /// Repeats with `write` a write that found no room, with the reserves of `lower` priorities in use below it. Afterwards
+    /// the window is as before for the other streams: bytes that were taken beyond it make them wait the longer. [BQ-56]
     pub(super) fn write_beyond(
         &self,
         connection: &Connection,
         lower: usize,
-        write: impl FnOnce() -> Poll<Result<usize, Refusal>>,
-    ) -> Poll<Result<usize, Refusal>> {
-        let reserves = u64::try_from(lower).map_or(RESERVES, |lower| lower.min(RESERVES));
-        connection.set_send_window(self.base.saturating_add(reserves * RESERVE));
+        write: impl FnOnce() -> Poll<Result<usize, WriteFailure>>,
+    ) -> Poll<Result<usize, WriteFailure>> {
+        let reserves = (lower as u64).min(MAX_RESERVES);
+        connection.set_send_window(self.bytes.saturating_add(reserves * RESERVE));
         let outcome = write();
-        connection.set_send_window(self.base);
+        connection.set_send_window(self.bytes);
         outcome
     }
 
-    /// Rings [`Ring::Acknowledged`] when nothing on the connection is unacknowledged, unless a
-    /// write comes first. No stream may wait for room meanwhile: it would not be told of any.
+    /// Signals [`Event::Acknowledged`] when nothing on the connection is unacknowledged, unless a write comes first. No
+    /// stream may wait for room meanwhile: it would not be woken.
     ///
-    /// A write that finds no room in the window is woken when there is some, and a window of one
-    /// byte has room when nothing is unacknowledged. The write itself is never repeated: an empty
-    /// one that is taken sends an empty frame.
-    pub(super) fn watch(
+    /// A write that finds no room in the window is woken when there is some, and a window of one byte has room when nothing
+    /// is unacknowledged. The write itself is never repeated: an empty one that is taken sends an empty frame.
+    pub(super) fn begin_watch(
         &mut self,
         connection: &Connection,
-        key: StreamKey,
+        stream: StreamKey,
         send: &mut SendStream,
-        wakers: &Arc<Wakers>,
+        wakers: &Arc<EventWakers>,
     ) {
         self.watches = self.watches.wrapping_add(1);
-        self.watch = Some(key);
-        self.watched_since = Instant::now();
+        self.watch = Some(Watch { stream, since: Instant::now() });
         let waker = wakers.waker(Event::Acknowledged(self.watches));
         connection.set_send_window(0);
-        // Ready only if the stream was stopped or the connection is lost; other bells tell of both.
+        // Ready only if the stream was stopped or the connection is lost; other wakers report both.
         let _ = Pin::new(&mut *send).poll_write(&mut Context::from_waker(&waker), &[]);
         connection.set_send_window(1);
     }
@@ -123,20 +121,20 @@ impl SendLimit {
         self.watch.is_some()
     }
 
-    /// Whether nothing was written for so long, and not all is acknowledged.
+    /// True if nothing was written for this time, and not everything is acknowledged.
     pub(super) fn is_quiet_for(&self, time: Duration) -> bool {
-        self.is_watching() && self.watched_since.elapsed() >= time
+        self.watch.as_ref().is_some_and(|watch| watch.since.elapsed() >= time)
     }
 
-    /// Whether the ring with this number is that of the present watch.
+    /// True for the number of the present watch.
     pub(super) fn is_watch(&self, number: u32) -> bool {
-        self.watch.is_some() && self.watches == number
+        self.is_watching() && self.watches == number
     }
 
-    /// The stream has ended: a ring of its bell would mean nothing.
-    pub(super) fn forget(&mut self, connection: &Connection, key: StreamKey) {
-        if self.watch == Some(key) {
-            self.open(connection);
+    /// The stream has ended: its waker would mean nothing.
+    pub(super) fn remove(&mut self, connection: &Connection, stream: StreamKey) {
+        if self.watch.as_ref().is_some_and(|watch| watch.stream == stream) {
+            self.end_watch(connection);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Everything of a link that the library can panic in, so that it can be forgotten as one.
+//! State of a link: everything that the library can panic in, so that it can be forgotten as one.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -6,111 +6,149 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use braid_proto::stream::{Priority, StreamKey};
-use noq::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, VarInt};
+use noq::{Connection, ConnectionError, ConnectionStats, Endpoint, RecvStream, SendStream, VarInt};
 use rustc_hash::FxHashMap;
+use tokio::time::Instant;
 
-use super::active_priorities::ActivePriorities;
-use super::close::Remains;
-use super::close_reason::CloseReason;
-use super::gating::Gating;
-use super::incoming::{IncomingEvents, incoming};
-use super::path_migration::PathMigration;
+use super::close::ClosingLink;
+use super::events::{Confirmed, ConnectionEvents, Event, EventWakers, Outside, PathMigration};
 use super::send_limit::SendLimit;
-use super::stream::Stream;
-use super::stream_finish::PendingFinishes;
-use super::unsent_bytes::UnsentBytes;
-use super::urgency::Urgency;
-use super::wakers::{Event, Wakers};
-use super::write_scheduler::WriteScheduler;
-use crate::link::{Dir, Read};
-use crate::quic::link::{Confirmed, Established};
+use super::stream::{CloseReason, Stream};
+use super::stream_finish::{PendingFinishes, UnsentBytes};
+use super::write_scheduler::{ActivePriorities, Urgency, WriteScheduler};
+use crate::quic::congestion::controller::SharedGate;
+use crate::transport::{Dir, Read};
 
-/// Streams that ended by RESET_STREAM of ours while STOP_SENDING was watched for: the library keeps
-/// a word for each until the connection ends. Beyond so many, STOP_SENDING is noticed by writes only.
-const FORGOTTEN_WATCHES: usize = 4096;
+/// Number of streams that ended by RESET_STREAM of this end while they were watched for STOP_SENDING: the library keeps memory
+/// for each until the connection ends. Beyond it only writes notice STOP_SENDING.
+const MAX_RESET_WATCHES: usize = 4096;
+
+/// A connection with its control stream.
+pub(in crate::quic) struct Established {
+    /// The client's first bidirectional stream.
+    pub(in crate::quic) control: (SendStream, RecvStream),
+    pub(in crate::quic) connection: Connection,
+    /// Address of the peer.
+    pub(in crate::quic) address: SocketAddr,
+    /// Endpoint of a client, which serves this connection alone.
+    pub(in crate::quic) endpoint: Option<Endpoint>,
+    pub(in crate::quic) outside: Outside,
+    /// Configured limits of bytes: unacknowledged on all streams, and unread on one stream.
+    pub(in crate::quic) send_window: u64,
+    pub(in crate::quic) stream_window: u64,
+    pub(in crate::quic) gate: Option<Arc<SharedGate>>,
+    /// Resolves when the handshake is confirmed; `None` if it is.
+    pub(in crate::quic) confirmed: Option<Confirmed>,
+}
 
 pub(super) struct ConnectionState {
     pub(super) connection: Connection,
     pub(super) control: Stream,
-    /// The data streams that have not ended in both directions.
+    /// Data streams that have not ended in both directions.
     pub(super) streams: FxHashMap<StreamKey, Box<Stream>>,
-    /// Data streams that may hold room of the window.
-    pub(super) active_priorities: ActivePriorities,
-    /// Streams whose last write found no room.
-    pub(super) write_scheduler: WriteScheduler,
-    /// Data streams to read, in turn. One that is not wanted stays.
+    pub(super) reads: ReadQueue,
+    pub(super) unread: UnreadEstimate,
+    pub(super) writes: Writes,
+    pub(super) wakers: Arc<EventWakers>,
+    /// Buffer for [`EventWakers::take`].
+    pub(super) woken: Vec<Event>,
+    pub(super) events: ConnectionEvents,
+    pub(super) gate: Option<Arc<SharedGate>>,
+    pub(super) role: Role,
+    /// Reason for which the connection, or the control stream, is of no more use.
+    pub(super) close_reason: Option<CloseReason>,
+}
+
+/// Streams to read, in turn. One that is not wanted stays in it.
+#[derive(Default)]
+pub(super) struct ReadQueue {
     pub(super) queue: VecDeque<StreamKey>,
     /// The control stream may have something.
-    pub(super) control_is_queued: bool,
+    pub(super) is_control_queued: bool,
     /// The control stream had the last turn.
     pub(super) control_had_turn: bool,
-    /// What is to be told before anything is read.
-    pub(super) told: VecDeque<Read>,
-    pub(super) wakers: Arc<Wakers>,
-    pub(super) events: Vec<Event>,
-    pub(super) incoming: Option<IncomingEvents>,
-    /// The connection's bell has rung.
-    pub(super) has_arrivals: bool,
-    pub(super) connection_bell: Waker,
-    pub(super) confirmed: Option<Confirmed>,
-    opening: [Option<Opening>; 2],
-    pub(super) window: SendLimit,
-    pub(super) unsent_bytes: UnsentBytes,
-    pub(super) urgency: Urgency,
-    pub(super) finishes: PendingFinishes,
-    pub(super) gating: Gating,
-    /// Of a server: where the client is.
-    pub(super) migration: Option<PathMigration>,
-    /// A client's own endpoint.
-    pub(super) endpoint: Option<Endpoint>,
-    pub(super) is_trusted: bool,
-    forgotten_watches: usize,
     /// The peer has finished the control stream.
-    pub(super) is_over: bool,
-    /// The connection, or the control stream, is of no more use.
-    pub(super) close_reason: Option<CloseReason>,
+    pub(super) is_control_finished: bool,
+    /// Results of the next reads.
+    pub(super) notices: VecDeque<Read>,
+}
+
+/// Writes and FINs that wait.
+pub(super) struct Writes {
+    pub(super) active: ActivePriorities,
+    pub(super) scheduler: WriteScheduler,
+    pub(super) urgency: Urgency,
+    pub(super) limit: SendLimit,
+    pub(super) unsent: UnsentBytes,
+    pub(super) finishes: PendingFinishes,
+}
+
+/// Parts that differ between the two ends.
+pub(super) enum Role {
+    Server {
+        migration: Option<PathMigration>,
+        /// The CONNECT was accepted.
+        is_trusted: bool,
+        /// See [`MAX_RESET_WATCHES`].
+        reset_watches: usize,
+    },
+    Client {
+        endpoint: Endpoint,
+        /// Streams that are being opened: bidirectional, unidirectional.
+        opening: [Option<Opening>; 2],
+    },
 }
 
 type Opened = Result<(SendStream, Option<RecvStream>), ConnectionError>;
 type Opening = Pin<Box<dyn Future<Output = Opened> + Send>>;
 
+impl ReadQueue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && !self.is_control_queued
+    }
+}
+
 impl ConnectionState {
-    pub(super) fn new(established: Established, wakers: Arc<Wakers>) -> Self {
-        let Established { control: (send, recv), connection, address, endpoint, failures, .. } = established;
-        let is_server = endpoint.is_none();
-        let gating = Gating::new(established.gate, &connection, address);
-        if established.confirmed.is_none() {
-            gating.set_established();
+    pub(super) fn new(established: Established, wakers: Arc<EventWakers>) -> Self {
+        let Established { control: (send, recv), connection, address, endpoint, gate, confirmed, .. } =
+            established;
+        if let Some(gate) = &gate {
+            gate.set_connection(&connection, address);
+            if confirmed.is_none() {
+                gate.set_established();
+            }
         }
+        let role = match endpoint {
+            Some(endpoint) => Role::Client { endpoint, opening: [None, None] },
+            None => Role::Server {
+                migration: PathMigration::new(&connection, address),
+                is_trusted: false,
+                reset_watches: 0,
+            },
+        };
+        let waker = wakers.waker(Event::Connection);
         Self {
             control: Stream::new(StreamKey::CONTROL, Some(send), Some(recv), &wakers),
             streams: FxHashMap::default(),
-            active_priorities: ActivePriorities::default(),
-            write_scheduler: WriteScheduler::default(),
-            queue: VecDeque::new(),
-            control_is_queued: true,
-            control_had_turn: false,
-            told: VecDeque::new(),
-            events: Vec::new(),
-            incoming: Some(incoming(connection.clone(), failures)),
-            has_arrivals: true,
-            connection_bell: wakers.waker(Event::Connection),
+            reads: ReadQueue { is_control_queued: true, ..ReadQueue::default() },
+            unread: UnreadEstimate::new(established.stream_window),
+            writes: Writes {
+                active: ActivePriorities::default(),
+                scheduler: WriteScheduler::default(),
+                urgency: Urgency::default(),
+                limit: SendLimit::new(&connection, established.send_window),
+                unsent: UnsentBytes::default(),
+                finishes: PendingFinishes::default(),
+            },
             wakers,
-            confirmed: established.confirmed,
-            opening: [None, None],
-            window: SendLimit::new(&connection, established.send_window),
-            unsent_bytes: UnsentBytes::default(),
-            urgency: Urgency::default(),
-            finishes: PendingFinishes::default(),
-            gating,
-            migration: if is_server { PathMigration::new(&connection, address) } else { None },
-            endpoint,
-            is_trusted: !is_server,
-            forgotten_watches: 0,
-            is_over: false,
+            woken: Vec::new(),
+            events: ConnectionEvents::new(connection.clone(), confirmed, established.outside, waker),
+            gate,
+            role,
             close_reason: None,
             connection,
         }
@@ -120,60 +158,61 @@ impl ConnectionState {
         if key.is_control() { Some(&mut self.control) } else { self.streams.get_mut(&key).map(Box::as_mut) }
     }
 
-    /// Takes in a stream that begins.
+    /// Takes a new stream in.
     pub(super) fn insert(&mut self, key: StreamKey, send: Option<SendStream>, recv: Option<RecvStream>) {
         let mut stream = Box::new(Stream::new(key, send, recv, &self.wakers));
         if stream.recv.is_some() {
             stream.is_queued = true;
-            self.queue.push_back(key);
+            self.reads.queue.push_back(key);
         }
         self.streams.insert(key, stream);
-        if self.is_trusted {
+        if !matches!(self.role, Role::Server { is_trusted: false, .. }) {
             self.watch_stop(key);
         }
     }
 
-    /// From now on STOP_SENDING is told without a write.
+    /// Reports STOP_SENDING without a write from now on.
     fn watch_stop(&mut self, key: StreamKey) {
-        if self.forgotten_watches < FORGOTTEN_WATCHES
-            && let wakers = Arc::clone(&self.wakers)
-            && let Some(stream) = self.stream_mut(key)
-        {
-            stream.watch_stop(key, &wakers);
-            self.look_for_stop(key);
+        let Self { control, streams, wakers, role, .. } = self;
+        if matches!(role, Role::Server { reset_watches: MAX_RESET_WATCHES.., .. }) {
+            return;
+        }
+        let stream = if key.is_control() { Some(control) } else { streams.get_mut(&key).map(Box::as_mut) };
+        if let Some(stream) = stream {
+            stream.watch_stop(key, wakers);
+            self.poll_stop(key);
         }
     }
 
-    /// Tells of STOP_SENDING, if it came.
-    pub(super) fn look_for_stop(&mut self, key: StreamKey) {
+    /// Handles STOP_SENDING, if it came.
+    pub(super) fn poll_stop(&mut self, key: StreamKey) {
         let Some(stream) = self.stream_mut(key) else { return };
         let Poll::Ready(code) = stream.poll_stopped() else { return };
         if key.is_control() {
-            // The peer is about to end the connection. What it said before is read first. [BQ-40]
-            self.close_reason.get_or_insert(CloseReason::control_stopped(code));
+            // The peer is about to end the connection. What it sent before is read first. [BQ-40]
+            self.close_reason.get_or_insert(CloseReason::ControlStopped(code.into_inner()));
         } else {
-            self.stopped_by_peer(key, code);
+            self.handle_stop(key, code);
         }
     }
 
-    /// STOP_SENDING is answered with RESET_STREAM (RFC 9000, 3.5), here and now. [BQ-33]
-    pub(super) fn stopped_by_peer(&mut self, key: StreamKey, code: VarInt) {
+    /// Answers STOP_SENDING with RESET_STREAM (RFC 9000, 3.5) at once. [BQ-33]
+    pub(super) fn handle_stop(&mut self, key: StreamKey, code: VarInt) {
         let Some(stream) = self.streams.get_mut(&key) else { return };
         stream.reset(code);
-        self.told.push_back(Read::Stopped(key, code.into_inner()));
-        self.sending_ended(key);
+        self.reads.notices.push_back(Read::Stopped(key, code.into_inner()));
+        self.handle_send_ended(key);
     }
 
-    /// After the sending half of a stream has ended.
-    pub(super) fn sending_ended(&mut self, key: StreamKey) {
-        self.write_scheduler.forget(key);
-        self.active_priorities.forget(key);
-        self.window.forget(&self.connection, key);
-        self.retire(key);
+    /// The sending half of a stream has ended.
+    pub(super) fn handle_send_ended(&mut self, key: StreamKey) {
+        self.writes.scheduler.remove(key);
+        self.writes.active.remove(key);
+        self.writes.limit.remove(&self.connection, key);
+        self.remove_if_over(key);
     }
 
-    /// Forgets a stream that has ended in both directions.
-    pub(super) fn retire(&mut self, key: StreamKey) {
+    pub(super) fn remove_if_over(&mut self, key: StreamKey) {
         if self.streams.get(&key).is_some_and(|stream| stream.is_over()) {
             self.streams.remove(&key);
         }
@@ -183,34 +222,33 @@ impl ConnectionState {
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.set_priority(priority);
             let priority = stream.priority();
-            self.write_scheduler.set_priority(key, priority);
-            self.active_priorities.set_priority(key, priority);
+            self.writes.scheduler.set_priority(key, priority);
+            self.writes.active.set_priority(key, priority);
         }
     }
 
     pub(super) fn abort(&mut self, key: StreamKey, code: u64) {
         let Some(mut stream) = self.streams.remove(&key) else { return };
         let code = VarInt::from_u64(code).unwrap_or(VarInt::MAX);
-        if stream.is_watched() {
-            self.forgotten_watches += 1;
+        if let Role::Server { reset_watches, .. } = &mut self.role
+            && stream.is_watched()
+        {
+            *reset_watches += 1;
         }
         stream.reset(code);
         stream.stop(code);
-        self.sending_ended(key);
+        self.handle_send_ended(key);
     }
 
     pub(super) fn poll_open(&mut self, dir: Dir) -> Poll<io::Result<StreamKey>> {
-        if self.endpoint.is_none() {
+        let Role::Client { opening, .. } = &mut self.role else {
             // [BQ-4]
             let error = io::Error::new(io::ErrorKind::Unsupported, "a server opens no streams");
             return Poll::Ready(Err(error));
-        }
-        let opening = &mut self.opening[match dir {
-            Dir::Bidi => 0,
-            Dir::Uni => 1,
-        }];
+        };
+        let opening = &mut opening[usize::from(dir == Dir::Uni)];
         let future = opening.get_or_insert_with(|| open(self.connection.clone(), dir));
-        let opened = ready!(future.as_mut().poll(&mut Context::from_waker(&self.connection_bell)));
+        let opened = ready!(future.as_mut().poll(&mut Context::from_waker(&self.events.waker)));
         *opening = None;
         let (send, recv) = opened.map_err(|error| io::Error::from(CloseReason::Connection(error)))?;
         let Ok(index) = u32::try_from(send.id().index()) else {
@@ -221,25 +259,26 @@ impl ConnectionState {
             Dir::Uni => StreamKey::uni(index),
         };
         self.insert(key, Some(send), recv);
-        // It has to be read once for its bell to be known.
-        self.connection_bell.wake_by_ref();
+        // The stream has to be read once to register its waker.
+        self.events.waker.wake_by_ref();
         Poll::Ready(Ok(key))
     }
 
     pub(super) fn set_trusted(&mut self) {
-        if !self.is_trusted {
-            self.is_trusted = true;
+        if let Role::Server { is_trusted, .. } = &mut self.role
+            && !std::mem::replace(is_trusted, true)
+        {
             self.connection.set_receive_window(VarInt::MAX);
-            // A watch costs memory, which strangers are not given.
+            // A watch costs memory, which no client gets before its CONNECT.
             let keys: Vec<StreamKey> = self.streams.keys().copied().chain([StreamKey::CONTROL]).collect();
             keys.into_iter().for_each(|key| self.watch_stop(key));
-            // What was found is told by a read.
-            self.connection_bell.wake_by_ref();
+            // A read reports what was found.
+            self.events.waker.wake_by_ref();
         }
     }
 
     pub(super) fn rebind(&mut self, address: Option<SocketAddr>) -> io::Result<()> {
-        let Some(endpoint) = self.endpoint.as_ref() else {
+        let Role::Client { endpoint, .. } = &self.role else {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "only a client can move its connection"));
         };
         let address = match address {
@@ -247,16 +286,39 @@ impl ConnectionState {
             None => any_port(endpoint.local_addr()?),
         };
         endpoint.rebind(UdpSocket::bind(address)?)?;
-        self.gating.handle_rebind();
+        if let Some(gate) = &self.gate {
+            gate.handle_rebind();
+        }
         Ok(())
     }
 
-    pub(super) fn into_remains(self: Box<Self>) -> Remains {
-        self.gating.abandon();
-        let settles = self.pace().settles(self.control.written.min(self.window.size()));
-        let Self { control, streams, connection, endpoint, .. } = *self;
+    pub(super) fn into_closing(self: Box<Self>) -> ClosingLink {
+        if let Some(gate) = &self.gate {
+            gate.abandon();
+        }
+        let unsent = self.control.written.min(self.writes.limit.bytes());
+        let delivery_time = self.capacity().delivery_time(unsent);
+        let Self { control, streams, connection, role, .. } = *self;
         let data = streams.into_values().map(|stream| *stream).collect();
-        Remains { control, data, connection, endpoint, settles }
+        let endpoint = match role {
+            Role::Client { endpoint, .. } => Some(endpoint),
+            Role::Server { .. } => None,
+        };
+        ClosingLink { control, data, connection, endpoint, delivery_time }
+    }
+}
+
+impl Role {
+    /// The peer's new address, once.
+    pub(super) fn take_new_address(&mut self) -> Option<SocketAddr> {
+        let Self::Server { migration, .. } = self else { return None };
+        migration.as_mut()?.take_new_address()
+    }
+
+    /// Time at which to ask for a new address again.
+    pub(super) fn next_poll(&self) -> Option<Instant> {
+        let Self::Server { migration, .. } = self else { return None };
+        migration.as_ref()?.next_poll()
     }
 }
 
@@ -276,4 +338,51 @@ fn open(connection: Connection, dir: Dir) -> Opening {
             Dir::Uni => connection.open_uni().await.map(|send| (send, None)),
         }
     })
+}
+
+/// Least overhead of a datagram with STREAM frames: short header with a connection ID of eight bytes, AEAD tag, frame type
+/// and stream ID.
+const OVERHEAD: u64 = 28;
+
+/// Interval at which the estimate is corrected while nothing is unread.
+const CORRECTION_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Upper estimate of the bytes that were received and not read. The library reports the bytes of datagrams only: what came in
+/// them since everything was read, less what was read since.
+pub(super) struct UnreadEstimate {
+    /// Bytes that one stream can hold.
+    stream_window: u64,
+    /// Payload of all datagrams when everything was read last.
+    received: u64,
+    /// Bytes read since then.
+    read: u64,
+    corrected_at: Option<Instant>,
+}
+
+impl UnreadEstimate {
+    fn new(stream_window: u64) -> Self {
+        Self { stream_window, received: 0, read: 0, corrected_at: None }
+    }
+
+    pub(super) fn handle_read(&mut self, bytes: usize) {
+        self.read += bytes as u64;
+    }
+
+    /// Everything was read.
+    pub(super) fn handle_empty(&mut self, stats: impl FnOnce() -> ConnectionStats) {
+        let now = Instant::now();
+        if self.corrected_at.is_none_or(|at| now - at >= CORRECTION_INTERVAL) {
+            (self.received, self.read, self.corrected_at) = (payload(&stats()), 0, Some(now));
+        }
+    }
+
+    /// Bytes on `streams` streams that are not read.
+    pub(super) fn bytes(&self, stats: ConnectionStats, streams: usize) -> usize {
+        let unread = payload(&stats).saturating_sub(self.received).saturating_sub(self.read);
+        usize::try_from(unread.min(self.stream_window.saturating_mul(streams as u64))).unwrap_or(usize::MAX)
+    }
+}
+
+fn payload(stats: &ConnectionStats) -> u64 {
+    stats.udp_rx.bytes.saturating_sub(stats.udp_rx.datagrams.saturating_mul(OVERHEAD))
 }

@@ -1,207 +1,261 @@
-//! What waits for time or for acknowledgements: ends of streams, and addresses to be validated.
+//! Estimates for the FIN of a stream: when its bytes can be sent and acknowledged.
 //!
-//! FIN must not travel with payload that was not sent before [BQ-31], and best after the payload was
-//! acknowledged, so that it does not travel with a repetition either. The library tells of a stream's
-//! acknowledgements only once it is finished. So a stream is finished when nothing on the whole
-//! connection is unacknowledged; or, while others keep it busy, three round trips after what it has
-//! written can have been sent, and as many bytes were as may have waited for that: the gate may hold
-//! them for long, and so may a busy machine. That a stream is not read by its receiver makes no difference to
-//! others; a higher priority that keeps the connection busy does, for 3 seconds at most. Nothing is
-//! lost in any case.
+//! FIN must not travel with payload that was not sent before [BQ-31], and best after the payload was acknowledged, so that it
+//! does not travel with a retransmission either. The library reports the acknowledgements of a stream only once it is
+//! finished. So a stream is finished when nothing on the whole connection is unacknowledged; or, while other streams keep the
+//! connection busy, three round trips after its bytes can have been sent, and as many bytes were sent as may have waited
+//! before them: the gate may hold them for long, and so may a busy machine. A stream that is not read by its receiver delays no
+//! other; a higher priority that keeps the connection busy does, for 3 seconds at most. Nothing is lost in any case.
 
 use std::collections::BTreeMap;
-use std::future::Future;
+use std::ops::Bound;
 use std::pin::Pin;
-use std::task::Context;
 use std::time::Duration;
 
 use braid_proto::stream::StreamKey;
-use noq::PathId;
-use tokio::time::{Instant, Sleep, sleep_until};
+use noq::ConnectionStats;
+use tokio::time::{Instant, Sleep};
 
-use super::send_limit::RESERVE;
-use super::state::ConnectionState;
-use super::unsent_bytes::{Mark, Progress};
-use crate::link::Read;
+use super::write_scheduler::MAX_PRIORITIES;
 
-/// What was sent is acknowledged by then, unless it was lost more than once.
+/// Round trips after which what was sent is acknowledged, unless it was lost more than once.
 const ROUND_TRIPS: u32 = 3;
 
-/// A round trip when none was measured.
-const ROUND_TRIP: Duration = Duration::from_millis(333);
-
-/// Timers do not know less.
-const TICK: Duration = Duration::from_millis(1);
-
-/// Where nothing was sent for so long since the end was asked for, nothing waited to be sent.
+/// Time without a packet after which no bytes wait to be sent.
 const SILENCE: Duration = Duration::from_millis(100);
 
-/// An end does not wait any longer: the peer needs its credit back.
-const MOST: Duration = Duration::from_secs(3);
+/// Longest wait of a FIN: the peer needs its credit back.
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(3);
 
+/// Bytes between two calls of [`UnsentBytes::update`], which cost a lock of the connection.
+const UPDATE_INTERVAL: u64 = 8 << 10;
+
+/// FINs that wait, by the time at which they are sent without an acknowledgement.
 #[derive(Default)]
 pub(super) struct PendingFinishes {
-    /// Streams to finish without an acknowledgement, by when.
-    ends: BTreeMap<(Instant, StreamKey), Ending>,
-    alarm: Option<Pin<Box<Sleep>>>,
+    pub(super) by_due: BTreeMap<(Instant, StreamKey), PendingFinish>,
+    pub(super) timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// Since when a stream waits for its end, and what had to be sent then.
 #[derive(Clone, Copy)]
-struct Ending {
+pub(super) struct PendingFinish {
     since: Instant,
     mark: Mark,
 }
 
-/// What the path carries.
-pub(super) struct Pace {
-    rtt: Duration,
-    /// The congestion window.
+impl PendingFinish {
+    pub(super) fn new(mark: Mark) -> Self {
+        Self { since: Instant::now(), mark }
+    }
+
+    /// End of the longest wait.
+    pub(super) fn latest(&self) -> Instant {
+        self.since + MAX_WAIT
+    }
+
+    /// True if bytes of before the FIN may still wait to be sent.
+    pub(super) fn may_be_unsent(&self, unsent: &UnsentBytes, now: Progress) -> bool {
+        let is_silent = now <= self.mark.at && self.since.elapsed() >= SILENCE;
+        now < unsent.until(&self.mark) && !is_silent
+    }
+}
+
+/// Round trip and window of the path.
+pub(super) struct PathCapacity {
+    pub(super) rtt: Duration,
+    /// Bytes that may be in flight.
+    pub(super) window: u64,
+}
+
+impl PathCapacity {
+    /// Time in which so many bytes are sent and acknowledged, at most [`MAX_WAIT`].
+    pub(super) fn delivery_time(&self, bytes: u64) -> Duration {
+        let rounds = u32::try_from(bytes / self.window.max(1)).unwrap_or(u32::MAX);
+        self.rtt.saturating_mul(rounds.saturating_add(ROUND_TRIPS)).min(MAX_WAIT)
+    }
+}
+
+/// Upper estimate of the written bytes that wait to be sent for the first time, over all streams.
+///
+/// The library does not report them. It counts the bytes of the packets that it sends, and of those that it takes for lost:
+/// the growth of the difference has carried what was written before, as long as packets are full; where they are not, nothing
+/// else had to be sent. Bytes that are written later delay earlier ones only with a higher priority, or with the same, in
+/// turns.
+#[derive(Default)]
+pub(super) struct UnsentBytes {
+    /// Bytes at the last update.
     bytes: u64,
+    /// Bytes written since then.
+    written: u64,
+    /// Progress of the connection then.
+    at: Progress,
+    /// Bytes ever written, by priority. At the limit of priorities the lowest is counted with the next one, so that a mark
+    /// waits too long rather than too short.
+    totals: BTreeMap<i32, u64>,
 }
 
-impl Pace {
-    /// When so many bytes are sent and acknowledged.
-    pub(super) fn settles(&self, bytes: u64) -> Duration {
-        let rounds = u32::try_from(bytes / self.bytes.max(1)).unwrap_or(u32::MAX);
-        self.rtt.saturating_mul(rounds.saturating_add(ROUND_TRIPS)).min(MOST)
+/// Bytes that were unsent at some time, as seen from one priority.
+#[derive(Clone, Copy)]
+pub(super) struct Mark {
+    priority: i32,
+    at: Progress,
+    bytes: u64,
+    /// The part of the stream itself.
+    own: u64,
+    /// Bytes written until then with a higher priority.
+    above: u64,
+    /// Bytes written until then with the same priority.
+    equal: u64,
+}
+
+/// Bytes of packets that were sent and not lost. Later is more.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Progress(u64);
+
+impl From<ConnectionStats> for Progress {
+    fn from(stats: ConnectionStats) -> Self {
+        Self(stats.sent_bytes.saturating_sub(stats.lost_bytes))
     }
 }
 
-impl ConnectionState {
-    pub(super) fn finish(&mut self, key: StreamKey) {
-        let Some(stream) = self.streams.get_mut(&key).filter(|stream| stream.is_writable()) else { return };
-        if stream.written == 0 {
-            return self.finish_now(key);
+impl UnsentBytes {
+    /// Counts bytes that were written with a priority; true when an update is due.
+    pub(super) fn handle_written(&mut self, bytes: usize, priority: i32) -> bool {
+        let bytes = bytes as u64;
+        self.written = self.written.saturating_add(bytes);
+        let total = self.totals.entry(priority).or_default();
+        *total = total.saturating_add(bytes);
+        if self.totals.len() > MAX_PRIORITIES
+            && let Some((_, lowest)) = self.totals.pop_first()
+            && let Some(mut next) = self.totals.first_entry()
+        {
+            *next.get_mut() = next.get().saturating_add(lowest);
         }
-        stream.is_finishing = true;
-        self.write_scheduler.forget(key);
-        let (priority, written) = (stream.priority(), stream.written);
-        self.unsent_bytes.look(self.progress(), self.window.size());
-        let ending = Ending { since: Instant::now(), mark: self.unsent_bytes.mark(priority, written) };
-        self.settle_later(key, ending);
-        // The next read sees to it.
-        self.connection_bell.wake_by_ref();
+        self.written >= UPDATE_INTERVAL
     }
 
-    fn finish_now(&mut self, key: StreamKey) {
-        if let Some(stream) = self.streams.get_mut(&key) {
-            stream.finish();
-            self.sending_ended(key);
+    /// Takes the progress of the connection into account. `limit`: bytes that it can hold.
+    pub(super) fn update(&mut self, now: Progress, limit: u64) {
+        let sent = now.0.saturating_sub(self.at.0);
+        self.bytes = self.bytes.saturating_sub(sent).saturating_add(self.written).min(limit);
+        self.written = 0;
+        self.at = now;
+    }
+
+    /// A write found no room: the connection holds what it can.
+    pub(super) fn set_full(&mut self, now: Progress, limit: u64) {
+        (self.bytes, self.written, self.at) = (limit, 0, now);
+    }
+
+    /// Mark of the last update, for a stream with this priority that has at most `own` of the bytes.
+    pub(super) fn mark(&self, priority: i32, own: u64) -> Mark {
+        let own = own.min(self.bytes);
+        let (above, equal) = (self.above(priority), self.equal(priority));
+        Mark { priority, at: self.at, bytes: self.bytes, own, above, equal }
+    }
+
+    /// Progress at which all bytes of the mark have been sent, as far as can be known by now.
+    pub(super) fn until(&self, mark: &Mark) -> Progress {
+        let equal = self.equal(mark.priority).saturating_sub(mark.equal).min(mark.own);
+        let above = self.above(mark.priority).saturating_sub(mark.above);
+        let bytes = mark.bytes.saturating_add(above).saturating_add(equal);
+        // Headers and other frames take an eighth at most.
+        Progress(mark.at.0.saturating_add(bytes).saturating_add(bytes / 8))
+    }
+
+    fn above(&self, priority: i32) -> u64 {
+        let higher = (Bound::Excluded(priority), Bound::Unbounded);
+        self.totals.range(higher).fold(0, |sum, (_, total)| sum.saturating_add(*total))
+    }
+
+    fn equal(&self, priority: i32) -> u64 {
+        self.totals.get(&priority).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 32 << 10;
+
+    /// Progress when all is sent that is unsent now.
+    fn end(unsent: &UnsentBytes) -> Progress {
+        unsent.until(&unsent.mark(0, 0))
+    }
+
+    #[test]
+    fn packets_that_were_sent_reduce_it() {
+        let mut unsent = UnsentBytes::default();
+        assert!(!unsent.handle_written(8000, 0));
+        unsent.update(Progress(100), LIMIT);
+        assert_eq!(end(&unsent), Progress(9100));
+        unsent.update(Progress(6100), LIMIT);
+        assert_eq!(end(&unsent), Progress(6100 + 2000 + 250));
+        unsent.update(Progress(9100), LIMIT);
+        assert_eq!(end(&unsent), Progress(9100), "all is sent");
+    }
+
+    #[test]
+    fn packets_from_before_a_write_did_not_carry_it() {
+        let mut unsent = UnsentBytes::default();
+        assert!(unsent.handle_written(10_000, 0), "an update is due");
+        unsent.update(Progress(50_000), LIMIT);
+        assert!(end(&unsent) >= Progress(60_000));
+    }
+
+    #[test]
+    fn small_messages_do_not_add_up() {
+        let mut unsent = UnsentBytes::default();
+        for turn in 1..1000 {
+            unsent.handle_written(100, 0);
+            unsent.update(Progress(turn * 135), LIMIT);
         }
+        assert!(end(&unsent) <= Progress(999 * 135 + 113), "{:?}", end(&unsent));
     }
 
-    fn settle_later(&mut self, key: StreamKey, ending: Ending) {
-        let Some(stream) = self.streams.get(&key) else { return };
-        let pace = self.pace();
-        let rivals = self.write_scheduler.rivals(stream.priority(), self.patience(&pace));
-        // Equals are sent in turns with it.
-        let before = stream.written.min(self.window.size()).saturating_mul(1 + rivals.equals);
-        let due = (Instant::now() + pace.settles(before)).min(ending.since + MOST);
-        self.finishes.ends.insert((due, key), ending);
+    #[test]
+    fn it_is_at_most_the_limit_of_the_connection() {
+        let mut unsent = UnsentBytes::default();
+        unsent.handle_written(1_000_000, 0);
+        unsent.update(Progress(0), LIMIT);
+        assert_eq!(end(&unsent), Progress(LIMIT + LIMIT / 8));
+        unsent.set_full(Progress(5000), LIMIT);
+        assert_eq!(end(&unsent), Progress(5000 + LIMIT + LIMIT / 8), "full");
     }
 
-    /// A watch has come to its end.
-    pub(super) fn acknowledged(&mut self, number: u32) {
-        if self.window.is_watch(number) {
-            self.window.open(&self.connection);
-            while let Some(((_, key), _)) = self.finishes.ends.pop_first() {
-                self.finish_now(key);
-            }
+    #[test]
+    fn later_writes_delay_it_by_their_priority() {
+        let mut unsent = UnsentBytes::default();
+        unsent.handle_written(800, 0);
+        unsent.update(Progress(0), LIMIT);
+        let mark = unsent.mark(0, 800);
+        unsent.handle_written(8000, -1);
+        assert_eq!(unsent.until(&mark), Progress(900), "less urgent");
+        unsent.handle_written(8000, 0);
+        assert_eq!(unsent.until(&mark), Progress(1800), "in turns");
+        unsent.handle_written(8000, 1);
+        assert_eq!(unsent.until(&mark), Progress(10_800), "more urgent");
+    }
+
+    #[test]
+    fn number_of_counted_priorities_is_bounded() {
+        let mut unsent = UnsentBytes::default();
+        unsent.handle_written(800, 2_000);
+        unsent.update(Progress(0), LIMIT);
+        let mark = unsent.mark(2_000, 800);
+        for priority in 0..5_000 {
+            unsent.handle_written(8, priority);
         }
+        assert_eq!(unsent.totals.len(), MAX_PRIORITIES);
+        assert_eq!(unsent.totals.values().sum::<u64>(), 800 + 5_000 * 8, "none is forgotten");
+        assert!(unsent.until(&mark) >= Progress((800 + 2_999 * 8) * 9 / 8), "all that is more urgent counts");
     }
 
-    /// Does what is due, and sees to being woken for the rest.
-    pub(super) fn settle(&mut self, cx: &mut Context<'_>) -> Option<Read> {
-        loop {
-            self.watch();
-            let end = self.next_end().map(|(due, _)| due);
-            let look = self.migration.as_ref().and_then(|peer| peer.next_look());
-            let Some(due) = end.into_iter().chain(look).min() else {
-                self.finishes.alarm = None;
-                return None;
-            };
-            let alarm = self.finishes.alarm.get_or_insert_with(|| Box::pin(sleep_until(due)));
-            if due < alarm.deadline() {
-                alarm.as_mut().reset(due);
-            }
-            if alarm.as_mut().poll(cx).is_pending() {
-                return None;
-            }
-            self.finishes.alarm = None;
-            if let Some(address) = self.migration.as_mut().and_then(|peer| peer.moved()) {
-                return Some(Read::Moved(address));
-            }
-            self.finish_due();
-        }
-    }
-
-    /// Finishes what is due. It waits on behind a higher priority that fills the connection, where it may not have been
-    /// sent, and where nothing was written since and not all is acknowledged yet: some of it was lost.
-    fn finish_due(&mut self) {
-        let now = Instant::now();
-        let progress = self.progress();
-        let is_repeating = self.window.is_quiet_for(self.pace().settles(0) / 2);
-        while let Some((due, key)) = self.next_end().filter(|(due, _)| *due <= now) {
-            let Some(ending) = self.finishes.ends.remove(&(due, key)) else { return };
-            let has_reason = is_repeating || self.may_be_unsent(&ending, progress) || self.is_outranked(key);
-            if now < ending.since + MOST && has_reason {
-                self.settle_later(key, ending);
-            } else {
-                self.finish_now(key);
-            }
-        }
-    }
-
-    pub(super) fn progress(&self) -> Progress {
-        Progress::from(self.connection.stats())
-    }
-
-    fn may_be_unsent(&self, ending: &Ending, now: Progress) -> bool {
-        let nothing_waits = !ending.mark.has_moved(now) && ending.since.elapsed() >= SILENCE;
-        now < self.unsent_bytes.until(&ending.mark) && !nothing_waits
-    }
-
-    fn is_outranked(&self, key: StreamKey) -> bool {
-        let Some(stream) = self.streams.get(&key) else { return false };
-        self.write_scheduler.rivals(stream.priority(), self.patience(&self.pace())).is_outranked
-    }
-
-    /// The end that is due first without an acknowledgement.
-    fn next_end(&mut self) -> Option<(Instant, StreamKey)> {
-        while let Some(end) = self.finishes.ends.first_entry() {
-            let (due, key) = *end.key();
-            if self.streams.get(&key).is_some_and(|stream| stream.is_finishing && stream.send.is_some()) {
-                return Some((due, key));
-            }
-            end.remove();
-        }
-        None
-    }
-
-    /// Sees to being told when everything is acknowledged, if ends wait for it.
-    fn watch(&mut self) {
-        if self.window.is_watching() {
-            return;
-        }
-        let Some((_, key)) = self.next_end() else { return };
-        if self.write_scheduler.is_any_blocked(self.patience(&self.pace())) {
-            return;
-        }
-        if let Some(send) = self.streams.get_mut(&key).and_then(|stream| stream.send.as_mut()) {
-            self.window.watch(&self.connection, key, send, &self.wakers);
-        }
-    }
-
-    pub(super) fn pace(&self) -> Pace {
-        match self.connection.path_stats(PathId::ZERO) {
-            Some(path) => Pace { rtt: path.rtt.max(TICK), bytes: self.gating.backlog().unwrap_or(path.cwnd) },
-            None => Pace { rtt: ROUND_TRIP, bytes: self.window.size() },
-        }
-    }
-
-    /// A stream that finds no room for longer is not read by its receiver.
-    fn patience(&self, pace: &Pace) -> Duration {
-        pace.settles(self.window.size() + RESERVE)
+    #[test]
+    fn retransmissions_carry_nothing_new() {
+        let mut stats = ConnectionStats::default();
+        (stats.sent_bytes, stats.lost_bytes) = (5000, 2000);
+        assert_eq!(Progress::from(stats), Progress(3000));
     }
 }

@@ -1,17 +1,19 @@
-//! What a link keeps in memory, seen from inside.
+//! Memory that a link keeps for its streams.
 
 use std::future::poll_fn;
 use std::io::IoSlice;
+use std::task::Poll;
 
 use braid_proto::stream::StreamKey;
 use tokio::io::ReadBuf;
 
 use super::Multi;
 use crate::certificate::self_signed;
-use crate::link::{Dir, Link, Read};
+use crate::link::Link;
 use crate::quic::QuicOptions;
 use crate::sim::Network;
 use crate::tls::{ClientAuth, ClientTls, ClientTlsOptions, ServerTls};
+use crate::transport::{Dir, Read};
 use crate::{ListenOptions, Listener};
 
 /// Both ends of a new connection: server, client.
@@ -37,9 +39,14 @@ async fn pair() -> (Listener, Link, Link) {
 }
 
 async fn next(link: &mut Link) -> Read {
+    next_wanted(link, |_| true).await
+}
+
+/// The next read of a stream that is wanted.
+async fn next_wanted(link: &mut Link, mut wants: impl FnMut(StreamKey) -> bool) -> Read {
     let mut bytes = [0; 64];
     let mut buffer = ReadBuf::new(&mut bytes);
-    poll_fn(|cx| link.poll_read(cx, &mut buffer, &mut |_| true)).await.expect("the link lives")
+    poll_fn(|cx| link.poll_read(cx, &mut buffer, &mut wants)).await.expect("the link lives")
 }
 
 async fn write(link: &mut Link, stream: StreamKey) {
@@ -66,14 +73,12 @@ async fn answer(link: &mut Link, mut streams: usize, abort: bool) {
     }
 }
 
-/// Entries of all that grows with streams.
+/// Entries of all collections that grow with streams.
 fn entries(link: &Link) -> usize {
     let Link::Multi(Multi { state: Some(state), .. }) = link else { panic!("a link of many streams") };
-    state.streams.len()
-        + state.active_priorities.len()
-        + state.write_scheduler.len()
-        + state.queue.len()
-        + state.told.len()
+    let (reads, writes) = (&state.reads, &state.writes);
+    let queued = reads.queue.len() + reads.notices.len();
+    state.streams.len() + queued + writes.active.len() + writes.scheduler.len()
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,7 +91,7 @@ async fn streams_that_are_over_leave_nothing() {
                     let key = poll_fn(|cx| client.poll_open(cx, dir)).await.expect("open");
                     write(&mut client, key).await;
                     client.finish(key);
-                    // Of a bidirectional stream both halves end.
+                    // Both halves of a bidirectional stream end.
                     while dir == Dir::Bidi && next(&mut client).await != Read::Finished(key) {}
                     // The end of a unidirectional stream waits for a read.
                     if dir == Dir::Uni {
@@ -126,4 +131,51 @@ async fn streams_that_were_aborted_leave_nothing_in_the_link() {
         client.abort(key, 0x83);
     }
     assert_eq!((entries(&client), entries(&server)), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_that_are_received_and_not_read_are_estimated() {
+    let (_listener, mut server, mut client) = pair().await;
+    server.set_trusted();
+    let total = 512 << 10;
+    let key = poll_fn(|cx| client.poll_open(cx, Dir::Bidi)).await.expect("open");
+    let payload = vec![7; total];
+    let mut written = 0;
+    while written < total {
+        // Either end wakes this task; the server reads its control stream only.
+        poll_fn(|cx| {
+            let mut bytes = [0; 64];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            while let Poll::Ready(read) = server.poll_read(cx, &mut buffer, &mut |key| key.is_control()) {
+                assert_eq!(read.expect("the link lives"), Read::Opened(key));
+            }
+            assert!(client.poll_read(cx, &mut buffer, &mut |_| true).is_pending());
+            let taken = std::task::ready!(client.poll_write(cx, key, &[IoSlice::new(&payload[written..])]));
+            written += taken.expect("write");
+            Poll::Ready(())
+        })
+        .await;
+    }
+    write(&mut client, StreamKey::CONTROL).await;
+    tokio::time::timeout(std::time::Duration::from_secs(5), async {
+        while next_wanted(&mut server, StreamKey::is_control).await != Read::Bytes(StreamKey::CONTROL) {}
+        next_wanted(&mut server, StreamKey::is_control).await
+    })
+    .await
+    .expect_err("all has arrived");
+    let unread = server.unread_bytes();
+    assert!((total..total + total / 20).contains(&unread), "{unread} of {total}");
+    let mut left = total;
+    let mut buffer = vec![0; 64 << 10];
+    while left > 0 {
+        let mut buffer = ReadBuf::new(&mut buffer);
+        let read =
+            poll_fn(|cx| server.poll_read(cx, &mut buffer, &mut |_| true)).await.expect("the link lives");
+        assert!(matches!(read, Read::Bytes(_)), "{read:?}");
+        left -= buffer.filled().len();
+    }
+    tokio::time::timeout(std::time::Duration::from_secs(1), next(&mut server))
+        .await
+        .expect_err("all is read");
+    assert_eq!(server.unread_bytes(), 0);
 }

@@ -10,8 +10,8 @@ use super::*;
 
 const ALARM: [u8; 80] = [1; 80];
 
-/// How long (ms) alarms took beside something less urgent that fills the path, with a stream that says nothing below both.
-/// `is_due`: whether there is one so many hundredths of a second after the first.
+/// Latencies (ms) of alarms beside less urgent bytes that fill the path, with a silent stream below both. `is_due`: true if there
+/// is an alarm so many hundredths of a second after the first.
 async fn alarms_beside(media: Priority, seconds: u32, is_due: impl Fn(u32) -> bool) -> Vec<u128> {
     let mut scene = Scene::new().await;
     let (log, _log_send, _log_recv) = scene.open().await;
@@ -28,7 +28,7 @@ async fn alarms_beside(media: Priority, seconds: u32, is_due: impl Fn(u32) -> bo
     let (arrived, mut arrivals) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         while alarm_recv.read_exact(&mut [0; ALARM.len()]).await.is_ok() {
-            arrived.send(Instant::now()).expect("somebody listens");
+            arrived.send(Instant::now()).expect("the receiver is there");
         }
     });
     write(&mut scene.server, log, b"idle").await;

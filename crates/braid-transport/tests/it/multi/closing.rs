@@ -109,7 +109,7 @@ async fn a_control_stream_that_is_not_read_is_not_waited_for_to_the_last() {
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
-// [BQ-41]: one deadline, whoever keeps it.
+// [BQ-41]: one deadline, in any state of the link.
 #[tokio::test(start_paused = true)]
 async fn a_link_that_is_dropped_ends_when_it_would_have_ended() {
     for (agreed, polled) in [(None, true), (Some(2), true), (Some(2), false), (None, false)] {
@@ -123,7 +123,7 @@ async fn a_link_that_is_dropped_ends_when_it_would_have_ended() {
             timeout(Duration::from_secs(1), close).await.expect_err("it takes longer");
         }
         scene.device.change(|link| *link = Conditions::delayed(Duration::from_millis(1)));
-        // What the path has taken by now comes late.
+        // Datagrams in flight come late.
         scene.device.change_one(Direction::Down, |link| link.cut = true);
         drop(scene.server);
         let by = start + Duration::from_secs(agreed.unwrap_or(3));

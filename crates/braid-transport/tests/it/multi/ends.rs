@@ -27,7 +27,7 @@ async fn a_stream_on_which_nothing_was_written_ends_at_once() {
     let (key, _send, mut recv) = scene.open().await;
     let start = Instant::now();
     scene.server.finish(key);
-    // Nobody polls the link.
+    // The link is not polled.
     assert_eq!(recv.read_to_end(100).await.expect("read"), b"");
     assert!(start.elapsed() <= Duration::from_millis(2), "{:?}", start.elapsed());
     assert!(write_fails(&mut scene.server, key));

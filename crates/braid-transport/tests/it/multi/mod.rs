@@ -87,7 +87,7 @@ impl Scene {
     }
 }
 
-/// What comes next, with its bytes.
+/// The next action of the peer, with its bytes.
 async fn next(link: &mut Link) -> (Read, Vec<u8>) {
     next_of(link, |_| true).await
 }

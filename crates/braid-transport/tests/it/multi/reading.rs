@@ -91,7 +91,7 @@ async fn a_stop_that_a_write_runs_into_is_told_too() {
 
 // [BQ-55]
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_not_wanted_stays_under_its_flow_control_and_stops_nobody() {
+async fn stream_that_is_not_wanted_stays_under_its_flow_control_and_stops_no_other() {
     let options = QuicOptions { stream_receive_window: 256 * 1024, ..QuicOptions::server() };
     let mut scene = Scene::with(options).await;
     scene.server.set_trusted();

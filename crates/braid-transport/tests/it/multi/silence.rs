@@ -23,7 +23,7 @@ async fn what_was_lost_once_is_not_probed_for_ever() {
     }
 }
 
-/// The same between two links, which ask for acknowledgements at once.
+/// As above between two links, which ask for acknowledgements at once.
 #[tokio::test(start_paused = true)]
 async fn links_fall_silent_too() {
     let (pki, network) = (Pki::new(), Network::new(3));

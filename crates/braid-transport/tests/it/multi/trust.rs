@@ -1,4 +1,4 @@
-//! What a client may send before its CONNECT is accepted.
+//! Bytes that a client may send before its CONNECT is accepted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -34,7 +34,7 @@ async fn before_trust_all_streams_together_hold_128_kib() {
 
     scene.server.set_trusted();
     for writer in writers {
-        writer.await.expect("nobody reads, and all is sent");
+        writer.await.expect("nothing is read, and all is sent");
     }
     assert_eq!(sent.load(Ordering::Relaxed), 100 * 100 * 1024);
 }
@@ -61,7 +61,7 @@ async fn a_stop_is_told_once_the_client_is_trusted() {
     let (key, _send, mut recv) = scene.open().await;
     recv.stop(VarInt::from_u32(0x8e)).expect("stop");
     let told = timeout(A_WHILE, try_next(&mut scene.server, |_| true)).await;
-    assert!(told.is_err(), "nobody watches for strangers: {told:?}");
+    assert!(told.is_err(), "before its CONNECT no client is watched: {told:?}");
     scene.server.set_trusted();
     assert_eq!(next(&mut scene.server).await, (Read::Stopped(key, 0x8e), vec![]));
     // From now on at once.

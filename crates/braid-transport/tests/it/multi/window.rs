@@ -1,4 +1,4 @@
-//! What QUIC is given ahead of what it can send.
+//! Bytes that QUIC takes ahead of those it can send.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,7 +18,7 @@ fn thirsty() -> TransportConfig {
     transport
 }
 
-/// What grows with the path without a mind of its own, and nothing before it: the window alone is asked for.
+/// Congestion control that follows its window alone, without a gate.
 fn cubic() -> QuicOptions {
     QuicOptions { congestion: Congestion::Cubic, gate: false, ..QuicOptions::server() }
 }
@@ -46,7 +46,7 @@ fn impair(device: &Host, conditions: &Conditions) {
     device.change_one(Direction::Down, |link| *link = conditions.clone());
 }
 
-/// How long the link takes for `length` bytes.
+/// Time of the link for `length` bytes.
 async fn ours(conditions: &Conditions, length: usize) -> Duration {
     let mut scene = Scene::between(cubic(), thirsty()).await;
     let (key, _send, recv) = scene.open().await;
@@ -57,7 +57,7 @@ async fn ours(conditions: &Conditions, length: usize) -> Duration {
     received.await.expect("join") - start
 }
 
-/// How long the QUIC library alone takes, with 64 MiB ahead of what it can send.
+/// Time of the QUIC library alone, with 64 MiB ahead of the bytes that it can send.
 async fn theirs(conditions: &Conditions, length: usize) -> Duration {
     let (pki, network) = (Pki::new(), Network::new(7));
     let mut transport = TransportConfig::default();

@@ -1,4 +1,4 @@
-//! Writing: streams that wait for nobody but themselves, and their order.
+//! Writes: streams that wait for no other, and their order.
 
 use std::io::ErrorKind;
 
@@ -87,7 +87,7 @@ async fn an_urgent_write_finds_room_though_bulk_has_filled_the_window() {
     assert_eq!(write_now(&mut scene.server, StreamKey::CONTROL, &[2; 10_000]), Poll::Ready(10_000));
     assert!(write_now(&mut scene.server, bulk, b"x").is_pending(), "the room was not for bulk");
 
-    // It is bounded, and the control stream still stands above.
+    // The room is bounded, and the control stream is still above.
     let beyond = 10_000 + 10_000 + fill(&mut scene.server, urgent);
     assert_eq!(beyond, 1 << 20);
     assert_eq!(write_now(&mut scene.server, StreamKey::CONTROL, &[2; 10_000]), Poll::Ready(10_000));
@@ -132,7 +132,7 @@ async fn the_higher_priority_is_sent_first() {
     let (high, _high_send, mut high_recv) = scene.open().await;
     scene.server.set_priority(low, Priority::new(0));
     scene.device.change_one(Direction::Down, |link| link.shaper = Some(Shaper { rate: 100.0, queue: 50 }));
-    // What is there before the others, and as much as is taken.
+    // Before the others, as much as is taken.
     fill(&mut scene.server, low);
     assert_eq!(write_now(&mut scene.server, high, &[1; 100_000]), Poll::Ready(100_000));
     assert_eq!(write_now(&mut scene.server, StreamKey::CONTROL, &[2; 50_000]), Poll::Ready(50_000));

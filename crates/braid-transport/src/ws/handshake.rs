@@ -1,9 +1,9 @@
-//! The server's side of the HTTP upgrade.
+//! HTTP upgrade, on both sides.
 
 use std::net::IpAddr;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_tungstenite::accept_hdr_async_with_config;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response};
 use tokio_tungstenite::tungstenite::http::header::{
     CONNECTION, CONTENT_TYPE, ORIGIN, SEC_WEBSOCKET_PROTOCOL,
@@ -11,39 +11,73 @@ use tokio_tungstenite::tungstenite::http::header::{
 use tokio_tungstenite::tungstenite::http::{HeaderValue, StatusCode};
 use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_tungstenite::tungstenite::{self as library};
+use tokio_tungstenite::{accept_hdr_async_with_config, client_async_with_config};
 
 use super::stream::{WsStream, handshake_config};
 use super::{SUBPROTOCOL, SUBPROTOCOL_V31, WebSocketOptions};
-use crate::error::HandshakeError;
+use crate::error::{ConnectError, HandshakeError};
 
-/// Reads the request from `io` and answers it.
+/// Client's side: requests `path`. `host` and `port` go into the Host header.
+pub(crate) async fn connect<S>(
+    io: S,
+    host: &str,
+    port: u16,
+    path: &str,
+    options: &WebSocketOptions,
+) -> Result<WsStream<S>, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let failed = |error: library::Error| ConnectError::WebSocket {
+        host: host.to_owned(),
+        path: path.to_owned(),
+        reason: describe(&error),
+    };
+    let host_part = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let mut request = format!("ws://{host_part}:{port}{path}").into_client_request().map_err(failed)?;
+    // [MQTT-6.0.0-3]
+    request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
+    let (upgraded, _response) =
+        client_async_with_config(request, io, Some(handshake_config())).await.map_err(failed)?;
+    // An MQTT server never sends first, so the library has read nothing beyond the answer.
+    Ok(WsStream::new(upgraded.into_inner(), Role::Client, options.max_frame_bytes))
+}
+
+fn describe(error: &library::Error) -> String {
+    match error {
+        library::Error::Http(response) => {
+            let body = response.body().as_deref().unwrap_or_default();
+            let body = String::from_utf8_lossy(body.get(..body.len().min(200)).unwrap_or_default());
+            format!("the server answered {} {}", response.status(), body.trim()).trim_end().to_owned()
+        }
+        error => error.to_string(),
+    }
+}
+
+/// Server's side: reads the request and answers it.
 pub(crate) async fn accept<S>(io: S, options: &WebSocketOptions) -> Result<WsStream<S>, HandshakeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut refusal = None;
-    let gate = Gate { options, refusal: &mut refusal };
-    match accept_hdr_async_with_config(io, gate, Some(handshake_config())).await {
+    let policy = RequestPolicy { options, refusal: &mut refusal };
+    match accept_hdr_async_with_config(io, policy, Some(handshake_config())).await {
         // Nothing is lost here: the library refuses bytes that come before its answer.
         Ok(upgraded) => Ok(WsStream::new(upgraded.into_inner(), Role::Server, options.max_frame_bytes)),
-        Err(error) => Err(refusal.unwrap_or_else(|| failed(error))),
+        Err(error) => Err(refusal.unwrap_or_else(|| match error {
+            library::Error::Io(error) => HandshakeError::Io(error),
+            error => HandshakeError::WebSocket(error.to_string()),
+        })),
     }
 }
 
-fn failed(error: library::Error) -> HandshakeError {
-    match error {
-        library::Error::Io(error) => HandshakeError::Io(error),
-        error => HandshakeError::WebSocket(error.to_string()),
-    }
-}
-
-/// Decides about a request and remembers why it was turned away.
-struct Gate<'a> {
+/// Decides on a request, and keeps the reason of a refusal.
+struct RequestPolicy<'a> {
     options: &'a WebSocketOptions,
     refusal: &'a mut Option<HandshakeError>,
 }
 
-impl Callback for Gate<'_> {
+impl Callback for RequestPolicy<'_> {
     fn on_request(self, request: &Request, mut response: Response) -> Result<Response, ErrorResponse> {
         let path = request.uri().path();
         let served = &self.options.path;
@@ -58,7 +92,7 @@ impl Callback for Gate<'_> {
             return Err(refuse(StatusCode::FORBIDDEN, body));
         }
         let offered = offered_subprotocols(request);
-        // The client lists `mqtt` [MQTT-6.0.0-3], and it is what we answer with. [MQTT-6.0.0-4]
+        // The client lists `mqtt` [MQTT-6.0.0-3], and the answer names it. [MQTT-6.0.0-4]
         let chosen =
             [SUBPROTOCOL, SUBPROTOCOL_V31].into_iter().find(|ours| offered.iter().any(|name| name == ours));
         let Some(chosen) = chosen else {
@@ -90,7 +124,7 @@ fn is_local(origin: &str) -> bool {
         || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The names of all `Sec-WebSocket-Protocol` headers; it may be given more than once.
+/// Names of all `Sec-WebSocket-Protocol` headers, of which there may be several.
 fn offered_subprotocols(request: &Request) -> Vec<String> {
     request
         .headers()

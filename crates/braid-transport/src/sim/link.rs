@@ -1,11 +1,91 @@
-//! One direction of a link at work.
+//! One direction of a link: its conditions, and their effect on datagrams.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::conditions::{Conditions, Counters, Policer, Shaper};
-use super::random::Random;
+/// Direction of a link, seen from the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the host into the network.
+    Up,
+    /// From the network to the host.
+    Down,
+}
+
+/// One direction of a link. The default carries everything at once.
+///
+/// A datagram meets the fields in this order: `cut`, `mtu`, `loss`, `policer`, `shaper`, `latency`
+/// and `jitter`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conditions {
+    /// Nothing passes; datagrams in flight still arrive.
+    pub cut: bool,
+    /// Bytes of UDP payload that fit; larger datagrams are lost.
+    pub mtu: usize,
+    /// The share of datagrams that is lost at random, 0 to 1.
+    pub loss: f64,
+    /// Drops datagrams above its rate.
+    pub policer: Option<Policer>,
+    /// Queues datagrams above its rate.
+    pub shaper: Option<Shaper>,
+    /// Delay of every datagram.
+    pub latency: Duration,
+    /// Upper bound of a random further delay. Datagrams that are sent within it overtake each other.
+    pub jitter: Duration,
+}
+
+/// A token bucket without a queue: nftables' `limit rate 29/second burst 5`. Every datagram takes
+/// one token, whatever its size, or is dropped.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Policer {
+    /// Tokens per second.
+    pub rate: f64,
+    /// Tokens that the bucket holds; it starts full.
+    pub burst: u32,
+}
+
+/// A queue that lets datagrams out one at a time, whatever their size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shaper {
+    /// Datagrams per second.
+    pub rate: f64,
+    /// Datagrams that wait; more are dropped.
+    pub queue: u32,
+}
+
+/// Counters of one direction of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Datagrams that passed.
+    pub packets: u64,
+    /// The UDP payload of those that passed.
+    pub bytes: u64,
+    /// Datagrams that did not pass, for whatever reason.
+    pub dropped: u64,
+}
+
+impl Conditions {
+    /// A delay of `latency`, and no loss.
+    #[must_use]
+    pub fn delayed(latency: Duration) -> Self {
+        Self { latency, ..Self::default() }
+    }
+}
+
+impl Default for Conditions {
+    fn default() -> Self {
+        Self {
+            cut: false,
+            mtu: 1472,
+            loss: 0.0,
+            policer: None,
+            shaper: None,
+            latency: Duration::ZERO,
+            jitter: Duration::ZERO,
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Lane {
@@ -99,6 +179,32 @@ impl Lane {
     }
 }
 
+/// `SplitMix64` by Guy Steele and others: every seed is good, every state is 8 bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Random {
+    state: u64,
+}
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// At least 0, less than 1, in steps of 2^-32.
+    pub(super) fn fraction(&mut self) -> f64 {
+        let [.., a, b, c, d] = self.next().to_le_bytes();
+        f64::from(u32::from_le_bytes([a, b, c, d])) / (f64::from(u32::MAX) + 1.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,5 +271,19 @@ mod tests {
         assert_eq!(lost(|conditions| conditions.mtu = 1200), 0);
         assert_eq!(lost(|conditions| conditions.mtu = 1199), 1000);
         assert_eq!(lost(|conditions| conditions.cut = true), 1000);
+    }
+
+    #[test]
+    fn fractions_are_spread_and_repeat_with_their_seed() {
+        let draw = |seed| {
+            let mut random = Random::new(seed);
+            std::iter::repeat_with(move || random.fraction()).take(10_000).collect::<Vec<_>>()
+        };
+        let drawn = draw(7);
+        assert_eq!(drawn, draw(7));
+        assert_ne!(drawn, draw(8));
+        let mean = drawn.iter().sum::<f64>() / 10_000.0;
+        assert!((0.49..0.51).contains(&mean), "{mean}");
+        assert!(drawn.iter().all(|x| (0.0..1.0).contains(x)));
     }
 }

@@ -1,34 +1,39 @@
-//! A runtime whose socket panics inside the library, and what is left of the process then.
+//! Tests of panics inside the QUIC library, with a socket that panics on purpose.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroUsize;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_proto::stream::StreamKey;
 use noq::udp::{RecvMeta, Transmit};
 use noq::{AsyncTimer, AsyncUdpSocket, Runtime, UdpSender};
 use tokio::io::ReadBuf;
+use tokio::time::timeout;
 
 use super::config::QuicOptions;
-use super::endpoint::QuicListener;
+use super::endpoint::{EndpointHealth, QuicListener};
 use super::runtime::ShieldedRuntime;
 use crate::certificate::self_signed;
-use crate::link::{Dir, Link, Read, Transport};
+use crate::link::Link;
 use crate::tls::{ClientAuth, ClientTls, ClientTlsOptions, ServerTls};
+use crate::transport::{Dir, Read, Transport};
 use crate::{ConnectOptions, Target, connect};
 
-/// Sending to this address panics.
+/// Address to which sending panics.
 type Victim = Arc<Mutex<Option<SocketAddr>>>;
 
 #[derive(Debug, Default)]
 struct FaultyRuntime {
     shielded: ShieldedRuntime,
     victim: Victim,
+    /// The next datagram that is received panics, once.
+    panics_on_receive: Arc<AtomicBool>,
 }
 
 impl Runtime for FaultyRuntime {
@@ -42,7 +47,8 @@ impl Runtime for FaultyRuntime {
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Box<dyn AsyncUdpSocket>> {
         let inner = self.shielded.wrap_udp_socket(socket)?;
-        Ok(Box::new(FaultySocket { inner, victim: Arc::clone(&self.victim) }))
+        let (victim, panics_on_receive) = (Arc::clone(&self.victim), Arc::clone(&self.panics_on_receive));
+        Ok(Box::new(FaultySocket { inner, victim, panics_on_receive }))
     }
 }
 
@@ -50,6 +56,7 @@ impl Runtime for FaultyRuntime {
 struct FaultySocket {
     inner: Box<dyn AsyncUdpSocket>,
     victim: Victim,
+    panics_on_receive: Arc<AtomicBool>,
 }
 
 impl AsyncUdpSocket for FaultySocket {
@@ -63,7 +70,10 @@ impl AsyncUdpSocket for FaultySocket {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        self.inner.poll_recv(cx, bufs, meta)
+        let received = self.inner.poll_recv(cx, bufs, meta);
+        let panics = received.is_ready() && self.panics_on_receive.swap(false, Ordering::Relaxed);
+        assert!(!panics, "a panic on purpose, in the task of the endpoint");
+        received
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -116,6 +126,21 @@ async fn read(link: &mut Link) -> io::Result<u8> {
     }
 }
 
+/// A listener on this runtime, and the configuration of its clients.
+fn listen(runtime: Arc<FaultyRuntime>) -> (QuicListener, ClientTls) {
+    let dir = tempfile::tempdir().expect("directory");
+    let files = self_signed(dir.path(), &["localhost".to_owned()]).expect("pair");
+    let ca_files = vec![files.certificate.clone()];
+    let client = ClientTls::new(ClientTlsOptions { ca_files, ..ClientTlsOptions::default() });
+    client.check().expect("the files are read before they are deleted");
+    let server = ServerTls::load(files, ClientAuth::None).expect("load");
+    let failures = runtime.shielded.failures();
+    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener =
+        QuicListener::bind_on(runtime, failures, server, anywhere, &QuicOptions::server()).expect("bind");
+    (listener, client)
+}
+
 /// Both ends of a new connection with a data stream: server, client.
 async fn pair(listener: &mut QuicListener, tls: &ClientTls) -> (Link, Link) {
     let target = Target {
@@ -141,23 +166,16 @@ async fn pair(listener: &mut QuicListener, tls: &ClientTls) -> (Link, Link) {
 
 #[tokio::test]
 async fn a_panic_of_the_stack_ends_one_connection_and_nothing_else() {
-    let dir = tempfile::tempdir().expect("directory");
-    let files = self_signed(dir.path(), &["localhost".to_owned()]).expect("pair");
-    let ca_files = vec![files.certificate.clone()];
-    let client = ClientTls::new(ClientTlsOptions { ca_files, ..ClientTlsOptions::default() });
-    let server = ServerTls::load(files, ClientAuth::None).expect("load");
     let runtime = Arc::new(FaultyRuntime::default());
-    let (victim, failures) = (Arc::clone(&runtime.victim), runtime.shielded.failures());
-    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
-    let mut listener =
-        QuicListener::bind_on(runtime, failures, server, anywhere, &QuicOptions::server()).expect("bind");
+    let victim = Arc::clone(&runtime.victim);
+    let (mut listener, client) = listen(runtime);
     let (mut struck, _its_client) = pair(&mut listener, &client).await;
     let (mut spared, mut spared_client) = pair(&mut listener, &client).await;
     let data = StreamKey::bidi(1);
 
     *victim.lock().expect("not poisoned") = struck.peer().address;
     write(&mut struck, data, b"into the trap").await.expect("taken, not sent");
-    // The task that would wake this reader is gone: somebody else has to.
+    // The task that would wake this reader is gone.
     let error = read(&mut struck).await.expect_err("broken");
     assert!(error.to_string().contains("the QUIC stack failed"), "{error}");
     for stream in [StreamKey::CONTROL, data] {
@@ -176,26 +194,45 @@ async fn a_panic_of_the_stack_ends_one_connection_and_nothing_else() {
 
 #[tokio::test]
 async fn a_link_that_broke_unnoticed_can_be_closed_and_dropped() {
-    let dir = tempfile::tempdir().expect("directory");
-    let files = self_signed(dir.path(), &["localhost".to_owned()]).expect("pair");
-    let ca_files = vec![files.certificate.clone()];
-    let client = ClientTls::new(ClientTlsOptions { ca_files, ..ClientTlsOptions::default() });
-    let server = ServerTls::load(files, ClientAuth::None).expect("load");
     let runtime = Arc::new(FaultyRuntime::default());
     let (victim, mut failures) = (Arc::clone(&runtime.victim), runtime.shielded.failures());
-    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
-    let mut listener =
-        QuicListener::bind_on(runtime, failures.clone(), server, anywhere, &QuicOptions::server())
-            .expect("bind");
+    let (mut listener, client) = listen(runtime);
     for close_first in [true, false] {
         let (mut struck, _its_client) = pair(&mut listener, &client).await;
         *victim.lock().expect("not poisoned") = struck.peer().address;
         write(&mut struck, StreamKey::bidi(1), b"into the trap").await.expect("taken, not sent");
         failures.changed().await.expect("the runtime lives");
         if close_first {
-            let close = crate::link::Close { code: 0, stop: None };
+            let close = crate::Close { code: 0, stop: None };
             poll_fn(|cx| struck.poll_close(cx, close)).await.expect_err("broken");
         }
         drop(struck);
     }
+}
+
+#[tokio::test]
+async fn an_endpoint_whose_task_panics_is_restarted_on_its_port() {
+    let runtime = Arc::new(FaultyRuntime::default());
+    let panics_on_receive = Arc::clone(&runtime.panics_on_receive);
+    let (mut listener, client) = listen(runtime);
+    let address = listener.local_addr();
+    let (mut lost, mut lost_client) = pair(&mut listener, &client).await;
+    panics_on_receive.store(true, Ordering::Relaxed);
+    write(&mut lost_client, StreamKey::bidi(1), b"into the trap").await.expect("taken");
+
+    let limit = Duration::from_secs(20);
+    let accepted = timeout(limit, listener.accept()).await.expect("the failure is noticed");
+    let error = accepted.err().expect("the restart is reported").to_string();
+    assert!(error.contains("was restarted"), "{error}");
+    assert_eq!(listener.health(), EndpointHealth { restarts: 1, is_available: true });
+    assert_eq!(listener.local_addr(), address);
+    // Neither end of a lost connection waits for its idle timeout.
+    let error = timeout(limit, read(&mut lost)).await.expect("noticed").expect_err("lost");
+    assert!(error.to_string().contains("the QUIC endpoint is lost"), "{error}");
+    drop(lost);
+    timeout(limit, read(&mut lost_client)).await.expect("noticed").expect_err("lost");
+
+    let (mut server, mut client) = pair(&mut listener, &client).await;
+    write(&mut server, StreamKey::bidi(1), b"y").await.expect("write");
+    assert_eq!(read(&mut client).await.expect("read"), b'y');
 }

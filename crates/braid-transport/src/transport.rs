@@ -1,0 +1,179 @@
+//! Transports, their peers, and the actions of a peer on a link.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use braid_proto::stream::StreamKey;
+
+use crate::certificate;
+
+/// Action of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// A stream of the peer that was not seen before; its bytes come with later reads. Never the
+    /// control stream.
+    Opened(StreamKey),
+    /// Bytes of this stream are in the buffer.
+    Bytes(StreamKey),
+    /// FIN after the last byte of this data stream.
+    Finished(StreamKey),
+    /// RESET_STREAM on this data stream, with the peer's code.
+    Reset(StreamKey, u64),
+    /// STOP_SENDING for this data stream, with the peer's code. Its sending half has ended: it was
+    /// reset with the same code.
+    Stopped(StreamKey, u64),
+    /// The handshake is confirmed: bytes before it may have been early (0-RTT) data. At most once, and only if
+    /// [`Link::is_early`](crate::Link::is_early) was true.
+    Confirmed,
+    /// The peer has another address now, and it is validated.
+    Moved(SocketAddr),
+    /// The peer ended the link in order: EOF of a single stream, FIN of the control stream, CONNECTION_CLOSE 0. All bytes
+    /// before it on streams that are wanted were read.
+    Closed,
+}
+
+/// Directions of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dir {
+    /// Both ways.
+    Bidi,
+    /// From the end that opened it to the other.
+    Uni,
+}
+
+/// Close of a link by this end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Close {
+    /// The application code of CONNECTION_CLOSE: one of [`codes`](crate::quic::codes).
+    pub code: u32,
+    /// MQTT Reason Code for STOP_SENDING on every stream, once the peer has all that was written: nothing more is read.
+    pub stop: Option<u8>,
+}
+
+/// Transport of the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Plain TCP.
+    Tcp,
+    /// TLS over TCP.
+    Tls,
+    /// WebSocket over TCP.
+    Ws,
+    /// WebSocket over TLS.
+    Wss,
+    /// QUIC.
+    Quic,
+    /// Inside this process.
+    Mem,
+}
+
+impl Transport {
+    /// The scheme of this transport's URLs.
+    #[must_use]
+    pub const fn scheme(self) -> &'static str {
+        match self {
+            Self::Tcp => "mqtt",
+            Self::Tls => "mqtts",
+            Self::Ws => "ws",
+            Self::Wss => "wss",
+            Self::Quic => "quic",
+            Self::Mem => "mem",
+        }
+    }
+
+    /// The transport that a URL's scheme names; `tcp` and `ssl` are known from other clients.
+    #[must_use]
+    pub fn from_scheme(scheme: &str) -> Option<Self> {
+        match scheme {
+            "mqtt" | "tcp" => Some(Self::Tcp),
+            "mqtts" | "ssl" | "tls" => Some(Self::Tls),
+            "ws" => Some(Self::Ws),
+            "wss" => Some(Self::Wss),
+            "quic" => Some(Self::Quic),
+            _ => None,
+        }
+    }
+
+    /// Port of a URL without one. 0 for [`Transport::Mem`].
+    #[must_use]
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Self::Tcp => 1883,
+            Self::Tls => 8883,
+            Self::Ws => 8083,
+            Self::Wss => 8084,
+            Self::Quic => 14567,
+            Self::Mem => 0,
+        }
+    }
+
+    /// True if the bytes are encrypted.
+    #[must_use]
+    pub const fn is_encrypted(self) -> bool {
+        matches!(self, Self::Tls | Self::Wss | Self::Quic)
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+            Self::Ws | Self::Wss | Self::Quic | Self::Mem => self.scheme(),
+        })
+    }
+}
+
+/// Other end of a link, as far as the transport knows it.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Address, an IPv4 one never in its IPv6 form. `None` for in-memory links.
+    pub address: Option<SocketAddr>,
+    /// Transport of its bytes.
+    pub transport: Transport,
+    /// Certificate that it proved to own. Always `None` without TLS.
+    pub certificate: Option<PeerCertificate>,
+    /// `TLSv1.2` or `TLSv1.3`.
+    pub tls_version: Option<&'static str>,
+    /// Application protocol of the TLS handshake.
+    pub alpn: Option<Box<str>>,
+}
+
+impl Peer {
+    pub(crate) fn plain(transport: Transport, address: Option<SocketAddr>) -> Self {
+        Self { address: address.map(canonical), transport, certificate: None, tls_version: None, alpn: None }
+    }
+}
+
+/// A certificate whose chain was verified in the handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerCertificate {
+    /// The certificate as it was sent (X.509, DER).
+    pub der: Box<[u8]>,
+}
+
+impl PeerCertificate {
+    /// Common Name of the subject. `None` if there is none, more than one, or one that is not plain text: an identity must
+    /// not be ambiguous.
+    #[must_use]
+    pub fn common_name(&self) -> Option<&str> {
+        certificate::common_name(&self.der)
+    }
+
+    /// The DNS names, e-mail addresses and URIs of the Subject Alternative Name extension.
+    #[must_use]
+    pub fn alternative_names(&self) -> Vec<&str> {
+        certificate::alternative_names(&self.der)
+    }
+
+    /// SHA-256 over the DER, as colon-separated hexadecimal.
+    #[must_use]
+    pub fn fingerprint_sha256(&self) -> String {
+        certificate::fingerprint_sha256(&self.der)
+    }
+}
+
+/// A dual-stack socket reports IPv4 peers as `::ffff:a.b.c.d`; limits and logs want `a.b.c.d`.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
