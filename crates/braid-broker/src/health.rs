@@ -33,6 +33,8 @@ pub struct Health {
     pub memory: &'static str,
     /// Text of `$SYS/broker/spool/state`: `ok`, or that large messages are refused.
     pub spool: &'static str,
+    /// `ok`, or that a QUIC endpoint failed and was restarted, or cannot restart.
+    pub quic: &'static str,
     /// Bytes held for connected clients, and of incomplete packets.
     pub memory_used: u64,
     /// Open connections, with those whose CONNECT has not arrived.
@@ -49,7 +51,8 @@ pub struct Health {
 pub enum HealthStatus {
     /// New clients are accepted.
     Serving,
-    /// New connections are refused: memory is above the high mark, or the limit of connections is reached.
+    /// New connections are refused: memory is above the high mark, the limit of connections is reached, or a QUIC endpoint
+    /// has failed and cannot restart.
     Refusing,
     /// The broker was told to stop.
     Stopping,
@@ -92,7 +95,10 @@ impl HealthMonitor {
             HealthStatus::Failed
         } else if *self.stop.borrow() {
             HealthStatus::Stopping
-        } else if level == Level::Full || connections >= self.most_connections {
+        } else if level == Level::Full
+            || connections >= self.most_connections
+            || self.statistics.is_quic_unavailable()
+        {
             HealthStatus::Refusing
         } else {
             HealthStatus::Serving
@@ -102,6 +108,7 @@ impl HealthMonitor {
             store: store_state(failure.as_ref()),
             memory: memory_state(level),
             spool: spool_state(&self.statistics),
+            quic: quic_state(&self.statistics),
             memory_used: self.memory.used(),
             connections,
             clients: self.statistics.clients(),
@@ -123,6 +130,16 @@ pub(crate) const fn memory_state(level: Level) -> &'static str {
     }
 }
 
+fn quic_state(statistics: &Statistics) -> &'static str {
+    if statistics.is_quic_unavailable() {
+        "unavailable: the endpoint failed and cannot restart"
+    } else if statistics.quic_restarts() > 0 {
+        "restarted: the endpoint failed, and its connections were lost"
+    } else {
+        "ok"
+    }
+}
+
 /// Text of `$SYS/broker/spool/state`.
 pub(crate) fn spool_state(statistics: &Statistics) -> &'static str {
     if statistics.is_spool_full() { "full: large messages are refused" } else { "ok" }
@@ -130,6 +147,8 @@ pub(crate) fn spool_state(statistics: &Statistics) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use braid_transport::EndpointHealth;
+
     use super::*;
     use crate::config::LimitsConfig;
 
@@ -176,6 +195,22 @@ mod tests {
         assert!(!monitor.statistics.set_spool_full(true));
         let full = monitor.health();
         assert_eq!((full.status, full.spool), (HealthStatus::Serving, "full: large messages are refused"));
+    }
+
+    #[test]
+    fn lost_quic_endpoint_refuses_clients_until_it_is_restarted() {
+        let Fixture { monitor, failure: _failure, stop: _stop } = fixture();
+        let endpoint = |restarts, is_available| EndpointHealth { restarts, is_available };
+        monitor.statistics.note_endpoint(endpoint(0, true), endpoint(0, true));
+        assert_eq!((monitor.health().status, monitor.health().quic), (HealthStatus::Serving, "ok"));
+        monitor.statistics.note_endpoint(endpoint(0, true), endpoint(0, false));
+        let lost = monitor.health();
+        assert_eq!(lost.status, HealthStatus::Refusing);
+        assert_eq!(lost.quic, "unavailable: the endpoint failed and cannot restart");
+        monitor.statistics.note_endpoint(endpoint(0, false), endpoint(1, true));
+        let restarted = monitor.health();
+        assert_eq!((restarted.status, monitor.statistics.quic_restarts()), (HealthStatus::Serving, 1));
+        assert_eq!(restarted.quic, "restarted: the endpoint failed, and its connections were lost");
     }
 
     #[test]

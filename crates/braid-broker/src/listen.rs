@@ -20,12 +20,15 @@ pub(crate) async fn run(
     mut listener: Listener,
     mut stop: watch::Receiver<bool>,
 ) -> Listener {
+    let mut endpoint = listener.endpoint_health();
     let mut rate_limit = ConnectionRateLimit::new(core.config.limits.connections_per_second);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => return listener,
         };
+        let health = listener.endpoint_health();
+        core.statistics.note_endpoint(std::mem::replace(&mut endpoint, health), health);
         match accepted {
             Ok(incoming) if core.statistics.connections() >= core.config.limits.connections as u64 => {
                 core.statistics.refused(1);

@@ -38,6 +38,9 @@ pub(crate) struct Memory {
     high: i64,
     /// Signed: a release on one thread may be seen before the charge of another.
     used: AtomicI64,
+    /// Bytes that were received on QUIC streams and not read. They count for the high watermark only: a publisher that is
+    /// slowed has more of them.
+    unread: AtomicI64,
     /// Bytes of messages that are queued for offline clients, or retained.
     resting: AtomicI64,
     /// The part of `resting` that is retained.
@@ -60,6 +63,7 @@ impl Memory {
             low: signed(limits.memory_low),
             high: signed(limits.memory_high),
             used: AtomicI64::new(0),
+            unread: AtomicI64::new(0),
             resting: AtomicI64::new(0),
             retained: AtomicI64::new(0),
             deliveries: AtomicI64::new(0),
@@ -121,6 +125,15 @@ impl Memory {
         }
     }
 
+    /// Changes the sum of received bytes that are not read.
+    pub(crate) fn note_unread(&self, before: usize, now: usize) {
+        let was_full = self.is_full();
+        self.unread.fetch_add(signed(now) - signed(before), Ordering::Relaxed);
+        if self.is_full() != was_full {
+            self.changed.notify_one();
+        }
+    }
+
     fn set_pressed(&self, is_pressed: bool) {
         if self.is_pressed.swap(is_pressed, Ordering::Relaxed) != is_pressed {
             self.changed.notify_one();
@@ -129,7 +142,11 @@ impl Memory {
 
     /// Bytes in use for connected clients.
     pub(crate) fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed).max(0).unsigned_abs()
+        self.used
+            .load(Ordering::Relaxed)
+            .saturating_add(self.unread.load(Ordering::Relaxed))
+            .max(0)
+            .unsigned_abs()
     }
 
     /// Bytes of messages that are queued for offline clients, or retained.
@@ -179,14 +196,14 @@ impl Memory {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.used.load(Ordering::Relaxed) > self.high
+        self.used() > self.high.unsigned_abs()
     }
 
     pub(crate) fn level(&self) -> Level {
-        match (self.is_pressed(), self.is_full()) {
-            (false, _) => Level::Fine,
-            (true, false) => Level::Slow,
-            (true, true) => Level::Full,
+        match (self.is_full(), self.is_pressed()) {
+            (true, _) => Level::Full,
+            (false, true) => Level::Slow,
+            (false, false) => Level::Fine,
         }
     }
 
@@ -212,11 +229,10 @@ impl Memory {
         } else if used <= self.resume_at() {
             self.is_pressed.store(false, Ordering::Relaxed);
         }
-        let level = self.level();
-        if level == Level::Fine {
+        if !self.is_pressed() {
             self.relief.notify_waiters();
         }
-        level
+        self.level()
     }
 
     /// Resolves when publishers are no longer slowed, from the moment of this call on.
@@ -281,6 +297,17 @@ mod tests {
         assert_eq!(memory.level(), Level::Slow);
         memory.remove(1);
         assert_eq!(memory.level(), Level::Fine);
+    }
+
+    #[test]
+    fn unread_bytes_refuse_clients_and_slow_no_publisher() {
+        let memory = memory(800, 1600);
+        memory.note_unread(0, 1600);
+        assert_eq!((memory.level(), memory.used()), (Level::Fine, 1600));
+        memory.add(1);
+        assert_eq!((memory.level(), memory.is_pressed()), (Level::Full, false));
+        memory.note_unread(1600, 100);
+        assert_eq!((memory.settle(), memory.used()), (Level::Fine, 101));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use braid_transport::EndpointHealth;
+
 /// Counters of a broker since its start. Relaxed: they guard no other memory.
 #[derive(Debug, Default)]
 pub struct Statistics {
@@ -9,6 +11,7 @@ pub struct Statistics {
     connections: AtomicU64,
     clients: AtomicU64,
     spool_full: AtomicBool,
+    quic_unavailable: AtomicU64,
 }
 
 macro_rules! totals {
@@ -58,6 +61,8 @@ totals! {
     connections_refused, refused;
     /// Connections since the start.
     connections_total, accepted;
+    /// Restarts of QUIC endpoints whose task failed.
+    quic_restarts, quic_restarted;
 }
 
 impl Statistics {
@@ -79,6 +84,21 @@ impl Statistics {
     /// Sets the state of the spool. Returns whether it has changed.
     pub(crate) fn set_spool_full(&self, is_full: bool) -> bool {
         self.spool_full.swap(is_full, Ordering::Relaxed) != is_full
+    }
+
+    /// True while a QUIC endpoint has failed and cannot restart.
+    pub fn is_quic_unavailable(&self) -> bool {
+        self.quic_unavailable.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts a change of one QUIC endpoint.
+    pub(crate) fn note_endpoint(&self, before: EndpointHealth, now: EndpointHealth) {
+        self.quic_restarted(now.restarts - before.restarts);
+        match (before.is_available, now.is_available) {
+            (true, false) => _ = self.quic_unavailable.fetch_add(1, Ordering::Relaxed),
+            (false, true) => _ = self.quic_unavailable.fetch_sub(1, Ordering::Relaxed),
+            _ => {}
+        }
     }
 
     pub(crate) fn client_came(&self) {

@@ -167,6 +167,7 @@ impl Driver {
             // 11. Write, once per turn, acknowledgements and deliveries together. Registers for room when the link is full.
             let has_written = self.poll_write(context);
             // 12. Memory of this connection, after all that changed it.
+            self.gate.charge_unread(|| self.link.unread_bytes(), &self.core.memory);
             self.note_holdings();
             // 13. End. Messages before a DISCONNECT are dispatched first, in as many turns as that takes.
             if self.server.is_closed() && !self.server.has_events() {
@@ -224,7 +225,7 @@ impl Driver {
             self.timer.confirm_by,
             self.acks.next_timeout(),
             self.streams.as_ref().and_then(|streams| streams.next_opening()),
-            self.gate.next_timeout(keep_alive.is_some(), &self.core.memory, now),
+            self.gate.next_timeout(&self.core.memory, now),
         ];
         let Some(at) = times.into_iter().flatten().min() else { return Poll::Pending };
         ready!(self.timer.poll(at, context));

@@ -21,7 +21,7 @@ use crate::memory::Memory;
 const OUTBOX_LIMIT: usize = 256 * 1024;
 
 /// Interval of [`KeepAliveProbe`]. A silent client whose streams are paused is noticed at most this much later than one
-/// and a half Keep Alives, and never sooner.
+/// and a half Keep Alives, and never sooner. Unread bytes are charged as often.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// State of the connection that [`ReadGate`] decides on.
@@ -161,9 +161,14 @@ impl ReadGate {
         self.limits.memory.account(memory)
     }
 
-    /// Bytes of incomplete packets, and bytes moved since the connection began.
+    /// Bytes of incomplete packets and unread ones, and bytes moved since the connection began.
     pub(super) fn holdings(&self) -> (usize, u64) {
         self.limits.memory.holdings()
+    }
+
+    /// Charges the bytes of refused streams; `unread`: see [`Link::unread_bytes`](braid_transport::Link::unread_bytes).
+    pub(super) fn charge_unread(&mut self, unread: impl FnOnce() -> usize, memory: &Memory) {
+        self.limits.memory.note_unread(if self.refused.is_empty() { 0 } else { unread() }, memory);
     }
 
     pub(super) fn release(&mut self, memory: &Memory) {
@@ -205,16 +210,11 @@ impl ReadGate {
         self.limits.memory.poll_relief(memory, context)
     }
 
-    /// Time of the next probe (only where Keep Alive runs), or when a refused stream may be read again.
-    pub(super) fn next_timeout(
-        &self,
-        has_keep_alive: bool,
-        memory: &Memory,
-        now: Instant,
-    ) -> Option<Instant> {
+    /// Time of the next probe, or when a refused stream may be read again.
+    pub(super) fn next_timeout(&self, memory: &Memory, now: Instant) -> Option<Instant> {
         let paused = |stream: &StreamKey| self.limits.paused_until(memory, *stream, now);
         let resumes = self.refused.iter().flat_map(paused);
-        let probe = self.probe.as_ref().filter(|_| has_keep_alive).map(|probe| probe.next);
+        let probe = self.probe.as_ref().map(|probe| probe.next);
         resumes.chain([probe]).flatten().min()
     }
 }
@@ -296,11 +296,11 @@ mod tests {
         fixture.gate.note_read(CONTROL, 8000, now);
         assert!(!fixture.gate.suspends_keep_alive() && !fixture.read(CONTROL));
         assert!(fixture.gate.suspends_keep_alive());
-        let at = fixture.gate.next_timeout(true, &fixture.memory, now).expect("the debt is paid then");
+        let at = fixture.gate.next_timeout(&fixture.memory, now).expect("the debt is paid then");
         assert!(at > now);
         fixture.now = at;
         assert!(fixture.gate.has_reopened(&fixture.input()) && fixture.read(CONTROL));
-        assert_eq!(fixture.gate.next_timeout(true, &fixture.memory, at), None);
+        assert_eq!(fixture.gate.next_timeout(&fixture.memory, at), None);
     }
 
     /// [BQ-44]
@@ -314,9 +314,25 @@ mod tests {
         assert!(!fixture.read(data));
         assert!(fixture.gate.begin_probe(|| Some(5), now), "bytes came on the refused stream");
         assert!(!fixture.gate.begin_probe(|| Some(6), now), "the probe has begun");
-        assert_eq!(fixture.gate.next_timeout(true, &fixture.memory, now), Some(now + PROBE_INTERVAL));
+        assert_eq!(fixture.gate.next_timeout(&fixture.memory, now), Some(now + PROBE_INTERVAL));
         assert!(!fixture.gate.probe(|| Some(5), now) && fixture.gate.probe(|| Some(6), now));
         assert!(!fixture.gate.probe(|| None, now), "a link of one stream has no frames");
+    }
+
+    #[test]
+    fn bytes_of_refused_streams_are_charged_while_they_are_unread() {
+        let limits = LimitsConfig { publish_bytes_per_second: 1, ..LimitsConfig::default() };
+        let mut fixture = Fixture::new(&limits);
+        let (now, data) = (fixture.now, StreamKey::bidi(1));
+        fixture.gate.charge_unread(|| 5000, &fixture.memory);
+        assert_eq!(fixture.memory.used(), 0, "no stream is refused");
+        fixture.gate.note_read(CONTROL, 8000, now);
+        assert!(!fixture.read(data));
+        fixture.gate.charge_unread(|| 5000, &fixture.memory);
+        fixture.gate.charge_unread(|| 6000, &fixture.memory);
+        assert_eq!((fixture.memory.used(), fixture.gate.holdings().0), (6000, 6000));
+        fixture.gate.release(&fixture.memory);
+        assert_eq!((fixture.memory.used(), fixture.gate.holdings().0), (0, 0));
     }
 
     #[test]

@@ -110,6 +110,8 @@ pub(super) struct MemoryBackpressure {
     account: Option<Arc<dyn MemoryAccount>>,
     /// Bytes of incomplete packets, as charged to [`Memory`].
     partial: usize,
+    /// Received bytes that are not read, as charged to [`Memory`].
+    unread: usize,
     /// Bytes that were written, and that incomplete packets grew by.
     moved: u64,
     /// Stream of the last read.
@@ -197,9 +199,16 @@ impl MemoryBackpressure {
         self.moved += bytes as u64;
     }
 
-    /// Bytes of incomplete packets, and bytes moved since the connection began.
+    /// Charges received bytes that are not read.
+    pub(super) fn note_unread(&mut self, unread: usize, memory: &Memory) {
+        if unread != self.unread {
+            memory.note_unread(std::mem::replace(&mut self.unread, unread), unread);
+        }
+    }
+
+    /// Bytes of incomplete packets and unread ones, and bytes moved since the connection began.
     pub(super) fn holdings(&self) -> (usize, u64) {
-        (self.partial, self.moved)
+        (self.partial + self.unread, self.moved)
     }
 
     /// True when the pressure is over; otherwise the task is woken at its end.
@@ -217,8 +226,9 @@ impl MemoryBackpressure {
         is_over
     }
 
-    /// Returns the charge of incomplete packets: the connection is dropped.
+    /// Returns the charges: the connection is dropped.
     pub(super) fn release(&mut self, memory: &Memory) {
+        self.note_unread(0, memory);
         memory.remove(std::mem::take(&mut self.partial));
     }
 }

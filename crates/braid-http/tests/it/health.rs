@@ -110,7 +110,7 @@ fn a_running_broker_reports_its_health() {
     let uptime = body.as_object_mut().unwrap().remove("uptime_secs").unwrap();
     assert!(uptime.is_u64(), "{uptime}");
     let expected = serde_json::json!({
-        "status": "ok", "version": env!("CARGO_PKG_VERSION"), "store": "ok", "memory": "ok", "spool": "ok", "memory_used": 0,
+        "status": "ok", "version": env!("CARGO_PKG_VERSION"), "store": "ok", "memory": "ok", "spool": "ok", "quic": "ok", "memory_used": 0,
         "connections": 1, "clients": 1,
     });
     assert_eq!(body, expected);
