@@ -114,7 +114,6 @@ impl QuicListener {
         options: &QuicOptions,
     ) -> Result<Self, BindError> {
         let socket = socket(address).map_err(|error| BindError::from_io("UDP", address, error))?;
-        // With the same key for stateless resets a restarted endpoint ends the connections of the one before.
         let endpoint_config = config::endpoint();
         Self::with(tls, address, options, move |config| {
             let socket = socket.try_clone()?;
