@@ -1,12 +1,12 @@
-//! Requests and responses over our own transports, as a web client and a web server would have them: what do the
-//! number of connections and streams, and connecting anew for each request, cost on a path that loses packets?
+//! Requests and responses over our own transports, as a web client and a web server exchange them: the cost of the
+//! number of connections and streams, and of a connection for each request, on a path that loses packets.
 //!
-//! [`run`] asks and measures, [`Responder`] answers. On QUIC the application protocol is [`ALPN`].
+//! [`run`] sends requests and measures, [`Responder`] answers. On QUIC the application protocol is [`ALPN`].
 //!
 //! # On the wire
 //!
-//! Numbers are big-endian. A request has [`REQUEST_LEN`] bytes, which is what the headers of a small HTTP/1.1 request
-//! come to; a response has a head of [`RESPONSE_HEAD_LEN`] bytes and the object.
+//! Numbers are big-endian. A request has [`REQUEST_LEN`] bytes, the size of the headers of a small HTTP/1.1 request;
+//! a response has a head of [`RESPONSE_HEAD_LEN`] bytes and the object.
 //!
 //! | request | | response | |
 //! |---|---|---|---|
@@ -15,9 +15,9 @@
 //! | size of the object | 8 bytes, at most [`LARGEST_OBJECT`] | length of the body | 8 bytes |
 //! | padding | 220 bytes | body | as long as was said |
 //!
-//! The responses on a stream come in the order of its requests. TCP and TLS have one stream, on which several
-//! requests may be under way (pipelining); on QUIC each request that is under way has a bidirectional stream for
-//! itself, opened by the client, which later ones use again. The control stream carries nothing.
+//! The responses on a stream follow the order of its requests. TCP and TLS have one stream, on which several
+//! requests may be unanswered (pipelining); on QUIC each unanswered request has a bidirectional stream for
+//! itself, opened by the client and reused by later ones. The control stream carries nothing.
 
 mod remarks;
 mod reply;
@@ -29,10 +29,10 @@ pub use reply::{Responder, Service};
 pub use request::{Dial, Failure, Load, LoadError, Reach, Reuse, run};
 pub use wire::{LARGEST_OBJECT, REQUEST_LEN, RESPONSE_HEAD_LEN, Request, WireError};
 
-/// The application protocol on QUIC.
+/// Application protocol on QUIC.
 pub const ALPN: &str = "braid-exchange/1";
 
-/// The bytes that one read takes at most.
+/// Most bytes of one read.
 const READ_AT_ONCE: usize = 64 * 1024;
-/// Turns of a connection before others of its thread have theirs.
+/// Turns of a connection before others of its thread are polled.
 const TURNS: usize = 32;

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use crate::summary::Event;
 
-/// Different things that are told of one run.
+/// Most kinds of events of one run.
 const MOST: usize = 16;
 
 /// Events besides the counters, each kind once: where one connection fails, many do.

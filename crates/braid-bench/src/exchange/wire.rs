@@ -1,10 +1,10 @@
-//! Requests and responses as bytes.
+//! Encoding of requests and responses.
 
 /// Bytes of a request.
 pub const REQUEST_LEN: usize = 240;
 /// Bytes of a response before its body.
 pub const RESPONSE_HEAD_LEN: usize = 20;
-/// The largest object that may be asked for: 1 GiB.
+/// Largest object: 1 GiB.
 pub const LARGEST_OBJECT: u64 = 1 << 30;
 
 const REQUEST_MAGIC: [u8; 4] = *b"BXQ1";
@@ -14,16 +14,16 @@ const PADDING: u8 = b' ';
 /// A request for an object, or the head of the response to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Tells it from all others of its run.
+    /// Unique number in its run.
     pub id: u64,
     /// Bytes of the object.
     pub size: u64,
 }
 
-/// The peer does not speak this protocol.
+/// Violation of this protocol by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Something else stands where a request or response begins.
+    /// Wrong magic number of a request or response.
     #[error("the peer does not speak this protocol: {0:?} is not how it begins")]
     Magic([u8; 4]),
     /// The object is too large.
@@ -38,7 +38,7 @@ impl Request {
         bytes
     }
 
-    /// The head of the response.
+    /// Head of the response.
     pub(super) fn encode_response(self) -> [u8; RESPONSE_HEAD_LEN] {
         self.head(RESPONSE_MAGIC)
     }
@@ -65,7 +65,7 @@ impl Request {
     }
 }
 
-/// Gathers so many bytes from the pieces in which they come.
+/// Buffer that collects a fixed number of bytes from the pieces in which they arrive.
 struct Gathered<const N: usize> {
     bytes: [u8; N],
     len: usize,
@@ -74,7 +74,7 @@ struct Gathered<const N: usize> {
 impl<const N: usize> Gathered<N> {
     const EMPTY: Self = Self { bytes: [0; N], len: 0 };
 
-    /// Takes from the front of `from` what is missing; all of them once there are enough.
+    /// Takes missing bytes from the front of `from`; returns all of them once they are complete.
     fn take(&mut self, from: &mut &[u8]) -> Option<[u8; N]> {
         let (taken, rest) = from.split_at(from.len().min(N - self.len));
         self.bytes[self.len..][..taken.len()].copy_from_slice(taken);
@@ -88,7 +88,7 @@ impl<const N: usize> Gathered<N> {
     }
 }
 
-/// Finds the requests in the bytes of a stream.
+/// Parser of the requests on a stream.
 pub(super) struct RequestReader(Gathered<REQUEST_LEN>);
 
 impl RequestReader {
@@ -96,7 +96,7 @@ impl RequestReader {
         Self(Gathered::EMPTY)
     }
 
-    /// The next request that ends in `bytes`, from which it takes what it reads.
+    /// Next request that ends in `bytes`, whose read part is removed.
     pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Request>, WireError> {
         self.0.take(bytes).map(|request| Request::decode(&request, REQUEST_MAGIC)).transpose()
     }
@@ -105,7 +105,7 @@ impl RequestReader {
 /// Next part of the responses on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// A response begins.
+    /// Head of a response.
     Head(Request),
     /// Number of bytes of its body.
     Body(usize),
@@ -113,10 +113,10 @@ pub(super) enum Part {
     End,
 }
 
-/// Finds the responses in the bytes of a stream; their bodies are counted, not kept.
+/// Parser of the responses on a stream; bodies are counted, not kept.
 pub(super) struct ResponseReader {
     head: Gathered<RESPONSE_HEAD_LEN>,
-    /// Bytes of the body that are missing.
+    /// Missing bytes of the body.
     missing: Option<u64>,
 }
 
@@ -125,7 +125,7 @@ impl ResponseReader {
         Self { head: Gathered::EMPTY, missing: None }
     }
 
-    /// The next part in `bytes`, from which it takes what it reads.
+    /// Next part in `bytes`, whose read part is removed.
     pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Part>, WireError> {
         let Some(missing) = self.missing else {
             let Some(head) = self.head.take(bytes) else { return Ok(None) };

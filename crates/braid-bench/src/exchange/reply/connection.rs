@@ -15,23 +15,23 @@ use crate::alarm::{Alarm, Ring};
 use crate::exchange::wire::{RESPONSE_HEAD_LEN, Request, RequestReader};
 use crate::exchange::{READ_AT_ONCE, TURNS};
 
-/// Responses that may wait on a stream; with more it is not read.
+/// Responses queued on a stream from which on it is not read.
 const WAITING: usize = 1024;
 /// Content of bodies.
 static BLOCK: [u8; 16 * 1024] = [b'o'; 16 * 1024];
 /// Blocks of one vectored write.
 const BLOCKS: usize = 15;
 
-/// One connection of a client.
+/// Connection of a client.
 pub(super) struct Connection<'a> {
     link: Link,
     lanes: BTreeMap<StreamKey, Lane>,
     buffer: Box<[u8]>,
-    /// For the next response that is not due yet.
+    /// Timer of the next response.
     ring: Option<Ring>,
     /// True once the client has made a request.
     is_trusted: bool,
-    /// The peer sends no more.
+    /// True once the peer sends no more.
     is_closed: bool,
     has_unflushed: bool,
     desk: &'a Desk,
@@ -39,11 +39,11 @@ pub(super) struct Connection<'a> {
     alarm: &'a Alarm,
 }
 
-/// A stream with requests.
+/// Stream with requests.
 struct Lane {
     reader: RequestReader,
     responses: VecDeque<Response>,
-    /// The peer sends no more on it.
+    /// True once the peer sends no more on it.
     is_finished: bool,
 }
 
@@ -51,7 +51,7 @@ struct Response {
     due: Instant,
     head: [u8; RESPONSE_HEAD_LEN],
     size: u64,
-    /// Bytes of head and body that were written.
+    /// Bytes of head and body written.
     written: u64,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Answers until the client has gone, in whatever way.
+    /// Answers until the connection ends.
     pub(super) async fn run(mut self) -> io::Result<()> {
         match poll_fn(|cx| self.poll(cx)).await {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(error),
@@ -101,7 +101,7 @@ impl<'a> Connection<'a> {
         Poll::Pending
     }
 
-    /// Whether there was something to read.
+    /// Reads requests; true if there was one.
     fn read(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         if self.is_closed {
             return Ok(false);
@@ -140,7 +140,7 @@ impl<'a> Connection<'a> {
         Ok(true)
     }
 
-    /// Writes what is due; whether anything was taken.
+    /// Writes due responses; true if bytes were taken.
     fn write(&mut self, cx: &mut Context<'_>, now: Instant) -> io::Result<bool> {
         let Self { link, lanes, tally, .. } = self;
         let mut has_written = false;
@@ -177,7 +177,7 @@ impl<'a> Connection<'a> {
         Ok(has_written)
     }
 
-    /// Whether a response has become due since `now`, when the others were written.
+    /// True if a response has become due since `now`, when the others were written.
     fn has_rung(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         let fronts = self.lanes.values().filter_map(|lane| lane.responses.front());
         let Some(due) = fronts.map(|response| response.due).filter(|due| *due > now).min() else {
@@ -205,7 +205,7 @@ impl Response {
         RESPONSE_HEAD_LEN as u64 + self.size - self.written
     }
 
-    /// Writes what is taken now.
+    /// Writes as much as the link takes now.
     fn poll_write(&self, cx: &mut Context<'_>, link: &mut Link, key: StreamKey) -> Poll<io::Result<usize>> {
         let at = usize::try_from(self.written).unwrap_or(usize::MAX).min(RESPONSE_HEAD_LEN);
         let head = &self.head[at..];

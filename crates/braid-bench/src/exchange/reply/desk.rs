@@ -4,11 +4,11 @@ use tokio::time::Instant;
 
 use super::Service;
 
-/// Says when a request is served.
+/// Schedule of the service.
 #[derive(Debug)]
 pub(super) struct Desk {
     service: Service,
-    /// When a serial service has done all that came before. A std lock: it is held for an addition.
+    /// Time at which a serial service is free. A std lock: it is held for an addition.
     free: Mutex<Instant>,
 }
 
@@ -17,9 +17,9 @@ impl Desk {
         Self { service, free: Mutex::new(Instant::now()) }
     }
 
-    /// When the response to a request that came at `now` begins.
+    /// Start of the response to a request that arrived at `now`.
     ///
-    /// Time at which a response is due. In a serial service these times follow each other exactly, however late a response leaves.
+    /// In a serial service these times follow each other exactly, however late a response leaves.
     pub(super) fn done(&self, now: Instant) -> Instant {
         if !self.service.serial {
             return now + self.service.time;

@@ -1,4 +1,4 @@
-//! The side that answers.
+//! Responding side.
 
 mod connection;
 mod desk;
@@ -20,7 +20,7 @@ use crate::summary::RunSummary;
 
 /// Time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(30);
-/// When the process is short of something, `accept` is not asked again at once.
+/// Pause after an `accept` that failed for lack of resources.
 const SHORTAGE: Duration = Duration::from_millis(100);
 
 /// Service time of a request.
@@ -28,11 +28,11 @@ const SHORTAGE: Duration = Duration::from_millis(100);
 pub struct Service {
     /// Duration.
     pub time: Duration,
-    /// One request at a time over all connections, in the order of their arrival; otherwise as many as there are.
+    /// True for one request at a time over all connections, in the order of arrival.
     pub serial: bool,
 }
 
-/// Answers requests with objects of the size they ask for. Clones share their counters, and a serial service.
+/// Server of objects of the requested sizes. Clones share their counters, and a serial service.
 #[derive(Clone, Debug)]
 pub struct Responder {
     desk: Arc<Desk>,
@@ -41,17 +41,17 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Nothing is served yet; the summary counts from now.
+    /// Server whose summary counts from now.
     #[must_use]
     pub fn new(service: Service, alarm: Alarm) -> Self {
         Self { desk: Arc::new(Desk::new(service)), tally: Arc::new(Tally::new()), alarm }
     }
 
-    /// Answers all that comes to `listener`, until that fails or this future is dropped. Connections that exist live
-    /// on.
+    /// Serves the connections of `listener`, until that fails or this future is dropped. Established connections
+    /// go on.
     ///
     /// # Errors
-    /// The listener's socket is lost.
+    /// The listener's socket failed.
     pub async fn serve(&self, mut listener: Listener) -> io::Result<Infallible> {
         loop {
             match listener.accept().await {
@@ -82,8 +82,8 @@ impl Responder {
     }
 
     /// Counters so far: `requests`, of which some became `responses` and the others are
-    /// `unfinished`, because they are under way or their client has gone; `connections`, and those that `failed`
-    /// because of a handshake, a peer that speaks something else, or the path.
+    /// `unfinished`, because their response is not complete or their client has left; `connections`, and those that `failed`
+    /// because of a handshake, another protocol, or the path.
     #[must_use]
     pub fn summary(&self) -> RunSummary {
         self.tally.summary()

@@ -47,7 +47,7 @@ impl Tally {
         self.counts().requests += 1;
     }
 
-    /// The transport has taken a response with an object of so many bytes.
+    /// Counts a response that the transport has taken.
     pub(super) fn answered(&self, bytes: u64) {
         let second = self.clock.second(Instant::now());
         let mut counts = self.counts();
@@ -56,7 +56,7 @@ impl Tally {
         add_at(&mut counts.per_second, second, 1);
     }
 
-    /// A connection failed, or its handshake.
+    /// Counts a failed connection or handshake.
     pub(super) fn failed(&self, why: &str) {
         self.counts().failed += 1;
         self.note(why);

@@ -18,14 +18,14 @@ use super::tally::Tally;
 use crate::exchange::wire::{Part, ResponseReader};
 use crate::exchange::{READ_AT_ONCE, TURNS};
 
-/// A connection to the server.
+/// Connection to the server.
 pub(super) struct Connection {
     link: Link,
     lanes: Vec<Lane>,
     buffer: Box<[u8]>,
-    /// The lane that has the next request, if it has room.
+    /// Lane of the next request, if it has room.
     turn: usize,
-    /// There will be no more requests.
+    /// True once there are no more requests.
     is_exhausted: bool,
     is_closed: bool,
     has_answered: bool,
@@ -33,12 +33,12 @@ pub(super) struct Connection {
     tally: Arc<Tally>,
 }
 
-/// A stream, and what is under way on it.
+/// A stream and its unanswered requests.
 struct Lane {
     stream: StreamKey,
-    /// As reports name it: 0 for the control stream.
+    /// Number in reports: 0 for the control stream.
     number: u64,
-    /// Requests that may be under way.
+    /// Most unanswered requests.
     depth: usize,
     unwritten: BytesMut,
     waiting: VecDeque<Waiting>,
@@ -47,21 +47,21 @@ struct Lane {
 
 struct Waiting {
     ask: Ask,
-    /// When its patience began.
+    /// Start of its time limit.
     since: Instant,
 }
 
 /// Parameters of a connection.
 struct Orders<'a> {
-    /// These first.
+    /// Requests to make first.
     asks: &'a mut VecDeque<Ask>,
-    /// Then those.
+    /// Source of all others.
     source: Option<&'a mut Source>,
     patience: Duration,
 }
 
 impl Connection {
-    /// Opens the streams: one on which `streams` requests may be under way, or on QUIC so many with one each.
+    /// Opens the streams: one with up to `streams` unanswered requests, or on QUIC as many streams with one each.
     pub(super) async fn open(mut link: Link, streams: usize, tally: Arc<Tally>) -> Result<Self, Failure> {
         let mut lanes = Vec::new();
         if link.is_multi() {
@@ -85,8 +85,8 @@ impl Connection {
         })
     }
 
-    /// Makes `asks`, whose patience began with the connection, and then what `source` gives, until there is no more;
-    /// or until the server ends the connection while it owes nothing.
+    /// Makes `asks`, whose time limit began with the connection, and then the requests of `source`, until there are no more,
+    /// or until the server closes the connection while none is unanswered.
     pub(super) async fn run(
         &mut self,
         asks: &mut VecDeque<Ask>,
@@ -146,7 +146,7 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Whether there was something to read.
+    /// Reads responses; true if there were bytes.
     fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let mut buffer = ReadBuf::new(&mut self.buffer);
         let Poll::Ready(read) = self.link.poll_read(cx, &mut buffer, &mut |_| true)? else {
@@ -165,7 +165,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Takes requests for the lanes that have room; whether there was one.
+    /// Takes requests for the lanes with room; true if there was one.
     fn ask(&mut self, cx: &mut Context<'_>, orders: &mut Orders<'_>, begun: Instant) -> bool {
         let mut has_asked = false;
         while !self.is_exhausted
@@ -198,14 +198,14 @@ impl Connection {
         has_asked
     }
 
-    /// The next lane with room, in turn.
+    /// Next lane with room, in turn.
     fn free_lane(&self) -> Option<usize> {
         let count = self.lanes.len();
         let mut places = (0..count).map(|step| (self.turn + step) % count);
         places.find(|place| self.lanes[*place].waiting.len() < self.lanes[*place].depth)
     }
 
-    /// Whether anything was taken.
+    /// Writes requests; true if bytes were taken.
     fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let mut has_written = false;
         for lane in &mut self.lanes {
@@ -217,7 +217,7 @@ impl Connection {
                         lane.unwritten.advance(taken);
                         (has_written, self.has_unflushed) = (true, true);
                     }
-                    // The stream has ended, or the link.
+                    // The stream or the link has ended.
                     Poll::Ready(Err(error))
                         if matches!(
                             error.kind(),
@@ -236,7 +236,7 @@ impl Connection {
         Ok(has_written)
     }
 
-    /// Waits for the time at which the patience with a request is over.
+    /// Waits for the earliest time limit of a request.
     fn poll_patience(
         &self,
         cx: &mut Context<'_>,
@@ -264,7 +264,7 @@ impl Lane {
         Self { stream, number, depth, unwritten, waiting, reader: ResponseReader::new() }
     }
 
-    /// Takes what the server sent; whether a response has ended in it.
+    /// Parses received bytes; true if a response has ended in them.
     fn take(&mut self, mut bytes: &[u8], tally: &Tally) -> Result<bool, Failure> {
         tally.received(self.number, bytes.len());
         let mut has_ended = false;

@@ -5,16 +5,16 @@ use braid_transport::{ClientTls, ConnectError, ConnectOptions, Link, Target, con
 
 use super::Failure;
 
-/// Makes connections to the server.
+/// Source of connections to the server.
 pub trait Dial: Clone + Send + Sync + 'static {
-    /// A new link. `early`: it may be used before the handshake is done (0-RTT), where that can be.
+    /// Connects. With `early` the link may be used before the end of the handshake (0-RTT), where that is possible.
     fn dial(&self, early: bool) -> impl Future<Output = Result<Link, Failure>> + Send;
 }
 
 /// A server on the network.
 #[derive(Clone, Debug)]
 pub struct Reach {
-    /// Where it is. On TCP, TLS or QUIC; nothing else is served.
+    /// Address on TCP, TLS or QUIC, the transports of this protocol.
     pub target: Target,
     /// Trust settings. On QUIC the client offers [`ALPN`](crate::exchange::ALPN).
     pub tls: ClientTls,

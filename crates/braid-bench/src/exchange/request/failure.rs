@@ -6,19 +6,19 @@ use braid_transport::quic::is_early_data_rejected;
 
 use crate::exchange::WireError;
 
-/// Why a request failed.
+/// Reason of a failed request.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// There is no connection.
+    /// No connection.
     #[error("{0}")]
     Connect(Box<ConnectError>),
-    /// The connection is lost.
+    /// Lost connection.
     #[error("the connection is lost: {0}")]
     Link(io::Error),
-    /// The server ended the connection, or the stream.
+    /// End of the connection or the stream by the server.
     #[error("the server ended the connection before it had answered")]
     Ended,
-    /// Nothing came.
+    /// No bytes within the time limit.
     #[error("no answer within {} s", .0.as_secs_f64())]
     Silence(Duration),
     /// The received bytes are no response.
@@ -27,15 +27,15 @@ pub enum Failure {
     /// The response belongs to another request.
     #[error("the server answered request {id} with {size} bytes, which is not what was asked for next")]
     Stray {
-        /// The id in the response.
+        /// Identifier in the response.
         id: u64,
-        /// The length of its body.
+        /// Length of its body.
         size: u64,
     },
 }
 
 impl Failure {
-    /// The server took nothing of what was sent early: it has to be sent again.
+    /// The server has rejected early data: the request has to be sent again.
     pub(super) fn is_early_rejected(&self) -> bool {
         matches!(self, Self::Link(error) if is_early_data_rejected(error))
     }

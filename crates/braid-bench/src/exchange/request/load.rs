@@ -5,62 +5,62 @@ use crate::exchange::LARGEST_OBJECT;
 /// Requests of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// Connections at a time.
+    /// Number of connections.
     pub connections: usize,
-    /// Requests under way on each connection at a time.
+    /// Most unanswered requests of each connection.
     pub streams: usize,
-    /// Whether connections are used again.
+    /// Reuse of connections.
     pub reuse: Reuse,
-    /// Bytes of the objects; requests take them in turn.
+    /// Sizes of the objects in bytes, requested in turn.
     pub sizes: Vec<u64>,
-    /// Requests over all connections; `None` for no end but that of the time.
+    /// Requests over all connections; `None` is limited by the duration alone.
     pub requests: Option<u64>,
     /// Duration of the run; requests without a response are unfinished then.
     pub duration: Option<Duration>,
-    /// Requests per second over all connections, at equal distances whatever happens (open loop), each with its
-    /// latency from the time it was due. `None`: whenever fewer are under way than may be (closed loop).
+    /// Requests per second over all connections, at equal distances (open loop), each with its
+    /// latency from its due time. `None`: as many as keep all streams busy (closed loop).
     pub rate: Option<f64>,
     /// Time limit of a request, with the connection if it is the first.
     pub patience: Duration,
-    /// On QUIC, connections after the first send at once (0-RTT).
+    /// Connections after the first send at once on QUIC (0-RTT).
     pub zero_rtt: bool,
 }
 
-/// Whether connections are used again.
+/// Reuse of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reuse {
-    /// A connection carries requests until it fails.
+    /// Connections carry requests until they fail.
     #[default]
     Kept,
-    /// Each request has a connection for itself, which it waits for and which then ends.
+    /// Each request has a connection of its own, whose handshake is part of its latency.
     OneRequest,
 }
 
-/// Why a load makes no sense.
+/// Contradiction in a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// There would be nothing to ask with.
+    /// No connection or no stream.
     #[error("at least one connection and one stream are needed")]
     NoStreams,
-    /// One connection would carry several requests.
+    /// Several streams on connections for one request each.
     #[error("a connection for each request has one at a time: keep connections, or leave the streams at 1")]
     Streams,
     /// The run would never end.
     #[error("give a number of requests, a duration, or both")]
     Endless,
-    /// There is nothing to ask for.
+    /// No object.
     #[error("give the size of the objects")]
     NoSize,
     /// The object is too large.
     #[error("objects of {0} bytes: more than {LARGEST_OBJECT} are not served")]
     TooLarge(u64),
-    /// No schedule comes of it.
+    /// No positive rate.
     #[error("the rate is a number of requests per second above 0")]
     Rate,
 }
 
 impl Default for Load {
-    /// One connection that is kept, one request at a time, objects of 80,000 bytes; how long is still to be said.
+    /// One kept connection, one request at a time, objects of 80,000 bytes, without an end.
     fn default() -> Self {
         Self {
             connections: 1,
@@ -77,7 +77,7 @@ impl Default for Load {
 }
 
 impl Load {
-    /// Whether it makes sense.
+    /// Checks the load.
     ///
     /// # Errors
     /// The load is contradictory; the message says what to change.

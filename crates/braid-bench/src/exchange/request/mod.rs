@@ -1,4 +1,4 @@
-//! The side that asks, and measures.
+//! Requesting side, which measures.
 
 mod connection;
 mod dial;
@@ -28,14 +28,14 @@ use crate::summary::RunSummary;
 /// Time limit of closing the connections, after the measured time.
 const CLOSE: Duration = Duration::from_secs(1);
 
-/// Puts `load` on the server that `dial` reaches, until it is done or `stop` resolves.
+/// Puts `load` on the server that `dial` connects to, until it is done or `stop` completes.
 ///
-/// Counters of the summary: `requests` are those that were begun; each became one of `responses`, of the `failed`, or is
-/// `unfinished` when the time is over. A request fails when its connection cannot be made, ends before it is answered,
-/// or brings nothing for [`Load::patience`]; the first failure of each kind is an event.
+/// Counters of the summary: `requests` are those begun; each became one of `responses`, of the `failed`, or is
+/// `unfinished` at the end. A request fails when its connection fails or ends before the response,
+/// or brings no bytes for [`Load::patience`]; the first failure of each kind is an event.
 ///
 /// # Errors
-/// The load makes no sense; nothing was sent.
+/// The load is contradictory; no request was sent.
 pub async fn run(
     load: &Load,
     dial: impl Dial,

@@ -10,15 +10,15 @@ use super::Load;
 use crate::alarm::{Alarm, Ring};
 use crate::exchange::Request;
 
-/// A request that is to be made.
+/// Request to make.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
     pub(super) request: Request,
-    /// From when its latency counts.
+    /// Start of its latency.
     pub(super) due: Instant,
 }
 
-/// All requests of a run.
+/// Requests of a run.
 #[derive(Debug)]
 pub(super) struct Requests {
     next: AtomicU64,
@@ -26,21 +26,21 @@ pub(super) struct Requests {
     sizes: Vec<u64>,
 }
 
-/// The requests that one connection makes, one after the other.
+/// Requests of one connection, one after the other.
 #[derive(Debug)]
 pub(super) struct Source {
     requests: Arc<Requests>,
-    /// `None`: at once.
+    /// Schedule; `None` is at once.
     schedule: Option<Schedule>,
 }
 
-/// Every how many seconds.
+/// Seconds between two requests.
 #[derive(Debug)]
 struct Schedule {
     alarm: Alarm,
     start: Instant,
     rate: f64,
-    /// The place of the next request among those of all connections, which take turns.
+    /// Index of the next request among those of all connections, which take turns.
     place: u64,
     connections: u64,
     ring: Option<Ring>,
@@ -52,7 +52,7 @@ impl Requests {
         Self { next: AtomicU64::new(0), most, sizes: load.sizes.clone() }
     }
 
-    /// Those of the connection with this number, counted from 0.
+    /// Source of the connection with this number, counted from 0.
     pub(super) fn source(
         self: &Arc<Self>,
         load: &Load,
@@ -79,7 +79,7 @@ impl Requests {
 }
 
 impl Source {
-    /// The next request, as soon as it is due; `None` after the last one.
+    /// Next request, as soon as it is due; `None` after the last one.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Ask>> {
         let due = match &mut self.schedule {
             None => Instant::now(),

@@ -37,7 +37,7 @@ struct Counts {
     remarks: Remarks,
 }
 
-/// Requests for objects of one size.
+/// Counters of requests for objects of one size.
 #[derive(Debug, Default)]
 struct Object {
     asked: u64,
@@ -70,19 +70,19 @@ impl Tally {
         self.clock.second(Instant::now())
     }
 
-    /// A connection was established, in this time.
+    /// Counts an established connection and its duration.
     pub(super) fn connected(&self, time: Duration) {
         let mut counts = self.counts();
         counts.established += 1;
         counts.connects.record(time);
     }
 
-    /// A request has begun: it waits for its connection, or is on its way.
+    /// Counts a request that has begun.
     pub(super) fn asked(&self, ask: &Ask) {
         self.counts().objects.entry(ask.request.size).or_default().asked += 1;
     }
 
-    /// The last byte of a response is here.
+    /// Counts a complete response.
     pub(super) fn answered(&self, ask: &Ask) {
         let second = self.second();
         let latency = ask.due.elapsed();
@@ -93,7 +93,7 @@ impl Tally {
         add_at(&mut object.per_second, second, 1);
     }
 
-    /// These requests will not be answered.
+    /// Counts requests that will not be answered.
     pub(super) fn failed(&self, asks: &VecDeque<Ask>, why: &Failure) {
         let mut counts = self.counts();
         for ask in asks {
@@ -168,7 +168,7 @@ impl Object {
     }
 }
 
-/// Fine enough to tell how many requests took longer than any bound: the slow ones are few, and what is looked for.
+/// Latency curve, fine enough to tell the share of requests above any bound: slow ones are few.
 fn curve(latencies: &Latencies) -> Vec<(u64, f64)> {
     let all = latencies.arrived();
     let mut next = 0;

@@ -11,10 +11,10 @@ use super::source::{Ask, Source};
 use super::tally::Tally;
 use super::{Dial, Failure, Load, Reuse};
 
-/// The wait after the first of several connections in a row that brought no response, and the longest.
+/// Pause after the first of several connections in a row without a response, and the longest pause.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// Makes one connection after the other, and requests on them.
+/// Task that makes connections one after the other, and requests on them.
 pub(super) struct Worker<D> {
     dial: D,
     source: Source,
@@ -31,7 +31,7 @@ impl<D: Dial> Worker<D> {
         Self { dial, source, tally, streams, reuse, patience, zero_rtt }
     }
 
-    /// Works until there are no more requests, or the sender of `over` is gone.
+    /// Works until there are no more requests, or the sender of `over` is dropped.
     pub(super) async fn run(mut self, mut over: watch::Receiver<()>) {
         let mut pause = PAUSE.0;
         while let Some(ask) = self.next(&mut over).await {
@@ -53,8 +53,8 @@ impl<D: Dial> Worker<D> {
         }
     }
 
-    /// Makes a connection for `ask`, and what comes after it if connections are kept. Whether there was a response or
-    /// no failure; `None` when the time is over.
+    /// Makes a connection for `ask`, and the following requests if connections are kept. True if there was a response or
+    /// no failure; `None` after the end of the run.
     async fn attend(&mut self, ask: Ask, over: &mut watch::Receiver<()>) -> Option<bool> {
         let mut asks = VecDeque::from([ask]);
         let mut early = self.zero_rtt;
