@@ -22,8 +22,9 @@ const SPOOL_FROM: usize = 64 * 1024;
 
 /// Incremental decoder of the packets of one stream.
 ///
-/// Whole packets are read from the caller's buffer. A packet that ends beyond it is kept, and takes memory for the bytes
-/// that have arrived, not for the announced length. A large PUBLISH goes to the spool, if there is one.
+/// Whole packets are read from the caller's buffer. A packet that ends beyond it is kept, and takes memory for
+/// the bytes that have arrived, not for the announced length. A large PUBLISH goes to the spool, if there is
+/// one.
 #[derive(Debug)]
 pub struct Decoder {
     version: ProtocolVersion,
@@ -227,8 +228,8 @@ pub trait Spool: fmt::Debug + Send + Sync {
     /// No space is left, or the storage failed.
     fn begin(&self) -> Result<Box<dyn SpooledPacket>, SpoolError>;
 
-    /// Begins a payload of `length` bytes that was acknowledged before this process started. It cannot be refused any more, and
-    /// may use space that is denied to new packets.
+    /// Begins a payload of `length` bytes that was acknowledged before this process started. It cannot be refused any
+    /// more, and may use space that is denied to new packets.
     ///
     /// # Errors
     /// No space is left even so, or the storage failed.

@@ -96,8 +96,8 @@ impl Message {
         self
     }
 
-    /// Adds parts of the payload behind the first one, which are sent by reference: messages that differ in a few bytes of
-    /// a large payload share the others. For publishers only; a received message has one part.
+    /// Adds parts of the payload behind the first one, which are sent by reference: messages that differ in a few bytes
+    /// of a large payload share the others. For publishers only; a received message has one part.
     #[must_use]
     pub fn with_rest(mut self, rest: impl Into<Box<[Bytes]>>) -> Self {
         self.rest = Some(rest.into()).filter(|rest| !rest.is_empty());
@@ -137,8 +137,8 @@ impl Message {
         NonZeroU64::new(self.lsn.load(Ordering::Relaxed))
     }
 
-    /// Sets the log sequence number of the message, once. Returns the number that holds: the first one, for all deliveries of
-    /// the message.
+    /// Sets the log sequence number of the message, once. Returns the number that holds: the first one, for all
+    /// deliveries of the message.
     pub fn set_lsn(&self, lsn: NonZeroU64) -> NonZeroU64 {
         match self.lsn.compare_exchange(0, lsn.get(), Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => lsn,
@@ -271,8 +271,8 @@ pub struct Delivery {
     pub stream: StreamKey,
     /// Priority of sending.
     pub priority: Priority,
-    /// Filter of the shared subscription that selected this session. A delivery that is unacknowledged at the end of the
-    /// session goes to another member of the group.
+    /// Filter of the shared subscription that selected this session. A delivery that is unacknowledged at the end of
+    /// the session goes to another member of the group.
     pub shared: Option<Arc<TopicFilter>>,
     /// Log sequence number of the delivery in the stored queue of its session; `None` when it is in no store.
     pub queue_lsn: Option<NonZeroU64>,
@@ -372,8 +372,8 @@ pub(crate) fn put_delivery(
     Some(template.packet_len)
 }
 
-/// Account of the memory that messages take, in bytes. A charge moves between three states: online (in use), offline, and
-/// released.
+/// Account of the memory that messages take, in bytes. A charge moves between three states: online (in use), offline,
+/// and released.
 pub trait MemoryAccount: fmt::Debug + Send + Sync {
     /// Moves bytes from online to offline: only offline clients, or none yet, are to receive the message.
     fn move_offline(&self, bytes: usize);

@@ -82,8 +82,8 @@ impl<K: Copy + Ord> Matches<K> {
         self.direct.extend_from_slice(sorted);
     }
 
-    /// Merges neighbouring runs until one is left. A sort would need more comparisons, and the stable sort of the standard
-    /// library allocates.
+    /// Merges neighbouring runs until one is left. A sort would need more comparisons, and the stable sort of the
+    /// standard library allocates.
     #[inline]
     pub(crate) fn merge_runs(&mut self) {
         while self.runs.len() > 1 {

@@ -205,8 +205,8 @@ fn compare(left: &str, right: &str) -> Ordering {
 #[derive(Clone, Debug)]
 struct ByLevels(TopicName);
 
-/// Key text: a set of [`ByLevels`] can be searched with any text through `dyn LevelText`, without making a Topic Name of
-/// it first.
+/// Key text: a set of [`ByLevels`] can be searched with any text through `dyn LevelText`, without making a Topic Name
+/// of it first.
 trait LevelText {
     fn text(&self) -> &str;
 }
@@ -284,8 +284,8 @@ enum MatchStep<'a> {
     Seek(SeekTarget<'a>),
 }
 
-/// Position of the first `keep` bytes of the name followed by the levels `then`, or behind those bytes and all below them.
-/// Always behind the name.
+/// Position of the first `keep` bytes of the name followed by the levels `then`, or behind those bytes and all below
+/// them. Always behind the name.
 struct SeekTarget<'a> {
     keep: usize,
     then: Option<&'a str>,
@@ -303,7 +303,8 @@ impl SeekTarget<'_> {
     }
 }
 
-/// Position at which a scan begins or continues behind `after`; no name between them can match. `None`: no later one can.
+/// Position at which a scan begins or continues behind `after`; no name between them can match. `None`: no later one
+/// can.
 ///
 /// The last name determines the next step, so that a walk repeats the seek it was about to make and keeps nothing but
 /// the name.

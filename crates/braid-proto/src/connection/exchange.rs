@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::stream::{OutboundAliases, Outbox};
-use super::streams::{StreamLimits, Streams};
-use super::{Progress, Sent, Token};
+use super::streams::Streams;
+use super::{Agreement, Progress, Sent, Token};
 use crate::message::{Delivery, Message, Transmission, put_delivery};
 use crate::packet::{Ack, AckKind, Packet, Publish, Suback, Unsuback};
 use crate::session::{InflightAmount, Phase, Session};
@@ -21,28 +21,6 @@ use resend::ResendQueue;
 
 /// Maximum number of QoS 2 messages without PUBREL on all streams, from a peer without Receive Maximum.
 const MOST_UNRELEASED: usize = u16::MAX as usize;
-
-/// Limits agreed in CONNECT and CONNACK.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Agreement {
-    pub(crate) version: ProtocolVersion,
-    /// Maximum number of unacknowledged QoS 1 and 2 messages from the peer.
-    pub(crate) receive_maximum: u16,
-    /// Maximum number of unacknowledged QoS 1 and 2 messages to the peer.
-    pub(crate) peer_receive_maximum: u16,
-    /// Bytes.
-    pub(crate) peer_maximum_packet_size: usize,
-    /// Maximum payload bytes that are kept until the peer acknowledges them; a single message may exceed it.
-    pub(crate) maximum_inflight_bytes: usize,
-    pub(crate) inbound_aliases: u16,
-    pub(crate) outbound_aliases: u16,
-    /// Maximum Packet Size of this side, bytes.
-    pub(crate) maximum_packet_size: usize,
-    /// Maximum bytes of incomplete packets on the data streams.
-    pub(crate) maximum_partial_bytes: usize,
-    /// Whether this side is the client.
-    pub(crate) is_client: bool,
-}
 
 /// Received message, and the token of its acknowledgement.
 pub(crate) type Received = (Arc<Message>, Option<Token>);
@@ -83,13 +61,7 @@ impl Exchange {
         session.inbound.resume();
         let mut exchange = Self {
             session,
-            streams: Streams::new(StreamLimits {
-                version: agreement.version,
-                maximum_packet_size: agreement.maximum_packet_size,
-                topic_aliases: agreement.inbound_aliases,
-                partial_bytes: agreement.maximum_partial_bytes,
-                is_client: agreement.is_client,
-            }),
+            streams: Streams::new(agreement),
             acks: PendingAcks::default(),
             resends: ResendQueue::default(),
             driver_places_resends: false,
@@ -173,7 +145,8 @@ impl Exchange {
         Ok(Some((message, Some(token))))
     }
 
-    /// Stream that scopes the peer's Packet Identifiers: a client has a set for each stream [BQ-20], a server one for all
+    /// Stream that scopes the peer's Packet Identifiers: a client has a set for each stream [BQ-20], a server one for
+    /// all
     /// [BQ-22].
     fn id_scope(&self, stream: StreamKey) -> StreamKey {
         if self.agreement.is_client { StreamKey::CONTROL } else { stream }
@@ -199,8 +172,8 @@ impl Exchange {
         let reason = reason.allowed_in(ack.kind.packet_type()); // [MQTT-3.4.2-1], [MQTT-3.5.2-1]
         ack.reason = reason;
         if ack.kind == AckKind::Pubrec && reason.is_error() {
-            // A refused identifier may be used for a new message. It is released before the PUBREC is sent: a PUBREC that is
-            // lost with the connection must not make the repetition a duplicate. [MQTT-4.3.3-9]
+            // A refused identifier may be used for a new message. It is released before the PUBREC is sent: a PUBREC
+            // that is lost with the connection must not make the repetition a duplicate. [MQTT-4.3.3-9]
             let (packet_id, id_scope) = (ack.packet_id, self.id_scope(token.stream()));
             self.session.inbound.release(id_scope, packet_id);
         }
@@ -241,8 +214,8 @@ impl Exchange {
             }
             AckKind::Pubrec => {
                 let known = outbound.handle_pubrec(id);
-                // The PUBREL of a repeated PUBLISH follows it on the same stream: on another one it could arrive first, and the
-                // repetition would be a new message. A stream that this side ends cannot carry the rest.
+                // The PUBREL of a repeated PUBLISH follows it on the same stream: on another one it could arrive first,
+                // and the repetition would be a new message. A stream that this side ends cannot carry the rest.
                 let on = self.streams.resolve(self.session.outbound.repeated_on(id).unwrap_or(on));
                 self.session.outbound.set_stream(id, on);
                 if let Some(Some(queue_lsn)) = known {
@@ -373,8 +346,8 @@ impl Exchange {
         self.send_packet_on(StreamKey::CONTROL, packet)
     }
 
-    /// Sends a packet other than PUBLISH. One that exceeds the peer's Maximum Packet Size is sent without Reason String and
-    /// User Properties. False: it exceeds it even so, and is not sent. [MQTT-3.1.2-24], [MQTT-3.2.2-15]
+    /// Sends a packet other than PUBLISH. One that exceeds the peer's Maximum Packet Size is sent without Reason String
+    /// and User Properties. False: it exceeds it even so, and is not sent. [MQTT-3.1.2-24], [MQTT-3.2.2-15]
     pub(crate) fn send_packet_on(&mut self, on: StreamKey, packet: &Packet) -> bool {
         // Acknowledgements of an ended stream are not sent on another one. [BQ-35]
         let Some(outbox) = self.streams.outbox_mut(on) else { return true };
@@ -426,30 +399,20 @@ fn put(
 /// [MQTT-3.11.2-2], [MQTT-3.14.2-3], [MQTT-3.14.2-4], [MQTT-3.15.2-2], [MQTT-3.15.2-3]
 fn without_properties(packet: &Packet) -> Option<Packet> {
     let mut packet = packet.clone();
-    match &mut packet {
-        Packet::Connack(connack) => {
-            connack.properties.reason_string = None;
-            connack.properties.user.clear();
+    let (reason_string, user) = match &mut packet {
+        Packet::Ack(ack) => {
+            ack.properties = None;
+            return Some(packet);
         }
-        Packet::Ack(ack) => ack.properties = None,
-        Packet::Suback(suback) => {
-            suback.reason_string = None;
-            suback.user.clear();
-        }
-        Packet::Unsuback(unsuback) => {
-            unsuback.reason_string = None;
-            unsuback.user.clear();
-        }
-        Packet::Disconnect(disconnect) => {
-            disconnect.reason_string = None;
-            disconnect.user.clear();
-        }
-        Packet::Auth(auth) => {
-            auth.reason_string = None;
-            auth.user.clear();
-        }
+        Packet::Connack(connack) => (&mut connack.properties.reason_string, &mut connack.properties.user),
+        Packet::Suback(suback) => (&mut suback.reason_string, &mut suback.user),
+        Packet::Unsuback(unsuback) => (&mut unsuback.reason_string, &mut unsuback.user),
+        Packet::Disconnect(disconnect) => (&mut disconnect.reason_string, &mut disconnect.user),
+        Packet::Auth(auth) => (&mut auth.reason_string, &mut auth.user),
         _ => return None,
-    }
+    };
+    *reason_string = None;
+    user.clear();
     Some(packet)
 }
 

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use crate::message::Delivery;
 use crate::packet::Connect;
 use crate::session::SessionExpiry;
-use crate::types::{PacketId, ReasonCode, StreamKey, Violation};
+use crate::types::{PacketId, ProtocolVersion, ReasonCode, StreamKey, Violation};
 
 pub use client::{Client, ClientEvent, ClientOptions, Connected, Incoming, Unsendable};
 pub use server::{Acceptance, EarlyPublish, End, Event, Server, ServerOptions};
@@ -180,4 +180,26 @@ fn wanted_expiry(connect: &Connect) -> SessionExpiry {
         (false, true) => SessionExpiry::WITH_CONNECTION, // [MQTT3-3.1.2-6]
         (false, false) => SessionExpiry::NEVER,          // [MQTT3-3.1.2-4]
     }
+}
+
+/// Limits agreed in CONNECT and CONNACK.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agreement {
+    pub(crate) version: ProtocolVersion,
+    /// Maximum number of unacknowledged QoS 1 and 2 messages from the peer.
+    pub(crate) receive_maximum: u16,
+    /// Maximum number of unacknowledged QoS 1 and 2 messages to the peer.
+    pub(crate) peer_receive_maximum: u16,
+    /// Bytes.
+    pub(crate) peer_maximum_packet_size: usize,
+    /// Maximum payload bytes that are kept until the peer acknowledges them; a single message may exceed it.
+    pub(crate) maximum_inflight_bytes: usize,
+    pub(crate) inbound_aliases: u16,
+    pub(crate) outbound_aliases: u16,
+    /// Maximum Packet Size of this side, bytes.
+    pub(crate) maximum_packet_size: usize,
+    /// Maximum bytes of incomplete packets on the data streams.
+    pub(crate) maximum_partial_bytes: usize,
+    /// Whether this side is the client.
+    pub(crate) is_client: bool,
 }

@@ -10,11 +10,11 @@ use std::time::Instant;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::StreamAction;
 use super::stream::{InboundAliases, Outbox};
+use super::{Agreement, StreamAction};
 use crate::decoder::{Decoder, Spool};
 use crate::packet::Packet;
-use crate::types::{ProtocolVersion, ReasonCode, StreamKey, TopicName, Violation};
+use crate::types::{ReasonCode, StreamKey, TopicName, Violation};
 use crate::work;
 
 /// Incomplete packets below this many bytes may grow while those on other streams are held back.
@@ -55,24 +55,11 @@ enum StreamState {
     Finished,
 }
 
-/// Configuration that all streams of a connection share.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StreamLimits {
-    pub(crate) version: ProtocolVersion,
-    /// Bytes.
-    pub(crate) maximum_packet_size: usize,
-    pub(crate) topic_aliases: u16,
-    /// Bytes of incomplete packets on all data streams; the oldest stream may exceed it.
-    pub(crate) partial_bytes: usize,
-    /// This side opens the streams: it writes the unidirectional ones.
-    pub(crate) is_client: bool,
-}
-
 #[derive(Debug)]
 pub(crate) struct Streams {
     control: Stream,
     data: StreamTable, // [BQ-2]
-    limits: StreamLimits,
+    agreement: Agreement,
     /// Receives large packets.
     spool: Option<Arc<dyn Spool>>,
     totals: StreamTotals,
@@ -86,11 +73,11 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    pub(crate) fn new(limits: StreamLimits) -> Self {
+    pub(crate) fn new(agreement: Agreement) -> Self {
         Self {
-            control: Stream::new(limits),
+            control: Stream::new(agreement),
             data: StreamTable::default(),
-            limits,
+            agreement,
             spool: None,
             totals: StreamTotals::default(),
             partial: 0,
@@ -169,7 +156,7 @@ impl Streams {
 
     /// The stream for packets without an answer, which a unidirectional stream of this side can carry too.
     pub(crate) fn resolve_unanswered(&self, key: StreamKey) -> StreamKey {
-        let is_ours = self.limits.is_client && key.is_uni();
+        let is_ours = self.agreement.is_client && key.is_uni();
         if is_ours && self.data.find(key).is_some_and(|data| data.state == StreamState::Open) {
             key
         } else {
@@ -210,11 +197,11 @@ impl Streams {
         if key.is_control() || self.data.find(key).is_some() {
             return;
         }
-        let mut decoder = Decoder::new(self.limits.version, self.limits.maximum_packet_size);
+        let mut decoder = Decoder::new(self.agreement.version, self.agreement.maximum_packet_size);
         decoder.set_spool(self.spool.clone());
         let data = DataStream {
             key,
-            stream: Stream::new(self.limits),
+            stream: Stream::new(self.agreement),
             decoder,
             state: StreamState::Open,
             is_ended_by_peer: false,
@@ -310,7 +297,7 @@ impl Streams {
                 self.remove(key);
             }
             // There is nothing to finish where only the peer sends.
-            if !key.is_uni() || self.limits.is_client {
+            if !key.is_uni() || self.agreement.is_client {
                 return Some(StreamAction::Finish(key));
             }
         }
@@ -337,7 +324,7 @@ impl Streams {
     /// Whether more of a data stream may be read: incomplete packets must not fill the memory. [BQ-45]
     pub(crate) fn is_reading(&self, key: StreamKey) -> bool {
         let Some(data) = self.data.find(key) else { return false };
-        self.partial <= self.limits.partial_bytes
+        self.partial <= self.agreement.maximum_partial_bytes
             || data.decoder.partial_len() < LARGE_PARTIAL
             || self.oldest_large_partial() == Some(key)
     }
@@ -366,7 +353,7 @@ impl Streams {
 
     /// The one stream whose large incomplete packet may grow while the limit of partial bytes is exceeded.
     pub(crate) fn oldest_large_partial(&self) -> Option<StreamKey> {
-        if self.partial <= self.limits.partial_bytes {
+        if self.partial <= self.agreement.maximum_partial_bytes {
             return None;
         }
         self.large_partials.first().copied()
@@ -440,10 +427,10 @@ impl DataStream {
 }
 
 impl Stream {
-    fn new(limits: StreamLimits) -> Self {
+    fn new(agreement: Agreement) -> Self {
         Self {
             outbox: Outbox::default(),
-            aliases: InboundAliases::new(limits.topic_aliases),
+            aliases: InboundAliases::new(agreement.inbound_aliases),
             unacknowledged: 0,
             pending_acks: 0,
         }
@@ -583,6 +570,7 @@ mod tests {
     use fastrand::Rng;
 
     use super::*;
+    use crate::types::ProtocolVersion;
 
     /// Model of a stream that is known.
     #[derive(Default)]
@@ -595,11 +583,16 @@ mod tests {
     }
 
     fn streams() -> Streams {
-        Streams::new(StreamLimits {
+        Streams::new(Agreement {
             version: ProtocolVersion::V5,
+            receive_maximum: 1,
+            peer_receive_maximum: 1,
+            peer_maximum_packet_size: 1 << 20,
+            maximum_inflight_bytes: usize::MAX,
+            inbound_aliases: 0,
+            outbound_aliases: 0,
             maximum_packet_size: 1 << 20,
-            topic_aliases: 0,
-            partial_bytes: 1 << 18,
+            maximum_partial_bytes: 1 << 18,
             is_client: false,
         })
     }

@@ -45,9 +45,9 @@ pub(crate) mod id {
 /// identifier.
 ///
 /// # Errors
-/// [`Violation::DuplicateProperty`] and those of `read`, which answers [`Violation::PropertyNotAllowed`] to an identifier
-/// that the packet does not have. User Property may repeat; so may Subscription Identifier in a PUBLISH, and `read`
-/// refuses its repetition elsewhere.
+/// [`Violation::DuplicateProperty`] and those of `read`, which answers [`Violation::PropertyNotAllowed`] to an
+/// identifier that the packet does not have. User Property may repeat; so may Subscription Identifier in a PUBLISH, and
+/// `read` refuses its repetition elsewhere.
 pub(super) fn read_properties<'a>(
     reader: &mut Reader<'a>,
     mut read: impl FnMut(&mut Reader<'a>, u8) -> Result<(), Violation>,

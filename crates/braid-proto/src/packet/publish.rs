@@ -32,7 +32,8 @@ pub struct Publish {
     pub properties: Option<Box<MessageProperties>>,
     /// Payload of the Application Message.
     pub payload: Bytes,
-    /// Whether the payload was received into a [`Spool`](crate::decoder::Spool) and is not in the heap. Not part of the packet.
+    /// Whether the payload was received into a [`Spool`](crate::decoder::Spool) and is not in the heap. Not part of the
+    /// packet.
     pub spooled: bool,
 }
 

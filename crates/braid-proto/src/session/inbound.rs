@@ -11,8 +11,8 @@ use crate::work;
 
 /// Receiver's half of QoS 2 (MQTT 4.3.3): identifiers of received messages whose PUBREL has not arrived.
 ///
-/// The peer has a set of identifiers for each stream [BQ-20]. Exchanges of ended streams and earlier connections are known
-/// by their identifier alone, because the peer may continue them on any stream [BQ-21].
+/// The peer has a set of identifiers for each stream [BQ-20]. Exchanges of ended streams and earlier connections are
+/// known by their identifier alone, because the peer may continue them on any stream [BQ-21].
 #[derive(Clone, Debug, Default)]
 pub struct Inbound {
     /// Exchanges on the open streams of this connection.
@@ -41,9 +41,9 @@ fn take(map: &mut HashMap<PacketId, usize, FxBuildHasher>, packet_id: PacketId) 
 impl Inbound {
     /// Notes a QoS 2 message. False: a duplicate, which must not be delivered again. [MQTT-4.3.3-10]
     ///
-    /// `dup` is the flag of the PUBLISH. Only a marked repetition can continue an exchange of another stream: identifiers may
-    /// begin anew on each stream, and a new message must not be lost [BQ-20]. An exchange of an earlier connection is
-    /// recognised on the control stream without the flag too, as in MQTT.
+    /// `dup` is the flag of the PUBLISH. Only a marked repetition can continue an exchange of another stream:
+    /// identifiers may begin anew on each stream, and a new message must not be lost [BQ-20]. An exchange of an earlier
+    /// connection is recognised on the control stream without the flag too, as in MQTT.
     pub fn receive(&mut self, stream: StreamKey, packet_id: PacketId, dup: bool) -> bool {
         work::step();
         if !self.current.insert((packet_id, stream)) {

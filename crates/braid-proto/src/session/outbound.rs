@@ -34,8 +34,8 @@ struct Inflight {
     order: u64,
     /// Whether a PUBLISH or PUBREL of it was sent on this connection, on a stream that has not ended.
     sent_on_connection: bool,
-    /// Whether it uses_quota against the peer's Receive Maximum: it was sent on this connection, perhaps on a stream that has
-    /// ended since.
+    /// Whether it counts against the peer's Receive Maximum: it was sent on this connection, perhaps on a stream that
+    /// has ended since.
     uses_quota: bool,
     /// Whether its PUBLISH was retransmitted.
     is_repeated: bool,
@@ -114,8 +114,8 @@ impl Outbound {
         Some(id)
     }
 
-    /// Takes over an identifier that [`Outbound::send_request`] of another session allocated. False, with nothing changed: it
-    /// is in use.
+    /// Takes over an identifier that [`Outbound::send_request`] of another session allocated. False, with nothing
+    /// changed: it is in use.
     pub(crate) fn restore_request(&mut self, packet_id: PacketId, stream: StreamKey) -> bool {
         if self.inflight.contains_key(&packet_id) {
             return false;
@@ -164,8 +164,8 @@ impl Outbound {
         }
     }
 
-    /// Restores an exchange of an earlier process, behind those restored before. [`Outbound::resume`] continues it. False,
-    /// with nothing changed: the identifier is in use.
+    /// Restores an exchange of an earlier process, behind those restored before. [`Outbound::resume`] continues it.
+    /// False, with nothing changed: the identifier is in use.
     pub fn restore(&mut self, packet_id: PacketId, phase: Phase) -> bool {
         if self.inflight.contains_key(&packet_id) {
             return false;
@@ -191,8 +191,8 @@ impl Outbound {
         .and_then(Phase::into_delivery)
     }
 
-    /// Handles PUBREC with a success, and returns [`Delivery::queue_lsn`] of the message. `None`: no QoS 2 message has this
-    /// identifier. The payload is dropped, since it must not be sent again. [MQTT-4.3.3-6]
+    /// Handles PUBREC with a success, and returns [`Delivery::queue_lsn`] of the message. `None`: no QoS 2 message has
+    /// this identifier. The payload is dropped, since it must not be sent again. [MQTT-4.3.3-6]
     ///
     /// A repeated PUBREC returns it too: the store may not have heard of the first.
     pub fn handle_pubrec(&mut self, packet_id: PacketId) -> Option<Option<NonZeroU64>> {
@@ -215,7 +215,8 @@ impl Outbound {
         }
     }
 
-    /// Handles PUBREC with a failure, and returns the exchange that it ends. `None`: no QoS 2 message has this identifier.
+    /// Handles PUBREC with a failure, and returns the exchange that it ends. `None`: no QoS 2 message has this
+    /// identifier.
     pub fn handle_pubrec_error(&mut self, packet_id: PacketId) -> Option<Phase> {
         self.remove_if(packet_id, |phase| {
             matches!(phase, Phase::Released(_))
@@ -262,7 +263,7 @@ impl Outbound {
             .map(|inflight| &inflight.phase)
     }
 
-    /// Whether the exchange uses_quota against the peer's Receive Maximum.
+    /// Whether the exchange counts against the peer's Receive Maximum.
     pub fn uses_quota(&self, packet_id: PacketId) -> bool {
         self.inflight.get(&packet_id).is_some_and(|inflight| inflight.uses_quota)
     }
@@ -325,9 +326,9 @@ impl Outbound {
         self.quota.allows(lane, has_others, payload_len, used, limits)
     }
 
-    /// Begins a new connection, and returns the exchanges to retransmit: PUBRELs in the order of their PUBRECs, which no quota
-    /// delays, then PUBLISHes in the order of their first transmission. Requests end with their connection, and their
-    /// identifiers are free again.
+    /// Begins a new connection, and returns the exchanges to retransmit: PUBRELs in the order of their PUBRECs, which
+    /// no quota delays, then PUBLISHes in the order of their first transmission. Requests end with their connection,
+    /// and their identifiers are free again.
     pub fn resume(&mut self) -> Vec<PacketId> {
         self.inflight.retain(|_, inflight| !matches!(inflight.phase, Phase::Request));
         self.unacknowledged = 0;
@@ -337,15 +338,16 @@ impl Outbound {
         self.requeue(ids)
     }
 
-    /// Ends a stream, and returns the exchanges to retransmit on the control stream, in the order of [`Outbound::resume`].
+    /// Ends a stream, and returns the exchanges to retransmit on the control stream, in the order of
+    /// [`Outbound::resume`].
     /// [BQ-42]
     pub(crate) fn end_stream(&mut self, stream: StreamKey) -> Vec<PacketId> {
         self.end_stream_if(stream, |_| true)
     }
 
-    /// Ends a stream that this side has reset after `taken` bytes. A QoS 2 message that the peer may have received stays until
-    /// the next connection: retransmitted on another stream it could arrive before the end of this one, and would be a new
-    /// message [BQ-20].
+    /// Ends a stream that this side has reset after `taken` bytes. A QoS 2 message that the peer may have received
+    /// stays until the next connection: retransmitted on another stream it could arrive before the end of this one, and
+    /// would be a new message [BQ-20].
     pub(crate) fn abort_stream(&mut self, stream: StreamKey, taken: u64) -> Vec<PacketId> {
         self.end_stream_if(stream, |inflight| match &inflight.phase {
             Phase::Sent(delivery) => delivery.qos < QoS::ExactlyOnce || inflight.end > taken,
@@ -396,8 +398,8 @@ impl Outbound {
         ids
     }
 
-    /// Moves exchanges to the control stream for retransmission, and orders them. Exchanges of an ended stream still count
-    /// against the quota: the peer has not acknowledged them. [MQTT-4.9.0-1]
+    /// Moves exchanges to the control stream for retransmission, and orders them. Exchanges of an ended stream still
+    /// count against the quota: the peer has not acknowledged them. [MQTT-4.9.0-1]
     fn requeue(&mut self, ids: Vec<PacketId>) -> Vec<PacketId> {
         let mut order = Vec::with_capacity(ids.len());
         for id in ids {
@@ -529,8 +531,8 @@ impl LaneQuota {
     ///
     /// `has_others`: other open streams may come to use a lane.
     ///
-    /// A single lane may use everything. With several, each may use up to eight times the free rest, so that the next one finds
-    /// room even beside stuck lanes; and each may always send one message while any is free.
+    /// A single lane may use everything. With several, each may use up to eight times the free rest, so that the next
+    /// one finds room even beside stuck lanes; and each may always send one message while any is free.
     fn allows(
         &self,
         lane: Lane,

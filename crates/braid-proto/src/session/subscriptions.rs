@@ -23,15 +23,15 @@ pub struct Subscription {
     pub stream: StreamKey,
     /// Priority of the deliveries that SUBSCRIBE asked for; `None` leaves it to the server.
     pub priority: Option<Priority>,
-    /// Whether a stream of this connection subscribed it. An unbound subscription, whose stream has ended, is on the control
-    /// stream until a stream subscribes the filter again.
+    /// Whether a stream of this connection subscribed it. An unbound subscription, whose stream has ended, is on the
+    /// control stream until a stream subscribes the filter again.
     pub bound: bool,
 }
 
 /// Subscriptions of a session: one for each Topic Filter and stream.
 ///
-/// A filter on two streams is two subscriptions [BQ-16]. An unbound one is on the control stream until a stream subscribes
-/// the filter again [BQ-42].
+/// A filter on two streams is two subscriptions [BQ-16]. An unbound one is on the control stream until a stream
+/// subscribes the filter again [BQ-42].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subscriptions {
     all: BTreeMap<(TopicFilter, StreamKey), Subscription>,

@@ -7,8 +7,8 @@ use crate::types::{Priority, QoS, TopicName};
 /// Bytes of payload above which a message gets a stream of its own, unless a policy sets another limit.
 const LARGE_PAYLOAD: usize = 256 * 1024;
 
-/// Stream in a sender's plan, before the transport gives it a [`StreamKey`](super::StreamKey). It is opened by the first
-/// packet on it, and again under another key after a reconnect.
+/// Stream in a sender's plan, before the transport gives it a [`StreamKey`](super::StreamKey). It is opened by the
+/// first packet on it, and again under another key after a reconnect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LogicalStream {
     /// The control stream.
@@ -74,16 +74,16 @@ pub struct Placement {
 /// # Messages without a priority
 ///
 /// The default policy has one data stream for each priority in use, including that of messages without one. On the
-/// control stream such messages would delay urgent ones: it goes before all data streams [BQ-50]. They cannot leave it when
-/// the first urgent message comes either: that one would find its way full, and a topic that changes its stream would lose
-/// its order. [`StreamPolicy::control`], which opens no data stream, is for clients without urgent messages.
+/// control stream such messages would delay urgent ones: it goes before all data streams [BQ-50]. They cannot leave it
+/// when the first urgent message comes either: that one would find its way full, and a topic that changes its stream
+/// would lose its order. [`StreamPolicy::control`], which opens no data stream, is for clients without urgent messages.
 ///
 /// # Order
 ///
 /// Messages of one topic keep their order if they have the same priority, the same QoS class (policy of QoS), and are
-/// all large or all small: then they share a lane, or their own streams follow each other. A large message may be overtaken
-/// by smaller ones of its topic that were published after it. [`StreamPolicy::without_own_streams`] prevents that, and so
-/// does a stream that the application chose.
+/// all large or all small: then they share a lane, or their own streams follow each other. A large message may be
+/// overtaken by smaller ones of its topic that were published after it. [`StreamPolicy::without_own_streams`] prevents
+/// that, and so does a stream that the application chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamPolicy {
     spread: Spread,
@@ -126,8 +126,8 @@ impl StreamPolicy {
         Self { spread, own_above: Some(LARGE_PAYLOAD), default_priority: Priority::DEFAULT }
     }
 
-    /// Gives each message with a payload of more than `bytes` a stream of its own, one step below its priority, so that small
-    /// messages go first. 256 KiB by default.
+    /// Gives each message with a payload of more than `bytes` a stream of its own, one step below its priority, so that
+    /// small messages go first. 256 KiB by default.
     #[must_use]
     pub const fn own_stream_above(self, bytes: usize) -> Self {
         Self { own_above: Some(bytes), ..self }

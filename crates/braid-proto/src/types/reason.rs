@@ -105,8 +105,8 @@ impl ReasonCode {
         if self.is_allowed_in(packet) { self } else { Self::UnspecifiedError }
     }
 
-    /// Equivalent CONNACK return code of MQTT 3 (3.1.1, table 3.1), 0..=5. `None` where there is none: the connection is then
-    /// closed without CONNACK. [MQTT3-3.2.2-6]
+    /// Equivalent CONNACK return code of MQTT 3 (3.1.1, table 3.1), 0..=5. `None` where there is none: the connection
+    /// is then closed without CONNACK. [MQTT3-3.2.2-6]
     pub const fn connack_v3(self) -> Option<u8> {
         Some(match self {
             Self::Success => 0,

@@ -64,13 +64,14 @@ pub struct Lane {
 
 /// Priority of sending: higher ones are sent first, equal ones take turns.
 ///
-/// Stored with the most significant byte first: ordered like the number, without alignment. Each subscription holds one.
+/// Stored with the most significant byte first: ordered like the number, without alignment. Each subscription holds
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Priority([u8; 2]);
 
 impl Priority {
-    /// Priority of messages without one: between the 200 that users choose for urgent messages and the 8 for bulk. It is not
-    /// on the wire, so that the defaults of other implementations do not matter.
+    /// Priority of messages without one: between the 200 that users choose for urgent messages and the 8 for bulk. It
+    /// is not on the wire, so that the defaults of other implementations do not matter.
     pub const DEFAULT: Self = Self::new(100);
     /// Highest priority.
     pub const HIGHEST: Self = Self::new(u16::MAX);

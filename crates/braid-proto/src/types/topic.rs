@@ -1,7 +1,7 @@
 //! Topic Names, Topic Filters and Share Names (MQTT 4.7, 4.8.2) as parsed values.
 //!
-//! A value of these types has passed every rule of the specification, so that no function behind the decoder checks a topic
-//! again.
+//! A value of these types has passed every rule of the specification, so that no function behind the decoder checks a
+//! topic again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -167,8 +167,8 @@ impl TopicFilter {
         if self.has_wildcard() { self.pattern().split('/').count() } else { 0 }
     }
 
-    /// Whether `name` matches the pattern, level by level (MQTT 4.7). Definition for one filter; the router answers for many
-    /// filters at once.
+    /// Whether `name` matches the pattern, level by level (MQTT 4.7). Definition for one filter; the router answers for
+    /// many filters at once.
     pub fn matches(&self, name: &TopicName) -> bool {
         let mut pattern = self.pattern().split('/');
         let mut levels = name.as_str().split('/');

@@ -35,7 +35,8 @@ enum At {
     Data(StreamKey),
     /// Oldest large packet, for whose memory others wait.
     OldestPartial,
-    /// Second data stream of a server whose client of MQTT 3.1.1 has used every identifier for QoS 2 on the control stream.
+    /// Second data stream of a server whose client of MQTT 3.1.1 has used every identifier for QoS 2 on the control
+    /// stream.
     Unreleased,
     /// Data stream of such a client.
     ClientData,

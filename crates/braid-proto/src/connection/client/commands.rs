@@ -222,17 +222,17 @@ impl Established {
 }
 
 impl Client {
-    /// Lets the driver choose the streams of retransmissions [BQ-21]; to be called before CONNACK. The driver takes the messages
-    /// with [`Client::take_resends`] and sends each with [`Client::resend`]. Messages that it never sends stay in the
-    /// session.
+    /// Lets the driver choose the streams of retransmissions [BQ-21]; to be called before CONNACK. The driver takes the
+    /// messages with [`Client::take_resends`] and sends each with [`Client::resend`]. Messages that it never sends stay
+    /// in the session.
     pub fn place_resends(&mut self) {
         if let State::Connecting(connecting) = &mut self.state {
             connecting.places_resends = true;
         }
     }
 
-    /// Messages to retransmit, in the order of their first transmission, which must be kept within each lane. To be called
-    /// after [`ClientEvent::Connected`] and [`ClientEvent::StreamEnded`] by a driver that chooses the streams.
+    /// Messages to retransmit, in the order of their first transmission, which must be kept within each lane. To be
+    /// called after [`ClientEvent::Connected`] and [`ClientEvent::StreamEnded`] by a driver that chooses the streams.
     /// [MQTT-4.4.0-1], [MQTT-4.6.0-1], [BQ-42]
     pub fn take_resends(&mut self) -> Vec<(PacketId, Delivery)> {
         self.exchange_mut().map(Exchange::take_resends).unwrap_or_default()
@@ -243,8 +243,8 @@ impl Client {
         self.exchange().is_some_and(|exchange| exchange.takes_resend(id, on))
     }
 
-    /// Retransmits a message of [`Client::take_resends`], with DUP and under its identifier. One that is too large now is
-    /// reported by [`ClientEvent::Published`]. [`Resent::Blocked`] also without a connection.
+    /// Retransmits a message of [`Client::take_resends`], with DUP and under its identifier. One that is too large now
+    /// is reported by [`ClientEvent::Published`]. [`Resent::Blocked`] also without a connection.
     pub fn resend(&mut self, id: PacketId, on: StreamKey, now: Instant) -> Resent {
         let State::Established(established) = &mut self.state else { return Resent::Blocked };
         let resent = established.exchange.resend(id, on, now);
@@ -327,16 +327,16 @@ impl EarlyRequests {
 }
 
 impl Client {
-    /// Whether [`Client::subscribe_early`] accepts this: CONNACK has not arrived, and CONNECT and all streams together stay
-    /// within 64 KiB. [BQ-13]
+    /// Whether [`Client::subscribe_early`] accepts this: CONNACK has not arrived, and CONNECT and all streams together
+    /// stay within 64 KiB. [BQ-13]
     pub fn takes_early(&self, entries: &[SubscribeEntry], user: &UserProperties) -> bool {
         let State::Connecting(connecting) = &self.state else { return false };
         let sent = connecting.outbox.end() + connecting.early.sent();
         sent + size_at_most(entries, user) <= EARLY_BYTES
     }
 
-    /// Subscribes before CONNACK, on the assumption that the server offers what it offered before. The answer comes after
-    /// CONNACK; bytes that arrive on data streams before it must wait.
+    /// Subscribes before CONNACK, on the assumption that the server offers what it offered before. The answer comes
+    /// after CONNACK; bytes that arrive on data streams before it must wait.
     ///
     /// # Errors
     /// No identifier is free. [`Unsendable::NotConnected`]: CONNACK has arrived, or [`Client::takes_early`] is false.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::commands::{EarlyRequests, Grants};
 use super::{BytesBeforePing, Client, ClientEvent, Connected, Established, State};
-use crate::connection::exchange::{Agreement, Exchange};
+use crate::connection::exchange::Exchange;
 use crate::connection::stream::Outbox;
-use crate::connection::{Cause, Timer, Timers, wanted_expiry};
+use crate::connection::{Agreement, Cause, Timer, Timers, wanted_expiry};
 use crate::decoder::Decoder;
 use crate::message::Delivery;
 use crate::packet::{Connack, Connect, Disconnect, Packet, id};
@@ -62,9 +62,9 @@ pub(super) struct Connecting {
 }
 
 impl Client {
-    /// Machine for a link that came up at `now`. `session` is that of the previous connection, from [`Client::into_end`], or an
-    /// empty one to resume what the server may have kept; `None` when there is none. With Clean Start it ends here, and its
-    /// inflight messages come back as [`Connected::lost`].
+    /// Machine for a link that came up at `now`. `session` is that of the previous connection, from
+    /// [`Client::into_end`], or an empty one to resume what the server may have kept; `None` when there is none. With
+    /// Clean Start it ends here, and its inflight messages come back as [`Connected::lost`].
     pub fn new(
         options: Arc<ClientOptions>,
         connect: Connect,
@@ -75,7 +75,7 @@ impl Client {
         timers.set_after(Timer::Handshake, now, options.handshake_timeout);
         let properties = &connect.properties;
         let maximum_packet_size = properties.maximum_packet_size.map_or(usize::MAX, |size| size as usize);
-        let connecting = Connecting {
+        let mut connecting = Connecting {
             outbox: Outbox::default(),
             session,
             clean_start: connect.clean_start,
@@ -94,19 +94,10 @@ impl Client {
             early: EarlyRequests::default(),
         };
         let decoder = Decoder::new(connect.version, maximum_packet_size); // [MQTT-3.1.2-24]
-        let mut client = Self {
-            options,
-            decoder,
-            state: State::Connecting(Box::new(connecting)),
-            timers,
-            events: VecDeque::new(),
-        };
-        if let State::Connecting(connecting) = &mut client.state {
-            let version = connect.version;
-            // [MQTT-3.1.0-1]
-            Packet::Connect(Box::new(connect)).encode(version, connecting.outbox.open());
-        }
-        client
+        let version = connect.version;
+        Packet::Connect(Box::new(connect)).encode(version, connecting.outbox.open()); // [MQTT-3.1.0-1]
+        let state = State::Connecting(Box::new(connecting));
+        Self { options, decoder, state, timers, events: VecDeque::new() }
     }
 
     pub(super) fn handle_first_packet(&mut self, packet: Packet, now: Instant) -> Result<(), Violation> {

@@ -44,8 +44,8 @@ pub enum ClientEvent {
     Disconnected(Box<Disconnect>),
     /// Violation by the server on a data stream, which has ended for it.
     StreamViolated(StreamKey, Violation),
-    /// End of a data stream. Its unacknowledged messages continue on the control stream, or on the streams that the driver
-    /// chooses ([`Client::take_resends`]). These requests have no answer and must be repeated.
+    /// End of a data stream. Its unacknowledged messages continue on the control stream, or on the streams that the
+    /// driver chooses ([`Client::take_resends`]). These requests have no answer and must be repeated.
     StreamEnded(StreamKey, Vec<PacketId>),
 }
 
@@ -56,8 +56,8 @@ pub struct Connected {
     pub session_present: bool,
     /// Properties of the CONNACK; empty before MQTT 5.
     pub properties: ConnackProperties,
-    /// Inflight messages of a session that the server no longer has, in the order of sending. `None` for a QoS 2 message
-    /// whose PUBREC had arrived: the server has received it. [MQTT-3.2.2-5]
+    /// Inflight messages of a session that the server no longer has, in the order of sending. `None` for a QoS 2
+    /// message whose PUBREC had arrived: the server has received it. [MQTT-3.2.2-5]
     pub lost: Vec<(PacketId, Option<Delivery>)>,
 }
 
@@ -251,8 +251,8 @@ impl Client {
         self.timers.set(Timer::Ping, None);
         let State::Established(established) = &mut self.state else { return };
         let Some(keep_alive) = established.keep_alive else { return };
-        // The standard asks for a PINGREQ only where the client is silent. A silent server is probed too: a client of QoS 0 would
-        // not notice its death.
+        // The standard asks for a PINGREQ only where the client is silent. A silent server is probed too: a client of
+        // QoS 0 would not notice its death.
         let idle_since = if established.paused {
             established.last_sent
         } else {
@@ -281,8 +281,8 @@ impl Client {
 
     // -- Commands ----------------------------------------------------------------------------------
 
-    /// Declares that the link is not read, because the application takes no more messages, or that it is read again. Silence
-    /// of the server is no failure meanwhile.
+    /// Declares that the link is not read, because the application takes no more messages, or that it is read again.
+    /// Silence of the server is no failure meanwhile.
     pub fn pause(&mut self, paused: bool, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
         if established.paused && !paused {

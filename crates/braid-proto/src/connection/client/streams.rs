@@ -39,8 +39,8 @@ impl Client {
         }
     }
 
-    /// Handles RESET_STREAM or STOP_SENDING on a data stream with a code about its messages: those that the server has not
-    /// received are over ([`ClientEvent::Published`] with this reason) and never retransmitted.
+    /// Handles RESET_STREAM or STOP_SENDING on a data stream with a code about its messages: those that the server has
+    /// not received are over ([`ClientEvent::Published`] with this reason) and never retransmitted.
     pub fn handle_stream_refused(&mut self, stream: StreamKey, reason: ReasonCode, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
         let is_reported = established.exchange.streams.has_reported_end(stream);
@@ -86,8 +86,8 @@ impl Client {
         }
     }
 
-    /// Ends a data stream once everything on it is written. Packets of the server on it are still handled; its FIN ends the
-    /// stream ([`ClientEvent::StreamEnded`]). [BQ-30]
+    /// Ends a data stream once everything on it is written. Packets of the server on it are still handled; its FIN ends
+    /// the stream ([`ClientEvent::StreamEnded`]). [BQ-30]
     pub fn finish_stream(&mut self, stream: StreamKey) {
         let State::Established(established) = &mut self.state else { return };
         if established.exchange.streams.close(stream) && stream.is_uni() {
@@ -96,8 +96,8 @@ impl Client {
     }
 
     /// Ends a data stream at once and drops its unwritten bytes. An expired message that was written in part is over
-    /// ([`ClientEvent::Published`] with [`ReasonCode::UnspecifiedError`]). Others continue on the control stream, except a written
-    /// message of QoS 2: only the next connection may retransmit it.
+    /// ([`ClientEvent::Published`] with [`ReasonCode::UnspecifiedError`]). Others continue on the control stream,
+    /// except a written message of QoS 2: only the next connection may retransmit it.
     pub fn abort_stream(&mut self, stream: StreamKey, reason: ReasonCode, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
         let exchange = &mut established.exchange;
@@ -125,17 +125,14 @@ impl Client {
 
     /// Outbox of a stream; `None` when it has ended.
     pub fn outbox(&mut self, stream: StreamKey) -> Option<&mut Outbox> {
-        let control = match &mut self.state {
+        match &mut self.state {
             State::Connecting(connecting) => {
                 let Connecting { outbox, early, .. } = &mut **connecting;
-                return if stream.is_control() { Some(outbox) } else { early.outbox_mut(stream) };
+                if stream.is_control() { Some(outbox) } else { early.outbox_mut(stream) }
             }
-            State::Established(established) => {
-                return established.exchange.streams.outbox_mut(stream);
-            }
-            State::Closed(closed) => &mut closed.outbox,
-        };
-        stream.is_control().then_some(control)
+            State::Established(established) => established.exchange.streams.outbox_mut(stream),
+            State::Closed(closed) => stream.is_control().then_some(&mut closed.outbox),
+        }
     }
 
     /// Appends the streams with unwritten bytes to `streams`, the control stream first.
@@ -162,8 +159,8 @@ impl Client {
     }
 }
 
-/// Whether the server will send this packet again on the control stream, because this side ends the stream [BQ-42]. If it
-/// counted here too, the repetition could arrive after the exchange is over and begin another one.
+/// Whether the server will send this packet again on the control stream, because this side ends the stream [BQ-42]. If
+/// it counted here too, the repetition could arrive after the exchange is over and begin another one.
 fn is_repeated(streams: &Streams, stream: StreamKey, packet: &Packet) -> bool {
     match packet {
         Packet::Publish(publish) => publish.qos > QoS::AtMostOnce && streams.is_ending(stream),

@@ -96,8 +96,8 @@ impl Exchange {
         (expired, self.flush_resends(now))
     }
 
-    /// Enqueues retransmissions. A server sends them by lane, the highest priority first; a client keeps the order of the
-    /// first transmission [MQTT-4.6.0-1].
+    /// Enqueues retransmissions. A server sends them by lane, the highest priority first; a client keeps the order of
+    /// the first transmission [MQTT-4.6.0-1].
     pub(super) fn add_resend(&mut self, ids: Vec<PacketId>) {
         for id in ids {
             let priority = match self.session.outbound.get(id) {
@@ -181,9 +181,10 @@ impl Exchange {
         self.streams.outbox(StreamKey::CONTROL).map_or(0, Outbox::len)
     }
 
-    /// Retransmits within the send quota and [`RESEND_TARGET`]: nothing overtakes bytes that are in the control stream's outbox
-    /// [BQ-53]. Must be called again after each write. Returns the exchanges that exceed the Maximum Packet Size of this
-    /// connection and end as if they had been completed.
+    /// Retransmits within the send quota and [`RESEND_TARGET`]: nothing overtakes bytes that are in the control
+    /// stream's outbox
+    /// [BQ-53]. Must be called again after each write. Returns the exchanges that exceed the Maximum Packet Size of
+    /// this connection and end as if they had been completed.
     /// [MQTT-3.1.2-25], [MQTT-4.4.0-1]
     pub(crate) fn flush_resends(&mut self, now: Instant) -> Vec<PacketId> {
         let mut too_large = Vec::new();
@@ -195,7 +196,8 @@ impl Exchange {
         {
             match self.session.outbound.unsent(id) {
                 Some(Phase::Sent(_)) => {
-                    // Without a limit of bytes: these payloads are kept in any case, and only their acknowledgement frees them.
+                    // Without a limit of bytes: these payloads are kept in any case, and only their acknowledgement
+                    // frees them.
                     if !self.session.outbound.uses_quota(id) && !self.has_peer_room() {
                         break; // [MQTT-4.9.0-2]
                     }

@@ -5,9 +5,9 @@ use std::mem;
 use std::time::{Duration, Instant};
 
 use super::{Established, Event, Server, State};
-use crate::connection::exchange::{Agreement, Exchange};
+use crate::connection::exchange::Exchange;
 use crate::connection::stream::Outbox;
-use crate::connection::{Cause, Progress, Timer, Timers, wanted_expiry};
+use crate::connection::{Agreement, Cause, Progress, Timer, Timers, wanted_expiry};
 use crate::packet::{Connack, ConnackProperties, Connect, Disconnect, Packet, Will, id};
 use crate::session::{Session, SessionExpiry};
 use crate::types::{PacketType, ProtocolVersion, ReasonCode, StreamKey, Violation};
@@ -90,8 +90,8 @@ impl Server {
         }
     }
 
-    /// Accepts the pending CONNECT with `session`, whose expiry is set to the agreed interval. If the connection has ended
-    /// meanwhile, [`Server::take_end`] returns the session.
+    /// Accepts the pending CONNECT with `session`, whose expiry is set to the agreed interval. If the connection has
+    /// ended meanwhile, [`Server::take_end`] returns the session.
     pub fn accept(&mut self, mut session: Session, acceptance: &Acceptance, now: Instant) {
         if let State::Closed(closed) = &mut self.state {
             if let Some(end) = &mut closed.end {

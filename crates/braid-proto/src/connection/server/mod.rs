@@ -121,8 +121,8 @@ impl Server {
     // -- Getters -----------------------------------------------------------------------------------
 
     /// Whether more bytes of a stream may be handled. False while the driver decides about a CONNECT, while as many
-    /// acknowledgements are pending as the Receive Maximum allows [BQ-23], and at the end; on a data stream also before the
-    /// CONNECT is accepted [BQ-13] and while incomplete packets are too large [BQ-45].
+    /// acknowledgements are pending as the Receive Maximum allows [BQ-23], and at the end; on a data stream also before
+    /// the CONNECT is accepted [BQ-13] and while incomplete packets are too large [BQ-45].
     pub fn is_reading(&self, stream: StreamKey) -> bool {
         match &self.state {
             State::Listening => stream.is_control(), // [BQ-3]
@@ -182,8 +182,8 @@ impl Server {
         }
     }
 
-    /// Notes the arrival of bytes on some stream, read or not. They restart the Keep Alive, so that a packet which takes
-    /// longer than it does not end its connection, unless [`ServerOptions::strict_keep_alive`] is set. [BQ-44]
+    /// Notes the arrival of bytes on some stream, read or not. They restart the Keep Alive, so that a packet which
+    /// takes longer than it does not end its connection, unless [`ServerOptions::strict_keep_alive`] is set. [BQ-44]
     pub fn note_bytes(&mut self, now: Instant) {
         if !self.options.strict_keep_alive {
             self.reset_keep_alive(now);
@@ -249,8 +249,8 @@ impl Server {
 
     // -- Commands ----------------------------------------------------------------------------------
 
-    /// Session, to change its subscriptions. Still available at the end of the connection until [`Server::take_end`]: packets
-    /// received before the end have their effect.
+    /// Session, to change its subscriptions. Still available at the end of the connection until [`Server::take_end`]:
+    /// packets received before the end have their effect.
     pub fn session_mut(&mut self) -> Option<&mut Session> {
         match &mut self.state {
             State::Established(established) => Some(&mut established.exchange.session),
@@ -348,15 +348,16 @@ impl Server {
         }
     }
 
-    /// Answers a SUBSCRIBE with one code for each entry; the SUBACK waits for the token. `None`: the connection has ended, or
-    /// no such request is unanswered. Answer events in their order: a token covers all before it.
+    /// Answers a SUBSCRIBE with one code for each entry; the SUBACK waits for the token. `None`: the connection has
+    /// ended, or no such request is unanswered. Answer events in their order: a token covers all before it.
     pub fn suback(&mut self, on: StreamKey, packet_id: PacketId, codes: Vec<ReasonCode>) -> Option<Token> {
         let codes = codes.into_iter().map(|code| code.allowed_in(PacketType::Suback)).collect(); // [MQTT-3.8.4-7], [MQTT-3.9.3-2]
         let suback = Suback { packet_id, codes, reason_string: None, user: Vec::new() };
         self.answer(on, packet_id, PendingAck::Suback(Box::new(suback))) // [MQTT-2.2.1-6], [MQTT-3.8.4-1], [MQTT-3.8.4-2], [MQTT-3.8.4-5], [MQTT-3.8.4-6]
     }
 
-    /// Answers an UNSUBSCRIBE with one code for each filter; the UNSUBACK waits for the token. `None` as for [`Self::suback`].
+    /// Answers an UNSUBSCRIBE with one code for each filter; the UNSUBACK waits for the token. `None` as for
+    /// [`Self::suback`].
     pub fn unsuback(&mut self, on: StreamKey, packet_id: PacketId, codes: Vec<ReasonCode>) -> Option<Token> {
         let codes = codes.into_iter().map(|code| code.allowed_in(PacketType::Unsuback)).collect(); // [MQTT-3.11.3-2]
         let unsuback = Unsuback { packet_id, codes, reason_string: None, user: Vec::new() };
@@ -417,8 +418,8 @@ impl Server {
         self.early_events.as_ref().is_some_and(|held| !held.is_empty())
     }
 
-    /// Emits an event, at once or after the confirmation of the handshake. From the first held PUBLISH on, all events are held:
-    /// a token covers all before it, so nothing may overtake.
+    /// Emits an event, at once or after the confirmation of the handshake. From the first held PUBLISH on, all events
+    /// are held: a token covers all before it, so nothing may overtake.
     fn emit(&mut self, event: Event) {
         let Some(held) = &mut self.early_events else { return self.events.push_back(event) };
         let is_publish = matches!(event, Event::Publish(..));

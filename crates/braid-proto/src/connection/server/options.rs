@@ -28,14 +28,15 @@ pub struct ServerOptions {
     pub outbound_topic_aliases: u16,
     /// Maximum Keep Alive in seconds; 0 leaves the choice to the client.
     pub maximum_keep_alive: u16,
-    /// Whether only whole packets restart the Keep Alive, and not each byte: a packet that takes longer than the Keep Alive
-    /// to arrive then ends its connection, as with other brokers.
+    /// Whether only whole packets restart the Keep Alive, and not each byte: a packet that takes longer than the Keep
+    /// Alive to arrive then ends its connection, as with other brokers.
     pub strict_keep_alive: bool,
     /// Maximum Session Expiry Interval.
     pub maximum_session_expiry: SessionExpiry,
     /// Response Information for clients that ask for it.
     pub response_information: Option<Box<str>>,
-    /// Maximum bytes of incomplete packets on all data streams of a connection; the oldest large one may exceed it. [BQ-45]
+    /// Maximum bytes of incomplete packets on all data streams of a connection; the oldest large one may exceed it.
+    /// [BQ-45]
     pub maximum_partial_bytes: usize,
     /// Maximum time without progress of the packet that exceeds [`Self::maximum_partial_bytes`].
     pub partial_timeout: Duration,

@@ -58,8 +58,8 @@ impl Server {
         }
     }
 
-    /// Handles STOP_SENDING on a data stream, which the transport has answered with RESET_STREAM. Packets of the client on it
-    /// are still handled; deliveries go to the control stream. [BQ-33]
+    /// Handles STOP_SENDING on a data stream, which the transport has answered with RESET_STREAM. Packets of the client
+    /// on it are still handled; deliveries go to the control stream. [BQ-33]
     pub fn handle_stream_stopped(&mut self, stream: StreamKey, now: Instant) {
         if let Some(opened) = self.opened.get_mut(&stream) {
             opened.is_stopped = true;
@@ -134,8 +134,8 @@ impl Server {
         }
     }
 
-    /// Limit of the time without progress. At least 1 ms, or the timer would expire for ever on a stream that is not read; at most a
-    /// year, or instants would overflow.
+    /// Limit of the time without progress. At least 1 ms, or the timer would expire for ever on a stream that is not
+    /// read; at most a year, or instants would overflow.
     fn partial_idle(&self) -> Duration {
         self.options.partial_idle.clamp(Duration::from_millis(1), YEAR)
     }
