@@ -21,9 +21,9 @@ use crate::lock_order;
 use crate::memory::Memory;
 use crate::persist::{self, Persist};
 use crate::queue::session_queue::Readiness;
+use crate::registry::{SessionEntry, SessionKey};
 use crate::retained::{RetainedMessages, Retaining};
 use crate::routing::{Route, RouteCache, RoutingTable, SharedTarget};
-use crate::session_entry::{SessionEntry, SessionKey};
 use crate::session_queues::SessionQueues;
 use crate::statistics::Statistics;
 

@@ -23,7 +23,6 @@ mod queue;
 mod registry;
 mod retained;
 mod routing;
-mod session_entry;
 mod session_queues;
 mod sessions;
 mod spool_monitor;

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use crate::core::Core;
 use crate::memory::Level;
 use crate::queue::session_queue::Signal;
-use crate::session_entry::{SessionEntry, SessionKey};
+use crate::registry::{SessionEntry, SessionKey};
 use crate::sys;
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -162,7 +162,7 @@ mod tests {
 
     use super::*;
     use crate::config::BrokerConfig;
-    use crate::session_entry::ConnectionId;
+    use crate::registry::ConnectionId;
 
     /// A queue whose lock is held for long must not keep new sessions out of the registry.
     #[tokio::test]

@@ -11,8 +11,7 @@ use tokio::sync::watch;
 
 use crate::lock_order::{Ordered, Rank};
 use crate::priority::{PriorityRule, Rules};
-use crate::registry::Registry;
-use crate::session_entry::{SessionEntry, SessionKey};
+use crate::registry::{Registry, SessionEntry, SessionKey};
 
 /// Filters that one write of the table changes: nothing is published meanwhile.
 pub(crate) const FILTERS_AT_ONCE: usize = 256;

@@ -15,7 +15,7 @@ use crate::persist::{self, Persist};
 use crate::queue::policy::QueuePolicy;
 use crate::queue::session_queue::{Expired, PushOutcome};
 use crate::queue::stored::{StoredEntry, StoredQueue};
-use crate::session_entry::SessionEntry;
+use crate::registry::SessionEntry;
 use crate::statistics::Statistics;
 
 /// Queues and messages that one turn of [`SessionQueues::expire`] looks at before other tasks get theirs.
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
     use crate::config::LimitsConfig;
-    use crate::session_entry::{ConnectionId, SessionKey};
+    use crate::registry::{ConnectionId, SessionKey};
 
     /// A search through many queues does not keep a runtime thread from other tasks.
     #[tokio::test]

@@ -21,10 +21,9 @@ use crate::memory::Memory;
 use crate::persist::{self, MessageLoader, Persist, RecoveredSession};
 use crate::queue::session_queue::Signal;
 use crate::queue::stored::Source;
-use crate::registry::Registry;
+use crate::registry::{ConnectionId, Registry, ReleasedSession, SessionEntry, SessionKey, SessionOwner};
 use crate::retained::RetainedCursor;
 use crate::routing::{FILTERS_AT_ONCE, RoutingTable};
-use crate::session_entry::{ConnectionId, ReleasedSession, SessionEntry, SessionKey, SessionOwner};
 use crate::session_queues::SessionQueues;
 use crate::timers::{DueEvent, TimerKind, Timers};
 

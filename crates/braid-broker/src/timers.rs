@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::lock_order::{Ordered, Rank};
-use crate::session_entry::SessionEntry;
+use crate::registry::SessionEntry;
 
 /// Number of timers from which on stale ones are purged.
 const PURGE_FROM: usize = 1024;
@@ -139,7 +139,7 @@ impl Timers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session_entry::{ConnectionId, SessionKey};
+    use crate::registry::{ConnectionId, SessionKey};
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_reconnects_often_leaves_no_stale_timers() {

@@ -21,7 +21,7 @@ use braid_store::{Change, Commit, Completion, StoreError};
 use crate::persist::{DurableProgress, Persist};
 use crate::queue::backpressure::RoomRegistration;
 use crate::queue::usage::QueueLimits;
-use crate::session_entry::SessionEntry;
+use crate::registry::SessionEntry;
 
 /// Acknowledgements of one batch: the last token, their streams, and the receivers that cannot keep up.
 pub(super) struct PendingAcks {
@@ -363,7 +363,7 @@ mod tests {
     use crate::queue::backpressure::AckRttEstimator;
     use crate::queue::egress::EgressQueue;
     use crate::queue::policy::QueuePolicy;
-    use crate::session_entry::{ConnectionId, SessionKey};
+    use crate::registry::{ConnectionId, SessionKey};
 
     fn receiver() -> Arc<SessionEntry> {
         Arc::new(SessionEntry::new(SessionKey(1), ClientId::from("receiver"), ConnectionId(1)))

@@ -13,7 +13,7 @@ use crate::auth::ClientAccess;
 use crate::core::Core;
 use crate::persist::DurableProgress;
 
-use crate::session_entry::{ConnectionId, SessionEntry};
+use crate::registry::{ConnectionId, SessionEntry};
 use crate::sessions::Claim;
 
 /// Link of a connection whose handshake succeeds within the time for CONNECT.

@@ -17,8 +17,8 @@ use crate::auth::ClientAccess;
 use crate::config::LimitsConfig;
 use crate::core::Core;
 use crate::persist;
+use crate::registry::SessionEntry;
 use crate::routing::FILTERS_AT_ONCE;
-use crate::session_entry::SessionEntry;
 
 /// User Property of a SUBSCRIBE: the priority of its deliveries. [BQ-52]
 const PRIORITY: &str = "braid-priority";

@@ -6,7 +6,6 @@
 //! Durable before visible: a change is committed, then others see its effect, then it is durable, then its
 //! acknowledgement leaves. A commit hands over to the store, so only acknowledgements wait for a device.
 
-mod message_loader;
 mod progress;
 mod recover;
 
@@ -28,10 +27,9 @@ use tokio::sync::watch;
 
 use crate::lock_order::{Ordered, Rank};
 use crate::queue::policy::QueuePolicy;
-pub(crate) use message_loader::MessageLoader;
 pub(crate) use progress::DurableProgress;
 pub use recover::Recovery;
-pub(crate) use recover::{RecoveredSession, recover};
+pub(crate) use recover::{MessageLoader, RecoveredSession, recover};
 
 /// Number of pending session deletes from which on completed ones are purged.
 const PURGE_FROM: usize = 1024;
