@@ -163,7 +163,7 @@ fn kept(logs: &TempDir, name: &str) -> PathBuf {
     kept
 }
 
-/// What `braidmq explain` prints of the log.
+/// Output of `braidmq explain` for a log.
 fn explain(log: &Path, arguments: &[&str]) -> String {
     let urgent = format!("--urgent=0,{}", ALARM_STREAM.1);
     let all = [&["explain", log.to_str().unwrap(), &urgent], arguments].concat();

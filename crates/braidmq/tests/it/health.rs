@@ -42,7 +42,7 @@ fn a_broker_that_serves_is_healthy_and_says_where_to_ask() {
 }
 
 #[test]
-fn nobody_can_ask_unless_it_is_said() {
+fn there_is_no_endpoint_by_default() {
     let data = tempfile::tempdir().unwrap();
     let (_broker, banner) = start_command(braidmq(&LISTEN[..3]).arg("--data-dir").arg(data.path()));
     assert!(!banner.iter().any(|line| line.contains("http://")), "{banner:?}");

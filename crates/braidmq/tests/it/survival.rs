@@ -256,8 +256,8 @@ async fn fill_the_disk() {
 
 /// The last durable message is being written when the disk is full, and its publisher does not wait for it any more.
 #[test]
-fn a_full_disk_is_noticed_though_nobody_waits_for_it() {
-    if may_mount("survival::a_full_disk_is_noticed_though_nobody_waits_for_it") {
+fn a_full_disk_is_noticed_without_a_waiting_publisher() {
+    if may_mount("survival::a_full_disk_is_noticed_without_a_waiting_publisher") {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {
             let directory = tempfile::tempdir().unwrap();

@@ -113,7 +113,7 @@ impl ConnectionState {
         let mut outcome = stream.poll_write(slices, max);
         if outcome.is_pending() {
             let window = || Some(connection.path_stats(PathId::ZERO)?.cwnd.saturating_mul(2).max(MIN_LIMIT));
-            let limit = gate.as_ref().and_then(|gate| gate.backlog()).or_else(window);
+            let limit = gate.as_ref().and_then(|gate| gate.pending_limit()).or_else(window);
             if limit.is_some_and(|limit| writes.limit.update(connection, limit)) {
                 outcome = stream.poll_write(slices, max);
             }
@@ -248,7 +248,7 @@ impl ConnectionState {
     pub(super) fn capacity(&self) -> PathCapacity {
         // The library asks the congestion controller for the window as it does before it sends, which a gate takes for a
         // packet: where there is a gate, it is asked for its own.
-        let window = self.gate.as_ref().and_then(|gate| gate.backlog());
+        let window = self.gate.as_ref().and_then(|gate| gate.pending_limit());
         let window = window.or_else(|| self.connection.path_stats(PathId::ZERO).map(|path| path.cwnd));
         match (self.connection.rtt(PathId::ZERO), window) {
             (Some(rtt), Some(window)) => PathCapacity { rtt: rtt.max(MIN_RTT), window },

@@ -29,7 +29,7 @@ fn both_sides_count(scheme: &str, qos: &str) {
     assert_eq!((sent["sent"].as_u64(), sent["acked"].as_u64()), (Some(300), Some(300)), "{sent}");
     assert_eq!((sent["failed"].as_u64(), sent["bytes"].as_u64()), (Some(0), Some(300 * 256)), "{sent}");
     assert_eq!((counter(&received, "recv"), counter(&received, "sub")), (600, 2));
-    // What a publisher sent, both subscribers have.
+    // Both subscribers have every message of a publisher.
     let got = ["count/1", "count/2", "count/3"].map(|name| topic(&received, name));
     let total = |of: &dyn Fn(&Value) -> u64| got.into_iter().map(of).sum::<u64>();
     assert_eq!(total(&|topic| topic["received"].as_u64().unwrap()), 600);

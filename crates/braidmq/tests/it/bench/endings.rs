@@ -1,4 +1,4 @@
-//! How runs end, and what they leave behind.
+//! Ends of runs: exit codes, last lines and files.
 
 use super::rig::{End, Load, Server, counter, json, run, topic};
 
@@ -11,7 +11,7 @@ fn a_signal_ends_a_run_in_order() {
         let publisher = Load::start(&[&load[..], &server.find("mqtt")].concat());
         let first = publisher.wait_for(|line| line.contains(" pub total="));
         let End { code, lines, errors } = publisher.stop(signal);
-        // A counter that has not changed since is not printed again.
+        // An unchanged counter is not printed again.
         let lines = format!("{first}\n{lines}");
         assert_eq!(code, Some(0), "{errors}");
         let summary = json(&path);

@@ -1,10 +1,10 @@
-//! Who the clients are, and what they say.
+//! Client Identifiers, credentials, addresses and certificates of the clients.
 
 use std::fs;
 
 use super::rig::{End, Load, Server, json, run, topic};
 
-/// The topics that a subscriber of everything got, each with its messages and bytes.
+/// The topics that a subscriber to `#` received, each with its messages and bytes.
 fn received(server: &Server, load: &[&str], messages: u64) -> Vec<(String, u64, u64)> {
     let path = server.path("sub.json");
     let find = server.find("mqtt");
@@ -63,7 +63,7 @@ fn local_addresses_and_the_congestion_control_of_tcp_are_used() {
         assert!(end.lines.starts_with("Start with ") && end.lines.contains("addrs pool size: 2 "), "{end:?}");
         assert_eq!(json(&path)["connections"]["established"], 4);
     }
-    // Documentation addresses are nobody's.
+    // Documentation addresses belong to no host.
     let foreign = ["conn", "-c", "1", "--ifaddr", "192.0.2.1"];
     let end = run(&[&foreign[..], &server.find("mqtt")].concat());
     assert_eq!(end.code, Some(1), "{end:?}");
@@ -82,8 +82,8 @@ fn a_server_is_checked_with_its_certificate() {
         assert_eq!(end.code, Some(0), "{scheme}: {end:?}");
         assert_eq!(topic(&json(&path), "t")["acked"], 1);
         assert!(!end.errors.contains("Note:"), "{end:?}");
-        let stranger = run(&[&load[..], options, &to, &["--tls-use-os-certs"]].concat());
-        assert_eq!(stranger.code, Some(1), "{scheme}: {stranger:?}");
+        let unknown = run(&[&load[..], options, &to, &["--tls-use-os-certs"]].concat());
+        assert_eq!(unknown.code, Some(1), "{scheme}: {unknown:?}");
         let unchecked = run(&[&load[..], options, &to].concat());
         assert!(unchecked.code == Some(0) && unchecked.errors.contains("is not checked"), "{unchecked:?}");
     }

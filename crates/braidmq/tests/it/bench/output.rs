@@ -1,11 +1,11 @@
-//! What a run prints, and what it answers to Prometheus.
+//! Printed lines of a run, and its answer to Prometheus.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use super::rig::{Load, Server, bench, json, run};
 
-/// Whether a line is one of emqtt_bench's counters: `1m2s pub total=8 rate=2.84/sec`. In the first second there is no
+/// True for a counter line of emqtt_bench: `1m2s pub total=8 rate=2.84/sec`. In the first second there is no
 /// time before the name.
 fn is_counter(line: &str) -> bool {
     let Some((time, rest)) = line.split_once(' ') else { return false };
@@ -38,7 +38,7 @@ fn lines_are_those_of_emqtt_bench() {
     }
 }
 
-/// Of a line of `-Q true` what it is of, if it has the form: `connect, avg: 1.5ms, P95: 2ms, Max: 2ms `.
+/// Name in a line of `-Q true`, if it has the form `connect, avg: 1.5ms, P95: 2ms, Max: 2ms `.
 fn qoe(line: &str) -> Option<&str> {
     let (name, rest) = line.split_once(", avg: ")?;
     let (average, rest) = rest.split_once("ms, P95: ")?;
@@ -123,7 +123,7 @@ fn quiet_and_null_leave_nothing_to_read() {
 }
 
 #[test]
-fn a_run_ends_well_when_nobody_listens_any_more() {
+fn a_run_whose_output_is_closed_ends_in_order() {
     let server = Server::start();
     let load = ["pub", "-c", "1", "-I", "1", "-t", "t"];
     let publisher = Load::start_unheard(&[&load[..], &server.find("mqtt")].concat());

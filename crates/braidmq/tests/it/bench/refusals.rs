@@ -1,11 +1,11 @@
-//! What cannot work is said before anything begins, in one line.
+//! Invalid command lines: refused before the run begins, in one line.
 
 use std::fs;
 use std::net::TcpListener;
 
 use super::rig::run;
 
-/// The exit code and the one line that a run says that must not begin.
+/// Exit code and the only line of a run that is refused.
 fn refusal(arguments: &[&str]) -> (i32, String) {
     let end = run(arguments);
     let said = &end.errors;

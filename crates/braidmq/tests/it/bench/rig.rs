@@ -1,4 +1,4 @@
-//! A broker with every transport, and load programs under way.
+//! A broker with every transport, and running load generators.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -13,10 +13,10 @@ use tempfile::TempDir;
 
 use crate::broker::braidmq;
 
-/// No step takes that long unless something is broken.
+/// Timeout of each step, exceeded only after a fault.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `braidmq serve`; ends with its test.
+/// `braidmq serve`, killed at the end of its test.
 pub(super) struct Server {
     child: Child,
     /// `SCHEME://HOST:PORT` of each listener.
@@ -24,9 +24,9 @@ pub(super) struct Server {
     pub(super) directory: TempDir,
 }
 
-/// `braidmq bench` under way; ends with its test.
+/// A running `braidmq bench`, killed at the end of its test.
 pub(super) struct Load {
-    /// Until somebody waits for its end.
+    /// `None` once a test waits for its end.
     child: Option<Child>,
     lines: Receiver<String>,
     errors: Receiver<String>,
@@ -55,7 +55,7 @@ impl Server {
         Self { child, urls, directory }
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub(super) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -68,7 +68,7 @@ impl Server {
         rest.split('/').next().unwrap()
     }
 
-    /// The options that find a listener.
+    /// Options to connect to a listener.
     pub(super) fn find<'a>(&'a self, scheme: &str) -> Vec<&'a str> {
         let mut options = vec!["-h", "127.0.0.1", "-p", self.port(scheme)];
         options.extend(match scheme {
@@ -81,7 +81,7 @@ impl Server {
         options
     }
 
-    /// The certificate that it made itself.
+    /// The self-signed certificate.
     pub(super) fn ca(&self) -> String {
         self.directory.path().join("data/cert.pem").to_str().unwrap().to_owned()
     }
@@ -94,30 +94,30 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The binary with `bench`.
+/// Command for `braidmq bench`.
 pub(super) fn bench(arguments: &[&str]) -> Command {
     let mut command = braidmq(&["bench"]);
     command.args(arguments).stdin(Stdio::null()).env_remove("SSLKEYLOGFILE");
     command
 }
 
-/// How a run ended.
+/// Result of a run.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) code: Option<i32>,
-    /// Standard output, or what was not yet read of it.
+    /// Standard output, without the lines that were read before.
     pub(super) lines: String,
-    /// Standard error, or what was not yet read of it.
+    /// Standard error, without the lines that were read before.
     pub(super) errors: String,
 }
 
-/// Runs to the end.
+/// Runs a command to its end.
 pub(super) fn run(arguments: &[&str]) -> End {
     Load::start(arguments).end()
 }
@@ -127,7 +127,7 @@ impl Load {
         Self::of(bench(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    /// One to which nobody listens.
+    /// A run whose output pipes are closed.
     pub(super) fn start_unheard(arguments: &[&str]) -> Self {
         let mut child = bench(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop((child.stdout.take(), child.stderr.take()));
@@ -179,7 +179,7 @@ impl Load {
 impl Drop for Load {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // It may have ended already.
+            // The process may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -198,7 +198,7 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     lines
 }
 
-/// The first of these lines, which the others are taken with.
+/// The first of these lines; the previous ones are dropped.
 fn find(lines: &Receiver<String>, is_it: impl Fn(&str) -> bool) -> String {
     let deadline = Instant::now() + PATIENCE;
     let mut seen = Vec::new();
@@ -224,7 +224,7 @@ fn rest(lines: &Receiver<String>) -> String {
     }
 }
 
-/// What `--json` wrote.
+/// Content of the file of `--json`.
 pub(super) fn json(path: &Path) -> Value {
     let text = fs::read_to_string(path).unwrap();
     let summary: RunSummary = serde_json::from_str(&text).unwrap();
@@ -232,7 +232,7 @@ pub(super) fn json(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// A counter in what `--json` wrote.
+/// A counter in the file of `--json`.
 pub(super) fn counter(summary: &Value, name: &str) -> u64 {
     summary["counters"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {summary:#}"))
 }

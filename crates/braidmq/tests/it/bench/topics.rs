@@ -1,4 +1,4 @@
-//! Files of topics, as the users of emqtt_bench have them.
+//! Files of topics, as used with emqtt_bench.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use super::rig::{End, Load, Server, json, run, topic};
 /// A published file of two topics on two streams, with its trailing commas.
 const SEED: &str = include_str!("seed_multi_stream.json");
 
-/// The same, smaller and faster: a message of 1,024,000 bytes every half second.
+/// Smaller and faster variant: a message of 1,024,000 bytes every half second.
 fn smaller() -> String {
     let text = SEED.replace("\"5000\"", "\"500\"").replace("%p25000", "%p250");
     assert_eq!((text.contains("\"500\""), text.contains("\"%p250\"")), (true, true));

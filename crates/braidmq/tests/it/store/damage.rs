@@ -82,7 +82,7 @@ fn a_newer_store_is_refused() {
     }
 }
 
-/// Nobody can say more of it: what the tables must be is in the journal.
+/// The journal has the changes that the tables need, so no further check is possible.
 #[test]
 fn a_damaged_journal_is_refused_with_what_to_do() {
     let directory = tempfile::tempdir().unwrap();

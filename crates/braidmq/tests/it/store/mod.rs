@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::broker::braidmq;
 
-/// What is in the store that the first release wrote, and this one writes.
+/// Content of the store that the first release wrote, as this release exports it.
 pub(crate) fn golden() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "../braid-store/tests/golden/format-1.jsonl"].iter().collect()
 }
@@ -28,14 +28,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// What it prints when all is well.
+/// Output of a successful command.
 fn said(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
     text(&output.stdout)
 }
 
-/// The exit code and the one line when it is not.
+/// Exit code and the only line of a failed command.
 fn refusal_of(output: &Output) -> (i32, String) {
     let said = text(&output.stderr);
     assert_eq!(said.lines().count(), 1, "{said}");
@@ -46,11 +46,11 @@ fn refusal(command: &mut Command) -> (i32, String) {
     refusal_of(&command.output().unwrap())
 }
 
-/// Runs it with this on standard input.
+/// Runs a command with `input` on standard input.
 fn fed(command: &mut Command, input: &[u8]) -> Output {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // It need not read everything.
+    // The command need not read all of it.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()
 }

@@ -32,14 +32,14 @@ fn a_directory_without_a_store_is_refused() {
 fn a_file_that_is_not_ours_is_refused_and_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("store.redb");
-    fs::write(&file, "somebody else's").unwrap();
+    fs::write(&file, "a foreign file").unwrap();
     for command in COMMANDS {
         let (code, line) = refusal(&mut store(&[command], directory.path()));
         assert!(code == 2 && line.contains("is not a store of braidmq"), "{line}");
     }
     let (code, line) = refusal(store(&["import"], directory.path()).arg(golden()));
     assert!(code == 2 && line.contains("is not a store of braidmq"), "{line}");
-    assert_eq!(fs::read(&file).unwrap(), b"somebody else's");
+    assert_eq!(fs::read(&file).unwrap(), b"a foreign file");
 }
 
 #[test]

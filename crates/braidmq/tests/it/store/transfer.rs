@@ -18,7 +18,7 @@ fn a_store_goes_into_a_file_and_comes_back() {
     assert_eq!(
         fs::metadata(&file).unwrap().permissions().mode() & 0o777,
         0o600,
-        "nobody else reads messages"
+        "only the owner reads messages"
     );
     assert_eq!(names(from.path()), ["backup.jsonl", "store.redb"]);
     said(store(&["import"], to.path()).arg(&file));

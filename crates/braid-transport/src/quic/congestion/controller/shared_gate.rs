@@ -135,7 +135,7 @@ impl SharedGate {
     }
 
     /// Bytes that may be written and not be acknowledged, unless the congestion controller decides.
-    pub(in crate::quic) fn backlog(&self) -> Option<u64> {
+    pub(in crate::quic) fn pending_limit(&self) -> Option<u64> {
         if self.is_abandoned() || self.is_passthrough() { None } else { self.lock().send_limit() }
     }
 
@@ -376,7 +376,7 @@ mod tests {
         poison(&gate.gate);
         gate.handle_urgent(100);
         assert!(!gate.is_active());
-        assert_eq!((gate.state(), gate.backlog()), (None, None));
+        assert_eq!((gate.state(), gate.pending_limit()), (None, None));
         controller.on_end_acks(now(), 0, true, None);
         assert!(!gate.wants_urgent(), "the controller follows");
         assert_eq!(controller.window(), window);
