@@ -71,7 +71,7 @@ impl ConnectionState {
     /// Upper estimate of the bytes that were received and not read.
     pub(super) fn unread_bytes(&mut self) -> usize {
         let streams = self.reads.queue.len() + usize::from(self.reads.is_control_queued);
-        if streams == 0 { 0 } else { self.unread.bytes(self.connection.stats(), streams) }
+        if streams == 0 { 0 } else { self.unread.bytes(&self.connection.stats(), streams) }
     }
 
     fn enqueue(&mut self, key: StreamKey) {

@@ -377,8 +377,8 @@ impl UnreadEstimate {
     }
 
     /// Bytes on `streams` streams that are not read.
-    pub(super) fn bytes(&self, stats: ConnectionStats, streams: usize) -> usize {
-        let unread = payload(&stats).saturating_sub(self.received).saturating_sub(self.read);
+    pub(super) fn bytes(&self, stats: &ConnectionStats, streams: usize) -> usize {
+        let unread = payload(stats).saturating_sub(self.received).saturating_sub(self.read);
         usize::try_from(unread.min(self.stream_window.saturating_mul(streams as u64))).unwrap_or(usize::MAX)
     }
 }
