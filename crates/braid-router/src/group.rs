@@ -19,7 +19,7 @@ pub struct Group<K> {
     filter: Arc<TopicFilter>,
     /// Not empty while the router holds the group.
     members: SortedRuns<K>,
-    /// Number of members up to the end of each run.
+    /// Number of members up to the end of each run, if there are several runs.
     ends: Vec<usize>,
     /// Index of the member to select next; the number of members stands for the first.
     next: AtomicUsize,
@@ -50,7 +50,7 @@ impl<K> Group<K> {
 
     /// Number of members.
     pub fn len(&self) -> usize {
-        self.ends.last().copied().unwrap_or(0)
+        self.ends.last().copied().unwrap_or_else(|| self.members.iter().map(<[_]>::len).sum())
     }
 
     /// Whether there are no members.
@@ -116,8 +116,8 @@ impl<K> Group<K> {
 
 impl<K: Copy + Ord> Group<K> {
     pub(crate) fn new(filter: TopicFilter, first: Match<K>) -> Self {
-        let members = SortedRuns::of(vec![first]);
-        Self { filter: Arc::new(filter), members, ends: vec![1], next: AtomicUsize::new(0) }
+        let members = SortedRuns::One(first);
+        Self { filter: Arc::new(filter), members, ends: Vec::new(), next: AtomicUsize::new(0) }
     }
 
     /// Subscription of one member.
@@ -156,6 +156,9 @@ impl<K: Copy + Ord> Group<K> {
 
     fn update_ends(&mut self) {
         self.ends.clear();
+        if self.members.iter().nth(1).is_none() {
+            return;
+        }
         self.ends.extend(self.members.iter().scan(0, |sum, run| {
             *sum += run.len();
             Some(*sum)

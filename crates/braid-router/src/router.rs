@@ -142,7 +142,7 @@ impl<K: Copy + Ord> Router<K> {
 
 #[inline]
 fn collect<K: Copy + Ord>(subscribers: &PatternSubscribers<K>, matches: &mut Matches<K>) {
-    for run in subscribers.direct.runs() {
+    for run in subscribers.direct.iter() {
         matches.append(run);
     }
     matches.shared.extend(subscribers.groups.iter().cloned());
