@@ -127,9 +127,9 @@ impl Memory {
 
     /// Changes the sum of received bytes that are not read.
     pub(crate) fn note_unread(&self, before: usize, now: usize) {
-        let was_full = self.is_full();
+        let was_exhausted = self.is_exhausted();
         self.unread.fetch_add(signed(now) - signed(before), Ordering::Relaxed);
-        if self.is_full() != was_full {
+        if self.is_exhausted() != was_exhausted {
             self.changed.notify_one();
         }
     }
@@ -142,11 +142,12 @@ impl Memory {
 
     /// Bytes in use for connected clients.
     pub(crate) fn used(&self) -> u64 {
-        self.used
-            .load(Ordering::Relaxed)
-            .saturating_add(self.unread.load(Ordering::Relaxed))
-            .max(0)
-            .unsigned_abs()
+        self.used.load(Ordering::Relaxed).max(0).unsigned_abs()
+    }
+
+    /// Bytes in use and received bytes that are not read.
+    pub(crate) fn held(&self) -> u64 {
+        self.used().saturating_add(self.unread.load(Ordering::Relaxed).max(0).unsigned_abs())
     }
 
     /// Bytes of messages that are queued for offline clients, or retained.
@@ -196,11 +197,16 @@ impl Memory {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.used() > self.high.unsigned_abs()
+        self.used.load(Ordering::Relaxed) > self.high
+    }
+
+    /// Whether new connections are refused.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.held() > self.high.unsigned_abs()
     }
 
     pub(crate) fn level(&self) -> Level {
-        match (self.is_full(), self.is_pressed()) {
+        match (self.is_exhausted(), self.is_pressed()) {
             (true, _) => Level::Full,
             (false, true) => Level::Slow,
             (false, false) => Level::Fine,
@@ -303,11 +309,11 @@ mod tests {
     fn unread_bytes_refuse_clients_and_slow_no_publisher() {
         let memory = memory(800, 1600);
         memory.note_unread(0, 1600);
-        assert_eq!((memory.level(), memory.used()), (Level::Fine, 1600));
+        assert_eq!((memory.level(), memory.held(), memory.used()), (Level::Fine, 1600, 0));
         memory.add(1);
         assert_eq!((memory.level(), memory.is_pressed()), (Level::Full, false));
         memory.note_unread(1600, 100);
-        assert_eq!((memory.settle(), memory.used()), (Level::Fine, 101));
+        assert_eq!((memory.settle(), memory.held(), memory.used()), (Level::Fine, 101, 1));
     }
 
     #[test]

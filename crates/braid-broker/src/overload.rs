@@ -70,7 +70,7 @@ impl Overload {
             logged: Level::Fine,
             published: Level::Fine,
             stepped: began,
-            used: core.memory.used(),
+            used: core.memory.held(),
             moved: HashMap::new(),
             disconnected: HashSet::new(),
         }
@@ -82,7 +82,7 @@ impl Overload {
         if now < self.log_from {
             return;
         }
-        let used = core.memory.used();
+        let used = core.memory.held();
         if self.logged == Level::Fine {
             tracing::warn!(used, low = core.memory.low(), "memory is short: publishers are held back");
             self.log_from = now;
@@ -103,7 +103,7 @@ impl Overload {
             return;
         }
         self.stepped = Instant::now();
-        let before = std::mem::replace(&mut self.used, core.memory.used());
+        let before = std::mem::replace(&mut self.used, core.memory.held());
         if self.used.saturating_add(core.memory.low() / PROGRESS) > before {
             self.disconnect_one(core);
         }
@@ -150,7 +150,7 @@ impl Overload {
             return self.log_from;
         }
         let seconds = self.began.elapsed().as_secs();
-        tracing::info!(seconds, used = core.memory.used(), "memory is no longer short");
+        tracing::info!(seconds, used = core.memory.held(), "memory is no longer short");
         sys::publish_memory(core, Level::Fine);
         self.log_from + STEP
     }

@@ -81,7 +81,7 @@ pub(super) async fn claim_session(
     connection: ConnectionId,
     connect: &Connect,
 ) -> Result<ClaimedSession, ReasonCode> {
-    if core.memory.is_full() {
+    if core.memory.is_exhausted() {
         core.statistics.refused(1);
         let client = connect.client_id.as_str();
         tracing::debug!(client, peer = peer_name(peer), "refused: memory is short");

@@ -325,14 +325,14 @@ mod tests {
         let mut fixture = Fixture::new(&limits);
         let (now, data) = (fixture.now, StreamKey::bidi(1));
         fixture.gate.charge_unread(|| 5000, &fixture.memory);
-        assert_eq!(fixture.memory.used(), 0, "no stream is refused");
+        assert_eq!(fixture.memory.held(), 0, "no stream is refused");
         fixture.gate.note_read(CONTROL, 8000, now);
         assert!(!fixture.read(data));
         fixture.gate.charge_unread(|| 5000, &fixture.memory);
         fixture.gate.charge_unread(|| 6000, &fixture.memory);
-        assert_eq!((fixture.memory.used(), fixture.gate.holdings().0), (6000, 6000));
+        assert_eq!((fixture.memory.held(), fixture.gate.holdings().0), (6000, 6000));
         fixture.gate.release(&fixture.memory);
-        assert_eq!((fixture.memory.used(), fixture.gate.holdings().0), (0, 0));
+        assert_eq!((fixture.memory.held(), fixture.gate.holdings().0), (0, 0));
     }
 
     #[test]
