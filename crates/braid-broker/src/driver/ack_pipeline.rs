@@ -152,7 +152,7 @@ impl AckBackpressure {
     fn admit(&mut self, mut acks: PendingAcks) -> Option<Token> {
         let token = self.withheld.map_or(acks.token, |withheld| withheld.max(acks.token));
         self.congested.join(std::mem::take(&mut acks.congested));
-        if acks.streams().any(|stream| self.congested.contains(stream)) {
+        if acks.streams().all(|stream| self.congested.contains(stream)) {
             self.withheld = Some(token);
             return None;
         }
