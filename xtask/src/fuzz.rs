@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_does_not_land_among_what_is_kept() {
+    fn findings_are_kept_apart_from_the_corpus() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(corpora(root.path(), "decode").unwrap(), ["target/fuzz-corpus/decode"]);
         assert!(root.path().join("target/fuzz-corpus/decode").is_dir());

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_given_up_is_kept_nowhere() {
+    async fn cancelled_alarms_are_not_kept() {
         let alarm = Alarm::exact().unwrap();
         let rings = Arc::clone(&alarm.thread.as_ref().expect("an exact one").rings);
         let held = || rings.waiting().wakers.len();

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_late_is_due_at_its_own_time() {
+    async fn late_messages_keep_their_due_times() {
         let start = Instant::now();
         let mut pace = Pace::new(start, 1000.0);
         advance(Duration::from_millis(3)).await;

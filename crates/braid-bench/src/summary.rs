@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_program_wrote_that_knew_less_is_read() {
+    fn files_of_earlier_versions_are_read() {
         let text = r#"{"schema": "braidmq-bench/1", "role": "sub", "started_unix_us": 1, "seconds": 2.0,
             "counters": {}, "connections": {"wanted": 1, "established": 1, "connect_us": null},
             "topics": [], "streams": [], "events": []}"#;

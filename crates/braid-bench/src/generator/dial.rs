@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_with_quic_is_counted_by_its_kind() {
+    fn failures_of_quic_are_counted_by_kind() {
         let unreachable = |kind| {
             let (host, reason) = ("h".to_owned(), String::new());
             DialError::Connect(ConnectError::Unreachable { host, port: 1, kind, reason }).quic_counter()

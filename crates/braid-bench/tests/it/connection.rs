@@ -30,7 +30,7 @@ async fn holding_link(rig: &Rig) -> Link {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_link_holds_back_is_flushed_until_it_is_gone() {
+async fn buffered_bytes_are_flushed_completely() {
     let rig = Rig::start();
     let connect = Connect::new(ProtocolVersion::V5, "publisher");
     let connection = Connection::establish(holding_link(&rig).await, connect);
@@ -69,7 +69,7 @@ async fn no_more_is_written_than_was_allowed() {
 
 /// A session records a message of QoS 2 when it arrives, and no server sends it a second time.
 #[tokio::test]
-async fn what_came_before_the_link_ended_is_handed_out() {
+async fn packets_before_the_end_of_the_link_are_returned() {
     let connack = [0x20, 0x03, 0x01, 0x00, 0x00];
     let publish = [0x34, 0x06, 0x00, 0x01, b't', 0x00, 0x07, 0x00];
     for with_connack in [true, false] {

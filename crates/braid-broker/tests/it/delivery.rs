@@ -204,7 +204,7 @@ async fn a_message_expires_while_it_waits_and_its_interval_shrinks() {
 
 // [MQTT-4.3.3-7], [MQTT-4.3.2-3]
 #[tokio::test(start_paused = true)]
-async fn what_was_sent_once_is_sent_again_even_after_its_expiry() {
+async fn an_inflight_message_is_sent_again_after_its_expiry() {
     let broker = TestBroker::start();
     let mut publisher = broker.v5("publisher").await;
     let mut subscriber = broker.resume("subscriber").await;

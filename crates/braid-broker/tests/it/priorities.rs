@@ -156,7 +156,7 @@ async fn the_first_rule_in_the_file_that_matches_decides() {
 
 /// [BQ-52]
 #[tokio::test(start_paused = true)]
-async fn what_subscribe_asks_for_goes_before_the_rules() {
+async fn the_priority_of_a_subscribe_overrides_the_rules() {
     for (rules, asked, overtakes) in [
         (vec![], vec!["200"], true),
         (vec![("alarms/#", 50)], vec!["200"], true),
@@ -174,7 +174,7 @@ async fn what_subscribe_asks_for_goes_before_the_rules() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_subscriptions_that_match_the_most_urgent_decides() {
+async fn the_highest_priority_of_several_matching_subscriptions_counts() {
     let broker = TestBroker::start_with(with_rules(&[("alarms/#", 50)]));
     let mut client = slow(&broker, "client").await;
     client.subscribe("#", QoS::AtMostOnce).await;
@@ -227,7 +227,7 @@ async fn members_of_a_group_get_the_topics_priority_or_their_own() {
 
 /// Unsent messages of a member go to another with the priority of the other's subscription.
 #[tokio::test(start_paused = true)]
-async fn what_a_group_gives_to_another_member_keeps_the_topics_priority() {
+async fn a_message_moved_to_another_member_keeps_the_priority_of_its_topic() {
     let broker = TestBroker::start_with(with_rules(&[("g/z", 200)]));
     let mut publisher = broker.v5("publisher").await;
     let mut leaving = broker.resume("leaving").await;
@@ -313,7 +313,7 @@ async fn priorities_survive_a_restart_with_their_session() {
 
 /// [BQ-53]
 #[tokio::test(start_paused = true)]
-async fn what_waited_for_a_client_that_was_away_comes_by_priority() {
+async fn messages_queued_offline_are_sent_by_priority() {
     let broker = TestBroker::start_with(with_rules(&[("high", 200), ("low", 8)]));
     let mut publisher = broker.v5("publisher").await;
     let mut client = broker.resume("client").await;

@@ -86,7 +86,7 @@ async fn no_local_keeps_a_clients_own_messages_from_it() {
 
 // [MQTT-3.8.4-3]
 #[tokio::test(start_paused = true)]
-async fn the_same_filter_again_replaces_the_subscription() {
+async fn a_repeated_filter_replaces_the_subscription() {
     let broker = TestBroker::start();
     let mut client = broker.v3("client").await;
     client.subscribe("t", QoS::AtMostOnce).await;

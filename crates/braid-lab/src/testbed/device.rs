@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_joins_packets_is_an_offload() {
+    fn features_that_join_packets_are_offloads() {
         let unwanted = [
             "tx-scatter-gather",
             "tx-checksum-ip-generic",

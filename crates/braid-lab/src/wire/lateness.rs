@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_waits_counts_from_one_reading_to_the_next() {
+    fn waits_of_a_thread_count_between_two_readings() {
         let file = tempfile::tempfile().unwrap();
         says(&file, ms(7));
         let mut queue = RunQueue::of(Some(file.try_clone().unwrap()));

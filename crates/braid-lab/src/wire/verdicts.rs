@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_flow_is_refused() {
+    fn invalid_flows_are_refused() {
         for text in ["", "udp", "udp 10.0.0.1:5 x", "tcp:X 10.0.0.1:5 10.0.0.2:5", "icmp 10.0.0.1 10.0.0.2"] {
             assert!(text.parse::<Flow>().is_err(), "{text}");
         }

@@ -669,7 +669,7 @@ mod tests {
 
     /// [BQ-14], [BQ-20]
     #[test]
-    fn the_same_identifier_on_two_streams_is_two_requests() {
+    fn equal_identifiers_on_two_streams_are_two_requests() {
         let mut waiting = PendingAcks::default();
         let id = PacketId::FIRST;
         let streams = [StreamKey::bidi(1), StreamKey::bidi(2)];

@@ -197,7 +197,7 @@ mod tests {
 
     /// [BQ-16]
     #[test]
-    fn the_same_filter_on_two_streams_is_two_subscriptions() {
+    fn equal_filters_on_two_streams_are_two_subscriptions() {
         let mut all = Subscriptions::default();
         assert_eq!(all.insert(filter("a"), on(0)), None);
         assert_eq!(all.insert(filter("a"), on(1)), None);

@@ -129,7 +129,7 @@ fn equal_routers_answer_in_equal_order() {
 
 /// [MQTT-3.8.4-3] The same filter of the same session is replaced; that of another session is not.
 #[test]
-fn the_same_filter_replaces() {
+fn an_equal_filter_replaces() {
     let mut router = Router::new();
     let mut matches = Matches::default();
     for text in ["a/b", "a/+", "$share/x/a/#"] {

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expired_before_its_turn_may_be_missing() {
+    fn a_message_that_expired_in_the_queue_may_be_missing() {
         let may_be_missing = |expiry: u64, arrivals: &Arrivals, now: u64| {
             let lifetimes = lifetimes(3, Some(Duration::from_secs(expiry)));
             lifetimes.may_be_missing(Guarantee::Expires, 1, arrivals, time_of(now))
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_expired_before_the_connection_must_not_come_on_it() {
+    fn a_message_that_expired_before_the_connection_must_not_come() {
         let mut lifetimes = lifetimes(2, Some(Duration::from_secs(5)));
         assert!(!lifetimes.had_expired(1, time_of(6)));
         assert!(lifetimes.had_expired(1, time_of(7)));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_not_been_sent_displaced_nothing() {
+    fn an_unsent_message_evicts_none() {
         let mut lifetimes = lifetimes(4, None);
         let arrivals = arrivals([3]);
         lifetimes.begin(time_of(200), None);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_come_before_stood_in_nobodys_way() {
+    fn earlier_messages_take_no_room() {
         let mut lifetimes = lifetimes(3, None);
         let arrivals = arrivals([0, 1, 2]);
         lifetimes.begin(time_of(101), None);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_before_a_connection_waited_for_it() {
+    fn messages_acknowledged_before_a_connection_are_queued_for_it() {
         let lifetimes = lifetimes(2, None);
         assert!(
             lifetimes.waited(1, time_of(2))

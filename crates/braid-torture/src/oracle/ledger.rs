@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused_again_and_again_gets_nowhere() {
+    fn repeated_refusals_are_no_progress() {
         let (mut ledger, subscriber) = ledger(TopicKind::AtLeastOnce, 1);
         let before = ledger.counts.progress();
         ledger.counts.connected += 1;
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_acknowledged_and_did_not_come_is_lost_once() {
+    fn an_acknowledged_missing_message_is_lost_once() {
         let (mut ledger, subscriber) = ledger(TopicKind::AtLeastOnce, 4);
         [0, 2].into_iter().for_each(|number| ledger.delivered(subscriber, "m/1", arrivals(number, HERE)));
         assert_eq!(faults(&mut ledger), Faults { lost: 2, ..Faults::default() });
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_acknowledged_is_no_loss_but_has_no_answer() {
+    fn an_unacknowledged_message_is_unanswered_and_not_lost() {
         let (mut ledger, subscriber) = ledger(TopicKind::AtLeastOnce, 0);
         ledger.sent("m/1");
         assert!(ledger.has_all(subscriber, "m/1"));
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_sent_and_what_is_not_wanted_is_uncalled() {
+    fn unsent_and_unsubscribed_messages_are_uncalled() {
         let (mut ledger, subscriber) = ledger(TopicKind::ExactlyOnce, 1);
         ledger.add_topic("n/1", TopicKind::ExactlyOnce);
         ledger.sent("n/1");
@@ -628,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_queue_had_no_room_for_is_not_lost_and_not_waited_for() {
+    fn a_message_without_room_is_neither_lost_nor_expected() {
         for (overflow, kept, displaced) in [(Overflow::DropOldest, 2..5, 2), (Overflow::DropNewest, 0..3, 0)]
         {
             let (mut ledger, subscriber) = ledger_with(bounded(overflow), 5);
@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_queue_had_room_for_is_lost() {
+    fn a_missing_message_with_room_is_lost() {
         for (overflow, kept, lost) in [(Overflow::DropOldest, 3..5, 1), (Overflow::DropNewest, 0..2, 3)] {
             let (mut ledger, subscriber) = ledger_with(bounded(overflow), 5);
             deliver(&mut ledger, subscriber, kept);
@@ -649,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_displaced_may_come_late_and_only_once() {
+    fn an_evicted_message_may_come_late_and_only_once() {
         let (mut ledger, subscriber) = ledger_with(bounded(Overflow::DropNewest), 5);
         deliver(&mut ledger, subscriber, [0, 1, 2, 4]);
         assert_eq!(ledger.counts.displaced, 1);
@@ -685,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expired_while_its_reader_was_away_is_not_lost_and_must_not_come() {
+    fn a_message_that_expired_offline_is_not_lost_and_must_not_come() {
         for (second, dup, outlived) in [(1, false, 0), (3, false, 1), (3, true, 0)] {
             let (mut ledger, subscriber) = ledger_with(Guarantee::Expires, 2);
             ledger.set_now(Duration::from_secs(second));

@@ -113,7 +113,7 @@ mod tests {
 
     /// Message 7 expires after two seconds, which began between the seconds 10 and 11.
     #[test]
-    fn what_expires_is_there_before_and_gone_afterwards() {
+    fn a_retained_message_is_present_until_it_expires() {
         let seconds = Duration::from_secs;
         let state =
             State { acknowledged: 8, sent: 8, last_sent: seconds(10), last_acknowledged: Some(seconds(11)) };
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_retained_is_what_was_acknowledged_or_sent_since() {
+    fn the_retained_message_is_the_acknowledged_one_or_a_later_one() {
         assert!(judge(0, 0, None));
         assert!(judge(2, 2, Some(1)));
         assert!(judge(1, 2, Some(0)) && judge(1, 2, Some(1)));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_is_gone() {
+    fn a_removed_message_is_absent() {
         assert!(judge(5, 5, None));
         assert!(!judge(5, 5, Some(3)));
         assert!(judge(4, 5, Some(3)) && judge(4, 5, None), "perhaps removed");

@@ -68,7 +68,7 @@ async fn before_a_queue_it_tells_of_waiting() {
 
 /// From one port to another in the middle of it, and whatever was kept for the next token stays behind.
 #[tokio::test(start_paused = true)]
-async fn it_knows_the_policer_after_a_move() {
+async fn the_gate_knows_the_policer_after_a_migration() {
     const PART: usize = 60_000;
     let (pki, network) = (Pki::new(), Network::new(7));
     let (server, all) = sink(&network, &pki, 6 * PART);

@@ -75,7 +75,7 @@ async fn a_request_without_the_subprotocol_is_a_bad_request() {
 }
 
 #[tokio::test]
-async fn what_is_no_upgrade_fails_alone() {
+async fn an_invalid_upgrade_fails_alone() {
     let (_, error) = exchange("GET /mqtt HTTP/1.1\nHost: x\n\n").await;
     assert!(matches!(error, HandshakeError::WebSocket(_)), "{error}");
 }

@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_quic_has_is_refused_elsewhere() {
+    fn options_of_quic_are_refused_on_other_transports() {
         let error = |line: &str| options(line).connection(None).err().map(|failure| failure.to_string());
         for option in ["--zero-rtt", "--quic-cc cubic", "--no-gate", "--link-rate 33000", "--qlog-dir ."] {
             let name = option.split(' ').next().unwrap();

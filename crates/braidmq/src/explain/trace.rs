@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_flight_is_the_sum_over_paths() {
+    fn bytes_in_flight_are_the_sum_over_paths() {
         let metrics = |path: u64, details: Value| {
             let mut details = details;
             details["path_id"] = path.into();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told() {
+    fn missing_fields_are_reported() {
         let missing = |records: Vec<Value>| {
             let mut reading = Reading::new(Side::Received);
             records.into_iter().for_each(|record| reading.handle_record(record).unwrap());

@@ -49,7 +49,7 @@ fn every_parameter_prints_what_mosquitto_sub_prints() {
 }
 
 #[test]
-fn what_a_message_does_not_have_prints_nothing() {
+fn absent_properties_print_nothing() {
     let message = message(b"", MessageProperties::default());
     assert_eq!(text("[%A|%C|%D|%E|%F|%P|%p|%R|%S|%x]", &message), "[|||||||||]");
 }

@@ -203,7 +203,7 @@ fn without_a_wish_there_is_one_stream() {
 }
 
 #[test]
-fn what_quic_did_can_be_looked_at() {
+fn a_qlog_is_written_for_a_quic_connection() {
     let broker = QuicBroker::start();
     let (qlog, keys) = (broker.data.path().join("qlog"), broker.data.path().join("keys"));
     let quic = ["--qlog-dir", qlog.to_str().unwrap(), "--quic-cc", "cubic", "--link-rate", "1000000"];
@@ -221,7 +221,7 @@ fn what_quic_did_can_be_looked_at() {
 }
 
 #[test]
-fn what_only_quic_has_is_an_error_elsewhere() {
+fn options_of_quic_are_errors_on_other_transports() {
     for (command, option) in [("pub", "--stream 1"), ("sub", "--stream 1"), ("pub", "--zero-rtt")] {
         let message: &[&str] = if command == "pub" { &["-m", "m"] } else { &[] };
         let options: Vec<&str> = option.split(' ').collect();

@@ -324,7 +324,7 @@ fn the_picture_goes_where_it_is_wanted_and_never_over_the_log() {
 }
 
 #[test]
-fn what_cannot_be_explained_is_one_line_and_exit_code_2() {
+fn an_unreadable_log_is_one_line_and_exit_code_2() {
     let only_received = sequence([packet(1.0, "packet_received", 0, &[(4, 0, 4)])]);
     let mut broken = lossy();
     broken.push_str("\u{1e}{time: 1}\n\u{1e}{}\n");

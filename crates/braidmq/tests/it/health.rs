@@ -120,7 +120,7 @@ fn a_broker_whose_store_has_failed_says_why_until_it_ends() {
 }
 
 #[test]
-fn what_cannot_be_listened_on_is_one_line_and_exit_code_2() {
+fn an_unusable_address_is_one_line_and_exit_code_2() {
     let data = tempfile::tempdir().unwrap();
     let config = data.path().join("braidmq.toml");
     fs::write(&config, "[health]\nbind = [\"localhost\"]\n").unwrap();

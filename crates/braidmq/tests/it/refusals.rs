@@ -52,7 +52,7 @@ fn directory() -> TempDir {
 }
 
 #[test]
-fn it_is_a_file_or_cannot_be_written_or_has_no_room() {
+fn a_data_directory_that_is_a_file_or_read_only_or_full_is_refused() {
     let directory = directory();
     let file = directory.path().join("file");
     fs::write(&file, "hello").unwrap();
@@ -103,7 +103,7 @@ fn a_directory_that_is_refused_is_left_as_it_was() {
 }
 
 #[test]
-fn it_belongs_to_another_broker() {
+fn a_data_directory_in_use_is_refused() {
     let directory = directory();
     let first = started(directory.path());
     for listeners in LISTENERS {

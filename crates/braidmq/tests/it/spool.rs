@@ -224,7 +224,7 @@ async fn a_large_message_goes_past_the_bounds_of_the_spool_after_a_start_and_is_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_vanishes_in_the_middle_leaves_nothing() {
+async fn a_client_that_vanishes_within_a_packet_leaves_no_file() {
     let broker = Broker::start(&["store.durability=memory"]);
     let mut publisher = raw(&broker, 4);
     publisher.write_all(&[&head(4, b'A'), &payload(b'A')[..LARGE / 2]].concat()).unwrap();

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn contradictory_options_are_refused() {
         let good = Load { requests: Some(1), ..Load::default() };
         assert_eq!(good.check(), Ok(()));
         let with = |change: &dyn Fn(&mut Load)| {

@@ -172,7 +172,7 @@ mod tests {
     use crate::generator::{Board, Clock};
 
     #[test]
-    fn of_messages_alike_those_are_released_that_are_written_whole() {
+    fn of_equal_messages_only_whole_ones_are_released() {
         let key = RouteKey { topic: "a".to_owned(), stream: 0, priority: None };
         let route = Board::new(Clock::now()).route(key);
         let mut unwritten = Unwritten { route, messages: 10, bytes: 7, first_end: 110, step: 10 };

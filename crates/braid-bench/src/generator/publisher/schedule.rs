@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_due_before_the_end_is_overdue() {
+    async fn messages_due_before_the_end_are_overdue() {
         let start = Instant::now();
         let mut schedule = Schedule::new(start, TENTH, TENTH);
         for (end, overdue) in [(0, 0), (99, 0), (100, 0), (101, 1), (200, 1), (201, 2), (1000, 9), (1001, 10)]

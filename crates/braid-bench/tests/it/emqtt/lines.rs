@@ -94,7 +94,7 @@ fn the_names_and_their_order_are_those_of_emqtt_bench() {
 }
 
 #[test]
-fn what_happens_to_a_client_has_its_line() {
+fn each_event_of_a_client_has_its_line() {
     assert_eq!(disconnected_line(1, 141), "client(1): disconnected with reason 141: keepalive_timeout");
     assert_eq!(disconnected_line(12, 0x8E), "client(12): disconnected with reason 142: session_taken_over");
     assert_eq!(disconnected_line(3, 0x7F), "client(3): disconnected with reason 127: unknown_error");
@@ -118,13 +118,13 @@ fn a_connection_that_is_closed_is_told_in_the_word_of_what_carried_it() {
 }
 
 #[test]
-fn what_comes_before_the_load_has_its_line() {
+fn each_step_before_the_load_has_its_line() {
     assert_eq!(go_line(2), "Collected 2 'go' signals, start publishing");
     assert_eq!(secrets_line(Path::new("keys.log")), "Dump TLS secrets to keys.log");
 }
 
 #[test]
-fn how_long_clients_took_is_a_line_each_with_a_space_at_its_end() {
+fn each_duration_is_a_line_with_a_trailing_space() {
     let mut qoe = Qoe::default();
     for millis in 1..=20 {
         qoe.observe(DurationHistogram::Handshake, Duration::from_micros(1000 * millis + 999));

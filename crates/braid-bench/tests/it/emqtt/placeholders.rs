@@ -28,7 +28,7 @@ fn only_a_whole_level_is_a_placeholder() {
 }
 
 #[test]
-fn what_cannot_be_filled_is_refused() {
+fn unknown_placeholders_are_refused() {
     for level in ["%rand_", "%rand_0", "%rand_-1", "%rand_x"] {
         let error = TopicTemplate::parse(&format!("a/{level}"), true).unwrap_err();
         assert_eq!(

@@ -36,7 +36,7 @@ fn reads_the_published_files_with_their_trailing_commas() {
 }
 
 #[test]
-fn what_is_left_out_has_a_default() {
+fn omitted_fields_have_defaults() {
     let topic = topic("").unwrap();
     assert_eq!((topic.qos, topic.retain, topic.stream, topic.stream_priority), (0, false, 0, None));
     assert_eq!((topic.timestamp, topic.encoding, topic.render), (None, Encoding::Json, None));

@@ -79,7 +79,7 @@ async fn delayed(connections: usize, streams: usize) -> f64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_lost_on_one_stream_delays_no_other() {
+async fn a_loss_on_one_stream_delays_no_other() {
     // A packet of 1,200 bytes may carry the end of one response and the beginning of another.
     let (streams, connections) = (delayed(1, 10).await, delayed(10, 1).await);
     assert!((0.005..=0.04).contains(&streams), "10 streams: {streams}");

@@ -169,7 +169,7 @@ async fn everything_that_was_due_is_counted_once() {
 
 /// The server takes everything and acknowledges nothing.
 #[tokio::test(start_paused = true)]
-async fn what_is_never_acknowledged_is_given_up_half_a_minute_after_the_last_move() {
+async fn unacknowledged_messages_fail_half_a_minute_after_the_last_progress() {
     for stays in [false, true] {
         let (dialer, taker) = Taker::welcome().await;
         let board = Board::new(Clock::now());

@@ -91,7 +91,7 @@ async fn every_transport_carries_a_load_and_tells_its_handshakes() {
 }
 
 #[test]
-fn what_cannot_be_dialled_is_told_before_anything_is() {
+fn invalid_addresses_are_refused_before_the_run() {
     let error = |targets, options, tls| {
         let refused = Dialer::new(targets, ClientTls::new(tls), options, Vec::new());
         refused.expect_err("it cannot be dialled").to_string()

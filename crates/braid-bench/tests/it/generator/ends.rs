@@ -55,7 +55,7 @@ async fn a_limit_ends_a_run_with_its_last_message_and_not_with_the_next_one_that
 
 /// The first of fifty takes the only message; the others wait up to an hour before they would begin.
 #[tokio::test(start_paused = true)]
-async fn who_has_not_begun_when_the_limit_is_used_up_is_not_waited_for() {
+async fn a_used_up_limit_ends_the_run_without_unstarted_clients() {
     let target = Target::start();
     let publish = PublishPlan {
         limit: 1,
@@ -109,7 +109,7 @@ async fn a_stop_signal_ends_a_run_and_clients_disconnect() {
 /// The seeds' single stream: a large message keeps the small ones and the PINGREQ behind it, until the broker has seen no
 /// whole packet for one and a half times the Keep Alive.
 #[tokio::test(start_paused = true)]
-async fn who_is_disconnected_is_told_in_the_words_of_emqtt_bench_and_what_was_queued_has_failed() {
+async fn a_disconnect_is_printed_as_by_emqtt_bench_and_fails_queued_messages() {
     let mqtt = MqttConfig { strict_keepalive: true, ..MqttConfig::default() };
     let target = Target::with(BrokerConfig { mqtt, ..BrokerConfig::default() });
     target.device.change_one(Direction::Up, |link| link.policer = Some(Policer { rate: 29.0, burst: 5 }));

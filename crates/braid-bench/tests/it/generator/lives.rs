@@ -51,7 +51,7 @@ async fn a_client_that_comes_again_goes_on_with_its_session_and_its_schedule() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_loses_its_client_identifier_to_another_is_told_so() {
+async fn a_takeover_is_reported_to_the_client_that_lost_its_identifier() {
     let target = Target::start();
     let conn = || plan(clients(ClientRole::Connect, 2), Work::Connect, 20 * SECOND);
     let first = target.go(conn(), target.near());

@@ -34,7 +34,7 @@ async fn a_glance_shows_what_the_summary_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_long_clients_took_is_told_once_if_it_is_asked_for() {
+async fn durations_of_clients_are_printed_once_on_request() {
     for asks in [true, false] {
         let target = Target::start();
         let work = Work::Subscribe(one_filter("a"));

@@ -13,7 +13,7 @@ use super::broker::{Target, clients, one_filter, one_topic, plan, summed, topics
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
-async fn what_is_counted_is_what_the_broker_counted() {
+async fn counts_agree_with_those_of_the_broker() {
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
         for far in [false, true] {
             let target = Target::start();
@@ -100,7 +100,7 @@ async fn latency_counts_from_when_a_message_was_due_and_not_from_when_it_left() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_keeps_its_time_is_no_overrun() {
+async fn punctual_messages_are_no_overrun() {
     let target = Target::start();
     let publish = one_topic("a", Duration::from_micros(100), QoS::AtLeastOnce);
     let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), SECOND);
@@ -123,7 +123,7 @@ async fn lateness(way: fn(&Target) -> Dialer, publish: PublishPlan) -> (u64, Opt
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_late_messages_were_begun_is_told_of_those_that_waited_for_their_time_alone() {
+async fn lateness_counts_only_messages_that_waited_for_their_time_alone() {
     let paced = one_topic("a", Duration::from_micros(300), QoS::AtLeastOnce);
     let (sent, found) = lateness(Target::near, paced).await;
     let found = found.expect("they were paced");
@@ -180,7 +180,7 @@ async fn clients_come_at_the_pace_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_as_fast_as_it_goes_waits_for_the_link_only() {
+async fn saturated_load_waits_for_the_link_only() {
     let target = Target::start();
     let topic = PublishedTopic::new("a", false, Duration::ZERO, MessageTemplate::of_size(64), 64);
     let publish =

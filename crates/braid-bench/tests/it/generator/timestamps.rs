@@ -25,7 +25,7 @@ fn payload(encoding: &str, unit: &str, more: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_topics_file_stamps_is_read_back_in_both_encodings_and_all_units() {
+fn timestamps_of_a_topics_file_are_read_back_in_both_encodings_and_all_units() {
     for encoding in ["eterm", "json"] {
         for (unit, step) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)] {
             let payload = payload(encoding, unit, "");

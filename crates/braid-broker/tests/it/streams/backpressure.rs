@@ -91,7 +91,7 @@ async fn a_subscriber_that_dies_is_not_waited_for_longer_than_the_bound() {
 
 /// A receiver that has left delays neither acknowledgements nor streams that were not read because of it.
 #[tokio::test(start_paused = true)]
-async fn what_is_held_for_a_subscriber_goes_when_it_leaves() {
+async fn acknowledgements_withheld_for_a_subscriber_leave_when_it_disconnects() {
     for (is_lasting, is_taken_over) in [(true, true), (true, false), (false, true), (false, false)] {
         let broker = QuicBroker::start_with(config());
         let connect = if is_lasting { lasting("slow") } else { connect_v5("slow") };

@@ -94,7 +94,7 @@ async fn a_pubrel_that_waits_for_the_store_holds_back_its_own_stream_alone() {
 
 /// Bytes before the barrier leave, none behind it: not even an acknowledgement that is not durable itself.
 #[tokio::test(start_paused = true)]
-async fn what_is_behind_a_barrier_on_its_stream_waits_with_it() {
+async fn bytes_behind_a_barrier_wait_on_their_stream() {
     let (store, broker) = slow();
     let (client, [held, _]) = client(&store, &broker).await;
     publish(&broker, "1", QoS::ExactlyOnce).await;

@@ -54,7 +54,7 @@ async fn fin_within_a_packet_is_answered_with_a_reset() {
 
 /// [BQ-34]
 #[tokio::test(start_paused = true)]
-async fn what_is_malformed_or_too_large_ends_its_stream_alone() {
+async fn malformed_and_too_large_packets_end_their_stream_alone() {
     let mqtt = MqttConfig { maximum_packet_size: 10_000, ..MqttConfig::default() };
     let broker = QuicBroker::start_with(BrokerConfig { mqtt, ..quiet() });
     let (mut client, mut heir) = with_will(&broker).await;

@@ -94,7 +94,7 @@ async fn strict_streams_end_their_own_subscriptions_only() {
 
 /// [BQ-42]: no QoS 1 or 2 message is lost with a stream.
 #[tokio::test(start_paused = true)]
-async fn what_a_dead_stream_had_not_delivered_comes_on_the_control_stream() {
+async fn undelivered_messages_of_an_ended_stream_come_on_the_control_stream() {
     for how in ["fin", "reset", "malformed"] {
         let broker = QuicBroker::start();
         let mut publisher = broker.memory.v5("publisher").await;

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_probes_the_second_is_sent() {
+    fn the_second_of_two_probes_is_sent() {
         for length in [58, 87] {
             assert_eq!(sent(length, Some(29)), ((29..58).collect(), None));
         }

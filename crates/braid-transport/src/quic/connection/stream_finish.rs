@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_at_most_the_limit_of_the_connection() {
+    fn the_estimate_is_at_most_the_limit_of_the_connection() {
         let mut unsent = UnsentBytes::default();
         unsent.handle_written(1_000_000, 0);
         unsent.update(Progress(0), LIMIT);

@@ -50,7 +50,7 @@ async fn alarms_beside(media: Priority, seconds: u32, is_due: impl Fn(u32) -> bo
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_less_urgent_leaves_the_reserve_whatever_is_below_it() {
+async fn lower_priorities_leave_the_reserve() {
     let mut took = alarms_beside(Priority::new(100), 20, |turn| turn % 10 == 0).await;
     took.sort_unstable();
     let (middle, most) = (took[took.len() / 2], took[took.len() * 95 / 100]);
@@ -60,7 +60,7 @@ async fn what_is_less_urgent_leaves_the_reserve_whatever_is_below_it() {
 /// Now and then one is written while nothing is heard of a probe upward that was dropped, and the library puts it into a
 /// packet that asks why: it waits for the next token, and not for that packet to be taken for lost.
 #[tokio::test(start_paused = true)]
-async fn what_is_urgent_waits_for_one_token_at_most() {
+async fn urgent_packets_wait_for_one_token_at_most() {
     let took = alarms_beside(Priority::DEFAULT, 120, |turn| turn % 10 == 0 || turn % 53 == 7).await;
     let late: Vec<_> = took.iter().filter(|took| **took > 37).collect();
     assert!(late.is_empty(), "{late:?} ms of {}", took.len());

@@ -227,7 +227,7 @@ async fn a_reset_control_stream_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_peer_says_before_it_stops_the_control_stream_is_read_first() {
+async fn bytes_before_stop_sending_on_the_control_stream_are_read_first() {
     let mut scene = Scene::new().await;
     scene.send.write_all(b"DISCONNECT").await.expect("write");
     scene.recv.stop(VarInt::from_u32(0x8e)).expect("stop");

@@ -7,7 +7,7 @@ use super::*;
 /// A probe that is held back is a packet that was lost: it must not call for the next probe, and the one that is sent
 /// must be answered.
 #[tokio::test(start_paused = true)]
-async fn what_was_lost_once_is_not_probed_for_ever() {
+async fn a_loss_is_not_probed_for_ever() {
     for lost in [&[Direction::Up][..], &[Direction::Up, Direction::Down]] {
         let mut scene = Scene::new().await;
         lost.iter().for_each(|direction| scene.device.change_one(*direction, |link| link.cut = true));

@@ -8,7 +8,7 @@ use braid_transport::sim::{Direction, Shaper};
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn what_is_written_arrives_on_its_stream() {
+async fn written_bytes_arrive_on_their_stream() {
     let mut scene = Scene::new().await;
     let (one, _one_send, mut one_recv) = scene.open().await;
     let (two, _two_send, mut two_recv) = scene.open().await;

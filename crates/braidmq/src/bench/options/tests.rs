@@ -175,7 +175,7 @@ fn h_is_the_host_and_help_is_spelled_out() {
 }
 
 #[test]
-fn what_only_erlang_needs_is_taken_and_told() {
+fn options_of_erlang_are_accepted_with_a_note() {
     assert_eq!(
         notes("-l -t a --force-major-gc-interval 5 -d --load-qst= --log_to console -Q"),
         [
@@ -296,7 +296,7 @@ fn wrong_values_say_what_is_right() {
 
 /// As with emqtt_bench, whose scripts add to a command line before its end.
 #[test]
-fn of_equal_options_the_first_counts_and_of_the_session_expiry_the_last() {
+fn the_first_of_repeated_options_counts_except_for_the_session_expiry() {
     let options = publisher(
         "-t a -t b -c 3 -c 5 -h one -h two -p 1 -p 2 -q 1 -q 0 -S -S false -C false -C -u x -u y -x 5 -x 7 -s 1 \
          -s 2 --ifaddr 10.0.0.1 --ifaddr 10.0.0.2,10.0.0.3 -L 1 -L 2 --plain --plain --quiet --quiet --duration 1s \
@@ -334,7 +334,7 @@ fn every_option_may_be_given_twice() {
 }
 
 #[test]
-fn what_belongs_to_no_option_is_refused() {
+fn words_without_an_option_are_refused() {
     for line in ["pub -t a stray", "sub -t a -q 1 stray", "conn stray -c 1"] {
         let error = parse(line).err().unwrap().to_string();
         assert!(error.starts_with("error: unexpected argument 'stray' found"), "{line}: {error}");
@@ -390,7 +390,7 @@ fn subscribers_choose_streams_for_each_filter_or_for_all() {
 }
 
 #[test]
-fn what_goes_beyond_emqtt_bench_is_taken() {
+fn options_beyond_emqtt_bench_are_accepted() {
     let options = publisher(
         "-t a --quic --quic-cc newreno --link-rate 33000 --no-gate --zero-rtt --qlog-dir d --stream 1",
     );

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_known_before() {
+    fn an_unwritable_file_is_refused_before_the_run() {
         let directory = tempfile::tempdir().unwrap();
         for path in [directory.path().to_owned(), directory.path().join("none/out.json")] {
             let error = JsonFile::prepare(path.clone()).unwrap_err().to_string();

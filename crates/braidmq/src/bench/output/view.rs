@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_would_obey_is_shown() {
+    fn control_characters_are_escaped() {
         let mut now = snapshot(1, 1);
         now.topics[1].topic = "a\u{1b}[2Jb".to_owned();
         let lines = now.lines("pub", &Snapshot::default(), (80, 24));

@@ -104,7 +104,7 @@ fn a_store_is_not_exported_over_itself() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused() {
+fn unreadable_input_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     for (file, part) in [
         (directory.path().join("missing"), "missing: No such file or directory"),

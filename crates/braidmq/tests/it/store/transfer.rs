@@ -35,7 +35,7 @@ fn a_store_goes_through_a_pipe() {
 }
 
 #[test]
-fn what_is_there_is_replaced_only_when_told() {
+fn an_existing_store_is_replaced_only_on_request() {
     let directory = filled();
     let before = said(&mut store(&["export"], directory.path()));
     let small = "{\"type\":\"store\",\"format\":1,\"next_session\":1,\"next_lsn\":1}\n{\"type\":\"end\",\"records\":1}\n";
@@ -58,7 +58,7 @@ fn a_damaged_store_is_replaced_by_a_backup() {
 }
 
 #[test]
-fn what_cannot_be_written_is_one_line_and_leaves_the_older_backup() {
+fn a_failed_export_is_one_line_and_leaves_the_older_backup() {
     let directory = filled();
     let full = File::options().write(true).open("/dev/full").unwrap();
     let output = store(&["export"], directory.path()).stdout(Stdio::from(full)).output().unwrap();
