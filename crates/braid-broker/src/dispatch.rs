@@ -54,7 +54,8 @@ impl Dispatcher {
 
     /// Removes from a client's batch the messages that it may not publish, and retains those with RETAIN.
     ///
-    /// Every PUBLISH of a client passes here, and each reason to refuse one is a case of `refuse`.
+    /// Every PUBLISH of a client passes here. Each reason to refuse one is a case of `refuse`, and messages to which it may
+    /// apply are in `is_exposed`: the others skip the checks.
     pub(crate) fn admit(
         &self,
         client: &mut ClientAccess,
@@ -62,8 +63,9 @@ impl Dispatcher {
         tokens: &mut Vec<Option<Token>>,
         mut set_reason: impl FnMut(Token, ReasonCode),
     ) -> Option<Commit> {
-        let needs_look = |message: &Arc<Message>| message.topic.is_dollar() || message.retain;
-        if client.is_unrestricted() && !messages.iter().any(needs_look) {
+        let is_exposed =
+            |message: &Arc<Message>| !client.is_unrestricted() || message.topic.is_dollar() || message.retain;
+        if !messages.iter().any(is_exposed) {
             return None;
         }
         let mut retaining = None;
