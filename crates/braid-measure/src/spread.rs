@@ -36,12 +36,6 @@ impl Spread {
         let Self { median, minimum, maximum, .. } = self;
         format!("{median:.digits$} ({minimum:.digits$}..{maximum:.digits$})")
     }
-
-    /// True if the two ranges have a value in common.
-    #[must_use]
-    pub fn overlaps(&self, other: &Self) -> bool {
-        self.minimum <= other.maximum && other.minimum <= self.maximum
-    }
 }
 
 #[cfg(test)]
@@ -72,13 +66,5 @@ mod tests {
             Spread::of([1.0, 1.256, 2.0]).map(|spread| spread.show(2)),
             Some("1.26 (1.00..2.00)".into())
         );
-    }
-
-    #[test]
-    fn ranges_overlap_when_they_share_a_value() {
-        let spread = |low, high| Spread::of([low, high]).unwrap();
-        assert!(spread(1.0, 3.0).overlaps(&spread(3.0, 4.0)));
-        assert!(spread(1.0, 3.0).overlaps(&spread(2.0, 2.5)));
-        assert!(!spread(1.0, 3.0).overlaps(&spread(3.1, 4.0)));
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Column, Profile, Reference, Report, Run, Variant};
 
-/// Median and range of a metric over runs.
+/// [`braid_measure::Spread`] of a metric over runs, with the field names of `report.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// Middle value, or the mean of the two in the middle.
@@ -21,13 +21,8 @@ pub struct Spread {
 impl Spread {
     /// Spread of the finite `values`; `None` without any.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        let upper = *values.get(middle)?;
-        let median =
-            if values.len().is_multiple_of(2) { values[middle - 1] / 2.0 + upper / 2.0 } else { upper };
-        Some(Self { median, low: *values.first()?, high: *values.last()?, count: values.len() as u64 })
+        let braid_measure::Spread { median, minimum, maximum, count } = braid_measure::Spread::of(values)?;
+        Some(Self { median, low: minimum, high: maximum, count })
     }
 
     /// Whether the ranges have a value in common.
