@@ -45,6 +45,12 @@ async fn resume(store: &Slow, broker: &TestBroker, client_id: &str) -> Client {
     client
 }
 
+/// Subscribes with one filter, and commits the subscription. SUBACK is left to be read.
+async fn subscribe_durably(store: &Slow, client: &mut Client, text: &str, qos: QoS) {
+    client.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter(text), qos)])).await;
+    release_all(store).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn connack_waits_until_the_session_is_durable() {
     let (store, broker) = slow();
@@ -121,8 +127,7 @@ async fn acknowledgements_wait_and_pings_do_not() {
     assert!(matches!(other.next().await, Some(Packet::Suback(_))));
     // A durable subscriber, so that QoS 1 messages are stored.
     let mut keeper = resume(&store, &broker, "keeper").await;
-    keeper.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("t"), QoS::ExactlyOnce)])).await;
-    release_all(&store).await;
+    subscribe_durably(&store, &mut keeper, "t", QoS::ExactlyOnce).await;
     let cases = [
         (subscribe("a"), "Suback"),
         (publish(QoS::AtLeastOnce, 1), "Puback"),
@@ -148,8 +153,7 @@ async fn acknowledgements_wait_and_pings_do_not() {
 async fn acknowledgement_without_a_commit_keeps_its_order() {
     let (store, broker) = slow();
     let mut keeper = resume(&store, &broker, "keeper").await;
-    keeper.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("kept"), QoS::AtLeastOnce)])).await;
-    release_all(&store).await;
+    subscribe_durably(&store, &mut keeper, "kept", QoS::AtLeastOnce).await;
     let mut client = broker.v5("client").await;
     client.send(publish_packet("kept", "", QoS::AtLeastOnce, 1)).await;
     settle().await;
@@ -177,8 +181,7 @@ async fn retained_message_of_a_clean_session_is_committed_first() {
 async fn qos_2_is_not_sent_before_its_identifier_is_durable() {
     let (store, broker) = slow();
     let mut client = resume(&store, &broker, "client").await;
-    client.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("t"), QoS::ExactlyOnce)])).await;
-    release_all(&store).await;
+    subscribe_durably(&store, &mut client, "t", QoS::ExactlyOnce).await;
     assert!(matches!(client.next().await, Some(Packet::Suback(_))));
     let mut publisher = broker.v5("publisher").await;
     publisher.send(publish_packet("t", "QoS 1", QoS::AtLeastOnce, 1)).await;
@@ -204,8 +207,7 @@ async fn qos_2_is_not_sent_before_its_identifier_is_durable() {
 async fn a_pubrec_right_behind_connect_is_durable_before_its_pubrel() {
     let (store, broker) = slow();
     let mut client = resume(&store, &broker, "client").await;
-    client.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("t"), QoS::ExactlyOnce)])).await;
-    release_all(&store).await;
+    subscribe_durably(&store, &mut client, "t", QoS::ExactlyOnce).await;
     let mut publisher = broker.v5("publisher").await;
     publisher.send(publish_packet("t", "", QoS::ExactlyOnce, 2)).await;
     release_all(&store).await;
@@ -235,8 +237,7 @@ async fn a_pubrec_right_behind_connect_is_durable_before_its_pubrel() {
 async fn qos_2_whose_identifier_was_lost_is_never_sent() {
     let (store, broker) = slow();
     let mut client = resume(&store, &broker, "client").await;
-    client.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("t"), QoS::ExactlyOnce)])).await;
-    release_all(&store).await;
+    subscribe_durably(&store, &mut client, "t", QoS::ExactlyOnce).await;
     assert!(matches!(client.next().await, Some(Packet::Suback(_))));
     let mut publisher = broker.v5("publisher").await;
     publisher.send(publish_packet("t", "", QoS::ExactlyOnce, 2)).await;
@@ -253,8 +254,7 @@ async fn qos_2_whose_identifier_was_lost_is_never_sent() {
 async fn messages_that_were_not_durable_were_not_acknowledged() {
     let (store, broker) = slow();
     let mut keeper = resume(&store, &broker, "keeper").await;
-    keeper.send(subscribe_packet(5, None, vec![SubscribeEntry::new(filter("t"), QoS::AtLeastOnce)])).await;
-    release_all(&store).await;
+    subscribe_durably(&store, &mut keeper, "t", QoS::AtLeastOnce).await;
     assert!(matches!(keeper.next().await, Some(Packet::Suback(_))));
     keeper.vanish().await;
     release_all(&store).await;
