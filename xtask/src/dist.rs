@@ -1,7 +1,7 @@
 //! Release files: the binary without symbols, and its symbols in a file of their own.
 
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use crate::tree;
 
@@ -14,39 +14,24 @@ pub(crate) struct Args {}
 /// Builds `target/dist/braidmq`, which is stripped, and `target/dist/braidmq.debug`, where debuggers and `perf` find its
 /// symbols.
 ///
-/// Exit code 0, or 1 when a step failed.
-pub(crate) fn run(_: &Args) -> ExitCode {
-    match build(&tree::root()) {
-        Ok(summary) => {
-            println!("{summary}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("dist: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn build(root: &Path) -> Result<String, String> {
+/// # Errors
+/// A step failed.
+pub(crate) fn run(_: &Args) -> Result<bool, String> {
+    let root = tree::root();
     let built = root.join("target").join(PROFILE).join("braidmq");
     let folder = root.join("target/dist");
     let (binary, symbols) = (folder.join("braidmq"), folder.join("braidmq.debug"));
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    step(Command::new("cargo").current_dir(root).args([
-        "build",
-        "--package",
-        "braidmq",
-        "--profile",
-        PROFILE,
-    ]))?;
+    let build = ["build", "--package", "braidmq", "--profile", PROFILE];
+    step(Command::new("cargo").current_dir(&root).args(build))?;
     step(Command::new("objcopy").arg("--only-keep-debug").args([&built, &symbols]))?;
     step(Command::new("objcopy").arg("--strip-all").args([&built, &binary]))?;
     // The link holds a checksum of the symbols, so that debuggers refuse those of another build.
     step(
         Command::new("objcopy").current_dir(&folder).args(["--add-gnu-debuglink=braidmq.debug", "braidmq"]),
     )?;
-    Ok(format!("{}\n{}", listed(&binary)?, listed(&symbols)?))
+    println!("{}\n{}", listed(&binary)?, listed(&symbols)?);
+    Ok(true)
 }
 
 fn step(command: &mut Command) -> Result<(), String> {

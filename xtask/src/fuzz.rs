@@ -1,7 +1,7 @@
 //! Builds every fuzz target and runs each for a bounded time; a crash fails the chore and keeps its input.
 
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::tree;
@@ -23,23 +23,18 @@ pub(crate) struct Args {
     targets: Vec<String>,
 }
 
-/// Exit code 0 when every target ran its time, 1 when one found something, 2 when nothing could run.
-pub(crate) fn run(args: &Args) -> ExitCode {
-    match fuzz(&tree::root(), args) {
-        Ok(outcomes) => {
-            println!("\nfuzz: {} targets, {} s each", outcomes.len(), args.seconds);
-            for outcome in &outcomes {
-                let verdict =
-                    if outcome.clean { "clean" } else { "FAILED: see fuzz/artifacts, then add a test" };
-                println!("  {:<24} {:>5} s  {verdict}", outcome.target, outcome.took.as_secs());
-            }
-            if outcomes.iter().all(|outcome| outcome.clean) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
-        Err(error) => {
-            eprintln!("fuzz: {error}");
-            ExitCode::from(2)
-        }
+/// Runs the targets. True when each ran its time, false when one found something.
+///
+/// # Errors
+/// Nothing could run.
+pub(crate) fn run(args: &Args) -> Result<bool, String> {
+    let outcomes = fuzz(&tree::root(), args)?;
+    println!("\nfuzz: {} targets, {} s each", outcomes.len(), args.seconds);
+    for outcome in &outcomes {
+        let verdict = if outcome.clean { "clean" } else { "FAILED: see fuzz/artifacts, then add a test" };
+        println!("  {:<24} {:>5} s  {verdict}", outcome.target, outcome.took.as_secs());
     }
+    Ok(outcomes.iter().all(|outcome| outcome.clean))
 }
 
 struct Outcome {
@@ -55,10 +50,8 @@ fn fuzz(root: &Path, args: &Args) -> Result<Vec<Outcome>, String> {
     }
     if !answers(Command::new("cargo").args(["fuzz", "--version"])) {
         println!("fuzz: cargo-fuzz is not installed: cargo install cargo-fuzz --locked");
-        succeed(
-            Command::new("cargo").args(["install", "cargo-fuzz", "--locked"]),
-            "cargo install cargo-fuzz",
-        )?;
+        let install = ["install", "cargo-fuzz", "--locked"];
+        succeed(Command::new("cargo").args(install), "cargo install cargo-fuzz")?;
     }
     println!("fuzz: building {}", targets.join(", "));
     for target in &targets {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 /// User ID of the account `nobody` on Debian, which has no privileges.
 const UNPRIVILEGED: u32 = 65_534;
@@ -19,18 +19,11 @@ pub(crate) struct Args {
     binary: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &Args) -> ExitCode {
-    match check(args) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("xtask lab: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn check(args: &Args) -> io::Result<bool> {
+/// Runs the steps. False when one failed.
+///
+/// # Errors
+/// Those of the system.
+pub(crate) fn run(args: &Args) -> io::Result<bool> {
     let binary = match &args.binary {
         Some(binary) => binary.clone(),
         None => {
@@ -50,26 +43,12 @@ fn check(args: &Args) -> io::Result<bool> {
         fs::set_permissions(&copy, Permissions::from_mode(0o755))?;
         copy
     };
-    let steps: [(&str, bool, &[&str]); 2] = [
-        ("selftest", false, &["selftest", "--lateness", LATENESS]),
+    let steps = [
+        ("selftest", false, "selftest"),
         (
             "hol --quick, one stream and many, without privileges",
             true,
-            &[
-                "run",
-                "hol",
-                "--quick",
-                "--variant",
-                "quic-single",
-                "--variant",
-                "quic-multi",
-                "--check",
-                "--no-selftest",
-                "--lateness",
-                LATENESS,
-                "--out",
-                "hol",
-            ],
+            "run hol --quick --variant quic-single --variant quic-multi --check --no-selftest --out hol",
         ),
     ];
     for (name, is_unprivileged, arguments) in steps {
@@ -83,9 +62,9 @@ fn check(args: &Args) -> io::Result<bool> {
 }
 
 /// Runs the laboratory once, as the unprivileged account if that is wanted and this process is root.
-fn step(binary: &Path, folder: &Path, is_unprivileged: bool, arguments: &[&str]) -> io::Result<bool> {
+fn step(binary: &Path, folder: &Path, is_unprivileged: bool, arguments: &str) -> io::Result<bool> {
     let mut command = Command::new(binary);
-    command.arg("lab").args(arguments).current_dir(folder);
+    command.arg("lab").args(arguments.split(' ')).args(["--lateness", LATENESS]).current_dir(folder);
     // A folder that we have just made belongs to who runs this.
     let is_root = std::os::unix::fs::MetadataExt::uid(&fs::metadata(folder)?) == 0;
     if is_unprivileged && is_root {

@@ -1,5 +1,6 @@
 //! Commands of the project, the same on a desk and in CI: `cargo xtask --help`.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -50,14 +51,25 @@ enum Chore {
 
 fn main() -> ExitCode {
     match Cli::parse().chore {
-        Chore::Tidy(args) => tidy::run(&args),
-        Chore::Spec(args) => spec::run(&args),
-        Chore::Dist(args) => dist::run(&args),
-        Chore::Fuzz(args) => fuzz::run(&args),
-        Chore::Peers(args) => peers::run(&args),
-        Chore::Lab(args) => lab::run(&args),
+        Chore::Tidy(args) => exit_code("tidy", 2, tidy::run(&args)),
+        Chore::Spec(args) => exit_code("spec", 2, spec::run(&args)),
+        Chore::Dist(args) => exit_code("dist", 1, dist::run(&args)),
+        Chore::Fuzz(args) => exit_code("fuzz", 2, fuzz::run(&args)),
+        Chore::Peers(args) => exit_code("peers", 1, peers::run(&args)),
+        Chore::Lab(args) => exit_code("xtask lab", 1, lab::run(&args)),
         Chore::Bench(args) => launch::bench(&args),
         Chore::Torture(args) => launch::torture(&args),
         Chore::Soak(args) => launch::soak(&args),
+    }
+}
+
+/// Exit code 0 for true, 1 for false, `failed` for an error, which is printed.
+fn exit_code(name: &str, failed: u8, outcome: Result<bool, impl Display>) -> ExitCode {
+    match outcome {
+        Ok(is_good) => ExitCode::from(u8::from(!is_good)),
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            ExitCode::from(failed)
+        }
     }
 }

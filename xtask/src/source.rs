@@ -139,27 +139,58 @@ impl TestFinder {
 }
 
 impl<'ast> Visit<'ast> for TestFinder {
-    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-        if !self.note(&item.attrs, item) {
-            visit::visit_item_mod(self, item);
+    fn visit_item(&mut self, item: &'ast syn::Item) {
+        let attrs = match item {
+            syn::Item::Mod(item) => &item.attrs,
+            syn::Item::Fn(item) => &item.attrs,
+            syn::Item::Impl(item) => &item.attrs,
+            syn::Item::Use(item) => &item.attrs,
+            syn::Item::Struct(item) => &item.attrs,
+            _ => return,
+        };
+        if !self.note(attrs, item) {
+            visit::visit_item(self, item);
         }
-    }
-    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
-        self.note(&item.attrs, item);
     }
     fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
         self.note(&item.attrs, item);
     }
-    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
-        if !self.note(&item.attrs, item) {
-            visit::visit_item_impl(self, item);
+}
+
+/// Name that a `use` brings in.
+pub(crate) struct UseName {
+    /// Name in the file; `None` for a glob.
+    pub(crate) local: Option<String>,
+    /// Path that it stands for.
+    pub(crate) path: Vec<String>,
+    pub(crate) line: usize,
+}
+
+/// The names at the ends of a `use` tree.
+pub(crate) fn use_names(tree: &syn::UseTree) -> Vec<UseName> {
+    let mut names = Vec::new();
+    add_use_names(tree, &[], &mut names);
+    names
+}
+
+fn add_use_names(tree: &syn::UseTree, before: &[String], names: &mut Vec<UseName>) {
+    let named = |name: &syn::Ident, local: &syn::Ident| {
+        let mut path = before.to_vec();
+        path.extend((name != "self").then(|| name.to_string()));
+        let local = if local == "self" { path.last().cloned() } else { Some(local.to_string()) };
+        UseName { local, path, line: name.span().start().line }
+    };
+    match tree {
+        syn::UseTree::Path(path) => {
+            add_use_names(&path.tree, &[before, &[path.ident.to_string()]].concat(), names);
         }
-    }
-    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        self.note(&item.attrs, item);
-    }
-    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
-        self.note(&item.attrs, item);
+        syn::UseTree::Name(name) => names.push(named(&name.ident, &name.ident)),
+        syn::UseTree::Rename(rename) => names.push(named(&rename.ident, &rename.rename)),
+        syn::UseTree::Glob(glob) => {
+            let line = glob.star_token.spans[0].start().line;
+            names.push(UseName { local: None, path: before.to_vec(), line });
+        }
+        syn::UseTree::Group(group) => group.items.iter().for_each(|tree| add_use_names(tree, before, names)),
     }
 }
 

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use crate::source::{self, Source};
 use crate::tree::{self, Tree};
@@ -42,30 +41,35 @@ pub(crate) struct Violation {
     pub(crate) remedy: String,
 }
 
+impl Violation {
+    fn new(
+        path: impl Into<String>,
+        line: usize,
+        rule: &'static str,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { path: path.into(), line, rule, problem: problem.into(), remedy: remedy.into() }
+    }
+}
+
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: {}; {} ({})", self.path, self.line.max(1), self.problem, self.remedy, self.rule)
     }
 }
 
-/// Prints every violation and a summary.
+/// Prints every violation and a summary. True without violations.
 ///
-/// Exit code 0 without violations, 1 with some, 2 when the tree could not be read.
-pub(crate) fn run(args: &Args) -> ExitCode {
-    let root = args.root.clone().unwrap_or_else(tree::root);
-    match check(&root) {
-        Ok(report) => {
-            for violation in &report.violations {
-                println!("{violation}");
-            }
-            print!("{}", report.summary);
-            if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
-        Err(error) => {
-            eprintln!("tidy: {error}");
-            ExitCode::from(2)
-        }
+/// # Errors
+/// The tree could not be read.
+pub(crate) fn run(args: &Args) -> Result<bool, String> {
+    let report = check(&args.root.clone().unwrap_or_else(tree::root))?;
+    for violation in &report.violations {
+        println!("{violation}");
     }
+    print!("{}", report.summary);
+    Ok(report.violations.is_empty())
 }
 
 struct Report {
@@ -79,12 +83,9 @@ fn check(root: &Path) -> Result<Report, String> {
     let (sources, unparsed) = source::parse(&tree, SOURCES);
     let mut violations: Vec<_> = unparsed
         .into_iter()
-        .map(|failed| Violation {
-            path: failed.path,
-            line: failed.line,
-            rule: "syntax",
-            problem: format!("does not parse as Rust: {}", failed.message),
-            remedy: "make it compile".into(),
+        .map(|failed| {
+            let problem = format!("does not parse as Rust: {}", failed.message);
+            Violation::new(failed.path, failed.line, "syntax", problem, "make it compile")
         })
         .collect();
     violations.extend(size::check(&sources));

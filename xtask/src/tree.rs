@@ -47,6 +47,10 @@ impl Tree {
         Ok(Self { files })
     }
 
+    pub(crate) fn file(&self, path: &str) -> Option<&TextFile> {
+        self.files.iter().find(|file| file.path == path)
+    }
+
     /// The files whose path starts with one of `prefixes` and whose name ends in `.{extension}`.
     pub(crate) fn under<'a>(
         &'a self,

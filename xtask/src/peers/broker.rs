@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -173,14 +173,9 @@ impl Broker {
         let mut variables = vec![
             ("BROKER", self.kind.name().to_owned()),
             ("CA", self.data_dir.join("cert.pem").display().to_string()),
-            ("TCP", self.ports.tcp.to_string()),
-            ("TLS", self.ports.tls.to_string()),
-            ("WS", self.ports.ws.to_string()),
-            ("WSS", self.ports.wss.to_string()),
         ];
-        if self.kind == Kind::Braidmq {
-            variables.push(("QUIC", self.ports.quic.to_string()));
-        }
+        let listeners = self.ports.listeners().filter(|(name, _)| self.kind.listens(name));
+        variables.extend(listeners.map(|(name, port)| (name, port.to_string())));
         let variant = match self.variant.name {
             "" => String::new(),
             name => format!("{}_", name.to_ascii_uppercase()),
@@ -208,14 +203,8 @@ fn braidmq(binary: &Path, variant: &Variant, ports: &Ports, data_dir: &Path) -> 
     }
     let mut command = Command::new(binary);
     command.arg("serve");
-    for (flag, port) in [
-        ("--tcp", ports.tcp),
-        ("--tls", ports.tls),
-        ("--ws", ports.ws),
-        ("--wss", ports.wss),
-        ("--quic", ports.quic),
-    ] {
-        command.arg(flag).arg(format!("127.0.0.1:{port}"));
+    for (name, port) in ports.listeners() {
+        command.arg(format!("--{}", name.to_ascii_lowercase())).arg(format!("127.0.0.1:{port}"));
     }
     for setting in variant.settings {
         command.args(["--set", setting]);
@@ -235,17 +224,14 @@ fn mosquitto(ports: &Ports, data_dir: &Path, home: &Path) -> Result<Command, Str
     }
     let directory = data_dir.display();
     let secure = format!("certfile {directory}/cert.pem\nkeyfile {directory}/key.pem\n");
+    let [tcp, tls, ws, wss] = ports.stream_ports();
     // As root, mosquitto would turn itself into a user who cannot read the key.
     let config = format!(
         "allow_anonymous true\npersistence false\nsys_interval 1\nuser root\n\
          listener {tcp} 127.0.0.1\n\
          listener {tls} 127.0.0.1\n{secure}\
          listener {ws} 127.0.0.1\nprotocol websockets\n\
-         listener {wss} 127.0.0.1\nprotocol websockets\n{secure}",
-        tcp = ports.tcp,
-        tls = ports.tls,
-        ws = ports.ws,
-        wss = ports.wss,
+         listener {wss} 127.0.0.1\nprotocol websockets\n{secure}"
     );
     let path = data_dir.join("mosquitto.conf");
     fs::write(&path, config).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -262,23 +248,26 @@ fn follow(child: &mut Child, log: &Path) -> Result<Receiver<()>, String> {
     let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
     let file = Arc::new(Mutex::new(file));
     let (sender, lines) = mpsc::channel();
-    if let Some(stdout) = child.stdout.take() {
-        copy_lines(stdout, Arc::clone(&file), sender.clone());
-    }
-    if let Some(stderr) = child.stderr.take() {
-        copy_lines(stderr, file, sender);
+    let stdout = child.stdout.take().map(|stdout| Box::new(stdout) as Box<dyn Read + Send>);
+    let stderr = child.stderr.take().map(|stderr| Box::new(stderr) as Box<dyn Read + Send>);
+    for source in [stdout, stderr].into_iter().flatten() {
+        let (file, sender) = (Arc::clone(&file), sender.clone());
+        each_line(source, move |line| {
+            // A full disk costs the log, not the run.
+            let _ = file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line);
+            let _ = sender.send(());
+        });
     }
     Ok(lines)
 }
 
-fn copy_lines(source: impl Read + Send + 'static, file: Arc<Mutex<File>>, sender: Sender<()>) {
+/// Passes the lines of a process on, in a thread of their own.
+pub(super) fn each_line(source: impl Read + Send + 'static, mut pass_on: impl FnMut(&[u8]) + Send + 'static) {
     thread::spawn(move || {
         let mut source = BufReader::new(source);
         let mut line = Vec::new();
         while source.read_until(b'\n', &mut line).is_ok_and(|size| size > 0) {
-            // A full disk costs the log, not the run.
-            let _ = file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line);
-            let _ = sender.send(());
+            pass_on(&line);
             line.clear();
         }
     });

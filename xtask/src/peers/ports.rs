@@ -2,14 +2,12 @@
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 
+/// Listeners of the broker, as the scripts call them; in lower case they are flags of `braidmq serve`. The last one is on
+/// UDP.
+const LISTENERS: [&str; 5] = ["TCP", "TLS", "WS", "WSS", "QUIC"];
+
 /// One port per listener of the broker.
-pub(super) struct Ports {
-    pub(super) tcp: u16,
-    pub(super) tls: u16,
-    pub(super) ws: u16,
-    pub(super) wss: u16,
-    pub(super) quic: u16,
-}
+pub(super) struct Ports([u16; 5]);
 
 impl Ports {
     /// Five different ports that were free a moment ago: all are held until the last one is known.
@@ -18,16 +16,22 @@ impl Ports {
         let held = held.map_err(|error| format!("no free TCP port on loopback: {error}"))?;
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
         let udp = udp.map_err(|error| format!("no free UDP port on loopback: {error}"))?;
-        let mut tcp = Vec::new();
-        for listener in &held {
-            tcp.push(listener.local_addr().map_err(|error| error.to_string())?.port());
+        let addresses = held.iter().map(TcpListener::local_addr).chain([udp.local_addr()]);
+        let mut ports = [0; 5];
+        for (port, address) in ports.iter_mut().zip(addresses) {
+            *port = address.map_err(|error| error.to_string())?.port();
         }
-        let quic = udp.local_addr().map_err(|error| error.to_string())?.port();
-        Ok(Self { tcp: tcp[0], tls: tcp[1], ws: tcp[2], wss: tcp[3], quic })
+        Ok(Self(ports))
     }
 
-    /// The ports that accept a TCP connection once the broker is up.
+    /// The listeners with their ports.
+    pub(super) fn listeners(&self) -> impl Iterator<Item = (&'static str, u16)> {
+        LISTENERS.into_iter().zip(self.0)
+    }
+
+    /// The ports that accept a TCP connection once the broker is up: TCP, TLS, WebSocket, WebSocket over TLS.
     pub(super) fn stream_ports(&self) -> [u16; 4] {
-        [self.tcp, self.tls, self.ws, self.wss]
+        let [ports @ .., _] = self.0;
+        ports
     }
 }

@@ -1,13 +1,12 @@
 //! One script of `peers/`: run, bounded, its lines passed on and counted.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use super::broker::Broker;
+use super::broker::{Broker, each_line};
 use super::tally::Tally;
 use crate::signal;
 
@@ -72,16 +71,9 @@ impl Suite {
 
 fn lines_of(source: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
-    thread::spawn(move || {
-        let mut source = BufReader::new(source);
-        let mut line = Vec::new();
-        while source.read_until(b'\n', &mut line).is_ok_and(|size| size > 0) {
-            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-            line.clear();
-            if sender.send(text).is_err() {
-                return;
-            }
-        }
+    each_line(source, move |line| {
+        // The receiver ends at the suite's limit.
+        let _ = sender.send(String::from_utf8_lossy(line).trim_end().to_owned());
     });
     lines
 }

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::statement::{Binds, Edition, SUMMARY_LIMIT, SameAs, Standard, Statement, Tested};
-use crate::tree::{TextFile, Tree};
+use crate::tree::Tree;
 
 /// Our wire contract: prose, in which a statement begins with its number in bold.
 pub(super) const FILE: &str = "docs/spec/mqtt-over-quic.md";
@@ -15,8 +15,8 @@ const EXCEPTIONS: &str = "docs/spec/mqtt-over-quic.toml";
 /// # Errors
 /// One line that names the file and the fault in it.
 pub(super) fn read(tree: &Tree) -> Result<Standard, String> {
-    let text = file(tree, FILE).ok_or(format!("{FILE} is missing"))?;
-    let mut exceptions = match file(tree, EXCEPTIONS) {
+    let text = tree.file(FILE).ok_or(format!("{FILE} is missing"))?;
+    let mut exceptions = match tree.file(EXCEPTIONS) {
         Some(file) => exceptions(&file.text)?,
         None => BTreeMap::new(),
     };
@@ -44,10 +44,6 @@ pub(super) fn read(tree: &Tree) -> Result<Standard, String> {
         tested: Tested::Each,
     };
     Ok(Standard { edition, statements })
-}
-
-fn file<'a>(tree: &'a Tree, path: &str) -> Option<&'a TextFile> {
-    tree.files.iter().find(|file| file.path == path)
 }
 
 /// Parses the text between one `**[BQ` and the next, such as `-31]** FIN never ...`, and takes the statement's exception.

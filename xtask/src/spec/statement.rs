@@ -135,8 +135,7 @@ fn standard(
     struct File {
         statement: Vec<Statement>,
     }
-    let text =
-        tree.files.iter().find(|candidate| candidate.path == file).ok_or(format!("{file} is missing"))?;
+    let text = tree.file(file).ok_or(format!("{file} is missing"))?;
     let File { statement: statements } =
         toml::from_str(&text.text).map_err(|error| format!("{file}: {error}"))?;
     let mut seen = BTreeSet::new();

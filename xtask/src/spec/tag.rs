@@ -50,8 +50,7 @@ pub(super) fn read(tree: &Tree) -> Vec<Tag> {
     for file in tree.files.iter().filter(in_tests) {
         tags.extend(every(file, Place::Tested));
     }
-    let contract = tree.files.iter().filter(|file| file.path == contract::FILE);
-    tags.extend(contract.flat_map(|file| every(file, Place::Cited)));
+    tags.extend(tree.file(contract::FILE).into_iter().flat_map(|file| every(file, Place::Cited)));
     tags
 }
 

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Violation;
-use crate::source::{Source, is_test};
+use crate::source::{Source, is_test, use_names};
 
 /// The most import cycles inside single folders, over all crates.
 const CYCLE_LIMIT: usize = 6;
@@ -17,12 +17,8 @@ pub(super) fn check(sources: &[Source<'_>]) -> Vec<Violation> {
     let cycles: Vec<Vec<String>> =
         crates.values().flat_map(|sources| ImportGraph::of(sources).cycles()).collect();
     let (inside, crossing): (Vec<_>, Vec<_>) = cycles.iter().partition(|cycle| is_inside_one_folder(cycle));
-    let violation = |cycle: &[String], problem: String, remedy: &str| Violation {
-        path: cycle[0].clone(),
-        line: 0,
-        rule: "import-cycle",
-        problem,
-        remedy: remedy.into(),
+    let violation = |cycle: &[String], problem: String, remedy: &str| {
+        Violation::new(&cycle[0], 0, "import-cycle", problem, remedy)
     };
     let mut violations: Vec<_> = crossing
         .into_iter()
@@ -77,7 +73,8 @@ impl<'a> ImportGraph<'a> {
                 if let syn::Item::Use(item) = item
                     && !is_test(&item.attrs)
                 {
-                    flatten(&item.tree, &mut Vec::new(), &mut names);
+                    let named = use_names(&item.tree).into_iter();
+                    names.extend(named.filter_map(|name| Some((name.local?, name.path))));
                 }
             }
             graph.imports.insert(module_path(source.path), names);
@@ -171,31 +168,6 @@ fn module_path(path: &str) -> Vec<String> {
         parts.pop();
     }
     parts
-}
-
-fn flatten(tree: &syn::UseTree, before: &mut Vec<String>, names: &mut BTreeMap<String, Vec<String>>) {
-    let mut bind = |local: String, before: &[String], name: &syn::Ident| {
-        let mut path = before.to_vec();
-        if name != "self" {
-            path.push(name.to_string());
-        }
-        names.insert(local, path);
-    };
-    match tree {
-        syn::UseTree::Path(path) => {
-            before.push(path.ident.to_string());
-            flatten(&path.tree, before, names);
-            before.pop();
-        }
-        syn::UseTree::Name(name) => bind(name.ident.to_string(), before, &name.ident),
-        syn::UseTree::Rename(rename) => bind(rename.rename.to_string(), before, &rename.ident),
-        syn::UseTree::Glob(_) => {}
-        syn::UseTree::Group(group) => {
-            for tree in &group.items {
-                flatten(tree, before, names);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

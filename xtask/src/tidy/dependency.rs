@@ -5,71 +5,24 @@ use super::mention::{Mention, mentions};
 use crate::source::{Source, crate_folder};
 use crate::tree::{TextFile, Tree};
 
-/// Permission to import one of our crates: all of it, or one of its paths.
-struct Import {
-    name: &'static str,
-    below: &'static str,
-}
-
-const fn whole(name: &'static str) -> Import {
-    Import { name, below: name }
-}
-
-/// Allowed imports between our crates. A crate outside of the table is a violation.
-const DEPENDENCIES: &[(&str, &[Import])] = &[
-    ("braid-proto", &[]),
-    ("braid-router", &[whole("braid_proto")]),
-    ("braid-store", &[whole("braid_proto")]),
-    ("braid-transport", &[Import { name: "braid_proto", below: "braid_proto::stream" }]),
-    ("braid-client", &[whole("braid_proto"), whole("braid_transport")]),
-    (
-        "braid-broker",
-        &[whole("braid_proto"), whole("braid_router"), whole("braid_store"), whole("braid_transport")],
-    ),
-    (
-        "braid-http",
-        &[
-            Import { name: "braid_broker", below: "braid_broker::Handle" },
-            Import { name: "braid_broker", below: "braid_broker::HealthMonitor" },
-            whole("braid_transport"),
-        ],
-    ),
-    ("braid-measure", &[]),
-    (
-        "braid-bench",
-        &[whole("braid_proto"), whole("braid_client"), whole("braid_transport"), whole("braid_measure")],
-    ),
-    ("braid-lab", &[whole("braid_bench"), whole("braid_measure"), whole("braid_transport")]),
+/// Allowed imports between our crates, all without `braid-`: a whole crate, or one of its paths. A crate outside of the
+/// table is a violation.
+const DEPENDENCIES: &[(&str, &[&str])] = &[
+    ("proto", &[]),
+    ("router", &["proto"]),
+    ("store", &["proto"]),
+    ("transport", &["proto::stream"]),
+    ("client", &["proto", "transport"]),
+    ("broker", &["proto", "router", "store", "transport"]),
+    ("http", &["broker::Handle", "broker::HealthMonitor", "transport"]),
+    ("measure", &[]),
+    ("bench", &["proto", "client", "transport", "measure"]),
+    ("lab", &["bench", "measure", "transport"]),
+    ("torture", &["measure", "proto", "transport", "bench"]),
+    ("suite", &["measure", "proto", "store", "transport", "client", "broker", "bench"]),
     (
         "braidmq",
-        &[
-            whole("braid_proto"),
-            whole("braid_router"),
-            whole("braid_store"),
-            whole("braid_transport"),
-            whole("braid_client"),
-            whole("braid_broker"),
-            whole("braid_http"),
-            whole("braid_measure"),
-            whole("braid_bench"),
-            whole("braid_lab"),
-        ],
-    ),
-    (
-        "braid-torture",
-        &[whole("braid_measure"), whole("braid_proto"), whole("braid_transport"), whole("braid_bench")],
-    ),
-    (
-        "braid-suite",
-        &[
-            whole("braid_measure"),
-            whole("braid_proto"),
-            whole("braid_store"),
-            whole("braid_transport"),
-            whole("braid_client"),
-            whole("braid_broker"),
-            whole("braid_bench"),
-        ],
+        &["proto", "router", "store", "transport", "client", "broker", "http", "measure", "bench", "lab"],
     ),
     ("xtask", &[]),
 ];
@@ -139,33 +92,32 @@ pub(super) fn check(tree: &Tree, sources: &[Source<'_>]) -> Vec<Violation> {
     violations
 }
 
-fn imports(path: &str) -> Option<&'static [Import]> {
+/// Name of a file's crate without `braid-`.
+fn crate_name(path: &str) -> &str {
     let folder = crate_folder(path);
     let name = folder.rsplit_once('/').map_or(folder, |(_, name)| name);
-    DEPENDENCIES.iter().find(|(owner, _)| *owner == name).map(|(_, imports)| *imports)
+    name.strip_prefix("braid-").unwrap_or(name)
+}
+
+/// Full paths of the allowed imports of a file's crate.
+fn imports(path: &str) -> Option<Vec<String>> {
+    let (_, imports) = DEPENDENCIES.iter().find(|(owner, _)| *owner == crate_name(path))?;
+    Some(imports.iter().map(|import| format!("braid_{import}")).collect())
 }
 
 /// Checks `[dependencies]`, those of single platforms included; dependencies of tests are free.
 fn manifest(file: &TextFile) -> Vec<Violation> {
-    let violation = |line, rule, problem: String, remedy: &str| Violation {
-        path: file.path.clone(),
-        line,
-        rule,
-        problem,
-        remedy: remedy.into(),
-    };
-    if imports(&file.path).is_none() {
+    let Some(allowed) = imports(&file.path) else {
         let problem = format!("{} is not in the table of crates", crate_folder(&file.path));
-        return vec![violation(
-            0,
-            "crate-dependency",
-            problem,
-            "add what it may import to DEPENDENCIES in xtask/src/tidy/dependency.rs",
-        )];
-    }
+        let remedy = "add what it may import to DEPENDENCIES in xtask/src/tidy/dependency.rs";
+        return vec![Violation::new(&file.path, 0, "crate-dependency", problem, remedy)];
+    };
     let table: toml::Table = match file.text.parse() {
         Ok(table) => table,
-        Err(error) => return vec![violation(0, "syntax", format!("is no TOML: {error}"), "make it valid")],
+        Err(error) => {
+            let problem = format!("is no TOML: {error}");
+            return vec![Violation::new(&file.path, 0, "syntax", problem, "make it valid")];
+        }
     };
     let mut names: Vec<&String> = dependencies(&table).collect();
     let platforms = table.get("target").and_then(toml::Value::as_table);
@@ -176,20 +128,18 @@ fn manifest(file: &TextFile) -> Vec<Violation> {
     for name in names {
         let line = file.text.lines().position(|line| line.starts_with(name.as_str())).map_or(0, |at| at + 1);
         let mention = Mention { line, path: vec![name.replace('-', "_")] };
-        let known = |import: &Import| mention.path[0] == import.name;
-        if mention.path[0].starts_with("braid") && !imports(&file.path).unwrap_or(&[]).iter().any(known) {
+        let is_allowed =
+            allowed.iter().any(|import| import.split("::").next() == Some(mention.path[0].as_str()));
+        if mention.path[0].starts_with("braid") && !is_allowed {
             let problem = format!("depends on {name}");
-            violations.push(violation(
-                line,
-                "crate-dependency",
-                problem,
-                "turn the dependency round, or move the code",
-            ));
+            violations.push(Violation::new(&file.path, line, "crate-dependency", problem, TURN_ROUND));
         }
         violations.extend(ban(&file.path, &mention));
     }
     violations
 }
+
+const TURN_ROUND: &str = "turn the dependency round, or move the code";
 
 fn dependencies(table: &toml::Table) -> impl Iterator<Item = &String> {
     table.get("dependencies").and_then(toml::Value::as_table).into_iter().flatten().map(|(name, _)| name)
@@ -197,21 +147,20 @@ fn dependencies(table: &toml::Table) -> impl Iterator<Item = &String> {
 
 fn dependency(path: &str, mention: &Mention) -> Option<Violation> {
     let first = mention.path.first()?;
-    let own = crate_folder(path).rsplit_once('/').map_or("xtask", |(_, name)| name).replace('-', "_");
-    if !first.starts_with("braid_") || *first == own {
+    if first.strip_prefix("braid_")? == crate_name(path) {
         return None;
     }
-    let allowed = imports(path).unwrap_or(&[]).iter().filter(|import| import.name == first);
-    let allowed: Vec<_> = allowed.map(|import| import.below).collect();
-    if allowed.iter().any(|below| mention.is_within(below)) {
+    let mut allowed = imports(path).unwrap_or_default();
+    allowed.retain(|import| import.split("::").next() == Some(first.as_str()));
+    if allowed.iter().any(|import| mention.is_within(import)) {
         return None;
     }
     let remedy = match &*allowed {
-        [] => "turn the dependency round, or move the code".into(),
+        [] => TURN_ROUND.into(),
         allowed => format!("only {} may be imported here", allowed.join(" and ")),
     };
     let problem = format!("imports {}", mention.path.join("::"));
-    Some(Violation { path: path.into(), line: mention.line, rule: "crate-dependency", problem, remedy })
+    Some(Violation::new(path, mention.line, "crate-dependency", problem, remedy))
 }
 
 fn ban(path: &str, mention: &Mention) -> Option<Violation> {
@@ -221,13 +170,7 @@ fn ban(path: &str, mention: &Mention) -> Option<Violation> {
     };
     BANS.iter().filter(holds).find_map(|ban| {
         let name = ban.names.iter().find(|name| mention.is_within(name))?;
-        Some(Violation {
-            path: path.into(),
-            line: mention.line,
-            rule: "forbidden-import",
-            problem: format!("names {name}"),
-            remedy: ban.remedy.into(),
-        })
+        Some(Violation::new(path, mention.line, "forbidden-import", format!("names {name}"), ban.remedy))
     })
 }
 

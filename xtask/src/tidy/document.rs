@@ -1,7 +1,7 @@
 use syn::spanned::Spanned;
 
 use super::Violation;
-use crate::source::{Source, is_test};
+use crate::source::{Source, is_test, use_names};
 
 /// The most names a crate's root may export.
 const EXPORT_LIMIT: usize = 40;
@@ -30,25 +30,16 @@ fn missing_docs(source: &Source<'_>) -> Option<Violation> {
         _ => false,
     });
     let crate_root = is_crate_root(source);
-    let (rule, problem, remedy) = if docs.is_empty() && (crate_root || has_modules || source.stem() == "mod")
-    {
-        ("module-docs", "a module root without `//!` docs", "say in its first lines what the module is")
+    let violation = |rule, problem, remedy| Some(Violation::new(source.path, 1, rule, problem, remedy));
+    if docs.is_empty() && (crate_root || has_modules || source.stem() == "mod") {
+        let remedy = "say in its first lines what the module is";
+        violation("module-docs", "a module root without `//!` docs", remedy)
     } else if crate_root && !docs.contains("never") {
-        (
-            "crate-docs",
-            "the crate's docs do not say what it never does",
-            "add a sentence with the word `never`",
-        )
+        let problem = "the crate's docs do not say what it never does";
+        violation("crate-docs", problem, "add a sentence with the word `never`")
     } else {
-        return None;
-    };
-    Some(Violation {
-        path: source.path.into(),
-        line: 1,
-        rule,
-        problem: problem.into(),
-        remedy: remedy.into(),
-    })
+        None
+    }
 }
 
 /// The text of a file's `//!` lines.
@@ -70,14 +61,10 @@ fn globs(source: &Source<'_>) -> Vec<Violation> {
     for item in &source.ast.items {
         let syn::Item::Use(import) = item else { continue };
         let public = matches!(import.vis, syn::Visibility::Public(_));
-        if public && exported_names(&import.tree).iter().any(|name| name == "*") {
-            violations.push(Violation {
-                path: source.path.into(),
-                line: import.span().start().line,
-                rule: "glob-export",
-                problem: "exports with `*`".into(),
-                remedy: "name what is exported".into(),
-            });
+        if public && use_names(&import.tree).iter().any(|name| name.local.is_none()) {
+            let (line, problem) = (import.span().start().line, "exports with `*`");
+            let remedy = "name what is exported";
+            violations.push(Violation::new(source.path, line, "glob-export", problem, remedy));
         }
     }
     violations
@@ -85,20 +72,16 @@ fn globs(source: &Source<'_>) -> Vec<Violation> {
 
 fn too_many_exports(source: &Source<'_>) -> Option<Violation> {
     let names: usize = source.ast.items.iter().map(exports).sum();
-    (names > EXPORT_LIMIT).then(|| Violation {
-        path: source.path.into(),
-        line: 1,
-        rule: "exports",
-        problem: format!("exports {names} names, the limit is {EXPORT_LIMIT}"),
-        remedy: "group them in modules, or stop exporting unused names".into(),
-    })
+    let problem = format!("exports {names} names, the limit is {EXPORT_LIMIT}");
+    let remedy = "group them in modules, or stop exporting unused names";
+    (names > EXPORT_LIMIT).then(|| Violation::new(source.path, 1, "exports", problem, remedy))
 }
 
 /// Number of names that an item of a crate root exports.
 fn exports(item: &syn::Item) -> usize {
     let visibility = match item {
         syn::Item::Use(item) if matches!(item.vis, syn::Visibility::Public(_)) => {
-            return exported_names(&item.tree).len();
+            return use_names(&item.tree).len();
         }
         syn::Item::Const(item) => &item.vis,
         syn::Item::Enum(item) => &item.vis,
@@ -111,17 +94,6 @@ fn exports(item: &syn::Item) -> usize {
         _ => return 0,
     };
     usize::from(matches!(visibility, syn::Visibility::Public(_)))
-}
-
-/// The names at the ends of a `use` tree; a glob is `*`.
-fn exported_names(tree: &syn::UseTree) -> Vec<String> {
-    match tree {
-        syn::UseTree::Path(path) => exported_names(&path.tree),
-        syn::UseTree::Name(name) => vec![name.ident.to_string()],
-        syn::UseTree::Rename(rename) => vec![rename.rename.to_string()],
-        syn::UseTree::Glob(_) => vec!["*".into()],
-        syn::UseTree::Group(group) => group.items.iter().flat_map(exported_names).collect(),
-    }
 }
 
 #[cfg(test)]

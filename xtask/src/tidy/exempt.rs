@@ -27,7 +27,7 @@ pub(super) struct Exemption {
 /// # Errors
 /// One line when the file is no valid list of exemptions.
 pub(super) fn read(tree: &Tree) -> Result<Vec<Exemption>, String> {
-    let Some(file) = tree.files.iter().find(|file| file.path == FILE) else { return Ok(Vec::new()) };
+    let Some(file) = tree.file(FILE) else { return Ok(Vec::new()) };
     let file: File = toml::from_str(&file.text).map_err(|error| format!("{FILE}: {error}"))?;
     Ok(file.exempt)
 }
@@ -38,12 +38,9 @@ pub(super) fn apply(exemptions: &[Exemption], violations: Vec<Violation>) -> Vec
         let is_inside = exemption.path.ends_with('/') && violation.path.starts_with(&exemption.path);
         (is_inside || exemption.path == violation.path) && exemption.rule == violation.rule
     };
-    let complaint = |exemption: &Exemption, problem: &str, remedy: &str| Violation {
-        path: FILE.into(),
-        line: 0,
-        rule: "exemption",
-        problem: format!("`{}` for {} {problem}", exemption.rule, exemption.path),
-        remedy: remedy.into(),
+    let complaint = |exemption: &Exemption, problem: &str, remedy: &str| {
+        let problem = format!("`{}` for {} {problem}", exemption.rule, exemption.path);
+        Violation::new(FILE, 0, "exemption", problem, remedy)
     };
     let mut left = Vec::new();
     for exemption in exemptions {

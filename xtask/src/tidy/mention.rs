@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
-use crate::source::{Source, is_test};
+use crate::source::{Source, UseName, is_test, use_names};
 
 /// A path named outside test code.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,37 +48,12 @@ struct Finder {
 }
 
 impl Finder {
-    fn import(&mut self, tree: &syn::UseTree, before: &mut Vec<String>) {
-        match tree {
-            syn::UseTree::Path(path) => {
-                before.push(path.ident.to_string());
-                self.import(&path.tree, before);
-                before.pop();
+    fn import(&mut self, tree: &syn::UseTree) {
+        for UseName { local, path, line } in use_names(tree) {
+            self.found.push(Mention { line, path: path.clone() });
+            if let Some(local) = local.filter(|local| path.first() != Some(local)) {
+                self.imports.insert(local, path);
             }
-            syn::UseTree::Name(name) => self.bind(&name.ident, &name.ident, before),
-            syn::UseTree::Rename(rename) => self.bind(&rename.ident, &rename.rename, before),
-            syn::UseTree::Glob(glob) => {
-                let line = glob.star_token.spans[0].start().line;
-                self.found.push(Mention { line, path: before.clone() });
-            }
-            syn::UseTree::Group(group) => {
-                for tree in &group.items {
-                    self.import(tree, before);
-                }
-            }
-        }
-    }
-
-    fn bind(&mut self, name: &syn::Ident, local: &syn::Ident, before: &[String]) {
-        let mut path = before.to_vec();
-        if name != "self" {
-            path.push(name.to_string());
-        }
-        let line = name.span().start().line;
-        self.found.push(Mention { line, path: path.clone() });
-        let local = if local == "self" { path.last().cloned() } else { Some(local.to_string()) };
-        if let Some(local) = local.filter(|local| path.first() != Some(local)) {
-            self.imports.insert(local, path);
         }
     }
 
@@ -121,7 +96,7 @@ impl Finder {
 impl<'ast> Visit<'ast> for Finder {
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
         if !is_test(&item.attrs) {
-            self.import(&item.tree, &mut Vec::new());
+            self.import(&item.tree);
         }
     }
 

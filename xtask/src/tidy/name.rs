@@ -26,13 +26,9 @@ pub(super) fn check(sources: &[Source<'_>]) -> Vec<Violation> {
             let given = function.of_trait || VERBS_OF_STD.contains(&function.name.as_str());
             let empty = EMPTY_VERBS.iter().find(|verb| function.name.starts_with(*verb));
             if let Some(verb) = empty.filter(|_| !given && !source.is_test_line(function.first)) {
-                violations.push(Violation {
-                    path: source.path.into(),
-                    line: function.first,
-                    rule: "item-name",
-                    problem: format!("fn {} begins with `{verb}`", function.name),
-                    remedy: "name what it does in the words of MQTT or QUIC; a getter is a noun".into(),
-                });
+                let problem = format!("fn {} begins with `{verb}`", function.name);
+                let remedy = "name what it does in the words of MQTT or QUIC; a getter is a noun";
+                violations.push(Violation::new(source.path, function.first, "item-name", problem, remedy));
             }
         }
     }
@@ -42,26 +38,17 @@ pub(super) fn check(sources: &[Source<'_>]) -> Vec<Violation> {
 /// Integration tests are one binary for each crate: linking is what costs on two cores.
 fn folder_layout(source: &Source<'_>) -> Option<Violation> {
     let inside = source.path.strip_prefix(source.crate_folder())?.strip_prefix("/tests/")?;
-    (!inside.starts_with("it/")).then(|| Violation {
-        path: source.path.into(),
-        line: 0,
-        rule: "test-binary",
-        problem: "an integration test outside `tests/it/`".into(),
-        remedy: "make it a module of `tests/it/main.rs`".into(),
-    })
+    let problem = "an integration test outside `tests/it/`";
+    let remedy = "make it a module of `tests/it/main.rs`";
+    (!inside.starts_with("it/")).then(|| Violation::new(source.path, 0, "test-binary", problem, remedy))
 }
 
 fn empty_file_name(source: &Source<'_>) -> Option<Violation> {
     let inside = source.path.strip_prefix(source.crate_folder())?;
     let inside = inside.strip_suffix(".rs").unwrap_or(inside);
     let word = inside.split(['/', '_', '-']).find(|word| EMPTY_WORDS.contains(word))?;
-    Some(Violation {
-        path: source.path.into(),
-        line: 0,
-        rule: "file-name",
-        problem: format!("`{word}` says nothing about what is inside"),
-        remedy: "name the file after the noun it holds".into(),
-    })
+    let problem = format!("`{word}` says nothing about what is inside");
+    Some(Violation::new(source.path, 0, "file-name", problem, "name the file after the noun it holds"))
 }
 
 struct ItemFinder<'a> {
@@ -74,37 +61,27 @@ impl ItemFinder<'_> {
         let text = name.to_string();
         let last = text.rfind(char::is_uppercase).map_or(text.as_str(), |at| &text[at..]).to_lowercase();
         if EMPTY_WORDS.contains(&last.as_str()) && !WORDS_OF_THE_STANDARD.contains(&text.as_str()) {
-            self.violations.push(Violation {
-                path: self.source.path.into(),
-                line: name.span().start().line,
-                rule: "item-name",
-                problem: format!("{text} ends in `{last}`, which says nothing"),
-                remedy: "name the thing in the words of MQTT or QUIC".into(),
-            });
+            let problem = format!("{text} ends in `{last}`, which says nothing");
+            let (line, remedy) = (name.span().start().line, "name the thing in the words of MQTT or QUIC");
+            self.violations.push(Violation::new(self.source.path, line, "item-name", problem, remedy));
         }
     }
 }
 
 impl<'ast> Visit<'ast> for ItemFinder<'_> {
-    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
-        self.look_at(&item.ident);
-    }
-    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
-        self.look_at(&item.ident);
-    }
-    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
-        self.look_at(&item.ident);
-        visit::visit_item_trait(self, item);
-    }
-    fn visit_item_type(&mut self, item: &'ast syn::ItemType) {
-        self.look_at(&item.ident);
-    }
-    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-        // The name of a module in its own file is that of the file.
-        if item.content.is_some() && !is_test(&item.attrs) {
-            self.look_at(&item.ident);
+    fn visit_item(&mut self, item: &'ast syn::Item) {
+        match item {
+            syn::Item::Struct(item) => self.look_at(&item.ident),
+            syn::Item::Enum(item) => self.look_at(&item.ident),
+            syn::Item::Trait(item) => self.look_at(&item.ident),
+            syn::Item::Type(item) => self.look_at(&item.ident),
+            // The name of a module in its own file is that of the file.
+            syn::Item::Mod(item) if item.content.is_some() && !is_test(&item.attrs) => {
+                self.look_at(&item.ident);
+            }
+            _ => {}
         }
-        visit::visit_item_mod(self, item);
+        visit::visit_item(self, item);
     }
 }
 

@@ -23,27 +23,18 @@ pub(super) fn check(sources: &[Source<'_>]) -> Vec<Violation> {
         }
         for found in &finder.types {
             if found.fields > FIELD_LIMIT {
-                violations.push(Violation {
-                    path: found.path.into(),
-                    line: found.line,
-                    rule: "type-fields",
-                    problem: format!(
-                        "{} has {} fields, the limit is {FIELD_LIMIT}",
-                        found.name, found.fields
-                    ),
-                    remedy: "give what belongs together an owner of its own".into(),
-                });
+                let problem =
+                    format!("{} has {} fields, the limit is {FIELD_LIMIT}", found.name, found.fields);
+                let remedy = "give what belongs together an owner of its own";
+                violations.push(Violation::new(found.path, found.line, "type-fields", problem, remedy));
             }
             let is_one = finder.types.iter().filter(|other| other.name == found.name).count() == 1;
             let files = finder.impls.get(&found.name).map_or(0, BTreeSet::len);
             if is_one && files > IMPL_LIMIT {
-                violations.push(Violation {
-                    path: found.path.into(),
-                    line: found.line,
-                    rule: "type-impls",
-                    problem: format!("{} has `impl` in {files} files, the limit is {IMPL_LIMIT}", found.name),
-                    remedy: "make parts of it that have their own state".into(),
-                });
+                let problem =
+                    format!("{} has `impl` in {files} files, the limit is {IMPL_LIMIT}", found.name);
+                let remedy = "make parts of it that have their own state";
+                violations.push(Violation::new(found.path, found.line, "type-impls", problem, remedy));
             }
         }
     }
@@ -74,13 +65,8 @@ impl<'ast> Visit<'ast> for TypeFinder<'_> {
 
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
         if !is_test(&item.attrs) {
-            let line = item.ident.span().start().line;
-            self.types.push(Found {
-                path: self.path,
-                line,
-                name: item.ident.to_string(),
-                fields: item.fields.len(),
-            });
+            let (line, name) = (item.ident.span().start().line, item.ident.to_string());
+            self.types.push(Found { path: self.path, line, name, fields: item.fields.len() });
         }
     }
 

@@ -12,31 +12,24 @@ pub(super) fn check(sources: &[Source<'_>]) -> Vec<Violation> {
     for source in sources {
         let (code, _) = source.line_counts();
         if code > FILE_LIMIT {
-            violations.push(Violation {
-                path: source.path.into(),
-                line: 0,
-                rule: "file-size",
-                problem: format!("{code} lines without tests, the limit is {FILE_LIMIT}"),
-                remedy: "split it where it has two reasons to change".into(),
-            });
+            let problem = format!("{code} lines without tests, the limit is {FILE_LIMIT}");
+            let remedy = "split it where it has two reasons to change";
+            violations.push(Violation::new(source.path, 0, "file-size", problem, remedy));
         }
-        violations.extend(long_functions(source));
-    }
-    violations
-}
-
-fn long_functions(source: &Source<'_>) -> Vec<Violation> {
-    let mut violations = Vec::new();
-    for function in functions(&source.ast) {
-        let lines = function.last + 1 - function.first;
-        if lines > FUNCTION_LIMIT {
-            violations.push(Violation {
-                path: source.path.into(),
-                line: function.first,
-                rule: "function-size",
-                problem: format!("fn {} has {lines} lines, the limit is {FUNCTION_LIMIT}", function.name),
-                remedy: "give its steps names of their own".into(),
-            });
+        for function in functions(&source.ast) {
+            let lines = function.last + 1 - function.first;
+            if lines > FUNCTION_LIMIT {
+                let problem =
+                    format!("fn {} has {lines} lines, the limit is {FUNCTION_LIMIT}", function.name);
+                let remedy = "give its steps names of their own";
+                violations.push(Violation::new(
+                    source.path,
+                    function.first,
+                    "function-size",
+                    problem,
+                    remedy,
+                ));
+            }
         }
     }
     violations

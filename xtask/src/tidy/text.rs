@@ -21,28 +21,26 @@ const REGISTRY_HOSTS: &[&str] = &[
     concat!("static.crat", "es.io"),
 ];
 
+/// Rules about texts: their names, what no text may name, and the remedies.
+const NEEDLES: [(&str, &[&str], &str); 2] = [
+    ("machine-path", MACHINE_PATHS, "use a path relative to the repository, or a temporary folder"),
+    ("registry-host", REGISTRY_HOSTS, "name the package, not where it is fetched from"),
+];
+
 /// Paths and hosts in texts, and sleeps in tests.
 pub(super) fn check(tree: &Tree, sources: &[Source<'_>]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for file in &tree.files {
         for (at, line) in file.text.lines().enumerate() {
-            let found = [
-                (
-                    "machine-path",
-                    MACHINE_PATHS,
-                    "use a path relative to the repository, or a temporary folder",
-                ),
-                ("registry-host", REGISTRY_HOSTS, "name the package, not where it is fetched from"),
-            ];
-            for (rule, needles, remedy) in found {
+            for (rule, needles, remedy) in NEEDLES {
                 if let Some(needle) = needles.iter().find(|needle| names(line, needle)) {
-                    violations.push(Violation {
-                        path: file.path.clone(),
-                        line: at + 1,
+                    violations.push(Violation::new(
+                        &file.path,
+                        at + 1,
                         rule,
-                        problem: format!("names {needle}"),
-                        remedy: remedy.into(),
-                    });
+                        format!("names {needle}"),
+                        remedy,
+                    ));
                 }
             }
         }
@@ -72,12 +70,9 @@ fn sleeps(source: &Source<'_>) -> Vec<Violation> {
     let mut violations: Vec<_> = calls
         .iter()
         .filter(|call| source.is_test_line(call.line) && !virtual_time(call))
-        .map(|call| Violation {
-            path: source.path.into(),
-            line: call.line,
-            rule: "sleep-in-test",
-            problem: "a test sleeps".into(),
-            remedy: "wait for the event, or use `#[tokio::test(start_paused = true)]`".into(),
+        .map(|call| {
+            let remedy = "wait for the event, or use `#[tokio::test(start_paused = true)]`";
+            Violation::new(source.path, call.line, "sleep-in-test", "a test sleeps", remedy)
         })
         .collect();
     violations.dedup();

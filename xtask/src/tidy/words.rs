@@ -56,13 +56,9 @@ fn beginnings(file: &TextFile) -> impl Iterator<Item = Violation> {
             text.strip_prefix(**word).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
         };
         let word = BEGINNINGS.iter().find(begins)?;
-        Some(Violation {
-            path: file.path.clone(),
-            line: at + 1,
-            rule: "comment-beginning",
-            problem: format!("a comment line begins with `{word}`"),
-            remedy: "say what the thing is or does: a noun phrase, or a verb in the third person".into(),
-        })
+        let problem = format!("a comment line begins with `{word}`");
+        let remedy = "say what the thing is or does: a noun phrase, or a verb in the third person";
+        Some(Violation::new(&file.path, at + 1, "comment-beginning", problem, remedy))
     })
 }
 
@@ -76,13 +72,8 @@ fn denied(file: &TextFile) -> impl Iterator<Item = Violation> {
     file.text.lines().enumerate().flat_map(move |(at, line)| {
         words(line).filter_map(move |word| {
             let (word, instead) = DENIED.iter().find(|(denied, _)| *denied == word)?;
-            Some(Violation {
-                path: file.path.clone(),
-                line: at + 1,
-                rule: "denied-word",
-                problem: format!("`{word}` is no term of the field"),
-                remedy: format!("say {instead}"),
-            })
+            let problem = format!("`{word}` is no term of the field");
+            Some(Violation::new(&file.path, at + 1, "denied-word", problem, format!("say {instead}")))
         })
     })
 }
