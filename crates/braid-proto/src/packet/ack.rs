@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, BytesMut};
 
-use super::properties::{PropertyWriter, UserProperties, id, put_properties, read_properties, read_user};
+use super::properties::{Section, UserProperties, properties};
 use super::put_packet;
 use crate::types::{PacketId, PacketType, ProtocolVersion, ReasonCode, Violation};
 use crate::wire::Reader;
@@ -51,6 +51,8 @@ pub struct AckProperties {
     pub user: UserProperties,
 }
 
+properties!(AckProperties: REASON_STRING = reason_string, USER_PROPERTY = user);
+
 impl Ack {
     /// Acknowledgement without properties.
     pub const fn new(kind: AckKind, packet_id: PacketId, reason: ReasonCode) -> Self {
@@ -65,9 +67,7 @@ impl Ack {
             }
             out.put_u8(self.reason.value());
             if let Some(properties) = &self.properties {
-                put_properties(out, |to| {
-                    put_reason_and_user(to, properties.reason_string.as_deref(), &properties.user);
-                });
+                properties.encode_section(out);
             }
         });
     }
@@ -87,7 +87,7 @@ impl Ack {
             return Ok(ack);
         }
         let mut properties = AckProperties::default();
-        read_reason_and_user(reader, &mut properties.reason_string, &mut properties.user)?;
+        properties.decode_section(reader)?;
         if properties != AckProperties::default() {
             ack.properties = Some(Box::new(properties));
         }
@@ -106,29 +106,4 @@ pub(super) fn parse_reason(value: u8, packet: PacketType) -> Result<ReasonCode, 
     ReasonCode::from_u8(value)
         .filter(|reason| reason.is_allowed_in(packet))
         .ok_or(Violation::UnknownReasonCode(packet, value))
-}
-
-/// Reads a property section of Reason String and User Properties.
-pub(super) fn read_reason_and_user(
-    reader: &mut Reader<'_>,
-    reason_string: &mut Option<Box<str>>,
-    user: &mut UserProperties,
-) -> Result<(), Violation> {
-    read_properties(reader, |part, id| {
-        match id {
-            id::REASON_STRING => *reason_string = Some(part.string()?.into()),
-            id::USER_PROPERTY => user.push(read_user(part)?),
-            _ => return Err(Violation::PropertyNotAllowed(id)),
-        }
-        Ok(())
-    })
-}
-
-pub(super) fn put_reason_and_user(
-    to: &mut PropertyWriter<'_>,
-    reason_string: Option<&str>,
-    user: &UserProperties,
-) {
-    to.text(id::REASON_STRING, reason_string);
-    to.user(user);
 }

@@ -2,14 +2,12 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::ack::{parse_reason, put_reason_and_user};
-use super::properties::{
-    PropertyWriter, UserProperties, id, not_zero, put_properties, read_flag, read_properties, read_user,
-};
-use super::publish::{MessageProperties, read_message_property};
+use super::ack::parse_reason;
+use super::properties::{Section, UserProperties, Value, id, properties, put_property, read_properties};
+use super::publish::MessageProperties;
 use super::put_packet;
 use crate::types::{ClientId, PacketType, ProtocolVersion, QoS, ReasonCode, TopicName, Violation};
-use crate::wire::{Reader, put_binary, put_string};
+use crate::wire::{Reader, put_binary, put_measured, put_string};
 
 /// CONNECT (MQTT 3.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,12 +97,12 @@ impl Connect {
             out.put_u8(self.flags());
             out.put_u16(self.keep_alive);
             if self.version.is_v5() {
-                put_properties(out, |to| self.properties.put(to));
+                self.properties.encode_section(out);
             }
             put_string(out, self.client_id.as_str());
             if let Some(will) = &self.will {
                 if self.version.is_v5() {
-                    put_properties(out, |to| will.put_properties(to));
+                    put_measured(out, |out| will.put_properties(out));
                 }
                 put_string(out, will.topic.as_str());
                 put_binary(out, &will.payload);
@@ -158,7 +156,10 @@ impl Connect {
         let keep_alive = reader.u16()?;
         let mut properties = ConnectProperties::default();
         if version.is_v5() {
-            properties = ConnectProperties::decode(reader)?;
+            properties.decode_section(reader)?;
+            if properties.authentication_data.is_some() && properties.authentication_method.is_none() {
+                return Err(Violation::AuthenticationDataWithoutMethod);
+            }
         }
         let client_id = ClientId::from(reader.string()?); // [MQTT-3.1.3-1], [MQTT-3.1.3-3], [MQTT-3.1.3-4]
         // [MQTT-3.1.2-9]
@@ -202,10 +203,10 @@ impl Will {
         if version.is_v5() {
             read_properties(reader, |part, id| {
                 if id == id::WILL_DELAY_INTERVAL {
-                    delay = part.u32()?;
+                    delay = u32::read(id, part)?;
                     return Ok(());
                 }
-                read_message_property(&mut properties, part, id)
+                properties.read(id, part)
             })?;
         }
         let topic = TopicName::parse(reader.string()?).map_err(Violation::TopicName)?; // [MQTT-3.1.3-11]
@@ -214,54 +215,27 @@ impl Will {
         Ok(Self { topic, payload, qos, retain: flags & flag::WILL_RETAIN != 0, delay, properties })
     }
 
-    fn put_properties(&self, to: &mut PropertyWriter<'_>) {
-        to.number(id::WILL_DELAY_INTERVAL, (self.delay > 0).then_some(self.delay));
+    fn put_properties(&self, out: &mut BytesMut) {
+        if self.delay > 0 {
+            put_property(out, id::WILL_DELAY_INTERVAL, &self.delay);
+        }
         if let Some(properties) = &self.properties {
-            properties.put(to, properties.message_expiry);
+            properties.put(out, properties.message_expiry);
         }
     }
 }
 
-impl ConnectProperties {
-    fn put(&self, to: &mut PropertyWriter<'_>) {
-        to.number(id::SESSION_EXPIRY_INTERVAL, self.session_expiry);
-        to.short(id::RECEIVE_MAXIMUM, self.receive_maximum);
-        to.number(id::MAXIMUM_PACKET_SIZE, self.maximum_packet_size);
-        to.short(id::TOPIC_ALIAS_MAXIMUM, self.topic_alias_maximum);
-        to.flag(id::REQUEST_RESPONSE_INFORMATION, self.request_response_information);
-        to.flag(id::REQUEST_PROBLEM_INFORMATION, self.request_problem_information);
-        to.text(id::AUTHENTICATION_METHOD, self.authentication_method.as_deref());
-        to.binary(id::AUTHENTICATION_DATA, self.authentication_data.as_deref());
-        to.user(&self.user);
-    }
-
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, Violation> {
-        let mut all = Self::default();
-        read_properties(reader, |part, id| {
-            match id {
-                id::SESSION_EXPIRY_INTERVAL => all.session_expiry = Some(part.u32()?),
-                id::RECEIVE_MAXIMUM => all.receive_maximum = Some(not_zero(id, part.u16()?)?),
-                id::MAXIMUM_PACKET_SIZE => all.maximum_packet_size = Some(not_zero(id, part.u32()?)?),
-                id::TOPIC_ALIAS_MAXIMUM => all.topic_alias_maximum = Some(part.u16()?),
-                id::REQUEST_RESPONSE_INFORMATION => {
-                    all.request_response_information = Some(read_flag(part, id)?);
-                }
-                id::REQUEST_PROBLEM_INFORMATION => {
-                    all.request_problem_information = Some(read_flag(part, id)?);
-                }
-                id::AUTHENTICATION_METHOD => all.authentication_method = Some(part.string()?.into()),
-                id::AUTHENTICATION_DATA => all.authentication_data = Some(part.owned_binary()?),
-                id::USER_PROPERTY => all.user.push(read_user(part)?),
-                _ => return Err(Violation::PropertyNotAllowed(id)),
-            }
-            Ok(())
-        })?;
-        if all.authentication_data.is_some() && all.authentication_method.is_none() {
-            return Err(Violation::AuthenticationDataWithoutMethod);
-        }
-        Ok(all)
-    }
-}
+properties!(ConnectProperties:
+    SESSION_EXPIRY_INTERVAL = session_expiry,
+    RECEIVE_MAXIMUM = receive_maximum,
+    MAXIMUM_PACKET_SIZE = maximum_packet_size,
+    TOPIC_ALIAS_MAXIMUM = topic_alias_maximum,
+    REQUEST_RESPONSE_INFORMATION = request_response_information,
+    REQUEST_PROBLEM_INFORMATION = request_problem_information,
+    AUTHENTICATION_METHOD = authentication_method,
+    AUTHENTICATION_DATA = authentication_data,
+    USER_PROPERTY = user
+);
 
 /// CONNACK (MQTT 3.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -307,7 +281,7 @@ impl Connack {
             let flags = u8::from(self.session_present && version != ProtocolVersion::V31); // [MQTT-3.2.2-1]
             if version.is_v5() {
                 out.put_slice(&[flags, self.reason.value()]);
-                self.properties.encode(out);
+                self.properties.encode_section(out);
             } else {
                 // A reason without a return code is not sent to MQTT 3: the fallback keeps the encoder total.
                 out.put_slice(&[flags, self.reason.connack_v3().unwrap_or(3)]);
@@ -334,64 +308,28 @@ impl Connack {
             return Ok(Self { session_present, reason, properties: ConnackProperties::default() });
         }
         let reason = parse_reason(value, PacketType::Connack)?;
-        let properties = ConnackProperties::decode(reader)?;
+        let mut properties = ConnackProperties::default();
+        properties.decode_section(reader)?;
         Ok(Self { session_present, reason, properties })
     }
 }
 
-impl ConnackProperties {
-    fn encode(&self, out: &mut BytesMut) {
-        put_properties(out, |to| {
-            to.number(id::SESSION_EXPIRY_INTERVAL, self.session_expiry);
-            to.short(id::RECEIVE_MAXIMUM, self.receive_maximum);
-            to.flag(id::MAXIMUM_QOS, self.maximum_qos.map(|qos| qos != QoS::AtMostOnce));
-            to.flag(id::RETAIN_AVAILABLE, self.retain_available);
-            to.number(id::MAXIMUM_PACKET_SIZE, self.maximum_packet_size);
-            to.text(id::ASSIGNED_CLIENT_IDENTIFIER, self.assigned_client_id.as_ref().map(ClientId::as_str));
-            to.short(id::TOPIC_ALIAS_MAXIMUM, self.topic_alias_maximum);
-            to.flag(id::WILDCARD_SUBSCRIPTION_AVAILABLE, self.wildcard_subscription_available);
-            to.flag(id::SUBSCRIPTION_IDENTIFIER_AVAILABLE, self.subscription_identifiers_available);
-            to.flag(id::SHARED_SUBSCRIPTION_AVAILABLE, self.shared_subscription_available);
-            to.short(id::SERVER_KEEP_ALIVE, self.server_keep_alive);
-            to.text(id::RESPONSE_INFORMATION, self.response_information.as_deref());
-            to.text(id::SERVER_REFERENCE, self.server_reference.as_deref());
-            to.text(id::AUTHENTICATION_METHOD, self.authentication_method.as_deref());
-            to.binary(id::AUTHENTICATION_DATA, self.authentication_data.as_deref());
-            put_reason_and_user(to, self.reason_string.as_deref(), &self.user);
-        });
-    }
-
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, Violation> {
-        let mut all = Self::default();
-        read_properties(reader, |part, id| {
-            match id {
-                id::SESSION_EXPIRY_INTERVAL => all.session_expiry = Some(part.u32()?),
-                id::RECEIVE_MAXIMUM => all.receive_maximum = Some(not_zero(id, part.u16()?)?),
-                id::MAXIMUM_QOS => all.maximum_qos = QoS::from_bits(read_flag(part, id)?.into()),
-                id::RETAIN_AVAILABLE => all.retain_available = Some(read_flag(part, id)?),
-                id::MAXIMUM_PACKET_SIZE => all.maximum_packet_size = Some(not_zero(id, part.u32()?)?),
-                id::ASSIGNED_CLIENT_IDENTIFIER => all.assigned_client_id = Some(part.string()?.into()),
-                id::TOPIC_ALIAS_MAXIMUM => all.topic_alias_maximum = Some(part.u16()?),
-                id::REASON_STRING => all.reason_string = Some(part.string()?.into()),
-                id::WILDCARD_SUBSCRIPTION_AVAILABLE => {
-                    all.wildcard_subscription_available = Some(read_flag(part, id)?);
-                }
-                id::SUBSCRIPTION_IDENTIFIER_AVAILABLE => {
-                    all.subscription_identifiers_available = Some(read_flag(part, id)?);
-                }
-                id::SHARED_SUBSCRIPTION_AVAILABLE => {
-                    all.shared_subscription_available = Some(read_flag(part, id)?);
-                }
-                id::SERVER_KEEP_ALIVE => all.server_keep_alive = Some(part.u16()?),
-                id::RESPONSE_INFORMATION => all.response_information = Some(part.string()?.into()),
-                id::SERVER_REFERENCE => all.server_reference = Some(part.string()?.into()),
-                id::AUTHENTICATION_METHOD => all.authentication_method = Some(part.string()?.into()),
-                id::AUTHENTICATION_DATA => all.authentication_data = Some(part.owned_binary()?),
-                id::USER_PROPERTY => all.user.push(read_user(part)?),
-                _ => return Err(Violation::PropertyNotAllowed(id)),
-            }
-            Ok(())
-        })?;
-        Ok(all)
-    }
-}
+properties!(ConnackProperties:
+    SESSION_EXPIRY_INTERVAL = session_expiry,
+    RECEIVE_MAXIMUM = receive_maximum,
+    MAXIMUM_QOS = maximum_qos,
+    RETAIN_AVAILABLE = retain_available,
+    MAXIMUM_PACKET_SIZE = maximum_packet_size,
+    ASSIGNED_CLIENT_IDENTIFIER = assigned_client_id,
+    TOPIC_ALIAS_MAXIMUM = topic_alias_maximum,
+    WILDCARD_SUBSCRIPTION_AVAILABLE = wildcard_subscription_available,
+    SUBSCRIPTION_IDENTIFIER_AVAILABLE = subscription_identifiers_available,
+    SHARED_SUBSCRIPTION_AVAILABLE = shared_subscription_available,
+    SERVER_KEEP_ALIVE = server_keep_alive,
+    RESPONSE_INFORMATION = response_information,
+    SERVER_REFERENCE = server_reference,
+    AUTHENTICATION_METHOD = authentication_method,
+    AUTHENTICATION_DATA = authentication_data,
+    REASON_STRING = reason_string,
+    USER_PROPERTY = user
+);

@@ -2,8 +2,8 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::ack::{put_reason_and_user, read_reason};
-use super::properties::{UserProperties, id, put_properties, read_properties, read_user};
+use super::ack::read_reason;
+use super::properties::{Section, UserProperties, properties};
 use super::put_packet;
 use crate::types::{PacketType, ProtocolVersion, ReasonCode, Violation};
 use crate::wire::Reader;
@@ -49,11 +49,7 @@ impl Disconnect {
             }
             out.put_u8(self.reason.value());
             if self.has_properties() {
-                put_properties(out, |to| {
-                    to.number(id::SESSION_EXPIRY_INTERVAL, self.session_expiry);
-                    to.text(id::SERVER_REFERENCE, self.server_reference.as_deref());
-                    put_reason_and_user(to, self.reason_string.as_deref(), &self.user);
-                });
+                self.encode_section(out);
             }
         });
     }
@@ -64,22 +60,19 @@ impl Disconnect {
             return Ok(disconnect);
         }
         disconnect.reason = read_reason(reader, PacketType::Disconnect)?; // [MQTT-3.14.2-1]
-        if reader.is_empty() {
-            return Ok(disconnect);
+        if !reader.is_empty() {
+            disconnect.decode_section(reader)?;
         }
-        read_properties(reader, |part, id| {
-            match id {
-                id::SESSION_EXPIRY_INTERVAL => disconnect.session_expiry = Some(part.u32()?),
-                id::REASON_STRING => disconnect.reason_string = Some(part.string()?.into()),
-                id::SERVER_REFERENCE => disconnect.server_reference = Some(part.string()?.into()),
-                id::USER_PROPERTY => disconnect.user.push(read_user(part)?),
-                _ => return Err(Violation::PropertyNotAllowed(id)),
-            }
-            Ok(())
-        })?;
         Ok(disconnect)
     }
 }
+
+properties!(Disconnect:
+    SESSION_EXPIRY_INTERVAL = session_expiry,
+    SERVER_REFERENCE = server_reference,
+    REASON_STRING = reason_string,
+    USER_PROPERTY = user
+);
 
 /// AUTH (MQTT 5, 3.15): a step of enhanced authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,11 +93,7 @@ impl Auth {
     pub(super) fn encode(&self, out: &mut BytesMut) {
         put_packet(out, PacketType::Auth.first_byte(), |out| {
             out.put_u8(self.reason.value());
-            put_properties(out, |to| {
-                to.text(id::AUTHENTICATION_METHOD, self.method.as_deref());
-                to.binary(id::AUTHENTICATION_DATA, self.authentication_data.as_deref());
-                put_reason_and_user(to, self.reason_string.as_deref(), &self.user);
-            });
+            self.encode_section(out);
         });
     }
 
@@ -116,20 +105,17 @@ impl Auth {
             reason_string: None,
             user: UserProperties::new(),
         };
-        if reader.is_empty() {
-            return Ok(auth);
+        if !reader.is_empty() {
+            auth.reason = read_reason(reader, PacketType::Auth)?; // [MQTT-3.15.2-1]
+            auth.decode_section(reader)?;
         }
-        auth.reason = read_reason(reader, PacketType::Auth)?; // [MQTT-3.15.2-1]
-        read_properties(reader, |part, id| {
-            match id {
-                id::AUTHENTICATION_METHOD => auth.method = Some(part.string()?.into()),
-                id::AUTHENTICATION_DATA => auth.authentication_data = Some(part.owned_binary()?),
-                id::REASON_STRING => auth.reason_string = Some(part.string()?.into()),
-                id::USER_PROPERTY => auth.user.push(read_user(part)?),
-                _ => return Err(Violation::PropertyNotAllowed(id)),
-            }
-            Ok(())
-        })?;
         Ok(auth)
     }
 }
+
+properties!(Auth:
+    AUTHENTICATION_METHOD = method,
+    AUTHENTICATION_DATA = authentication_data,
+    REASON_STRING = reason_string,
+    USER_PROPERTY = user
+);

@@ -1,10 +1,10 @@
-//! Properties (MQTT 5, 2.2.2): their identifiers, reader and writer.
+//! Properties (MQTT 5, 2.2.2): their identifiers, values and sections.
 
 use std::num::NonZeroU32;
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::types::Violation;
+use crate::types::{ClientId, QoS, TopicName, Violation};
 use crate::wire::{Reader, put_binary, put_measured, put_string, put_variable};
 
 /// User Properties: name and value, in order, names may repeat. [MQTT-3.1.3-10]
@@ -68,84 +68,197 @@ pub(super) fn read_properties<'a>(
     Ok(())
 }
 
-/// Reads a property of one byte that is 0 or 1.
-pub(super) fn read_flag(part: &mut Reader<'_>, id: u8) -> Result<bool, Violation> {
-    match part.u8()? {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => Err(Violation::PropertyValue(id)),
-    }
+/// Value of one property.
+pub(super) trait Value: Sized {
+    fn put(&self, out: &mut BytesMut);
+
+    /// Reads the value of the property with this identifier.
+    fn read(id: u8, part: &mut Reader<'_>) -> Result<Self, Violation>;
 }
 
-/// Checks the value of a property whose range begins with 1.
-pub(super) fn not_zero<T: Default + PartialEq>(id: u8, value: T) -> Result<T, Violation> {
-    if value == T::default() { Err(Violation::PropertyValue(id)) } else { Ok(value) }
+/// Appends a property.
+pub(super) fn put_property(out: &mut BytesMut, id: u8, value: &impl Value) {
+    out.put_u8(id);
+    value.put(out);
 }
 
-pub(super) fn read_subscription_id(part: &mut Reader<'_>) -> Result<NonZeroU32, Violation> {
-    let number = u32::try_from(part.variable()?).map_err(|_| Violation::VariableByteInteger)?;
-    NonZeroU32::new(number).ok_or(Violation::PropertyValue(id::SUBSCRIPTION_IDENTIFIER))
-}
+/// Properties of which the range begins with 1.
+const NOT_ZERO: [u8; 2] = [id::RECEIVE_MAXIMUM, id::MAXIMUM_PACKET_SIZE];
 
-/// Reads name and value of a User Property. [MQTT-1.5.7-1]
-pub(super) fn read_user(part: &mut Reader<'_>) -> Result<(Box<str>, Box<str>), Violation> {
-    Ok((part.string()?.into(), part.string()?.into())) // [MQTT-1.5.7-1]
-}
-
-/// Writes the Property Length and the properties that `write` puts.
-pub(super) fn put_properties(out: &mut BytesMut, write: impl FnOnce(&mut PropertyWriter<'_>)) {
-    // An empty section has its length too. [MQTT-2.2.2-1]
-    put_measured(out, |out| write(&mut PropertyWriter(out)));
-}
-
-/// Writer of single properties; absent ones are skipped.
-pub(super) struct PropertyWriter<'a>(&'a mut BytesMut);
-
-impl PropertyWriter<'_> {
-    pub(super) fn flag(&mut self, id: u8, value: Option<bool>) {
-        if let Some(value) = value {
-            self.0.put_slice(&[id, value.into()]);
-        }
+impl Value for bool {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u8((*self).into());
     }
 
-    pub(super) fn short(&mut self, id: u8, value: Option<u16>) {
-        if let Some(value) = value {
-            self.0.put_u8(id);
-            self.0.put_u16(value);
-        }
-    }
-
-    pub(super) fn number(&mut self, id: u8, value: Option<u32>) {
-        if let Some(value) = value {
-            self.0.put_u8(id);
-            self.0.put_u32(value);
-        }
-    }
-
-    pub(super) fn variable(&mut self, id: u8, value: u32) {
-        self.0.put_u8(id);
-        put_variable(self.0, value as usize);
-    }
-
-    pub(super) fn text(&mut self, id: u8, value: Option<&str>) {
-        if let Some(value) = value {
-            self.0.put_u8(id);
-            put_string(self.0, value);
-        }
-    }
-
-    pub(super) fn binary(&mut self, id: u8, value: Option<&[u8]>) {
-        if let Some(value) = value {
-            self.0.put_u8(id);
-            put_binary(self.0, value);
-        }
-    }
-
-    pub(super) fn user(&mut self, properties: &UserProperties) {
-        for (name, value) in properties {
-            self.0.put_u8(id::USER_PROPERTY);
-            put_string(self.0, name);
-            put_string(self.0, value);
+    fn read(id: u8, part: &mut Reader<'_>) -> Result<Self, Violation> {
+        match part.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Violation::PropertyValue(id)),
         }
     }
 }
+
+impl Value for u16 {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u16(*self);
+    }
+
+    fn read(id: u8, part: &mut Reader<'_>) -> Result<Self, Violation> {
+        let value = part.u16()?;
+        if value == 0 && NOT_ZERO.contains(&id) { Err(Violation::PropertyValue(id)) } else { Ok(value) }
+    }
+}
+
+impl Value for u32 {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u32(*self);
+    }
+
+    fn read(id: u8, part: &mut Reader<'_>) -> Result<Self, Violation> {
+        let value = part.u32()?;
+        if value == 0 && NOT_ZERO.contains(&id) { Err(Violation::PropertyValue(id)) } else { Ok(value) }
+    }
+}
+
+impl Value for NonZeroU32 {
+    fn put(&self, out: &mut BytesMut) {
+        put_variable(out, self.get() as usize);
+    }
+
+    fn read(id: u8, part: &mut Reader<'_>) -> Result<Self, Violation> {
+        let number = u32::try_from(part.variable()?).map_err(|_| Violation::VariableByteInteger)?;
+        Self::new(number).ok_or(Violation::PropertyValue(id))
+    }
+}
+
+impl Value for Box<str> {
+    fn put(&self, out: &mut BytesMut) {
+        put_string(out, self);
+    }
+
+    fn read(_: u8, part: &mut Reader<'_>) -> Result<Self, Violation> {
+        Ok(part.string()?.into())
+    }
+}
+
+impl Value for Bytes {
+    fn put(&self, out: &mut BytesMut) {
+        put_binary(out, self);
+    }
+
+    fn read(_: u8, part: &mut Reader<'_>) -> Result<Self, Violation> {
+        part.owned_binary()
+    }
+}
+
+/// Name and value of a User Property. [MQTT-1.5.7-1]
+impl Value for (Box<str>, Box<str>) {
+    fn put(&self, out: &mut BytesMut) {
+        put_string(out, &self.0);
+        put_string(out, &self.1);
+    }
+
+    fn read(_: u8, part: &mut Reader<'_>) -> Result<Self, Violation> {
+        Ok((part.string()?.into(), part.string()?.into())) // [MQTT-1.5.7-1]
+    }
+}
+
+impl Value for ClientId {
+    fn put(&self, out: &mut BytesMut) {
+        put_string(out, self.as_str());
+    }
+
+    fn read(_: u8, part: &mut Reader<'_>) -> Result<Self, Violation> {
+        Ok(part.string()?.into())
+    }
+}
+
+impl Value for TopicName {
+    fn put(&self, out: &mut BytesMut) {
+        put_string(out, self.as_str());
+    }
+
+    fn read(_: u8, part: &mut Reader<'_>) -> Result<Self, Violation> {
+        Self::parse(part.string()?).map_err(Violation::TopicName)
+    }
+}
+
+/// Maximum QoS: 0 or 1.
+impl Value for QoS {
+    fn put(&self, out: &mut BytesMut) {
+        (*self != Self::AtMostOnce).put(out);
+    }
+
+    fn read(id: u8, part: &mut Reader<'_>) -> Result<Self, Violation> {
+        bool::read(id, part).map(|flag| if flag { Self::AtLeastOnce } else { Self::AtMostOnce })
+    }
+}
+
+/// Field of a packet that holds a property: absent, once, or many times.
+pub(super) trait Field {
+    fn put(&self, id: u8, out: &mut BytesMut);
+    fn read(&mut self, id: u8, part: &mut Reader<'_>) -> Result<(), Violation>;
+}
+
+impl<T: Value> Field for Option<T> {
+    fn put(&self, id: u8, out: &mut BytesMut) {
+        if let Some(value) = self {
+            put_property(out, id, value);
+        }
+    }
+
+    fn read(&mut self, id: u8, part: &mut Reader<'_>) -> Result<(), Violation> {
+        let before = self.replace(T::read(id, part)?);
+        before.map_or(Ok(()), |_| Err(Violation::DuplicateProperty(id)))
+    }
+}
+
+impl<T: Value> Field for Vec<T> {
+    fn put(&self, id: u8, out: &mut BytesMut) {
+        self.iter().for_each(|value| put_property(out, id, value));
+    }
+
+    fn read(&mut self, id: u8, part: &mut Reader<'_>) -> Result<(), Violation> {
+        self.push(T::read(id, part)?);
+        Ok(())
+    }
+}
+
+/// Section of the properties of a packet.
+pub(super) trait Section {
+    /// Writes the properties that are present.
+    fn put_properties(&self, out: &mut BytesMut);
+
+    fn read_property(&mut self, id: u8, part: &mut Reader<'_>) -> Result<(), Violation>;
+
+    fn encode_section(&self, out: &mut BytesMut) {
+        // An empty section has its length too. [MQTT-2.2.2-1]
+        put_measured(out, |out| self.put_properties(out));
+    }
+
+    fn decode_section(&mut self, reader: &mut Reader<'_>) -> Result<(), Violation> {
+        read_properties(reader, |part, id| self.read_property(id, part))
+    }
+}
+
+/// Lists the properties of a packet for both directions: identifier and field, in the order of their encoding.
+macro_rules! properties {
+    ($packet:ty: $($id:ident = $field:ident),*) => {
+        impl $crate::packet::properties::Section for $packet {
+            fn put_properties(&self, out: &mut BytesMut) {
+                use $crate::packet::properties::{Field, id};
+                $(self.$field.put(id::$id, out);)*
+            }
+
+            fn read_property(&mut self, id: u8, part: &mut Reader<'_>) -> Result<(), Violation> {
+                use $crate::packet::properties::{Field, id};
+                match id {
+                    $(id::$id => self.$field.read(id, part),)*
+                    _ => Err(Violation::PropertyNotAllowed(id)),
+                }
+            }
+        }
+    };
+}
+pub(super) use properties;

@@ -4,12 +4,9 @@ use std::num::NonZeroU32;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::properties::{
-    PropertyWriter, UserProperties, id, put_properties, read_flag, read_properties, read_subscription_id,
-    read_user,
-};
+use super::properties::{Field, UserProperties, id, put_property, read_properties};
 use crate::types::{PacketId, PacketType, ProtocolVersion, QoS, TopicError, TopicName, Violation};
-use crate::wire::{PACKET_SIZE_MAX, Reader, put_string, variable_bytes, variable_len};
+use crate::wire::{PACKET_SIZE_MAX, Reader, put_measured, put_string, variable_bytes, variable_len};
 
 /// PUBLISH (MQTT 3.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,13 +99,10 @@ impl Publish {
 
     fn decode_properties(&mut self, reader: &mut Reader<'_>) -> Result<(), Violation> {
         let mut properties = MessageProperties::default();
-        read_properties(reader, |part, id| {
-            match id {
-                id::TOPIC_ALIAS => self.topic_alias = Some(part.u16()?),
-                id::SUBSCRIPTION_IDENTIFIER => self.subscription_ids.push(read_subscription_id(part)?),
-                _ => read_message_property(&mut properties, part, id)?,
-            }
-            Ok(())
+        read_properties(reader, |part, id| match id {
+            id::TOPIC_ALIAS => self.topic_alias.read(id, part),
+            id::SUBSCRIPTION_IDENTIFIER => self.subscription_ids.read(id, part),
+            _ => properties.read(id, part),
         })?;
         self.properties = properties.boxed();
         Ok(())
@@ -176,13 +170,13 @@ pub(crate) fn put_publish_head(
 ) -> Option<usize> {
     let mut properties = BytesMut::new();
     if version.is_v5() && head.has_properties() {
-        put_properties(&mut properties, |to| {
-            to.short(id::TOPIC_ALIAS, head.topic_alias);
+        put_measured(&mut properties, |out| {
+            head.topic_alias.put(id::TOPIC_ALIAS, out);
             for number in head.subscription_ids {
-                to.variable(id::SUBSCRIPTION_IDENTIFIER, number.get());
+                put_property(out, id::SUBSCRIPTION_IDENTIFIER, number);
             }
             if let Some(message) = head.properties {
-                message.put(to, head.message_expiry);
+                message.put(out, head.message_expiry);
             }
         });
     }
@@ -215,35 +209,28 @@ impl MessageProperties {
         (self != Self::default()).then(|| Box::new(self))
     }
 
-    pub(super) fn put(&self, to: &mut PropertyWriter<'_>, message_expiry: Option<u32>) {
-        to.flag(id::PAYLOAD_FORMAT_INDICATOR, self.payload_format); // [MQTT-3.3.2-4]
-        to.number(id::MESSAGE_EXPIRY_INTERVAL, message_expiry);
-        to.text(id::CONTENT_TYPE, self.content_type.as_deref()); // [MQTT-3.3.2-20]
-        to.text(id::RESPONSE_TOPIC, self.response_topic.as_ref().map(TopicName::as_str)); // [MQTT-3.3.2-15]
-        to.binary(id::CORRELATION_DATA, self.correlation_data.as_deref()); // [MQTT-3.3.2-16]
-        to.user(&self.user); // [MQTT-3.3.2-17], [MQTT-3.3.2-18]
+    /// Writes the properties with the rest of the Message Expiry Interval in seconds.
+    pub(super) fn put(&self, out: &mut BytesMut, message_expiry: Option<u32>) {
+        self.payload_format.put(id::PAYLOAD_FORMAT_INDICATOR, out); // [MQTT-3.3.2-4]
+        message_expiry.put(id::MESSAGE_EXPIRY_INTERVAL, out);
+        self.content_type.put(id::CONTENT_TYPE, out); // [MQTT-3.3.2-20]
+        self.response_topic.put(id::RESPONSE_TOPIC, out); // [MQTT-3.3.2-15]
+        self.correlation_data.put(id::CORRELATION_DATA, out); // [MQTT-3.3.2-16]
+        self.user.put(id::USER_PROPERTY, out); // [MQTT-3.3.2-17], [MQTT-3.3.2-18]
     }
-}
 
-/// Reads one property of a message, in PUBLISH or in the Will Properties of CONNECT.
-pub(super) fn read_message_property(
-    properties: &mut MessageProperties,
-    part: &mut Reader<'_>,
-    id: u8,
-) -> Result<(), Violation> {
-    match id {
-        id::PAYLOAD_FORMAT_INDICATOR => properties.payload_format = Some(read_flag(part, id)?),
-        id::MESSAGE_EXPIRY_INTERVAL => properties.message_expiry = Some(part.u32()?),
-        id::CONTENT_TYPE => properties.content_type = Some(part.string()?.into()), // [MQTT-3.3.2-19]
-        id::RESPONSE_TOPIC => {
-            // [MQTT-3.3.2-13], [MQTT-3.3.2-14]
-            properties.response_topic = Some(TopicName::parse(part.string()?).map_err(Violation::TopicName)?);
+    /// Reads one property of a message, in PUBLISH or in the Will Properties of CONNECT.
+    pub(super) fn read(&mut self, id: u8, part: &mut Reader<'_>) -> Result<(), Violation> {
+        match id {
+            id::PAYLOAD_FORMAT_INDICATOR => self.payload_format.read(id, part),
+            id::MESSAGE_EXPIRY_INTERVAL => self.message_expiry.read(id, part),
+            id::CONTENT_TYPE => self.content_type.read(id, part), // [MQTT-3.3.2-19]
+            id::RESPONSE_TOPIC => self.response_topic.read(id, part), // [MQTT-3.3.2-13], [MQTT-3.3.2-14]
+            id::CORRELATION_DATA => self.correlation_data.read(id, part),
+            id::USER_PROPERTY => self.user.read(id, part),
+            _ => Err(Violation::PropertyNotAllowed(id)),
         }
-        id::CORRELATION_DATA => properties.correlation_data = Some(part.owned_binary()?),
-        id::USER_PROPERTY => properties.user.push(read_user(part)?),
-        _ => return Err(Violation::PropertyNotAllowed(id)),
     }
-    Ok(())
 }
 
 /// Number of Topic Names that a [`TopicCache`] holds.

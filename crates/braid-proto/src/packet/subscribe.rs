@@ -4,10 +4,8 @@ use std::num::NonZeroU32;
 
 use bytes::{BufMut, BytesMut};
 
-use super::ack::{put_reason_and_user, read_reason, read_reason_and_user};
-use super::properties::{
-    UserProperties, id, put_properties, read_properties, read_subscription_id, read_user,
-};
+use super::ack::read_reason;
+use super::properties::{Section, UserProperties, properties};
 use super::put_packet;
 use crate::types::{
     PacketId, PacketType, ProtocolVersion, QoS, ReasonCode, RetainHandling, TopicError, TopicFilter,
@@ -59,12 +57,7 @@ impl Subscribe {
         put_packet(out, PacketType::Subscribe.first_byte(), |out| {
             out.put_u16(self.packet_id.value());
             if version.is_v5() {
-                put_properties(out, |to| {
-                    if let Some(number) = self.id {
-                        to.variable(id::SUBSCRIPTION_IDENTIFIER, number.get());
-                    }
-                    to.user(&self.user);
-                });
+                self.encode_section(out);
             }
             for entry in &self.entries {
                 put_string(out, text_of(&entry.filter));
@@ -77,19 +70,7 @@ impl Subscribe {
         let packet_id = reader.packet_id()?; // [MQTT-2.2.1-3]
         let mut subscribe = Self { packet_id, id: None, user: Vec::new(), entries: Vec::new() };
         if version.is_v5() {
-            read_properties(reader, |part, id| {
-                match id {
-                    id::SUBSCRIPTION_IDENTIFIER => {
-                        let before = subscribe.id.replace(read_subscription_id(part)?);
-                        if before.is_some() {
-                            return Err(Violation::DuplicateProperty(id));
-                        }
-                    }
-                    id::USER_PROPERTY => subscribe.user.push(read_user(part)?),
-                    _ => return Err(Violation::PropertyNotAllowed(id)),
-                }
-                Ok(())
-            })?;
+            subscribe.decode_section(reader)?;
         }
         while !reader.is_empty() {
             subscribe.entries.push(SubscribeEntry::decode(reader, version)?);
@@ -100,6 +81,9 @@ impl Subscribe {
         Ok(subscribe)
     }
 }
+
+properties!(Subscribe: SUBSCRIPTION_IDENTIFIER = id, USER_PROPERTY = user);
+properties!(Unsubscribe: USER_PROPERTY = user);
 
 impl SubscribeEntry {
     /// Entry with the options that MQTT 3 has.
@@ -152,7 +136,7 @@ impl Unsubscribe {
         put_packet(out, PacketType::Unsubscribe.first_byte(), |out| {
             out.put_u16(self.packet_id.value());
             if version.is_v5() {
-                put_properties(out, |to| to.user(&self.user));
+                self.encode_section(out);
             }
             for filter in &self.filters {
                 put_string(out, text_of(filter));
@@ -164,13 +148,7 @@ impl Unsubscribe {
         let packet_id = reader.packet_id()?; // [MQTT-2.2.1-3]
         let mut unsubscribe = Self { packet_id, user: Vec::new(), filters: Vec::new() };
         if version.is_v5() {
-            read_properties(reader, |part, id| {
-                if id != id::USER_PROPERTY {
-                    return Err(Violation::PropertyNotAllowed(id));
-                }
-                unsubscribe.user.push(read_user(part)?);
-                Ok(())
-            })?;
+            unsubscribe.decode_section(reader)?;
         }
         while !reader.is_empty() {
             unsubscribe.filters.push(TopicFilter::parse(reader.string()?)); // [MQTT-3.10.3-1]
@@ -213,12 +191,15 @@ pub struct Unsuback {
     pub user: UserProperties,
 }
 
+properties!(Suback: REASON_STRING = reason_string, USER_PROPERTY = user);
+properties!(Unsuback: REASON_STRING = reason_string, USER_PROPERTY = user);
+
 impl Suback {
     pub(super) fn encode(&self, version: ProtocolVersion, out: &mut BytesMut) {
         put_packet(out, PacketType::Suback.first_byte(), |out| {
             out.put_u16(self.packet_id.value());
             if version.is_v5() {
-                put_properties(out, |to| put_reason_and_user(to, self.reason_string.as_deref(), &self.user));
+                self.encode_section(out);
             }
             for code in &self.codes {
                 out.put_u8(if version.is_v5() { code.value() } else { code.suback_v3() });
@@ -230,7 +211,7 @@ impl Suback {
         let packet_id = reader.packet_id()?;
         let mut suback = Self { packet_id, codes: Vec::new(), reason_string: None, user: Vec::new() };
         if version.is_v5() {
-            read_reason_and_user(reader, &mut suback.reason_string, &mut suback.user)?;
+            suback.decode_section(reader)?;
         }
         while !reader.is_empty() {
             let code = read_reason(reader, PacketType::Suback)?; // [MQTT-3.9.3-2]
@@ -248,7 +229,7 @@ impl Unsuback {
         put_packet(out, PacketType::Unsuback.first_byte(), |out| {
             out.put_u16(self.packet_id.value());
             if version.is_v5() {
-                put_properties(out, |to| put_reason_and_user(to, self.reason_string.as_deref(), &self.user));
+                self.encode_section(out);
                 out.extend(self.codes.iter().map(|code| code.value()));
             }
         });
@@ -258,7 +239,7 @@ impl Unsuback {
         let packet_id = reader.packet_id()?;
         let mut unsuback = Self { packet_id, codes: Vec::new(), reason_string: None, user: Vec::new() };
         if version.is_v5() {
-            read_reason_and_user(reader, &mut unsuback.reason_string, &mut unsuback.user)?;
+            unsuback.decode_section(reader)?;
             while !reader.is_empty() {
                 unsuback.codes.push(read_reason(reader, PacketType::Unsuback)?); // [MQTT-3.11.3-2]
             }
