@@ -1,32 +1,19 @@
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_proto::connection::{Client, ClientEvent, ClientOptions, Sent, StreamAction, Token};
-use braid_proto::decoder::Decoder;
-use braid_proto::message::{Delivery, Message};
+use braid_proto::connection::{Client, ClientEvent, ClientOptions, Sent, Token};
 use braid_proto::packet::{
     Connect, Disconnect, Packet, PacketId, PacketType, ProtocolVersion, QoS, SubscribeEntry,
 };
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Session, SessionExpiry};
-use braid_proto::stream::{Priority, StreamKey};
-use braid_proto::topic::{TopicFilter, TopicName};
-use bytes::{Buf, Bytes};
+use braid_proto::stream::StreamKey;
+use braid_proto::topic::TopicFilter;
+
+use super::peer::{Peer, STREAMS, delivery, publish, version};
 
 const RECEIVE_MAXIMUM: u16 = 6;
-
-/// Streams that the upper bits of an operation select.
-const STREAMS: [StreamKey; 8] = [
-    StreamKey::CONTROL,
-    StreamKey::bidi(1),
-    StreamKey::bidi(2),
-    StreamKey::bidi(3),
-    StreamKey::bidi(4),
-    StreamKey::bidi(9),
-    StreamKey::uni(0),
-    StreamKey::uni(1),
-];
 
 /// Each byte is an operation of the server, the application or the link, on a stream. Under any operations, the client
 /// stays within the server's Receive Maximum, writes packets, each on an open stream, reports the end of each
@@ -48,8 +35,7 @@ struct World {
     tokens: Vec<Token>,
     requests: BTreeSet<PacketId>,
     resends: Vec<PacketId>,
-    /// Decoders of the client's streams, while they are open for it.
-    server: HashMap<StreamKey, Decoder>,
+    server: Peer,
     /// Streams whose end the client has not reported.
     open: BTreeSet<StreamKey>,
     /// Stream numbers are not used twice in a connection.
@@ -59,7 +45,7 @@ struct World {
 impl World {
     fn new(byte: u8) -> Self {
         let now = Instant::now();
-        let version = version(byte);
+        let version = version(byte & 3);
         let mut world = Self {
             now,
             version,
@@ -68,7 +54,7 @@ impl World {
             tokens: Vec::new(),
             requests: BTreeSet::new(),
             resends: Vec::new(),
-            server: HashMap::new(),
+            server: Peer::new(version),
             open: BTreeSet::new(),
             used: BTreeSet::new(),
         };
@@ -80,7 +66,7 @@ impl World {
         if self.places_resends {
             self.client.place_resends();
         }
-        self.server = HashMap::from([(StreamKey::CONTROL, Decoder::new(self.version, usize::MAX))]);
+        self.server = Peer::new(self.version);
         if byte & 8 != 0 {
             return; // CONNACK may come later, and something else before it.
         }
@@ -156,7 +142,7 @@ impl World {
     fn open(&mut self, stream: StreamKey) {
         if !stream.is_control() && self.client.is_established() && self.used.insert(stream) {
             self.client.handle_stream_opened(stream);
-            self.server.insert(stream, Decoder::new(self.version, usize::MAX));
+            self.server.open(stream);
             self.open.insert(stream);
         }
     }
@@ -168,20 +154,11 @@ impl World {
     }
 
     fn receive(&mut self, on: StreamKey, qos: u8, id: u8) {
-        let mut packet = vec![0x30 | qos << 1 | (id & 0x80) >> 4, 5, 0, 1, b'a', 0, id & 0x7F];
-        if self.version.is_v5() {
-            packet[1] = 6;
-            packet.push(0);
-        }
-        self.read(on, &packet);
+        self.read(on, &publish(self.version, 0x30 | qos << 1 | (id & 0x80) >> 4, id & 0x7F));
     }
 
     fn publish(&mut self, on: StreamKey, byte: u8) {
-        let qos = QoS::from_bits(byte % 3).unwrap_or_default();
-        let payload = Bytes::from(vec![byte; usize::from(byte) * 16]);
-        let message = Message::new(TopicName::parse("topic").expect("a name"), payload, qos, false);
-        let priority = Priority::new(u16::from(byte & 16));
-        let delivery = Delivery { stream: on, priority, ..Delivery::of(Arc::new(message)) };
+        let delivery = delivery(on, byte, usize::from(byte) * 16, false);
         let takes = self.client.takes(&delivery);
         let sent = self.client.publish(delivery, self.now).expect("the server grants everything");
         assert!(takes != matches!(sent, Sent::Blocked(_)), "{sent:?}");
@@ -205,7 +182,7 @@ impl World {
         self.client.handle_link_closed();
         self.check();
         let session = self.client.take_session();
-        self.version = version(byte);
+        self.version = version(byte & 3);
         self.places_resends = byte & 4 != 0;
         self.client = client(self.version, session, self.now);
         self.tokens.clear();
@@ -234,44 +211,12 @@ impl World {
         if let Some(session) = self.client.session() {
             assert!(session.outbound.unacknowledged() <= usize::from(RECEIVE_MAXIMUM));
         }
-        let mut streams = Vec::new();
-        self.client.streams_to_write(&mut streams);
-        assert!(streams.is_sorted(), "the control stream is first");
-        let mut left = self.client.unwritten();
-        for stream in streams {
-            left -= self.write(stream);
-        }
-        assert_eq!(left, 0, "bytes on a stream that is not to be written");
-        while let Some(action) = self.client.poll_stream() {
-            let (StreamAction::Finish(stream) | StreamAction::Abort(stream, _)) = action;
-            assert!(!stream.is_control(), "the control stream was ended: {action:?}");
-            assert!(self.client.outbox(stream).is_none());
-            self.server.remove(&stream);
-        }
-    }
-
-    fn write(&mut self, stream: StreamKey) -> usize {
-        let Some(outbox) = self.client.outbox(stream) else { return 0 };
-        let written = outbox.copy_to_bytes(outbox.len());
-        let server = self.server.get_mut(&stream).expect("a stream that is open");
-        let mut input = &written[..];
-        while let Some(packet) = server.decode(&mut input).expect("the client writes packets") {
-            let packet_type = packet.packet_type();
-            let is_of_data = (PacketType::Publish..=PacketType::Unsubscribe).contains(&packet_type);
+        self.server.drain(&mut self.client, |stream, packet| {
+            let is_of_data = (PacketType::Publish..=PacketType::Unsubscribe).contains(&packet.packet_type());
             assert!(stream.is_control() || is_of_data, "{packet:?} on {stream}");
-            let is_of_uni = matches!(&packet, Packet::Publish(publish) if publish.qos == QoS::AtMostOnce);
+            let is_of_uni = matches!(packet, Packet::Publish(publish) if publish.qos == QoS::AtMostOnce);
             assert!(!stream.is_uni() || is_of_uni, "{packet:?} on {stream}");
-        }
-        assert_eq!(server.partial_len(), 0, "half a packet was written");
-        written.len()
-    }
-}
-
-fn version(byte: u8) -> ProtocolVersion {
-    match byte & 3 {
-        0 => ProtocolVersion::V31,
-        1 => ProtocolVersion::V311,
-        _ => ProtocolVersion::V5,
+        });
     }
 }
 

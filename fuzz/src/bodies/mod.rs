@@ -3,6 +3,7 @@
 mod client_streams;
 mod decode;
 mod filter_match;
+mod peer;
 mod round_trip;
 mod session_operations;
 

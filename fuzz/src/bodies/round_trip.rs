@@ -2,15 +2,12 @@ use braid_proto::packet::{Packet, ProtocolVersion};
 use bytes::BytesMut;
 
 use super::decode::packets;
+use super::peer::version;
 
 /// The first byte is the version. A decoded packet is encoded and decoded to an equal one, and encoded to equal bytes.
 pub fn round_trip(data: &[u8]) {
     let Some((first, bytes)) = data.split_first() else { return };
-    let version = match first % 3 {
-        0 => ProtocolVersion::V31,
-        1 => ProtocolVersion::V311,
-        _ => ProtocolVersion::V5,
-    };
+    let version = version(first % 3);
     for packet in packets(&[bytes], version).0 {
         let is_sendable = match &packet {
             Packet::Subscribe(subscribe) => subscribe.entries.iter().all(|entry| entry.filter.is_ok()),

@@ -1,30 +1,17 @@
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_proto::connection::{Acceptance, EarlyPublish, Event, Server, ServerOptions, StreamAction, Token};
-use braid_proto::decoder::Decoder;
-use braid_proto::message::{Delivery, Message};
-use braid_proto::packet::{Connect, Packet, PacketId, PacketType, ProtocolVersion, QoS};
+use braid_proto::connection::{Acceptance, EarlyPublish, Event, Server, ServerOptions, Token};
+use braid_proto::packet::{Connect, Packet, PacketId, PacketType, ProtocolVersion};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::{Session, SessionExpiry};
-use braid_proto::stream::{Priority, StreamKey};
-use braid_proto::topic::TopicName;
-use bytes::{Buf, Bytes, BytesMut};
+use braid_proto::stream::StreamKey;
+use bytes::BytesMut;
+
+use super::peer::{Peer, STREAMS, delivery, publish, version};
 
 const MAXIMUM_INFLIGHT: u16 = 8;
-
-/// Streams that the upper bits of an operation select.
-const STREAMS: [StreamKey; 8] = [
-    StreamKey::CONTROL,
-    StreamKey::bidi(1),
-    StreamKey::bidi(2),
-    StreamKey::bidi(3),
-    StreamKey::bidi(4),
-    StreamKey::bidi(9),
-    StreamKey::uni(0),
-    StreamKey::uni(1),
-];
 
 /// Each byte is an operation of the client, the driver or the link, on a stream. Under any operations, the server
 /// stays within its limits, writes packets, each on an open stream, and hands a session over exactly once.
@@ -46,8 +33,7 @@ struct World {
     deciding: bool,
     tokens: Vec<Token>,
     subscribes: Vec<(StreamKey, PacketId)>,
-    /// Decoders of the server's streams, while they are open.
-    client: HashMap<StreamKey, Decoder>,
+    client: Peer,
     connacks: u32,
     /// Stream numbers are not used twice in a connection.
     used: BTreeSet<StreamKey>,
@@ -66,7 +52,7 @@ impl World {
             deciding: false,
             tokens: Vec::new(),
             subscribes: Vec::new(),
-            client: HashMap::new(),
+            client: Peer::new(ProtocolVersion::V5),
             connacks: 0,
             used: BTreeSet::new(),
             stopped: BTreeSet::new(),
@@ -154,7 +140,7 @@ impl World {
     fn open(&mut self, stream: StreamKey) {
         if !stream.is_control() && self.used.insert(stream) {
             self.server.handle_stream_opened(stream);
-            self.client.entry(stream).or_insert_with(|| decoder(self.version));
+            self.client.open(stream);
         }
     }
 
@@ -163,21 +149,11 @@ impl World {
     }
 
     fn publish(&mut self, on: StreamKey, qos: u8, id: u8) {
-        let mut packet = vec![0x30 | qos << 1, 5, 0, 1, b'a', 0, id];
-        if self.version.is_v5() {
-            packet[1] = 6;
-            packet.push(0);
-        }
-        self.read(on, &packet);
+        self.read(on, &publish(self.version, 0x30 | qos << 1, id));
     }
 
     fn deliver(&mut self, on: StreamKey, byte: u8) {
-        let qos = QoS::from_bits(byte % 3).unwrap_or_default();
-        let payload = Bytes::from(vec![byte; usize::from(byte) * 8]);
-        let message = Message::new(TopicName::parse("topic").expect("a name"), payload, qos, byte & 8 != 0);
-        let priority = Priority::new(u16::from(byte & 16));
-        let delivery = Delivery { stream: on, priority, ..Delivery::of(Arc::new(message)) };
-        self.server.deliver(delivery, self.now);
+        self.server.deliver(delivery(on, byte, usize::from(byte) * 8, byte & 8 != 0), self.now);
     }
 
     fn decide(&mut self, byte: u8) {
@@ -204,16 +180,12 @@ impl World {
         self.deciding = false;
         self.tokens.clear();
         self.subscribes.clear();
-        self.connect(match byte & 0x0F {
-            byte if byte % 3 == 0 => ProtocolVersion::V31,
-            byte if byte % 3 == 1 => ProtocolVersion::V311,
-            _ => ProtocolVersion::V5,
-        });
+        self.connect(version((byte & 0x0F) % 3));
     }
 
     fn connect(&mut self, version: ProtocolVersion) {
         self.version = version;
-        self.client = HashMap::from([(StreamKey::CONTROL, decoder(version))]);
+        self.client = Peer::new(version);
         self.connacks = 0;
         self.used.clear();
         self.stopped.clear();
@@ -269,41 +241,15 @@ impl World {
                 session.outbound.unacknowledged() <= usize::from(MAXIMUM_INFLIGHT) + session.inbound.len()
             );
         }
-        let mut streams = Vec::new();
-        self.server.streams_to_write(&mut streams);
-        assert!(streams.is_sorted(), "the control stream is first");
-        let mut left = self.server.unwritten();
-        for stream in streams {
-            left -= self.write(stream);
-        }
-        assert_eq!(left, 0, "bytes on a stream that is not to be written");
-        while let Some(action) = self.server.poll_stream() {
-            let (StreamAction::Finish(stream) | StreamAction::Abort(stream, _)) = action;
-            assert!(!stream.is_control(), "the control stream was ended: {action:?}");
-            assert!(self.server.outbox(stream).is_none());
-            self.client.remove(&stream);
-        }
-    }
-
-    fn write(&mut self, stream: StreamKey) -> usize {
-        let Some(outbox) = self.server.outbox(stream) else { return 0 };
-        let written = outbox.copy_to_bytes(outbox.len());
-        let client = self.client.get_mut(&stream).expect("the server opens no stream");
-        let mut input = &written[..];
-        while let Some(packet) = client.decode(&mut input).expect("the server writes packets") {
+        let connacks = &mut self.connacks;
+        self.client.drain(&mut self.server, |stream, packet| {
             let packet_type = packet.packet_type();
             let is_of_data = (PacketType::Publish..=PacketType::Unsuback).contains(&packet_type);
             assert!(stream.is_control() || is_of_data && !stream.is_uni(), "{packet:?} on {stream}");
-            self.connacks += u32::from(packet_type == PacketType::Connack);
-            assert_eq!(self.connacks, 1, "{packet:?} with {} CONNACKs", self.connacks);
-        }
-        assert_eq!(client.partial_len(), 0, "half a packet was written");
-        written.len()
+            *connacks += u32::from(packet_type == PacketType::Connack);
+            assert_eq!(*connacks, 1, "{packet:?} with {connacks} CONNACKs");
+        });
     }
-}
-
-fn decoder(version: ProtocolVersion) -> Decoder {
-    Decoder::new(version, usize::MAX)
 }
 
 fn server(now: Instant, early_publish: EarlyPublish) -> Server {

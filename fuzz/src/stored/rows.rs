@@ -1,4 +1,4 @@
-use redb::{Database, TableDefinition, WriteTransaction};
+use redb::{Database, Key, TableDefinition, Value, WriteTransaction};
 
 use super::device::Devices;
 use super::{check_sound, offline, open};
@@ -27,7 +27,7 @@ fn write(device: &Devices, data: &[u8]) -> Result<(), redb::Error> {
     transaction.open_table(TableDefinition::<&str, u64>::new("meta"))?.insert("format", 1)?;
     let mut rest = data;
     while let Some((row, after)) = split(rest) {
-        put(&transaction, row)?;
+        put(&transaction, &row)?;
         rest = after;
     }
     Ok(transaction.commit()?)
@@ -46,59 +46,41 @@ fn split(data: &[u8]) -> Option<(Row<'_>, &[u8])> {
     Some((Row { table, key, value }, rest))
 }
 
-fn put(transaction: &WriteTransaction, Row { table, key, value }: Row<'_>) -> Result<(), redb::Error> {
-    match table % 10 {
+fn put(transaction: &WriteTransaction, row: &Row<'_>) -> Result<(), redb::Error> {
+    match row.table % 10 {
         0 => {
-            let name = if key.is_empty() { "next_session" } else { "next_lsn" };
-            let number = u64::from_be_bytes(fixed(value));
+            let name = if row.key.is_empty() { "next_session" } else { "next_lsn" };
+            let number = u64::from_be_bytes(*<&[u8; 8]>::from_bytes(&sized::<&[u8; 8]>(row.value)));
             transaction.open_table(TableDefinition::<&str, u64>::new("meta"))?.insert(name, number)?;
+            Ok(())
         }
-        1 => by_number(transaction, "session", key, value)?,
-        2 => by_number(transaction, "will", key, value)?,
-        3 => by_number(transaction, "message", key, value)?,
-        4 => {
-            let table = TableDefinition::<&[u8], &[u8]>::new("subscription");
-            transaction.open_table(table)?.insert(key, value)?;
-        }
-        5 => {
-            let table = TableDefinition::<&[u8; 10], &[u8; 2]>::new("received");
-            transaction.open_table(table)?.insert(&fixed(key), &fixed(value))?;
-        }
-        6 => {
-            let table = TableDefinition::<&[u8; 16], &[u8]>::new("queue");
-            transaction.open_table(table)?.insert(&fixed(key), value)?;
-        }
-        7 => {
-            let table = TableDefinition::<&[u8; 16], &[u8; 11]>::new("inflight");
-            transaction.open_table(table)?.insert(&fixed(key), &fixed(value))?;
-        }
-        9 => {
-            let table = TableDefinition::<&[u8; 12], &[u8]>::new("part");
-            transaction.open_table(table)?.insert(&fixed(key), value)?;
-        }
-        _ => {
-            let table = TableDefinition::<&[u8], &[u8; 8]>::new("retained");
-            transaction.open_table(table)?.insert(key, &fixed(value))?;
-        }
+        1 => insert::<&[u8; 8], &[u8]>(transaction, "session", row),
+        2 => insert::<&[u8; 8], &[u8]>(transaction, "will", row),
+        3 => insert::<&[u8; 8], &[u8]>(transaction, "message", row),
+        4 => insert::<&[u8], &[u8]>(transaction, "subscription", row),
+        5 => insert::<&[u8; 10], &[u8; 2]>(transaction, "received", row),
+        6 => insert::<&[u8; 16], &[u8]>(transaction, "queue", row),
+        7 => insert::<&[u8; 16], &[u8; 11]>(transaction, "inflight", row),
+        9 => insert::<&[u8; 12], &[u8]>(transaction, "part", row),
+        _ => insert::<&[u8], &[u8; 8]>(transaction, "retained", row),
     }
-    Ok(())
 }
 
-fn by_number(
+fn insert<K: Key + 'static, V: Value + 'static>(
     transaction: &WriteTransaction,
     name: &str,
-    key: &[u8],
-    value: &[u8],
+    row: &Row<'_>,
 ) -> Result<(), redb::Error> {
-    let table = TableDefinition::<&[u8; 8], &[u8]>::new(name);
-    transaction.open_table(table)?.insert(&fixed(key), value)?;
+    let (key, value) = (sized::<K>(row.key), sized::<V>(row.value));
+    transaction
+        .open_table(TableDefinition::<K, V>::new(name))?
+        .insert(K::from_bytes(&key), V::from_bytes(&value))?;
     Ok(())
 }
 
-/// Last bytes, with zeros before them: a short key is a small number.
-fn fixed<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    let bytes = &bytes[bytes.len().saturating_sub(N)..];
-    let mut all = [0; N];
-    all[N - bytes.len()..].copy_from_slice(bytes);
-    all
+/// Last bytes of a value of fixed width, with zeros before them: a short key is a small number.
+fn sized<V: Value>(bytes: &[u8]) -> Vec<u8> {
+    let Some(width) = V::fixed_width() else { return bytes.to_vec() };
+    let bytes = &bytes[bytes.len().saturating_sub(width)..];
+    [&vec![0; width - bytes.len()], bytes].concat()
 }
