@@ -243,7 +243,7 @@ impl Connection {
         user: UserProperties,
     ) -> Result<(), Failure> {
         let asked = self.protocol.subscribe(on, vec![SubscribeEntry::new(filter, qos)], None, user, now());
-        asked.map(drop).map_err(Failure::Unsendable)
+        asked.map(drop).map_err(Failure::Send)
     }
 
     /// Ends a subscription; [`Happening::Unsubscribed`] is the answer.
@@ -253,7 +253,7 @@ impl Connection {
     pub fn unsubscribe(&mut self, filter: TopicFilter) -> Result<(), Failure> {
         let user = UserProperties::default();
         let asked = self.protocol.unsubscribe(StreamKey::CONTROL, vec![filter], user, now());
-        asked.map(drop).map_err(Failure::Unsendable)
+        asked.map(drop).map_err(Failure::Send)
     }
 
     /// Queues a message in the outbox of its stream, which the next poll writes. `false` if the server's limit of
@@ -276,7 +276,7 @@ impl Connection {
     /// The server does not take it.
     pub fn send(&mut self, delivery: Delivery) -> Result<Handed, Failure> {
         let len = delivery.message.payload_len();
-        match self.protocol.publish(delivery, now()).map_err(Failure::Unsendable)? {
+        match self.protocol.publish(delivery, now()).map_err(Failure::Send)? {
             Sent::Out(id) => Ok(Handed::Out(id)),
             Sent::TooLarge => Err(Failure::TooLarge(len)),
             // Only messages with an expiry interval expire, and none has one.

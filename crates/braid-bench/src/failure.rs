@@ -1,6 +1,6 @@
 use std::io;
 
-use braid_proto::connection::{Cause, Unsendable};
+use braid_proto::connection::{Cause, SendError};
 use braid_proto::reason::ReasonCode;
 
 /// Reason of a failed measurement.
@@ -25,7 +25,7 @@ pub enum Failure {
     },
     /// The server lacks a feature of the measurement.
     #[error("the server does not take it: {0:?}")]
-    Unsendable(Unsendable),
+    Send(SendError),
     /// A message exceeds the server's limit.
     #[error("the server takes no packet of {0} bytes: raise its maximum_packet_size")]
     TooLarge(usize),

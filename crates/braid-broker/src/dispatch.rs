@@ -170,8 +170,8 @@ impl Dispatcher {
             let Some(filter) = &delivery.shared else { continue };
             let group = targets.entry(filter.clone()).or_insert_with(|| self.routing.group(filter));
             if let Some(shared) = group {
-                let (message, waits_since) = (&delivery.message, delivery.waits_since);
-                push.push_shared(shared, self.routing.priority_of(&message.topic), message, waits_since);
+                let (message, enqueued_at) = (&delivery.message, delivery.enqueued_at);
+                push.push_shared(shared, self.routing.priority_of(&message.topic), message, enqueued_at);
             }
         }
         push.durable.changes.extend(end);
@@ -310,7 +310,7 @@ impl<'a> BatchPush<'a> {
     }
 
     /// Gives a message to one member: the next in turn that is connected and has room, else the next whose session
-    /// keeps it. `priority` is for a member that asked for none; `waits_since` if it has waited for another member.
+    /// keeps it. `priority` is for a member that asked for none; `enqueued_at` if it has waited for another member.
     ///
     /// Each member is asked once. Its queue is locked for that only if it is connected, and at most [`READY_PROBES`]
     /// are: a message to ten thousand members must not take ten thousand locks.
@@ -319,7 +319,7 @@ impl<'a> BatchPush<'a> {
         shared: &SharedTarget,
         priority: Option<Priority>,
         message: &Arc<Message>,
-        waits_since: Option<NonZeroU32>,
+        enqueued_at: Option<NonZeroU32>,
     ) {
         let limits = self.dispatcher.queues.policy.limits;
         let (mut probes, mut fallback) = (0, None);
@@ -346,7 +346,7 @@ impl<'a> BatchPush<'a> {
             (Some(member), Some(entry)) => {
                 let mut delivery = route_shared(message, &shared.group, member);
                 delivery.priority = member.subscription.priority.or(priority).unwrap_or_default(); // [BQ-52]
-                delivery.waits_since = waits_since;
+                delivery.enqueued_at = enqueued_at;
                 self.push(entry, std::iter::once(delivery));
             }
             _ => self.dropped += 1,

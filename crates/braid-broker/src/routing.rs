@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use braid_proto::session::Moved;
+use braid_proto::session::MovedSubscription;
 use braid_proto::stream::Priority;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_router::{Group, Match, Matches, Router, Statistics};
@@ -81,10 +81,10 @@ impl RoutingTable {
     }
 
     /// Rebinds the subscriptions of a session whose streams have ended. [BQ-42]
-    pub(crate) fn rebind(&self, key: SessionKey, moved: &[Moved]) {
+    pub(crate) fn rebind(&self, key: SessionKey, moved: &[MovedSubscription]) {
         for some in moved.chunks(FILTERS_AT_ONCE) {
             self.change(|router| {
-                for Moved { filter, from, to } in some {
+                for MovedSubscription { filter, from, to } in some {
                     // Before the old one is removed: a shared subscription must not lose its last member meanwhile.
                     to.map(|to| router.subscribe(key, filter, to));
                     router.unsubscribe(key, filter, from.stream);

@@ -67,7 +67,7 @@ impl SessionQueues {
         recovered_at: Instant,
         persist: &Persist,
     ) {
-        let at_start = self.policy.waits_since(recovered_at);
+        let at_start = self.policy.enqueued_at(recovered_at);
         let stored = StoredQueue::new(stored, recovered_at, at_start, self.memory.clone());
         let (expired, outcome) = entry.queue.set_stored(stored, &self.policy, now());
         self.drop_expired(entry, expired, persist);

@@ -10,7 +10,7 @@ use braid_proto::decoder::Spool;
 use braid_proto::message::Delivery;
 use braid_proto::packet::{ClientId, QoS, Will};
 use braid_proto::reason::ReasonCode;
-use braid_proto::session::{Moved, Session, SessionExpiry, Subscriptions};
+use braid_proto::session::{MovedSubscription, Session, SessionExpiry, Subscriptions};
 use braid_proto::stream::StreamKey;
 use braid_store::{Change, Now, StoreError};
 use tokio::time::{Instant, timeout_at};
@@ -354,7 +354,7 @@ impl SessionManager {
         let may_repeat = |delivery: &Delivery| delivery.qos == QoS::AtLeastOnce;
         let unacknowledged = session.outbound.into_unacknowledged().into_iter().filter(may_repeat);
         // Sent in time: for another member it begins to wait.
-        let unacknowledged = unacknowledged.map(|delivery| Delivery { waits_since: None, ..delivery });
+        let unacknowledged = unacknowledged.map(|delivery| Delivery { enqueued_at: None, ..delivery });
         // One batch: deliveries to other members are neither lost with the session nor made twice.
         let closed = Change::Closed { session: entry.id(), claim: entry.claim() };
         let closed = entry.is_durable().then_some(closed);
@@ -369,7 +369,7 @@ impl SessionManager {
         &self,
         entry: &SessionEntry,
         subscriptions: &Subscriptions,
-        moved: &[Moved],
+        moved: &[MovedSubscription],
     ) {
         self.routing.rebind(entry.key, moved);
         // The store has one subscription for each filter, which must be one that is left. Not late: that one was granted

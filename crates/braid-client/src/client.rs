@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use braid_proto::connection::Unsendable;
+use braid_proto::connection::SendError;
 use braid_proto::packet::UserProperties;
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamPolicy;
@@ -166,7 +166,7 @@ impl Client {
     /// There is no connection, it is not QUIC, or the operating system gives no port.
     pub async fn rebind(&self) -> Result<(), Error> {
         let (waiter, answer) = oneshot::channel();
-        let not_connected = Error::Unsendable(Unsendable::NotConnected);
+        let not_connected = Error::Send(SendError::NotConnected);
         if !self.handle.requests.rebind(waiter) {
             return Err(not_connected);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use braid_proto::connection::{Cause, Unsendable};
+use braid_proto::connection::{Cause, SendError};
 use braid_proto::error::Violation;
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::TopicError;
@@ -61,7 +61,7 @@ pub enum Error {
     },
     /// CONNACK says that the server does not support the request.
     #[error(transparent)]
-    Unsendable(#[from] Unsendable),
+    Send(#[from] SendError),
     /// The message's Message Expiry Interval passed before it could be sent.
     #[error("the message expired before all of it was sent: allow more time, or send less at once")]
     Expired,

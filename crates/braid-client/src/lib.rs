@@ -47,7 +47,7 @@ mod send_queue;
 mod state;
 mod subscribe;
 
-pub use braid_proto::connection::Unsendable;
+pub use braid_proto::connection::SendError;
 pub use braid_proto::message::Message;
 pub use braid_proto::packet::{ConnackProperties, MessageProperties, PacketId, ProtocolVersion, QoS};
 pub use braid_proto::reason::ReasonCode;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Context;
 use std::time::Instant;
 
-use braid_proto::connection::{Connected, Unsendable};
+use braid_proto::connection::{Connected, SendError};
 use braid_proto::error::Violation;
 use braid_proto::message::Delivery;
 use braid_proto::packet::{Connect, PacketId};
@@ -196,12 +196,12 @@ impl ClientState {
 
     /// Handles a SUBSCRIBE or UNSUBSCRIBE that the server cannot take. A SUBSCRIBE that restores several subscriptions
     /// is split into one for each, so that one filter does not take the others with it.
-    pub(crate) fn handle_unsendable(&mut self, control: Control, unsendable: Unsendable) {
+    pub(crate) fn handle_send_error(&mut self, control: Control, error: SendError) {
         let Control::Resubscribe(subscribe) = control else {
-            return control.fail(Error::Unsendable(unsendable));
+            return control.fail(Error::Send(error));
         };
         if subscribe.entries.len() == 1 {
-            let reason = reason_of(unsendable);
+            let reason = reason_of(error);
             return self.answer_subscribe(Control::Resubscribe(subscribe), vec![reason]);
         }
         self.enqueue_resubscribes(subscribe.into_singles().collect());
@@ -243,13 +243,13 @@ fn ends_with_connection(connect: &Connect) -> bool {
     }
 }
 
-fn reason_of(unsendable: Unsendable) -> ReasonCode {
-    match unsendable {
-        Unsendable::TooLarge => ReasonCode::PacketTooLarge,
-        Unsendable::NoPacketId => ReasonCode::PacketIdentifierInUse,
-        Unsendable::WildcardsNotSupported => ReasonCode::WildcardSubscriptionsNotSupported,
-        Unsendable::SubscriptionIdsNotSupported => ReasonCode::SubscriptionIdentifiersNotSupported,
-        Unsendable::SharedNotSupported => ReasonCode::SharedSubscriptionsNotSupported,
+fn reason_of(error: SendError) -> ReasonCode {
+    match error {
+        SendError::TooLarge => ReasonCode::PacketTooLarge,
+        SendError::NoPacketId => ReasonCode::PacketIdentifierInUse,
+        SendError::WildcardsNotSupported => ReasonCode::WildcardSubscriptionsNotSupported,
+        SendError::SubscriptionIdsNotSupported => ReasonCode::SubscriptionIdentifiersNotSupported,
+        SendError::SharedNotSupported => ReasonCode::SharedSubscriptionsNotSupported,
         _ => ReasonCode::UnspecifiedError,
     }
 }

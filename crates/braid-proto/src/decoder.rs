@@ -233,7 +233,7 @@ pub trait Spool: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// No space is left even so, or the storage failed.
-    fn keep(&self, length: u64) -> Result<Box<dyn SpooledPacket>, SpoolError> {
+    fn begin_reserved(&self, length: u64) -> Result<Box<dyn SpooledPacket>, SpoolError> {
         let _ = length;
         self.begin()
     }

@@ -277,7 +277,7 @@ pub struct Delivery {
     /// Log sequence number of the delivery in the stored queue of its session; `None` when it is in no store.
     pub queue_lsn: Option<NonZeroU64>,
     /// Time of enqueueing, in seconds of the queue's clock; `None` where the age is not limited.
-    pub waits_since: Option<NonZeroU32>,
+    pub enqueued_at: Option<NonZeroU32>,
     /// Charge of the message as offline, since the delivery was queued for an offline client.
     pub offline_charge: Option<OfflineCharge>,
 }
@@ -294,7 +294,7 @@ impl Delivery {
             priority: Priority::DEFAULT,
             shared: None,
             queue_lsn: None,
-            waits_since: None,
+            enqueued_at: None,
             offline_charge: None,
         }
     }

@@ -112,7 +112,7 @@ fn deliver(message: &Arc<Message>, retain: bool, subscription: &Subscription) ->
         priority: subscription.priority.unwrap_or_default(), // [BQ-52]
         shared: None,
         queue_lsn: None,
-        waits_since: None,
+        enqueued_at: None,
         offline_charge: None,
     }
 }

@@ -145,7 +145,7 @@ impl StoredMessage {
 }
 
 fn spool_payload(spool: &dyn Spool, payload: &[u8]) -> Result<Bytes, SpoolError> {
-    let mut kept = spool.keep(payload.len() as u64)?;
+    let mut kept = spool.begin_reserved(payload.len() as u64)?;
     kept.append(payload)?;
     kept.finish()
 }
@@ -183,7 +183,7 @@ pub struct StoredDelivery {
     /// The shared subscription that it came by: when the session ends, another member receives it.
     pub shared: Option<Arc<TopicFilter>>,
     /// Time at which it was queued; `None` where queues have no limit by age.
-    pub waits_since: Option<SystemTime>,
+    pub enqueued_at: Option<SystemTime>,
 }
 
 impl StoredDelivery {
@@ -196,13 +196,13 @@ impl StoredDelivery {
             subscription_ids: SubscriptionIds::None,
             priority: Priority::DEFAULT,
             shared: None,
-            waits_since: None,
+            enqueued_at: None,
         }
     }
 
-    /// Stores a live delivery of the message that is stored under `message`. `waits_since` is the wall clock's time of its
+    /// Stores a live delivery of the message that is stored under `message`. `enqueued_at` is the wall clock's time of its
     /// queueing, which the live delivery does not have.
-    pub fn of(delivery: &Delivery, message: Lsn, waits_since: Option<SystemTime>) -> Self {
+    pub fn of(delivery: &Delivery, message: Lsn, enqueued_at: Option<SystemTime>) -> Self {
         Self {
             message,
             qos: delivery.qos,
@@ -210,7 +210,7 @@ impl StoredDelivery {
             subscription_ids: delivery.subscription_ids.clone(),
             priority: delivery.priority,
             shared: delivery.shared.clone(),
-            waits_since,
+            enqueued_at,
         }
     }
 
@@ -225,14 +225,14 @@ impl StoredDelivery {
             priority: self.priority,
             shared: self.shared.clone(),
             queue_lsn: None,
-            waits_since: None,
+            enqueued_at: None,
             offline_charge: None,
         }
     }
 
     /// Time in the queue until `now`: zero if it is not known, or if the clock was set back.
     pub fn waited(&self, now: SystemTime) -> Duration {
-        let waited = self.waits_since.and_then(|since| now.duration_since(since).ok());
+        let waited = self.enqueued_at.and_then(|since| now.duration_since(since).ok());
         waited.unwrap_or(Duration::ZERO)
     }
 }

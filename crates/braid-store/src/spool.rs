@@ -131,7 +131,7 @@ impl Spool for FileSpool {
         Ok(Box::new(writer))
     }
 
-    fn keep(&self, length: u64) -> Result<Box<dyn SpooledPacket>, SpoolError> {
+    fn begin_reserved(&self, length: u64) -> Result<Box<dyn SpooledPacket>, SpoolError> {
         let mut writer = self.writer(true).map_err(|error| spool_error(&error))?;
         writer.reserve(length).map_err(|error| spool_error(&error))?;
         Ok(Box::new(writer))
@@ -373,9 +373,9 @@ mod tests {
         let mut whole = spool.begin().unwrap();
         whole.append(b"whole").unwrap();
         let whole = whole.finish().unwrap();
-        let kept = spool.keep(4).unwrap();
+        let kept = spool.begin_reserved(4).unwrap();
         assert_eq!(spool.begin().map(drop), Err(SpoolError::Full));
-        assert_eq!((spool.keep(4).map(drop), spool.refused()), (Err(SpoolError::Full), 1));
+        assert_eq!((spool.begin_reserved(4).map(drop), spool.refused()), (Err(SpoolError::Full), 1));
         drop(kept);
         let other = spool.begin().unwrap();
         drop(whole);

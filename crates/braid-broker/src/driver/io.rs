@@ -199,7 +199,7 @@ impl Driver {
         while let Some((lane, next)) = self.sender.next(&self.server, unwritten, self.streams.as_deref_mut())
         {
             let (queue_lsn, qos) = (next.queue_lsn, next.qos);
-            if self.core.queues.policy.is_too_old(next.waits_since, now) {
+            if self.core.queues.policy.is_too_old(next.enqueued_at, now) {
                 self.core.queues.note_aged(1);
                 self.acks.note_dropped(queue_lsn);
                 continue;

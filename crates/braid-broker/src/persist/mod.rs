@@ -106,8 +106,8 @@ impl Persist {
             let stored = StoredMessage::of(Arc::clone(&delivery.message), now());
             changes.push(Change::Stored { lsn: message, message: stored });
         }
-        let waits_since = policy.stored_since(delivery, now);
-        let delivery = StoredDelivery::of(delivery, message, waits_since);
+        let enqueued_at = policy.stored_since(delivery, now);
+        let delivery = StoredDelivery::of(delivery, message, enqueued_at);
         changes.push(Change::Queued { session, lsn, delivery });
     }
 

@@ -191,7 +191,7 @@ impl EgressQueue {
 
     fn evict_oldest(&mut self, of: Option<StreamKey>, evicted: &mut Evicted) -> bool {
         let accepts = |lane: Lane| of.is_none_or(|stream| lane.stream == stream);
-        let Some((lane, oldest)) = self.lanes.pop_least(accepts) else { return false };
+        let Some((lane, oldest)) = self.lanes.evict(accepts) else { return false };
         self.remove(lane.stream, &oldest);
         evicted.note(&QueueUsage::of(&oldest), oldest.queue_lsn);
         true

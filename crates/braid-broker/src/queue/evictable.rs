@@ -56,11 +56,11 @@ impl<T: Laned> EvictableQueue<T> {
     }
 
     /// Lane of the lowest priority that `accepts` takes.
-    pub(crate) fn least(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<Lane> {
+    pub(crate) fn victim(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<Lane> {
         match self.lane {
             _ if self.is_empty() => None,
             Some(lane) => accepts(lane).then_some(lane),
-            None => self.sorted().least(accepts),
+            None => self.sorted().victim(accepts),
         }
     }
 
@@ -69,7 +69,7 @@ impl<T: Laned> EvictableQueue<T> {
         match self.lane {
             _ if self.is_empty() => None,
             Some(lane) if self.lanes.is_none() => accepts(lane).then(|| self.fifo.pop_front())?,
-            _ => self.sorted().pop_least(accepts).map(|(_, item)| item),
+            _ => self.sorted().evict(accepts).map(|(_, item)| item),
         }
     }
 

@@ -164,9 +164,9 @@ impl PendingQueue {
         accepts: impl Fn(Lane) -> bool + Copy,
     ) -> Option<(QueueUsage, Option<NonZeroU64>)> {
         let stored = self.stored.as_deref_mut()?;
-        let least = stored.least(accepts)?;
-        let is_least = self.arrived.least(accepts).is_none_or(|lane| least.priority <= lane.priority);
-        let evicted = if is_least { stored.evict(accepts) } else { None };
+        let victim = stored.victim(accepts)?;
+        let is_victim = self.arrived.victim(accepts).is_none_or(|lane| victim.priority <= lane.priority);
+        let evicted = if is_victim { stored.evict(accepts) } else { None };
         self.drop_empty_stored();
         evicted
     }
@@ -199,16 +199,16 @@ impl PendingQueue {
 
     /// Removes messages that have waited for too long. `None` if none can have, which takes constant time.
     pub(crate) fn expire_aged(&mut self, policy: &QueuePolicy, now: Instant) -> Option<Evicted> {
-        self.earliest.waits_since.filter(|since| policy.is_too_old(Some(*since), now))?;
+        self.earliest.enqueued_at.filter(|since| policy.is_too_old(Some(*since), now))?;
         let oldest = Cell::new(None);
         let aged = self.remove(|_, lifetime| {
-            let is_too_old = policy.is_too_old(lifetime.waits_since, now);
+            let is_too_old = policy.is_too_old(lifetime.enqueued_at, now);
             if !is_too_old {
-                oldest.set([oldest.get(), lifetime.waits_since].into_iter().flatten().min());
+                oldest.set([oldest.get(), lifetime.enqueued_at].into_iter().flatten().min());
             }
             is_too_old
         });
-        self.earliest.waits_since = oldest.get();
+        self.earliest.enqueued_at = oldest.get();
         Some(aged)
     }
 

@@ -16,20 +16,20 @@ use crate::memory::Memory;
 /// Limits on the time that a queued message may wait; of several messages, the strictest.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lifetime {
-    /// As [`Delivery::waits_since`].
-    pub(crate) waits_since: Option<NonZeroU32>,
+    /// As [`Delivery::enqueued_at`].
+    pub(crate) enqueued_at: Option<NonZeroU32>,
     /// End of the Message Expiry Interval.
     pub(crate) expires_at: Option<Instant>,
 }
 
 impl Lifetime {
     pub(crate) fn of(delivery: &Delivery) -> Self {
-        Self { waits_since: delivery.waits_since, expires_at: delivery.message.expires_at }
+        Self { enqueued_at: delivery.enqueued_at, expires_at: delivery.message.expires_at }
     }
 
     /// Lowers the limits to those of one more message.
     pub(crate) fn include(&mut self, other: Self) {
-        self.waits_since = [self.waits_since, other.waits_since].into_iter().flatten().min();
+        self.enqueued_at = [self.enqueued_at, other.enqueued_at].into_iter().flatten().min();
         self.expires_at = [self.expires_at, other.expires_at].into_iter().flatten().min();
     }
 }
@@ -45,7 +45,7 @@ pub(crate) struct QueuePolicy {
     age: Option<Duration>,
     /// Start of the broker.
     epoch: Instant,
-    /// [`Delivery::waits_since`] at `epoch`. There are lower numbers for messages that were queued before.
+    /// [`Delivery::enqueued_at`] at `epoch`. There are lower numbers for messages that were queued before.
     first: u32,
     /// Sum of the queues of all offline clients.
     memory: Arc<Memory>,
@@ -87,13 +87,13 @@ impl QueuePolicy {
         if delivery.message.expires_at.is_some() {
             self.note_expiring();
         }
-        if delivery.waits_since.is_none() {
-            delivery.waits_since = self.waits_since(now);
+        if delivery.enqueued_at.is_none() {
+            delivery.enqueued_at = self.enqueued_at(now);
         }
     }
 
-    /// [`Delivery::waits_since`] of a message that is queued now.
-    pub(crate) fn waits_since(&self, now: Instant) -> Option<NonZeroU32> {
+    /// [`Delivery::enqueued_at`] of a message that is queued now.
+    pub(crate) fn enqueued_at(&self, now: Instant) -> Option<NonZeroU32> {
         self.age.and_then(|_| NonZeroU32::new(self.number(now)))
     }
 
@@ -105,7 +105,7 @@ impl QueuePolicy {
             return None;
         }
         let now = now();
-        let waited = delivery.waits_since.map_or(0, |since| self.waited(since, now.instant));
+        let waited = delivery.enqueued_at.map_or(0, |since| self.waited(since, now.instant));
         // Both ends are whole seconds: one less is never longer than the true time.
         let waited = Duration::from_secs(waited.saturating_sub(1).into());
         Some(now.system.checked_sub(waited).unwrap_or(now.system))
@@ -117,9 +117,9 @@ impl QueuePolicy {
         self.is_clock_behind.store(true, Ordering::Relaxed);
     }
 
-    /// Tests whether a message that was queued at `waits_since` has waited for too long.
-    pub(crate) fn is_too_old(&self, waits_since: Option<NonZeroU32>, now: Instant) -> bool {
-        let (Some(age), Some(since)) = (self.age, waits_since) else { return false };
+    /// Tests whether a message that was queued at `enqueued_at` has waited for too long.
+    pub(crate) fn is_too_old(&self, enqueued_at: Option<NonZeroU32>, now: Instant) -> bool {
+        let (Some(age), Some(since)) = (self.age, enqueued_at) else { return false };
         // Both ends are whole seconds: never sooner than configured.
         Duration::from_secs(self.waited(since, now).into()) > age
     }
@@ -198,8 +198,8 @@ mod tests {
         let epoch = Instant::now();
         for queued_secs in [u32::MAX - 1000, u32::MAX] {
             let policy = policy(queued_secs.into(), epoch);
-            for waits_since in [policy.waits_since(epoch), Some(NonZeroU32::MAX), None] {
-                assert!(!policy.is_too_old(waits_since, epoch + Duration::from_secs(100_000_000)));
+            for enqueued_at in [policy.enqueued_at(epoch), Some(NonZeroU32::MAX), None] {
+                assert!(!policy.is_too_old(enqueued_at, epoch + Duration::from_secs(100_000_000)));
             }
         }
     }

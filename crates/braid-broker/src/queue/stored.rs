@@ -75,7 +75,7 @@ impl StoredEntry {
     /// Entry whose message is not known yet and costs nothing. `now`: the wall clock at the start of the broker.
     pub(crate) fn new(queue_lsn: Lsn, delivery: StoredDelivery, now: SystemTime) -> Self {
         let waited = u32::try_from(delivery.waited(now).as_secs()).unwrap_or(u32::MAX);
-        let StoredDelivery { message, qos, retain, subscription_ids, priority, shared, waits_since: _ } =
+        let StoredDelivery { message, qos, retain, subscription_ids, priority, shared, enqueued_at: _ } =
             delivery;
         let is_plain = subscription_ids == SubscriptionIds::None && shared.is_none();
         Self {
@@ -133,8 +133,8 @@ impl StoredEntry {
         }
     }
 
-    /// [`Delivery::waits_since`] of the entry. `at_start`: its value for what was queued at the start of the broker.
-    fn waits_since(&self, at_start: Option<NonZeroU32>) -> Option<NonZeroU32> {
+    /// [`Delivery::enqueued_at`] of the entry. `at_start`: its value for what was queued at the start of the broker.
+    fn enqueued_at(&self, at_start: Option<NonZeroU32>) -> Option<NonZeroU32> {
         // An entry from long before has no number. The lowest one is too old in any case.
         let since = at_start?.get().saturating_sub(self.waited);
         NonZeroU32::new(since).or(Some(NonZeroU32::MIN))
@@ -200,7 +200,7 @@ pub(crate) struct StoredQueue {
     reservation: MemoryReservation,
     /// Start of the broker.
     recovered_at: Instant,
-    /// [`Delivery::waits_since`] of what was queued at the start; `None` without a limit of age.
+    /// [`Delivery::enqueued_at`] of what was queued at the start; `None` without a limit of age.
     at_start: Option<NonZeroU32>,
     /// Expiry and age of all entries that there were at first.
     lifetime: Lifetime,
@@ -245,8 +245,8 @@ impl StoredQueue {
     }
 
     /// Lane of the lowest priority that `accepts` takes.
-    pub(crate) fn least(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<Lane> {
-        self.entries.least(accepts)
+    pub(crate) fn victim(&mut self, accepts: impl Fn(Lane) -> bool) -> Option<Lane> {
+        self.entries.victim(accepts)
     }
 
     /// Evicts the oldest entry of the lowest priority whose lane `accepts` takes. Returns its size and number.
@@ -283,14 +283,14 @@ impl StoredQueue {
         let mut missing = Vec::new();
         let at_start = self.at_start;
         let deliver = |entry: StoredEntry| {
-            let (queue_lsn, waits_since) = (entry.queue_lsn, entry.waits_since(at_start));
+            let (queue_lsn, enqueued_at) = (entry.queue_lsn, entry.enqueued_at(at_start));
             let found = queue_lsn
                 .and_then(|queue_lsn| read.remove(&queue_lsn))
                 .or_else(|| entry.into_delivery_in_memory());
             if found.is_none() {
                 missing.extend(queue_lsn);
             }
-            found.map(|delivery| Delivery { waits_since, ..delivery })
+            found.map(|delivery| Delivery { enqueued_at, ..delivery })
         };
         let deliveries = self.entries.take().into_iter().filter_map(deliver).collect();
         (deliveries, missing)
@@ -298,5 +298,5 @@ impl StoredQueue {
 }
 
 fn lifetime_of(entry: &StoredEntry, recovered_at: Instant, at_start: Option<NonZeroU32>) -> Lifetime {
-    Lifetime { waits_since: entry.waits_since(at_start), expires_at: entry.expires_at(recovered_at) }
+    Lifetime { enqueued_at: entry.enqueued_at(at_start), expires_at: entry.expires_at(recovered_at) }
 }

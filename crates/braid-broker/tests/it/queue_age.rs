@@ -74,7 +74,7 @@ impl Scene {
     /// Enqueue times of the queued messages.
     fn waits(&self) -> Vec<Option<SystemTime>> {
         let waiting = |entry| if let QueueEntry::Waiting(delivery) = entry { Some(delivery) } else { None };
-        self.entries().into_iter().filter_map(waiting).map(|delivery| delivery.waits_since).collect()
+        self.entries().into_iter().filter_map(waiting).map(|delivery| delivery.enqueued_at).collect()
     }
 
     fn outdated(&self) -> u64 {
@@ -98,8 +98,8 @@ fn move_waits(store: &dyn Store, change: impl Fn(SystemTime) -> SystemTime) {
     for (session, image) in image(store).sessions {
         for (lsn, entry) in image.queue {
             let (QueueEntry::Waiting(delivery) | QueueEntry::Sent(_, delivery)) = &entry else { continue };
-            let waits_since = delivery.waits_since.map(&change);
-            let (number, delivery) = (delivery.message, StoredDelivery { waits_since, ..delivery.clone() });
+            let enqueued_at = delivery.enqueued_at.map(&change);
+            let (number, delivery) = (delivery.message, StoredDelivery { enqueued_at, ..delivery.clone() });
             let message = store.message(number).wait().expect("it can be read").expect("it is there");
             let stored = Change::Stored { lsn: number, message };
             let mut changes = vec![stored, Change::Queued { session, lsn, delivery }];

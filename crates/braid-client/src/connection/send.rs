@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use braid_proto::connection::{Client as Protocol, Resent, Sent as Outcome, Unsendable};
+use braid_proto::connection::{Client as Protocol, Resent, SendError, Sent as Outcome};
 use braid_proto::message::Delivery;
 use braid_proto::packet::{PacketId, QoS};
 use braid_proto::reason::ReasonCode;
@@ -158,8 +158,8 @@ impl Connection {
                 return false;
             }
             Ok(Outcome::Expired) => Error::Expired,
-            Ok(Outcome::TooLarge) => Error::Unsendable(Unsendable::TooLarge),
-            Err(unsendable) => Error::Unsendable(unsendable),
+            Ok(Outcome::TooLarge) => Error::Send(SendError::TooLarge),
+            Err(error) => Error::Send(error),
         };
         match waiter {
             Some(waiter) => answer(waiter, Err(error)),
@@ -229,7 +229,7 @@ impl Connection {
                 }
                 state.inflight.note_control(id, control);
             }
-            Err(unsendable) => state.handle_unsendable(control, unsendable),
+            Err(error) => state.handle_send_error(control, error),
         }
     }
 

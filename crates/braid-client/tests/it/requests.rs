@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_client::{
-    Error, MessageProperties, ProtocolVersion, Publication, QoS, ReasonCode, Subscribe, Unsendable,
+    Error, MessageProperties, ProtocolVersion, Publication, QoS, ReasonCode, SendError, Subscribe,
 };
 use braid_proto::connection::Event;
 use tokio::join;
@@ -129,7 +129,7 @@ async fn requests_that_the_server_does_not_support_fail_unsent() {
     let (_peer, parts) = join!(listening.accept(), builder.connect());
     let (client, _messages) = parts.unwrap();
     let result = client.subscribe(Subscribe::to("$share/g/a").unwrap().no_local(true)).await;
-    assert!(matches!(result, Err(Error::Unsendable(Unsendable::NoLocalOnShared))), "{result:?}");
+    assert!(matches!(result, Err(Error::Send(SendError::NoLocalOnShared))), "{result:?}");
 }
 
 #[tokio::test(start_paused = true)]

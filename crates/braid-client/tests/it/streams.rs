@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use braid_client::{
     Client, ConnectionEvent, Error, Priority, ProtocolVersion, Publication, QoS, ReasonCode, RetainHandling,
-    StreamPolicy, Subscribe, Unsendable,
+    SendError, StreamPolicy, Subscribe,
 };
 use braid_proto::connection::{Event, ServerOptions};
 use braid_proto::stream::StreamKey;
@@ -209,7 +209,7 @@ async fn a_message_that_is_too_large_for_the_server_leaves_no_stream_open() {
         let publishing = timeout(MOMENT, client.publish(too_large));
         let (result, ()) = join!(publishing, peer.run(2 * MOMENT));
         let error = result.expect("it is known at once").unwrap_err();
-        assert!(matches!(error, Error::Unsendable(Unsendable::TooLarge)), "{qos}: {error:?}");
+        assert!(matches!(error, Error::Send(SendError::TooLarge)), "{qos}: {error:?}");
         assert!(error.to_string().contains("maximum packet size"), "{error}");
         let stream = StreamKey::bidi(1);
         assert_eq!((&peer.opened[..], &peer.ended[..]), (&[stream][..], &[(stream, None)][..]), "{qos}");
@@ -657,7 +657,7 @@ async fn a_connection_ends_in_the_middle_of_a_large_message() {
 async fn rebind_needs_quic() {
     let (mut listening, builder) = network();
     let (client, _messages) = builder.start().unwrap();
-    assert!(matches!(client.rebind().await, Err(Error::Unsendable(_))), "there is no connection yet");
+    assert!(matches!(client.rebind().await, Err(Error::Send(_))), "there is no connection yet");
     let mut peer = listening.accept().await;
     let (moved, ()) = join!(client.rebind(), peer.run(MOMENT));
     let error = moved.unwrap_err().to_string();

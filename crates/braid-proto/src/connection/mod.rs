@@ -24,7 +24,7 @@ use crate::packet::Connect;
 use crate::session::SessionExpiry;
 use crate::types::{PacketId, ProtocolVersion, ReasonCode, StreamKey, Violation};
 
-pub use client::{Client, ClientEvent, ClientOptions, Connected, Incoming, Unsendable};
+pub use client::{Client, ClientEvent, ClientOptions, Connected, Incoming, SendError};
 pub use server::{Acceptance, EarlyPublish, End, Event, Server, ServerOptions};
 pub use stream::Outbox;
 

@@ -13,7 +13,7 @@ pub use crate::types::RetainHandling;
 pub use inbound::Inbound;
 pub(crate) use outbound::InflightAmount;
 pub use outbound::{Outbound, Phase};
-pub use subscriptions::{Moved, Subscription, Subscriptions};
+pub use subscriptions::{MovedSubscription, Subscription, Subscriptions};
 
 /// Session State of one client.
 #[derive(Clone, Debug, Default)]

@@ -45,7 +45,7 @@ pub struct Subscriptions {
 
 /// Subscription whose stream has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moved {
+pub struct MovedSubscription {
     /// Topic Filter.
     pub filter: TopicFilter,
     /// Subscription before the end of its stream.
@@ -123,13 +123,13 @@ impl Subscriptions {
     }
 
     /// Moves the subscriptions of a data stream that has ended to the control stream. [BQ-42]
-    pub fn unbind(&mut self, stream: StreamKey) -> Vec<Moved> {
+    pub fn unbind(&mut self, stream: StreamKey) -> Vec<MovedSubscription> {
         let filters = self.on_data.remove(&stream).unwrap_or_default();
         filters.into_iter().filter_map(|filter| self.unbind_filter(filter, stream)).collect()
     }
 
     /// Moves all subscriptions to the control stream, where the next connection finds them. [BQ-42]
-    pub fn unbind_all(&mut self) -> Vec<Moved> {
+    pub fn unbind_all(&mut self) -> Vec<MovedSubscription> {
         for subscription in self.all.values_mut().filter(|subscription| subscription.stream.is_control()) {
             subscription.bound = false;
         }
@@ -137,14 +137,14 @@ impl Subscriptions {
         elsewhere.into_iter().filter_map(|(filter, stream)| self.unbind_filter(filter, stream)).collect()
     }
 
-    fn unbind_filter(&mut self, filter: TopicFilter, stream: StreamKey) -> Option<Moved> {
+    fn unbind_filter(&mut self, filter: TopicFilter, stream: StreamKey) -> Option<MovedSubscription> {
         let from = self.remove_on(&filter, stream)?;
         let to = Subscription { stream: StreamKey::CONTROL, bound: false, ..from };
         let is_free = !self.all.contains_key(&(filter.clone(), StreamKey::CONTROL));
         if is_free {
             self.put(filter.clone(), to);
         }
-        Some(Moved { filter, from, to: is_free.then_some(to) })
+        Some(MovedSubscription { filter, from, to: is_free.then_some(to) })
     }
 
     /// Subscriptions with their filters, ordered by filter.
@@ -221,8 +221,8 @@ mod tests {
         let moved = all.unbind(StreamKey::bidi(1));
         let waiting = Subscription { bound: false, ..on(0) };
         let expected = [
-            Moved { filter: filter("a"), from: on(1), to: Some(waiting) },
-            Moved { filter: filter("b"), from: on(1), to: None },
+            MovedSubscription { filter: filter("a"), from: on(1), to: Some(waiting) },
+            MovedSubscription { filter: filter("b"), from: on(1), to: None },
         ];
         assert_eq!(moved, expected);
         assert_eq!((all.len(), all.bytes()), (3, 3));

@@ -168,8 +168,8 @@ impl<T> LaneQueue<T> {
 
     /// Takes the front of the longest among the lanes of the lowest priority that `accepts` admits, to make room. The
     /// round-robin order stays.
-    pub fn pop_least(&mut self, accepts: impl FnMut(Lane) -> bool) -> Option<(Lane, T)> {
-        let (of, at) = self.find_least(accepts)?;
+    pub fn evict(&mut self, accepts: impl FnMut(Lane) -> bool) -> Option<(Lane, T)> {
+        let (of, at) = self.find_victim(accepts)?;
         let item = self.slots[at].queue.pop_front()?;
         let lane = self.slots[at].lane;
         self.len -= 1;
@@ -180,12 +180,12 @@ impl<T> LaneQueue<T> {
         Some((lane, item))
     }
 
-    /// Lane of which [`pop_least`](Self::pop_least) would take the front.
-    pub fn least(&self, accepts: impl FnMut(Lane) -> bool) -> Option<Lane> {
-        self.find_least(accepts).map(|(_, at)| self.slots[at].lane)
+    /// Lane of which [`evict`](Self::evict) would take the front.
+    pub fn victim(&self, accepts: impl FnMut(Lane) -> bool) -> Option<Lane> {
+        self.find_victim(accepts).map(|(_, at)| self.slots[at].lane)
     }
 
-    fn find_least(&self, mut accepts: impl FnMut(Lane) -> bool) -> Option<(usize, usize)> {
+    fn find_victim(&self, mut accepts: impl FnMut(Lane) -> bool) -> Option<(usize, usize)> {
         let slots = &self.slots;
         self.levels.iter().enumerate().rev().find_map(|(of, levels)| {
             let accepted = levels.slots.iter().filter(|at| accepts(slots[**at].lane));
@@ -358,8 +358,8 @@ mod tests {
                 model.push((to, n));
             } else if dice == 11 {
                 let spared = StreamKey::bidi(n / 50 + rng.u32(0..4));
-                let named = queue.least(|at| at.stream != spared);
-                let popped = queue.pop_least(|at| at.stream != spared);
+                let named = queue.victim(|at| at.stream != spared);
+                let popped = queue.evict(|at| at.stream != spared);
                 assert_eq!(named, popped.as_ref().map(|(lane, _)| *lane));
                 let mut lengths = BTreeMap::new();
                 let open = model.iter().filter(|(at, _)| at.stream != spared);

@@ -294,11 +294,11 @@ impl State {
     }
 }
 
-/// Async mode: acknowledges before fsync while the oldest unsynced batch is younger than `at_risk`. A crash then loses
+/// Async mode: acknowledges before fsync while the oldest unsynced batch is younger than `loss_window`. A crash then loses
 /// only batches that were acknowledged within that time. While the device is slower, acknowledgements are delayed until
 /// their batch is durable or the oldest unsynced batch is young enough again.
 pub(super) struct EarlyAcks {
-    at_risk: Duration,
+    loss_window: Duration,
     /// In the order of the calls.
     delayed: VecDeque<DelayedAck>,
 }
@@ -311,8 +311,8 @@ struct DelayedAck {
 }
 
 impl EarlyAcks {
-    pub(super) const fn new(at_risk: Duration) -> Self {
-        Self { at_risk, delayed: VecDeque::new() }
+    pub(super) const fn new(loss_window: Duration) -> Self {
+        Self { loss_window, delayed: VecDeque::new() }
     }
 
     /// Acknowledges a batch of the group with this number; `oldest` is the arrival of the oldest unsynced batch.
@@ -344,10 +344,10 @@ impl EarlyAcks {
 
     /// Text for the log: which acknowledged batches a failure of the device loses.
     fn describe_loss(&self) -> String {
-        if self.at_risk.is_zero() {
+        if self.loss_window.is_zero() {
             return "what was acknowledged is safe".to_owned();
         }
-        let milliseconds = self.at_risk.as_secs_f64() * 1000.0;
+        let milliseconds = self.loss_window.as_secs_f64() * 1000.0;
         format!(
             "what was acknowledged is safe but for the last {milliseconds} ms before the device stopped (durability is async)"
         )
@@ -359,7 +359,7 @@ impl EarlyAcks {
     }
 
     fn is_within(&self, oldest: Option<Instant>, now: Instant) -> bool {
-        oldest.is_none_or(|oldest| now.saturating_duration_since(oldest) < self.at_risk)
+        oldest.is_none_or(|oldest| now.saturating_duration_since(oldest) < self.loss_window)
     }
 }
 
@@ -368,7 +368,7 @@ mod tests {
     use super::*;
     use crate::ids::{Claim, NextIds};
 
-    const AT_RISK: Duration = Duration::from_millis(100);
+    const LOSS_WINDOW: Duration = Duration::from_millis(100);
 
     fn commits() -> GroupCommit {
         GroupCommit::new(Index::new(Claim::new(1), NextIds::FIRST), EarlyAcks::new(Duration::ZERO))
@@ -423,7 +423,7 @@ mod tests {
     fn acknowledgements_wait_while_the_oldest_batch_is_too_old_and_keep_their_order() {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
-        let mut acks = EarlyAcks::new(AT_RISK);
+        let mut acks = EarlyAcks::new(LOSS_WINDOW);
         // Group 1 began at 0 and is being written from 50 on, when group 2 begins.
         for now in [0, 50, 99] {
             let ack = acks.acknowledge(Ok(()), 2, Some(at(0)), at(now));
@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn early_acknowledged_batches_are_not_called_safe() {
         assert_eq!(EarlyAcks::new(Duration::ZERO).describe_loss(), "what was acknowledged is safe");
-        let loss = EarlyAcks::new(AT_RISK).describe_loss();
+        let loss = EarlyAcks::new(LOSS_WINDOW).describe_loss();
         assert!(loss.contains("safe but for the last 100 ms"), "{loss}");
     }
 
@@ -449,7 +449,7 @@ mod tests {
     fn a_slow_device_delays_acknowledgements_until_their_group_is_durable() {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
-        let mut acks = EarlyAcks::new(AT_RISK);
+        let mut acks = EarlyAcks::new(LOSS_WINDOW);
         let mut commits: Vec<_> =
             [2, 2, 3].map(|group| acks.acknowledge(Ok(()), group, Some(at(0)), at(5000))).into();
         let mut done = || commits.iter_mut().map(|commit| commit.try_take().is_some()).collect::<Vec<_>>();

@@ -115,12 +115,12 @@ impl EmbeddedStore {
             Ok((index, snapshot.checkpoint_state()?.applied))
         });
         let (index, applied) = loaded.map_err(|error| error.open(path))?;
-        let at_risk = match options.durability {
+        let loss_window = match options.durability {
             Durability::Sync => Duration::ZERO,
-            Durability::Async { at_risk } => at_risk,
+            Durability::Async { loss_window } => loss_window,
         };
         let mut store = Self {
-            commits: Arc::new(GroupCommit::new(index, EarlyAcks::new(at_risk))),
+            commits: Arc::new(GroupCommit::new(index, EarlyAcks::new(loss_window))),
             wal: Arc::new(Wal::new(journal, applied, options.checkpoint)),
             tables: Arc::new(tables),
             directory: None,
@@ -146,7 +146,7 @@ impl EmbeddedStore {
         Ok(())
     }
 
-    /// Sets the spool to which large payloads are read from now on ([`Spool::keep`]). Without one, or when it is full,
+    /// Sets the spool to which large payloads are read from now on ([`Spool::begin_reserved`]). Without one, or when it is full,
     /// they are read to the heap.
     pub fn set_spool(&mut self, spool: Arc<dyn Spool>) {
         self.spool = Some(spool);
@@ -188,7 +188,7 @@ impl EmbeddedStore {
     fn group_delay(&self, lazy: bool) -> Duration {
         match self.options.durability {
             // The other half is for the write, or acknowledgements would be delayed by every write.
-            Durability::Async { at_risk } => at_risk / 2,
+            Durability::Async { loss_window } => loss_window / 2,
             Durability::Sync if lazy => self.options.lazy,
             Durability::Sync => self.options.linger,
         }

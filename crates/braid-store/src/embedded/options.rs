@@ -10,13 +10,13 @@ pub enum Durability {
     /// After the fsync of its group: acknowledged batches survive a power failure.
     #[default]
     Sync,
-    /// At once, while the oldest unsynced batch is younger than `at_risk`; otherwise when that one is durable. So a crash
-    /// loses only batches that were acknowledged within `at_risk`, whole ones, and no earlier batch without the later
+    /// At once, while the oldest unsynced batch is younger than `loss_window`; otherwise when that one is durable. So a crash
+    /// loses only batches that were acknowledged within `loss_window`, whole ones, and no earlier batch without the later
     /// ones.
     Async {
         /// Longest time for which an acknowledged batch may be unsynced. A group is written after half of it; the other
         /// half is for the device.
-        at_risk: Duration,
+        loss_window: Duration,
     },
 }
 

@@ -269,7 +269,7 @@ impl Snapshot {
 
     /// Copies a chunked payload to the spool; `None` when the spool refuses it.
     fn spool_chunks(&self, lsn: Lsn, length: usize, spool: &dyn Spool) -> Result<Option<Bytes>, ReadError> {
-        let Ok(mut kept) = spool.keep(length as u64) else { return Ok(None) };
+        let Ok(mut kept) = spool.begin_reserved(length as u64) else { return Ok(None) };
         let mut is_refused = false;
         self.each_chunk(lsn, length, |chunk| {
             is_refused = kept.append(chunk).is_err();

@@ -130,7 +130,7 @@ pub(super) fn full_delivery(message: u64) -> StoredDelivery {
         subscription_ids,
         priority: Priority::HIGHEST,
         shared: Some(Arc::new(filter("$share/g/t/+"))),
-        waits_since: Some(at(40)),
+        enqueued_at: Some(at(40)),
     }
 }
 

@@ -103,11 +103,11 @@ fn a_delivery_is_restored_on_the_control_stream() {
         priority: Priority::new(6),
         shared: Some(Arc::new(TopicFilter::parse("$share/g/a/b").unwrap())),
         queue_lsn: None,
-        waits_since: None,
+        enqueued_at: None,
         offline_charge: None,
     };
     let stored = StoredDelivery::of(&delivery, Lsn::new(3), Some(now().system));
-    assert_eq!((stored.message, stored.waits_since), (Lsn::new(3), Some(now().system)));
+    assert_eq!((stored.message, stored.enqueued_at), (Lsn::new(3), Some(now().system)));
     let live = stored.live(message);
     assert!(Arc::ptr_eq(&live.message, &delivery.message));
     assert_eq!((live.qos, live.retain, live.stream), (delivery.qos, delivery.retain, StreamKey::CONTROL));
@@ -119,7 +119,7 @@ fn a_delivery_is_restored_on_the_control_stream() {
 fn a_delivery_ages_while_the_broker_is_down() {
     let start = now().system;
     let known =
-        |waits_since| StoredDelivery { waits_since, ..StoredDelivery::new(Lsn::new(3), QoS::AtLeastOnce) };
+        |enqueued_at| StoredDelivery { enqueued_at, ..StoredDelivery::new(Lsn::new(3), QoS::AtLeastOnce) };
     for waited in [Duration::ZERO, Duration::from_millis(59_999), DAY] {
         assert_eq!(known(Some(start)).waited(start + waited), waited);
     }

@@ -68,7 +68,7 @@ impl OnDisk {
 
     fn asynchronous(self) -> Self {
         let mut options = self.options;
-        options.durability = Durability::Async { at_risk: Duration::from_micros(200) };
+        options.durability = Durability::Async { loss_window: Duration::from_micros(200) };
         Self { options, ..self }
     }
 
@@ -193,7 +193,7 @@ fn batches_that_arrive_while_a_group_is_written_are_the_next_group() {
 #[test]
 fn an_asynchronous_commit_is_done_at_once() {
     let disk = Disk::default();
-    let durability = Durability::Async { at_risk: HOUR };
+    let durability = Durability::Async { loss_window: HOUR };
     let store = EmbeddedStore::open_on(disk.device(), disk.journal(), patient(durability)).unwrap();
     open_session(&store).unwrap();
     let before = disk.syncs();
@@ -217,11 +217,11 @@ fn an_asynchronous_store_survives_power_failures() {
     }
 }
 
-/// Only batches acknowledged within `at_risk` may be lost.
+/// Only batches acknowledged within `loss_window` may be lost.
 #[test]
 fn an_asynchronous_commit_waits_for_a_slow_device() {
     let disk = Disk::default();
-    let durability = Durability::Async { at_risk: Duration::ZERO };
+    let durability = Durability::Async { loss_window: Duration::ZERO };
     let store = EmbeddedStore::open_on(disk.device(), disk.journal(), patient(durability)).unwrap();
     open_session(&store).unwrap();
     store.recover(&mut RecoveredState::default()).unwrap();

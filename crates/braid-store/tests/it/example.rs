@@ -130,7 +130,7 @@ pub(crate) fn fill(store: &impl Store) -> Result<(), StoreError> {
     let mut several = SubscriptionIds::One(NonZeroU32::MIN);
     several.push(NonZeroU32::new(268_435_455).expect("not 0"));
     let shared = Some(Arc::new(filter("$share/g/t/+")));
-    let waits_since = Some(at(1_700_000_000));
+    let enqueued_at = Some(at(1_700_000_000));
     let changes = [
         Change::Opened { session: one, client_id: "a".into(), expiry, claim: a },
         Change::Opened { session: two, client_id: "é".into(), expiry, claim: b },
@@ -146,7 +146,7 @@ pub(crate) fn fill(store: &impl Store) -> Result<(), StoreError> {
         Change::Subscribed { session: two, filter: filter("+"), subscription: bare },
         Change::Received { session: one, packet_id: packet(9), exchanges: NonZeroU16::MIN.saturating_add(1) },
         stored(1, rich),
-        queued_as(1, 1, StoredDelivery { subscription_ids: several, shared, waits_since, ..deliver(1, 1) }),
+        queued_as(1, 1, StoredDelivery { subscription_ids: several, shared, enqueued_at, ..deliver(1, 1) }),
         queued_as(2, 1, StoredDelivery { retain: true, qos: QoS::ExactlyOnce, ..deliver(1, 1) }),
         stored(2, plain("t", b"two")),
         queued_as(1, 2, StoredDelivery { priority: Priority::DEFAULT, ..deliver(2, 2) }),

@@ -126,7 +126,7 @@ fn kept_payloads_may_use_space_that_packets_leave_free() {
     let free = state.f_bavail * state.f_frsize;
     let options = SpoolOptions { bytes: 10, keep_free: free * 2, ..OPTIONS };
     let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
-    let mut kept = spool.keep(3000).expect("half of what is to stay free is there");
+    let mut kept = spool.begin_reserved(3000).expect("half of what is to stay free is there");
     for part in [&[7; 1000][..], &[7; 2000]] {
         kept.append(part).expect("it has its room");
     }
@@ -147,13 +147,13 @@ fn reservations_reduce_the_space_of_others() {
     // A third of the free space may be used; each reserves a fifth of all.
     let options = SpoolOptions { keep_free: free / 3 * 2 * 4, ..OPTIONS };
     let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
-    let first = spool.keep(free / 5).expect("there is room for one");
-    assert_eq!(spool.keep(free / 5).map(drop), Err(SpoolError::Full));
+    let first = spool.begin_reserved(free / 5).expect("there is room for one");
+    assert_eq!(spool.begin_reserved(free / 5).map(drop), Err(SpoolError::Full));
     drop(first);
-    let mut whole = spool.keep(5000).expect("there is room again");
+    let mut whole = spool.begin_reserved(5000).expect("there is room again");
     whole.append(&[7; 5000]).expect("it has its room");
     let whole = whole.finish().expect("the system allows it");
-    let second = spool.keep(free / 5).expect("no reservation is left");
+    let second = spool.begin_reserved(free / 5).expect("no reservation is left");
     drop((whole, second));
     assert_eq!(spool.used(), 0);
 }
@@ -164,7 +164,7 @@ fn kept_payloads_do_not_fill_the_disk() {
     let directory = tempfile::tempdir().expect("the system allows it");
     let options = SpoolOptions { keep_free: u64::MAX, ..OPTIONS };
     let spool = FileSpool::open(directory.path(), options).expect("the system allows it");
-    assert_eq!(spool.keep(1).map(drop), Err(SpoolError::Full));
+    assert_eq!(spool.begin_reserved(1).map(drop), Err(SpoolError::Full));
     assert_eq!((spool.used(), spool.refused()), (0, 0), "no packet is refused");
 }
 
@@ -187,7 +187,7 @@ fn an_invalid_or_removed_directory_is_reported() {
     let spool = open(&directory.path().join("made"));
     fs::remove_dir(directory.path().join("made")).expect("the system allows it");
     assert_eq!(spool.begin().map(drop), Err(SpoolError::Failed(ErrorKind::NotFound)));
-    assert_eq!(spool.keep(1).map(drop), Err(SpoolError::Failed(ErrorKind::NotFound)));
+    assert_eq!(spool.begin_reserved(1).map(drop), Err(SpoolError::Failed(ErrorKind::NotFound)));
 }
 
 /// A large payload that is read from the tables is in the spool, or in the heap if the spool is full.

@@ -229,7 +229,7 @@ impl StoreConfig {
         let durability = match self.durability {
             DurabilityConfig::Sync => Durability::Sync,
             DurabilityConfig::Async => {
-                Durability::Async { at_risk: Duration::from_millis(self.async_window_ms) }
+                Durability::Async { loss_window: Duration::from_millis(self.async_window_ms) }
             }
             DurabilityConfig::Memory => return None,
         };

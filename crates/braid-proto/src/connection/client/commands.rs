@@ -28,7 +28,7 @@ pub(super) struct Grants {
 
 /// Reason why a packet is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Unsendable {
+pub enum SendError {
     /// There is no connection.
     #[error("there is no connection")]
     NotConnected,
@@ -70,12 +70,12 @@ impl Grants {
         }
     }
 
-    pub(super) fn check_publish(&self, delivery: &Delivery) -> Result<(), Unsendable> {
+    pub(super) fn check_publish(&self, delivery: &Delivery) -> Result<(), SendError> {
         if delivery.qos > self.maximum_qos {
-            return Err(Unsendable::QosNotSupported(self.maximum_qos)); // [MQTT-3.2.2-11]
+            return Err(SendError::QosNotSupported(self.maximum_qos)); // [MQTT-3.2.2-11]
         }
         if delivery.retain && !self.retain {
-            return Err(Unsendable::RetainNotSupported); // [MQTT-3.2.2-14]
+            return Err(SendError::RetainNotSupported); // [MQTT-3.2.2-14]
         }
         Ok(())
     }
@@ -84,20 +84,20 @@ impl Grants {
         &self,
         entries: &[SubscribeEntry],
         id: Option<NonZeroU32>,
-    ) -> Result<(), Unsendable> {
+    ) -> Result<(), SendError> {
         if id.is_some() && !self.subscription_ids {
-            return Err(Unsendable::SubscriptionIdsNotSupported);
+            return Err(SendError::SubscriptionIdsNotSupported);
         }
         for entry in entries {
             let Ok(filter) = &entry.filter else { continue };
             if filter.is_shared() && !self.shared {
-                return Err(Unsendable::SharedNotSupported);
+                return Err(SendError::SharedNotSupported);
             }
             if filter.is_shared() && entry.no_local {
-                return Err(Unsendable::NoLocalOnShared); // [MQTT-3.8.3-4]
+                return Err(SendError::NoLocalOnShared); // [MQTT-3.8.3-4]
             }
             if filter.has_wildcard() && !self.wildcards {
-                return Err(Unsendable::WildcardsNotSupported);
+                return Err(SendError::WildcardsNotSupported);
             }
         }
         Ok(())
@@ -120,7 +120,7 @@ impl Client {
     ///
     /// # Errors
     /// The server announced in CONNACK that it does not accept such a message.
-    pub fn publish(&mut self, delivery: Delivery, now: Instant) -> Result<Sent, Unsendable> {
+    pub fn publish(&mut self, delivery: Delivery, now: Instant) -> Result<Sent, SendError> {
         let State::Established(established) = &mut self.state else {
             return Ok(Sent::Blocked(Box::new(delivery)));
         };
@@ -152,8 +152,8 @@ impl Client {
         id: Option<NonZeroU32>,
         user: UserProperties,
         now: Instant,
-    ) -> Result<PacketId, Unsendable> {
-        let State::Established(established) = &mut self.state else { return Err(Unsendable::NotConnected) };
+    ) -> Result<PacketId, SendError> {
+        let State::Established(established) = &mut self.state else { return Err(SendError::NotConnected) };
         established.grants.check_subscribe(&entries, id)?;
         established.request(on, now, |packet_id| {
             Packet::Subscribe(Box::new(Subscribe { packet_id, id, user, entries }))
@@ -170,8 +170,8 @@ impl Client {
         filters: Vec<TopicFilter>,
         user: UserProperties,
         now: Instant,
-    ) -> Result<PacketId, Unsendable> {
-        let State::Established(established) = &mut self.state else { return Err(Unsendable::NotConnected) };
+    ) -> Result<PacketId, SendError> {
+        let State::Established(established) = &mut self.state else { return Err(SendError::NotConnected) };
         established.request(on, now, |packet_id| {
             let filters = filters.into_iter().map(Ok).collect();
             Packet::Unsubscribe(Box::new(Unsubscribe { packet_id, user, filters }))
@@ -208,13 +208,13 @@ impl Established {
         on: StreamKey,
         now: Instant,
         packet: impl FnOnce(PacketId) -> Packet,
-    ) -> Result<PacketId, Unsendable> {
+    ) -> Result<PacketId, SendError> {
         let on = self.exchange.streams.resolve(on);
         let outbound = &mut self.exchange.session.outbound;
-        let id = outbound.send_request(on).ok_or(Unsendable::NoPacketId)?; // [MQTT-2.2.1-3]
+        let id = outbound.send_request(on).ok_or(SendError::NoPacketId)?; // [MQTT-2.2.1-3]
         if !self.exchange.send_packet_on(on, &packet(id)) {
             self.exchange.session.outbound.handle_answer(id);
-            return Err(Unsendable::TooLarge); // [MQTT-3.2.2-15]
+            return Err(SendError::TooLarge); // [MQTT-3.2.2-15]
         }
         self.last_sent = now;
         Ok(id)
@@ -339,21 +339,21 @@ impl Client {
     /// after CONNACK; bytes that arrive on data streams before it must wait.
     ///
     /// # Errors
-    /// No identifier is free. [`Unsendable::NotConnected`]: CONNACK has arrived, or [`Client::takes_early`] is false.
+    /// No identifier is free. [`SendError::NotConnected`]: CONNACK has arrived, or [`Client::takes_early`] is false.
     pub fn subscribe_early(
         &mut self,
         on: StreamKey,
         entries: Vec<SubscribeEntry>,
         id: Option<NonZeroU32>,
         user: UserProperties,
-    ) -> Result<PacketId, Unsendable> {
+    ) -> Result<PacketId, SendError> {
         if !self.takes_early(&entries, &user) {
-            return Err(Unsendable::NotConnected);
+            return Err(SendError::NotConnected);
         }
-        let State::Connecting(connecting) = &mut self.state else { return Err(Unsendable::NotConnected) };
+        let State::Connecting(connecting) = &mut self.state else { return Err(SendError::NotConnected) };
         let early = &mut connecting.early;
         let on = if early.outbox_mut(on).is_some() { on } else { StreamKey::CONTROL };
-        let packet_id = early.allocate(connecting.session.as_mut(), on).ok_or(Unsendable::NoPacketId)?;
+        let packet_id = early.allocate(connecting.session.as_mut(), on).ok_or(SendError::NoPacketId)?;
         let outbox = early.outbox_mut(on).unwrap_or(&mut connecting.outbox);
         let subscribe = Packet::Subscribe(Box::new(Subscribe { packet_id, id, user, entries }));
         subscribe.encode(connecting.version, outbox.open());

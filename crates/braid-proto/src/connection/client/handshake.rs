@@ -176,7 +176,7 @@ impl Client {
             keep_alive,
             last_sent: now,
             last_received: now,
-            ping_waits_since: None,
+            pingresp_wait_start: None,
             first_ping_at: None,
             round_trip: None,
             bytes_before: BytesBeforePing::default(),

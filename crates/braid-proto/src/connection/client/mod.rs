@@ -19,7 +19,7 @@ use crate::session::Session;
 use crate::types::{PacketId, ReasonCode, StreamKey, Violation};
 
 use commands::Grants;
-pub use commands::Unsendable;
+pub use commands::SendError;
 pub use handshake::ClientOptions;
 use handshake::{Closed, Connecting};
 
@@ -114,7 +114,7 @@ struct Established {
     last_sent: Instant,
     last_received: Instant,
     /// Start of the wait for the PINGRESP; moved while the link makes progress.
-    ping_waits_since: Option<Instant>,
+    pingresp_wait_start: Option<Instant>,
     /// Instant of the oldest PINGREQ without an answer, and the round trip of the last one that was answered.
     first_ping_at: Option<Instant>,
     round_trip: Option<Duration>,
@@ -235,12 +235,12 @@ impl Client {
     fn handle_peer_timer(&mut self, now: Instant) {
         self.timers.set(Timer::Peer, None);
         let State::Established(established) = &mut self.state else { return };
-        let Some(ping_waits_since) = established.ping_waits_since else { return };
+        let Some(pingresp_wait_start) = established.pingresp_wait_start else { return };
         let (taken, _) = established.exchange.streams.control_progress();
         let is_leaving = established.bytes_before.has_progress(taken);
-        if established.paused || is_leaving || established.last_received > ping_waits_since {
+        if established.paused || is_leaving || established.last_received > pingresp_wait_start {
             // A large packet may delay the PINGRESP, or the PINGREQ.
-            established.ping_waits_since = Some(now);
+            established.pingresp_wait_start = Some(now);
             self.timers.set_after(Timer::Peer, now, self.options.ping_timeout);
         } else {
             self.close(Cause::Violation(Violation::PingrespTimeout));
@@ -272,9 +272,9 @@ impl Client {
         established.exchange.send_packet(&Packet::Pingreq);
         established.last_sent = now;
         established.first_ping_at.get_or_insert(now);
-        if established.ping_waits_since.is_none() {
+        if established.pingresp_wait_start.is_none() {
             established.bytes_before = BytesBeforePing { until, taken };
-            established.ping_waits_since = Some(now);
+            established.pingresp_wait_start = Some(now);
             self.timers.set_after(Timer::Peer, now, self.options.ping_timeout);
         }
     }
@@ -361,7 +361,7 @@ impl Client {
                 }
             }
             Packet::Pingresp => {
-                established.ping_waits_since = None;
+                established.pingresp_wait_start = None;
                 established.round_trip = established
                     .first_ping_at
                     .take()

@@ -17,7 +17,7 @@ impl Pair {
         stream
     }
 
-    fn subscribe_early(&mut self, on: StreamKey, filter: &str) -> Result<PacketId, Unsendable> {
+    fn subscribe_early(&mut self, on: StreamKey, filter: &str) -> Result<PacketId, SendError> {
         self.client.subscribe_early(on, vec![entry(filter)], None, Vec::new())
     }
 
@@ -73,7 +73,7 @@ fn early_requests_are_answered_behind_connack_on_their_stream() {
         .collect();
     assert_eq!(asked, [CONTROL, CONTROL, stream]);
     assert!(pair.client.session().unwrap().outbound.is_empty(), "the identifiers are free");
-    assert_eq!(pair.subscribe_early(stream, "d"), Err(Unsendable::NotConnected), "it is late");
+    assert_eq!(pair.subscribe_early(stream, "d"), Err(SendError::NotConnected), "it is late");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn at_most_64_kib_are_sent_before_connack() {
             let takes = pair.client.takes_early(&[entry(&filter)], &Vec::new());
             let sent = pair.subscribe_early(on, &filter);
             assert_eq!(sent.is_ok(), takes, "{sent:?}");
-            refused += usize::from(sent == Err(Unsendable::NotConnected));
+            refused += usize::from(sent == Err(SendError::NotConnected));
             written += take(pair.client.outbox(on).unwrap()).len();
             pair.client.handle_stream_reset(stream, pair.now); // Bytes on it have been sent.
         }

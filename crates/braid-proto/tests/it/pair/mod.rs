@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes};
 
 use braid_proto::connection::{
-    Acceptance, Cause, Client, ClientEvent, ClientOptions, Connected, Event, Incoming, Outbox, Sent, Server,
-    ServerOptions, Token, Unsendable,
+    Acceptance, Cause, Client, ClientEvent, ClientOptions, Connected, Event, Incoming, Outbox, SendError,
+    Sent, Server, ServerOptions, Token,
 };
 use braid_proto::error::Violation;
 use braid_proto::message::{Delivery, Message, SubscriptionIds};

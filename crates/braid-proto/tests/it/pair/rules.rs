@@ -18,7 +18,7 @@ fn nothing_above_the_servers_maximum_qos_is_published() {
         ConnackProperties { maximum_qos: Some(QoS::AtLeastOnce), ..ConnackProperties::default() };
     let mut pair = granted(properties);
     let refused = pair.client.publish(delivery("t", "m", QoS::ExactlyOnce), pair.now);
-    assert_eq!(refused.unwrap_err(), Unsendable::QosNotSupported(QoS::AtLeastOnce));
+    assert_eq!(refused.unwrap_err(), SendError::QosNotSupported(QoS::AtLeastOnce));
     assert!(pair.client.outbox(StreamKey::CONTROL).unwrap().is_empty());
     assert!(pair.client.publish(delivery("t", "m", QoS::AtLeastOnce), pair.now).is_ok());
 }
@@ -31,7 +31,7 @@ fn nothing_retained_is_published_where_it_is_not_available() {
     let mut retained = delivery("t", "m", QoS::AtMostOnce);
     retained.retain = true;
     let refused = pair.client.publish(retained, pair.now);
-    assert_eq!(refused.unwrap_err(), Unsendable::RetainNotSupported);
+    assert_eq!(refused.unwrap_err(), SendError::RetainNotSupported);
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn nothing_above_the_servers_maximum_packet_size_is_sent() {
     assert!(matches!(sent, Ok(Sent::TooLarge)), "{sent:?}");
     let long = vec![entry("a/filter/that/is/too/long")];
     let refused = pair.client.subscribe(StreamKey::CONTROL, long, None, Vec::new(), pair.now);
-    assert_eq!(refused, Err(Unsendable::TooLarge));
+    assert_eq!(refused, Err(SendError::TooLarge));
     assert!(pair.client.outbox(StreamKey::CONTROL).unwrap().is_empty());
     assert!(pair.client.session().unwrap().outbound.is_empty(), "their identifiers are free");
 }
@@ -80,9 +80,9 @@ fn subscriptions_that_the_server_does_not_offer_are_not_sent() {
     });
     let id = std::num::NonZeroU32::new(1);
     for (filter, id, wanted) in [
-        ("a/+", None, Unsendable::WildcardsNotSupported),
-        ("$share/g/a", None, Unsendable::SharedNotSupported),
-        ("a", id, Unsendable::SubscriptionIdsNotSupported),
+        ("a/+", None, SendError::WildcardsNotSupported),
+        ("$share/g/a", None, SendError::SharedNotSupported),
+        ("a", id, SendError::SubscriptionIdsNotSupported),
     ] {
         assert_eq!(
             pair.client.subscribe(StreamKey::CONTROL, vec![entry(filter)], id, Vec::new(), pair.now),
@@ -98,7 +98,7 @@ fn no_local_is_not_sent_for_a_shared_subscription() {
     let mut pair = granted(ConnackProperties::default());
     let shared = SubscribeEntry { no_local: true, ..entry("$share/g/a") };
     let refused = pair.client.subscribe(StreamKey::CONTROL, vec![shared], None, Vec::new(), pair.now);
-    assert_eq!(refused, Err(Unsendable::NoLocalOnShared));
+    assert_eq!(refused, Err(SendError::NoLocalOnShared));
 }
 
 #[test]

@@ -171,7 +171,7 @@ const OTHER_MESSAGE: u8 = 1 << 3;
 const IDS: u8 = 1 << 4;
 const PRIORITY: u8 = 1 << 5;
 const SHARED: u8 = 1 << 6;
-const WAITS_SINCE: u8 = 1 << 7;
+const ENQUEUED_AT: u8 = 1 << 7;
 
 /// Common values take no byte: the message with the entry's own number, the default priority, no identifiers, no
 /// queueing time.
@@ -183,7 +183,7 @@ pub(crate) fn encode_delivery(out: &mut Vec<u8>, (lsn, _): QueueKey, delivery: &
         | flag(IDS, !ids.is_empty())
         | flag(PRIORITY, delivery.priority != Priority::DEFAULT)
         | flag(SHARED, delivery.shared.is_some())
-        | flag(WAITS_SINCE, delivery.waits_since.is_some());
+        | flag(ENQUEUED_AT, delivery.enqueued_at.is_some());
     out.push(flags);
     if flags & OTHER_MESSAGE != 0 {
         out.extend_from_slice(&delivery.message.value().to_be_bytes());
@@ -197,7 +197,7 @@ pub(crate) fn encode_delivery(out: &mut Vec<u8>, (lsn, _): QueueKey, delivery: &
     if flags & PRIORITY != 0 {
         out.extend_from_slice(&delivery.priority.value().to_be_bytes());
     }
-    if let Some(since) = delivery.waits_since {
+    if let Some(since) = delivery.enqueued_at {
         put_time(out, since);
     }
     if let Some(filter) = &delivery.shared {
@@ -221,14 +221,14 @@ pub(crate) fn decode_delivery((lsn, _): QueueKey, value: &[u8]) -> Result<Stored
         };
     }
     let priority = if has(PRIORITY) { Priority::new(reader.u16()?) } else { Priority::DEFAULT };
-    let waits_since = if has(WAITS_SINCE) { Some(reader.time()?) } else { None };
+    let enqueued_at = if has(ENQUEUED_AT) { Some(reader.time()?) } else { None };
     let shared = if has(SHARED) { Some(Arc::new(filter(reader.rest_text()?)?)) } else { None };
     reader.end()?;
     let (qos, retain) = (qos(flags)?, has(RETAIN));
     if qos == QoS::AtMostOnce {
         return Err(Malformed("a QoS above 0"));
     }
-    Ok(StoredDelivery { message, qos, retain, subscription_ids, priority, shared, waits_since })
+    Ok(StoredDelivery { message, qos, retain, subscription_ids, priority, shared, enqueued_at })
 }
 
 pub(crate) fn encode_inflight(inflight: Inflight) -> [u8; 11] {
@@ -267,8 +267,8 @@ mod tests {
         let plain = StoredDelivery::new(Lsn::new(7), QoS::AtLeastOnce);
         let priority = Priority::HIGHEST;
         let shared = Some(Arc::new(filter("$share/g/t").unwrap()));
-        let waits_since = Some(SystemTime::UNIX_EPOCH);
-        let aged = StoredDelivery { waits_since, ..plain.clone() };
+        let enqueued_at = Some(SystemTime::UNIX_EPOCH);
+        let aged = StoredDelivery { enqueued_at, ..plain.clone() };
         for (delivery, bytes) in [
             (plain.clone(), 1),
             (aged.clone(), 13),

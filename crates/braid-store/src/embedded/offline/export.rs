@@ -122,7 +122,7 @@ impl Export<'_> {
                 subscription_ids: delivery.subscription_ids.as_slice().to_vec(),
                 priority: delivery.priority.value(),
                 shared: delivery.shared.as_ref().map(|filter| filter.as_str().into()),
-                waits_since: delivery.waits_since.map(Time::of),
+                enqueued_at: delivery.enqueued_at.map(Time::of),
                 sent: inflight.get(&(lsn, session)).map(Step::of),
             })
         })?;

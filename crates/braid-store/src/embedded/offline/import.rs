@@ -336,7 +336,7 @@ impl<'t> Import<'t> {
                 subscription_ids,
                 priority,
                 shared,
-                waits_since,
+                enqueued_at,
                 sent,
             } => {
                 let (key, message) = ((Lsn::new(lsn), self.session(session)?), Lsn::new(message));
@@ -348,7 +348,7 @@ impl<'t> Import<'t> {
                     subscription_ids: record::subscription_ids(subscription_ids)?,
                     priority: Priority::new(priority),
                     shared: shared.map(|text| record::filter(&text).map(Arc::new)).transpose()?,
-                    waits_since: waits_since.map(Time::time).transpose()?,
+                    enqueued_at: enqueued_at.map(Time::time).transpose()?,
                 };
                 ensure(self.index.load_queued(key, message), "the entry is there twice")?;
                 self.count(NextIds::FIRST.session, key.0.next());

@@ -67,8 +67,8 @@ pub(super) enum Record {
         priority: u16,
         shared: Option<Box<str>>,
         /// Present where queues have a limit by age.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        waits_since: Option<Time>,
+        #[serde(rename = "waits_since", default, skip_serializing_if = "Option::is_none")]
+        enqueued_at: Option<Time>,
         sent: Option<Step>,
     },
     Released {
