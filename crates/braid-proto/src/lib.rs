@@ -35,7 +35,7 @@ pub mod reason {
     pub use crate::types::ReasonCode;
 }
 
-/// Topic Names, Topic Filters and Share Names.
+/// Topic Names and Topic Filters.
 pub mod topic {
-    pub use crate::types::{MAX_LEVELS, ShareName, TopicError, TopicFilter, TopicName};
+    pub use crate::types::{MAX_LEVELS, TopicError, TopicFilter, TopicName};
 }

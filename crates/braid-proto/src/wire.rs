@@ -36,22 +36,22 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, Violation> {
-        let (&first, rest) = self.rest.split_first().ok_or(Violation::Truncated)?;
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Violation> {
+        let (head, rest) = self.rest.split_first_chunk().ok_or(Violation::Truncated)?;
         self.rest = rest;
-        Ok(first)
+        Ok(*head)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, Violation> {
+        self.array().map(u8::from_be_bytes)
     }
 
     pub(crate) fn u16(&mut self) -> Result<u16, Violation> {
-        let (head, rest) = self.rest.split_first_chunk::<2>().ok_or(Violation::Truncated)?;
-        self.rest = rest;
-        Ok(u16::from_be_bytes(*head))
+        self.array().map(u16::from_be_bytes)
     }
 
     pub(crate) fn u32(&mut self) -> Result<u32, Violation> {
-        let (head, rest) = self.rest.split_first_chunk::<4>().ok_or(Violation::Truncated)?;
-        self.rest = rest;
-        Ok(u32::from_be_bytes(*head))
+        self.array().map(u32::from_be_bytes)
     }
 
     /// A Variable Byte Integer (MQTT 5, 1.5.5).

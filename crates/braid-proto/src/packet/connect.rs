@@ -117,23 +117,16 @@ impl Connect {
     }
 
     fn flags(&self) -> u8 {
-        let mut flags = 0;
-        if self.clean_start {
-            flags |= flag::CLEAN_START;
-        }
-        if let Some(will) = &self.will {
-            flags |= flag::WILL | will.qos.bits() << 3;
-            if will.retain {
-                flags |= flag::WILL_RETAIN;
-            }
-        }
-        if self.user_name.is_some() {
-            flags |= flag::USER_NAME;
-        }
-        if self.password.is_some() {
-            flags |= flag::PASSWORD;
-        }
-        flags
+        let will = self.will.as_ref();
+        let set = [
+            (flag::CLEAN_START, self.clean_start),
+            (flag::WILL, will.is_some()),
+            (flag::WILL_RETAIN, will.is_some_and(|will| will.retain)),
+            (flag::USER_NAME, self.user_name.is_some()),
+            (flag::PASSWORD, self.password.is_some()),
+        ];
+        let qos = will.map_or(0, |will| will.qos.bits() << 3);
+        set.iter().filter(|(_, is_set)| *is_set).fold(qos, |flags, (flag, _)| flags | flag)
     }
 
     /// Stores the version in `offered` before the rest is decoded, so that a refusal can be encoded for the peer.

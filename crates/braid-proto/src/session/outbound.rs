@@ -117,12 +117,7 @@ impl Outbound {
     /// Takes over an identifier that [`Outbound::send_request`] of another session allocated. False, with nothing
     /// changed: it is in use.
     pub(crate) fn restore_request(&mut self, packet_id: PacketId, stream: StreamKey) -> bool {
-        if self.inflight.contains_key(&packet_id) {
-            return false;
-        }
-        self.insert(packet_id, Phase::Request, Lane { stream, ..Lane::default() }, false);
-        self.next_id = packet_id.next();
-        true
+        self.restore_in(packet_id, Phase::Request, Lane { stream, ..Lane::default() })
     }
 
     /// Notes the retransmission of an exchange. False: it was sent on this connection before.
@@ -167,10 +162,14 @@ impl Outbound {
     /// Restores an exchange of an earlier process, behind those restored before. [`Outbound::resume`] continues it.
     /// False, with nothing changed: the identifier is in use.
     pub fn restore(&mut self, packet_id: PacketId, phase: Phase) -> bool {
+        let lane = phase.lane();
+        self.restore_in(packet_id, phase, lane)
+    }
+
+    fn restore_in(&mut self, packet_id: PacketId, phase: Phase, lane: Lane) -> bool {
         if self.inflight.contains_key(&packet_id) {
             return false;
         }
-        let lane = phase.lane();
         self.insert(packet_id, phase, lane, false);
         // Identifiers continue behind the last one that was used. [MQTT-2.2.1-3]
         self.next_id = packet_id.next();

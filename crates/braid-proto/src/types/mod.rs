@@ -9,5 +9,5 @@ mod violation;
 pub use field::{ClientId, PacketId, PacketType, ProtocolVersion, QoS, RetainHandling};
 pub use reason::ReasonCode;
 pub use stream::{Lane, Priority, StreamKey};
-pub use topic::{MAX_LEVELS, ShareName, TopicError, TopicFilter, TopicName};
+pub use topic::{MAX_LEVELS, TopicError, TopicFilter, TopicName};
 pub use violation::{SpoolError, Violation};

@@ -1,4 +1,4 @@
-//! Topic Names, Topic Filters and Share Names (MQTT 4.7, 4.8.2) as parsed values.
+//! Topic Names and Topic Filters (MQTT 4.7, 4.8.2) as parsed values.
 //!
 //! A value of these types has passed every rule of the specification, so that no function behind the decoder checks a
 //! topic again.
@@ -17,7 +17,7 @@ pub const MAX_LEVELS: usize = 128;
 /// First level of the Topic Filter of a shared subscription.
 const SHARE_PREFIX: &str = "$share/";
 
-/// Reason why a string is no Topic Name, Topic Filter or Share Name.
+/// Reason why a string is no Topic Name or Topic Filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TopicError {
     /// `[MQTT-4.7.3-1]`: at least one character.
@@ -118,9 +118,8 @@ impl TopicFilter {
             None => 0,
             Some(rest) => {
                 let (name, pattern) = rest.split_once('/').ok_or(TopicError::Share)?; // [MQTT-4.8.2-2]
-                ShareName::parse(name)?;
-                if pattern.is_empty() {
-                    return Err(TopicError::Share); // [MQTT-4.8.2-2]
+                if name.is_empty() || name.contains(['+', '#']) || pattern.is_empty() {
+                    return Err(TopicError::Share); // [MQTT-4.8.2-1], [MQTT-4.8.2-2]
                 }
                 text.len() - pattern.len()
             }
@@ -148,8 +147,8 @@ impl TopicFilter {
     }
 
     /// Share Name of a shared subscription.
-    pub fn share_name(&self) -> Option<ShareName> {
-        (self.pattern_at > 0).then(|| ShareName(self.text[SHARE_PREFIX.len()..self.pattern_at - 1].into()))
+    pub fn share_name(&self) -> Option<&str> {
+        self.is_shared().then(|| &self.text[SHARE_PREFIX.len()..self.pattern_at - 1])
     }
 
     /// Whether this is a shared subscription (MQTT 4.8.2).
@@ -186,28 +185,6 @@ impl TopicFilter {
     }
 }
 
-/// Share Name of a shared subscription's group (MQTT 4.8.2).
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ShareName(Arc<str>);
-
-impl ShareName {
-    /// Parses a Share Name.
-    ///
-    /// # Errors
-    /// [`TopicError::Share`] when it is empty or holds `/`, `+` or `#`.
-    pub fn parse(text: &str) -> Result<Self, TopicError> {
-        if text.is_empty() || text.contains(['/', '+', '#']) {
-            return Err(TopicError::Share); // [MQTT-4.8.2-1], [MQTT-4.8.2-2]
-        }
-        Ok(Self(text.into()))
-    }
-
-    /// Text of the name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 macro_rules! shows_its_text {
     ($($name:ident),*) => {$(
         impl fmt::Display for $name {
@@ -224,4 +201,4 @@ macro_rules! shows_its_text {
     )*};
 }
 
-shows_its_text!(TopicName, TopicFilter, ShareName);
+shows_its_text!(TopicName, TopicFilter);

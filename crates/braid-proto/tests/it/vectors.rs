@@ -162,7 +162,7 @@ fn topic_filters_are_valid_or_not() {
         let filter = TopicFilter::parse(text(row, "filter")).unwrap_or_else(|error| panic!("{row}: {error}"));
         assert_eq!(filter.as_str(), text(row, "filter"));
         assert_eq!(filter.pattern(), text(row, "pattern"));
-        assert_eq!(filter.share_name().as_ref().map(|name| name.as_str()), row["share_name"].as_str());
+        assert_eq!(filter.share_name(), row["share_name"].as_str());
         assert_eq!(filter.is_shared(), row["share_name"].is_string());
         assert_eq!(filter.has_wildcard(), text(row, "pattern").contains(['+', '#']));
     }

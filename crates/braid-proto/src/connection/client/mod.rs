@@ -150,11 +150,8 @@ impl Client {
     }
 
     fn exchange_mut(&mut self) -> Option<&mut Exchange> {
-        if let State::Established(established) = &mut self.state {
-            Some(&mut established.exchange)
-        } else {
-            None
-        }
+        let State::Established(established) = &mut self.state else { return None };
+        Some(&mut established.exchange)
     }
 
     // -- Getters -----------------------------------------------------------------------------------
@@ -300,11 +297,8 @@ impl Client {
 
     /// Takes the time from the last answered PINGREQ to its PINGRESP.
     pub fn take_round_trip(&mut self) -> Option<Duration> {
-        if let State::Established(established) = &mut self.state {
-            established.round_trip.take()
-        } else {
-            None
-        }
+        let State::Established(established) = &mut self.state else { return None };
+        established.round_trip.take()
     }
 
     // -- Output ------------------------------------------------------------------------------------

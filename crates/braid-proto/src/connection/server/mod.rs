@@ -111,11 +111,8 @@ impl Server {
     }
 
     fn exchange_mut(&mut self) -> Option<&mut Exchange> {
-        if let State::Established(established) = &mut self.state {
-            Some(&mut established.exchange)
-        } else {
-            None
-        }
+        let State::Established(established) = &mut self.state else { return None };
+        Some(&mut established.exchange)
     }
 
     // -- Getters -----------------------------------------------------------------------------------
