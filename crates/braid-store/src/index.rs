@@ -180,15 +180,6 @@ impl Index {
                 writes.session_rows(id).received.put(packet_id, exchanges);
             }
             Change::ReceivedReleased { packet_id, .. } => writes.session_rows(id).received.remove(packet_id),
-            change => self.edit_entry(change, writes),
-        }
-    }
-
-    /// Applies a change of one queue entry.
-    fn edit_entry(&mut self, change: Change, writes: &mut WriteSet) {
-        let Some(id) = change.session() else { return };
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        match change {
             Change::Queued { lsn, delivery, .. } => {
                 let (key, message) = ((lsn, id), delivery.message);
                 let former = session.set(lsn, Entry::Waiting(message));
