@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use braid_client::{Client, Error, Messages, Publication, QoS, Subscribe, TopicFilter, TopicName};
+use braid_client::{Client, Error, Messages, Publication, QoS, Subscribe};
 use tokio::time::Instant;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, topic_filter, topic_name};
 
 const TOPIC: &str = "files/recording";
 
@@ -29,8 +29,7 @@ impl Bulk {
         publisher: Client,
         (subscriber, messages): (Client, Messages),
     ) -> Result<Self, Failure> {
-        let filter = TopicFilter::parse(TOPIC).map_err(|_| Failure::Stray(TOPIC.into()))?;
-        subscriber.subscribe(Subscribe::new([filter]).qos(QoS::AtLeastOnce)).await?;
+        subscriber.subscribe(Subscribe::new([topic_filter(TOPIC)?]).qos(QoS::AtLeastOnce)).await?;
         Ok(Self { publisher, _subscriber: subscriber, messages })
     }
 
@@ -39,8 +38,7 @@ impl Bulk {
     /// # Errors
     /// A client is closed, the server does not take the message, or it arrived as another.
     pub async fn transfer(&mut self, size: usize) -> Result<Duration, Failure> {
-        let topic = TopicName::parse(TOPIC).map_err(|_| Failure::Stray(TOPIC.into()))?;
-        let bulk = Publication::new(topic, vec![0xB5; size]).qos(QoS::AtLeastOnce);
+        let bulk = Publication::new(topic_name(TOPIC)?, vec![0xB5; size]).qos(QoS::AtLeastOnce);
         let start = Instant::now();
         let (published, received) = tokio::join!(self.publisher.enqueue(bulk), self.messages.recv());
         drop(published?);

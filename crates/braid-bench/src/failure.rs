@@ -2,6 +2,7 @@ use std::io;
 
 use braid_proto::connection::{Cause, SendError};
 use braid_proto::reason::ReasonCode;
+use braid_proto::topic::{TopicFilter, TopicName};
 
 /// Reason of a failed measurement.
 #[derive(Debug, thiserror::Error)]
@@ -32,4 +33,14 @@ pub enum Failure {
     /// A message arrived that does not belong to this load.
     #[error("an unknown message arrived on {0:?}")]
     Stray(Box<str>),
+}
+
+/// Parses the topic of a load.
+pub(crate) fn topic_name(text: &str) -> Result<TopicName, Failure> {
+    TopicName::parse(text).map_err(|_| Failure::Stray(text.into()))
+}
+
+/// Parses the topic filter of a load.
+pub(crate) fn topic_filter(text: &str) -> Result<TopicFilter, Failure> {
+    TopicFilter::parse(text).map_err(|_| Failure::Stray(text.into()))
 }

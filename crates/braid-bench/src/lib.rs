@@ -6,9 +6,10 @@
 mod alarm;
 mod clock;
 mod connection;
+mod dial;
 mod failure;
 mod pace;
-mod seconds;
+mod tally;
 
 pub mod bulk;
 pub mod emqtt;
@@ -19,5 +20,6 @@ pub mod summary;
 pub mod urgent;
 
 pub use connection::{Connection, Handed, Happening};
+pub use dial::{DialError, Dialer};
 pub use failure::Failure;
 pub use pace::Pace;

@@ -8,12 +8,13 @@ use std::time::Duration;
 use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::QoS;
 use braid_proto::stream::{Priority, StreamKey};
-use braid_proto::topic::{TopicFilter, TopicName};
+use braid_proto::topic::TopicName;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::time::Instant;
 
+use crate::alarm::Alarm;
 use crate::connection::{Connection, Happening};
-use crate::failure::Failure;
+use crate::failure::{Failure, topic_filter, topic_name};
 use crate::pace::Pace;
 use braid_measure::Latencies;
 
@@ -116,10 +117,8 @@ impl Pair {
         let mut topics = Vec::new();
         for (topic, place) in (0..TOPICS).zip((0..usize::from(streams)).cycle()) {
             let text = format!("bench/{number}/{topic}");
-            let stray = |_| Failure::Stray(text.as_str().into());
-            let filter = TopicFilter::parse(&text).map_err(stray)?;
-            subscriber.subscribe(to_subscribe[place], filter, load.qos)?;
-            topics.push((TopicName::parse(&text).map_err(stray)?, to_publish[place]));
+            subscriber.subscribe(to_subscribe[place], topic_filter(&text)?, load.qos)?;
+            topics.push((topic_name(&text)?, to_publish[place]));
         }
         for (topic, _) in &topics {
             match subscriber.next().await? {
@@ -140,7 +139,7 @@ impl Pair {
     /// A connection ended, or a message is not one of this pair.
     pub async fn run(mut self, window: Window) -> Result<Measured, Failure> {
         let mut pace = match self.load.drive {
-            Drive::Paced(rate) => Some(Pace::new(window.start, rate)),
+            Drive::Paced(rate) => Some(Pace::new(window.start, rate, &Alarm::coarse())),
             Drive::Saturated(_) => None,
         };
         let ended = poll_fn(|cx| self.poll(window, pace.as_mut(), cx));

@@ -1,9 +1,13 @@
 //! Measurements of one program: written by `braidmq bench ... --json FILE`, read by the laboratory.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use braid_measure::Quantiles;
 use serde::{Deserialize, Serialize};
+
+use crate::clock::Clock;
+use crate::emqtt::CounterOrder;
 
 /// Value of [`RunSummary::schema`]. A change that readers have to know of changes the number.
 pub const SCHEMA: &str = "braidmq-bench/1";
@@ -58,6 +62,19 @@ pub enum Role {
     Request,
     /// Answered with objects.
     Reply,
+}
+
+/// As files and Client Identifiers have it.
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pub => "pub",
+            Self::Sub => "sub",
+            Self::Conn => "conn",
+            Self::Request => "request",
+            Self::Reply => "reply",
+        })
+    }
 }
 
 /// Connections of a program.
@@ -143,7 +160,38 @@ pub struct Event {
     pub what: String,
 }
 
+impl RunSummary {
+    /// Run of `seconds` without connections and messages.
+    pub(crate) fn new(role: Role, clock: &Clock, seconds: f64) -> Self {
+        Self {
+            schema: SCHEMA.to_owned(),
+            role,
+            started_unix_us: clock.started_unix_us(),
+            seconds,
+            counters: BTreeMap::new(),
+            connections: ConnectionsSummary::default(),
+            pingresp_us: None,
+            pings: None,
+            lateness_us: None,
+            headers: HeadersSummary::default(),
+            topics: Vec::new(),
+            streams: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+}
+
 impl HeadersSummary {
+    /// Counts a message whose counter has this relation to the one before.
+    pub(crate) fn follow(&mut self, order: CounterOrder) {
+        self.numbered += 1;
+        match order {
+            CounterOrder::First | CounterOrder::Next => {}
+            CounterOrder::Skipped(messages) => self.skipped = self.skipped.saturating_add(messages),
+            CounterOrder::NotAbove => self.not_above += 1,
+        }
+    }
+
     pub(crate) fn add(&mut self, other: Self) {
         self.numbered += other.numbered;
         self.skipped = self.skipped.saturating_add(other.skipped);

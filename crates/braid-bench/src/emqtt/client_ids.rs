@@ -1,25 +1,4 @@
-use std::fmt;
-
-/// Role of the clients of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// They publish.
-    Publish,
-    /// They subscribe.
-    Subscribe,
-    /// They only connect.
-    Connect,
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Publish => "pub",
-            Self::Subscribe => "sub",
-            Self::Connect => "conn",
-        })
-    }
-}
+use crate::summary::Role;
 
 /// Scheme of the Client Identifiers.
 #[derive(Debug, Clone)]

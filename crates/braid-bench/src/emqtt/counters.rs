@@ -82,6 +82,11 @@ impl IndexMut<Counter> for Counters {
 }
 
 impl Counters {
+    /// Adds what others have counted.
+    pub fn add(&mut self, others: &Self) {
+        self.0.iter_mut().zip(&others.0).for_each(|(count, other)| *count += other);
+    }
+
     /// Every counter with its value, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> {
         Counter::ALL.into_iter().map(|counter| (counter, self[counter]))

@@ -17,19 +17,20 @@ mod qoe;
 mod term;
 mod topics;
 
-pub use client_ids::{ClientIds, Role};
+pub use client_ids::ClientIds;
 pub use counters::{Counter, CounterLines, Counters};
 pub use lines::{
     PUBLISH_COMPLETE, StartLine, closed_line, disconnected_line, elapsed, exit_line, failure_line, go_line,
     secrets_line,
 };
 pub use message::{MessageTemplate, Randomness};
-pub use payload::{COPY_LIMIT, Contiguous, Encoding, Pages, PayloadTemplate, Segments, TimestampUnit};
+pub use payload::{Encoding, Pages, PayloadTemplate, Segments, TimestampUnit};
 pub use payload_hdrs::{
     CounterOrder, CounterTrack, HeaderValues, PayloadHeaders, PayloadHeadersError, TruncatedHeaders,
 };
 pub use placeholders::{Identity, PlaceholderError, TopicTemplate};
 pub use prometheus::{DurationHistogram, Histogram, Histograms, exposition};
 pub use qoe::Qoe;
+pub(crate) use term::tag;
 pub use term::{Eterm, Term};
 pub use topics::{TopicSpec, TopicsFile, TopicsFileError};

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::{Eterm, Term};
 
@@ -30,6 +30,17 @@ pub enum TimestampUnit {
 }
 
 impl TimestampUnit {
+    /// Unit of this name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "s" => Some(Self::Seconds),
+            "ms" => Some(Self::Milliseconds),
+            "us" => Some(Self::Microseconds),
+            "ns" => Some(Self::Nanoseconds),
+            _ => None,
+        }
+    }
+
     /// The time in whole units.
     #[must_use]
     pub fn count(self, since_epoch: Duration) -> u128 {
@@ -41,9 +52,6 @@ impl TimestampUnit {
         }
     }
 }
-
-/// Up to this length in bytes a payload is cheaper to copy than to share.
-pub const COPY_LIMIT: usize = 64 * 1024;
 
 /// Up to this length in bytes a constant part is copied beside the timestamp, rather than be a segment.
 const PART_COPY_LIMIT: usize = 1024;
@@ -104,29 +112,11 @@ enum Part {
 pub struct PayloadTemplate {
     encoding: Encoding,
     parts: Vec<Part>,
-    shared: Option<Shared>,
-}
-
-/// The large payload that was rendered last, and the lengths of its segments.
-#[derive(Debug)]
-struct Shared {
-    payload: Bytes,
-    lengths: Vec<usize>,
 }
 
 /// A payload in parts: their bytes one after the other are the payload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Segments(Vec<Bytes>);
-
-/// A payload in one piece.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Contiguous {
-    /// The payload.
-    pub payload: Bytes,
-    /// Whether its timestamp and headers are those of this message. `false` only above [`COPY_LIMIT`] while an
-    /// earlier message still shares the same payload.
-    pub fresh: bool,
-}
 
 impl PayloadTemplate {
     /// A payload of fields, in the order of their names.
@@ -136,13 +126,13 @@ impl PayloadTemplate {
             Encoding::Json => json(&mut parts, fields),
             Encoding::Eterm => eterm(&mut parts, fields),
         }
-        Self { encoding, parts: parts.finish(), shared: None }
+        Self { encoding, parts: parts.finish() }
     }
 
     /// A payload that is the same for every message, as of `-s` and `-m`.
     #[must_use]
     pub fn constant(payload: Bytes) -> Self {
-        Self { encoding: Encoding::Eterm, parts: vec![Part::Constant(payload)], shared: None }
+        Self { encoding: Encoding::Eterm, parts: vec![Part::Constant(payload)] }
     }
 
     /// Whether `--payload-hdrs` apply: they would make JSON unreadable, so it has none.
@@ -181,32 +171,6 @@ impl PayloadTemplate {
         Segments(segments)
     }
 
-    /// One message's payload in one piece, with the arguments of [`segments`](Self::segments).
-    ///
-    /// Up to [`COPY_LIMIT`] it is a copy of its own. Above, all messages share one buffer: it is stamped anew in
-    /// place when no message shares it, and keeps its old stamp otherwise, since a queue of large
-    /// messages must not cost a copy each.
-    pub fn contiguous(&mut self, headers: &[u8], now: Duration) -> Contiguous {
-        let segments = self.segments(headers, now);
-        if let [only] = segments.0.as_slice() {
-            return Contiguous { payload: only.clone(), fresh: true };
-        }
-        if segments.len() <= COPY_LIMIT {
-            return Contiguous { payload: segments.join(), fresh: true };
-        }
-        let lengths: Vec<usize> = segments.0.iter().map(Bytes::len).collect();
-        let (payload, fresh) = match self.shared.take() {
-            None => (segments.join(), true),
-            Some(shared) => match shared.payload.try_into_mut() {
-                Err(held) => (held, !self.has_timestamp() && headers.is_empty()),
-                Ok(buffer) if shared.lengths == lengths => (segments.overwrite(buffer), true),
-                Ok(_) => (segments.join(), true),
-            },
-        };
-        self.shared = Some(Shared { payload: payload.clone(), lengths });
-        Contiguous { payload, fresh }
-    }
-
     fn put_timestamp(&self, out: &mut Vec<u8>, unit: TimestampUnit, now: Duration) {
         let count = unit.count(now);
         match self.encoding {
@@ -239,28 +203,6 @@ impl Segments {
     #[must_use]
     pub fn into_parts(self) -> Vec<Bytes> {
         self.0
-    }
-
-    fn join(&self) -> Bytes {
-        let mut whole = Vec::with_capacity(self.len());
-        self.0.iter().for_each(|segment| whole.extend_from_slice(segment));
-        Bytes::from(whole)
-    }
-
-    /// Writes the small segments over those of an earlier message with segments of the same lengths, whose large
-    /// ones are the same.
-    fn overwrite(&self, mut buffer: BytesMut) -> Bytes {
-        let mut at = 0;
-        for segment in &self.0 {
-            let end = at + segment.len();
-            if segment.len() <= COPY_LIMIT
-                && let Some(place) = buffer.get_mut(at..end)
-            {
-                place.copy_from_slice(segment);
-            }
-            at = end;
-        }
-        buffer.freeze()
     }
 }
 

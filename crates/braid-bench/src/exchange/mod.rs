@@ -19,14 +19,15 @@
 //! requests may be unanswered (pipelining); on QUIC each unanswered request has a bidirectional stream for
 //! itself, opened by the client and reused by later ones. The control stream carries nothing.
 
-mod remarks;
 mod reply;
 mod request;
+mod tally;
 mod wire;
 
 pub use crate::alarm::Alarm;
+pub use crate::dial::{DialError, Dialer};
 pub use reply::{Responder, Service};
-pub use request::{Dial, Failure, Load, LoadError, Reach, Reuse, run};
+pub use request::{Failure, Load, LoadError, Reuse, run};
 pub use wire::{LARGEST_OBJECT, REQUEST_LEN, RESPONSE_HEAD_LEN, Request, WireError};
 
 /// Application protocol on QUIC.

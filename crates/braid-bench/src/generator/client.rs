@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Work;
-use super::board::{Board, Tally};
+use super::board::{Board, Shard};
 use super::publisher::Publisher;
 use super::shared::{Phase, Shared, reached};
 use super::subscriber::Subscriber;
@@ -229,7 +229,7 @@ impl Client {
                 exit_line(number, "keepalive_timeout")
             }
             Failure::Link(error) if connection.is_multi() && error.kind() == std::io::ErrorKind::TimedOut => {
-                board.tally().count(Counter::ConnectionIdle, 1);
+                board.shard().count(Counter::ConnectionIdle, 1);
                 exit_line(number, "connection_idle")
             }
             Failure::Ended(Cause::Lost | Cause::Closed(_)) | Failure::Link(_) => {
@@ -242,11 +242,11 @@ impl Client {
 
     /// Counts the messages of a connection that ended at `ended_at`: those that the link has not taken are lost.
     fn count_written(&mut self, connection: &mut Connection, ended_at: Instant) {
-        let mut tally = self.shared.board.tally();
+        let mut shard = self.shared.board.shard();
         if let Worker::Publisher(publisher) = &mut self.worker {
-            publisher.lose_unwritten(connection, ended_at, &mut tally);
+            publisher.lose_unwritten(connection, ended_at, &mut shard);
         }
-        note_traffic(&self.worker, connection, &self.shared.board, ended_at, &mut tally);
+        note_traffic(&self.worker, connection, &self.shared.board, ended_at, &mut shard);
     }
 
     /// Counts every unacknowledged message as lost if the session ends with its connection.
@@ -257,7 +257,7 @@ impl Client {
         if self.session.is_none()
             && let Worker::Publisher(publisher) = &mut self.worker
         {
-            publisher.lose_flights(&mut self.shared.board.tally());
+            publisher.lose_flights(&mut self.shared.board.shard());
         }
     }
 
@@ -265,9 +265,9 @@ impl Client {
     fn give_up(&mut self, at: Instant) {
         match &mut self.worker {
             Worker::Publisher(publisher) => {
-                let mut tally = self.shared.board.tally();
-                publisher.lose_flights(&mut tally);
-                publisher.lose_overdue(at, &mut tally);
+                let mut shard = self.shared.board.shard();
+                publisher.lose_flights(&mut shard);
+                publisher.lose_overdue(at, &mut shard);
             }
             Worker::Subscriber(subscriber) => subscriber.tell_order(&self.who),
             Worker::Idle => {}
@@ -306,20 +306,20 @@ fn turns(
     ring: &mut Option<Ring>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), Failure>> {
-    let mut tally = shared.board.tally();
+    let mut shard = shared.board.shard();
     for _ in 0..TURNS {
         let (has_moved, next) = match worker {
             Worker::Publisher(publisher) => {
-                let turn = publisher.turn(connection, who, &mut tally, cx)?;
+                let turn = publisher.turn(connection, who, &mut shard, cx)?;
                 (turn.has_moved, turn.next)
             }
-            Worker::Subscriber(subscriber) => (subscriber.turn(connection, who, &mut tally, cx)?, None),
+            Worker::Subscriber(subscriber) => (subscriber.turn(connection, who, &mut shard, cx)?, None),
             Worker::Idle => (connection.poll_next(cx)?.is_ready(), None),
         };
         if has_moved {
             continue;
         }
-        note_traffic(worker, connection, &shared.board, Instant::now(), &mut tally);
+        note_traffic(worker, connection, &shared.board, Instant::now(), &mut shard);
         if let Worker::Publisher(publisher) = worker
             && publisher.is_settled()
         {
@@ -332,20 +332,20 @@ fn turns(
             return Poll::Pending;
         }
     }
-    note_traffic(worker, connection, &shared.board, Instant::now(), &mut tally);
+    note_traffic(worker, connection, &shared.board, Instant::now(), &mut shard);
     cx.waker().wake_by_ref();
     Poll::Pending
 }
 
 /// Records the bytes that the link took from a publisher, or brought to other clients.
-fn note_traffic(worker: &Worker, connection: &mut Connection, board: &Board, at: Instant, tally: &mut Tally) {
+fn note_traffic(worker: &Worker, connection: &mut Connection, board: &Board, at: Instant, shard: &mut Shard) {
     if let Some(took) = connection.take_round_trip() {
-        tally.answered(board.clock().unix(at), took);
+        shard.answered(board.clock().unix(at), took);
     }
     let second = board.second(at);
     connection.take_traffic(|key, written, read| match worker {
-        Worker::Publisher(publisher) => tally.moved(publisher.number(key).into(), second, written),
-        Worker::Subscriber(subscriber) => tally.moved(subscriber.number(key).into(), second, read),
-        Worker::Idle => tally.moved(0, second, written + read),
+        Worker::Publisher(publisher) => shard.moved(publisher.number(key).into(), second, written),
+        Worker::Subscriber(subscriber) => shard.moved(subscriber.number(key).into(), second, read),
+        Worker::Idle => shard.moved(0, second, written + read),
     });
 }

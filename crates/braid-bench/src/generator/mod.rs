@@ -8,7 +8,6 @@
 
 mod board;
 mod client;
-mod dial;
 mod plan;
 mod publisher;
 mod run;
@@ -20,8 +19,7 @@ mod tests;
 mod timestamp;
 mod who;
 
-pub use board::{Board, Glance, GlanceTopic};
-pub use dial::{DialError, Dialer};
+pub use board::{Board, Glance};
 pub use plan::{
     Clients, Credentials, Ending, Payload, Plan, PlanError, PublishPlan, PublishedTopic, Retries, Start,
     SubscribePlan, SubscribedFilter, Work,
@@ -32,3 +30,4 @@ pub use timestamp::{TimestampField, TimestampFieldError};
 
 pub use crate::alarm::Alarm;
 pub use crate::clock::Clock;
+pub use crate::dial::{DialError, Dialer};

@@ -213,14 +213,6 @@ pub enum PlanError {
     /// No topics or no filters.
     #[error("no topic: give one with -t or --topics-payload")]
     NoTopic,
-    /// A QoS that does not exist.
-    #[error("topic {topic:?}: QoS {qos} does not exist: give 0, 1 or 2")]
-    Qos {
-        /// Topic as written.
-        topic: String,
-        /// Number given.
-        qos: u8,
-    },
 }
 
 impl PublishPlan {
@@ -231,11 +223,10 @@ impl PublishPlan {
     /// An invalid placeholder or topic, or no topic.
     pub fn of_file(file: &TopicsFile, has_username: bool) -> Result<Self, PlanError> {
         let topics = file.topics.iter().map(|spec| {
-            let qos = qos(&spec.name, spec.qos)?;
             Ok(PublishedTopic {
                 first: spec.interval,
                 interval: spec.interval,
-                qos,
+                qos: spec.qos,
                 retain: spec.retain,
                 payload: Payload::Spec(Box::new(spec.clone())),
                 stream: spec.stream,
@@ -294,14 +285,5 @@ impl SubscribedFilter {
     /// A placeholder that cannot be filled.
     pub fn new(filter: &str, has_username: bool, qos: QoS) -> Result<Self, PlanError> {
         Ok(Self { template: TopicTemplate::parse(filter, has_username)?, qos, stream: 0, priority: None })
-    }
-}
-
-fn qos(topic: &str, level: u8) -> Result<QoS, PlanError> {
-    match level {
-        0 => Ok(QoS::AtMostOnce),
-        1 => Ok(QoS::AtLeastOnce),
-        2 => Ok(QoS::ExactlyOnce),
-        qos => Err(PlanError::Qos { topic: topic.to_owned(), qos }),
     }
 }

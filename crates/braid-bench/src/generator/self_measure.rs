@@ -11,8 +11,9 @@ use braid_transport::{ClientTls, ConnectOptions, Target, Transport};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{Alarm, Board, Clients, Clock, Dialer, Ending, Plan, PublishPlan, PublishedTopic, Work, run};
-use crate::emqtt::{ClientIds, Counter, MessageTemplate, Role};
+use crate::emqtt::{ClientIds, Counter, MessageTemplate};
 use crate::failure::Failure;
+use crate::summary::Role;
 
 /// Most unacknowledged messages of QoS 1 of a client: enough that none waits for the sink.
 const INFLIGHT: u32 = 1000;
@@ -117,7 +118,7 @@ fn plan(how: SelfMeasure) -> Result<Plan, super::PlanError> {
     Ok(Plan {
         clients: Clients::plain(
             how.clients,
-            ClientIds { role: Role::Publish, prefix: None, short: true, host: String::new() },
+            ClientIds { role: Role::Pub, prefix: None, short: true, host: String::new() },
         ),
         work: Work::Publish(PublishPlan {
             wait_for_all: true,

@@ -12,15 +12,15 @@ use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
 use tokio::time::Instant;
 
-use super::board::{RouteId, RouteKey, Tally};
+use super::TimestampField;
+use super::board::{RouteId, RouteKey, Shard};
 use super::plan::SubscribePlan;
 use super::shared::Shared;
 use super::who::Who;
 use crate::connection::{Connection, Happening};
 use crate::emqtt::{Counter, CounterOrder, CounterTrack, DurationHistogram, PayloadHeaders, failure_line};
 use crate::failure::Failure;
-
-use super::TimestampField;
+use crate::summary::HeadersSummary;
 
 /// User Property with the wanted priority of deliveries. [BQ-52]
 const PRIORITY_PROPERTY: &str = "braid-priority";
@@ -45,10 +45,8 @@ pub(super) struct Subscriber {
     since: Instant,
     /// True once its subscriptions were counted.
     is_counted: bool,
-    skipped: u64,
-    not_above: u64,
-    /// Messages that arrived before they were sent, by the two clocks.
-    skewed: u64,
+    /// Headers of all its messages.
+    seen: HeadersSummary,
     has_complained: bool,
 }
 
@@ -100,9 +98,7 @@ impl Subscriber {
             refused: None,
             since: Instant::now(),
             is_counted: false,
-            skipped: 0,
-            not_above: 0,
-            skewed: 0,
+            seen: HeadersSummary::default(),
             has_complained: false,
         }
     }
@@ -144,10 +140,10 @@ impl Subscriber {
         &mut self,
         connection: &mut Connection,
         who: &Who,
-        tally: &mut Tally,
+        shard: &mut Shard,
         cx: &mut Context<'_>,
     ) -> Result<bool, Failure> {
-        self.ask(connection, tally, who, cx)?;
+        self.ask(connection, shard, who, cx)?;
         let mut last: Option<Token> = None;
         for _ in 0..HAPPENINGS {
             let (from, happening) = match connection.poll_next_from(cx)? {
@@ -161,16 +157,16 @@ impl Subscriber {
             };
             match happening {
                 Happening::Message(incoming) => {
-                    self.receive(from, &incoming.message, tally, who);
+                    self.receive(from, &incoming.message, shard, who);
                     last = incoming.token.or(last);
                 }
-                Happening::Subscribed(reason) => self.answer(1, reason, tally, who),
+                Happening::Subscribed(reason) => self.answer(1, reason, shard, who),
                 Happening::StreamEnded(key, unanswered) => {
                     // Its subscriptions move to the control stream.
                     if let Some(stream) = self.streams.iter_mut().find(|stream| stream.key == Some(key)) {
                         stream.key = None;
                     }
-                    self.answer(unanswered, ReasonCode::UnspecifiedError, tally, who);
+                    self.answer(unanswered, ReasonCode::UnspecifiedError, shard, who);
                 }
                 Happening::Published(..) | Happening::Unsubscribed => {}
             }
@@ -186,7 +182,7 @@ impl Subscriber {
     fn ask(
         &mut self,
         connection: &mut Connection,
-        tally: &mut Tally,
+        shard: &mut Shard,
         who: &Who,
         cx: &mut Context<'_>,
     ) -> Result<(), Failure> {
@@ -208,14 +204,14 @@ impl Subscriber {
             self.asked += 1;
             if let Err(failure) = asked {
                 self.shared.board.tell(failure_line(who.number, "subscribe", &failure.to_string()));
-                self.answer(1, ReasonCode::UnspecifiedError, tally, who);
+                self.answer(1, ReasonCode::UnspecifiedError, shard, who);
             }
         }
         Ok(())
     }
 
     /// Counts the answers to filters.
-    fn answer(&mut self, filters: usize, reason: ReasonCode, tally: &mut Tally, who: &Who) {
+    fn answer(&mut self, filters: usize, reason: ReasonCode, shard: &mut Shard, who: &Who) {
         if filters == 0 {
             return;
         }
@@ -227,14 +223,13 @@ impl Subscriber {
         if self.answered >= self.filters.len() && !self.is_counted {
             self.is_counted = true;
             let counter = if self.refused.is_some() { Counter::SubFail } else { Counter::Sub };
-            tally.count(counter, 1);
+            shard.count(counter, 1);
             let took = self.since.elapsed();
-            tally.histograms.observe(DurationHistogram::Subscribe, took);
-            tally.keep(DurationHistogram::Subscribe, took);
+            shard.observe(DurationHistogram::Subscribe, took);
         }
     }
 
-    fn receive(&mut self, from: StreamKey, message: &Message, tally: &mut Tally, who: &Who) {
+    fn receive(&mut self, from: StreamKey, message: &Message, shard: &mut Shard, who: &Who) {
         let now = Instant::now();
         let second = self.shared.board.second(now);
         let headers = if is_json(&message.payload) {
@@ -248,30 +243,26 @@ impl Subscriber {
             _ => stamped,
         };
         let (route, order) = self.route(from, message.topic.as_str(), counter);
-        tally.count(Counter::Recv, 1);
-        let route = tally.route(route);
+        shard.count(Counter::Recv, 1);
+        let route = shard.route(route);
         route.received(second, message.payload.len() as u64);
         match sent.map(|sent| self.shared.board.clock().unix(now).checked_sub(sent)) {
             Some(Some(latency)) => {
-                route.took(latency);
+                route.latencies.record(latency);
                 route.was_due(self.shared.board.clock().unix(now).saturating_sub(latency), Some(latency));
                 let millis = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX);
-                tally.count(Counter::PublishLatency, millis);
-                tally.histograms.observe(DurationHistogram::EndToEnd, latency);
+                shard.count(Counter::PublishLatency, millis);
+                shard.histograms.observe(DurationHistogram::EndToEnd, latency);
             }
             Some(None) => {
-                self.skewed += 1;
-                tally.skewed();
+                self.seen.skewed += 1;
+                shard.headers.skewed += 1;
             }
             None => {}
         }
         if let Some(order) = order {
-            tally.followed(order);
-        }
-        match order {
-            Some(CounterOrder::Skipped(messages)) => self.skipped = self.skipped.saturating_add(messages),
-            Some(CounterOrder::NotAbove) => self.not_above += 1,
-            Some(CounterOrder::First | CounterOrder::Next) | None => {}
+            shard.headers.follow(order);
+            self.seen.follow(order);
         }
         if let (Err(error), false) = (headers, self.has_complained) {
             self.has_complained = true;
@@ -308,7 +299,7 @@ impl Subscriber {
 
     /// Records at the end what the headers showed of order and of the clocks.
     pub(super) fn tell_order(&self, who: &Who) {
-        let Self { skipped, not_above, skewed, .. } = *self;
+        let HeadersSummary { skipped, not_above, skewed, .. } = self.seen;
         let number = who.number;
         if skewed > 0 {
             let what = format!(

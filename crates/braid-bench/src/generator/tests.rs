@@ -11,7 +11,8 @@ use tokio::io::ReadBuf;
 use super::{
     Alarm, Board, Clients, Clock, Dialer, Ended, Ending, Plan, PublishPlan, PublishedTopic, Work, run,
 };
-use crate::emqtt::{ClientIds, MessageTemplate, Role};
+use crate::emqtt::{ClientIds, MessageTemplate};
+use crate::summary::Role;
 
 /// CONNACK of MQTT 5 with success and no properties.
 const CONNACK: [u8; 5] = [0x20, 3, 0, 0, 0];
@@ -40,7 +41,7 @@ fn plan(publish: PublishPlan) -> Plan {
     Plan {
         clients: Clients::plain(
             1,
-            ClientIds { role: Role::Publish, prefix: None, short: true, host: String::new() },
+            ClientIds { role: Role::Pub, prefix: None, short: true, host: String::new() },
         ),
         work: Work::Publish(publish),
         ending: Ending { after: Some(Duration::from_secs(60)), keep_connected: false },
@@ -58,7 +59,7 @@ async fn messages_and_rings(topics: usize, interval: Duration, limit: u64) -> (u
     let publish = PublishPlan::of((0..topics).map(topic).collect()).expect("topics");
     let (alarm, board) = (Alarm::exact().expect("a thread"), Board::new(Clock::now()));
     let load = plan(PublishPlan { limit, ..publish });
-    let ended = run(load, Dialer::in_memory(near), alarm.clone(), board.clone(), pending()).await;
+    let ended = run(load, Dialer::from(near), alarm.clone(), board.clone(), pending()).await;
     assert_eq!(ended, Ended::Complete, "{:?}", board.events(0));
     server.await.expect("no panic");
     (board.topics().iter().map(|topic| topic.acked).sum(), alarm.rings())

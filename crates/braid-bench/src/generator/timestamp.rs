@@ -1,10 +1,15 @@
 //! Timestamp in a field of a payload, read without decoding the rest.
 
 mod eterm;
-mod json;
 
+use std::borrow::Cow;
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
 
 use crate::emqtt::{Eterm, TimestampUnit};
 
@@ -28,16 +33,11 @@ impl FromStr for TimestampField {
     type Err = TimestampFieldError;
 
     fn from_str(given: &str) -> Result<Self, Self::Err> {
-        let error = || TimestampFieldError { given: given.to_owned() };
-        let (name, unit) = given.rsplit_once('=').ok_or_else(error)?;
-        let unit = match unit {
-            "s" => TimestampUnit::Seconds,
-            "ms" => TimestampUnit::Milliseconds,
-            "us" => TimestampUnit::Microseconds,
-            "ns" => TimestampUnit::Nanoseconds,
-            _ => return Err(error()),
-        };
-        if name.is_empty() { Err(error()) } else { Ok(Self { name: name.to_owned(), unit }) }
+        let parts = given.rsplit_once('=').filter(|(name, _)| !name.is_empty());
+        let field = parts.and_then(|(name, unit)| {
+            Some(Self { name: name.to_owned(), unit: TimestampUnit::from_name(unit)? })
+        });
+        field.ok_or_else(|| TimestampFieldError { given: given.to_owned() })
     }
 }
 
@@ -51,7 +51,7 @@ impl TimestampField {
     pub fn read(&self, payload: &[u8]) -> Option<Duration> {
         let count = match payload.split_first()? {
             (&Eterm::VERSION, term) => eterm::field(term, self.name.as_bytes())?,
-            _ => json::field(payload, self.name.as_bytes())?,
+            _ => JsonField::find(payload, &self.name)?,
         };
         Some(match self.unit {
             TimestampUnit::Seconds => Duration::from_secs(count),
@@ -66,4 +66,44 @@ impl TimestampField {
 fn digits(text: &[u8]) -> Option<u64> {
     let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     if is_number { std::str::from_utf8(text).ok()?.parse().ok() } else { None }
+}
+
+/// Search for the number in a field of a JSON object. Values before it are stepped over, and nothing behind it is read.
+struct JsonField<'n> {
+    name: &'n str,
+    found: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'n> JsonField<'n> {
+    fn find(json: &[u8], name: &'n str) -> Option<u64> {
+        let mut field = Self { name, found: None };
+        // Fails behind the field, where the object is not read to its end.
+        let _ = serde_json::Deserializer::from_slice(json).deserialize_map(&mut field);
+        field.found
+    }
+}
+
+impl<'de> Visitor<'de> for &mut JsonField<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(Name(name)) = map.next_key()? {
+            let value = map.next_value::<&RawValue>()?.get();
+            if name == self.name {
+                let text = value.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(value);
+                // Without anything behind it the number may be cut off.
+                map.next_key::<Name<'_>>()?;
+                self.found = digits(text.as_bytes());
+                break;
+            }
+        }
+        Ok(())
+    }
 }

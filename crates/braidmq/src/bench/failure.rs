@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use braid_bench::emqtt::TopicsFileError;
+use braid_bench::exchange::LoadError;
 use braid_bench::generator::{DialError, PlanError};
-use braid_transport::CertificateError;
+use braid_transport::{BindError, CertificateError};
 
 use super::options::OptionsError;
 
@@ -19,7 +20,11 @@ pub(super) enum Failure {
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
     Dial(#[from] DialError),
+    #[error(transparent)]
+    Bind(#[from] BindError),
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     #[error("cannot read {}: {source}", .path.display())]
@@ -36,12 +41,18 @@ pub(super) enum Failure {
     UnknownHost { host: String, source: io::Error },
     #[error("cannot start threads: {0}")]
     Runtime(io::Error),
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
     #[error("cannot measure: {0}")]
     Measure(#[from] braid_bench::Failure),
     #[error("{measured:.0} messages per CPU-second are fewer than {at_least}")]
     TooSlow { measured: f64, at_least: u64 },
     #[error("no client could connect to {server}: {cause}")]
     Unreachable { server: String, cause: String },
+    #[error("there was no response: {0}")]
+    NoResponse(String),
+    #[error("the listener failed: {0}")]
+    Listener(io::Error),
     #[error("every connection was lost before the end: {cause}")]
     Lost { cause: String },
 }
@@ -52,7 +63,7 @@ impl Failure {
         // The exit code tells it to those who do not listen.
         let _ = writeln!(io::stderr(), "Error: {self}");
         ExitCode::from(match self {
-            Self::Unreachable { .. } | Self::TooSlow { .. } => 1,
+            Self::Unreachable { .. } | Self::TooSlow { .. } | Self::NoResponse(_) | Self::Listener(_) => 1,
             Self::Lost { .. } => 7,
             _ => 2,
         })

@@ -41,8 +41,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Load::Pub(options) => plan::publish(options).and_then(run::run),
         Load::Sub(options) => plan::subscribe(options).and_then(run::run),
         Load::Conn(options) => plan::connect(options).and_then(run::run),
-        Load::Request(args) => return request::run(args),
-        Load::Reply(args) => return reply::run(args),
+        Load::Request(args) => request::run(args),
+        Load::Reply(args) => reply::run(args),
         Load::SelfMeasure(args) => self_measure::run(args),
     };
     ended.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)

@@ -4,22 +4,23 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-use braid_bench::emqtt::{ClientIds, Identity, MessageTemplate, Role, StartLine, TopicTemplate, TopicsFile};
+use braid_bench::emqtt::{ClientIds, Identity, MessageTemplate, StartLine, TopicTemplate, TopicsFile};
 use braid_bench::generator::{
     Clients, Credentials, Dialer, Ending, Plan, PlanError, PublishPlan, PublishedTopic, Retries, Start,
     SubscribePlan, SubscribedFilter, Work,
 };
-use braid_bench::summary;
+use braid_bench::summary::Role;
 use braid_client::{Priority, TopicFilter, TopicName};
 use braid_transport::quic::QuicOptions;
 use braid_transport::{ClientTls, ConnectOptions, Target, TcpOptions, Transport};
 use bytes::Bytes;
+use serde_json::Value;
 
 use super::failure::Failure;
 use super::options::{
     CommonOptions, ConnOptions, OutputOptions, PayloadSource, PubOptions, SubOptions, Subject,
 };
-use super::settings::Settings;
+use super::settings::settings;
 
 /// The path of WebSocket at all brokers that emqtt_bench is used with.
 const WEBSOCKET_PATH: &str = "/mqtt";
@@ -29,7 +30,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// A run that is ready to begin.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) role: summary::Role,
+    pub(super) role: Role,
     pub(super) plan: Plan,
     pub(super) targets: Vec<Target>,
     pub(super) dialer: Dialer,
@@ -38,7 +39,7 @@ pub(super) struct Job {
     pub(super) notes: Vec<String>,
     pub(super) output: OutputOptions,
     /// For the JSON, if there will be one.
-    pub(super) settings: Option<Settings>,
+    pub(super) settings: Option<Value>,
 }
 
 /// Job of `bench pub`.
@@ -112,16 +113,16 @@ fn job(
     ending: Ending,
     notes: Vec<String>,
 ) -> Result<Job, Failure> {
-    let (role, shown) = match &work {
-        Work::Publish(_) => (Role::Publish, summary::Role::Pub),
-        Work::Subscribe(_) => (Role::Subscribe, summary::Role::Sub),
-        Work::Connect => (Role::Connect, summary::Role::Conn),
+    let role = match &work {
+        Work::Publish(_) => Role::Pub,
+        Work::Subscribe(_) => Role::Sub,
+        Work::Connect => Role::Conn,
     };
     let targets = targets(options, transport);
     let plan = Plan { clients: clients(options, role, shortids), work, ending };
-    let settings = options.output.json.is_some().then(|| Settings::of(options, &plan, &targets));
+    let settings = options.output.json.is_some().then(|| settings(options, &plan, &targets));
     Ok(Job {
-        role: shown,
+        role,
         settings,
         plan,
         dialer: dialer(options, targets.clone())?,

@@ -3,20 +3,19 @@
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use braid_bench::exchange::{ALPN, Alarm, Responder, Service};
 use braid_bench::summary::RunSummary;
 use braid_transport::quic::{Congestion, QuicOptions};
 use braid_transport::{
-    BindError, CertificateError, CertificateFiles, ClientAuth, ListenOptions, Listener, ListenerKind,
-    ServerTls, TcpOptions, self_signed,
+    CertificateFiles, ClientAuth, ListenOptions, Listener, ListenerKind, ServerTls, TcpOptions, self_signed,
 };
 use clap::ValueEnum;
 use tokio::time::sleep;
 
-use super::options::{congestion, duration, time};
+use super::failure::Failure;
+use super::options::{OptionsError, congestion, duration, time};
 use super::output::JsonFile;
 use crate::client::stopped;
 
@@ -33,7 +32,7 @@ Examples:
 /// Prints \"listening on TRANSPORT ADDRESS\" when it is ready. Ends with SIGINT, SIGTERM or after --duration.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(super) struct Args {
     /// The address to listen on; port 0 is any free one.
     #[arg(long, value_name = "ADDR:PORT")]
     listen: SocketAddr,
@@ -75,35 +74,8 @@ pub(super) enum Transport {
     Quic,
 }
 
-/// Why there is nothing to tell: one line.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("{0}")]
-    Options(&'static str),
-    #[error(transparent)]
-    Certificate(#[from] CertificateError),
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    #[error("cannot start: {0}")]
-    System(#[from] io::Error),
-    #[error("the listener failed: {0}")]
-    Listener(io::Error),
-    #[error(transparent)]
-    Json(#[from] super::Failure),
-}
-
 /// Runs `braidmq bench reply`.
-pub(crate) fn run(args: &Args) -> ExitCode {
-    match carry_out(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("Error: {failure}");
-            ExitCode::from(if matches!(failure, Failure::Listener(_)) { 1 } else { 2 })
-        }
-    }
-}
-
-fn carry_out(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (kind, options) = (args.kind()?, args.listen_options());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let alarm = Alarm::exact()?;
@@ -137,7 +109,7 @@ impl Args {
     fn kind(&self) -> Result<ListenerKind, Failure> {
         if self.transport == Transport::Tcp {
             return match self.cert {
-                Some(_) => Err(Failure::Options("--cert is for TLS: add --transport tls or quic")),
+                Some(_) => Err(OptionsError::new("--cert is for TLS: add --transport tls or quic").into()),
                 None => Ok(ListenerKind::Tcp),
             };
         }

@@ -2,19 +2,17 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
-use braid_bench::exchange::{ALPN, Alarm, Load, LoadError, Reach, Reuse, run as measure};
+use braid_bench::exchange::{ALPN, Alarm, Dialer, Load, Reuse, run as measure};
 use braid_bench::summary::RunSummary;
 use braid_measure::Quantiles;
 use braid_transport::quic::{Congestion, QuicOptions};
-use braid_transport::{
-    CertificateError, ClientTls, ClientTlsOptions, ConnectError, ConnectOptions, Target, TcpOptions,
-};
+use braid_transport::{ClientTls, ClientTlsOptions, ConnectOptions, Target, TcpOptions};
 use clap::{ArgAction, ValueEnum};
 
-use super::options::{congestion, duration};
+use super::failure::Failure;
+use super::options::{OptionsError, congestion, duration};
 use super::output::JsonFile;
 use super::reply::{STREAMS, Transport};
 use crate::client::stopped;
@@ -37,7 +35,7 @@ Exit codes:
 /// connecting.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(super) struct Args {
     /// The server's name or address.
     #[arg(short = 'h', long, value_name = "HOST", default_value = "localhost")]
     host: String,
@@ -104,41 +102,12 @@ enum PerConnection {
     Keep,
 }
 
-/// Why there is nothing to tell: one line.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("{0}")]
-    Options(&'static str),
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    #[error(transparent)]
-    Congestion(#[from] ConnectError),
-    #[error(transparent)]
-    Certificate(#[from] CertificateError),
-    #[error("cannot start: {0}")]
-    System(#[from] io::Error),
-    #[error(transparent)]
-    Json(#[from] super::Failure),
-    #[error("there was no response: {0}")]
-    Nothing(String),
-}
-
 /// Runs `braidmq bench request`.
-pub(crate) fn run(args: &Args) -> ExitCode {
-    match carry_out(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("Error: {failure}");
-            ExitCode::from(if matches!(failure, Failure::Nothing(_)) { 1 } else { 2 })
-        }
-    }
-}
-
-fn carry_out(args: &Args) -> Result<(), Failure> {
-    let (load, reach) = (args.load()?, args.reach()?);
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let (load, dialer) = (args.load()?, args.dialer()?);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let alarm = Alarm::exact()?;
-    let summary = runtime.block_on(measure(&load, reach, &alarm, stopped()))?;
+    let summary = runtime.block_on(measure(&load, dialer, &alarm, stopped()))?;
     runtime.shutdown_background();
     tell(args.transport, &summary);
     if let Some(path) = &args.json {
@@ -147,8 +116,8 @@ fn carry_out(args: &Args) -> Result<(), Failure> {
     let has_response = summary.topics.iter().any(|topic| topic.acked > 0);
     match summary.events.into_iter().next() {
         _ if has_response => Ok(()),
-        Some(event) => Err(Failure::Nothing(event.what)),
-        None => Err(Failure::Nothing("the time was over before the first came".to_owned())),
+        Some(event) => Err(Failure::NoResponse(event.what)),
+        None => Err(Failure::NoResponse("the time was over before the first came".to_owned())),
     }
 }
 
@@ -173,19 +142,26 @@ impl Args {
         Ok(load)
     }
 
-    fn reach(&self) -> Result<Reach, Failure> {
+    fn dialer(&self) -> Result<Dialer, Failure> {
         match self.transport {
             Transport::Quic if self.tcp_cc.is_some() => {
-                return Err(Failure::Options("--tcp-cc is for TCP: use --quic-cc, or another --transport"));
+                return Err(
+                    OptionsError::new("--tcp-cc is for TCP: use --quic-cc, or another --transport").into()
+                );
             }
             Transport::Tcp | Transport::Tls if self.quic_cc.is_some() => {
-                return Err(Failure::Options("--quic-cc is for QUIC: use --tcp-cc, or --transport quic"));
+                return Err(
+                    OptionsError::new("--quic-cc is for QUIC: use --tcp-cc, or --transport quic").into()
+                );
             }
             Transport::Tcp | Transport::Tls if self.zero_rtt => {
-                return Err(Failure::Options("--zero-rtt needs QUIC: add --transport quic, or leave it out"));
+                return Err(OptionsError::new(
+                    "--zero-rtt needs QUIC: add --transport quic, or leave it out",
+                )
+                .into());
             }
             Transport::Tcp if self.cacertfile.is_some() => {
-                return Err(Failure::Options("--cacertfile is for TLS: add --transport tls or quic"));
+                return Err(OptionsError::new("--cacertfile is for TLS: add --transport tls or quic").into());
             }
             _ => {}
         }
@@ -200,14 +176,11 @@ impl Args {
             alpn: alpn.into_iter().collect(),
             ..ClientTlsOptions::default()
         });
-        if self.transport != Transport::Tcp {
-            tls.check()?;
-        }
         let tcp = TcpOptions { congestion: self.tcp_cc.as_deref().map(Box::from) };
-        tcp.check()?;
         let quic = QuicOptions { congestion: self.quic_cc.unwrap_or_default(), ..QuicOptions::client() };
         let target = Target { transport, host: self.host.clone(), port: self.port, path: String::new() };
-        Ok(Reach { target, tls, options: ConnectOptions { quic, tcp, ..ConnectOptions::default() } })
+        let options = ConnectOptions { quic, tcp, ..ConnectOptions::default() };
+        Ok(Dialer::new(vec![target], tls, options, Vec::new())?)
     }
 }
 
@@ -271,7 +244,8 @@ mod tests {
 
     /// Error for a wrong line.
     fn error(line: &str) -> String {
-        let load = |args: Args| args.load().and_then(|_| args.reach()).map_err(|failure| failure.to_string());
+        let load =
+            |args: Args| args.load().and_then(|_| args.dialer()).map_err(|failure| failure.to_string());
         args(line).and_then(load).map(|_| ()).unwrap_err()
     }
 

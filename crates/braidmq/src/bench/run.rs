@@ -6,6 +6,7 @@ use braid_bench::generator::{self, Alarm, Board, Clock, Ended};
 use braid_bench::summary::RunSummary;
 use braid_transport::Target;
 use serde::Serialize;
+use serde_json::Value;
 use tokio::net::lookup_host;
 use tokio::runtime::{Builder, Runtime};
 
@@ -13,7 +14,7 @@ use super::failure::Failure;
 use super::options::secrets;
 use super::output::{JsonFile, Metrics, Screen, table};
 use super::plan::Job;
-use super::settings::{Settings, url};
+use super::settings::url;
 use crate::client::stopped;
 use crate::printable::printable;
 
@@ -82,7 +83,7 @@ async fn measure(mut job: Job, json: Option<JsonFile>) -> Result<(), Failure> {
 struct Document<'a> {
     #[serde(flatten)]
     summary: &'a RunSummary,
-    settings: Option<&'a Settings>,
+    settings: Option<&'a Value>,
 }
 
 /// On standard error, which may be gone as well: that is no reason to end otherwise.

@@ -3,9 +3,10 @@
 
 use std::fmt;
 
-use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use braid_proto::packet::QoS;
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::value::Value;
+use super::value::{Seed, Value};
 use super::{Encoding, TopicSpec, TopicsFile, fields};
 
 /// The error is the line, from 1, and what is wrong.
@@ -42,7 +43,7 @@ impl<'de> Visitor<'de> for FileVisitor {
         let (mut topics, mut ignored) = (None, Vec::new());
         while let Some(name) = map.next_key::<String>()? {
             if name == "topics" {
-                topics = Some(map.next_value_seed(Topics { ignored: &mut ignored })?);
+                topics = Some(map.next_value_seed(Seed(Topics { ignored: &mut ignored }))?);
             } else {
                 map.next_value_seed(Value::any())?;
                 ignored.push(name);
@@ -57,14 +58,6 @@ struct Topics<'i> {
     ignored: &'i mut Vec<String>,
 }
 
-impl<'de> DeserializeSeed<'de> for Topics<'_> {
-    type Value = Vec<TopicSpec>;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
-        from.deserialize_any(self)
-    }
-}
-
 impl<'de> Visitor<'de> for Topics<'_> {
     type Value = Vec<TopicSpec>;
 
@@ -74,7 +67,7 @@ impl<'de> Visitor<'de> for Topics<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut topics: Vec<TopicSpec> = Vec::new();
-        while let Some(topic) = list.next_element_seed(Topic { ignored: &mut *self.ignored })? {
+        while let Some(topic) = list.next_element_seed(Seed(Topic { ignored: &mut *self.ignored }))? {
             match topics.iter_mut().find(|other| other.name == topic.name) {
                 Some(other) => *other = topic,
                 None => topics.push(topic),
@@ -88,14 +81,6 @@ struct Topic<'i> {
     ignored: &'i mut Vec<String>,
 }
 
-impl<'de> DeserializeSeed<'de> for Topic<'_> {
-    type Value = TopicSpec;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<TopicSpec, D::Error> {
-        from.deserialize_any(self)
-    }
-}
-
 impl<'de> Visitor<'de> for Topic<'_> {
     type Value = TopicSpec;
 
@@ -107,7 +92,8 @@ impl<'de> Visitor<'de> for Topic<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<TopicSpec, A::Error> {
         let (mut name, mut interval, mut payload, mut render) = (None, None, None, None);
-        let (mut timestamp, mut qos, mut retain, mut encoding) = (None, 0, false, Encoding::Json);
+        let (mut timestamp, mut qos, mut retain) = (None, QoS::AtMostOnce, false);
+        let mut encoding = Encoding::default();
         let (mut stream, mut stream_priority, mut unknown) = (0, None, Vec::new());
         while let Some(field) = map.next_key::<String>()? {
             match field.as_str() {

@@ -3,54 +3,41 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use braid_proto::packet::QoS;
+
 use super::{Encoding, TimestampUnit, page_count};
 use crate::emqtt::Term;
 use crate::emqtt::payload::PAGES_MAX;
 
 pub(super) fn topic_name(value: &Term) -> Result<String, String> {
-    match value {
-        Term::Text(name) if name.is_empty() || name.contains(['+', '#', '\0']) => Err(format!(
+    let name = value.text().ok_or_else(|| wrong("name", value, "a text, such as \"sensors/%i\""))?;
+    if name.is_empty() || name.contains(['+', '#', '\0']) {
+        return Err(format!(
             "name {name:?} is not a Topic Name: write one or more characters, none of them + or #"
-        )),
-        Term::Text(name) => Ok(name.clone()),
-        other => Err(wrong("name", other, "a text, such as \"sensors/%i\"")),
+        ));
     }
+    Ok(name.to_owned())
 }
 
 pub(super) fn milliseconds(value: &Term) -> Result<Duration, String> {
-    let count = match value {
-        Term::Text(text) => text.parse().ok(),
-        Term::Integer(count) => u32::try_from(*count).ok(),
-        _ => None,
-    };
+    let count = value.text().map_or_else(|| value.integer::<u32>(), |text| text.parse().ok());
     let right = "milliseconds from 0 to 4294967295 as a text, such as \"100\"";
-    count
-        .map(|count: u32| Duration::from_millis(count.into()))
-        .ok_or_else(|| wrong("interval_ms", value, right))
+    let count = count.ok_or_else(|| wrong("interval_ms", value, right))?;
+    Ok(Duration::from_millis(count.into()))
 }
 
 pub(super) fn timestamp_unit(value: &Term) -> Result<Option<TimestampUnit>, String> {
-    match value {
-        Term::Bool(false) => Ok(None),
-        Term::Bool(true) => Ok(Some(TimestampUnit::Milliseconds)),
-        Term::Text(unit) => match unit.as_str() {
-            "s" => Ok(Some(TimestampUnit::Seconds)),
-            "ms" => Ok(Some(TimestampUnit::Milliseconds)),
-            "us" => Ok(Some(TimestampUnit::Microseconds)),
-            "ns" => Ok(Some(TimestampUnit::Nanoseconds)),
-            _ => Err(()),
-        },
-        _ => Err(()),
-    }
-    .map_err(|()| wrong("inject_timestamp", value, "true, false, \"s\", \"ms\", \"us\" or \"ns\""))
+    let unit = match value {
+        Term::Bool(false) => return Ok(None),
+        Term::Bool(true) => Some(TimestampUnit::Milliseconds),
+        other => other.text().and_then(TimestampUnit::from_name),
+    };
+    let right = "true, false, \"s\", \"ms\", \"us\" or \"ns\"";
+    unit.map(Some).ok_or_else(|| wrong("inject_timestamp", value, right))
 }
 
-pub(super) fn qos_level(value: &Term) -> Result<u8, String> {
-    match value {
-        Term::Integer(level @ 0..=2) => u8::try_from(*level).map_err(|_| ()),
-        _ => Err(()),
-    }
-    .map_err(|()| wrong("QoS", value, "0, 1 or 2"))
+pub(super) fn qos_level(value: &Term) -> Result<QoS, String> {
+    value.integer().and_then(QoS::from_bits).ok_or_else(|| wrong("QoS", value, "0, 1 or 2"))
 }
 
 pub(super) fn retain_flag(value: &Term) -> Result<bool, String> {
@@ -61,10 +48,10 @@ pub(super) fn retain_flag(value: &Term) -> Result<bool, String> {
 }
 
 pub(super) fn payload_encoding(value: &Term) -> Result<Encoding, String> {
-    match value {
-        Term::Text(name) if name == "json" => Ok(Encoding::Json),
-        Term::Text(name) if name == "eterm" => Ok(Encoding::Eterm),
-        other => Err(wrong("payload_encoding", other, "\"json\" or \"eterm\"")),
+    match value.text() {
+        Some("json") => Ok(Encoding::Json),
+        Some("eterm") => Ok(Encoding::Eterm),
+        _ => Err(wrong("payload_encoding", value, "\"json\" or \"eterm\"")),
     }
 }
 
@@ -76,26 +63,18 @@ pub(super) fn payload_fields(value: &Term) -> Result<BTreeMap<String, Term>, Str
 }
 
 pub(super) fn render_field(value: &Term) -> Result<String, String> {
-    match value {
-        Term::Text(name) => Ok(name.clone()),
-        other => Err(wrong("render", other, "the name of one field of the payload, such as \"Data\"")),
-    }
+    let right = "the name of one field of the payload, such as \"Data\"";
+    value.text().map(str::to_owned).ok_or_else(|| wrong("render", value, right))
 }
 
 pub(super) fn stream_number(value: &Term) -> Result<u32, String> {
-    match value {
-        Term::Integer(number) => u32::try_from(*number).map_err(|_| ()),
-        _ => Err(()),
-    }
-    .map_err(|()| wrong("stream", value, "0 for the control stream, or the number of a stream from 1"))
+    let right = "0 for the control stream, or the number of a stream from 1";
+    value.integer().ok_or_else(|| wrong("stream", value, right))
 }
 
 pub(super) fn priority(value: &Term) -> Result<u16, String> {
-    match value {
-        Term::Integer(number) => u16::try_from(*number).map_err(|_| ()),
-        _ => Err(()),
-    }
-    .map_err(|()| wrong("stream_priority", value, "a number from 0 to 65535, higher is sooner"))
+    let right = "a number from 0 to 65535, higher is sooner";
+    value.integer().ok_or_else(|| wrong("stream_priority", value, right))
 }
 
 pub(super) fn check_render(field: &str, payload: &BTreeMap<String, Term>) -> Result<(), String> {

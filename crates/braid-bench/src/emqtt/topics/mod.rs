@@ -7,6 +7,8 @@ mod value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use braid_proto::packet::QoS;
+
 use super::{Encoding, Identity, Pages, PayloadTemplate, Term, TimestampUnit};
 use crate::emqtt::payload::Field;
 
@@ -31,8 +33,8 @@ pub struct TopicSpec {
     pub interval: Duration,
     /// The unit of the time that each message carries in its field `timestamp`, if it carries one.
     pub timestamp: Option<TimestampUnit>,
-    /// QoS: 0, 1 or 2.
-    pub qos: u8,
+    /// QoS.
+    pub qos: QoS,
     /// RETAIN.
     pub retain: bool,
     /// Encoding of the payload.

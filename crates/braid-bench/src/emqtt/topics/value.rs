@@ -10,6 +10,17 @@ use crate::emqtt::Term;
 /// Deeper values are refused: reading them takes the stack.
 const DEPTH_MAX: usize = 32;
 
+/// Seed that lets a visitor read whatever comes.
+pub(super) struct Seed<V>(pub(super) V);
+
+impl<'de, V: Visitor<'de>> DeserializeSeed<'de> for Seed<V> {
+    type Value = V::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<V::Value, D::Error> {
+        from.deserialize_any(self.0)
+    }
+}
+
 /// Reads one value and hands it to `take`, whose error then is at the value's place.
 pub(super) struct Value<F> {
     depth: usize,
@@ -20,15 +31,15 @@ pub(super) type Keep = fn(Term) -> Result<Term, String>;
 
 impl Value<Keep> {
     /// Whatever it is.
-    pub(super) fn any() -> Self {
-        Self { depth: DEPTH_MAX, take: Ok }
+    pub(super) fn any() -> Seed<Self> {
+        Seed(Self { depth: DEPTH_MAX, take: Ok })
     }
 
     /// Value that `read` parses.
     pub(super) fn of<T>(
         read: impl FnOnce(&Term) -> Result<T, String>,
-    ) -> Value<impl FnOnce(Term) -> Result<T, String>> {
-        Value { depth: DEPTH_MAX, take: move |term: Term| read(&term) }
+    ) -> Seed<Value<impl FnOnce(Term) -> Result<T, String>>> {
+        Seed(Value { depth: DEPTH_MAX, take: move |term: Term| read(&term) })
     }
 }
 
@@ -38,14 +49,6 @@ impl<F> Value<F> {
             Some(depth) => Ok(Value { depth, take: Ok }),
             None => Err(E::custom(format!("lists and objects nested deeper than {DEPTH_MAX}: flatten them"))),
         }
-    }
-}
-
-impl<'de, T, F: FnOnce(Term) -> Result<T, String>> DeserializeSeed<'de> for Value<F> {
-    type Value = T;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<T, D::Error> {
-        from.deserialize_any(self)
     }
 }
 
@@ -87,7 +90,7 @@ impl<'de, T, F: FnOnce(Term) -> Result<T, String>> Visitor<'de> for Value<F> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<T, A::Error> {
         let mut values = Vec::new();
-        while let Some(value) = list.next_element_seed(self.below()?)? {
+        while let Some(value) = list.next_element_seed(Seed(self.below()?))? {
             values.push(value);
         }
         (self.take)(Term::List(values)).map_err(de::Error::custom)
@@ -96,7 +99,7 @@ impl<'de, T, F: FnOnce(Term) -> Result<T, String>> Visitor<'de> for Value<F> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
         let mut fields = BTreeMap::new();
         while let Some(name) = map.next_key()? {
-            fields.insert(name, map.next_value_seed(self.below()?)?);
+            fields.insert(name, map.next_value_seed(Seed(self.below()?))?);
         }
         (self.take)(Term::Object(fields)).map_err(de::Error::custom)
     }

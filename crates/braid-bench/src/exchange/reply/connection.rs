@@ -9,9 +9,9 @@ use braid_transport::{Link, Read};
 use tokio::io::ReadBuf;
 use tokio::time::Instant;
 
-use super::desk::Desk;
-use super::tally::Tally;
+use super::{ALL, Desk};
 use crate::alarm::{Alarm, Ring};
+use crate::exchange::tally::Counters;
 use crate::exchange::wire::{RESPONSE_HEAD_LEN, Request, RequestReader};
 use crate::exchange::{READ_AT_ONCE, TURNS};
 
@@ -35,7 +35,7 @@ pub(super) struct Connection<'a> {
     is_closed: bool,
     has_unflushed: bool,
     desk: &'a Desk,
-    tally: &'a Tally,
+    tally: &'a Counters,
     alarm: &'a Alarm,
 }
 
@@ -56,7 +56,7 @@ struct Response {
 }
 
 impl<'a> Connection<'a> {
-    pub(super) fn new(link: Link, desk: &'a Desk, tally: &'a Tally, alarm: &'a Alarm) -> Self {
+    pub(super) fn new(link: Link, desk: &'a Desk, tally: &'a Counters, alarm: &'a Alarm) -> Self {
         let buffer = vec![0; READ_AT_ONCE / 16].into();
         Self {
             link,
@@ -116,7 +116,7 @@ impl<'a> Connection<'a> {
                 let lane = lanes.entry(key).or_insert_with(Lane::new);
                 let (now, mut bytes) = (Instant::now(), buffer.filled());
                 while let Some(request) = lane.reader.next(&mut bytes).map_err(invalid)? {
-                    self.tally.asked();
+                    self.tally.asked(ALL);
                     lane.responses.push_back(Response::to(request, self.desk.done(now)));
                 }
                 if !self.is_trusted && !lane.responses.is_empty() {
@@ -159,7 +159,7 @@ impl<'a> Connection<'a> {
                 (has_written, self.has_unflushed) = (true, true);
                 response.written += taken as u64;
                 if response.missing() == 0 {
-                    tally.answered(response.size);
+                    tally.answered(ALL, response.size, response.due);
                     lane.responses.pop_front();
                 }
             }

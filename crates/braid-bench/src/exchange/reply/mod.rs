@@ -1,27 +1,27 @@
 //! Responding side.
 
 mod connection;
-mod desk;
-mod tally;
 
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use braid_transport::{Incoming, Listener};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use self::connection::Connection;
-use self::desk::Desk;
-use self::tally::Tally;
 use super::Alarm;
+use super::tally::Counters;
 use crate::summary::RunSummary;
 
 /// Time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(30);
 /// Pause after an `accept` that failed for lack of resources.
 const SHORTAGE: Duration = Duration::from_millis(100);
+
+/// Entry of the counters for objects of every size.
+const ALL: u64 = 0;
 
 /// Service time of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Service {
 #[derive(Clone, Debug)]
 pub struct Responder {
     desk: Arc<Desk>,
-    tally: Arc<Tally>,
+    tally: Arc<Counters>,
     alarm: Alarm,
 }
 
@@ -44,7 +44,7 @@ impl Responder {
     /// Server whose summary counts from now.
     #[must_use]
     pub fn new(service: Service, alarm: Alarm) -> Self {
-        Self { desk: Arc::new(Desk::new(service)), tally: Arc::new(Tally::new()), alarm }
+        Self { desk: Arc::new(Desk::new(service)), tally: Arc::new(Counters::new(&[ALL])), alarm }
     }
 
     /// Serves the connections of `listener`, until that fails or this future is dropped. Established connections
@@ -71,14 +71,20 @@ impl Responder {
     async fn attend(&self, incoming: Incoming) {
         let link = match timeout(HANDSHAKE, incoming.handshake()).await {
             Ok(Ok(link)) => link,
-            Ok(Err(error)) => return self.tally.failed(&error.to_string()),
-            Err(_elapsed) => return self.tally.failed("a handshake took too long"),
+            Ok(Err(error)) => return self.failed(&error.to_string()),
+            Err(_elapsed) => return self.failed("a handshake took too long"),
         };
-        self.tally.connected();
+        self.tally.counts().established += 1;
         let connection = Connection::new(link, &self.desk, &self.tally, &self.alarm);
         if let Err(error) = connection.run().await {
-            self.tally.failed(&error.to_string());
+            self.failed(&error.to_string());
         }
+    }
+
+    /// Counts a failed connection or handshake.
+    fn failed(&self, why: &str) {
+        self.tally.counts().failed += 1;
+        self.tally.note(why);
     }
 
     /// Counters so far: `requests`, of which some became `responses` and the others are
@@ -86,6 +92,49 @@ impl Responder {
     /// because of a handshake, another protocol, or the path.
     #[must_use]
     pub fn summary(&self) -> RunSummary {
-        self.tally.summary()
+        self.tally.responses()
+    }
+}
+
+/// Schedule of the service.
+#[derive(Debug)]
+pub(super) struct Desk {
+    service: Service,
+    /// Time at which a serial service is free. A std lock: it is held for an addition.
+    free: Mutex<Instant>,
+}
+
+impl Desk {
+    pub(super) fn new(service: Service) -> Self {
+        Self { service, free: Mutex::new(Instant::now()) }
+    }
+
+    /// Start of the response to a request that arrived at `now`.
+    ///
+    /// In a serial service these times follow each other exactly, however late a response leaves.
+    pub(super) fn done(&self, now: Instant) -> Instant {
+        if !self.service.serial {
+            return now + self.service.time;
+        }
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        *free = (*free).max(now) + self.service.time;
+        *free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_serial_service_takes_one_after_the_other_and_rests_between() {
+        let (start, time) = (Instant::now(), Duration::from_micros(6200));
+        let serial = Desk::new(Service { time, serial: true });
+        let start = start + Duration::from_secs(1);
+        assert_eq!([serial.done(start), serial.done(start)], [start + time, start + 2 * time]);
+        let later = start + 10 * time;
+        assert_eq!(serial.done(later), later + time);
+        let parallel = Desk::new(Service { time, serial: false });
+        assert_eq!([parallel.done(start), parallel.done(start)], [start + time; 2]);
     }
 }

@@ -13,10 +13,10 @@ use tokio::io::ReadBuf;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::Failure;
-use super::source::{Ask, Source};
-use super::tally::Tally;
+use super::worker::{Ask, Source};
+use crate::exchange::tally::Counters;
 use crate::exchange::wire::{Part, ResponseReader};
-use crate::exchange::{READ_AT_ONCE, TURNS};
+use crate::exchange::{READ_AT_ONCE, Request, TURNS};
 
 /// Connection to the server.
 pub(super) struct Connection {
@@ -30,7 +30,7 @@ pub(super) struct Connection {
     is_closed: bool,
     has_answered: bool,
     has_unflushed: bool,
-    tally: Arc<Tally>,
+    tally: Arc<Counters>,
 }
 
 /// A stream and its unanswered requests.
@@ -57,12 +57,15 @@ struct Orders<'a> {
     asks: &'a mut VecDeque<Ask>,
     /// Source of all others.
     source: Option<&'a mut Source>,
+    /// Start of the time limit of the first requests.
+    begun: Instant,
     patience: Duration,
+    timer: Pin<Box<Sleep>>,
 }
 
 impl Connection {
     /// Opens the streams: one with up to `streams` unanswered requests, or on QUIC as many streams with one each.
-    pub(super) async fn open(mut link: Link, streams: usize, tally: Arc<Tally>) -> Result<Self, Failure> {
+    pub(super) async fn open(mut link: Link, streams: usize, tally: Arc<Counters>) -> Result<Self, Failure> {
         let mut lanes = Vec::new();
         if link.is_multi() {
             for _ in 0..streams {
@@ -94,10 +97,10 @@ impl Connection {
         begun: Instant,
         patience: Duration,
     ) -> Result<(), Failure> {
-        let mut orders = Orders { asks, source, patience };
-        let mut timer = Box::pin(sleep_until(begun + patience));
+        let timer = Box::pin(sleep_until(begun + patience));
+        let mut orders = Orders { asks, source, begun, patience, timer };
         self.is_exhausted = false;
-        poll_fn(|cx| self.poll(cx, &mut orders, begun, &mut timer)).await
+        poll_fn(|cx| self.poll(cx, &mut orders)).await
     }
 
     /// Closes the connection in order.
@@ -116,13 +119,7 @@ impl Connection {
         self.has_answered
     }
 
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        orders: &mut Orders<'_>,
-        begun: Instant,
-        timer: &mut Pin<Box<Sleep>>,
-    ) -> Poll<Result<(), Failure>> {
+    fn poll(&mut self, cx: &mut Context<'_>, orders: &mut Orders<'_>) -> Poll<Result<(), Failure>> {
         for _ in 0..TURNS {
             let has_read = self.read(cx)?;
             let is_idle = self.lanes.iter().all(|lane| lane.waiting.is_empty());
@@ -133,13 +130,13 @@ impl Connection {
                     Err(Failure::Ended)
                 });
             }
-            let has_asked = self.ask(cx, orders, begun);
+            let has_asked = self.ask(cx, orders);
             if self.is_exhausted && is_idle && !has_asked {
                 return Poll::Ready(Ok(()));
             }
             let has_written = self.write(cx)?;
             if !(has_read || has_asked || has_written) {
-                return self.poll_patience(cx, orders.patience, timer);
+                return self.poll_patience(cx, orders);
             }
         }
         cx.waker().wake_by_ref();
@@ -166,13 +163,13 @@ impl Connection {
     }
 
     /// Takes requests for the lanes with room; true if there was one.
-    fn ask(&mut self, cx: &mut Context<'_>, orders: &mut Orders<'_>, begun: Instant) -> bool {
+    fn ask(&mut self, cx: &mut Context<'_>, orders: &mut Orders<'_>) -> bool {
         let mut has_asked = false;
         while !self.is_exhausted
             && let Some(place) = self.free_lane()
         {
             let (ask, since) = match (orders.asks.pop_front(), orders.source.as_mut()) {
-                (Some(ask), _) => (ask, begun),
+                (Some(ask), _) => (ask, orders.begun),
                 (None, None) => {
                     self.is_exhausted = true;
                     break;
@@ -184,7 +181,7 @@ impl Connection {
                         break;
                     }
                     Poll::Ready(Some(ask)) => {
-                        self.tally.asked(&ask);
+                        self.tally.asked(ask.request.size);
                         (ask, Instant::now())
                     }
                 },
@@ -240,17 +237,16 @@ impl Connection {
     fn poll_patience(
         &self,
         cx: &mut Context<'_>,
-        patience: Duration,
-        timer: &mut Pin<Box<Sleep>>,
+        Orders { patience, timer, .. }: &mut Orders<'_>,
     ) -> Poll<Result<(), Failure>> {
         // The timer is set again only after it fired: most requests are answered long before.
         while timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             let oldest =
                 self.lanes.iter().filter_map(|lane| lane.waiting.front()).map(|waiting| waiting.since);
-            let end = oldest.min().unwrap_or(now) + patience;
+            let end = oldest.min().unwrap_or(now) + *patience;
             if end <= now {
-                return Poll::Ready(Err(Failure::Silence(patience)));
+                return Poll::Ready(Err(Failure::Silence(*patience)));
             }
             timer.as_mut().reset(end);
         }
@@ -265,7 +261,7 @@ impl Lane {
     }
 
     /// Parses received bytes; true if a response has ended in them.
-    fn take(&mut self, mut bytes: &[u8], tally: &Tally) -> Result<bool, Failure> {
+    fn take(&mut self, mut bytes: &[u8], tally: &Counters) -> Result<bool, Failure> {
         tally.received(self.number, bytes.len());
         let mut has_ended = false;
         while let Some(part) = self.reader.next(&mut bytes)? {
@@ -279,7 +275,8 @@ impl Lane {
                 Part::Body(_) => {}
                 Part::End => {
                     if let Some(waiting) = self.waiting.pop_front() {
-                        tally.answered(&waiting.ask);
+                        let Request { size, .. } = waiting.ask.request;
+                        tally.answered(size, size, waiting.ask.due);
                         has_ended = true;
                     }
                 }

@@ -1,34 +1,30 @@
 //! Requesting side, which measures.
 
 mod connection;
-mod dial;
-mod failure;
 mod load;
-mod source;
-mod tally;
 mod worker;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use braid_transport::quic::is_early_data_rejected;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-pub use self::dial::{Dial, Reach};
-pub use self::failure::Failure;
 pub use self::load::{Load, LoadError, Reuse};
 
-use self::source::Requests;
-use self::tally::Tally;
-use self::worker::Worker;
-use super::Alarm;
+use self::worker::{Requests, Worker};
+use super::tally::Counters;
+use super::{Alarm, WireError};
+use crate::dial::{DialError, Dialer};
 use crate::summary::RunSummary;
 
 /// Time limit of closing the connections, after the measured time.
 const CLOSE: Duration = Duration::from_secs(1);
 
-/// Puts `load` on the server that `dial` connects to, until it is done or `stop` completes.
+/// Puts `load` on the server that `dialer` connects to, until it is done or `stop` completes.
 ///
 /// Counters of the summary: `requests` are those begun; each became one of `responses`, of the `failed`, or is
 /// `unfinished` at the end. A request fails when its connection fails or ends before the response,
@@ -38,18 +34,19 @@ const CLOSE: Duration = Duration::from_secs(1);
 /// The load is contradictory; no request was sent.
 pub async fn run(
     load: &Load,
-    dial: impl Dial,
+    dialer: Dialer,
     alarm: &Alarm,
     stop: impl Future<Output = ()>,
 ) -> Result<RunSummary, LoadError> {
     load.check()?;
-    let tally = Arc::new(Tally::new(load));
+    let dialer = Arc::new(dialer);
+    let tally = Arc::new(Counters::new(&load.sizes));
     let requests = Arc::new(Requests::new(load));
     let (over, is_over) = watch::channel(());
     let mut workers = JoinSet::new();
     for number in 0..load.connections {
         let source = requests.source(load, number, tally.started(), alarm);
-        let worker = Worker::new(load, dial.clone(), source, Arc::clone(&tally));
+        let worker = Worker::new(load, Arc::clone(&dialer), source, Arc::clone(&tally));
         workers.spawn(worker.run(is_over.clone()));
     }
     let time = async {
@@ -63,7 +60,7 @@ pub async fn run(
         () = time => {}
         () = stop => tally.note("stopped before the end"),
     }
-    let summary = tally.summary();
+    let summary = tally.requests(load.connections);
     drop((over, is_over));
     let _ = timeout(CLOSE, join(&mut workers)).await;
     Ok(summary)
@@ -71,4 +68,39 @@ pub async fn run(
 
 async fn join(workers: &mut JoinSet<()>) {
     while workers.join_next().await.is_some() {}
+}
+
+/// Reason of a failed request.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// No connection.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// Lost connection.
+    #[error("the connection is lost: {0}")]
+    Link(#[from] io::Error),
+    /// End of the connection or the stream by the server.
+    #[error("the server ended the connection before it had answered")]
+    Ended,
+    /// No bytes within the time limit.
+    #[error("no answer within {} s", .0.as_secs_f64())]
+    Silence(Duration),
+    /// The received bytes are no response.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The response belongs to another request.
+    #[error("the server answered request {id} with {size} bytes, which is not what was asked for next")]
+    Stray {
+        /// Identifier in the response.
+        id: u64,
+        /// Length of its body.
+        size: u64,
+    },
+}
+
+impl Failure {
+    /// The server has rejected early data: the request has to be sent again.
+    pub(super) fn is_early_rejected(&self) -> bool {
+        matches!(self, Self::Link(error) if is_early_data_rejected(error))
+    }
 }

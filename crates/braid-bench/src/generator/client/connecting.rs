@@ -5,7 +5,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Client, Worker};
 use crate::connection::Connection;
-use crate::emqtt::{Counter, DurationHistogram, failure_line};
+use crate::emqtt::{Counter, failure_line};
 use crate::generator::shared::{Phase, reached};
 
 impl Client {
@@ -37,7 +37,7 @@ impl Client {
                 self.note_refused(&cause);
                 return None;
             }
-            self.shared.board.tally().count(Counter::ConnectRetried, 1);
+            self.shared.board.shard().count(Counter::ConnectRetried, 1);
             if !self.pause(retries.pause).await {
                 return None;
             }
@@ -51,7 +51,7 @@ impl Client {
         let (link, times) = shared.dialer.dial(who.number).await.map_err(|error| {
             let is_quic = shared.dialer.transport(who.number) == Transport::Quic;
             if let Some(counter) = error.quic_counter().filter(|_| is_quic) {
-                shared.board.tally().count(counter, 1);
+                shared.board.shard().count(counter, 1);
             }
             error.to_string()
         })?;
@@ -81,34 +81,27 @@ impl Client {
 
     /// Records that the client has given up.
     fn note_refused(&self, cause: &str) {
-        let mut tally = self.shared.board.tally();
-        tally.count(Counter::ConnectFail, 1);
+        let mut shard = self.shared.board.shard();
+        shard.count(Counter::ConnectFail, 1);
         if self.lives == 0 && matches!(self.worker, Worker::Subscriber(_)) {
-            tally.count(Counter::SubFail, 1);
+            shard.count(Counter::SubFail, 1);
         }
-        drop(tally);
+        drop(shard);
         self.shared.board.tell(failure_line(self.who.number, "connect", cause));
     }
 
     fn note_established(&mut self, connection: &Connection, start: Instant, times: ConnectTimes) {
-        let mut tally = self.shared.board.tally();
+        let mut shard = self.shared.board.shard();
         let after = start.elapsed();
-        tally.established(after);
-        tally.keep_connect(after, times, self.shared.dialer.transport(self.who.number));
+        shard.connected(after, times, self.shared.dialer.transport(self.who.number));
         let counter = if self.lives == 0 { Counter::ConnectSucc } else { Counter::ReconnectSucc };
-        tally.count(counter, 1);
-        if let Some(tcp) = times.tcp {
-            tally.histograms.observe(DurationHistogram::TcpHandshake, tcp);
-        }
-        if let Some(secured) = times.secured {
-            tally.histograms.observe(DurationHistogram::Handshake, secured);
-        }
-        drop(tally);
+        shard.count(counter, 1);
+        drop(shard);
         self.lives += 1;
         match &mut self.worker {
             Worker::Subscriber(subscriber) => subscriber.set_start(start),
             Worker::Publisher(publisher) if !connection.session_present() => {
-                publisher.lose_flights(&mut self.shared.board.tally());
+                publisher.lose_flights(&mut self.shared.board.shard());
             }
             Worker::Publisher(_) | Worker::Idle => {}
         }

@@ -11,7 +11,7 @@ use super::schedule::Schedule;
 use super::source::Source;
 use crate::connection::Connection;
 use crate::emqtt::Counter;
-use crate::generator::board::{RouteId, Tally};
+use crate::generator::board::{RouteId, Shard};
 
 /// A topic of a client.
 #[derive(Debug)]
@@ -116,13 +116,13 @@ impl Lane {
     }
 
     /// Counts the messages that the link has taken.
-    pub(super) fn count_written(&mut self, connection: &mut Connection, tally: &mut Tally, second: usize) {
+    pub(super) fn count_written(&mut self, connection: &mut Connection, shard: &mut Shard, second: usize) {
         let (Some(key), false) = (self.key, self.unwritten.is_empty()) else { return };
         let (_, written) = connection.progress(key);
         while let Some(first) = self.unwritten.front_mut() {
             let messages = first.release(written);
-            tally.route(first.route).acknowledged(second, messages, messages * first.bytes);
-            tally.count(Counter::Pub, messages);
+            shard.route(first.route).acknowledged(second, messages, messages * first.bytes);
+            shard.count(Counter::Pub, messages);
             if first.messages > 0 {
                 break;
             }
@@ -135,10 +135,10 @@ impl Lane {
     }
 
     /// Counts the unwritten messages of an ended stream as lost.
-    pub(super) fn lose(&mut self, tally: &mut Tally) {
+    pub(super) fn lose(&mut self, shard: &mut Shard) {
         for unwritten in self.unwritten.drain(..) {
-            tally.route(unwritten.route).failed += unwritten.messages;
-            tally.count(Counter::PubFail, unwritten.messages);
+            shard.route(unwritten.route).failed += unwritten.messages;
+            shard.count(Counter::PubFail, unwritten.messages);
         }
     }
 }

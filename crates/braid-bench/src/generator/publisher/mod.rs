@@ -1,6 +1,5 @@
 //! Open-loop publishing on one connection.
 
-mod flights;
 mod lane;
 mod schedule;
 mod source;
@@ -12,9 +11,10 @@ use braid_proto::message::Delivery;
 use braid_proto::packet::{PacketId, QoS};
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::StreamKey;
+use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-use super::board::{RouteKey, Tally};
+use super::board::{RouteId, RouteKey, Shard};
 use super::plan::PublishPlan;
 use super::shared::Shared;
 use super::who::Who;
@@ -22,7 +22,6 @@ use crate::connection::{Connection, Handed, Happening};
 use crate::emqtt::{Counter, failure_line};
 use crate::failure::Failure;
 
-use flights::{Flight, Flights};
 use lane::{Lane, Made, Topic};
 use schedule::Schedule;
 use source::Source;
@@ -41,7 +40,8 @@ pub(super) struct Publisher {
     shared: Arc<Shared>,
     topics: Vec<Topic>,
     lanes: Vec<Lane>,
-    flights: Flights,
+    /// Unacknowledged messages of QoS 1 and 2.
+    flights: FxHashMap<PacketId, Flight>,
     /// `-F`
     inflight: usize,
     /// Open streams with the user's numbers.
@@ -52,6 +52,15 @@ pub(super) struct Publisher {
     is_spent: bool,
     /// True once the line about messages that cannot be published was printed.
     has_complained: bool,
+}
+
+/// An inflight message of QoS 1 or 2.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    route: RouteId,
+    due: Instant,
+    /// Bytes of the payload.
+    bytes: u64,
 }
 
 /// Result of a turn.
@@ -104,7 +113,7 @@ impl Publisher {
             shared: Arc::clone(shared),
             topics,
             lanes: Vec::new(),
-            flights: Flights::default(),
+            flights: FxHashMap::default(),
             inflight,
             numbers: Vec::new(),
             has_begun: false,
@@ -165,23 +174,23 @@ impl Publisher {
         &mut self,
         connection: &mut Connection,
         who: &mut Who,
-        tally: &mut Tally,
+        shard: &mut Shard,
         cx: &mut Context<'_>,
     ) -> Result<Turn, Failure> {
         let now = Instant::now();
         let (mut has_moved, mut next) = (false, None);
         let written = connection.written();
         for at in 0..self.lanes.len() {
-            let turn = self.hand_over(at, connection, who, tally, now, cx)?;
+            let turn = self.hand_over(at, connection, who, shard, now, cx)?;
             has_moved |= turn.has_moved;
             next = [next, turn.next].into_iter().flatten().min();
         }
-        has_moved |= self.take_happenings(connection, tally, cx)?;
+        has_moved |= self.take_happenings(connection, shard, cx)?;
         // Written bytes leave room, of which no other event tells.
         has_moved |= connection.written() > written;
         let second = self.shared.board.second(now);
         for lane in &mut self.lanes {
-            lane.count_written(connection, tally, second);
+            lane.count_written(connection, shard, second);
         }
         Ok(Turn { has_moved, next })
     }
@@ -192,7 +201,7 @@ impl Publisher {
         lane: usize,
         connection: &mut Connection,
         who: &mut Who,
-        tally: &mut Tally,
+        shard: &mut Shard,
         now: Instant,
         cx: &mut Context<'_>,
     ) -> Result<Turn, Failure> {
@@ -204,8 +213,8 @@ impl Publisher {
                 return Ok(Turn { has_moved, next: (!self.is_spent).then_some(due) });
             }
             let is_done = match self.key(lane, connection, cx)? {
-                Some(key) if self.has_room(at, key, connection) => match self.make(at, who, tally, now) {
-                    Making::Made => self.send(lane, at, key, connection, who, tally, now)?,
+                Some(key) if self.has_room(at, key, connection) => match self.make(at, who, shard, now) {
+                    Making::Made => self.send(lane, at, key, connection, who, shard, now)?,
                     Making::Failed => true,
                     Making::Spent => false,
                 },
@@ -252,7 +261,7 @@ impl Publisher {
     }
 
     /// Encodes the next message of a topic, unless it is encoded.
-    fn make(&mut self, topic: usize, who: &mut Who, tally: &mut Tally, now: Instant) -> Making {
+    fn make(&mut self, topic: usize, who: &mut Who, shard: &mut Shard, now: Instant) -> Making {
         let topic = &mut self.topics[topic];
         if topic.made.is_some() {
             return Making::Made;
@@ -271,8 +280,8 @@ impl Publisher {
             }
             Err(error) => {
                 topic.schedule.hand_over(now);
-                tally.route(topic.route).failed += 1;
-                tally.count(Counter::PubFail, 1);
+                shard.route(topic.route).failed += 1;
+                shard.count(Counter::PubFail, 1);
                 self.complain(who, &error.to_string());
                 Making::Failed
             }
@@ -288,14 +297,14 @@ impl Publisher {
         key: StreamKey,
         connection: &mut Connection,
         who: &Who,
-        tally: &mut Tally,
+        shard: &mut Shard,
         now: Instant,
     ) -> Result<bool, Failure> {
         let topic = &mut self.topics[topic];
         let Some(Made { message, due }) = topic.made.take() else { return Ok(false) };
         let bytes = message.payload_len() as u64;
         let handed = connection.send(Delivery { stream: key, ..Delivery::of(message) });
-        let route = tally.route(topic.route);
+        let route = shard.route(topic.route);
         match handed {
             Ok(Handed::Blocked(delivery)) => {
                 topic.made = Some(Made { message: delivery.message, due });
@@ -305,24 +314,24 @@ impl Publisher {
                 route.sent += 1;
                 route.was_due(self.shared.board.clock().unix(due), None);
                 match id {
-                    Some(id) => self.flights.insert(id, Flight { route: topic.route, due, bytes }),
+                    Some(id) => drop(self.flights.insert(id, Flight { route: topic.route, due, bytes })),
                     None => self.lanes[lane].sent(topic.route, bytes, connection.progress(key).0),
                 }
             }
             // The server refuses this one; it may take others.
             Err(failure) => {
                 route.failed += 1;
-                tally.count(Counter::PubFail, 1);
+                shard.count(Counter::PubFail, 1);
                 topic.schedule.hand_over(now);
                 self.complain(who, &failure.to_string());
                 return Ok(true);
             }
         }
         if self.lanes[lane].is_clear && !topic.interval.is_zero() {
-            tally.begun(now.saturating_duration_since(due));
+            shard.lateness.record(now.saturating_duration_since(due));
         }
         if topic.schedule.hand_over(now) {
-            tally.count(Counter::PubOverrun, 1);
+            shard.count(Counter::PubOverrun, 1);
         }
         Ok(true)
     }
@@ -340,14 +349,14 @@ impl Publisher {
     fn take_happenings(
         &mut self,
         connection: &mut Connection,
-        tally: &mut Tally,
+        shard: &mut Shard,
         cx: &mut Context<'_>,
     ) -> Result<bool, Failure> {
         for taken in 0..HAPPENINGS {
             match connection.poll_next(cx)? {
                 Poll::Pending => return Ok(taken > 0),
-                Poll::Ready(Happening::Published(id, reason)) => self.land(id, reason, tally),
-                Poll::Ready(Happening::StreamEnded(key, _)) => self.lose_stream(key, connection, tally),
+                Poll::Ready(Happening::Published(id, reason)) => self.land(id, reason, shard),
+                Poll::Ready(Happening::StreamEnded(key, _)) => self.lose_stream(key, connection, shard),
                 Poll::Ready(Happening::Message(incoming)) => {
                     if let Some(token) = incoming.token {
                         connection.acknowledge(token);
@@ -359,55 +368,55 @@ impl Publisher {
         Ok(true)
     }
 
-    fn land(&mut self, id: PacketId, reason: ReasonCode, tally: &mut Tally) {
-        let Some(flight) = self.flights.land(id) else { return };
+    fn land(&mut self, id: PacketId, reason: ReasonCode, shard: &mut Shard) {
+        let Some(flight) = self.flights.remove(&id) else { return };
         if reason.is_error() {
-            tally.route(flight.route).failed += 1;
-            tally.count(Counter::PubFail, 1);
+            shard.route(flight.route).failed += 1;
+            shard.count(Counter::PubFail, 1);
             return;
         }
         let now = Instant::now();
-        let route = tally.route(flight.route);
+        let route = shard.route(flight.route);
         route.acknowledged(self.shared.board.second(now), 1, flight.bytes);
-        route.took(now.saturating_duration_since(flight.due));
-        tally.count(Counter::Pub, 1);
-        tally.count(Counter::PubSucc, 1);
+        route.latencies.record(now.saturating_duration_since(flight.due));
+        shard.count(Counter::Pub, 1);
+        shard.count(Counter::PubSucc, 1);
         if reason == ReasonCode::NoMatchingSubscribers {
-            tally.count(Counter::PubNosub, 1);
+            shard.count(Counter::PubNosub, 1);
         }
     }
 
     /// Forgets an ended data stream, which the next message opens again.
-    fn lose_stream(&mut self, key: StreamKey, connection: &mut Connection, tally: &mut Tally) {
+    fn lose_stream(&mut self, key: StreamKey, connection: &mut Connection, shard: &mut Shard) {
         let second = self.shared.board.second(Instant::now());
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.key == Some(key) && !key.is_control()) {
-            lane.count_written(connection, tally, second);
+            lane.count_written(connection, shard, second);
             lane.key = None;
-            lane.lose(tally);
+            lane.lose(shard);
         }
     }
 
     // -- The end -----------------------------------------------------------------------------------
 
     /// Counts at the end of a connection what the link has taken; the rest is lost.
-    pub(super) fn lose_unwritten(&mut self, connection: &mut Connection, end: Instant, tally: &mut Tally) {
+    pub(super) fn lose_unwritten(&mut self, connection: &mut Connection, end: Instant, shard: &mut Shard) {
         let second = self.shared.board.second(end);
         for lane in &mut self.lanes {
-            lane.count_written(connection, tally, second);
-            lane.lose(tally);
+            lane.count_written(connection, shard, second);
+            lane.lose(shard);
         }
     }
 
     /// Counts unacknowledged messages of an ended session as lost.
-    pub(super) fn lose_flights(&mut self, tally: &mut Tally) {
-        for flight in self.flights.drain() {
-            tally.route(flight.route).failed += 1;
-            tally.count(Counter::PubFail, 1);
+    pub(super) fn lose_flights(&mut self, shard: &mut Shard) {
+        for (_, flight) in self.flights.drain() {
+            shard.route(flight.route).failed += 1;
+            shard.count(Counter::PubFail, 1);
         }
     }
 
     /// Counts messages that were due before `end` and have not left as lost.
-    pub(super) fn lose_overdue(&mut self, end: Instant, tally: &mut Tally) {
+    pub(super) fn lose_overdue(&mut self, end: Instant, shard: &mut Shard) {
         if !self.has_begun {
             return;
         }
@@ -415,11 +424,11 @@ impl Publisher {
             let made = u64::from(topic.made.take().is_some());
             let unmade = topic.schedule.overdue(end).saturating_sub(made);
             let lost = made + if self.is_spent { 0 } else { self.shared.budget.take(unmade) };
-            let route = tally.route(topic.route);
+            let route = shard.route(topic.route);
             route.failed += lost;
             let clock = self.shared.board.clock();
             topic.schedule.dues(lost).for_each(|due| route.was_due(clock.unix(due), None));
-            tally.count(Counter::PubFail, lost);
+            shard.count(Counter::PubFail, lost);
         }
     }
 }

@@ -3,27 +3,7 @@
 //! Source: the "External Term Format" chapter of the ERTS manual.
 
 use super::digits;
-
-/// The tags of terms.
-mod tag {
-    pub(super) const NEW_FLOAT: u8 = 70;
-    pub(super) const SMALL_INTEGER: u8 = 97;
-    pub(super) const INTEGER: u8 = 98;
-    pub(super) const FLOAT: u8 = 99;
-    pub(super) const ATOM: u8 = 100;
-    pub(super) const SMALL_TUPLE: u8 = 104;
-    pub(super) const LARGE_TUPLE: u8 = 105;
-    pub(super) const NIL: u8 = 106;
-    pub(super) const STRING: u8 = 107;
-    pub(super) const LIST: u8 = 108;
-    pub(super) const BINARY: u8 = 109;
-    pub(super) const SMALL_BIG: u8 = 110;
-    pub(super) const LARGE_BIG: u8 = 111;
-    pub(super) const SMALL_ATOM: u8 = 115;
-    pub(super) const MAP: u8 = 116;
-    pub(super) const ATOM_UTF8: u8 = 118;
-    pub(super) const SMALL_ATOM_UTF8: u8 = 119;
-}
+use crate::emqtt::tag;
 
 /// The number in the field `name` of a map, a binary or an atom; `None` for everything else.
 pub(super) fn field(term: &[u8], name: &[u8]) -> Option<u64> {

@@ -1,8 +1,7 @@
 use std::time::Duration;
 
 use braid_bench::emqtt::{
-    COPY_LIMIT, Encoding, Identity, MessageTemplate, Pages, PayloadHeaders, PayloadTemplate, Randomness,
-    TopicsFile,
+    Encoding, Identity, MessageTemplate, Pages, PayloadHeaders, PayloadTemplate, Randomness, TopicsFile,
 };
 use bytes::Bytes;
 
@@ -132,51 +131,41 @@ fn placeholders_are_filled_in_the_rendered_field_alone() {
 }
 
 #[test]
-fn one_piece_is_a_copy_when_small() {
-    let mut small = template(MULTI_STREAM, 0, &mut Pages::default());
-    let expected = whole(&small, &[], NOW);
-    let first = small.contiguous(&[], NOW);
-    let second = small.contiguous(&[], NOW + Duration::from_secs(1));
-    assert_eq!(first.payload, expected);
-    assert!(first.fresh && second.fresh);
-    assert_ne!(first.payload, second.payload);
+fn a_small_payload_is_one_part_with_the_time_of_its_message() {
+    let small = template(MULTI_STREAM, 0, &mut Pages::default());
+    let first = small.segments(&[], NOW);
+    let second = small.segments(&[], NOW + Duration::from_secs(1));
+    assert_eq!(first.as_slice().concat(), whole(&small, &[], NOW));
+    assert_eq!((first.as_slice().len(), second.as_slice().len()), (1, 1));
+    assert_ne!(first, second);
 }
 
 #[test]
-fn one_piece_is_shared_when_large_and_stamped_again_when_free() {
+fn a_large_payload_shares_its_pages_and_has_the_time_of_its_message() {
     let fields = r#""payload_encoding": "eterm", "inject_timestamp": "ms", "render": "D",
         "payload": {"D": "%p64", "z": 1}"#;
-    let mut large = topic(fields);
-    let first = large.contiguous(&[], NOW);
-    assert!(first.fresh && first.payload.len() > COPY_LIMIT);
-    assert_eq!(first.payload, whole(&large, &[], NOW));
-    // While the first is queued the next one is the same bytes, and says so.
+    let large = topic(fields);
+    let pages = |at: Duration| {
+        let parts = large.segments(&[], at).into_parts();
+        parts.into_iter().max_by_key(Bytes::len).expect("it has pages")
+    };
     let later = NOW + Duration::from_secs(1);
-    let second = large.contiguous(&[], later);
-    assert!(!second.fresh);
-    assert_eq!(second.payload.as_ptr(), first.payload.as_ptr());
-    // When both are gone, the same memory carries the new time.
-    let place = first.payload.as_ptr();
-    drop((first, second));
-    let third = large.contiguous(&[], later);
-    assert!(third.fresh);
-    assert_eq!(third.payload.as_ptr(), place);
-    assert_eq!(third.payload, whole(&large, &[], later));
+    assert_eq!(pages(NOW).len(), 64 * 4096);
+    assert_eq!(pages(NOW).as_ptr(), pages(later).as_ptr());
+    let [first, second] = [NOW, later].map(|at| whole(&large, &[], at));
+    assert!(first.len() == second.len() && first != second);
     // A timestamp of another length moves what follows.
-    drop(third);
-    let early = large.contiguous(&[], Duration::ZERO);
-    assert!(early.fresh);
-    assert_eq!(early.payload, whole(&large, &[], Duration::ZERO));
+    let early = whole(&large, &[], Duration::ZERO);
+    assert!(early.len() < first.len() && early.ends_with(&first[first.len() - 8..]));
 }
 
 #[test]
-fn a_large_payload_without_a_time_is_never_stale() {
-    let mut constant = PayloadTemplate::constant(Bytes::from(vec![b'a'; COPY_LIMIT * 2]));
-    let first = constant.contiguous(&[], NOW);
-    let second = constant.contiguous(&[], NOW);
-    assert!(first.fresh && second.fresh && !constant.has_timestamp());
-    assert_eq!(first.payload.as_ptr(), second.payload.as_ptr());
-    assert!(PayloadTemplate::constant(Bytes::new()).contiguous(&[], NOW).payload.is_empty());
+fn a_large_payload_without_a_time_is_never_copied() {
+    let constant = PayloadTemplate::constant(Bytes::from(vec![b'a'; 128 * 1024]));
+    let [first, second] = [NOW, NOW].map(|at| constant.segments(&[], at).into_parts());
+    assert!(first.len() == 1 && !constant.has_timestamp());
+    assert_eq!(first[0].as_ptr(), second[0].as_ptr());
+    assert!(PayloadTemplate::constant(Bytes::new()).segments(&[], NOW).is_empty());
 }
 
 #[test]

@@ -1,8 +1,7 @@
 use std::time::Duration;
 
-use braid_bench::emqtt::{
-    ClientIds, CounterOrder, CounterTrack, Identity, PayloadHeaders, Role, TopicTemplate,
-};
+use braid_bench::emqtt::{ClientIds, CounterOrder, CounterTrack, Identity, PayloadHeaders, TopicTemplate};
+use braid_bench::summary::Role;
 
 const ME: Identity<'_> =
     Identity { number: 18, client_id: "localhost_bench_pub_1888229295_18", username: Some("user1") };
@@ -44,14 +43,14 @@ fn unknown_placeholders_are_refused() {
 fn client_identifiers_have_the_known_forms() {
     let id = |prefix: Option<&str>, short| {
         let prefix = prefix.map(str::to_owned);
-        ClientIds { role: Role::Subscribe, prefix, short, host: "box".to_owned() }.client_id(9, 1234)
+        ClientIds { role: Role::Sub, prefix, short, host: "box".to_owned() }.client_id(9, 1234)
     };
     assert_eq!(id(None, false), "box_bench_sub_1234_9");
     assert_eq!(id(Some(""), false), "box_bench_sub_1234_9");
     assert_eq!(id(Some("AA"), false), "AA_bench_sub_9");
     assert_eq!(id(Some("AA"), true), "AA9");
     assert_eq!(id(None, true), "9");
-    assert_eq!([Role::Publish, Role::Connect].map(|role| role.to_string()), ["pub", "conn"]);
+    assert_eq!([Role::Pub, Role::Conn].map(|role| role.to_string()), ["pub", "conn"]);
 }
 
 #[test]

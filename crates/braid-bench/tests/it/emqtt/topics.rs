@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use braid_bench::emqtt::{Encoding, TimestampUnit, TopicSpec, TopicsFile};
+use braid_proto::packet::QoS;
 
 pub(crate) const SINGLE_STREAM: &str = include_str!("seed_single_stream.json");
 pub(crate) const MULTI_STREAM: &str = include_str!("seed_multi_stream.json");
@@ -25,7 +26,7 @@ fn reads_the_published_files_with_their_trailing_commas() {
         assert_eq!((small.name.as_str(), large.name.as_str()), ("Topic1", "Topic2"));
         assert_eq!((small.interval, large.interval), (Duration::from_millis(100), Duration::from_secs(5)));
         assert_eq!([small.timestamp, large.timestamp], [Some(TimestampUnit::Milliseconds); 2]);
-        assert_eq!((small.qos, large.qos), (1, 1));
+        assert_eq!((small.qos, large.qos), (QoS::AtLeastOnce, QoS::AtLeastOnce));
         assert_eq!((small.encoding, large.encoding), (Encoding::Eterm, Encoding::Eterm));
         assert_eq!((small.stream_priority, large.stream_priority), (Some(200), Some(8)));
         assert_eq!([small.stream, large.stream], streams);
@@ -38,7 +39,10 @@ fn reads_the_published_files_with_their_trailing_commas() {
 #[test]
 fn omitted_fields_have_defaults() {
     let topic = topic("").unwrap();
-    assert_eq!((topic.qos, topic.retain, topic.stream, topic.stream_priority), (0, false, 0, None));
+    assert_eq!(
+        (topic.qos, topic.retain, topic.stream, topic.stream_priority),
+        (QoS::AtMostOnce, false, 0, None)
+    );
     assert_eq!((topic.timestamp, topic.encoding, topic.render), (None, Encoding::Json, None));
 }
 

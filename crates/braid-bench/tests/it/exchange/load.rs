@@ -70,7 +70,7 @@ async fn a_run_that_is_stopped_has_its_summary() {
     let (_, connector) = in_memory(Service { time: Duration::from_millis(300), serial: false });
     let load = Load { requests: Some(1000), ..Load::default() };
     let stop = tokio::time::sleep(Duration::from_secs(1));
-    let summary = run(&load, connector, &Alarm::coarse(), stop).await.expect("the load makes sense");
+    let summary = run(&load, connector.into(), &Alarm::coarse(), stop).await.expect("the load makes sense");
     assert_eq!(counters(&summary), [4, 3, 0, 1, 1]);
     assert_eq!((summary.events[0].at, &*summary.events[0].what), (1.0, "stopped before the end"));
 }
@@ -106,8 +106,9 @@ async fn an_open_loop_keeps_its_rate_over_all_connections() {
 async fn a_load_without_sense_is_not_begun() {
     let (_, connector) = in_memory(Service::default());
     let load = Load { reuse: Reuse::OneRequest, streams: 2, requests: Some(1), ..Load::default() };
-    let error =
-        run(&load, connector, &Alarm::coarse(), std::future::pending()).await.expect_err("two at a time");
+    let error = run(&load, connector.into(), &Alarm::coarse(), std::future::pending())
+        .await
+        .expect_err("two at a time");
     assert_eq!(error, LoadError::Streams);
     assert!(error.to_string().contains("keep connections, or leave the streams at 1"));
 }

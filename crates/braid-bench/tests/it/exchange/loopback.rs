@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::net::SocketAddr;
 
-use braid_bench::exchange::{ALPN, Alarm, Load, Reach, Responder, Reuse, Service, run};
+use braid_bench::exchange::{ALPN, Alarm, DialError, Dialer, Load, Responder, Reuse, Service, run};
 use braid_transport::{
     ClientTls, ClientTlsOptions, ConnectOptions, ListenOptions, Listener, ListenerKind, Target, TcpOptions,
     Transport,
@@ -11,15 +11,19 @@ use braid_transport::{
 
 use super::rig::{Pki, counters, measure};
 
-fn reach(transport: Transport, port: u16) -> Reach {
-    // Other tests verify the certificate.
-    let tls = ClientTlsOptions { insecure: true, alpn: vec![ALPN.to_owned()], ..ClientTlsOptions::default() };
-    let target = Target { transport, host: "127.0.0.1".to_owned(), port, path: String::new() };
-    Reach { target, tls: ClientTls::new(tls), options: ConnectOptions::default() }
+fn target(transport: Transport, port: u16) -> Target {
+    Target { transport, host: "127.0.0.1".to_owned(), port, path: String::new() }
 }
 
-/// A server, and the way to it.
-fn serve(kind: ListenerKind, options: &ListenOptions) -> (Responder, Reach) {
+fn reach(target: Target, tcp: TcpOptions) -> Result<Dialer, DialError> {
+    // Other tests verify the certificate.
+    let tls = ClientTlsOptions { insecure: true, alpn: vec![ALPN.to_owned()], ..ClientTlsOptions::default() };
+    let options = ConnectOptions { tcp, ..ConnectOptions::default() };
+    Dialer::new(vec![target], ClientTls::new(tls), options, Vec::new())
+}
+
+/// A server, and where it is.
+fn serve(kind: ListenerKind, options: &ListenOptions) -> (Responder, Target) {
     let transport = kind.transport();
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = Listener::bind(kind, any, options).expect("a free port");
@@ -27,7 +31,7 @@ fn serve(kind: ListenerKind, options: &ListenOptions) -> (Responder, Reach) {
     let responder = Responder::new(Service::default(), Alarm::exact().expect("a thread"));
     let serving = responder.clone();
     tokio::spawn(async move { serving.serve(listener).await });
-    (responder, reach(transport, port))
+    (responder, target(transport, port))
 }
 
 fn kinds(pki: &Pki) -> [ListenerKind; 3] {
@@ -39,10 +43,11 @@ async fn all_transports_answer_every_request() {
     let pki = Pki::new();
     for kind in kinds(&pki) {
         for (connections, streams, reuse) in [(2, 10, Reuse::Kept), (4, 1, Reuse::OneRequest)] {
-            let (responder, reach) = serve(kind.clone(), &Pki::listen_options());
+            let (responder, target) = serve(kind.clone(), &Pki::listen_options());
+            let dialer = reach(target, TcpOptions::default()).expect("one target");
             let load = Load { connections, streams, reuse, requests: Some(100), ..Load::default() };
             let alarm = Alarm::exact().expect("a thread");
-            let summary = run(&load, reach, &alarm, pending()).await.expect("the load makes sense");
+            let summary = run(&load, dialer, &alarm, pending()).await.expect("the load makes sense");
             let [requests, responses, failed, unfinished, made] = counters(&summary);
             assert_eq!([requests, responses, failed, unfinished], [100, 100, 0, 0], "{:?}", summary.events);
             // One may be done with all before the other has begun.
@@ -57,9 +62,10 @@ async fn all_transports_answer_every_request() {
 #[tokio::test]
 async fn an_early_connection_replaces_the_last_one() {
     let pki = Pki::new();
-    let (_, reach) = serve(ListenerKind::Quic(pki.server.clone()), &Pki::listen_options());
+    let (_, target) = serve(ListenerKind::Quic(pki.server.clone()), &Pki::listen_options());
+    let dialer = reach(target, TcpOptions::default()).expect("one target");
     let load = Load { reuse: Reuse::OneRequest, zero_rtt: true, requests: Some(10), ..Load::default() };
-    assert_eq!(counters(&measure(&load, reach).await), [10, 10, 0, 0, 10]);
+    assert_eq!(counters(&measure(&load, dialer).await), [10, 10, 0, 0, 10]);
 }
 
 #[tokio::test]
@@ -68,7 +74,8 @@ async fn a_refused_connection_is_a_failure_that_names_the_address() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("an address").port();
     drop(listener);
-    let summary = measure(&Load { requests: Some(2), ..Load::default() }, reach(Transport::Tcp, port)).await;
+    let dialer = reach(target(Transport::Tcp, port), TcpOptions::default()).expect("one target");
+    let summary = measure(&Load { requests: Some(2), ..Load::default() }, dialer).await;
     assert_eq!(counters(&summary), [2, 0, 2, 0, 0]);
     let expected = format!("cannot connect to 127.0.0.1:{port}: nothing listens on 127.0.0.1:{port}");
     assert_eq!(summary.events.iter().map(|event| &*event.what).collect::<Vec<_>>(), [expected]);
@@ -78,14 +85,12 @@ async fn a_refused_connection_is_a_failure_that_names_the_address() {
 async fn a_server_sends_with_the_congestion_control_it_is_given() {
     let tcp = |name: &str| TcpOptions { congestion: Some(name.into()) };
     let options = ListenOptions { tcp: tcp("reno"), ..Pki::listen_options() };
-    let (_, mut reach) = serve(ListenerKind::Tcp, &options);
-    reach.options.tcp = tcp("reno");
+    let (_, target) = serve(ListenerKind::Tcp, &options);
     let load = Load { requests: Some(2), ..Load::default() };
-    assert_eq!(counters(&measure(&load, reach.clone()).await), [2, 2, 0, 0, 1]);
-    reach.options.tcp = tcp("warp");
-    let summary = measure(&load, reach).await;
-    assert_eq!(counters(&summary), [2, 0, 2, 0, 0]);
-    assert!(summary.events[0].what.starts_with("TCP congestion control \"warp\": "), "{:?}", summary.events);
+    let dialer = reach(target.clone(), tcp("reno")).expect("a known name");
+    assert_eq!(counters(&measure(&load, dialer).await), [2, 2, 0, 0, 1]);
+    let error = reach(target, tcp("warp")).expect_err("no such name").to_string();
+    assert!(error.starts_with("TCP congestion control \"warp\": "), "{error}");
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let options = ListenOptions { tcp: tcp("warp"), ..ListenOptions::default() };
     let error = Listener::bind(ListenerKind::Tcp, any, &options).expect_err("no such name");

@@ -1,7 +1,7 @@
 use std::future::pending;
 use std::net::SocketAddr;
 
-use braid_bench::exchange::{ALPN, Alarm, Dial, Load, Responder, Service, run};
+use braid_bench::exchange::{ALPN, Alarm, Dialer, Load, Responder, Service, run};
 use braid_bench::summary::{RunSummary, TopicSummary};
 use braid_transport::quic::QuicOptions;
 use braid_transport::sim::{Connector, Host, Network};
@@ -67,8 +67,8 @@ impl Rig {
 }
 
 /// The whole load.
-pub(crate) async fn measure(load: &Load, dial: impl Dial) -> RunSummary {
-    run(load, dial, &Alarm::coarse(), pending()).await.expect("the load makes sense")
+pub(crate) async fn measure(load: &Load, dialer: impl Into<Dialer>) -> RunSummary {
+    run(load, dialer.into(), &Alarm::coarse(), pending()).await.expect("the load makes sense")
 }
 
 pub(crate) fn counters(summary: &RunSummary) -> [u64; 5] {

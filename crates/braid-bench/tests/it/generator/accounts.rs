@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use braid_bench::emqtt::{Counter, MessageTemplate, Role as ClientRole};
+use braid_bench::emqtt::{Counter, MessageTemplate};
 use braid_bench::generator::{Alarm, Board, Clock, Dialer, PublishPlan, PublishedTopic, Work, run};
 use braid_bench::summary::Role;
 use braid_proto::packet::QoS;
@@ -44,7 +44,7 @@ impl Taker {
             assert_eq!(written.expect("it listens"), CONNACK.len());
             taker
         });
-        (Dialer::in_memory(near), taker)
+        (Dialer::from(near), taker)
     }
 
     /// Up to so many bytes; 0: the client has closed.
@@ -91,7 +91,7 @@ async fn on_a_slow_link_messages_are_counted_when_it_takes_them() {
         let (dialer, taker) = Taker::welcome().await;
         let board = Board::new(Clock::now());
         let work = Work::Publish(as_fast_as_it_goes(sizes));
-        let run = plan(clients(ClientRole::Publish, 1), work, 5 * SECOND);
+        let run = plan(clients(Role::Pub, 1), work, 5 * SECOND);
         let running = tokio::spawn(run_on(run, dialer, board.clone()));
         let mut taker = taker.await.expect("a connection");
         while taker.take(1024).await > 0 {
@@ -124,7 +124,7 @@ async fn a_reader_that_stalls_over_the_end_finds_as_many_messages_as_were_counte
         let (dialer, taker) = Taker::welcome().await;
         let board = Board::new(Clock::now());
         let work = Work::Publish(as_fast_as_it_goes(sizes));
-        let run = plan(clients(ClientRole::Publish, 1), work, 2 * SECOND);
+        let run = plan(clients(Role::Pub, 1), work, 2 * SECOND);
         let running = tokio::spawn(run_on(run, dialer, board.clone()));
         let mut taker = taker.await.expect("a connection");
         let mut before = 0;
@@ -153,7 +153,7 @@ async fn everything_that_was_due_is_counted_once() {
     let (dialer, taker) = Taker::welcome().await;
     let board = Board::new(Clock::now());
     let work = Work::Publish(one_topic("a", TICK, QoS::AtMostOnce));
-    let run = plan(clients(ClientRole::Publish, 1), work, Duration::from_micros(10_000_500));
+    let run = plan(clients(Role::Pub, 1), work, Duration::from_micros(10_000_500));
     let start = tokio::time::Instant::now();
     let running = tokio::spawn(run_on(run, dialer, board.clone()));
     let mut taker = taker.await.expect("a connection");
@@ -174,7 +174,7 @@ async fn unacknowledged_messages_fail_half_a_minute_after_the_last_progress() {
         let (dialer, taker) = Taker::welcome().await;
         let board = Board::new(Clock::now());
         let publish = PublishPlan { limit: 5, ..one_topic("a", SECOND, QoS::AtLeastOnce) };
-        let mut load = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 200 * SECOND);
+        let mut load = plan(clients(Role::Pub, 1), Work::Publish(publish), 200 * SECOND);
         load.ending.keep_connected = stays;
         let running = tokio::spawn(run_on(load, dialer, board.clone()));
         let mut taker = taker.await.expect("a connection");
@@ -196,7 +196,7 @@ async fn the_broker_has_what_was_counted_when_the_end_comes_in_the_middle() {
     let target = Target::start();
     target.device.change(|link| link.shaper = Some(Shaper { rate: 500.0, queue: 1000 }));
     let work = Work::Publish(as_fast_as_it_goes(&[1000]));
-    let run = plan(clients(ClientRole::Publish, 1), work, 2 * SECOND);
+    let run = plan(clients(Role::Pub, 1), work, 2 * SECOND);
     let (_, board) = target.go(run, target.far()).ended().await;
     target.broker_is_left().await;
     let counters = board.counters();

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use braid_bench::emqtt::{ClientIds, MessageTemplate, Role as ClientRole, TopicsFile};
+use braid_bench::emqtt::{ClientIds, MessageTemplate, TopicsFile};
 use braid_bench::generator::{
     Alarm, Board, Clients, Clock, Dialer, Ended, Ending, Plan, PublishPlan, PublishedTopic, SubscribePlan,
     SubscribedFilter, Work, run,
 };
-use braid_bench::summary::{RunSummary, TopicSummary};
+use braid_bench::summary::{Role, RunSummary, TopicSummary};
 use braid_broker::{BrokerConfig, Handle};
 use braid_proto::packet::QoS;
 use braid_transport::sim::Host;
@@ -41,11 +41,11 @@ impl Target {
     }
 
     pub(super) fn near(&self) -> Dialer {
-        Dialer::in_memory(self.rig.near.clone())
+        Dialer::from(self.rig.near.clone())
     }
 
     pub(super) fn far(&self) -> Dialer {
-        Dialer::in_simulation(self.rig.far.clone())
+        Dialer::from(self.rig.far.clone())
     }
 
     /// Starts a run; the task ends when the run does.
@@ -69,7 +69,7 @@ impl Going {
     }
 }
 
-pub(super) fn clients(role: ClientRole, count: u64) -> Clients {
+pub(super) fn clients(role: Role, count: u64) -> Clients {
     let ids = ClientIds { role, prefix: Some("test".to_owned()), short: false, host: String::new() };
     Clients { keep_alive: 300, ..Clients::plain(count, ids) }
 }

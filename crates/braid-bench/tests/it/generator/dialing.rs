@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_bench::emqtt::{DurationHistogram, Role as ClientRole, exposition};
+use braid_bench::emqtt::{DurationHistogram, exposition};
 use braid_bench::generator::{Alarm, Board, Clock, Dialer, Ended, PublishPlan, Work, run};
+use braid_bench::summary::Role;
 use braid_broker::{Anonymous, Broker, BrokerConfig};
 use braid_proto::packet::QoS;
 use braid_store::MemoryStore;
@@ -59,14 +60,14 @@ async fn every_transport_carries_a_load_and_tells_its_handshakes() {
         // Saturated: bytes that the link has taken make room, and wake only this task.
         let publish = PublishPlan { limit: 20_000, ..one_topic("a", Duration::ZERO, QoS::AtMostOnce) };
         let board = Board::new(Clock::now());
-        let load = plan(clients(ClientRole::Publish, 2), Work::Publish(publish), Duration::from_secs(60));
+        let load = plan(clients(Role::Pub, 2), Work::Publish(publish), Duration::from_secs(60));
         let ended = run(load, dialer(), alarm.clone(), board.clone(), std::future::pending()).await;
         assert_eq!((ended, board.topics()[0].acked), (Ended::Complete, 20_000), "{transport}");
         received += 20_000;
         let publish =
             PublishPlan { limit: 100, ..one_topic("a", Duration::from_millis(1), QoS::AtLeastOnce) };
         let board = Board::new(Clock::now());
-        let load = plan(clients(ClientRole::Publish, 2), Work::Publish(publish), Duration::from_secs(60));
+        let load = plan(clients(Role::Pub, 2), Work::Publish(publish), Duration::from_secs(60));
         let ended = run(load, dialer(), alarm.clone(), board.clone(), std::future::pending()).await;
         assert_eq!(
             (ended, board.topics()[0].acked),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_bench::emqtt::{Counter, Role as ClientRole};
+use braid_bench::emqtt::Counter;
 use braid_bench::generator::{Alarm, Board, Ended, Plan, PublishPlan, Start, Work, run};
 use braid_bench::summary::Role;
 use braid_broker::{BrokerConfig, MqttConfig};
@@ -20,7 +20,7 @@ async fn a_limit_is_for_all_clients_together_and_exact() {
         for limit in [1, 100, 1001] {
             let target = Target::start();
             let publish = PublishPlan { limit, ..one_topic("a/%i", Duration::from_millis(7), qos) };
-            let run = plan(clients(ClientRole::Publish, 7), Work::Publish(publish), 600 * SECOND);
+            let run = plan(clients(Role::Pub, 7), Work::Publish(publish), 600 * SECOND);
             let (ended, board) = target.go(run, target.far()).ended().await;
             let summary = board.summary(Role::Pub);
             assert_eq!(ended, Ended::Complete);
@@ -38,7 +38,7 @@ async fn a_limit_is_for_all_clients_together_and_exact() {
 async fn a_limit_ends_a_run_with_its_last_message_and_not_with_the_next_one_that_would_be_due() {
     for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
         let target = Target::start();
-        let mut who = clients(ClientRole::Publish, 100);
+        let mut who = clients(Role::Pub, 100);
         who.start = Start::Every(SECOND);
         let publish = PublishPlan { limit: 3, ..one_topic("a", 3600 * SECOND, qos) };
         let load = Plan { ending: Default::default(), ..plan(who, Work::Publish(publish), SECOND) };
@@ -62,7 +62,7 @@ async fn a_used_up_limit_ends_the_run_without_unstarted_clients() {
         random_wait: (Duration::ZERO, 3600 * SECOND),
         ..one_topic("a", SECOND, QoS::AtLeastOnce)
     };
-    let who = clients(ClientRole::Publish, 50);
+    let who = clients(Role::Pub, 50);
     let load = Plan { ending: Default::default(), ..plan(who, Work::Publish(publish), SECOND) };
     let (ended, board) = target.go(load, target.near()).ended().await;
     assert_eq!(ended, Ended::Complete);
@@ -76,7 +76,7 @@ async fn a_used_up_limit_ends_the_run_without_unstarted_clients() {
 async fn clients_that_keep_connected_stay_after_the_last_message() {
     let target = Target::start();
     let publish = PublishPlan { limit: 5, ..one_topic("a", Duration::from_millis(100), QoS::AtLeastOnce) };
-    let mut run = plan(clients(ClientRole::Publish, 2), Work::Publish(publish), 30 * SECOND);
+    let mut run = plan(clients(Role::Pub, 2), Work::Publish(publish), 30 * SECOND);
     run.ending.keep_connected = true;
     let going = target.go(run, target.near());
     tokio::time::sleep(10 * SECOND).await;
@@ -93,8 +93,7 @@ async fn a_stop_signal_ends_a_run_and_clients_disconnect() {
     let (stop, stopped) = oneshot::channel::<()>();
     let board = Board::new(target.clock);
     let work = Work::Subscribe(one_filter("a/#"));
-    let forever =
-        Plan { ending: Default::default(), ..plan(clients(ClientRole::Subscribe, 3), work, SECOND) };
+    let forever = Plan { ending: Default::default(), ..plan(clients(Role::Sub, 3), work, SECOND) };
     let stop_signal = async { drop(stopped.await) };
     let running = tokio::spawn(run(forever, target.near(), Alarm::coarse(), board.clone(), stop_signal));
     tokio::time::sleep(100 * SECOND).await;
@@ -116,7 +115,7 @@ async fn a_disconnect_is_printed_as_by_emqtt_bench_and_fails_queued_messages() {
     let file = r#"{"topics": [
         {"name": "Topic1", "interval_ms": "100", "QoS": 1, "payload": {"Data": "10"}},
         {"name": "Topic2", "interval_ms": "5000", "QoS": 1, "payload": {"Data": "%p5000"}, "render": "Data"}]}"#;
-    let mut who = clients(ClientRole::Publish, 1);
+    let mut who = clients(Role::Pub, 1);
     who.keep_alive = 10;
     let (ended, board) =
         target.go(plan(who, Work::Publish(topics_file(file)), 150 * SECOND), target.far()).ended().await;
@@ -139,7 +138,7 @@ async fn without_a_broker_every_client_is_a_failure_that_is_told() {
     let target = Target::start();
     target.broker.stop();
     target.broker_is_left().await;
-    let mut who = clients(ClientRole::Connect, 3);
+    let mut who = clients(Role::Conn, 3);
     who.retries.connect = 2;
     who.retries.pause = SECOND;
     let (ended, board) = target.go(plan(who, Work::Connect, 60 * SECOND), target.near()).ended().await;
@@ -159,7 +158,7 @@ async fn a_subscriber_that_cannot_connect_has_failed_to_subscribe() {
     target.broker.stop();
     target.broker_is_left().await;
     let work = Work::Subscribe(one_filter("a"));
-    let load = plan(clients(ClientRole::Subscribe, 2), work, 60 * SECOND);
+    let load = plan(clients(Role::Sub, 2), work, 60 * SECOND);
     let (_, board) = target.go(load, target.near()).ended().await;
     let counters = board.counters();
     assert_eq!((counters[Counter::ConnectFail], counters[Counter::SubFail]), (2, 2));
@@ -171,7 +170,7 @@ async fn a_topic_that_is_none_is_told_and_the_others_are_published() {
     let interval = Duration::from_millis(100);
     let [bad, good] = ["a/+/b", "c"].map(|name| one_topic(name, interval, QoS::AtMostOnce).topics);
     let publish = PublishPlan::of([bad, good].concat()).expect("two topics");
-    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 1_050 * SECOND / 1000);
+    let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 1_050 * SECOND / 1000);
     let (_, board) = target.go(run, target.near()).ended().await;
     let told = board.events(0);
     assert!(
@@ -189,7 +188,7 @@ async fn a_message_that_the_broker_does_not_take_has_failed_and_the_next_one_is_
     let file = r#"{"topics": [
         {"name": "large", "interval_ms": "100", "QoS": 1, "payload": {"Data": "%p1"}, "render": "Data"},
         {"name": "small", "interval_ms": "100", "QoS": 1, "payload": {}}]}"#;
-    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(topics_file(file)), 1_050 * SECOND / 1000);
+    let run = plan(clients(Role::Pub, 1), Work::Publish(topics_file(file)), 1_050 * SECOND / 1000);
     let (_, board) = target.go(run, target.near()).ended().await;
     let [large, small] = &board.topics()[..] else { panic!("two topics") };
     assert_eq!((large.failed, large.sent), (10, 0));
@@ -205,7 +204,7 @@ async fn a_message_that_cannot_be_made_keeps_no_other_from_leaving() {
     let interval = Duration::from_millis(100);
     let [bad, good] = ["a/+/%s", "c"].map(|name| one_topic(name, interval, QoS::AtMostOnce).topics);
     let publish = PublishPlan::of([bad, good].concat()).expect("two topics");
-    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 1_050 * SECOND / 1000);
+    let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 1_050 * SECOND / 1000);
     let (_, board) = target.go(run, target.near()).ended().await;
     let [bad, good] = &board.topics()[..] else { panic!("two topics") };
     assert_eq!((bad.sent, bad.failed), (0, 11));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_bench::emqtt::{Counter, Role as ClientRole};
+use braid_bench::emqtt::Counter;
 use braid_bench::generator::{Ended, Retries, Work};
 use braid_bench::summary::Role;
 use braid_proto::packet::QoS;
@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn a_client_that_comes_again_goes_on_with_its_session_and_its_schedule() {
     for keeps_session in [true, false] {
         let target = Target::start();
-        let mut who = clients(ClientRole::Publish, 1);
+        let mut who = clients(Role::Pub, 1);
         (who.keep_alive, who.clean_start) = (5, !keeps_session);
         who.session_expiry = keeps_session.then_some(600);
         who.retries = Retries { connect: 100, reconnect: 1, pause: SECOND };
@@ -53,7 +53,7 @@ async fn a_client_that_comes_again_goes_on_with_its_session_and_its_schedule() {
 #[tokio::test(start_paused = true)]
 async fn a_takeover_is_reported_to_the_client_that_lost_its_identifier() {
     let target = Target::start();
-    let conn = || plan(clients(ClientRole::Connect, 2), Work::Connect, 20 * SECOND);
+    let conn = || plan(clients(Role::Conn, 2), Work::Connect, 20 * SECOND);
     let first = target.go(conn(), target.near());
     tokio::time::sleep(SECOND).await;
     let second = target.go(conn(), target.near());
@@ -69,15 +69,15 @@ async fn a_takeover_is_reported_to_the_client_that_lost_its_identifier() {
 #[tokio::test(start_paused = true)]
 async fn a_subscriber_that_comes_again_subscribes_again() {
     let target = Target::start();
-    let mut who = clients(ClientRole::Subscribe, 1);
+    let mut who = clients(Role::Sub, 1);
     who.retries.reconnect = 1;
     let receiving = target.go(plan(who, Work::Subscribe(one_filter("a")), 30 * SECOND), target.near());
     until_subscribed(&receiving, 1).await;
     // Takes the first one's Client Identifier, and leaves.
-    let taker = plan(clients(ClientRole::Subscribe, 1), Work::Subscribe(one_filter("b")), 2 * SECOND);
+    let taker = plan(clients(Role::Sub, 1), Work::Subscribe(one_filter("b")), 2 * SECOND);
     target.go(taker, target.near()).ended().await;
     let publish = one_topic("a", SECOND, QoS::AtLeastOnce);
-    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 8_500 * SECOND / 1000);
+    let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 8_500 * SECOND / 1000);
     let (_, published) = target.go(run, target.near()).ended().await;
     let (_, received) = receiving.ended().await;
     let counters = received.counters();
@@ -89,7 +89,7 @@ async fn a_subscriber_that_comes_again_subscribes_again() {
 #[tokio::test(start_paused = true)]
 async fn a_thousand_idle_connections_stay() {
     let target = Target::start();
-    let mut who = clients(ClientRole::Connect, 1000);
+    let mut who = clients(Role::Conn, 1000);
     who.keep_alive = 60;
     let going = target.go(plan(who, Work::Connect, 600 * SECOND), target.near());
     tokio::time::sleep(599 * SECOND).await;
@@ -104,7 +104,7 @@ async fn a_thousand_idle_connections_stay() {
 async fn a_reconnect_that_fails_is_followed_by_the_next_one() {
     for (reconnect, comes_again) in [(10, 1), (2, 0)] {
         let target = Target::start();
-        let mut who = clients(ClientRole::Publish, 1);
+        let mut who = clients(Role::Pub, 1);
         who.keep_alive = 5;
         who.retries = Retries { connect: 0, reconnect, pause: SECOND };
         let publish = one_topic("a", Duration::from_millis(100), QoS::AtLeastOnce);

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use braid_bench::emqtt::{Counter, Role as ClientRole};
+use braid_bench::emqtt::Counter;
 use braid_bench::generator::Work;
+use braid_bench::summary::Role;
 use braid_proto::packet::QoS;
 
 use super::broker::{Target, clients, one_filter, one_topic, plan, until_subscribed};
@@ -14,10 +15,10 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn a_glance_shows_what_the_summary_says() {
     let target = Target::start();
     let work = Work::Subscribe(one_filter("a/#"));
-    let receiving = target.go(plan(clients(ClientRole::Subscribe, 2), work, 20 * SECOND), target.near());
+    let receiving = target.go(plan(clients(Role::Sub, 2), work, 20 * SECOND), target.near());
     until_subscribed(&receiving, 2).await;
     let work = Work::Publish(one_topic("a/%i", Duration::from_millis(100), QoS::AtLeastOnce));
-    let load = plan(clients(ClientRole::Publish, 3), work, 5 * SECOND);
+    let load = plan(clients(Role::Pub, 3), work, 5 * SECOND);
     let (_, published) = target.go(load, target.far()).ended().await;
     let (_, received) = receiving.ended().await;
     for board in [published, received] {
@@ -27,7 +28,7 @@ async fn a_glance_shows_what_the_summary_says() {
         assert!(!topics.is_empty() && glance.topics.len() == topics.len());
         for (shown, topic) in glance.topics.iter().zip(&topics) {
             assert_eq!((&shown.topic, shown.stream), (&topic.topic, topic.stream));
-            assert_eq!(shown.messages, topic.acked + topic.received);
+            assert_eq!((shown.acked, shown.received), (topic.acked, topic.received));
             assert_eq!((shown.latency_us, shown.priority), (topic.latency_us, topic.priority));
         }
     }
@@ -38,7 +39,7 @@ async fn durations_of_clients_are_printed_once_on_request() {
     for asks in [true, false] {
         let target = Target::start();
         let work = Work::Subscribe(one_filter("a"));
-        let going = target.go(plan(clients(ClientRole::Subscribe, 3), work, 5 * SECOND), target.far());
+        let going = target.go(plan(clients(Role::Sub, 3), work, 5 * SECOND), target.far());
         if asks {
             going.board.keep_qoe();
         }

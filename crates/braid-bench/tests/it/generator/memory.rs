@@ -4,8 +4,8 @@ use std::future::poll_fn;
 use std::io::IoSlice;
 use std::time::Duration;
 
-use braid_bench::emqtt::Role as ClientRole;
 use braid_bench::generator::{Alarm, Board, Dialer, Start, Work, run};
+use braid_bench::summary::Role;
 use braid_proto::stream::StreamKey;
 use braid_transport::{Link, Read, mem};
 use tokio::io::ReadBuf;
@@ -50,10 +50,10 @@ async fn thirty_large_messages(qos: u8) {
     let before = allocated();
     let target = Target::start();
     let board = Board::new(target.clock);
-    let who = clients(ClientRole::Publish, 1);
+    let who = clients(Role::Pub, 1);
     let running = tokio::spawn(run(
         plan(who, work, 151 * SECOND),
-        Dialer::in_memory(near),
+        Dialer::from(near),
         Alarm::coarse(),
         board.clone(),
         std::future::pending(),
@@ -77,7 +77,7 @@ async fn clients_share_one_payload() {
         "payload": {"Data": "%p2500"}, "render": "Data"}]}"#;
     let work = Work::Publish(topics_file(file));
     let before = allocated();
-    let going = target.go(plan(clients(ClientRole::Publish, 50), work, 10 * SECOND), target.near());
+    let going = target.go(plan(clients(Role::Pub, 50), work, 10 * SECOND), target.near());
     tokio::time::sleep(5 * SECOND).await;
     assert_eq!(going.board.connected(), 50);
     let held = allocated() - before;
@@ -90,11 +90,11 @@ async fn clients_share_one_payload() {
 async fn an_idle_connection_is_cheap() {
     const CLIENTS: i64 = 500;
     let target = Target::start();
-    let warm = plan(clients(ClientRole::Connect, 1), Work::Connect, SECOND);
+    let warm = plan(clients(Role::Conn, 1), Work::Connect, SECOND);
     target.go(warm, target.near()).ended().await;
     target.broker_is_left().await;
     let before = allocated();
-    let mut who = clients(ClientRole::Connect, 500);
+    let mut who = clients(Role::Conn, 500);
     who.start = Start::PerSecond(1000);
     let going = target.go(plan(who, Work::Connect, 60 * SECOND), target.near());
     tokio::time::sleep(50 * SECOND).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_bench::emqtt::{Counter, MessageTemplate, Role as ClientRole};
+use braid_bench::emqtt::{Counter, MessageTemplate};
 use braid_bench::generator::{Dialer, Ended, PublishPlan, PublishedTopic, Start, Work};
 use braid_bench::summary::{Role, RunSummary};
 use braid_measure::Quantiles;
@@ -19,12 +19,12 @@ async fn counts_agree_with_those_of_the_broker() {
             let target = Target::start();
             let dialer = || if far { target.far() } else { target.near() };
             let subscribers = Work::Subscribe(one_filter("load/#"));
-            let receiving = plan(clients(ClientRole::Subscribe, 2), subscribers, 20 * SECOND);
+            let receiving = plan(clients(Role::Sub, 2), subscribers, 20 * SECOND);
             let receiving = target.go(receiving, dialer());
             until_subscribed(&receiving, 2).await;
             let publishers = Work::Publish(one_topic("load/%i", Duration::from_millis(50), qos));
             // In the middle between two messages, so that nothing is on its way.
-            let run = plan(clients(ClientRole::Publish, 3), publishers, Duration::from_millis(10_035));
+            let run = plan(clients(Role::Pub, 3), publishers, Duration::from_millis(10_035));
             let (ended, published) = target.go(run, dialer()).ended().await;
             assert_eq!(ended, Ended::Time);
             let (_, received) = receiving.ended().await;
@@ -61,11 +61,8 @@ const TWO_TOPICS: &str = r#"{"topics": [
 #[tokio::test(start_paused = true)]
 async fn each_topic_has_its_own_schedule_which_begins_one_interval_after_the_connection() {
     let target = Target::start();
-    let run = plan(
-        clients(ClientRole::Publish, 1),
-        Work::Publish(topics_file(TWO_TOPICS)),
-        Duration::from_millis(10_050),
-    );
+    let run =
+        plan(clients(Role::Pub, 1), Work::Publish(topics_file(TWO_TOPICS)), Duration::from_millis(10_050));
     let (_, board) = target.go(run, target.near()).ended().await;
     let summary = board.summary(Role::Pub);
     let [small, large] = &summary.topics[..] else { panic!("two topics: {summary:?}") };
@@ -82,7 +79,7 @@ async fn each_topic_has_its_own_schedule_which_begins_one_interval_after_the_con
 async fn latency_counts_from_when_a_message_was_due_and_not_from_when_it_left() {
     let target = Target::start();
     let publish = PublishPlan { inflight: 1, ..one_topic("a", Duration::from_millis(1), QoS::AtLeastOnce) };
-    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 10 * SECOND);
+    let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 10 * SECOND);
     let (_, board) = target.go(run, target.far()).ended().await;
     let summary = board.summary(Role::Pub);
     let topic = &summary.topics[0];
@@ -103,7 +100,7 @@ async fn latency_counts_from_when_a_message_was_due_and_not_from_when_it_left() 
 async fn punctual_messages_are_no_overrun() {
     let target = Target::start();
     let publish = one_topic("a", Duration::from_micros(100), QoS::AtLeastOnce);
-    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), SECOND);
+    let run = plan(clients(Role::Pub, 1), Work::Publish(publish), SECOND);
     let (_, board) = target.go(run, target.near()).ended().await;
     let summary = board.summary(Role::Pub);
     assert!((9_980..10_000).contains(&summary.topics[0].acked), "{summary:?}");
@@ -116,7 +113,7 @@ async fn punctual_messages_are_no_overrun() {
 /// Messages sent in two seconds, and how late they were begun.
 async fn lateness(way: fn(&Target) -> Dialer, publish: PublishPlan) -> (u64, Option<Quantiles>) {
     let target = Target::start();
-    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 2 * SECOND);
+    let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 2 * SECOND);
     let (_, board) = target.go(run, way(&target)).ended().await;
     let summary = board.summary(Role::Pub);
     (summary.topics[0].sent, summary.lateness_us)
@@ -143,7 +140,7 @@ async fn lateness_counts_only_messages_that_waited_for_their_time_alone() {
 async fn no_client_publishes_before_all_have_connected_if_wanted() {
     for (waits, first) in [(true, 4), (false, 0)] {
         let target = Target::start();
-        let mut who = clients(ClientRole::Publish, 5);
+        let mut who = clients(Role::Pub, 5);
         who.start = Start::Every(1_200 * SECOND / 1000);
         let publish = one_topic("a", 500 * SECOND / 1000, QoS::AtMostOnce);
         let publish = PublishPlan { wait_for_all: waits, workers: 2, ..publish };
@@ -167,7 +164,7 @@ async fn clients_come_at_the_pace_asked_for() {
         (Start::Every(Duration::ZERO), 30),
     ] {
         let target = Target::start();
-        let mut who = clients(ClientRole::Connect, 30);
+        let mut who = clients(Role::Conn, 30);
         who.start = start;
         let going = target.go(plan(who, Work::Connect, 20 * SECOND), target.near());
         tokio::time::sleep(Duration::from_millis(999)).await;
@@ -185,7 +182,7 @@ async fn saturated_load_waits_for_the_link_only() {
     let topic = PublishedTopic::new("a", false, Duration::ZERO, MessageTemplate::of_size(64), 64);
     let publish =
         PublishPlan { limit: 50_000, ..PublishPlan::of(vec![topic.expect("a topic")]).expect("one") };
-    let run = plan(clients(ClientRole::Publish, 2), Work::Publish(publish), 60 * SECOND);
+    let run = plan(clients(Role::Pub, 2), Work::Publish(publish), 60 * SECOND);
     let (ended, board) = target.go(run, target.near()).ended().await;
     let summary: RunSummary = board.summary(Role::Pub);
     assert_eq!(ended, Ended::Complete);
@@ -197,12 +194,11 @@ async fn saturated_load_waits_for_the_link_only() {
 async fn messages_without_a_subscriber_are_counted_by_reason_code() {
     for (topic, unwanted) in [("a", 0), ("b", 11)] {
         let target = Target::start();
-        let subscribers =
-            plan(clients(ClientRole::Subscribe, 1), Work::Subscribe(one_filter("a")), SECOND * 20);
+        let subscribers = plan(clients(Role::Sub, 1), Work::Subscribe(one_filter("a")), SECOND * 20);
         let receiving = target.go(subscribers, target.near());
         until_subscribed(&receiving, 1).await;
         let publish = Work::Publish(one_topic(topic, Duration::from_millis(100), QoS::AtLeastOnce));
-        let run = plan(clients(ClientRole::Publish, 1), publish, 1_050 * SECOND / 1000);
+        let run = plan(clients(Role::Pub, 1), publish, 1_050 * SECOND / 1000);
         let counters = target.go(run, target.near()).ended().await.1.counters();
         assert_eq!((counters[Counter::PubSucc], counters[Counter::PubNosub]), (11, unwanted));
     }

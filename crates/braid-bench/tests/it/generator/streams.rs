@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use braid_bench::emqtt::Role as ClientRole;
 use braid_bench::generator::{SubscribePlan, SubscribedFilter, Work};
 use braid_bench::summary::{Role, RunSummary, TopicSummary};
 use braid_proto::packet::QoS;
@@ -29,10 +28,10 @@ async fn behind_policer(file: &str) -> (RunSummary, RunSummary) {
     target.device.change_one(Direction::Up, |link| link.policer = Some(Policer { rate: 29.0, burst: 5 }));
     let mut subscribe = one_filter("#");
     subscribe.timestamp = Some("timestamp=us".parse().expect("a field and a unit"));
-    let receiving = plan(clients(ClientRole::Subscribe, 1), Work::Subscribe(subscribe), 40 * SECOND);
+    let receiving = plan(clients(Role::Sub, 1), Work::Subscribe(subscribe), 40 * SECOND);
     let receiving = target.go(receiving, target.near());
     until_subscribed(&receiving, 1).await;
-    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(topics_file(file)), 30 * SECOND);
+    let run = plan(clients(Role::Pub, 1), Work::Publish(topics_file(file)), 30 * SECOND);
     let (_, published) = target.go(run, target.far()).ended().await;
     (published.summary(Role::Pub), receiving.ended().await.1.summary(Role::Sub))
 }
@@ -84,7 +83,7 @@ async fn topics_share_a_stream_by_its_number() {
         {"name": "b", "interval_ms": "100", "QoS": 0, "payload": {}, "stream": 3},
         {"name": "c", "interval_ms": "100", "QoS": 2, "payload": {}, "stream": 7},
         {"name": "d", "interval_ms": "100", "QoS": 2, "payload": {}}]}"#;
-    let run = plan(clients(ClientRole::Publish, 2), Work::Publish(topics_file(file)), 1_080 * SECOND / 1000);
+    let run = plan(clients(Role::Pub, 2), Work::Publish(topics_file(file)), 1_080 * SECOND / 1000);
     let (_, board) = target.go(run, target.far()).ended().await;
     let numbers: Vec<_> = board.streams().iter().map(|stream| stream.stream).collect();
     assert_eq!(numbers, [0, 3, 7]);
@@ -105,13 +104,13 @@ async fn subscriptions_on_data_streams_bring_their_messages_there() {
     };
     let filters = vec![filter("small", 1, 200), filter("large", 2, 8)];
     let subscribe = SubscribePlan { filters, ..SubscribePlan::default() };
-    let receiving = plan(clients(ClientRole::Subscribe, 1), Work::Subscribe(subscribe), 40 * SECOND);
+    let receiving = plan(clients(Role::Sub, 1), Work::Subscribe(subscribe), 40 * SECOND);
     let receiving = target.go(receiving, target.far());
     until_subscribed(&receiving, 1).await;
     // Behind the policer is what the broker sends.
     target.device.change_one(Direction::Down, |link| link.policer = Some(Policer { rate: 29.0, burst: 5 }));
     let publish = Work::Publish(topics_file(&small_and_large(0, 0)));
-    let run = plan(clients(ClientRole::Publish, 1), publish, 30 * SECOND);
+    let run = plan(clients(Role::Pub, 1), publish, 30 * SECOND);
     let (_, published) = target.go(run, target.near()).ended().await;
     let received = receiving.ended().await.1.summary(Role::Sub);
     let small = topic(&received, "small");

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use braid_bench::emqtt::{Counter, DurationHistogram, MessageTemplate, Role as ClientRole};
+use braid_bench::emqtt::{Counter, DurationHistogram, MessageTemplate};
 use braid_bench::generator::{
     Alarm, Board, Clock, Dialer, PublishPlan, PublishedTopic, SubscribePlan, SubscribedFilter, Work, run,
 };
@@ -22,12 +22,12 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn latency_is_from_when_a_message_was_due_to_its_receipt() {
     let target = Target::start();
     let subscribe = SubscribePlan { headers: "cnt64,ts".parse().expect("headers"), ..one_filter("a") };
-    let receiving = plan(clients(ClientRole::Subscribe, 1), Work::Subscribe(subscribe), 30 * SECOND);
+    let receiving = plan(clients(Role::Sub, 1), Work::Subscribe(subscribe), 30 * SECOND);
     let receiving = target.go(receiving, target.far());
     until_subscribed(&receiving, 1).await;
     let publish = one_topic("a", Duration::from_millis(100), QoS::AtLeastOnce);
     let publish = PublishPlan { headers: "cnt64,ts".parse().expect("headers"), ..publish };
-    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 10_050 * SECOND / 1000);
+    let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 10_050 * SECOND / 1000);
     target.go(run, target.far()).ended().await;
     let (_, board) = receiving.ended().await;
     let topic = &board.topics()[0];
@@ -49,7 +49,7 @@ async fn latency_is_from_when_a_message_was_due_to_its_receipt() {
 async fn received(headers: &str, payloads: &[Vec<u8>]) -> Board {
     let target = Target::start();
     let subscribe = SubscribePlan { headers: headers.parse().expect("headers"), ..one_filter("a/#") };
-    let receiving = plan(clients(ClientRole::Subscribe, 1), Work::Subscribe(subscribe), 30 * SECOND);
+    let receiving = plan(clients(Role::Sub, 1), Work::Subscribe(subscribe), 30 * SECOND);
     let receiving = target.go(receiving, target.near());
     until_subscribed(&receiving, 1).await;
     for (at, payload) in payloads.iter().enumerate() {
@@ -57,7 +57,7 @@ async fn received(headers: &str, payloads: &[Vec<u8>]) -> Board {
         let topic = PublishedTopic::new("a/x", false, 60 * SECOND, message, 0).expect("a topic");
         let publish = PublishPlan::of(vec![topic]).expect("one topic");
         let after = SECOND * u32::try_from(at + 1).expect("few");
-        let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), after);
+        let run = plan(clients(Role::Pub, 1), Work::Publish(publish), after);
         target.go(run, target.near()).ended().await;
     }
     receiving.ended().await.1
@@ -81,13 +81,13 @@ async fn counters_that_are_missing_are_told() {
 async fn each_topic_of_a_publisher_has_its_own_counter() {
     let target = Target::start();
     let subscribe = SubscribePlan { headers: "cnt64".parse().expect("a header"), ..one_filter("a/#") };
-    let receiving = plan(clients(ClientRole::Subscribe, 1), Work::Subscribe(subscribe), 30 * SECOND);
+    let receiving = plan(clients(Role::Sub, 1), Work::Subscribe(subscribe), 30 * SECOND);
     let receiving = target.go(receiving, target.near());
     until_subscribed(&receiving, 1).await;
     let topics = ["a/x", "a/y"].map(|name| one_topic(name, SECOND, QoS::AtMostOnce).topics).concat();
     let publish = PublishPlan::of(topics).expect("topics");
     let publish = PublishPlan { headers: "cnt64".parse().expect("a header"), ..publish };
-    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 10_500 * SECOND / 1000);
+    let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 10_500 * SECOND / 1000);
     target.go(run, target.near()).ended().await;
     let (_, board) = receiving.ended().await;
     assert_eq!((board.counters()[Counter::Recv], told(&board)), (22, Vec::new()));
@@ -117,12 +117,12 @@ async fn a_message_from_the_future_has_no_latency_and_is_told() {
 async fn a_payload_without_its_headers_is_received_and_told_once() {
     let target = Target::start();
     let subscribe = SubscribePlan { headers: "cnt64,ts".parse().expect("headers"), ..one_filter("a") };
-    let receiving = plan(clients(ClientRole::Subscribe, 1), Work::Subscribe(subscribe), 30 * SECOND);
+    let receiving = plan(clients(Role::Sub, 1), Work::Subscribe(subscribe), 30 * SECOND);
     let receiving = target.go(receiving, target.near());
     until_subscribed(&receiving, 1).await;
     let topic = PublishedTopic::new("a", false, SECOND, MessageTemplate::of_size(3), 3).expect("a topic");
     let publish = PublishPlan::of(vec![topic]).expect("one topic");
-    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 5_500 * SECOND / 1000);
+    let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 5_500 * SECOND / 1000);
     target.go(run, target.near()).ended().await;
     let (_, board) = receiving.ended().await;
     assert_eq!(board.counters()[Counter::Recv], 6);
@@ -137,13 +137,13 @@ async fn placeholders_are_filled_for_each_client() {
     let filters =
         ["x/%i", "y/%c"].map(|text| SubscribedFilter::new(text, false, QoS::AtMostOnce).expect("a filter"));
     let subscribe = SubscribePlan { filters: filters.into(), ..SubscribePlan::default() };
-    let mut who = clients(ClientRole::Subscribe, 3);
+    let mut who = clients(Role::Sub, 3);
     who.start_number = 10;
     let receiving = target.go(plan(who, Work::Subscribe(subscribe), 30 * SECOND), target.near());
     until_subscribed(&receiving, 3).await;
     for topic in ["x/11", "x/13", "x/14", "y/test_bench_sub_12"] {
         let publish = PublishPlan { limit: 1, ..one_topic(topic, SECOND, QoS::AtLeastOnce) };
-        let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 20 * SECOND);
+        let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 20 * SECOND);
         target.go(run, target.near()).ended().await;
     }
     let (_, board) = receiving.ended().await;
@@ -158,11 +158,11 @@ async fn placeholders_are_filled_for_each_client() {
 #[tokio::test(start_paused = true)]
 async fn topics_beyond_the_first_256_are_counted_together() {
     let target = Target::start();
-    let receiving = plan(clients(ClientRole::Subscribe, 1), Work::Subscribe(one_filter("#")), 30 * SECOND);
+    let receiving = plan(clients(Role::Sub, 1), Work::Subscribe(one_filter("#")), 30 * SECOND);
     let receiving = target.go(receiving, target.near());
     until_subscribed(&receiving, 1).await;
     let publish = PublishPlan { limit: 3000, ..one_topic("a/%s", Duration::from_millis(1), QoS::AtMostOnce) };
-    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 20 * SECOND);
+    let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 20 * SECOND);
     let (_, published) = target.go(run, target.near()).ended().await;
     assert_eq!(published.topics().len(), 1, "a publisher's topic is the one that was asked for");
     let summary = receiving.ended().await.1.summary(Role::Sub);
@@ -190,9 +190,9 @@ async fn a_priority_is_a_user_property_of_the_subscribe() {
     let filter = |text| SubscribedFilter::new(text, false, QoS::AtMostOnce).expect("a filter");
     let filters = vec![SubscribedFilter { priority: Some(4321), ..filter("x") }, filter("y")];
     let subscribe = Work::Subscribe(SubscribePlan { filters, ..SubscribePlan::default() });
-    let load = plan(clients(ClientRole::Subscribe, 1), subscribe, SECOND);
+    let load = plan(clients(Role::Sub, 1), subscribe, SECOND);
     let board = Board::new(Clock::now());
-    run(load, Dialer::in_memory(near), Alarm::coarse(), board, std::future::pending()).await;
+    run(load, Dialer::from(near), Alarm::coarse(), board, std::future::pending()).await;
     let asked = server.await.expect("no panic");
     let text = String::from_utf8_lossy(&asked);
     assert_eq!(text.matches("braid-priority\0\u{4}4321").count(), 1, "{text:?}");

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use braid_bench::emqtt::Role as ClientRole;
 use braid_bench::generator::{Clients, PublishPlan, SubscribePlan, Work};
 use braid_bench::summary::Role;
 use braid_proto::packet::QoS;
@@ -16,7 +15,7 @@ async fn a_trace_has_all_that_was_due_and_how_long_it_took() {
     let target = Target::start();
     let timestamp = Some("timestamp=us".parse().expect("a field"));
     let subscribe = SubscribePlan { timestamp, ..one_filter("a") };
-    let receiving = plan(clients(ClientRole::Subscribe, 1), Work::Subscribe(subscribe), 30 * SECOND);
+    let receiving = plan(clients(Role::Sub, 1), Work::Subscribe(subscribe), 30 * SECOND);
     let receiving = target.go(receiving, target.near());
     receiving.board.keep_traces();
     until_subscribed(&receiving, 1).await;
@@ -25,7 +24,7 @@ async fn a_trace_has_all_that_was_due_and_how_long_it_took() {
     // One at a time, and each takes half a second: of ten that are due, two are sent.
     target.device.change(|link| link.latency = Duration::from_millis(250));
     let publish = PublishPlan { inflight: 1, ..topics_file(file) };
-    let run = plan(clients(ClientRole::Publish, 1), Work::Publish(publish), 4 * SECOND);
+    let run = plan(clients(Role::Pub, 1), Work::Publish(publish), 4 * SECOND);
     let publishing = target.go(run, target.far());
     publishing.board.keep_traces();
     let (_, published) = publishing.ended().await;
@@ -52,7 +51,7 @@ async fn a_trace_has_all_that_was_due_and_how_long_it_took() {
 async fn pings_are_answered_after_a_round_trip_however_much_is_published() {
     let target = Target::start();
     let publishing = Work::Publish(one_topic("a", SECOND / 100, QoS::AtLeastOnce));
-    let clients = Clients { ping: Some(SECOND / 2), ..clients(ClientRole::Publish, 1) };
+    let clients = Clients { ping: Some(SECOND / 2), ..clients(Role::Pub, 1) };
     let run = plan(clients, publishing, 10 * SECOND);
     let (_, board) = target.go(run, target.far()).ended().await;
     let pingresp = board.summary(Role::Pub).pingresp_us.expect("there were some");

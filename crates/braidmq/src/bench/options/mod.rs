@@ -75,7 +75,7 @@ fn help_end(examples: &str) -> String {
 pub(super) struct OptionsError(String);
 
 impl OptionsError {
-    fn new(text: impl Into<String>) -> Self {
+    pub(super) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 }

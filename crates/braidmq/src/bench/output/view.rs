@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use braid_bench::emqtt::{Counter, Counters, elapsed};
-use braid_bench::generator::{Board, Glance, GlanceTopic};
+use braid_bench::generator::{Board, Glance};
+use braid_bench::summary::TopicSummary;
 
 use super::columns::{columns, quantile};
 use crate::printable::printable;
@@ -21,7 +22,7 @@ pub(super) struct Snapshot {
     pub(super) at: Duration,
     pub(super) counters: Counters,
     pub(super) connected: u64,
-    pub(super) topics: Vec<GlanceTopic>,
+    pub(super) topics: Vec<TopicSummary>,
 }
 
 impl Snapshot {
@@ -76,17 +77,17 @@ impl Snapshot {
         (!counts.is_empty()).then(|| counts.join("  "))
     }
 
-    fn row(&self, topic: &GlanceTopic, before: &Self) -> Vec<String> {
-        let same = |other: &&GlanceTopic| (&other.topic, other.stream) == (&topic.topic, topic.stream);
-        let earlier = before.topics.iter().find(same).map_or(0, |topic| topic.messages);
+    fn row(&self, topic: &TopicSummary, before: &Self) -> Vec<String> {
+        let same = |other: &&TopicSummary| (&other.topic, other.stream) == (&topic.topic, topic.stream);
+        let earlier = before.topics.iter().find(same).map_or(0, messages);
         let latency = topic.latency_us.as_ref();
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        let rate = self.rate(topic.messages, earlier, before);
+        let rate = self.rate(messages(topic), earlier, before);
         vec![
             printable(&topic.topic).into_owned(),
             topic.stream.to_string(),
             or_dash(topic.priority.map(|priority| priority.to_string())),
-            topic.messages.to_string(),
+            messages(topic).to_string(),
             or_dash(rate.map(|rate| format!("{rate:.1}"))),
             quantile(latency, |quantiles| quantiles.p50),
             quantile(latency, |quantiles| quantiles.p99),
@@ -101,6 +102,11 @@ impl Snapshot {
     }
 }
 
+/// Messages acknowledged, or received.
+fn messages(topic: &TopicSummary) -> u64 {
+    topic.acked.max(topic.received)
+}
+
 #[cfg(test)]
 mod tests {
     use braid_measure::Quantiles;
@@ -112,12 +118,13 @@ mod tests {
         counters[Counter::ConnectSucc] = 3;
         counters[Counter::Pub] = acked;
         let latency_us = Some(Quantiles { p50: 1500.0, p99: 20_000.0, ..Quantiles::default() });
-        let topic = |name: &str, stream, priority| GlanceTopic {
+        let topic = |name: &str, stream, priority| TopicSummary {
             topic: name.to_owned(),
             stream,
             priority,
-            messages: acked,
+            acked,
             latency_us,
+            ..TopicSummary::default()
         };
         let topics = vec![topic("Topic1", 1, Some(200)), topic("Topic2", 2, None)];
         Snapshot { at: Duration::from_secs(at), counters, connected: 2, topics }

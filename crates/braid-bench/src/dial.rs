@@ -13,7 +13,7 @@ use crate::emqtt::Counter;
 /// Time limit of an attempt until there is a link. TCP would try for two minutes.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Transport and address of the broker.
+/// Transport and address of the server.
 #[derive(Debug)]
 pub struct Dialer {
     way: Way,
@@ -43,7 +43,7 @@ pub enum DialError {
     /// Error of the transport.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The broker in this process has ended.
+    /// The server in this process has ended.
     #[error(transparent)]
     Memory(#[from] io::Error),
     /// No answer in time.
@@ -77,20 +77,8 @@ impl Dialer {
         Ok(Self { way: Way::Network { places, tls, options: Box::new(options), addresses } })
     }
 
-    /// Connects to a broker in this process.
-    #[must_use]
-    pub fn in_memory(connector: mem::Connector) -> Self {
-        Self { way: Way::Memory(connector) }
-    }
-
-    /// Connects over a simulated network.
-    #[must_use]
-    pub fn in_simulation(connector: sim::Connector) -> Self {
-        Self { way: Way::Simulation(connector) }
-    }
-
     /// Transport of a client.
-    pub(super) fn transport(&self, client: u64) -> Transport {
+    pub(crate) fn transport(&self, client: u64) -> Transport {
         match &self.way {
             Way::Network { places, .. } => {
                 nth(places, client).map_or(Transport::Mem, |place| place.target.transport)
@@ -101,42 +89,67 @@ impl Dialer {
     }
 
     /// Local address of a client, one of several.
-    pub(super) fn local(&self, client: u64) -> Option<IpAddr> {
+    pub(crate) fn local(&self, client: u64) -> Option<IpAddr> {
         match &self.way {
             Way::Network { addresses, .. } => nth(addresses, client).copied(),
             Way::Memory(_) | Way::Simulation(_) => None,
         }
     }
 
-    /// Link for a client, with the durations of its parts.
-    pub(super) async fn dial(&self, client: u64) -> Result<(Link, ConnectTimes), DialError> {
-        timeout(PATIENCE, self.attempt(client)).await.unwrap_or(Err(DialError::Timeout))
+    /// Link for a client, counted from 1, with the durations of its parts.
+    ///
+    /// # Errors
+    /// No link within 15 seconds.
+    pub async fn dial(&self, client: u64) -> Result<(Link, ConnectTimes), DialError> {
+        timeout(PATIENCE, self.attempt(client, None)).await.unwrap_or(Err(DialError::Timeout))
     }
 
-    async fn attempt(&self, client: u64) -> Result<(Link, ConnectTimes), DialError> {
+    /// Link without a time limit. `early` tells whether it may be used before the end of the handshake (0-RTT), where
+    /// that is possible; `None` leaves it to the options.
+    pub(crate) async fn attempt(
+        &self,
+        client: u64,
+        early: Option<bool>,
+    ) -> Result<(Link, ConnectTimes), DialError> {
         match &self.way {
             Way::Network { places, tls, options, addresses } => {
                 let Place { target, addresses: known } = nth(places, client).ok_or(DialError::NoHost)?;
                 let known = known.get_or_try_init(|| target.resolve()).await?;
-                let Some(&local) = nth(addresses, client) else {
-                    return Ok(connect_timed(target, known, tls, options).await?);
-                };
-                let options = ConnectOptions { local: Some(local), ..ConnectOptions::clone(options) };
+                let mut options = ConnectOptions::clone(options);
+                options.local = nth(addresses, client).copied().or(options.local);
+                options.quic.zero_rtt = early.unwrap_or(options.quic.zero_rtt);
                 Ok(connect_timed(target, known, tls, &options).await?)
             }
             Way::Memory(connector) => Ok((connector.connect().await?, ConnectTimes::default())),
             Way::Simulation(connector) => {
                 let start = Instant::now();
-                let link = connector.connect().await?;
+                let link = match early {
+                    Some(early) => connector.clone().zero_rtt(early).connect().await?,
+                    None => connector.connect().await?,
+                };
                 Ok((link, ConnectTimes { tcp: None, secured: Some(start.elapsed()) }))
             }
         }
     }
 }
 
+/// Connects to a server in this process.
+impl From<mem::Connector> for Dialer {
+    fn from(connector: mem::Connector) -> Self {
+        Self { way: Way::Memory(connector) }
+    }
+}
+
+/// Connects over a simulated network.
+impl From<sim::Connector> for Dialer {
+    fn from(connector: sim::Connector) -> Self {
+        Self { way: Way::Simulation(connector) }
+    }
+}
+
 impl DialError {
     /// Additional counter of a failure of QUIC.
-    pub(super) fn quic_counter(&self) -> Option<Counter> {
+    pub(crate) fn quic_counter(&self) -> Option<Counter> {
         match self {
             Self::Timeout => Some(Counter::ConnectionTimeout),
             Self::Connect(ConnectError::Unreachable { kind, .. }) => Some(match kind {

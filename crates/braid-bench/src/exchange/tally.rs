@@ -1,0 +1,224 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use braid_measure::Latencies;
+use tokio::time::Instant;
+
+use crate::clock::Clock;
+use crate::summary::{ConnectionsSummary, Event, Role, RunSummary, StreamSummary, TopicSummary};
+use crate::tally::{Tally, add_at};
+
+/// Most kinds of events of one run.
+const MOST: usize = 16;
+/// Least rise of a curve from one point to the next, in messages of 1,000.
+const RISE: u64 = 1;
+/// Number of the slowest messages that have points of their own in a curve.
+const SLOWEST: u64 = 500;
+
+/// Counters of all connections of a requesting or responding side.
+#[derive(Debug)]
+pub(super) struct Counters {
+    clock: Clock,
+    /// A std lock: it is held for a few additions.
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// Established connections, and the times that took.
+    pub(super) established: u64,
+    pub(super) connects: Latencies,
+    /// Failed connections of a responding side.
+    pub(super) failed: u64,
+    /// Requests by the size of the object; a responding side has one entry for all.
+    pub(super) objects: BTreeMap<u64, Tally>,
+    bytes_per_second: BTreeMap<u64, Vec<u64>>,
+    remarks: Remarks,
+}
+
+/// Events besides the counters, each kind once: where one connection fails, many do.
+#[derive(Debug, Default)]
+struct Remarks {
+    told: BTreeSet<String>,
+    events: Vec<Event>,
+}
+
+impl Counters {
+    /// Counters that have a topic in the summary for each of these sizes.
+    pub(super) fn new(sizes: &[u64]) -> Self {
+        let objects = sizes.iter().map(|size| (*size, Tally::default())).collect();
+        Self { clock: Clock::now(), counts: Mutex::new(Counts { objects, ..Counts::default() }) }
+    }
+
+    pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn started(&self) -> Instant {
+        self.clock.start()
+    }
+
+    fn seconds(&self) -> f64 {
+        self.started().elapsed().as_secs_f64()
+    }
+
+    /// Counts an established connection and its duration.
+    pub(super) fn connected(&self, time: Duration) {
+        let mut counts = self.counts();
+        counts.established += 1;
+        counts.connects.record(time);
+    }
+
+    /// Counts a request for an object of this size.
+    pub(super) fn asked(&self, size: u64) {
+        self.counts().objects.entry(size).or_default().sent += 1;
+    }
+
+    /// Counts a complete response of so many bytes to a request for `size`, due at `due`.
+    pub(super) fn answered(&self, size: u64, bytes: u64, due: Instant) {
+        let (second, latency) = (self.clock.second(Instant::now()), due.elapsed());
+        let mut counts = self.counts();
+        let object = counts.objects.entry(size).or_default();
+        object.acknowledged(second, 1, bytes);
+        object.latencies.record(latency);
+    }
+
+    /// Counts bytes received on a stream.
+    pub(super) fn received(&self, stream: u64, bytes: usize) {
+        let second = self.clock.second(Instant::now());
+        let mut counts = self.counts();
+        add_at(counts.bytes_per_second.entry(stream).or_default(), second, bytes as u64);
+    }
+
+    pub(super) fn note(&self, what: &str) {
+        let at = self.seconds();
+        self.counts().remarks.note(at, what);
+    }
+
+    /// Summary of the requesting side, which wanted so many connections.
+    pub(super) fn requests(&self, wanted: usize) -> RunSummary {
+        let counts = self.counts();
+        let failed = counts.objects.values().map(|object| object.failed).sum();
+        let topics = counts.objects.iter().map(|(size, object)| TopicSummary {
+            received: object.acked,
+            latency_cdf: curve(&object.latencies),
+            ..object.clone().summary(size.to_string(), 0, None)
+        });
+        let connections = ConnectionsSummary {
+            wanted: wanted as u64,
+            established: counts.established,
+            connect_us: counts.connects.quantiles_us(),
+        };
+        self.summary(Role::Request, &counts, failed, failed, connections, topics.collect())
+    }
+
+    /// Summary of the responding side.
+    pub(super) fn responses(&self) -> RunSummary {
+        let counts = self.counts();
+        let all = counts.objects.values().next().cloned().unwrap_or_default();
+        let (received, sent) = (all.sent, all.acked);
+        let topic = TopicSummary {
+            received,
+            sent,
+            bytes: all.bytes,
+            topic: "objects".to_owned(),
+            per_second: all.per_second,
+            ..TopicSummary::default()
+        };
+        let (wanted, established) = (counts.established, counts.established);
+        let connections = ConnectionsSummary { wanted, established, connect_us: None };
+        self.summary(Role::Reply, &counts, counts.failed, 0, connections, vec![topic])
+    }
+
+    /// `given_up`: requests that are neither answered nor unfinished.
+    fn summary(
+        &self,
+        role: Role,
+        counts: &Counts,
+        failed: u64,
+        given_up: u64,
+        connections: ConnectionsSummary,
+        topics: Vec<TopicSummary>,
+    ) -> RunSummary {
+        let sum = |of: fn(&Tally) -> u64| counts.objects.values().map(of).sum::<u64>();
+        let (requests, responses) = (sum(|object| object.sent), sum(|object| object.acked));
+        let counters = [
+            ("requests", requests),
+            ("responses", responses),
+            ("failed", failed),
+            ("unfinished", requests.saturating_sub(responses + given_up)),
+            ("connections", counts.established),
+        ];
+        let streams = counts.bytes_per_second.iter();
+        RunSummary {
+            counters: counters.map(|(name, count)| (name.to_owned(), count)).into(),
+            connections,
+            topics,
+            streams: streams
+                .map(|(stream, bytes)| StreamSummary { stream: *stream, bytes_per_second: bytes.clone() })
+                .collect(),
+            events: counts.remarks.events.clone(),
+            ..RunSummary::new(role, &self.clock, self.seconds())
+        }
+    }
+}
+
+impl Remarks {
+    /// `at`: seconds since the start of the run.
+    fn note(&mut self, at: f64, what: &str) {
+        if self.told.len() < MOST && self.told.insert(what.to_owned()) {
+            self.events.push(Event { at, what: what.to_owned() });
+        }
+    }
+}
+
+/// Latency curve, fine enough to tell the share of requests above any bound: slow ones are few.
+fn curve(latencies: &Latencies) -> Vec<(u64, f64)> {
+    let all = latencies.arrived();
+    let mut next = 0;
+    let mut points = Vec::new();
+    for (micros, seen) in latencies.steps_us() {
+        if seen >= next || all - seen < SLOWEST {
+            points.push((micros, seen as f64 / all as f64));
+            next = seen + (all * RISE).div_ceil(1000);
+        }
+    }
+    points
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_told_once_and_only_so_many() {
+        let mut remarks = Remarks::default();
+        for number in 0..100 {
+            remarks.note(1.0, "refused");
+            remarks.note(2.0, &number.to_string());
+        }
+        let events = remarks.events;
+        assert_eq!((events.len(), &*events[0].what, events[0].at), (MOST, "refused", 1.0));
+    }
+
+    #[test]
+    fn the_curve_is_short_and_knows_each_of_the_slowest() {
+        let mut latencies = Latencies::default();
+        for micros in 0..200_000 {
+            latencies.record(Duration::from_micros(1_000 + micros));
+        }
+        for second in 1..=10 {
+            latencies.record(Duration::from_secs(second));
+        }
+        let points = curve(&latencies);
+        assert!(points.len() <= 1500, "{} points", points.len());
+        assert!(points.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1));
+        let slower_than = |micros| {
+            let share =
+                points.iter().take_while(|point| point.0 <= micros).last().map_or(0.0, |point| point.1);
+            ((1.0 - share) * 200_010.0).round()
+        };
+        assert_eq!([slower_than(500_000), slower_than(5_500_000), slower_than(11_000_000)], [10.0, 5.0, 0.0]);
+    }
+}

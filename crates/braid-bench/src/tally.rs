@@ -1,0 +1,130 @@
+//! Counters of messages, one for each topic, which every load fills and every summary shows.
+
+use std::time::Duration;
+
+use braid_measure::Latencies;
+
+use crate::summary::{TopicSummary, Trace};
+
+/// Seconds of a year, the longest measurement.
+const MOST: usize = 366 * 24 * 3600;
+/// Messages of a topic of which single times are kept.
+const MOST_TRACED: usize = 100_000;
+
+/// Messages of one topic on one stream, or requests for one object. The fields are those of [`TopicSummary`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) sent: u64,
+    pub(crate) acked: u64,
+    pub(crate) received: u64,
+    pub(crate) failed: u64,
+    pub(crate) bytes: u64,
+    pub(crate) per_second: Vec<u64>,
+    pub(crate) latencies: Latencies,
+    /// `None` unless a caller wants it.
+    pub(crate) trace: Option<Trace>,
+}
+
+impl Tally {
+    /// Records messages of `bytes` altogether that were acknowledged, or taken by the transport.
+    pub(crate) fn acknowledged(&mut self, second: usize, messages: u64, bytes: u64) {
+        self.acked += messages;
+        self.bytes += bytes;
+        add_at(&mut self.per_second, second, messages);
+    }
+
+    /// Records the receipt of a message of `bytes`.
+    pub(crate) fn received(&mut self, second: usize, bytes: u64) {
+        self.received += 1;
+        self.bytes += bytes;
+        add_at(&mut self.per_second, second, 1);
+    }
+
+    /// Records the due time of a message since the Unix epoch, and its latency at a receiver.
+    pub(crate) fn was_due(&mut self, unix: Duration, took: Option<Duration>) {
+        if let Some(trace) = &mut self.trace {
+            trace.note(unix, took);
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.acked += other.acked;
+        self.received += other.received;
+        self.failed += other.failed;
+        self.bytes += other.bytes;
+        add_all(&mut self.per_second, &other.per_second);
+        self.latencies.add(&other.latencies);
+        if let Some(trace) = &other.trace {
+            self.trace.get_or_insert_default().add(trace);
+        }
+    }
+
+    pub(crate) fn summary(self, topic: String, stream: u64, priority: Option<u16>) -> TopicSummary {
+        TopicSummary {
+            topic,
+            stream,
+            priority,
+            sent: self.sent,
+            acked: self.acked,
+            received: self.received,
+            failed: self.failed,
+            bytes: self.bytes,
+            latency_us: self.latencies.quantiles_us(),
+            latency_cdf: self.latencies.curve_us(),
+            per_second: self.per_second,
+            trace: self.trace,
+        }
+    }
+}
+
+impl Trace {
+    /// Appends a message, unless there are enough.
+    pub(crate) fn note(&mut self, unix: Duration, took: Option<Duration>) {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        if self.due_unix_us.len() < MOST_TRACED {
+            self.due_unix_us.push(micros(unix));
+            self.took_us.extend(took.map(micros));
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.due_unix_us.extend(&other.due_unix_us);
+        self.took_us.extend(&other.took_us);
+    }
+}
+
+/// Adds to the count of a second.
+pub(crate) fn add_at(seconds: &mut Vec<u64>, second: usize, by: u64) {
+    let second = second.min(MOST);
+    if seconds.len() <= second {
+        seconds.resize(second + 1, 0);
+    }
+    seconds[second] += by;
+}
+
+/// Adds another list second by second.
+pub(crate) fn add_all(seconds: &mut Vec<u64>, others: &[u64]) {
+    if seconds.len() < others.len() {
+        seconds.resize(others.len(), 0);
+    }
+    seconds.iter_mut().zip(others).for_each(|(second, other)| *second += other);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_grow_to_the_last_second_and_no_further_than_a_year() {
+        let mut seconds = Vec::new();
+        add_at(&mut seconds, 2, 5);
+        add_at(&mut seconds, 0, 1);
+        assert_eq!(seconds, [1, 0, 5]);
+        add_all(&mut seconds, &[1, 2]);
+        add_all(&mut seconds, &[0, 0, 0, 7]);
+        assert_eq!(seconds, [2, 2, 5, 7]);
+        add_at(&mut seconds, usize::MAX, 1);
+        assert_eq!(seconds.len(), MOST + 1);
+    }
+}
