@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use braid_measure::machine::{Machine, load_average};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::oracle::{Counts, Report};
-use super::plan::{Kind, Overflow, Plan, Transport};
+use super::plan::{Plan, Transport};
 
 /// Least time between two lines of progress.
 const OFTEN: Duration = Duration::from_secs(5);
@@ -61,35 +62,6 @@ struct Spread {
     most: f64,
 }
 
-#[derive(Serialize)]
-struct WrittenRecord<'a> {
-    machine: &'a Machine,
-    load_average_at_end: String,
-    version: &'a str,
-    profile: &'static str,
-    transports: &'a [Transport],
-    seed: u64,
-    runs: Vec<WrittenSummary<'a>>,
-}
-
-#[derive(Serialize)]
-struct WrittenSummary<'a> {
-    kind: Kind,
-    queue: Option<Overflow>,
-    rounds: u32,
-    kills: u32,
-    stops: u32,
-    failures: u32,
-    refusals: u32,
-    lost_blocks: u32,
-    seconds: f64,
-    start_ms: Option<Spread>,
-    round_ms: Option<Spread>,
-    oracle: Option<&'a Counts>,
-    faults: u64,
-    told: Vec<&'a String>,
-}
-
 /// Version that a binary prints.
 pub(crate) fn version(binary: &Path) -> String {
     let output = Command::new(binary).arg("--version").output();
@@ -108,15 +80,15 @@ impl Record {
     }
 
     pub(crate) fn write(&self, file: &Path) -> Result<(), String> {
-        let written = WrittenRecord {
-            machine: &self.machine,
-            load_average_at_end: load_average(),
-            version: &self.version,
-            profile: if self.is_release { "release" } else { "debug" },
-            transports: &self.transports,
-            seed: self.seed,
-            runs: self.runs.iter().map(Summary::written).collect(),
-        };
+        let written = json!({
+            "machine": self.machine,
+            "load_average_at_end": load_average(),
+            "version": self.version,
+            "profile": if self.is_release { "release" } else { "debug" },
+            "transports": self.transports,
+            "seed": self.seed,
+            "runs": self.runs.iter().map(Summary::written).collect::<Vec<_>>(),
+        });
         let text = serde_json::to_string_pretty(&written).map_err(|error| error.to_string())? + "\n";
         std::fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
     }
@@ -174,23 +146,24 @@ impl Summary {
         starts.get(starts.len() / 2).copied().unwrap_or(USUAL_START)
     }
 
-    fn written(&self) -> WrittenSummary<'_> {
-        WrittenSummary {
-            kind: self.plan.kind,
-            queue: self.plan.queue,
-            rounds: self.rounds,
-            kills: self.kills,
-            stops: self.stops,
-            failures: self.failures,
-            refusals: self.refusals,
-            lost_blocks: self.lost_blocks,
-            seconds: self.seconds(),
-            start_ms: Spread::of(&self.starts),
-            round_ms: Spread::of(&self.took),
-            oracle: self.report.as_ref().map(|report| &report.counts),
-            faults: self.faults(),
-            told: self.report.iter().flat_map(|report| &report.fault_lines).chain(&self.wrong).collect(),
-        }
+    fn written(&self) -> Value {
+        let told = self.report.iter().flat_map(|report| &report.fault_lines).chain(&self.wrong);
+        json!({
+            "kind": self.plan.kind,
+            "queue": self.plan.queue,
+            "rounds": self.rounds,
+            "kills": self.kills,
+            "stops": self.stops,
+            "failures": self.failures,
+            "refusals": self.refusals,
+            "lost_blocks": self.lost_blocks,
+            "seconds": self.seconds(),
+            "start_ms": Spread::of(&self.starts),
+            "round_ms": Spread::of(&self.took),
+            "oracle": self.report.as_ref().map(|report| &report.counts),
+            "faults": self.faults(),
+            "told": told.collect::<Vec<_>>(),
+        })
     }
 
     /// Faults injected so far, as text.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
-use super::persistent_client::{PersistentClient, delivery, topic_filter};
+use super::persistent_client::{PersistentClient, Received, delivery, topic_filter};
 use super::testbed::{Endpoint, Testbed};
 
 /// Visitors of each endpoint.
@@ -46,7 +46,7 @@ async fn take_over(testbed: Rc<Testbed>, endpoint: Rc<Endpoint>) {
         drop(before.take());
         let filter = topic_filter("m/0/#");
         if connection.subscribe(StreamKey::CONTROL, filter, QoS::ExactlyOnce).is_ok() {
-            read(&client, &mut connection, testbed.draw_time(HOLDS)).await;
+            read(&mut client, &mut connection, testbed.draw_time(HOLDS)).await;
         }
         before = Some(connection);
     }
@@ -70,10 +70,10 @@ async fn visit(testbed: Rc<Testbed>, endpoint: Rc<Endpoint>, number: usize) {
             let message = delivery(&topic, payload, levels[testbed.draw(3)], false, StreamKey::CONTROL);
             let _ = connection.send(message);
         }
-        read(&client, &mut connection, testbed.draw_time(VISIT)).await;
+        read(&mut client, &mut connection, testbed.draw_time(VISIT)).await;
         if testbed.draw(2) == 0 {
             connection.disconnect();
-            read(&client, &mut connection, VISIT).await;
+            read(&mut client, &mut connection, VISIT).await;
         }
         drop(connection);
         testbed.pause(VISIT).await;
@@ -91,14 +91,14 @@ async fn read_slowly(testbed: Rc<Testbed>, endpoint: Rc<Endpoint>) {
             let _ = connection.subscribe(StreamKey::CONTROL, topic_filter(filter), QoS::AtLeastOnce);
         }
         for _ in 0..SLEEPS {
-            read(&client, &mut connection, testbed.draw_time(SLEEP / 3)).await;
+            read(&mut client, &mut connection, testbed.draw_time(SLEEP / 3)).await;
             testbed.pause(SLEEP).await;
         }
     }
 }
 
 /// Reads and acknowledges for this long, or until the connection ends.
-async fn read(client: &PersistentClient, connection: &mut Connection, time: Duration) {
+async fn read(client: &mut PersistentClient, connection: &mut Connection, time: Duration) {
     let end = Instant::now() + time;
     loop {
         let received = tokio::select! {
@@ -106,7 +106,7 @@ async fn read(client: &PersistentClient, connection: &mut Connection, time: Dura
             () = sleep_until(end) => return,
         };
         match received {
-            Some((_, Happening::Message(incoming))) => {
+            Some(Received::Other(_, Happening::Message(incoming))) => {
                 if let Some(token) = incoming.token {
                     connection.acknowledge(token);
                 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use braid_bench::{Connection, Handed, Happening};
+use braid_bench::Connection;
 use braid_proto::packet::QoS;
 use braid_proto::stream::StreamKey;
 use tokio::time::{Instant, sleep_until};
@@ -11,7 +11,6 @@ use tokio::time::{Instant, sleep_until};
 use super::ledger::TopicKind;
 use super::payload::{LARGE, payload};
 use super::persistent_client::{PersistentClient, Received, delivery};
-use super::publisher::Inflight;
 
 /// Bytes written at once, and the time between two such writes.
 const PIECE: usize = 48 << 10;
@@ -22,7 +21,6 @@ const PAUSE: Duration = Duration::from_millis(30);
 /// A client that publishes large messages.
 pub(crate) struct LargePublisher {
     client: PersistentClient,
-    inflight: Inflight,
     /// Published to alternately.
     topics: [(String, QoS); 2],
     turn: usize,
@@ -35,7 +33,7 @@ impl LargePublisher {
         for (kind, (topic, _)) in [TopicKind::AtLeastOnce, TopicKind::ExactlyOnce].into_iter().zip(&topics) {
             client.testbed.ledger().add_topic(topic, kind);
         }
-        Self { client, inflight: Inflight::default(), topics, turn: 0 }
+        Self { client, topics, turn: 0 }
     }
 
     pub(crate) async fn run(mut self) {
@@ -44,9 +42,8 @@ impl LargePublisher {
             self.serve(&mut connection).await;
             let (all, written) = connection.progress(StreamKey::CONTROL);
             self.client.testbed.ledger().counts.cut += u64::from(written < all);
-            self.inflight.note_pubrec(&connection, &self.client.testbed);
             for received in self.client.close(connection) {
-                self.handle(received);
+                self.handle(&received);
             }
         }
     }
@@ -58,10 +55,10 @@ impl LargePublisher {
         connection.write_at_most(PIECE);
         let mut next = Instant::now() + PERIOD;
         loop {
-            let is_idle = self.inflight.is_empty();
+            let is_idle = self.client.inflight.is_empty();
             tokio::select! {
                 received = self.client.next(connection) => match received {
-                    Some(received) => self.handle(received),
+                    Some(received) => self.handle(&received),
                     None => return,
                 },
                 () = sleep_until(next), if !is_idle => {
@@ -76,7 +73,6 @@ impl LargePublisher {
                     }
                 }
             }
-            self.inflight.note_pubrec(connection, &testbed);
         }
     }
 
@@ -87,22 +83,14 @@ impl LargePublisher {
         }
         let (topic, qos) = &self.topics[self.turn % self.topics.len()];
         let number = self.client.testbed.ledger().next(topic);
-        match connection.send(delivery(topic, payload(topic, number), *qos, false, StreamKey::CONTROL)) {
-            Ok(Handed::Out(Some(id))) => {
-                self.inflight.begin(id, topic, number, *qos);
-                self.client.testbed.ledger().sent(topic);
-                self.turn += 1;
-                true
-            }
-            Ok(_) => true,
-            Err(_) => false,
-        }
+        let message = delivery(topic, payload(topic, number), *qos, false, StreamKey::CONTROL);
+        let is_out = self.client.publish(connection, number, message, None);
+        self.turn += usize::from(matches!(is_out, Ok(true)));
+        is_out.is_ok()
     }
 
-    fn handle(&mut self, (_, happening): Received) {
-        if let Happening::Published(id, reason) = happening
-            && self.inflight.land(id, reason, &self.client.testbed).is_some()
-        {
+    fn handle(&self, received: &Received) {
+        if let Received::Landed(_) = received {
             self.client.testbed.ledger().counts.large += 1;
         }
     }

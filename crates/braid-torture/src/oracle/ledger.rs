@@ -163,6 +163,8 @@ pub(crate) struct Ledger {
     pub(crate) counts: Counts,
     fault_lines: Vec<String>,
     now: EventTime,
+    /// Progress before the first delivery.
+    nothing: Progress,
 }
 
 impl Ledger {
@@ -187,21 +189,21 @@ impl Ledger {
     /// Deliveries that are due to connected subscribers: subscriber, topic and number. Wills only if wanted, since they
     /// are delayed.
     pub(crate) fn missing(&self, with_wills: bool) -> Vec<(SubscriberId, String, u64)> {
-        let mut missing = Vec::new();
-        for (at, subscriber) in
-            self.subscribers.iter().enumerate().filter(|(_, subscriber)| !subscriber.is_offline)
-        {
-            for (name, topic) in self.topics.iter().filter(|(name, _)| subscriber.reads(name)) {
-                if topic.kind == TopicKind::Will && !with_wills {
-                    continue;
-                }
-                let nothing = Progress::default();
-                let due =
-                    self.due(topic, subscriber.progress.get(name).unwrap_or(&nothing)).collect::<Vec<_>>();
-                missing.extend(due.into_iter().map(|number| (SubscriberId(at), name.clone(), number)));
-            }
-        }
-        missing
+        let due = self.due_deliveries(with_wills);
+        due.map(|(subscriber, topic, number)| (subscriber, topic.to_owned(), number)).collect()
+    }
+
+    fn due_deliveries(&self, with_wills: bool) -> impl Iterator<Item = (SubscriberId, &str, u64)> {
+        let connected = self.subscribers.iter().enumerate().filter(|(_, subscriber)| !subscriber.is_offline);
+        connected.flat_map(move |(at, subscriber)| {
+            let is_due = move |(name, topic): &(&String, &Topic)| {
+                subscriber.reads(name) && (with_wills || topic.kind != TopicKind::Will)
+            };
+            self.topics.iter().filter(is_due).flat_map(move |(name, topic)| {
+                let due = self.due(topic, subscriber.progress.get(name).unwrap_or(&self.nothing));
+                due.map(move |number| (SubscriberId(at), name.as_str(), number))
+            })
+        })
     }
 
     /// Numbers of a topic's messages that are still due to a subscriber with this progress.
@@ -215,15 +217,7 @@ impl Ledger {
     pub(crate) fn is_settled(&self, with_wills: bool) -> bool {
         self.unanswered() == 0
             && !(with_wills && self.subscribers.iter().any(|subscriber| subscriber.is_offline))
-            && (0..self.subscribers.len())
-                .all(|at| self.subscribers[at].is_offline || self.has_whole(at, with_wills))
-    }
-
-    fn has_whole(&self, subscriber: usize, with_wills: bool) -> bool {
-        let wanted = self.topics.iter().filter(|(name, topic)| {
-            (with_wills || topic.kind != TopicKind::Will) && self.subscribers[subscriber].reads(name)
-        });
-        wanted.into_iter().all(|(name, _)| self.has_all(SubscriberId(subscriber), name))
+            && self.due_deliveries(with_wills).next().is_none()
     }
 
     /// True if a delivery on this topic is due to a connected subscriber.
@@ -238,8 +232,7 @@ impl Ledger {
 
     /// True if the subscriber has every acknowledged message of the topic.
     pub(crate) fn has_all(&self, subscriber: SubscriberId, topic: &str) -> bool {
-        let nothing = Progress::default();
-        let has = self.subscribers[subscriber.0].progress.get(topic).unwrap_or(&nothing);
+        let has = self.subscribers[subscriber.0].progress.get(topic).unwrap_or(&self.nothing);
         self.topics.get(topic).is_none_or(|topic| self.due(topic, has).next().is_none())
     }
 
@@ -294,18 +287,13 @@ impl Ledger {
         (subscriber.connected, subscriber.waited) = (self.now, 0);
     }
 
-    /// Records that the topic's next message was sent.
-    pub(crate) fn sent(&mut self, topic: &str) {
-        self.sent_for(topic, None);
-    }
-
     /// Records that the topic's next message was sent, with its Message Expiry Interval.
     pub(crate) fn sent_for(&mut self, topic: &str, expiry: Option<Duration>) {
         self.counts.published += 1;
         self.begin_for(topic, expiry);
     }
 
-    /// Records a Will that went with CONNECT: unlike [`Ledger::sent`] it is not counted yet.
+    /// Records a Will that went with CONNECT: unlike [`Ledger::sent_for`] it is not counted yet.
     pub(crate) fn begin(&mut self, topic: &str) {
         self.begin_for(topic, None);
     }
@@ -510,7 +498,7 @@ mod tests {
         ledger.add_topic("m/1", kind);
         let subscriber = ledger.add_subscriber("subscriber", &["m/"]);
         for number in 0..messages {
-            ledger.sent("m/1");
+            ledger.sent_for("m/1", None);
             ledger.acknowledged("m/1", number);
         }
         (ledger, subscriber)
@@ -554,7 +542,7 @@ mod tests {
     #[test]
     fn an_unacknowledged_message_is_unanswered_and_not_lost() {
         let (mut ledger, subscriber) = ledger(TopicKind::AtLeastOnce, 0);
-        ledger.sent("m/1");
+        ledger.sent_for("m/1", None);
         assert!(ledger.has_all(subscriber, "m/1"));
         assert_eq!(faults(&mut ledger), Faults { unanswered: 1, ..Faults::default() });
         assert!(ledger.fault_lines()[0].contains("{0}"), "{:?}", ledger.fault_lines());
@@ -596,7 +584,7 @@ mod tests {
     fn unsent_and_unsubscribed_messages_are_uncalled() {
         let (mut ledger, subscriber) = ledger(TopicKind::ExactlyOnce, 1);
         ledger.add_topic("n/1", TopicKind::ExactlyOnce);
-        ledger.sent("n/1");
+        ledger.sent_for("n/1", None);
         ledger.delivered(subscriber, "m/1", arrivals(1, HERE));
         ledger.delivered(subscriber, "n/1", arrivals(0, HERE));
         ledger.delivered(subscriber, "m/2", arrivals(0, HERE));

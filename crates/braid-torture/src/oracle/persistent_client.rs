@@ -1,15 +1,16 @@
 //! A client that reconnects until it is connected and keeps its session.
 
+use std::collections::HashMap;
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use braid_bench::{Connection, Happening};
+use braid_bench::{Connection, Failure, Handed, Happening};
 use braid_proto::message::{Delivery, Message};
-use braid_proto::packet::{Connect, MessageProperties, ProtocolVersion, QoS, Will};
-use braid_proto::session::{Session, SessionExpiry};
+use braid_proto::packet::{Connect, MessageProperties, PacketId, ProtocolVersion, QoS, Will};
+use braid_proto::session::{Phase, Session, SessionExpiry};
 use braid_proto::stream::StreamKey;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_transport::{ConnectOptions, connect};
@@ -26,8 +27,22 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Time limit of an attempt.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Event of a connection, with its stream.
-pub(crate) type Received = (StreamKey, Happening);
+/// Event of a connection.
+pub(crate) enum Received {
+    /// Last acknowledgement of a message of this client.
+    Landed(InflightMessage),
+    /// Anything else, with its stream.
+    Other(StreamKey, Happening),
+}
+
+/// A message without its last acknowledgement.
+pub(crate) struct InflightMessage {
+    pub(crate) topic: String,
+    pub(crate) number: u64,
+    qos: QoS,
+    /// True once PUBREC has come.
+    is_received: bool,
+}
 
 /// A client that outlives its connections, and whose session outlives the broker.
 pub(crate) struct PersistentClient {
@@ -37,6 +52,8 @@ pub(crate) struct PersistentClient {
     /// Number in the ledger, for subscribers.
     subscriber: Option<SubscriberId>,
     session: Option<Session>,
+    /// Inflight messages across connections.
+    pub(crate) inflight: HashMap<PacketId, InflightMessage>,
     /// True once the broker has acknowledged the session.
     is_known: bool,
     /// Ends of the broker before the last attempt to connect.
@@ -69,6 +86,7 @@ impl PersistentClient {
             connect,
             subscriber: None,
             session: Some(session),
+            inflight: HashMap::new(),
             is_known,
             ends,
             connections,
@@ -150,23 +168,79 @@ impl PersistentClient {
     }
 
     /// Next event; `None`: the connection has ended.
-    pub(crate) async fn next(&self, connection: &mut Connection) -> Option<Received> {
-        tokio::select! {
+    pub(crate) async fn next(&mut self, connection: &mut Connection) -> Option<Received> {
+        let received = tokio::select! {
             biased;
-            received = poll_fn(|cx| connection.poll_next_from(cx)) => received.ok(),
-            () = ended(&self.testbed, &self.endpoint, self.ends) => None,
-        }
+            received = poll_fn(|cx| connection.poll_next_from(cx)) => received.ok()?,
+            () = ended(&self.testbed, &self.endpoint, self.ends) => return None,
+        };
+        self.note_pubrec(connection);
+        Some(self.take(received))
     }
 
     /// Ends a connection without DISCONNECT; returns the events that had arrived.
     pub(crate) fn close(&mut self, mut connection: Connection) -> Vec<Received> {
         let mut context = Context::from_waker(Waker::noop());
+        self.note_pubrec(&connection);
         let mut rest = Vec::new();
         while let Poll::Ready(Ok(received)) = connection.poll_next_from(&mut context) {
-            rest.push(received);
+            rest.push(self.take(received));
         }
         self.session = connection.into_session();
         rest
+    }
+
+    // -- Publishing --------------------------------------------------------------------------------
+
+    /// Publishes a topic's next message, with a Message Expiry Interval in seconds. False: it cannot leave now.
+    pub(crate) fn publish(
+        &mut self,
+        connection: &mut Connection,
+        number: u64,
+        message: Delivery,
+        expiry: Option<u32>,
+    ) -> Result<bool, Failure> {
+        let (topic, qos) = (message.message.topic.as_str().to_owned(), message.message.qos);
+        let Handed::Out(Some(id)) = connection.send(expiring(message, expiry))? else { return Ok(false) };
+        let expiry = expiry.map(|seconds| Duration::from_secs(seconds.into()));
+        self.testbed.ledger().sent_for(&topic, expiry);
+        self.inflight.insert(id, InflightMessage { topic, number, qos, is_received: false });
+        Ok(true)
+    }
+
+    /// Records each PUBREC that has come.
+    fn note_pubrec(&mut self, connection: &Connection) {
+        let Some(session) = connection.session() else { return };
+        for (id, message) in self.inflight.iter_mut().filter(|(_, message)| !message.is_received) {
+            if matches!(session.outbound.get(*id), Some(Phase::Released(_))) {
+                message.is_received = true;
+                let mut ledger = self.testbed.ledger();
+                ledger.counts.pubrec += 1;
+                ledger.acknowledged(&message.topic, message.number);
+            }
+        }
+    }
+
+    /// Records PUBACK or PUBCOMP.
+    fn take(&mut self, (stream, happening): (StreamKey, Happening)) -> Received {
+        let Happening::Published(id, reason) = happening else { return Received::Other(stream, happening) };
+        let Some(message) = self.inflight.remove(&id) else { return Received::Other(stream, happening) };
+        let mut ledger = self.testbed.ledger();
+        if reason.is_error() {
+            ledger.counts.faults.unanswered += 1;
+            ledger.report_fault(format!("{} {} was refused: {reason}", message.topic, message.number));
+            ledger.mark_uncertain(&message.topic, message.number);
+            return Received::Landed(message);
+        }
+        match message.qos {
+            QoS::ExactlyOnce => {
+                ledger.counts.pubrec += u64::from(!message.is_received);
+                ledger.counts.pubcomp += 1;
+            }
+            _ => ledger.counts.puback += 1,
+        }
+        ledger.acknowledged(&message.topic, message.number);
+        Received::Landed(message)
     }
 }
 
@@ -179,7 +253,7 @@ async fn ended(testbed: &Testbed, endpoint: &Endpoint, ends: u64) {
 }
 
 /// Delivery with a Message Expiry Interval in seconds, if one is given.
-pub(crate) fn expiring(delivery: Delivery, expiry: Option<u32>) -> Delivery {
+fn expiring(delivery: Delivery, expiry: Option<u32>) -> Delivery {
     let Some(seconds) = expiry else { return delivery };
     let properties = MessageProperties { message_expiry: Some(seconds), ..MessageProperties::default() };
     let Delivery { message, .. } = &delivery;

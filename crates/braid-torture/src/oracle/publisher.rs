@@ -1,92 +1,19 @@
 //! Publisher of QoS 1 and 2 on every lane while there is load.
 
-use std::collections::HashMap;
-use std::time::Duration;
-
-use braid_bench::{Connection, Handed, Happening};
-use braid_proto::packet::{PacketId, QoS};
-use braid_proto::reason::ReasonCode;
-use braid_proto::session::Phase;
+use braid_bench::Connection;
+use braid_proto::packet::QoS;
 use braid_proto::stream::{Priority, StreamKey};
 use tokio::time::{Instant, sleep_until};
 
 use super::guarantee::{Cap, Guarantee, expiry};
 use super::ledger::TopicKind;
 use super::payload::payload;
-use super::persistent_client::{PersistentClient, Received, delivery, expiring};
-use super::testbed::Testbed;
+use super::persistent_client::{PersistentClient, delivery};
 
 /// Lanes: streams of a connection where it has several.
 pub(crate) const LANES: usize = 3;
 /// Most unacknowledged messages.
 const WINDOW: usize = 24;
-
-/// A message without its last acknowledgement.
-pub(crate) struct InflightMessage {
-    pub(crate) topic: String,
-    pub(crate) number: u64,
-    pub(crate) qos: QoS,
-    /// True once PUBREC has come.
-    is_received: bool,
-}
-
-/// Inflight messages by packet identifier, across connections.
-#[derive(Default)]
-pub(crate) struct Inflight(HashMap<PacketId, InflightMessage>);
-
-impl Inflight {
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn begin(&mut self, id: PacketId, topic: &str, number: u64, qos: QoS) {
-        let message = InflightMessage { topic: topic.to_owned(), number, qos, is_received: false };
-        self.0.insert(id, message);
-    }
-
-    /// Records each PUBREC that has come.
-    pub(crate) fn note_pubrec(&mut self, connection: &Connection, testbed: &Testbed) {
-        let Some(session) = connection.session() else { return };
-        for (id, message) in self.0.iter_mut().filter(|(_, message)| !message.is_received) {
-            if matches!(session.outbound.get(*id), Some(Phase::Released(_))) {
-                message.is_received = true;
-                let mut ledger = testbed.ledger();
-                ledger.counts.pubrec += 1;
-                ledger.acknowledged(&message.topic, message.number);
-            }
-        }
-    }
-
-    /// Records PUBACK or PUBCOMP.
-    pub(crate) fn land(
-        &mut self,
-        id: PacketId,
-        reason: ReasonCode,
-        testbed: &Testbed,
-    ) -> Option<InflightMessage> {
-        let message = self.0.remove(&id)?;
-        let mut ledger = testbed.ledger();
-        if reason.is_error() {
-            ledger.counts.faults.unanswered += 1;
-            ledger.report_fault(format!("{} {} was refused: {reason}", message.topic, message.number));
-            ledger.mark_uncertain(&message.topic, message.number);
-            return Some(message);
-        }
-        match message.qos {
-            QoS::ExactlyOnce => {
-                ledger.counts.pubrec += u64::from(!message.is_received);
-                ledger.counts.pubcomp += 1;
-            }
-            _ => ledger.counts.puback += 1,
-        }
-        ledger.acknowledged(&message.topic, message.number);
-        Some(message)
-    }
-}
 
 /// A topic of a publisher.
 struct PublishedTopic {
@@ -100,7 +27,6 @@ struct PublishedTopic {
 /// A client that publishes.
 pub(crate) struct Publisher {
     client: PersistentClient,
-    inflight: Inflight,
     /// Published to in turns.
     topics: Vec<PublishedTopic>,
     turn: usize,
@@ -140,17 +66,14 @@ impl Publisher {
             client.testbed.ledger().add_topic_with(&topic, kind, guarantee);
             topics.push(PublishedTopic { topic, qos, lane, expires: guarantee == Guarantee::Expires });
         }
-        Self { client, inflight: Inflight::default(), topics, turn: 0 }
+        Self { client, topics, turn: 0 }
     }
 
     pub(crate) async fn run(mut self) {
         loop {
             let mut connection = self.client.open().await;
             self.serve(&mut connection).await;
-            self.inflight.note_pubrec(&connection, &self.client.testbed);
-            for received in self.client.close(connection) {
-                self.handle(received);
-            }
+            self.client.close(connection);
         }
     }
 
@@ -169,7 +92,7 @@ impl Publisher {
         let pace = self.client.testbed.pace;
         let mut next = Instant::now();
         loop {
-            is_clear |= self.inflight.is_empty();
+            is_clear |= self.client.inflight.is_empty();
             if is_clear && Instant::now() >= next {
                 if !self.publish(connection, &streams) {
                     return;
@@ -177,14 +100,10 @@ impl Publisher {
                 next = Instant::now() + pace;
             }
             tokio::select! {
-                received = self.client.next(connection) => match received {
-                    Some(received) => self.handle(received),
-                    None => return,
-                },
+                received = self.client.next(connection) => if received.is_none() { return },
                 _ = phases.changed() => {}
                 () = sleep_until(next), if is_clear && !pace.is_zero() => {}
             }
-            self.inflight.note_pubrec(connection, &self.client.testbed);
         }
     }
 
@@ -194,28 +113,17 @@ impl Publisher {
 
     /// Fills the window. False: the connection has ended.
     fn publish(&mut self, connection: &mut Connection, streams: &[StreamKey]) -> bool {
-        while self.client.testbed.is_loading() && self.inflight.len() < WINDOW {
+        while self.client.testbed.is_loading() && self.client.inflight.len() < WINDOW {
             let PublishedTopic { topic, qos, lane, expires } = &self.topics[self.turn % self.topics.len()];
             let number = self.client.testbed.ledger().next(topic);
             let expiry = expiry(number).filter(|_| *expires);
             let message = delivery(topic, payload(topic, number), *qos, false, streams[*lane]);
-            match connection.send(expiring(message, expiry)) {
-                Ok(Handed::Out(Some(id))) => {
-                    self.inflight.begin(id, topic, number, *qos);
-                    let expiry = expiry.map(|seconds| Duration::from_secs(seconds.into()));
-                    self.client.testbed.ledger().sent_for(topic, expiry);
-                    self.turn += 1;
-                }
-                Ok(_) => return true,
+            match self.client.publish(connection, number, message, expiry) {
+                Ok(true) => self.turn += 1,
+                Ok(false) => return true,
                 Err(_) => return false,
             }
         }
         true
-    }
-
-    fn handle(&mut self, (_, happening): Received) {
-        if let Happening::Published(id, reason) = happening {
-            self.inflight.land(id, reason, &self.client.testbed);
-        }
     }
 }

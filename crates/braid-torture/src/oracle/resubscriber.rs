@@ -2,14 +2,13 @@
 
 use std::rc::Rc;
 
-use braid_bench::{Connection, Handed, Happening};
+use braid_bench::{Connection, Happening};
 use braid_proto::packet::QoS;
 use braid_proto::stream::StreamKey;
 
 use super::ledger::{Arrival, SubscriberId, TopicKind};
 use super::payload::{number, payload};
 use super::persistent_client::{PersistentClient, Received, delivery, topic_filter};
-use super::publisher::Inflight;
 
 /// Most messages published per subscription.
 const MESSAGES: usize = 4;
@@ -34,7 +33,6 @@ pub(crate) struct Resubscriber {
     step: Step,
     /// True while SUBSCRIBE or UNSUBSCRIBE is unanswered on this connection.
     has_asked: bool,
-    inflight: Inflight,
 }
 
 impl Resubscriber {
@@ -42,8 +40,7 @@ impl Resubscriber {
         let scheme = client.endpoint.transport.scheme();
         let subscriber =
             client.testbed.ledger().add_subscriber(&format!("churner-{scheme}"), &[&format!("s/{scheme}/")]);
-        let inflight = Inflight::default();
-        Self { client, subscriber, turn: 0, step: Step::Subscribe, has_asked: false, inflight }
+        Self { client, subscriber, turn: 0, step: Step::Subscribe, has_asked: false }
     }
 
     pub(crate) async fn run(mut self) {
@@ -62,7 +59,6 @@ impl Resubscriber {
                     },
                     () = testbed.loading(), if self.is_idle() => self.go_on(&mut connection).is_none(),
                 };
-                self.inflight.note_pubrec(&connection, &testbed);
                 if ended {
                     break;
                 }
@@ -76,7 +72,7 @@ impl Resubscriber {
     /// True if no request is unanswered and no message is missing.
     fn is_idle(&self) -> bool {
         !self.has_asked
-            && self.inflight.is_empty()
+            && self.client.inflight.is_empty()
             && (self.step != Step::Unsubscribe
                 || self.client.testbed.read_ledger().has_all(self.subscriber, &self.topic()))
     }
@@ -117,17 +113,13 @@ impl Resubscriber {
     fn publish(&mut self, topic: &str, connection: &mut Connection) -> Option<()> {
         let number = self.client.testbed.ledger().next(topic);
         let message = delivery(topic, payload(topic, number), QoS::ExactlyOnce, false, StreamKey::CONTROL);
-        if let Handed::Out(Some(id)) = connection.send(message).ok()? {
-            self.inflight.begin(id, topic, number, QoS::ExactlyOnce);
-            self.client.testbed.ledger().sent(topic);
-        }
-        Some(())
+        self.client.publish(connection, number, message, None).ok().map(drop)
     }
 
-    fn handle(&mut self, (_, happening): Received, connection: Option<&mut Connection>) {
+    fn handle(&mut self, received: Received, connection: Option<&mut Connection>) {
+        let Received::Other(_, happening) = received else { return };
         let testbed = &self.client.testbed;
         match happening {
-            Happening::Published(id, reason) => drop(self.inflight.land(id, reason, testbed)),
             Happening::Subscribed(_) => {
                 let mut ledger = testbed.ledger();
                 ledger.counts.suback += 1;
@@ -148,7 +140,7 @@ impl Resubscriber {
                     connection.acknowledge(token);
                 }
             }
-            Happening::StreamEnded(..) => {}
+            Happening::Published(..) | Happening::StreamEnded(..) => {}
         }
     }
 }

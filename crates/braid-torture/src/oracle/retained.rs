@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use braid_bench::{Connection, Handed, Happening};
+use braid_bench::{Connection, Happening};
 use braid_proto::packet::{ProtocolVersion, QoS};
 use braid_proto::stream::StreamKey;
 use bytes::Bytes;
@@ -13,8 +13,7 @@ use tokio::time::timeout;
 use super::guarantee::expiry;
 use super::ledger::TopicKind;
 use super::payload::{LARGE, number, payload};
-use super::persistent_client::{PersistentClient, Received, delivery, expiring, topic_filter};
-use super::publisher::Inflight;
+use super::persistent_client::{PersistentClient, Received, delivery, topic_filter};
 use super::retained_state::{EXPIRES, ReadPeriod, State, removes};
 use super::testbed::{Endpoint, Testbed};
 
@@ -28,7 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A client that publishes retained messages, one at a time on each topic.
 pub(crate) struct RetainedPublisher {
     client: PersistentClient,
-    inflight: Inflight,
     topics: Vec<String>,
 }
 
@@ -43,14 +41,13 @@ impl RetainedPublisher {
             client.testbed.ledger().add_topic(topic, TopicKind::AtLeastOnce);
             client.testbed.retained.borrow_mut().0.insert(topic.clone(), State::default());
         }
-        Self { client, inflight: Inflight::default(), topics }
+        Self { client, topics }
     }
 
     pub(crate) async fn run(mut self) {
         loop {
             let mut connection = self.client.open().await;
             self.serve(&mut connection).await;
-            self.inflight.note_pubrec(&connection, &self.client.testbed);
             for received in self.client.close(connection) {
                 self.handle(received);
             }
@@ -71,12 +68,11 @@ impl RetainedPublisher {
                     }
                 }
             }
-            self.inflight.note_pubrec(connection, &self.client.testbed);
         }
     }
 
     fn publish(&mut self, connection: &mut Connection) -> bool {
-        let testbed = &self.client.testbed;
+        let testbed = Rc::clone(&self.client.testbed);
         let topic = &self.topics[testbed.draw(self.topics.len())];
         let mut retained = testbed.retained.borrow_mut();
         let Some(state) = retained.0.get_mut(topic) else { return true };
@@ -87,22 +83,17 @@ impl RetainedPublisher {
         let qos = if testbed.draw(2) == 0 { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
         let payload = if removes(number) { Bytes::new() } else { payload(topic, number) };
         let message = delivery(topic, payload, qos, true, StreamKey::CONTROL);
-        match connection.send(expiring(message, expiry(number).filter(|_| topic.ends_with(EXPIRES)))) {
-            Ok(Handed::Out(Some(id))) => {
-                self.inflight.begin(id, topic, number, qos);
-                state.sent += 1;
-                (state.last_sent, state.last_acknowledged) = (testbed.now(), None);
-                testbed.ledger().sent(topic);
-                true
-            }
-            Ok(_) => true,
-            Err(_) => false,
+        let expiry = expiry(number).filter(|_| topic.ends_with(EXPIRES));
+        let is_out = self.client.publish(connection, number, message, expiry);
+        if let Ok(true) = is_out {
+            state.sent += 1;
+            (state.last_sent, state.last_acknowledged) = (testbed.now(), None);
         }
+        is_out.is_ok()
     }
 
-    fn handle(&mut self, (_, happening): Received) {
-        let Happening::Published(id, reason) = happening else { return };
-        let Some(message) = self.inflight.land(id, reason, &self.client.testbed) else { return };
+    fn handle(&self, received: Received) {
+        let Received::Landed(message) = received else { return };
         if let Some(state) = self.client.testbed.retained.borrow_mut().0.get_mut(&message.topic) {
             state.acknowledged = message.number + 1;
             state.last_acknowledged = Some(self.client.testbed.now());
@@ -124,7 +115,7 @@ pub(crate) async fn check_retained(testbed: &Rc<Testbed>, endpoint: &Rc<Endpoint
     };
     let end = format!("e/{name}");
     let is_right = |found: &BTreeMap<String, u64>| judge(found).is_empty();
-    let Some(found) = find(&client, &mut connection, &end, is_right).await else { return false };
+    let Some(found) = find(&mut client, &mut connection, &end, is_right).await else { return false };
     let wrong = judge(&found);
     let mut ledger = testbed.ledger();
     ledger.counts.retained_looks += 1;
@@ -136,7 +127,7 @@ pub(crate) async fn check_retained(testbed: &Rc<Testbed>, endpoint: &Rc<Endpoint
 /// Numbers of the retained messages by topic. A message to `end` follows the small ones; large ones arrive in parts,
 /// so that the client reads on until the result `is_right` or no more messages arrive.
 async fn find(
-    client: &PersistentClient,
+    client: &mut PersistentClient,
     connection: &mut Connection,
     end: &str,
     is_right: impl Fn(&BTreeMap<String, u64>) -> bool,
@@ -153,7 +144,8 @@ async fn find(
                 Err(_) => return Some(found),
             },
         };
-        match received.1 {
+        let Received::Other(_, happening) = received else { continue };
+        match happening {
             Happening::Subscribed(_) => {
                 answers += 1;
                 if answers == 2 {

@@ -170,7 +170,8 @@ impl Subscriber {
         (!mixes).then_some((self.client.connections, stream))
     }
 
-    fn handle(&mut self, (stream, happening): Received) -> Option<braid_proto::connection::Token> {
+    fn handle(&mut self, received: Received) -> Option<braid_proto::connection::Token> {
+        let Received::Other(stream, happening) = received else { return None };
         let mut ledger = self.client.testbed.ledger();
         match happening {
             Happening::Message(incoming) => {
