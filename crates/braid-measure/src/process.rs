@@ -62,6 +62,14 @@ pub struct CpuShares {
     pub others: f64,
 }
 
+impl CpuShares {
+    /// Processor time of the broker.
+    #[must_use]
+    pub fn broker_nanoseconds(&self) -> f64 {
+        self.broker * self.seconds * 1e9
+    }
+}
+
 impl CpuReading {
     /// Reads the processor times of the broker `pid`, of this process and of the machine.
     ///
@@ -79,17 +87,11 @@ impl CpuReading {
         })
     }
 
-    /// Processor time of the broker since `earlier`.
-    #[must_use]
-    pub fn broker_since(&self, earlier: &Self) -> Duration {
-        self.broker.saturating_sub(earlier.broker)
-    }
-
     /// Shares of the processors since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> CpuShares {
         let seconds = self.at.duration_since(earlier.at).as_secs_f64();
-        let broker = self.broker_since(earlier).as_secs_f64() / seconds;
+        let broker = self.broker.saturating_sub(earlier.broker).as_secs_f64() / seconds;
         let generator = self.generator.saturating_sub(earlier.generator).as_secs_f64() / seconds;
         let busy = self.busy.saturating_sub(earlier.busy) as f64 / TICKS_PER_SECOND / seconds;
         let user = self.modes.0.saturating_sub(earlier.modes.0) as f64;

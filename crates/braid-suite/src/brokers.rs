@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use tempfile::TempDir;
 
 use super::Tuning;
@@ -21,10 +22,12 @@ enum Kind {
     Rumqttd,
 }
 
-/// A broker that can be started.
-#[derive(Clone, Debug)]
+/// A broker that can be started. A report has its name, version and configuration.
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Broker {
+    #[serde(skip)]
     kind: Kind,
+    #[serde(skip)]
     program: PathBuf,
     /// Name in the report, unique in a run.
     pub(crate) label: String,
@@ -32,8 +35,11 @@ pub(crate) struct Broker {
     pub(crate) version: String,
     /// Description of its configuration.
     pub(crate) settings: String,
+    #[serde(skip)]
     arguments: Vec<String>,
+    #[serde(skip)]
     inflight: u32,
+    #[serde(skip)]
     persistence: bool,
 }
 
@@ -173,6 +179,21 @@ impl Broker {
     pub(crate) fn persistent(&self) -> Self {
         let settings = self.settings.replace("persistence false", "persistence true");
         Self { persistence: true, settings, ..self.clone() }
+    }
+
+    /// A broker of this kind that is never started.
+    #[cfg(test)]
+    pub(crate) fn named(kind: &str) -> Self {
+        Self {
+            kind: Kind::parse(kind).expect("a known kind"),
+            program: PathBuf::new(),
+            label: kind.to_owned(),
+            version: String::new(),
+            settings: String::new(),
+            arguments: Vec::new(),
+            inflight: 0,
+            persistence: false,
+        }
     }
 
     /// True for this project's broker.

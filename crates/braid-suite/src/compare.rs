@@ -9,7 +9,7 @@ use braid_measure::process::wait_for_quiet;
 use super::BrokerArgs;
 use super::brokers::{self, Broker};
 use super::case::{self, Case, Work};
-use super::report::{BrokerEntry, CaseReport, Outcome, Report, Run};
+use super::report::{CaseReport, Outcome, Report, Run};
 use super::system::{RaisedPriority, raise_open_files, write_json};
 use super::{idle, load};
 
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &BrokerArgs) -> Result<ExitCode, String> {
         rounds: schedule.rounds,
         seconds: schedule.measured.as_secs_f64(),
         warm_up_seconds: schedule.warm_up.as_secs_f64(),
-        brokers: brokers.iter().map(entry).collect(),
+        brokers: brokers.clone(),
         cases: Vec::new(),
     };
     print!("{}", report.head());
@@ -80,16 +80,6 @@ fn schedule(args: &BrokerArgs) -> Result<Schedule, String> {
         measured: duration("--seconds", seconds)?,
         quiet_wait: Duration::try_from_secs_f64(args.quiet_wait).map_err(|e| format!("--quiet-wait: {e}"))?,
     })
-}
-
-fn entry(broker: &Broker) -> BrokerEntry {
-    BrokerEntry {
-        label: broker.label.clone(),
-        version: broker.version.clone(),
-        settings: broker.settings.clone(),
-        is_braidmq: broker.is_braidmq(),
-        is_mosquitto: broker.is_mosquitto(),
-    }
 }
 
 fn describe(case: &Case) -> String {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use braid_measure::{Alignment, Machine, Spread, Table};
 use serde::Serialize;
 
+use super::brokers::Broker;
 use super::case::{Aim, Case, Work};
 use super::idle::IdleResult;
 use super::load::FlowResult;
@@ -20,20 +21,8 @@ pub(crate) struct Report {
     pub(crate) seconds: f64,
     pub(crate) warm_up_seconds: f64,
     /// In the order of their turns; the last is the reference of all ratios.
-    pub(crate) brokers: Vec<BrokerEntry>,
+    pub(crate) brokers: Vec<Broker>,
     pub(crate) cases: Vec<CaseReport>,
-}
-
-/// Description of a broker.
-#[derive(Serialize)]
-pub(crate) struct BrokerEntry {
-    pub(crate) label: String,
-    pub(crate) version: String,
-    pub(crate) settings: String,
-    #[serde(skip)]
-    pub(crate) is_braidmq: bool,
-    #[serde(skip)]
-    pub(crate) is_mosquitto: bool,
 }
 
 /// Runs of one case and their summaries.
@@ -168,25 +157,29 @@ impl Outcome {
     }
 }
 
+/// Lines above the tables: the machine, the `run` and the brokers.
+pub(crate) fn head(machine: &Machine, run: &str, brokers: &[Broker]) -> String {
+    let Machine { cores, processor, kernel, load_average, .. } = machine;
+    let mut text = format!(
+        "machine: {cores} cores, {processor}, Linux {kernel}, load average {load_average}{run}; median (minimum..maximum)\n"
+    );
+    for broker in brokers {
+        let _ = writeln!(text, "{}: {}; {}", broker.label, broker.version, broker.settings);
+    }
+    text
+}
+
 impl Report {
     /// Lines above the tables.
     pub(crate) fn head(&self) -> String {
-        let machine = &self.machine;
-        let mut text = format!(
-            "machine: {} cores, {}, Linux {}, load average {}, nice {}\n{} rounds of {} s after {} s of warm-up; median (minimum..maximum)\n",
-            machine.cores,
-            machine.processor,
-            machine.kernel,
-            machine.load_average,
+        let run = format!(
+            "nice {}\n{} rounds of {} s after {} s of warm-up",
             if self.first { -10 } else { 0 },
             self.rounds,
             self.seconds,
             self.warm_up_seconds
         );
-        for broker in &self.brokers {
-            let _ = writeln!(text, "{}: {}; {}", broker.label, broker.version, broker.settings);
-        }
-        text
+        head(&self.machine, &format!(", {run}"), &self.brokers)
     }
 
     /// True if every run gave a reading.
@@ -231,7 +224,7 @@ impl CaseReport {
     }
 
     /// Table of the case with ratios and aims.
-    pub(crate) fn table(&self, brokers: &[BrokerEntry]) -> String {
+    pub(crate) fn table(&self, brokers: &[Broker]) -> String {
         let titles = self.columns.iter().map(|column| column.quantity);
         let mut table = Table::new(Alignment::Left, [""].into_iter().chain(titles));
         for broker in brokers {
@@ -251,8 +244,8 @@ impl CaseReport {
             table.row([name].into_iter().chain(cells));
         }
         let mut text = format!("\n== {}: {}\n{table}", self.name, self.description);
-        for broker in others.iter().filter(|broker| broker.is_braidmq) {
-            text.push_str(&self.verdicts(&broker.label, reference.is_mosquitto));
+        for broker in others.iter().filter(|broker| broker.is_braidmq()) {
+            text.push_str(&self.verdicts(&broker.label, reference.is_mosquitto()));
         }
         let others = self.runs.iter().filter_map(|run| Some(run.outcome.flow()?.shares.others));
         let disturbance = others.fold(0.0, f64::max);
@@ -294,7 +287,7 @@ impl CaseReport {
 #[cfg(test)]
 mod tests {
     use super::super::case;
-    use super::{BrokerEntry, CaseReport, IdleResult, Outcome, Run};
+    use super::{Broker, CaseReport, IdleResult, Outcome, Run};
     use braid_measure::process::Memory;
 
     fn idle(broker: &str, round: u32, bytes: f64) -> Run {
@@ -310,16 +303,6 @@ mod tests {
         Run { broker: broker.to_owned(), round, outcome }
     }
 
-    fn entry(label: &str) -> BrokerEntry {
-        BrokerEntry {
-            label: label.to_owned(),
-            version: String::new(),
-            settings: String::new(),
-            is_braidmq: label == "braidmq",
-            is_mosquitto: label == "mosquitto",
-        }
-    }
-
     #[test]
     fn table_shows_readings_ratios_aims_and_failures() {
         let cases = case::select(&["idle".to_owned()], 10, None).expect("known");
@@ -332,7 +315,7 @@ mod tests {
         runs.push(Run { broker: "braidmq".into(), round: 3, outcome: Outcome::Failed("gone".into()) });
         let labels = ["braidmq", "mosquitto"];
         let report = CaseReport::new(&cases[0], "ten".to_owned(), runs, labels.into_iter());
-        let table = report.table(&labels.map(entry));
+        let table = report.table(&labels.map(Broker::named));
         assert!(table.contains("braidmq              6000 (4000..8000)"), "{table}");
         assert!(table.contains("braidmq / mosquitto  5.000 (2.000..8.000)"), "{table}");
         assert!(table.contains("RSS per connection <= 6144: met (6000.000)"), "{table}");

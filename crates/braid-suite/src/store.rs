@@ -83,19 +83,11 @@ struct Report {
     load_average_at_end: String,
     rounds: u32,
     seconds: f64,
-    brokers: Vec<Named>,
+    brokers: Vec<Broker>,
     durable: Vec<durable::Row>,
     drain: Vec<drain::Row>,
     sessions: Vec<sessions::Row>,
     recovery: Option<recovery::Recovery>,
-}
-
-/// A broker and its configuration.
-#[derive(Serialize)]
-struct Named {
-    label: String,
-    version: String,
-    settings: String,
 }
 
 /// Measures and prints.
@@ -125,7 +117,7 @@ pub(crate) fn run(args: &StoreArgs) -> Result<ExitCode, String> {
         load_average_at_end: String::new(),
         rounds: args.rounds,
         seconds: args.seconds,
-        brokers: brokers.all.iter().map(Named::of).collect(),
+        brokers: brokers.all.clone(),
         durable: Vec::new(),
         drain: Vec::new(),
         sessions: Vec::new(),
@@ -199,15 +191,5 @@ impl Brokers {
 
     fn labels(&self) -> Vec<&str> {
         self.all.iter().map(|broker| broker.label.as_str()).collect()
-    }
-}
-
-impl Named {
-    fn of(broker: &Broker) -> Self {
-        Self {
-            label: broker.label.clone(),
-            version: broker.version.clone(),
-            settings: broker.settings.clone(),
-        }
     }
 }

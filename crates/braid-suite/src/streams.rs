@@ -6,12 +6,12 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use braid_bench::Connection;
 use braid_bench::pairs::{Drive, Load, Measured, Pair, Window};
+use braid_bench::{Connection, Dialer};
 use braid_measure::process::CpuReading;
 use braid_measure::{Alignment, Machine, Percentiles, Spread, Table};
 use braid_proto::packet::{Connect, ProtocolVersion, QoS};
-use braid_transport::{ClientTls, ClientTlsOptions, ConnectOptions, Target, Transport, connect};
+use braid_transport::{ClientTls, ClientTlsOptions, ConnectOptions, Target, Transport};
 use serde::Serialize;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -180,7 +180,7 @@ impl Testbed {
         let open = self.runtime.block_on(async {
             let mut open = Vec::new();
             for number in 0..connections {
-                open.push(dialer.connect(&format!("bench-idle-{number}")).await?);
+                open.push(connected(&dialer, &format!("bench-idle-{number}")).await?);
             }
             Ok::<_, String>(open)
         })?;
@@ -200,7 +200,8 @@ impl Testbed {
         let target = Target { transport, host: "localhost".to_owned(), port, path: String::new() };
         let ca_files = vec![running.data_dir().join("cert.pem")];
         let tls = ClientTls::new(ClientTlsOptions { ca_files, ..ClientTlsOptions::default() });
-        Ok(Dialer { target, tls })
+        let dialer = Dialer::new(vec![target], tls, ConnectOptions::default(), Vec::new());
+        dialer.map_err(|error| error.to_string())
     }
 }
 
@@ -208,8 +209,8 @@ impl Testbed {
 async fn flow(dialer: &Dialer, load: Load, seconds: f64, pid: u32) -> Result<FlowRound, String> {
     let mut ready = Vec::new();
     for number in 0..PAIRS {
-        let publisher = dialer.connect(&format!("bench-publisher-{number}")).await?;
-        let subscriber = dialer.connect(&format!("bench-subscriber-{number}")).await?;
+        let publisher = connected(dialer, &format!("bench-publisher-{number}")).await?;
+        let subscriber = connected(dialer, &format!("bench-subscriber-{number}")).await?;
         let pair = Pair::set_up(publisher, subscriber, number, load).await;
         ready.push(pair.map_err(|error| error.to_string())?);
     }
@@ -227,32 +228,22 @@ async fn flow(dialer: &Dialer, load: Load, seconds: f64, pid: u32) -> Result<Flo
         all.add(&measured.map_err(|error| error.to_string())?);
     }
     let shares = after.since(&before);
-    let broker_ns_per_message = after.broker_since(&before).as_secs_f64() * 1e9 / all.delivered.max(1) as f64;
     Ok(FlowRound {
         delivered: all.delivered,
         latency_ms: all.latencies.percentiles(),
         lateness_ms: all.lateness.percentiles(),
-        broker_ns_per_message,
+        broker_ns_per_message: shares.broker_nanoseconds() / all.delivered.max(1) as f64,
         seconds: shares.seconds,
         load_cores: shares.generator,
         other_cores: shares.others,
     })
 }
 
-/// Address and TLS settings of the broker.
-struct Dialer {
-    target: Target,
-    tls: ClientTls,
-}
-
-impl Dialer {
-    async fn connect(&self, client_id: &str) -> Result<Connection, String> {
-        let link = connect(&self.target, &self.tls, &ConnectOptions::default()).await;
-        let mut connect = Connect::new(ProtocolVersion::V5, client_id);
-        connect.keep_alive = u16::MAX; // No PINGREQ within a run.
-        let connection = Connection::establish(link.map_err(|error| error.to_string())?, connect).await;
-        connection.map_err(|error| error.to_string())
-    }
+async fn connected(dialer: &Dialer, client_id: &str) -> Result<Connection, String> {
+    let (link, _) = dialer.dial(1).await.map_err(|error| error.to_string())?;
+    let mut connect = Connect::new(ProtocolVersion::V5, client_id);
+    connect.keep_alive = u16::MAX; // No PINGREQ within a run.
+    Connection::establish(link, connect).await.map_err(|error| error.to_string())
 }
 
 /// Medians of one case, and ratios to the first row.

@@ -91,19 +91,11 @@ pub(crate) fn run(
         let latencies = receiving.join().map_err(|_| "the subscribers' thread died");
         (observed, sent, latencies)
     });
-    evaluate(flow, &state, &observed?, sent?, &latencies?)
+    evaluate(flow, &state, observed?, sent?, &latencies?)
 }
 
-/// Readings at both ends of the measured period.
-struct Observed {
-    seconds: f64,
-    delivered: u64,
-    broker_nanoseconds: f64,
-    shares: CpuShares,
-}
-
-/// Sleeps through the run and reads processor times at both ends of the measured period.
-fn observe(state: &RunState, pid: u32) -> Result<Observed, String> {
+/// Sleeps through the run; returns the use of the processors in the measured period, and the deliveries.
+fn observe(state: &RunState, pid: u32) -> Result<(CpuShares, u64), String> {
     let until = |due: u64| {
         thread::sleep(state.instant(due).saturating_duration_since(Instant::now()));
         let delivered = state.delivered.load(Ordering::Relaxed);
@@ -113,13 +105,7 @@ fn observe(state: &RunState, pid: u32) -> Result<Observed, String> {
     };
     let (before, delivered_before) = until(state.measured.start)?;
     let (after, delivered_after) = until(state.measured.end)?;
-    let shares = after.since(&before);
-    Ok(Observed {
-        seconds: shares.seconds,
-        delivered: delivered_after - delivered_before,
-        broker_nanoseconds: after.broker_since(&before).as_secs_f64() * 1e9,
-        shares,
-    })
+    Ok((after.since(&before), delivered_after - delivered_before))
 }
 
 /// Waits until `expected` messages were delivered, none arrives any more, or the run is void.
@@ -138,7 +124,7 @@ fn drain(state: &RunState, expected: u64) {
 fn evaluate(
     flow: &Flow,
     state: &RunState,
-    observed: &Observed,
+    (shares, delivered): (CpuShares, u64),
     sent: Sent,
     latencies: &Latencies,
 ) -> Result<FlowResult, String> {
@@ -147,10 +133,10 @@ fn evaluate(
         return Err(format!("{faults} faults: {}", texts.join("; ")));
     }
     let expected = sent.messages * flow.shape.copies();
-    let delivered = state.delivered.load(Ordering::Relaxed);
-    let lost = expected.saturating_sub(delivered);
-    if delivered > expected {
-        return Err(format!("{delivered} messages arrived of {expected} sent"));
+    let arrived = state.delivered.load(Ordering::Relaxed);
+    let lost = expected.saturating_sub(arrived);
+    if arrived > expected {
+        return Err(format!("{arrived} messages arrived of {expected} sent"));
     }
     if flow.qos > 0 && lost + sent.unacknowledged > 0 {
         let unacknowledged = sent.unacknowledged;
@@ -158,19 +144,19 @@ fn evaluate(
             "of {expected} QoS 1 messages {lost} were lost and {unacknowledged} not acknowledged"
         ));
     }
-    if observed.delivered == 0 || latencies.due() == 0 {
+    if delivered == 0 || latencies.due() == 0 {
         return Err("no message was delivered in the measured period".to_owned());
     }
     let microseconds =
         |quantile| latencies.quantile(quantile).map_or(f64::NAN, |milliseconds| milliseconds * 1e3);
     Ok(FlowResult {
-        seconds: observed.seconds,
-        delivered: observed.delivered,
-        throughput: observed.delivered as f64 / observed.seconds,
-        cpu_nanoseconds: observed.broker_nanoseconds / observed.delivered as f64,
+        seconds: shares.seconds,
+        delivered,
+        throughput: delivered as f64 / shares.seconds,
+        cpu_nanoseconds: shares.broker_nanoseconds() / delivered as f64,
         p50_microseconds: microseconds(0.5),
         p99_microseconds: microseconds(0.99),
-        shares: observed.shares,
+        shares,
         expected,
         lost,
         late: sent.late,

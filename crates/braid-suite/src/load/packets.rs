@@ -1,6 +1,6 @@
 //! Codec of the few MQTT 3.1.1 packets of the generator: the broker's own codec must not check itself.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 
 use super::payload::{self, Stamp};
 
@@ -214,6 +214,24 @@ pub(crate) fn read_packets(
     carry.extend_from_slice(bytes);
     // A short read of a stream socket has emptied it (epoll(7), question 9).
     Ok(if read < room { Readable::Drained } else { Readable::More })
+}
+
+/// Writes as much of `bytes` as the socket takes now; returns the number of bytes.
+///
+/// # Errors
+/// The connection failed.
+pub(crate) fn write_some(socket: &mut impl Write, bytes: &[u8]) -> Result<usize, String> {
+    let mut written = 0;
+    while written < bytes.len() {
+        match socket.write(&bytes[written..]) {
+            Ok(0) => return Err("the broker takes no more bytes".to_owned()),
+            Ok(taken) => written += taken,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(format!("writing failed: {error}")),
+        }
+    }
+    Ok(written)
 }
 
 #[cfg(test)]

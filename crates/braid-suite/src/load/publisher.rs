@@ -1,12 +1,12 @@
 //! Nonblocking connection of one publisher.
 
-use std::io::{self, Write};
+use std::io;
 use std::net;
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 
-use super::packets::{self, PublishTemplate, Readable, read_packets};
+use super::packets::{self, PublishTemplate, Readable, read_packets, write_some};
 use super::payload::Stamp;
 
 /// Encodes messages from a template, writes them in large pieces, and checks the order of PUBACK packets.
@@ -78,21 +78,12 @@ impl Publisher {
     /// # Errors
     /// The connection failed.
     pub(crate) fn flush(&mut self) -> Result<(), String> {
-        self.is_blocked = false;
-        while self.has_unwritten() {
-            match self.socket.write(&self.out[self.written..]) {
-                Ok(0) => return Err("the broker takes no more bytes".to_owned()),
-                Ok(written) => self.written += written,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.is_blocked = true;
-                    return Ok(());
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(format!("writing failed: {error}")),
-            }
+        self.written += write_some(&mut self.socket, &self.out[self.written..])?;
+        self.is_blocked = self.has_unwritten();
+        if !self.is_blocked {
+            self.out.clear();
+            self.written = 0;
         }
-        self.out.clear();
-        self.written = 0;
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! Every message is checked: topic, QoS, payload byte by byte, and the sequence numbers of each publisher. A gap is a loss;
 //! a step back is a duplicate or a wrong order, and a fault.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use braid_measure::Latencies;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
-use super::packets::{Packet, Readable, push_puback, read_packets};
+use super::packets::{Packet, Readable, push_puback, read_packets, write_some};
 use super::payload;
 use super::run_state::RunState;
 use crate::case::{Flow, Shape, topic};
@@ -138,14 +138,8 @@ impl<'run> Subscribers<'run> {
 impl Subscriber {
     /// Writes the acknowledgements of one read at once.
     fn flush(&mut self) -> Result<(), String> {
-        while !self.acks.is_empty() {
-            match self.socket.write(&self.acks) {
-                Ok(written) => drop(self.acks.drain(..written)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(format!("writing failed: {error}")),
-            }
-        }
+        let written = write_some(&mut self.socket, &self.acks)?;
+        self.acks.drain(..written);
         Ok(())
     }
 }

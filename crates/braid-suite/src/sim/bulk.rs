@@ -148,45 +148,33 @@ struct Reading {
 impl Path {
     /// Sizes of the message, 2^20 bytes.
     fn sizes(self) -> &'static [u32] {
-        if self.megabits() >= 1000 { &[10, 100] } else { &[10] }
+        if self.link().0 >= 1000 { &[10, 100] } else { &[10] }
     }
 
-    fn megabits(self) -> u32 {
+    /// Megabits per second, round trip in milliseconds, and share of the datagrams lost at random.
+    fn link(self) -> (u32, u32, f64) {
         match self {
-            Self::Local | Self::Giga50 | Self::Giga200 => 1000,
-            Self::Fast50 | Self::Shallow50 => 100,
-            Self::Slow100 => 10,
-            Self::Lossy1 | Self::Lossy2 | Self::Jitter5 => 20,
+            Self::Local => (1000, 2, 0.0),
+            Self::Giga50 => (1000, 50, 0.0),
+            Self::Giga200 => (1000, 200, 0.0),
+            Self::Fast50 | Self::Shallow50 => (100, 50, 0.0),
+            Self::Slow100 => (10, 100, 0.0),
+            Self::Lossy1 => (20, 40, 0.01),
+            Self::Lossy2 => (20, 40, 0.02),
+            Self::Jitter5 => (20, 40, 0.0),
         }
     }
 
     fn round_trip(self) -> Duration {
-        Duration::from_millis(self.round_trip_millis().into())
-    }
-
-    fn round_trip_millis(self) -> u32 {
-        match self {
-            Self::Local => 2,
-            Self::Giga50 | Self::Fast50 | Self::Shallow50 => 50,
-            Self::Giga200 => 200,
-            Self::Slow100 => 100,
-            Self::Lossy1 | Self::Lossy2 | Self::Jitter5 => 40,
-        }
-    }
-
-    fn loss(self) -> f64 {
-        match self {
-            Self::Lossy1 => 0.01,
-            Self::Lossy2 => 0.02,
-            _ => 0.0,
-        }
+        Duration::from_millis(self.link().1.into())
     }
 
     /// A queue of the bandwidth-delay product in datagrams, or a quarter of it.
     fn shaper(self) -> Shaper {
-        let rate = f64::from(self.megabits()) * 1e6 / 8.0 / f64::from(DATAGRAM);
+        let (megabits, millis, _) = self.link();
+        let rate = f64::from(megabits) * 1e6 / 8.0 / f64::from(DATAGRAM);
         // Megabits a second by milliseconds are 125 bytes.
-        let on_the_way = self.megabits() * self.round_trip_millis() * 125;
+        let on_the_way = megabits * millis * 125;
         let share = if self == Self::Shallow50 { 4 } else { 1 };
         Shaper { rate, queue: on_the_way.div_ceil(DATAGRAM * share) }
     }
@@ -196,7 +184,7 @@ impl Scenario {
     /// Time that the link needs for the bytes of the message alone, and one and a half round trips.
     fn limit(&self) -> Duration {
         let bits = f64::from(self.megabytes) * f64::from(1 << 20) * 8.0;
-        let on_the_link = Duration::from_secs_f64(bits / (f64::from(self.path.megabits()) * 1e6));
+        let on_the_link = Duration::from_secs_f64(bits / (f64::from(self.path.link().0) * 1e6));
         on_the_link + self.path.round_trip().mul_f64(1.5)
     }
 
@@ -215,7 +203,7 @@ impl Scenario {
         testbed.device.change(|link| link.latency = self.path.round_trip() / 2);
         testbed.device.change_one(direction, |link| {
             link.shaper = Some(self.path.shaper());
-            link.loss = self.path.loss();
+            link.loss = self.path.link().2;
             if self.path == Path::Jitter5 {
                 link.jitter = Duration::from_millis(5);
             }

@@ -92,13 +92,13 @@ fn once(directory: &Path, broker: &Broker, messages: u64) -> Result<DrainRound, 
     let (before, bytes) = (CpuReading::of(pid).map_err(gone)?, written()?);
     let mut order = Order::default();
     let (first, all) = take_queue(running.address, CLIENT, messages, |publish| order.check(publish))?;
-    let after = CpuReading::of(pid).map_err(gone)?;
+    let shares = CpuReading::of(pid).map_err(gone)?.since(&before);
     Ok(DrainRound {
         rate: messages as f64 / all.as_secs_f64(),
         first_milliseconds: first.as_secs_f64() * 1e3,
-        cpu_nanoseconds: after.broker_since(&before).as_secs_f64() * 1e9 / messages as f64,
+        cpu_nanoseconds: shares.broker_nanoseconds() / messages as f64,
         written: (written()? - bytes) as f64 / messages as f64,
-        shares: after.since(&before),
+        shares,
     })
 }
 

@@ -129,11 +129,12 @@ fn once(plan: &Plan<'_>, broker: &Broker, payload: usize, window: u32) -> Result
     let (messages, reached) = measure(plan, &mut publishers)?;
     let (after, bytes) = read()?;
     publishers.publish_all(0)?;
+    let shares = after.since(&before);
     Ok(Acknowledged {
         reached,
-        cpu_nanoseconds: after.broker_since(&before).as_secs_f64() * 1e9 / messages,
+        cpu_nanoseconds: shares.broker_nanoseconds() / messages,
         written: (bytes - bytes_before) as f64 / messages,
-        shares: after.since(&before),
+        shares,
     })
 }
 
@@ -168,11 +169,6 @@ impl Row {
     /// Spread of a quantity of the broker `label` over the rounds.
     pub(crate) fn spread(&self, label: &str, of: fn(&Acknowledged) -> f64) -> Option<Spread> {
         Spread::of(self.readings(label, of).into_iter().flatten())
-    }
-
-    /// Spread of a quantity of a yardstick over the rounds.
-    pub(crate) fn of_rounds(&self, of: fn(&Round) -> f64) -> Option<Spread> {
-        Spread::of(self.rounds.iter().map(of))
     }
 
     /// Spread of the ratio of a broker's quantity to a yardstick's in the same round.

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use braid_measure::{Alignment, Spread, Table};
 
-use super::durable::{Acknowledged, Round};
+use crate::report::head as head_of;
+
+use super::durable::{Acknowledged, Reached, Round};
 use super::recovery::Recovery;
 use super::{Report, SYNC, drain, durable, sessions};
 
@@ -20,14 +22,7 @@ const P99: fn(&Acknowledged) -> f64 = |acknowledged| acknowledged.reached.p99_mi
 
 /// Lines above the tables.
 pub(crate) fn head(report: &Report) -> String {
-    let machine = &report.machine;
-    let mut text = format!(
-        "machine: {} cores, {}, Linux {}, load average {}\n{} rounds; median (minimum..maximum)\n",
-        machine.cores, machine.processor, machine.kernel, machine.load_average, report.rounds
-    );
-    for broker in &report.brokers {
-        let _ = writeln!(text, "{}: {}; {}", broker.label, broker.version, broker.settings);
-    }
+    let mut text = head_of(&report.machine, &format!("\n{} rounds", report.rounds), &report.brokers);
     text.push_str(
         "mosquitto does not fsync before PUBACK: it writes its file every 30 minutes and when it stops; a crash costs what came since\n",
     );
@@ -38,32 +33,20 @@ pub(crate) fn head(report: &Report) -> String {
 pub(crate) fn durable(row: &durable::Row, labels: &[&str]) -> String {
     let titles = ["", "msg/s", "p50 ms", "p99 ms", "bytes/msg", "CPU ns/msg", "cores", "others"];
     let mut table = Table::new(Alignment::Left, titles);
-    let yard = |name: &str, rate: fn(&Round) -> f64, p50: fn(&Round) -> f64, p99: fn(&Round) -> f64| {
-        vec![
+    let each = |reached: fn(&Round) -> Reached| row.rounds.iter().map(reached).collect::<Vec<_>>();
+    for (name, rounds) in [
+        ("write 4 KiB, fdatasync", each(|round| round.raw.reached())),
+        ("log, one fdatasync per group", each(|round| round.log.reached())),
+        ("the same log behind TCP", each(|round| round.served_log)),
+    ] {
+        let cell = |of: fn(&Reached) -> f64, digits| show(Spread::of(rounds.iter().map(of)), digits);
+        table.row([
             name.to_owned(),
-            show(row.of_rounds(rate), 0),
-            show(row.of_rounds(p50), 2),
-            show(row.of_rounds(p99), 2),
-        ]
-    };
-    table.row(yard(
-        "write 4 KiB, fdatasync",
-        |round| round.raw.rate,
-        |round| round.raw.p50_milliseconds,
-        |round| round.raw.p99_milliseconds,
-    ));
-    table.row(yard(
-        "log, one fdatasync per group",
-        |round| round.log.rate,
-        |round| round.log.p50_milliseconds,
-        |round| round.log.p99_milliseconds,
-    ));
-    table.row(yard(
-        "the same log behind TCP",
-        |round| round.served_log.rate,
-        |round| round.served_log.p50_milliseconds,
-        |round| round.served_log.p99_milliseconds,
-    ));
+            cell(|reached| reached.rate, 0),
+            cell(|reached| reached.p50_milliseconds, 2),
+            cell(|reached| reached.p99_milliseconds, 2),
+        ]);
+    }
     for label in labels {
         let cell = |of: fn(&Acknowledged) -> f64, digits| show(row.spread(label, of), digits);
         let median = |of: fn(&Acknowledged) -> f64, digits: usize| {

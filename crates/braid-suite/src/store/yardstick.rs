@@ -5,6 +5,8 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
+use super::durable::Reached;
+
 /// The built example.
 pub(crate) struct Yardstick {
     program: PathBuf,
@@ -22,6 +24,14 @@ pub(crate) struct Figures {
     /// Duration of one fdatasync.
     pub(crate) sync_p50_milliseconds: f64,
     pub(crate) sync_p99_milliseconds: f64,
+}
+
+impl Figures {
+    /// Rate and latency of a message.
+    pub(crate) fn reached(self) -> Reached {
+        let Self { rate, p50_milliseconds, p99_milliseconds, .. } = self;
+        Reached { rate, p50_milliseconds, p99_milliseconds }
+    }
 }
 
 impl Yardstick {
