@@ -17,17 +17,14 @@ pub struct Alarm {
 
 /// Timer that completes at its time. Dropping it or setting another time cancels it.
 #[derive(Debug)]
-pub(crate) struct Ring(Kind);
-
-#[derive(Debug)]
-enum Kind {
+pub(crate) enum Ring {
     Timer(Pin<Box<Sleep>>),
     Thread(ThreadRing),
 }
 
 /// Timer of an exact alarm.
 #[derive(Debug)]
-struct ThreadRing {
+pub(crate) struct ThreadRing {
     thread: Arc<Thread>,
     due: Instant,
     /// Number and waker while it waits.
@@ -79,10 +76,10 @@ impl Alarm {
     /// Timer for this time.
     #[must_use]
     pub(crate) fn at(&self, due: Instant) -> Ring {
-        Ring(match &self.thread {
-            None => Kind::Timer(Box::pin(sleep_until(due))),
-            Some(thread) => Kind::Thread(ThreadRing { thread: Arc::clone(thread), due, entry: None }),
-        })
+        match &self.thread {
+            None => Ring::Timer(Box::pin(sleep_until(due))),
+            Some(thread) => Ring::Thread(ThreadRing { thread: Arc::clone(thread), due, entry: None }),
+        }
     }
 
     /// Number of timers of its thread that were waited for so far.
@@ -95,13 +92,13 @@ impl Alarm {
 impl Ring {
     /// Sets another time; the present one changes nothing.
     pub(crate) fn set(&mut self, due: Instant) {
-        match &mut self.0 {
-            Kind::Timer(sleep) if sleep.deadline() != due => sleep.as_mut().reset(due),
-            Kind::Thread(ring) if ring.due != due => {
+        match self {
+            Self::Timer(sleep) if sleep.deadline() != due => sleep.as_mut().reset(due),
+            Self::Thread(ring) if ring.due != due => {
                 ring.leave();
                 ring.due = due;
             }
-            Kind::Timer(_) | Kind::Thread(_) => {}
+            Self::Timer(_) | Self::Thread(_) => {}
         }
     }
 }
@@ -110,9 +107,9 @@ impl Future for Ring {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.get_mut().0 {
-            Kind::Timer(sleep) => sleep.as_mut().poll(cx),
-            Kind::Thread(ring) => ring.poll(cx),
+        match self.get_mut() {
+            Self::Timer(sleep) => sleep.as_mut().poll(cx),
+            Self::Thread(ring) => ring.poll(cx),
         }
     }
 }

@@ -3,6 +3,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::TimestampUnit;
+
 /// The payload that `-m` or `-s` gives: constant, or with values that change from message to message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageTemplate {
@@ -12,18 +14,16 @@ pub struct MessageTemplate {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hole {
-    Milliseconds,
-    Microseconds,
-    Nanoseconds,
+    Time(TimestampUnit),
     Unique,
     Random,
 }
 
 const HOLES: [(&str, Hole); 6] = [
-    ("%TIMESTAMP%", Hole::Milliseconds),
-    ("%TIMESTAMPMS%", Hole::Milliseconds),
-    ("%TIMESTAMPUS%", Hole::Microseconds),
-    ("%TIMESTAMPNS%", Hole::Nanoseconds),
+    ("%TIMESTAMP%", Hole::Time(TimestampUnit::Milliseconds)),
+    ("%TIMESTAMPMS%", Hole::Time(TimestampUnit::Milliseconds)),
+    ("%TIMESTAMPUS%", Hole::Time(TimestampUnit::Microseconds)),
+    ("%TIMESTAMPNS%", Hole::Time(TimestampUnit::Nanoseconds)),
     ("%UNIQUE%", Hole::Unique),
     ("%RANDOM%", Hole::Random),
 ];
@@ -87,9 +87,7 @@ impl MessageTemplate {
         for (range, hole) in &self.holes {
             out.extend_from_slice(self.text.get(at..range.start).unwrap_or_default());
             match hole {
-                Hole::Milliseconds => out.extend_from_slice(now.as_millis().to_string().as_bytes()),
-                Hole::Microseconds => out.extend_from_slice(now.as_micros().to_string().as_bytes()),
-                Hole::Nanoseconds => out.extend_from_slice(now.as_nanos().to_string().as_bytes()),
+                Hole::Time(unit) => out.extend_from_slice(unit.count(now).to_string().as_bytes()),
                 Hole::Unique => out.extend_from_slice(random.unique().to_string().as_bytes()),
                 Hole::Random => random.append(&mut out, size),
             }
