@@ -12,7 +12,7 @@ use braid_proto::packet::Will;
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::Priority;
 use braid_proto::topic::TopicFilter;
-use braid_router::{route, route_shared};
+use braid_router::{Readiness, route, route_shared};
 use braid_store::{Change, Commit};
 use hashbrown::HashMap;
 
@@ -20,7 +20,6 @@ use crate::auth::ClientAccess;
 use crate::lock_order;
 use crate::memory::Memory;
 use crate::persist::{self, Persist};
-use crate::queue::session_queue::Readiness;
 use crate::registry::{SessionEntry, SessionKey};
 use crate::retained::{RetainedMessages, Retaining};
 use crate::routing::{Route, RouteCache, RoutingTable, SharedTarget};
@@ -54,8 +53,8 @@ impl Dispatcher {
 
     /// Removes from a client's batch the messages that it may not publish, and retains those with RETAIN.
     ///
-    /// Every PUBLISH of a client passes here. Each reason to refuse one is a case of `refuse`, and messages to which it may
-    /// apply are in `is_exposed`: the others skip the checks.
+    /// Every PUBLISH of a client passes here. Each reason to refuse one is a case of `refuse`; a batch without a message to
+    /// which one may apply (`needs_check`) skips the checks. Wills are published by the broker and do not pass here.
     pub(crate) fn admit(
         &self,
         client: &mut ClientAccess,
@@ -63,24 +62,25 @@ impl Dispatcher {
         tokens: &mut Vec<Option<Token>>,
         mut set_reason: impl FnMut(Token, ReasonCode),
     ) -> Option<Commit> {
-        let is_exposed =
+        let needs_check =
             |message: &Arc<Message>| !client.is_unrestricted() || message.topic.is_dollar() || message.retain;
-        if !messages.iter().any(is_exposed) {
+        if !messages.iter().any(needs_check) {
             return None;
         }
-        let mut retaining = None;
-        let mut retain = |message: &Arc<Message>| {
-            retaining.get_or_insert_with(|| self.retained.change(&self.persist)).set(message)
-        };
         let mut refuse = |message: &Arc<Message>| {
             // The acknowledgement of MQTT 3 cannot say that it was not allowed. [MQTT3-3.3.5-2]
-            if !client.may_publish(&message.topic) {
-                return Some(ReasonCode::NotAuthorized);
-            }
-            // Without RETAIN nothing that is retained changes. [MQTT-3.3.1-8]
-            (message.retain && !retain(message)).then_some(ReasonCode::QuotaExceeded)
+            (!client.may_publish(&message.topic)).then_some(ReasonCode::NotAuthorized)
         };
-        let refused: Vec<_> = messages.iter().map(&mut refuse).collect();
+        let mut refused: Vec<_> = messages.iter().map(&mut refuse).collect();
+        // After the authorizer, which may be slow: the lock of all retained messages is held from the first on.
+        let mut retaining = None;
+        for (message, reason) in messages.iter().zip(&mut refused) {
+            // Without RETAIN nothing that is retained changes. [MQTT-3.3.1-8]
+            if message.retain && reason.is_none() {
+                let retaining = retaining.get_or_insert_with(|| self.retained.change(&self.persist));
+                *reason = (!retaining.set(message)).then_some(ReasonCode::QuotaExceeded);
+            }
+        }
         if refused.iter().any(Option::is_some) {
             for (reason, token) in refused.iter().zip(tokens.iter()) {
                 if let (Some(reason), Some(token)) = (*reason, *token) {
@@ -322,25 +322,16 @@ impl<'a> BatchPush<'a> {
         enqueued_at: Option<NonZeroU32>,
     ) {
         let limits = self.dispatcher.queues.policy.limits;
-        let (mut probes, mut fallback) = (0, None);
-        let is_ready = |key: &SessionKey| {
-            let Some(entry) = shared.entry(*key) else { return false };
-            let readiness = if entry.disconnect_epoch() > 0 {
-                Readiness::Keeps
-            } else if probes < READY_PROBES {
+        let mut probes = 0;
+        let member = shared.group.select(|key| match shared.entry(*key) {
+            None => Readiness::Unfit,
+            Some(entry) if entry.disconnect_epoch() == 0 && probes < READY_PROBES => {
                 probes += 1;
                 entry.queue.readiness(message, limits)
-            } else {
-                // Unknown: a push to a session that has ended meanwhile comes back as an orphan.
-                Readiness::Keeps
-            };
-            if readiness == Readiness::Keeps {
-                fallback.get_or_insert(*key);
             }
-            readiness == Readiness::Ready
-        };
-        let ready = shared.group.select(is_ready);
-        let member = ready.or_else(|| fallback.and_then(|key| shared.group.select(|other| *other == key)));
+            // Disconnected, or unknown: a push to a session that has ended meanwhile comes back as an orphan.
+            Some(_) => Readiness::Fallback,
+        });
         let entry = member.and_then(|member| shared.entry(member.key));
         match (member, entry) {
             (Some(member), Some(entry)) => {
@@ -420,7 +411,7 @@ mod tests {
                 chosen.queue.close();
             }
             let has_commit = push.finish().commit.is_some();
-            let holders = core.sessions.registry.entries().values().filter(|entry| entry.used() > 0).count();
+            let holders = core.sessions.registry.snapshot().iter().filter(|entry| entry.used() > 0).count();
             (has_commit, holders, core.statistics.messages_dropped())
         };
         assert_eq!(push(), (true, 1, 0), "the other one has it");

@@ -9,6 +9,23 @@ use braid_proto::topic::TopicFilter;
 
 use crate::runs::{Match, SortedRuns};
 
+/// Readiness of a member for a message that another member may receive instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Selected at once: connected, with room.
+    Ready,
+    /// Selected if no member is ready: the message would wait, or be dropped.
+    Fallback,
+    /// Not selected: the session has ended.
+    Unfit,
+}
+
+impl From<bool> for Readiness {
+    fn from(is_ready: bool) -> Self {
+        if is_ready { Self::Ready } else { Self::Unfit }
+    }
+}
+
 /// Members of one `$share/{ShareName}/{filter}`. Another Share Name over the same pattern is another group, which
 /// receives its own copy of each message. A session that subscribed on two streams is two members.
 ///
@@ -58,44 +75,30 @@ impl<K> Group<K> {
         self.members.is_empty()
     }
 
-    /// Selects the next member for which `ready` is true, in round-robin order. `None` when no member is ready; the
-    /// order is then unchanged.
+    /// Selects the next member in round-robin order that is [`Readiness::Ready`], else the next that is a
+    /// [`Readiness::Fallback`]. `None` when every member is [`Readiness::Unfit`]; the order is then unchanged.
     ///
-    /// The caller may then select again with a weaker condition, finally with `|_| true`. Several threads may select at
-    /// once; one that loses the race calls `ready` again.
-    ///
-    /// Calls `ready` for each member before the selected one. Where that is not free (a lock, say) and a group can have
-    /// thousands of members, use [`Group::select_within`].
-    pub fn select(&self, ready: impl FnMut(&K) -> bool) -> Option<&Match<K>> {
-        self.select_within(usize::MAX, ready)
-    }
-
-    /// [`Group::select`] that stops after `probes` members that are not ready. The next call continues behind them, so
-    /// that a few calls in a row probe every member.
-    ///
-    /// `None` says that no member is ready only if `probes` is at least the number of members; the order is then
-    /// unchanged.
-    pub fn select_within(&self, probes: usize, mut ready: impl FnMut(&K) -> bool) -> Option<&Match<K>> {
-        let len = self.len();
-        let mut left = probes;
+    /// Judges members until one is ready. Several threads may select at once; one that loses the race judges again.
+    pub fn select(&self, mut judge: impl FnMut(&K) -> Readiness) -> Option<&Match<K>> {
         let mut next = self.next.load(Ordering::Relaxed);
         loop {
-            let Some(ahead) = self.members_from(next).take(left).position(|member| ready(&member.key)) else {
-                if left < len {
-                    // If another thread moved it meanwhile, that thread has passed these members as well.
-                    let behind = (next + left) % len;
-                    let _ = self.next.compare_exchange(next, behind, Ordering::Relaxed, Ordering::Relaxed);
+            let (mut ready, mut fallback) = (None, None);
+            for (ahead, member) in self.members_from(next).enumerate() {
+                match judge(&member.key) {
+                    Readiness::Ready => {
+                        ready = Some(ahead);
+                        break;
+                    }
+                    Readiness::Fallback => fallback = fallback.or(Some(ahead)),
+                    Readiness::Unfit => {}
                 }
-                return None;
-            };
-            let chosen = (next + ahead) % len;
+            }
+            let chosen = (next + ready.or(fallback)?) % self.len();
             // Relaxed: the index guards no other memory.
             match self.next.compare_exchange_weak(next, chosen + 1, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return self.members_from(chosen).next(),
                 Err(newer) => next = newer,
             }
-            // Only members that were not ready use up probes: losing a race does not.
-            left -= ahead;
         }
     }
 

@@ -21,7 +21,7 @@ mod runs;
 mod subscribers;
 mod trie;
 
-pub use group::Group;
+pub use group::{Group, Readiness};
 pub use matches::Matches;
 pub use retained::{Retained, Walked};
 pub use route::{Overlap, replay, replays_at_subscribe, route, route_shared};

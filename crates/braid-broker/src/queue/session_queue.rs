@@ -11,6 +11,8 @@ use braid_proto::packet::QoS;
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{Priority, StreamKey};
 
+use braid_router::Readiness;
+
 use super::backpressure::{AckRttEstimator, RoomRegistration, RoomWaiters, hold_until};
 use super::egress::EgressQueue;
 use super::overflow::{Admission, Decision, Eviction, Occupancy, StreamOccupancy, Victims, trim};
@@ -63,17 +65,6 @@ enum State {
     #[default]
     Offline,
     Online,
-    /// The session has ended.
-    Closed,
-}
-
-/// Readiness of a session for a message that another session may receive instead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Readiness {
-    /// Connected, with room.
-    Ready,
-    /// Disconnected or full: the message would wait, or be dropped.
-    Keeps,
     /// The session has ended.
     Closed,
 }
@@ -202,9 +193,9 @@ impl SessionQueue {
         let inner = self.lock();
         let usage = QueueUsage::of_message(message, QoS::AtLeastOnce);
         match inner.connection.state {
-            State::Closed => Readiness::Closed,
+            State::Closed => Readiness::Unfit,
             State::Online if inner.held().admits(&usage, limits) => Readiness::Ready,
-            State::Online | State::Offline => Readiness::Keeps,
+            State::Online | State::Offline => Readiness::Fallback,
         }
     }
 

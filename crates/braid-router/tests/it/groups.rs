@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use braid_proto::stream::StreamKey;
-use braid_router::{Group, Matches, Router};
+use braid_router::{Group, Matches, Readiness, Router};
 
 use crate::generator::{for_each_seed, parse_filter, parse_name, stream, subscription, subscription_on};
 
@@ -23,7 +23,7 @@ fn group(router: &Router<u32>) -> &Group<u32> {
 }
 
 fn next(router: &Router<u32>) -> u32 {
-    group(router).select(|_| true).expect("a member").key
+    group(router).select(|_| Readiness::Ready).expect("a member").key
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn members_are_selected_round_robin() {
     let router = router([3, 1, 2]);
     let served: Vec<_> = (0..7).map(|_| next(&router)).collect();
     assert_eq!(served, [3, 1, 2, 3, 1, 2, 3], "first the first member, then in the order of keys");
-    assert_eq!(group(&router).select(|_| true).map(|m| m.subscription), Some(subscription(2)));
+    assert_eq!(group(&router).select(|_| Readiness::Ready).map(|m| m.subscription), Some(subscription(2)));
 }
 
 /// The member behind one that is not ready gets no double share.
@@ -43,7 +43,7 @@ fn only_ready_members_are_served_and_evenly() {
         let absent = rng.u32(..members);
         let mut served = BTreeMap::new();
         for _ in 0..10 * (members - 1) {
-            let chosen = group(&router).select(|key| *key != absent).expect("a ready member");
+            let chosen = group(&router).select(|key| (*key != absent).into()).expect("a ready member");
             *served.entry(chosen.key).or_insert(0) += 1;
         }
         let want = (0..members).filter(|key| *key != absent).map(|key| (key, 10)).collect();
@@ -58,68 +58,54 @@ fn no_ready_member_changes_nothing() {
     let mut asked = Vec::new();
     let chosen = group(&router).select(|key| {
         asked.push(*key);
-        false
+        Readiness::Unfit
     });
     assert_eq!((chosen, asked.as_slice()), (None, &[2, 3, 1][..]));
     assert_eq!(next(&router), 2);
 }
 
-/// A selection is bounded, and a few calls in a row probe every member once.
+/// A member that is ready comes first, whatever its place; else the first fallback in turn, and the order continues behind
+/// it.
 #[test]
-fn a_bounded_selection_continues_where_it_stopped() {
-    let router = router(0..10);
+fn a_fallback_is_selected_if_no_member_is_ready() {
+    let router = router(0..5);
     let mut asked = Vec::new();
-    let mut ask = |probes, ready: Option<u32>| {
+    let mut ask = |fallbacks: &[u32], ready: Option<u32>| {
         asked.clear();
-        let chosen = group(&router).select_within(probes, |key| {
+        let chosen = group(&router).select(|key| {
             asked.push(*key);
-            Some(*key) == ready
+            match (Some(*key) == ready, fallbacks.contains(key)) {
+                (true, _) => Readiness::Ready,
+                (false, true) => Readiness::Fallback,
+                (false, false) => Readiness::Unfit,
+            }
         });
         (chosen.map(|member| member.key), asked.clone())
     };
-    assert_eq!(ask(4, Some(8)), (None, vec![0, 1, 2, 3]));
-    assert_eq!(ask(4, Some(8)), (None, vec![4, 5, 6, 7]));
-    assert_eq!(ask(4, Some(8)), (Some(8), vec![8]));
-    assert_eq!(ask(4, Some(8)), (None, vec![9, 0, 1, 2]), "the selected one is last");
-    assert_eq!(ask(0, Some(3)), (None, vec![]), "no probes, no change");
-    assert_eq!(ask(4, Some(6)), (Some(6), vec![3, 4, 5, 6]), "the last probe may find one");
-    // Probing every member in vain leaves the order unchanged.
-    for probes in [10, 11, usize::MAX] {
-        assert_eq!(ask(probes, None), (None, vec![7, 8, 9, 0, 1, 2, 3, 4, 5, 6]));
-    }
-    assert_eq!(ask(1, Some(7)), (Some(7), vec![7]));
+    assert_eq!(ask(&[1, 3], None), (Some(1), vec![0, 1, 2, 3, 4]), "each is asked once");
+    assert_eq!(ask(&[1, 3], None), (Some(3), vec![2, 3, 4, 0, 1]));
+    assert_eq!(ask(&[1, 3], Some(2)), (Some(2), vec![4, 0, 1, 2]), "nobody is asked behind a ready one");
+    assert_eq!(ask(&[], None), (None, vec![3, 4, 0, 1, 2]));
+    assert_eq!(ask(&[0], None), (Some(0), vec![3, 4, 0, 1, 2]), "the order was unchanged");
 }
 
-/// For any bound, ready members are selected evenly, and each call probes few.
+/// Ready members are selected evenly, and so are the fallbacks of a group without one.
 #[test]
-fn bounded_selections_are_even() {
+fn selections_of_one_readiness_are_even() {
     for_each_seed(100, |rng| {
         let members = 2 + rng.u32(..30);
         let router = router(0..members);
-        let is_ready: Vec<_> = (0..members).map(|key| key == 0 || rng.bool()).collect();
-        let probes = 1 + rng.usize(..8);
-        let mut served = BTreeMap::new();
-        let mut in_vain = 0;
-        for _ in 0..10 * is_ready.iter().filter(|ready| **ready).count() {
-            loop {
-                let mut asked = 0;
-                let chosen = group(&router).select_within(probes, |key| {
-                    asked += 1;
-                    is_ready[*key as usize]
-                });
-                assert!(asked <= probes);
-                match chosen {
-                    Some(member) => {
-                        *served.entry(member.key).or_insert(0) += 1;
-                        in_vain = 0;
-                        break;
-                    }
-                    None => in_vain += asked,
-                }
-                assert!(in_vain < members as usize, "a ready member was passed over");
-            }
+        let best = if rng.bool() { Readiness::Ready } else { Readiness::Fallback };
+        let (mut served, mut want) = (BTreeMap::new(), BTreeMap::new());
+        let readiness: Vec<_> =
+            (0..members).map(|key| if key == 0 || rng.bool() { best } else { Readiness::Unfit }).collect();
+        for (key, _) in (0..members).zip(&readiness).filter(|(_, is)| **is == best) {
+            want.insert(key, 10);
         }
-        let want = (0..members).filter(|key| is_ready[*key as usize]).map(|key| (key, 10)).collect();
+        for _ in 0..10 * want.len() {
+            let chosen = group(&router).select(|key| readiness[*key as usize]).expect("a member");
+            *served.entry(chosen.key).or_insert(0) += 1;
+        }
         assert_eq!(served, want);
     });
 }
@@ -202,7 +188,7 @@ fn a_kept_group_never_changes() {
     router.unsubscribe(2, &parse_filter(FILTER), StreamKey::CONTROL);
     assert_eq!(kept.len(), 2);
     assert_eq!(group(&router).len(), 1);
-    assert_eq!(kept.select(|_| true).map(|m| m.key), Some(2), "the copy took the turn along");
+    assert_eq!(kept.select(|_| Readiness::Ready).map(|m| m.key), Some(2), "the copy took the turn along");
     router.unsubscribe(1, &parse_filter(FILTER), StreamKey::CONTROL);
     assert_eq!(kept.subscription(1, StreamKey::CONTROL), Some(subscription(2)));
 }
@@ -215,7 +201,7 @@ fn a_session_on_two_streams_is_two_members() {
     let data = StreamKey::bidi(3);
     assert_eq!(router.subscribe(1, &filter, subscription_on(data, 9)), None);
     let served = |router: &Router<u32>, count| -> Vec<(u32, u32)> {
-        let select = |_| group(router).select(|_| true).expect("a member");
+        let select = |_| group(router).select(|_| Readiness::Ready).expect("a member");
         (0..count).map(select).map(|m| (m.key, m.subscription.stream.index())).collect()
     };
     assert_eq!(served(&router, 4), [(1, 0), (1, 3), (2, 0), (1, 0)], "in the order of keys and streams");
@@ -244,10 +230,10 @@ fn streams_are_selected_like_sessions() {
             let place = |m: &braid_router::Match<u32>| (m.key, m.subscription.stream);
             let group = group(&router);
             let mut served: Vec<_> =
-                group.members().filter_map(|_| group.select(|_| true).map(place)).collect();
+                group.members().filter_map(|_| group.select(|_| Readiness::Ready).map(place)).collect();
             served.sort_unstable();
             assert_eq!(served, group.members().map(place).collect::<Vec<_>>());
-            group.select(|_| rng.bool());
+            group.select(|_| rng.bool().into());
         }
     });
 }
@@ -265,28 +251,28 @@ fn threads_share_the_order() {
     }
 }
 
-/// A thread that loses the race probes again. Only members that were not ready have cost a probe.
+/// A thread that loses the race judges again, from the member that is next by then.
 #[test]
-fn a_lost_race_uses_up_no_probe() {
+fn a_lost_race_is_judged_again() {
     let router = router(0..10);
     let mut overtaken = 0;
-    let chosen = group(&router).select_within(1, |_| {
+    let chosen = group(&router).select(|_| {
         overtaken += 1;
         if overtaken <= 3 {
             next(&router);
         }
-        true
+        Readiness::Ready
     });
-    assert_eq!((chosen.map(|member| member.key), overtaken), (Some(3), 4), "one probe, thrice in vain");
+    assert_eq!((chosen.map(|member| member.key), overtaken), (Some(3), 4), "thrice in vain");
     let mut asked = Vec::new();
-    let chosen = group(&router).select_within(3, |key| {
+    let chosen = group(&router).select(|key| {
         asked.push(*key);
-        let is_ready = asked.len() == 2;
-        if is_ready {
+        if asked.len() == 10 {
             assert_eq!(next(&router), 4);
         }
-        is_ready
+        if *key == 4 { Readiness::Fallback } else { Readiness::Unfit }
     });
-    assert_eq!((chosen, asked.as_slice()), (None, &[4, 5, 5, 6][..]));
-    assert_eq!(next(&router), 7);
+    assert_eq!(chosen.map(|member| member.key), Some(4));
+    assert_eq!(asked.len(), 20, "the fallback of the first pass was behind by then");
+    assert_eq!(next(&router), 5);
 }
