@@ -9,11 +9,14 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use braid_proto::message::Delivery;
 use braid_proto::packet::{ClientId, Connect};
 use braid_proto::reason::ReasonCode;
 use braid_proto::topic::{TopicFilter, TopicName};
 use braid_transport::Peer;
 use hashbrown::HashMap;
+
+use crate::lock_order;
 
 /// Topics of the broker itself. Clients may subscribe to them and not publish.
 const BROKER_TOPICS: &str = "$SYS/";
@@ -235,6 +238,18 @@ impl ClientAccess {
         self.is_unrestricted() || self.permits_cached(Direction::Receive, topic)
     }
 
+    /// Filter of deliveries that are sent again, which counts those that are denied by now.
+    pub(crate) fn permitted_deliveries<'a>(
+        &'a mut self,
+        denied: &'a mut u64,
+    ) -> impl FnMut(&Delivery) -> bool + 'a {
+        |delivery| {
+            let is_permitted = self.may_receive(&delivery.message.topic);
+            *denied += u64::from(!is_permitted);
+            is_permitted
+        }
+    }
+
     pub(crate) fn may_resume(&self, owner: Option<&Identity>) -> bool {
         self.permits(Action::Resume { owner })
     }
@@ -245,11 +260,13 @@ impl ClientAccess {
 
     fn permits(&self, action: Action<'_>) -> bool {
         let Some(rules) = &self.rules else { return true };
+        lock_order::assert_none_held();
         rules.authorize.permits(&self.identity, &rules.client_id, action)
     }
 
     fn permits_cached(&mut self, direction: Direction, topic: &TopicName) -> bool {
         let Some(rules) = &mut self.rules else { return true };
+        lock_order::assert_none_held();
         let generation = rules.authorize.generation();
         if rules.generation != generation || rules.answers.len() >= CACHED_ANSWERS {
             rules.generation = generation;

@@ -113,10 +113,10 @@ impl World {
     fn operate_stream(&mut self, operation: u8, on: StreamKey, byte: u8) {
         match operation {
             0..6 => self.open(on),
-            6 => self.server.handle_stream_finished(on, self.now),
+            6 => self.server.handle_stream_finished(on),
             7 => {
                 self.stopped.insert(on);
-                self.server.handle_stream_stopped(on, self.now);
+                self.server.handle_stream_stopped(on);
             }
             8 => self.server.handle_stream_reset(on, self.now),
             9 => {
@@ -162,7 +162,7 @@ impl World {
         }
         if byte & 1 == 0 {
             let session = self.kept.take().expect("only one connection has the session");
-            self.server.accept(session, &Acceptance::default(), self.now);
+            self.server.accept(session, &Acceptance::default(), self.now, |_| true);
         } else {
             self.server.reject(ReasonCode::from_u8(byte).unwrap_or(ReasonCode::Banned));
         }
@@ -241,6 +241,7 @@ impl World {
                 session.outbound.unacknowledged() <= usize::from(MAXIMUM_INFLIGHT) + session.inbound.len()
             );
         }
+        self.server.continue_resend(self.now, |_| true);
         let connacks = &mut self.connacks;
         self.client.drain(&mut self.server, |stream, packet| {
             let packet_type = packet.packet_type();

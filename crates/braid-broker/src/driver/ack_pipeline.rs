@@ -399,7 +399,7 @@ mod tests {
         server.handle_bytes(StreamKey::CONTROL, b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01a", now);
         assert!(matches!(server.poll_event(), Some(Event::Connect(_))));
         let acceptance = Acceptance { session_present: false, assigned_client_id: false };
-        server.accept(Session::default(), &acceptance, now);
+        server.accept(Session::default(), &acceptance, now, |_| true);
         let mut tokens = Vec::new();
         for (stream, packet_id) in streams.iter().zip(1..) {
             let stream = if *stream == 0 { StreamKey::CONTROL } else { StreamKey::bidi(*stream) };

@@ -270,7 +270,10 @@ impl Driver {
         self.retained.resume(claim.pending_retained);
         self.core.statistics.client_came();
         // After a refusal this only gives the session back.
-        self.server.accept(claim.session, &acceptance, super::now());
+        let mut denied = 0;
+        let permitted = self.session.access.permitted_deliveries(&mut denied);
+        self.server.accept(claim.session, &acceptance, super::now(), permitted);
+        self.core.statistics.dropped(denied);
         if opened.is_ok() {
             self.link.set_trusted(); // [BQ-13]
         }

@@ -99,10 +99,10 @@ impl Driver {
             Read::Opened(stream) => {
                 let limit = self.core.config.limits.streams_per_second;
                 if self.streams.as_mut().is_some_and(|streams| streams.open(stream, limit, now)) {
-                    self.begin_stream(OpenedStream { stream, is_stopped: false }, now);
+                    self.begin_stream(OpenedStream { stream, is_stopped: false });
                 }
             }
-            Read::Finished(stream) => self.server.handle_stream_finished(stream, now),
+            Read::Finished(stream) => self.server.handle_stream_finished(stream),
             Read::Reset(stream, code) => {
                 self.link.abort(stream, code); // [BQ-32]
                 self.server.handle_stream_reset(stream, now);
@@ -111,7 +111,7 @@ impl Driver {
             Read::Stopped(stream, _) => {
                 // The transport has answered with RESET_STREAM. [BQ-33]
                 if !self.streams.as_mut().is_some_and(|streams| streams.stop_waiting(stream)) {
-                    self.server.handle_stream_stopped(stream, now);
+                    self.server.handle_stream_stopped(stream);
                 }
             }
             Read::Confirmed => {
@@ -141,12 +141,12 @@ impl Driver {
 
     // -- Streams -----------------------------------------------------------------------------------
 
-    fn begin_stream(&mut self, OpenedStream { stream, is_stopped }: OpenedStream, now: Instant) {
+    fn begin_stream(&mut self, OpenedStream { stream, is_stopped }: OpenedStream) {
         self.gate.handle_stream_opened(stream);
         self.link.set_priority(stream, Priority::HIGHEST);
         self.server.handle_stream_opened(stream);
         if is_stopped {
-            self.server.handle_stream_stopped(stream, now); // [BQ-33]
+            self.server.handle_stream_stopped(stream); // [BQ-33]
         }
     }
 
@@ -154,7 +154,7 @@ impl Driver {
     pub(super) fn open_waiting_streams(&mut self, now: Instant) {
         let limit = self.core.config.limits.streams_per_second;
         while let Some(opened) = self.streams.as_mut().and_then(|streams| streams.poll_opening(limit, now)) {
-            self.begin_stream(opened, now);
+            self.begin_stream(opened);
         }
     }
 
@@ -187,14 +187,13 @@ impl Driver {
 
     /// Encodes deliveries into the outboxes of their streams while these, the peer and the queue allow it.
     pub(super) fn deliver(&mut self, now: Instant) {
-        if self.server.is_resending() {
-            self.server.continue_resend(now);
-        }
+        let (mut sent, mut dropped) = (0, 0);
+        self.server.continue_resend(now, self.session.access.permitted_deliveries(&mut dropped));
         if self.sender.is_empty() {
+            self.core.statistics.dropped(dropped);
             return;
         }
         self.sender.begin_round(now);
-        let (mut sent, mut dropped) = (0, 0);
         let mut unwritten = self.server.unwritten();
         while let Some((lane, next)) = self.sender.next(&self.server, unwritten, self.streams.as_deref_mut())
         {

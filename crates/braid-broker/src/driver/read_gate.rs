@@ -246,7 +246,7 @@ mod tests {
             server.handle_bytes(CONTROL, b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01a", now);
             assert!(matches!(server.poll_event(), Some(Event::Connect(_))));
             let acceptance = Acceptance { session_present: false, assigned_client_id: false };
-            server.accept(Session::default(), &acceptance, now);
+            server.accept(Session::default(), &acceptance, now, |_| true);
             let (gate, acks) = (ReadGate::new(limits, now), AckPipeline::default());
             Self { gate, server, acks, memory: Memory::new(limits), now }
         }

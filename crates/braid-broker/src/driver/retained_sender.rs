@@ -1,6 +1,6 @@
 //! Sender of retained messages to new subscriptions, one batch per turn.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -39,27 +39,33 @@ impl RetainedSender {
         std::mem::take(&mut self.cursors).into()
     }
 
-    /// Begins to send to a subscription; anew, if that is under way on the same stream.
-    pub(super) fn begin(&mut self, filter: TopicFilter, subscription: Subscription) {
-        self.cancel(&filter, subscription.stream);
-        self.cursors.push_back(RetainedCursor { filter, subscription, after: None });
+    /// Begins to send to subscriptions; anew to those for which that is under way on the same stream. Of several
+    /// subscriptions of a filter on one stream the last counts.
+    pub(super) fn begin(&mut self, mut subscriptions: Vec<(TopicFilter, Subscription)>) {
+        let mut last = HashMap::with_capacity(subscriptions.len());
+        for (index, (filter, subscription)) in subscriptions.iter().enumerate() {
+            last.insert((filter.clone(), subscription.stream), index);
+        }
+        let mut index = 0;
+        subscriptions.retain(|(filter, subscription)| {
+            index += 1;
+            last.get(&(filter.clone(), subscription.stream)) == Some(&(index - 1))
+        });
+        self.cancel(
+            subscriptions.iter().map(|(filter, subscription)| (filter, subscription.stream)).collect(),
+        );
+        let cursor = |(filter, subscription)| RetainedCursor { filter, subscription, after: None };
+        self.cursors.extend(subscriptions.into_iter().map(cursor));
     }
 
-    /// Drops the cursor of a filter on a stream.
-    pub(super) fn cancel(&mut self, filter: &TopicFilter, stream: StreamKey) {
-        self.cursors.retain(|cursor| cursor.filter != *filter || cursor.subscription.stream != stream);
-    }
-
-    /// Drops the cursors of subscriptions that have ended. [MQTT-3.10.4-2]
-    pub(super) fn cancel_all(&mut self, mut ended: Vec<(TopicFilter, StreamKey)>) {
+    /// Drops the cursors of filters on streams. [MQTT-3.10.4-2]
+    pub(super) fn cancel(&mut self, mut ended: Vec<(&TopicFilter, StreamKey)>) {
         if self.cursors.is_empty() {
             return;
         }
         ended.sort_unstable();
-        self.cursors.retain(|cursor| {
-            let key = (&cursor.filter, cursor.subscription.stream);
-            ended.binary_search_by(|(filter, stream)| (filter, *stream).cmp(&key)).is_err()
-        });
+        self.cursors
+            .retain(|cursor| ended.binary_search(&(&cursor.filter, cursor.subscription.stream)).is_err());
     }
 
     /// Moves the cursors of a stream that has ended to the control stream. [BQ-42]
@@ -164,7 +170,7 @@ mod tests {
     fn each_message_is_sent_once_in_limited_batches() {
         let (mut sender, messages) = (RetainedSender::default(), retained(600));
         assert_eq!(batches(&mut sender, &messages, |_| true), []);
-        sender.begin(filter("#"), on(CONTROL));
+        sender.begin(vec![(filter("#"), on(CONTROL))]);
         let sizes = batches(&mut sender, &messages, |_| true);
         assert!(sizes.iter().all(|(size, _)| *size <= MAX_DELIVERIES), "{sizes:?}");
         assert_eq!(sizes.iter().map(|(size, _)| size).sum::<usize>(), 600);
@@ -176,8 +182,8 @@ mod tests {
     fn a_stream_that_is_not_ready_delays_no_other() {
         let (mut sender, messages) = (RetainedSender::default(), retained(3));
         let (one, two) = (StreamKey::bidi(1), StreamKey::bidi(2));
-        sender.begin(filter("#"), on(one));
-        sender.begin(filter("#"), on(two));
+        sender.begin(vec![(filter("#"), on(one))]);
+        sender.begin(vec![(filter("#"), on(two))]);
         assert_eq!(batches(&mut sender, &messages, |stream| stream == two), [(3, two)]);
         // [BQ-42]
         sender.redirect(one);
@@ -187,15 +193,15 @@ mod tests {
     #[test]
     fn a_subscription_begins_anew_and_an_ended_one_is_cancelled() {
         let (mut sender, messages) = (RetainedSender::default(), retained(600));
-        sender.begin(filter("#"), on(CONTROL));
+        sender.begin(vec![(filter("#"), on(CONTROL))]);
         let first = sender.next_batch(&messages, LIMITS, Instant::now(), |_| true, |_| None);
         assert_eq!(first.map(|batch| batch.len()), Some(MAX_DELIVERIES));
-        sender.begin(filter("#"), on(CONTROL));
+        sender.begin(vec![(filter("#"), on(CONTROL))]);
         let left = sender.take();
         assert!(left.len() == 1 && left[0].after.is_none(), "from the first topic");
         sender.resume(left);
-        sender.begin(filter("t/1"), on(CONTROL));
-        sender.cancel_all(vec![(filter("#"), CONTROL), (filter("t/1"), StreamKey::bidi(1))]);
+        sender.begin(vec![(filter("t/1"), on(CONTROL))]);
+        sender.cancel(vec![(&filter("#"), CONTROL), (&filter("t/1"), StreamKey::bidi(1))]);
         assert_eq!(batches(&mut sender, &messages, |_| true), [(1, CONTROL)]);
     }
 }

@@ -78,15 +78,17 @@ impl SubscriptionHandler<'_> {
             });
         }
         let token = self.server.suback(on, packet_id, codes);
-        for (Granted { filter, subscription, has_left_control }, replaced) in granted.iter().zip(replaced) {
-            if replays_at_subscribe(filter, subscription, replaced) {
-                if *has_left_control {
-                    // The messages that the control stream has not sent yet are among those of the new cursor.
-                    self.retained.cancel(filter, StreamKey::CONTROL);
-                }
-                self.retained.begin(filter.clone(), *subscription);
-            }
-        }
+        let replayed = || {
+            let replayed = |(Granted { filter, subscription, .. }, replaced): &(&Granted, &bool)| {
+                replays_at_subscribe(filter, subscription, **replaced)
+            };
+            granted.iter().zip(&replaced).filter(replayed).map(|(granted, _)| granted)
+        };
+        // The messages that the control stream has not sent yet are among those of the new cursors.
+        let has_left_control = replayed().filter(|granted| granted.has_left_control);
+        self.retained.cancel(has_left_control.map(|granted| (&granted.filter, StreamKey::CONTROL)).collect());
+        self.retained
+            .begin(replayed().map(|granted| (granted.filter.clone(), granted.subscription)).collect());
         if entry.is_durable() && !granted.is_empty() {
             let session = entry.id();
             let subscribed = |granted: Granted| Change::Subscribed {
@@ -184,7 +186,7 @@ impl SubscriptionHandler<'_> {
             let commit = self.core.persist.commit(persist::ended_subscriptions(entry.id(), left, filters));
             self.acks.wait_for(Some(commit));
         }
-        self.retained.cancel_all(ended);
+        self.retained.cancel(ended.iter().map(|(filter, stream)| (filter, *stream)).collect());
         self.server.unsuback(on, unsubscribe.packet_id, codes)
     }
 

@@ -151,6 +151,34 @@ async fn a_denied_delivery_is_dropped_even_if_its_subscription_is_older_than_the
     assert_eq!(broker.statistics().messages_dropped(), 1);
 }
 
+/// Messages in flight that the client may not receive any more are not sent again, by whatever identity it resumes.
+#[tokio::test(start_paused = true)]
+async fn a_denied_retransmission_ends_the_exchange() {
+    let rules = Deny::the("");
+    let broker = start(&rules);
+    let mut client = broker.resume("client").await;
+    client.subscribe("t/#", QoS::ExactlyOnce).await;
+    let mut publisher = broker.v5("publisher").await;
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        publisher.publish("t/1", "secret", qos).await;
+        client.expect_publish().await;
+    }
+    client.vanish().await;
+    rules.change("receive");
+    let mut client = broker.connect(named("other", lasting("client"))).await;
+    assert!(client.connack().session_present);
+    client.expect_silence().await;
+    assert!(rules.has_asked("other as client: receive t/1"));
+    assert_eq!(broker.statistics().messages_dropped(), 2);
+    // Nothing of the exchanges is left, and their identifiers are free.
+    client.vanish().await;
+    rules.change("");
+    let mut client = broker.resume("client").await;
+    client.expect_silence().await;
+    publisher.publish("t/2", "public", QoS::AtLeastOnce).await;
+    assert_eq!(client.take().await, "public");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_denied_resume_leaves_the_session_parked() {
     let rules = Deny::the("resume");

@@ -134,7 +134,7 @@ impl Peer {
     pub(crate) async fn accept(&mut self, session: Option<Session>) {
         let acceptance = Acceptance { session_present: session.is_some(), ..Acceptance::default() };
         let session = session.unwrap_or_else(|| Session::new("c".into(), SessionExpiry::NEVER));
-        self.server.accept(session, &acceptance, now());
+        self.server.accept(session, &acceptance, now(), |_| true);
         self.link.set_trusted();
         self.flush().await;
     }
@@ -183,7 +183,7 @@ impl Peer {
                 }
                 Ok(Read::Finished(stream)) => {
                     self.ended.push((stream, None));
-                    self.server.handle_stream_finished(stream, now());
+                    self.server.handle_stream_finished(stream);
                 }
                 Ok(Read::Reset(stream, code) | Read::Stopped(stream, code)) => {
                     self.ended.push((stream, Some(code)));
@@ -373,6 +373,7 @@ impl Peer {
 
     /// Ready when everything is written. The client may have gone: the next read says so.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.server.continue_resend(now(), |_| true);
         let mut streams = Vec::new();
         self.server.streams_to_write(&mut streams);
         let mut is_stuck = false;

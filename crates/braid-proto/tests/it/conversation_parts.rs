@@ -34,7 +34,7 @@ fn outcome(pieces: &[&[u8]], version: ProtocolVersion) -> (Vec<String>, Vec<Stri
             let token = match event {
                 Event::Connect(_) => {
                     let session = Session::new("part".into(), SessionExpiry::NEVER);
-                    rig.server.accept(session, &Acceptance::default(), rig.now);
+                    rig.server.accept(session, &Acceptance::default(), rig.now, |_| true);
                     None
                 }
                 Event::Publish(_, token) => token,

@@ -83,7 +83,8 @@ impl Rig {
         let version = connect.version;
         rig.read(&encoded(&Packet::Connect(Box::new(connect)), version));
         assert!(matches!(rig.server.poll_event(), Some(Event::Connect(_))));
-        rig.server.accept(session, &Acceptance::default(), rig.now);
+        rig.server.accept(session, &Acceptance::default(), rig.now, |_| true);
+        rig.resend();
         let connack = rig.server.outbox(StreamKey::CONTROL).unwrap();
         assert_eq!(connack.chunk()[0], 0x20);
         let len = 2 + usize::from(connack.chunk()[1]);
@@ -92,11 +93,17 @@ impl Rig {
     }
 
     pub(crate) fn read(&mut self, bytes: &[u8]) {
-        self.server.handle_bytes(StreamKey::CONTROL, bytes, self.now);
+        self.read_on(StreamKey::CONTROL, bytes);
+    }
+
+    /// Retransmits as the driver does after each event, with every permission.
+    fn resend(&mut self) {
+        self.server.continue_resend(self.now, |_| true);
     }
 
     /// Takes the bytes of the outbox.
     pub(crate) fn sent(&mut self) -> Vec<u8> {
+        self.resend();
         let Some(outbox) = self.server.outbox(StreamKey::CONTROL) else { return Vec::new() };
         let all = outbox.copy_to_bytes(outbox.remaining());
         assert!(outbox.is_empty());
@@ -114,10 +121,24 @@ impl Rig {
 
     pub(crate) fn read_on(&mut self, stream: StreamKey, bytes: &[u8]) {
         self.server.handle_bytes(stream, bytes, self.now);
+        self.resend();
+    }
+
+    /// Ends the client's half of a stream.
+    pub(crate) fn finish(&mut self, stream: StreamKey) {
+        self.server.handle_stream_finished(stream);
+        self.resend();
+    }
+
+    /// Resets a stream as the client.
+    pub(crate) fn reset(&mut self, stream: StreamKey) {
+        self.server.handle_stream_reset(stream, self.now);
+        self.resend();
     }
 
     /// Takes the bytes of a stream's outbox; `None` when it has none.
     pub(crate) fn sent_on(&mut self, stream: StreamKey) -> Option<Vec<u8>> {
+        self.resend();
         let outbox = self.server.outbox(stream)?;
         Some(outbox.copy_to_bytes(outbox.remaining()).to_vec())
     }

@@ -29,7 +29,7 @@ fn deciding(options: ServerOptions, connect: Connect) -> Rig {
 
 fn accept(rig: &mut Rig, acceptance: &Acceptance) -> Connack {
     let version = rig.server.version().unwrap();
-    rig.server.accept(Session::new("c".into(), SessionExpiry::NEVER), acceptance, rig.now);
+    rig.server.accept(Session::new("c".into(), SessionExpiry::NEVER), acceptance, rig.now, |_| true);
     match packets(&rig.sent(), version).remove(0) {
         Packet::Connack(connack) => *connack,
         other => panic!("{other:?}"),
@@ -41,7 +41,7 @@ fn accept_after_the_end_gives_the_session_back() {
     let mut rig = deciding(options(), connect(V5));
     rig.server.handle_link_closed();
     let session = Session::new("precious".into(), SessionExpiry::NEVER);
-    rig.server.accept(session, &Acceptance::default(), rig.now);
+    rig.server.accept(session, &Acceptance::default(), rig.now, |_| true);
     assert!(rig.server.is_closed());
     let end = rig.end().unwrap();
     assert_eq!(end.cause, Cause::Lost);
@@ -52,11 +52,11 @@ fn accept_after_the_end_gives_the_session_back() {
 #[test]
 fn an_answer_without_a_request_changes_nothing() {
     let mut rig = Rig::before_connect(options());
-    rig.server.accept(Session::default(), &Acceptance::default(), rig.now);
+    rig.server.accept(Session::default(), &Acceptance::default(), rig.now, |_| true);
     assert!(rig.server.session().is_none());
 
     let mut rig = Rig::connected(options(), connect(V5));
-    rig.server.accept(Session::default(), &Acceptance::default(), rig.now);
+    rig.server.accept(Session::default(), &Acceptance::default(), rig.now, |_| true);
     rig.server.reject(ReasonCode::Banned);
     assert!(rig.sent().is_empty());
     assert_eq!(rig.server.session().unwrap().client_id.as_str(), "c");
@@ -78,7 +78,12 @@ fn a_connack_above_the_clients_maximum_packet_size_is_not_sent() {
             properties: None,
         });
         let mut rig = deciding(options(), connect);
-        rig.server.accept(Session::new("c".into(), SessionExpiry::NEVER), &Acceptance::default(), rig.now);
+        rig.server.accept(
+            Session::new("c".into(), SessionExpiry::NEVER),
+            &Acceptance::default(),
+            rig.now,
+            |_| true,
+        );
         assert_eq!(rig.server.is_closed(), !fits, "{size}");
         assert_eq!(rig.sent().is_empty(), !fits, "{size}");
         if let Some(end) = rig.end() {

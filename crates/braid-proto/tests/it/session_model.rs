@@ -220,7 +220,7 @@ impl World {
                     let session = self.kept.take().expect("two connections at once");
                     let acceptance =
                         Acceptance { session_present: self.connections > 0, ..Acceptance::default() };
-                    self.server.accept(session, &acceptance, self.now);
+                    self.server.accept(session, &acceptance, self.now, |_| true);
                     self.connections += 1;
                 }
                 Event::Publish(message, token) => {
@@ -257,6 +257,7 @@ impl World {
         }
         let len = self.client.outbox(StreamKey::CONTROL).unwrap().len();
         self.up.write(&self.client.outbox(StreamKey::CONTROL).unwrap().copy_to_bytes(len));
+        self.server.continue_resend(self.now, |_| true);
         if let Some(outbox) = self.server.outbox(StreamKey::CONTROL) {
             let len = outbox.len();
             self.down.write(&outbox.copy_to_bytes(len));

@@ -202,7 +202,7 @@ fn spooled_packets_do_not_count_as_partial_bytes() {
     let events = rig.events();
     assert!(matches!(&events[..], [Event::Publish(message, Some(_))] if message.payload == bytes[10..]));
     // An incomplete packet is a violation in the spool too.
-    rig.server.handle_stream_finished(streams[4], rig.now);
+    rig.finish(streams[4]);
     let events = rig.events();
     assert!(matches!(events[0], Event::StreamViolated(on, Violation::Truncated) if on == streams[4]));
     assert_eq!(spool.held(), 8 * (LARGE - 1));

@@ -98,7 +98,7 @@ impl Conversation {
                     let acceptance = Acceptance { session_present: kept.is_some(), ..Acceptance::default() };
                     let session =
                         kept.unwrap_or_else(|| Session::new("c".into(), SessionExpiry::WITH_CONNECTION));
-                    self.rig.server.accept(session, &acceptance, self.rig.now);
+                    self.rig.server.accept(session, &acceptance, self.rig.now, |_| true);
                     continue;
                 }
                 Event::Publish(message, token) => {

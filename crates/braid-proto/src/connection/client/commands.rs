@@ -135,8 +135,8 @@ impl Client {
     /// Continues retransmission, a limited number of bytes at a time; to be called after every write.
     pub fn continue_resend(&mut self, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
-        for id in established.exchange.flush_resends(now) {
-            self.events.push_back(ClientEvent::Published(id, ReasonCode::PacketTooLarge));
+        for (id, reason) in established.exchange.flush_resends(now, |_| true) {
+            self.events.push_back(ClientEvent::Published(id, reason));
         }
     }
 

@@ -14,7 +14,7 @@ use crate::decoder::Decoder;
 use crate::message::Delivery;
 use crate::packet::{Connack, Connect, Disconnect, Packet, id};
 use crate::session::{Phase, Session, SessionExpiry};
-use crate::types::{ClientId, PacketId, PacketType, ProtocolVersion, ReasonCode, Violation};
+use crate::types::{ClientId, PacketId, PacketType, ProtocolVersion, Violation};
 
 /// Local limits of a client; everything that is agreed with the server is in its [`Connect`].
 #[derive(Clone, Debug)]
@@ -165,7 +165,6 @@ impl Client {
         }
         exchange.streams.set_control_outbox(mem::take(&mut connecting.outbox));
         mem::take(&mut connecting.early).restore_into(&mut exchange);
-        let too_large = exchange.flush_resends(now); // [MQTT-4.4.0-1]
         let keep_alive = properties.server_keep_alive.unwrap_or(connecting.keep_alive); // [MQTT-3.1.2-21], [MQTT-3.2.2-21]
         let keep_alive = (keep_alive > 0).then(|| Duration::from_secs(keep_alive.into()));
         self.timers = Timers::default();
@@ -186,8 +185,7 @@ impl Client {
         }));
         let connected = Connected { session_present, properties, lost };
         self.events.push_back(ClientEvent::Connected(Box::new(connected)));
-        let over = too_large.into_iter().map(|id| ClientEvent::Published(id, ReasonCode::PacketTooLarge));
-        self.events.extend(over);
+        self.continue_resend(now); // [MQTT-4.4.0-1]
         Ok(())
     }
 }

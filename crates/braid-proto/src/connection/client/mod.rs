@@ -331,14 +331,12 @@ impl Client {
             Packet::Publish(publish) => return self.handle_publish(on, publish, now),
             Packet::Ack(ack) => match exchange.handle_ack(on, &ack) {
                 Acknowledged::Complete(id, reason) => {
-                    for id in exchange.flush_resends(now) {
-                        self.events.push_back(ClientEvent::Published(id, ReasonCode::PacketTooLarge));
-                    }
                     // Only a PUBCOMP has this code, when an earlier PUBCOMP was lost with its connection: the server
                     // has the message. "This is not an error during recovery" (MQTT 5, table 3-13).
                     let is_drained = reason == ReasonCode::PacketIdentifierNotFound;
                     let reason = if is_drained { ReasonCode::Success } else { reason };
                     self.events.push_back(ClientEvent::Published(id, reason));
+                    self.continue_resend(now);
                 }
                 // The release of the identifier is in memory only: PUBCOMP need not wait for a store.
                 Acknowledged::Released(token) => exchange.acks.waive(token),

@@ -55,11 +55,9 @@ impl Client {
     fn detach_stream(&mut self, stream: StreamKey, now: Instant) {
         let State::Established(established) = &mut self.state else { return };
         let requests = established.exchange.session.outbound.take_requests(stream);
-        let too_large = established.exchange.end_stream(stream, now);
+        established.exchange.end_stream(stream);
         self.events.push_back(ClientEvent::StreamEnded(stream, requests));
-        let too_large =
-            too_large.into_iter().map(|id| ClientEvent::Published(id, ReasonCode::PacketTooLarge));
-        self.events.extend(too_large);
+        self.continue_resend(now);
     }
 
     /// Ends a stream after a violation on it. [BQ-34]
@@ -109,11 +107,11 @@ impl Client {
             return; // The control stream, or a stream whose end was reported.
         }
         let requests = exchange.session.outbound.take_requests(stream);
-        let (expired, too_large) = exchange.abort_stream(stream, taken, now);
+        let expired = exchange.abort_stream(stream, taken, now);
         self.events.push_back(ClientEvent::StreamEnded(stream, requests));
-        let over = |reason| move |id| ClientEvent::Published(id, reason);
-        self.events.extend(expired.into_iter().map(over(ReasonCode::UnspecifiedError)));
-        self.events.extend(too_large.into_iter().map(over(ReasonCode::PacketTooLarge)));
+        let over = |id| ClientEvent::Published(id, ReasonCode::UnspecifiedError);
+        self.events.extend(expired.into_iter().map(over));
+        self.continue_resend(now);
     }
 
     /// Next instruction about a data stream. To be polled after every write, until there is none.

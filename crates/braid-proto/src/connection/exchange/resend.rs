@@ -8,6 +8,7 @@ use super::Exchange;
 use crate::connection::Resent;
 use crate::connection::stream::Outbox;
 use crate::message::Delivery;
+use crate::reason::ReasonCode;
 use crate::session::{InflightAmount, Phase};
 use crate::types::{Lane, PacketId, Priority, StreamKey};
 use crate::work;
@@ -70,30 +71,24 @@ impl ResendQueue {
 }
 
 impl Exchange {
-    /// Ends a data stream for the session: unfinished exchanges continue elsewhere.
+    /// Ends a data stream for the session: unfinished exchanges continue elsewhere, with [`Self::flush_resends`].
     /// [BQ-42], [BQ-21]
-    pub(crate) fn end_stream(&mut self, stream: StreamKey, now: Instant) -> Vec<PacketId> {
+    pub(crate) fn end_stream(&mut self, stream: StreamKey) {
         self.session.inbound.end_stream(stream);
         let ids = self.session.outbound.end_stream(stream);
         self.add_resend(ids);
-        self.flush_resends(now)
     }
 
     /// Ends a data stream that this side has reset after `taken` bytes. Returns the exchanges that are over: expired
-    /// messages that were sent in part, and messages above the peer's Maximum Packet Size.
-    pub(crate) fn abort_stream(
-        &mut self,
-        stream: StreamKey,
-        taken: u64,
-        now: Instant,
-    ) -> (Vec<PacketId>, Vec<PacketId>) {
+    /// messages that were sent in part.
+    pub(crate) fn abort_stream(&mut self, stream: StreamKey, taken: u64, now: Instant) -> Vec<PacketId> {
         self.session.inbound.end_stream(stream);
         let outbound = &mut self.session.outbound;
         let expired = outbound.expired_in_part(stream, taken, now);
         expired.iter().for_each(|id| drop(outbound.discard(*id)));
         let ids = outbound.abort_stream(stream, taken);
         self.add_resend(ids);
-        (expired, self.flush_resends(now))
+        expired
     }
 
     /// Enqueues retransmissions. A server sends them by lane, the highest priority first; a client keeps the order of
@@ -183,30 +178,33 @@ impl Exchange {
 
     /// Retransmits within the send quota and [`RESEND_TARGET`]: nothing overtakes bytes that are in the control
     /// stream's outbox
-    /// [BQ-53]. Must be called again after each write. Returns the exchanges that exceed the Maximum Packet Size of
-    /// this connection and end as if they had been completed.
+    /// [BQ-53]. Must be called again after each write. Messages that are not permitted by `may_send`, or exceed the
+    /// Maximum Packet Size of this connection, end as if they had been completed: they are returned with the reason.
     /// [MQTT-3.1.2-25], [MQTT-4.4.0-1]
-    pub(crate) fn flush_resends(&mut self, now: Instant) -> Vec<PacketId> {
-        let mut too_large = Vec::new();
-        if self.resends.is_empty() {
-            return too_large;
-        }
+    pub(crate) fn flush_resends(
+        &mut self,
+        now: Instant,
+        mut may_send: impl FnMut(&Delivery) -> bool,
+    ) -> Vec<(PacketId, ReasonCode)> {
+        let mut ended = Vec::new();
         while let Some(id) = self.resends.first()
             && self.control_len() < RESEND_TARGET
         {
             match self.session.outbound.unsent(id) {
-                Some(Phase::Sent(_)) => {
+                Some(Phase::Sent(delivery)) => {
+                    if !may_send(delivery) {
+                        self.discard(id);
+                        ended.push((id, ReasonCode::NotAuthorized));
                     // Without a limit of bytes: these payloads are kept in any case, and only their acknowledgement
                     // frees them.
-                    if !self.session.outbound.uses_quota(id) && !self.has_peer_room() {
+                    } else if !self.session.outbound.uses_quota(id) && !self.has_peer_room() {
                         break; // [MQTT-4.9.0-2]
-                    }
                     // A message that was sent once no longer expires. [MQTT-3.3.1-1], [MQTT-4.3.3-7]
-                    if self.put_inflight(id, true, now) {
+                    } else if self.put_inflight(id, true, now) {
                         self.session.outbound.resend(id);
                     } else {
                         self.discard(id);
-                        too_large.push(id);
+                        ended.push((id, ReasonCode::PacketTooLarge));
                     }
                 }
                 Some(Phase::Released(_)) => {
@@ -218,6 +216,6 @@ impl Exchange {
             }
             self.resends.pop_first();
         }
-        too_large
+        ended
     }
 }

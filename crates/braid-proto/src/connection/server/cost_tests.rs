@@ -28,7 +28,7 @@ impl Rig {
         rig.server.handle_bytes(StreamKey::CONTROL, &connect, now);
         assert!(matches!(rig.server.poll_event(), Some(Event::Connect(_))));
         let session = Session::new("c".into(), SessionExpiry::NEVER);
-        rig.server.accept(session, &Acceptance::default(), now);
+        rig.server.accept(session, &Acceptance::default(), now, |_| true);
         (1..=streams).for_each(|n| rig.server.handle_stream_opened(StreamKey::bidi(n)));
         rig
     }
@@ -59,7 +59,7 @@ impl Rig {
         }
         assert_eq!((left, self.server.unwritten()), (0, 0));
         while self.server.poll_stream().is_some() {}
-        self.server.continue_resend(self.now);
+        self.server.continue_resend(self.now, |_| true);
         assert!(self.server.poll_timeout().is_some());
     }
 
@@ -118,7 +118,7 @@ fn opening_and_ending_streams_beside_others() {
             steps(|| {
                 rig.server.handle_stream_opened(finished);
                 rig.server.handle_stream_opened(reset);
-                rig.server.handle_stream_finished(finished, rig.now);
+                rig.server.handle_stream_finished(finished);
                 rig.reset(reset);
             })
         };
@@ -173,7 +173,7 @@ fn an_acknowledgement_beside_many_retransmissions() {
         let [.., high, low] = (messages + 1).to_be_bytes();
         steps(|| {
             rig.server.handle_bytes(living, &[0x40, 2, high, low], rig.now);
-            rig.server.continue_resend(rig.now);
+            rig.server.continue_resend(rig.now, |_| true);
         })
     });
 }

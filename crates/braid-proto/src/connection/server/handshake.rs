@@ -8,6 +8,7 @@ use super::{Established, Event, Server, State};
 use crate::connection::exchange::Exchange;
 use crate::connection::stream::Outbox;
 use crate::connection::{Agreement, Cause, Progress, Timer, Timers, wanted_expiry};
+use crate::message::Delivery;
 use crate::packet::{Connack, ConnackProperties, Connect, Disconnect, Packet, Will, id};
 use crate::session::{Session, SessionExpiry};
 use crate::types::{PacketType, ProtocolVersion, ReasonCode, StreamKey, Violation};
@@ -92,7 +93,13 @@ impl Server {
 
     /// Accepts the pending CONNECT with `session`, whose expiry is set to the agreed interval. If the connection has
     /// ended meanwhile, [`Server::take_end`] returns the session.
-    pub fn accept(&mut self, mut session: Session, acceptance: &Acceptance, now: Instant) {
+    pub fn accept(
+        &mut self,
+        mut session: Session,
+        acceptance: &Acceptance,
+        now: Instant,
+        may_send: impl FnMut(&Delivery) -> bool,
+    ) {
         if let State::Closed(closed) = &mut self.state {
             if let Some(end) = &mut closed.end {
                 end.session.get_or_insert(session);
@@ -164,7 +171,7 @@ impl Server {
             self.close(Cause::Closed(ReasonCode::PacketTooLarge));
             return;
         }
-        self.continue_resend(now);
+        self.continue_resend(now, may_send);
         self.handle_bytes(StreamKey::CONTROL, &held, now);
     }
 

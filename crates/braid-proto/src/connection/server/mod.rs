@@ -304,7 +304,6 @@ impl Server {
             Packet::Ack(ack) => match exchange.handle_ack(on, &ack) {
                 Acknowledged::Complete(id, reason) => {
                     self.emit(Event::Complete(id, reason));
-                    self.continue_resend(now);
                 }
                 Acknowledged::Released(token) => self.emit(Event::Release(token)),
                 Acknowledged::Nothing => {}
@@ -390,11 +389,13 @@ impl Server {
         self.exchange().is_some_and(Exchange::is_resending)
     }
 
-    /// Continues retransmission, a limited number of bytes at a time; to be called after every write.
-    pub fn continue_resend(&mut self, now: Instant) {
+    /// Continues retransmission, a limited number of bytes at a time; to be called whenever bytes were read or written.
+    /// Messages that are not permitted by `may_send` end as if they had been
+    /// completed.
+    pub fn continue_resend(&mut self, now: Instant, may_send: impl FnMut(&Delivery) -> bool) {
         let State::Established(established) = &mut self.state else { return };
-        for id in established.exchange.flush_resends(now) {
-            self.events.push_back(Event::Complete(id, ReasonCode::PacketTooLarge));
+        for (id, reason) in established.exchange.flush_resends(now, may_send) {
+            self.events.push_back(Event::Complete(id, reason));
         }
     }
 }

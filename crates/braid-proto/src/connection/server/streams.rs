@@ -8,7 +8,7 @@ use crate::connection::stream::Outbox;
 use crate::connection::streams::Streams;
 use crate::connection::{StreamAction, Timer};
 use crate::packet::Packet;
-use crate::types::{QoS, ReasonCode, StreamKey, Violation};
+use crate::types::{QoS, StreamKey, Violation};
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -46,27 +46,27 @@ impl Server {
     }
 
     /// Handles FIN on a data stream. [BQ-30]
-    pub fn handle_stream_finished(&mut self, stream: StreamKey, now: Instant) {
+    pub fn handle_stream_finished(&mut self, stream: StreamKey) {
         if let Some(opened) = self.opened.get_mut(&stream) {
             opened.is_finished = true; // Nothing was read from it before, so it has no partial packet.
         }
         let State::Established(established) = &mut self.state else { return };
         match established.exchange.streams.finish(stream) {
-            Ok(true) => self.detach_stream(stream, now),
+            Ok(true) => self.detach_stream(stream),
             Ok(false) => {}
-            Err(violation) => self.fail_stream(stream, violation, now),
+            Err(violation) => self.fail_stream(stream, violation),
         }
     }
 
     /// Handles STOP_SENDING on a data stream, which the transport has answered with RESET_STREAM. Packets of the client
     /// on it are still handled; deliveries go to the control stream. [BQ-33]
-    pub fn handle_stream_stopped(&mut self, stream: StreamKey, now: Instant) {
+    pub fn handle_stream_stopped(&mut self, stream: StreamKey) {
         if let Some(opened) = self.opened.get_mut(&stream) {
             opened.is_stopped = true;
         }
         let State::Established(established) = &mut self.state else { return };
         if established.exchange.streams.stop_sending(stream) {
-            self.detach_stream(stream, now);
+            self.detach_stream(stream);
         }
     }
 
@@ -78,7 +78,7 @@ impl Server {
         let streams = &mut established.exchange.streams;
         let was_oldest = streams.oldest_large_partial() == Some(stream);
         if streams.remove(stream) {
-            self.detach_stream(stream, now);
+            self.detach_stream(stream);
         }
         if was_oldest {
             self.arm_partial_memory_timer(now);
@@ -86,21 +86,19 @@ impl Server {
     }
 
     /// Moves the session's subscriptions and exchanges away from a stream.
-    fn detach_stream(&mut self, stream: StreamKey, now: Instant) {
+    fn detach_stream(&mut self, stream: StreamKey) {
         self.emit(Event::StreamEnded(stream));
         if let State::Established(established) = &mut self.state {
-            for id in established.exchange.end_stream(stream, now) {
-                self.events.push_back(Event::Complete(id, ReasonCode::PacketTooLarge));
-            }
+            established.exchange.end_stream(stream);
         }
     }
 
     /// Ends a stream after a violation on it. The connection and its Will stay. [BQ-34]
-    pub(super) fn fail_stream(&mut self, stream: StreamKey, violation: Violation, now: Instant) {
+    pub(super) fn fail_stream(&mut self, stream: StreamKey, violation: Violation) {
         let State::Established(established) = &mut self.state else { return };
         if established.exchange.streams.abort(stream, violation.reason()) {
             self.emit(Event::StreamViolated(stream, violation));
-            self.detach_stream(stream, now);
+            self.detach_stream(stream);
         }
     }
 
@@ -117,7 +115,7 @@ impl Server {
                 Err(violation) => Err(violation),
             };
             if let Err(violation) = handled {
-                return self.fail_stream(stream, violation, now);
+                return self.fail_stream(stream, violation);
             }
         }
         self.check_partial_memory(stream, now);
@@ -151,7 +149,7 @@ impl Server {
                 return self.timers.set(Timer::Partial, Some(heard + idle));
             }
             if exchange.is_reading(stream) && exchange.streams.is_reading(stream) {
-                self.fail_stream(stream, Violation::PartialPacketStalled, now);
+                self.fail_stream(stream, Violation::PartialPacketStalled);
             } else {
                 exchange.streams.note_progress(stream, now); // Flow control stopped it: its time begins now.
             }
@@ -175,7 +173,7 @@ impl Server {
     pub(super) fn handle_partial_memory_timer(&mut self, now: Instant) {
         let State::Established(established) = &self.state else { return };
         if let Some(oldest_large_partial) = established.exchange.streams.oldest_large_partial() {
-            self.fail_stream(oldest_large_partial, Violation::PartialPacketStalled, now);
+            self.fail_stream(oldest_large_partial, Violation::PartialPacketStalled);
         }
         self.arm_partial_memory_timer(now);
     }

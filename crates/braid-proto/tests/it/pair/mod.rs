@@ -62,13 +62,14 @@ impl Pair {
     fn accept(&mut self, session: Option<Session>) {
         let acceptance = Acceptance { session_present: session.is_some(), ..Acceptance::default() };
         let session = session.unwrap_or_else(self::session);
-        self.server.accept(session, &acceptance, self.now);
+        self.server.accept(session, &acceptance, self.now, |_| true);
     }
 
     /// Carries bytes until none are left, and answers as the server's driver.
     fn drive(&mut self) {
         loop {
             let up = take(self.client.outbox(StreamKey::CONTROL).unwrap());
+            self.server.continue_resend(self.now, |_| true);
             let down = self.server.outbox(StreamKey::CONTROL).map(take).unwrap_or_default();
             if up.is_empty() && down.is_empty() {
                 return;

@@ -114,7 +114,7 @@ fn a_unidirectional_stream_carries_qos_0_and_needs_no_fin() {
     rig.read_on(uni, &forge::publish(0, 0, "one"));
     rig.read_on(uni, &forge::publish(0, 0, "two"));
     assert_eq!(payloads(&rig.events()), ["one", "two"]);
-    rig.server.handle_stream_finished(uni, rig.now);
+    rig.finish(uni);
     assert!(rig.actions().is_empty(), "there is nothing to finish");
     assert!(rig.sent_on(uni).is_none());
 }

@@ -15,7 +15,7 @@ fn early(early_publish: EarlyPublish, version: ProtocolVersion) -> Rig {
     rig.read(&encoded(&Packet::Connect(Box::new(connect(version))), version));
     assert!(matches!(rig.events()[..], [Event::Connect(_)]), "CONNECT may be early");
     let session = Session::new("c".into(), SessionExpiry::NEVER);
-    rig.server.accept(session, &Acceptance::default(), rig.now);
+    rig.server.accept(session, &Acceptance::default(), rig.now, |_| true);
     let connack = rig.server.outbox(forge::CONTROL).unwrap();
     connack.advance(connack.remaining());
     rig
@@ -52,7 +52,7 @@ fn nothing_overtakes_held_events() {
     let mut rig = early(EarlyPublish::Hold, ProtocolVersion::V5);
     let data = rig.open(1);
     rig.read_on(data, &[forge::publish(1, 2, "first"), forge::subscribe(3, "f")].concat());
-    rig.server.handle_stream_finished(data, rig.now);
+    rig.finish(data);
     assert!(rig.events().is_empty());
     rig.server.handle_confirmed(rig.now);
     let events = rig.events();

@@ -11,7 +11,7 @@ use super::{established, forge, granting, payloads};
 use crate::rig::{Rig, connect, options};
 
 fn finish(rig: &mut Rig, stream: StreamKey) {
-    rig.server.handle_stream_finished(stream, rig.now);
+    rig.finish(stream);
 }
 
 fn is_end(events: &[Event], stream: StreamKey) -> bool {
@@ -75,8 +75,8 @@ fn a_stream_that_the_client_resets_ends() {
     rig.read_on(data, &forge::publish(1, 1, "heard")[4..]);
     let events = rig.events();
     assert_eq!(payloads(&events), ["heard"]);
-    rig.server.handle_stream_reset(data, rig.now);
-    rig.server.handle_stream_reset(data, rig.now);
+    rig.reset(data);
+    rig.reset(data);
     assert!(is_end(&rig.events(), data), "it ends once");
     assert!(rig.actions().is_empty(), "the driver has answered");
     // [BQ-35]
@@ -93,14 +93,14 @@ fn a_stream_that_the_client_stops_is_still_read() {
     let data = rig.open(1);
     rig.read_on(data, &forge::publish(1, 1, "heard"));
     let events = rig.events();
-    rig.server.handle_stream_stopped(data, rig.now);
+    rig.server.handle_stream_stopped(data);
     assert!(is_end(&rig.events(), data), "nothing can be said there any more");
     rig.read_on(data, &forge::publish(1, 2, "still heard"));
     let more = rig.events();
     assert_eq!((payloads(&events), payloads(&more)), (vec!["heard".into()], vec!["still heard".into()]));
     rig.persist(&more);
     assert!(rig.sent().is_empty() && rig.sent_on(data).is_none_or(|sent| sent.is_empty()));
-    rig.server.handle_stream_finished(data, rig.now);
+    rig.finish(data);
     assert!(rig.actions().is_empty() && rig.server.outbox(data).is_none(), "the transport has ended it");
 }
 
@@ -111,7 +111,7 @@ fn acks_of_an_ended_stream_are_dropped_and_delay_nothing() {
     let (a, b) = (rig.open(1), rig.open(2));
     rig.read_on(a, &forge::publish(1, 5, ""));
     rig.read_on(a, &forge::subscribe(6, "f"));
-    rig.server.handle_stream_reset(a, rig.now);
+    rig.reset(a);
     let events = rig.events();
     rig.persist(&events);
     let id = PacketId::new(6).unwrap();
@@ -208,7 +208,7 @@ fn streams_come_and_go() {
         let events = rig.events();
         rig.persist(&events);
         if n % 3 == 0 {
-            rig.server.handle_stream_reset(data, rig.now);
+            rig.reset(data);
         } else {
             finish(&mut rig, data);
             assert_eq!(rig.sent_on(data).unwrap(), forge::puback(1));

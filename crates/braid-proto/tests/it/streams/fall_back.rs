@@ -41,9 +41,9 @@ fn unacknowledged_messages_are_retransmitted_with_dup_and_in_order() {
         deliver(&mut rig, data, QoS::AtLeastOnce, "four");
         rig.read_on(data, &forge::pubrec(1));
         if ended_by_fin {
-            rig.server.handle_stream_finished(data, rig.now);
+            rig.finish(data);
         } else {
-            rig.server.handle_stream_reset(data, rig.now);
+            rig.reset(data);
         }
         let expected = [
             &forge::pubrel(1)[..],
@@ -69,7 +69,7 @@ fn new_messages_for_an_ended_stream_go_behind_on_the_control_stream() {
     let mut rig = rig();
     let data = rig.open(1);
     deliver(&mut rig, data, QoS::AtLeastOnce, "before");
-    rig.server.handle_stream_reset(data, rig.now);
+    rig.reset(data);
     assert_eq!(rig.server.resolve(data), StreamKey::CONTROL);
     deliver(&mut rig, data, QoS::AtMostOnce, "zero");
     deliver(&mut rig, data, QoS::AtLeastOnce, "after");
@@ -88,7 +88,7 @@ fn inflight_messages_of_other_streams_stay() {
     let (a, b) = (rig.open(1), rig.open(2));
     deliver(&mut rig, a, QoS::AtLeastOnce, "of a");
     deliver(&mut rig, b, QoS::AtLeastOnce, "of b");
-    rig.server.handle_stream_reset(a, rig.now);
+    rig.reset(a);
     assert_eq!(rig.sent(), forge::publish_with_dup(1, 1, "of a"));
     assert_eq!(rig.sent_on(b).unwrap(), forge::publish(1, 2, "of b"));
 }
@@ -101,9 +101,9 @@ fn an_exchange_that_continued_elsewhere_is_not_affected() {
     deliver(&mut rig, a, QoS::ExactlyOnce, "m");
     rig.read_on(b, &forge::pubrec(1));
     assert_eq!(rig.sent_on(b).unwrap(), forge::pubrel(1));
-    rig.server.handle_stream_reset(a, rig.now);
+    rig.reset(a);
     assert!(rig.sent().is_empty(), "its PUBREL is on b");
-    rig.server.handle_stream_reset(b, rig.now);
+    rig.reset(b);
     assert_eq!(rig.sent(), forge::pubrel(1));
 }
 
@@ -117,8 +117,8 @@ fn the_receive_maximum_holds_while_streams_end() {
     deliver(&mut rig, a, QoS::AtLeastOnce, "");
     deliver(&mut rig, b, QoS::AtLeastOnce, "");
     deliver(&mut rig, a, QoS::AtLeastOnce, "");
-    rig.server.handle_stream_reset(a, rig.now);
-    rig.server.handle_stream_reset(b, rig.now);
+    rig.reset(a);
+    rig.reset(b);
     assert_eq!(rig.server.session().unwrap().outbound.unacknowledged(), 3);
     deliver(&mut rig, b, QoS::AtLeastOnce, "");
     assert!(!rig.server.has_send_quota());
@@ -138,8 +138,8 @@ fn retransmission_is_not_bounded_by_inflight_bytes() {
         let delivery = Delivery { stream, ..delivery("t", vec![0; 6000], QoS::AtLeastOnce) };
         assert!(matches!(rig.server.deliver(delivery, rig.now), Sent::Out(_)));
     }
-    rig.server.handle_stream_reset(a, rig.now);
-    rig.server.handle_stream_reset(b, rig.now);
+    rig.reset(a);
+    rig.reset(b);
     assert!(rig.sent().len() > 12_000, "what a stream left waits for ever");
     rig.server.handle_link_closed();
     let session = rig.end().unwrap().session.unwrap();
@@ -156,7 +156,7 @@ fn completion_is_reported_after_the_end_of_the_stream() {
     let delivery =
         Delivery { stream: data, queue_lsn: Some(queue_lsn), ..delivery("t", "", QoS::AtLeastOnce) };
     rig.server.deliver(delivery, rig.now);
-    rig.server.handle_stream_reset(data, rig.now);
+    rig.reset(data);
     assert_eq!(rig.server.poll_progress(), None);
     rig.read(&forge::puback(1));
     assert_eq!(rig.server.poll_progress(), Some(Progress::Completed(queue_lsn)));
@@ -187,7 +187,7 @@ fn retransmission_is_paced_and_yields_to_urgent_messages() {
         assert!(matches!(rig.server.deliver(delivery, rig.now), Sent::Out(_)));
     }
     rig.sent_on(bulk);
-    rig.server.handle_stream_reset(bulk, rig.now);
+    rig.reset(bulk);
     assert!(rig.server.unwritten() < 30_000, "two of four messages, however many there are");
     let alarm = |priority| Delivery {
         stream: other,
@@ -201,7 +201,7 @@ fn retransmission_is_paced_and_yields_to_urgent_messages() {
     assert_eq!(u16::from_be_bytes([first[6], first[7]]), 4, "the most urgent first");
     let mut rounds = 1;
     while rig.server.is_resending() {
-        rig.server.continue_resend(rig.now);
+        rig.server.continue_resend(rig.now, |_| true);
         assert!(!rig.sent().is_empty());
         rounds += 1;
     }
@@ -216,7 +216,7 @@ fn a_pubrel_follows_its_retransmitted_publish() {
     let (a, b) = (rig.open(1), rig.open(2));
     deliver(&mut rig, a, QoS::ExactlyOnce, "m");
     rig.sent_on(a);
-    rig.server.handle_stream_reset(a, rig.now);
+    rig.reset(a);
     // Answer to the first one, on a stream that may overtake the control stream.
     rig.read_on(b, &forge::pubrec(1));
     let expected = [&forge::publish_with_dup(2, 1, "m")[..], &forge::pubrel(1)];
@@ -240,7 +240,7 @@ fn messages_of_an_ended_stream_count_against_the_receive_maximum() {
     // The control stream's outbox is full: nothing is retransmitted yet.
     let large = delivery("t", LARGE, QoS::AtMostOnce);
     assert!(matches!(rig.server.deliver(large, rig.now), Sent::Out(None)));
-    rig.server.handle_stream_reset(data, rig.now);
+    rig.reset(data);
     let urgent = Delivery { priority: Priority::HIGHEST, ..delivery("t", "urgent", QoS::AtLeastOnce) };
     assert!(!rig.server.takes(&urgent));
     rig.sent();

@@ -42,9 +42,9 @@ fn exchanges_of_an_ended_stream_continue_on_another() {
         let (a, b) = (rig.open(1), rig.open(2));
         take_over(&mut rig, a, 7, "once");
         if ended_by_fin {
-            rig.server.handle_stream_finished(a, rig.now);
+            rig.finish(a);
         } else {
-            rig.server.handle_stream_reset(a, rig.now);
+            rig.reset(a);
         }
         rig.events();
         rig.read_on(b, &forge::publish_with_dup(2, 7, "once"));
@@ -62,7 +62,7 @@ fn a_pubrel_alone_continues_too() {
     let mut rig = established();
     let a = rig.open(1);
     take_over(&mut rig, a, 7, "once");
-    rig.server.handle_stream_reset(a, rig.now);
+    rig.reset(a);
     rig.events();
     rig.read(&forge::pubrel(7));
     let events = rig.events();
@@ -95,7 +95,7 @@ fn a_refused_message_may_come_again_under_its_identifier() {
     rig.read_on(a, &forge::publish(2, 7, "refused"));
     let [Event::Publish(_, Some(token))] = rig.events()[..] else { panic!("one PUBLISH") };
     rig.server.set_reason(token, ReasonCode::QuotaExceeded);
-    rig.server.handle_stream_reset(a, rig.now);
+    rig.reset(a);
     rig.server.handle_persisted(token);
     rig.events();
     rig.read(&forge::publish(2, 7, "taken"));

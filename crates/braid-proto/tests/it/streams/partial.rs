@@ -78,7 +78,7 @@ fn a_packet_that_had_to_wait_has_its_full_time() {
     let b = begin(&mut rig, 2, 80 * KIB);
     let c = begin(&mut rig, 3, 80 * KIB);
     rig.wait(29 * SECOND);
-    rig.server.handle_stream_reset(a, rig.now);
+    rig.reset(a);
     assert!(rig.server.is_reading(b) && !rig.server.is_reading(c));
     rig.wait(29 * SECOND);
     assert!(rig.actions().is_empty(), "b could not go on until now");
@@ -94,8 +94,8 @@ fn ended_streams_free_their_partial_bytes() {
     for n in 1..1000 {
         let stream = begin(&mut rig, n, 90 * KIB);
         match n % 3 {
-            0 => rig.server.handle_stream_reset(stream, rig.now),
-            1 => rig.server.handle_stream_finished(stream, rig.now),
+            0 => rig.reset(stream),
+            1 => rig.finish(stream),
             _ => rig.read_on(stream, &[b'.'; 166 * KIB + 4]),
         }
         rig.actions();
@@ -134,6 +134,6 @@ fn a_timeout_beyond_the_clock_never_expires() {
     assert!(rig.server.is_reading(a) && !rig.server.is_reading(b));
     rig.wait(100_000 * SECOND);
     assert!(rig.actions().is_empty());
-    rig.server.handle_stream_reset(a, rig.now);
+    rig.reset(a);
     assert!(rig.server.is_reading(b) && !rig.server.is_reading(c));
 }

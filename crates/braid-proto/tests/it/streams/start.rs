@@ -15,7 +15,7 @@ const V5: ProtocolVersion = ProtocolVersion::V5;
 
 fn accept(rig: &mut Rig) {
     let session = Session::new("c".into(), SessionExpiry::NEVER);
-    rig.server.accept(session, &Acceptance::default(), rig.now);
+    rig.server.accept(session, &Acceptance::default(), rig.now, |_| true);
 }
 
 // [BQ-13], [BQ-3]
@@ -52,8 +52,8 @@ fn streams_of_a_refused_connect_are_dropped() {
 fn a_stream_that_ended_before_is_not_opened_or_is_finished() {
     let mut rig = Rig::before_connect(options());
     let (reset, finished) = (rig.open(1), rig.open(2));
-    rig.server.handle_stream_reset(reset, rig.now);
-    rig.server.handle_stream_finished(finished, rig.now);
+    rig.reset(reset);
+    rig.finish(finished);
     rig.read(&encoded(&Packet::Connect(Box::new(connect(V5))), V5));
     rig.events();
     accept(&mut rig);

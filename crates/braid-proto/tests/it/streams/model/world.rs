@@ -218,7 +218,7 @@ impl World {
         let is_reading = self.server.is_reading(stream);
         match self.upward.read(stream, is_reading, &mut self.random) {
             Some(Arrival::Bytes(bytes)) => self.server.handle_bytes(stream, &bytes, self.now),
-            Some(Arrival::Finished) => self.server.handle_stream_finished(stream, self.now),
+            Some(Arrival::Finished) => self.server.handle_stream_finished(stream),
             Some(Arrival::Reset) => {
                 self.server.handle_stream_reset(stream, self.now);
                 self.downward.reset(stream); // [BQ-32]
@@ -282,6 +282,7 @@ impl World {
         while let Some(event) = self.client.poll_event() {
             self.handle_client_event(event);
         }
+        self.server.continue_resend(self.now, |_| true);
         let mut streams = Vec::new();
         self.client.streams_to_write(&mut streams);
         for stream in std::mem::take(&mut streams) {
@@ -308,7 +309,7 @@ impl World {
                 let session = self.kept.take().expect("two connections at once");
                 let session_present = self.connections > 0;
                 let acceptance = Acceptance { session_present, ..Acceptance::default() };
-                self.server.accept(session, &acceptance, self.now);
+                self.server.accept(session, &acceptance, self.now, |_| true);
                 self.connections += 1;
             }
             Event::Publish(message, token) => {
