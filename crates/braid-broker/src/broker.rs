@@ -113,6 +113,11 @@ impl Broker {
                 sys::publish_store(&core);
                 stop.send_replace(true);
             }
+            () = panicked(&mut chores) => {
+                let reason = "a background task of the broker panicked".into();
+                core.persist.fail(&StoreError::Failed { reason });
+                stop.send_replace(true);
+            }
             () = core.routing.failed() => {
                 let reason = "a panic left the routing table half changed".into();
                 core.persist.fail(&StoreError::Failed { reason });
@@ -131,6 +136,16 @@ impl Broker {
         }
         core.persist.failure().map_or(Ok(()), Err)
     }
+}
+
+/// Waits until a task panics: without its timers, say, a broker would publish no Will and end no session.
+async fn panicked(tasks: &mut JoinSet<()>) {
+    while let Some(ended) = tasks.join_next().await {
+        if ended.is_err() {
+            return;
+        }
+    }
+    std::future::pending().await
 }
 
 /// Carries out timers, and removes expired messages, for as long as the broker runs. Each turn of the task is limited.
@@ -243,12 +258,52 @@ mod tests {
     use std::task::Poll;
 
     use braid_proto::connection::{Cause, End};
+    use braid_proto::decoder::{SpoolError, SpooledPacket};
     use braid_proto::packet::{ClientId, QoS, Will};
     use braid_proto::session::SessionExpiry;
     use braid_proto::topic::TopicName;
+    use braid_store::MemoryStore;
 
     use super::*;
-    use crate::auth::ClientAccess;
+    use crate::auth::{Anonymous, ClientAccess};
+
+    /// Spool whose monitor panics.
+    #[derive(Debug)]
+    struct Panicking;
+
+    impl Spool for Panicking {
+        fn threshold(&self) -> usize {
+            usize::MAX
+        }
+
+        fn begin(&self) -> Result<Box<dyn SpooledPacket>, SpoolError> {
+            Err(SpoolError::Full)
+        }
+
+        fn used(&self) -> u64 {
+            0
+        }
+
+        fn refused(&self) -> u64 {
+            panic!("on purpose")
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_of_a_background_task_stops_the_broker_with_an_error() {
+        let broker = Broker::recover(
+            BrokerConfig::default(),
+            Box::new(Anonymous::default()),
+            Arc::new(PermitAll),
+            Arc::new(MemoryStore::new()),
+            Some(Arc::new(Panicking)),
+            Vec::new(),
+            |_| {},
+        );
+        let run = broker.unwrap().run(Duration::ZERO);
+        let outcome = tokio::time::timeout(Duration::from_secs(60), run).await.unwrap();
+        assert!(matches!(outcome, Err(StoreError::Failed { .. })), "{outcome:?}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn due_wills_are_published_a_few_at_a_time() {

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::core::Core;
 use crate::driver;
+use crate::log_throttle::LogThrottle;
 use crate::token_bucket::TokenBucket;
 
 /// Pause after an accept failed for want of a resource of the process, such as descriptors.
@@ -21,6 +22,7 @@ pub(crate) async fn run(
     mut stop: watch::Receiver<bool>,
 ) -> Listener {
     let mut endpoint = listener.endpoint_health();
+    let mut failure_log = LogThrottle::default();
     let mut rate_limit = ConnectionRateLimit::new(core.config.limits.connections_per_second);
     loop {
         let accepted = tokio::select! {
@@ -29,6 +31,11 @@ pub(crate) async fn run(
         };
         let health = listener.endpoint_health();
         core.statistics.note_endpoint(std::mem::replace(&mut endpoint, health), health);
+        if accepted.is_ok()
+            && let Some(failures) = failure_log.end()
+        {
+            tracing::info!(transport = %listener.transport(), failures, "connections are accepted again");
+        }
         match accepted {
             Ok(incoming) if core.statistics.connections() >= core.config.limits.connections as u64 => {
                 core.statistics.refused(1);
@@ -54,7 +61,10 @@ pub(crate) async fn run(
                 });
             }
             Err(error) => {
-                tracing::warn!(transport = %listener.transport(), %error, "accept failed, pausing");
+                if let Some(failures) = failure_log.note(1, now()) {
+                    let transport = listener.transport();
+                    tracing::warn!(%transport, %error, failures, "connections cannot be accepted; trying again");
+                }
                 tokio::time::sleep(SHORTAGE_PAUSE).await;
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! A thread acquires locks in ascending rank: session owner, routing table, registry, session queue, and at last one
 //! leaf lock. A leaf guards a value of its own and calls nothing that locks: the timers, the retained messages, the
-//! pending session deletes, the throttles of the log. No thread holds two locks of one rank, and none is held across an
+//! pending session deletes, the claims, the wakers that wait for room in a queue, the throttle of a log line. No thread holds two locks of one rank, and none is held across an
 //! await. In release builds [`Ordered`] is its guard and nothing else.
 
 use std::ops::{Deref, DerefMut};

@@ -34,8 +34,7 @@ pub(crate) enum Level {
 /// Relaxed: the sums guard no other memory. A stale read is corrected by the next one, and by [`Memory::settle`].
 #[derive(Debug)]
 pub(crate) struct Memory {
-    low: i64,
-    high: i64,
+    watermarks: Watermarks,
     /// Signed: a release on one thread may be seen before the charge of another.
     used: AtomicI64,
     /// Bytes that were received on QUIC streams and not read. They count for the high watermark only: a publisher that is
@@ -51,17 +50,65 @@ pub(crate) struct Memory {
     stored_entries: AtomicI64,
     /// Upper bound of the queues of all offline clients together.
     offline_limit: i64,
+    relief: Arc<Notify>,
+}
+
+/// Watermarks of memory, and which of them are exceeded. The beginning is notified, whichever sum caused it.
+#[derive(Debug)]
+struct Watermarks {
+    low: i64,
+    high: i64,
     /// Publishers are slowed. Set above the low watermark, cleared an eighth below it.
     is_pressed: AtomicBool,
+    /// New connections are refused: the high watermark is exceeded.
+    is_exhausted: AtomicBool,
     changed: Notify,
-    relief: Arc<Notify>,
+}
+
+impl Watermarks {
+    fn new(limits: &LimitsConfig) -> Self {
+        Self {
+            low: signed(limits.memory_low),
+            high: signed(limits.memory_high),
+            is_pressed: AtomicBool::new(false),
+            is_exhausted: AtomicBool::new(false),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Hysteresis: at the low watermark itself publishers would be stopped and started with each message.
+    fn resume_at(&self) -> i64 {
+        self.low - self.low / 8
+    }
+
+    fn is_pressed(&self) -> bool {
+        self.is_pressed.load(Ordering::Relaxed)
+    }
+
+    /// Compares sums with the watermarks.
+    fn update(&self, used: i64, unread: i64) {
+        let is_pressed = used > self.low || (used > self.resume_at() && self.is_pressed());
+        if change(&self.is_pressed, is_pressed) {
+            self.changed.notify_one();
+        }
+        let is_exhausted = used.saturating_add(unread) > self.high;
+        // The end is not notified: an overload is checked every second until it is over.
+        if change(&self.is_exhausted, is_exhausted) && is_exhausted {
+            self.changed.notify_one();
+        }
+    }
+}
+
+/// Changes a flag; true if that was a change. The load comes first: most updates change nothing, and must not write to a
+/// shared cache line.
+fn change(flag: &AtomicBool, value: bool) -> bool {
+    flag.load(Ordering::Relaxed) != value && flag.swap(value, Ordering::Relaxed) != value
 }
 
 impl Memory {
     pub(crate) fn new(limits: &LimitsConfig) -> Self {
         Self {
-            low: signed(limits.memory_low),
-            high: signed(limits.memory_high),
+            watermarks: Watermarks::new(limits),
             used: AtomicI64::new(0),
             unread: AtomicI64::new(0),
             resting: AtomicI64::new(0),
@@ -69,8 +116,6 @@ impl Memory {
             deliveries: AtomicI64::new(0),
             stored_entries: AtomicI64::new(0),
             offline_limit: signed(limits.resting_bytes),
-            is_pressed: AtomicBool::new(false),
-            changed: Notify::new(),
             relief: Arc::default(),
         }
     }
@@ -113,31 +158,22 @@ impl Memory {
 
     pub(crate) fn add(&self, bytes: usize) {
         let bytes = signed(bytes);
-        if self.used.fetch_add(bytes, Ordering::Relaxed) + bytes > self.low && !self.is_pressed() {
-            self.set_pressed(true);
-        }
+        self.watermarks.update(self.used.fetch_add(bytes, Ordering::Relaxed) + bytes, self.unread());
     }
 
     pub(crate) fn remove(&self, bytes: usize) {
         let bytes = signed(bytes);
-        if self.used.fetch_sub(bytes, Ordering::Relaxed) - bytes <= self.resume_at() && self.is_pressed() {
-            self.set_pressed(false);
-        }
+        self.watermarks.update(self.used.fetch_sub(bytes, Ordering::Relaxed) - bytes, self.unread());
     }
 
     /// Changes the sum of received bytes that are not read.
     pub(crate) fn note_unread(&self, before: usize, now: usize) {
-        let was_exhausted = self.is_exhausted();
         self.unread.fetch_add(signed(now) - signed(before), Ordering::Relaxed);
-        if self.is_exhausted() != was_exhausted {
-            self.changed.notify_one();
-        }
+        self.watermarks.update(self.used.load(Ordering::Relaxed), self.unread());
     }
 
-    fn set_pressed(&self, is_pressed: bool) {
-        if self.is_pressed.swap(is_pressed, Ordering::Relaxed) != is_pressed {
-            self.changed.notify_one();
-        }
+    fn unread(&self) -> i64 {
+        self.unread.load(Ordering::Relaxed).max(0)
     }
 
     /// Bytes in use for connected clients.
@@ -147,7 +183,7 @@ impl Memory {
 
     /// Bytes in use and received bytes that are not read.
     pub(crate) fn held(&self) -> u64 {
-        self.used().saturating_add(self.unread.load(Ordering::Relaxed).max(0).unsigned_abs())
+        self.used().saturating_add(self.unread().unsigned_abs())
     }
 
     /// Bytes of messages that are queued for offline clients, or retained.
@@ -183,26 +219,21 @@ impl Memory {
 
     // -- Watermarks --------------------------------------------------------------------------------
 
-    /// Hysteresis: at the low watermark itself publishers would be stopped and started with each message.
-    fn resume_at(&self) -> i64 {
-        self.low - self.low / 8
-    }
-
     pub(crate) fn low(&self) -> u64 {
-        self.low.unsigned_abs()
+        self.watermarks.low.unsigned_abs()
     }
 
     pub(crate) fn is_pressed(&self) -> bool {
-        self.is_pressed.load(Ordering::Relaxed)
+        self.watermarks.is_pressed()
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.used.load(Ordering::Relaxed) > self.high
+        self.used.load(Ordering::Relaxed) > self.watermarks.high
     }
 
     /// Whether new connections are refused.
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.held() > self.high.unsigned_abs()
+        self.held() > self.watermarks.high.unsigned_abs()
     }
 
     pub(crate) fn level(&self) -> Level {
@@ -215,26 +246,22 @@ impl Memory {
 
     /// Free part of the span between the watermarks, from 0 to 1.
     pub(crate) fn slack(&self) -> f64 {
-        let span = (self.high - self.low).max(1) as f64;
-        ((self.high - self.used.load(Ordering::Relaxed)) as f64 / span).clamp(0.0, 1.0)
+        let Watermarks { low, high, .. } = self.watermarks;
+        let span = (high - low).max(1) as f64;
+        ((high - self.used.load(Ordering::Relaxed)) as f64 / span).clamp(0.0, 1.0)
     }
 
     // -- Notifications -----------------------------------------------------------------------------
 
-    /// Waits until publishers are slowed, or no longer.
+    /// Waits until a watermark is exceeded, or publishers are no longer slowed.
     pub(crate) async fn changed(&self) {
-        self.changed.notified().await;
+        self.watermarks.changed.notified().await;
     }
 
     /// Corrects the flag after updates that threads saw in different orders, and wakes waiting connections if memory is
     /// no longer short.
     pub(crate) fn settle(&self) -> Level {
-        let used = self.used.load(Ordering::Relaxed);
-        if used > self.low {
-            self.is_pressed.store(true, Ordering::Relaxed);
-        } else if used <= self.resume_at() {
-            self.is_pressed.store(false, Ordering::Relaxed);
-        }
+        self.watermarks.update(self.used.load(Ordering::Relaxed), self.unread());
         if !self.is_pressed() {
             self.relief.notify_waiters();
         }
@@ -283,7 +310,14 @@ fn signed(bytes: usize) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Poll, Waker};
+
     use super::*;
+
+    fn poll_once<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
 
     fn memory(memory_low: usize, memory_high: usize) -> Memory {
         Memory::new(&LimitsConfig { memory_low, memory_high, ..LimitsConfig::default() })
@@ -308,10 +342,13 @@ mod tests {
     #[test]
     fn unread_bytes_refuse_clients_and_slow_no_publisher() {
         let memory = memory(800, 1600);
+        let is_notified = || poll_once(pin!(memory.changed())).is_ready();
         memory.note_unread(0, 1600);
         assert_eq!((memory.level(), memory.held(), memory.used()), (Level::Fine, 1600, 0));
+        assert!(!is_notified());
         memory.add(1);
         assert_eq!((memory.level(), memory.is_pressed()), (Level::Full, false));
+        assert!(is_notified(), "whichever sum exceeded the watermark");
         memory.note_unread(1600, 100);
         assert_eq!((memory.settle(), memory.held(), memory.used()), (Level::Fine, 101, 1));
     }

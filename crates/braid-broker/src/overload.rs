@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_proto::reason::ReasonCode;
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
 use crate::core::Core;
@@ -23,6 +24,9 @@ const PROGRESS: u64 = 16;
 
 /// A connection is too slow if at its present pace it needs more steps than this for the bytes that it holds.
 const MAX_STEPS: u64 = 30;
+
+/// Queues that are locked, one by one, before other tasks get their turn.
+const QUEUES_AT_ONCE: usize = 4096;
 
 /// One overload, from the low watermark until memory is no longer short.
 struct Overload {
@@ -53,7 +57,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         }
         let level = core.memory.settle();
         if level > Level::Fine {
-            overload.get_or_insert_with(|| Overload::begin(&core, log_from)).check(&core, level);
+            overload.get_or_insert_with(|| Overload::begin(&core, log_from)).check(&core, level).await;
         } else if let Some(overload) = overload.take() {
             log_from = overload.end(&core);
         }
@@ -97,7 +101,7 @@ impl Overload {
         }
     }
 
-    fn check(&mut self, core: &Core, level: Level) {
+    async fn check(&mut self, core: &Core, level: Level) {
         self.report(core, level);
         if self.stepped.elapsed() < STEP {
             return;
@@ -105,17 +109,20 @@ impl Overload {
         self.stepped = Instant::now();
         let before = std::mem::replace(&mut self.used, core.memory.held());
         if self.used.saturating_add(core.memory.low() / PROGRESS) > before {
-            self.disconnect_one(core);
+            self.disconnect_one(core).await;
         }
     }
 
     /// Disconnects the client that holds the most of those that are too slow. If its session outlives the connection,
     /// its messages count as offline from then on: none is lost, and they slow no publisher.
-    fn disconnect_one(&mut self, core: &Core) {
+    async fn disconnect_one(&mut self, core: &Core) {
         // The queues are locked one by one, and none under the registry's lock.
-        let entries = core.sessions.registry.snapshot().into_iter();
-        let holders: Vec<_> =
-            entries.map(|entry| (entry.used(), entry)).filter(|(bytes, _)| *bytes > 0).collect();
+        let mut holders = Vec::new();
+        for some in core.sessions.registry.snapshot().chunks(QUEUES_AT_ONCE) {
+            let used = some.iter().map(|entry| (entry.used(), entry.clone()));
+            holders.extend(used.filter(|(bytes, _)| *bytes > 0));
+            yield_now().await;
+        }
         let moved = holders.iter().map(|(_, entry)| (entry.key, entry.moved())).collect();
         let before = std::mem::replace(&mut self.moved, moved);
         // Below the mean more clients would have to go than are needed.
@@ -173,10 +180,14 @@ mod tests {
         let (inserted, is_inserted) = mpsc::channel();
         let (searching, registering) = slow.queue.while_locked(|| {
             let searched = core.clone();
+            let (runtime, (begin, begun)) = (tokio::runtime::Handle::current(), mpsc::channel());
             let searching = std::thread::spawn(move || {
-                Overload::begin(&searched, Instant::now()).disconnect_one(&searched);
+                begin.send(()).expect("the test waits");
+                runtime.block_on(Overload::begin(&searched, Instant::now()).disconnect_one(&searched));
             });
+            begun.recv().expect("the search begins");
             let core = core.clone();
+            // As many as the search could lock the registry for, until it blocks at the first queue.
             let registering = std::thread::spawn(move || {
                 for key in 2..20_000 {
                     let entry = SessionEntry::new(SessionKey(key), "new".into(), connection);

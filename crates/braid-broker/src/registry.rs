@@ -12,7 +12,7 @@ use hashbrown::hash_map::Entry;
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::auth::Identity;
-use crate::lock_order::{Ordered, Rank};
+use crate::lock_order::{self, Ordered, Rank};
 use crate::queue::session_queue::SessionQueue;
 use crate::retained::RetainedCursor;
 
@@ -74,8 +74,8 @@ impl Registry {
         Ordered::acquire(Rank::Registry, || self.by_client.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn claims(&self) -> MutexGuard<'_, HashMap<ClientId, Arc<tokio::sync::Mutex<()>>>> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    fn claims(&self) -> Ordered<MutexGuard<'_, HashMap<ClientId, Arc<tokio::sync::Mutex<()>>>>> {
+        Ordered::acquire(Rank::Leaf, || self.claims.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Tests whether a session of this client is within `limit`. Concurrent claims may exceed it by their number.
@@ -242,6 +242,8 @@ impl SessionEntry {
 
     /// Bytes that are held for a connected client, and would be free or at rest if it were not connected.
     pub(crate) fn used(&self) -> usize {
+        // A queue whose lock is held for long must not keep new sessions out of the registry.
+        lock_order::assert_none_held();
         self.queue.used().saturating_add(self.holdings.load(Ordering::Relaxed))
     }
 

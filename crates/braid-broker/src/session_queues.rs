@@ -2,13 +2,14 @@
 //! from the store.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
 use braid_proto::message::Delivery;
 use braid_proto::packet::ClientId;
 
+use crate::lock_order::{Ordered, Rank};
 use crate::log_throttle::LogThrottle;
 use crate::memory::Memory;
 use crate::persist::{self, Persist};
@@ -34,6 +35,10 @@ pub(crate) struct SessionQueues {
 impl SessionQueues {
     pub(crate) fn new(policy: QueuePolicy, statistics: Arc<Statistics>, memory: Arc<Memory>) -> Self {
         Self { policy, statistics, memory, offline_log: Mutex::default() }
+    }
+
+    fn offline_log(&self) -> Ordered<MutexGuard<'_, LogThrottle>> {
+        Ordered::acquire(Rank::Leaf, || self.offline_log.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Pushes deliveries to a session, as [`SessionQueue::push`](crate::queue::session_queue::SessionQueue::push) does,
@@ -130,7 +135,7 @@ impl SessionQueues {
 
     fn note_offline_overflow(&self, dropped: u64) {
         self.statistics.crowded(dropped);
-        let mut log = self.offline_log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = self.offline_log();
         if let Some(dropped) = log.note(dropped, now()) {
             let queued = self.memory.queued();
             tracing::warn!(
@@ -145,7 +150,7 @@ impl SessionQueues {
         if !self.memory.has_offline_room() {
             return;
         }
-        let mut log = self.offline_log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = self.offline_log();
         if let Some(dropped) = log.end() {
             let queued = self.memory.queued();
             tracing::info!(queued, dropped, "the queues of all offline clients together have room again");

@@ -20,7 +20,7 @@ use crate::dispatch::Dispatcher;
 use crate::memory::Memory;
 use crate::persist::{self, MessageLoader, Persist, RecoveredSession};
 use crate::queue::session_queue::Signal;
-use crate::queue::stored::Source;
+use crate::queue::stored::{Source, StoredEntry};
 use crate::registry::{ConnectionId, Registry, ReleasedSession, SessionEntry, SessionKey, SessionOwner};
 use crate::retained::RetainedCursor;
 use crate::routing::{FILTERS_AT_ONCE, RoutingTable};
@@ -33,6 +33,9 @@ const CLAIM_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Stored messages that are read in one piece.
 const READ_AT_ONCE: usize = 64;
+
+/// Memory of the stored messages that are read in one piece, bytes; the last message may exceed it.
+const READ_BYTES_AT_ONCE: usize = 1024 * 1024;
 
 /// Claims, releases, resumes and ends sessions.
 pub(crate) struct SessionManager {
@@ -176,7 +179,14 @@ impl SessionManager {
         let mut loader = MessageLoader::new(self.spool.as_ref(), &self.memory);
         let mut stored = stored.into_iter().peekable();
         while stored.peek().is_some() {
-            let piece: Vec<_> = stored.by_ref().take(READ_AT_ONCE).collect();
+            let mut bytes = 0;
+            let mut is_within = |entry: &StoredEntry| {
+                let has_room = bytes < READ_BYTES_AT_ONCE;
+                bytes += entry.bytes_to_read();
+                has_room
+            };
+            let piece: Vec<_> =
+                std::iter::from_fn(|| stored.next_if(&mut is_within)).take(READ_AT_ONCE).collect();
             let in_store = piece.iter().filter_map(|one| match one.source() {
                 Source::Store { lsn, .. } => Some(*lsn),
                 Source::Here(_) => None,
@@ -439,6 +449,27 @@ fn is_owner(entry: &SessionEntry, connection: ConnectionId) -> bool {
     matches!(&*entry.owner(), SessionOwner::Connection(current, _) if *current == connection)
 }
 
+/// State of a session that decides which permission a claim needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SessionState {
+    Connected,
+    Disconnected,
+    Ended,
+}
+
+impl SessionState {
+    fn of(entry: &SessionEntry, owner: &SessionOwner) -> Self {
+        match owner {
+            SessionOwner::Ended => Self::Ended,
+            // A timer that is carried out is the owner for that time.
+            SessionOwner::Connection(..) | SessionOwner::Parked(_) if entry.disconnect_epoch() > 0 => {
+                Self::Disconnected
+            }
+            SessionOwner::Connection(..) | SessionOwner::Parked(_) => Self::Connected,
+        }
+    }
+}
+
 /// Takes the session out of its entry and makes `connection` the owner. `None`: the session has ended.
 async fn take(
     entry: &SessionEntry,
@@ -446,16 +477,22 @@ async fn take(
     connection: ConnectionId,
     deadline: Instant,
 ) -> Result<Option<ReleasedSession>, ReasonCode> {
-    let (mut released, waker) = {
-        let mut owner = entry.owner();
-        let identity = entry.identity();
-        let is_permitted = match &*owner {
-            SessionOwner::Connection(..) => access.may_take_over(identity.as_ref()),
-            SessionOwner::Parked(_) => access.may_resume(identity.as_ref()),
-            SessionOwner::Ended => true,
+    let identity = entry.identity();
+    let identity = identity.as_ref();
+    let (mut released, waker) = loop {
+        // The authorizer may be slow, and is not asked under a lock.
+        let state = SessionState::of(entry, &entry.owner());
+        let is_permitted = match state {
+            SessionState::Connected => access.may_take_over(identity),
+            SessionState::Disconnected => access.may_resume(identity),
+            SessionState::Ended => true,
         };
         if !is_permitted {
             return Err(ReasonCode::NotAuthorized);
+        }
+        let mut owner = entry.owner();
+        if SessionState::of(entry, &owner) != state {
+            continue;
         }
         match std::mem::replace(&mut *owner, SessionOwner::Connection(connection, None)) {
             SessionOwner::Parked(parked) => {
@@ -466,7 +503,7 @@ async fn take(
             SessionOwner::Connection(current, _) => {
                 let (release, released) = tokio::sync::oneshot::channel();
                 *owner = SessionOwner::Connection(current, Some(release));
-                (released, entry.queue.signal(Signal::TakeOver))
+                break (released, entry.queue.signal(Signal::TakeOver));
             }
         }
     };
@@ -508,6 +545,16 @@ mod tests {
     use crate::queue::backpressure::AckRttEstimator;
     use crate::queue::egress::EgressQueue;
     use crate::queue::usage::QueueLimits;
+
+    #[test]
+    fn a_session_whose_timer_is_carried_out_is_disconnected() {
+        let stand_in = SessionOwner::Connection(ConnectionId(2), None);
+        let entry = SessionEntry::new(SessionKey(1), "client".into(), ConnectionId(1));
+        assert!(SessionState::of(&entry, &stand_in) == SessionState::Connected);
+        entry.set_disconnect_epoch(1);
+        assert!(SessionState::of(&entry, &stand_in) == SessionState::Disconnected);
+        assert!(SessionState::of(&entry, &SessionOwner::Ended) == SessionState::Ended);
+    }
 
     // Between a claim and the next step of its connection, another thread may run the next claim: its signal must find
     // an open queue, and nothing of the first claim may void it.

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use braid_proto::packet::PacketId;
 use hashbrown::HashMap;
 
+use crate::lock_order::{Ordered, Rank};
+
 /// Shortest time for which an acknowledgement is held back, whatever the subscriber's pace.
 const MIN_HOLD: Duration = Duration::from_millis(100);
 
@@ -107,8 +109,8 @@ pub(crate) struct RoomRegistration {
 }
 
 impl RoomWaiters {
-    fn lock(&self) -> MutexGuard<'_, Registered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Ordered<MutexGuard<'_, Registered>> {
+        Ordered::acquire(Rank::Leaf, || self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Registers a waker, or replaces that of a registration with this queue.

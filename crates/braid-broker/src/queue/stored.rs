@@ -98,6 +98,14 @@ impl StoredEntry {
         &self.message
     }
 
+    /// Memory that reading the message takes, bytes; 0 for one that is in memory.
+    pub(crate) fn bytes_to_read(&self) -> usize {
+        match self.message {
+            Source::Store { cost, .. } => cost as usize,
+            Source::Here(_) => 0,
+        }
+    }
+
     /// Notes cost and lifetime of a message that stays in the store.
     pub(crate) fn set_known(&mut self, known: Known) {
         if let Source::Store { cost, .. } = &mut self.message {
