@@ -55,6 +55,7 @@ pub(crate) async fn run(
                 };
                 core.statistics.refused(u64::from(refusal.is_some()));
                 let guard = ConnectionCount::new(core.clone());
+                let incoming = Box::new(incoming);
                 tokio::spawn(async move {
                     driver::serve(guard.core.clone(), incoming, refusal).await;
                     drop(guard);
