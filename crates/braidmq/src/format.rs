@@ -6,24 +6,22 @@ mod parse;
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use braid_client::Received;
+use braid_client::{MessageProperties, PacketId, Received};
 use jiff::Zoned;
 use jiff::fmt::strtime;
 
-use json::Json;
+use json::json;
 pub(crate) use parse::FormatError;
 
 /// A parsed format string.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Format(Vec<Piece>);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Piece {
-    Literal(Vec<u8>),
-    /// A parameter of the message.
-    Field(Field, Layout),
-    /// `%I`, a date and time of ISO 8601.
-    Iso(Layout),
+    Literal(char),
+    /// Whether it is text, its value and its layout.
+    Parameter(bool, Value, Layout),
     /// `%U`, seconds and nanoseconds since 1970.
     Unix,
     /// `@X`, a conversion of strftime.
@@ -32,29 +30,8 @@ enum Piece {
     Nanoseconds,
     /// `%j` with the payload as a string, `%J` with the payload as JSON.
     Json {
-        parsed: bool,
+        is_parsed: bool,
     },
-}
-
-/// Parameter of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Field {
-    TopicAlias,
-    ContentType,
-    CorrelationData,
-    MessageExpiry,
-    PayloadFormat,
-    PayloadLength,
-    PacketId,
-    UserProperties,
-    Payload,
-    QoS,
-    ResponseTopic,
-    Retain,
-    SubscriptionIds,
-    Topic,
-    HexLower,
-    HexUpper,
 }
 
 /// Padding and truncation of a parameter.
@@ -79,7 +56,7 @@ impl Format {
 
     /// The payload as it is.
     pub(crate) fn payload() -> Self {
-        Self(vec![Piece::Field(Field::Payload, Layout::default())])
+        Self(Piece::parameter(PAYLOAD, Layout::default()).into_iter().collect())
     }
 
     /// Writes a message that arrived at `now`. False, with nothing written: `%J` is in the format, and the payload is not
@@ -91,10 +68,9 @@ impl Format {
         let mut line = Vec::new();
         for piece in &self.0 {
             match piece {
-                Piece::Literal(bytes) => line.extend_from_slice(bytes),
-                Piece::Field(field, layout) => layout.put(&field.of(message), field.is_text(), &mut line),
-                Piece::Iso(layout) => {
-                    layout.put(time("%Y-%m-%dT%H:%M:%S%z", now).as_bytes(), true, &mut line)
+                Piece::Literal(char) => line.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
+                Piece::Parameter(is_text, value, layout) => {
+                    layout.put(&value(message, now), *is_text, &mut line);
                 }
                 Piece::Unix => {
                     let at = now.timestamp();
@@ -104,8 +80,8 @@ impl Format {
                     line.extend_from_slice(time(&format!("%{conversion}"), now).as_bytes())
                 }
                 Piece::Nanoseconds => write!(line, "{:09}", now.subsec_nanosecond())?,
-                Piece::Json { parsed } => match Json::of(message, now, *parsed) {
-                    Some(json) => serde_json::to_writer(&mut line, &json)?,
+                Piece::Json { is_parsed } => match json(message, now, *is_parsed) {
+                    Some(json) => line.extend_from_slice(json.get().as_bytes()),
                     None => return Ok(false),
                 },
             }
@@ -115,53 +91,61 @@ impl Format {
     }
 }
 
+impl Piece {
+    /// Parameter of this letter, if there is one.
+    fn parameter(letter: char, layout: Layout) -> Option<Self> {
+        let found = PARAMETERS.iter().find(|(known, ..)| *known == letter);
+        found.map(|(_, is_text, value)| Self::Parameter(*is_text, *value, layout))
+    }
+}
+
 /// Formats `now` with strftime; an unknown conversion is left unchanged.
 fn time(format: &str, now: &Zoned) -> String {
     strtime::format(format, now).unwrap_or_else(|_| format.to_owned())
 }
 
-impl Field {
-    fn is_text(self) -> bool {
-        matches!(self, Self::ContentType | Self::ResponseTopic | Self::Topic)
-    }
+/// Value of a parameter, empty if the message has none.
+type Value = for<'a> fn(&'a Received, &Zoned) -> Cow<'a, [u8]>;
 
-    /// The value, empty if the message has none.
-    fn of(self, message: &Received) -> Cow<'_, [u8]> {
-        let properties = message.properties.as_deref();
-        match self {
-            Self::TopicAlias => number(message.topic_alias),
-            Self::ContentType => text(properties.and_then(|own| own.content_type.as_deref())),
-            Self::CorrelationData => {
-                properties.and_then(|own| own.correlation_data.as_deref()).unwrap_or_default().into()
-            }
-            Self::MessageExpiry => number(properties.and_then(|own| own.message_expiry)),
-            Self::PayloadFormat => number(properties.and_then(|own| own.payload_format).map(u8::from)),
-            Self::PayloadLength => number(Some(message.payload.len())),
-            Self::PacketId => number(Some(message.packet_id.map_or(0, braid_client::PacketId::value))),
-            Self::UserProperties => {
-                let pairs = properties.map(|own| &own.user[..]).unwrap_or_default().iter();
-                let pairs = pairs.map(|(name, value)| format!("{name}:{value}"));
-                pairs.collect::<Vec<_>>().join(" ").into_bytes().into()
-            }
-            Self::Payload => Cow::Borrowed(&message.payload),
-            Self::QoS => number(Some(message.qos)),
-            Self::ResponseTopic => {
-                text(properties.and_then(|own| own.response_topic.as_ref()).map(|topic| topic.as_str()))
-            }
-            Self::Retain => number(Some(u8::from(message.retain))),
-            Self::SubscriptionIds => {
-                let ids: Vec<_> = message.subscription_ids.iter().map(ToString::to_string).collect();
-                ids.join(",").into_bytes().into()
-            }
-            Self::Topic => text(Some(message.topic.as_str())),
-            Self::HexLower => {
-                message.payload.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
-            }
-            Self::HexUpper => {
-                message.payload.iter().flat_map(|byte| format!("{byte:02X}").into_bytes()).collect()
-            }
-        }
-    }
+/// Parameters of a message: letter after the `%`, whether it is text (truncated, and never filled with zeros), value.
+const PARAMETERS: &[(char, bool, Value)] = &[
+    ('A', false, |message, _| number(message.topic_alias)),
+    ('C', true, |message, _| text(own(message).and_then(|own| own.content_type.as_deref()))),
+    ('D', false, |message, _| {
+        own(message).and_then(|own| own.correlation_data.as_deref()).unwrap_or_default().into()
+    }),
+    ('E', false, |message, _| number(own(message).and_then(|own| own.message_expiry))),
+    ('F', false, |message, _| number(own(message).and_then(|own| own.payload_format).map(u8::from))),
+    ('I', true, |_, now| time("%Y-%m-%dT%H:%M:%S%z", now).into_bytes().into()),
+    ('l', false, |message, _| number(Some(message.payload.len()))),
+    ('m', false, |message, _| number(Some(message.packet_id.map_or(0, PacketId::value)))),
+    ('P', false, |message, _| {
+        let pairs = own(message).map(|own| &own.user[..]).unwrap_or_default().iter();
+        joined(pairs.map(|(name, value)| format!("{name}:{value}")), " ")
+    }),
+    (PAYLOAD, false, |message, _| Cow::Borrowed(&message.payload)),
+    ('q', false, |message, _| number(Some(message.qos))),
+    ('R', true, |message, _| {
+        text(own(message).and_then(|own| own.response_topic.as_ref()).map(|topic| topic.as_str()))
+    }),
+    ('r', false, |message, _| number(Some(u8::from(message.retain)))),
+    ('S', false, |message, _| joined(message.subscription_ids.iter().map(ToString::to_string), ",")),
+    ('t', true, |message, _| text(Some(message.topic.as_str()))),
+    ('x', false, |message, _| hex(message, |byte| format!("{byte:02x}"))),
+    ('X', false, |message, _| hex(message, |byte| format!("{byte:02X}"))),
+];
+const PAYLOAD: char = 'p';
+
+fn own(message: &Received) -> Option<&MessageProperties> {
+    message.properties.as_deref()
+}
+
+fn hex(message: &Received, digits: fn(&u8) -> String) -> Cow<'static, [u8]> {
+    message.payload.iter().flat_map(|byte| digits(byte).into_bytes()).collect()
+}
+
+fn joined(words: impl Iterator<Item = String>, separator: &str) -> Cow<'static, [u8]> {
+    words.collect::<Vec<_>>().join(separator).into_bytes().into()
 }
 
 fn number(value: Option<impl std::fmt::Display>) -> Cow<'static, [u8]> {

@@ -2,7 +2,7 @@ use std::str::Chars;
 
 use thiserror::Error;
 
-use super::{Field, Layout, Piece};
+use super::{Layout, Piece};
 
 /// Error of a format string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -28,54 +28,38 @@ const WIDEST: usize = 10_000;
 
 pub(super) fn parse(text: &str) -> Result<Vec<Piece>, FormatError> {
     let mut pieces = Vec::new();
-    let mut literal = Vec::new();
     let mut chars = text.chars();
     while let Some(char) = chars.next() {
-        let piece = match char {
+        pieces.push(match char {
             '%' => parameter(&mut chars)?,
             '@' => match chars.next().ok_or(FormatError::Incomplete)? {
-                '@' => Err(b'@'),
-                'N' => Ok(Piece::Nanoseconds),
-                conversion => Ok(Piece::Time(conversion)),
+                '@' => Piece::Literal('@'),
+                'N' => Piece::Nanoseconds,
+                conversion => Piece::Time(conversion),
             },
-            '\\' => Err(escape(chars.next().ok_or(FormatError::IncompleteEscape)?)?),
-            char => {
-                literal.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
-                continue;
-            }
-        };
-        match piece {
-            Err(byte) => literal.push(byte),
-            Ok(piece) => {
-                if !literal.is_empty() {
-                    pieces.push(Piece::Literal(std::mem::take(&mut literal)));
-                }
-                pieces.push(piece);
-            }
-        }
-    }
-    if !literal.is_empty() {
-        pieces.push(Piece::Literal(literal));
+            '\\' => Piece::Literal(escape(chars.next().ok_or(FormatError::IncompleteEscape)?)?),
+            char => Piece::Literal(char),
+        });
     }
     Ok(pieces)
 }
 
-fn escape(char: char) -> Result<u8, FormatError> {
+fn escape(char: char) -> Result<char, FormatError> {
     Ok(match char {
-        '\\' => b'\\',
-        '0' => 0,
-        'a' => 0x07,
-        'e' => 0x1B,
-        'n' => b'\n',
-        'r' => b'\r',
-        't' => b'\t',
-        'v' => 0x0B,
+        '\\' => '\\',
+        '0' => '\0',
+        'a' => '\x07',
+        'e' => '\x1B',
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        'v' => '\x0B',
         other => return Err(FormatError::Escape(other)),
     })
 }
 
-/// Parses the text after a `%`: flags, width, `.` and maximum width, and a letter. `Err` is a plain byte.
-fn parameter(chars: &mut Chars<'_>) -> Result<Result<Piece, u8>, FormatError> {
+/// Parses the text after a `%`: flags, width, `.` and maximum width, and a letter.
+fn parameter(chars: &mut Chars<'_>) -> Result<Piece, FormatError> {
     let mut layout = Layout::default();
     let mut next = chars.next().ok_or(FormatError::Incomplete)?;
     while matches!(next, '0' | '-') {
@@ -88,31 +72,13 @@ fn parameter(chars: &mut Chars<'_>) -> Result<Result<Piece, u8>, FormatError> {
         next = chars.next().ok_or(FormatError::Incomplete)?;
         layout.most = width(&mut next, chars)?;
     }
-    let field = match next {
-        '%' => return Ok(Err(b'%')),
-        'I' => return Ok(Ok(Piece::Iso(layout))),
-        'U' => return Ok(Ok(Piece::Unix)),
-        'j' => return Ok(Ok(Piece::Json { parsed: false })),
-        'J' => return Ok(Ok(Piece::Json { parsed: true })),
-        'A' => Field::TopicAlias,
-        'C' => Field::ContentType,
-        'D' => Field::CorrelationData,
-        'E' => Field::MessageExpiry,
-        'F' => Field::PayloadFormat,
-        'l' => Field::PayloadLength,
-        'm' => Field::PacketId,
-        'P' => Field::UserProperties,
-        'p' => Field::Payload,
-        'q' => Field::QoS,
-        'R' => Field::ResponseTopic,
-        'r' => Field::Retain,
-        'S' => Field::SubscriptionIds,
-        't' => Field::Topic,
-        'x' => Field::HexLower,
-        'X' => Field::HexUpper,
-        other => return Err(FormatError::Parameter(other)),
-    };
-    Ok(Ok(Piece::Field(field, layout)))
+    Ok(match next {
+        '%' => Piece::Literal('%'),
+        'U' => Piece::Unix,
+        'j' => Piece::Json { is_parsed: false },
+        'J' => Piece::Json { is_parsed: true },
+        letter => Piece::parameter(letter, layout).ok_or(FormatError::Parameter(letter))?,
+    })
 }
 
 /// Parses a number at `next`, and moves `next` to its end.
