@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
 use braid_measure::number::{NONE, short};
-use braid_measure::text;
+use braid_measure::{Alignment, Table, text};
 use serde::{Deserialize, Serialize};
 
-use super::table::Grid;
+use super::table::LONGEST_NAME;
 use super::{Column, Report, Spread};
 
 /// Differences between two reports.
@@ -210,13 +210,8 @@ impl Display for Comparison {
         for difference in &self.differences {
             writeln!(f, "different: {difference}")?;
         }
-        let mut group = None;
-        let mut grid = Grid::new(["", "A", "B", "B / A", "ranges"]);
+        let mut table = Table::new(Alignment::Right, ["", "A", "B", "B / A", "ranges"]);
         for row in &self.rows {
-            let this = (&row.variant, &row.profile);
-            if group.replace(this) != Some(this) {
-                grid.heading(format!("{} on {}", row.variant, row.profile));
-            }
             let shown = |spread: &Option<Spread>| {
                 spread.map_or(NONE.into(), |spread| row.column.shown_with_unit(spread.median))
             };
@@ -226,10 +221,19 @@ impl Display for Comparison {
                 Some(false) => "apart",
             };
             let ratio = row.ratio.map_or(NONE.into(), |ratio| format!("{} x", short(ratio)));
-            grid.row([row.column.title.clone(), shown(&row.a), shown(&row.b), ratio, overlap.into()]);
+            let title = text::shortened(&row.column.title, LONGEST_NAME);
+            table.row([title, shown(&row.a), shown(&row.b), ratio, overlap.into()]);
         }
-        writeln!(f)?;
-        Display::fmt(&grid, f)?;
+        let mut lines = table.lines();
+        writeln!(f, "\n{}", lines.next().unwrap_or_default())?;
+        let mut group = None;
+        for (row, line) in self.rows.iter().zip(lines) {
+            let this = (&row.variant, &row.profile);
+            if group.replace(this) != Some(this) {
+                writeln!(f, "{}", text::line(&format!("{} on {}", row.variant, row.profile)))?;
+            }
+            writeln!(f, "{line}")?;
+        }
         if self.rows.iter().any(|row| row.overlap.is_none()) {
             writeln!(f, "\nRanges need two usable runs on each side.")?;
         }

@@ -8,7 +8,8 @@ use braid_measure::number::{NONE, bytes, fixed, short};
 use braid_measure::text::Escaped;
 
 use super::plot::{Figure, figures, shown_run};
-use super::{Check, Column, Event, LinkRun, PathRun, Profile, ProgramRun, Reference, Report, Run, Variant};
+use super::table::ProfileTable;
+use super::{Check, Event, LinkRun, PathRun, Profile, ProgramRun, Report, Run, Variant};
 use crate::emulator::{PathCounters, Tally};
 
 /// Limit of events of one run on the page; `report.json` has all.
@@ -56,39 +57,21 @@ struct Page<'a> {
     /// By profile and variant: events of the runs that the charts show.
     events: Vec<(&'a str, VariantEvents<'a>)>,
     runs: Vec<PageRun<'a>>,
-    machine: Vec<(&'static str, String)>,
+    memory: String,
+    load_before: String,
+    load_in_runs: String,
     figures_of_selftest: Vec<Row>,
     seeds: String,
-}
-
-struct ProfileTable<'a> {
-    profile: &'a Profile,
-    variants: Vec<VariantRow<'a>>,
-    references: Vec<(&'a str, Vec<String>)>,
-}
-
-struct VariantRow<'a> {
-    title: &'a str,
-    cells: Vec<Cell>,
-    runs: String,
-}
-
-/// Metric of a variant on a profile.
-struct Cell {
-    value: String,
-    /// Smallest and largest value, empty if equal; `None` if it was not measured.
-    range: Option<String>,
-    published: Option<String>,
 }
 
 struct PageRun<'a> {
     title: String,
     state: String,
     metrics: Vec<Row>,
-    /// Titles of the columns of `links`.
-    directions: Vec<String>,
-    /// Title, and a value with its unit for each direction.
-    links: Vec<(&'static str, Vec<Row>)>,
+    /// Both directions of each link, with their titles.
+    directions: Vec<(String, &'a PathRun)>,
+    /// Title, and a count for each direction.
+    tallies: Vec<(&'static str, Vec<Tally>)>,
     programs: &'a [ProgramRun],
     events: Vec<EventRow>,
 }
@@ -114,7 +97,9 @@ impl<'a> Page<'a> {
             refused: refused.map(|run| (run_title(report, run), run.refused.as_slice())).collect(),
             events: events(report),
             runs: report.runs.iter().map(|run| PageRun::of(report, run)).collect(),
-            machine: machine(report),
+            memory: bytes(report.machine.memory),
+            load_before: report.machine.load.map(|load| fixed(load, 2)).join(", "),
+            load_in_runs: load_in_runs(report),
             figures_of_selftest: selftest.map(|(name, value)| selftest_figure(name, *value)).collect(),
             seeds: seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", "),
         }
@@ -165,43 +150,6 @@ fn run_title(report: &Report, run: &Run) -> String {
     format!("{variant} on {profile}, seed {}, repetition {}{attempt}", run.seed, run.repetition)
 }
 
-impl<'a> ProfileTable<'a> {
-    fn of(report: &'a Report, profile: &'a Profile) -> Self {
-        let row = |variant: &'a Variant| VariantRow {
-            title: &variant.title,
-            cells: report.columns.iter().map(|column| Cell::of(report, profile, variant, column)).collect(),
-            runs: format!(
-                "{} of {}",
-                report.usable(&variant.name, &profile.name).count(),
-                report.runs_of(&variant.name, &profile.name).count()
-            ),
-        };
-        let reference = |reference: &'a Reference| {
-            let cells = report.columns.iter().map(|column| {
-                reference.values.get(&column.metric).map_or(NONE.into(), |value| column.shown(*value))
-            });
-            (reference.title.as_str(), cells.collect())
-        };
-        Self {
-            profile,
-            variants: report.variants_on(&profile.name).map(row).collect(),
-            references: report.references_on(&profile.name).map(reference).collect(),
-        }
-    }
-}
-
-impl Cell {
-    fn of(report: &Report, profile: &Profile, variant: &Variant, column: &Column) -> Self {
-        let spread = report.spread(&variant.name, &profile.name, &column.metric);
-        let published = report.published(&profile.name, &variant.name, &column.metric);
-        Self {
-            value: spread.map_or(NONE.into(), |spread| column.shown(spread.median)),
-            range: spread.map(|spread| column.range(spread).unwrap_or_default()),
-            published: published.map(|value| column.shown(value)),
-        }
-    }
-}
-
 fn events(report: &Report) -> Vec<(&str, VariantEvents<'_>)> {
     let of_profile = |profile: &Profile| {
         let of_variant = |variant: &'_ Variant| {
@@ -229,24 +177,59 @@ fn event_rows(events: &[Event]) -> Vec<EventRow> {
 impl<'a> PageRun<'a> {
     fn of(report: &Report, run: &'a Run) -> Self {
         let state = if run.refused.is_empty() { "used" } else { "refused" };
-        let directions: Vec<(String, &PathRun)> = run
-            .links
-            .iter()
-            .flat_map(|LinkRun { name, up, down }| {
-                [(format!("{name} up"), up), (format!("{name} down"), down)]
-            })
-            .collect();
-        let paths: Vec<&PathRun> = directions.iter().map(|(_, path)| *path).collect();
-        let titles = [String::new()].into_iter().chain(directions.into_iter().map(|(title, _)| title));
+        let directions = run.links.iter().flat_map(|LinkRun { name, up, down }| {
+            [(format!("{name} up"), up), (format!("{name} down"), down)]
+        });
+        let directions: Vec<(String, &PathRun)> = directions.collect();
         Self {
             title: run_title(report, run),
             state: format!("{} s, {state}", fixed(run.seconds, 1)),
             metrics: run.metrics.iter().map(|(name, value)| (name.clone(), short(*value))).collect(),
-            directions: if paths.is_empty() { Vec::new() } else { titles.collect() },
-            links: link_rows(&paths),
+            tallies: tallies(&directions),
+            directions,
             programs: &run.programs,
             events: event_rows(&run.events),
         }
+    }
+}
+
+/// Counts of each direction; those that are 0 everywhere are omitted, unless they are important.
+fn tallies(directions: &[(String, &PathRun)]) -> Vec<(&'static str, Vec<Tally>)> {
+    let counted = TALLIES.iter().map(|(name, tally, is_important)| {
+        let tallies: Vec<Tally> = directions.iter().map(|(_, path)| tally(&path.counters)).collect();
+        (*name, tallies, *is_important)
+    });
+    let is_shown = |tallies: &[Tally]| tallies.iter().any(|tally| tally.packets > 0);
+    let shown = counted.filter(|(_, tallies, is_important)| *is_important || is_shown(tallies));
+    shown.map(|(name, tallies, _)| (name, tallies)).collect()
+}
+
+/// Texts of a count for the template.
+impl Tally {
+    fn shown_packets(&self) -> String {
+        fixed(self.packets as f64, 0)
+    }
+
+    fn shown_bytes(&self) -> String {
+        if self.packets == 0 { String::new() } else { bytes(self.bytes) }
+    }
+}
+
+/// Texts of a direction for the template.
+impl PathRun {
+    fn bytes_per_packet(&self) -> String {
+        match self.counters.sent.packets {
+            0 => NONE.into(),
+            packets => fixed(self.counters.sent.bytes as f64 / packets as f64, 0),
+        }
+    }
+
+    fn lateness(&self) -> String {
+        self.lateness_us.map(|us| fixed(us, 0)).join(" / ")
+    }
+
+    fn cpu(&self) -> String {
+        fixed(self.cpu_us_per_packet, 1)
     }
 }
 
@@ -263,23 +246,6 @@ impl ProgramRun {
     fn output(&self) -> String {
         if self.tail.is_empty() { "No output.".into() } else { self.tail.join("\n") }
     }
-}
-
-/// A value with its unit for each direction; counters that are 0 everywhere are omitted, unless they are important.
-fn link_rows(paths: &[&PathRun]) -> Vec<(&'static str, Vec<Row>)> {
-    let counted = TALLIES.iter().filter_map(|(name, tally, is_important)| {
-        let tallies: Vec<Tally> = paths.iter().map(|path| tally(&path.counters)).collect();
-        let is_shown = *is_important || tallies.iter().any(|tally| tally.packets > 0);
-        let cell = |tally: Tally| match tally.packets {
-            0 => ("0".to_owned(), String::new()),
-            packets => (fixed(packets as f64, 0), bytes(tally.bytes)),
-        };
-        is_shown.then(|| (*name, tallies.into_iter().map(cell).collect()))
-    });
-    let figures = FIGURES
-        .iter()
-        .map(|(name, text)| (*name, paths.iter().map(|path| (text(path), String::new())).collect()));
-    counted.chain(figures).collect()
 }
 
 type TallyOf = fn(&PathCounters) -> Tally;
@@ -300,60 +266,16 @@ const TALLIES: &[(&str, TallyOf, bool)] = &[
     ("sent ahead", |counters| counters.overtook, false),
 ];
 
-type TextOf = fn(&PathRun) -> String;
-
-/// Other figures of a direction.
-const FIGURES: &[(&str, TextOf)] = &[
-    ("bytes per packet that left", |path| match path.counters.sent.packets {
-        0 => NONE.into(),
-        packets => fixed(path.counters.sent.bytes as f64 / packets as f64, 0),
-    }),
-    ("largest packet, bytes", |path| path.counters.largest.to_string()),
-    ("lateness, µs: 50 % / 99 % / most", |path| path.lateness_us.map(|us| fixed(us, 0)).join(" / ")),
-    ("CPU per packet, µs", |path| fixed(path.cpu_us_per_packet, 1)),
-    ("scheduling of its thread", |path| if path.realtime { "real-time" } else { "ordinary" }.into()),
-    ("source of the time spent unread", |path| {
-        match path.reading.as_str() {
-            "timestamps" => "timestamps of the kernel",
-            "run queue" => "run queue of the thread",
-            _ => "none: lateness is that of sending",
-        }
-        .into()
-    }),
-];
-
-fn machine(report: &Report) -> Vec<(&'static str, String)> {
-    let machine = &report.machine;
+/// Load averages of one minute during the runs.
+fn load_in_runs(report: &Report) -> String {
     let loads = || report.runs.iter().flat_map(|run| run.load);
-    let (least, most) = (loads().fold(f64::INFINITY, f64::min), loads().fold(0.0, f64::max));
-    let resumed = report.resumed.iter().map(|time| format!(", resumed {time}"));
-    vec![
-        ("Kernel", machine.kernel.clone()),
-        ("Processor", machine.processor.clone()),
-        ("Cores", machine.cores.to_string()),
-        ("Memory", bytes(machine.memory)),
-        ("Load before: 1, 5, 15 min", machine.load.map(|load| fixed(load, 2)).join(", ")),
-        (
-            "Load in the runs, 1 min",
-            match report.runs.is_empty() {
-                true => NONE.into(),
-                false => format!("{} to {}", fixed(least, 2), fixed(most, 2)),
-            },
-        ),
-        ("TCP congestion control", machine.tcp_congestion_control.clone()),
-        ("TCP available", machine.tcp_available.join(", ")),
-        ("Privileges", machine.privileges.clone()),
-        ("Wire of the links", machine.wire.clone()),
-        (
-            "Offloads",
-            match machine.offloads.as_slice() {
-                [] => "all off, as they must be".into(),
-                on => format!("ON, though all must be off: {}", on.join(", ")),
-            },
-        ),
-        ("BraidMQ", report.version.clone()),
-        ("Made", [report.started.clone()].into_iter().chain(resumed).collect()),
-    ]
+    match report.runs.is_empty() {
+        true => NONE.into(),
+        false => {
+            let (least, most) = (loads().fold(f64::INFINITY, f64::min), loads().fold(0.0, f64::max));
+            format!("{} to {}", fixed(least, 2), fixed(most, 2))
+        }
+    }
 }
 
 /// Title and value of a figure, whose unit is the last word of its name.

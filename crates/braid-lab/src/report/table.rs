@@ -1,22 +1,25 @@
-//! Table of a report for terminals, and the plain text grid that it shares with comparisons.
+//! Results of a report by profile, and their table for terminals.
 
 use std::fmt::{self, Display, Formatter, Write};
+use std::iter;
 
 use braid_measure::number::NONE;
-use braid_measure::text;
+use braid_measure::{Alignment, Table, text};
 
-use super::{Column, Profile, Report, Variant};
+use super::{Column, Profile, Reference, Report, Variant};
 
 /// Width of a line, characters.
-const WIDTH: usize = 100;
+const WIDTH: u16 = 100;
+/// Longest title of a row, characters.
+pub(super) const LONGEST_NAME: usize = 36;
 
 /// Table of a report as plain text, if possible at most 100 characters wide: medians over the usable runs, ranges, published
 /// figures, and the bounds that do not hold.
 pub fn table(report: &Report) -> String {
     let mut page = format!("{}\n", text::line(&report.title));
     for profile in report.profiles_run() {
-        let grid = profile_grid(report, profile);
-        for (at, part) in grid.split(WIDTH).into_iter().enumerate() {
+        let table = ProfileTable::of(report, profile).text(&report.columns);
+        for (at, part) in table.parts(WIDTH).into_iter().enumerate() {
             let more = if at == 0 { "" } else { ", continued" };
             let _ = write!(page, "\n{}{more}\n{part}", text::line(&profile.title));
         }
@@ -56,38 +59,90 @@ fn several(report: &Report) -> bool {
     pairs.into_iter().any(|(variant, profile)| report.usable(&variant.name, &profile.name).nth(1).is_some())
 }
 
-fn profile_grid(report: &Report, profile: &Profile) -> Grid {
-    let titles = report.columns.iter().map(|column| column.title.as_str());
-    let mut grid = Grid::new([""].into_iter().chain(titles).chain(["Runs"]));
-    let units = report.columns.iter().map(|column| column.unit.clone());
-    grid.row([String::new()].into_iter().chain(units).chain([String::new()]));
-    for variant in report.variants_on(&profile.name) {
-        let all = report.runs_of(&variant.name, &profile.name).count();
-        let usable = report.usable(&variant.name, &profile.name).count();
-        let runs = if all == usable { all.to_string() } else { format!("{usable} of {all}") };
-        let cells = report.columns.iter().map(|column| cell(report, variant, profile, column));
-        grid.row([variant.title.clone()].into_iter().chain(cells).chain([runs]));
-    }
-    for reference in report.references_on(&profile.name) {
-        let shown = |column: &Column| {
-            reference.values.get(&column.metric).map_or(NONE.into(), |value| column.shown(*value))
-        };
-        let cells = report.columns.iter().map(shown);
-        grid.row([reference.title.clone()].into_iter().chain(cells).chain([NONE.to_owned()]));
-    }
-    grid
+/// Results on a profile: a row for each variant and each reference.
+pub(super) struct ProfileTable<'a> {
+    pub(super) profile: &'a Profile,
+    pub(super) variants: Vec<VariantRow<'a>>,
+    /// Title, and a figure for each column.
+    pub(super) references: Vec<(&'a str, Vec<String>)>,
 }
 
-fn cell(report: &Report, variant: &Variant, profile: &Profile, column: &Column) -> String {
-    let spread = report.spread(&variant.name, &profile.name, &column.metric);
-    let mut cell = spread.map_or(NONE.into(), |spread| column.shown(spread.median));
-    if let Some(range) = spread.and_then(|spread| column.range(spread)) {
-        let _ = write!(cell, " {range}");
+pub(super) struct VariantRow<'a> {
+    pub(super) title: &'a str,
+    pub(super) cells: Vec<Cell>,
+    pub(super) usable: usize,
+    pub(super) runs: usize,
+}
+
+/// Metric of a variant on a profile.
+pub(super) struct Cell {
+    pub(super) value: String,
+    pub(super) is_measured: bool,
+    /// Smallest and largest value, where they differ.
+    pub(super) range: Option<String>,
+    pub(super) published: Option<String>,
+}
+
+impl<'a> ProfileTable<'a> {
+    pub(super) fn of(report: &'a Report, profile: &'a Profile) -> Self {
+        let row = |variant: &'a Variant| VariantRow {
+            title: &variant.title,
+            cells: report.columns.iter().map(|column| Cell::of(report, profile, variant, column)).collect(),
+            usable: report.usable(&variant.name, &profile.name).count(),
+            runs: report.runs_of(&variant.name, &profile.name).count(),
+        };
+        let reference = |reference: &'a Reference| {
+            let shown = |column: &Column| {
+                reference.values.get(&column.metric).map_or(NONE.into(), |value| column.shown(*value))
+            };
+            (reference.title.as_str(), report.columns.iter().map(shown).collect())
+        };
+        Self {
+            profile,
+            variants: report.variants_on(&profile.name).map(row).collect(),
+            references: report.references_on(&profile.name).map(reference).collect(),
+        }
     }
-    if let Some(published) = report.published(&profile.name, &variant.name, &column.metric) {
-        let _ = write!(cell, " [{}]", column.shown(published));
+
+    fn text(&self, columns: &[Column]) -> Table {
+        let titles = columns.iter().map(|column| column.title.as_str());
+        let mut table = Table::new(Alignment::Right, [""].into_iter().chain(titles).chain(["Runs"]));
+        table.row([""].into_iter().chain(columns.iter().map(|column| column.unit.as_str())));
+        for VariantRow { title, cells, usable, runs } in &self.variants {
+            let runs = if usable == runs { runs.to_string() } else { format!("{usable} of {runs}") };
+            table.row(iter::once(name(title)).chain(cells.iter().map(ToString::to_string)).chain([runs]));
+        }
+        for (title, figures) in &self.references {
+            table.row(iter::once(name(title)).chain(figures.iter().cloned()).chain([NONE.to_owned()]));
+        }
+        table
     }
-    cell
+}
+
+/// Title of a row.
+fn name(title: &str) -> String {
+    text::shortened(title, LONGEST_NAME)
+}
+
+impl Cell {
+    fn of(report: &Report, profile: &Profile, variant: &Variant, column: &Column) -> Self {
+        let spread = report.spread(&variant.name, &profile.name, &column.metric);
+        let published = report.published(&profile.name, &variant.name, &column.metric);
+        Self {
+            value: spread.map_or(NONE.into(), |spread| column.shown(spread.median)),
+            is_measured: spread.is_some(),
+            range: spread.and_then(|spread| column.range(spread)),
+            published: published.map(|value| column.shown(value)),
+        }
+    }
+}
+
+impl Display for Cell {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.value)?;
+        self.range.iter().try_for_each(|range| write!(f, " {range}"))?;
+        self.published.iter().try_for_each(|published| write!(f, " [{published}]"))
+    }
 }
 
 /// Number of bounds that hold, and those that do not.
@@ -104,114 +159,4 @@ fn checks(report: &Report) -> String {
         let _ = writeln!(lines, "  {}", text::line(&check.bound));
     }
     lines
-}
-
-// === Grid ===
-
-/// Longest text of a first column, characters.
-const LONGEST_NAME: usize = 36;
-const GAP: usize = 2;
-
-/// Rows of cells in aligned columns, the first to the left, the others to the right.
-pub(super) struct Grid {
-    titles: Vec<String>,
-    rows: Vec<Row>,
-}
-
-enum Row {
-    Heading(String),
-    Cells(Vec<String>),
-}
-
-impl Grid {
-    pub(super) fn new<T: Into<String>>(titles: impl IntoIterator<Item = T>) -> Self {
-        Self { titles: titles.into_iter().map(|title| text::line(&title.into())).collect(), rows: Vec::new() }
-    }
-
-    /// Adds a line above the rows that follow.
-    pub(super) fn heading(&mut self, words: impl AsRef<str>) {
-        self.rows.push(Row::Heading(text::line(words.as_ref())));
-    }
-
-    /// Adds a row with a cell for each title.
-    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        let cells = cells.into_iter().enumerate().map(|(at, cell)| match at {
-            0 => text::shortened(&cell, LONGEST_NAME),
-            _ => text::line(&cell),
-        });
-        self.rows.push(Row::Cells(cells.collect()));
-    }
-
-    /// Splits the grid into several, each with the first column and if possible at most `width` characters wide.
-    pub(super) fn split(self, width: usize) -> Vec<Self> {
-        let widths = self.widths();
-        let first = widths.first().copied().unwrap_or(0);
-        let mut parts: Vec<Vec<usize>> = Vec::new();
-        let mut used = usize::MAX;
-        for (at, column) in widths.iter().enumerate().skip(1) {
-            if used.saturating_add(GAP + column) > width {
-                parts.push(vec![0]);
-                used = first;
-            }
-            used += GAP + column;
-            if let Some(part) = parts.last_mut() {
-                part.push(at);
-            }
-        }
-        if parts.len() < 2 {
-            return vec![self];
-        }
-        let choose = |cells: &[String], part: &[usize]| -> Vec<String> {
-            part.iter().filter_map(|at| cells.get(*at).cloned()).collect()
-        };
-        let part_of = |part: &Vec<usize>| Self {
-            titles: choose(&self.titles, part),
-            rows: self
-                .rows
-                .iter()
-                .map(|row| match row {
-                    Row::Heading(words) => Row::Heading(words.clone()),
-                    Row::Cells(cells) => Row::Cells(choose(cells, part)),
-                })
-                .collect(),
-        };
-        parts.iter().map(part_of).collect()
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        let mut widths: Vec<usize> = self.titles.iter().map(|title| title.chars().count()).collect();
-        for row in &self.rows {
-            if let Row::Cells(cells) = row {
-                for (width, cell) in widths.iter_mut().zip(cells) {
-                    *width = (*width).max(cell.chars().count());
-                }
-            }
-        }
-        widths
-    }
-}
-
-impl Display for Grid {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let widths = self.widths();
-        write_cells(f, &self.titles, &widths)?;
-        for row in &self.rows {
-            match row {
-                Row::Heading(words) => writeln!(f, "{words}")?,
-                Row::Cells(cells) => write_cells(f, cells, &widths)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-fn write_cells(f: &mut Formatter<'_>, cells: &[String], widths: &[usize]) -> fmt::Result {
-    let mut line = String::new();
-    for (at, (cell, width)) in cells.iter().zip(widths).enumerate() {
-        match at {
-            0 => line.push_str(&format!("{cell:<width$}")),
-            _ => line.push_str(&format!("{:GAP$}{cell:>width$}", "")),
-        }
-    }
-    writeln!(f, "{}", line.trim_end())
 }
