@@ -58,7 +58,7 @@ pub struct Band {
 }
 
 /// Polyline.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Line {
     /// Number in the palette.
     pub colour: usize,

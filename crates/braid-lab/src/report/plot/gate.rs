@@ -93,12 +93,8 @@ fn of_gate(variant: &Variant, run: &Run, gate: &GateRun) -> Vec<Panel> {
         let name = format!("{path} passed");
         run.series.iter().find(|series| series.name == name)
     });
-    let passed = passed.map(|series| Line {
-        colour: PASSED,
-        points: super::time::stairs(series),
-        filled: false,
-        ends: false,
-    });
+    let passed =
+        passed.map(|series| Line { colour: PASSED, points: super::time::stairs(series), ..Line::default() });
     let mut rate = lines(gate, &gate.packets_per_second, RATE);
     rate.extend(passed);
     let who = match &gate.path {
@@ -151,7 +147,7 @@ fn lines(gate: &GateRun, values: &Values, colour: usize) -> Vec<Line> {
         }
     }
     let pieces = pieces.into_iter().filter(|piece| piece.len() > 1);
-    pieces.map(|points| Line { colour, points, filled: false, ends: false }).collect()
+    pieces.map(|points| Line { colour, points, ..Line::default() }).collect()
 }
 
 /// Bands of the classes of the path.
