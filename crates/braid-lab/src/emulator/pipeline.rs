@@ -186,8 +186,7 @@ impl Pipeline {
         self.advance(now);
         loop {
             let mut queued = self.queue.take_ready()?;
-            self.counters.queued.packets -= 1;
-            self.counters.queued.bytes -= queued.size as u64;
+            self.counters.queued.remove(queued.size);
             let due = Duration::from_nanos(queued.due);
             let mut fate = match queued.passage {
                 Passage::Unmatched => Fate::Unmatched,

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::stage::{Limit, Order};
+use super::verdict::Tally;
 
 /// A packet inside.
 #[derive(Debug)]
@@ -48,28 +49,10 @@ pub(crate) struct Queue {
     /// Due packets, in the order of leaving.
     ready: VecDeque<u32>,
     entered: u64,
-    delayed: Load,
+    delayed: Tally,
     /// When the packets before and on the line have left it, and their sizes; only for `Order::Line`.
     line: VecDeque<(u64, usize)>,
-    line_load: Load,
-}
-
-#[derive(Debug, Default)]
-struct Load {
-    packets: u64,
-    bytes: u64,
-}
-
-impl Load {
-    fn add(&mut self, size: usize) {
-        self.packets += 1;
-        self.bytes += size as u64;
-    }
-
-    fn remove(&mut self, size: usize) {
-        self.packets -= 1;
-        self.bytes -= size as u64;
-    }
+    line_load: Tally,
 }
 
 impl Queue {
@@ -81,9 +64,9 @@ impl Queue {
             schedule: Schedule::with_capacity(SLOTS),
             ready: VecDeque::with_capacity(SLOTS),
             entered: 0,
-            delayed: Load::default(),
+            delayed: Tally::default(),
             line: VecDeque::new(),
-            line_load: Load::default(),
+            line_load: Tally::default(),
         }
     }
 

@@ -62,6 +62,11 @@ impl Tally {
         self.packets += 1;
         self.bytes += size as u64;
     }
+
+    pub(crate) fn remove(&mut self, size: usize) {
+        self.packets -= 1;
+        self.bytes -= size as u64;
+    }
 }
 
 /// The counters of one direction. At all times
@@ -99,6 +104,18 @@ pub struct PathCounters {
 }
 
 impl PathCounters {
+    /// Dropped packets by cause.
+    #[must_use]
+    pub fn drops(&self) -> [(&'static str, Tally); 5] {
+        [
+            ("policed", self.policed),
+            ("lost", self.lost),
+            ("queue full", self.queue_full),
+            ("forgotten by the NAT", self.forgotten),
+            ("too big", self.too_big),
+        ]
+    }
+
     pub(crate) fn count(&mut self, fate: Fate, size: usize) {
         let (first, second) = match fate {
             Fate::Sent { .. } => (&mut self.sent, None),

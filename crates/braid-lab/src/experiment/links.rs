@@ -1,6 +1,7 @@
 //! Links of a run: parameters, changes while it lasts, samples of their counters, results.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::path::Path;
 use std::time::Duration;
 
@@ -198,9 +199,10 @@ impl Samples {
         let mut lines = Vec::new();
         for (place, link) in links.iter().enumerate() {
             for (way, name) in ["up", "down"].into_iter().enumerate() {
-                for (what, count) in COUNTS {
-                    let counts = self.rows.iter().filter_map(|row| row.get(place)?.get(way)).map(count);
-                    let counts: Vec<u64> = counts.collect();
+                for (fate, (what, _)) in fates(&PathCounters::default()).enumerate() {
+                    let counters = self.rows.iter().filter_map(|row| row.get(place)?.get(way));
+                    let counts: Vec<u64> =
+                        counters.filter_map(|counters| Some(fates(counters).nth(fate)?.1)).collect();
                     let steps = counts.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64);
                     let values: Vec<f64> = steps.collect();
                     if values.iter().any(|&value| value > 0.0) {
@@ -220,16 +222,11 @@ impl Samples {
     }
 }
 
-type Count = fn(&PathCounters) -> u64;
-
-const COUNTS: [(&str, Count); 6] = [
-    ("passed", |counters| counters.sent.packets),
-    ("policed", |counters| counters.policed.packets),
-    ("lost", |counters| counters.lost.packets),
-    ("queue full", |counters| counters.queue_full.packets),
-    ("forgotten by the NAT", |counters| counters.forgotten.packets),
-    ("too big", |counters| counters.too_big.packets),
-];
+/// Packets that passed, and those that were dropped by cause.
+fn fates(counters: &PathCounters) -> impl Iterator<Item = (&'static str, u64)> {
+    let all = iter::once(("passed", counters.sent)).chain(counters.drops());
+    all.map(|(what, tally)| (what, tally.packets))
+}
 
 #[cfg(test)]
 mod tests {

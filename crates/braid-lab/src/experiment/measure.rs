@@ -301,7 +301,8 @@ impl Evidence<'_> {
                 let [before, after] = self.samples.between(at, *up, [part.from.0, part.until.0])?;
                 share_between(&before, &after, *field)
             }
-            _ => None,
+            // Not defined for windows.
+            Value::Program { .. } | Value::Counter { .. } | Value::Set(_) | Value::In { .. } => None,
         }
     }
 
@@ -388,24 +389,28 @@ fn part_value(part: &Part, field: Field) -> Option<f64> {
             let is_late = |(_, ms): &&(f64, f64)| *ms > f64::from(limit);
             late.iter().filter(is_late).map(|(at, _)| *at).fold(0.0, f64::max)
         }
-        _ => return None,
+        // Not defined for windows.
+        Field::Sent
+        | Field::Acked
+        | Field::Bytes
+        | Field::Quantile(_)
+        | Field::SecondsBelow(_)
+        | Field::RateQuantile(_)
+        | Field::Rate
+        | Field::LastSecond => return None,
     })
 }
 
 fn share_between(before: &PathCounters, after: &PathCounters, field: LinkField) -> Option<f64> {
     let grown = |count: fn(&PathCounters) -> u64| count(after).saturating_sub(count(before)) as f64;
     let offered = grown(|counters| counters.offered.packets + counters.duplicated.packets).max(1.0);
-    let policed = grown(|counters| counters.policed.packets);
-    let others = grown(|counters| {
-        counters.lost.packets
-            + counters.queue_full.packets
-            + counters.forgotten.packets
-            + counters.too_big.packets
-    });
     match field {
-        LinkField::PolicedShare => Some(policed / offered),
-        LinkField::DroppedShare => Some((policed + others) / offered),
-        _ => None,
+        LinkField::PolicedShare => Some(grown(|counters| counters.policed.packets) / offered),
+        LinkField::DroppedShare => {
+            let dropped = grown(|counters| counters.drops().iter().map(|(_, drops)| drops.packets).sum());
+            Some(dropped / offered)
+        }
+        LinkField::Packets | LinkField::Bytes | LinkField::OfferedBytes | LinkField::Largest => None,
     }
 }
 

@@ -9,27 +9,34 @@ use super::{Placeholders, Program, Scenario};
 const OWN: [&str; 6] = ["dir", "json", "gate_log", "duration", "seconds", "seed"];
 
 /// Names of a scenario by kind, each kind without duplicates.
-struct Names<'a> {
-    ends: BTreeSet<&'a str>,
-    links: BTreeSet<&'a str>,
-    profiles: BTreeSet<&'a str>,
-    variants: BTreeSet<&'a str>,
-    programs: BTreeSet<&'a str>,
-    metrics: BTreeSet<&'a str>,
-    windows: BTreeSet<&'a str>,
-}
+struct Names<'a>(BTreeMap<&'static str, BTreeSet<&'a str>>);
 
 impl<'a> Names<'a> {
     fn of(scenario: &'a Scenario) -> Result<Self, String> {
-        Ok(Self {
-            ends: unique("end", scenario.ends.iter())?,
-            links: unique("link", scenario.links.iter().map(|link| &link.name))?,
-            profiles: unique("profile", scenario.profiles.iter().map(|profile| &profile.name))?,
-            variants: unique("variant", scenario.variants.iter().map(|variant| &variant.name))?,
-            programs: unique("program", scenario.programs.iter().map(|program| &program.name))?,
-            metrics: unique("metric", scenario.metrics.iter().map(|metric| &metric.name))?,
-            windows: unique("window", scenario.windows.iter().map(|window| &window.name))?,
-        })
+        let Scenario { ends, links, profiles, variants, programs, metrics, windows, .. } = scenario;
+        let kinds: [(&str, Vec<&String>); 7] = [
+            ("end", ends.iter().collect()),
+            ("link", links.iter().map(|link| &link.name).collect()),
+            ("profile", profiles.iter().map(|profile| &profile.name).collect()),
+            ("variant", variants.iter().map(|variant| &variant.name).collect()),
+            ("program", programs.iter().map(|program| &program.name).collect()),
+            ("metric", metrics.iter().map(|metric| &metric.name).collect()),
+            ("window", windows.iter().map(|window| &window.name).collect()),
+        ];
+        let kinds = kinds.into_iter().map(|(kind, names)| Ok((kind, unique(kind, names)?)));
+        kinds.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Checks that all `names` of a kind exist.
+    fn check<N: AsRef<str>>(&self, kind: &str, names: impl IntoIterator<Item = N>) -> Result<(), String> {
+        let there = &self.0[kind];
+        match names.into_iter().find(|name| !there.contains(name.as_ref())) {
+            None => Ok(()),
+            Some(unknown) => {
+                let there: Vec<&str> = there.iter().copied().collect();
+                Err(format!("there is no {kind} {:?}; there are {}", unknown.as_ref(), there.join(", ")))
+            }
+        }
     }
 }
 
@@ -37,7 +44,7 @@ impl<'a> Names<'a> {
 pub(super) fn check(scenario: &Scenario) -> Result<(), String> {
     let names = Names::of(scenario)?;
     let Scenario { links, profiles, programs, variants, seeds, .. } = scenario;
-    unique("seed", seeds.iter().map(u64::to_string).collect::<Vec<_>>().iter())?;
+    unique("seed", &seeds.iter().map(u64::to_string).collect::<Vec<_>>())?;
     for (what, is_empty) in [
         ("seeds", seeds.is_empty()),
         ("repetitions", scenario.repetitions == 0),
@@ -52,7 +59,7 @@ pub(super) fn check(scenario: &Scenario) -> Result<(), String> {
     }
     for link in links {
         let [left, right] = &link.between;
-        known("end", &names.ends, [left, right])?;
+        names.check("end", [left, right])?;
         if left == right {
             return Err(format!("link {:?} joins {left:?} with itself", link.name));
         }
@@ -65,36 +72,36 @@ pub(super) fn check(scenario: &Scenario) -> Result<(), String> {
                 profile.name
             ));
         }
-        known("link", &names.links, profile.links.keys().chain(profile.rules.keys()))?;
+        names.check("link", profile.links.keys().chain(profile.rules.keys()))?;
     }
-    variants.iter().try_for_each(|variant| known("profile", &names.profiles, &variant.profiles))?;
+    variants.iter().try_for_each(|variant| names.check("profile", &variant.profiles))?;
     programs.iter().try_for_each(|program| check_program(scenario, program, &names))?;
     check_sources(scenario, &names)?;
     for (profile, of_variants) in &scenario.published {
-        known("profile", &names.profiles, [profile])?;
-        known("variant", &names.variants, of_variants.keys())?;
-        known("metric", &names.metrics, of_variants.values().flat_map(BTreeMap::keys))?;
+        names.check("profile", [profile])?;
+        names.check("variant", of_variants.keys())?;
+        names.check("metric", of_variants.values().flat_map(BTreeMap::keys))?;
     }
     for reference in &scenario.references {
-        known("profile", &names.profiles, &reference.profiles)?;
-        known("metric", &names.metrics, reference.values.keys())?;
+        names.check("profile", &reference.profiles)?;
+        names.check("metric", reference.values.keys())?;
     }
     for bound in scenario.bounds.iter().chain(&scenario.long_bounds) {
         let (variant, profile) = bound.base().unwrap_or_default();
-        known("metric", &names.metrics, [&bound.metric])?;
-        known("variant", &names.variants, bound.variant.as_deref().into_iter().chain(variant))?;
-        known("profile", &names.profiles, bound.profile.as_deref().into_iter().chain(profile))?;
+        names.check("metric", [&bound.metric])?;
+        names.check("variant", bound.variant.as_deref().into_iter().chain(variant))?;
+        names.check("profile", bound.profile.as_deref().into_iter().chain(profile))?;
     }
     Ok(())
 }
 
 fn check_program(scenario: &Scenario, program: &Program, names: &Names<'_>) -> Result<(), String> {
     let name = &program.name;
-    known("end", &names.ends, [&program.at])?;
-    known("variant", &names.variants, &program.only)?;
+    names.check("end", [&program.at])?;
+    names.check("variant", &program.only)?;
     for variant in scenario.variants.iter().filter(|variant| program.runs_in(&variant.name)) {
         let mut placeholders = Placeholders::default();
-        let near = names.ends.iter().copied().filter(|end| scenario.meet(end, &program.at));
+        let near = names.0["end"].iter().copied().filter(|end| scenario.meet(end, &program.at));
         OWN.into_iter().chain(near).for_each(|name| placeholders.set(name, "1"));
         // Only settings that all profiles have may be used.
         let settings = scenario.profiles.iter().map(|profile| profile.set.keys().collect::<BTreeSet<_>>());
@@ -125,18 +132,18 @@ fn check_sources(scenario: &Scenario, names: &Names<'_>) -> Result<(), String> {
     let of_curves = scenario.curves.iter().map(|curve| curve.per.as_ref());
     for value in of_metrics.chain(of_curves).flatten() {
         match value.source() {
-            Source::Program(program) => known("program", &names.programs, [program])?,
-            Source::Link(link) => known("link", &names.links, [link])?,
+            Source::Program(program) => names.check("program", [program])?,
+            Source::Link(link) => names.check("link", [link])?,
             // The value is absent on a profile that does not set it.
             Source::Set(_) => {}
         }
-        known("window", &names.windows, value.window())?;
+        names.check("window", value.window())?;
     }
     let curves = scenario.curves.iter().map(|curve| &curve.of.program);
-    known("program", &names.programs, curves.chain(scenario.series.iter().map(|series| &series.of.program)))
+    names.check("program", curves.chain(scenario.series.iter().map(|series| &series.of.program)))
 }
 
-fn unique<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Result<BTreeSet<&'a str>, String> {
+fn unique<'a>(what: &str, names: impl IntoIterator<Item = &'a String>) -> Result<BTreeSet<&'a str>, String> {
     let mut seen = BTreeSet::new();
     for name in names {
         if name.is_empty() || !seen.insert(name.as_str()) {
@@ -144,16 +151,4 @@ fn unique<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Result<BTr
         }
     }
     Ok(seen)
-}
-
-fn known<N: AsRef<str>>(
-    what: &str,
-    there: &BTreeSet<&str>,
-    names: impl IntoIterator<Item = N>,
-) -> Result<(), String> {
-    let unknown = names.into_iter().find(|name| !there.contains(name.as_ref()));
-    unknown.map_or(Ok(()), |name| {
-        let there: Vec<&str> = there.iter().copied().collect();
-        Err(format!("there is no {what} {:?}; there are {}", name.as_ref(), there.join(", ")))
-    })
 }

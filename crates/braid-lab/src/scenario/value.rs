@@ -211,40 +211,37 @@ impl FromStr for Value {
     }
 }
 
+/// Fields of a topic without a number in their names.
+const PLAIN_FIELDS: [(&str, Field); 18] = [
+    ("sent", Field::Sent),
+    ("acked", Field::Acked),
+    ("received", Field::Received),
+    ("due", Field::Due),
+    ("bytes", Field::Bytes),
+    ("p50_ms", Field::Quantile(500)),
+    ("p90_ms", Field::Quantile(900)),
+    ("p95_ms", Field::Quantile(950)),
+    ("p99_ms", Field::Quantile(990)),
+    ("p999_ms", Field::Quantile(999)),
+    ("max_ms", Field::MaxMs),
+    ("mean_ms", Field::MeanMs),
+    ("rate", Field::Rate),
+    ("rate_min", Field::RateQuantile(0)),
+    ("rate_p5", Field::RateQuantile(50)),
+    ("rate_p50", Field::RateQuantile(500)),
+    ("rate_max", Field::RateQuantile(1000)),
+    ("last_second", Field::LastSecond),
+];
+
 fn topic_field(text: &str) -> Result<Field, String> {
-    let unknown = || format!("unknown field {text:?} of a topic: one of {FIELDS}");
-    Ok(match text {
-        "sent" => Field::Sent,
-        "acked" => Field::Acked,
-        "received" => Field::Received,
-        "due" => Field::Due,
-        "bytes" => Field::Bytes,
-        "p50_ms" => Field::Quantile(500),
-        "p90_ms" => Field::Quantile(900),
-        "p95_ms" => Field::Quantile(950),
-        "p99_ms" => Field::Quantile(990),
-        "p999_ms" => Field::Quantile(999),
-        "max_ms" => Field::MaxMs,
-        "mean_ms" => Field::MeanMs,
-        "rate" => Field::Rate,
-        "rate_min" => Field::RateQuantile(0),
-        "rate_p5" => Field::RateQuantile(50),
-        "rate_p50" => Field::RateQuantile(500),
-        "rate_max" => Field::RateQuantile(1000),
-        "last_second" => Field::LastSecond,
-        _ => {
-            let number = |text: &str| text.parse::<u32>().ok();
-            let settled = text.strip_prefix("settled_").and_then(|text| text.strip_suffix("ms"));
-            if let Some(count) = text.strip_prefix("seconds_below_").and_then(number) {
-                Field::SecondsBelow(count)
-            } else if let Some(ms) = settled.and_then(number) {
-                Field::Settled(ms)
-            } else {
-                let limit = text.strip_prefix("within_").and_then(|text| text.strip_suffix("ms"));
-                Field::Within(limit.and_then(number).ok_or_else(unknown)?)
-            }
-        }
-    })
+    let plain = PLAIN_FIELDS.iter().find(|(name, _)| *name == text).map(|(_, field)| *field);
+    let number =
+        |before: &str, after: &str| text.strip_prefix(before)?.strip_suffix(after)?.parse::<u32>().ok();
+    plain
+        .or_else(|| number("seconds_below_", "").map(Field::SecondsBelow))
+        .or_else(|| number("settled_", "ms").map(Field::Settled))
+        .or_else(|| number("within_", "ms").map(Field::Within))
+        .ok_or_else(|| format!("unknown field {text:?} of a topic: one of {FIELDS}"))
 }
 
 /// Parses a field by its name; the error lists all names.
@@ -276,25 +273,38 @@ impl Value {
     /// Checks that the value exists for windows.
     fn checked(self) -> Result<Self, String> {
         let Self::In { value, window } = &self else { return Ok(self) };
-        match **value {
-            Self::Topic(
-                _,
+        let exists = match &**value {
+            Self::Topic(_, field) => match field {
                 Field::Due
                 | Field::Received
                 | Field::Quantile(_)
                 | Field::MaxMs
                 | Field::MeanMs
                 | Field::Within(_)
-                | Field::Settled(_),
-            )
-            | Self::Stream { .. }
-            | Self::Program { field: ProgramField::PingrespMaxMs, .. }
-            | Self::Link { field: LinkField::PolicedShare | LinkField::DroppedShare, .. } => Ok(self),
-            _ => Err(format!(
-                "only due, received, p50_ms and other quantiles, max_ms, mean_ms, within_250ms, settled_250ms of a topic, the \
-                 rate of a stream, pingresp_max_ms of a program, policed_share and dropped_share of a link exist for a window (@{window})"
-            )),
+                | Field::Settled(_) => true,
+                Field::Sent
+                | Field::Acked
+                | Field::Bytes
+                | Field::SecondsBelow(_)
+                | Field::RateQuantile(_)
+                | Field::Rate
+                | Field::LastSecond => false,
+            },
+            Self::Stream { .. } => true,
+            Self::Program { field, .. } => *field == ProgramField::PingrespMaxMs,
+            Self::Link { field, .. } => match field {
+                LinkField::PolicedShare | LinkField::DroppedShare => true,
+                LinkField::Packets | LinkField::Bytes | LinkField::OfferedBytes | LinkField::Largest => false,
+            },
+            Self::Counter { .. } | Self::Set(_) | Self::In { .. } => false,
+        };
+        if exists {
+            return Ok(self);
         }
+        Err(format!(
+            "only due, received, p50_ms and other quantiles, max_ms, mean_ms, within_250ms, settled_250ms of a topic, the \
+             rate of a stream, pingresp_max_ms of a program, policed_share and dropped_share of a link exist for a window (@{window})"
+        ))
     }
 }
 

@@ -208,17 +208,8 @@ fn environment(topology: &Topology) -> Vec<(OsString, OsString)> {
 
 fn print_path(way: &str, path: &PathRun) {
     let PathRun { counters, lateness_us: [_, p99, _], .. } = path;
-    let dropped: Vec<String> = [
-        ("policed", counters.policed),
-        ("lost", counters.lost),
-        ("queue full", counters.queue_full),
-        ("forgotten by the NAT", counters.forgotten),
-        ("too big", counters.too_big),
-    ]
-    .into_iter()
-    .filter(|(_, tally)| tally.packets > 0)
-    .map(|(cause, tally)| format!(", {cause} {}", tally.packets))
-    .collect();
+    let dropped = counters.drops().into_iter().filter(|(_, tally)| tally.packets > 0);
+    let dropped: Vec<String> = dropped.map(|(cause, tally)| format!(", {cause} {}", tally.packets)).collect();
     eprintln!(
         "link, {way}: {} packets came, {} left ({} bytes){}; 99 % left at most {:.2} ms late",
         counters.offered.packets,

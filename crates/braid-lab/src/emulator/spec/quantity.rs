@@ -72,67 +72,65 @@ pub(crate) fn unscaled(value: u64, places: u32) -> String {
 }
 
 /// Splits `50ms` into `50` and `ms`.
-pub(crate) fn split_unit(value: &str) -> (&str, &str) {
+fn split_unit(value: &str) -> (&str, &str) {
     let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     value.split_at(end)
 }
 
+/// Splits `50ms` into `50` and the meaning of its unit.
+pub(crate) fn with_unit<'a, T: Copy>(
+    value: &'a str,
+    units: &[(&str, T)],
+    remedy: &str,
+) -> Result<(&'a str, T), Fault> {
+    let (number, unit) = split_unit(value);
+    match units.iter().find(|(name, _)| *name == unit) {
+        Some((_, meaning)) => Ok((number, *meaning)),
+        None if unit.is_empty() => Err(Fault::new("no unit", remedy)),
+        None => Err(Fault::new(format!("unknown unit \"{}\"", quoted(unit)), remedy)),
+    }
+}
+
+/// Fault of a number with this unit or without one.
+pub(crate) fn bad_number(number: &str, remedy: &str) -> Fault {
+    Fault::new(format!("bad number \"{}\"", quoted(number)), remedy)
+}
+
+/// Writes a value in the largest of these units that needs no point; the last one is 1.
+pub(crate) fn in_largest_unit(value: u128, units: &[(u128, &str)]) -> String {
+    let fits = units.iter().find(|(size, _)| value.is_multiple_of(*size));
+    fits.map_or_else(String::new, |(size, unit)| format!("{}{unit}", value / size))
+}
+
 /// Reads `50ms`, `1.5s`, `200us` or `10ns`.
 pub(crate) fn parse_duration(value: &str) -> Result<Duration, Fault> {
-    let (number, unit) = split_unit(value);
-    let shown = if number.is_empty() { "50" } else { number };
-    let remedy = || format!("write {}ms or {}s", quoted(shown), quoted(shown));
-    if number.is_empty() {
-        return Err(Fault::new("no number", remedy()));
+    let (digits, _) = split_unit(value);
+    let shown = quoted(if digits.is_empty() { "50" } else { digits });
+    let remedy = format!("write {shown}ms or {shown}s");
+    if digits.is_empty() {
+        return Err(Fault::new("no number", remedy));
     }
-    let places = match unit {
-        "ns" => 0,
-        "us" => 3,
-        "ms" => 6,
-        "s" => 9,
-        "" => return Err(Fault::new("no unit", remedy())),
-        other => return Err(Fault::new(format!("unknown unit \"{}\"", quoted(other)), remedy())),
-    };
-    let bad =
-        || Fault::new(format!("bad number \"{}\"", quoted(number)), "write for example 50ms, 1.5s or 200us");
-    scaled(number, places).map(Duration::from_nanos).ok_or_else(bad)
+    let (number, places) = with_unit(value, &[("ns", 0), ("us", 3), ("ms", 6), ("s", 9)], &remedy)?;
+    let nanos = scaled(number, places);
+    nanos.map(Duration::from_nanos).ok_or_else(|| bad_number(number, "write for example 50ms, 1.5s or 200us"))
 }
 
 /// Writes a duration in the largest unit that needs no point.
 pub(crate) fn duration_text(duration: Duration) -> String {
-    let nanos = duration.as_nanos();
-    for (size, unit) in [(1_000_000_000, "s"), (1_000_000, "ms"), (1000, "us")] {
-        if nanos.is_multiple_of(size) {
-            return format!("{}{unit}", nanos / size);
-        }
-    }
-    format!("{nanos}ns")
+    in_largest_unit(duration.as_nanos(), &[(1_000_000_000, "s"), (1_000_000, "ms"), (1000, "us"), (1, "ns")])
 }
 
 /// Reads `64kb`, `1mb` or `1500b`; a kb is 1024 bytes, as for `tc`.
 pub(crate) fn parse_bytes(value: &str) -> Result<u64, Fault> {
-    let (number, unit) = split_unit(value);
     let remedy = "write for example 64kb, 1mb or 1500b";
-    let size: u64 = match unit {
-        "b" => 1,
-        "kb" => 1 << 10,
-        "mb" => 1 << 20,
-        "" => return Err(Fault::new("no unit", remedy)),
-        other => return Err(Fault::new(format!("unknown unit \"{}\"", quoted(other)), remedy)),
-    };
+    let (number, size) = with_unit(value, &[("b", 1_u64), ("kb", 1 << 10), ("mb", 1 << 20)], remedy)?;
     let bytes = number.parse::<u64>().ok().and_then(|count| count.checked_mul(size));
-    bytes
-        .filter(|&bytes| bytes > 0)
-        .ok_or_else(|| Fault::new(format!("bad number \"{}\"", quoted(number)), remedy))
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| bad_number(number, remedy))
 }
 
 /// Writes a number of bytes in the largest unit that needs no point.
 pub(crate) fn bytes_text(bytes: u64) -> String {
-    match bytes {
-        _ if bytes.is_multiple_of(1 << 20) => format!("{}mb", bytes >> 20),
-        _ if bytes.is_multiple_of(1 << 10) => format!("{}kb", bytes >> 10),
-        _ => format!("{bytes}b"),
-    }
+    in_largest_unit(bytes.into(), &[(1 << 20, "mb"), (1 << 10, "kb"), (1, "b")])
 }
 
 /// Nanoseconds since the start of the link; a duration beyond 584 years counts as that.

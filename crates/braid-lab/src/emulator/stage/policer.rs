@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::emulator::spec::quantity::{Fault, bytes_text, parse_bytes, quoted, scaled, split_unit};
+use crate::emulator::spec::quantity::{
+    Fault, bad_number, bytes_text, in_largest_unit, parse_bytes, quoted, scaled, with_unit,
+};
 
 /// Rate of a link. Sizes are those of IP packets, without link headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -12,6 +14,17 @@ pub enum Rate {
     /// Packets per second, above 0, whatever their size.
     Packets(u64),
 }
+
+/// Decimal places of a unit, and the rate of so many of the smallest.
+type Unit = (usize, fn(u64) -> Rate);
+
+const UNITS: &[(&str, Unit)] = &[
+    ("pps", (0, Rate::Packets)),
+    ("bit", (0, Rate::Bits)),
+    ("kbit", (3, Rate::Bits)),
+    ("mbit", (6, Rate::Bits)),
+    ("gbit", (9, Rate::Bits)),
+];
 
 impl Rate {
     /// Nanoseconds that a packet of `size` bytes occupies the line.
@@ -25,23 +38,12 @@ impl Rate {
     }
 
     pub(crate) fn parse(value: &str) -> Result<Self, Fault> {
-        let (number, unit) = split_unit(value);
         let remedy = "write for example 10mbit, 64kbit or 29pps";
-        let places = match unit {
-            "bit" | "pps" => 0,
-            "kbit" => 3,
-            "mbit" => 6,
-            "gbit" => 9,
-            "" => return Err(Fault::new("no unit", remedy)),
-            other => return Err(Fault::new(format!("unknown unit \"{}\"", quoted(other)), remedy)),
-        };
-        let Some(rate) = scaled(number, places) else {
-            return Err(Fault::new(format!("bad number \"{}\"", quoted(number)), remedy));
-        };
-        match (rate, unit) {
-            (0, _) => Err(Fault::new("a rate of 0", "write loss=100% for a link that passes nothing")),
-            (_, "pps") => Ok(Self::Packets(rate)),
-            _ => Ok(Self::Bits(rate)),
+        let (number, (places, rate)) = with_unit(value, UNITS, remedy)?;
+        match scaled(number, places) {
+            None => Err(bad_number(number, remedy)),
+            Some(0) => Err(Fault::new("a rate of 0", "write loss=100% for a link that passes nothing")),
+            Some(number) => Ok(rate(number)),
         }
     }
 }
@@ -50,12 +52,10 @@ impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Packets(rate) => write!(f, "{rate}pps"),
-            Self::Bits(rate) if rate.is_multiple_of(1_000_000_000) => {
-                write!(f, "{}gbit", rate / 1_000_000_000)
+            Self::Bits(rate) => {
+                let units = [(1_000_000_000, "gbit"), (1_000_000, "mbit"), (1000, "kbit"), (1, "bit")];
+                f.write_str(&in_largest_unit(rate.into(), &units))
             }
-            Self::Bits(rate) if rate.is_multiple_of(1_000_000) => write!(f, "{}mbit", rate / 1_000_000),
-            Self::Bits(rate) if rate.is_multiple_of(1000) => write!(f, "{}kbit", rate / 1000),
-            Self::Bits(rate) => write!(f, "{rate}bit"),
         }
     }
 }
