@@ -195,7 +195,7 @@ impl Resident {
 fn bytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-    Some(kilobytes * 1024)
+    kilobytes.checked_mul(1024)
 }
 
 /// Bytes that process `pid` has caused to be written to a device so far, dirty pages included.
@@ -216,7 +216,7 @@ fn malformed() -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{CpuReading, Memory, Resident, busy_ticks, cpu_time, mode_ticks, written_bytes};
+    use super::{CpuReading, Memory, Resident, busy_ticks, bytes, cpu_time, mode_ticks, written_bytes};
 
     #[test]
     fn busy_time_leaves_idle_and_waiting_out() {
@@ -245,6 +245,24 @@ mod tests {
         let expected = Resident { anonymous: 1 << 20, file: 2 << 20, peak: 3 << 20 };
         assert_eq!(Resident::parse(status), Some(expected));
         assert_eq!(Resident::parse("VmHWM: 1 kB\n"), None);
+    }
+
+    #[test]
+    fn peak_memory_is_parsed_or_absent() {
+        let peak = |status| bytes(status, "VmHWM:");
+        assert_eq!(peak("Name:\tx\nVmHWM:\t    1234 kB\nVmRSS:\t 9 kB\n"), Some(1234 * 1024));
+        for text in ["", "Name:\tx\n", "VmHWM:\n", "VmHWM:\t-1 kB\n"] {
+            assert_eq!(peak(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn parses_the_line_and_nothing_else() {
+        let anonymous = |status| bytes(status, "RssAnon:");
+        let status = "VmRSS:\t  9 kB\nRssAnon:\t    1234 kB\nRssFile:\t 5 kB\n";
+        assert_eq!(anonymous(status), Some(1234 * 1024));
+        assert_eq!(anonymous("RssAnon:\t 12\n"), None);
+        assert_eq!(anonymous(""), None);
     }
 
     #[test]

@@ -78,13 +78,12 @@ fn batch(device: &Device, commands: &str) -> Result<(), TestbedError> {
 // === Offloads ===
 
 /// Disables every feature of `device` that joins packets or leaves checksums unfinished: a link that counts packets would
-/// count wrong. Returns the features that remain enabled.
-fn switch_off(device: &Device) -> Result<Vec<String>, TestbedError> {
-    let switch = || -> io::Result<Vec<String>> {
+/// count wrong.
+fn switch_off(device: &Device) -> Result<(), TestbedError> {
+    let switch = || -> io::Result<()> {
         let names = sys::feature_names(&device.name)?;
         let unwanted: Vec<bool> = names.iter().map(|name| is_offload(name)).collect();
-        sys::switch_off(&device.name, &unwanted)?;
-        still_on(device, &names)
+        sys::switch_off(&device.name, &unwanted)
     };
     device
         .namespace
@@ -94,14 +93,13 @@ fn switch_off(device: &Device) -> Result<Vec<String>, TestbedError> {
 
 /// Offloads of `device` that are enabled now.
 pub(super) fn offloads_on(device: &Device) -> Result<Vec<String>, TestbedError> {
-    let look = || still_on(device, &sys::feature_names(&device.name)?);
+    let look = || -> io::Result<Vec<String>> {
+        let names = sys::feature_names(&device.name)?;
+        let on = sys::features_on(&device.name, names.len())?;
+        let still_on = names.into_iter().zip(on).filter(|(name, on)| *on && is_offload(name));
+        Ok(still_on.map(|(name, _)| name).collect())
+    };
     device.namespace.run(look)?.map_err(TestbedError::kernel(format!("read the offloads of {}", device.name)))
-}
-
-fn still_on(device: &Device, names: &[String]) -> io::Result<Vec<String>> {
-    let on = sys::features_on(&device.name, names.len())?;
-    let still_on = names.iter().zip(on).filter(|(name, on)| *on && is_offload(name));
-    Ok(still_on.map(|(name, _)| name.clone()).collect())
 }
 
 /// Whether a feature, by its kernel name (`ethtool -k`), is an offload: segmentation of TCP and UDP, the scatter-gather and
@@ -130,14 +128,16 @@ pub(super) struct Ground<'a> {
     pub(super) middle: &'a Arc<Namespace>,
 }
 
+/// Wires of the emulator, left and right; `None` for a plain link.
+pub(super) type Wires = Option<[Box<dyn Wire>; 2]>;
+
 /// Devices of a link.
+#[derive(Debug)]
 pub(super) struct Cable {
     pub(super) left: Device,
     pub(super) right: Device,
     /// Devices between the emulator and the ends.
     pub(super) between: Vec<Device>,
-    /// Wires of the emulator, left and right; `None` for a plain link.
-    pub(super) wires: Option<[Box<dyn Wire>; 2]>,
 }
 
 /// Creates the devices of a link and brings them up. `choice` selects the wire of an emulated link; `Auto` is replaced by
@@ -146,15 +146,15 @@ pub(super) fn lay(
     plan: &LinkPlan,
     ground: &Ground<'_>,
     choice: &mut WireChoice,
-) -> Result<Cable, TestbedError> {
-    let cable = match (&plan.shape, *choice) {
+) -> Result<(Cable, Wires), TestbedError> {
+    let (cable, wires) = match (&plan.shape, *choice) {
         (None, _) => lay_pair(plan, ground)?,
         (Some(_), WireChoice::Tun) => lay_tuns(plan, ground)?,
         (Some(_), WireChoice::Packet) => lay_packets(plan, ground)?,
         (Some(_), WireChoice::Auto) => match lay_tuns(plan, ground) {
-            Ok(cable) => {
+            Ok(laid) => {
                 *choice = WireChoice::Tun;
-                cable
+                laid
             }
             Err(_) => {
                 *choice = WireChoice::Packet;
@@ -174,18 +174,18 @@ pub(super) fn lay(
     if let Some(rule) = plan.rule {
         tool::limit(rule, ground.right, &cable.right.name)?;
     }
-    Ok(cable)
+    Ok((cable, wires))
 }
 
 /// One veth pair, a device at each end.
-fn lay_pair(plan: &LinkPlan, ground: &Ground<'_>) -> Result<Cable, TestbedError> {
+fn lay_pair(plan: &LinkPlan, ground: &Ground<'_>) -> Result<(Cable, Wires), TestbedError> {
     let (left, right) = (ground.veth(ground.left, "l", 1), ground.veth(ground.right, "r", 2));
     join(&left, &right, plan.mtu)?;
-    Ok(Cable { left, right, between: Vec::new(), wires: None })
+    Ok((Cable { left, right, between: Vec::new() }, None))
 }
 
 /// A TUN device at each end, both attached to the emulator.
-fn lay_tuns(plan: &LinkPlan, ground: &Ground<'_>) -> Result<Cable, TestbedError> {
+fn lay_tuns(plan: &LinkPlan, ground: &Ground<'_>) -> Result<(Cable, Wires), TestbedError> {
     let open = |namespace: &Arc<Namespace>, side| {
         let name = ground.device_name(side);
         let tun = namespace.run(|| Tun::open(&name))?.map_err(emulator(plan))?;
@@ -194,11 +194,11 @@ fn lay_tuns(plan: &LinkPlan, ground: &Ground<'_>) -> Result<Cable, TestbedError>
     };
     let (left, left_wire) = open(ground.left, "l")?;
     let (right, right_wire) = open(ground.right, "r")?;
-    Ok(Cable { left, right, between: Vec::new(), wires: Some([left_wire, right_wire]) })
+    Ok((Cable { left, right, between: Vec::new() }, Some([left_wire, right_wire])))
 }
 
 /// A veth pair from each end to the emulator, which opens a packet socket on its side.
-fn lay_packets(plan: &LinkPlan, ground: &Ground<'_>) -> Result<Cable, TestbedError> {
+fn lay_packets(plan: &LinkPlan, ground: &Ground<'_>) -> Result<(Cable, Wires), TestbedError> {
     let lay = |namespace: &Arc<Namespace>, [side, inner]: [&str; 2], port| {
         let outer = ground.veth(namespace, side, port);
         let inner = ground.veth(ground.middle, inner, port | 0x80);
@@ -209,7 +209,8 @@ fn lay_packets(plan: &LinkPlan, ground: &Ground<'_>) -> Result<Cable, TestbedErr
     };
     let (left, left_inner, left_wire) = lay(ground.left, ["l", "lw"], 1)?;
     let (right, right_inner, right_wire) = lay(ground.right, ["r", "rw"], 2)?;
-    Ok(Cable { left, right, between: vec![left_inner, right_inner], wires: Some([left_wire, right_wire]) })
+    let between = vec![left_inner, right_inner];
+    Ok((Cable { left, right, between }, Some([left_wire, right_wire])))
 }
 
 fn emulator(plan: &LinkPlan) -> impl FnOnce(WireError) -> TestbedError {

@@ -2,11 +2,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs;
 use std::time::Duration;
 
-use rustix::process::Pid;
+use braid_measure::process::Resident;
 
 /// End of a program, and its resource usage.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -166,44 +165,26 @@ impl Splitter {
 
 // === Memory ===
 
-/// Field of `/proc/PID/status` with the peak resident memory; `exec` resets it.
-const VM_HWM: &str = "VmHWM:";
-
 /// Samples the peak memory of a process, which the kernel forgets when it ends.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// Open `status` file; `None` if /proc belongs to another PID namespace, where the number is another process.
-    status: Option<File>,
-    peak: Option<u64>,
+    /// `None` if /proc belongs to another PID namespace, where the number is another process.
+    process: Option<u32>,
+    /// Bytes.
+    pub(super) peak: Option<u64>,
 }
 
 impl Memory {
-    pub(super) fn of(process: Pid) -> Self {
+    pub(super) fn of(process: u32) -> Self {
         let own = fs::read_link("/proc/self").ok();
         let is_ours = own.is_some_and(|own| own.to_str() == Some(&std::process::id().to_string()));
-        let path = format!("/proc/{}/status", process.as_raw_nonzero());
-        Self { status: is_ours.then(|| File::open(path).ok()).flatten(), peak: None }
+        Self { process: is_ours.then_some(process), peak: None }
     }
 
     pub(super) fn sample(&mut self) {
-        let Some(status) = &self.status else { return };
-        let mut text = [0; 4096];
-        let Ok(length) = status.read_at(&mut text, 0) else { return };
-        let text = String::from_utf8_lossy(text.get(..length).unwrap_or_default());
-        self.peak = vm_hwm(&text).max(self.peak);
+        let resident = self.process.and_then(|process| Resident::of(process).ok());
+        self.peak = resident.map(|resident| resident.peak).max(self.peak);
     }
-
-    /// Peak in bytes.
-    pub(super) fn peak(&self) -> Option<u64> {
-        self.peak
-    }
-}
-
-/// Bytes from a line `VmHWM:     1234 kB`.
-fn vm_hwm(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix(VM_HWM))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -246,13 +227,5 @@ mod tests {
         lines.push(Duration::ZERO, Stream::Err, "x".repeat(KEPT_BYTES));
         assert_eq!(lines.since(0).count(), 1);
         assert_eq!(lines.last().map(|line| line.stream), Some(Stream::Err));
-    }
-
-    #[test]
-    fn peak_memory_is_parsed_or_absent() {
-        assert_eq!(vm_hwm("Name:\tx\nVmHWM:\t    1234 kB\nVmRSS:\t 9 kB\n"), Some(1234 * 1024));
-        for text in ["", "Name:\tx\n", "VmHWM:\n", "VmHWM:\t-1 kB\n"] {
-            assert_eq!(vm_hwm(text), None, "{text:?}");
-        }
     }
 }

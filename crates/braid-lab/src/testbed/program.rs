@@ -106,32 +106,23 @@ impl Program {
     pub fn wait_for(&self, wanted: &str, within: Duration) -> Result<Line, TestbedError> {
         let deadline = Instant::now().checked_add(within);
         let mut seen = 0;
-        let mut state = self.record.state();
-        loop {
+        let found = self.record.wait_until(deadline, |state| {
             if let Some(line) = state.lines.since(seen).find(|line| line.text.contains(wanted)) {
-                return Ok(line.clone());
+                return Some(Ok(line.clone()));
             }
             seen = state.lines.next();
-            if let Some(end) = state.end {
-                drop(state);
-                return Err(self.ended(end));
-            }
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                drop(state);
-                return Err(self.silent(wanted, within));
-            }
-            state = self.record.wait(state, deadline);
+            state.end.map(Err)
+        });
+        match found {
+            Some(Ok(line)) => Ok(line),
+            Some(Err(end)) => Err(self.ended(end)),
+            None => Err(self.silent(wanted, within)),
         }
     }
 
     /// Waits for the end of the program, for at most `within`.
     pub fn wait(&self, within: Duration) -> Option<End> {
-        let deadline = Instant::now().checked_add(within);
-        let mut state = self.record.state();
-        while state.end.is_none() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
-            state = self.record.wait(state, deadline);
-        }
-        state.end
+        self.record.wait_until(Instant::now().checked_add(within), |state| state.end)
     }
 
     /// End of the program; `None` while it runs.
@@ -160,20 +151,15 @@ impl Program {
     /// Ends the program: SIGINT, then SIGKILL after `grace`.
     pub fn stop(self, grace: Duration) -> End {
         self.interrupt();
-        if let Some(end) = self.wait(grace) {
-            return end;
-        }
-        self.kill()
+        self.wait(grace).unwrap_or_else(|| self.kill())
     }
 
     fn kill(&self) -> End {
         self.record.signal(Signal::KILL);
-        let mut state = self.record.state();
         loop {
-            if let Some(end) = state.end {
+            if let Some(end) = self.record.wait_until(None, |state| state.end) {
                 return end;
             }
-            state = self.record.wait(state, None);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 use std::ptr;
@@ -15,9 +15,7 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::process::{Pid, Signal};
 use rustix::thread::UnshareFlags;
 
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
+use crate::wire::sys::{self as wire, check};
 
 // === Processes ===
 
@@ -42,6 +40,7 @@ pub(super) fn fork() -> io::Result<Fork> {
     }
     // SAFETY: with a single thread no lock is held by another, so that the child may go on with everything.
     let id = check(unsafe { libc::fork() })?;
+    let id = i32::try_from(id).map_err(io::Error::other)?;
     Ok(Pid::from_raw(id).map_or(Fork::Child, Fork::Parent))
 }
 
@@ -140,6 +139,7 @@ impl Signals {
         let set = signal_set(signals);
         // SAFETY: the set lives until the call is over.
         let fd = check(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) })?;
+        let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
         // SAFETY: the kernel has just made the descriptor, and it has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
@@ -212,15 +212,8 @@ fn look<const N: usize>(
 
 /// Request for `device` in the namespace of the calling thread.
 fn request(device: &str) -> io::Result<libc::ifreq> {
-    // SAFETY: `ifreq` is plain bytes, for which all zeros is a value.
-    let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    if device.len() >= request.ifr_name.len() {
-        return Err(io::Error::from(io::ErrorKind::InvalidInput));
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
-        *to = libc::c_char::from_ne_bytes([from]);
-    }
-    Ok(request)
+    let name = wire::ifname(device).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(wire::request(&name))
 }
 
 /// Brings `device` up.

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use super::device::{self, Cable, Device, Ground};
+use super::device::{self, Cable, Ground, Wires};
 use super::error::TestbedError;
 use super::namespace::Namespace;
 use super::plan::{self, LinkPlan, WireChoice};
@@ -27,9 +27,7 @@ pub struct Topology {
 struct Link {
     name: String,
     number: u8,
-    left: Device,
-    right: Device,
-    between: Vec<Device>,
+    cable: Cable,
     has_rule: bool,
     /// Kind of the wire; `None` for a plain link.
     kind: Option<&'static str>,
@@ -63,8 +61,8 @@ impl Topology {
             cables.push(device::lay(plan, &ground, &mut choice)?);
         }
         let mut topology = Self { links: Vec::new(), ends, kind: "none" };
-        for ((plan, cable), (number, ..)) in links.into_iter().zip(cables).zip(places) {
-            topology.links.push(Link::start(plan, cable, number)?);
+        for ((plan, (cable, wires)), (number, ..)) in links.into_iter().zip(cables).zip(places) {
+            topology.links.push(Link::start(plan, cable, wires, number)?);
         }
         topology.kind = topology.links.iter().find_map(|link| link.kind).unwrap_or("none");
         Ok(topology)
@@ -78,7 +76,7 @@ impl Topology {
     /// Address of the end `of` on its link with the end `seen_from`; on its first link if both are equal.
     pub fn address(&self, of: &str, seen_from: &str) -> Option<Ipv4Addr> {
         self.links.iter().find_map(|link| {
-            let (left, right) = (link.left.namespace.name(), link.right.namespace.name());
+            let (left, right) = (link.cable.left.namespace.name(), link.cable.right.namespace.name());
             let meets = |other: &str| seen_from == of || seen_from == other;
             let (left_address, right_address) = plan::addresses(link.number);
             if of == left && meets(right) {
@@ -105,13 +103,14 @@ impl Topology {
     /// iptables failed.
     pub fn rule_counters(&self, link: &str) -> Result<Option<RuleCounters>, TestbedError> {
         let Some(link) = self.link(link).filter(|link| link.has_rule) else { return Ok(None) };
-        tool::counters(&link.right.namespace, &link.right.name).map(Some)
+        let right = &link.cable.right;
+        tool::counters(&right.namespace, &right.name).map(Some)
     }
 
     /// Offloads that are enabled on any device, as `lq0l tx-generic-segmentation`. Must be empty, or packet counts are wrong.
     pub fn offloads(&self) -> Vec<String> {
         let mut on = Vec::new();
-        for device in self.links.iter().flat_map(Link::devices) {
+        for device in self.links.iter().flat_map(|link| link.cable.devices()) {
             let name = &device.name;
             match device::offloads_on(device) {
                 Ok(features) => on.extend(features.iter().map(|feature| format!("{name} {feature}"))),
@@ -139,18 +138,9 @@ impl Topology {
 }
 
 impl Link {
-    fn start(plan: LinkPlan, cable: Cable, number: u8) -> Result<Self, TestbedError> {
-        let Cable { left, right, between, wires } = cable;
-        let mut link = Self {
-            name: plan.name,
-            number,
-            left,
-            right,
-            between,
-            has_rule: plan.rule.is_some(),
-            kind: None,
-            running: None,
-        };
+    fn start(plan: LinkPlan, cable: Cable, wires: Wires, number: u8) -> Result<Self, TestbedError> {
+        let has_rule = plan.rule.is_some();
+        let mut link = Self { name: plan.name, number, cable, has_rule, kind: None, running: None };
         if let (Some(shape), Some([left, right])) = (&plan.shape, wires) {
             link.kind = Some(left.kind());
             let options = wire::Options { mtu: plan.mtu, ..plan.options };
@@ -159,9 +149,5 @@ impl Link {
             link.running = Some(running.map_err(fail)?);
         }
         Ok(link)
-    }
-
-    fn devices(&self) -> impl Iterator<Item = &Device> {
-        [&self.left, &self.right].into_iter().chain(&self.between)
     }
 }

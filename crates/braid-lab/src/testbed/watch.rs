@@ -42,18 +42,22 @@ impl Record {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a change of the state until `deadline`; without one, indefinitely.
-    pub(super) fn wait<'a>(
+    /// Waits until the state has what is `found` in it, at most until `deadline`; without one, indefinitely.
+    pub(super) fn wait_until<T>(
         &self,
-        state: MutexGuard<'a, State>,
         deadline: Option<Instant>,
-    ) -> MutexGuard<'a, State> {
-        match deadline {
-            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            Some(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+        mut found: impl FnMut(&State) -> Option<T>,
+    ) -> Option<T> {
+        let mut state = self.state();
+        loop {
+            if let Some(value) = found(&state) {
+                return Some(value);
             }
+            let left = match deadline {
+                None => Duration::MAX,
+                Some(deadline) => deadline.checked_duration_since(Instant::now())?,
+            };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -141,7 +145,7 @@ impl Watch {
     /// Returns once the program has ended and its output is in the record.
     pub(super) fn follow(mut self, record: &Record) {
         let mut chunk = vec![0; CHUNK];
-        let mut memory = Memory::of(record.id);
+        let mut memory = Memory::of(record.id.as_raw_pid().unsigned_abs());
         loop {
             let ended = self.ended.as_fd();
             let [out, err] =
@@ -170,7 +174,7 @@ impl Watch {
             }
             self.close(place, record);
         }
-        record.finish(memory.peak());
+        record.finish(memory.peak);
     }
 
     /// Reads once; returns the number of bytes, or `None` when nothing is readable.

@@ -1,8 +1,9 @@
 //! The logs of a link, written by a thread of their own: the packet path never waits for a disk.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Write};
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -12,7 +13,7 @@ use std::time::Duration;
 use super::WireError;
 use super::clock::Clock;
 use super::pcapng::Capture;
-use super::verdicts::{Flow, Ledger, Outcome, Record};
+use super::verdicts::{Flow, Outcome, Record, Seconds, TITLE, mark, path_text};
 use crate::emulator::{Departure, Direction, LinkSpec, PathSpec, Verdict};
 
 /// Turns of a direction that may wait to be written; a turn is a batch of packets at most.
@@ -73,7 +74,8 @@ impl Log {
         if verdicts.is_none() && pcap.is_none() {
             return Ok(None);
         }
-        let ledger = |file| Ledger::new(file, link, seed);
+        let ledger =
+            |mut file: BufWriter<File>| write!(file, "{TITLE}\nlink {link}\nseed {seed}\n").map(|()| file);
         let capture = |file| Capture::new(file, head, clock.epoch());
         let writer = Writer {
             ledger: verdicts.map(|path| create(path, ledger)).transpose()?,
@@ -167,7 +169,7 @@ impl Scribe {
 /// Joins verdicts with their packets.
 #[derive(Debug)]
 struct Writer {
-    ledger: Option<Ledger<BufWriter<File>>>,
+    ledger: Option<BufWriter<File>>,
     capture: Option<Capture<BufWriter<File>>>,
     /// Packets of each direction, and whether they and their duplicates are settled.
     inside: [BTreeMap<u64, (Arrival, [bool; 2])>; 2],
@@ -214,10 +216,12 @@ impl Writer {
             }
             Entry::Settled(verdict) => self.settle(direction, &verdict),
             Entry::Changed { after, at, path } => {
-                self.ledger.as_mut().map_or(Ok(()), |ledger| ledger.change(direction, after, at, &path))
+                let (at, path) = (Seconds(at), path_text(&path));
+                self.line(format_args!("{direction} {after} ! {at} {path}"))
             }
             Entry::Unsent { index, copy, error } => {
-                self.ledger.as_mut().map_or(Ok(()), |ledger| ledger.unsent(direction, index, copy, &error))
+                let mark = mark(copy);
+                self.line(format_args!("# {direction} {index} {mark} was not sent: {error}"))
             }
             Entry::Closed { unlogged } => {
                 let rest = mem::take(&mut self.inside[direction as usize]);
@@ -229,7 +233,11 @@ impl Writer {
                         }
                     }
                 }
-                self.ledger.as_mut().map_or(Ok(()), |ledger| ledger.close(direction, unlogged))
+                if unlogged == 0 {
+                    Ok(())
+                } else {
+                    self.line(format_args!("unlogged {direction} {unlogged}"))
+                }
             }
         }
     }
@@ -260,19 +268,20 @@ impl Writer {
         let &Arrival { index, at, size, ref frame, .. } = arrival;
         let flow = Flow::of(frame.get(self.head..).unwrap_or_default());
         let record = Record { direction, index, copy, at, size, flow, outcome, corrupted };
-        if let Some(ledger) = &mut self.ledger {
-            ledger.record(&record)?;
-        }
+        self.line(format_args!("{record}"))?;
         if let Some(capture) = self.capture.as_mut().filter(|_| !frame.is_empty()) {
             capture.packet(direction, at, frame, &record.verdict_text())?;
         }
         Ok(())
     }
 
+    /// Writes a line of the verdict log, if there is one.
+    fn line(&mut self, line: fmt::Arguments<'_>) -> io::Result<()> {
+        self.ledger.as_mut().map_or(Ok(()), |ledger| writeln!(ledger, "{line}"))
+    }
+
     fn flush(&mut self) -> io::Result<()> {
-        if let Some(ledger) = &mut self.ledger {
-            ledger.flush()?;
-        }
+        self.ledger.as_mut().map_or(Ok(()), Write::flush)?;
         self.capture.as_mut().map_or(Ok(()), Capture::flush)
     }
 }

@@ -6,6 +6,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use braid_measure::Latencies;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::set_current_timer_slack;
 use rustix::time::{ClockId, clock_gettime};
@@ -13,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::batch::{BATCH, Batch};
 use super::clock::Clock;
 use super::end::DirectionEnd;
-use super::lateness::{LatenessRecord, Reading, RunQueue, Waits};
+use super::lateness::{Reading, RunQueue, Waits};
 use super::log::Scribe;
 use super::wake::Wake;
 use super::{Wire, sys};
@@ -63,7 +64,7 @@ pub(super) struct Path {
     parts: Parts,
     batch: Batch,
     leaving: Vec<Departure>,
-    lateness: LatenessRecord,
+    lateness: Latencies,
     /// Counts where frames do not say when they came.
     run_queue: Option<RunQueue>,
     /// Time that the thread waited for a processor before it read the batch.
@@ -102,7 +103,7 @@ impl Path {
             parts,
             batch: Batch::new(),
             leaving: Vec::with_capacity(BATCH),
-            lateness: LatenessRecord::new(),
+            lateness: Latencies::with_resolution(Duration::from_nanos(1)),
             run_queue: None,
             queued: Duration::ZERO,
             waits: Waits::new(),
@@ -245,7 +246,7 @@ impl Path {
             for (place, departure) in self.leaving.drain(..).enumerate() {
                 if unsent >> place & 1 == 0 {
                     let late = sent_at.saturating_sub(departure.due);
-                    self.lateness.add(late + self.waits.of(departure.index));
+                    self.lateness.record(late + self.waits.of(departure.index));
                 }
                 pipeline.recycle(departure.bytes);
             }
@@ -322,7 +323,7 @@ impl Path {
             wire: self.parts.from.kind().to_owned(),
             elapsed: self.parts.clock.now(),
             counters,
-            lateness: self.lateness.summary(),
+            lateness: (&self.lateness).into(),
             reading: self.run_queue.map_or(Reading::Timestamps, |run_queue| run_queue.reading()),
             cpu: thread_time(),
             realtime,

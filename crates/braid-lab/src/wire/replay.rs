@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::verdicts::{Outcome, Record, TITLE, parse_direction, seconds, verdict_text};
+use super::verdicts::{Outcome, Record, TITLE, mark, parse_direction, seconds, verdict_text};
 use crate::emulator::{Direction, LinkSpec, PathSpec, Pipeline, Verdict};
 
 /// A verdict log that was read: the link, the seed, and every packet with its time and its fate.
@@ -225,7 +225,7 @@ impl FromStr for Change {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { direction, index, copy, logged, replayed } = self;
-        let mark = if *copy { '+' } else { '=' };
+        let mark = mark(*copy);
         let text = |fate: &Option<String>| fate.clone().unwrap_or_else(|| "nothing".to_owned());
         write!(f, "{direction} {index} {mark}: logged {}, now {}", text(logged), text(replayed))
     }

@@ -18,10 +18,10 @@ const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 const SIOCSIFTXQLEN: libc::Ioctl = 0x8943;
 
 /// A device name as the kernel takes it, ending with a zero.
-pub(super) type IfName = [libc::c_char; libc::IFNAMSIZ];
+pub(crate) type IfName = [libc::c_char; libc::IFNAMSIZ];
 
 /// `name` for the kernel, if it can be a device's.
-pub(super) fn ifname(name: &str) -> Option<IfName> {
+pub(crate) fn ifname(name: &str) -> Option<IfName> {
     let mut bytes: IfName = [0; libc::IFNAMSIZ];
     let fits = (1..libc::IFNAMSIZ).contains(&name.len());
     let taken = name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%'));
@@ -34,14 +34,16 @@ pub(super) fn ifname(name: &str) -> Option<IfName> {
     Some(bytes)
 }
 
-fn request(name: &IfName) -> libc::ifreq {
+/// Request about the device `name` of the calling thread's namespace.
+pub(crate) fn request(name: &IfName) -> libc::ifreq {
     // SAFETY: `ifreq` is plain bytes, for which all zeros is a value.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     request.ifr_name = *name;
     request
 }
 
-fn check(result: libc::c_int) -> io::Result<usize> {
+/// Result of a system call, or its error.
+pub(crate) fn check(result: libc::c_int) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 

@@ -1,7 +1,6 @@
 //! Lines of a verdict log, described at [`VerdictLog`](super::VerdictLog), and flows of packets as text.
 
 use std::fmt;
-use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
@@ -77,11 +76,15 @@ fn outcome(word: &str, due: Option<Duration>) -> Option<Outcome> {
     }
 }
 
+/// Sign of a packet, or of its duplicate.
+pub(super) fn mark(copy: bool) -> char {
+    if copy { '+' } else { '=' }
+}
+
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { direction, index, copy, at, size, flow, .. } = self;
-        let mark = if *copy { '+' } else { '=' };
-        write!(f, "{direction} {index} {mark} {} {size} ", Seconds(*at))?;
+        write!(f, "{direction} {index} {} {} {size} ", mark(*copy), Seconds(*at))?;
         match flow {
             Some(flow) => write!(f, "{flow}")?,
             None => f.write_str("- - -")?,
@@ -133,7 +136,7 @@ pub(super) fn parse_direction(word: &str) -> Option<Direction> {
 }
 
 /// A time as seconds with all nanoseconds.
-struct Seconds(Duration);
+pub(super) struct Seconds(pub(super) Duration);
 
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -152,50 +155,6 @@ pub(super) fn seconds(text: &str) -> Option<Duration> {
 pub(super) fn path_text(path: &PathSpec) -> String {
     let path = Timeline::from(PathSpec { nat: None, ..path.clone() });
     LinkSpec { seed: None, up: path.clone(), down: path }.to_string()
-}
-
-/// A log being written.
-#[derive(Debug)]
-pub(super) struct Ledger<W>(W);
-
-impl<W: Write> Ledger<W> {
-    pub(super) fn new(mut to: W, link: &LinkSpec, seed: u64) -> io::Result<Self> {
-        write!(to, "{TITLE}\nlink {link}\nseed {seed}\n")?;
-        Ok(Self(to))
-    }
-
-    pub(super) fn record(&mut self, record: &Record) -> io::Result<()> {
-        writeln!(self.0, "{record}")
-    }
-
-    pub(super) fn change(
-        &mut self,
-        direction: Direction,
-        after: u64,
-        at: Duration,
-        path: &PathSpec,
-    ) -> io::Result<()> {
-        writeln!(self.0, "{direction} {after} ! {} {}", Seconds(at), path_text(path))
-    }
-
-    pub(super) fn unsent(
-        &mut self,
-        direction: Direction,
-        index: u64,
-        copy: bool,
-        error: &str,
-    ) -> io::Result<()> {
-        let mark = if copy { '+' } else { '=' };
-        writeln!(self.0, "# {direction} {index} {mark} was not sent: {error}")
-    }
-
-    pub(super) fn close(&mut self, direction: Direction, unlogged: u64) -> io::Result<()> {
-        if unlogged == 0 { Ok(()) } else { writeln!(self.0, "unlogged {direction} {unlogged}") }
-    }
-
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
 }
 
 // === Flows ===

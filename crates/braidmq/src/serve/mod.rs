@@ -3,7 +3,6 @@
 mod banner;
 mod bind;
 mod logging;
-mod memory;
 mod progress;
 mod store;
 
@@ -15,6 +14,7 @@ use std::time::Duration;
 
 use braid_broker::{HealthMonitor, Recovery};
 use braid_http::{HealthServer, HealthState};
+use braid_measure::process::Resident;
 use braid_store::{OpenError, StoreError};
 use braid_transport::ServerTls;
 use thiserror::Error;
@@ -333,7 +333,7 @@ async fn serve(
     let recovery = broker.recovery();
     if recovery != Recovery::default() {
         let Recovery { sessions, queued, retained } = recovery;
-        let memory_mib = memory::anonymous().map(|bytes| bytes >> 20);
+        let memory_mib = Resident::of(std::process::id()).ok().map(|resident| resident.anonymous >> 20);
         tracing::info!(sessions, queued, retained, ?took, memory_mib, "recovered from the store");
     }
     let running = broker.run(Duration::from_secs(config.drain_secs));
