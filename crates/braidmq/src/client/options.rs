@@ -58,13 +58,7 @@ pub(crate) struct ClientOptions {
     pub(crate) password_stdin: bool,
     /// Version of MQTT: mqttv31, mqttv311 or mqttv5 (or 31, 311, 5). mqttv311 by default, or mqttv5 if an
     /// option needs it (-x, -D).
-    #[arg(
-        short = 'V',
-        long,
-        value_name = "VERSION",
-        value_parser = parse_version,
-        help_heading = CONNECTION
-    )]
+    #[arg(short = 'V', long, value_name = "VERSION", value_parser = parse_version, help_heading = CONNECTION)]
     pub(crate) protocol_version: Option<ProtocolVersion>,
     /// Keep Alive: the most seconds without a packet, 0 to 65535.
     #[arg(short, long, value_name = "SECONDS", default_value_t = 60, help_heading = CONNECTION)]
