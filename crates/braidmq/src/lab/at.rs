@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 use braid_lab::testbed::Namespace;
 
-use super::{own, refuse};
+use super::{Refusal, own};
 
 /// Inside `lab run --link`: run a command at one end of the link
 ///
@@ -36,27 +36,17 @@ pub(super) fn path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/{}/fd/{}", number.unwrap_or_else(std::process::id), fd.as_raw_fd())
 }
 
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Refusal> {
     let variable = variable(&args.end, "_NS");
     let Some(path) = std::env::var_os(&variable) else {
-        return refuse(&format!(
-            "{variable} is not set: this command works inside `braidmq lab run --link ... -- COMMAND`"
-        ));
+        let where_it_works = "this command works inside `braidmq lab run --link ... -- COMMAND`";
+        return Err(format!("{variable} is not set: {where_it_works}").into());
     };
-    let command = match own(args.command.clone()) {
-        Ok(command) => command,
-        Err(error) => return refuse(&error),
-    };
-    let Some((program, arguments)) = command.split_first() else {
-        return refuse(&"the command is empty");
-    };
+    let command = own(args.command.clone())?;
+    let (program, arguments) = command.split_first().ok_or("the command is empty")?;
     let run = || Command::new(program).args(arguments).status();
-    match Namespace::open(&args.end, path.as_ref()).and_then(|end| end.run(run)) {
-        Ok(Ok(status)) => {
-            let code = status.code().or(status.signal().map(|number| 128 + number));
-            ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
-        }
-        Ok(Err(error)) => refuse(&format!("{}: {error}", program.to_string_lossy())),
-        Err(error) => refuse(&error),
-    }
+    let status = Namespace::open(&args.end, path.as_ref())?.run(run)?;
+    let status = status.map_err(|error| format!("{}: {error}", program.to_string_lossy()))?;
+    let code = status.code().or(status.signal().map(|number| 128 + number));
+    Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use braid_lab::report;
 use braid_lab::wire::VerdictLog;
 
-use super::{BROKEN, refuse};
+use super::{BROKEN, Refusal};
 
 /// Compare two reports: medians, ratios, and whether their spreads overlap
 #[derive(clap::Args, Debug)]
@@ -23,22 +23,14 @@ pub(crate) struct CompareArgs {
     json: bool,
 }
 
-pub(super) fn compare(args: &CompareArgs) -> ExitCode {
-    let loaded = report::load(&args.a).and_then(|a| Ok((a, report::load(&args.b)?)));
-    let (a, b) = match loaded {
-        Ok(both) => both,
-        Err(error) => return refuse(&error),
-    };
-    let comparison = match report::compare(&a, &b) {
-        Ok(comparison) => comparison,
-        Err(error) => return refuse(&error),
-    };
+pub(super) fn compare(args: &CompareArgs) -> Result<ExitCode, Refusal> {
+    let comparison = report::compare(&report::load(&args.a)?, &report::load(&args.b)?)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&comparison).unwrap_or_default());
     } else {
         print!("{comparison}");
     }
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Write the page, the pictures and the table of a report.json again
@@ -52,20 +44,13 @@ pub(crate) struct RenderArgs {
     out: Option<PathBuf>,
 }
 
-pub(super) fn render(args: &RenderArgs) -> ExitCode {
-    let report = match report::load(&args.report) {
-        Ok(report) => report,
-        Err(error) => return refuse(&error),
-    };
+pub(super) fn render(args: &RenderArgs) -> Result<ExitCode, Refusal> {
+    let report = report::load(&args.report)?;
     let beside = || args.report.parent().map(PathBuf::from).unwrap_or_default();
-    match report::write(&report, &args.out.clone().unwrap_or_else(beside)) {
-        Ok(written) => {
-            print!("{}", report::table(&report));
-            println!("\nreport: {}", written.html.display());
-            ExitCode::SUCCESS
-        }
-        Err(error) => refuse(&error),
-    }
+    let written = report::write(&report, &args.out.clone().unwrap_or_else(beside))?;
+    print!("{}", report::table(&report));
+    println!("\nreport: {}", written.html.display());
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Repeat the decisions about the packets of a log, and print those that differ
@@ -80,15 +65,10 @@ pub(crate) struct ReplayArgs {
     log: PathBuf,
 }
 
-pub(super) fn replay(args: &ReplayArgs) -> ExitCode {
+pub(super) fn replay(args: &ReplayArgs) -> Result<ExitCode, Refusal> {
     let path = args.log.display();
-    let log: VerdictLog = match std::fs::read_to_string(&args.log) {
-        Ok(text) => match text.parse() {
-            Ok(log) => log,
-            Err(error) => return refuse(&format_args!("{path}: {error}")),
-        },
-        Err(error) => return refuse(&format_args!("{path}: {error}")),
-    };
+    let text = std::fs::read_to_string(&args.log).map_err(|error| format!("{path}: {error}"))?;
+    let log: VerdictLog = text.parse().map_err(|error| format!("{path}: {error}"))?;
     let (lines, unlogged) = log.lines();
     let differences = log.replay();
     let mut out = stdout().lock();
@@ -102,5 +82,6 @@ pub(super) fn replay(args: &ReplayArgs) -> ExitCode {
         eprintln!("braidmq: {path} lacks {unlogged} packets: the disk was too slow");
     }
     let _ = writeln!(out, "{lines} packets, {} decided otherwise", differences.len());
-    if differences.is_empty() && unlogged == 0 { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) }
+    let is_same = differences.is_empty() && unlogged == 0;
+    Ok(if is_same { ExitCode::SUCCESS } else { ExitCode::from(BROKEN) })
 }

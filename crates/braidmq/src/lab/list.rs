@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use braid_lab::scenario::{Scenario, builtin};
 
-use super::refuse;
+use super::Refusal;
 
 /// List the scenarios that come with the program
 #[derive(clap::Args, Debug)]
@@ -14,25 +14,19 @@ pub(crate) struct Args {
     name: Option<String>,
 }
 
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Refusal> {
     if let Some(name) = &args.name {
-        return match builtin().iter().find(|one| one.name == name) {
-            Some(one) => {
-                print!("{}", one.text);
-                ExitCode::SUCCESS
-            }
-            None => refuse(&unknown(name)),
-        };
+        let one = builtin().iter().find(|one| one.name == name).ok_or_else(|| unknown(name))?;
+        print!("{}", one.text);
+        return Ok(ExitCode::SUCCESS);
     }
     let width = builtin().iter().map(|one| one.name.len()).max().unwrap_or(0);
     for one in builtin() {
-        match Scenario::parse(one.file, one.text) {
-            Ok(scenario) => println!("{:width$}  {}", scenario.name, scenario.title),
-            Err(error) => return refuse(&error),
-        }
+        let scenario = Scenario::parse(one.file, one.text)?;
+        println!("{:width$}  {}", scenario.name, scenario.title);
     }
     println!("\nbraidmq lab run NAME --quick takes a short look; without --quick it takes its full time.");
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Largest edit distance of a suggestion.

@@ -51,20 +51,24 @@ enum Command {
     Replay(files::ReplayArgs),
 }
 
+/// Reason for which nothing was done, on one line.
+type Refusal = Box<dyn std::error::Error>;
+
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match &args.command {
+    let done = match &args.command {
         Command::List(args) => list::run(args),
         Command::Run(args) => match (&args.link, &args.scenario) {
-            (Some(link), _) => wrap::run(args, link),
-            (None, Some(scenario)) => experiment::run(args, scenario),
-            (None, None) => refuse(&"name a scenario (braidmq lab list) or a link (--link)"),
+            (Some(link), _) => Ok(wrap::run(args, link)),
+            (None, Some(scenario)) => Ok(experiment::run(args, scenario)),
+            (None, None) => Err("name a scenario (braidmq lab list) or a link (--link)".into()),
         },
         Command::At(args) => at::run(args),
-        Command::Selftest(args) => selftest::run(args),
+        Command::Selftest(args) => Ok(selftest::run(args)),
         Command::Compare(args) => files::compare(args),
         Command::Render(args) => files::render(args),
         Command::Replay(args) => files::replay(args),
-    }
+    };
+    done.unwrap_or_else(|error| refuse(&error))
 }
 
 /// Command in which a first word `braidmq` is this program, independent of PATH.

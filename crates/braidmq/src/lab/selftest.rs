@@ -36,7 +36,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if let Err(code) = signals::enter() {
         return code;
     }
-    let result = measured(args.cell, args.wire.into(), args.lateness, false, &Stop::default());
+    let lateness = args.lateness.map(|span| span.0);
+    let wire = args.wire.into();
+    let options = selftest::Options {
+        cell: args.cell.0,
+        wire,
+        lateness,
+        realtime: true,
+        ..selftest::Options::default()
+    };
+    let result = selftest::run(&options);
     if args.json {
         println!("{}", serde_json::to_string_pretty(&result).unwrap_or_default());
     } else {
@@ -48,22 +57,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 /// Short selftest before an experiment.
 pub(super) fn before(wire: WireChoice, lateness: Option<Span>, stop: &Stop) -> SelftestResult {
     eprintln!("testing this machine (some seconds; --no-selftest leaves it out)");
-    measured(Span(Duration::from_secs(1)), wire, lateness, true, stop)
-}
-
-fn measured(
-    cell: Span,
-    wire: WireChoice,
-    lateness: Option<Span>,
-    first_only: bool,
-    stop: &Stop,
-) -> SelftestResult {
-    let lateness = lateness.map(|span| span.0);
     let options = selftest::Options {
-        cell: cell.0,
+        cell: Duration::from_secs(1),
         wire,
-        first_only,
-        lateness,
+        first_only: true,
+        lateness: lateness.map(|span| span.0),
         realtime: true,
         ..selftest::Options::default()
     };
