@@ -94,6 +94,13 @@ impl Side {
         }
     }
 
+    fn hint(self) -> &'static str {
+        match self {
+            Self::Sent => "; --side sent has some",
+            Self::Received => "; --side received has some",
+        }
+    }
+
     fn other(self) -> Self {
         match self {
             Self::Sent => Self::Received,
@@ -111,8 +118,8 @@ enum ExplainError {
     NotJson { path: PathBuf, line: usize, problem: String },
     #[error("{} is not qlog: {problem}", path.display())]
     NotQlog { path: PathBuf, problem: &'static str },
-    #[error("{}: no packet {} carries a STREAM frame{hint}", path.display(), side.name())]
-    NoStreamFrames { path: PathBuf, side: Side, hint: &'static str },
+    #[error("{}: no packet {} carries a STREAM frame{}", path.display(), side.name(), hint.map_or("", Side::hint))]
+    NoStreamFrames { path: PathBuf, side: Side, hint: Option<Side> },
     #[error("--urgent {stream}: no such stream in the log; it has {known}")]
     NoSuchStream { stream: u64, known: String },
     #[error("nothing lies between --from {from} and --to {to}; the log goes from {first:.3} to {last:.3} ms")]
@@ -174,16 +181,9 @@ fn read(args: &Args, bytes: &[u8]) -> Result<trace::Trace, ExplainError> {
         trace::Missing::Everything => {
             ExplainError::NotQlog { path: path(), problem: "the file is empty or has no trace" }
         }
-        trace::Missing::StreamFrames { other_side: true } => ExplainError::NoStreamFrames {
-            path: path(),
-            side: args.side,
-            hint: match args.side.other() {
-                Side::Sent => "; --side sent has some",
-                Side::Received => "; --side received has some",
-            },
-        },
-        trace::Missing::StreamFrames { other_side: false } => {
-            ExplainError::NoStreamFrames { path: path(), side: args.side, hint: "" }
+        trace::Missing::StreamFrames { other_side } => {
+            let hint = other_side.then(|| args.side.other());
+            ExplainError::NoStreamFrames { path: path(), side: args.side, hint }
         }
     })
 }

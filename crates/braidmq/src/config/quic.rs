@@ -17,7 +17,8 @@ pub(crate) struct QuicConfig {
     /// Handling of a PUBLISH in early data.
     pub(crate) early_publish: EarlyPublishConfig,
     /// Congestion control.
-    pub(crate) congestion: CongestionConfig,
+    #[serde(with = "CongestionConfig")]
+    pub(crate) congestion: Congestion,
     /// Whether the gate limits bulk to the rate of the path to a client.
     pub(crate) gate: bool,
     /// Packets that the gate reserves for urgent messages, 1 to 3.
@@ -42,71 +43,47 @@ pub(crate) struct QuicConfig {
 impl Default for QuicConfig {
     fn default() -> Self {
         let StreamsConfig { strict_streams, early_publish } = StreamsConfig::default();
-        let QuicOptions {
-            stream_receive_window: stream_window, gate, gate_reserve, tickets, zero_rtt, ..
-        } = QuicOptions::server();
+        let options = QuicOptions::server();
         Self {
             strict_streams,
             early_publish,
-            congestion: CongestionConfig::default(),
-            gate,
-            gate_reserve,
+            congestion: Congestion::default(),
+            gate: options.gate,
+            gate_reserve: options.gate_reserve,
             gate_log: None,
             link_rate: None,
-            stream_window,
-            tickets,
-            zero_rtt,
+            stream_window: options.stream_receive_window,
+            tickets: options.tickets,
+            zero_rtt: options.zero_rtt,
             qlog_dir: None,
         }
     }
 }
 
-/// The congestion controller.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum CongestionConfig {
-    #[default]
+/// [`Congestion`] in the words of the configuration.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Congestion", rename_all = "lowercase")]
+enum CongestionConfig {
     Bbr3,
     Cubic,
     NewReno,
 }
 
-impl From<CongestionConfig> for Congestion {
-    fn from(config: CongestionConfig) -> Self {
-        match config {
-            CongestionConfig::Bbr3 => Self::Bbr3,
-            CongestionConfig::Cubic => Self::Cubic,
-            CongestionConfig::NewReno => Self::NewReno,
-        }
-    }
-}
-
 impl Config {
     /// Options of QUIC listeners.
     pub(crate) fn quic_options(&self) -> QuicOptions {
-        let QuicConfig {
-            congestion,
-            gate,
-            gate_reserve,
-            ref gate_log,
-            link_rate,
-            stream_window,
-            tickets,
-            zero_rtt,
-            ref qlog_dir,
-            ..
-        } = self.quic;
+        let quic = self.quic.clone();
         QuicOptions {
-            stream_receive_window: stream_window,
+            stream_receive_window: quic.stream_window,
             bidi_streams: self.limits.streams,
-            congestion: congestion.into(),
-            gate,
-            gate_reserve,
-            gate_log: gate_log.clone(),
-            link_rate,
-            tickets,
-            zero_rtt,
-            qlog_dir: qlog_dir.clone(),
+            congestion: quic.congestion,
+            gate: quic.gate,
+            gate_reserve: quic.gate_reserve,
+            gate_log: quic.gate_log,
+            link_rate: quic.link_rate,
+            tickets: quic.tickets,
+            zero_rtt: quic.zero_rtt,
+            qlog_dir: quic.qlog_dir,
             ..QuicOptions::server()
         }
     }
