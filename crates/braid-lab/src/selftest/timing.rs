@@ -78,7 +78,7 @@ fn segments(bench: &Bench<'_>, findings: &mut Findings) -> Result<(), CellError>
         findings.refuse(format!("an offload is on: {offload}"));
     }
     let [left, right] = lab.udp(0)?;
-    sys::segment_sends(left.as_fd(), SEGMENT)?;
+    sys::set(left.as_fd(), sys::SEGMENT_SENDS, SEGMENT)?;
     let large = vec![0; SEGMENTS * usize::from(SEGMENT)];
     let mut sent = 0;
     let came = collect(&right, || {

@@ -45,10 +45,10 @@ impl PacketSocket {
                 _ => fail(source),
             })?;
         let index = name_to_index(&socket, device).map_err(|_| WireError::NoDevice(device.to_owned()))?;
-        sys::ignore_outgoing(socket.as_fd()).map_err(fail)?;
-        sys::bypass_queue(socket.as_fd()).map_err(fail)?;
+        sys::set(socket.as_fd(), sys::IGNORE_OUTGOING, 1).map_err(fail)?;
+        sys::set(socket.as_fd(), sys::BYPASS_QUEUE, 1).map_err(fail)?;
         // All kernels can; without it the wait for a processor stands for it.
-        let stamps = sys::stamp_arrivals(socket.as_fd()).is_ok();
+        let stamps = sys::set(socket.as_fd(), sys::STAMP_ARRIVALS, 1).is_ok();
         // Smaller buffers may lose bursts, which `missed` and send errors show.
         if sockopt::set_socket_recv_buffer_size_force(&socket, WAITING).is_err() {
             let _ = sockopt::set_socket_recv_buffer_size(&socket, WAITING);

@@ -81,17 +81,6 @@ pub(super) fn bind_to_device(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps a packet socket from seeing what its device sends. Linux 4.20.
-pub(super) fn ignore_outgoing(fd: BorrowedFd<'_>) -> io::Result<()> {
-    set_number(fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
-}
-
-/// Lets a packet socket hand frames to the driver itself. A queue before it would drop them without a word while the
-/// device comes up, and costs time later. Linux 3.14.
-pub(super) fn bypass_queue(fd: BorrowedFd<'_>) -> io::Result<()> {
-    set_number(fd, libc::SOL_PACKET, PACKET_QDISC_BYPASS, 1)
-}
-
 /// `struct tpacket_stats`.
 #[repr(C)]
 #[derive(Default)]
@@ -109,11 +98,6 @@ pub(super) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: the pointers are to a structure of that length and to the length, which live until the call is over.
     check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, option, value, size) })?;
     Ok(statistics.drops)
-}
-
-/// Lets all that is received on a socket say when the kernel had it.
-pub(super) fn stamp_arrivals(fd: BorrowedFd<'_>) -> io::Result<()> {
-    set_number(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
 }
 
 /// Room for what a socket says beside the bytes of a message, and what it says if that is the time of its coming.
@@ -191,22 +175,26 @@ fn messages(slices: *mut libc::iovec, count: usize) -> [libc::mmsghdr; BATCH] {
     messages
 }
 
-/// Lets every send on a UDP socket be one of several datagrams of `bytes`, for the kernel or a device to take apart.
-pub(crate) fn segment_sends(fd: BorrowedFd<'_>, bytes: u16) -> io::Result<()> {
-    set_number(fd, libc::SOL_UDP, libc::UDP_SEGMENT, bytes.into())
-}
+// === Options of sockets ===
 
+/// Level and name.
+pub(crate) type SocketOption = (libc::c_int, libc::c_int);
+
+/// Keeps a packet socket from seeing what its device sends. Linux 4.20.
+pub(super) const IGNORE_OUTGOING: SocketOption = (libc::SOL_PACKET, PACKET_IGNORE_OUTGOING);
+/// Lets a packet socket hand frames to the driver itself. A queue before it would drop them without a word while the
+/// device comes up, and costs time later. Linux 3.14.
+pub(super) const BYPASS_QUEUE: SocketOption = (libc::SOL_PACKET, PACKET_QDISC_BYPASS);
+/// Lets all that is received on a socket say when the kernel had it.
+pub(super) const STAMP_ARRIVALS: SocketOption = (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS);
+/// Lets every send on a UDP socket be one of several datagrams of so many bytes, for the kernel or a device to take apart.
+pub(crate) const SEGMENT_SENDS: SocketOption = (libc::SOL_UDP, libc::UDP_SEGMENT);
 /// Lets datagrams over IPv4 go without a checksum.
-pub(crate) fn omit_checksums(fd: BorrowedFd<'_>) -> io::Result<()> {
-    set_number(fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)
-}
+pub(crate) const OMIT_CHECKSUMS: SocketOption = (libc::SOL_SOCKET, libc::SO_NO_CHECK);
 
-fn set_number(
-    fd: BorrowedFd<'_>,
-    level: libc::c_int,
-    option: libc::c_int,
-    number: libc::c_int,
-) -> io::Result<()> {
+/// Sets an option of a socket.
+pub(crate) fn set(fd: BorrowedFd<'_>, (level, option): SocketOption, number: u16) -> io::Result<()> {
+    let number = libc::c_int::from(number);
     let length = length_of::<libc::c_int>();
     // SAFETY: the pointer is to an int of that length, which lives until the call is over.
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const number).cast(), length) })?;
