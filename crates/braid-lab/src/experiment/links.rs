@@ -230,8 +230,8 @@ fn fates(counters: &PathCounters) -> impl Iterator<Item = (&'static str, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::plan;
     use super::super::job::jobs;
+    use super::super::job::tests::plan;
     use super::*;
 
     /// Links of the first run of a plan.

@@ -4,8 +4,6 @@
 //! the machine's load affect all variants.
 
 mod execute;
-#[cfg(test)]
-mod fixture;
 mod job;
 mod links;
 mod machine;

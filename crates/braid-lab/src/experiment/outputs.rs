@@ -168,7 +168,7 @@ impl PathOf {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::plan;
+    use super::super::job::tests::plan;
     use super::super::measure::tests::{consumer, of_programs};
     use super::*;
 
