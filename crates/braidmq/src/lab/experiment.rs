@@ -4,55 +4,25 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use braid_lab::experiment::{self, ExperimentError, Plan, Stamp, Stop};
+use braid_lab::experiment::{self, Plan, Stamp, Stop};
 use braid_lab::report::{self, Report, SelftestResult};
-use braid_lab::scenario::{Scenario, ScenarioError, builtin};
+use braid_lab::scenario::{Scenario, builtin};
 use jiff::{SpanRound, Timestamp, Unit, Zoned};
-use thiserror::Error;
 
 use super::options::Args;
 use super::progress::Watch;
-use super::{BROKEN, STOPPED, UNTRUSTED, list, refuse, selftest, signals};
+use super::{BROKEN, Refusal, STOPPED, UNTRUSTED, at_path, list, selftest, signals};
 
 /// Subdirectory of a report for its runs.
 const RUNS: &str = "runs";
 /// File of the report.
 const REPORT: &str = "report.json";
 
-#[derive(Debug, Error)]
-enum RunError {
-    #[error("{0}")]
-    Unknown(String),
-    #[error(transparent)]
-    Scenario(#[from] ScenarioError),
-    #[error("{path}: {source}", path = .path.display())]
-    File { path: PathBuf, source: std::io::Error },
-    #[error("{path} has the runs of another report: give another --out, or go on with it by --resume", path = .0.display())]
-    Taken(PathBuf),
-    #[error("--replace {0:?}: write PROGRAM=COMMAND")]
-    Replace(String),
-    #[error(transparent)]
-    Experiment(#[from] ExperimentError),
-    #[error(transparent)]
-    Write(#[from] report::WriteError),
-    #[error(transparent)]
-    Load(#[from] report::LoadError),
-    #[error(
-        "--check: no bound of the scenario is about what was chosen: leave out --variant and --profile, or --check"
-    )]
-    Unbound,
-    #[error("cannot watch for signals: {0}")]
-    Signals(std::io::Error),
-}
-
-pub(super) fn run(args: &Args, scenario: &str) -> ExitCode {
+pub(super) fn run(args: &Args, scenario: &str) -> Result<ExitCode, Refusal> {
     // Arguments are checked before the testbed is entered.
-    let plan = match plan(args, scenario) {
-        Ok(plan) => plan,
-        Err(error) => return refuse(&error),
-    };
+    let plan = plan(args, scenario)?;
     if let Err(code) = signals::enter() {
-        return code;
+        return Ok(code);
     }
     let ours: Vec<PathBuf> =
         plan.directory.ancestors().take_while(|dir| !dir.exists()).map(PathBuf::from).collect();
@@ -60,31 +30,35 @@ pub(super) fn run(args: &Args, scenario: &str) -> ExitCode {
     if let Some(outermost) = ours.last() {
         remove_empty(outermost);
     }
-    outcome.unwrap_or_else(|error| refuse(&error))
+    outcome
 }
 
-fn plan(args: &Args, name: &str) -> Result<Plan, RunError> {
+fn plan(args: &Args, name: &str) -> Result<Plan, Refusal> {
     let scenario = load(name)?;
     let replaced = args.replace.iter().map(|text| {
-        let (program, command) = text.split_once('=').ok_or_else(|| RunError::Replace(text.clone()))?;
+        let (program, command) =
+            text.split_once('=').ok_or_else(|| format!("--replace {text:?}: write PROGRAM=COMMAND"))?;
         Ok((program.to_owned(), command.to_owned()))
     });
-    let replaced = replaced.collect::<Result<BTreeMap<_, _>, RunError>>()?;
+    let replaced = replaced.collect::<Result<BTreeMap<_, _>, Refusal>>()?;
     let out = args.out.clone().unwrap_or_else(|| {
         let now = Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
         Path::new("braidmq-lab").join(format!("{}-{now}", scenario.name))
     });
     // Absolute, since programs have working directories of their own.
-    let out = std::path::absolute(&out).map_err(|source| RunError::File { path: out, source })?;
+    let out = std::path::absolute(&out).map_err(|error| at_path(&out, &error))?;
     let earlier = match args.resume {
         true => Some(report::load(&out.join(REPORT))?),
-        false if out.join(RUNS).exists() => return Err(RunError::Taken(out)),
+        false if out.join(RUNS).exists() => {
+            let path = out.display();
+            let taken = "has the runs of another report: give another --out, or go on with it by --resume";
+            return Err(format!("{path} {taken}").into());
+        }
         false => None,
     };
     let plan = Plan {
         scenario,
-        program: std::env::current_exe()
-            .map_err(|source| RunError::File { path: "braidmq".into(), source })?,
+        program: std::env::current_exe().map_err(|error| at_path(Path::new("braidmq"), &error))?,
         directory: out.join(RUNS),
         quick: args.quick,
         variants: args.variant.clone(),
@@ -102,29 +76,31 @@ fn plan(args: &Args, name: &str) -> Result<Plan, RunError> {
     };
     plan.check()?;
     if args.check && !plan.has_bounds()? {
-        return Err(RunError::Unbound);
+        return Err(
+            "--check: no bound of the scenario is about what was chosen: leave out --variant and --profile, \
+                    or --check"
+                .into(),
+        );
     }
     Ok(plan)
 }
 
-fn load(name: &str) -> Result<Scenario, RunError> {
+fn load(name: &str) -> Result<Scenario, Refusal> {
     if let Some(one) = builtin().iter().find(|one| one.name == name) {
         return Ok(Scenario::parse(one.file, one.text)?);
     }
     if !name.contains(['/', '.']) {
-        return Err(RunError::Unknown(list::unknown(name)));
+        return Err(list::unknown(name).into());
     }
-    let text = std::fs::read_to_string(name)
-        .map_err(|source| RunError::File { path: PathBuf::from(name), source })?;
+    let text = std::fs::read_to_string(name).map_err(|error| at_path(Path::new(name), &error))?;
     Ok(Scenario::parse(name, &text)?)
 }
 
-fn run_inside(args: &Args, mut plan: Plan) -> Result<ExitCode, RunError> {
+fn run_inside(args: &Args, mut plan: Plan) -> Result<ExitCode, Refusal> {
     let stop = Stop::default();
     let asked = stop.clone();
-    signals::listen(move |_| asked.stop()).map_err(RunError::Signals)?;
-    std::fs::create_dir_all(&plan.directory)
-        .map_err(|source| RunError::File { path: plan.directory.clone(), source })?;
+    signals::listen(move |_| asked.stop())?;
+    std::fs::create_dir_all(&plan.directory).map_err(|error| at_path(&plan.directory, &error))?;
     let began = Timestamp::now();
     plan.stamp = stamp(began);
     if !args.no_selftest {

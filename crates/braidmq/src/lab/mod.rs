@@ -11,6 +11,7 @@ mod signals;
 mod wrap;
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use braid_lab::testbed::own_command;
@@ -58,8 +59,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let done = match &args.command {
         Command::List(args) => list::run(args),
         Command::Run(args) => match (&args.link, &args.scenario) {
-            (Some(link), _) => Ok(wrap::run(args, link)),
-            (None, Some(scenario)) => Ok(experiment::run(args, scenario)),
+            (Some(link), _) => wrap::run(args, link),
+            (None, Some(scenario)) => experiment::run(args, scenario),
             (None, None) => Err("name a scenario (braidmq lab list) or a link (--link)".into()),
         },
         Command::At(args) => at::run(args),
@@ -72,8 +73,15 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Command in which a first word `braidmq` is this program, independent of PATH.
-fn own(command: Vec<OsString>) -> std::io::Result<Vec<OsString>> {
-    Ok(own_command(command, &std::env::current_exe()?))
+fn own(command: Vec<OsString>) -> Result<Vec<OsString>, String> {
+    let own = std::env::current_exe();
+    let own = own.map_err(|error| format!("cannot find the path of this program: {error}"))?;
+    Ok(own_command(command, &own))
+}
+
+/// Error with the path of its file.
+fn at_path(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", path.display())
 }
 
 /// Prints the problem on one line.

@@ -35,7 +35,14 @@ pub(super) fn enter() -> Result<(), ExitCode> {
 
 /// Starts a thread that calls `on_first` at the first SIGINT or SIGTERM. The second one ends this process, and with it
 /// everything in the namespaces.
-pub(super) fn listen(on_first: impl FnOnce(Signal) + Send + 'static) -> std::io::Result<()> {
+///
+/// # Errors
+/// The system refuses a signal handler or the thread.
+pub(super) fn listen(on_first: impl FnOnce(Signal) + Send + 'static) -> Result<(), String> {
+    try_listen(on_first).map_err(|error| format!("cannot watch for signals: {error}"))
+}
+
+fn try_listen(on_first: impl FnOnce(Signal) + Send + 'static) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut interrupt, mut terminate) = {
         let _inside = runtime.enter();

@@ -14,11 +14,10 @@ use braid_lab::report::PathRun;
 use braid_lab::scenario::Ready;
 use braid_lab::testbed::{End, Launch, LinkPlan, Namespace, Program, Stream, TestbedError, Topology};
 use braid_lab::{LinkSpec, selftest, wire};
-use thiserror::Error;
 
 use super::options::Args;
 use super::signals::Signal;
-use super::{STOPPED, at, own, refuse, signals};
+use super::{Refusal, STOPPED, at, at_path, own, signals};
 
 const LEFT: &str = "left";
 const RIGHT: &str = "right";
@@ -31,60 +30,41 @@ const TICK: Duration = Duration::from_millis(50);
 /// Time after Ctrl-C at which the user is told that the command continues.
 const HINT_AFTER: Duration = Duration::from_secs(1);
 
-#[derive(Debug, Error)]
-enum WrapError {
-    #[error(transparent)]
-    Testbed(#[from] TestbedError),
-    #[error(transparent)]
-    Right(#[from] NotReady),
-    #[error("{path}: {source}", path = .path.display())]
-    File { path: PathBuf, source: std::io::Error },
-    #[error("--right {0:?}: a quote is not closed, or there is no command")]
-    Words(String),
-    #[error("cannot find the path of this program: {0}")]
-    Own(std::io::Error),
-    #[error("cannot watch for signals: {0}")]
-    Signals(std::io::Error),
-}
-
 /// Commands of both ends.
 struct Commands {
     left: Vec<OsString>,
     right: Option<Vec<OsString>>,
 }
 
-pub(super) fn run(args: &Args, link: &LinkSpec) -> ExitCode {
-    let commands = match commands(args) {
-        Ok(commands) => commands,
-        Err(error) => return refuse(&error),
-    };
-    if let Err(code) = signals::enter() {
-        return code;
+pub(super) fn run(args: &Args, link: &LinkSpec) -> Result<ExitCode, Refusal> {
+    let commands = commands(args)?;
+    match signals::enter() {
+        Ok(()) => run_inside(args, link, commands),
+        Err(code) => Ok(code),
     }
-    run_inside(args, link, commands).unwrap_or_else(|error| refuse(&error))
 }
 
-fn commands(args: &Args) -> Result<Commands, WrapError> {
+fn commands(args: &Args) -> Result<Commands, Refusal> {
     let left = match &args.command[..] {
         [] => vec![std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())],
         words => words.to_vec(),
     };
     let split = |command: &String| {
         let words = shlex::split(command).filter(|words| !words.is_empty());
-        let words = words.ok_or_else(|| WrapError::Words(command.clone()))?;
-        own(words.into_iter().map(OsString::from).collect()).map_err(WrapError::Own)
+        let problem = "a quote is not closed, or there is no command";
+        let words = words.ok_or_else(|| format!("--right {command:?}: {problem}"))?;
+        own(words.into_iter().map(OsString::from).collect())
     };
     let right = args.right.as_ref().map(split).transpose()?;
-    Ok(Commands { left: own(left).map_err(WrapError::Own)?, right })
+    Ok(Commands { left: own(left)?, right })
 }
 
-fn run_inside(args: &Args, link: &LinkSpec, commands: Commands) -> Result<ExitCode, WrapError> {
+fn run_inside(args: &Args, link: &LinkSpec, commands: Commands) -> Result<ExitCode, Refusal> {
     let (sender, signals_seen) = mpsc::channel();
     // The receiver lives until this process ends.
     signals::listen(move |signal| {
         let _ = sender.send(signal);
-    })
-    .map_err(WrapError::Signals)?;
+    })?;
     let topology = build(args, link)?;
     let env = environment(&topology);
     let mut right = match commands.right {
@@ -126,11 +106,11 @@ fn run_inside(args: &Args, link: &LinkSpec, commands: Commands) -> Result<ExitCo
     Ok(ExitCode::from(u8::try_from(ended.code()).unwrap_or(1)))
 }
 
-fn build(args: &Args, link: &LinkSpec) -> Result<Topology, WrapError> {
+fn build(args: &Args, link: &LinkSpec) -> Result<Topology, Refusal> {
     let mut options = wire::Options { realtime: true, ..wire::Options::default() };
     if args.logs || args.logs_dir.is_some() {
         let dir = args.logs_dir.clone().unwrap_or_else(|| PathBuf::from("."));
-        std::fs::create_dir_all(&dir).map_err(|source| WrapError::File { path: dir.clone(), source })?;
+        std::fs::create_dir_all(&dir).map_err(|error| at_path(&dir, &error))?;
         options.verdicts = Some(dir.join("link.verdicts"));
         options.pcap = Some(dir.join("link.pcapng"));
     }
