@@ -15,17 +15,18 @@ use super::startup::{LossTolerant, Passthrough, Startup};
 use super::{FAST, Gate};
 
 /// Wait (s) that shows a queue.
-const QUEUED: f64 = 0.01;
+const QUEUE_WAIT: f64 = 0.01;
 
-/// Packets in a row that wait, and for how long (s) at least, behind what was taken for a policer: it is a queue.
-const DELAYED: u32 = 8;
-const DELAYED_FOR: f64 = 0.3;
+/// Consecutive packets that wait behind what was taken for a policer, and the least time (s) in which they do: then it is
+/// a queue.
+const POLICER_DELAYS: u32 = 8;
+const POLICER_DELAY_TIME: f64 = 0.3;
 
-/// Least time (s) between two departures that measure a rate.
-const SPAN: f64 = 0.015;
+/// Least time (s) between two departures that measure the rate of a queue.
+const QUEUE_RATE_SPAN: f64 = 0.015;
 
-/// Share of [`FAST`] above which a queue is left to the congestion controller: its rate is not known well at first.
-const CLEARLY_FAST: f64 = 0.7;
+/// Share of [`FAST`] above which a new queue is left to the congestion controller: its rate is not known well at first.
+const FAST_QUEUE_SHARE: f64 = 0.7;
 
 /// Time (s) for which losses make no policer after random losses, and round trips make no queue after noise.
 const IGNORE_FOR: f64 = 60.0;
@@ -242,7 +243,7 @@ impl Gate {
     /// Uses an RTT sample.
     pub(super) fn handle_sample(&mut self, sample: &RttSample, now: f64) {
         let RttSample { sent, rtt, wait, is_alone } = *sample;
-        let was_short = sent.expected.is_some_and(|wait| wait < QUEUED / 2.0);
+        let was_short = sent.expected.is_some_and(|wait| wait < QUEUE_WAIT / 2.0);
         if was_short && self.rtt.min.is_longer(rtt, now) {
             let startup = Startup::with_window(self.sent.in_flight() as f64, now);
             return self.enter(Model::Startup(startup), Reason::LongerPath, now);
@@ -250,7 +251,7 @@ impl Gate {
         let departure = (sent.ordinal, sent.at + wait);
         // A packet that found no other of ours in the queue did not wait for them.
         let before = self.rtt.last_departure.replace(departure).filter(|_| !is_alone);
-        if wait <= QUEUED || before.is_none() {
+        if wait <= QUEUE_WAIT || before.is_none() {
             self.rtt.queue_began = None;
         }
         match &mut self.model {
@@ -262,20 +263,20 @@ impl Gate {
                     self.pass_through(Reason::NoisyWaits, now);
                 }
             }
-            Model::Startup(_) | Model::LossTolerant(_) if sent.is_full && wait > QUEUED / 2.0 => {
+            Model::Startup(_) | Model::LossTolerant(_) if sent.is_full && wait > QUEUE_WAIT / 2.0 => {
                 if let Model::Startup(startup) = &mut self.model {
                     startup.handle_queue();
                 }
-                if wait <= QUEUED || now < self.ignore_rtt_until {
+                if wait <= QUEUE_WAIT || now < self.ignore_rtt_until {
                     return;
                 }
                 let (ordinal, left) = *self.rtt.queue_began.get_or_insert(before.unwrap_or(departure));
                 let span = departure.1 - left;
                 let rate = sent.ordinal.saturating_sub(ordinal) as f64 / span.max(1e-6);
-                if span < SPAN {
+                if span < QUEUE_RATE_SPAN {
                     return;
                 }
-                if rate < FAST * CLEARLY_FAST {
+                if rate < FAST * FAST_QUEUE_SHARE {
                     let queue = QueueModel::new(rate, departure, self.sent.after(sent.ordinal));
                     self.enter(Model::Queued(queue), Reason::WaitsGrow, now);
                 } else {
@@ -288,13 +289,13 @@ impl Gate {
 
     /// Counts a wait behind a policer, which delays nothing: where packets wait, another bottleneck has taken its place.
     fn handle_delay(&mut self, wait: f64, now: f64) {
-        if wait <= QUEUED {
+        if wait <= QUEUE_WAIT {
             self.rtt.delayed = None;
             return;
         }
         let (count, since) = self.rtt.delayed.get_or_insert((0, now));
         *count += 1;
-        if *count >= DELAYED && now - *since > DELAYED_FOR {
+        if *count >= POLICER_DELAYS && now - *since > POLICER_DELAY_TIME {
             self.rtt.delayed = None;
             self.enter(Model::Startup(Startup::new(now)), Reason::PolicerDelays, now);
         }

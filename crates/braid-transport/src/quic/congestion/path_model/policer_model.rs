@@ -22,8 +22,8 @@ const URGENT: f64 = 1.0;
 /// Time (s) for which drops are remembered.
 const MEMORY: f64 = 6.0;
 
-/// Least time (s) between two drops that measure the rate.
-const SPAN: f64 = 0.1;
+/// Least time (s) between two drops that measure the rate of a policer.
+const POLICER_RATE_SPAN: f64 = 0.1;
 
 /// Share of the former rate below which the rate has fallen.
 const FALLEN: f64 = 0.8;
@@ -316,7 +316,7 @@ impl PolicerModel {
         }
         let least = if is_over { 1.0 } else { FASTER_AT_LEAST };
         let rate = self.bucket.rate;
-        let raised = rate + surplus / (at - climb.begun).max(SPAN);
+        let raised = rate + surplus / (at - climb.begun).max(POLICER_RATE_SPAN);
         self.bucket.rate = raised.clamp(rate * least, rate * FASTER);
         self.drops.clear();
         self.passes.clear();
@@ -398,7 +398,7 @@ impl PolicerModel {
         let mut best: Option<(f64, f64)> = None;
         for drop in self.drops.iter().rev().skip(1) {
             let span = at - drop.at;
-            if span < SPAN {
+            if span < POLICER_RATE_SPAN {
                 continue;
             }
             let (rate, error) = ((passed - drop.passed) / span, 1.0 / span);

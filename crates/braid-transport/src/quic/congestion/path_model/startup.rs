@@ -6,9 +6,9 @@ use super::{FAST, whole};
 /// Packets in flight at first: the handshake has used the tokens of a policer with a burst of five.
 const FIRST: f64 = 4.0;
 
-/// Two drops so far apart (s), and this share of packets between them, make a policer.
-const SPAN: f64 = 0.15;
-const SHARE: f64 = 0.15;
+/// Least time (s) between two drops that make a policer, and least share of dropped packets between them.
+const DROPS_SPAN: f64 = 0.15;
+const DROPS_SHARE: f64 = 0.15;
 
 /// Random losses with this probability stay below so many standard deviations.
 const RANDOM_LOSS: f64 = 0.1;
@@ -95,7 +95,7 @@ impl Startup {
     /// True if losses go on and are too few for a policer: they are random, or packets were reordered.
     pub(super) fn is_random_loss(&self) -> bool {
         let (passed, lost) = self.fates;
-        passed + lost >= ENOUGH && lost >= FEW && f64::from(lost) < f64::from(passed + lost) * SHARE
+        passed + lost >= ENOUGH && lost >= FEW && f64::from(lost) < f64::from(passed + lost) * DROPS_SHARE
     }
 
     /// Notes a queue: its drops are no policer's.
@@ -120,7 +120,7 @@ impl Startup {
         };
         self.dropped += 1;
         let span = sent - first;
-        if span < SPAN {
+        if span < DROPS_SPAN {
             return None;
         }
         let (dropped, all) = (f64::from(self.dropped), f64::from(self.passed + self.dropped));
@@ -129,7 +129,7 @@ impl Startup {
         if self.passed < PASSED && !is_outage {
             return None;
         }
-        if dropped < all * SHARE || is_outage {
+        if dropped < all * DROPS_SHARE || is_outage {
             (self.first_drop, self.passed, self.dropped, self.ack_only) = (Some(sent), 0, 0, ack_only);
             return None;
         }
@@ -189,7 +189,7 @@ const LOST_SHARE: f64 = 0.2;
 const LOST: u32 = 8;
 
 /// Excess (s) of the smoothed RTT over the minimum that shows a queue.
-const QUEUED: f64 = 0.015;
+const QUEUED_RTT_EXCESS: f64 = 0.015;
 
 /// Path that is left to the congestion controller until it shows a limit, or a shorter RTT if that was the reason.
 #[derive(Clone, Copy, Debug)]
@@ -232,7 +232,7 @@ impl Passthrough {
         let rate = f64::from(self.acked) / (now - self.since);
         let is_lossy =
             self.lost >= LOST && f64::from(self.lost) > f64::from(self.acked + self.lost) * LOST_SHARE;
-        let is_queued = !is_rtt_ignored && !self.is_app_limited && rtt > self.min_rtt + QUEUED;
+        let is_queued = !is_rtt_ignored && !self.is_app_limited && rtt > self.min_rtt + QUEUED_RTT_EXCESS;
         let is_limited = rate < FAST && (is_lossy || is_queued);
         let limited = if is_limited { self.limited + 1 } else { 0 };
         *self = Self { limited, ..Self::new(self.min_rtt, self.is_long, now) };
