@@ -33,7 +33,9 @@ impl Target {
     pub async fn resolve(&self) -> Result<Vec<SocketAddr>, ConnectError> {
         match self.transport {
             Transport::Mem => Err(ConnectError::NoAddress),
-            _ => tcp::resolve(&self.host, self.port).await,
+            Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss | Transport::Quic => {
+                tcp::resolve(&self.host, self.port).await
+            }
         }
     }
 }
@@ -92,32 +94,41 @@ pub async fn connect_timed(
     let Target { host, port, path, .. } = target;
     let start = Instant::now();
     let mut times = ConnectTimes::default();
-    if target.transport == Transport::Quic {
-        let link = quic::connect((host, *port), addresses, tls, options).await?;
-        times.secured = Some(start.elapsed());
-        return Ok((link, times));
-    }
-    if target.transport == Transport::Mem {
-        return Err(ConnectError::NoAddress);
-    }
-    let io = tcp::dial((host, *port), addresses, &options.tcp, options.local).await?;
-    times.tcp = Some(start.elapsed());
-    let mut peer = Peer::plain(target.transport, io.peer_addr().ok());
+    let mut dial = async || {
+        let io = tcp::dial((host, *port), addresses, &options.tcp, options.local).await?;
+        times.tcp = Some(start.elapsed());
+        let peer = Peer::plain(target.transport, io.peer_addr().ok());
+        Ok::<_, ConnectError>((peer, io))
+    };
     let link = match target.transport {
+        Transport::Tcp => {
+            let (peer, io) = dial().await?;
+            Link::single(peer, io)
+        }
         Transport::Tls => {
+            let (mut peer, io) = dial().await?;
             let io = tls.connect_mqtt(io, host).await?;
             times.secured = Some(start.elapsed());
             tls::describe(&mut peer, io.get_ref().1);
             Link::single(peer, io)
         }
+        Transport::Ws => {
+            let (peer, io) = dial().await?;
+            Link::single(peer, ws::connect(io, host, *port, path, &options.websocket).await?)
+        }
         Transport::Wss => {
+            let (mut peer, io) = dial().await?;
             let io = tls.connect_http(io, host).await?;
             times.secured = Some(start.elapsed());
             tls::describe(&mut peer, io.get_ref().1);
             Link::single(peer, ws::connect(io, host, *port, path, &options.websocket).await?)
         }
-        Transport::Ws => Link::single(peer, ws::connect(io, host, *port, path, &options.websocket).await?),
-        Transport::Tcp | Transport::Quic | Transport::Mem => Link::single(peer, io),
+        Transport::Quic => {
+            let link = quic::connect((host, *port), addresses, tls, options).await?;
+            times.secured = Some(start.elapsed());
+            link
+        }
+        Transport::Mem => return Err(ConnectError::NoAddress),
     };
     Ok((link, times))
 }

@@ -81,7 +81,8 @@ impl Transport {
         }
     }
 
-    /// The transport that a URL's scheme names; `tcp` and `ssl` are known from other clients.
+    /// The transport that a URL's scheme names; `tcp` and `ssl` are known from other clients. `None`: no transport has this
+    /// name, or it is [`Transport::Mem`], which has no address.
     #[must_use]
     pub fn from_scheme(scheme: &str) -> Option<Self> {
         match scheme {
@@ -176,4 +177,26 @@ impl PeerCertificate {
 /// A dual-stack socket reports IPv4 peers as `::ffff:a.b.c.d`; limits and logs want `a.b.c.d`.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A transport that no URL names could not be connected to.
+    #[test]
+    fn a_url_can_name_each_transport_with_an_address() {
+        for transport in
+            [Transport::Tcp, Transport::Tls, Transport::Ws, Transport::Wss, Transport::Quic, Transport::Mem]
+        {
+            // Without a wildcard: a new transport belongs here, and into the list above.
+            let expected = match transport {
+                Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss | Transport::Quic => {
+                    Some(transport)
+                }
+                Transport::Mem => None,
+            };
+            assert_eq!(Transport::from_scheme(transport.scheme()), expected);
+        }
+    }
 }
