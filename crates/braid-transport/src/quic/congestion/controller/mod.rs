@@ -378,3 +378,48 @@ impl fmt::Debug for GatedController {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use noq::congestion::CubicConfig;
+    use tokio::time::advance;
+
+    use super::*;
+
+    const MTU: u16 = 1200;
+
+    /// The library may ask at any time, for statistics too: only a packet that leaves takes a token.
+    #[tokio::test(start_paused = true)]
+    async fn asking_for_the_window_changes_nothing() {
+        let gate = SharedGate::new(0, 2, None);
+        let inner = Arc::new(CubicConfig::default());
+        let factory = Arc::new(Gated { inner, found: Arc::default(), gate: Arc::clone(&gate) });
+        let mut controller = factory.build(now(), MTU);
+        // Startup delivers fast, the congestion controller takes over, and then a policer of 30 packets a second is found.
+        (0..64).for_each(|number| gate.lock().handle_packet(number, MTU.into(), now()));
+        advance(Duration::from_millis(10)).await;
+        (0..64).for_each(|number| gate.lock().handle_acked(number, 0.01, now()));
+        gate.lock().handle_policer(30 * u64::from(MTU), now());
+        controller.on_end_acks(now(), 0, false, None);
+        let ask = |controller: &dyn Controller| {
+            let (window, state) = (controller.window(), gate.state());
+            assert!((0..100).all(|_| controller.window() == window));
+            assert_eq!(gate.state(), state);
+            window
+        };
+        assert_eq!(gate.state().map(|state| state.class), Some(Class::Policed));
+        assert_eq!(ask(&*controller), CLOSED, "the bucket is empty");
+        let mut number = 64;
+        for (wait, expected) in [(400, 3), (35, 1)] {
+            advance(Duration::from_millis(wait)).await;
+            let before = number;
+            while ask(&*controller) == UNLIMITED {
+                controller.on_packet_sent(now(), MTU, number);
+                controller.on_sent(now(), MTU.into(), number);
+                number += 1;
+            }
+            assert_eq!(number - before, expected, "a bucket of five, of which two tokens are reserved");
+            assert_eq!(ask(&*controller), CLOSED);
+        }
+    }
+}
