@@ -11,7 +11,7 @@ use futures_util::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig, WebSocketContext};
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocket, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes, error::ProtocolError};
 
 /// Read buffer of an idle link, and upper bound of one system call, bytes.
@@ -35,12 +35,8 @@ pub(super) fn handshake_config() -> WebSocketConfig {
 ///
 /// Each write is one frame of at most [`MAX_SENT_FRAME`] bytes.
 pub(crate) struct WsStream<S> {
-    io: S,
-    protocol: WebSocketContext,
+    socket: WebSocket<Blocking<S>>,
     wakers: Arc<Wakers>,
-    /// Wakes both tasks of `wakers`. A read may write (a pong, the answer to a close) and a write may wait behind such a frame;
-    /// the connection below keeps one waker per direction, and would forget one of two tasks.
-    both: Waker,
     /// The rest of the message that was read last.
     unread: Bytes,
     /// Limit that applies after the first message; taken by it.
@@ -72,12 +68,11 @@ where
             .write_buffer_size(0)
             .max_frame_size(Some(opening))
             .max_message_size(Some(opening));
-        let (wakers, both) = Wakers::new();
+        let wakers = Arc::new(Wakers::default());
+        let blocking = Blocking { io, waker: Waker::from(Arc::clone(&wakers)) };
         Self {
-            io,
-            protocol: WebSocketContext::new(role, Some(config)),
+            socket: WebSocket::from_raw_socket(blocking, role, Some(config)),
             wakers,
-            both,
             unread: Bytes::new(),
             max_frame_bytes: Some(max_frame_bytes),
             end: End::Open,
@@ -90,7 +85,7 @@ where
             if !matches!(self.end, End::Open) {
                 return Poll::Ready(Ok(false));
             }
-            match self.protocol.read(&mut Blocking { io: &mut self.io, waker: &self.both }) {
+            match self.socket.read() {
                 Ok(Message::Binary(bytes)) => self.take_message(bytes),
                 Ok(Message::Text(_)) => {
                     // [MQTT-6.0.0-1]
@@ -110,7 +105,7 @@ where
         if !self.unread.is_empty()
             && let Some(limit) = self.max_frame_bytes.take()
         {
-            self.protocol.set_config(|config| {
+            self.socket.set_config(|config| {
                 config.max_frame_size = Some(limit);
                 config.max_message_size = Some(limit);
             });
@@ -145,14 +140,13 @@ where
         // A close frame has room for 123 bytes of reason.
         let short: String = reason.chars().take(100).filter(char::is_ascii).collect();
         let frame = CloseFrame { code, reason: Utf8Bytes::from(short) };
-        let _ = self.protocol.close(&mut Blocking { io: &mut self.io, waker: &self.both }, Some(frame));
+        let _ = self.socket.close(Some(frame));
         io::Error::new(io::ErrorKind::InvalidData, format!("WebSocket: {reason}"))
     }
 
     /// Flushes all frames to the connection below, and its bytes to the system.
     fn poll_drain(&mut self) -> Poll<io::Result<()>> {
-        let flushed = self.protocol.flush(&mut Blocking { io: &mut self.io, waker: &self.both });
-        to_poll(flushed)
+        to_poll(self.socket.flush())
     }
 
     fn poll_closing(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -161,10 +155,7 @@ where
                 End::Open | End::Unreadable => {
                     ready!(self.poll_drain())?;
                     let frame = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
-                    let said = self
-                        .protocol
-                        .close(&mut Blocking { io: &mut self.io, waker: &self.both }, Some(frame));
-                    self.end = match to_poll(said) {
+                    self.end = match to_poll(self.socket.close(Some(frame))) {
                         Poll::Ready(Err(_)) => End::Done,
                         _ => End::Closing(Box::pin(sleep(CLOSE_WAIT))),
                     };
@@ -172,7 +163,7 @@ where
                 End::Closing(timer) => {
                     // Bytes that the peer still sends are dropped: a socket that is closed over unread bytes resets the
                     // connection, and with it the last bytes of this end.
-                    match self.protocol.read(&mut Blocking { io: &mut self.io, waker: &self.both }) {
+                    match self.socket.read() {
                         Ok(Message::Close(_)) => self.end = End::Done,
                         Ok(_) => {}
                         Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -182,7 +173,7 @@ where
                         Err(_) => self.end = End::Done,
                     }
                 }
-                End::Done => return Pin::new(&mut self.io).poll_shutdown(cx),
+                End::Done => return Pin::new(&mut self.socket.get_mut().io).poll_shutdown(cx),
             }
         }
     }
@@ -222,7 +213,7 @@ where
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         this.wakers.writer.register(cx.waker());
-        if !this.protocol.can_write() {
+        if !this.socket.can_write() {
             return Poll::Ready(Err(closed()));
         }
         // One frame waits in the buffer at most.
@@ -232,10 +223,7 @@ where
         if length == 0 {
             return Poll::Ready(Ok(0));
         }
-        let written = this
-            .protocol
-            .write(&mut Blocking { io: &mut this.io, waker: &this.both }, Message::Binary(payload));
-        match to_poll(written) {
+        match to_poll(this.socket.write(Message::Binary(payload))) {
             // The frame is taken; bytes that the connection did not take go with the next flush.
             Poll::Pending | Poll::Ready(Ok(())) => Poll::Ready(Ok(length)),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -249,7 +237,7 @@ where
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.wakers.writer.register(cx.waker());
-        if this.protocol.can_write() { this.poll_drain() } else { Poll::Ready(Ok(())) }
+        if this.socket.can_write() { this.poll_drain() } else { Poll::Ready(Ok(())) }
     }
 
     /// Sends what was written and a close frame, waits for the peer's, and closes what is below.
@@ -290,26 +278,28 @@ fn to_poll(result: Result<(), Error>) -> Poll<io::Result<()>> {
 }
 
 /// Blocking view of the connection below, for the library: calls fail where they would wait.
-struct Blocking<'a, S> {
-    io: &'a mut S,
-    waker: &'a Waker,
+struct Blocking<S> {
+    io: S,
+    /// Wakes all [`Wakers`]. A read may write (a pong, the answer to a close) and a write may wait behind such a frame; the
+    /// connection below keeps one waker per direction, and would forget one of two tasks.
+    waker: Waker,
 }
 
-impl<S: AsyncRead + Unpin> Read for Blocking<'_, S> {
+impl<S: AsyncRead + Unpin> Read for Blocking<S> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let mut buf = ReadBuf::new(buf);
-        let mut cx = Context::from_waker(self.waker);
-        or_would_block(Pin::new(&mut *self.io).poll_read(&mut cx, &mut buf)).map(|()| buf.filled().len())
+        let mut cx = Context::from_waker(&self.waker);
+        or_would_block(Pin::new(&mut self.io).poll_read(&mut cx, &mut buf)).map(|()| buf.filled().len())
     }
 }
 
-impl<S: AsyncWrite + Unpin> Write for Blocking<'_, S> {
+impl<S: AsyncWrite + Unpin> Write for Blocking<S> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        or_would_block(Pin::new(&mut *self.io).poll_write(&mut Context::from_waker(self.waker), buf))
+        or_would_block(Pin::new(&mut self.io).poll_write(&mut Context::from_waker(&self.waker), buf))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        or_would_block(Pin::new(&mut *self.io).poll_flush(&mut Context::from_waker(self.waker)))
+        or_would_block(Pin::new(&mut self.io).poll_flush(&mut Context::from_waker(&self.waker)))
     }
 }
 
@@ -325,15 +315,6 @@ fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
 struct Wakers {
     reader: AtomicWaker,
     writer: AtomicWaker,
-}
-
-impl Wakers {
-    /// The tasks, and a waker for both.
-    fn new() -> (Arc<Self>, Waker) {
-        let wakers = Arc::new(Self::default());
-        let both = Waker::from(Arc::clone(&wakers));
-        (wakers, both)
-    }
 }
 
 impl Wake for Wakers {
