@@ -160,7 +160,8 @@ impl QuicOptions {
         let log = self.gate_log.as_deref().map(Arc::from);
         let (congestion, uni_streams, reserve) = (self.congestion, self.uni_streams, self.gate_reserve);
         let gated = self.gate.then_some(Gates { congestion, uni_streams, reserve, log });
-        Transport { shared: Arc::new(config), gated }
+        let (send_window, stream_window) = (self.send_window, self.stream_receive_window.into());
+        Transport { shared: Arc::new(config), gated, send_window, stream_window }
     }
 }
 
@@ -170,6 +171,9 @@ pub(super) struct Transport {
     pub(super) shared: Arc<TransportConfig>,
     /// Configuration of the gates, if there are any.
     gated: Option<Gates>,
+    /// Limits of bytes: unacknowledged on all streams, and unread on one stream.
+    pub(super) send_window: u64,
+    pub(super) stream_window: u64,
 }
 
 /// Configuration of the gates of one end.

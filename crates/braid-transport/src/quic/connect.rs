@@ -84,8 +84,6 @@ struct Attempt<'a> {
     /// Address for early data, and its configuration.
     early: Option<(SocketAddr, ClientConfig)>,
     transport: Transport,
-    send_window: u64,
-    stream_window: u64,
     open: &'a Open<'a>,
 }
 
@@ -114,8 +112,7 @@ impl<'a> Attempt<'a> {
             _ => None,
         };
         let config = config(tls.quic()?)?;
-        let (send_window, stream_window) = (options.send_window, options.stream_receive_window.into());
-        Ok(Self { host, port, tls, config, early, transport, send_window, stream_window, open })
+        Ok(Self { host, port, tls, config, early, transport, open })
     }
 
     async fn race(&self, mut addresses: Vec<SocketAddr>) -> Result<Link, ConnectError> {
@@ -171,15 +168,14 @@ impl<'a> Attempt<'a> {
             }
         };
         let control = connection.open_bi().await.map_err(|error| self.explain(&error, address))?;
-        let (endpoint, send_window) = (Some(endpoint), self.send_window);
         Ok(Link::Multi(Multi::new(Established {
             control,
             connection,
             address,
-            endpoint,
+            endpoint: Some(endpoint),
             outside: Outside { failures, endpoint_lost: None },
-            send_window,
-            stream_window: self.stream_window,
+            send_window: self.transport.send_window,
+            stream_window: self.transport.stream_window,
             gate,
             confirmed,
         })))

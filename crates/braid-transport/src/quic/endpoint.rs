@@ -204,8 +204,6 @@ impl QuicListener {
             transport: self.transport.clone(),
             alpn: self.options.alpn,
             certificate_first: self.tls.asks_for_certificates(),
-            send_window: self.options.send_window,
-            stream_window: self.options.stream_receive_window.into(),
             handshakes: self.handshakes.clone(),
             outside: Outside { failures: self.failures.clone(), endpoint_lost: Some(self.lost.subscribe()) },
         }))
@@ -304,8 +302,6 @@ pub(crate) struct QuicIncoming {
     alpn: &'static str,
     /// Early data has to wait: its sender is known only after the handshake.
     certificate_first: bool,
-    send_window: u64,
-    stream_window: u64,
     handshakes: Handshakes,
     outside: Outside,
 }
@@ -328,17 +324,7 @@ impl QuicIncoming {
 
     async fn establish(self) -> Result<Link, HandshakeError> {
         let address = self.peer_address();
-        let Self {
-            incoming,
-            mut config,
-            transport,
-            alpn,
-            certificate_first,
-            send_window,
-            stream_window,
-            handshakes,
-            outside,
-        } = self;
+        let Self { incoming, mut config, transport, alpn, certificate_first, handshakes, outside } = self;
         let gate = transport.gated().map(|(transport, gate)| {
             Arc::make_mut(&mut config).transport_config(transport);
             gate
@@ -374,8 +360,8 @@ impl QuicIncoming {
             address,
             endpoint: None,
             outside,
-            send_window,
-            stream_window,
+            send_window: transport.send_window,
+            stream_window: transport.stream_window,
             gate,
             confirmed,
         })))
