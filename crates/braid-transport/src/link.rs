@@ -3,13 +3,14 @@
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use braid_proto::stream::{Priority, StreamKey};
-use tokio::io::ReadBuf;
+use tokio::io::{AsyncWrite, ReadBuf};
 
-use crate::quic::{GateState, Multi};
+use crate::quic::{ConnectionState, GateState, Multi};
 use crate::single::{ByteStream, Single};
 use crate::transport::{Close, Dir, Peer, Read};
 
@@ -28,6 +29,14 @@ impl Link {
     /// Link of one stream.
     pub(crate) fn single(peer: Peer, io: impl ByteStream + 'static) -> Self {
         Self::Single(Single { io: Box::new(io), peer })
+    }
+
+    /// Runs `call` on the state of a QUIC connection; `None` on a single stream, and when the link is lost.
+    fn on_quic<T>(&mut self, call: impl FnOnce(&mut ConnectionState) -> T) -> Option<T> {
+        match self {
+            Self::Single(_) => None,
+            Self::Multi(multi) => multi.with(call).ok(),
+        }
     }
 
     /// The other end. Its address follows [`Read::Moved`].
@@ -114,7 +123,7 @@ impl Link {
     /// The link is lost.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Single(single) => single.poll_flush(cx),
+            Self::Single(single) => Pin::new(&mut single.io).poll_flush(cx),
             // QUIC sends what it has as soon as it may.
             Self::Multi(_) => Poll::Ready(Ok(())),
         }
@@ -124,9 +133,7 @@ impl Link {
     /// priority on. To be raised before the first write of a burst, and lowered after the last was sent. Without effect on a
     /// single stream. The control stream is above all. [BQ-50]
     pub fn set_priority(&mut self, stream: StreamKey, priority: Priority) {
-        if let Self::Multi(multi) = self {
-            multi.set_priority(stream, priority);
-        }
+        self.on_quic(|state| state.set_priority(stream, priority));
     }
 
     /// Ends the sending half of a data stream with FIN, in a frame without payload: at once if nothing was written on it,
@@ -135,16 +142,12 @@ impl Link {
     /// does. After 3 s in any case; bytes may then be retransmitted together with the FIN. Nothing is lost. Reads send the FIN,
     /// so the link has to be polled for them. [BQ-31]
     pub fn finish(&mut self, stream: StreamKey) {
-        if let Self::Multi(multi) = self {
-            multi.finish(stream);
-        }
+        self.on_quic(|state| state.finish(stream));
     }
 
     /// Sends RESET_STREAM and STOP_SENDING with this code for the halves that are open. No read reports the stream any more.
     pub fn abort(&mut self, stream: StreamKey, code: u64) {
-        if let Self::Multi(multi) = self {
-            multi.abort(stream, code);
-        }
+        self.on_quic(|state| state.abort(stream, code));
     }
 
     /// Opens a stream (client): ready as soon as the peer's credit allows. The first bytes written open it at the server.
@@ -171,7 +174,7 @@ impl Link {
     /// The link was lost before.
     pub fn poll_close(&mut self, cx: &mut Context<'_>, close: Close) -> Poll<io::Result<()>> {
         match self {
-            Self::Single(single) => single.poll_close(cx),
+            Self::Single(single) => Pin::new(&mut single.io).poll_shutdown(cx),
             Self::Multi(multi) => multi.poll_close(cx, close),
         }
     }
@@ -187,27 +190,19 @@ impl Link {
     /// Number of STREAM frames received on all streams. It grows when bytes come, whether they are read or wait under flow
     /// control; PING and ACK of QUIC itself do not count. `None` on a single stream, and when the link is lost. [BQ-44]
     pub fn stream_frames(&mut self) -> Option<u64> {
-        match self {
-            Self::Single(_) => None,
-            Self::Multi(multi) => multi.stream_frames(),
-        }
+        self.on_quic(|state| state.stream_frames())
     }
 
     /// Upper estimate of the bytes that were received on streams that are not read, at most the window of each. 0 on a single
     /// stream, whose bytes wait in the operating system, and when the link is lost.
     pub fn unread_bytes(&mut self) -> usize {
-        match self {
-            Self::Single(_) => 0,
-            Self::Multi(multi) => multi.unread_bytes(),
-        }
+        self.on_quic(ConnectionState::unread_bytes).unwrap_or(0)
     }
 
     /// The CONNECT was accepted: the client may send on each stream up to the window of the stream. Until then it was 128 KiB
     /// over all streams, and only a write reported STOP_SENDING. [BQ-13]
     pub fn set_trusted(&mut self) {
-        if let Self::Multi(multi) = self {
-            multi.set_trusted();
-        }
+        self.on_quic(ConnectionState::set_trusted);
     }
 
     /// Moves a client's connection to a new local socket; `None` for any free port. [BQ-70]
@@ -219,7 +214,7 @@ impl Link {
             Self::Single(_) => {
                 Err(io::Error::new(io::ErrorKind::Unsupported, "only QUIC moves to another socket"))
             }
-            Self::Multi(multi) => multi.rebind(address),
+            Self::Multi(multi) => multi.with(|state| state.rebind(address))?,
         }
     }
 }

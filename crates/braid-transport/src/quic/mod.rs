@@ -26,5 +26,6 @@ pub use early::is_early_data_rejected;
 pub use endpoint::EndpointHealth;
 
 pub(crate) use connect::{connect, connect_simulated};
+pub(crate) use connection::ConnectionState;
 pub(crate) use endpoint::{QuicIncoming, QuicListener};
 pub(crate) use simulated::endpoint as simulated_endpoint;

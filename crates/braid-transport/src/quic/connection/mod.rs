@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use braid_proto::stream::{Priority, StreamKey};
+use braid_proto::stream::StreamKey;
 use noq::crypto::rustls::HandshakeData;
 use rustls::pki_types::CertificateDer;
 use tokio::io::ReadBuf;
@@ -30,7 +30,6 @@ use tokio::runtime::Handle;
 
 use self::close::{Closing, LINGER};
 use self::events::EventWakers;
-use self::state::ConnectionState;
 use super::codes;
 use super::congestion::GateState;
 use super::panic_guard::{Broken, is_sound, shielded};
@@ -38,6 +37,7 @@ use crate::tls;
 use crate::transport::{Close, Dir, Peer, Read, Transport};
 
 pub(super) use self::events::{Confirmed, Outside};
+pub(crate) use self::state::ConnectionState;
 pub(super) use self::state::Established;
 
 /// A QUIC connection: the control stream and any number of data streams.
@@ -95,18 +95,6 @@ impl Multi {
         self.with(|state| state.poll_write(cx, stream, slices))?
     }
 
-    pub(crate) fn set_priority(&mut self, stream: StreamKey, priority: Priority) {
-        let _ = self.with(|state| state.set_priority(stream, priority));
-    }
-
-    pub(crate) fn finish(&mut self, stream: StreamKey) {
-        let _ = self.with(|state| state.finish(stream));
-    }
-
-    pub(crate) fn abort(&mut self, stream: StreamKey, code: u64) {
-        let _ = self.with(|state| state.abort(stream, code));
-    }
-
     pub(crate) fn poll_open(&mut self, cx: &mut Context<'_>, dir: Dir) -> Poll<io::Result<StreamKey>> {
         self.wakers.register(cx);
         self.with(|state| state.poll_open(dir))?
@@ -126,24 +114,8 @@ impl Multi {
         self.deadline = Some(deadline);
     }
 
-    pub(crate) fn stream_frames(&mut self) -> Option<u64> {
-        self.with(|state| state.connection.stats().frame_rx.stream).ok()
-    }
-
-    pub(crate) fn unread_bytes(&mut self) -> usize {
-        self.with(ConnectionState::unread_bytes).unwrap_or(0)
-    }
-
-    pub(crate) fn set_trusted(&mut self) {
-        let _ = self.with(ConnectionState::set_trusted);
-    }
-
-    pub(crate) fn rebind(&mut self, address: Option<SocketAddr>) -> io::Result<()> {
-        self.with(|state| state.rebind(address))?
-    }
-
     /// Runs `call` on the state, which is forgotten if that panics.
-    fn with<T>(&mut self, call: impl FnOnce(&mut ConnectionState) -> T) -> io::Result<T> {
+    pub(crate) fn with<T>(&mut self, call: impl FnOnce(&mut ConnectionState) -> T) -> io::Result<T> {
         let Some(state) = self.state.as_mut() else {
             let closed = || io::Error::new(io::ErrorKind::BrokenPipe, "the link is closed");
             return Err(if self.is_broken { Broken.into() } else { closed() });

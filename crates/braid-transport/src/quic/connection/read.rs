@@ -68,8 +68,13 @@ impl ConnectionState {
         }
     }
 
+    /// STREAM frames received on all streams.
+    pub(crate) fn stream_frames(&self) -> u64 {
+        self.connection.stats().frame_rx.stream
+    }
+
     /// Upper estimate of the bytes that were received and not read.
-    pub(super) fn unread_bytes(&mut self) -> usize {
+    pub(crate) fn unread_bytes(&mut self) -> usize {
         let streams = self.reads.queue.len() + usize::from(self.reads.is_control_queued);
         if streams == 0 { 0 } else { self.unread.bytes(&self.connection.stats(), streams) }
     }

@@ -45,7 +45,7 @@ pub(in crate::quic) struct Established {
     pub(in crate::quic) confirmed: Option<Confirmed>,
 }
 
-pub(super) struct ConnectionState {
+pub(crate) struct ConnectionState {
     pub(super) connection: Connection,
     pub(super) control: Stream,
     /// Data streams that have not ended in both directions.
@@ -218,7 +218,7 @@ impl ConnectionState {
         }
     }
 
-    pub(super) fn set_priority(&mut self, key: StreamKey, priority: Priority) {
+    pub(crate) fn set_priority(&mut self, key: StreamKey, priority: Priority) {
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.set_priority(priority);
             let priority = stream.priority();
@@ -227,7 +227,7 @@ impl ConnectionState {
         }
     }
 
-    pub(super) fn abort(&mut self, key: StreamKey, code: u64) {
+    pub(crate) fn abort(&mut self, key: StreamKey, code: u64) {
         let Some(mut stream) = self.streams.remove(&key) else { return };
         let code = VarInt::from_u64(code).unwrap_or(VarInt::MAX);
         if let Role::Server { reset_watches, .. } = &mut self.role
@@ -264,7 +264,7 @@ impl ConnectionState {
         Poll::Ready(Ok(key))
     }
 
-    pub(super) fn set_trusted(&mut self) {
+    pub(crate) fn set_trusted(&mut self) {
         if let Role::Server { is_trusted, .. } = &mut self.role
             && !std::mem::replace(is_trusted, true)
         {
@@ -277,7 +277,7 @@ impl ConnectionState {
         }
     }
 
-    pub(super) fn rebind(&mut self, address: Option<SocketAddr>) -> io::Result<()> {
+    pub(crate) fn rebind(&mut self, address: Option<SocketAddr>) -> io::Result<()> {
         let Role::Client { endpoint, .. } = &self.role else {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "only a client can move its connection"));
         };

@@ -127,7 +127,7 @@ impl ConnectionState {
 
     // -- FINs --------------------------------------------------------------------------------------
 
-    pub(super) fn finish(&mut self, key: StreamKey) {
+    pub(crate) fn finish(&mut self, key: StreamKey) {
         let Some(stream) = self.streams.get_mut(&key).filter(|stream| stream.is_writable()) else { return };
         if stream.written == 0 {
             return self.finish_now(key);
