@@ -1,7 +1,6 @@
 //! Switch between the hosts: addresses, and datagrams in flight.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -36,7 +35,7 @@ impl Host {
     /// The name it was asked for with.
     #[must_use]
     pub fn name(&self) -> String {
-        self.switch.host_name(self.id)
+        self.switch.lock().host(self.id).name.clone()
     }
 
     /// Changes both directions of the link. Datagrams on their way are not affected.
@@ -47,24 +46,30 @@ impl Host {
 
     /// Changes one direction of the link. Datagrams on their way are not affected.
     pub fn change_one(&self, direction: Direction, change: impl FnOnce(&mut Conditions)) {
-        self.switch.change(self.id, direction, change);
+        let mut state = self.switch.lock();
+        let lane = state.host(self.id).lane(direction);
+        let mut conditions = lane.conditions().clone();
+        change(&mut conditions);
+        lane.set(conditions);
     }
 
     /// Datagrams that one direction of the link has carried and dropped.
     #[must_use]
     pub fn counters(&self, direction: Direction) -> Counters {
-        self.switch.counters(self.id, direction)
+        self.switch.lock().host(self.id).lane(direction).counters()
     }
 
     /// Keeps a copy of every datagram from now on.
     #[must_use]
     pub fn record(&self) -> Recording {
-        self.switch.record(self.id)
+        let recording = Recording::default();
+        self.switch.lock().host(self.id).recordings.push(recording.clone());
+        recording
     }
 
     /// Sends one datagram from a port that is used for nothing else.
     pub fn send(&self, to: SocketAddr, bytes: &[u8]) {
-        if let Some(socket) = self.switch.attach(self.id, None) {
+        if let Ok(socket) = self.attach(None) {
             self.switch.send(socket.id, to, None, bytes);
             self.switch.detach(socket.id);
         }
@@ -73,12 +78,38 @@ impl Host {
     /// Drops the mappings of the NAT in front of the host: peers see another address from now on, and datagrams to the old one
     /// are lost. The host itself notices nothing.
     pub fn rebind_nat(&self) {
-        self.switch.rebind_nat(self.id);
+        let mut state = self.switch.lock();
+        let State { sockets, routes, next_mapping, .. } = &mut *state;
+        let mut of_host: Vec<_> = sockets.iter_mut().filter(|(_, socket)| socket.host == self.id).collect();
+        of_host.sort_by_key(|(id, _)| **id);
+        for (id, socket) in of_host {
+            let [high, low] = next_mapping.to_be_bytes();
+            let port = FIRST_PORT.wrapping_add(*next_mapping).max(1024);
+            *next_mapping = next_mapping.wrapping_add(1);
+            routes.remove(&socket.public);
+            socket.public = SocketAddr::from(([100, 64, high, low], port));
+            routes.insert(socket.public, *id);
+        }
     }
 
-    /// A socket, which lives until it is detached from the switch.
+    /// A socket on `port`, or on a free one, which lives until it is detached from the switch.
     pub(crate) fn attach(&self, port: Option<u16>) -> io::Result<Attached> {
-        self.switch.attach(self.id, port).ok_or_else(|| io::ErrorKind::AddrInUse.into())
+        let mut state = self.switch.lock();
+        let ip = IpAddr::V4(state.host(self.id).ip);
+        let local = match port {
+            Some(port) => SocketAddr::new(ip, port),
+            None => state.free_port(self.id, ip),
+        };
+        if state.routes.contains_key(&local) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        let id = state.next_socket;
+        state.next_socket += 1;
+        let inbox = Arc::new(Inbox::default());
+        let socket = SocketState { host: self.id, public: local, inbox: Arc::clone(&inbox) };
+        state.sockets.insert(id, socket);
+        state.routes.insert(local, id);
+        Ok(Attached { id, local, inbox })
     }
 
     pub(crate) fn switch(&self) -> &Arc<Switch> {
@@ -201,73 +232,15 @@ impl Switch {
         state.hosts.len() - 1
     }
 
-    pub(crate) fn host_name(&self, host: HostId) -> String {
-        self.lock().host(host).name.clone()
-    }
-
-    pub(crate) fn change(&self, host: HostId, direction: Direction, change: impl FnOnce(&mut Conditions)) {
-        let mut state = self.lock();
-        let lane = state.host(host).lane(direction);
-        let mut conditions = lane.conditions().clone();
-        change(&mut conditions);
-        lane.set(conditions);
-    }
-
-    pub(crate) fn counters(&self, host: HostId, direction: Direction) -> Counters {
-        self.lock().host(host).lane(direction).counters()
-    }
-
-    pub(crate) fn record(&self, host: HostId) -> Recording {
-        let recording = Recording::default();
-        self.lock().host(host).recordings.push(recording.clone());
-        recording
-    }
-
     /// A random number, as a seed.
     pub(crate) fn draw(&self) -> u64 {
         self.lock().random.next()
-    }
-
-    /// A socket on `port` of the host, or on a free one. `None` if the port is taken.
-    pub(crate) fn attach(&self, host: HostId, port: Option<u16>) -> Option<Attached> {
-        let mut state = self.lock();
-        let ip = IpAddr::V4(state.host(host).ip);
-        let local = match port {
-            Some(port) => SocketAddr::new(ip, port),
-            None => state.free_port(host, ip),
-        };
-        if state.routes.contains_key(&local) {
-            return None;
-        }
-        let id = state.next_socket;
-        state.next_socket += 1;
-        let inbox = Arc::new(Inbox::default());
-        let socket = SocketState { host, public: local, inbox: Arc::clone(&inbox) };
-        state.sockets.insert(id, socket);
-        state.routes.insert(local, id);
-        Some(Attached { id, local, inbox })
     }
 
     pub(crate) fn detach(&self, socket: SocketId) {
         let mut state = self.lock();
         if let Some(socket) = state.sockets.remove(&socket) {
             state.routes.remove(&socket.public);
-        }
-    }
-
-    /// Gives every socket of the host another public address; the old ones lead nowhere.
-    pub(crate) fn rebind_nat(&self, host: HostId) {
-        let mut state = self.lock();
-        let State { sockets, routes, next_mapping, .. } = &mut *state;
-        let mut of_host: Vec<_> = sockets.iter_mut().filter(|(_, socket)| socket.host == host).collect();
-        of_host.sort_by_key(|(id, _)| **id);
-        for (id, socket) in of_host {
-            let [high, low] = next_mapping.to_be_bytes();
-            let port = FIRST_PORT.wrapping_add(*next_mapping).max(1024);
-            *next_mapping = next_mapping.wrapping_add(1);
-            routes.remove(&socket.public);
-            socket.public = SocketAddr::from(([100, 64, high, low], port));
-            routes.insert(socket.public, *id);
         }
     }
 
@@ -290,12 +263,12 @@ impl Switch {
             recording.push(Datagram { at: now, direction: Direction::Down, to, bytes: bytes.clone() });
         }
         let Some(at) = receiver.down.pass(departed, bytes.len(), random) else { return };
-        let number = *next_arrival;
+        let key = (at.max(now + MIN_DELAY), *next_arrival);
         *next_arrival += 1;
-        let arrival = Arrival { at: at.max(now + MIN_DELAY), number, from: source.public, ecn, bytes };
+        let arrival = Arrival { from: source.public, ecn, bytes };
         let inbox = Arc::clone(&target.inbox);
         drop(state);
-        inbox.push(arrival);
+        inbox.push(key, arrival);
     }
 }
 
@@ -335,26 +308,11 @@ pub(crate) struct Attached {
 }
 
 /// A datagram at its destination, or on its way there.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Arrival {
-    pub(crate) at: Instant,
-    /// Breaks ties: first sent, first there.
-    number: u64,
     pub(crate) from: SocketAddr,
     pub(crate) ecn: Option<u8>,
     pub(crate) bytes: Bytes,
-}
-
-impl Ord for Arrival {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
-impl PartialOrd for Arrival {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 /// Datagrams in flight to one socket.
@@ -365,7 +323,8 @@ pub(crate) struct Inbox {
 
 #[derive(Debug, Default)]
 struct InboxState {
-    arrivals: BinaryHeap<Reverse<Arrival>>,
+    /// By time and, for ties, the order of sending.
+    arrivals: BTreeMap<(Instant, u64), Arrival>,
     waker: Option<Waker>,
 }
 
@@ -375,10 +334,10 @@ impl Inbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, arrival: Arrival) {
+    fn push(&self, key: (Instant, u64), arrival: Arrival) {
         let waker = {
             let mut state = self.lock();
-            state.arrivals.push(Reverse(arrival));
+            state.arrivals.insert(key, arrival);
             state.waker.take()
         };
         if let Some(waker) = waker {
@@ -390,13 +349,11 @@ impl Inbox {
     /// and the task is woken when something new sets out.
     pub(crate) fn poll(&self, cx: &Context<'_>, now: Instant) -> Result<Arrival, Option<Instant>> {
         let mut state = self.lock();
-        let first = state.arrivals.peek().map(|Reverse(first)| first.at);
-        match first {
-            Some(at) if at <= now => state.arrivals.pop().map(|Reverse(arrival)| arrival).ok_or(None),
-            _ => {
-                state.waker = Some(cx.waker().clone());
-                Err(first)
-            }
-        }
+        let next = match state.arrivals.first_entry() {
+            Some(first) if first.key().0 <= now => return Ok(first.remove()),
+            first => first.map(|first| first.key().0),
+        };
+        state.waker = Some(cx.waker().clone());
+        Err(next)
     }
 }
