@@ -202,7 +202,7 @@ fn compare(left: &str, right: &str) -> Ordering {
 }
 
 /// Topic Name as key of a set in the order of levels.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct ByLevels(TopicName);
 
 /// Key text: a set of [`ByLevels`] can be searched with any text through `dyn LevelText`, without making a Topic Name
@@ -260,14 +260,6 @@ impl PartialOrd for ByLevels {
         Some(self.cmp(other))
     }
 }
-
-impl PartialEq for ByLevels {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
-
-impl Eq for ByLevels {}
 
 /// Least character of a topic: it sorts behind a level and everything below it.
 const LEAST_CHARACTER: char = '\u{1}';
