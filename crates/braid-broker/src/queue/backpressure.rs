@@ -1,8 +1,8 @@
 //! Backpressure on publishers while a subscriber's queue is congested: their acknowledgements are held back.
 //!
 //! An acknowledgement is held back until the queue has room again, for at most four of the subscriber's round trips,
-//! but no less than 100 ms ([`MIN_HOLD`]) and no more than 2 s ([`MAX_STALL`]). A subscriber that has sent nothing for
-//! four of its round trips, no less than 50 ms ([`MIN_STALL`]) and no more than 2 s, is stuck: nothing more is held
+//! but no less than 100 ms ([`MIN_HOLD`]) and no more than 2 s ([`MAX_STUCK_TIMEOUT`]). A subscriber that has sent nothing for
+//! four of its round trips, no less than 50 ms ([`MIN_STUCK_TIMEOUT`]) and no more than 2 s, is stuck: nothing more is held
 //! back for it. With QoS 0 alone no round trip is measured, and 50 ms count.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,20 +18,20 @@ use crate::lock_order::{Ordered, Rank};
 const MIN_HOLD: Duration = Duration::from_millis(100);
 
 /// Shortest time without progress after which a subscriber is stuck.
-const MIN_STALL: Duration = Duration::from_millis(50);
+const MIN_STUCK_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Longest time without progress after which a subscriber is stuck: on the slowest links, or before its round trip
 /// is known. No acknowledgement is held back for longer.
-const MAX_STALL: Duration = Duration::from_secs(2);
+const MAX_STUCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Round trips without progress after which a subscriber is stuck.
-const STALL_ROUND_TRIPS: u32 = 4;
+const STUCK_ROUND_TRIPS: u32 = 4;
 
 /// Deadline for acknowledgements to a congested queue; `None` if the subscriber is stuck.
 ///
-/// `progress_at`: when the subscriber last made progress. `stall`: its [`AckRttEstimator::stall_timeout`].
-pub(crate) fn hold_until(progress_at: Instant, stall: Duration, now: Instant) -> Option<Instant> {
-    let stuck_at = progress_at + stall;
+/// `progress_at`: when the subscriber last made progress. `stuck_timeout`: its [`AckRttEstimator::stuck_timeout`].
+pub(crate) fn hold_until(progress_at: Instant, stuck_timeout: Duration, now: Instant) -> Option<Instant> {
+    let stuck_at = progress_at + stuck_timeout;
     (now < stuck_at).then(|| stuck_at.max(now + MIN_HOLD))
 }
 
@@ -60,7 +60,8 @@ impl AckRttEstimator {
 
     /// Starts a measurement with a delivery of QoS 1 or 2, unless one is running.
     pub(crate) fn note_sent(&mut self, packet_id: PacketId, now: Instant) {
-        let is_running = |(_, since): (PacketId, Instant)| now.saturating_duration_since(since) < MAX_STALL;
+        let is_running =
+            |(_, since): (PacketId, Instant)| now.saturating_duration_since(since) < MAX_STUCK_TIMEOUT;
         if !self.measured.is_some_and(is_running) {
             self.measured = Some((packet_id, now));
         }
@@ -79,12 +80,14 @@ impl AckRttEstimator {
     }
 
     /// Time without progress after which the subscriber is stuck.
-    pub(crate) fn stall_timeout(&self) -> Duration {
+    pub(crate) fn stuck_timeout(&self) -> Duration {
         match (self.smoothed, self.measured) {
-            (Some(round_trip), _) => (round_trip * STALL_ROUND_TRIPS).clamp(MIN_STALL, MAX_STALL),
-            (None, Some(_)) => MAX_STALL,
+            (Some(round_trip), _) => {
+                (round_trip * STUCK_ROUND_TRIPS).clamp(MIN_STUCK_TIMEOUT, MAX_STUCK_TIMEOUT)
+            }
+            (None, Some(_)) => MAX_STUCK_TIMEOUT,
             // QoS 0 alone: no acknowledgement is due.
-            (None, None) => MIN_STALL,
+            (None, None) => MIN_STUCK_TIMEOUT,
         }
     }
 }
@@ -150,34 +153,34 @@ mod tests {
     const FIRST: PacketId = PacketId::FIRST;
 
     #[test]
-    fn stall_timeout_follows_the_round_trip_within_its_bounds() {
+    fn stuck_timeout_follows_the_round_trip_within_its_bounds() {
         let (mut estimator, mut now) = (AckRttEstimator::default(), Instant::now());
-        assert_eq!(estimator.stall_timeout(), MIN_STALL, "only QoS 0 was sent");
+        assert_eq!(estimator.stuck_timeout(), MIN_STUCK_TIMEOUT, "only QoS 0 was sent");
         for (round_trip, timeout) in [(1, 50), (600, 303), (600, 565)] {
             let round_trip = Duration::from_millis(round_trip);
             estimator.note_sent(FIRST, now);
             estimator.note_sent(FIRST.next(), now + round_trip / 2);
             assert!(estimator.watches(FIRST) && !estimator.watches(FIRST.next()), "one at a time");
             if estimator.smoothed.is_none() {
-                assert_eq!(estimator.stall_timeout(), MAX_STALL, "no sample yet");
+                assert_eq!(estimator.stuck_timeout(), MAX_STUCK_TIMEOUT, "no sample yet");
             }
             now += round_trip;
             estimator.note_complete(now);
-            assert_eq!(estimator.stall_timeout().as_millis(), timeout);
+            assert_eq!(estimator.stuck_timeout().as_millis(), timeout);
         }
         for _ in 0..100 {
             estimator.note_sent(FIRST, now);
             now += Duration::from_secs(1);
             estimator.note_complete(now);
         }
-        assert_eq!(estimator.stall_timeout(), MAX_STALL);
+        assert_eq!(estimator.stuck_timeout(), MAX_STUCK_TIMEOUT);
     }
 
     #[test]
     fn measurement_without_acknowledgement_is_given_up() {
         let (mut estimator, now) = (AckRttEstimator::default(), Instant::now());
         estimator.note_sent(FIRST, now);
-        estimator.note_sent(FIRST.next(), now + MAX_STALL);
+        estimator.note_sent(FIRST.next(), now + MAX_STUCK_TIMEOUT);
         assert!(estimator.watches(FIRST.next()));
     }
 
@@ -185,12 +188,12 @@ mod tests {
     fn acknowledgements_are_held_for_100_ms_to_2_s_while_the_subscriber_makes_progress() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
-        let hold = |stall, millis| hold_until(start, stall, at(millis));
-        assert_eq!(hold(MIN_STALL, 0), Some(at(100)));
-        assert_eq!(hold(MIN_STALL, 49), Some(at(149)));
-        assert_eq!(hold(MIN_STALL, 50), None, "stuck");
-        assert_eq!(hold(MAX_STALL, 0), Some(at(2000)));
-        assert_eq!(hold(MAX_STALL, 2000), None, "stuck");
+        let hold = |stuck_timeout, millis| hold_until(start, stuck_timeout, at(millis));
+        assert_eq!(hold(MIN_STUCK_TIMEOUT, 0), Some(at(100)));
+        assert_eq!(hold(MIN_STUCK_TIMEOUT, 49), Some(at(149)));
+        assert_eq!(hold(MIN_STUCK_TIMEOUT, 50), None, "stuck");
+        assert_eq!(hold(MAX_STUCK_TIMEOUT, 0), Some(at(2000)));
+        assert_eq!(hold(MAX_STUCK_TIMEOUT, 2000), None, "stuck");
     }
 
     #[test]

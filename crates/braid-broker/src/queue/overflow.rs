@@ -79,13 +79,17 @@ pub(crate) struct Admission<'a> {
     freed: QueueUsage,
 }
 
-/// Evictions that were made.
+/// State of an admission: the messages that the queue may still hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    None,
-    Expired,
-    Qos0,
-    Oldest,
+    /// All of them.
+    Unchanged,
+    /// All but the expired ones.
+    WithoutExpired,
+    /// Those of QoS 1 and 2 that have not expired.
+    WithoutQos0,
+    /// The oldest of these are being evicted, one at a time.
+    EvictingOldest,
 }
 
 impl<'a> Admission<'a> {
@@ -96,7 +100,7 @@ impl<'a> Admission<'a> {
         usage: &'a QueueUsage,
     ) -> Self {
         let (limits, freed) = (limits.with_reserve(priority), QueueUsage::default());
-        Self { overflow, limits, qos, usage, stage: Stage::None, frees_memory: false, freed }
+        Self { overflow, limits, qos, usage, stage: Stage::Unchanged, frees_memory: false, freed }
     }
 
     /// Notes the size of an oldest message that was evicted.
@@ -111,29 +115,23 @@ impl<'a> Admission<'a> {
 
     /// Evicts in this order: expired messages, then for QoS 1 and 2 all of QoS 0, then by the policy.
     pub(crate) fn decide(&mut self, occupancy: &Occupancy<'_>) -> Decision {
-        let has_room = match self.stage {
-            Stage::None | Stage::Expired => self.has_room(occupancy),
-            Stage::Qos0 => self.has_room_without_qos0(occupancy),
-            Stage::Oldest => return self.evict_oldest(occupancy),
-        };
-        if has_room {
-            return Decision::Admit;
-        }
         match self.stage {
-            Stage::None => {
-                self.stage = Stage::Expired;
+            Stage::EvictingOldest => self.evict_oldest(occupancy),
+            _ if self.has_room(occupancy) => Decision::Admit,
+            Stage::Unchanged => {
+                self.stage = Stage::WithoutExpired;
                 Decision::Evict(Eviction::Expired)
             }
-            Stage::Expired if self.qos == QoS::AtMostOnce => Decision::Reject,
-            Stage::Expired => {
-                self.stage = Stage::Qos0;
+            Stage::WithoutExpired if self.qos == QoS::AtMostOnce => Decision::Reject,
+            Stage::WithoutExpired => {
+                self.stage = Stage::WithoutQos0;
                 Decision::Evict(Eviction::Qos0)
             }
-            Stage::Qos0 | Stage::Oldest => match self.overflow {
+            Stage::WithoutQos0 => match self.overflow {
                 QueueOverflow::DropNewest => Decision::Reject,
                 QueueOverflow::Disconnect => Decision::Disconnect,
                 QueueOverflow::DropOldest => {
-                    self.stage = Stage::Oldest;
+                    self.stage = Stage::EvictingOldest;
                     self.frees_memory = occupancy.is_offline_limit_reached;
                     // The queue itself must make up for the message, or evictions would be in vain.
                     if self.frees_memory && occupancy.evictable_heap_bytes < self.usage.heap_bytes() {
@@ -145,15 +143,11 @@ impl<'a> Admission<'a> {
         }
     }
 
+    /// Without QoS 0, messages of QoS 0 that the connection has taken do not count: it drops them at its next turn.
     fn has_room(&self, occupancy: &Occupancy<'_>) -> bool {
-        occupancy.taken.plus(occupancy.pending).admits(self.usage, self.limits)
-            && self.is_fair(occupancy)
-            && !occupancy.is_offline_limit_reached
-    }
-
-    /// Messages of QoS 0 that the connection has taken do not count: it drops them at its next turn.
-    fn has_room_without_qos0(&self, occupancy: &Occupancy<'_>) -> bool {
-        occupancy.taken.without_qos0().plus(occupancy.pending).admits(self.usage, self.limits)
+        let without_qos0 = (self.stage == Stage::WithoutQos0).then(|| occupancy.taken.without_qos0());
+        let taken = without_qos0.as_ref().unwrap_or(occupancy.taken);
+        taken.plus(occupancy.pending).admits(self.usage, self.limits)
             && self.is_fair(occupancy)
             && !occupancy.is_offline_limit_reached
     }

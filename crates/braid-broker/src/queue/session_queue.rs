@@ -542,7 +542,7 @@ impl Inner {
             }
             None => return None,
         };
-        hold_until(progress_at, ack_rtt.stall_timeout(), now)
+        hold_until(progress_at, ack_rtt.stuck_timeout(), now)
     }
 
     /// Usage of the queue and of the egress queue.
