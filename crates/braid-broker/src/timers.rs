@@ -1,7 +1,6 @@
 //! Timers of disconnected sessions: delayed Wills and session expiry.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -17,27 +16,21 @@ const PURGE_FROM: usize = 1024;
 /// Timers of all disconnected sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    heap: Mutex<Heap>,
+    queue: Mutex<TimerQueue>,
     /// Notified when a timer is earlier than all others.
     earlier: Notify,
 }
 
-/// Heap of the timers, earliest first.
+/// Timers by time, kind and disconnect epoch, which no two sessions share.
 ///
 /// The timer of a session that was resumed is stale, and would stay until its time, which may be in a hundred years.
-/// Whenever the heap has doubled, the stale ones are purged: its size stays near the number of sessions, however often
+/// Whenever the queue has doubled, the stale ones are purged: its size stays near the number of sessions, however often
 /// they reconnect.
 #[derive(Debug, Default)]
-struct Heap {
-    timers: BinaryHeap<Reverse<Timer>>,
+struct TimerQueue {
+    timers: BTreeMap<(Instant, TimerKind, u64), Weak<SessionEntry>>,
     /// Timers that the last purge left.
     purged: usize,
-}
-
-#[derive(Debug)]
-struct Timer {
-    at: Instant,
-    due: DueEvent,
 }
 
 /// Timer that has expired.
@@ -57,37 +50,6 @@ pub(crate) enum TimerKind {
     SessionEnd,
 }
 
-impl Timer {
-    fn is_stale(&self) -> bool {
-        let epoch = self.due.disconnect_epoch;
-        self.due.entry.upgrade().is_none_or(|entry| entry.disconnect_epoch() != epoch)
-    }
-
-    fn order(&self) -> (Instant, TimerKind, u64) {
-        (self.at, self.due.kind, self.due.disconnect_epoch)
-    }
-}
-
-impl PartialEq for Timer {
-    fn eq(&self, other: &Self) -> bool {
-        self.order() == other.order()
-    }
-}
-
-impl Eq for Timer {}
-
-impl PartialOrd for Timer {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Timer {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.order().cmp(&other.order())
-    }
-}
-
 impl Timers {
     /// Sets a timer that expires `after` from now, and is void once the session has left this disconnect epoch.
     pub(crate) fn set(
@@ -98,23 +60,24 @@ impl Timers {
         entry: &Arc<SessionEntry>,
     ) {
         let Some(at) = Instant::now().checked_add(after) else { return };
-        let timer = Timer { at, due: DueEvent { kind, disconnect_epoch, entry: Arc::downgrade(entry) } };
-        let mut heap = self.heap();
-        if heap.timers.len() >= PURGE_FROM && heap.timers.len() >= 2 * heap.purged {
-            heap.timers.retain(|Reverse(timer)| !timer.is_stale());
-            heap.purged = heap.timers.len();
+        let mut queue = self.queue();
+        if queue.timers.len() >= PURGE_FROM && queue.timers.len() >= 2 * queue.purged {
+            queue.timers.retain(|(.., epoch), entry| {
+                entry.upgrade().is_some_and(|entry| entry.disconnect_epoch() == *epoch)
+            });
+            queue.purged = queue.timers.len();
         }
-        let is_first = heap.timers.peek().is_none_or(|Reverse(first)| timer.at < first.at);
-        heap.timers.push(Reverse(timer));
-        drop(heap);
+        let is_first = queue.timers.first_key_value().is_none_or(|((first, ..), _)| at < *first);
+        queue.timers.insert((at, kind, disconnect_epoch), Arc::downgrade(entry));
+        drop(queue);
         if is_first {
             self.earlier.notify_one();
         }
     }
 
-    fn heap(&self) -> Ordered<MutexGuard<'_, Heap>> {
-        // Poison is ignored: a purge calls nothing that panics, and a lost timer of a heap would be one of memory.
-        Ordered::acquire(Rank::Leaf, || self.heap.lock().unwrap_or_else(PoisonError::into_inner))
+    fn queue(&self) -> Ordered<MutexGuard<'_, TimerQueue>> {
+        // Poison is ignored: a purge calls nothing that panics, and each other change is one call of the map.
+        Ordered::acquire(Rank::Leaf, || self.queue.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes the earliest timer that has expired at `now`.
@@ -122,12 +85,13 @@ impl Timers {
     /// # Errors
     /// None has: the time of the earliest.
     pub(crate) fn poll_due(&self, now: Instant) -> Result<DueEvent, Option<Instant>> {
-        let mut heap = self.heap();
-        match heap.timers.peek() {
-            Some(Reverse(first)) if first.at <= now => {}
-            first => return Err(first.map(|Reverse(first)| first.at)),
+        let mut queue = self.queue();
+        let first = queue.timers.first_entry().ok_or(None)?;
+        let (at, kind, disconnect_epoch) = *first.key();
+        if at > now {
+            return Err(Some(at));
         }
-        heap.timers.pop().map(|Reverse(timer)| timer.due).ok_or(None)
+        Ok(DueEvent { kind, disconnect_epoch, entry: first.remove() })
     }
 
     /// Waits until a timer was set that is earlier than all others.
@@ -152,7 +116,7 @@ mod tests {
             restless.set_disconnect_epoch(epoch);
             timers.set(TimerKind::SessionEnd, Duration::from_secs(u32::MAX.into()), epoch, &restless);
         }
-        assert!(timers.heap().timers.len() <= PURGE_FROM);
+        assert!(timers.queue().timers.len() <= PURGE_FROM);
         let later = Instant::now() + Duration::from_secs(50);
         assert!(timers.poll_due(later).is_ok_and(|due| due.disconnect_epoch == 1));
     }
