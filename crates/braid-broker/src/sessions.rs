@@ -542,7 +542,6 @@ mod tests {
     use super::*;
     use crate::config::BrokerConfig;
     use crate::core::Core;
-    use crate::queue::backpressure::AckRttEstimator;
     use crate::queue::egress::EgressQueue;
     use crate::queue::usage::QueueLimits;
 
@@ -568,13 +567,7 @@ mod tests {
         let signal = poll_fn(|context| {
             assert!(second.as_mut().poll(context).is_pending());
             let queue = &first.entry.queue;
-            Poll::Ready(queue.poll_take(
-                &mut EgressQueue::default(),
-                |stream| stream,
-                AckRttEstimator::default(),
-                capacity,
-                context,
-            ))
+            Poll::Ready(queue.poll_take(&mut EgressQueue::default(), |stream| stream, capacity, context))
         });
         assert_eq!(signal.await, Some(Signal::TakeOver));
     }

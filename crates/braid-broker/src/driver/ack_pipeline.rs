@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use braid_proto::connection::{Server, Token};
 use braid_proto::message::Message;
-use braid_proto::packet::{PacketId, QoS};
+use braid_proto::packet::QoS;
 use braid_proto::stream::StreamKey;
 use braid_store::{Change, Commit, Completion, StoreError};
 
@@ -278,23 +278,10 @@ impl AckPipeline {
         self.progress.as_mut()?.release(token.packet_id())
     }
 
-    /// A PUBLISH is in the outbox of a stream, behind so many bytes.
-    pub(super) fn note_sent(
-        &mut self,
-        queue_lsn: NonZeroU64,
-        qos: QoS,
-        packet_id: PacketId,
-        behind: (StreamKey, usize),
-    ) {
-        if let Some(progress) = &mut self.progress {
-            progress.note_sent(queue_lsn, qos, packet_id, behind);
-        }
-    }
-
     /// A delivery was dropped instead of being sent.
     pub(super) fn note_dropped(&mut self, queue_lsn: Option<NonZeroU64>) {
         if let (Some(queue_lsn), Some(progress)) = (queue_lsn, &mut self.progress) {
-            progress.note_dropped(queue_lsn);
+            progress.note_completed(queue_lsn);
         }
     }
 
@@ -333,16 +320,9 @@ impl AckPipeline {
         self.progress.as_ref()?.writable(stream, has_ended)
     }
 
-    pub(super) fn note_written(&mut self, stream: StreamKey, bytes: usize) {
-        if let Some(progress) = &mut self.progress {
-            progress.note_written(stream, bytes);
-        }
-    }
-
-    pub(super) fn forget_stream(&mut self, stream: StreamKey) {
-        if let Some(progress) = &mut self.progress {
-            progress.forget(stream);
-        }
+    /// Progress of the deliveries, of a session that outlives its connection.
+    pub(super) fn progress(&mut self) -> Option<&mut DurableProgress> {
+        self.progress.as_deref_mut()
     }
 }
 
@@ -360,7 +340,6 @@ mod tests {
     use super::*;
     use crate::config::LimitsConfig;
     use crate::memory::Memory;
-    use crate::queue::backpressure::AckRttEstimator;
     use crate::queue::egress::EgressQueue;
     use crate::queue::policy::QueuePolicy;
     use crate::registry::{ConnectionId, SessionKey};
@@ -375,10 +354,10 @@ mod tests {
     fn congested_receiver(now: Instant) -> Arc<SessionEntry> {
         let receiver = receiver();
         receiver.queue.open();
-        let mut ack_rtt = AckRttEstimator::default();
-        ack_rtt.note_progress(now);
+        let mut egress = EgressQueue::default();
+        egress.note_end(now);
         let context = Context::from_waker(Waker::noop());
-        receiver.queue.poll_take(&mut EgressQueue::default(), |stream| stream, ack_rtt, LIMITS, &context);
+        receiver.queue.poll_take(&mut egress, |stream| stream, LIMITS, &context);
         let limits = LimitsConfig {
             queued_messages: LIMITS.messages,
             queued_bytes: LIMITS.bytes,

@@ -14,6 +14,7 @@ use super::Driver;
 use super::ack_pipeline::{AckPipeline, PendingAcks};
 use super::connect::{ClaimedSession, claim_session, peer_name};
 use super::read_gate::ReadGate;
+use super::read_limits::MemoryBackpressure;
 use super::subscribe::SubscriptionHandler;
 use crate::auth::ClientAccess;
 use crate::core::Core;
@@ -38,8 +39,9 @@ struct PublishBatch {
     acks: Option<PendingAcks>,
 }
 
-/// Routes of one publisher, and its fan-out.
+/// Routes of one publisher, its fan-out, and the backpressure of memory on it.
 pub(super) struct PublishIngress {
+    pub(super) pressure: MemoryBackpressure,
     routes: RouteCache,
     /// Deliveries for each message of the last batch.
     fan_out: usize,
@@ -70,7 +72,8 @@ impl PublishBatch {
 
 impl PublishIngress {
     pub(super) fn new() -> Self {
-        Self { routes: RouteCache::default(), fan_out: INITIAL_FAN_OUT }
+        let (pressure, routes) = (MemoryBackpressure::default(), RouteCache::default());
+        Self { pressure, routes, fan_out: INITIAL_FAN_OUT }
     }
 
     /// True when a batch is as much work as one turn may do.
@@ -89,7 +92,7 @@ impl PublishIngress {
         core.statistics.received(messages.len() as u64);
         gate.note_publishes(messages.len(), now);
         // Before the messages are shared.
-        core.memory.charge(&gate.account(&core.memory), messages);
+        core.memory.charge(&self.pressure.account(&core.memory), messages);
         let mut has_acknowledgements = false;
         for token in tokens.iter().flatten() {
             has_acknowledgements = true;
@@ -118,7 +121,7 @@ impl PublishIngress {
         pipeline.wait_for(dispatched.commit.filter(|_| is_awaited));
         messages.clear();
         tokens.clear();
-        gate.note_dispatched(dispatched.is_urgent, &core.memory, now);
+        self.pressure.note_publishes(dispatched.is_urgent, &core.memory, now);
     }
 }
 
@@ -143,7 +146,7 @@ impl Driver {
                 Event::Connect(connect) => return Some(connect),
                 Event::Publish(..) => {}
                 // A refused delivery is over as well: no other member gets a shared message for it. [MQTT-4.8.2-6]
-                Event::Complete(packet_id, _) => self.sender.note_acknowledged(packet_id, super::now),
+                Event::Complete(packet_id, _) => self.egress.note_acknowledged(packet_id, super::now),
                 Event::Release(token) => {
                     batch.changes.extend(self.acks.note_released(token));
                     batch.acknowledge(token);
@@ -162,7 +165,7 @@ impl Driver {
                     tracing::info!(client, peer, %stream, cause = %violation, "stream ended");
                 }
                 Event::StreamEnded(stream) => {
-                    self.sender.redirect(stream);
+                    self.egress.redirect(stream);
                     if let Some(handler) = self.subscriptions() {
                         handler.redirect(stream);
                     }

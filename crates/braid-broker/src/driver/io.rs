@@ -12,6 +12,7 @@ use bytes::Buf;
 use tokio::io::ReadBuf;
 
 use super::Driver;
+use super::delivery_sender::{has_room, next_delivery};
 use super::read_gate::ReadInput;
 use super::stream_scheduler::OpenedStream;
 
@@ -40,15 +41,16 @@ fn with_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
 impl Driver {
     // -- Reading -----------------------------------------------------------------------------------
 
-    /// State that the read gate decides on.
+    /// True when a stream that was refused may be read by now.
     pub(super) fn has_reopened(&self, now: Instant) -> bool {
-        self.gate.has_reopened(&ReadInput {
-            server: &self.server,
-            acks: &self.acks,
-            memory: &self.core.memory,
-            has_events: self.server.has_events(),
-            now,
-        })
+        self.gate.has_reopened(&self.read_input(now))
+    }
+
+    /// State that the read gate decides on.
+    pub(super) fn read_input(&self, now: Instant) -> ReadInput<'_> {
+        let Self { server, acks, ingress, .. } = self;
+        let (pressure, has_events) = (&ingress.pressure, server.has_events());
+        ReadInput { server, acks, pressure, memory: &self.core.memory, has_events, now }
     }
 
     /// Reads until the link has nothing more, and not too much for one turn; true if something was read.
@@ -73,9 +75,10 @@ impl Driver {
     fn read_once(&mut self, has_events: bool, now: Instant, context: &mut Context<'_>) -> Poll<()> {
         with_buffer(|buffer| {
             let memory = &self.core.memory;
-            let size = self.gate.read_size(memory, buffer.len());
+            let size = self.ingress.pressure.read_size(memory, self.gate.read_size(buffer.len()));
             let mut buffer = ReadBuf::new(&mut buffer[..size]);
-            let input = ReadInput { server: &self.server, acks: &self.acks, memory, has_events, now };
+            let (server, acks, pressure) = (&self.server, &self.acks, &self.ingress.pressure);
+            let input = ReadInput { server, acks, pressure, memory, has_events, now };
             let mut filter = self.gate.filter(input);
             let outcome = ready!(self.link.poll_read(context, &mut buffer, &mut filter));
             drop(filter);
@@ -92,6 +95,7 @@ impl Driver {
             Read::Bytes(stream) => {
                 self.core.statistics.read(bytes.len() as u64);
                 self.gate.note_read(stream, bytes.len(), now);
+                self.ingress.pressure.note_read(stream);
                 self.server.handle_bytes(stream, bytes, now);
                 // Before anything that answers the bytes is written.
                 self.acks.note_progress(&mut self.server);
@@ -142,7 +146,7 @@ impl Driver {
     // -- Streams -----------------------------------------------------------------------------------
 
     fn begin_stream(&mut self, OpenedStream { stream, is_stopped }: OpenedStream) {
-        self.gate.handle_stream_opened(stream);
+        self.ingress.pressure.handle_stream_opened(stream);
         self.link.set_priority(stream, Priority::HIGHEST);
         self.server.handle_stream_opened(stream);
         if is_stopped {
@@ -176,11 +180,13 @@ impl Driver {
     }
 
     fn forget_stream(&mut self, stream: StreamKey) {
-        self.gate.handle_stream_ended(stream);
+        self.ingress.pressure.handle_stream_ended(stream);
         if let Some(streams) = &mut self.streams {
             streams.forget(stream);
         }
-        self.acks.forget_stream(stream);
+        if let Some(progress) = self.acks.progress() {
+            progress.forget(stream);
+        }
     }
 
     // -- Deliveries --------------------------------------------------------------------------------
@@ -189,13 +195,14 @@ impl Driver {
     pub(super) fn deliver(&mut self, now: Instant) {
         let (mut sent, mut dropped) = (0, 0);
         self.server.continue_resend(now, self.session.access.permitted_deliveries(&mut dropped));
-        if self.sender.is_empty() {
+        if self.egress.is_empty() {
             self.core.statistics.dropped(dropped);
             return;
         }
-        self.sender.begin_round(now);
+        self.egress.note_begin(now);
         let mut unwritten = self.server.unwritten();
-        while let Some((lane, next)) = self.sender.next(&self.server, unwritten, self.streams.as_deref_mut())
+        while let Some((lane, next)) =
+            next_delivery(&mut self.egress, &self.server, unwritten, self.streams.as_deref_mut())
         {
             let (queue_lsn, qos) = (next.queue_lsn, next.qos);
             if self.core.queues.policy.is_too_old(next.enqueued_at, now) {
@@ -213,7 +220,7 @@ impl Driver {
             match self.server.deliver(next, now) {
                 Sent::Out(packet_id) => {
                     sent += 1;
-                    self.sender.note_sent(stream, packet_id, now);
+                    self.egress.note_sent(stream, packet_id, now);
                     let after = self.server.unwritten_on(stream);
                     unwritten += after - before;
                     if let Some(streams) = &mut self.streams
@@ -221,8 +228,10 @@ impl Driver {
                     {
                         self.link.set_priority(stream, to); // [BQ-50]
                     }
-                    if let (Some(queue_lsn), Some(packet_id)) = (queue_lsn, packet_id) {
-                        self.acks.note_sent(queue_lsn, qos, packet_id, (stream, before));
+                    if let (Some(queue_lsn), Some(packet_id)) = (queue_lsn, packet_id)
+                        && let Some(progress) = self.acks.progress()
+                    {
+                        progress.note_sent(queue_lsn, qos, packet_id, (stream, before));
                     }
                 }
                 Sent::Expired | Sent::TooLarge => {
@@ -230,13 +239,13 @@ impl Driver {
                     self.acks.note_dropped(queue_lsn);
                 }
                 Sent::Blocked(delivery) => {
-                    self.sender.put_back(lane, *delivery);
+                    self.egress.put_back(lane, *delivery);
                     break;
                 }
             }
         }
         if sent > 0 {
-            self.sender.end_round(now);
+            self.egress.note_end(now);
         }
         if let Some(streams) = &mut self.streams {
             let link = &mut self.link;
@@ -248,18 +257,18 @@ impl Driver {
 
     /// Adds a batch of retained messages to the queue; false when no subscription is ready for one.
     pub(super) fn send_retained(&mut self, now: Instant) -> bool {
-        let (core, server, sender) = (&self.core, &self.server, &self.sender);
+        let (core, server, egress) = (&self.core, &self.server, &self.egress);
         let Some(entry) = &self.session.entry else { return false };
         let batch = self.retained.next_batch(
             &core.retained,
             core.queues.policy.limits,
             now,
-            |stream| sender.has_room(server, stream),
+            |stream| has_room(egress, server, stream),
             |topic| core.routing.priority_of(topic),
         );
         let Some(mut batch) = batch else { return false };
         core.dispatcher.take_directly(entry, &mut batch);
-        batch.into_iter().for_each(|delivery| self.sender.push(delivery));
+        batch.into_iter().for_each(|delivery| self.egress.push(delivery));
         true
     }
 
@@ -287,7 +296,7 @@ impl Driver {
             self.end_link(Some(error));
         }
         self.core.statistics.written(written as u64);
-        self.gate.note_written(written);
+        self.ingress.pressure.note_written(written);
         written > 0
     }
 
@@ -333,7 +342,9 @@ impl Driver {
             {
                 self.link.set_priority(stream, to);
             }
-            self.acks.note_written(stream, written);
+            if let Some(progress) = self.acks.progress() {
+                progress.note_written(stream, written);
+            }
         }
         written
     }

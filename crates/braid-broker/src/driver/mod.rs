@@ -5,8 +5,9 @@
 //! leave in one write, and each subscriber is woken once for all that one read contained.
 //!
 //! The parts own their state and do not know the driver: [`ReadGate`] decides which stream is read, [`PublishIngress`]
-//! dispatches messages, [`AckPipeline`] releases acknowledgements, [`DeliverySender`] and [`RetainedSender`] choose
-//! deliveries, [`StreamScheduler`] orders the writes.
+//! dispatches messages and slows the publisher down while memory is short, [`AckPipeline`] releases acknowledgements,
+//! [`EgressQueue`] holds the deliveries, [`delivery_sender`] and [`RetainedSender`] choose the next ones,
+//! [`StreamScheduler`] orders the writes.
 
 mod ack_pipeline;
 mod close;
@@ -35,13 +36,13 @@ use tokio::time::Sleep;
 use self::ack_pipeline::AckPipeline;
 use self::close::{CLOSE_TIMEOUT, ConnectionClose, QUIC_CLOSE_TIMEOUT, flush_timeout};
 use self::connect::{SessionBinding, peer_name, shake_hands};
-use self::delivery_sender::DeliverySender;
 use self::events::PublishIngress;
 use self::read_gate::ReadGate;
 use self::retained_sender::RetainedSender;
 use self::stream_scheduler::StreamScheduler;
 use crate::config::EarlyPublishConfig;
 use crate::core::Core;
+use crate::queue::egress::EgressQueue;
 use crate::queue::session_queue::Signal;
 
 /// Turns of one poll, before other tasks run.
@@ -69,7 +70,7 @@ struct Driver {
     gate: ReadGate,
     ingress: PublishIngress,
     acks: AckPipeline,
-    sender: DeliverySender,
+    egress: EgressQueue,
     retained: RetainedSender,
     /// `None` on a link without data streams.
     streams: Option<Box<StreamScheduler>>,
@@ -98,7 +99,7 @@ impl Driver {
             gate: ReadGate::new(&core.config.limits, accepted),
             ingress: PublishIngress::new(),
             acks: AckPipeline::default(),
-            sender: DeliverySender::default(),
+            egress: EgressQueue::default(),
             retained: RetainedSender::default(),
             streams: link.is_multi().then(|| Box::new(StreamScheduler::new(accepted))),
             timer: ConnectionTimer { sleep: None, confirm_by: link.is_early().then(|| accepted + limit) },
@@ -149,7 +150,8 @@ impl Driver {
                 return Poll::Ready(Turn::Decide(connect));
             }
             // 4. Limits. After the events, which count the messages.
-            self.gate.end_turn(&self.server, &self.core.memory, now);
+            self.gate.end_turn(&self.server, now);
+            self.ingress.pressure.note_partial(self.server.partial_len(), &self.core.memory, now);
             // Dispatch may have taken long: the time to send is measured from here.
             let now = self::now();
             // 5. Commits, which registers for the first that is not done. After the events, which begin them: over a store
@@ -168,7 +170,8 @@ impl Driver {
             // 11. Write, once per turn, acknowledgements and deliveries together. Registers for room when the link is full.
             let has_written = self.poll_write(context);
             // 12. Memory of this connection, after all that changed it.
-            self.gate.charge_unread(|| self.link.unread_bytes(), &self.core.memory);
+            let unread = self.gate.unread(|| self.link.unread_bytes());
+            self.ingress.pressure.note_unread(unread, &self.core.memory);
             self.note_holdings();
             // 13. End. Messages before a DISCONNECT are dispatched first, in as many turns as that takes.
             if self.server.is_closed() && !self.server.has_events() {
@@ -189,12 +192,13 @@ impl Driver {
     fn poll_queue(&mut self, now: Instant, context: &Context<'_>) {
         let Some(entry) = &self.session.entry else { return };
         let policy = &self.core.queues.policy;
-        let signal = self.sender.poll_queue(&entry.queue, &self.server, policy, context);
-        let evicted = self.sender.trim(policy);
+        let resolve = |stream| self.server.resolve(stream);
+        let signal = entry.queue.poll_take(&mut self.egress, resolve, policy.limits, context);
+        let evicted = self.egress.trim(policy);
         let dropped = evicted.messages();
         evicted.lsns.into_iter().for_each(|lsn| self.acks.note_dropped(Some(lsn)));
         if dropped > 0 {
-            let log = self.sender.note_trimmed(&entry.queue, dropped, policy, now);
+            let log = entry.queue.note_trimmed(&mut self.egress, dropped, policy.limits, now);
             self.core.queues.note_trimmed(&entry.client_id, dropped, log);
         }
         match signal {
@@ -208,7 +212,7 @@ impl Driver {
     fn note_holdings(&self) {
         let Some(entry) = &self.session.entry else { return };
         let inflight = self.server.session().map_or(0, |session| session.outbound.heap_bytes());
-        let (partial, moved) = self.gate.holdings();
+        let (partial, moved) = self.ingress.pressure.holdings();
         entry.set_holdings(inflight + partial, moved);
     }
 
@@ -217,7 +221,7 @@ impl Driver {
         if self.gate.begin_probe(|| self.link.stream_frames(), now) {
             self.server.note_bytes(now); // [BQ-44]
         }
-        if self.gate.poll_relief(&self.core.memory, context) {
+        if self.ingress.pressure.poll_relief(&self.core.memory, context) {
             return Poll::Ready(());
         }
         let keep_alive = self.server.poll_timeout();
@@ -226,7 +230,7 @@ impl Driver {
             self.timer.confirm_by,
             self.acks.next_timeout(),
             self.streams.as_ref().and_then(|streams| streams.next_opening()),
-            self.gate.next_timeout(&self.core.memory, now),
+            self.gate.next_timeout(&self.read_input(now)),
         ];
         let Some(at) = times.into_iter().flatten().min() else { return Poll::Pending };
         ready!(self.timer.poll(at, context));
@@ -238,7 +242,7 @@ impl Driver {
         if self.gate.probe(|| self.link.stream_frames(), now) {
             self.server.note_bytes(now); // [BQ-44]
         }
-        if self.gate.suspends_keep_alive() {
+        if self.gate.suspends_keep_alive(&self.ingress.pressure) {
             self.server.reset_keep_alive(now);
         }
         self.server.handle_timeout(now);
@@ -284,7 +288,7 @@ impl Driver {
         if let Some(entry) = self.session.entry.take() {
             self.core.statistics.client_left();
             entry.set_holdings(0, 0);
-            let (deliveries, retained) = (self.sender.drain(), self.retained.take());
+            let (deliveries, retained) = (self.egress.drain(), self.retained.take());
             self.core.sessions.release(&entry, self.session.connection, end, deliveries, retained);
         }
     }
@@ -319,7 +323,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.server.handle_link_closed();
         self.release();
-        self.gate.release(&self.core.memory);
+        self.ingress.pressure.release(&self.core.memory);
     }
 }
 

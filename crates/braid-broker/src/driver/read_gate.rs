@@ -3,12 +3,9 @@
 //! Reasons against it: unanswered events, a full outbox, a receiver of its messages that cannot keep up, the publish
 //! rate, the memory of the broker. A stream that is not read stays under its flow control.
 
-use std::sync::Arc;
-use std::task::Context;
 use std::time::{Duration, Instant};
 
 use braid_proto::connection::Server;
-use braid_proto::message::MemoryAccount;
 use braid_proto::stream::StreamKey;
 
 use super::ack_pipeline::AckPipeline;
@@ -29,6 +26,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct ReadInput<'a> {
     pub(super) server: &'a Server,
     pub(super) acks: &'a AckPipeline,
+    pub(super) pressure: &'a MemoryBackpressure,
     pub(super) memory: &'a Memory,
     /// Events of an earlier turn are not answered yet.
     pub(super) has_events: bool,
@@ -40,12 +38,7 @@ pub(super) struct ReadGate {
     /// Streams with something to read that the last call of [`ReadGate::filter`] refused.
     refused: Vec<StreamKey>,
     probe: Option<KeepAliveProbe>,
-    limits: Limits,
-}
-
-struct Limits {
     rate: Option<Box<PublishRateLimiter>>,
-    memory: MemoryBackpressure,
 }
 
 /// Watches for bytes on streams that are not read.
@@ -57,38 +50,35 @@ struct KeepAliveProbe {
     next: Instant,
 }
 
-impl Limits {
-    /// End of the pause of a stream by its rate or the memory.
-    fn paused_until(&self, memory: &Memory, stream: StreamKey, now: Instant) -> [Option<Instant>; 2] {
-        let rate = self.rate.as_ref().and_then(|rate| rate.paused_until(stream, now));
-        [rate, self.memory.paused_until(memory, stream, now)]
+impl ReadInput<'_> {
+    /// End of the pause of a stream by the rate of the client or the memory.
+    fn paused_until(&self, rate: Option<&PublishRateLimiter>, stream: StreamKey) -> [Option<Instant>; 2] {
+        let rate = rate.and_then(|rate| rate.paused_until(stream, self.now));
+        [rate, self.pressure.paused_until(self.memory, stream, self.now)]
     }
 
-    fn allow(&self, input: &ReadInput<'_>, stream: StreamKey) -> bool {
-        let &ReadInput { server, acks, memory, has_events, now } = input;
-        !has_events
-            && server.is_reading(stream)
-            && server.unwritten_packets_on(stream) <= OUTBOX_LIMIT
-            && !acks.is_paused(stream)
-            && self.paused_until(memory, stream, now) == [None; 2]
+    fn allows(&self, rate: Option<&PublishRateLimiter>, stream: StreamKey) -> bool {
+        !self.has_events
+            && self.server.is_reading(stream)
+            && self.server.unwritten_packets_on(stream) <= OUTBOX_LIMIT
+            && !self.acks.is_paused(stream)
+            && self.paused_until(rate, stream) == [None; 2]
     }
 }
 
 impl ReadGate {
     pub(super) fn new(limits: &LimitsConfig, now: Instant) -> Self {
-        let limits =
-            Limits { rate: PublishRateLimiter::new(limits, now), memory: MemoryBackpressure::default() };
-        Self { refused: Vec::new(), probe: None, limits }
+        Self { refused: Vec::new(), probe: None, rate: PublishRateLimiter::new(limits, now) }
     }
 
     // -- Decision ----------------------------------------------------------------------------------
 
     /// Filter for one [`Link::poll_read`](braid_transport::Link::poll_read). Remembers the streams that it refuses.
     pub(super) fn filter<'a>(&'a mut self, input: ReadInput<'a>) -> impl FnMut(StreamKey) -> bool + 'a {
-        let Self { refused, limits, .. } = self;
+        let Self { refused, rate, .. } = self;
         refused.clear();
         move |stream| {
-            let is_allowed = limits.allow(&input, stream);
+            let is_allowed = input.allows(rate.as_deref(), stream);
             if !is_allowed {
                 refused.push(stream);
             }
@@ -99,80 +89,45 @@ impl ReadGate {
     /// True when a stream that was refused may be read by now. No waker tells of that: the reason may have gone in the same
     /// turn.
     pub(super) fn has_reopened(&self, input: &ReadInput<'_>) -> bool {
-        self.refused.iter().any(|stream| self.limits.allow(input, *stream))
+        self.refused.iter().any(|stream| input.allows(self.rate.as_deref(), *stream))
     }
 
     /// True when each read must be counted before the next one.
     pub(super) fn is_limited(&self, memory: &Memory) -> bool {
-        self.limits.rate.is_some() || memory.is_pressed()
+        self.rate.is_some() || memory.is_pressed()
     }
 
     /// Size of the next read, at most `max` bytes.
-    pub(super) fn read_size(&self, memory: &Memory, max: usize) -> usize {
-        let max = self.limits.rate.as_ref().map_or(max, |rate| rate.read_size(max));
-        self.limits.memory.read_size(memory, max)
+    pub(super) fn read_size(&self, max: usize) -> usize {
+        self.rate.as_ref().map_or(max, |rate| rate.read_size(max))
     }
 
     // -- Events ------------------------------------------------------------------------------------
 
     pub(super) fn note_read(&mut self, stream: StreamKey, bytes: usize, now: Instant) {
-        if let Some(rate) = &mut self.limits.rate {
+        if let Some(rate) = &mut self.rate {
             rate.note_bytes(stream, bytes, now);
         }
-        self.limits.memory.note_read(stream);
     }
 
     /// PUBLISH packets were decoded.
     pub(super) fn note_publishes(&mut self, count: usize, now: Instant) {
-        if let Some(rate) = &mut self.limits.rate {
+        if let Some(rate) = &mut self.rate {
             rate.note_publishes(count, now);
         }
     }
 
-    /// Their messages are in the queues of subscribers, and count as memory.
-    pub(super) fn note_dispatched(&mut self, is_urgent: bool, memory: &Memory, now: Instant) {
-        self.limits.memory.note_publishes(is_urgent, memory, now);
-    }
-
-    /// All that was read is decoded; what of it stands in incomplete packets is charged.
-    pub(super) fn end_turn(&mut self, server: &Server, memory: &Memory, now: Instant) {
-        if let Some(rate) = self.limits.rate.as_mut().filter(|_| !server.has_events()) {
+    /// All that was read is decoded.
+    pub(super) fn end_turn(&mut self, server: &Server, now: Instant) {
+        if let Some(rate) = self.rate.as_mut().filter(|_| !server.has_events()) {
             rate.end_turn(now);
         }
-        self.limits.memory.note_partial(server.partial_len(), memory, now);
     }
 
-    pub(super) fn note_written(&mut self, bytes: usize) {
-        self.limits.memory.note_written(bytes);
-    }
-
-    pub(super) fn handle_stream_opened(&mut self, stream: StreamKey) {
-        self.limits.memory.handle_stream_opened(stream);
-    }
-
-    pub(super) fn handle_stream_ended(&mut self, stream: StreamKey) {
-        self.limits.memory.handle_stream_ended(stream);
-    }
-
-    // -- Memory ------------------------------------------------------------------------------------
-
-    /// Account that the messages of this connection are charged to.
-    pub(super) fn account(&mut self, memory: &Arc<Memory>) -> Arc<dyn MemoryAccount> {
-        self.limits.memory.account(memory)
-    }
-
-    /// Bytes of incomplete packets and unread ones, and bytes moved since the connection began.
-    pub(super) fn holdings(&self) -> (usize, u64) {
-        self.limits.memory.holdings()
-    }
-
-    /// Charges the bytes of refused streams; `unread`: see [`Link::unread_bytes`](braid_transport::Link::unread_bytes).
-    pub(super) fn charge_unread(&mut self, unread: impl FnOnce() -> usize, memory: &Memory) {
-        self.limits.memory.note_unread(if self.refused.is_empty() { 0 } else { unread() }, memory);
-    }
-
-    pub(super) fn release(&mut self, memory: &Memory) {
-        self.limits.memory.release(memory);
+    /// Bytes of refused streams, to be charged; `unread`: see
+    /// [`Link::unread_bytes`](braid_transport::Link::unread_bytes).
+    pub(super) fn unread(&self, unread: impl FnOnce() -> usize) -> usize {
+        if self.refused.is_empty() { 0 } else { unread() }
     }
 
     // -- Waiting -----------------------------------------------------------------------------------
@@ -201,18 +156,13 @@ impl ReadGate {
 
     /// True while the broker pauses the client: its PINGREQ may be among the bytes that are not read, and Keep Alive must
     /// not end the connection for that.
-    pub(super) fn suspends_keep_alive(&self) -> bool {
-        !self.refused.is_empty() && (self.limits.rate.is_some() || self.limits.memory.is_active())
-    }
-
-    /// True when the pressure of memory is over; otherwise the task is woken at its end.
-    pub(super) fn poll_relief(&mut self, memory: &Memory, context: &mut Context<'_>) -> bool {
-        self.limits.memory.poll_relief(memory, context)
+    pub(super) fn suspends_keep_alive(&self, pressure: &MemoryBackpressure) -> bool {
+        !self.refused.is_empty() && (self.rate.is_some() || pressure.is_active())
     }
 
     /// Time of the next probe, or when a refused stream may be read again.
-    pub(super) fn next_timeout(&self, memory: &Memory, now: Instant) -> Option<Instant> {
-        let paused = |stream: &StreamKey| self.limits.paused_until(memory, *stream, now);
+    pub(super) fn next_timeout(&self, input: &ReadInput<'_>) -> Option<Instant> {
+        let paused = |stream: &StreamKey| input.paused_until(self.rate.as_deref(), *stream);
         let resumes = self.refused.iter().flat_map(paused);
         let probe = self.probe.as_ref().map(|probe| probe.next);
         resumes.chain([probe]).flatten().min()
@@ -221,7 +171,8 @@ impl ReadGate {
 
 #[cfg(test)]
 mod tests {
-    use std::task::Waker;
+    use std::sync::Arc;
+    use std::task::{Context, Waker};
 
     use braid_proto::connection::{Acceptance, Event, ServerOptions};
     use braid_proto::session::Session;
@@ -232,6 +183,7 @@ mod tests {
 
     struct Fixture {
         gate: ReadGate,
+        pressure: MemoryBackpressure,
         server: Server,
         acks: AckPipeline,
         memory: Memory,
@@ -248,19 +200,25 @@ mod tests {
             let acceptance = Acceptance { session_present: false, assigned_client_id: false };
             server.accept(Session::default(), &acceptance, now, |_| true);
             let (gate, acks) = (ReadGate::new(limits, now), AckPipeline::default());
-            Self { gate, server, acks, memory: Memory::new(limits), now }
+            let (pressure, memory) = (MemoryBackpressure::default(), Memory::new(limits));
+            Self { gate, pressure, server, acks, memory, now }
         }
 
         fn input(&self) -> ReadInput<'_> {
-            let Self { server, acks, memory, now, .. } = self;
-            ReadInput { server, acks, memory, has_events: server.has_events(), now: *now }
+            let Self { pressure, server, acks, memory, now, .. } = self;
+            ReadInput { server, acks, pressure, memory, has_events: server.has_events(), now: *now }
         }
 
         /// A read of the link that has something on this stream: whether the gate lets it pass.
         fn read(&mut self, stream: StreamKey) -> bool {
-            let Self { gate, server, acks, memory, now } = self;
+            let Self { gate, pressure, server, acks, memory, now } = self;
             let has_events = server.has_events();
-            gate.filter(ReadInput { server, acks, memory, has_events, now: *now })(stream)
+            gate.filter(ReadInput { server, acks, pressure, memory, has_events, now: *now })(stream)
+        }
+
+        /// The end of a turn, at which `unread` bytes wait on all streams.
+        fn charge_unread(&mut self, unread: usize) {
+            self.pressure.note_unread(self.gate.unread(|| unread), &self.memory);
         }
     }
 
@@ -292,15 +250,15 @@ mod tests {
             Fixture::new(&LimitsConfig { publish_bytes_per_second: 2000, ..LimitsConfig::default() });
         let now = fixture.now;
         assert!(fixture.gate.is_limited(&fixture.memory));
-        assert_eq!(fixture.gate.read_size(&fixture.memory, 65_536), 2000);
+        assert_eq!(fixture.gate.read_size(65_536), 2000);
         fixture.gate.note_read(CONTROL, 8000, now);
-        assert!(!fixture.gate.suspends_keep_alive() && !fixture.read(CONTROL));
-        assert!(fixture.gate.suspends_keep_alive());
-        let at = fixture.gate.next_timeout(&fixture.memory, now).expect("the debt is paid then");
+        assert!(!fixture.gate.suspends_keep_alive(&fixture.pressure) && !fixture.read(CONTROL));
+        assert!(fixture.gate.suspends_keep_alive(&fixture.pressure));
+        let at = fixture.gate.next_timeout(&fixture.input()).expect("the debt is paid then");
         assert!(at > now);
         fixture.now = at;
         assert!(fixture.gate.has_reopened(&fixture.input()) && fixture.read(CONTROL));
-        assert_eq!(fixture.gate.next_timeout(&fixture.memory, at), None);
+        assert_eq!(fixture.gate.next_timeout(&fixture.input()), None);
     }
 
     /// [BQ-44]
@@ -314,7 +272,7 @@ mod tests {
         assert!(!fixture.read(data));
         assert!(fixture.gate.begin_probe(|| Some(5), now), "bytes came on the refused stream");
         assert!(!fixture.gate.begin_probe(|| Some(6), now), "the probe has begun");
-        assert_eq!(fixture.gate.next_timeout(&fixture.memory, now), Some(now + PROBE_INTERVAL));
+        assert_eq!(fixture.gate.next_timeout(&fixture.input()), Some(now + PROBE_INTERVAL));
         assert!(!fixture.gate.probe(|| Some(5), now) && fixture.gate.probe(|| Some(6), now));
         assert!(!fixture.gate.probe(|| None, now), "a link of one stream has no frames");
     }
@@ -324,15 +282,15 @@ mod tests {
         let limits = LimitsConfig { publish_bytes_per_second: 1, ..LimitsConfig::default() };
         let mut fixture = Fixture::new(&limits);
         let (now, data) = (fixture.now, StreamKey::bidi(1));
-        fixture.gate.charge_unread(|| 5000, &fixture.memory);
+        fixture.charge_unread(5000);
         assert_eq!(fixture.memory.held(), 0, "no stream is refused");
         fixture.gate.note_read(CONTROL, 8000, now);
         assert!(!fixture.read(data));
-        fixture.gate.charge_unread(|| 5000, &fixture.memory);
-        fixture.gate.charge_unread(|| 6000, &fixture.memory);
-        assert_eq!((fixture.memory.held(), fixture.gate.holdings().0), (6000, 6000));
-        fixture.gate.release(&fixture.memory);
-        assert_eq!((fixture.memory.held(), fixture.gate.holdings().0), (0, 0));
+        fixture.charge_unread(5000);
+        fixture.charge_unread(6000);
+        assert_eq!((fixture.memory.held(), fixture.pressure.holdings().0), (6000, 6000));
+        fixture.pressure.release(&fixture.memory);
+        assert_eq!((fixture.memory.held(), fixture.pressure.holdings().0), (0, 0));
     }
 
     #[test]
@@ -342,13 +300,14 @@ mod tests {
         let now = fixture.now;
         fixture.memory.add(1500);
         assert!(fixture.gate.is_limited(&fixture.memory) && fixture.read(CONTROL));
-        fixture.gate.note_read(CONTROL, 100, now);
-        fixture.gate.note_dispatched(false, &fixture.memory, now);
-        assert!(!fixture.read(CONTROL) && fixture.gate.suspends_keep_alive());
+        fixture.pressure.note_read(CONTROL);
+        fixture.pressure.note_publishes(false, &fixture.memory, now);
+        assert!(!fixture.read(CONTROL) && fixture.gate.suspends_keep_alive(&fixture.pressure));
         let mut context = Context::from_waker(Waker::noop());
-        assert!(!fixture.gate.poll_relief(&fixture.memory, &mut context));
+        assert!(!fixture.pressure.poll_relief(&fixture.memory, &mut context));
         fixture.memory.remove(1500);
-        assert!(fixture.gate.poll_relief(&fixture.memory, &mut context));
-        assert!(fixture.gate.has_reopened(&fixture.input()) && !fixture.gate.suspends_keep_alive());
+        assert!(fixture.pressure.poll_relief(&fixture.memory, &mut context));
+        assert!(fixture.gate.has_reopened(&fixture.input()));
+        assert!(!fixture.gate.suspends_keep_alive(&fixture.pressure));
     }
 }

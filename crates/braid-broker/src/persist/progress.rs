@@ -79,11 +79,6 @@ impl DurableProgress {
         self.changes.push(Change::Sent { session: self.session, lsn: lsn(queue_lsn), packet_id });
     }
 
-    /// Records a delivery that was dropped instead of being sent.
-    pub(crate) fn note_dropped(&mut self, queue_lsn: NonZeroU64) {
-        self.note_completed(queue_lsn);
-    }
-
     /// Records a received QoS 2 PUBLISH, whose change is committed with its message.
     pub(crate) fn receive(&mut self, packet_id: PacketId) -> Change {
         let exchanges = add(&mut self.exchanges, packet_id);
@@ -117,7 +112,8 @@ impl DurableProgress {
         }
     }
 
-    fn note_completed(&mut self, queue_lsn: NonZeroU64) {
+    /// Records a delivery that is acknowledged, or was dropped instead of being sent.
+    pub(crate) fn note_completed(&mut self, queue_lsn: NonZeroU64) {
         self.changes.push(Change::Completed { session: self.session, lsn: lsn(queue_lsn) });
     }
 

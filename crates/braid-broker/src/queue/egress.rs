@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use braid_proto::message::Delivery;
-use braid_proto::packet::QoS;
+use braid_proto::packet::{PacketId, QoS};
 use braid_proto::stream::{Lane, LaneQueue, StreamKey};
 
+use super::backpressure::AckRttEstimator;
 use super::overflow::{Eviction, evicts_oldest, trim};
 use super::pending::PendingQueue;
 use super::policy::QueuePolicy;
@@ -25,6 +26,7 @@ pub(crate) struct EgressQueue {
     streams: PerStreamUsage,
     /// Lanes that sent nothing in this round, sorted.
     refused: Vec<Lane>,
+    ack_rtt: AckRttEstimator,
 }
 
 impl EgressQueue {
@@ -43,9 +45,29 @@ impl EgressQueue {
         self.refused.clear();
     }
 
-    /// Notes that something was sent on a stream.
-    pub(crate) fn note_progress(&mut self, stream: StreamKey, now: Instant) {
+    /// Notes a delivery that is in the outbox of a stream.
+    pub(crate) fn note_sent(&mut self, stream: StreamKey, packet_id: Option<PacketId>, now: Instant) {
         self.streams.note_progress(stream, now);
+        if let Some(packet_id) = packet_id {
+            self.ack_rtt.note_sent(packet_id, now);
+        }
+    }
+
+    /// Ends a round in which something was sent.
+    pub(crate) fn note_end(&mut self, now: Instant) {
+        self.ack_rtt.note_progress(now);
+    }
+
+    /// Notes that the client has acknowledged a delivery.
+    pub(crate) fn note_acknowledged(&mut self, packet_id: PacketId, now: impl FnOnce() -> Instant) {
+        if self.ack_rtt.watches(packet_id) {
+            self.ack_rtt.note_complete(now());
+        }
+    }
+
+    /// Round-trip time of the client's acknowledgements.
+    pub(crate) fn ack_rtt(&self) -> AckRttEstimator {
+        self.ack_rtt
     }
 
     pub(crate) fn is_empty(&self) -> bool {

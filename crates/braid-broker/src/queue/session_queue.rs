@@ -201,18 +201,17 @@ impl SessionQueue {
 
     /// Moves all messages into `egress`, and registers the connection's waker for the next push or signal.
     ///
-    /// `resolve`: maps a stream that has ended to the stream of its deliveries. `ack_rtt`: of the connection's client.
+    /// `resolve`: maps a stream that has ended to the stream of its deliveries.
     pub(crate) fn poll_take(
         &self,
         egress: &mut EgressQueue,
         resolve: impl Fn(StreamKey) -> StreamKey,
-        ack_rtt: AckRttEstimator,
         limits: QueueLimits,
         context: &Context<'_>,
     ) -> Option<Signal> {
         let mut inner = self.lock();
         let signal = inner.connection.signal.take();
-        inner.connection.ack_rtt = ack_rtt;
+        inner.connection.ack_rtt = egress.ack_rtt();
         let has_arrived = inner.pending.has_arrived();
         let lane = if has_arrived { egress.take(&mut inner.pending, &resolve) } else { None };
         inner.note_taken(egress);
@@ -221,10 +220,7 @@ impl SessionQueue {
         let connection = &mut inner.connection;
         connection.has_kept_up |= has_room;
         connection.resumed_bytes = connection.resumed_bytes.min(held_bytes);
-        match &mut connection.waker {
-            Some(waker) => waker.clone_from(context.waker()),
-            waker => *waker = Some(context.waker().clone()),
-        }
+        connection.waker.get_or_insert_with(|| context.waker().clone()).clone_from(context.waker());
         let publishers = inner.take_publishers(has_room);
         drop(inner);
         if has_arrived {
@@ -626,9 +622,9 @@ mod tests {
 
         /// The connection sends, and takes all messages.
         fn take(&self, egress: &mut EgressQueue) {
-            let (mut ack_rtt, context) = (AckRttEstimator::default(), Context::from_waker(Waker::noop()));
-            ack_rtt.note_progress(self.now);
-            self.queue.poll_take(egress, |stream| stream, ack_rtt, LIMITS, &context);
+            let context = Context::from_waker(Waker::noop());
+            egress.note_end(self.now);
+            self.queue.poll_take(egress, |stream| stream, LIMITS, &context);
         }
 
         fn push(&self, delivery: Delivery) -> PushOutcome {
