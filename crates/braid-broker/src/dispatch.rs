@@ -174,7 +174,7 @@ impl Dispatcher {
                 push.push_shared(shared, self.routing.priority_of(&message.topic), message, enqueued_at);
             }
         }
-        push.durable.changes.extend(end);
+        push.changes.extend(end);
         push.finish().commit
     }
 
@@ -226,14 +226,10 @@ struct BatchPush<'a> {
     is_urgent: bool,
     /// Deliveries of shared subscriptions whose member's session ended after it was selected.
     orphans: Vec<Delivery>,
-    durable: DurablePush,
-}
-
-/// Deliveries that the store must be told of before they are pushed. Empty unless a session is durable.
-struct DurablePush {
+    /// Changes that the store must be told of before `deferred` are pushed. Empty unless a session is durable.
     changes: Vec<Change>,
     /// Deliveries with their messages of the batch.
-    deliveries: Vec<(Arc<SessionEntry>, Range<usize>, Vec<Delivery>)>,
+    deferred: Vec<(Arc<SessionEntry>, Range<usize>, Vec<Delivery>)>,
     /// Completion of deliveries that found no room: they are in the store, as their sequence numbers were needed first.
     lost: Vec<Change>,
 }
@@ -250,7 +246,9 @@ impl<'a> BatchPush<'a> {
             congested: Vec::new(),
             is_urgent: true,
             orphans: Vec::new(),
-            durable: DurablePush { changes, deliveries: Vec::new(), lost: Vec::new() },
+            changes,
+            deferred: Vec::new(),
+            lost: Vec::new(),
         }
     }
 
@@ -265,14 +263,13 @@ impl<'a> BatchPush<'a> {
     /// Defers deliveries until the store was told of them.
     fn defer(&mut self, entry: &Arc<SessionEntry>, mut deliveries: Vec<Delivery>) {
         let Dispatcher { persist, queues, .. } = self.dispatcher;
-        let DurablePush { changes, deliveries: deferred, .. } = &mut self.durable;
         for delivery in &mut deliveries {
-            persist.queue(changes, entry.id(), delivery, &queues.policy);
+            persist.queue(&mut self.changes, entry.id(), delivery, &queues.policy);
         }
-        if deferred.is_empty() && deliveries.iter().all(|delivery| delivery.queue_lsn.is_none()) {
+        if self.deferred.is_empty() && deliveries.iter().all(|delivery| delivery.queue_lsn.is_none()) {
             self.push_now(entry, deliveries.into_iter());
         } else {
-            deferred.push((entry.clone(), self.run.clone(), deliveries));
+            self.deferred.push((entry.clone(), self.run.clone(), deliveries));
         }
     }
 
@@ -285,7 +282,7 @@ impl<'a> BatchPush<'a> {
             }
         }
         self.orphans.extend(pushed.orphans);
-        self.durable.lost.extend(persist::completed(entry.id(), pushed.lost));
+        self.lost.extend(persist::completed(entry.id(), pushed.lost));
     }
 
     fn push_run(&mut self, to: &Route, publisher: Option<SessionKey>, run: &[Arc<Message>]) {
@@ -346,15 +343,14 @@ impl<'a> BatchPush<'a> {
 
     fn finish(mut self) -> Dispatched {
         let dispatcher = self.dispatcher;
-        let DurablePush { changes, deliveries, .. } = &mut self.durable;
-        let (changes, deliveries) = (std::mem::take(changes), std::mem::take(deliveries));
+        let (changes, deferred) = (std::mem::take(&mut self.changes), std::mem::take(&mut self.deferred));
         let commit = (!changes.is_empty()).then(|| dispatcher.persist.commit(changes));
-        for (entry, run, deliveries) in deliveries {
+        for (entry, run, deliveries) in deferred {
             self.run = run;
             self.push_now(&entry, deliveries.into_iter());
         }
-        let Self { wakers, dropped, congested, deliveries, is_urgent, orphans, durable, .. } = self;
-        dispatcher.persist.commit_late(durable.lost);
+        let Self { wakers, dropped, congested, deliveries, is_urgent, orphans, lost, .. } = self;
+        dispatcher.persist.commit_late(lost);
         dispatcher.statistics.dropped(dropped);
         wakers.into_iter().for_each(Waker::wake);
         // The deliveries that those sessions left have gone to other members by now. A later commit is not done before
@@ -407,7 +403,7 @@ mod tests {
         let push = || {
             let mut push = BatchPush::new(&core.dispatcher, Vec::new());
             push.push_run(&route, None, std::slice::from_ref(&message));
-            if let Some((chosen, ..)) = push.durable.deliveries.first() {
+            if let Some((chosen, ..)) = push.deferred.first() {
                 chosen.queue.close();
             }
             let has_commit = push.finish().commit.is_some();

@@ -1,7 +1,7 @@
 //! Routing table: the subscriptions of all sessions, and the routes that publishers cache.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use braid_proto::session::MovedSubscription;
 use braid_proto::stream::Priority;
@@ -49,21 +49,16 @@ impl RoutingTable {
     }
 
     fn read(&self) -> Ordered<RwLockReadGuard<'_, Router<SessionKey>>> {
-        Ordered::acquire(Rank::Routing, || {
-            self.router.read().unwrap_or_else(|poisoned| {
-                self.failed.send_replace(true);
-                poisoned.into_inner()
-            })
-        })
+        Ordered::acquire(Rank::Routing, || self.router.read().unwrap_or_else(|poisoned| self.fail(poisoned)))
     }
 
     fn write(&self) -> Ordered<RwLockWriteGuard<'_, Router<SessionKey>>> {
-        Ordered::acquire(Rank::Routing, || {
-            self.router.write().unwrap_or_else(|poisoned| {
-                self.failed.send_replace(true);
-                poisoned.into_inner()
-            })
-        })
+        Ordered::acquire(Rank::Routing, || self.router.write().unwrap_or_else(|poisoned| self.fail(poisoned)))
+    }
+
+    fn fail<G>(&self, poisoned: PoisonError<G>) -> G {
+        self.failed.send_replace(true);
+        poisoned.into_inner()
     }
 
     /// Waits until a panic has left the table half changed.

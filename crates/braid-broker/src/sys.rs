@@ -36,24 +36,17 @@ pub(crate) async fn run(core: Arc<Core>) {
 
 /// Publishes the state of the store.
 pub(crate) fn publish_store(core: &Core) {
-    if core.config.sys.interval_secs == 0 {
-        return;
-    }
     publish(core, STORE_STATE, store_state(core.persist.failure().as_ref()));
 }
 
 /// Publishes the memory level.
 pub(crate) fn publish_memory(core: &Core, level: Level) {
-    if core.config.sys.interval_secs > 0 {
-        publish(core, "memory/state", memory_state(level).to_owned());
-    }
+    publish(core, "memory/state", memory_state(level).to_owned());
 }
 
 /// Publishes whether the spool has room.
 pub(crate) fn publish_spool(core: &Core) {
-    if core.config.sys.interval_secs > 0 {
-        publish(core, "spool/state", spool_state(&core.statistics).to_owned());
-    }
+    publish(core, "spool/state", spool_state(&core.statistics).to_owned());
 }
 
 fn values(core: &Core) -> Vec<(&'static str, String)> {
@@ -98,7 +91,11 @@ fn values(core: &Core) -> Vec<(&'static str, String)> {
     texts
 }
 
+/// Publishes a value, unless the topics are turned off.
 fn publish(core: &Core, topic: &str, value: String) {
+    if core.config.sys.interval_secs == 0 {
+        return;
+    }
     let Ok(topic) = TopicName::parse(&format!("$SYS/broker/{topic}")) else { return };
     core.dispatcher.publish_own(Message::new(topic, Bytes::from(value), QoS::AtMostOnce, true));
 }

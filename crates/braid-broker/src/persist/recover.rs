@@ -254,7 +254,10 @@ fn known_of(unread: &LazyMessage<'_>, now: Now) -> Known {
 pub(crate) struct MessageLoader {
     /// A queue of a thousand messages has a handful of topics, which share their names as live messages do.
     topics: HashSet<TopicName>,
-    unspooled: Unspooled,
+    /// Payload size above which a message is large, and belongs into the spool.
+    large_from: Option<usize>,
+    /// Large messages that are in the heap instead, and their bytes.
+    unspooled: (u64, u64),
     memory: Arc<Memory>,
     account: Arc<dyn MemoryAccount>,
 }
@@ -262,8 +265,9 @@ pub(crate) struct MessageLoader {
 impl MessageLoader {
     /// A loader that accounts in `memory`; large messages belong into `spool`, if there is one.
     pub(crate) fn new(spool: Option<&Arc<dyn Spool>>, memory: &Arc<Memory>) -> Self {
-        let unspooled = Unspooled { from: spool.map(|spool| spool.threshold()), ..Unspooled::default() };
-        Self { topics: HashSet::new(), unspooled, memory: memory.clone(), account: memory.account() }
+        let (memory, account) = (memory.clone(), memory.account());
+        let large_from = spool.map(|spool| spool.threshold());
+        Self { topics: HashSet::new(), large_from, unspooled: (0, 0), memory, account }
     }
 
     /// The live message of a stored one.
@@ -273,7 +277,7 @@ impl MessageLoader {
         // A message that the store shares was charged before.
         if let Some(message) = Arc::get_mut(&mut message) {
             self.share_topic(message);
-            self.unspooled.note(message);
+            self.note_unspooled(message);
             self.memory.charge_one(&self.account, message);
         }
         if let Some(number) = NonZeroU64::new(lsn.value()) {
@@ -291,31 +295,16 @@ impl MessageLoader {
         }
     }
 
-    /// Logs the large messages that are not in the spool.
-    pub(crate) fn log_unspooled(&self) {
-        self.unspooled.log();
-    }
-}
-
-/// Count of large messages that are in the heap instead of the spool.
-#[derive(Debug, Default)]
-struct Unspooled {
-    /// Payload size above which a message is large.
-    from: Option<usize>,
-    messages: u64,
-    bytes: u64,
-}
-
-impl Unspooled {
-    fn note(&mut self, message: &Message) {
-        if !message.is_spooled() && self.from.is_some_and(|from| message.payload.len() > from) {
-            self.messages += 1;
-            self.bytes += message.payload.len() as u64;
+    fn note_unspooled(&mut self, message: &Message) {
+        let bytes = message.payload.len();
+        if !message.is_spooled() && self.large_from.is_some_and(|from| bytes > from) {
+            self.unspooled = (self.unspooled.0 + 1, self.unspooled.1 + bytes as u64);
         }
     }
 
-    fn log(&self) {
-        let Self { messages, bytes, .. } = *self;
+    /// Logs the large messages that are not in the spool.
+    pub(crate) fn log_unspooled(&self) {
+        let (messages, bytes) = self.unspooled;
         if messages > 0 {
             tracing::warn!(messages, bytes, "large messages are in memory: the spool has no room for them");
         }
