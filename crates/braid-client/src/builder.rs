@@ -15,7 +15,7 @@ use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 
 use crate::client::{Client, Handle, Messages};
-use crate::dialer::{Address, Dialer, Settings, Simulated, Timeouts};
+use crate::dialer::{Address, Dialer, Settings, Timeouts};
 use crate::driver::Driver;
 use crate::error::{Error, OptionsError};
 use crate::events::EventLog;
@@ -386,8 +386,7 @@ impl Builder {
             transport = target.transport;
             if let Some(TestLink::Simulated { from, server }) = self.test_link {
                 transport = Transport::Quic;
-                let server_name = target.host;
-                Dialer::Simulated(Box::new(Simulated { from, server, server_name, tls, quic }))
+                Dialer::Simulated(Box::new(from.connector(server, tls, quic).server_name(&target.host)))
             } else {
                 let options = ConnectOptions { quic, ..ConnectOptions::default() };
                 Dialer::Network(Box::new((target, tls, options)))

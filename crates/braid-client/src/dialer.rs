@@ -1,12 +1,10 @@
 //! Dialer: from the URL `mqtt://user:password@host:port` to a link.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use braid_proto::connection::ClientOptions;
 use braid_proto::packet::Connect;
-use braid_transport::quic::QuicOptions;
 use braid_transport::{ClientTls, ConnectOptions, Link, Target, Transport, mem, sim};
 use percent_encoding::percent_decode_str;
 use tokio::time::timeout;
@@ -43,17 +41,7 @@ pub(crate) struct Timeouts {
 pub(crate) enum Dialer {
     Network(Box<(Target, ClientTls, ConnectOptions)>),
     Memory(mem::Connector),
-    Simulated(Box<Simulated>),
-}
-
-/// Server on a simulated network.
-#[derive(Clone, Debug)]
-pub(crate) struct Simulated {
-    pub(crate) from: sim::Host,
-    pub(crate) server: SocketAddr,
-    pub(crate) server_name: String,
-    pub(crate) tls: ClientTls,
-    pub(crate) quic: QuicOptions,
+    Simulated(Box<sim::Connector>),
 }
 
 impl Settings {
@@ -67,19 +55,15 @@ impl Settings {
 
 impl Dialer {
     async fn dial(&self, may_be_early: bool) -> Result<Link, Error> {
-        let zero_rtt = |quic: &QuicOptions| quic.zero_rtt && may_be_early;
         let link = match self {
             Self::Network(network) => {
                 let (target, tls, options) = &**network;
                 let mut options = options.clone();
-                options.quic.zero_rtt = zero_rtt(&options.quic);
+                options.quic.zero_rtt &= may_be_early;
                 braid_transport::connect(target, tls, &options).await
             }
-            Self::Simulated(simulated) => {
-                let Simulated { from, server, server_name, tls, quic } = &**simulated;
-                let quic = QuicOptions { zero_rtt: zero_rtt(quic), ..quic.clone() };
-                from.connector(*server, tls.clone(), quic).server_name(server_name).connect().await
-            }
+            Self::Simulated(connector) if may_be_early => connector.connect().await,
+            Self::Simulated(connector) => connector.clone().zero_rtt(false).connect().await,
             Self::Memory(connector) => {
                 return connector.connect().await.map_err(|_| Error::ConnectionLost);
             }
@@ -111,8 +95,12 @@ impl Address {
         let host = String::from_utf8(decode(host)).map_err(|_| no_host())?;
         let path = match transport {
             Transport::Ws | Transport::Wss => websocket_path(&url),
-            _ if matches!(url.path(), "" | "/") => String::new(),
-            _ => return Err(OptionsError::Path { scheme: transport.scheme(), path: url.path().to_owned() }),
+            Transport::Tcp | Transport::Tls | Transport::Quic | Transport::Mem => match url.path() {
+                "" | "/" => String::new(),
+                path => {
+                    return Err(OptionsError::Path { scheme: transport.scheme(), path: path.to_owned() });
+                }
+            },
         };
         let user_name = Some(url.username())
             .filter(|name| !name.is_empty())
