@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use braid_proto::message::Delivery;
-use braid_proto::packet::{PacketId, QoS};
+use braid_proto::packet::{PacketId, QoS, SubscribeEntry};
 use braid_proto::reason::ReasonCode;
 use braid_proto::session::RetainHandling;
 use braid_proto::stream::{LogicalStream, Priority, StreamKey};
@@ -121,12 +121,10 @@ impl InflightTracker {
     /// Adds the granted filters of a SUBSCRIBE, to be restored when the server has lost them.
     pub(crate) fn add_subscriptions(&mut self, subscribe: &Subscribe, codes: &[ReasonCode]) {
         for (entry, code) in subscribe.entries.iter().zip(codes) {
-            self.subscriptions
-                .retain(|kept| kept.stream != subscribe.stream || kept.entries[0].filter != entry.filter);
+            self.remove_subscription(subscribe.stream, entry);
             if !code.is_error() {
-                let (user, stream) = (subscribe.user.clone(), subscribe.stream);
-                let entries = vec![entry.clone()];
-                self.subscriptions.push(Subscribe { entries, id: subscribe.id, user, stream });
+                let (entries, user) = (vec![entry.clone()], subscribe.user.clone());
+                self.subscriptions.push(Subscribe { entries, user, ..*subscribe });
             }
         }
     }
@@ -135,14 +133,14 @@ impl InflightTracker {
     /// application: the packet that restored them may have had others.
     pub(crate) fn remove_refused(&mut self, subscribe: &Subscribe, codes: &[ReasonCode]) {
         for (entry, code) in subscribe.entries.iter().zip(codes) {
-            let is_same = |kept: &Subscribe| {
-                kept.stream == subscribe.stream
-                    && kept.entries.first().map(|kept| &kept.filter) == Some(&entry.filter)
-            };
             if code.is_error() {
-                self.subscriptions.retain(|kept| !is_same(kept));
+                self.remove_subscription(subscribe.stream, entry);
             }
         }
+    }
+
+    fn remove_subscription(&mut self, stream: u32, entry: &SubscribeEntry) {
+        self.subscriptions.retain(|kept| kept.stream != stream || kept.entries[0].filter != entry.filter);
     }
 
     /// Removes unsubscribed filters, on whichever stream they were. [BQ-17]

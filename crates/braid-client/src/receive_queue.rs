@@ -87,20 +87,27 @@ impl ReceiveQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Changes the state; wakes the task that `change` returns after the lock is released.
+    fn change(&self, change: impl FnOnce(&mut State) -> Option<Waker>) {
+        let waker = change(&mut self.lock());
+        waker.into_iter().for_each(Waker::wake);
+    }
+
     // -- Driver ------------------------------------------------------------------------------------
 
     /// Queues the messages of one read and wakes the application once. If messages are discarded, returns the receipt
     /// up to which the driver has to acknowledge them itself.
     pub(crate) fn put(&self, messages: &mut Vec<Received>) -> Option<Receipt> {
-        let mut state = self.lock();
-        if state.is_discarding {
-            return messages.drain(..).filter_map(|message| message.receipt).next_back();
-        }
-        state.messages.extend(messages.drain(..));
-        let waker = state.application.take();
-        drop(state);
-        wake(waker);
-        None
+        let mut discarded = None;
+        self.change(|state| {
+            if state.is_discarding {
+                discarded = messages.drain(..).filter_map(|message| message.receipt).next_back();
+                return None;
+            }
+            state.messages.extend(messages.drain(..));
+            state.application.take()
+        });
+        discarded
     }
 
     /// Whether the driver has to stop reading. It is woken when half of the capacity is free.
@@ -132,87 +139,67 @@ impl ReceiveQueue {
 
     /// Ends the stream of messages.
     pub(crate) fn end(&self) {
-        let mut state = self.lock();
-        state.is_ended = true;
-        let waker = state.application.take();
-        drop(state);
-        wake(waker);
+        self.change(|state| {
+            state.is_ended = true;
+            state.application.take()
+        });
     }
 
     // -- Application -------------------------------------------------------------------------------
 
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Option<Received>> {
         let mut state = self.lock();
-        if let Some(message) = state.messages.pop_front() {
-            let waker = self.taken(&mut state, &message);
-            drop(state);
-            wake(waker);
-            return Poll::Ready(Some(message));
+        if state.messages.is_empty() && !state.is_ended {
+            set_waker(&mut state.application, cx);
+            return Poll::Pending;
         }
-        if state.is_ended {
-            return Poll::Ready(None);
-        }
-        set_waker(&mut state.application, cx);
-        Poll::Pending
+        Poll::Ready(self.take(state))
     }
 
     pub(crate) fn try_take(&self) -> Option<Received> {
-        let mut state = self.lock();
-        let message = state.messages.pop_front()?;
-        let waker = self.taken(&mut state, &message);
-        drop(state);
-        wake(waker);
-        Some(message)
+        self.take(self.lock())
     }
 
-    /// Notes that a message was taken. Returns the driver's waker if the driver has to act on that.
-    fn taken(&self, state: &mut State, message: &Received) -> Option<Waker> {
+    /// Takes a message, and wakes the driver if it has to act on that.
+    fn take(&self, mut state: MutexGuard<'_, State>) -> Option<Received> {
+        let message = state.messages.pop_front()?;
         let mut is_news = state.messages.len() == self.capacity / 2;
         if let (true, Some(receipt)) = (self.is_automatic, message.receipt) {
             state.acknowledged = Some(receipt);
             is_news = true;
         }
-        is_news.then(|| state.driver.take()).flatten()
+        let waker = if is_news { state.driver.take() } else { None };
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+        Some(message)
     }
 
     pub(crate) fn acknowledge(&self, receipt: Receipt) {
-        let mut state = self.lock();
-        state.acknowledged = Some(receipt);
-        let waker = state.driver.take();
-        drop(state);
-        wake(waker);
+        self.change(|state| {
+            state.acknowledged = Some(receipt);
+            state.driver.take()
+        });
     }
 
     /// Discards queued and future messages; they count as acknowledged.
     pub(crate) fn stop_listening(&self) {
-        let mut state = self.lock();
-        state.is_discarding = true;
-        let last = state.messages.drain(..).filter_map(|message| message.receipt).next_back();
-        state.acknowledged = last.or(state.acknowledged);
-        let waker = state.driver.take();
-        drop(state);
-        wake(waker);
+        self.change(|state| {
+            state.is_discarding = true;
+            let last = state.messages.drain(..).filter_map(|message| message.receipt).next_back();
+            state.acknowledged = last.or(state.acknowledged);
+            state.driver.take()
+        });
     }
 
     /// The application wants the connection to end.
     pub(crate) fn close(&self) {
-        let mut state = self.lock();
-        state.is_closing = true;
-        let waker = state.driver.take();
-        drop(state);
-        wake(waker);
+        self.change(|state| {
+            state.is_closing = true;
+            state.driver.take()
+        });
     }
 }
 
 fn set_waker(registered: &mut Option<Waker>, cx: &Context<'_>) {
-    match registered {
-        Some(waker) => waker.clone_from(cx.waker()),
-        None => *registered = Some(cx.waker().clone()),
-    }
-}
-
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        waker.wake();
-    }
+    registered.get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
 }

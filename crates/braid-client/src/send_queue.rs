@@ -170,7 +170,7 @@ impl SendQueue {
         state.requests.push((request, room));
         let waker = state.task.take();
         drop(state);
-        wake(waker);
+        waker.into_iter().for_each(Waker::wake);
         Ok(())
     }
 
@@ -183,7 +183,7 @@ impl SendQueue {
         state.rebinds.push(waiter);
         let waker = state.task.take();
         drop(state);
-        wake(waker);
+        waker.into_iter().for_each(Waker::wake);
         true
     }
 
@@ -192,10 +192,7 @@ impl SendQueue {
     /// Takes all requests; the driver is woken by the next one.
     pub(crate) fn take(&self, cx: &mut Context<'_>) -> Vec<(Request, Room)> {
         let mut state = self.lock();
-        match &mut state.task {
-            Some(waker) => waker.clone_from(cx.waker()),
-            None => state.task = Some(cx.waker().clone()),
-        }
+        state.task.get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
         std::mem::take(&mut state.requests)
     }
 
@@ -225,11 +222,5 @@ fn class(request: &Request) -> Class {
     match request {
         Request::Publish { delivery, .. } | Request::Resend { delivery, .. } => Some(delivery.priority),
         Request::Control(_) => None,
-    }
-}
-
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        waker.wake();
     }
 }

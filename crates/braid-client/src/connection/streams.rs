@@ -1,6 +1,6 @@
 //! Stream table: the client's state of each stream of one connection.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use braid_proto::reason::ReasonCode;
@@ -12,7 +12,6 @@ use crate::send_queue::{Waiter, answer};
 /// Sending half of one stream.
 #[derive(Debug)]
 pub(super) struct Stream {
-    key: StreamKey,
     /// Index of its lane; `None` on the control stream, which many share, and once the lane has moved on.
     lane: Option<usize>,
     /// Priority that the link has for it.
@@ -47,9 +46,8 @@ pub(super) enum Phase {
 }
 
 impl Stream {
-    fn new(key: StreamKey, lane: Option<usize>, now: Instant) -> Self {
+    fn new(lane: Option<usize>, now: Instant) -> Self {
         Self {
-            key,
             lane,
             priority: None,
             written: 0,
@@ -160,8 +158,7 @@ pub(super) enum Due {
 #[derive(Debug)]
 pub(super) struct Streams {
     control: Stream,
-    /// Data streams in ascending order of their keys.
-    data: Vec<Stream>,
+    data: BTreeMap<StreamKey, Stream>,
     /// Those of [`Phase::Ending`].
     ending: Vec<StreamKey>,
     deadlines: BTreeSet<(Instant, StreamKey)>,
@@ -172,8 +169,8 @@ pub(super) struct Streams {
 impl Streams {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            control: Stream::new(StreamKey::CONTROL, None, now),
-            data: Vec::new(),
+            control: Stream::new(None, now),
+            data: BTreeMap::new(),
             ending: Vec::new(),
             deadlines: BTreeSet::new(),
             has_opened: false,
@@ -183,9 +180,7 @@ impl Streams {
     /// Adds a data stream for a lane.
     pub(super) fn insert(&mut self, key: StreamKey, lane: usize, now: Instant) {
         self.has_opened = true;
-        if let Err(at) = self.find(key) {
-            self.data.insert(at, Stream::new(key, Some(lane), now));
-        }
+        self.data.entry(key).or_insert_with(|| Stream::new(Some(lane), now));
     }
 
     /// Whether a data stream was ever opened on this connection.
@@ -193,26 +188,16 @@ impl Streams {
         self.has_opened
     }
 
-    fn find(&self, key: StreamKey) -> Result<usize, usize> {
-        self.data.binary_search_by_key(&key, |stream| stream.key)
-    }
-
     pub(super) fn get(&self, key: StreamKey) -> Option<&Stream> {
-        if key.is_control() {
-            return Some(&self.control);
-        }
-        self.find(key).ok().map(|at| &self.data[at])
+        if key.is_control() { Some(&self.control) } else { self.data.get(&key) }
     }
 
     pub(super) fn get_mut(&mut self, key: StreamKey) -> Option<&mut Stream> {
-        if key.is_control() {
-            return Some(&mut self.control);
-        }
-        self.find(key).ok().map(|at| &mut self.data[at])
+        if key.is_control() { Some(&mut self.control) } else { self.data.get_mut(&key) }
     }
 
     pub(super) fn remove(&mut self, key: StreamKey) -> Option<Stream> {
-        let stream = self.find(key).ok().map(|at| self.data.remove(at))?;
+        let stream = self.data.remove(&key)?;
         for deadline in stream.expires_at.into_iter().chain(stream.ends_by) {
             self.deadlines.remove(&(deadline, key));
         }
@@ -229,7 +214,7 @@ impl Streams {
 
     /// Whether every QoS 0 message is written and, on data streams, known to have arrived.
     pub(super) fn is_settled(&self) -> bool {
-        self.control.unwritten.is_empty() && self.data.iter().all(|stream| !stream.has_unconfirmed)
+        self.control.unwritten.is_empty() && self.data.values().all(|stream| !stream.has_unconfirmed)
     }
 
     /// Whether QoS 0 went on the control stream.
@@ -239,35 +224,32 @@ impl Streams {
 
     pub(super) fn fail(&mut self, error: &Error) {
         self.control.fail(error);
-        self.data.iter_mut().for_each(|stream| stream.fail(error));
+        self.data.values_mut().for_each(|stream| stream.fail(error));
     }
 
     // -- Ends --------------------------------------------------------------------------------------
 
     /// Whether a stream that is about to end still has a lane, which then needs a stream again.
     pub(super) fn is_any_ending(&self) -> bool {
-        self.data.iter().any(|stream| stream.phase != Phase::Open && stream.lane.is_some())
+        self.data.values().any(|stream| stream.phase != Phase::Open && stream.lane.is_some())
     }
 
     /// The least recently used idle stream of a lane for which `may_end` is true.
     pub(super) fn longest_idle(&self, may_end: impl Fn(usize) -> bool) -> Option<StreamKey> {
-        let idle = self.data.iter().filter(|stream| stream.is_idle() && stream.lane.is_some_and(&may_end));
-        idle.min_by_key(|stream| stream.last_used).map(|stream| stream.key)
+        let may_end = |stream: &Stream| stream.is_idle() && stream.lane.is_some_and(&may_end);
+        let idle = self.data.iter().filter(|(_, stream)| may_end(stream));
+        idle.min_by_key(|(_, stream)| stream.last_used).map(|(key, _)| *key)
     }
 
     /// Open data streams of which only the server's FIN tells that it has everything.
     pub(super) fn unconfirmed(&self) -> Vec<StreamKey> {
-        let is_unconfirmed = |stream: &&Stream| stream.has_unconfirmed && stream.phase == Phase::Open;
-        self.data.iter().filter(is_unconfirmed).map(|stream| stream.key).collect()
+        let is_unconfirmed = |stream: &Stream| stream.has_unconfirmed && stream.phase == Phase::Open;
+        self.data.iter().filter(|(_, stream)| is_unconfirmed(stream)).map(|(key, _)| *key).collect()
     }
 
     /// Takes no further request on a stream. Returns its lane; `None`: there is none, or the stream was ending before.
     pub(super) fn begin_end(&mut self, key: StreamKey) -> Option<usize> {
-        let at = self.find(key).ok()?;
-        let stream = &mut self.data[at];
-        if stream.phase != Phase::Open {
-            return None;
-        }
+        let stream = self.data.get_mut(&key).filter(|stream| stream.phase == Phase::Open)?;
         stream.phase = Phase::Ending;
         self.ending.push(key);
         stream.lane
@@ -281,8 +263,7 @@ impl Streams {
     /// Notes FIN or RESET_STREAM of this side. The lane waits for the server's FIN until `ends_by`.
     pub(super) fn end(&mut self, key: StreamKey, ends_by: Option<Instant>) {
         self.ending.retain(|other| *other != key);
-        let Ok(at) = self.find(key) else { return };
-        let stream = &mut self.data[at];
+        let Some(stream) = self.data.get_mut(&key) else { return };
         stream.phase = Phase::Ended;
         if let Some(old) = std::mem::replace(&mut stream.ends_by, ends_by) {
             self.deadlines.remove(&(old, key));
