@@ -306,7 +306,14 @@ mod tests {
             assert!(futures_poll(second).await.is_none(), "the first one has it");
         }
         drop(registry.claim_turn(&ClientId::from("other")).await);
-        drop(first);
+        {
+            let mut second = std::pin::pin!(registry.claim_turn(&client));
+            assert!(futures_poll(second.as_mut()).await.is_none());
+            drop(first);
+            let third = std::pin::pin!(registry.claim_turn(&client));
+            assert!(futures_poll(third).await.is_none(), "the second one is before it");
+            assert!(futures_poll(second).await.is_some());
+        }
         assert!(registry.claims().is_empty());
         drop(registry.claim_turn(&client).await);
         assert!(registry.claims().is_empty());

@@ -106,6 +106,24 @@ mod tests {
     use crate::registry::{ConnectionId, SessionKey};
 
     #[tokio::test(start_paused = true)]
+    async fn timers_expire_at_their_times_in_order() {
+        let (timers, start) = (Timers::default(), Instant::now());
+        assert_eq!(timers.poll_due(start).err(), Some(None), "there is none");
+        let entry = Arc::new(SessionEntry::new(SessionKey(1), "client".into(), ConnectionId(1)));
+        for (kind, seconds) in [(TimerKind::SessionEnd, 3), (TimerKind::Will, 2), (TimerKind::Will, 3)] {
+            timers.set(kind, Duration::from_secs(seconds), seconds, &entry);
+        }
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let poll = |now| timers.poll_due(now).map(|due| (due.kind, due.disconnect_epoch));
+        assert_eq!(poll(at(1)), Err(Some(at(2))));
+        assert_eq!(poll(at(2)), Ok((TimerKind::Will, 2)));
+        assert_eq!(poll(at(2)), Err(Some(at(3))));
+        assert_eq!(poll(at(3)), Ok((TimerKind::Will, 3)));
+        assert_eq!(poll(at(3)), Ok((TimerKind::SessionEnd, 3)));
+        assert_eq!(poll(at(3)), Err(None));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_client_that_reconnects_often_leaves_no_stale_timers() {
         let timers = Timers::default();
         let entry = |key| Arc::new(SessionEntry::new(SessionKey(key), "client".into(), ConnectionId(1)));

@@ -482,6 +482,45 @@ mod tests {
         assert!(pipeline.is_paused(one) && !pipeline.is_paused(two));
     }
 
+    /// [BQ-55]: one stream with room is enough for all to leave.
+    #[test]
+    fn acknowledgements_are_withheld_only_if_all_of_their_streams_are_congested() {
+        let tokens = tokens(&[1, 2]);
+        let until = Instant::now() + Duration::from_secs(1);
+        let mut pipeline = AckPipeline::default();
+        let mut both = acks(&tokens);
+        both.wait_for(StreamKey::bidi(1), &receiver(), until);
+        assert_eq!(pipeline.push(both), Some(tokens[1]));
+        let mut both = acks(&tokens);
+        both.wait_for(StreamKey::bidi(2), &receiver(), until);
+        assert_eq!(pipeline.push(both), None, "the first stream is still congested");
+    }
+
+    /// Behind one commit acknowledgements keep their streams, and the receivers that those wait for.
+    #[test]
+    fn acknowledgements_that_join_others_keep_their_streams_and_receivers() {
+        let tokens = tokens(&[1, 2]);
+        let until = Instant::now() + Duration::from_secs(1);
+        for (congested, leaves) in [([true, false], true), ([false, true], true), ([true, true], false)] {
+            let mut pipeline = AckPipeline::default();
+            let (completer, commit) = Completion::pending();
+            pipeline.wait_for(Some(commit));
+            for (token, is_congested) in tokens.iter().zip(congested) {
+                let mut acks = acks(std::slice::from_ref(token));
+                if is_congested {
+                    acks.wait_for(token.stream(), &receiver(), until);
+                }
+                assert_eq!(pipeline.push(acks), None, "the commit is not done");
+            }
+            completer.complete(Ok(()));
+            let expected = leaves.then_some(tokens[1]);
+            assert!(
+                matches!(poll(&mut pipeline), Poll::Ready(Ok(token)) if token == expected),
+                "{congested:?}"
+            );
+        }
+    }
+
     #[test]
     fn a_receiver_that_counts_as_stuck_is_not_waited_for() {
         let tokens = tokens(&[1]);

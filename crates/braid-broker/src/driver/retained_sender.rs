@@ -166,6 +166,20 @@ mod tests {
         std::iter::from_fn(next).take(100).collect()
     }
 
+    /// [MQTT-3.3.2-5]
+    #[test]
+    fn expired_messages_are_not_sent() {
+        let (mut sender, messages, now) = (RetainedSender::default(), retained(2), Instant::now());
+        let topic = TopicName::parse("t/0").expect("a topic name");
+        let mut expired = Message::new(topic.clone(), "x".into(), QoS::AtMostOnce, true);
+        expired.expires_at = Some(now);
+        messages.restore(&[(topic, Arc::new(expired))]);
+        sender.begin(filter("#"), on(CONTROL));
+        let batch = sender.next_batch(&messages, LIMITS, now, |_| true, |_| None).expect("a cursor");
+        let topics: Vec<_> = batch.iter().map(|delivery| delivery.message.topic.as_str()).collect();
+        assert_eq!(topics, ["t/1"]);
+    }
+
     #[test]
     fn each_message_is_sent_once_in_limited_batches() {
         let (mut sender, messages) = (RetainedSender::default(), retained(600));

@@ -328,6 +328,18 @@ mod tests {
     }
 
     #[test]
+    fn priority_does_not_fall_while_the_second_of_two_alarms_may_be_unsent() {
+        let now = Instant::now();
+        let mut state = StreamPriorityState::new(WINDOW, now);
+        state.note_delivery(ALARM, 0, 100, now);
+        state.note_delivery(ALARM, 100, 200, now);
+        state.note_written(100, now);
+        let later = now + 2 * SENT_AFTER;
+        state.note_delivery(BULK, 100, 300, later);
+        assert_eq!(state.priority, ALARM, "100 bytes of the second are not written");
+    }
+
+    #[test]
     fn priority_falls_once_a_window_has_followed_the_alarm() {
         let now = Instant::now();
         let mut state = StreamPriorityState::new(WINDOW, now);

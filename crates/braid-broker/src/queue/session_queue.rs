@@ -708,6 +708,29 @@ mod tests {
         assert_eq!(texts, ["1", "2", "3", "4", "5"]);
     }
 
+    /// [BQ-55]: the others lose nothing to it, though their messages have a lower priority.
+    #[test]
+    fn a_stream_above_its_fair_share_loses_its_own_messages() {
+        let overflow = QueueOverflow::DropOldest;
+        let limits = LimitsConfig { queued_messages: 100, queue_overflow: overflow, ..config() };
+        let (fixture, mut egress) = (Fixture::with(&limits), EgressQueue::default());
+        fixture.queue.open();
+        let message = Arc::new(message("", QoS::AtLeastOnce));
+        let mut dropped = 0;
+        for (stream, priority, count) in [(2, 5, 4), (1, 9, 90)] {
+            let (stream, priority) = (StreamKey::bidi(stream), Priority::new(priority));
+            for _ in 0..count {
+                let delivery = Delivery { stream, priority, ..Delivery::of(message.clone()) };
+                dropped += fixture.push(delivery).dropped;
+            }
+        }
+        fixture.take(&mut egress);
+        let left = egress.drain();
+        let on = |number| left.iter().filter(|left| left.stream == StreamKey::bidi(number)).count();
+        assert_eq!((on(2), on(1) as u64), (4, 90 - dropped));
+        assert!(dropped > 0);
+    }
+
     fn number(number: u64) -> NonZeroU64 {
         NonZeroU64::new(number).expect("not zero")
     }

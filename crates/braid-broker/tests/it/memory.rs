@@ -248,6 +248,23 @@ async fn streams_with_bulk_are_slowed_and_others_are_not() {
     assert_eq!(broker.memory.handle.memory_used(), 0);
 }
 
+/// Bytes on QUIC streams that the broker does not read refuse new connections, and slow no publisher.
+#[tokio::test(start_paused = true)]
+async fn unread_bytes_of_streams_count_for_the_high_watermark() {
+    let mut config = with_watermarks(LOW / 8, LOW / 4);
+    config.limits.publish_bytes_per_second = 1000;
+    let broker = QuicBroker::start_with(config);
+    let client = broker.v5("client").await;
+    let stream = client.open().await;
+    for _ in 0..LOW / SIZE {
+        client.send(stream, &publish_packet("t", [0; SIZE], QoS::AtMostOnce, 1));
+    }
+    pass(6).await;
+    let health = broker.memory.handle.health_monitor().health();
+    assert_eq!(health.memory, "full: new connections are refused");
+    assert!(health.memory_used < (LOW / 8) as u64, "{}", health.memory_used);
+}
+
 /// Packets that never end slow all publishers, until the sender of the longest is disconnected.
 #[tokio::test(start_paused = true)]
 async fn incomplete_packets_count_and_the_longest_is_disconnected() {
