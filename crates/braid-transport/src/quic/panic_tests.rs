@@ -34,6 +34,8 @@ struct FaultyRuntime {
     victim: Victim,
     /// The next receive fails, once.
     fails_on_receive: Arc<AtomicBool>,
+    /// No socket can be opened.
+    fails_on_open: Arc<AtomicBool>,
 }
 
 impl Runtime for FaultyRuntime {
@@ -46,6 +48,9 @@ impl Runtime for FaultyRuntime {
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Box<dyn AsyncUdpSocket>> {
+        if self.fails_on_open.load(Ordering::Relaxed) {
+            return Err(io::Error::other("an error on purpose, instead of a socket"));
+        }
         let inner = self.shielded.wrap_udp_socket(socket)?;
         let (victim, fails_on_receive) = (Arc::clone(&self.victim), Arc::clone(&self.fails_on_receive));
         Ok(Box::new(FaultySocket { inner, victim, fails_on_receive }))
@@ -221,16 +226,44 @@ async fn endpoint_whose_task_ends_is_restarted_on_its_port() {
     fails_on_receive.store(true, Ordering::Relaxed);
     write(&mut lost_client, StreamKey::bidi(1), b"the last").await.expect("taken");
 
-    let limit = Duration::from_secs(20);
-    let accepted = timeout(limit, listener.accept()).await.expect("the failure is noticed");
-    let error = accepted.err().expect("the restart is reported").to_string();
+    let error = failure(&mut listener).await;
     assert!(error.contains("was restarted"), "{error}");
     assert_eq!(listener.health(), EndpointHealth { restarts: 1, is_available: true });
     assert_eq!(listener.local_addr(), address);
     // The link does not wait for its idle timeout.
-    timeout(limit, read(&mut lost)).await.expect("noticed").expect_err("lost");
+    timeout(LIMIT, read(&mut lost)).await.expect("noticed").expect_err("lost");
 
     let (mut server, mut client) = pair(&mut listener, &client).await;
     write(&mut server, StreamKey::bidi(1), b"y").await.expect("write");
     assert_eq!(read(&mut client).await.expect("read"), b'y');
+}
+
+/// Limit of the time in which a failure is noticed.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The error that the listener reports next.
+async fn failure(listener: &mut QuicListener) -> String {
+    let accepted = timeout(LIMIT, listener.accept()).await.expect("the failure is noticed");
+    accepted.err().expect("it is reported").to_string()
+}
+
+#[tokio::test]
+async fn endpoint_that_cannot_restart_is_unavailable_until_it_can() {
+    let runtime = Arc::new(FaultyRuntime::default());
+    let (fails_on_receive, fails_on_open) =
+        (Arc::clone(&runtime.fails_on_receive), Arc::clone(&runtime.fails_on_open));
+    let (mut listener, client) = listen(runtime);
+    let (_lost, mut lost_client) = pair(&mut listener, &client).await;
+    fails_on_open.store(true, Ordering::Relaxed);
+    fails_on_receive.store(true, Ordering::Relaxed);
+    write(&mut lost_client, StreamKey::bidi(1), b"the last").await.expect("taken");
+    for _ in 0..2 {
+        let error = failure(&mut listener).await;
+        assert!(error.contains("cannot restart"), "{error}");
+        assert_eq!(listener.health(), EndpointHealth { restarts: 0, is_available: false });
+    }
+    fails_on_open.store(false, Ordering::Relaxed);
+    let error = failure(&mut listener).await;
+    assert!(error.contains("was restarted"), "{error}");
+    assert_eq!(listener.health(), EndpointHealth { restarts: 1, is_available: true });
 }
