@@ -10,7 +10,7 @@ use noq::{ClientConfig, ConnectionError, Endpoint, TransportErrorCode, VarInt};
 use tokio::time::timeout;
 
 use super::config::{self, QuicOptions, Transport};
-use super::connection::{Established, Multi, Outside};
+use super::connection::{Established, Multi};
 use super::early::taken_by_server;
 use super::panic_guard::{Broken, Shield};
 use super::runtime::{Failures, ShieldedRuntime};
@@ -173,7 +173,7 @@ impl<'a> Attempt<'a> {
             connection,
             address,
             endpoint: Some(endpoint),
-            outside: Outside { failures, endpoint_lost: None },
+            failures,
             send_window: self.transport.send_window,
             stream_window: self.transport.stream_window,
             gate,

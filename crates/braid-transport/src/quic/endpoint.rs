@@ -11,13 +11,12 @@ use futures_util::future::OptionFuture;
 use noq::crypto::rustls::QuicServerConfig;
 use noq::{Connection, ConnectionError, Endpoint, Runtime, ServerConfig, TransportErrorCode, VarInt};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::sync::watch;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
 use super::codes::{self, code};
 use super::config::{self, QuicOptions, Transport};
-use super::connection::{Established, Multi, Outside};
+use super::connection::{Established, Multi};
 use super::early::confirmed_by_client;
 use super::panic_guard::{Broken, Shield, is_sound, shielded};
 use super::runtime::{Failures, ShieldedRuntime};
@@ -47,8 +46,6 @@ pub(crate) struct QuicListener {
     endpoint: ForgettableEndpoint,
     /// Opens the endpoint; again on the same port.
     open: OpenEndpoint,
-    /// Notifies the links of the present endpoint of its loss.
-    lost: watch::Sender<()>,
     health: EndpointHealth,
     tls: ServerTls,
     /// Source of `config`.
@@ -80,15 +77,9 @@ impl Default for EndpointHealth {
 /// An endpoint that is forgotten instead of dropped once the library has panicked in it.
 struct ForgettableEndpoint(Option<Endpoint>);
 
-impl ForgettableEndpoint {
-    fn is_sound(&self) -> bool {
-        self.0.as_ref().is_none_or(|endpoint| shielded(|| endpoint.open_connections()).is_ok())
-    }
-}
-
 impl Drop for ForgettableEndpoint {
     fn drop(&mut self) {
-        if !self.is_sound() {
+        if self.0.as_ref().is_some_and(|endpoint| shielded(|| endpoint.open_connections()).is_err()) {
             mem::forget(self.0.take());
         }
     }
@@ -152,7 +143,6 @@ impl QuicListener {
         Ok(Self {
             endpoint: ForgettableEndpoint(Some(endpoint)),
             open: Box::new(open),
-            lost: watch::Sender::default(),
             health: EndpointHealth::default(),
             tls,
             tls_config,
@@ -175,17 +165,7 @@ impl QuicListener {
     pub(crate) async fn accept(&mut self) -> io::Result<Box<QuicIncoming>> {
         let incoming = loop {
             let accepted = match &self.endpoint.0 {
-                Some(endpoint) => tokio::select! {
-                    biased;
-                    accepted = Shield::new(endpoint.accept()) => accepted.ok().flatten(),
-                    // A task of the endpoint panicked. One of its own wakes no waiting accept.
-                    Ok(()) = self.failures.changed() => {
-                        if self.endpoint.is_sound() {
-                            continue;
-                        }
-                        None
-                    }
-                },
+                Some(endpoint) => Shield::new(endpoint.accept()).await.ok().flatten(),
                 None => None,
             };
             let Some(incoming) = accepted else { return Err(self.restart()) };
@@ -205,15 +185,13 @@ impl QuicListener {
             alpn: self.options.alpn,
             certificate_first: self.tls.asks_for_certificates(),
             handshakes: self.handshakes.clone(),
-            outside: Outside { failures: self.failures.clone(), endpoint_lost: Some(self.lost.subscribe()) },
+            failures: self.failures.clone(),
         }))
     }
 
     /// Replaces the endpoint, whose task has ended, by one on the same port with the same configuration. Returns the error
     /// that [`accept`](Self::accept) reports.
     fn restart(&mut self) -> io::Error {
-        // Links of the lost endpoint would wait for packets that never come.
-        mem::take(&mut self.lost).send_replace(());
         self.endpoint = ForgettableEndpoint(None);
         self.health.is_available = false;
         match (self.open)(ServerConfig::clone(&self.config)) {
@@ -303,7 +281,7 @@ pub(crate) struct QuicIncoming {
     /// Early data has to wait: its sender is known only after the handshake.
     certificate_first: bool,
     handshakes: Handshakes,
-    outside: Outside,
+    failures: Failures,
 }
 
 impl QuicIncoming {
@@ -324,7 +302,7 @@ impl QuicIncoming {
 
     async fn establish(self) -> Result<Link, HandshakeError> {
         let address = self.peer_address();
-        let Self { incoming, mut config, transport, alpn, certificate_first, handshakes, outside } = self;
+        let Self { incoming, mut config, transport, alpn, certificate_first, handshakes, failures } = self;
         let gate = transport.gated().map(|(transport, gate)| {
             Arc::make_mut(&mut config).transport_config(transport);
             gate
@@ -359,7 +337,7 @@ impl QuicIncoming {
             connection,
             address,
             endpoint: None,
-            outside,
+            failures,
             send_window: transport.send_window,
             stream_window: transport.stream_window,
             gate,

@@ -11,7 +11,6 @@ use braid_proto::stream::StreamKey;
 use futures_util::stream::{Stream, unfold};
 use futures_util::task::AtomicWaker;
 use noq::{Connection, ConnectionError, Path, PathId, RecvStream, SendStream};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::quic::runtime::Failures;
@@ -100,8 +99,6 @@ pub(super) enum ConnectionEvent {
     Uni(RecvStream),
     /// The library panicked in some connection of this endpoint.
     Failure,
-    /// The endpoint is lost, and receives nothing any more.
-    EndpointLost,
     /// The last event.
     Lost(ConnectionError),
 }
@@ -120,24 +117,15 @@ pub(super) struct ConnectionEvents {
     incoming: Option<Pin<Box<dyn Stream<Item = ConnectionEvent> + Send>>>,
 }
 
-/// Receivers of what ends a connection from outside.
-pub(in crate::quic) struct Outside {
-    /// Panics in tasks of the endpoint.
-    pub(in crate::quic) failures: Failures,
-    /// The loss of a server's endpoint.
-    pub(in crate::quic) endpoint_lost: Option<watch::Receiver<()>>,
-}
-
 impl ConnectionEvents {
     pub(super) fn new(
         connection: Connection,
         confirmed: Option<Confirmed>,
-        outside: Outside,
+        failures: Failures,
         waker: Waker,
     ) -> Self {
-        let Outside { failures, endpoint_lost } = outside;
-        let state = (Some(connection), Some(failures), endpoint_lost);
-        let incoming = Box::pin(unfold(state, |(connection, mut failures, mut endpoint_lost)| async move {
+        let state = (Some(connection), Some(failures));
+        let incoming = Box::pin(unfold(state, |(connection, mut failures)| async move {
             let connection = connection?;
             let event = loop {
                 tokio::select! {
@@ -153,13 +141,10 @@ impl ConnectionEvents {
                     has_changed = changed(&mut failures) => if has_changed {
                         break ConnectionEvent::Failure;
                     },
-                    has_changed = changed(&mut endpoint_lost) => if has_changed {
-                        break ConnectionEvent::EndpointLost;
-                    },
                 }
             };
             let next = if matches!(event, ConnectionEvent::Lost(_)) { None } else { Some(connection) };
-            Some((event, (next, failures, endpoint_lost)))
+            Some((event, (next, failures)))
         }));
         Self { waker, is_ready: true, confirmed, incoming: Some(incoming) }
     }
@@ -189,7 +174,7 @@ impl ConnectionEvents {
 }
 
 /// True for a change. When the sender is gone there will be none, and the receiver is dropped.
-async fn changed(receiver: &mut Option<watch::Receiver<()>>) -> bool {
+async fn changed(receiver: &mut Option<Failures>) -> bool {
     let Some(open) = receiver else { return std::future::pending().await };
     let has_changed = open.changed().await.is_ok();
     if !has_changed {

@@ -36,7 +36,7 @@ use super::panic_guard::{Broken, is_sound, shielded};
 use crate::tls;
 use crate::transport::{Close, Dir, Peer, Read, Transport};
 
-pub(super) use self::events::{Confirmed, Outside};
+pub(super) use self::events::Confirmed;
 pub(crate) use self::state::ConnectionState;
 pub(super) use self::state::Established;
 

@@ -141,9 +141,6 @@ impl ConnectionState {
                 }
                 // If it was this connection, the next call of the library panics, and that is caught.
                 ConnectionEvent::Failure => {}
-                ConnectionEvent::EndpointLost => {
-                    self.close_reason.get_or_insert(CloseReason::EndpointLost);
-                }
                 ConnectionEvent::Lost(error) => {
                     self.close_reason.get_or_insert(CloseReason::Connection(error));
                     // Bytes before it are read, and their wakers may not have been woken yet.

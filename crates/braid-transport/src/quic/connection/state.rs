@@ -15,12 +15,13 @@ use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use super::close::ClosingLink;
-use super::events::{Confirmed, ConnectionEvents, Event, EventWakers, Outside, PathMigration};
+use super::events::{Confirmed, ConnectionEvents, Event, EventWakers, PathMigration};
 use super::send_limit::SendLimit;
 use super::stream::{CloseReason, Stream};
 use super::stream_finish::{PendingFinishes, UnsentBytes};
 use super::write_scheduler::{ActivePriorities, Urgency, WriteScheduler};
 use crate::quic::congestion::controller::SharedGate;
+use crate::quic::runtime::Failures;
 use crate::transport::{Dir, Read};
 
 /// Number of streams that ended by RESET_STREAM of this end while they were watched for STOP_SENDING: the library keeps memory
@@ -36,7 +37,8 @@ pub(in crate::quic) struct Established {
     pub(in crate::quic) address: SocketAddr,
     /// Endpoint of a client, which serves this connection alone.
     pub(in crate::quic) endpoint: Option<Endpoint>,
-    pub(in crate::quic) outside: Outside,
+    /// Panics in tasks of the endpoint.
+    pub(in crate::quic) failures: Failures,
     /// Configured limits of bytes: unacknowledged on all streams, and unread on one stream.
     pub(in crate::quic) send_window: u64,
     pub(in crate::quic) stream_window: u64,
@@ -146,7 +148,7 @@ impl ConnectionState {
             },
             wakers,
             woken: Vec::new(),
-            events: ConnectionEvents::new(connection.clone(), confirmed, established.outside, waker),
+            events: ConnectionEvents::new(connection.clone(), confirmed, established.failures, waker),
             gate,
             role,
             close_reason: None,

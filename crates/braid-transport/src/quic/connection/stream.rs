@@ -222,8 +222,6 @@ impl Stream {
 pub(super) enum CloseReason {
     #[error("the QUIC connection is lost: {0}")]
     Connection(ConnectionError),
-    #[error("the QUIC endpoint is lost")]
-    EndpointLost,
     #[error("the server rejected the early data")]
     EarlyDataRejected,
     #[error("the peer reset the control stream with code {0:#x}")]
