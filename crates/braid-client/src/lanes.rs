@@ -205,7 +205,8 @@ impl LaneScheduler {
 
     // -- Streams -----------------------------------------------------------------------------------
 
-    /// Begins a connection, on which no lane has a stream yet.
+    /// Begins a connection, on which no lane has a stream yet. With `is_multi` false, which may be found out later, all lanes
+    /// share the control stream.
     pub(crate) fn begin(&mut self, is_multi: bool) {
         self.is_multi = is_multi;
         self.wanting.clear();
@@ -214,11 +215,6 @@ impl LaneScheduler {
             self.reset_stream(lane);
             self.remove_if_idle(lane, true);
         }
-    }
-
-    /// Moves every lane to the control stream: the server accepts no data streams.
-    pub(crate) fn give_up_streams(&mut self) {
-        self.begin(false);
     }
 
     fn reset_stream(&mut self, lane: usize) {

@@ -251,7 +251,7 @@ impl Connection {
                 }
                 Poll::Pending if !self.streams.has_opened() => {
                     debug!("the server takes no data streams");
-                    state.lanes.give_up_streams();
+                    state.lanes.begin(false);
                     return true;
                 }
                 Poll::Pending => {
