@@ -7,7 +7,7 @@ use crate::error::ConnectError;
 use crate::link::Link;
 use crate::quic::{self, QuicOptions};
 use crate::tcp::TcpOptions;
-use crate::tls::{self, ClientTls};
+use crate::tls::{self, Application, ClientTls};
 use crate::transport::{Peer, Transport};
 use crate::{WebSocketOptions, tcp, ws};
 
@@ -107,7 +107,7 @@ pub async fn connect_timed(
         }
         Transport::Tls => {
             let (mut peer, io) = dial().await?;
-            let io = tls.connect_mqtt(io, host).await?;
+            let io = tls.connect(io, host, Application::Mqtt).await?;
             times.secured = Some(start.elapsed());
             tls::describe(&mut peer, io.get_ref().1);
             Link::single(peer, io)
@@ -118,7 +118,7 @@ pub async fn connect_timed(
         }
         Transport::Wss => {
             let (mut peer, io) = dial().await?;
-            let io = tls.connect_http(io, host).await?;
+            let io = tls.connect(io, host, Application::Http).await?;
             times.secured = Some(start.elapsed());
             tls::describe(&mut peer, io.get_ref().1);
             Link::single(peer, ws::connect(io, host, *port, path, &options.websocket).await?)

@@ -10,38 +10,24 @@ use tokio::net::TcpStream;
 use crate::error::HandshakeError;
 use crate::link::Link;
 use crate::quic::QuicIncoming;
-use crate::tls::{self, ServerTls};
+use crate::tls::{self, Application, ServerTls};
 use crate::transport::{Peer, Transport};
 use crate::{WebSocketOptions, ws};
 
 /// A connection whose handshake has not begun.
-pub struct Incoming {
-    kind: IncomingKind,
-}
+pub struct Incoming(pub(crate) IncomingKind);
 
-enum IncomingKind {
+pub(crate) enum IncomingKind {
     Stream { io: TcpStream, address: SocketAddr, upgrade: Upgrade },
     Quic(Box<QuicIncoming>),
     Mem(DuplexStream),
 }
 
 impl Incoming {
-    pub(crate) fn stream(io: TcpStream, address: SocketAddr, upgrade: Upgrade) -> Self {
-        Self { kind: IncomingKind::Stream { io, address, upgrade } }
-    }
-
-    pub(crate) fn quic(incoming: Box<QuicIncoming>) -> Self {
-        Self { kind: IncomingKind::Quic(incoming) }
-    }
-
-    pub(crate) fn mem(io: DuplexStream) -> Self {
-        Self { kind: IncomingKind::Mem(io) }
-    }
-
     /// Address of the peer. `None` for in-memory links. On QUIC the address is not validated yet.
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
-        match &self.kind {
+        match &self.0 {
             IncomingKind::Stream { address, .. } => Some(*address),
             IncomingKind::Quic(incoming) => Some(incoming.peer_address()),
             IncomingKind::Mem(_) => None,
@@ -54,7 +40,7 @@ impl Incoming {
     /// # Errors
     /// The peer ended the connection, or speaks another protocol.
     pub async fn handshake(self) -> Result<Link, HandshakeError> {
-        match self.kind {
+        match self.0 {
             // The handshakes are boxed so that the task of a plain connection, which lives as long
             // as the connection, has not the size of the largest of them.
             IncomingKind::Stream { io, address, upgrade } => match upgrade {
@@ -68,7 +54,7 @@ impl Incoming {
 
     /// Turns the peer away without a handshake.
     pub fn refuse(self) {
-        if let IncomingKind::Quic(incoming) = self.kind {
+        if let IncomingKind::Quic(incoming) = self.0 {
             incoming.refuse();
         }
     }
@@ -95,14 +81,14 @@ impl Upgrade {
         match self {
             Self::Nothing => Ok(Link::single(plain(Transport::Tcp), io)),
             Self::Tls(server) => {
-                let io = server.accept_mqtt(io).await?;
+                let io = server.accept(io, Application::Mqtt).await?;
                 let mut peer = plain(Transport::Tls);
                 tls::describe(&mut peer, io.get_ref().1);
                 Ok(Link::single(peer, io))
             }
             Self::Ws(options) => Ok(Link::single(plain(Transport::Ws), ws::accept(io, &options).await?)),
             Self::Wss(server, options) => {
-                let io = server.accept_http(io).await?;
+                let io = server.accept(io, Application::Http).await?;
                 let mut peer = plain(Transport::Wss);
                 tls::describe(&mut peer, io.get_ref().1);
                 Ok(Link::single(peer, ws::accept(io, &options).await?))
@@ -120,7 +106,8 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");
         let io = TcpStream::connect(address).await.expect("connect");
-        let handshake = Incoming::stream(io, address, Upgrade::Nothing).handshake();
+        let plain = IncomingKind::Stream { io, address, upgrade: Upgrade::Nothing };
+        let handshake = Incoming(plain).handshake();
         // Part of a task that lives as long as the connection; 10,000 of them are idle.
         let size = size_of_val(&handshake);
         assert!(size <= 512, "{size} bytes");

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use crate::error::BindError;
-use crate::incoming::{Incoming, Upgrade};
+use crate::incoming::{Incoming, IncomingKind, Upgrade};
 use crate::quic::{EndpointHealth, QuicListener, QuicOptions};
 use crate::tls::ServerTls;
 use crate::transport::{Transport, canonical};
@@ -134,17 +134,18 @@ impl Listener {
     /// a moment and call again. A QUIC endpoint whose task failed is lost with its connections; each call tries to restart it
     /// and reports that as an error.
     pub async fn accept(&mut self) -> io::Result<Incoming> {
-        Ok(match &mut self.socket {
+        let kind = match &mut self.socket {
             Socket::Stream { listener, upgrade } => {
                 let (io, address) = tcp::accept(listener).await?;
-                Incoming::stream(io, canonical(address), upgrade.clone())
+                IncomingKind::Stream { io, address: canonical(address), upgrade: upgrade.clone() }
             }
-            Socket::Quic(listener) => Incoming::quic(listener.accept().await?),
+            Socket::Quic(listener) => IncomingKind::Quic(listener.accept().await?),
             Socket::Hub(receiver) => match receiver.recv().await {
-                Some(io) => Incoming::mem(io),
+                Some(io) => IncomingKind::Mem(io),
                 None => std::future::pending().await,
             },
-        })
+        };
+        Ok(Incoming(kind))
     }
 
     /// Condition of the QUIC endpoint.

@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::keylog::KeyFile;
-use super::{ALPN_HTTP, ALPN_MQTT, config_error, provider};
+use super::{ALPN_HTTP, ALPN_MQTT, Application, config_error, provider};
 use crate::certificate::{CertificateFiles, add_roots, read_certificates, read_private_key, unusable};
 use crate::error::{CertificateError, ConnectError};
 
@@ -118,24 +118,24 @@ impl ClientTls {
         if alpn.is_empty() { ALPN_MQTT.to_owned() } else { alpn.join(", ") }
     }
 
-    /// The client's side of a TLS handshake for MQTT.
-    pub(crate) async fn connect_mqtt(
+    /// The client's side of a TLS handshake.
+    pub(crate) async fn connect(
         &self,
         io: TcpStream,
         host: &str,
+        application: Application,
     ) -> Result<TlsStream<TcpStream>, ConnectError> {
-        let config = self.config(&self.shared.mqtt, rustls::ALL_VERSIONS, None)?;
-        self.handshake(config, io, host).await
-    }
-
-    /// The client's side of a TLS handshake for HTTP.
-    pub(crate) async fn connect_http(
-        &self,
-        io: TcpStream,
-        host: &str,
-    ) -> Result<TlsStream<TcpStream>, ConnectError> {
-        let config = self.config(&self.shared.http, rustls::ALL_VERSIONS, Some(ALPN_HTTP))?;
-        self.handshake(config, io, host).await
+        let (slot, alpn) = match application {
+            Application::Mqtt => (&self.shared.mqtt, None),
+            Application::Http => (&self.shared.http, Some(ALPN_HTTP)),
+        };
+        let config = self.config(slot, rustls::ALL_VERSIONS, alpn)?;
+        self.warn_if_insecure(host);
+        let name = self.server_name(host);
+        let name = ServerName::try_from(name)
+            .map_err(|_| ConnectError::ServerName { name: name.to_owned() })?
+            .to_owned();
+        TlsConnector::from(config).connect(name, io).await.map_err(|error| io_error(host, &error))
     }
 
     /// The name that the server must prove to have.
@@ -148,20 +148,6 @@ impl ClientTls {
         if self.shared.options.insecure {
             tracing::warn!(host, "the server's certificate is NOT verified (insecure): for tests only");
         }
-    }
-
-    async fn handshake(
-        &self,
-        config: Arc<ClientConfig>,
-        io: TcpStream,
-        host: &str,
-    ) -> Result<TlsStream<TcpStream>, ConnectError> {
-        self.warn_if_insecure(host);
-        let name = self.server_name(host);
-        let name = ServerName::try_from(name)
-            .map_err(|_| ConnectError::ServerName { name: name.to_owned() })?
-            .to_owned();
-        TlsConnector::from(config).connect(name, io).await.map_err(|error| io_error(host, &error))
     }
 
     fn config(

@@ -23,6 +23,14 @@ pub(crate) const ALPN_MQTT: &str = "mqtt";
 /// Application protocol that WebSocket clients may offer on TLS.
 pub(crate) const ALPN_HTTP: &str = "http/1.1";
 
+/// Application of a TLS connection over TCP.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Application {
+    Mqtt,
+    /// WebSocket.
+    Http,
+}
+
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }

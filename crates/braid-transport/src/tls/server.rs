@@ -11,7 +11,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::keylog::KeyFile;
-use super::{ALPN_HTTP, ALPN_MQTT, config_error, provider};
+use super::{ALPN_HTTP, ALPN_MQTT, Application, config_error, provider};
 use crate::certificate::{CertificateFiles, add_roots, read_certificates, read_private_key, unusable};
 use crate::error::{CertificateError, HandshakeError};
 
@@ -121,16 +121,21 @@ impl ServerTls {
         self.current().quic
     }
 
-    /// The server's side of a TLS handshake for MQTT.
-    pub(crate) async fn accept_mqtt(&self, io: TcpStream) -> Result<TlsStream<TcpStream>, HandshakeError> {
-        let current = self.current();
-        accept(io, ALPN_MQTT, current.mqtt, current.any).await
-    }
-
-    /// The server's side of a TLS handshake for HTTP.
-    pub(crate) async fn accept_http(&self, io: TcpStream) -> Result<TlsStream<TcpStream>, HandshakeError> {
-        let current = self.current();
-        accept(io, ALPN_HTTP, current.http, current.any).await
+    /// The server's side of a TLS handshake: names the application protocol if the client offers it, else none.
+    pub(crate) async fn accept(
+        &self,
+        io: TcpStream,
+        application: Application,
+    ) -> Result<TlsStream<TcpStream>, HandshakeError> {
+        let Configs { any, mqtt, http, .. } = self.current();
+        let (alpn, named) = match application {
+            Application::Mqtt => (ALPN_MQTT, mqtt),
+            Application::Http => (ALPN_HTTP, http),
+        };
+        let start = LazyConfigAcceptor::new(Acceptor::default(), io).await.map_err(refused)?;
+        let offered = start.client_hello().alpn();
+        let offers_it = offered.is_some_and(|mut offered| offered.any(|name| name == alpn.as_bytes()));
+        start.into_stream(if offers_it { named } else { any }).await.map_err(refused)
     }
 
     fn current(&self) -> Configs {
@@ -203,19 +208,6 @@ fn client_verifier(auth: &ClientAuth) -> Result<Option<Arc<dyn ClientCertVerifie
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
     let builder = if optional { builder.allow_unauthenticated() } else { builder };
     builder.build().map(Some).map_err(|error| unusable(ca, &error))
-}
-
-/// Answers with `named` if the client offers `alpn`, else without any application protocol.
-async fn accept(
-    io: TcpStream,
-    alpn: &str,
-    named: Arc<ServerConfig>,
-    any: Arc<ServerConfig>,
-) -> Result<TlsStream<TcpStream>, HandshakeError> {
-    let start = LazyConfigAcceptor::new(Acceptor::default(), io).await.map_err(refused)?;
-    let offers_it =
-        start.client_hello().alpn().is_some_and(|mut offered| offered.any(|name| name == alpn.as_bytes()));
-    start.into_stream(if offers_it { named } else { any }).await.map_err(refused)
 }
 
 /// Error of a handshake: tokio-rustls wraps TLS errors in I/O errors.
