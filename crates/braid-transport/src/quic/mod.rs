@@ -28,4 +28,4 @@ pub use endpoint::EndpointHealth;
 pub(crate) use connect::{connect, connect_simulated};
 pub(crate) use connection::ConnectionState;
 pub(crate) use endpoint::{QuicIncoming, QuicListener};
-pub(crate) use simulated::endpoint as simulated_endpoint;
+pub(crate) use simulated::endpoint_on;

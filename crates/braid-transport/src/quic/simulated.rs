@@ -22,13 +22,8 @@ use crate::sim::{Arrival, Attached, Host, Switch};
 /// Datagrams that the library sends at once at most, as on a system with segmentation offload.
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(10).expect("not zero");
 
-/// An endpoint on a new port of `host`.
-pub(crate) fn endpoint(host: &Host, server: Option<ServerConfig>) -> io::Result<Endpoint> {
-    endpoint_on(host, host.attach(None)?, server).map(|(endpoint, _failures)| endpoint)
-}
-
 /// An endpoint on `socket` of `host`, and the receiver of its panics.
-pub(super) fn endpoint_on(
+pub(crate) fn endpoint_on(
     host: &Host,
     socket: Attached,
     server: Option<ServerConfig>,

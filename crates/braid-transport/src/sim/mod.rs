@@ -98,7 +98,7 @@ impl Host {
     /// # Errors
     /// The library cannot start.
     pub fn endpoint(&self, config: Option<noq::ServerConfig>) -> io::Result<noq::Endpoint> {
-        quic::simulated_endpoint(self, config)
+        quic::endpoint_on(self, self.attach(None)?, config).map(|(endpoint, _failures)| endpoint)
     }
 }
 
