@@ -23,7 +23,7 @@ use crate::publication::{Publication, whole_seconds};
 use crate::receive_queue::ReceiveQueue;
 use crate::reconnect::Reconnect;
 use crate::send_queue::SendQueue;
-use crate::state::ClientState;
+use crate::state::{Channels, ClientState};
 
 /// Builder for [`Client`]; made by [`Client::builder`].
 ///
@@ -348,21 +348,16 @@ impl Builder {
 
     fn spawn(self, first: Option<oneshot::Sender<Result<(), Error>>>) -> Result<(Client, Messages), Error> {
         let Queues { send, receive, is_acknowledged_manually } = self.queues;
-        let requests = Arc::new(SendQueue::new(send));
-        let received = Arc::new(ReceiveQueue::new(receive, !is_acknowledged_manually));
+        let channels = Arc::new(Channels {
+            requests: SendQueue::new(send),
+            received: ReceiveQueue::new(receive, !is_acknowledged_manually),
+            events: EventLog::new(),
+            unwritten: AtomicUsize::new(0),
+        });
         let (settings, policy) = self.into_settings()?;
-        let events = Arc::new(EventLog::new());
-        let unwritten = Arc::new(AtomicUsize::new(0));
         let (ended_sender, ended) = watch::channel(None);
-        let state = ClientState::new(
-            settings,
-            Arc::clone(&requests),
-            Arc::clone(&received),
-            Arc::clone(&events),
-            Arc::clone(&unwritten),
-            first,
-        );
-        let handle = Arc::new(Handle { received, events, requests, policy, unwritten, ended });
+        let state = ClientState::new(settings, Arc::clone(&channels), first);
+        let handle = Arc::new(Handle { channels, policy, ended });
         tokio::spawn(Driver::new(state, ended_sender).run());
         Ok((Client { handle: Arc::clone(&handle) }, Messages { handle }))
     }

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use braid_proto::connection::SendError;
@@ -14,27 +14,24 @@ use braid_proto::topic::TopicFilter;
 use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
-use crate::events::{EventLog, Events};
+use crate::events::Events;
 use crate::publication::Publication;
-use crate::receive_queue::{ReceiveQueue, Received};
-use crate::send_queue::{Control, NotTaken, Request, SendQueue, Unsubscribe, Waiter};
-use crate::state::now;
+use crate::receive_queue::Received;
+use crate::send_queue::{Control, NotTaken, Request, Unsubscribe, Waiter};
+use crate::state::{Channels, now};
 use crate::subscribe::Subscribe;
 
 /// State that [`Client`] and [`Messages`] share. Dropping the last of them closes the connection.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    pub(crate) received: Arc<ReceiveQueue>,
-    pub(crate) events: Arc<EventLog>,
-    pub(crate) requests: Arc<SendQueue>,
+    pub(crate) channels: Arc<Channels>,
     pub(crate) policy: StreamPolicy,
-    pub(crate) unwritten: Arc<AtomicUsize>,
     pub(crate) ended: watch::Receiver<Option<Result<(), Error>>>,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.received.close();
+        self.channels.received.close();
     }
 }
 
@@ -78,7 +75,7 @@ impl Client {
     /// # Errors
     /// [`Error::QueueFull`] and [`Error::Closed`].
     pub fn try_publish(&self, publication: Publication) -> Result<(), Error> {
-        self.handle.requests.try_send(self.to_publish(publication, None)).map_err(|why| match why {
+        self.handle.channels.requests.try_send(self.to_publish(publication, None)).map_err(|why| match why {
             NotTaken::Full => Error::QueueFull,
             NotTaken::Closed => Error::Closed,
         })
@@ -120,7 +117,7 @@ impl Client {
     }
 
     async fn request(&self, request: Request) -> Result<(), Error> {
-        self.handle.requests.send(request).await.map_err(|_| self.why_closed())
+        self.handle.channels.requests.send(request).await.map_err(|_| self.why_closed())
     }
 
     fn why_closed(&self) -> Error {
@@ -137,7 +134,7 @@ impl Client {
     /// # Errors
     /// The error that kept the client without a connection.
     pub async fn disconnect(&self) -> Result<(), Error> {
-        self.handle.received.close();
+        self.handle.channels.received.close();
         self.closed().await
     }
 
@@ -156,7 +153,7 @@ impl Client {
 
     /// Number of bytes that were taken from the queue and wait for the link: the progress of a large message.
     pub fn unwritten(&self) -> usize {
-        self.handle.unwritten.load(Ordering::Relaxed)
+        self.handle.channels.unwritten.load(Ordering::Relaxed)
     }
 
     /// Moves the connection to a new local port, such as after a change of the network. Session, streams and inflight
@@ -167,7 +164,7 @@ impl Client {
     pub async fn rebind(&self) -> Result<(), Error> {
         let (waiter, answer) = oneshot::channel();
         let not_connected = Error::Send(SendError::NotConnected);
-        if !self.handle.requests.rebind(waiter) {
+        if !self.handle.channels.requests.rebind(waiter) {
             return Err(not_connected);
         }
         answer.await.unwrap_or(Err(not_connected))
@@ -175,7 +172,7 @@ impl Client {
 
     /// Events of the connection, beginning with the last one if there was any.
     pub fn events(&self) -> Events {
-        self.handle.events.subscribe()
+        self.handle.channels.events.subscribe()
     }
 }
 
@@ -218,25 +215,25 @@ impl Messages {
 
     /// Takes the next message if there is one.
     pub fn try_recv(&mut self) -> Option<Received> {
-        self.handle.received.try_take()
+        self.handle.channels.received.try_take()
     }
 
     /// Poll form of [`Messages::recv`], for hand-written futures and streams.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Received>> {
-        self.handle.received.poll_take(cx)
+        self.handle.channels.received.poll_take(cx)
     }
 
     /// Acknowledges this message and all that arrived before it, because MQTT acknowledges in order. Only needed with
     /// [`manual_acknowledgement`](crate::Builder::manual_acknowledgement).
     pub fn acknowledge(&self, message: &Received) {
         if let Some(receipt) = message.receipt {
-            self.handle.received.acknowledge(receipt);
+            self.handle.channels.received.acknowledge(receipt);
         }
     }
 }
 
 impl Drop for Messages {
     fn drop(&mut self) {
-        self.handle.received.stop_listening();
+        self.handle.channels.received.stop_listening();
     }
 }

@@ -46,10 +46,10 @@ impl Driver {
             self.state.handle_connection_end();
             let Some(pause) = self.state.retry_in(&error) else { break Err(error) };
             let event = ConnectionEvent::Disconnected { error: error.clone(), retry_in: Some(pause) };
-            self.state.events.push(event);
+            self.state.channels.events.push(event);
             tokio::select! {
                 () = sleep(pause) => {}
-                () = poll_fn(|cx| self.state.received.poll_closing(cx)) => break Err(error),
+                () = poll_fn(|cx| self.state.channels.received.poll_closing(cx)) => break Err(error),
             }
         };
         self.state.fail(result.as_ref().err().cloned().unwrap_or(Error::Closed));
@@ -72,7 +72,7 @@ impl Driver {
         let state = &mut self.state;
         let link = tokio::select! {
             link = state.settings.dial(may_be_early) => link?,
-            () = poll_fn(|cx| state.received.poll_closing(cx)) => return Err(Error::Closed),
+            () = poll_fn(|cx| state.channels.received.poll_closing(cx)) => return Err(Error::Closed),
         };
         let connect = state.settings.connect.clone();
         debug!(client_id = %connect.client_id, "sending CONNECT");
@@ -85,9 +85,9 @@ impl Driver {
             state.resubscribe_early();
         }
         let mut connection = Connection::new(link, protocol, self.connections);
-        state.requests.set_connected(true);
+        state.channels.requests.set_connected(true);
         let mut end = poll_fn(|cx| connection.poll(state, cx)).await;
-        state.requests.set_connected(false);
+        state.channels.requests.set_connected(false);
         // A server that ends the connection because of an early SUBSCRIBE gets it after CONNACK the next time.
         self.resubscribes_early = !is_early || end.is_early_rejected || !state.inflight.is_resubscribing();
         self.session = end.session.take();

@@ -24,16 +24,22 @@ use crate::reconnect::Backoff;
 use crate::send_queue::{Control, Request, Room, SendQueue, Unsubscribe, answer};
 use crate::subscribe::Subscribe;
 
-/// Queues, unanswered requests and subscriptions. The driver owns it and lends it to the connection of the moment.
+/// Queues between the application and the driver.
+#[derive(Debug)]
+pub(crate) struct Channels {
+    pub(crate) requests: SendQueue,
+    pub(crate) received: ReceiveQueue,
+    pub(crate) events: EventLog,
+    /// Bytes that the protocol has encoded and the link has not taken, for [`Client::unwritten`](crate::Client).
+    pub(crate) unwritten: AtomicUsize,
+}
+
+/// Unanswered requests and subscriptions. The driver owns it and lends it to the connection of the moment.
 pub(crate) struct ClientState {
     pub(crate) settings: Settings,
-    pub(crate) requests: Arc<SendQueue>,
-    pub(crate) received: Arc<ReceiveQueue>,
-    pub(crate) events: Arc<EventLog>,
+    pub(crate) channels: Arc<Channels>,
     pub(crate) lanes: LaneScheduler,
     pub(crate) inflight: InflightTracker,
-    /// Bytes that the protocol has encoded and the link has not taken, for [`Client::unwritten`](crate::Client).
-    unwritten: Arc<AtomicUsize>,
     backoff: Backoff,
     /// The caller of [`Builder::connect`](crate::Builder::connect), which gets one attempt only.
     first: Option<oneshot::Sender<Result<(), Error>>>,
@@ -43,33 +49,30 @@ impl ClientState {
     /// State of a client that has no connection yet. `first` hears of the outcome of the first attempt.
     pub(crate) fn new(
         settings: Settings,
-        requests: Arc<SendQueue>,
-        received: Arc<ReceiveQueue>,
-        events: Arc<EventLog>,
-        unwritten: Arc<AtomicUsize>,
+        channels: Arc<Channels>,
         first: Option<oneshot::Sender<Result<(), Error>>>,
     ) -> Self {
         let backoff = Backoff::new(settings.reconnect);
         let (lanes, inflight) = (LaneScheduler::default(), InflightTracker::default());
-        Self { settings, requests, received, events, lanes, inflight, unwritten, backoff, first }
+        Self { settings, channels, lanes, inflight, backoff, first }
     }
 
     pub(crate) fn set_unwritten(&self, bytes: usize) {
-        self.unwritten.store(bytes, Ordering::Relaxed);
+        self.channels.unwritten.store(bytes, Ordering::Relaxed);
     }
 
     // -- Requests ----------------------------------------------------------------------------------
 
     /// Moves new requests of the application to their lanes.
     pub(crate) fn take_requests(&mut self, cx: &mut Context<'_>) {
-        for (request, room) in self.requests.take(cx) {
+        for (request, room) in self.channels.requests.take(cx) {
             self.enqueue(request, Some(room));
         }
     }
 
     /// Refuses further requests. Those that were made before move to their lanes.
     pub(crate) fn close_requests(&mut self) {
-        for request in self.requests.close() {
+        for request in self.channels.requests.close() {
             self.enqueue(request, None);
         }
     }
@@ -139,7 +142,9 @@ impl ClientState {
         } else if is_multi {
             self.rebind_subscriptions(|_| true); // [BQ-42]
         }
-        self.events.push(ConnectionEvent::Connected { session_present, server: Arc::new(properties) });
+        self.channels
+            .events
+            .push(ConnectionEvent::Connected { session_present, server: Arc::new(properties) });
     }
 
     /// Handles the SUBACK for `id`: one code per filter.
@@ -167,7 +172,7 @@ impl ClientState {
                 for (entry, reason) in subscribe.entries.into_iter().zip(codes) {
                     if let (Ok(filter), true) = (entry.filter, reason.is_error()) {
                         warn!(%filter, %reason, "the server refused to restore a subscription");
-                        self.events.push(ConnectionEvent::SubscriptionLost { filter, reason });
+                        self.channels.events.push(ConnectionEvent::SubscriptionLost { filter, reason });
                     }
                 }
             }
@@ -216,7 +221,7 @@ impl ClientState {
 
     /// The pause before the next attempt after `error`; `None`: there is none.
     pub(crate) fn retry_in(&mut self, error: &Error) -> Option<std::time::Duration> {
-        if self.first.is_some() || self.received.is_closing() || !error.is_transient() {
+        if self.first.is_some() || self.channels.received.is_closing() || !error.is_transient() {
             return None;
         }
         self.backoff.pause(fastrand::f64())
@@ -225,14 +230,14 @@ impl ClientState {
     /// Fails all requests with `error` and ends the streams of messages and events.
     pub(crate) fn fail(&mut self, error: Error) {
         self.inflight.fail(&error);
-        for request in self.lanes.drain().chain(self.requests.close()) {
+        for request in self.lanes.drain().chain(self.channels.requests.close()) {
             request.fail(error.clone());
         }
         if let Some(first) = self.first.take() {
             let _ = first.send(Err(error.clone()));
         }
-        self.events.push(ConnectionEvent::Disconnected { error, retry_in: None });
-        self.received.end();
+        self.channels.events.push(ConnectionEvent::Disconnected { error, retry_in: None });
+        self.channels.received.end();
     }
 }
 

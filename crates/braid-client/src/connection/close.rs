@@ -177,7 +177,7 @@ impl Connection {
 
     /// Sends DISCONNECT once the application wants to close and its requests are answered, or at the deadline.
     pub(super) fn close_if_wanted(&mut self, state: &mut ClientState, cx: &mut Context<'_>, now: Instant) {
-        if !state.received.is_closing() || self.protocol.is_closed() {
+        if !state.channels.received.is_closing() || self.protocol.is_closed() {
             return;
         }
         if self.deadline.is_none() {

@@ -129,7 +129,7 @@ impl Connection {
     }
 
     fn poll_acknowledged(&mut self, state: &ClientState, cx: &mut Context<'_>, now: Instant) {
-        if let Some(receipt) = state.received.poll_acknowledged(cx)
+        if let Some(receipt) = state.channels.received.poll_acknowledged(cx)
             && receipt.connection == self.number
         {
             self.protocol.acknowledge(receipt.token, now);
@@ -152,7 +152,7 @@ impl Connection {
 
     /// Moves to another local port if the application asked for that, and answers all callers.
     fn rebind(&mut self, state: &ClientState) {
-        for waiter in state.requests.take_rebinds() {
+        for waiter in state.channels.requests.take_rebinds() {
             let moved = self.link.rebind(None);
             debug!(?moved, "moving to another local port");
             let result = moved.map_err(|error| Error::Rebind { reason: Arc::from(error.to_string()) });
@@ -182,7 +182,7 @@ impl Connection {
         }
         // A link that takes nothing more is read to its end, however many messages are queued: the server may have
         // said why it closed it.
-        let is_full = state.received.is_full() && !self.writer.has_failed();
+        let is_full = state.channels.received.is_full() && !self.writer.has_failed();
         if is_full != self.is_paused {
             self.is_paused = is_full;
             self.protocol.pause(is_full, now);
@@ -325,7 +325,7 @@ impl Connection {
             }
         }
         if !self.arrived.is_empty()
-            && let Some(discarded) = state.received.put(&mut self.arrived)
+            && let Some(discarded) = state.channels.received.put(&mut self.arrived)
         {
             self.protocol.acknowledge(discarded.token, now);
         }
