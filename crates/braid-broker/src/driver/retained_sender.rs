@@ -174,7 +174,7 @@ mod tests {
         let mut expired = Message::new(topic.clone(), "x".into(), QoS::AtMostOnce, true);
         expired.expires_at = Some(now);
         messages.restore(&[(topic, Arc::new(expired))]);
-        sender.begin(filter("#"), on(CONTROL));
+        sender.begin(vec![(filter("#"), on(CONTROL))]);
         let batch = sender.next_batch(&messages, LIMITS, now, |_| true, |_| None).expect("a cursor");
         let topics: Vec<_> = batch.iter().map(|delivery| delivery.message.topic.as_str()).collect();
         assert_eq!(topics, ["t/1"]);
