@@ -84,7 +84,7 @@ fn a_fallback_is_selected_if_no_member_is_ready() {
     };
     assert_eq!(ask(&[1, 3], None), (Some(1), vec![0, 1, 2, 3, 4]), "each is asked once");
     assert_eq!(ask(&[1, 3], None), (Some(3), vec![2, 3, 4, 0, 1]));
-    assert_eq!(ask(&[1, 3], Some(2)), (Some(2), vec![4, 0, 1, 2]), "nobody is asked behind a ready one");
+    assert_eq!(ask(&[1, 3], Some(2)), (Some(2), vec![4, 0, 1, 2]), "no member is asked behind a ready one");
     assert_eq!(ask(&[], None), (None, vec![3, 4, 0, 1, 2]));
     assert_eq!(ask(&[0], None), (Some(0), vec![3, 4, 0, 1, 2]), "the order was unchanged");
 }
