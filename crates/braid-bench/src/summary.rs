@@ -67,13 +67,7 @@ pub enum Role {
 /// As files and Client Identifiers have it.
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Pub => "pub",
-            Self::Sub => "sub",
-            Self::Conn => "conn",
-            Self::Request => "request",
-            Self::Reply => "reply",
-        })
+        self.serialize(f)
     }
 }
 

@@ -26,7 +26,7 @@ pub use lines::{
 pub use message::{MessageTemplate, Randomness};
 pub use payload::{Encoding, Pages, PayloadTemplate, Segments, TimestampUnit};
 pub use payload_hdrs::{
-    CounterOrder, CounterTrack, HeaderValues, PayloadHeaders, PayloadHeadersError, TruncatedHeaders,
+    CounterOrder, CounterTrack, HeaderValues, PayloadHeaders, TruncatedHeaders,
 };
 pub use placeholders::{Identity, PlaceholderError, TopicTemplate};
 pub use prometheus::{DurationHistogram, Histogram, Histograms, exposition};

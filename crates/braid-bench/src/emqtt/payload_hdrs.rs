@@ -18,13 +18,6 @@ pub struct PayloadHeaders {
     headers: Vec<Header>,
 }
 
-/// `--payload-hdrs` names a header that does not exist.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown payload header {name:?}: the headers are cnt64 and ts, such as --payload-hdrs cnt64,ts")]
-pub struct PayloadHeadersError {
-    name: String,
-}
-
 /// A payload is shorter than the headers that it should begin with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -46,14 +39,26 @@ pub struct HeaderValues<'a> {
     pub body: &'a [u8],
 }
 
+impl Header {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "cnt64",
+            Self::Timestamp => "ts",
+        }
+    }
+}
+
 impl FromStr for PayloadHeaders {
-    type Err = PayloadHeadersError;
+    type Err = String;
 
     fn from_str(list: &str) -> Result<Self, Self::Err> {
-        let header = |name: &str| match name {
-            "cnt64" => Ok(Header::Counter),
-            "ts" => Ok(Header::Timestamp),
-            name => Err(PayloadHeadersError { name: name.to_owned() }),
+        let header = |name: &str| {
+            let known = [Header::Counter, Header::Timestamp].into_iter().find(|header| header.name() == name);
+            known.ok_or_else(|| {
+                format!(
+                    "unknown payload header {name:?}: the headers are cnt64 and ts, such as --payload-hdrs cnt64,ts"
+                )
+            })
         };
         let names = list.split(',').filter(|name| !name.is_empty());
         Ok(Self { headers: names.map(header).collect::<Result<_, _>>()? })
@@ -63,14 +68,8 @@ impl FromStr for PayloadHeaders {
 /// As `--payload-hdrs` has them.
 impl fmt::Display for PayloadHeaders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, header) in self.headers.iter().enumerate() {
-            f.write_str(if at > 0 { "," } else { "" })?;
-            f.write_str(match header {
-                Header::Counter => "cnt64",
-                Header::Timestamp => "ts",
-            })?;
-        }
-        Ok(())
+        let names: Vec<_> = self.headers.iter().map(|header| header.name()).collect();
+        f.write_str(&names.join(","))
     }
 }
 

@@ -14,6 +14,7 @@ pub struct Identity<'a> {
 /// A topic with placeholders. Only a whole topic level is a placeholder: `a/%i` has one, `a-%i` has none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicTemplate {
+    written: String,
     levels: Vec<Level>,
 }
 
@@ -27,24 +28,10 @@ enum Level {
     Random(u64),
 }
 
-/// A placeholder that cannot be filled.
+/// A placeholder that cannot be filled: the topic, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlaceholderError {
-    /// `%rand_` without a number from 1.
-    #[error("topic {topic:?}: {level} needs a number from 1, such as %rand_1000")]
-    Random {
-        /// The topic.
-        topic: String,
-        /// The level as written.
-        level: String,
-    },
-    /// `%u` without a user name.
-    #[error("topic {topic:?} has %u, which is the user name: give one with -u")]
-    NoUsername {
-        /// The topic.
-        topic: String,
-    },
-}
+#[error("topic {0:?}{1}")]
+pub struct PlaceholderError(String, String);
 
 impl TopicTemplate {
     /// Reads a topic. `has_username` tells whether `%u` can be filled.
@@ -52,22 +39,21 @@ impl TopicTemplate {
     /// # Errors
     /// A level begins with `%rand_` and no number from 1 follows, or `%u` stands for nothing.
     pub fn parse(topic: &str, has_username: bool) -> Result<Self, PlaceholderError> {
+        let error = |reason: String| Err(PlaceholderError(topic.to_owned(), reason));
         let level = |text: &str| match text {
             "%i" => Ok(Level::Number),
             "%c" => Ok(Level::ClientId),
             "%u" if has_username => Ok(Level::Username),
-            "%u" => Err(PlaceholderError::NoUsername { topic: topic.to_owned() }),
+            "%u" => error(" has %u, which is the user name: give one with -u".to_owned()),
             "%s" => Ok(Level::Sequence),
-            text => match text.strip_prefix("%rand_") {
+            text => match text.strip_prefix("%rand_").map(str::parse) {
                 None => Ok(Level::Text(text.to_owned())),
-                Some(below) => match below.parse() {
-                    Ok(most) if most > 0 => Ok(Level::Random(most)),
-                    _ => Err(PlaceholderError::Random { topic: topic.to_owned(), level: text.to_owned() }),
-                },
+                Some(Ok(most)) if most > 0 => Ok(Level::Random(most)),
+                Some(_) => error(format!(": {text} needs a number from 1, such as %rand_1000")),
             },
         };
         let levels = topic.split('/').map(level).collect::<Result<_, _>>()?;
-        Ok(Self { levels })
+        Ok(Self { written: topic.to_owned(), levels })
     }
 
     /// Whether the topic differs from message to message, so that it must be filled for each.
@@ -104,19 +90,6 @@ impl TopicTemplate {
 /// As it was written.
 impl fmt::Display for TopicTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, level) in self.levels.iter().enumerate() {
-            if at > 0 {
-                f.write_char('/')?;
-            }
-            match level {
-                Level::Text(text) => f.write_str(text),
-                Level::Number => f.write_str("%i"),
-                Level::ClientId => f.write_str("%c"),
-                Level::Username => f.write_str("%u"),
-                Level::Sequence => f.write_str("%s"),
-                Level::Random(most) => write!(f, "%rand_{most}"),
-            }?;
-        }
-        Ok(())
+        f.write_str(&self.written)
     }
 }

@@ -31,32 +31,35 @@ impl DurationHistogram {
     /// The metric's name.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::TcpHandshake => "mqtt_client_tcp_handshake_duration",
-            Self::Handshake => "mqtt_client_handshake_duration",
-            Self::Connect => "mqtt_client_connect_duration",
-            Self::Subscribe => "mqtt_client_subscribe_duration",
-            Self::EndToEnd => "e2e_latency",
-        }
-    }
-
-    fn help(self) -> &'static str {
-        match self {
-            Self::TcpHandshake => "Start of a client to TCP connected, in ms",
-            Self::Handshake => "Start of a client to TLS or QUIC connected, in ms",
-            Self::Connect => "Start of a client to CONNACK, in ms",
-            Self::Subscribe => "Start of a client to SUBACK, in ms",
-            Self::EndToEnd => "Sending of a message to its reception, in ms",
-        }
+        self.metric().0
     }
 
     /// The upper bounds of its buckets in milliseconds, each within its bucket.
     #[must_use]
     pub fn bounds(self) -> &'static [u64] {
+        self.metric().2
+    }
+
+    /// Name, description and bounds.
+    fn metric(self) -> (&'static str, &'static str, &'static [u64]) {
         match self {
-            Self::TcpHandshake | Self::Handshake => HANDSHAKE_MS,
-            Self::Connect | Self::Subscribe => CONNECT_MS,
-            Self::EndToEnd => LATENCY_MS,
+            Self::TcpHandshake => (
+                "mqtt_client_tcp_handshake_duration",
+                "Start of a client to TCP connected, in ms",
+                HANDSHAKE_MS,
+            ),
+            Self::Handshake => (
+                "mqtt_client_handshake_duration",
+                "Start of a client to TLS or QUIC connected, in ms",
+                HANDSHAKE_MS,
+            ),
+            Self::Connect => {
+                ("mqtt_client_connect_duration", "Start of a client to CONNACK, in ms", CONNECT_MS)
+            }
+            Self::Subscribe => {
+                ("mqtt_client_subscribe_duration", "Start of a client to SUBACK, in ms", CONNECT_MS)
+            }
+            Self::EndToEnd => ("e2e_latency", "Sending of a message to its reception, in ms", LATENCY_MS),
         }
     }
 }
@@ -139,8 +142,8 @@ pub fn exposition(counters: &Counters, histograms: &Histograms) -> String {
         let _ = writeln!(out, "# TYPE {name} counter\n# HELP {name} {name}\n{name} {value}");
     }
     for (which, histogram) in DurationHistogram::ALL.into_iter().zip(&histograms.0) {
-        let name = which.name();
-        let _ = writeln!(out, "# TYPE {name} histogram\n# HELP {name} {}", which.help());
+        let (name, help, _) = which.metric();
+        let _ = writeln!(out, "# TYPE {name} histogram\n# HELP {name} {help}");
         histogram.write(&mut out, name);
     }
     out

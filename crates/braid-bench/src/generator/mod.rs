@@ -26,7 +26,7 @@ pub use plan::{
 };
 pub use run::{Ended, run};
 pub use self_measure::{SelfMeasure, SelfMeasured, measure_self};
-pub use timestamp::{TimestampField, TimestampFieldError};
+pub use timestamp::TimestampField;
 
 pub use crate::alarm::Alarm;
 pub use crate::clock::Clock;

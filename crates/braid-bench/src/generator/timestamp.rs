@@ -20,24 +20,19 @@ pub struct TimestampField {
     unit: TimestampUnit,
 }
 
-/// A malformed `--timestamp-field`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{given:?} names no field and unit: write --timestamp-field timestamp=us; the units are s, ms, us and ns"
-)]
-pub struct TimestampFieldError {
-    given: String,
-}
-
 impl FromStr for TimestampField {
-    type Err = TimestampFieldError;
+    type Err = String;
 
     fn from_str(given: &str) -> Result<Self, Self::Err> {
         let parts = given.rsplit_once('=').filter(|(name, _)| !name.is_empty());
         let field = parts.and_then(|(name, unit)| {
             Some(Self { name: name.to_owned(), unit: TimestampUnit::from_name(unit)? })
         });
-        field.ok_or_else(|| TimestampFieldError { given: given.to_owned() })
+        field.ok_or_else(|| {
+            format!(
+                "{given:?} names no field and unit: write --timestamp-field timestamp=us; the units are s, ms, us and ns"
+            )
+        })
     }
 }
 
