@@ -7,6 +7,7 @@ use braid_measure::process::Memory;
 use serde::Serialize;
 
 use super::load::session::{accepted, open};
+use super::system::of_broker;
 
 /// Connections opened before their answers are awaited: below every broker's listen(2) queue.
 const AT_ONCE: u32 = 100;
@@ -71,7 +72,7 @@ pub(crate) fn run(connections: u32, address: SocketAddr, pid: u32) -> Result<Idl
 /// # Errors
 /// The broker has ended.
 pub(crate) fn settled(pid: u32) -> Result<Memory, String> {
-    let read = || Memory::of(pid).map_err(|error| format!("the broker has ended: {error}"));
+    let read = || of_broker(Memory::of(pid));
     let started = Instant::now();
     let (mut memory, mut since) = (read()?, started);
     while since.elapsed() < SETTLED && started.elapsed() < PATIENCE {

@@ -22,7 +22,7 @@ use super::Tuning;
 use super::brokers;
 use super::idle::settled;
 use super::load::session::connect;
-use super::system::{disk_directory, free_bytes, raise_open_files, write_json};
+use super::system::{disk_directory, free_bytes, of_broker, raise_open_files, write_json};
 use pattern::Pattern;
 use reader::Reader;
 use senders::Senders;
@@ -172,9 +172,8 @@ fn enough_room(args: &SpoolArgs, directory: &Path) -> Result<(), String> {
 fn measure(args: &SpoolArgs, broker: &brokers::Broker, directory: &Path) -> Result<Report, String> {
     let running = broker.start_in(directory)?;
     let (address, pid) = (running.address, running.pid());
-    let gone = |error| format!("the broker has ended: {error}");
-    let read = || CpuReading::of(pid).map_err(gone);
-    let (before, free_before) = (Resident::of(pid).map_err(gone)?, free_bytes(directory)?);
+    let read = || of_broker(CpuReading::of(pid));
+    let (before, free_before) = (of_broker(Resident::of(pid))?, free_bytes(directory)?);
     let pattern = Arc::new(Pattern::new());
     let count = args.complete.unwrap_or(args.clients).min(args.clients);
     let reader = Reader::connect(address, args.size, Arc::clone(&pattern))?;
@@ -228,7 +227,7 @@ fn measure(args: &SpoolArgs, broker: &brokers::Broker, directory: &Path) -> Resu
     })?;
     let completion_seconds = start.elapsed().as_secs_f64() - sent.seconds;
     settled(pid)?;
-    let after = Resident::of(pid).map_err(gone)?;
+    let after = of_broker(Resident::of(pid))?;
     let slowest = looks.iter().map(|sample: &Sample| sample.connect_milliseconds).fold(0.0, f64::max);
     Ok(Report {
         machine: Machine::here(),
@@ -264,7 +263,7 @@ fn sample(pid: u32, address: SocketAddr, since: Duration, progress: Progress) ->
     let asked = Instant::now();
     connect(address, "bench-look")?;
     let connect_milliseconds = asked.elapsed().as_secs_f64() * 1e3;
-    let memory = Resident::of(pid).map_err(|error| format!("the broker has ended: {error}"))?;
+    let memory = of_broker(Resident::of(pid))?;
     Ok(Sample { seconds: since.as_secs_f64(), progress, memory, connect_milliseconds })
 }
 

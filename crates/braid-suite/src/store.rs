@@ -10,11 +10,13 @@ mod report;
 mod sessions;
 mod yardstick;
 
+use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_measure::machine::{Machine, load_average};
+use braid_measure::process::wait_for_quiet;
 use serde::Serialize;
 
 use super::brokers::{self, Broker};
@@ -85,8 +87,8 @@ struct Report {
     seconds: f64,
     brokers: Vec<Broker>,
     durable: Vec<durable::Row>,
-    drain: Vec<drain::Row>,
-    sessions: Vec<sessions::Row>,
+    drain: Vec<Row<drain::DrainRound>>,
+    sessions: Vec<Row<sessions::SessionsRound>>,
     recovery: Option<recovery::Recovery>,
 }
 
@@ -109,15 +111,16 @@ pub(crate) fn run(args: &StoreArgs) -> Result<ExitCode, String> {
     }
     let quiet_wait =
         Duration::try_from_secs_f64(args.quiet_wait).map_err(|error| format!("--quiet-wait: {error}"))?;
-    let brokers = Brokers::select(&args.broker)?;
+    let brokers = select(&args.broker)?;
     let yardstick = Yardstick::build()?;
     let directory = disk_directory(args.dir.as_deref(), "bench-store")?;
+    let setup = Setup { args, quiet_wait, directory, brokers };
     let mut report = Report {
         machine: Machine::here(),
         load_average_at_end: String::new(),
         rounds: args.rounds,
         seconds: args.seconds,
-        brokers: brokers.all.clone(),
+        brokers: setup.brokers.clone(),
         durable: Vec::new(),
         drain: Vec::new(),
         sessions: Vec::new(),
@@ -126,28 +129,20 @@ pub(crate) fn run(args: &StoreArgs) -> Result<ExitCode, String> {
     print!("{}", report::head(&report));
     let asked = |case: &str| args.cases.is_empty() || wants(&args.cases, case);
     if asked("durable") {
-        let plan = durable::Plan {
-            rounds: args.rounds,
-            measured: Duration::from_secs_f64(args.seconds),
-            payloads: &args.payloads,
-            windows: &args.windows,
-            quiet_wait,
-            directory: &directory,
-        };
-        let each = |row: &durable::Row| print!("{}", report::durable(row, &brokers.labels()));
-        report.durable = durable::run(&plan, &yardstick, &brokers.all, each)?;
+        let labels: Vec<_> = setup.brokers.iter().map(|broker| broker.label.as_str()).collect();
+        let each = |row: &durable::Row| print!("{}", report::durable(row, &labels));
+        report.durable = durable::run(&setup, &yardstick, each)?;
     }
     if asked("drain") {
-        report.drain = drain::run(&directory, &brokers.durable(), args.rounds, args.queued, quiet_wait)?;
+        report.drain = drain::run(&setup)?;
         print!("{}", report::drain(&report.drain));
     }
     if asked("sessions") {
-        report.sessions = sessions::run(&directory, &brokers.durable(), args.rounds, args.sessions)?;
+        report.sessions = sessions::run(&setup)?;
         print!("{}", report::sessions(&report.sessions));
     }
     if asked("recovery") {
-        let amount = recovery::Amount { messages: args.stored, sessions: args.stored / 10 };
-        let recovery = recovery::run(&directory, &brokers.sync, args.rounds, amount)?;
+        let recovery = recovery::run(&setup)?;
         print!("{}", report::recovery(&recovery));
         report.recovery = Some(recovery);
     }
@@ -159,37 +154,81 @@ pub(crate) fn run(args: &StoreArgs) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Brokers under test.
-struct Brokers {
-    sync: Broker,
-    /// In the order of their turns.
-    all: Vec<Broker>,
+/// Variants of braidmq, the synchronous one first, and mosquitto with persistence, the reference.
+fn select(braidmq: &str) -> Result<Vec<Broker>, String> {
+    let inflight = format!("mqtt.maximum_inflight={INFLIGHT}");
+    let mut arguments = vec!["--set".to_owned(), inflight];
+    arguments.extend(NO_CAPS.map(str::to_owned));
+    let tuning = Tuning { braidmq_arg: arguments, mosquitto_inflight: INFLIGHT, ..Tuning::default() };
+    let mut found = brokers::select(&[braidmq.to_owned(), "mosquitto".to_owned()], &tuning)?;
+    let mosquitto = found.pop().ok_or("no mosquitto")?.persistent();
+    let ours = found.pop().filter(Broker::is_braidmq).ok_or("--broker names no braidmq")?;
+    let variant = |label: &str, durability: &str| {
+        ours.variant(label, &["--set", &format!("store.durability={durability}")])
+    };
+    Ok(vec![variant(SYNC, "sync"), variant(ASYNC, "async"), variant(MEMORY, "memory"), mosquitto])
 }
 
-impl Brokers {
-    fn select(braidmq: &str) -> Result<Self, String> {
-        let inflight = format!("mqtt.maximum_inflight={INFLIGHT}");
-        let mut arguments = vec!["--set".to_owned(), inflight];
-        arguments.extend(NO_CAPS.map(str::to_owned));
-        let tuning = Tuning { braidmq_arg: arguments, mosquitto_inflight: INFLIGHT, ..Tuning::default() };
-        let mut found = brokers::select(&[braidmq.to_owned(), "mosquitto".to_owned()], &tuning)?;
-        let mosquitto = found.pop().ok_or("no mosquitto")?.persistent();
-        let ours = found.pop().filter(Broker::is_braidmq).ok_or("--broker names no braidmq")?;
-        let variant = |label: &str, durability: &str| {
-            ours.variant(label, &["--set", &format!("store.durability={durability}")])
-        };
-        let sync = variant(SYNC, "sync");
-        let all = vec![sync.clone(), variant(ASYNC, "async"), variant(MEMORY, "memory"), mosquitto];
-        Ok(Self { sync, all })
+/// Parameters of every case.
+struct Setup<'a> {
+    args: &'a StoreArgs,
+    quiet_wait: Duration,
+    /// Directory on the disk under test.
+    directory: PathBuf,
+    brokers: Vec<Broker>,
+}
+
+/// Size of a case.
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Amount {
+    Messages(u64),
+    Sessions(u32),
+}
+
+/// Measurements of one broker.
+#[derive(Serialize)]
+struct Row<R> {
+    broker: String,
+    #[serde(flatten)]
+    amount: Amount,
+    rounds: Vec<R>,
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Messages(count) => count.fmt(f),
+            Self::Sessions(count) => count.fmt(f),
+        }
+    }
+}
+
+impl Setup<'_> {
+    fn wait_for_quiet(&self) -> Result<(), String> {
+        wait_for_quiet(Instant::now() + self.quiet_wait).map_err(|error| error.to_string())
     }
 
-    /// braidmq with default durability, and the reference.
-    fn durable(&self) -> Vec<Broker> {
-        let reference = self.all.iter().filter(|broker| broker.is_mosquitto()).cloned();
-        [self.sync.clone()].into_iter().chain(reference).collect()
-    }
-
-    fn labels(&self) -> Vec<&str> {
-        self.all.iter().map(|broker| broker.label.as_str()).collect()
+    /// Measures the durable brokers in turns, with a line on stderr for each.
+    fn rounds<R>(
+        &self,
+        case: &str,
+        amount: Amount,
+        before: impl Fn() -> Result<(), String>,
+        once: impl Fn(&Broker) -> Result<R, String>,
+        line: impl Fn(&R) -> String,
+    ) -> Result<Vec<Row<R>>, String> {
+        let durable = self.brokers.iter().filter(|broker| broker.label == SYNC || broker.is_mosquitto());
+        let row = |broker: &Broker| Row { broker: broker.label.clone(), amount, rounds: Vec::new() };
+        let mut rows: Vec<_> = durable.clone().map(row).collect();
+        for _ in 0..self.args.rounds {
+            before()?;
+            for (broker, row) in durable.clone().zip(&mut rows) {
+                let measured = once(broker).map_err(|reason| format!("{}: {reason}", broker.label))?;
+                eprintln!("# {case} {}: {}", broker.label, line(&measured));
+                row.rounds.push(measured);
+            }
+        }
+        Ok(rows)
     }
 }

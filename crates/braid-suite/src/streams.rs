@@ -19,7 +19,7 @@ use tokio::time::sleep_until;
 
 use super::brokers::{self, Broker, Running};
 use super::idle::settled;
-use super::system::{raise_open_files, write_json};
+use super::system::{of_broker, raise_open_files, write_json};
 use super::{StreamsArgs, Tuning, wants};
 
 /// Publishers and subscribers in pairs.
@@ -217,11 +217,10 @@ async fn flow(dialer: &Dialer, load: Load, seconds: f64, pid: u32) -> Result<Flo
     let window = Window::from_now(WARM_UP, Duration::from_secs_f64(seconds));
     let mut running = JoinSet::new();
     ready.into_iter().for_each(|pair| drop(running.spawn(pair.run(window))));
-    let read = || CpuReading::of(pid).map_err(|error| format!("the broker has ended: {error}"));
     sleep_until(window.from).await;
-    let before = read()?;
+    let before = of_broker(CpuReading::of(pid))?;
     sleep_until(window.to).await;
-    let after = read()?;
+    let after = of_broker(CpuReading::of(pid))?;
     let mut all = Measured::default();
     while let Some(measured) = running.join_next().await {
         let measured = measured.map_err(|error| error.to_string())?;

@@ -115,6 +115,11 @@ pub(crate) fn disk_directory(named: Option<&Path>, usual: &str) -> Result<PathBu
     directory.canonicalize().map_err(failed)
 }
 
+/// Value of a reading of the broker, which fails when it has ended.
+pub(crate) fn of_broker<T>(reading: io::Result<T>) -> Result<T, String> {
+    reading.map_err(|error| format!("the broker has ended: {error}"))
+}
+
 /// Writes `report` as JSON.
 ///
 /// # Errors

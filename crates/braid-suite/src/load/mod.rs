@@ -20,6 +20,7 @@ use braid_measure::process::{CpuReading, CpuShares};
 use serde::Serialize;
 
 use crate::case::Flow;
+use crate::system::of_broker;
 use publishers::{Publishers, Sent};
 use run_state::RunState;
 use session::{connect, subscribe};
@@ -99,9 +100,7 @@ fn observe(state: &RunState, pid: u32) -> Result<(CpuShares, u64), String> {
     let until = |due: u64| {
         thread::sleep(state.instant(due).saturating_duration_since(Instant::now()));
         let delivered = state.delivered.load(Ordering::Relaxed);
-        CpuReading::of(pid)
-            .map(|reading| (reading, delivered))
-            .map_err(|error| format!("the broker has ended: {error}"))
+        Ok::<_, String>((of_broker(CpuReading::of(pid))?, delivered))
     };
     let (before, delivered_before) = until(state.measured.start)?;
     let (after, delivered_after) = until(state.measured.end)?;

@@ -1,17 +1,17 @@
 //! Case `drain`: a client resumes a session with a long queue and reads all of it.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use braid_measure::Spread;
-use braid_measure::process::{CpuReading, CpuShares, wait_for_quiet, written};
+use braid_measure::process::{CpuReading, CpuShares, written};
 use serde::Serialize;
 
 use super::publishers::Publishers;
+use super::{Amount, Row, Setup};
 use crate::brokers::Broker;
 use crate::load::packets::Publish;
 use crate::load::payload;
 use crate::load::session::{leave_session, take_queue};
+use crate::system::of_broker;
 
 /// Bytes of a payload.
 const PAYLOAD: usize = 256;
@@ -19,14 +19,6 @@ const PAYLOAD: usize = 256;
 const FILLING: u32 = 512;
 /// Client of the session.
 const CLIENT: &str = "bench-away";
-
-/// Measurements of one broker.
-#[derive(Serialize)]
-pub(crate) struct Row {
-    pub(crate) broker: String,
-    pub(crate) messages: u64,
-    pub(crate) rounds: Vec<DrainRound>,
-}
 
 /// Measurements of one round.
 #[derive(Clone, Copy, Serialize)]
@@ -45,39 +37,11 @@ pub(crate) struct DrainRound {
 ///
 /// # Errors
 /// A broker does not start, or loses, repeats or reorders messages.
-pub(crate) fn run(
-    directory: &Path,
-    brokers: &[Broker],
-    rounds: u32,
-    messages: u64,
-    quiet_wait: Duration,
-) -> Result<Vec<Row>, String> {
-    let row = |broker: &Broker| Row { broker: broker.label.clone(), messages, rounds: Vec::new() };
-    let mut rows: Vec<_> = brokers.iter().map(row).collect();
-    for _ in 0..rounds {
-        wait_for_quiet(Instant::now() + quiet_wait).map_err(|error| error.to_string())?;
-        for (broker, row) in brokers.iter().zip(&mut rows) {
-            let drained =
-                once(directory, broker, messages).map_err(|reason| format!("{}: {reason}", broker.label))?;
-            eprintln!("# drain {}: {:.0}/s", broker.label, drained.rate);
-            row.rounds.push(drained);
-        }
-    }
-    Ok(rows)
-}
-
-impl Row {
-    /// Spread of a quantity over the rounds.
-    pub(crate) fn spread(&self, of: fn(&DrainRound) -> f64) -> Option<Spread> {
-        Spread::of(self.rounds.iter().map(of))
-    }
-
-    /// Ratio of the rate to another row's, round by round.
-    pub(crate) fn ratio(&self, reference: &Self) -> Option<Spread> {
-        let rates =
-            |row: &Self| row.rounds.iter().map(|drained| Some(drained.rate)).collect::<Vec<Option<f64>>>();
-        Spread::of_ratios(&rates(self), &rates(reference))
-    }
+pub(crate) fn run(setup: &Setup<'_>) -> Result<Vec<Row<DrainRound>>, String> {
+    let messages = setup.args.queued;
+    let once = |broker: &Broker| once(&setup.directory, broker, messages);
+    let line = |drained: &DrainRound| format!("{:.0}/s", drained.rate);
+    setup.rounds("drain", Amount::Messages(messages), || setup.wait_for_quiet(), once, line)
 }
 
 fn once(directory: &Path, broker: &Broker, messages: u64) -> Result<DrainRound, String> {
@@ -87,12 +51,11 @@ fn once(directory: &Path, broker: &Broker, messages: u64) -> Result<DrainRound, 
     let mut publishers = Publishers::connect(running.address, FILLING, PAYLOAD)?;
     publishers.publish_all(messages)?;
     drop(publishers);
-    let gone = |error| format!("the broker has ended: {error}");
-    let written = || written(pid).map_err(gone);
-    let (before, bytes) = (CpuReading::of(pid).map_err(gone)?, written()?);
+    let written = || of_broker(written(pid));
+    let (before, bytes) = (of_broker(CpuReading::of(pid))?, written()?);
     let mut order = Order::default();
     let (first, all) = take_queue(running.address, CLIENT, messages, |publish| order.check(publish))?;
-    let shares = CpuReading::of(pid).map_err(gone)?.since(&before);
+    let shares = of_broker(CpuReading::of(pid))?.since(&before);
     Ok(DrainRound {
         rate: messages as f64 / all.as_secs_f64(),
         first_milliseconds: first.as_secs_f64() * 1e3,

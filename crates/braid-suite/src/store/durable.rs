@@ -1,33 +1,21 @@
 //! Case `durable`: publishers of QoS 1 to an offline session, so that every message goes to the disk.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use braid_measure::Spread;
-use braid_measure::process::{CpuReading, CpuShares, wait_for_quiet, written};
+use braid_measure::process::{CpuReading, CpuShares, written};
 use serde::Serialize;
 
+use super::Setup;
 use super::log_server::LogServer;
 use super::publishers::Publishers;
-use super::yardstick::{Figures, Yardstick};
+use super::yardstick::{Figures, Reached, Yardstick};
 use crate::brokers::Broker;
 use crate::load::session::leave_session;
+use crate::system::of_broker;
 
 /// Time of load before the measured period.
 const WARM_UP: Duration = Duration::from_millis(500);
-
-/// Parameters of the case.
-pub(crate) struct Plan<'a> {
-    pub(crate) rounds: u32,
-    pub(crate) measured: Duration,
-    pub(crate) payloads: &'a [usize],
-    /// Unacknowledged messages of all publishers together.
-    pub(crate) windows: &'a [u32],
-    /// Longest wait before every round until other programs are idle.
-    pub(crate) quiet_wait: Duration,
-    /// Directory on the disk under test.
-    pub(crate) directory: &'a Path,
-}
 
 /// Measurements of one payload and window.
 #[derive(Serialize)]
@@ -49,16 +37,6 @@ pub(crate) struct Round {
     pub(crate) brokers: Vec<(String, Acknowledged)>,
 }
 
-/// Rate and latency of the publishers.
-#[derive(Clone, Copy, Serialize)]
-pub(crate) struct Reached {
-    /// PUBACKs per second.
-    pub(crate) rate: f64,
-    /// From the write of a message to the read that brought its PUBACK.
-    pub(crate) p50_milliseconds: f64,
-    pub(crate) p99_milliseconds: f64,
-}
-
 /// Measurements of one broker in one round.
 #[derive(Clone, Copy, Serialize)]
 pub(crate) struct Acknowledged {
@@ -74,18 +52,16 @@ pub(crate) struct Acknowledged {
 /// # Errors
 /// A broker does not start or breaks the protocol, or a yardstick fails.
 pub(crate) fn run(
-    plan: &Plan<'_>,
+    setup: &Setup<'_>,
     yardstick: &Yardstick,
-    brokers: &[Broker],
     mut each: impl FnMut(&Row),
 ) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
-    for &payload in plan.payloads {
-        for &window in plan.windows {
-            let mut row = Row { payload, window, rounds: Vec::new() };
-            for _ in 0..plan.rounds {
-                row.rounds.push(round(plan, yardstick, brokers, payload, window)?);
-            }
+    for &payload in &setup.args.payloads {
+        for &window in &setup.args.windows {
+            let round = |_| round(setup, yardstick, payload, window);
+            let row =
+                Row { payload, window, rounds: (0..setup.args.rounds).map(round).collect::<Result<_, _>>()? };
             each(&row);
             rows.push(row);
         }
@@ -93,20 +69,14 @@ pub(crate) fn run(
     Ok(rows)
 }
 
-fn round(
-    plan: &Plan<'_>,
-    yardstick: &Yardstick,
-    brokers: &[Broker],
-    payload: usize,
-    window: u32,
-) -> Result<Round, String> {
-    wait_for_quiet(Instant::now() + plan.quiet_wait).map_err(|error| error.to_string())?;
-    let raw = yardstick.raw(plan.directory)?;
-    let log = yardstick.log(plan.directory, window, payload)?;
-    let served_log = served_log(plan, payload, window)?;
+fn round(setup: &Setup<'_>, yardstick: &Yardstick, payload: usize, window: u32) -> Result<Round, String> {
+    setup.wait_for_quiet()?;
+    let raw = yardstick.raw(&setup.directory)?;
+    let log = yardstick.log(&setup.directory, window, payload)?;
+    let served_log = served_log(setup, payload, window)?;
     let mut round = Round { raw, log, served_log, brokers: Vec::new() };
-    for broker in brokers {
-        let acknowledged = once(plan, broker, payload, window)
+    for broker in &setup.brokers {
+        let acknowledged = once(setup, broker, payload, window)
             .map_err(|reason| format!("{}, window {window}: {reason}", broker.label))?;
         eprintln!(
             "# durable {payload} B, window {window}, {}: {:.0}/s, p99 {:.2} ms",
@@ -117,16 +87,15 @@ fn round(
     Ok(round)
 }
 
-fn once(plan: &Plan<'_>, broker: &Broker, payload: usize, window: u32) -> Result<Acknowledged, String> {
-    let running = broker.start_in(plan.directory)?;
+fn once(setup: &Setup<'_>, broker: &Broker, payload: usize, window: u32) -> Result<Acknowledged, String> {
+    let running = broker.start_in(&setup.directory)?;
     let pid = running.pid();
-    let gone = |error| format!("the broker has ended: {error}");
-    let read = || Ok::<_, String>((CpuReading::of(pid).map_err(gone)?, written(pid).map_err(gone)?));
+    let read = || Ok::<_, String>((of_broker(CpuReading::of(pid))?, of_broker(written(pid))?));
     leave_session(running.address, "bench-away", "bench/+")?;
     let mut publishers = Publishers::connect(running.address, window, payload)?;
     publishers.publish_until(Instant::now() + WARM_UP)?;
     let (before, bytes_before) = read()?;
-    let (messages, reached) = measure(plan, &mut publishers)?;
+    let (messages, reached) = measure(setup, &mut publishers)?;
     let (after, bytes) = read()?;
     publishers.publish_all(0)?;
     let shares = after.since(&before);
@@ -138,20 +107,20 @@ fn once(plan: &Plan<'_>, broker: &Broker, payload: usize, window: u32) -> Result
     })
 }
 
-fn served_log(plan: &Plan<'_>, payload: usize, window: u32) -> Result<Reached, String> {
-    let server = LogServer::start(plan.directory)?;
+fn served_log(setup: &Setup<'_>, payload: usize, window: u32) -> Result<Reached, String> {
+    let server = LogServer::start(&setup.directory)?;
     let mut publishers = Publishers::connect(server.address, window, payload)?;
     publishers.publish_until(Instant::now() + WARM_UP)?;
-    let (_, reached) = measure(plan, &mut publishers)?;
+    let (_, reached) = measure(setup, &mut publishers)?;
     publishers.publish_all(0)?;
     Ok(reached)
 }
 
 /// Publishes for the measured period; returns the number of acknowledged messages, and rate and latency.
-fn measure(plan: &Plan<'_>, publishers: &mut Publishers) -> Result<(f64, Reached), String> {
+fn measure(setup: &Setup<'_>, publishers: &mut Publishers) -> Result<(f64, Reached), String> {
     publishers.latencies.clear();
     let (began, before) = (Instant::now(), publishers.acknowledged);
-    publishers.publish_until(began + plan.measured)?;
+    publishers.publish_until(began + Duration::from_secs_f64(setup.args.seconds))?;
     let messages = (publishers.acknowledged - before) as f64;
     if messages == 0.0 {
         return Err("no message was acknowledged in the measured period".to_owned());

@@ -6,10 +6,11 @@ use std::process::{Command, Stdio};
 use braid_measure::process::Resident;
 use serde::Serialize;
 
+use super::Setup;
 use super::yardstick::build_example;
 use crate::brokers::Broker;
 use crate::load::session::take_queue;
-use crate::system::drop_page_cache;
+use crate::system::{drop_page_cache, of_broker};
 
 /// Contents of the store.
 #[derive(Clone, Copy, Serialize)]
@@ -40,12 +41,9 @@ pub(crate) struct Start {
 ///
 /// # Errors
 /// The store cannot be built, or the broker does not start or has lost messages.
-pub(crate) fn run(
-    directory: &Path,
-    broker: &Broker,
-    rounds: u32,
-    amount: Amount,
-) -> Result<Recovery, String> {
+pub(crate) fn run(setup: &Setup<'_>) -> Result<Recovery, String> {
+    let (directory, broker) = (&setup.directory, &setup.brokers[0]);
+    let amount = Amount { messages: setup.args.stored, sessions: setup.args.stored / 10 };
     let home = tempfile::TempDir::with_prefix_in("braidmq-bench-", directory)
         .map_err(|error| format!("cannot make a directory in {}: {error}", directory.display()))?;
     let data = home.path().join("data");
@@ -54,7 +52,7 @@ pub(crate) fn run(
     let length = || std::fs::metadata(&file).map(|of| of.len()).map_err(|error| error.to_string());
     let mut recovery = Recovery { amount, file_bytes: length()?, starts: Vec::new() };
     // The first start follows a clean end, the others SIGKILL.
-    for round in 0..rounds {
+    for round in 0..setup.args.rounds {
         let from = if round == 0 { "closed" } else { "killed" };
         recovery.starts.push(start(broker, home.path(), from)?);
         for file in [&file, &data.join("store.journal")] {
@@ -82,7 +80,7 @@ fn build(data: &Path, amount: Amount) -> Result<(), String> {
 
 fn start(broker: &Broker, home: &Path, from: &'static str) -> Result<Start, String> {
     let running = broker.start_at(home)?;
-    let memory = Resident::of(running.pid()).map_err(|error| format!("the broker has ended: {error}"))?;
+    let memory = of_broker(Resident::of(running.pid()))?;
     let seconds = running.started_in.as_secs_f64();
     eprintln!("# recovery, {from}: {seconds:.2} s, {} MiB", memory.anonymous >> 20);
     Ok(Start { from, seconds, memory })

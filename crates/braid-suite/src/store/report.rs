@@ -6,9 +6,12 @@ use braid_measure::{Alignment, Spread, Table};
 
 use crate::report::head as head_of;
 
-use super::durable::{Acknowledged, Reached, Round};
+use super::drain::DrainRound;
+use super::durable::{self, Acknowledged, Round};
 use super::recovery::Recovery;
-use super::{Report, SYNC, drain, durable, sessions};
+use super::sessions::SessionsRound;
+use super::yardstick::Reached;
+use super::{Amount, Report, Row, SYNC};
 
 /// Aim: rate of synchronous braidmq, relative to the log of the same bytes.
 const RATE_TO_LOG: f64 = 0.5;
@@ -33,18 +36,18 @@ pub(crate) fn head(report: &Report) -> String {
 pub(crate) fn durable(row: &durable::Row, labels: &[&str]) -> String {
     let titles = ["", "msg/s", "p50 ms", "p99 ms", "bytes/msg", "CPU ns/msg", "cores", "others"];
     let mut table = Table::new(Alignment::Left, titles);
-    let each = |reached: fn(&Round) -> Reached| row.rounds.iter().map(reached).collect::<Vec<_>>();
-    for (name, rounds) in [
-        ("write 4 KiB, fdatasync", each(|round| round.raw.reached())),
-        ("log, one fdatasync per group", each(|round| round.log.reached())),
-        ("the same log behind TCP", each(|round| round.served_log)),
-    ] {
-        let cell = |of: fn(&Reached) -> f64, digits| show(Spread::of(rounds.iter().map(of)), digits);
+    let yardsticks: [(&str, fn(&Round) -> Reached); 3] = [
+        ("write 4 KiB, fdatasync", |round| round.raw.reached),
+        ("log, one fdatasync per group", |round| round.log.reached),
+        ("the same log behind TCP", |round| round.served_log),
+    ];
+    for (name, reached) in yardsticks {
+        let cell = |of: fn(Reached) -> f64| Spread::of(row.rounds.iter().map(|round| of(reached(round))));
         table.row([
             name.to_owned(),
-            cell(|reached| reached.rate, 0),
-            cell(|reached| reached.p50_milliseconds, 2),
-            cell(|reached| reached.p99_milliseconds, 2),
+            show(cell(|reached| reached.rate), 0),
+            show(cell(|reached| reached.p50_milliseconds), 2),
+            show(cell(|reached| reached.p99_milliseconds), 2),
         ]);
     }
     for label in labels {
@@ -67,53 +70,52 @@ pub(crate) fn durable(row: &durable::Row, labels: &[&str]) -> String {
         "\n== durable: QoS 1, {} B, to a client that is away, {} unacknowledged in all\n{}",
         row.payload, row.window, table
     );
-    let to_log = row.ratio(SYNC, RATE, |round| round.log.rate);
+    let to_log = row.ratio(SYNC, RATE, |round| round.log.reached.rate);
     verdict(&mut text, "msg/s of the log's", to_log, RATE_TO_LOG, |reached, aim| reached >= aim);
     if let Some(to_served) = row.ratio(SYNC, RATE, |round| round.served_log.rate) {
         let _ = writeln!(text, "{SYNC}: msg/s of the same log's behind TCP: {}", to_served.show(2));
     }
-    let in_syncs = row.ratio(SYNC, P99, |round| round.raw.p50_milliseconds);
+    let in_syncs = row.ratio(SYNC, P99, |round| round.raw.reached.p50_milliseconds);
     verdict(&mut text, "p99 in p50s of one fdatasync", in_syncs, P99_IN_SYNCS, |reached, aim| reached <= aim);
     text
 }
 
 /// Table of drained queues; the last broker is the reference.
-pub(crate) fn drain(rows: &[drain::Row]) -> String {
+pub(crate) fn drain(rows: &[Row<DrainRound>]) -> String {
     let Some(reference) = rows.last() else { return String::new() };
-    let mut table = Table::new(Alignment::Left, ["", "msg/s", "first after ms", "CPU ns/msg", "bytes/msg"]);
-    for row in rows {
-        table.row([
-            row.broker.clone(),
-            show(row.spread(|drained| drained.rate), 0),
-            show(row.spread(|drained| drained.first_milliseconds), 1),
-            show(row.spread(|drained| drained.cpu_nanoseconds), 0),
-            show(row.spread(|drained| drained.written), 0),
-        ]);
-    }
+    let table = table::<DrainRound>(
+        rows,
+        &[
+            ("msg/s", 0, |drained| drained.rate),
+            ("first after ms", 1, |drained| drained.first_milliseconds),
+            ("CPU ns/msg", 0, |drained| drained.cpu_nanoseconds),
+            ("bytes/msg", 0, |drained| drained.written),
+        ],
+    );
     let mut text = format!(
         "\n== drain: {} messages of QoS 1, 256 B, to a client that is back\n{}",
-        reference.messages, table
+        reference.amount, table
     );
+    let rates =
+        |row: &Row<DrainRound>| row.rounds.iter().map(|drained| Some(drained.rate)).collect::<Vec<_>>();
     for row in rows.iter().filter(|row| row.broker == SYNC) {
-        verdict(&mut text, "msg/s of mosquitto's", row.ratio(reference), DRAIN_RATIO, |reached, aim| {
-            reached >= aim
-        });
+        let ratio = Spread::of_ratios(&rates(row), &rates(reference));
+        verdict(&mut text, "msg/s of mosquitto's", ratio, DRAIN_RATIO, |reached, aim| reached >= aim);
     }
     text
 }
 
 /// Table of offline sessions.
-pub(crate) fn sessions(rows: &[sessions::Row]) -> String {
-    let mut table = Table::new(Alignment::Left, ["", "RssAnon B/session", "sessions/s, one by one"]);
-    for row in rows {
-        table.row([
-            row.broker.clone(),
-            show(row.spread(|left| left.anonymous_per_session), 0),
-            show(row.spread(|left| left.rate), 0),
-        ]);
-    }
-    let count = rows.first().map_or(0, |row| row.sessions);
-    format!("\n== sessions: {count} durable ones with a subscription each, clients away\n{table}")
+pub(crate) fn sessions(rows: &[Row<SessionsRound>]) -> String {
+    let table = table::<SessionsRound>(
+        rows,
+        &[
+            ("RssAnon B/session", 0, |left| left.anonymous_per_session),
+            ("sessions/s, one by one", 0, |left| left.rate),
+        ],
+    );
+    let amount = rows.first().map_or(Amount::Sessions(0), |row| row.amount);
+    format!("\n== sessions: {amount} durable ones with a subscription each, clients away\n{table}")
 }
 
 /// Table of starts over a large store.
@@ -139,6 +141,18 @@ pub(crate) fn recovery(recovery: &Recovery) -> String {
     )
 }
 
+/// Table with a row for each broker; columns have a title, digits behind the point, and a quantity.
+fn table<R>(rows: &[Row<R>], columns: &[(&str, usize, fn(&R) -> f64)]) -> Table {
+    let mut table =
+        Table::new(Alignment::Left, [""].into_iter().chain(columns.iter().map(|column| column.0)));
+    for row in rows {
+        let spread = |of: fn(&R) -> f64| Spread::of(row.rounds.iter().map(of));
+        let cells = columns.iter().map(|&(_, digits, of)| show(spread(of), digits));
+        table.row([row.broker.clone()].into_iter().chain(cells));
+    }
+    table
+}
+
 fn show(spread: Option<Spread>, digits: usize) -> String {
     spread.map_or("-".to_owned(), |spread| spread.show(digits))
 }
@@ -152,19 +166,14 @@ fn verdict(text: &mut String, what: &str, reached: Option<Spread>, aim: f64, is_
 
 #[cfg(test)]
 mod tests {
-    use super::super::durable::{Acknowledged, Reached, Round, Row};
-    use super::super::yardstick::Figures;
+    use super::super::durable::{Acknowledged, Round, Row};
+    use super::super::yardstick::{Figures, Reached};
     use super::{SYNC, durable};
     use braid_measure::process::CpuShares;
 
     fn figures(rate: f64) -> Figures {
-        Figures {
-            rate,
-            p50_milliseconds: 1.0,
-            p99_milliseconds: 2.0,
-            sync_p50_milliseconds: 1.0,
-            sync_p99_milliseconds: 2.0,
-        }
+        let reached = Reached { rate, p50_milliseconds: 1.0, p99_milliseconds: 2.0 };
+        Figures { reached, sync_p50_milliseconds: 1.0, sync_p99_milliseconds: 2.0 }
     }
 
     fn row(rate: f64, p99: f64) -> Row {

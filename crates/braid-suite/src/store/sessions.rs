@@ -3,21 +3,14 @@
 use std::path::Path;
 use std::time::Instant;
 
-use braid_measure::Spread;
 use braid_measure::process::Resident;
 use serde::Serialize;
 
+use super::{Amount, Row, Setup};
 use crate::brokers::Broker;
 use crate::idle::settled;
 use crate::load::session::leave_session;
-
-/// Measurements of one broker.
-#[derive(Serialize)]
-pub(crate) struct Row {
-    pub(crate) broker: String,
-    pub(crate) sessions: u32,
-    pub(crate) rounds: Vec<SessionsRound>,
-}
+use crate::system::of_broker;
 
 /// Measurements of one round.
 #[derive(Clone, Copy, Serialize)]
@@ -34,37 +27,18 @@ pub(crate) struct SessionsRound {
 ///
 /// # Errors
 /// A broker does not start or refuses a client.
-pub(crate) fn run(
-    directory: &Path,
-    brokers: &[Broker],
-    rounds: u32,
-    sessions: u32,
-) -> Result<Vec<Row>, String> {
-    let row = |broker: &Broker| Row { broker: broker.label.clone(), sessions, rounds: Vec::new() };
-    let mut rows: Vec<_> = brokers.iter().map(row).collect();
-    for _ in 0..rounds {
-        for (broker, row) in brokers.iter().zip(&mut rows) {
-            let left =
-                once(directory, broker, sessions).map_err(|reason| format!("{}: {reason}", broker.label))?;
-            eprintln!("# sessions {}: {:.0} B each", broker.label, left.anonymous_per_session);
-            row.rounds.push(left);
-        }
-    }
-    Ok(rows)
-}
-
-impl Row {
-    /// Spread of a quantity over the rounds.
-    pub(crate) fn spread(&self, of: fn(&SessionsRound) -> f64) -> Option<Spread> {
-        Spread::of(self.rounds.iter().map(of))
-    }
+pub(crate) fn run(setup: &Setup<'_>) -> Result<Vec<Row<SessionsRound>>, String> {
+    let sessions = setup.args.sessions;
+    let once = |broker: &Broker| once(&setup.directory, broker, sessions);
+    let line = |left: &SessionsRound| format!("{:.0} B each", left.anonymous_per_session);
+    setup.rounds("sessions", Amount::Sessions(sessions), || Ok(()), once, line)
 }
 
 fn once(directory: &Path, broker: &Broker, sessions: u32) -> Result<SessionsRound, String> {
     let running = broker.start_in(directory)?;
     let resident = || {
         settled(running.pid())?;
-        Resident::of(running.pid()).map_err(|error| format!("the broker has ended: {error}"))
+        of_broker(Resident::of(running.pid()))
     };
     let before = resident()?;
     let began = Instant::now();

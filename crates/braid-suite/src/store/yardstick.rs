@@ -5,8 +5,6 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use super::durable::Reached;
-
 /// The built example.
 pub(crate) struct Yardstick {
     program: PathBuf,
@@ -14,24 +12,23 @@ pub(crate) struct Yardstick {
 
 /// Output of the example.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Figures {
-    /// Messages per second.
-    pub(crate) rate: f64,
-    /// Time until a message is durable.
-    pub(crate) p50_milliseconds: f64,
-    pub(crate) p99_milliseconds: f64,
+    /// Messages per second, and the time until a message is durable.
+    #[serde(flatten)]
+    pub(crate) reached: Reached,
     /// Duration of one fdatasync.
     pub(crate) sync_p50_milliseconds: f64,
     pub(crate) sync_p99_milliseconds: f64,
 }
 
-impl Figures {
-    /// Rate and latency of a message.
-    pub(crate) fn reached(self) -> Reached {
-        let Self { rate, p50_milliseconds, p99_milliseconds, .. } = self;
-        Reached { rate, p50_milliseconds, p99_milliseconds }
-    }
+/// Rate and latency of the publishers.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct Reached {
+    /// PUBACKs per second.
+    pub(crate) rate: f64,
+    /// From the write of a message to the read that brought its PUBACK.
+    pub(crate) p50_milliseconds: f64,
+    pub(crate) p99_milliseconds: f64,
 }
 
 impl Yardstick {
