@@ -1,5 +1,5 @@
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -55,7 +55,8 @@ pub struct Connection {
     failure: Option<Failure>,
     /// Events that were not returned yet, with the stream that brought them.
     events: VecDeque<(StreamKey, ClientEvent)>,
-    traffic: Traffic,
+    /// Byte counts of every stream, in the order of their keys.
+    traffic: BTreeMap<StreamKey, StreamTraffic>,
     session_present: bool,
     /// True if the session of an earlier connection may have messages to retransmit.
     resumes: bool,
@@ -124,7 +125,7 @@ impl Connection {
             is_unflushed: false,
             failure: None,
             events: VecDeque::new(),
-            traffic: Traffic::default(),
+            traffic: BTreeMap::new(),
             session_present: false,
             resumes,
         };
@@ -186,12 +187,12 @@ impl Connection {
     /// Bytes that the link has taken on all streams.
     #[must_use]
     pub fn written(&self) -> u64 {
-        self.traffic.streams.iter().map(|stream| stream.written).sum()
+        self.traffic.values().map(|stream| stream.written).sum()
     }
 
     /// Position of the next byte on a stream, and the position up to which the link has taken it.
     pub fn progress(&mut self, on: StreamKey) -> (u64, u64) {
-        let written = self.traffic.written(on);
+        let written = self.traffic.get(&on).map_or(0, |stream| stream.written);
         (written + self.protocol.outbox(on).map_or(0, |outbox| outbox.len() as u64), written)
     }
 
@@ -292,10 +293,10 @@ impl Connection {
 
     /// Bytes by stream since the last call: taken by the link, and brought by it.
     pub fn take_traffic(&mut self, mut each: impl FnMut(StreamKey, u64, u64)) {
-        for stream in &mut self.traffic.streams {
+        for (key, stream) in &mut self.traffic {
             if stream.fresh != (0, 0) {
                 let (written, read) = std::mem::take(&mut stream.fresh);
-                each(stream.key, written, read);
+                each(*key, written, read);
             }
         }
     }
@@ -422,7 +423,7 @@ impl Connection {
             match read {
                 Read::Bytes(stream) => {
                     protocol.handle_bytes(stream, buffer.filled(), now());
-                    self.traffic.note(stream, 0, buffer.filled().len() as u64);
+                    self.traffic.entry(stream).or_default().fresh.1 += buffer.filled().len() as u64;
                     while let Some(event) = protocol.poll_event() {
                         self.events.push_back((stream, event));
                     }
@@ -484,7 +485,9 @@ impl Connection {
                 Poll::Ready(Ok(taken)) if taken > 0 => {
                     outbox.advance(taken);
                     self.allowance = self.allowance.map(|allowance| allowance.saturating_sub(taken));
-                    self.traffic.note(stream, taken as u64, 0);
+                    let traffic = self.traffic.entry(stream).or_default();
+                    traffic.written += taken as u64;
+                    traffic.fresh.0 += taken as u64;
                 }
                 Poll::Ready(Ok(_)) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
                 // The stream has ended, which the next read reports.
@@ -518,36 +521,11 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Byte counts of every stream of a connection: few, so that a linear search is enough.
+/// Byte counts of a stream.
 #[derive(Debug, Default)]
-struct Traffic {
-    streams: Vec<StreamTraffic>,
-}
-
-#[derive(Debug)]
 struct StreamTraffic {
-    key: StreamKey,
-    /// Bytes since the stream began.
+    /// Bytes written since the stream began.
     written: u64,
     /// Bytes written and read since the last call.
     fresh: (u64, u64),
-}
-
-impl Traffic {
-    fn note(&mut self, key: StreamKey, written: u64, read: u64) {
-        let at = match self.streams.iter().position(|stream| stream.key == key) {
-            Some(at) => at,
-            None => {
-                self.streams.push(StreamTraffic { key, written: 0, fresh: (0, 0) });
-                self.streams.len() - 1
-            }
-        };
-        let stream = &mut self.streams[at];
-        stream.written += written;
-        stream.fresh = (stream.fresh.0 + written, stream.fresh.1 + read);
-    }
-
-    fn written(&self, key: StreamKey) -> u64 {
-        self.streams.iter().find(|stream| stream.key == key).map_or(0, |stream| stream.written)
-    }
 }

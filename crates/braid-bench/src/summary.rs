@@ -13,7 +13,7 @@ use crate::emqtt::CounterOrder;
 pub const SCHEMA: &str = "braidmq-bench/1";
 
 /// Run of one program. Times are seconds since its start unless a name says otherwise.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
     /// Value of [`SCHEMA`].
     pub schema: String,
@@ -49,10 +49,11 @@ pub struct RunSummary {
 }
 
 /// Role of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Published.
+    #[default]
     Pub,
     /// Subscribed.
     Sub,
@@ -157,21 +158,8 @@ pub struct Event {
 impl RunSummary {
     /// Run of `seconds` without connections and messages.
     pub(crate) fn new(role: Role, clock: &Clock, seconds: f64) -> Self {
-        Self {
-            schema: SCHEMA.to_owned(),
-            role,
-            started_unix_us: clock.started_unix_us(),
-            seconds,
-            counters: BTreeMap::new(),
-            connections: ConnectionsSummary::default(),
-            pingresp_us: None,
-            pings: None,
-            lateness_us: None,
-            headers: HeadersSummary::default(),
-            topics: Vec::new(),
-            streams: Vec::new(),
-            events: Vec::new(),
-        }
+        let (schema, started_unix_us) = (SCHEMA.to_owned(), clock.started_unix_us());
+        Self { schema, role, started_unix_us, seconds, ..Self::default() }
     }
 }
 

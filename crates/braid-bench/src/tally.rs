@@ -11,70 +11,52 @@ const MOST: usize = 366 * 24 * 3600;
 /// Messages of a topic of which single times are kept.
 const MOST_TRACED: usize = 100_000;
 
-/// Messages of one topic on one stream, or requests for one object. The fields are those of [`TopicSummary`].
+/// Messages of one topic on one stream, or requests for one object: a summary without its latencies, and these.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
-    pub(crate) sent: u64,
-    pub(crate) acked: u64,
-    pub(crate) received: u64,
-    pub(crate) failed: u64,
-    pub(crate) bytes: u64,
-    pub(crate) per_second: Vec<u64>,
+    /// The trace is `None` unless a caller wants it.
+    pub(crate) counts: TopicSummary,
     pub(crate) latencies: Latencies,
-    /// `None` unless a caller wants it.
-    pub(crate) trace: Option<Trace>,
 }
 
 impl Tally {
     /// Records messages of `bytes` altogether that were acknowledged, or taken by the transport.
     pub(crate) fn acknowledged(&mut self, second: usize, messages: u64, bytes: u64) {
-        self.acked += messages;
-        self.bytes += bytes;
-        add_at(&mut self.per_second, second, messages);
+        self.counts.acked += messages;
+        self.counts.bytes += bytes;
+        add_at(&mut self.counts.per_second, second, messages);
     }
 
     /// Records the receipt of a message of `bytes`.
     pub(crate) fn received(&mut self, second: usize, bytes: u64) {
-        self.received += 1;
-        self.bytes += bytes;
-        add_at(&mut self.per_second, second, 1);
+        self.counts.received += 1;
+        self.counts.bytes += bytes;
+        add_at(&mut self.counts.per_second, second, 1);
     }
 
     /// Records the due time of a message since the Unix epoch, and its latency at a receiver.
     pub(crate) fn was_due(&mut self, unix: Duration, took: Option<Duration>) {
-        if let Some(trace) = &mut self.trace {
+        if let Some(trace) = &mut self.counts.trace {
             trace.note(unix, took);
         }
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        self.sent += other.sent;
-        self.acked += other.acked;
-        self.received += other.received;
-        self.failed += other.failed;
-        self.bytes += other.bytes;
-        add_all(&mut self.per_second, &other.per_second);
+        self.counts.sent += other.counts.sent;
+        self.counts.acked += other.counts.acked;
+        self.counts.received += other.counts.received;
+        self.counts.failed += other.counts.failed;
+        self.counts.bytes += other.counts.bytes;
+        add_all(&mut self.counts.per_second, &other.counts.per_second);
         self.latencies.add(&other.latencies);
-        if let Some(trace) = &other.trace {
-            self.trace.get_or_insert_default().add(trace);
+        if let Some(trace) = &other.counts.trace {
+            self.counts.trace.get_or_insert_default().add(trace);
         }
     }
 
     pub(crate) fn summary(self, topic: String, stream: u64, priority: Option<u16>) -> TopicSummary {
-        TopicSummary {
-            topic,
-            stream,
-            priority,
-            sent: self.sent,
-            acked: self.acked,
-            received: self.received,
-            failed: self.failed,
-            bytes: self.bytes,
-            latency_us: self.latencies.quantiles_us(),
-            latency_cdf: self.latencies.curve_us(),
-            per_second: self.per_second,
-            trace: self.trace,
-        }
+        let (latency_us, latency_cdf) = (self.latencies.quantiles_us(), self.latencies.curve_us());
+        TopicSummary { topic, stream, priority, latency_us, latency_cdf, ..self.counts }
     }
 }
 

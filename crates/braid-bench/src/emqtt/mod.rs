@@ -24,10 +24,8 @@ pub use lines::{
     secrets_line,
 };
 pub use message::{MessageTemplate, Randomness};
-pub use payload::{Encoding, Pages, PayloadTemplate, Segments, TimestampUnit};
-pub use payload_hdrs::{
-    CounterOrder, CounterTrack, HeaderValues, PayloadHeaders, TruncatedHeaders,
-};
+pub use payload::{Encoding, Pages, PayloadTemplate, TimestampUnit};
+pub use payload_hdrs::{CounterOrder, CounterTrack, HeaderValues, PayloadHeaders, TruncatedHeaders};
 pub use placeholders::{Identity, PlaceholderError, TopicTemplate};
 pub use prometheus::{DurationHistogram, Histogram, Histograms, exposition};
 pub use qoe::Qoe;

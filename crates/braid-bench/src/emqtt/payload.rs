@@ -114,10 +114,6 @@ pub struct PayloadTemplate {
     parts: Vec<Part>,
 }
 
-/// A payload in parts: their bytes one after the other are the payload.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Segments(Vec<Bytes>);
-
 impl PayloadTemplate {
     /// A payload of fields, in the order of their names.
     pub(crate) fn new(encoding: Encoding, fields: &BTreeMap<&str, Field>) -> Self {
@@ -147,10 +143,10 @@ impl PayloadTemplate {
         self.parts.iter().any(|part| matches!(part, Part::Timestamp(_)))
     }
 
-    /// One message's payload without copying its large parts. `now` is since the Unix epoch; `headers` are what
+    /// One message's payload in parts, of which the large ones are not copied; none is empty. `now` is since the Unix epoch; `headers` are what
     /// [`PayloadHeaders::put`](super::PayloadHeaders::put) wrote, or nothing.
     #[must_use]
-    pub fn segments(&self, headers: &[u8], now: Duration) -> Segments {
+    pub fn segments(&self, headers: &[u8], now: Duration) -> Vec<Bytes> {
         let mut segments = Vec::with_capacity(self.parts.len());
         let mut open = headers.to_vec();
         for part in &self.parts {
@@ -168,7 +164,7 @@ impl PayloadTemplate {
         if !open.is_empty() {
             segments.push(Bytes::from(open));
         }
-        Segments(segments)
+        segments
     }
 
     fn put_timestamp(&self, out: &mut Vec<u8>, unit: TimestampUnit, now: Duration) {
@@ -177,32 +173,6 @@ impl PayloadTemplate {
             Encoding::Json => out.extend_from_slice(count.to_string().as_bytes()),
             Encoding::Eterm => Eterm::put_integer(out, i128::try_from(count).unwrap_or(i128::MAX)),
         }
-    }
-}
-
-impl Segments {
-    /// The length of the payload in bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.iter().map(Bytes::len).sum()
-    }
-
-    /// Whether the payload has no bytes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The parts, none of them empty unless the payload is.
-    #[must_use]
-    pub fn as_slice(&self) -> &[Bytes] {
-        &self.0
-    }
-
-    /// The parts, to send one after the other.
-    #[must_use]
-    pub fn into_parts(self) -> Vec<Bytes> {
-        self.0
     }
 }
 

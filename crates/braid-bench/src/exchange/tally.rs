@@ -72,7 +72,7 @@ impl Counters {
 
     /// Counts a request for an object of this size.
     pub(super) fn asked(&self, size: u64) {
-        self.counts().objects.entry(size).or_default().sent += 1;
+        self.counts().objects.entry(size).or_default().counts.sent += 1;
     }
 
     /// Counts a complete response of so many bytes to a request for `size`, due at `due`.
@@ -99,9 +99,9 @@ impl Counters {
     /// Summary of the requesting side, which wanted so many connections.
     pub(super) fn requests(&self, wanted: usize) -> RunSummary {
         let counts = self.counts();
-        let failed = counts.objects.values().map(|object| object.failed).sum();
+        let failed = counts.objects.values().map(|object| object.counts.failed).sum();
         let topics = counts.objects.iter().map(|(size, object)| TopicSummary {
-            received: object.acked,
+            received: object.counts.acked,
             latency_cdf: curve(&object.latencies),
             ..object.clone().summary(size.to_string(), 0, None)
         });
@@ -117,14 +117,13 @@ impl Counters {
     pub(super) fn responses(&self) -> RunSummary {
         let counts = self.counts();
         let all = counts.objects.values().next().cloned().unwrap_or_default();
-        let (received, sent) = (all.sent, all.acked);
         let topic = TopicSummary {
-            received,
-            sent,
-            bytes: all.bytes,
             topic: "objects".to_owned(),
-            per_second: all.per_second,
-            ..TopicSummary::default()
+            received: all.counts.sent,
+            sent: all.counts.acked,
+            acked: 0,
+            failed: 0,
+            ..all.counts
         };
         let (wanted, established) = (counts.established, counts.established);
         let connections = ConnectionsSummary { wanted, established, connect_us: None };
@@ -142,7 +141,7 @@ impl Counters {
         topics: Vec<TopicSummary>,
     ) -> RunSummary {
         let sum = |of: fn(&Tally) -> u64| counts.objects.values().map(of).sum::<u64>();
-        let (requests, responses) = (sum(|object| object.sent), sum(|object| object.acked));
+        let (requests, responses) = (sum(|object| object.counts.sent), sum(|object| object.counts.acked));
         let counters = [
             ("requests", requests),
             ("responses", responses),

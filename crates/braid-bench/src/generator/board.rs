@@ -68,13 +68,13 @@ impl Board {
     pub fn new(clock: Clock) -> Self {
         let shared = Shared {
             clock,
-            shards: std::array::from_fn(|_| Mutex::default()),
+            shards: Default::default(),
             routes: Mutex::default(),
             events: Mutex::default(),
             wanted: AtomicU64::new(0),
             connected: AtomicU64::new(0),
             is_complete: AtomicBool::new(false),
-            ended: Mutex::new(None),
+            ended: Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -149,11 +149,8 @@ impl Board {
     #[must_use]
     pub fn take_qoe(&self) -> Qoe {
         let mut all = Qoe::default();
-        for shard in &self.shared.shards {
-            if let Some(kept) = &mut lock(shard).qoe {
-                all.append(std::mem::take(kept));
-            }
-        }
+        let shards = self.shared.shards.iter();
+        shards.for_each(|shard| all.append(lock(shard).qoe.as_mut().map(std::mem::take).unwrap_or_default()));
         all
     }
 
@@ -163,8 +160,8 @@ impl Board {
     #[must_use]
     pub fn glance(&self) -> Glance {
         let topics = self.routes(|all, one| {
-            all.acked += one.acked;
-            all.received += one.received;
+            all.counts.acked += one.counts.acked;
+            all.counts.received += one.counts.received;
             all.latencies.add(&one.latencies);
         });
         Glance { counters: self.counters(), topics }
@@ -393,8 +390,15 @@ impl Shard {
         }
         let is_traced = self.is_traced;
         self.routes[at].get_or_insert_with(|| {
-            Box::new(Tally { trace: is_traced.then(Trace::default), ..Tally::default() })
+            let counts = TopicSummary { trace: is_traced.then(Trace::default), ..TopicSummary::default() };
+            Box::new(Tally { counts, latencies: Latencies::default() })
         })
+    }
+
+    /// Counts messages of a route that were due and are lost.
+    pub(super) fn lose(&mut self, route: RouteId, messages: u64) {
+        self.route(route).counts.failed += messages;
+        self.count(Counter::PubFail, messages);
     }
 
     /// Records a PINGRESP: its time since the Unix epoch, and the round trip.

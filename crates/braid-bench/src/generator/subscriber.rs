@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use braid_proto::connection::Token;
 use braid_proto::message::Message;
-use braid_proto::packet::{QoS, UserProperties};
+use braid_proto::packet::UserProperties;
 use braid_proto::reason::ReasonCode;
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::TimestampField;
 use super::board::{RouteId, RouteKey, Shard};
-use super::plan::SubscribePlan;
+use super::plan::{SubscribePlan, SubscribedFilter};
 use super::shared::Shared;
 use super::who::Who;
 use crate::connection::{Connection, Happening};
@@ -33,7 +33,7 @@ const REMEMBERED: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Subscriber {
     shared: Arc<Shared>,
-    filters: Vec<Wanted>,
+    filters: Vec<(TopicFilter, SubscribedFilter)>,
     headers: PayloadHeaders,
     timestamp: Option<TimestampField>,
     streams: Vec<Stream>,
@@ -48,14 +48,6 @@ pub(super) struct Subscriber {
     /// Headers of all its messages.
     seen: HeadersSummary,
     has_complained: bool,
-}
-
-#[derive(Debug)]
-struct Wanted {
-    filter: TopicFilter,
-    qos: QoS,
-    stream: u32,
-    priority: Option<u16>,
 }
 
 /// A stream of deliveries.
@@ -75,12 +67,7 @@ impl Subscriber {
         for wanted in &plan.filters {
             let text = who.fill(&wanted.template, shared.next_in_sequence());
             match TopicFilter::parse(&text) {
-                Ok(filter) => filters.push(Wanted {
-                    filter,
-                    qos: wanted.qos,
-                    stream: wanted.stream,
-                    priority: wanted.priority,
-                }),
+                Ok(filter) => filters.push((filter, wanted.clone())),
                 Err(error) => {
                     let cause = format!("filter {text:?}: {error}");
                     shared.board.tell(failure_line(who.number, "subscribe", &cause));
@@ -112,11 +99,11 @@ impl Subscriber {
     pub(super) fn begin(&mut self, connection: &Connection) {
         (self.asked, self.answered, self.refused) = (0, 0, None);
         self.streams.iter_mut().for_each(|stream| stream.key = None);
-        for at in 0..self.filters.len() {
+        for (_, wanted) in &mut self.filters {
             if !connection.is_multi() {
-                self.filters[at].stream = 0;
+                wanted.stream = 0;
             }
-            let (number, priority) = (self.filters[at].stream, self.filters[at].priority);
+            let (number, priority) = (wanted.stream, wanted.priority);
             match self.streams.iter_mut().find(|stream| stream.number == number) {
                 // The highest of several priorities for one stream counts.
                 Some(stream) => stream.priority = stream.priority.max(priority),
@@ -186,7 +173,7 @@ impl Subscriber {
         who: &Who,
         cx: &mut Context<'_>,
     ) -> Result<(), Failure> {
-        while let Some(wanted) = self.filters.get(self.asked) {
+        while let Some((filter, wanted)) = self.filters.get(self.asked) {
             let place = self.streams.iter_mut().find(|stream| stream.number == wanted.stream);
             let Some(stream) = place else { return Ok(()) };
             let key = match stream.key {
@@ -200,7 +187,7 @@ impl Subscriber {
             let priority = wanted.priority.map(|priority| priority.to_string());
             let user: UserProperties =
                 priority.into_iter().map(|value| (PRIORITY_PROPERTY.into(), value.into())).collect();
-            let asked = connection.subscribe_with(key, wanted.filter.clone(), wanted.qos, user);
+            let asked = connection.subscribe_with(key, filter.clone(), wanted.qos, user);
             self.asked += 1;
             if let Err(failure) = asked {
                 self.shared.board.tell(failure_line(who.number, "subscribe", &failure.to_string()));

@@ -1,5 +1,6 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use braid_proto::packet::Connect;
 use fastrand::Rng;
@@ -60,10 +61,7 @@ impl Who {
     }
 
     /// Uniform random number from the first to the second.
-    pub(super) fn between(
-        &mut self,
-        (least, most): (std::time::Duration, std::time::Duration),
-    ) -> std::time::Duration {
+    pub(super) fn between(&mut self, (least, most): (Duration, Duration)) -> Duration {
         let span = most.saturating_sub(least);
         least + span.mul_f64(self.random.f64())
     }

@@ -100,7 +100,7 @@ impl Worker {
     fn give_up(&self, asks: &VecDeque<Ask>, why: &Failure) {
         let mut counts = self.tally.counts();
         for ask in asks {
-            counts.objects.entry(ask.request.size).or_default().failed += 1;
+            counts.objects.entry(ask.request.size).or_default().counts.failed += 1;
         }
         drop(counts);
         self.tally.note(&why.to_string());

@@ -136,10 +136,7 @@ impl Lane {
 
     /// Counts the unwritten messages of an ended stream as lost.
     pub(super) fn lose(&mut self, shard: &mut Shard) {
-        for unwritten in self.unwritten.drain(..) {
-            shard.route(unwritten.route).failed += unwritten.messages;
-            shard.count(Counter::PubFail, unwritten.messages);
-        }
+        self.unwritten.drain(..).for_each(|unwritten| shard.lose(unwritten.route, unwritten.messages));
     }
 }
 

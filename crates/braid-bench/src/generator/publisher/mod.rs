@@ -280,8 +280,7 @@ impl Publisher {
             }
             Err(error) => {
                 topic.schedule.hand_over(now);
-                shard.route(topic.route).failed += 1;
-                shard.count(Counter::PubFail, 1);
+                shard.lose(topic.route, 1);
                 self.complain(who, &error.to_string());
                 Making::Failed
             }
@@ -304,14 +303,14 @@ impl Publisher {
         let Some(Made { message, due }) = topic.made.take() else { return Ok(false) };
         let bytes = message.payload_len() as u64;
         let handed = connection.send(Delivery { stream: key, ..Delivery::of(message) });
-        let route = shard.route(topic.route);
         match handed {
             Ok(Handed::Blocked(delivery)) => {
                 topic.made = Some(Made { message: delivery.message, due });
                 return Ok(false);
             }
             Ok(Handed::Out(id)) => {
-                route.sent += 1;
+                let route = shard.route(topic.route);
+                route.counts.sent += 1;
                 route.was_due(self.shared.board.clock().unix(due), None);
                 match id {
                     Some(id) => drop(self.flights.insert(id, Flight { route: topic.route, due, bytes })),
@@ -320,8 +319,7 @@ impl Publisher {
             }
             // The server refuses this one; it may take others.
             Err(failure) => {
-                route.failed += 1;
-                shard.count(Counter::PubFail, 1);
+                shard.lose(topic.route, 1);
                 topic.schedule.hand_over(now);
                 self.complain(who, &failure.to_string());
                 return Ok(true);
@@ -371,9 +369,7 @@ impl Publisher {
     fn land(&mut self, id: PacketId, reason: ReasonCode, shard: &mut Shard) {
         let Some(flight) = self.flights.remove(&id) else { return };
         if reason.is_error() {
-            shard.route(flight.route).failed += 1;
-            shard.count(Counter::PubFail, 1);
-            return;
+            return shard.lose(flight.route, 1);
         }
         let now = Instant::now();
         let route = shard.route(flight.route);
@@ -409,10 +405,7 @@ impl Publisher {
 
     /// Counts unacknowledged messages of an ended session as lost.
     pub(super) fn lose_flights(&mut self, shard: &mut Shard) {
-        for (_, flight) in self.flights.drain() {
-            shard.route(flight.route).failed += 1;
-            shard.count(Counter::PubFail, 1);
-        }
+        self.flights.drain().for_each(|(_, flight)| shard.lose(flight.route, 1));
     }
 
     /// Counts messages that were due before `end` and have not left as lost.
@@ -424,11 +417,9 @@ impl Publisher {
             let made = u64::from(topic.made.take().is_some());
             let unmade = topic.schedule.overdue(end).saturating_sub(made);
             let lost = made + if self.is_spent { 0 } else { self.shared.budget.take(unmade) };
-            let route = shard.route(topic.route);
-            route.failed += lost;
-            let clock = self.shared.board.clock();
+            shard.lose(topic.route, lost);
+            let (route, clock) = (shard.route(topic.route), self.shared.board.clock());
             topic.schedule.dues(lost).for_each(|due| route.was_due(clock.unix(due), None));
-            shard.count(Counter::PubFail, lost);
         }
     }
 }

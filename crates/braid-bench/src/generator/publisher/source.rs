@@ -67,7 +67,7 @@ impl Source {
             (Name::Fixed(name), Body::Template(template))
                 if headers.is_empty() && !template.has_timestamp() =>
             {
-                let parts = template.segments(&[], Duration::ZERO).into_parts();
+                let parts = template.segments(&[], Duration::ZERO);
                 Some(Arc::new(message(name.clone(), parts, qos, retain)))
             }
             _ => None,
@@ -100,7 +100,7 @@ impl Source {
         let mut headers = Vec::with_capacity(self.headers.len());
         self.headers.put(&mut headers, counter, due);
         let parts = match &self.body {
-            Body::Template(template) => template.segments(&headers, due).into_parts(),
+            Body::Template(template) => template.segments(&headers, due),
             Body::Filled(template, size) => behind(headers, template.fill(due, *size, who)),
         };
         Ok(Arc::new(message(name, parts, self.qos, self.retain)))

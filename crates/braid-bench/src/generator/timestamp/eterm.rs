@@ -88,38 +88,30 @@ impl<'a> Reader<'a> {
         let mut terms: u64 = 1;
         while terms > 0 {
             terms -= 1;
-            match self.byte()? {
-                tag::SMALL_INTEGER => drop(self.take(1)?),
-                tag::INTEGER => drop(self.take(4)?),
-                tag::NEW_FLOAT => drop(self.take(8)?),
-                tag::FLOAT => drop(self.take(31)?),
-                tag::NIL => {}
-                tag::SMALL_ATOM | tag::SMALL_ATOM_UTF8 => {
-                    let len = self.byte()?;
-                    self.take(len.into())?;
+            let length = match self.byte()? {
+                tag::SMALL_INTEGER => 1,
+                tag::INTEGER => 4,
+                tag::NEW_FLOAT => 8,
+                tag::FLOAT => 31,
+                tag::NIL => 0,
+                tag::SMALL_ATOM | tag::SMALL_ATOM_UTF8 => self.byte()?.into(),
+                tag::ATOM | tag::ATOM_UTF8 | tag::STRING => self.length16()?,
+                tag::BINARY => self.length32()?,
+                tag::SMALL_BIG => usize::from(self.byte()?) + 1,
+                tag::LARGE_BIG => self.length32()?.checked_add(1)?,
+                container => {
+                    let elements = match container {
+                        tag::SMALL_TUPLE => self.byte()?.into(),
+                        tag::LARGE_TUPLE => self.length32()? as u64,
+                        tag::LIST => self.length32()? as u64 + 1,
+                        tag::MAP => self.length32()? as u64 * 2,
+                        _ => return None,
+                    };
+                    terms = terms.checked_add(elements)?;
+                    0
                 }
-                tag::ATOM | tag::ATOM_UTF8 | tag::STRING => {
-                    let len = self.length16()?;
-                    self.take(len)?;
-                }
-                tag::BINARY => {
-                    let len = self.length32()?;
-                    self.take(len)?;
-                }
-                tag::SMALL_BIG => {
-                    let len = self.byte()?;
-                    self.take(usize::from(len) + 1)?;
-                }
-                tag::LARGE_BIG => {
-                    let len = self.length32()?;
-                    self.take(len.checked_add(1)?)?;
-                }
-                tag::SMALL_TUPLE => terms += u64::from(self.byte()?),
-                tag::LARGE_TUPLE => terms = terms.checked_add(self.length32()? as u64)?,
-                tag::LIST => terms = terms.checked_add(self.length32()? as u64 + 1)?,
-                tag::MAP => terms = terms.checked_add(self.length32()? as u64 * 2)?,
-                _ => return None,
-            }
+            };
+            self.take(length)?;
         }
         Some(())
     }

@@ -146,7 +146,7 @@ fn a_large_payload_shares_its_pages_and_has_the_time_of_its_message() {
         "payload": {"D": "%p64", "z": 1}"#;
     let large = topic(fields);
     let pages = |at: Duration| {
-        let parts = large.segments(&[], at).into_parts();
+        let parts = large.segments(&[], at);
         parts.into_iter().max_by_key(Bytes::len).expect("it has pages")
     };
     let later = NOW + Duration::from_secs(1);
@@ -162,7 +162,7 @@ fn a_large_payload_shares_its_pages_and_has_the_time_of_its_message() {
 #[test]
 fn a_large_payload_without_a_time_is_never_copied() {
     let constant = PayloadTemplate::constant(Bytes::from(vec![b'a'; 128 * 1024]));
-    let [first, second] = [NOW, NOW].map(|at| constant.segments(&[], at).into_parts());
+    let [first, second] = [NOW, NOW].map(|at| constant.segments(&[], at));
     assert!(first.len() == 1 && !constant.has_timestamp());
     assert_eq!(first[0].as_ptr(), second[0].as_ptr());
     assert!(PayloadTemplate::constant(Bytes::new()).segments(&[], NOW).is_empty());

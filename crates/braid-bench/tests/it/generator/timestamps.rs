@@ -21,7 +21,7 @@ fn payload(encoding: &str, unit: &str, more: &str) -> Vec<u8> {
     let file = TopicsFile::parse("topics.json", &file).expect("a topics file");
     let identity = Identity { number: 1, client_id: "c", username: None };
     let template = file.topics[0].payload(identity, &mut Pages::default());
-    template.segments(&[], NOW).into_parts().concat()
+    template.segments(&[], NOW).concat()
 }
 
 #[test]
