@@ -21,7 +21,7 @@ pub struct Latencies {
 }
 
 /// Percentiles of [`Latencies`] in milliseconds; `None` where the message in question never arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Half of all messages took no longer.
     pub p50: Option<f64>,

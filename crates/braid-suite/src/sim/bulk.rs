@@ -1,6 +1,5 @@
 //! `bench bulk`: one large message through good and middling networks.
 
-use std::fmt;
 use std::time::Duration;
 
 use braid_bench::bulk::Bulk;
@@ -10,7 +9,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::{Fallible, RunOptions, Testbed, Way, add, median, name, or_all, write_lines};
+use super::{Fallible, RunOptions, Scenario, Testbed, Way, median, name, or_all};
 
 const HEAD: &str = "\
 path        MiB way  setting   limit s  median s  ratio   worst  dropped";
@@ -34,52 +33,24 @@ pub(crate) struct Args {
 
 /// Measures and prints.
 pub(crate) fn run(args: &Args) -> Fallible<()> {
-    let mut rows = Vec::new();
-    println!("{HEAD}");
+    let mut scenarios = Vec::new();
     for path in or_all(&args.path) {
         let sizes = if args.megabytes.is_empty() { path.sizes() } else { &args.megabytes };
         for &megabytes in sizes {
             for way in or_all(&args.run.way) {
-                for setting in or_all(&args.setting) {
-                    let scenario = Scenario { path, megabytes, way, setting };
-                    let rounds = args.run.rounds(|seed| async move { scenario.measure(seed).await })?;
-                    add(&mut rows, Row { scenario, limit_seconds: scenario.limit().as_secs_f64(), rounds });
-                }
+                let limit_seconds = path.limit(megabytes).as_secs_f64();
+                let settings = or_all(&args.setting).into_iter();
+                scenarios.extend(settings.map(|setting| Transfer {
+                    path,
+                    megabytes,
+                    way,
+                    setting,
+                    limit_seconds,
+                }));
             }
         }
     }
-    write_lines(&rows, args.run.json.as_deref())
-}
-
-/// Rounds of a scenario.
-#[derive(Serialize)]
-struct Row {
-    #[serde(flatten)]
-    scenario: Scenario,
-    /// Time that the link needs without any protocol.
-    limit_seconds: f64,
-    rounds: Vec<Reading>,
-}
-
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Scenario { path, megabytes, way, setting } = &self.scenario;
-        let middle = median(&self.rounds, |round| round.seconds).unwrap_or(f64::INFINITY);
-        let worst =
-            self.rounds.iter().map(|round| round.seconds.unwrap_or(f64::INFINITY)).fold(0.0, f64::max);
-        let dropped = median(&self.rounds, |round| Some(round.dropped)).unwrap_or_default();
-        write!(
-            f,
-            "{:11} {megabytes:3} {:4} {:8} {:8.3} {middle:9.3} {:6.2} {:7.2} {:6.1} %",
-            name(path),
-            name(way),
-            name(setting),
-            self.limit_seconds,
-            middle / self.limit_seconds,
-            worst / self.limit_seconds,
-            dropped * 100.0,
-        )
-    }
+    args.run.measure(HEAD, scenarios)
 }
 
 /// Time limit of a transfer.
@@ -126,11 +97,13 @@ enum Setting {
 
 /// Parameters of a row.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Scenario {
+struct Transfer {
     path: Path,
     megabytes: u32,
     way: Way,
     setting: Setting,
+    /// Time that the link needs without any protocol.
+    limit_seconds: f64,
 }
 
 /// Measurements of one round.
@@ -165,6 +138,13 @@ impl Path {
         }
     }
 
+    /// Time that the link needs for the bytes of the message alone, and one and a half round trips.
+    fn limit(self, megabytes: u32) -> Duration {
+        let bits = f64::from(megabytes) * f64::from(1 << 20) * 8.0;
+        let on_the_link = Duration::from_secs_f64(bits / (f64::from(self.link().0) * 1e6));
+        on_the_link + self.round_trip().mul_f64(1.5)
+    }
+
     fn round_trip(self) -> Duration {
         Duration::from_millis(self.link().1.into())
     }
@@ -180,25 +160,16 @@ impl Path {
     }
 }
 
-impl Scenario {
-    /// Time that the link needs for the bytes of the message alone, and one and a half round trips.
-    fn limit(&self) -> Duration {
-        let bits = f64::from(self.megabytes) * f64::from(1 << 20) * 8.0;
-        let on_the_link = Duration::from_secs_f64(bits / (f64::from(self.path.link().0) * 1e6));
-        on_the_link + self.path.round_trip().mul_f64(1.5)
-    }
+impl Scenario for Transfer {
+    type Reading = Reading;
 
-    fn congestion(&self) -> Congestion {
-        match self.setting {
+    async fn measure(&self, seed: u64) -> Fallible<Reading> {
+        let congestion = match self.setting {
             Setting::Defaults | Setting::Ungated => Congestion::default(),
             Setting::Cubic => Congestion::Cubic,
             Setting::Newreno => Congestion::NewReno,
-        }
-    }
-
-    async fn measure(&self, seed: u64) -> Fallible<Reading> {
-        let testbed =
-            Testbed::build(seed, self.congestion(), self.setting != Setting::Ungated, |builder| builder)?;
+        };
+        let testbed = Testbed::build(seed, congestion, self.setting != Setting::Ungated, |builder| builder)?;
         let direction = self.way.direction();
         testbed.device.change(|link| link.latency = self.path.round_trip() / 2);
         testbed.device.change_one(direction, |link| {
@@ -208,19 +179,30 @@ impl Scenario {
                 link.jitter = Duration::from_millis(5);
             }
         });
-        let (near, far) = (testbed.near.connect().await?, testbed.far.connect().await?);
-        let mut bulk = match self.way {
-            Way::Up => Bulk::set_up(far.0, near).await?,
-            Way::Down => Bulk::set_up(near.0, far).await?,
-        };
+        let (publisher, subscriber) = testbed.connect(self.way).await?;
+        let mut bulk = Bulk::set_up(publisher, subscriber).await?;
         let before = testbed.device.counters(direction);
         let seconds = match timeout(PATIENCE, bulk.transfer((self.megabytes as usize) << 20)).await {
             Ok(took) => Some(took?.as_secs_f64()),
             Err(_elapsed) => None,
         };
-        let after = testbed.device.counters(direction);
-        let (packets, dropped) = (after.packets - before.packets, after.dropped - before.dropped);
-        let dropped = dropped as f64 / (packets + dropped).max(1) as f64;
+        let (packets, dropped) = testbed.passed(self.way, &before);
         Ok(Reading { seed, seconds, packets, dropped })
+    }
+
+    fn line(&self, rounds: &[Reading]) -> String {
+        let Self { path, megabytes, way, setting, limit_seconds: limit } = self;
+        let middle = median(rounds, |round| round.seconds).unwrap_or(f64::INFINITY);
+        let worst = rounds.iter().map(|round| round.seconds.unwrap_or(f64::INFINITY)).fold(0.0, f64::max);
+        let dropped = median(rounds, |round| Some(round.dropped)).unwrap_or_default();
+        format!(
+            "{:11} {megabytes:3} {:4} {:8} {limit:8.3} {middle:9.3} {:6.2} {:7.2} {:6.1} %",
+            name(path),
+            name(way),
+            name(setting),
+            middle / limit,
+            worst / limit,
+            dropped * 100.0,
+        )
     }
 }

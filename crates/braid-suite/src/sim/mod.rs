@@ -4,17 +4,15 @@ pub(crate) mod bulk;
 pub(crate) mod urgent;
 
 use std::error::Error;
-use std::fmt::Display;
-use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use braid_broker::{Anonymous, Broker, BrokerConfig, SysConfig};
-use braid_client::{Builder, Client, ClientTlsOptions, Congestion};
+use braid_client::{Builder, Client, ClientTlsOptions, Congestion, Messages};
 use braid_store::MemoryStore;
 use braid_transport::mem;
-use braid_transport::sim::{Direction, Host, Network};
+use braid_transport::sim::{Counters, Direction, Host, Network};
 use braid_transport::{ClientAuth, ListenOptions, Listener, ServerTls, self_signed};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -54,30 +52,44 @@ impl Way {
     }
 }
 
+/// Combination of parameters that is measured in rounds.
+trait Scenario: Serialize {
+    /// Measurements of a round.
+    type Reading: Serialize;
+
+    async fn measure(&self, seed: u64) -> Fallible<Self::Reading>;
+
+    /// Line of the console.
+    fn line(&self, rounds: &[Self::Reading]) -> String;
+}
+
+/// Rounds of a scenario.
+#[derive(Serialize)]
+struct Row<S: Scenario> {
+    #[serde(flatten)]
+    scenario: S,
+    rounds: Vec<S::Reading>,
+}
+
 impl RunOptions {
-    /// Runs `measure` for each round on virtual time.
-    fn rounds<T, F: Future<Output = Fallible<T>>>(&self, measure: impl Fn(u64) -> F) -> Fallible<Vec<T>> {
-        let rounds = self.seed..self.seed.saturating_add(self.rounds);
-        let round = |seed| {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
-            runtime.block_on(measure(seed))
-        };
-        rounds.map(round).collect()
+    /// Measures the scenarios on virtual time, prints a line for each, and writes a JSON array with a line for each.
+    fn measure<S: Scenario>(&self, head: &str, scenarios: impl IntoIterator<Item = S>) -> Fallible<()> {
+        println!("{head}");
+        let mut lines = Vec::new();
+        for scenario in scenarios {
+            let seeds = self.seed..self.seed.saturating_add(self.rounds);
+            let round = |seed| {
+                let runtime =
+                    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
+                runtime.block_on(scenario.measure(seed))
+            };
+            let rounds = seeds.map(round).collect::<Fallible<Vec<_>>>()?;
+            println!("{}", scenario.line(&rounds));
+            lines.push(serde_json::to_string(&Row { scenario, rounds })?);
+        }
+        let Some(file) = &self.json else { return Ok(()) };
+        Ok(std::fs::write(file, format!("[\n{}\n]\n", lines.join(",\n")))?)
     }
-}
-
-/// Prints a row and keeps it.
-fn add<T: Display>(rows: &mut Vec<T>, row: T) {
-    println!("{row}");
-    rows.push(row);
-}
-
-/// Writes a JSON array with one line for each row.
-fn write_lines(rows: &[impl Serialize], file: Option<&Path>) -> Fallible<()> {
-    let Some(file) = file else { return Ok(()) };
-    let lines: Vec<String> = rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-    Ok(std::fs::write(file, format!("[\n{}\n]\n", lines.join(",\n")))?)
 }
 
 /// The chosen values, or all.
@@ -134,6 +146,20 @@ impl Testbed {
         let far =
             builder("far").tls(tls).congestion(congestion).gate(gate).in_simulation(device.clone(), server);
         Ok(Self { device, far, near, _files: directory })
+    }
+
+    /// Connects both clients: the publisher, and the subscriber with its messages.
+    async fn connect(&self, way: Way) -> Result<(Client, (Client, Messages)), braid_client::Error> {
+        let near = self.near.clone().connect().await?;
+        let far = self.far.clone().connect().await?;
+        Ok(if way == Way::Up { (far.0, near) } else { (near.0, far) })
+    }
+
+    /// Datagrams that passed the bad link since `before`, and the share of all that it dropped.
+    fn passed(&self, way: Way, before: &Counters) -> (u64, f64) {
+        let after = self.device.counters(way.direction());
+        let (packets, dropped) = (after.packets - before.packets, after.dropped - before.dropped);
+        (packets, dropped as f64 / (packets + dropped).max(1) as f64)
     }
 }
 

@@ -1,19 +1,17 @@
 //! `bench urgent`: urgent messages beside bulk, with one client behind a bad link.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::time::Duration;
 
-use braid_bench::Failure;
-use braid_bench::urgent::{CONVERGENCE, Lanes, Load, Outcome, Ready};
+use braid_bench::urgent::{CONVERGENCE, Lanes, Load, Outcome};
 use braid_client::{Builder, Congestion};
-use braid_measure::{Latencies, Percentiles};
-use braid_transport::sim::{Counters, Host, Policer, Shaper};
+use braid_measure::Percentiles;
+use braid_transport::sim::{Host, Policer, Shaper};
 use clap::ValueEnum;
 use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Fallible, RunOptions, Testbed, Way, add, median, name, or_all, write_lines};
+use super::{Fallible, RunOptions, Scenario, Testbed, Way, median, name, or_all};
 
 const HEAD: &str = "\
 way  network    bulk setting   first 3 s on time  worst     p50     p90     p99   bulk KB/s packets dropped  set-up s";
@@ -37,60 +35,16 @@ pub(crate) struct Args {
 
 /// Measures and prints.
 pub(crate) fn run(args: &Args) -> Fallible<()> {
-    let mut rows = Vec::new();
-    println!("{HEAD}");
+    let mut scenarios = Vec::new();
     for way in or_all(&args.run.way) {
         for network in or_all(&args.network) {
             for bulk in or_all(&args.bulk) {
-                for setting in or_all(&args.setting) {
-                    let scenario = Scenario { way, network, bulk, setting };
-                    let rounds = args.run.rounds(|seed| async move { scenario.measure(seed).await })?;
-                    add(&mut rows, Row { scenario, rounds });
-                }
+                let settings = or_all(&args.setting).into_iter();
+                scenarios.extend(settings.map(|setting| Mix { way, network, bulk, setting }));
             }
         }
     }
-    write_lines(&rows, args.run.json.as_deref())
-}
-
-/// Rounds of a scenario.
-#[derive(Serialize)]
-struct Row {
-    #[serde(flatten)]
-    scenario: Scenario,
-    rounds: Vec<Reading>,
-}
-
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Scenario { way, network, bulk, setting } = &self.scenario;
-        let worst = self.rounds.iter().map(|round| round.on_time).fold(1.0, f64::min);
-        let of = |of: fn(&Reading) -> f64| median(&self.rounds, |round| Some(of(round))).unwrap_or_default();
-        let millis = |of: fn(&Reading) -> Option<f64>| {
-            median(&self.rounds, of).map_or_else(|| "never".to_owned(), |median| format!("{median:.0}"))
-        };
-        write!(
-            f,
-            "{:4} {:10} {:4} {:9} {:7.0} % {:5.1} % {:4.0} % {:>7} {:>7} {:>7} {:11.1} {:7.0} {:5.1} % ",
-            name(way),
-            name(network),
-            name(bulk),
-            name(setting),
-            of(|round| round.early_on_time) * 100.0,
-            of(|round| round.on_time) * 100.0,
-            worst * 100.0,
-            millis(|round| round.latency_ms.p50),
-            millis(|round| round.latency_ms.p90),
-            millis(|round| round.latency_ms.p99),
-            of(|round| round.bulk_bytes_per_second) / 1000.0,
-            of(|round| round.packets as f64),
-            of(|round| round.dropped) * 100.0,
-        )?;
-        match median(&self.rounds, |round| round.set_up_seconds) {
-            Some(set_up) => write!(f, "{set_up:9.2}"),
-            None => f.write_str("    never"),
-        }
-    }
+    args.run.measure(HEAD, scenarios)
 }
 
 /// Latency up to which a message is on time.
@@ -165,7 +119,7 @@ impl Bad {
 
 /// Parameters of a row.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Scenario {
+struct Mix {
     way: Way,
     network: Bad,
     bulk: Bulk,
@@ -173,7 +127,7 @@ struct Scenario {
 }
 
 /// Measurements of one round.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Reading {
     seed: u64,
     /// Time from the first packet to the last SUBACK; `None` if that never came.
@@ -193,7 +147,7 @@ struct Reading {
     dropped: f64,
 }
 
-impl Scenario {
+impl Mix {
     fn lanes(&self) -> Lanes {
         match self.setting {
             Setting::Defaults | Setting::Ungated | Setting::Cubic => Lanes::Priorities,
@@ -246,53 +200,40 @@ impl Scenario {
         }
         std::future::pending().await
     }
+}
 
-    fn build(&self, seed: u64) -> Fallible<Testbed> {
-        let with = |builder: Builder| builder.stream_policy(self.lanes().policy()).connect_timeout(SET_UP);
-        let gate = self.setting != Setting::Ungated;
-        let testbed = Testbed::build(seed, self.congestion(), gate, with)?;
-        self.degrade(&testbed.device);
-        Ok(testbed)
-    }
+impl Scenario for Mix {
+    type Reading = Reading;
 
     async fn measure(&self, seed: u64) -> Fallible<Reading> {
-        let testbed = self.build(seed)?;
-        let begun = Instant::now();
-        let ready = match timeout(SET_UP, self.set_up(&testbed)).await {
-            Ok(ready) => ready?,
-            Err(_elapsed) => return Ok(self.reading(seed, &testbed, None)),
+        let with = |builder: Builder| builder.stream_policy(self.lanes().policy()).connect_timeout(SET_UP);
+        let testbed = Testbed::build(seed, self.congestion(), self.setting != Setting::Ungated, with)?;
+        self.degrade(&testbed.device);
+        let (load, begun) = (self.load(), Instant::now());
+        let set_up = async {
+            let (publisher, subscriber) = testbed.connect(self.way).await?;
+            load.set_up(publisher, subscriber).await
         };
-        let set_up = begun.elapsed();
-        let run = async { tokio::join!(ready.run(), self.counters_after_convergence(&testbed)) };
+        let Ok(ready) = timeout(SET_UP, set_up).await else {
+            let urgent_due = (load.urgent_messages - load.early_messages()).into();
+            return Ok(Reading { seed, urgent_due, ..Reading::default() });
+        };
+        let (ready, set_up) = (ready?, begun.elapsed());
+        let counters = || testbed.device.counters(self.way.direction());
+        let before = async {
+            sleep(CONVERGENCE).await;
+            counters()
+        };
+        let run = async { tokio::join!(ready.run(), before) };
         let (outcome, before) = tokio::select! {
             (outcome, before) = run => (outcome?, before),
             never = self.step(&testbed.device) => match never {},
         };
-        Ok(self.reading(seed, &testbed, Some((set_up, outcome, before))))
-    }
-
-    async fn counters_after_convergence(&self, testbed: &Testbed) -> Counters {
-        sleep(CONVERGENCE).await;
-        testbed.device.counters(self.way.direction())
-    }
-
-    async fn set_up(&self, testbed: &Testbed) -> Result<Ready, Failure> {
-        let near = testbed.near.clone().connect().await?;
-        let far = testbed.far.clone().connect().await?;
-        match self.way {
-            Way::Up => self.load().set_up(far.0, near).await,
-            Way::Down => self.load().set_up(near.0, far).await,
-        }
-    }
-
-    fn reading(&self, seed: u64, testbed: &Testbed, found: Option<(Duration, Outcome, Counters)>) -> Reading {
-        let counters = testbed.device.counters(self.way.direction());
-        let Some((set_up, outcome, before)) = found else { return Reading::nothing(seed, &self.load()) };
-        let (packets, dropped) = (counters.packets - before.packets, counters.dropped - before.dropped);
+        let (packets, dropped) = testbed.passed(self.way, &before);
         let Outcome { latencies, early, elapsed, .. } = outcome;
         let rest = packets * QUIC_HEAD + latencies.arrived() * URGENT_PACKET;
-        let bulk = (counters.bytes - before.bytes).saturating_sub(rest) as f64;
-        Reading {
+        let bulk = (counters().bytes - before.bytes).saturating_sub(rest) as f64;
+        Ok(Reading {
             seed,
             set_up_seconds: Some(set_up.as_secs_f64()),
             urgent_due: latencies.due(),
@@ -302,27 +243,33 @@ impl Scenario {
             latency_ms: latencies.percentiles(),
             bulk_bytes_per_second: bulk / elapsed.saturating_sub(CONVERGENCE).as_secs_f64(),
             packets,
-            dropped: dropped as f64 / (packets + dropped).max(1) as f64,
-        }
+            dropped,
+        })
     }
-}
 
-impl Reading {
-    /// Measurements of a round without a set-up in time.
-    fn nothing(seed: u64, load: &Load) -> Self {
-        let mut nothing = Latencies::default();
-        nothing.record_missing((load.urgent_messages - load.early_messages()).into());
-        Self {
-            seed,
-            set_up_seconds: None,
-            urgent_due: nothing.due(),
-            urgent_arrived: 0,
-            early_on_time: 0.0,
-            on_time: 0.0,
-            latency_ms: nothing.percentiles(),
-            bulk_bytes_per_second: 0.0,
-            packets: 0,
-            dropped: 0.0,
-        }
+    fn line(&self, rounds: &[Reading]) -> String {
+        let worst = rounds.iter().map(|round| round.on_time).fold(1.0, f64::min);
+        let of = |of: fn(&Reading) -> f64| median(rounds, |round| Some(of(round))).unwrap_or_default();
+        let millis = |of: fn(&Reading) -> Option<f64>| {
+            median(rounds, of).map_or_else(|| "never".to_owned(), |median| format!("{median:.0}"))
+        };
+        let set_up = median(rounds, |round| round.set_up_seconds);
+        format!(
+            "{:4} {:10} {:4} {:9} {:7.0} % {:5.1} % {:4.0} % {:>7} {:>7} {:>7} {:11.1} {:7.0} {:5.1} % {:>9}",
+            name(&self.way),
+            name(&self.network),
+            name(&self.bulk),
+            name(&self.setting),
+            of(|round| round.early_on_time) * 100.0,
+            of(|round| round.on_time) * 100.0,
+            worst * 100.0,
+            millis(|round| round.latency_ms.p50),
+            millis(|round| round.latency_ms.p90),
+            millis(|round| round.latency_ms.p99),
+            of(|round| round.bulk_bytes_per_second) / 1000.0,
+            of(|round| round.packets as f64),
+            of(|round| round.dropped) * 100.0,
+            set_up.map_or_else(|| "never".to_owned(), |seconds| format!("{seconds:.2}")),
+        )
     }
 }
