@@ -126,31 +126,19 @@ impl Load {
         for subscribe in [to_urgent, to_bulk] {
             subscriber.subscribe(subscribe).await?;
         }
-        let arrivals = Arrivals { _subscriber: subscriber, messages, found: Outcome::default() };
-        Ok(Ready { publisher: Publisher { load: self, client: publisher, urgent, bulk }, arrivals })
+        Ok(Ready { load: self, publisher, urgent, bulk, _subscriber: subscriber, messages })
     }
 }
 
 /// Both clients, with everything subscribed.
 pub struct Ready {
-    publisher: Publisher,
-    arrivals: Arrivals,
-}
-
-/// Publishes both kinds of messages.
-struct Publisher {
     load: Load,
-    client: Client,
+    publisher: Client,
     urgent: Publication,
     bulk: Publication,
-}
-
-/// Receives both kinds of messages.
-struct Arrivals {
     /// Held: without it the connection would end.
     _subscriber: Client,
     messages: Messages,
-    found: Outcome,
 }
 
 impl Ready {
@@ -158,22 +146,27 @@ impl Ready {
     ///
     /// # Errors
     /// A client is closed, or the server does not take the load.
-    pub async fn run(self) -> Result<Outcome, Failure> {
-        let Self { publisher, mut arrivals } = self;
-        let load = publisher.load;
-        let start = Instant::now();
+    pub async fn run(mut self) -> Result<Outcome, Failure> {
+        let load = self.load;
+        let (start, mut outcome) = (Instant::now(), Outcome::default());
         let end = start + load.due(load.urgent_messages) + PATIENCE;
+        let receive = async {
+            while let Some(received) = self.messages.recv().await {
+                outcome.take(&received, &load, start)?;
+            }
+            Err(Error::Closed.into())
+        };
         let all = async {
             tokio::select! {
-                ended = publisher.publish_urgent(start) => ended,
-                ended = publisher.publish_bulk() => ended,
-                ended = arrivals.receive(&load, start) => ended,
+                ended = publish_urgent(&self.publisher, &self.urgent, load, start) => ended,
+                ended = publish_bulk(&self.publisher, &self.bulk, load) => ended,
+                ended = receive => ended,
             }
         };
         if let Ok(Err(failure)) = timeout_at(end, all).await {
             return Err(failure);
         }
-        let (mut outcome, early) = (arrivals.found, load.early_messages());
+        let early = load.early_messages();
         let Outcome { latencies, early: early_latencies, .. } = &mut outcome;
         for (latencies, due) in [(early_latencies, early), (latencies, load.urgent_messages - early)] {
             latencies.record_missing(u64::from(due).saturating_sub(latencies.arrived()));
@@ -182,39 +175,32 @@ impl Ready {
     }
 }
 
-impl Publisher {
-    /// Publishes until it is dropped.
-    async fn publish_urgent(&self, start: Instant) -> Result<Infallible, Failure> {
-        let mut pace = Pace::new(start, self.load.urgent_rate, &Alarm::coarse());
-        for number in 1..=self.load.urgent_messages {
-            poll_fn(|cx| pace.poll_step(cx)).await;
-            // Its number and then filling.
-            let mut payload = BytesMut::with_capacity(self.load.urgent_size);
-            payload.put_u64(number.into());
-            payload.resize(self.load.urgent_size.max(8), 0xA5);
-            // Not awaited: what is due next does not wait for it.
-            self.client.try_publish(self.urgent.clone().payload(payload.freeze()))?;
-        }
-        pending().await
+/// Publishes until it is dropped.
+async fn publish_urgent(
+    client: &Client,
+    urgent: &Publication,
+    load: Load,
+    start: Instant,
+) -> Result<Infallible, Failure> {
+    let mut pace = Pace::new(start, load.urgent_rate, &Alarm::coarse());
+    for number in 1..=load.urgent_messages {
+        poll_fn(|cx| pace.poll_step(cx)).await;
+        // Its number and then filling.
+        let mut payload = BytesMut::with_capacity(load.urgent_size);
+        payload.put_u64(number.into());
+        payload.resize(load.urgent_size.max(8), 0xA5);
+        // Not awaited: what is due next does not wait for it.
+        client.try_publish(urgent.clone().payload(payload.freeze()))?;
     }
-
-    /// Publishes until it is dropped.
-    async fn publish_bulk(&self) -> Result<Infallible, Failure> {
-        for _ in 0..self.load.bulk_messages {
-            drop(self.client.enqueue(self.bulk.clone()).await?);
-        }
-        pending().await
-    }
+    pending().await
 }
 
-impl Arrivals {
-    /// Receives until it is dropped.
-    async fn receive(&mut self, load: &Load, start: Instant) -> Result<Infallible, Failure> {
-        while let Some(received) = self.messages.recv().await {
-            self.found.take(&received, load, start)?;
-        }
-        Err(Error::Closed.into())
+/// Publishes until it is dropped.
+async fn publish_bulk(client: &Client, bulk: &Publication, load: Load) -> Result<Infallible, Failure> {
+    for _ in 0..load.bulk_messages {
+        drop(client.enqueue(bulk.clone()).await?);
     }
+    pending().await
 }
 
 impl Outcome {

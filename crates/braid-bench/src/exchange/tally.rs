@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use braid_measure::Latencies;
+use braid_measure::{Latencies, Quantiles};
 use tokio::time::Instant;
 
 use crate::clock::Clock;
@@ -105,43 +105,31 @@ impl Counters {
             latency_cdf: curve(&object.latencies),
             ..object.clone().summary(size.to_string(), 0, None)
         });
-        let connections = ConnectionsSummary {
-            wanted: wanted as u64,
-            established: counts.established,
-            connect_us: counts.connects.quantiles_us(),
-        };
-        self.summary(Role::Request, &counts, failed, failed, connections, topics.collect())
+        let connect_us = counts.connects.quantiles_us();
+        self.summary(Role::Request, &counts, (failed, failed), (wanted as u64, connect_us), topics.collect())
     }
 
     /// Summary of the responding side.
     pub(super) fn responses(&self) -> RunSummary {
         let counts = self.counts();
-        let all = counts.objects.values().next().cloned().unwrap_or_default();
-        let topic = TopicSummary {
-            topic: "objects".to_owned(),
-            received: all.counts.sent,
-            sent: all.counts.acked,
-            acked: 0,
-            failed: 0,
-            ..all.counts
-        };
-        let (wanted, established) = (counts.established, counts.established);
-        let connections = ConnectionsSummary { wanted, established, connect_us: None };
-        self.summary(Role::Reply, &counts, counts.failed, 0, connections, vec![topic])
+        let all = counts.objects.values().next().cloned().unwrap_or_default().counts;
+        let (received, sent) = (all.sent, all.acked);
+        let topic = TopicSummary { topic: "objects".to_owned(), received, sent, acked: 0, failed: 0, ..all };
+        self.summary(Role::Reply, &counts, (counts.failed, 0), (counts.established, None), vec![topic])
     }
 
-    /// `given_up`: requests that are neither answered nor unfinished.
+    /// Summary of a side: what failed, and of that the requests that are neither answered nor unfinished; the wanted
+    /// connections and the times to establish them.
     fn summary(
         &self,
         role: Role,
         counts: &Counts,
-        failed: u64,
-        given_up: u64,
-        connections: ConnectionsSummary,
+        (failed, given_up): (u64, u64),
+        (wanted, connect_us): (u64, Option<Quantiles>),
         topics: Vec<TopicSummary>,
     ) -> RunSummary {
-        let sum = |of: fn(&Tally) -> u64| counts.objects.values().map(of).sum::<u64>();
-        let (requests, responses) = (sum(|object| object.counts.sent), sum(|object| object.counts.acked));
+        let sum = |of: fn(&TopicSummary) -> u64| counts.objects.values().map(|tally| of(&tally.counts)).sum();
+        let (requests, responses): (u64, u64) = (sum(|object| object.sent), sum(|object| object.acked));
         let counters = [
             ("requests", requests),
             ("responses", responses),
@@ -152,7 +140,7 @@ impl Counters {
         let streams = counts.bytes_per_second.iter();
         RunSummary {
             counters: counters.map(|(name, count)| (name.to_owned(), count)).into(),
-            connections,
+            connections: ConnectionsSummary { wanted, established: counts.established, connect_us },
             topics,
             streams: streams
                 .map(|(stream, bytes)| StreamSummary { stream: *stream, bytes_per_second: bytes.clone() })

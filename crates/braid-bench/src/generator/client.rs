@@ -64,15 +64,6 @@ enum Event {
     Ended(Result<(), Failure>),
 }
 
-/// Reason of the end of a connection.
-enum End {
-    /// The run has ended.
-    Stopped,
-    /// No work is left.
-    Done,
-    Failed(Failure),
-}
-
 impl Client {
     pub(super) fn new(shared: Arc<Shared>, number: u64) -> Self {
         let mut who = Who::new(&shared.plan.clients, number, shared.dialer.local(number));
@@ -129,7 +120,8 @@ impl Client {
 
     // -- Working -----------------------------------------------------------------------------------
 
-    async fn work(&mut self, connection: &mut Connection) -> End {
+    /// Works until the run has ended or no work is left; the error ended the connection.
+    async fn work(&mut self, connection: &mut Connection) -> Result<(), Failure> {
         match &mut self.worker {
             Worker::Publisher(publisher) => publisher.resume(connection),
             Worker::Subscriber(subscriber) => subscriber.begin(connection),
@@ -159,14 +151,14 @@ impl Client {
                 ended = turns => Event::Ended(ended),
             };
             match event {
-                Event::Phase(Phase::Over) => return End::Stopped,
+                Event::Phase(Phase::Over) => return Ok(()),
                 Event::Leave if next_phase == Phase::Spent => {
                     leave = Box::pin(pending());
                     if let Worker::Publisher(publisher) = &mut self.worker {
                         publisher.begin(connection);
                     }
                 }
-                Event::Ended(Err(failure)) => return End::Failed(failure),
+                Event::Ended(Err(failure)) => return Err(failure),
                 Event::Phase(_) => {
                     // A client without unacknowledged messages ends with the next turn.
                     next_phase = Phase::Over;
@@ -178,7 +170,7 @@ impl Client {
                     leave = Box::pin(sleep(LAST_WAIT));
                 }
                 Event::Leave | Event::Ended(Ok(())) if !self.shared.plan.ending.keep_connected => {
-                    return End::Done;
+                    return Ok(());
                 }
                 Event::Leave | Event::Ended(Ok(())) => {
                     leave = Box::pin(pending());
@@ -210,10 +202,10 @@ impl Client {
     async fn conclude(
         &mut self,
         mut connection: Connection,
-        end: End,
+        end: Result<(), Failure>,
         ended_at: Instant,
     ) -> Option<Connection> {
-        let End::Failed(failure) = end else {
+        let Err(failure) = end else {
             connection.disconnect();
             let _ = timeout(CLOSE, poll_fn(|cx| connection.poll_close(cx))).await;
             // Bytes written with the DISCONNECT have left.

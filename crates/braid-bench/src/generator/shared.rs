@@ -15,7 +15,8 @@ pub(super) struct Shared {
     /// Alarm for paced messages.
     pub(super) alarm: Alarm,
     pub(super) board: Board,
-    pub(super) budget: Budget,
+    /// Rest of `-L`; `None` without a limit, so that threads share no counter.
+    left: Option<AtomicU64>,
     /// Phase of the run.
     pub(super) phase: watch::Sender<Phase>,
     /// Set when publishing may begin.
@@ -50,15 +51,14 @@ impl Shared {
             Work::Subscribe(_) | Work::Connect => (0, false, 0),
         };
         let clients = plan.clients.count;
-        let phase = watch::Sender::new(Phase::Load);
         board.set_wanted(clients);
         Self {
             plan,
             dialer,
             alarm,
             board,
-            budget: Budget::new(limit, phase.clone()),
-            phase,
+            left: (limit > 0).then(|| AtomicU64::new(limit)),
+            phase: watch::Sender::new(Phase::Load),
             gate: watch::Sender::new(!waits),
             pages: Mutex::default(),
             sequence: AtomicU64::new(0),
@@ -70,7 +70,33 @@ impl Shared {
 
     /// True after the end of the run.
     pub(super) fn end(&self) {
-        advance(&self.phase, Phase::Over);
+        self.advance(Phase::Over);
+    }
+
+    fn advance(&self, to: Phase) {
+        self.phase.send_if_modified(|phase| {
+            let is_next = *phase < to;
+            *phase = to.max(*phase);
+            is_next
+        });
+    }
+
+    /// Takes up to this many messages of `-L`; returns their number.
+    pub(super) fn take(&self, wanted: u64) -> u64 {
+        let Some(left) = &self.left else { return wanted };
+        let before = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            (left > 0).then(|| left.saturating_sub(wanted))
+        });
+        let Ok(before) = before else { return 0 };
+        if before <= wanted {
+            self.advance(Phase::Spent);
+        }
+        before.min(wanted)
+    }
+
+    /// True if `-L` is used up.
+    pub(super) fn is_spent(&self) -> bool {
+        self.left.as_ref().is_some_and(|left| left.load(Ordering::Relaxed) == 0)
     }
 
     /// Payload of a client; clients share its large parts.
@@ -95,7 +121,7 @@ impl Shared {
 
     /// Records clients that will publish no more.
     pub(super) fn settled(&self, clients: u64) {
-        if self.unsettled.fetch_sub(clients, Ordering::Relaxed) == clients && self.budget.is_spent() {
+        if self.unsettled.fetch_sub(clients, Ordering::Relaxed) == clients && self.is_spent() {
             self.board.set_complete();
         }
     }
@@ -108,45 +134,5 @@ pub(super) async fn reached(phase: &mut watch::Receiver<Phase>, wanted: Phase) -
         Ok(phase) => phase,
         // The run has ended, and this task ends with it.
         Err(_) => pending().await,
-    }
-}
-
-fn advance(phase: &watch::Sender<Phase>, to: Phase) {
-    phase.send_if_modified(|phase| {
-        let is_next = *phase < to;
-        *phase = to.max(*phase);
-        is_next
-    });
-}
-
-/// Rest of `-L`.
-#[derive(Debug)]
-pub(super) struct Budget {
-    /// `None` without a limit, so that threads share no counter.
-    left: Option<AtomicU64>,
-    /// Notified when none is left.
-    phase: watch::Sender<Phase>,
-}
-
-impl Budget {
-    fn new(limit: u64, phase: watch::Sender<Phase>) -> Self {
-        Self { left: (limit > 0).then(|| AtomicU64::new(limit)), phase }
-    }
-
-    /// Takes up to this many messages; returns their number.
-    pub(super) fn take(&self, wanted: u64) -> u64 {
-        let Some(left) = &self.left else { return wanted };
-        let before = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-            (left > 0).then(|| left.saturating_sub(wanted))
-        });
-        let Ok(before) = before else { return 0 };
-        if before <= wanted {
-            advance(&self.phase, Phase::Spent);
-        }
-        before.min(wanted)
-    }
-
-    pub(super) fn is_spent(&self) -> bool {
-        self.left.as_ref().is_some_and(|left| left.load(Ordering::Relaxed) == 0)
     }
 }

@@ -12,8 +12,8 @@ use bytes::{Buf, BytesMut};
 use tokio::io::ReadBuf;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::Failure;
-use super::worker::{Ask, Source};
+use super::source::{Ask, Source};
+use super::{Failure, Load};
 use crate::exchange::tally::Counters;
 use crate::exchange::wire::{Part, ResponseReader};
 use crate::exchange::{READ_AT_ONCE, Request, TURNS};
@@ -31,6 +31,12 @@ pub(super) struct Connection {
     has_answered: bool,
     has_unflushed: bool,
     tally: Arc<Counters>,
+    /// Requests to make first.
+    asks: VecDeque<Ask>,
+    /// Start of the time limit of the first requests.
+    begun: Instant,
+    patience: Duration,
+    timer: Pin<Box<Sleep>>,
 }
 
 /// A stream and its unanswered requests.
@@ -51,29 +57,23 @@ struct Waiting {
     since: Instant,
 }
 
-/// Parameters of a connection.
-struct Orders<'a> {
-    /// Requests to make first.
-    asks: &'a mut VecDeque<Ask>,
-    /// Source of all others.
-    source: Option<&'a mut Source>,
-    /// Start of the time limit of the first requests.
-    begun: Instant,
-    patience: Duration,
-    timer: Pin<Box<Sleep>>,
-}
-
 impl Connection {
-    /// Opens the streams: one with up to `streams` unanswered requests, or on QUIC as many streams with one each.
-    pub(super) async fn open(mut link: Link, streams: usize, tally: Arc<Counters>) -> Result<Self, Failure> {
+    /// Opens the streams of the load: one with several unanswered requests, or on QUIC as many streams with one each. The
+    /// time limit of the first requests began with the connection.
+    pub(super) async fn open(
+        mut link: Link,
+        load: &Load,
+        begun: Instant,
+        tally: Arc<Counters>,
+    ) -> Result<Self, Failure> {
         let mut lanes = Vec::new();
         if link.is_multi() {
-            for _ in 0..streams {
+            for number in 1..=load.streams {
                 let stream = poll_fn(|cx| link.poll_open(cx, Dir::Bidi)).await?;
-                lanes.push(Lane::new(stream, lanes.len() as u64 + 1, 1));
+                lanes.push(Lane::new(stream, number as u64, 1));
             }
         } else {
-            lanes.push(Lane::new(StreamKey::CONTROL, 0, streams));
+            lanes.push(Lane::new(StreamKey::CONTROL, 0, load.streams));
         }
         Ok(Self {
             link,
@@ -85,22 +85,22 @@ impl Connection {
             has_answered: false,
             has_unflushed: false,
             tally,
+            asks: VecDeque::new(),
+            begun,
+            patience: load.patience,
+            timer: Box::pin(sleep_until(begun + load.patience)),
         })
     }
 
-    /// Makes `asks`, whose time limit began with the connection, and then the requests of `source`, until there are no more,
-    /// or until the server closes the connection while none is unanswered.
+    /// Makes `asks` and then the requests of `source`, until there are no more, or until the server closes the connection
+    /// while none is unanswered.
     pub(super) async fn run(
         &mut self,
-        asks: &mut VecDeque<Ask>,
-        source: Option<&mut Source>,
-        begun: Instant,
-        patience: Duration,
+        asks: VecDeque<Ask>,
+        mut source: Option<&mut Source>,
     ) -> Result<(), Failure> {
-        let timer = Box::pin(sleep_until(begun + patience));
-        let mut orders = Orders { asks, source, begun, patience, timer };
-        self.is_exhausted = false;
-        poll_fn(|cx| self.poll(cx, &mut orders)).await
+        self.asks = asks;
+        poll_fn(|cx| self.poll(cx, source.as_deref_mut())).await
     }
 
     /// Closes the connection in order.
@@ -110,33 +110,30 @@ impl Connection {
     }
 
     /// Requests without a response.
-    pub(super) fn unanswered(&mut self) -> Vec<Ask> {
+    pub(super) fn unanswered(&mut self) -> VecDeque<Ask> {
         let waiting = self.lanes.iter_mut().flat_map(|lane| lane.waiting.drain(..));
-        waiting.map(|waiting| waiting.ask).collect()
+        self.asks.drain(..).chain(waiting.map(|waiting| waiting.ask)).collect()
     }
 
     pub(super) fn has_answered(&self) -> bool {
         self.has_answered
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, orders: &mut Orders<'_>) -> Poll<Result<(), Failure>> {
+    fn poll(&mut self, cx: &mut Context<'_>, mut source: Option<&mut Source>) -> Poll<Result<(), Failure>> {
         for _ in 0..TURNS {
             let has_read = self.read(cx)?;
             let is_idle = self.lanes.iter().all(|lane| lane.waiting.is_empty());
             if self.is_closed {
-                return Poll::Ready(if is_idle && orders.asks.is_empty() {
-                    Ok(())
-                } else {
-                    Err(Failure::Ended)
-                });
+                let is_done = is_idle && self.asks.is_empty();
+                return Poll::Ready(if is_done { Ok(()) } else { Err(Failure::Ended) });
             }
-            let has_asked = self.ask(cx, orders);
+            let has_asked = self.ask(cx, source.as_deref_mut());
             if self.is_exhausted && is_idle && !has_asked {
                 return Poll::Ready(Ok(()));
             }
             let has_written = self.write(cx)?;
             if !(has_read || has_asked || has_written) {
-                return self.poll_patience(cx, orders);
+                return self.poll_patience(cx);
             }
         }
         cx.waker().wake_by_ref();
@@ -163,28 +160,22 @@ impl Connection {
     }
 
     /// Takes requests for the lanes with room; true if there was one.
-    fn ask(&mut self, cx: &mut Context<'_>, orders: &mut Orders<'_>) -> bool {
+    fn ask(&mut self, cx: &mut Context<'_>, mut source: Option<&mut Source>) -> bool {
         let mut has_asked = false;
         while !self.is_exhausted
             && let Some(place) = self.free_lane()
         {
-            let (ask, since) = match (orders.asks.pop_front(), orders.source.as_mut()) {
-                (Some(ask), _) => (ask, orders.begun),
-                (None, None) => {
+            let (ask, since) = if let Some(ask) = self.asks.pop_front() {
+                (ask, self.begun)
+            } else {
+                let next = source.as_mut().map_or(Poll::Ready(None), |source| source.poll_next(cx));
+                let Poll::Ready(next) = next else { break };
+                let Some(ask) = next else {
                     self.is_exhausted = true;
                     break;
-                }
-                (None, Some(source)) => match source.poll_next(cx) {
-                    Poll::Pending => break,
-                    Poll::Ready(None) => {
-                        self.is_exhausted = true;
-                        break;
-                    }
-                    Poll::Ready(Some(ask)) => {
-                        self.tally.asked(ask.request.size);
-                        (ask, Instant::now())
-                    }
-                },
+                };
+                self.tally.asked(ask.request.size);
+                (ask, Instant::now())
             };
             has_asked = true;
             self.turn = place + 1;
@@ -215,15 +206,11 @@ impl Connection {
                         (has_written, self.has_unflushed) = (true, true);
                     }
                     // The stream or the link has ended.
-                    Poll::Ready(Err(error))
-                        if matches!(
-                            error.kind(),
-                            io::ErrorKind::NotConnected | io::ErrorKind::BrokenPipe
-                        ) =>
-                    {
-                        return Err(Failure::Ended);
+                    Poll::Ready(Err(error)) => {
+                        let is_end =
+                            [io::ErrorKind::NotConnected, io::ErrorKind::BrokenPipe].contains(&error.kind());
+                        return Err(if is_end { Failure::Ended } else { Failure::Link(error) });
                     }
-                    Poll::Ready(Err(error)) => return Err(Failure::Link(error)),
                 }
             }
         }
@@ -234,21 +221,17 @@ impl Connection {
     }
 
     /// Waits for the earliest time limit of a request.
-    fn poll_patience(
-        &self,
-        cx: &mut Context<'_>,
-        Orders { patience, timer, .. }: &mut Orders<'_>,
-    ) -> Poll<Result<(), Failure>> {
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         // The timer is set again only after it fired: most requests are answered long before.
-        while timer.as_mut().poll(cx).is_ready() {
+        while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             let oldest =
                 self.lanes.iter().filter_map(|lane| lane.waiting.front()).map(|waiting| waiting.since);
-            let end = oldest.min().unwrap_or(now) + *patience;
+            let end = oldest.min().unwrap_or(now) + self.patience;
             if end <= now {
-                return Poll::Ready(Err(Failure::Silence(*patience)));
+                return Poll::Ready(Err(Failure::Silence(self.patience)));
             }
-            timer.as_mut().reset(end);
+            self.timer.as_mut().reset(end);
         }
         Poll::Pending
     }

@@ -2,6 +2,7 @@
 
 mod connection;
 mod load;
+mod source;
 mod worker;
 
 use std::io;
@@ -15,7 +16,8 @@ use tokio::time::{sleep, timeout};
 
 pub use self::load::{Load, LoadError, Reuse};
 
-use self::worker::{Requests, Worker};
+use self::source::Requests;
+use self::worker::Worker;
 use super::tally::Counters;
 use super::{Alarm, WireError};
 use crate::dial::{DialError, Dialer};

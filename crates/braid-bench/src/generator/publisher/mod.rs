@@ -147,7 +147,7 @@ impl Publisher {
     /// True if no message is left and none is inflight. `-L` may have been used up by another client,
     /// whenever the next message is due here.
     pub(super) fn is_settled(&self) -> bool {
-        (self.is_spent || self.shared.budget.is_spent()) && self.owes_nothing()
+        (self.is_spent || self.shared.is_spent()) && self.owes_nothing()
     }
 
     /// True if every message taken from `-L` is sent, written and acknowledged.
@@ -266,7 +266,7 @@ impl Publisher {
         if topic.made.is_some() {
             return Making::Made;
         }
-        if self.is_spent || self.shared.budget.take(1) == 0 {
+        if self.is_spent || self.shared.take(1) == 0 {
             self.is_spent = true;
             return Making::Spent;
         }
@@ -416,7 +416,7 @@ impl Publisher {
         for topic in &mut self.topics {
             let made = u64::from(topic.made.take().is_some());
             let unmade = topic.schedule.overdue(end).saturating_sub(made);
-            let lost = made + if self.is_spent { 0 } else { self.shared.budget.take(unmade) };
+            let lost = made + if self.is_spent { 0 } else { self.shared.take(unmade) };
             shard.lose(topic.route, lost);
             let (route, clock) = (shard.route(topic.route), self.shared.board.clock());
             topic.schedule.dues(lost).for_each(|due| route.was_due(clock.unix(due), None));
