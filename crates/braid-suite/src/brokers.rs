@@ -69,16 +69,22 @@ impl Kind {
     fn find(self, tuning: &Tuning) -> Result<PathBuf, String> {
         match self {
             Self::Braidmq => build_braidmq(tuning.has_symbols),
-            Self::Mosquitto => on_path("mosquitto")
-                .ok_or_else(|| "mosquitto is not installed: `apt-get install mosquitto`".to_owned()),
-            Self::Rumqttd => on_path("rumqttd")
-                .ok_or_else(|| "rumqttd is not installed: `cargo install rumqttd`".to_owned()),
+            Self::Mosquitto => installed("mosquitto", "apt-get install mosquitto"),
+            Self::Rumqttd => installed("rumqttd", "cargo install rumqttd"),
         }
     }
 }
 
+/// Program on the path, or the command that installs it.
+///
+/// # Errors
+/// The program is not there.
+pub(crate) fn installed(name: &str, install: &str) -> Result<PathBuf, String> {
+    on_path(name).ok_or_else(|| format!("{name} is not installed: `{install}`"))
+}
+
 /// Path of a program on the PATH, or where Debian and cargo put programs.
-pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let cargo = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo/bin"));
     let places = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]).chain(cargo);
@@ -136,14 +142,11 @@ pub(crate) fn select(names: &[String], tuning: &Tuning) -> Result<Vec<Broker>, S
 
 impl Broker {
     fn locate(name: &str, tuning: &Tuning) -> Result<Self, String> {
-        let (label, program) = match name.split_once('=') {
-            Some((label, program)) => (label, Some(PathBuf::from(program))),
-            None => (name, None),
-        };
+        let (label, program) = name.split_once('=').map_or((name, None), |(label, path)| (label, Some(path)));
         let kind = Kind::parse(label)?;
         let program = match program {
-            Some(program) if program.is_file() => program,
-            Some(program) => return Err(format!("{} is not there", program.display())),
+            Some(program) if Path::new(program).is_file() => program.into(),
+            Some(program) => return Err(format!("{program} is not there")),
             None => kind.find(tuning)?,
         };
         let settings = match kind {

@@ -142,7 +142,7 @@ pub(crate) fn select(
         let known: Vec<_> = cases.iter().map(|case| case.name).collect();
         return Err(format!("no case is called `{unknown}`; there are {}", known.join(", ")));
     }
-    cases.retain(|case| names.is_empty() || names.iter().any(|name| name == case.name));
+    cases.retain(|case| crate::wants(names, case.name));
     for case in &mut cases {
         if let (Work::Flow(flow @ Flow { pace: None, .. }), Some(window)) = (&mut case.work, window) {
             if flow.qos > 0 && window == 0 {

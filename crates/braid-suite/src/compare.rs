@@ -59,9 +59,7 @@ pub(crate) fn run(args: &BrokerArgs) -> Result<ExitCode, String> {
     drop(priority);
     report.load_average_at_end = load_average();
     println!("\nload average at the end: {}", report.load_average_at_end);
-    if let Some(file) = &args.json {
-        write_json(&report, file)?;
-    }
+    write_json(&report, args.json.as_deref())?;
     Ok(if report.whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn run(connections: u32, address: SocketAddr, pid: u32) -> Result<Idl
         let until = connections.min(opened + AT_ONCE);
         let first = open_ones.len();
         for index in opened..until {
-            open_ones.push(open(address, &format!("bench-idle-{index}"))?);
+            open_ones.push(open(address, &format!("bench-idle-{index}"), true)?);
         }
         for socket in &mut open_ones[first..] {
             accepted(socket).map_err(|reason| format!("after {opened} connections: {reason}"))?;

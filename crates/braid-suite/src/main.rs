@@ -192,5 +192,5 @@ fn simulate<T: Parser>(
 
 /// True if `name` is in the list.
 fn wants(names: &[String], name: &str) -> bool {
-    names.iter().any(|wanted| wanted == name)
+    names.is_empty() || names.iter().any(|wanted| wanted == name)
 }

@@ -22,7 +22,7 @@ const FREQUENCY: &str = "997";
 /// # Errors
 /// perf is missing or refused, a name is unknown, or the run failed.
 pub(crate) fn run(args: &ProfileArgs) -> Result<ExitCode, String> {
-    let perf = brokers::on_path("perf").ok_or("perf is not installed: `apt-get install linux-perf`")?;
+    let perf = brokers::installed("perf", "apt-get install linux-perf")?;
     if !(0.1..=3600.0).contains(&args.seconds) {
         return Err("--seconds must be 0.1 to 3600".to_owned());
     }

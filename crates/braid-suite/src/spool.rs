@@ -148,9 +148,7 @@ pub(crate) fn run(args: &SpoolArgs) -> Result<ExitCode, String> {
         report.completed, args.clients, args.size, report.completion_seconds
     );
     println!("aim: RssAnon below {} MB: {word}, {:.1} MB", AIM / 1_000_000, worst as f64 / 1e6);
-    if let Some(file) = &args.json {
-        write_json(&report, file)?;
-    }
+    write_json(&report, args.json.as_deref())?;
     Ok(if worst <= AIM { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

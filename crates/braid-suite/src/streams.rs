@@ -112,7 +112,7 @@ pub(crate) fn run(args: &StreamsArgs) -> Result<ExitCode, String> {
     let testbed = Testbed::build(&args.broker)?;
     let mut report =
         Report { machine: Machine::here(), seconds: args.seconds, flows: Vec::new(), idle: Vec::new() };
-    for case in CASES.into_iter().filter(|case| args.cases.is_empty() || wants(&args.cases, case.name)) {
+    for case in CASES.into_iter().filter(|case| wants(&args.cases, case.name)) {
         let mut rows = WAYS.map(|way| FlowRow { case, way, rounds: Vec::new() });
         for _ in 0..args.rounds {
             for row in &mut rows {
@@ -123,15 +123,13 @@ pub(crate) fn run(args: &StreamsArgs) -> Result<ExitCode, String> {
         print!("{}", flow_table(&rows));
         report.flows.extend(rows);
     }
-    if args.cases.is_empty() || wants(&args.cases, "idle") {
+    if wants(&args.cases, "idle") {
         for scheme in ["mqtt", "quic"] {
             report.idle.push(testbed.idle(scheme, args.idle_connections)?);
         }
         print!("{}", idle_table(&report.idle));
     }
-    if let Some(file) = &args.json {
-        write_json(&report, file)?;
-    }
+    write_json(&report, args.json.as_deref())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -248,32 +246,32 @@ async fn connected(dialer: &Dialer, client_id: &str) -> Result<Connection, Strin
 /// Medians of one case, and ratios to the first row.
 fn flow_table(rows: &[FlowRow]) -> String {
     let Some(first) = rows.first() else { return String::new() };
+    // Title, digits behind the point, and whether the ratio to the first row is a column too.
+    let columns: [(&str, usize, bool, fn(&FlowRound) -> f64); 6] = [
+        ("CPU ns/msg", 0, true, |round| round.broker_ns_per_message),
+        ("msg/s", 0, false, |round| round.delivered as f64 / round.seconds),
+        ("p50 us", 0, true, |round| round.latency_ms.p50.unwrap_or(f64::NAN) * 1000.0),
+        ("p99 us", 0, true, |round| round.latency_ms.p99.unwrap_or(f64::NAN) * 1000.0),
+        ("load", 2, false, |round| round.load_cores),
+        ("others", 2, false, |round| round.other_cores),
+    ];
     let median = |row: &FlowRow, of: fn(&FlowRound) -> f64| {
         Spread::of(row.rounds.iter().map(of)).map_or(f64::NAN, |spread| spread.median)
     };
-    let cpu = |row: &FlowRow| median(row, |round| round.broker_ns_per_message);
-    let p50 = |row: &FlowRow| median(row, |round| round.latency_ms.p50.unwrap_or(f64::NAN) * 1000.0);
-    let p99 = |row: &FlowRow| median(row, |round| round.latency_ms.p99.unwrap_or(f64::NAN) * 1000.0);
-    let titles = ["", "CPU ns/msg", "ratio", "msg/s", "p50 us", "ratio", "p99 us", "ratio", "load", "others"];
-    let mut table = Table::new(Alignment::Right, titles);
+    let titles = columns.iter().flat_map(|column| [Some(column.0), column.2.then_some("ratio")]).flatten();
+    let mut table = Table::new(Alignment::Right, [""].into_iter().chain(titles));
     for row in rows {
         let name = match (row.way.scheme, row.way.streams) {
             ("quic", 1) => "quic, 1 stream".to_owned(),
             ("quic", streams) => format!("quic, {streams} streams"),
             (scheme, _) => scheme.to_owned(),
         };
-        table.row([
-            name,
-            format!("{:.0}", cpu(row)),
-            format!("{:.2}", cpu(row) / cpu(first)),
-            format!("{:.0}", median(row, |round| round.delivered as f64 / round.seconds)),
-            format!("{:.0}", p50(row)),
-            format!("{:.2}", p50(row) / p50(first)),
-            format!("{:.0}", p99(row)),
-            format!("{:.2}", p99(row) / p99(first)),
-            format!("{:.2}", median(row, |round| round.load_cores)),
-            format!("{:.2}", median(row, |round| round.other_cores)),
-        ]);
+        let cells = columns.iter().flat_map(|&(_, digits, has_ratio, of)| {
+            let value = median(row, of);
+            let ratio = has_ratio.then(|| format!("{:.2}", value / median(first, of)));
+            [Some(format!("{value:.digits$}")), ratio]
+        });
+        table.row([name].into_iter().chain(cells.flatten()));
     }
     let Case { name, qos, rate } = first.case;
     let rate = rate.map_or_else(String::new, |rate| format!(", {rate} messages/s"));

@@ -124,7 +124,8 @@ pub(crate) fn of_broker<T>(reading: io::Result<T>) -> Result<T, String> {
 ///
 /// # Errors
 /// The file cannot be written.
-pub(crate) fn write_json(report: &impl Serialize, file: &Path) -> Result<(), String> {
+pub(crate) fn write_json(report: &impl Serialize, file: Option<&Path>) -> Result<(), String> {
+    let Some(file) = file else { return Ok(()) };
     let text = serde_json::to_string_pretty(report).map_err(|error| error.to_string())? + "\n";
     fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
 }

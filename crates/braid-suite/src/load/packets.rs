@@ -9,17 +9,9 @@ pub(crate) const CONNACK: u8 = 0x20;
 pub(crate) const PUBACK: u8 = 0x40;
 pub(crate) const SUBACK: u8 = 0x90;
 
-/// A CONNECT of MQTT 3.1.1: clean session, no will, Keep Alive of 65,535 s: longer than any run, and rumqttd refuses 0.
-pub(crate) fn connect(client_id: &str) -> Vec<u8> {
-    connect_with(0x02, client_id)
-}
-
-/// A CONNECT of MQTT 3.1.1 with a persistent session (Clean Session 0).
-pub(crate) fn connect_durable(client_id: &str) -> Vec<u8> {
-    connect_with(0, client_id)
-}
-
-fn connect_with(flags: u8, client_id: &str) -> Vec<u8> {
+/// A CONNECT of MQTT 3.1.1 with this Clean Session and the longest Keep Alive.
+pub(crate) fn connect(client_id: &str, is_clean: bool) -> Vec<u8> {
+    let flags = if is_clean { 0x02 } else { 0 };
     let mut body = vec![0, 4, b'M', b'Q', b'T', b'T', 4, flags, 0xff, 0xff];
     push_string(&mut body, client_id);
     packet(0x10, &body)
@@ -237,14 +229,14 @@ pub(crate) fn write_some(socket: &mut impl Write, bytes: &[u8]) -> Result<usize,
 #[cfg(test)]
 mod tests {
     use super::{
-        Publish, PublishTemplate, Readable, Stamp, connect, connect_durable, payload, push_puback,
-        read_packets, split_packet, subscribe,
+        Publish, PublishTemplate, Readable, Stamp, connect, payload, push_puback, read_packets, split_packet,
+        subscribe,
     };
 
     #[test]
     fn connect_and_subscribe_are_the_bytes_of_the_specification() {
-        assert_eq!(connect("ab"), b"\x10\x0e\x00\x04MQTT\x04\x02\xff\xff\x00\x02ab");
-        assert_eq!(connect_durable("ab"), b"\x10\x0e\x00\x04MQTT\x04\x00\xff\xff\x00\x02ab");
+        assert_eq!(connect("ab", true), b"\x10\x0e\x00\x04MQTT\x04\x02\xff\xff\x00\x02ab");
+        assert_eq!(connect("ab", false), b"\x10\x0e\x00\x04MQTT\x04\x00\xff\xff\x00\x02ab");
         assert_eq!(subscribe("a/+", 1), b"\x82\x08\x00\x01\x00\x03a/+\x01");
         let mut out = Vec::new();
         push_puback(&mut out, 0x1234);

@@ -14,7 +14,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// # Errors
 /// No connection, a refusal, or no answer in time.
 pub(crate) fn connect(address: SocketAddr, client_id: &str) -> Result<TcpStream, String> {
-    let mut socket = open(address, client_id)?;
+    let mut socket = open(address, client_id, true)?;
     accepted(&mut socket)?;
     Ok(socket)
 }
@@ -24,9 +24,8 @@ pub(crate) fn connect(address: SocketAddr, client_id: &str) -> Result<TcpStream,
 /// # Errors
 /// No connection, a refusal, or no answer in time.
 pub(crate) fn resume(address: SocketAddr, client_id: &str) -> Result<(TcpStream, bool), String> {
-    let mut socket = open_with(address, client_id, &packets::connect_durable(client_id))?;
-    let mut bytes = [0; 4];
-    socket.read_exact(&mut bytes).map_err(|error| format!("no answer to CONNECT: {error}"))?;
+    let mut socket = open(address, client_id, false)?;
+    let bytes = read_answer(&mut socket, "CONNECT")?;
     match bytes {
         [CONNACK, 2, present @ (0 | 1), 0] => Ok((socket, present == 1)),
         _ => Err(format!("the answer to CONNECT was {bytes:02x?}")),
@@ -92,16 +91,12 @@ pub(crate) fn take_queue(
 ///
 /// # Errors
 /// No connection.
-pub(crate) fn open(address: SocketAddr, client_id: &str) -> Result<TcpStream, String> {
-    open_with(address, client_id, &packets::connect(client_id))
-}
-
-fn open_with(address: SocketAddr, client_id: &str, connect: &[u8]) -> Result<TcpStream, String> {
+pub(crate) fn open(address: SocketAddr, client_id: &str, is_clean: bool) -> Result<TcpStream, String> {
     let failed = |error: Error| format!("cannot connect `{client_id}` to {address}: {error}");
     let mut socket = TcpStream::connect_timeout(&address, ANSWER).map_err(failed)?;
     socket.set_nodelay(true).map_err(failed)?;
     socket.set_read_timeout(Some(ANSWER)).map_err(failed)?;
-    socket.write_all(connect).map_err(failed)?;
+    socket.write_all(&packets::connect(client_id, is_clean)).map_err(failed)?;
     Ok(socket)
 }
 
@@ -125,10 +120,14 @@ pub(crate) fn subscribe(socket: &mut TcpStream, filter: &str, qos: u8) -> Result
 }
 
 fn answer<const N: usize>(socket: &mut TcpStream, question: &str, expected: [u8; N]) -> Result<(), String> {
+    match read_answer(socket, question)? {
+        bytes if bytes == expected => Ok(()),
+        bytes => Err(format!("the answer to {question} was {bytes:02x?} instead of {expected:02x?}")),
+    }
+}
+
+fn read_answer<const N: usize>(socket: &mut TcpStream, question: &str) -> Result<[u8; N], String> {
     let mut bytes = [0; N];
     socket.read_exact(&mut bytes).map_err(|error| format!("no answer to {question}: {error}"))?;
-    if bytes != expected {
-        return Err(format!("the answer to {question} was {bytes:02x?} instead of {expected:02x?}"));
-    }
-    Ok(())
+    Ok(bytes)
 }
