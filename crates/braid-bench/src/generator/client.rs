@@ -14,12 +14,12 @@ use braid_proto::session::Session;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Work;
 use super::board::{Board, Shard};
 use super::publisher::Publisher;
 use super::shared::{Phase, Shared, reached};
 use super::subscriber::Subscriber;
 use super::who::Who;
+use super::{TurnContext, Work};
 use crate::alarm::Ring;
 use crate::connection::Connection;
 use crate::emqtt::{Counter, closed_line, disconnected_line, exit_line};
@@ -300,13 +300,14 @@ fn turns(
 ) -> Poll<Result<(), Failure>> {
     let mut shard = shared.board.shard();
     for _ in 0..TURNS {
+        let mut on = TurnContext { connection, who, shard: &mut shard, now: Instant::now(), cx };
         let (has_moved, next) = match worker {
             Worker::Publisher(publisher) => {
-                let turn = publisher.turn(connection, who, &mut shard, cx)?;
+                let turn = publisher.turn(&mut on)?;
                 (turn.has_moved, turn.next)
             }
-            Worker::Subscriber(subscriber) => (subscriber.turn(connection, who, &mut shard, cx)?, None),
-            Worker::Idle => (connection.poll_next(cx)?.is_ready(), None),
+            Worker::Subscriber(subscriber) => (subscriber.turn(&mut on)?, None),
+            Worker::Idle => (on.connection.poll_next(on.cx)?.is_ready(), None),
         };
         if has_moved {
             continue;

@@ -19,6 +19,10 @@ mod tests;
 mod timestamp;
 mod who;
 
+use std::task::Context;
+
+use tokio::time::Instant;
+
 pub use board::{Board, Glance};
 pub use plan::{
     Clients, Credentials, Ending, Payload, Plan, PlanError, PublishPlan, PublishedTopic, Retries, Start,
@@ -31,3 +35,18 @@ pub use timestamp::TimestampField;
 pub use crate::alarm::Alarm;
 pub use crate::clock::Clock;
 pub use crate::dial::{DialError, Dialer};
+
+use board::Shard;
+use who::Who;
+
+use crate::connection::Connection;
+
+/// Client of a worker during one turn.
+struct TurnContext<'a, 'w> {
+    connection: &'a mut Connection,
+    who: &'a mut Who,
+    shard: &'a mut Shard,
+    /// Start of the turn.
+    now: Instant,
+    cx: &'a mut Context<'w>,
+}

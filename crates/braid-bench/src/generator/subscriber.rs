@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use braid_proto::connection::Token;
 use braid_proto::message::Message;
@@ -12,11 +12,11 @@ use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicFilter;
 use tokio::time::Instant;
 
-use super::TimestampField;
-use super::board::{RouteId, RouteKey, Shard};
+use super::board::{RouteId, RouteKey};
 use super::plan::{SubscribePlan, SubscribedFilter};
 use super::shared::Shared;
 use super::who::Who;
+use super::{TimestampField, TurnContext};
 use crate::connection::{Connection, Happening};
 use crate::emqtt::{Counter, CounterOrder, CounterTrack, DurationHistogram, PayloadHeaders, failure_line};
 use crate::failure::Failure;
@@ -123,56 +123,44 @@ impl Subscriber {
     }
 
     /// Sends missing SUBSCRIBE packets and takes events. Returns true if there may be more.
-    pub(super) fn turn(
-        &mut self,
-        connection: &mut Connection,
-        who: &Who,
-        shard: &mut Shard,
-        cx: &mut Context<'_>,
-    ) -> Result<bool, Failure> {
-        self.ask(connection, shard, who, cx)?;
+    pub(super) fn turn(&mut self, on: &mut TurnContext<'_, '_>) -> Result<bool, Failure> {
+        self.ask(on)?;
         let mut last: Option<Token> = None;
         for _ in 0..HAPPENINGS {
-            let (from, happening) = match connection.poll_next_from(cx)? {
+            let (from, happening) = match on.connection.poll_next_from(on.cx)? {
                 Poll::Ready(happened) => happened,
                 Poll::Pending => {
                     let Some(token) = last.take() else { return Ok(false) };
                     // Acknowledges every earlier one too; the next turn writes that.
-                    connection.acknowledge(token);
+                    on.connection.acknowledge(token);
                     continue;
                 }
             };
             match happening {
                 Happening::Message(incoming) => {
-                    self.receive(from, &incoming.message, shard, who);
+                    self.receive(from, &incoming.message, on);
                     last = incoming.token.or(last);
                 }
-                Happening::Subscribed(reason) => self.answer(1, reason, shard, who),
+                Happening::Subscribed(reason) => self.answer(1, reason, on),
                 Happening::StreamEnded(key, unanswered) => {
                     // Its subscriptions move to the control stream.
                     if let Some(stream) = self.streams.iter_mut().find(|stream| stream.key == Some(key)) {
                         stream.key = None;
                     }
-                    self.answer(unanswered, ReasonCode::UnspecifiedError, shard, who);
+                    self.answer(unanswered, ReasonCode::UnspecifiedError, on);
                 }
                 Happening::Published(..) | Happening::Unsubscribed => {}
             }
         }
         if let Some(token) = last {
-            connection.acknowledge(token);
+            on.connection.acknowledge(token);
         }
         Ok(true)
     }
 
     /// Sends a SUBSCRIBE for each filter, in their order; one whose stream cannot be opened yet waits with those
     /// behind it.
-    fn ask(
-        &mut self,
-        connection: &mut Connection,
-        shard: &mut Shard,
-        who: &Who,
-        cx: &mut Context<'_>,
-    ) -> Result<(), Failure> {
+    fn ask(&mut self, on: &mut TurnContext<'_, '_>) -> Result<(), Failure> {
         while let Some((filter, wanted)) = self.filters.get(self.asked) {
             let place = self.streams.iter_mut().find(|stream| stream.number == wanted.stream);
             let Some(stream) = place else { return Ok(()) };
@@ -180,43 +168,43 @@ impl Subscriber {
                 Some(key) => key,
                 None => {
                     let priority = stream.priority.map_or(Priority::DEFAULT, Priority::new);
-                    let Poll::Ready(opened) = connection.poll_open(priority, cx) else { return Ok(()) };
+                    let Poll::Ready(opened) = on.connection.poll_open(priority, on.cx) else { return Ok(()) };
                     *stream.key.insert(opened?)
                 }
             };
             let priority = wanted.priority.map(|priority| priority.to_string());
             let user: UserProperties =
                 priority.into_iter().map(|value| (PRIORITY_PROPERTY.into(), value.into())).collect();
-            let asked = connection.subscribe_with(key, filter.clone(), wanted.qos, user);
+            let asked = on.connection.subscribe_with(key, filter.clone(), wanted.qos, user);
             self.asked += 1;
             if let Err(failure) = asked {
-                self.shared.board.tell(failure_line(who.number, "subscribe", &failure.to_string()));
-                self.answer(1, ReasonCode::UnspecifiedError, shard, who);
+                self.shared.board.tell(failure_line(on.who.number, "subscribe", &failure.to_string()));
+                self.answer(1, ReasonCode::UnspecifiedError, on);
             }
         }
         Ok(())
     }
 
     /// Counts the answers to filters.
-    fn answer(&mut self, filters: usize, reason: ReasonCode, shard: &mut Shard, who: &Who) {
+    fn answer(&mut self, filters: usize, reason: ReasonCode, on: &mut TurnContext<'_, '_>) {
         if filters == 0 {
             return;
         }
         self.answered += filters;
         if reason.is_error() {
             self.refused.get_or_insert(reason);
-            self.shared.board.tell(failure_line(who.number, "subscribe", &reason.to_string()));
+            self.shared.board.tell(failure_line(on.who.number, "subscribe", &reason.to_string()));
         }
         if self.answered >= self.filters.len() && !self.is_counted {
             self.is_counted = true;
             let counter = if self.refused.is_some() { Counter::SubFail } else { Counter::Sub };
-            shard.count(counter, 1);
+            on.shard.count(counter, 1);
             let took = self.since.elapsed();
-            shard.observe(DurationHistogram::Subscribe, took);
+            on.shard.observe(DurationHistogram::Subscribe, took);
         }
     }
 
-    fn receive(&mut self, from: StreamKey, message: &Message, shard: &mut Shard, who: &Who) {
+    fn receive(&mut self, from: StreamKey, message: &Message, on: &mut TurnContext<'_, '_>) {
         let now = Instant::now();
         let second = self.shared.board.second(now);
         let headers = if is_json(&message.payload) {
@@ -230,30 +218,30 @@ impl Subscriber {
             _ => stamped,
         };
         let (route, order) = self.route(from, message.topic.as_str(), counter);
-        shard.count(Counter::Recv, 1);
-        let route = shard.route(route);
+        on.shard.count(Counter::Recv, 1);
+        let route = on.shard.route(route);
         route.received(second, message.payload.len() as u64);
         match sent.map(|sent| self.shared.board.clock().unix(now).checked_sub(sent)) {
             Some(Some(latency)) => {
                 route.latencies.record(latency);
                 route.was_due(self.shared.board.clock().unix(now).saturating_sub(latency), Some(latency));
                 let millis = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX);
-                shard.count(Counter::PublishLatency, millis);
-                shard.histograms.observe(DurationHistogram::EndToEnd, latency);
+                on.shard.count(Counter::PublishLatency, millis);
+                on.shard.histograms.observe(DurationHistogram::EndToEnd, latency);
             }
             Some(None) => {
                 self.seen.skewed += 1;
-                shard.headers.skewed += 1;
+                on.shard.headers.skewed += 1;
             }
             None => {}
         }
         if let Some(order) = order {
-            shard.headers.follow(order);
+            on.shard.headers.follow(order);
             self.seen.follow(order);
         }
         if let (Err(error), false) = (headers, self.has_complained) {
             self.has_complained = true;
-            self.shared.board.tell(failure_line(who.number, "payload", &error.to_string()));
+            self.shared.board.tell(failure_line(on.who.number, "payload", &error.to_string()));
         }
     }
 

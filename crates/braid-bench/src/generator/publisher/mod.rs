@@ -5,7 +5,7 @@ mod schedule;
 mod source;
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use braid_proto::message::Delivery;
 use braid_proto::packet::{PacketId, QoS};
@@ -14,6 +14,7 @@ use braid_proto::stream::StreamKey;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
+use super::TurnContext;
 use super::board::{RouteId, RouteKey, Shard};
 use super::plan::PublishPlan;
 use super::shared::Shared;
@@ -170,51 +171,36 @@ impl Publisher {
     // -- A turn ------------------------------------------------------------------------------------
 
     /// Sends due messages and takes acknowledgements.
-    pub(super) fn turn(
-        &mut self,
-        connection: &mut Connection,
-        who: &mut Who,
-        shard: &mut Shard,
-        cx: &mut Context<'_>,
-    ) -> Result<Turn, Failure> {
-        let now = Instant::now();
+    pub(super) fn turn(&mut self, on: &mut TurnContext<'_, '_>) -> Result<Turn, Failure> {
         let (mut has_moved, mut next) = (false, None);
-        let written = connection.written();
+        let written = on.connection.written();
         for at in 0..self.lanes.len() {
-            let turn = self.hand_over(at, connection, who, shard, now, cx)?;
+            let turn = self.hand_over(at, on)?;
             has_moved |= turn.has_moved;
             next = [next, turn.next].into_iter().flatten().min();
         }
-        has_moved |= self.take_happenings(connection, shard, cx)?;
+        has_moved |= self.take_happenings(on)?;
         // Written bytes leave room, of which no other event tells.
-        has_moved |= connection.written() > written;
-        let second = self.shared.board.second(now);
+        has_moved |= on.connection.written() > written;
+        let second = self.shared.board.second(on.now);
         for lane in &mut self.lanes {
-            lane.count_written(connection, shard, second);
+            lane.count_written(on.connection, on.shard, second);
         }
         Ok(Turn { has_moved, next })
     }
 
     /// Sends the due messages of one lane in order, as many as can leave.
-    fn hand_over(
-        &mut self,
-        lane: usize,
-        connection: &mut Connection,
-        who: &mut Who,
-        shard: &mut Shard,
-        now: Instant,
-        cx: &mut Context<'_>,
-    ) -> Result<Turn, Failure> {
+    fn hand_over(&mut self, lane: usize, on: &mut TurnContext<'_, '_>) -> Result<Turn, Failure> {
         let mut has_moved = false;
         for _ in 0..BATCH {
             let Some((due, at)) = self.lanes[lane].first() else { break };
-            if due > now {
+            if due > on.now {
                 self.lanes[lane].is_clear = true;
                 return Ok(Turn { has_moved, next: (!self.is_spent).then_some(due) });
             }
-            let is_done = match self.key(lane, connection, cx)? {
-                Some(key) if self.has_room(at, key, connection) => match self.make(at, who, shard, now) {
-                    Making::Made => self.send(lane, at, key, connection, who, shard, now)?,
+            let is_done = match self.key(lane, on)? {
+                Some(key) if self.has_room(at, key, on.connection) => match self.make(at, on) {
+                    Making::Made => self.send(lane, at, key, on),
                     Making::Failed => true,
                     Making::Spent => false,
                 },
@@ -231,15 +217,10 @@ impl Publisher {
     }
 
     /// Stream of a lane; `None` while the server allows no more streams.
-    fn key(
-        &mut self,
-        lane: usize,
-        connection: &mut Connection,
-        cx: &mut Context<'_>,
-    ) -> Result<Option<StreamKey>, Failure> {
+    fn key(&mut self, lane: usize, on: &mut TurnContext<'_, '_>) -> Result<Option<StreamKey>, Failure> {
         let lane = &mut self.lanes[lane];
         if lane.key.is_none()
-            && let Poll::Ready(opened) = connection.poll_open(lane.priority, cx)
+            && let Poll::Ready(opened) = on.connection.poll_open(lane.priority, on.cx)
         {
             let opened = opened?;
             self.numbers.push((opened, lane.number));
@@ -261,7 +242,7 @@ impl Publisher {
     }
 
     /// Encodes the next message of a topic, unless it is encoded.
-    fn make(&mut self, topic: usize, who: &mut Who, shard: &mut Shard, now: Instant) -> Making {
+    fn make(&mut self, topic: usize, on: &mut TurnContext<'_, '_>) -> Making {
         let topic = &mut self.topics[topic];
         if topic.made.is_some() {
             return Making::Made;
@@ -270,68 +251,58 @@ impl Publisher {
             self.is_spent = true;
             return Making::Spent;
         }
-        let due = topic.schedule.due(now);
+        let due = topic.schedule.due(on.now);
         let unix = self.shared.board.clock().unix(due);
-        match topic.source.message(unix, topic.counter, who, &self.shared) {
+        match topic.source.message(unix, topic.counter, on.who, &self.shared) {
             Ok(message) => {
                 topic.made = Some(Made { message, due });
                 topic.counter += 1;
                 Making::Made
             }
             Err(error) => {
-                topic.schedule.hand_over(now);
-                shard.lose(topic.route, 1);
-                self.complain(who, &error.to_string());
+                topic.schedule.hand_over(on.now);
+                on.shard.lose(topic.route, 1);
+                self.complain(on.who, &error.to_string());
                 Making::Failed
             }
         }
     }
 
     /// Sends the encoded message of a topic. `false` if it could not leave.
-    #[expect(clippy::too_many_arguments, reason = "one step of a turn, which has all of them at hand")]
-    fn send(
-        &mut self,
-        lane: usize,
-        topic: usize,
-        key: StreamKey,
-        connection: &mut Connection,
-        who: &Who,
-        shard: &mut Shard,
-        now: Instant,
-    ) -> Result<bool, Failure> {
+    fn send(&mut self, lane: usize, topic: usize, key: StreamKey, on: &mut TurnContext<'_, '_>) -> bool {
         let topic = &mut self.topics[topic];
-        let Some(Made { message, due }) = topic.made.take() else { return Ok(false) };
+        let Some(Made { message, due }) = topic.made.take() else { return false };
         let bytes = message.payload_len() as u64;
-        let handed = connection.send(Delivery { stream: key, ..Delivery::of(message) });
+        let handed = on.connection.send(Delivery { stream: key, ..Delivery::of(message) });
         match handed {
             Ok(Handed::Blocked(delivery)) => {
                 topic.made = Some(Made { message: delivery.message, due });
-                return Ok(false);
+                return false;
             }
             Ok(Handed::Out(id)) => {
-                let route = shard.route(topic.route);
+                let route = on.shard.route(topic.route);
                 route.counts.sent += 1;
                 route.was_due(self.shared.board.clock().unix(due), None);
                 match id {
                     Some(id) => drop(self.flights.insert(id, Flight { route: topic.route, due, bytes })),
-                    None => self.lanes[lane].sent(topic.route, bytes, connection.progress(key).0),
+                    None => self.lanes[lane].sent(topic.route, bytes, on.connection.progress(key).0),
                 }
             }
             // The server refuses this one; it may take others.
             Err(failure) => {
-                shard.lose(topic.route, 1);
-                topic.schedule.hand_over(now);
-                self.complain(who, &failure.to_string());
-                return Ok(true);
+                on.shard.lose(topic.route, 1);
+                topic.schedule.hand_over(on.now);
+                self.complain(on.who, &failure.to_string());
+                return true;
             }
         }
         if self.lanes[lane].is_clear && !topic.interval.is_zero() {
-            shard.lateness.record(now.saturating_duration_since(due));
+            on.shard.lateness.record(on.now.saturating_duration_since(due));
         }
-        if topic.schedule.hand_over(now) {
-            shard.count(Counter::PubOverrun, 1);
+        if topic.schedule.hand_over(on.now) {
+            on.shard.count(Counter::PubOverrun, 1);
         }
-        Ok(true)
+        true
     }
 
     fn complain(&mut self, who: &Who, cause: &str) {
@@ -344,20 +315,15 @@ impl Publisher {
     // -- Events ------------------------------------------------------------------------------------
 
     /// Takes acknowledgements, and writes the queued messages.
-    fn take_happenings(
-        &mut self,
-        connection: &mut Connection,
-        shard: &mut Shard,
-        cx: &mut Context<'_>,
-    ) -> Result<bool, Failure> {
+    fn take_happenings(&mut self, on: &mut TurnContext<'_, '_>) -> Result<bool, Failure> {
         for taken in 0..HAPPENINGS {
-            match connection.poll_next(cx)? {
+            match on.connection.poll_next(on.cx)? {
                 Poll::Pending => return Ok(taken > 0),
-                Poll::Ready(Happening::Published(id, reason)) => self.land(id, reason, shard),
-                Poll::Ready(Happening::StreamEnded(key, _)) => self.lose_stream(key, connection, shard),
+                Poll::Ready(Happening::Published(id, reason)) => self.land(id, reason, on.shard),
+                Poll::Ready(Happening::StreamEnded(key, _)) => self.lose_stream(key, on),
                 Poll::Ready(Happening::Message(incoming)) => {
                     if let Some(token) = incoming.token {
-                        connection.acknowledge(token);
+                        on.connection.acknowledge(token);
                     }
                 }
                 Poll::Ready(Happening::Subscribed(_) | Happening::Unsubscribed) => {}
@@ -383,12 +349,12 @@ impl Publisher {
     }
 
     /// Forgets an ended data stream, which the next message opens again.
-    fn lose_stream(&mut self, key: StreamKey, connection: &mut Connection, shard: &mut Shard) {
+    fn lose_stream(&mut self, key: StreamKey, on: &mut TurnContext<'_, '_>) {
         let second = self.shared.board.second(Instant::now());
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.key == Some(key) && !key.is_control()) {
-            lane.count_written(connection, shard, second);
+            lane.count_written(on.connection, on.shard, second);
             lane.key = None;
-            lane.lose(shard);
+            lane.lose(on.shard);
         }
     }
 
