@@ -125,16 +125,22 @@ impl ThreadRing {
         // Tasks are polled for other reasons too: a timer that waits already needs no lock.
         if !self.entry.as_ref().is_some_and(|(_, waker)| waker.will_wake(cx.waker())) {
             self.leave();
-            let number = self.thread.rings.insert(self.due, cx.waker().clone());
+            let rings = &self.thread.rings;
+            let (number, is_first) = rings.waiting().insert(self.due, cx.waker().clone());
+            if is_first {
+                rings.changed.notify_one();
+            }
             self.entry = Some((number, cx.waker().clone()));
         }
         Poll::Pending
     }
 
-    /// Cancels the timer.
+    /// Cancels the timer without waking the thread, which would have nothing to do.
     fn leave(&mut self) {
         if let Some((number, _)) = self.entry.take() {
-            self.thread.rings.remove(self.due, number);
+            let removed = self.thread.rings.waiting().wakers.remove(&(self.due, number));
+            // The lock is free by now.
+            drop(removed);
         }
     }
 }
@@ -157,22 +163,6 @@ impl Drop for Thread {
 impl Rings {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Inserts a timer; returns its number.
-    fn insert(&self, due: Instant, waker: Waker) -> u64 {
-        let (number, is_first) = self.waiting().insert(due, waker);
-        if is_first {
-            self.changed.notify_one();
-        }
-        number
-    }
-
-    /// Removes a timer without waking the thread, which would have nothing to do.
-    fn remove(&self, due: Instant, number: u64) {
-        let removed = self.waiting().wakers.remove(&(due, number));
-        // The lock is free by now.
-        drop(removed);
     }
 
     /// Rings until no ring is left.

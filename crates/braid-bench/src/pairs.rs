@@ -9,7 +9,7 @@ use braid_proto::message::{Delivery, Message};
 use braid_proto::packet::QoS;
 use braid_proto::stream::{Priority, StreamKey};
 use braid_proto::topic::TopicName;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, BytesMut};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
@@ -94,6 +94,10 @@ pub struct Pair {
     subscriber: Connection,
     load: Load,
     topics: Vec<(TopicName, StreamKey)>,
+    /// Measured period, of which [`Pair::run`] knows.
+    window: Window,
+    /// Schedule of an open loop.
+    pace: Option<Pace>,
     sent: u64,
     arrived: u64,
     measured: Measured,
@@ -129,8 +133,8 @@ impl Pair {
                 _ => return Err(Failure::Stray(topic.as_str().into())),
             }
         }
-        let measured = Measured::default();
-        Ok(Self { publisher, subscriber, load, topics, sent: 0, arrived: 0, measured })
+        let (window, measured) = (Window::from_now(Duration::ZERO, Duration::ZERO), Measured::default());
+        Ok(Self { publisher, subscriber, load, topics, window, pace: None, sent: 0, arrived: 0, measured })
     }
 
     /// Publishes and receives until the window is over.
@@ -138,27 +142,22 @@ impl Pair {
     /// # Errors
     /// A connection ended, or a message is not one of this pair.
     pub async fn run(mut self, window: Window) -> Result<Measured, Failure> {
-        let mut pace = match self.load.drive {
-            Drive::Paced(rate) => Some(Pace::new(window.start, rate, &Alarm::coarse())),
-            Drive::Saturated(_) => None,
-        };
-        let ended = poll_fn(|cx| self.poll(window, pace.as_mut(), cx));
+        self.window = window;
+        if let Drive::Paced(rate) = self.load.drive {
+            self.pace = Some(Pace::new(window.start, rate, &Alarm::coarse()));
+        }
+        let ended = poll_fn(|cx| self.poll(cx));
         match tokio::time::timeout_at(window.to, ended).await {
             Ok(Err(failure)) => Err(failure),
             Ok(Ok(())) | Err(_) => Ok(self.measured),
         }
     }
 
-    fn poll(
-        &mut self,
-        window: Window,
-        mut pace: Option<&mut Pace>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Failure>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         loop {
-            let has_published = self.publish_due(window, pace.as_deref_mut(), cx)?;
-            let has_received = self.receive(window, cx)?;
-            if Instant::now() >= window.to {
+            let has_published = self.publish_due(cx)?;
+            let has_received = self.receive(cx)?;
+            if Instant::now() >= self.window.to {
                 return Poll::Ready(Ok(()));
             }
             if !(has_published || has_received) {
@@ -167,35 +166,27 @@ impl Pair {
         }
     }
 
-    fn publish_due(
-        &mut self,
-        window: Window,
-        pace: Option<&mut Pace>,
-        cx: &mut Context<'_>,
-    ) -> Result<bool, Failure> {
+    fn publish_due(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let before = self.sent;
-        match (self.load.drive, pace) {
-            (Drive::Saturated(most), _) => {
-                let on_their_way = self.sent.saturating_sub(self.arrived);
-                // Refilled when a quarter is free, at once, as a busy publisher would.
-                if on_their_way <= u64::from(most) * 3 / 4 {
-                    for _ in on_their_way..u64::from(most) {
-                        if !self.publish(window)? {
-                            break;
-                        }
-                    }
+        while let Some(pace) = &mut self.pace
+            && let Poll::Ready(due) = pace.poll_step(cx)
+        {
+            let now = Instant::now();
+            if self.window.holds(now) {
+                self.measured.lateness.record(now - due);
+            }
+            self.publish()?;
+        }
+        if let Drive::Saturated(most) = self.load.drive {
+            let on_their_way = self.sent.saturating_sub(self.arrived);
+            // Refilled when a quarter is free, at once, as a busy publisher would.
+            let free =
+                if on_their_way <= u64::from(most) * 3 / 4 { on_their_way..u64::from(most) } else { 0..0 };
+            for _ in free {
+                if !self.publish()? {
+                    break;
                 }
             }
-            (Drive::Paced(_), Some(pace)) => {
-                while let Poll::Ready(due) = pace.poll_step(cx) {
-                    let now = Instant::now();
-                    if window.holds(now) {
-                        self.measured.lateness.record(now - due);
-                    }
-                    self.publish(window)?;
-                }
-            }
-            (Drive::Paced(_), None) => {}
         }
         // Takes acknowledgements, and writes the queued messages.
         while let Poll::Ready(happening) = self.publisher.poll_next(cx) {
@@ -204,18 +195,23 @@ impl Pair {
         Ok(self.sent > before)
     }
 
-    fn publish(&mut self, window: Window) -> Result<bool, Failure> {
+    fn publish(&mut self) -> Result<bool, Failure> {
         let place = usize::try_from(self.sent % u64::from(TOPICS)).unwrap_or_default();
         let (topic, stream) = &self.topics[place];
-        let since = u64::try_from(window.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let payload = payload(self.sent, since, self.load.size);
-        let message = Arc::new(Message::new(topic.clone(), payload, self.load.qos, false));
+        let since = u64::try_from(self.window.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        // Number and time, then filling.
+        let size = self.load.size.max(HEAD);
+        let mut payload = BytesMut::with_capacity(size);
+        payload.put_u64(self.sent);
+        payload.put_u64(since);
+        payload.resize(size, 0x5A);
+        let message = Arc::new(Message::new(topic.clone(), payload.freeze(), self.load.qos, false));
         let is_out = self.publisher.publish(Delivery { stream: *stream, ..Delivery::of(message) })?;
         self.sent += u64::from(is_out);
         Ok(is_out)
     }
 
-    fn receive(&mut self, window: Window, cx: &mut Context<'_>) -> Result<bool, Failure> {
+    fn receive(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let before = self.arrived;
         // Pending also writes the acknowledgements of received messages.
         while let Poll::Ready(happening) = self.subscriber.poll_next(cx) {
@@ -223,12 +219,12 @@ impl Pair {
             if let Some(token) = incoming.token {
                 self.subscriber.acknowledge(token);
             }
-            self.take(&incoming.message, window)?;
+            self.take(&incoming.message)?;
         }
         Ok(self.arrived > before)
     }
 
-    fn take(&mut self, message: &Message, window: Window) -> Result<(), Failure> {
+    fn take(&mut self, message: &Message) -> Result<(), Failure> {
         let mut payload = &message.payload[..];
         if payload.len() != self.load.size.max(HEAD) {
             return Err(Failure::Stray(message.topic.as_str().into()));
@@ -236,9 +232,9 @@ impl Pair {
         let (_number, since) = (payload.get_u64(), payload.get_u64());
         self.arrived += 1;
         let now = Instant::now();
-        if window.holds(now) {
+        if self.window.holds(now) {
             self.measured.delivered += 1;
-            let published = window.start + Duration::from_nanos(since);
+            let published = self.window.start + Duration::from_nanos(since);
             self.measured.latencies.record(now.saturating_duration_since(published));
         }
         Ok(())
@@ -259,11 +255,3 @@ async fn open(connection: &mut Connection, streams: u16) -> Result<Vec<StreamKey
 
 /// Bytes of number and time at the beginning of a payload.
 const HEAD: usize = 16;
-
-fn payload(number: u64, since: u64, size: usize) -> Bytes {
-    let mut payload = BytesMut::with_capacity(size.max(HEAD));
-    payload.put_u64(number);
-    payload.put_u64(since);
-    payload.resize(size.max(HEAD), 0x5A);
-    payload.freeze()
-}

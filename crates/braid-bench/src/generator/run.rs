@@ -1,7 +1,4 @@
-use std::future::{pending, poll_fn};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -46,25 +43,11 @@ pub async fn run(
     let after = plan.ending.after;
     let shared = Arc::new(Shared::new(plan, dialer, alarm, board.clone()));
     let mut clients = JoinSet::new();
-    let ended = {
-        let time = async {
-            match after {
-                Some(after) => sleep_until(clock.start() + after).await,
-                None => pending().await,
-            }
-        };
-        let (mut stop, mut time) = (pin!(stop), pin!(time));
-        let mut load = pin!(load(&shared, clock, &mut clients));
-        poll_fn(|cx| {
-            if stop.as_mut().poll(cx).is_ready() {
-                Poll::Ready(Ended::Stopped)
-            } else if time.as_mut().poll(cx).is_ready() {
-                Poll::Ready(Ended::Time)
-            } else {
-                load.as_mut().poll(cx)
-            }
-        })
-        .await
+    let ended = tokio::select! {
+        biased;
+        () = stop => Ended::Stopped,
+        () = sleep_until(clock.start() + after.unwrap_or_default()), if after.is_some() => Ended::Time,
+        ended = load(&shared, clock, &mut clients) => ended,
     };
     let is_lost = ended == Ended::Time && board.connected() == 0;
     board.end();

@@ -51,15 +51,9 @@ pub async fn run(
         let worker = Worker::new(load, Arc::clone(&dialer), source, Arc::clone(&tally));
         workers.spawn(worker.run(is_over.clone()));
     }
-    let time = async {
-        match load.duration {
-            Some(duration) => sleep(duration).await,
-            None => std::future::pending().await,
-        }
-    };
     tokio::select! {
         () = join(&mut workers) => {}
-        () = time => {}
+        () = sleep(load.duration.unwrap_or_default()), if load.duration.is_some() => {}
         () = stop => tally.note("stopped before the end"),
     }
     let summary = tally.requests(load.connections);

@@ -74,7 +74,7 @@ fn headers_are_eight_bytes_each_in_the_order_given() {
 fn wrong_headers_are_told() {
     let error = "cnt64,time".parse::<PayloadHeaders>().unwrap_err();
     assert_eq!(
-        error.to_string(),
+        error,
         "unknown payload header \"time\": the headers are cnt64 and ts, such as --payload-hdrs cnt64,ts"
     );
     let headers: PayloadHeaders = "cnt64,ts".parse().unwrap();
