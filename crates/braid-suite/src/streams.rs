@@ -243,11 +243,13 @@ async fn connected(dialer: &Dialer, client_id: &str) -> Result<Connection, Strin
     Connection::establish(link, connect).await.map_err(|error| error.to_string())
 }
 
+/// Title, digits behind the point, whether the ratio to the first row is a column too, and the quantity.
+type Column = (&'static str, usize, bool, fn(&FlowRound) -> f64);
+
 /// Medians of one case, and ratios to the first row.
 fn flow_table(rows: &[FlowRow]) -> String {
     let Some(first) = rows.first() else { return String::new() };
-    // Title, digits behind the point, and whether the ratio to the first row is a column too.
-    let columns: [(&str, usize, bool, fn(&FlowRound) -> f64); 6] = [
+    let columns: [Column; 6] = [
         ("CPU ns/msg", 0, true, |round| round.broker_ns_per_message),
         ("msg/s", 0, false, |round| round.delivered as f64 / round.seconds),
         ("p50 us", 0, true, |round| round.latency_ms.p50.unwrap_or(f64::NAN) * 1000.0),

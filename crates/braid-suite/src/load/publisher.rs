@@ -11,7 +11,7 @@ use super::payload::Stamp;
 
 /// Encodes messages from a template, writes them in large pieces, and checks the order of PUBACK packets.
 pub(crate) struct Publisher {
-    index: u32,
+    pub(crate) index: u32,
     socket: TcpStream,
     template: PublishTemplate,
     out: Vec<u8>,

@@ -107,7 +107,7 @@ impl<'run> Publishers<'run> {
                 for _ in 0..free.min((REFILL_BYTES / member.publisher.message_length()) as u64) {
                     member.publisher.push(now);
                 }
-                self.flush(index);
+                member.flush(self.run);
                 progress = true;
             }
             let seen = self.run.delivered.load(Ordering::Relaxed);
@@ -167,7 +167,7 @@ impl<'run> Publishers<'run> {
                 (turn, added) = ((turn + 1) % count, added + 1);
             }
             for offset in 0..added.min(count) {
-                self.flush((first + offset) % count);
+                self.members[(first + offset) % count].flush(self.run);
             }
             if read_at.elapsed() >= PACED_READ {
                 read_at = Instant::now();
@@ -196,22 +196,16 @@ impl<'run> Publishers<'run> {
         if self.poll.poll(&mut self.events, Some(timeout)).is_err() {
             return;
         }
-        let ready: Vec<_> = self
-            .events
-            .iter()
-            .map(|event| (event.token().0, event.is_readable(), event.is_writable()))
-            .collect();
-        for (index, is_readable, is_writable) in ready {
-            let Some(member) = self.members.get_mut(index).filter(|member| !member.is_closed) else {
-                continue;
-            };
+        for event in &self.events {
+            let member = self.members.get_mut(event.token().0);
+            let Some(member) = member.filter(|member| !member.is_closed) else { continue };
             let blocked = member.publisher.is_blocked;
-            if is_readable {
+            if event.is_readable() {
                 let outcome = member.publisher.receive(&mut self.buffer, || {});
-                self.close_on_error(index, outcome);
+                member.close_on_error(self.run, outcome);
             }
-            if is_writable && blocked {
-                self.flush(index);
+            if event.is_writable() && blocked {
+                member.flush(self.run);
             }
         }
     }
@@ -222,25 +216,25 @@ impl<'run> Publishers<'run> {
         let is_unfinished = |Member { publisher, is_closed, .. }: &Member| {
             !is_closed && (publisher.has_unwritten() || (qos > 0 && publisher.acknowledged < publisher.sent))
         };
-        for index in 0..self.members.len() {
-            self.flush(index);
-        }
+        self.members.iter_mut().for_each(|member| member.flush(self.run));
         while self.members.iter().any(is_unfinished) && Instant::now() < deadline {
             self.receive(Duration::from_millis(20));
         }
     }
+}
 
-    fn flush(&mut self, index: usize) {
-        if !self.members[index].is_closed {
-            let outcome = self.members[index].publisher.flush();
-            self.close_on_error(index, outcome);
+impl Member {
+    fn flush(&mut self, run: &RunState) {
+        if !self.is_closed {
+            let outcome = self.publisher.flush();
+            self.close_on_error(run, outcome);
         }
     }
 
-    fn close_on_error(&mut self, index: usize, outcome: Result<(), String>) {
+    fn close_on_error(&mut self, run: &RunState, outcome: Result<(), String>) {
         if let Err(reason) = outcome {
-            self.members[index].is_closed = true;
-            self.run.fault(format!("publisher {index}: {reason}"));
+            self.is_closed = true;
+            run.fault(format!("publisher {}: {reason}", self.publisher.index));
         }
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn head(report: &Report) -> String {
 pub(crate) fn durable(row: &durable::Row, labels: &[&str]) -> String {
     let titles = ["", "msg/s", "p50 ms", "p99 ms", "bytes/msg", "CPU ns/msg", "cores", "others"];
     let mut table = Table::new(Alignment::Left, titles);
-    let yardsticks: [(&str, fn(&Round) -> Reached); 3] = [
+    let yardsticks: [(&str, OfRound); 3] = [
         ("write 4 KiB, fdatasync", |round| round.raw.reached),
         ("log, one fdatasync per group", |round| round.log.reached),
         ("the same log behind TCP", |round| round.served_log),
@@ -141,8 +141,13 @@ pub(crate) fn recovery(recovery: &Recovery) -> String {
     )
 }
 
-/// Table with a row for each broker; columns have a title, digits behind the point, and a quantity.
-fn table<R>(rows: &[Row<R>], columns: &[(&str, usize, fn(&R) -> f64)]) -> Table {
+/// Yardstick of a round.
+type OfRound = fn(&Round) -> Reached;
+/// Title, digits behind the point, and quantity of a round.
+type Column<R> = (&'static str, usize, fn(&R) -> f64);
+
+/// Table with a row for each broker.
+fn table<R>(rows: &[Row<R>], columns: &[Column<R>]) -> Table {
     let mut table =
         Table::new(Alignment::Left, [""].into_iter().chain(columns.iter().map(|column| column.0)));
     for row in rows {
