@@ -19,7 +19,7 @@ use super::publisher::Publisher;
 use super::shared::{Phase, Shared, reached};
 use super::subscriber::Subscriber;
 use super::who::Who;
-use super::{TurnContext, Work};
+use super::{ClientTurn, Work};
 use crate::alarm::Ring;
 use crate::connection::Connection;
 use crate::emqtt::{Counter, closed_line, disconnected_line, exit_line};
@@ -300,7 +300,7 @@ fn turns(
 ) -> Poll<Result<(), Failure>> {
     let mut shard = shared.board.shard();
     for _ in 0..TURNS {
-        let mut on = TurnContext { connection, who, shard: &mut shard, now: Instant::now(), cx };
+        let mut on = ClientTurn { connection, who, shard: &mut shard, now: Instant::now(), cx };
         let (has_moved, next) = match worker {
             Worker::Publisher(publisher) => {
                 let turn = publisher.turn(&mut on)?;

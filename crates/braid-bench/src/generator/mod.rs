@@ -42,7 +42,7 @@ use who::Who;
 use crate::connection::Connection;
 
 /// Client of a worker during one turn.
-struct TurnContext<'a, 'w> {
+struct ClientTurn<'a, 'w> {
     connection: &'a mut Connection,
     who: &'a mut Who,
     shard: &'a mut Shard,

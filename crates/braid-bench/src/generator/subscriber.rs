@@ -16,7 +16,7 @@ use super::board::{RouteId, RouteKey};
 use super::plan::{SubscribePlan, SubscribedFilter};
 use super::shared::Shared;
 use super::who::Who;
-use super::{TimestampField, TurnContext};
+use super::{ClientTurn, TimestampField};
 use crate::connection::{Connection, Happening};
 use crate::emqtt::{Counter, CounterOrder, CounterTrack, DurationHistogram, PayloadHeaders, failure_line};
 use crate::failure::Failure;
@@ -123,7 +123,7 @@ impl Subscriber {
     }
 
     /// Sends missing SUBSCRIBE packets and takes events. Returns true if there may be more.
-    pub(super) fn turn(&mut self, on: &mut TurnContext<'_, '_>) -> Result<bool, Failure> {
+    pub(super) fn turn(&mut self, on: &mut ClientTurn<'_, '_>) -> Result<bool, Failure> {
         self.ask(on)?;
         let mut last: Option<Token> = None;
         for _ in 0..HAPPENINGS {
@@ -160,7 +160,7 @@ impl Subscriber {
 
     /// Sends a SUBSCRIBE for each filter, in their order; one whose stream cannot be opened yet waits with those
     /// behind it.
-    fn ask(&mut self, on: &mut TurnContext<'_, '_>) -> Result<(), Failure> {
+    fn ask(&mut self, on: &mut ClientTurn<'_, '_>) -> Result<(), Failure> {
         while let Some((filter, wanted)) = self.filters.get(self.asked) {
             let place = self.streams.iter_mut().find(|stream| stream.number == wanted.stream);
             let Some(stream) = place else { return Ok(()) };
@@ -186,7 +186,7 @@ impl Subscriber {
     }
 
     /// Counts the answers to filters.
-    fn answer(&mut self, filters: usize, reason: ReasonCode, on: &mut TurnContext<'_, '_>) {
+    fn answer(&mut self, filters: usize, reason: ReasonCode, on: &mut ClientTurn<'_, '_>) {
         if filters == 0 {
             return;
         }
@@ -204,7 +204,7 @@ impl Subscriber {
         }
     }
 
-    fn receive(&mut self, from: StreamKey, message: &Message, on: &mut TurnContext<'_, '_>) {
+    fn receive(&mut self, from: StreamKey, message: &Message, on: &mut ClientTurn<'_, '_>) {
         let now = Instant::now();
         let second = self.shared.board.second(now);
         let headers = if is_json(&message.payload) {

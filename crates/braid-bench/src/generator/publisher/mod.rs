@@ -14,7 +14,7 @@ use braid_proto::stream::StreamKey;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-use super::TurnContext;
+use super::ClientTurn;
 use super::board::{RouteId, RouteKey, Shard};
 use super::plan::PublishPlan;
 use super::shared::Shared;
@@ -171,7 +171,7 @@ impl Publisher {
     // -- A turn ------------------------------------------------------------------------------------
 
     /// Sends due messages and takes acknowledgements.
-    pub(super) fn turn(&mut self, on: &mut TurnContext<'_, '_>) -> Result<Turn, Failure> {
+    pub(super) fn turn(&mut self, on: &mut ClientTurn<'_, '_>) -> Result<Turn, Failure> {
         let (mut has_moved, mut next) = (false, None);
         let written = on.connection.written();
         for at in 0..self.lanes.len() {
@@ -190,7 +190,7 @@ impl Publisher {
     }
 
     /// Sends the due messages of one lane in order, as many as can leave.
-    fn hand_over(&mut self, lane: usize, on: &mut TurnContext<'_, '_>) -> Result<Turn, Failure> {
+    fn hand_over(&mut self, lane: usize, on: &mut ClientTurn<'_, '_>) -> Result<Turn, Failure> {
         let mut has_moved = false;
         for _ in 0..BATCH {
             let Some((due, at)) = self.lanes[lane].first() else { break };
@@ -217,7 +217,7 @@ impl Publisher {
     }
 
     /// Stream of a lane; `None` while the server allows no more streams.
-    fn key(&mut self, lane: usize, on: &mut TurnContext<'_, '_>) -> Result<Option<StreamKey>, Failure> {
+    fn key(&mut self, lane: usize, on: &mut ClientTurn<'_, '_>) -> Result<Option<StreamKey>, Failure> {
         let lane = &mut self.lanes[lane];
         if lane.key.is_none()
             && let Poll::Ready(opened) = on.connection.poll_open(lane.priority, on.cx)
@@ -242,7 +242,7 @@ impl Publisher {
     }
 
     /// Encodes the next message of a topic, unless it is encoded.
-    fn make(&mut self, topic: usize, on: &mut TurnContext<'_, '_>) -> Making {
+    fn make(&mut self, topic: usize, on: &mut ClientTurn<'_, '_>) -> Making {
         let topic = &mut self.topics[topic];
         if topic.made.is_some() {
             return Making::Made;
@@ -269,7 +269,7 @@ impl Publisher {
     }
 
     /// Sends the encoded message of a topic. `false` if it could not leave.
-    fn send(&mut self, lane: usize, topic: usize, key: StreamKey, on: &mut TurnContext<'_, '_>) -> bool {
+    fn send(&mut self, lane: usize, topic: usize, key: StreamKey, on: &mut ClientTurn<'_, '_>) -> bool {
         let topic = &mut self.topics[topic];
         let Some(Made { message, due }) = topic.made.take() else { return false };
         let bytes = message.payload_len() as u64;
@@ -315,7 +315,7 @@ impl Publisher {
     // -- Events ------------------------------------------------------------------------------------
 
     /// Takes acknowledgements, and writes the queued messages.
-    fn take_happenings(&mut self, on: &mut TurnContext<'_, '_>) -> Result<bool, Failure> {
+    fn take_happenings(&mut self, on: &mut ClientTurn<'_, '_>) -> Result<bool, Failure> {
         for taken in 0..HAPPENINGS {
             match on.connection.poll_next(on.cx)? {
                 Poll::Pending => return Ok(taken > 0),
@@ -349,7 +349,7 @@ impl Publisher {
     }
 
     /// Forgets an ended data stream, which the next message opens again.
-    fn lose_stream(&mut self, key: StreamKey, on: &mut TurnContext<'_, '_>) {
+    fn lose_stream(&mut self, key: StreamKey, on: &mut ClientTurn<'_, '_>) {
         let second = self.shared.board.second(Instant::now());
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.key == Some(key) && !key.is_control()) {
             lane.count_written(on.connection, on.shard, second);
