@@ -63,14 +63,16 @@ pub fn self_signed(dir: &Path, names: &[String]) -> Result<CertificateFiles, Cer
     match (files.certificate.exists(), files.key.exists()) {
         (true, true) => return Ok(files),
         (true, false) => {
-            return Err(CertificateError::KeyMissing { certificate: files.certificate, key: files.key });
+            let (certificate, key) = (files.certificate.display(), files.key.display());
+            return Err(CertificateError(format!(
+                "{certificate} is there but {key} is not: bring the key back, or remove the certificate to have a new pair made"
+            )));
         }
         // A crash between the two writes leaves a key alone.
         (false, _) => {}
     }
     let (certificate, key) = generate(names)?;
-    fs::create_dir_all(dir)
-        .map_err(|source| CertificateError::Unwritable { path: dir.to_path_buf(), source })?;
+    fs::create_dir_all(dir).map_err(|error| unwritable(dir, &error))?;
     write_private(&files.key, &key)?;
     write_private(&files.certificate, &certificate)?;
     Ok(files)
@@ -88,8 +90,9 @@ fn self_signed_files(dir: &Path) -> CertificateFiles {
 
 /// A new pair as PEM text: certificate, key.
 fn generate(names: &[String]) -> Result<(String, String), CertificateError> {
-    let refused =
-        |error: rcgen::Error| CertificateError::Names { names: names.join(", "), reason: error.to_string() };
+    let refused = |error: rcgen::Error| {
+        CertificateError(format!("cannot make a certificate for {}: {error}", names.join(", ")))
+    };
     let mut params = CertificateParams::new(names.to_vec()).map_err(refused)?;
     params.distinguished_name.push(DnType::CommonName, "BraidMQ development");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -114,7 +117,11 @@ fn write_private(path: &Path, text: &str) -> Result<(), CertificateError> {
         file.sync_all()?;
         fs::rename(&draft, path)
     };
-    write().map_err(|source| CertificateError::Unwritable { path: path.to_path_buf(), source })
+    write().map_err(|error| unwritable(path, &error))
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> CertificateError {
+    CertificateError(format!("cannot write {}: {error}", path.display()))
 }
 
 /// Common Name of a certificate's subject, if there is exactly one and it is plain text.
@@ -150,40 +157,38 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
     let text = read(path)?;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<_, _>>()
-        .map_err(|error| unusable(path, &error))?;
+        .map_err(|error| CertificateError::unusable(path, &error))?;
     if chain.is_empty() {
-        Err(CertificateError::NoCertificate { path: path.to_path_buf() })
-    } else {
-        Ok(chain)
+        return Err(CertificateError(format!(
+            "{} holds no certificate: a PEM file with BEGIN CERTIFICATE is expected",
+            path.display()
+        )));
     }
+    Ok(chain)
 }
 
 /// The first private key of a file.
 pub(crate) fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let text = read(path)?;
-    match PrivateKeyDer::from_pem_slice(&text) {
-        Ok(key) => Ok(key),
-        Err(rustls::pki_types::pem::Error::NoItemsFound) => {
-            Err(CertificateError::NoKey { path: path.to_path_buf() })
-        }
-        Err(error) => Err(unusable(path, &error)),
-    }
+    PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
+        rustls::pki_types::pem::Error::NoItemsFound => CertificateError(format!(
+            "{} holds no private key: an unencrypted PEM file with BEGIN PRIVATE KEY is expected",
+            path.display()
+        )),
+        error => CertificateError::unusable(path, &error),
+    })
 }
 
 /// Adds the certificates of a file to trusted authorities.
 pub(crate) fn add_roots(roots: &mut RootCertStore, path: &Path) -> Result<(), CertificateError> {
     for certificate in read_certificates(path)? {
-        roots.add(certificate).map_err(|error| unusable(path, &error))?;
+        roots.add(certificate).map_err(|error| CertificateError::unusable(path, &error))?;
     }
     Ok(())
 }
 
-pub(crate) fn unusable(path: &Path, reason: &impl ToString) -> CertificateError {
-    CertificateError::Unusable { path: path.to_path_buf(), reason: reason.to_string() }
-}
-
 fn read(path: &Path) -> Result<Vec<u8>, CertificateError> {
-    fs::read(path).map_err(|source| CertificateError::Unreadable { path: path.to_path_buf(), source })
+    fs::read(path).map_err(|error| CertificateError(format!("cannot read {}: {error}", path.display())))
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use crate::error::ConnectError;
 use crate::link::Link;
 use crate::quic::{self, QuicOptions};
 use crate::tcp::TcpOptions;
-use crate::tls::{self, Application, ClientTls};
+use crate::tls::{self, ClientTls};
 use crate::transport::{Peer, Transport};
-use crate::{WebSocketOptions, tcp, ws};
+use crate::{ByteStream, WebSocketOptions, tcp, ws};
 
 /// Destination of a connect: the parts of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,10 +32,8 @@ impl Target {
     /// The name has no address.
     pub async fn resolve(&self) -> Result<Vec<SocketAddr>, ConnectError> {
         match self.transport {
-            Transport::Mem => Err(ConnectError::NoAddress),
-            Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss | Transport::Quic => {
-                tcp::resolve(&self.host, self.port).await
-            }
+            Transport::Mem => Err(ConnectError::no_address()),
+            _ => tcp::resolve(&self.host, self.port).await,
         }
     }
 }
@@ -91,44 +89,41 @@ pub async fn connect_timed(
     tls: &ClientTls,
     options: &ConnectOptions,
 ) -> Result<(Link, ConnectTimes), ConnectError> {
-    let Target { host, port, path, .. } = target;
-    let start = Instant::now();
+    let (host, start) = (target.host.as_str(), Instant::now());
     let mut times = ConnectTimes::default();
-    let mut dial = async || {
-        let io = tcp::dial((host, *port), addresses, &options.tcp, options.local).await?;
-        times.tcp = Some(start.elapsed());
-        let peer = Peer::plain(target.transport, io.peer_addr().ok());
-        Ok::<_, ConnectError>((peer, io))
-    };
     let link = match target.transport {
-        Transport::Tcp => {
-            let (peer, io) = dial().await?;
-            Link::single(peer, io)
-        }
-        Transport::Tls => {
-            let (mut peer, io) = dial().await?;
-            let io = tls.connect(io, host, Application::Mqtt).await?;
-            times.secured = Some(start.elapsed());
-            tls::describe(&mut peer, io.get_ref().1);
-            Link::single(peer, io)
-        }
-        Transport::Ws => {
-            let (peer, io) = dial().await?;
-            Link::single(peer, ws::connect(io, host, *port, path, &options.websocket).await?)
-        }
-        Transport::Wss => {
-            let (mut peer, io) = dial().await?;
-            let io = tls.connect(io, host, Application::Http).await?;
-            times.secured = Some(start.elapsed());
-            tls::describe(&mut peer, io.get_ref().1);
-            Link::single(peer, ws::connect(io, host, *port, path, &options.websocket).await?)
-        }
+        Transport::Mem => return Err(ConnectError::no_address()),
         Transport::Quic => {
-            let link = quic::connect((host, *port), addresses, tls, options).await?;
+            let link = quic::connect((host, target.port), addresses, tls, options).await?;
             times.secured = Some(start.elapsed());
             link
         }
-        Transport::Mem => return Err(ConnectError::NoAddress),
+        transport => {
+            let io = tcp::dial((host, target.port), addresses, &options.tcp, options.local).await?;
+            times.tcp = Some(start.elapsed());
+            let mut peer = Peer::plain(transport, io.peer_addr().ok());
+            if transport.is_encrypted() {
+                let io = tls.connect(io, host, transport).await?;
+                times.secured = Some(start.elapsed());
+                tls::describe(&mut peer, io.get_ref().1);
+                upgrade(io, peer, target, options).await?
+            } else {
+                upgrade(io, peer, target, options).await?
+            }
+        }
     };
     Ok((link, times))
+}
+
+/// Adds WebSocket where the target asks for it.
+async fn upgrade(
+    io: impl ByteStream + 'static,
+    peer: Peer,
+    target: &Target,
+    options: &ConnectOptions,
+) -> Result<Link, ConnectError> {
+    Ok(match target.transport.is_websocket() {
+        true => Link::single(peer, ws::connect(io, target, &options.websocket).await?),
+        false => Link::single(peer, io),
+    })
 }

@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 use crate::error::HandshakeError;
 use crate::link::Link;
 use crate::quic::QuicIncoming;
-use crate::tls::{self, Application, ServerTls};
+use crate::tls::{self, ServerTls};
 use crate::transport::{Peer, Transport};
-use crate::{WebSocketOptions, ws};
+use crate::{ByteStream, WebSocketOptions, ws};
 
 /// A connection whose handshake has not begun.
 pub struct Incoming(pub(crate) IncomingKind);
@@ -43,10 +43,13 @@ impl Incoming {
         match self.0 {
             // The handshakes are boxed so that the task of a plain connection, which lives as long
             // as the connection, has not the size of the largest of them.
-            IncomingKind::Stream { io, address, upgrade } => match upgrade {
-                Upgrade::Nothing => Ok(Link::single(Peer::plain(Transport::Tcp, Some(address)), io)),
-                upgrade => Box::pin(upgrade.accept(io, address)).await,
-            },
+            IncomingKind::Stream { io, address, upgrade } => {
+                let peer = Peer::plain(upgrade.transport, Some(address));
+                match upgrade.transport {
+                    Transport::Tcp => Ok(Link::single(peer, io)),
+                    _ => Box::pin(upgrade.accept(io, peer)).await,
+                }
+            }
             IncomingKind::Quic(incoming) => Box::pin(incoming.handshake()).await,
             IncomingKind::Mem(io) => Ok(Link::single(Peer::plain(Transport::Mem, None), io)),
         }
@@ -66,35 +69,33 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// Handshake of a TCP connection before MQTT begins.
+/// Layers between TCP and MQTT.
 #[derive(Clone)]
-pub(crate) enum Upgrade {
-    Nothing,
-    Tls(ServerTls),
-    Ws(Arc<WebSocketOptions>),
-    Wss(ServerTls, Arc<WebSocketOptions>),
+pub(crate) struct Upgrade {
+    pub(crate) transport: Transport,
+    pub(crate) tls: Option<ServerTls>,
+    pub(crate) websocket: Option<Arc<WebSocketOptions>>,
 }
 
 impl Upgrade {
-    async fn accept(self, io: TcpStream, address: SocketAddr) -> Result<Link, HandshakeError> {
-        let plain = |transport| Peer::plain(transport, Some(address));
-        match self {
-            Self::Nothing => Ok(Link::single(plain(Transport::Tcp), io)),
-            Self::Tls(server) => {
-                let io = server.accept(io, Application::Mqtt).await?;
-                let mut peer = plain(Transport::Tls);
-                tls::describe(&mut peer, io.get_ref().1);
-                Ok(Link::single(peer, io))
-            }
-            Self::Ws(options) => Ok(Link::single(plain(Transport::Ws), ws::accept(io, &options).await?)),
-            Self::Wss(server, options) => {
-                let io = server.accept(io, Application::Http).await?;
-                let mut peer = plain(Transport::Wss);
-                tls::describe(&mut peer, io.get_ref().1);
-                Ok(Link::single(peer, ws::accept(io, &options).await?))
-            }
-        }
+    async fn accept(self, io: TcpStream, mut peer: Peer) -> Result<Link, HandshakeError> {
+        let websocket = self.websocket.as_deref();
+        let Some(tls) = self.tls else { return accept_websocket(io, peer, websocket).await };
+        let io = tls.accept(io, self.transport).await?;
+        tls::describe(&mut peer, io.get_ref().1);
+        accept_websocket(io, peer, websocket).await
     }
+}
+
+async fn accept_websocket(
+    io: impl ByteStream + 'static,
+    peer: Peer,
+    options: Option<&WebSocketOptions>,
+) -> Result<Link, HandshakeError> {
+    Ok(match options {
+        Some(options) => Link::single(peer, ws::accept(io, options).await?),
+        None => Link::single(peer, io),
+    })
 }
 
 #[cfg(test)]
@@ -106,7 +107,8 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");
         let io = TcpStream::connect(address).await.expect("connect");
-        let plain = IncomingKind::Stream { io, address, upgrade: Upgrade::Nothing };
+        let upgrade = Upgrade { transport: Transport::Tcp, tls: None, websocket: None };
+        let plain = IncomingKind::Stream { io, address, upgrade };
         let handshake = Incoming(plain).handshake();
         // Part of a task that lives as long as the connection; 10,000 of them are idle.
         let size = size_of_val(&handshake);

@@ -89,18 +89,17 @@ impl Listener {
     /// The address cannot be listened on, or QUIC cannot use the certificate.
     pub fn bind(kind: ListenerKind, address: SocketAddr, options: &ListenOptions) -> Result<Self, BindError> {
         let transport = kind.transport();
-        let websocket = || Arc::new(options.websocket.clone());
-        let upgrade = match kind {
-            ListenerKind::Tcp => Upgrade::Nothing,
-            ListenerKind::Tls(tls) => Upgrade::Tls(tls),
-            ListenerKind::Ws => Upgrade::Ws(websocket()),
-            ListenerKind::Wss(tls) => Upgrade::Wss(tls, websocket()),
+        let tls = match kind {
+            ListenerKind::Tcp | ListenerKind::Ws => None,
+            ListenerKind::Tls(tls) | ListenerKind::Wss(tls) => Some(tls),
             ListenerKind::Quic(tls) => {
                 return QuicListener::bind(tls, address, &options.quic).map(Self::from_quic);
             }
         };
+        let websocket = transport.is_websocket().then(|| Arc::new(options.websocket.clone()));
+        let upgrade = Upgrade { transport, tls, websocket };
         let listener = tcp::listen(address, options.accept_queue, &options.tcp)
-            .map_err(|error| BindError::from_io("TCP", address, error))?;
+            .map_err(|error| BindError::from_io("TCP", address, &error))?;
         let address = listener.local_addr().ok().or(Some(address));
         Ok(Self { address, transport, socket: Socket::Stream { listener, upgrade } })
     }

@@ -26,7 +26,7 @@ impl TcpOptions {
     /// Checks before any connect whether sockets take these options, on one that is not connected.
     ///
     /// # Errors
-    /// [`ConnectError::Congestion`]: there is no such congestion control, or this process may not choose it.
+    /// There is no such congestion control, or this process may not choose it.
     pub fn check(&self) -> Result<(), ConnectError> {
         let Some(name) = self.congestion.as_deref() else { return Ok(()) };
         let tried = TcpSocket::new_v4().or_else(|_| TcpSocket::new_v6());
@@ -41,8 +41,13 @@ impl TcpOptions {
         };
         // The file exists on Linux only.
         let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
-        let allowed = allowed.unwrap_or_default().split_whitespace().map(str::to_owned).collect();
-        Err(ConnectError::Congestion { name: name.into(), reason, allowed })
+        let allowed: Vec<String> =
+            allowed.unwrap_or_default().split_whitespace().map(str::to_owned).collect();
+        let choice = match allowed.is_empty() {
+            true => String::new(),
+            false => format!(": choose one of {}", allowed.join(", ")),
+        };
+        Err(ConnectError::Other(format!("TCP congestion control {name:?}: {reason}{choice}")))
     }
 }
 

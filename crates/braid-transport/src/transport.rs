@@ -108,6 +108,10 @@ impl Transport {
         }
     }
 
+    pub(crate) const fn is_websocket(self) -> bool {
+        matches!(self, Self::Ws | Self::Wss)
+    }
+
     /// True if the bytes are encrypted.
     #[must_use]
     pub const fn is_encrypted(self) -> bool {

@@ -1,5 +1,6 @@
 //! Endpoint of a client: one per connection.
 
+use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -100,9 +101,8 @@ impl<'a> Attempt<'a> {
     ) -> Result<Self, CertificateError> {
         let transport = options.transport(VarInt::MAX);
         let config = |tls| {
-            let crypto = QuicClientConfig::try_from(tls).map_err(|error: NoInitialCipherSuite| {
-                CertificateError::Config { reason: error.to_string() }
-            })?;
+            let crypto = QuicClientConfig::try_from(tls)
+                .map_err(|error: NoInitialCipherSuite| CertificateError::config(&error))?;
             let mut config = ClientConfig::new(Arc::new(crypto));
             config.transport_config(Arc::clone(&transport.shared));
             Ok::<_, CertificateError>(config)
@@ -184,8 +184,8 @@ impl<'a> Attempt<'a> {
     /// Before a packet was sent.
     fn refused(&self, error: noq::ConnectError) -> Failure {
         Failure::Final(match error {
-            noq::ConnectError::InvalidServerName(name) => ConnectError::ServerName { name },
-            error => self.failed(error.to_string()),
+            noq::ConnectError::InvalidServerName(name) => ConnectError::ServerName(name),
+            error => self.failed(&error),
         })
     }
 
@@ -197,7 +197,7 @@ impl<'a> Attempt<'a> {
                 let tls = error.crypto.as_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
                 Failure::Final(match tls {
                     Some(tls) => tls_error(host, tls),
-                    None => self.failed(error.to_string()),
+                    None => self.failed(&error),
                 })
             }
             ConnectionError::ConnectionClosed(close) if close.error_code == alpn => {
@@ -210,11 +210,11 @@ impl<'a> Attempt<'a> {
                 let reason = format!("{address} takes no more connections now");
                 Failure::Unreachable(io::Error::new(io::ErrorKind::ConnectionRefused, reason))
             }
-            error => Failure::Final(self.failed(error.to_string())),
+            error => Failure::Final(self.failed(&error)),
         }
     }
 
-    fn failed(&self, reason: String) -> ConnectError {
-        ConnectError::Quic { host: self.host.to_owned(), port: self.port, reason }
+    fn failed(&self, reason: &impl Display) -> ConnectError {
+        ConnectError::Other(format!("QUIC with {}:{} failed: {reason}", self.host, self.port))
     }
 }

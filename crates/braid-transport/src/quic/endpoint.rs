@@ -104,7 +104,7 @@ impl QuicListener {
         address: SocketAddr,
         options: &QuicOptions,
     ) -> Result<Self, BindError> {
-        let socket = socket(address).map_err(|error| BindError::from_io("UDP", address, error))?;
+        let socket = socket(address).map_err(|error| BindError::from_io("UDP", address, &error))?;
         let endpoint_config = config::endpoint();
         Self::with(tls, address, options, move |config| {
             let socket = socket.try_clone()?;
@@ -139,7 +139,7 @@ impl QuicListener {
         let transport = options.transport(UNTRUSTED_WINDOW);
         config.transport_config(Arc::clone(&transport.shared));
         let (endpoint, failures) =
-            open(config.clone()).map_err(|error| BindError::from_io("UDP", address, error))?;
+            open(config.clone()).map_err(|error| BindError::from_io("UDP", address, &error))?;
         Ok(Self {
             endpoint: ForgettableEndpoint(Some(endpoint)),
             open: Box::new(open),
@@ -370,8 +370,7 @@ fn crypto(
     tls.session_storage = Arc::new(Tickets::new(options.tickets));
     // QUIC allows none or all. RFC 9001, 4.6.1.
     tls.max_early_data_size = if options.zero_rtt { u32::MAX } else { 0 };
-    let crypto = QuicServerConfig::try_from(tls)
-        .map_err(|error| CertificateError::Config { reason: error.to_string() })?;
+    let crypto = QuicServerConfig::try_from(tls).map_err(|error| CertificateError::config(&error))?;
     Ok(Arc::new(crypto))
 }
 

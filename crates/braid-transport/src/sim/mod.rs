@@ -81,7 +81,7 @@ impl Host {
         let port = Transport::Quic.default_port();
         let socket = self.attach(Some(port)).or_else(|_| self.attach(None)).map_err(|source| {
             let address = SocketAddr::from(([0, 0, 0, 0], port));
-            BindError::from_io("UDP", address, source)
+            BindError::from_io("UDP", address, &source)
         })?;
         let listener = QuicListener::simulated(self, socket, tls, &options.quic)?;
         Ok(Listener::from_quic(listener))

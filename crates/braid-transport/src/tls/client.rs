@@ -19,9 +19,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::keylog::KeyFile;
-use super::{ALPN_HTTP, ALPN_MQTT, Application, config_error, provider};
-use crate::certificate::{CertificateFiles, add_roots, read_certificates, read_private_key, unusable};
+use super::{ALPN_HTTP, ALPN_MQTT, provider};
+use crate::certificate::{CertificateFiles, add_roots, read_certificates, read_private_key};
 use crate::error::{CertificateError, ConnectError};
+use crate::transport::Transport;
 
 /// Verification of servers, and the client's identity. The default trusts the system's CAs.
 #[derive(Clone, Debug, Default)]
@@ -123,18 +124,17 @@ impl ClientTls {
         &self,
         io: TcpStream,
         host: &str,
-        application: Application,
+        transport: Transport,
     ) -> Result<TlsStream<TcpStream>, ConnectError> {
-        let (slot, alpn) = match application {
-            Application::Mqtt => (&self.shared.mqtt, None),
-            Application::Http => (&self.shared.http, Some(ALPN_HTTP)),
+        let (slot, alpn) = match transport {
+            Transport::Wss => (&self.shared.http, Some(ALPN_HTTP)),
+            _ => (&self.shared.mqtt, None),
         };
         let config = self.config(slot, rustls::ALL_VERSIONS, alpn)?;
         self.warn_if_insecure(host);
         let name = self.server_name(host);
-        let name = ServerName::try_from(name)
-            .map_err(|_| ConnectError::ServerName { name: name.to_owned() })?
-            .to_owned();
+        let name =
+            ServerName::try_from(name).map_err(|_| ConnectError::ServerName(name.to_owned()))?.to_owned();
         TlsConnector::from(config).connect(name, io).await.map_err(|error| io_error(host, &error))
     }
 
@@ -180,7 +180,7 @@ fn client_config(
 ) -> Result<ClientConfig, CertificateError> {
     let builder = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(versions)
-        .map_err(|error| config_error(&error))?;
+        .map_err(|error| CertificateError::config(&error))?;
     let builder = if options.insecure {
         builder
             .dangerous()
@@ -199,10 +199,8 @@ fn identify(
     let chain = read_certificates(&files.certificate)?;
     let key = read_private_key(&files.key)?;
     builder.with_client_auth_cert(chain, key).map_err(|error| match error {
-        Error::InconsistentKeys(_) => {
-            CertificateError::Mismatch { certificate: files.certificate.clone(), key: files.key.clone() }
-        }
-        error => unusable(&files.key, &error),
+        Error::InconsistentKeys(_) => CertificateError::mismatch(files),
+        error => CertificateError::unusable(&files.key, &error),
     })
 }
 
@@ -217,7 +215,9 @@ fn roots(options: &ClientTlsOptions) -> Result<RootCertStore, CertificateError> 
         if added == 0 {
             let reason =
                 native.errors.first().map_or_else(|| "none are installed".to_owned(), ToString::to_string);
-            return Err(CertificateError::NoSystemRoots { reason });
+            return Err(CertificateError(format!(
+                "no CA certificates found on this system ({reason}): give the server's CA with --cafile"
+            )));
         }
     }
     Ok(roots)
@@ -229,45 +229,38 @@ fn roots(options: &ClientTlsOptions) -> Result<RootCertStore, CertificateError> 
 fn io_error(host: &str, error: &io::Error) -> ConnectError {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         Some(tls) => tls_error(host, tls),
-        None if error.kind() == io::ErrorKind::UnexpectedEof => ConnectError::Tls {
-            host: host.to_owned(),
-            reason: "the server closed the connection; is this its TLS port?".to_owned(),
-        },
-        None => ConnectError::Tls { host: host.to_owned(), reason: error.to_string() },
+        None if error.kind() == io::ErrorKind::UnexpectedEof => {
+            ConnectError::tls(host, "the server closed the connection; is this its TLS port?")
+        }
+        None => ConnectError::tls(host, error),
     }
 }
 
 pub(crate) fn tls_error(host: &str, error: &Error) -> ConnectError {
-    let host = host.to_owned();
-    match error {
-        Error::InvalidCertificate(defect) => certificate_defect(host, defect),
-        Error::InvalidMessage(_) => ConnectError::Tls {
-            host,
-            reason: "the answer is not TLS; is this the port of a plain listener?".to_owned(),
-        },
-        error => ConnectError::Tls { host, reason: error.to_string() },
-    }
-}
-
-fn certificate_defect(host: String, defect: &CertificateDefect) -> ConnectError {
+    use CertificateDefect as Defect;
+    let wrong_name = |reason| ConnectError::WrongName { host: host.to_owned(), reason };
+    let expired = |reason| {
+        ConnectError::Other(format!(
+            "the certificate of {host} is not valid at this time ({reason}): renew it, or check the clock"
+        ))
+    };
+    let defect = match error {
+        Error::InvalidCertificate(defect) => defect,
+        Error::InvalidMessage(_) => {
+            return ConnectError::tls(host, "the answer is not TLS; is this the port of a plain listener?");
+        }
+        error => return ConnectError::tls(host, error),
+    };
     match defect {
-        CertificateDefect::UnknownIssuer | CertificateDefect::BadSignature => {
-            ConnectError::NotTrusted { host }
+        Defect::UnknownIssuer | Defect::BadSignature => ConnectError::NotTrusted(host.to_owned()),
+        Defect::NotValidForName => wrong_name("the certificate does not name it".to_owned()),
+        Defect::NotValidForNameContext { presented, .. } if presented.is_empty() => {
+            wrong_name("it has no names".to_owned())
         }
-        CertificateDefect::NotValidForName => {
-            ConnectError::WrongName { host, reason: "the certificate does not name it".to_owned() }
-        }
-        CertificateDefect::NotValidForNameContext { presented, .. } => ConnectError::WrongName {
-            host,
-            reason: if presented.is_empty() { "it has no names".to_owned() } else { presented.join(", ") },
-        },
-        CertificateDefect::Expired | CertificateDefect::ExpiredContext { .. } => {
-            ConnectError::Expired { host, reason: "it has expired" }
-        }
-        CertificateDefect::NotValidYet | CertificateDefect::NotValidYetContext { .. } => {
-            ConnectError::Expired { host, reason: "it begins later" }
-        }
-        defect => ConnectError::Tls { host, reason: format!("certificate: {defect}") },
+        Defect::NotValidForNameContext { presented, .. } => wrong_name(presented.join(", ")),
+        Defect::Expired | Defect::ExpiredContext { .. } => expired("it has expired"),
+        Defect::NotValidYet | Defect::NotValidYetContext { .. } => expired("it begins later"),
+        defect => ConnectError::tls(host, format_args!("certificate: {defect}")),
     }
 }
 

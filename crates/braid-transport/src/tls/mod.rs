@@ -14,7 +14,6 @@ use rustls::ProtocolVersion;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 
-use crate::error::CertificateError;
 use crate::transport::{Peer, PeerCertificate};
 
 /// The application protocol of MQTT over QUIC, and over TLS where a client offers it.
@@ -23,20 +22,8 @@ pub(crate) const ALPN_MQTT: &str = "mqtt";
 /// Application protocol that WebSocket clients may offer on TLS.
 pub(crate) const ALPN_HTTP: &str = "http/1.1";
 
-/// Application of a TLS connection over TCP.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Application {
-    Mqtt,
-    /// WebSocket.
-    Http,
-}
-
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
-}
-
-fn config_error(error: &impl ToString) -> CertificateError {
-    CertificateError::Config { reason: error.to_string() }
 }
 
 /// Adds the facts of the TLS session to `peer`.

@@ -11,9 +11,10 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::keylog::KeyFile;
-use super::{ALPN_HTTP, ALPN_MQTT, Application, config_error, provider};
-use crate::certificate::{CertificateFiles, add_roots, read_certificates, read_private_key, unusable};
+use super::{ALPN_HTTP, ALPN_MQTT, provider};
+use crate::certificate::{CertificateFiles, add_roots, read_certificates, read_private_key};
 use crate::error::{CertificateError, HandshakeError};
+use crate::transport::Transport;
 
 /// Sessions a server remembers for resumption; each costs some hundred bytes.
 const SESSIONS: usize = 1024;
@@ -125,12 +126,12 @@ impl ServerTls {
     pub(crate) async fn accept(
         &self,
         io: TcpStream,
-        application: Application,
+        transport: Transport,
     ) -> Result<TlsStream<TcpStream>, HandshakeError> {
         let Configs { any, mqtt, http, .. } = self.current();
-        let (alpn, named) = match application {
-            Application::Mqtt => (ALPN_MQTT, mqtt),
-            Application::Http => (ALPN_HTTP, http),
+        let (alpn, named) = match transport {
+            Transport::Wss => (ALPN_HTTP, http),
+            _ => (ALPN_MQTT, mqtt),
         };
         let start = LazyConfigAcceptor::new(Acceptor::default(), io).await.map_err(refused)?;
         let offered = start.client_hello().alpn();
@@ -180,17 +181,15 @@ fn server_config(
     let key = read_private_key(&files.key)?;
     let builder = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(versions)
-        .map_err(|error| config_error(&error))?;
+        .map_err(|error| CertificateError::config(&error))?;
     let builder = match client_verifier(client_auth)? {
         Some(verifier) => builder.with_client_cert_verifier(verifier),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
-        rustls::Error::InconsistentKeys(_) => {
-            CertificateError::Mismatch { certificate: files.certificate.clone(), key: files.key.clone() }
-        }
-        rustls::Error::InvalidCertificate(_) => unusable(&files.certificate, &error),
-        error => unusable(&files.key, &error),
+        rustls::Error::InconsistentKeys(_) => CertificateError::mismatch(files),
+        rustls::Error::InvalidCertificate(_) => CertificateError::unusable(&files.certificate, &error),
+        error => CertificateError::unusable(&files.key, &error),
     })?;
     // A new store each time: a session that began under another CA must not be resumed under this one.
     config.session_storage = ServerSessionMemoryCache::new(SESSIONS);
@@ -207,7 +206,7 @@ fn client_verifier(auth: &ClientAuth) -> Result<Option<Arc<dyn ClientCertVerifie
     add_roots(&mut roots, ca)?;
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
     let builder = if optional { builder.allow_unauthenticated() } else { builder };
-    builder.build().map(Some).map_err(|error| unusable(ca, &error))
+    builder.build().map(Some).map_err(|error| CertificateError::unusable(ca, &error))
 }
 
 /// Error of a handshake: tokio-rustls wraps TLS errors in I/O errors.

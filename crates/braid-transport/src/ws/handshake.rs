@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response};
 use tokio_tungstenite::tungstenite::http::header::{
@@ -15,25 +14,21 @@ use tokio_tungstenite::{accept_hdr_async_with_config, client_async_with_config};
 
 use super::stream::{WsStream, handshake_config};
 use super::{SUBPROTOCOL, SUBPROTOCOL_V31, WebSocketOptions};
+use crate::Target;
 use crate::error::{ConnectError, HandshakeError};
+use crate::single::ByteStream;
 
-/// Client's side: requests `path`. `host` and `port` go into the Host header.
-pub(crate) async fn connect<S>(
+/// Client's side: requests the path of the target. Its host and port go into the Host header.
+pub(crate) async fn connect<S: ByteStream>(
     io: S,
-    host: &str,
-    port: u16,
-    path: &str,
+    Target { host, port, path, .. }: &Target,
     options: &WebSocketOptions,
-) -> Result<WsStream<S>, ConnectError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let failed = |error: library::Error| ConnectError::WebSocket {
-        host: host.to_owned(),
-        path: path.to_owned(),
-        reason: describe(&error),
+) -> Result<WsStream<S>, ConnectError> {
+    let failed = |error: library::Error| {
+        let reason = describe(&error);
+        ConnectError::Other(format!("{host} does not speak MQTT over WebSocket at {path}: {reason}"))
     };
-    let host_part = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let host_part = if host.contains(':') { format!("[{host}]") } else { host.clone() };
     let mut request = format!("ws://{host_part}:{port}{path}").into_client_request().map_err(failed)?;
     // [MQTT-6.0.0-3]
     request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
@@ -55,10 +50,10 @@ fn describe(error: &library::Error) -> String {
 }
 
 /// Server's side: reads the request and answers it.
-pub(crate) async fn accept<S>(io: S, options: &WebSocketOptions) -> Result<WsStream<S>, HandshakeError>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+pub(crate) async fn accept<S: ByteStream>(
+    io: S,
+    options: &WebSocketOptions,
+) -> Result<WsStream<S>, HandshakeError> {
     let mut refusal = None;
     let policy = RequestPolicy { options, refusal: &mut refusal };
     match accept_hdr_async_with_config(io, policy, Some(handshake_config())).await {
@@ -83,12 +78,13 @@ impl Callback for RequestPolicy<'_> {
         let served = &self.options.path;
         if path != served {
             let body = format!("MQTT over WebSocket is at {served}\n");
-            *self.refusal = Some(HandshakeError::Path { path: path.to_owned(), served: served.clone() });
+            *self.refusal = Some(HandshakeError::Refused(format!("for {path}: MQTT is at {served}")));
             return Err(refuse(StatusCode::NOT_FOUND, body));
         }
         if let Some(origin) = foreign_origin(request, self.options.origins.as_deref()) {
             let body = format!("pages of {origin} may not connect here: add it to websocket.origins\n");
-            *self.refusal = Some(HandshakeError::Origin { origin });
+            let refusal = format!("of a page of {origin}, which may not connect");
+            *self.refusal = Some(HandshakeError::Refused(refusal));
             return Err(refuse(StatusCode::FORBIDDEN, body));
         }
         let offered = offered_subprotocols(request);
@@ -98,7 +94,7 @@ impl Callback for RequestPolicy<'_> {
         let Some(chosen) = chosen else {
             let offered = if offered.is_empty() { "none".to_owned() } else { offered.join(", ") };
             let body = format!("Sec-WebSocket-Protocol must offer {SUBPROTOCOL} (offered: {offered})\n");
-            *self.refusal = Some(HandshakeError::Subprotocol { offered });
+            *self.refusal = Some(HandshakeError::Subprotocol(offered));
             return Err(refuse(StatusCode::BAD_REQUEST, body));
         };
         response.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(chosen));

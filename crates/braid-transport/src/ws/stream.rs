@@ -14,6 +14,8 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocket, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes, error::ProtocolError};
 
+use crate::single::ByteStream;
+
 /// Read buffer of an idle link, and upper bound of one system call, bytes.
 const READ_BUFFER: usize = 4 * 1024;
 
@@ -56,10 +58,7 @@ enum End {
     Done,
 }
 
-impl<S> WsStream<S>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+impl<S: ByteStream> WsStream<S> {
     /// `io` is a connection after its upgrade. `max_frame_bytes` bounds frames that are received.
     pub(super) fn new(io: S, role: Role, max_frame_bytes: usize) -> Self {
         let opening = OPENING_MESSAGE.min(max_frame_bytes);
@@ -179,10 +178,7 @@ where
     }
 }
 
-impl<S> AsyncRead for WsStream<S>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+impl<S: ByteStream> AsyncRead for WsStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.wakers.reader.register(cx.waker());
@@ -198,10 +194,7 @@ where
     }
 }
 
-impl<S> AsyncWrite for WsStream<S>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+impl<S: ByteStream> AsyncWrite for WsStream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
