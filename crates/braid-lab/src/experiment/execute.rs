@@ -43,7 +43,7 @@ pub(super) fn execute(
     let Job { variant, profile, seed, repetition, attempt } = job;
     let dir = plan.directory.join(job.directory());
     // The directory must be new: files of an earlier run would be read as those of this one.
-    fs::create_dir(&dir).map_err(|source| ExperimentError::File { path: dir.clone(), source })?;
+    fs::create_dir(&dir).map_err(ExperimentError::file(&dir))?;
     let topology = Topology::build(&plan.scenario.ends, links::plans(plan, job, &dir), plan.wire)?;
     let mut workload = Workload::new(plan, job, &dir, &topology);
     workload.write_files()?;
@@ -173,8 +173,7 @@ impl<'a> Workload<'a> {
         }
         for (name, text) in &self.plan.scenario.files {
             let path = self.dir.join(name);
-            fs::write(&path, placeholders.fill(text))
-                .map_err(|source| ExperimentError::File { path, source })?;
+            fs::write(&path, placeholders.fill(text)).map_err(ExperimentError::file(&path))?;
         }
         Ok(())
     }
@@ -185,10 +184,7 @@ impl<'a> Workload<'a> {
         for program in plan.scenario.programs.iter().filter(|one| one.runs_in(&self.job.variant.name)) {
             let placeholders = self.placeholders(&program.at, &program.name);
             let command = placeholders.fill(plan.line_of(program));
-            let failed = |problem: &str| ExperimentError::Command {
-                program: program.name.clone(),
-                problem: format!("{problem}: {command}"),
-            };
+            let failed = |problem| ExperimentError(format!("{}: {problem}: {command}", program.name));
             let words = shlex::split(&command).ok_or_else(|| failed("a quote is not closed"))?;
             if words.is_empty() {
                 return Err(failed("there is no command"));
@@ -223,9 +219,13 @@ impl<'a> Workload<'a> {
                 lines: 0,
                 last: String::new(),
             });
-            if let Some(Err(error)) = ready {
-                self.refused.push(error.to_string());
-                return Ok(false);
+            match ready.unwrap_or(Ok(true)) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => {
+                    self.refused.push(error.to_string());
+                    return Ok(false);
+                }
             }
         }
         Ok(true)

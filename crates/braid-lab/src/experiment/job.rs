@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 
 use thiserror::Error;
 
@@ -108,7 +108,7 @@ pub(super) fn jobs<'a>(
             Some(missing) if plan.profiles.is_empty() => {
                 watch(Progress::LeftOut(&format!("profile {} is left out: {missing}", profile.name)));
             }
-            Some(missing) => return Err(ExperimentError::Missing(missing)),
+            Some(missing) => return Err(ExperimentError(missing)),
             None => usable.push(profile),
         }
     }
@@ -128,55 +128,30 @@ pub(super) fn jobs<'a>(
             }
         }
     }
-    if jobs.is_empty() { Err(ExperimentError::Nothing) } else { Ok(jobs) }
+    if jobs.is_empty() {
+        return Err(ExperimentError("nothing to run: no variant fits the profiles that were chosen".into()));
+    }
+    Ok(jobs)
 }
 
 // === Errors ===
 
 /// Error that prevents an experiment: one line that says what to change.
 #[derive(Debug, Error)]
-pub enum ExperimentError {
-    /// Name on the command line that the scenario does not have.
-    #[error("the scenario has no {what} {name:?}; it has {there}")]
-    Unknown {
-        /// Kind of the name.
-        what: &'static str,
-        /// Unknown name.
-        name: String,
-        /// Known names.
-        there: String,
-    },
-    /// Invalid replacement of a program.
-    #[error("--replace: {0}")]
-    Replaced(String),
-    /// No run remains.
-    #[error("nothing to run: no variant fits the profiles that were chosen")]
-    Nothing,
-    /// Report that this plan cannot continue.
-    #[error("--resume: the report has another {0}: start a new one with another --out")]
-    Another(&'static str),
-    /// Requirement of the chosen profile that this machine lacks.
-    #[error("{0}")]
-    Missing(String),
-    /// The network could not be built.
-    #[error(transparent)]
-    Testbed(#[from] TestbedError),
+#[error("{0}")]
+pub struct ExperimentError(pub(super) String);
+
+impl ExperimentError {
     /// A directory or file of a run cannot be written.
-    #[error("{path}: {source}", path = .path.display())]
-    File {
-        /// Path.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
-    /// Invalid command line.
-    #[error("{program}: {problem}")]
-    Command {
-        /// Name of the program.
-        program: String,
-        /// Cause.
-        problem: String,
-    },
+    pub(super) fn file(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self(format!("{}: {error}", path.display()))
+    }
+}
+
+impl From<TestbedError> for ExperimentError {
+    fn from(error: TestbedError) -> Self {
+        Self(error.to_string())
+    }
 }
 
 /// Checks that all `names` are in the scenario.
@@ -186,10 +161,8 @@ fn known<'a>(
     there: impl Iterator<Item = &'a str>,
 ) -> Result<(), ExperimentError> {
     let there: Vec<&str> = there.collect();
-    match names.iter().find(|name| !there.contains(&name.as_str())) {
-        None => Ok(()),
-        Some(name) => Err(ExperimentError::Unknown { what, name: name.clone(), there: there.join(", ") }),
-    }
+    let Some(name) = names.iter().find(|name| !there.contains(&name.as_str())) else { return Ok(()) };
+    Err(ExperimentError(format!("the scenario has no {what} {name:?}; it has {}", there.join(", "))))
 }
 
 #[cfg(test)]
@@ -286,7 +259,8 @@ value = "link:wire:up:dropped_share"
         plan.variants = vec!["two".into()];
         assert_eq!(order(&plan), ["two-plain-1-1"]);
         plan.scenario.variants[1].profiles = vec!["another".into()];
-        assert!(matches!(jobs(&plan, &mut |_| {}), Err(ExperimentError::Nothing)));
+        let error = jobs(&plan, &mut |_| {}).map(|jobs| jobs.len()).unwrap_err();
+        assert_eq!(error.to_string(), "nothing to run: no variant fits the profiles that were chosen");
     }
     #[test]
     fn a_control_runs_only_if_named() {

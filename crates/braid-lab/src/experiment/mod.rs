@@ -24,7 +24,7 @@ use job::{Job, Queue, jobs};
 
 pub use job::ExperimentError;
 pub use machine::machine;
-pub use ready::{NotReady, PATIENCE, wait_until_ready};
+pub use ready::{PATIENCE, wait_until_ready};
 
 /// Selection of runs of a scenario, with their parameters.
 #[derive(Clone, Debug)]
@@ -196,7 +196,7 @@ impl Plan {
         for program in &mut scenario.programs {
             program.run = self.line_of(program).to_owned();
         }
-        scenario.check().map_err(ExperimentError::Replaced)
+        scenario.check().map_err(|problem| ExperimentError(format!("--replace: {problem}")))
     }
 
     /// Whether a bound of the scenario concerns a run of this plan.
@@ -219,10 +219,9 @@ impl Plan {
             ("kernel", earlier.machine.kernel != machine.kernel),
             ("processor", earlier.machine.processor != machine.processor),
         ];
-        match differs.into_iter().find(|(_, differs)| *differs) {
-            Some((what, _)) => Err(ExperimentError::Another(what)),
-            None => Ok(()),
-        }
+        let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) else { return Ok(()) };
+        let remedy = "start a new one with another --out";
+        Err(ExperimentError(format!("--resume: the report has another {what}: {remedy}")))
     }
 
     /// Command line of a program, with placeholders.

@@ -4,8 +4,6 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use thiserror::Error;
-
 use crate::scenario::{Profile, Ready};
 use crate::testbed::{Namespace, Program, TestbedError};
 
@@ -14,32 +12,11 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Interval of checks.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Reason that a program did not become ready.
-#[derive(Debug, Error)]
-pub enum NotReady {
-    /// The program ended, or did not print the expected line in time.
-    #[error(transparent)]
-    Testbed(#[from] TestbedError),
-    /// The caller stopped the wait.
-    #[error("stopped")]
-    Stopped,
-    /// The port was not opened in time.
-    #[error("`{command}` does not accept connections at port {port} after {} s", within.as_secs_f64())]
-    Port {
-        /// Command line.
-        command: String,
-        /// Expected TCP port.
-        port: u16,
-        /// Time that it had.
-        within: Duration,
-    },
-}
-
 /// Waits until `program` at `end` is ready, for at most `within`. A listener on the loopback address or on `address` counts.
-/// `is_stopped` is called about twenty times per second.
+/// `is_stopped` is called about twenty times per second; the result is `false` if it returned true first.
 ///
 /// # Errors
-/// The program ended, the time is over, or the wait was stopped.
+/// The program ended, or the time is over.
 pub fn wait_until_ready(
     program: &Program,
     end: &Namespace,
@@ -47,7 +24,7 @@ pub fn wait_until_ready(
     ready: &Ready,
     within: Duration,
     is_stopped: &mut dyn FnMut() -> bool,
-) -> Result<(), NotReady> {
+) -> Result<bool, TestbedError> {
     let begin = Instant::now();
     while !is_stopped() {
         let is_ready = match ready {
@@ -55,20 +32,20 @@ pub fn wait_until_ready(
             Ready::Port(port) => accepts(program, end, address, *port)?,
         };
         if is_ready {
-            return Ok(());
+            return Ok(true);
         }
         if begin.elapsed() >= within {
             return Err(too_late(program, ready, within));
         }
     }
-    Err(NotReady::Stopped)
+    Ok(false)
 }
 
 /// Whether the program has written `text`; waits a moment for it.
 fn writes(program: &Program, text: &str) -> Result<bool, TestbedError> {
     match program.wait_for(text, INTERVAL) {
         Ok(_) => Ok(true),
-        Err(TestbedError::Silent { .. }) => Ok(false),
+        Err(TestbedError::Silent(_)) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -90,10 +67,14 @@ fn accepts(
     }
 }
 
-fn too_late(program: &Program, ready: &Ready, within: Duration) -> NotReady {
+fn too_late(program: &Program, ready: &Ready, within: Duration) -> TestbedError {
     match ready {
-        Ready::Port(port) => NotReady::Port { command: program.command().to_owned(), port: *port, within },
-        Ready::Line(text) => program.silent(text, within).into(),
+        Ready::Port(port) => TestbedError::Silent(format!(
+            "`{}` does not accept connections at port {port} after {} s",
+            program.command(),
+            within.as_secs_f64()
+        )),
+        Ready::Line(text) => program.silent(text, within),
     }
 }
 

@@ -8,7 +8,7 @@ use braid_measure::{Alignment, Table, text};
 use serde::{Deserialize, Serialize};
 
 use super::table::LONGEST_NAME;
-use super::{Column, Report, Spread};
+use super::{Column, Report, ReportError, Spread};
 
 /// Differences between two reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,40 +53,17 @@ pub struct ComparedMetric {
     pub overlap: Option<bool>,
 }
 
-/// Reports that cannot be compared.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CompareError {
-    /// The schemas differ.
-    #[error(
-        "the first report has the schema {a:?}, the second {b:?}: compare reports of one version of the schema"
-    )]
-    Schema {
-        /// Schema of the first.
-        a: String,
-        /// Schema of the second.
-        b: String,
-    },
-    /// No variant, profile and metric is in both.
-    #[error(
-        "the reports of {a:?} and {b:?} have no variant, profile and column in common: compare two reports of one \
-         scenario"
-    )]
-    NothingInCommon {
-        /// First scenario.
-        a: String,
-        /// Second scenario.
-        b: String,
-    },
-}
-
 /// Compares the medians of all variants on profiles that are in both reports, by the columns of either.
 ///
 /// # Errors
 ///
 /// The schemas differ, or there is nothing in common.
-pub fn compare(a: &Report, b: &Report) -> Result<Comparison, CompareError> {
+pub fn compare(a: &Report, b: &Report) -> Result<Comparison, ReportError> {
     if a.schema != b.schema {
-        return Err(CompareError::Schema { a: a.schema.clone(), b: b.schema.clone() });
+        return Err(ReportError(format!(
+            "the first report has the schema {:?}, the second {:?}: compare reports of one version of the schema",
+            a.schema, b.schema
+        )));
     }
     let new_columns = b.columns.iter().filter(|new| a.columns.iter().all(|old| old.metric != new.metric));
     let columns: Vec<&Column> = a.columns.iter().chain(new_columns).collect();
@@ -103,7 +80,11 @@ pub fn compare(a: &Report, b: &Report) -> Result<Comparison, CompareError> {
         }
     }
     if rows.is_empty() {
-        return Err(CompareError::NothingInCommon { a: a.scenario.clone(), b: b.scenario.clone() });
+        return Err(ReportError(format!(
+            "the reports of {:?} and {:?} have no variant, profile and column in common: compare two reports of one \
+             scenario",
+            a.scenario, b.scenario
+        )));
     }
     Ok(Comparison { a: Side::of(a), b: Side::of(b), differences: differences(a, b), rows })
 }

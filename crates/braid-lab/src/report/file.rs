@@ -22,19 +22,14 @@ pub struct Written {
     pub plots: Vec<PathBuf>,
 }
 
-/// File that could not be written, read or removed.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {deed} {}: {source}", path.display())]
-pub struct WriteError {
-    deed: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
+/// Report that cannot be written, loaded or compared: one line that says what to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ReportError(pub(super) String);
 
-impl WriteError {
-    fn write(path: &Path, source: io::Error) -> Self {
-        Self { deed: "write", path: path.to_owned(), source }
-    }
+/// Error of an operation, such as `write`, on a file.
+fn cannot(deed: &str, path: &Path) -> impl Fn(io::Error) -> ReportError {
+    move |error| ReportError(format!("cannot {deed} {}: {error}", path.display()))
 }
 
 /// Writes `report.html`, `report.json`, `table.txt` and `plots/*.svg` into `dir`, which is created if missing. Each file is
@@ -44,9 +39,9 @@ impl WriteError {
 ///
 /// # Errors
 /// One line with the path that could not be written or removed.
-pub fn write(report: &Report, dir: &Path) -> Result<Written, WriteError> {
+pub fn write(report: &Report, dir: &Path) -> Result<Written, ReportError> {
     let folder = dir.join("plots");
-    fs::create_dir_all(&folder).map_err(|source| WriteError::write(&folder, source))?;
+    fs::create_dir_all(&folder).map_err(cannot("write", &folder))?;
     let mut written = Written {
         html: dir.join("report.html"),
         json: dir.join("report.json"),
@@ -55,7 +50,7 @@ pub fn write(report: &Report, dir: &Path) -> Result<Written, WriteError> {
     };
     // First the file from which the others can be rendered again.
     let mut json = serde_json::to_vec_pretty(&finite(report))
-        .map_err(|error| WriteError::write(&written.json, error.into()))?;
+        .map_err(|error| cannot("write", &written.json)(error.into()))?;
     json.push(b'\n');
     replace(&written.json, &json)?;
     replace(&written.table, table(report).as_bytes())?;
@@ -70,28 +65,28 @@ pub fn write(report: &Report, dir: &Path) -> Result<Written, WriteError> {
 }
 
 /// Removes charts of an earlier report, which would look like those of this one.
-fn remove_old_charts(folder: &Path, new: &[PathBuf]) -> Result<(), WriteError> {
-    let unread = |source| WriteError { deed: "read", path: folder.to_owned(), source };
-    for entry in fs::read_dir(folder).map_err(unread)? {
-        let entry = entry.map_err(unread)?;
+fn remove_old_charts(folder: &Path, new: &[PathBuf]) -> Result<(), ReportError> {
+    let unread = cannot("read", folder);
+    for entry in fs::read_dir(folder).map_err(&unread)? {
+        let entry = entry.map_err(&unread)?;
         let path = entry.path();
         let is_chart = entry.file_name().to_str().is_some_and(is_chart);
-        if is_chart && !new.contains(&path) && entry.file_type().map_err(unread)?.is_file() {
-            fs::remove_file(&path).map_err(|source| WriteError { deed: "remove", path, source })?;
+        if is_chart && !new.contains(&path) && entry.file_type().map_err(&unread)?.is_file() {
+            fs::remove_file(&path).map_err(cannot("remove", &path))?;
         }
     }
     Ok(())
 }
 
 /// Replaces the content of `path` atomically, by renaming a file beside it.
-fn replace(path: &Path, content: &[u8]) -> Result<(), WriteError> {
+fn replace(path: &Path, content: &[u8]) -> Result<(), ReportError> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".part");
     let beside = PathBuf::from(beside);
-    fs::write(&beside, content).and_then(|()| fs::rename(&beside, path)).map_err(|source| {
+    fs::write(&beside, content).and_then(|()| fs::rename(&beside, path)).map_err(|error| {
         // The partial file must not be taken for a report; the first error is the one to report.
         let _ = fs::remove_file(&beside);
-        WriteError::write(path, source)
+        cannot("write", path)(error)
     })
 }
 
@@ -158,47 +153,6 @@ fn zero_unless_finite(value: &mut f64) {
 
 // === Reading ===
 
-/// Reason that a file is not a report.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
-    /// The file is something else.
-    #[error("{} is not a report of braidmq lab, but {what}: name the report.json that lab run wrote", path.display())]
-    NotReport {
-        /// Path of the file.
-        path: PathBuf,
-        /// Description of the content.
-        what: String,
-    },
-    /// The schema is another one.
-    #[error(
-        "{} has the schema {found:?}, this braidmq reads {SCHEMA:?}: use the braidmq that wrote it, or run the \
-         scenario again",
-        path.display()
-    )]
-    Schema {
-        /// Path of the file.
-        path: PathBuf,
-        /// Schema of the file.
-        found: String,
-    },
-    /// The content does not follow its schema.
-    #[error("{} is damaged: {source}", path.display())]
-    Damaged {
-        /// Path of the file.
-        path: PathBuf,
-        /// Position and problem.
-        source: serde_json::Error,
-    },
-}
-
 /// First field of every report.
 #[derive(Deserialize)]
 struct Beginning {
@@ -209,18 +163,24 @@ struct Beginning {
 ///
 /// # Errors
 /// One line with the path: the file cannot be read, is not a report, has another schema, or is damaged.
-pub fn load(path: &Path) -> Result<Report, LoadError> {
-    let path_of = || path.to_owned();
-    let text = fs::read(path).map_err(|source| LoadError::Read { path: path_of(), source })?;
-    let not_report = |what: String| LoadError::NotReport { path: path_of(), what };
+pub fn load(path: &Path) -> Result<Report, ReportError> {
+    let name = path.display();
+    let text = fs::read(path).map_err(cannot("read", path))?;
+    let not_report = |what: String| {
+        let remedy = "name the report.json that lab run wrote";
+        ReportError(format!("{name} is not a report of braidmq lab, but {what}: {remedy}"))
+    };
     let beginning: Beginning = serde_json::from_slice(&text).map_err(|error| {
         not_report(if error.is_data() { "other JSON".into() } else { format!("no JSON ({error})") })
     })?;
     match beginning.schema {
         None => Err(not_report("JSON without a schema".into())),
-        Some(schema) if schema != SCHEMA => Err(LoadError::Schema { path: path_of(), found: schema }),
+        Some(found) if found != SCHEMA => Err(ReportError(format!(
+            "{name} has the schema {found:?}, this braidmq reads {SCHEMA:?}: use the braidmq that wrote it, or run the \
+             scenario again"
+        ))),
         Some(_) => {
-            serde_json::from_slice(&text).map_err(|source| LoadError::Damaged { path: path_of(), source })
+            serde_json::from_slice(&text).map_err(|error| ReportError(format!("{name} is damaged: {error}")))
         }
     }
 }

@@ -10,8 +10,8 @@ mod spread;
 mod table;
 
 pub use bound::{Bound, check};
-pub use compare::{CompareError, ComparedMetric, Comparison, Side, compare};
-pub use file::{LoadError, WriteError, Written, load, write};
+pub use compare::{ComparedMetric, Comparison, Side, compare};
+pub use file::{ReportError, Written, load, write};
 pub use model::{
     Cdf, Check, Column, Event, GateRun, LinkRun, Machine, PathClass, PathRun, Profile, ProgramRun, Published,
     Reference, Report, Run, SCHEMA, SelftestResult, Series, SeriesKind, Variant,

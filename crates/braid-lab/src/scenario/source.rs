@@ -52,26 +52,26 @@ impl Builtin {
 
 /// Invalid scenario: one line with file, line and what to change.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{file}{place}: {problem}", place = line.map(|line| format!(":{line}")).unwrap_or_default())]
-pub struct ScenarioError {
-    file: String,
-    /// From 1.
-    line: Option<usize>,
-    problem: String,
-}
+#[error("{0}")]
+pub struct ScenarioError(String);
 
 impl ScenarioError {
-    pub(crate) fn new(file: &str, line: Option<usize>, problem: impl Into<String>) -> Self {
-        Self { file: file.into(), line, problem: problem.into() }
+    /// `line` counts from 1.
+    pub(crate) fn new(file: &str, line: Option<usize>, problem: &str) -> Self {
+        let line = line.map(|line| format!(":{line}")).unwrap_or_default();
+        Self(format!("{file}{line}: {problem}"))
     }
 
     pub(crate) fn of_toml(file: &str, text: &str, error: &toml::de::Error) -> Self {
         let before = error.span().and_then(|span| text.get(..span.start));
         let line = before.map(|before| before.matches('\n').count() + 1);
-        // The message of the parser may have several lines.
-        let problem = error.message().lines().map(str::trim).collect::<Vec<_>>().join("; ");
-        Self::new(file, line, problem)
+        Self::new(file, line, &message(error))
     }
+}
+
+/// Message of the parser on one line.
+fn message(error: &toml::de::Error) -> String {
+    error.message().lines().map(str::trim).collect::<Vec<_>>().join("; ")
 }
 
 // === Inheritance ===
@@ -92,17 +92,17 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Scenario, ScenarioError> {
         let base = base.as_str().and_then(Builtin::named).ok_or_else(|| {
             let names: Vec<&str> = builtin().iter().map(|one| one.name).collect();
             let problem = format!("like = {base}: it names one of {}", names.join(", "));
-            ScenarioError::new(file, line_of(text, LIKE), problem)
+            ScenarioError::new(file, line_of(text, LIKE), &problem)
         })?;
         let mut merged = read(base.file, base.text)?;
         merged.extend(table);
         table = merged;
     }
     Scenario::deserialize(table).map_err(|error| {
-        let problem = error.message().lines().map(str::trim).collect::<Vec<_>>().join("; ");
+        let problem = message(&error);
         // Merged keys have no position; the wrong word usually occurs in the text.
         let line = problem.split('`').nth(1).and_then(|word| line_of(text, word));
-        ScenarioError::new(file, line, problem)
+        ScenarioError::new(file, line, &problem)
     })
 }
 

@@ -8,12 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
-use thiserror::Error;
 
 use super::Options;
 use super::validity::{Doubt, lateness_bound, validity};
-use crate::emulator::{LinkError, LinkSpec};
-use crate::testbed::{LinkEnd, LinkPlan, TestbedError, Topology, WireChoice};
+use crate::emulator::LinkSpec;
+use crate::testbed::{LinkEnd, LinkPlan, Topology, WireChoice};
 use crate::wire;
 
 const LEFT: &str = "left";
@@ -30,17 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const MTU: u16 = 1500;
 
 /// Failure of a cell.
-#[derive(Debug, Error)]
-pub(super) enum CellError {
-    #[error(transparent)]
-    Testbed(#[from] TestbedError),
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    #[error(transparent)]
-    Link(#[from] LinkError),
-    #[error("it was stopped")]
-    Stopped,
-}
+pub(super) type CellError = Box<dyn std::error::Error>;
 
 /// Parameters of all cells.
 pub(super) struct Bench<'a> {
@@ -103,7 +92,7 @@ impl Bench<'_> {
     /// Creates links by name and text, all from the left to the right end.
     pub(super) fn lay(&self, links: &[(&str, &str)]) -> Result<Lab, CellError> {
         if self.is_stopped() {
-            return Err(CellError::Stopped);
+            return Err("it was stopped".into());
         }
         let Options { seed, realtime, .. } = self.options;
         let plan = |&(name, text): &(&str, &str)| {

@@ -66,7 +66,7 @@ fn settle(device: &Device, own: Ipv4Addr, peer: (Ipv4Addr, &Device), mtu: u16) -
 fn forbid_segments(device: &Device) -> Result<(), TestbedError> {
     let command = ["link", "set", "dev", &device.name, "gso_max_segs", "1"];
     match IP.run(&device.namespace, &command, Input::Nothing) {
-        Ok(_) | Err(TestbedError::Tool { .. }) => Ok(()),
+        Ok(_) | Err(TestbedError::Tool(_)) => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -188,7 +188,7 @@ fn lay_pair(plan: &LinkPlan, ground: &Ground<'_>) -> Result<(Cable, Wires), Test
 fn lay_tuns(plan: &LinkPlan, ground: &Ground<'_>) -> Result<(Cable, Wires), TestbedError> {
     let open = |namespace: &Arc<Namespace>, side| {
         let name = ground.device_name(side);
-        let tun = namespace.run(|| Tun::open(&name))?.map_err(emulator(plan))?;
+        let tun = namespace.run(|| Tun::open(&name))?.map_err(emulated(&plan.name))?;
         let device = Device { namespace: Arc::clone(namespace), name, ethernet: None };
         Ok::<(Device, Box<dyn Wire>), TestbedError>((device, Box::new(tun)))
     };
@@ -203,7 +203,7 @@ fn lay_packets(plan: &LinkPlan, ground: &Ground<'_>) -> Result<(Cable, Wires), T
         let outer = ground.veth(namespace, side, port);
         let inner = ground.veth(ground.middle, inner, port | 0x80);
         join(&outer, &inner, plan.mtu)?;
-        let socket = ground.middle.run(|| PacketSocket::open(&inner.name))?.map_err(emulator(plan))?;
+        let socket = ground.middle.run(|| PacketSocket::open(&inner.name))?.map_err(emulated(&plan.name))?;
         raise(&inner)?;
         Ok::<(Device, Device, Box<dyn Wire>), TestbedError>((outer, inner, Box::new(socket)))
     };
@@ -213,8 +213,9 @@ fn lay_packets(plan: &LinkPlan, ground: &Ground<'_>) -> Result<(Cable, Wires), T
     Ok((Cable { left, right, between }, Some([left_wire, right_wire])))
 }
 
-fn emulator(plan: &LinkPlan) -> impl FnOnce(WireError) -> TestbedError {
-    |source| TestbedError::Wire { link: plan.name.clone(), source }
+/// Error of the emulated link `name`.
+pub(super) fn emulated(name: &str) -> impl FnOnce(WireError) -> TestbedError {
+    move |error| TestbedError::Other(format!("link {name}: {error}"))
 }
 
 impl Ground<'_> {

@@ -44,7 +44,9 @@ pub enum Entry {
 /// One line that names the setting to change if the machine does not allow namespaces.
 pub fn enter() -> Result<Entry, TestbedError> {
     if sys::has_threads() {
-        return Err(TestbedError::Threads);
+        return Err(TestbedError::Other(
+            "this program has started threads: call testbed::enter before that".into(),
+        ));
     }
     sys::notice_children();
     // Signals stay pending until a process reads them.
@@ -185,7 +187,7 @@ fn refusal(error: &io::Error, is_root: bool, knob: impl Fn(&str) -> Option<Strin
         format!("{who} does not permit namespaces: sudo sysctl -w {name}={value}{instead}")
     };
     let none_left = || LIMITS.iter().find(|limit| is(limit, "0"));
-    TestbedError::Refused(match error.raw_os_error() {
+    TestbedError::Other(match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EUSERS | libc::EPERM | libc::EACCES) if none_left().is_some() => {
             let limit = none_left().unwrap_or(&LIMITS[0]);
             permit(limit, "10000", "this machine")

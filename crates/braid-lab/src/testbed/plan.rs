@@ -69,7 +69,7 @@ pub(super) fn addresses(number: u8) -> (Ipv4Addr, Ipv4Addr) {
 /// # Errors
 /// One line for the first invalid value.
 pub(super) fn check(ends: &[String], links: &[LinkPlan]) -> Result<Vec<(u8, usize, usize)>, TestbedError> {
-    let fail = |line: String| Err(TestbedError::Plan(line));
+    let fail = |line: String| Err(TestbedError::Other(line));
     if let Some(twice) = repeated(ends.iter()) {
         return fail(format!("two ends have the name {twice}: give each its own"));
     }
@@ -83,7 +83,7 @@ pub(super) fn check(ends: &[String], links: &[LinkPlan]) -> Result<Vec<(u8, usiz
     for (number, link) in (0..LINKS).zip(links) {
         let place = |name: &String| {
             ends.iter().position(|end| end == name).ok_or_else(|| {
-                TestbedError::Plan(format!(
+                TestbedError::Other(format!(
                     "link {}: there is no end {name}; there are {}",
                     link.name,
                     ends.join(", ")

@@ -64,11 +64,11 @@ impl Program {
     /// One line: the program cannot be started, or its log cannot be created.
     pub fn start(namespace: &Namespace, launch: Launch) -> Result<Self, TestbedError> {
         let command = command_line(&launch.argv);
-        let fail =
-            |why: String| TestbedError::Start { name: launch.name.clone(), command: command.clone(), why };
-        let log = (!launch.echo).then(|| File::create(&launch.log)).transpose().map_err(|source| {
-            TestbedError::Log { name: launch.name.clone(), path: launch.log.clone(), source }
-        })?;
+        let Launch { name, log, .. } = &launch;
+        let fail = |why: String| TestbedError::Other(format!("{name}: cannot start `{command}`: {why}"));
+        let unwritable =
+            |error| TestbedError::Other(format!("{name}: cannot write {}: {error}", log.display()));
+        let log = (!launch.echo).then(|| File::create(log)).transpose().map_err(unwritable)?;
         let mut prepared = prepare(&launch).ok_or_else(|| fail("the command is empty".into()))?;
         let mut child = namespace.run(|| prepared.spawn())?.map_err(|error| fail(reason(&error, &launch)))?;
         match watch(&mut child, &launch, log) {
@@ -132,15 +132,20 @@ impl Program {
 
     /// Error for an unexpected `end`, with name, command and last line.
     pub fn ended(&self, end: End) -> TestbedError {
-        let last = last_line(self.record.state().lines.last());
-        TestbedError::Ended { name: self.name.clone(), command: self.command.clone(), end, last }
+        TestbedError::Ended(format!("{} ended with {end}: {}", self.name, self.last_words()))
     }
 
     /// Error for a text that was not written in time, with name, command and last line.
     pub fn silent(&self, wanted: &str, within: Duration) -> TestbedError {
-        let last = last_line(self.record.state().lines.last());
-        let (name, command) = (self.name.clone(), self.command.clone());
-        TestbedError::Silent { name, command, wanted: wanted.to_owned(), within, last }
+        let last = self.last_words();
+        TestbedError::Silent(format!("{} has not written \"{wanted}\" within {within:?}: {last}", self.name))
+    }
+
+    /// Command line, and the last line that it wrote.
+    fn last_words(&self) -> String {
+        let state = self.record.state();
+        let last = state.lines.last().map_or_else(String::new, |line| format!(": {}", line.text.trim()));
+        format!("`{}`{last}", self.command)
     }
 
     /// Sends SIGINT to the program and its process group.
@@ -221,10 +226,6 @@ fn command_line(argv: &[OsString]) -> String {
         if plain { text.into_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
     };
     argv.iter().map(word).collect::<Vec<_>>().join(" ")
-}
-
-fn last_line(line: Option<&Line>) -> String {
-    line.map_or_else(String::new, |line| format!(": {}", line.text.trim()))
 }
 
 #[cfg(test)]

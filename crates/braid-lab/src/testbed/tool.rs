@@ -44,7 +44,10 @@ impl Tool {
         let output =
             namespace.run(|| self.output(arguments, input))?.map_err(|error| match error.kind() {
                 NotFound => {
-                    TestbedError::NoTool { tool: self.name, package: self.package, instead: self.instead }
+                    let Self { name, package, instead } = self;
+                    TestbedError::Other(format!(
+                        "`{name}` is not installed: install the package {package}{instead}"
+                    ))
                 }
                 _ => TestbedError::kernel(format!("run {}", self.name))(error),
             })?;
@@ -65,8 +68,8 @@ impl Tool {
             }
             _ => arguments.join(" "),
         };
-        let command = format!("{} {command}", self.name);
-        Err(TestbedError::Tool { command, namespace: namespace.name().to_owned(), said })
+        let (name, namespace) = (self.name, namespace.name());
+        Err(TestbedError::Tool(format!("`{name} {command}` in the namespace {namespace} failed: {said}")))
     }
 
     fn output(&self, arguments: &[&str], input: Input<'_>) -> io::Result<Output> {

@@ -145,8 +145,7 @@ impl Link {
             link.kind = Some(left.kind());
             let options = wire::Options { mtu: plan.mtu, ..plan.options };
             let running = wire::start(shape, plan.seed, left, right, &options);
-            let fail = |source| TestbedError::Wire { link: link.name.clone(), source };
-            link.running = Some(running.map_err(fail)?);
+            link.running = Some(running.map_err(device::emulated(&link.name))?);
         }
         Ok(link)
     }

@@ -56,7 +56,9 @@ pub fn start(
 ) -> Result<Running, WireError> {
     let head = left.link_header();
     if head != right.link_header() {
-        return Err(WireError::Mixed { left: left.kind(), right: right.kind() });
+        let (left, right) = (left.kind(), right.kind());
+        let remedy = "use the same kind of wire at both ends";
+        return Err(WireError(format!("a link from {left} to {right} cannot be: {remedy}")));
     }
     let clock = Clock::start();
     let log = Log::start(options.verdicts.as_deref(), options.pcap.as_deref(), link, seed, head, clock)?;
@@ -145,13 +147,13 @@ impl Thread {
         parts: impl FnOnce(Arc<Wake>, Receiver<Order>, Publication) -> Parts,
     ) -> Result<Self, WireError> {
         let (orders, received) = channel();
-        let wake = Arc::new(Wake::new().map_err(WireError::Start)?);
+        let wake = Arc::new(Wake::new().map_err(WireError::start)?);
         let publication = Publication::default();
         let parts = parts(Arc::clone(&wake), received, Arc::clone(&publication));
         let handle = thread::Builder::new()
             .name(format!("lab-{}", parts.direction))
             .spawn(move || Path::new(parts).run())
-            .map_err(WireError::Start)?;
+            .map_err(WireError::start)?;
         Ok(Self { handle: Some(handle), orders, wake, publication })
     }
 

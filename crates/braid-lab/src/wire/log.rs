@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::mem;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -87,7 +87,7 @@ impl Log {
         let writer = thread::Builder::new()
             .name("lab-log".to_owned())
             .spawn(move || writer.run(&pages))
-            .map_err(WireError::Start)?;
+            .map_err(WireError::start)?;
         Ok(Some(Self { sender, writer, head, whole: pcap.is_some() }))
     }
 
@@ -107,7 +107,7 @@ impl Log {
 
 fn create<T>(path: &Path, begin: impl FnOnce(BufWriter<File>) -> io::Result<T>) -> Result<T, WireError> {
     let begun = File::create(path).map(BufWriter::new).and_then(begin);
-    begun.map_err(|source| WireError::Log { path: PathBuf::from(path), source })
+    begun.map_err(|error| WireError(format!("cannot write {}: {error}", path.display())))
 }
 
 /// Hands over what one direction does, a turn at a time, and never waits.

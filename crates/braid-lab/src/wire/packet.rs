@@ -33,18 +33,25 @@ impl PacketSocket {
     /// Without the device or the right to it; each says what to do instead.
     pub fn open(device: &str) -> Result<Self, WireError> {
         if sys::ifname(device).is_none() {
-            return Err(WireError::DeviceName(device.to_owned()));
+            return Err(WireError::device_name(device));
         }
-        let fail = |source: io::Error| WireError::Packet { device: device.to_owned(), source };
+        let fail = |error: io::Error| WireError(format!("cannot open a packet socket on {device}: {error}"));
         // Without a protocol it receives nothing until it is bound.
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
             .map_err(io::Error::from)
-            .map_err(|source| match source.kind() {
-                io::ErrorKind::PermissionDenied => WireError::PacketForbidden,
-                _ => fail(source),
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::PermissionDenied => WireError(
+                    "may not open a packet socket here: run inside a namespace of the laboratory or as root"
+                        .into(),
+                ),
+                _ => fail(error),
             })?;
-        let index = name_to_index(&socket, device).map_err(|_| WireError::NoDevice(device.to_owned()))?;
+        let index = name_to_index(&socket, device).map_err(|_| {
+            WireError(format!(
+                "there is no network device {device} in this namespace: create the veth pair first"
+            ))
+        })?;
         sys::set(socket.as_fd(), sys::IGNORE_OUTGOING, 1).map_err(fail)?;
         sys::set(socket.as_fd(), sys::BYPASS_QUEUE, 1).map_err(fail)?;
         // All kernels can; without it the wait for a processor stands for it.

@@ -27,16 +27,18 @@ impl Tun {
     /// # Errors
     /// Without TUN or the right to it; each says what to do instead.
     pub fn open(name: &str) -> Result<Self, WireError> {
-        let ifname = sys::ifname(name).ok_or_else(|| WireError::DeviceName(name.to_owned()))?;
+        let ifname = sys::ifname(name).ok_or_else(|| WireError::device_name(name))?;
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .custom_flags(libc::O_NONBLOCK)
             .open("/dev/net/tun")
-            .map_err(|source| unopened(name, source))?;
-        sys::create_tun(file.as_fd(), &ifname).map_err(|source| match source.kind() {
-            io::ErrorKind::PermissionDenied => WireError::TunRefused(name.to_owned()),
-            _ => WireError::Tun { device: name.to_owned(), source },
+            .map_err(|error| unopened(name, &error))?;
+        sys::create_tun(file.as_fd(), &ifname).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => WireError(format!(
+                "may not create the TUN device {name} here: run inside a namespace of the laboratory or as root"
+            )),
+            _ => uncreated(name, &error),
         })?;
         // Without it bursts may be lost, which `missed` shows.
         let _ = sys::allow_waiting(&ifname, WAITING);
@@ -44,13 +46,23 @@ impl Tun {
     }
 }
 
-fn unopened(name: &str, source: io::Error) -> WireError {
+fn unopened(name: &str, error: &io::Error) -> WireError {
+    const INSTEAD: &str = "ask for the wire \"packet\" (AF_PACKET on veth)";
     // The device file may be there without a driver behind it.
-    match (source.kind(), source.raw_os_error()) {
-        (io::ErrorKind::NotFound, _) | (_, Some(libc::ENODEV | libc::ENXIO)) => WireError::NoTun,
-        (io::ErrorKind::PermissionDenied, _) => WireError::TunForbidden,
-        _ => WireError::Tun { device: name.to_owned(), source },
+    match (error.kind(), error.raw_os_error()) {
+        (io::ErrorKind::NotFound, _) | (_, Some(libc::ENODEV | libc::ENXIO)) => {
+            WireError(format!("there is no /dev/net/tun here: load the module tun, or {INSTEAD}"))
+        }
+        // As with mode 0600 and without being root.
+        (io::ErrorKind::PermissionDenied, _) => {
+            WireError(format!("/dev/net/tun may not be opened: {INSTEAD}, run as root, or chmod 0666 it"))
+        }
+        _ => uncreated(name, error),
     }
+}
+
+fn uncreated(name: &str, error: &io::Error) -> WireError {
+    WireError(format!("cannot create the TUN device {name}: {error}"))
 }
 
 // === impl Wire for Tun ===

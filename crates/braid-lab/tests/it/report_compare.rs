@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use braid_lab::report::{CompareError, ComparedMetric, Comparison, Report, SelftestResult, compare};
+use braid_lab::report::{ComparedMetric, Comparison, Report, SelftestResult, compare};
 
 use crate::report_fixture::{refused, run, small, urgent_behind_large};
 
@@ -100,7 +100,8 @@ fn reports_that_cannot_be_compared() {
     let mut other = small(&[], &[1.0]);
     other.scenario = "one-or-ten".into();
     assert_eq!(
-        compare(&report, &other),
-        Err(CompareError::NothingInCommon { a: "hol".into(), b: "one-or-ten".into() })
+        compare(&report, &other).unwrap_err().to_string(),
+        "the reports of \"hol\" and \"one-or-ten\" have no variant, profile and column in common: compare two reports of one \
+         scenario"
     );
 }

@@ -117,7 +117,7 @@ fn a_wait_ends_with_the_line_the_end_or_the_deadline() {
 
         let program = place.shell("echo 'address in use' >&2; exit 98");
         let error = program.wait_for("listening", PATIENCE).unwrap_err();
-        assert!(matches!(error, TestbedError::Ended { .. }));
+        assert!(matches!(error, TestbedError::Ended(_)));
         let expected = "server ended with exit code 98: `sh -c 'echo '\\''address in use'\\'' >&2; exit 98'`: address in use";
         assert_eq!(error.to_string(), expected);
         assert_eq!(program.ended(end(&program)).to_string(), expected);

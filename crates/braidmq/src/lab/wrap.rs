@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use braid_lab::experiment::{NotReady, PATIENCE, wait_until_ready};
+use braid_lab::experiment::{PATIENCE, wait_until_ready};
 use braid_lab::report::PathRun;
 use braid_lab::scenario::Ready;
 use braid_lab::testbed::{End, Launch, LinkPlan, Namespace, Program, Stream, TestbedError, Topology};
@@ -133,7 +133,7 @@ fn end<'a>(topology: &'a Topology, name: &str) -> Result<&'a Namespace, TestbedE
 }
 
 fn missing(end: &str) -> TestbedError {
-    TestbedError::Plan(format!("there is no end {end}"))
+    TestbedError::Other(format!("there is no end {end}"))
 }
 
 /// Waits for the end of the left command; a signal ends it.
@@ -236,7 +236,7 @@ impl<'a> Right<'a> {
     ///
     /// # Errors
     /// The command ended, or was not ready in time.
-    fn wait_for(&mut self, ready: &Ready, is_stopped: impl Fn() -> bool) -> Result<bool, NotReady> {
+    fn wait_for(&mut self, ready: &Ready, is_stopped: impl Fn() -> bool) -> Result<bool, TestbedError> {
         let Self { end, address, program, next, .. } = self;
         let mut look = || {
             forward(program, next);
@@ -244,11 +244,7 @@ impl<'a> Right<'a> {
         };
         let waited = wait_until_ready(program, end, Some(*address), ready, PATIENCE, &mut look);
         forward(program, next);
-        match waited {
-            Ok(()) => Ok(true),
-            Err(NotReady::Stopped) => Ok(false),
-            Err(error) => Err(error),
-        }
+        waited
     }
 
     /// Forwards its output, and reports an early end once.
