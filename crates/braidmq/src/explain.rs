@@ -8,16 +8,18 @@ mod summary;
 mod trace;
 mod view;
 
-use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use askama::Template;
 use clap::ValueEnum;
-use thiserror::Error;
 
 use qlog::BadRecord;
 use summary::Summary;
+use trace::{Missing, Reading, Trace};
 use view::{View, Window};
+
+use crate::output;
 
 /// Exit code for input that must be corrected, as of `braidmq serve`.
 const REFUSED: u8 = 2;
@@ -94,40 +96,12 @@ impl Side {
         }
     }
 
-    fn hint(self) -> &'static str {
-        match self {
-            Self::Sent => "; --side sent has some",
-            Self::Received => "; --side received has some",
-        }
-    }
-
     fn other(self) -> Self {
         match self {
             Self::Sent => Self::Received,
             Self::Received => Self::Sent,
         }
     }
-}
-
-/// Error of `braidmq explain`, one line.
-#[derive(Debug, Error)]
-enum ExplainError {
-    #[error("cannot read {}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{}:{line}: not JSON: {problem}", path.display())]
-    NotJson { path: PathBuf, line: usize, problem: String },
-    #[error("{} is not qlog: {problem}", path.display())]
-    NotQlog { path: PathBuf, problem: &'static str },
-    #[error("{}: no packet {} carries a STREAM frame{}", path.display(), side.name(), hint.map_or("", Side::hint))]
-    NoStreamFrames { path: PathBuf, side: Side, hint: Option<Side> },
-    #[error("--urgent {stream}: no such stream in the log; it has {known}")]
-    NoSuchStream { stream: u64, known: String },
-    #[error("nothing lies between --from {from} and --to {to}; the log goes from {first:.3} to {last:.3} ms")]
-    EmptyWindow { from: f64, to: f64, first: f64, last: f64 },
-    #[error("the picture would overwrite the log: name another file with -o")]
-    OverwritesLog,
-    #[error("cannot write {}: {source}", path.display())]
-    Write { path: PathBuf, source: io::Error },
 }
 
 /// Runs `braidmq explain`. Exit code 0, or 2 when the input or the arguments must change.
@@ -141,49 +115,51 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn try_run(args: &Args) -> Result<(), ExplainError> {
+fn try_run(args: &Args) -> Result<(), String> {
     let picture = args.output.clone().unwrap_or_else(|| args.file.with_extension("svg"));
     let bytes =
-        std::fs::read(&args.file).map_err(|source| ExplainError::Read { path: args.file.clone(), source })?;
+        std::fs::read(&args.file).map_err(|error| format!("cannot read {}: {error}", args.file.display()))?;
     // Compared by canonical path: another name, or a link, may be the same file.
     let same = |path: &Path| path.canonicalize().ok();
     if same(&picture).is_some_and(|picture| same(&args.file) == Some(picture)) {
-        return Err(ExplainError::OverwritesLog);
+        return Err("the picture would overwrite the log: name another file with -o".to_owned());
     }
     let log = read(args, &bytes)?;
     drop(bytes);
-    let window = Window::of(args.from, args.to);
-    let view = View::new(&log, &args.urgent, window)?;
+    let view = View::new(&log, &args.urgent, Window::of(args.from, args.to))?;
     let summary = Summary::of(&view, args, &picture);
     std::fs::write(&picture, picture::draw(&view, &summary))
-        .map_err(|source| ExplainError::Write { path: picture, source })?;
-    let text = if args.json { summary::json(&summary) } else { summary::text(&summary) };
-    print(&text).map_err(|source| ExplainError::Write { path: "the output".into(), source })
+        .map_err(|error| format!("cannot write {}: {error}", picture.display()))?;
+    // Neither fails: no key is no string, and strings can be written to.
+    let text = if args.json {
+        serde_json::to_string_pretty(&summary).map(|json| json + "\n").unwrap_or_default()
+    } else {
+        summary.render().unwrap_or_default()
+    };
+    output::print(&text).map_err(|error| format!("cannot write the output: {error}"))
 }
 
 /// First trace of the file that has stream bytes on this side.
-fn read(args: &Args, bytes: &[u8]) -> Result<trace::Trace, ExplainError> {
-    let path = || args.file.clone();
-    let mut reading = trace::Reading::new(args.side);
+fn read(args: &Args, bytes: &[u8]) -> Result<Trace, String> {
+    let file = args.file.display();
+    let not_qlog = |problem| format!("{file} is not qlog: {problem}");
+    let mut reading = Reading::new(args.side);
     let mut cut_off = false;
     for record in qlog::records(bytes) {
         match record {
-            Ok(record) => reading
-                .handle_record(record)
-                .map_err(|problem| ExplainError::NotQlog { path: path(), problem })?,
+            Ok(record) => reading.handle_record(record).map_err(not_qlog)?,
             Err(BadRecord::NotJson { line, problem }) => {
-                return Err(ExplainError::NotJson { path: path(), line, problem });
+                return Err(format!("{file}:{line}: not JSON: {problem}"));
             }
             Err(BadRecord::CutOff) => cut_off = true,
         }
     }
     reading.finish(cut_off).map_err(|missing| match missing {
-        trace::Missing::Everything => {
-            ExplainError::NotQlog { path: path(), problem: "the file is empty or has no trace" }
-        }
-        trace::Missing::StreamFrames { other_side } => {
-            let hint = other_side.then(|| args.side.other());
-            ExplainError::NoStreamFrames { path: path(), side: args.side, hint }
+        Missing::Everything => not_qlog("the file is empty or has no trace"),
+        Missing::StreamFrames { other_side } => {
+            let other = format!("; --side {} has some", args.side.other().name());
+            let hint = if other_side { &other } else { "" };
+            format!("{file}: no packet {} carries a STREAM frame{hint}", args.side.name())
         }
     })
 }
@@ -192,13 +168,4 @@ fn milliseconds(text: &str) -> Result<f64, String> {
     let refused = || format!("{text} is no time in milliseconds; write for example 1500 or 0.25");
     let value: f64 = text.parse().map_err(|_| refused())?;
     if value.is_finite() && value >= 0.0 { Ok(value) } else { Err(refused()) }
-}
-
-/// Writes to standard output; a closed pipe is not an error.
-fn print(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
 }

@@ -6,6 +6,7 @@ mod config;
 mod explain;
 mod format;
 mod lab;
+mod output;
 mod printable;
 mod publish;
 mod serve;

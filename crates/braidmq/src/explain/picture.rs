@@ -9,7 +9,7 @@ use askama::Template;
 use braid_measure::text::Escaped;
 
 use super::qlog::{float, rounded};
-use super::summary::{Summary, shown};
+use super::summary::Summary;
 use super::trace::Flight;
 use super::view::{View, list};
 use columns::{Column, Columns, Palette, Series};
@@ -80,11 +80,11 @@ pub(super) fn draw(view: &View<'_>, summary: &Summary) -> String {
 }
 
 fn heading(view: &View<'_>, summary: &Summary) -> String {
-    let mut said = match shown(summary.urgent_first) {
+    let mut said = match summary.urgent_first.shown() {
         Some(share) => format!("urgent first: {share} ({})", list(view.urgent.iter())),
         None => "no urgent stream beside bulk".to_owned(),
     };
-    if let Some(share) = shown(summary.after_a_loss) {
+    if let Some(share) = summary.after_a_loss.shown() {
         said += &format!(" · after a loss: {share}");
     }
     said += &format!(" · {} packets {}", summary.connection.packets, summary.side);

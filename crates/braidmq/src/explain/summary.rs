@@ -1,9 +1,9 @@
 //! Numbers of an explanation: as JSON for `--json`, and as text.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Write as _};
 use std::path::Path;
 
+use askama::Template;
 use serde::Serialize;
 
 use super::Args;
@@ -13,7 +13,8 @@ use super::repair::Repair;
 use super::view::{View, list};
 
 /// Numbers of an explanation. Times are milliseconds of the log, durations milliseconds, sizes bytes, shares of 1.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Template)]
+#[template(path = "explain.txt", whitespace = "preserve")]
 pub(super) struct Summary {
     pub(super) file: String,
     pub(super) picture: String,
@@ -113,8 +114,8 @@ impl Summary {
             connection: ConnectionNumbers::of(view, args),
             urgent_first: Share::of(bursts, has_bulk),
             after_a_loss: Share::of(repairs, has_bulk),
-            bursts: view.bursts.iter().map(BurstNumbers::of).collect(),
-            repairs: view.repairs.iter().map(RepairNumbers::of).collect(),
+            bursts: view.bursts.iter().map(burst_numbers).collect(),
+            repairs: view.repairs.iter().map(repair_numbers).collect(),
             streams,
         }
     }
@@ -149,27 +150,23 @@ impl ConnectionNumbers {
     }
 }
 
-impl BurstNumbers {
-    fn of(burst: &Burst) -> Self {
-        Self {
-            first_ms: rounded(burst.first),
-            bytes: burst.bytes,
-            packets: burst.packets,
-            left_after_ms: rounded(burst.last - burst.first),
-            bulk_bytes_ahead: burst.ahead.bytes,
-        }
+fn burst_numbers(burst: &Burst) -> BurstNumbers {
+    BurstNumbers {
+        first_ms: rounded(burst.first),
+        bytes: burst.bytes,
+        packets: burst.packets,
+        left_after_ms: rounded(burst.last - burst.first),
+        bulk_bytes_ahead: burst.ahead.bytes,
     }
 }
 
-impl RepairNumbers {
-    fn of(repair: &Repair) -> Self {
-        Self {
-            lost_ms: rounded(repair.lost),
-            bytes: repair.bytes,
-            bytes_again: repair.again,
-            again_after_ms: repair.last.map(|last| rounded(last - repair.lost)),
-            bulk_bytes_ahead: repair.ahead.bytes,
-        }
+fn repair_numbers(repair: &Repair) -> RepairNumbers {
+    RepairNumbers {
+        lost_ms: rounded(repair.lost),
+        bytes: repair.bytes,
+        bytes_again: repair.again,
+        again_after_ms: repair.last.map(|last| rounded(last - repair.lost)),
+        bulk_bytes_ahead: repair.ahead.bytes,
     }
 }
 
@@ -212,162 +209,55 @@ fn kind(stream: u64) -> &'static str {
 /// Limit of bursts in the text; `--json` has all.
 const MOST_BURSTS: usize = 20;
 
-/// Numbers as a JSON object with a line feed.
-pub(super) fn json(summary: &Summary) -> String {
-    // Serialization fails only for keys that are not strings.
-    let mut text = serde_json::to_string_pretty(summary).unwrap_or_default();
-    text.push('\n');
-    text
-}
+/// Values that only the text has.
+impl Summary {
+    fn lost_percent(&self) -> f64 {
+        100.0 * float(self.connection.lost.unwrap_or(0)) / float(self.connection.packets.max(1))
+    }
 
-pub(super) fn text(summary: &Summary) -> String {
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = write_heading(&mut out, summary)
-        .and_then(|()| write_streams(&mut out, summary))
-        .and_then(|()| write_measures(&mut out, summary))
-        .and_then(|()| write_bursts(&mut out, summary))
-        .and_then(|()| writeln!(out, "\npicture: {}", summary.picture));
-    out
-}
+    /// Title of the retransmitted bytes.
+    fn repeated(&self) -> &'static str {
+        if self.side == "sent" { "sent again" } else { "came again" }
+    }
 
-fn write_heading(out: &mut String, summary: &Summary) -> fmt::Result {
-    let who = summary.vantage.as_deref().map_or(String::new(), |who| format!(" by the {who}"));
-    let Summary { file, side, from_ms, to_ms, .. } = summary;
-    writeln!(out, "{file}: packets {side}{who}, {from_ms:.3} to {to_ms:.3} ms")?;
-    if summary.log_is_cut_off {
-        writeln!(out, "the log ends in the middle of a record; what comes before is explained")?;
+    fn bursts_of_one_packet(&self) -> usize {
+        self.bursts.iter().filter(|burst| burst.packets == 1).count()
     }
-    if summary.other_connections > 0 {
-        writeln!(out, "other connections in the file, not explained: {}", summary.other_connections)?;
+
+    fn sorted_waits(&self) -> Vec<f64> {
+        let mut waits: Vec<f64> = self.repairs.iter().filter_map(|repair| repair.again_after_ms).collect();
+        waits.sort_by(f64::total_cmp);
+        waits
     }
-    let connection = &summary.connection;
-    write!(out, "{} packets", connection.packets)?;
-    if let Some(rate) = connection.packets_per_second {
-        write!(out, " ({rate:.1} a second)")?;
-    }
-    write!(out, ", {} bytes", connection.bytes)?;
-    if let Some(lost) = connection.lost {
-        write!(out, ", {lost} lost ({})", percent(float(lost), connection.packets))?;
-    }
-    if let Some(timeouts) = connection.probe_timeouts {
-        write!(out, ", {timeouts} probe timeouts")?;
-    }
-    let urgent = list(summary.urgent.iter());
-    let chosen = match (summary.urgent_is_chosen, summary.urgent.as_slice()) {
-        (false, _) => "",
-        (true, []) => " (there is a single data stream; name streams with --urgent)",
-        (true, [0]) => " (the control stream; name others with --urgent)",
-        (true, [_]) => " (the data stream with the fewest bytes; name others with --urgent)",
-        (true, _) => {
-            " (the control stream and the data stream with the fewest bytes; name others with --urgent)"
+
+    /// All bursts in the order of time, or those with the most bulk ahead, then the slowest.
+    fn worst_bursts(&self) -> Vec<&BurstNumbers> {
+        let mut bursts: Vec<&BurstNumbers> = self.bursts.iter().collect();
+        if bursts.len() > MOST_BURSTS {
+            bursts.sort_by(|a, b| {
+                let slowest = b.left_after_ms.total_cmp(&a.left_after_ms);
+                let ahead = b.bulk_bytes_ahead.cmp(&a.bulk_bytes_ahead);
+                ahead.then(slowest).then(a.first_ms.total_cmp(&b.first_ms))
+            });
+            bursts.truncate(MOST_BURSTS);
         }
-    };
-    writeln!(out, "\nurgent: {urgent}{chosen}")
+        bursts
+    }
 }
 
-fn percent(part: f64, whole: u64) -> String {
-    format!("{:.1} %", 100.0 * part / float(whole.max(1)))
+impl StreamNumbers {
+    fn class(&self) -> &'static str {
+        if self.urgent { "urgent" } else { "bulk" }
+    }
 }
 
-/// Table of the streams that --urgent may name.
-fn write_streams(out: &mut String, summary: &Summary) -> fmt::Result {
-    let again = if summary.side == "sent" { "sent again" } else { "came again" };
-    writeln!(
-        out,
-        "\n{:>8}  {:12}  {:6}  {:>12}  {:>8}  {:>12}  {:>12}  {again:>10}",
-        "stream", "opened by", "", "bytes", "packets", "first ms", "last ms"
-    )?;
-    for stream in &summary.streams {
-        let class = if stream.urgent { "urgent" } else { "bulk" };
-        writeln!(
-            out,
-            "{:>8}  {:12}  {class:6}  {:>12}  {:>8}  {:>12.3}  {:>12.3}  {:>10}",
-            stream.stream,
-            stream.kind,
-            stream.bytes,
-            stream.packets,
-            stream.first_ms,
-            stream.last_ms,
-            stream.bytes_again,
-        )?;
+impl Share {
+    /// Share in percent, never rounded up to 100, which means that no bulk was ahead.
+    pub(super) fn shown(&self) -> Option<String> {
+        let share = self.share?;
+        let percent = if share < 1.0 { (share * 1000.0).floor() / 10.0 } else { 100.0 };
+        Some(if percent < 100.0 { format!("{percent:.1} %") } else { "100 %".to_owned() })
     }
-    Ok(())
-}
-
-/// Share in percent, never rounded up to 100, which means that no bulk was ahead.
-pub(super) fn shown(share: Share) -> Option<String> {
-    let share = share.share?;
-    let percent = if share < 1.0 { (share * 1000.0).floor() / 10.0 } else { 100.0 };
-    Some(if percent < 100.0 { format!("{percent:.1} %") } else { "100 %".to_owned() })
-}
-
-fn write_measures(out: &mut String, summary: &Summary) -> fmt::Result {
-    let first = summary.urgent_first;
-    match shown(first) {
-        Some(share) => writeln!(
-            out,
-            "\nurgent first: {share} ({} urgent bytes in {} bursts, {} of them of one packet; {} bulk bytes ahead)",
-            first.urgent_bytes,
-            summary.bursts.len(),
-            summary.bursts.iter().filter(|burst| burst.packets == 1).count(),
-            first.bulk_bytes_ahead,
-        )?,
-        None if first.urgent_bytes == 0 => writeln!(out, "\nurgent first: no urgent bytes to measure")?,
-        None => writeln!(out, "\nurgent first: no bulk bytes to compare with")?,
-    }
-    if summary.repairs.is_empty() {
-        return Ok(());
-    }
-    let loss = summary.after_a_loss;
-    let mut waits: Vec<f64> = summary.repairs.iter().filter_map(|repair| repair.again_after_ms).collect();
-    waits.sort_by(f64::total_cmp);
-    let share = shown(loss).unwrap_or_else(|| "nothing was sent again".to_owned());
-    write!(
-        out,
-        "after a loss: {share} (losses of urgent bytes: {}, sent again: {}; {} bulk bytes ahead",
-        summary.repairs.len(),
-        waits.len(),
-        loss.bulk_bytes_ahead,
-    )?;
-    if let (Some(median), Some(longest)) = (waits.get(waits.len() / 2), waits.last()) {
-        write!(out, "; median wait {median:.3} ms, longest {longest:.3} ms")?;
-    }
-    writeln!(out, ")")
-}
-
-fn write_bursts(out: &mut String, summary: &Summary) -> fmt::Result {
-    if summary.bursts.is_empty() {
-        return Ok(());
-    }
-    let mut listed: Vec<&BurstNumbers> = summary.bursts.iter().collect();
-    if listed.len() > MOST_BURSTS {
-        listed.sort_by(|a, b| {
-            let rest = || b.left_after_ms.total_cmp(&a.left_after_ms).then(a.first_ms.total_cmp(&b.first_ms));
-            b.bulk_bytes_ahead.cmp(&a.bulk_bytes_ahead).then_with(rest)
-        });
-        listed.truncate(MOST_BURSTS);
-        writeln!(
-            out,
-            "\nthe {MOST_BURSTS} bursts of {} with the most bulk ahead, then the slowest (--json has all):",
-            summary.bursts.len()
-        )?;
-    } else {
-        writeln!(out, "\nbursts of urgent bytes:")?;
-    }
-    writeln!(
-        out,
-        "{:>12}  {:>10}  {:>8}  {:>15}  {:>16}",
-        "first ms", "bytes", "packets", "all left after", "bulk bytes ahead"
-    )?;
-    for burst in listed {
-        writeln!(
-            out,
-            "{:>12.3}  {:>10}  {:>8}  {:>12.3} ms  {:>16}",
-            burst.first_ms, burst.bytes, burst.packets, burst.left_after_ms, burst.bulk_bytes_ahead
-        )?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -376,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_share_is_never_rounded_up_to_all() {
-        let share = |share| shown(Share { share, ..Share::default() });
+        let share = |share| Share { share, ..Share::default() }.shown();
         assert_eq!(share(Some(1.0)).as_deref(), Some("100 %"));
         assert_eq!(share(Some(0.99999)).as_deref(), Some("99.9 %"));
         assert_eq!(share(Some(0.5)).as_deref(), Some("50.0 %"));

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::ExplainError;
 use super::burst::{Burst, bursts};
 use super::qlog::Packet;
 use super::repair::{Repair, repairs};
@@ -44,10 +43,11 @@ pub(super) struct View<'a> {
 
 impl<'a> View<'a> {
     /// Creates the view. If `urgent` is empty: the control stream and, of several data streams, the one with the fewest bytes.
-    pub(super) fn new(trace: &'a Trace, urgent: &[u64], window: Window) -> Result<Self, ExplainError> {
+    pub(super) fn new(trace: &'a Trace, urgent: &[u64], window: Window) -> Result<Self, String> {
         let bytes = bytes_by_stream(&trace.packets);
         if let Some(stream) = urgent.iter().find(|stream| !bytes.contains_key(stream)) {
-            return Err(ExplainError::NoSuchStream { stream: *stream, known: list(bytes.keys()) });
+            let known = list(bytes.keys());
+            return Err(format!("--urgent {stream}: no such stream in the log; it has {known}"));
         }
         let is_chosen = urgent.is_empty();
         let urgent = if is_chosen { chosen(&bytes) } else { urgent.iter().copied().collect() };
@@ -86,14 +86,16 @@ fn span(packets: &[Packet]) -> (f64, f64) {
     (times().fold(f64::INFINITY, f64::min), times().fold(f64::NEG_INFINITY, f64::max))
 }
 
-fn range(packets: &[Packet], window: Window) -> Result<Range<usize>, ExplainError> {
+fn range(packets: &[Packet], window: Window) -> Result<Range<usize>, String> {
     let is_inside = |packet: &Packet| window.contains(packet.time);
     let first = packets.iter().position(is_inside);
     let last = packets.iter().rposition(is_inside);
     first.zip(last).map(|(first, last)| first..last + 1).ok_or_else(|| {
         let (first, last) = span(packets);
         let (from, to) = (window.from.max(0.0), if window.to.is_finite() { window.to } else { last });
-        ExplainError::EmptyWindow { from, to, first, last }
+        format!(
+            "nothing lies between --from {from} and --to {to}; the log goes from {first:.3} to {last:.3} ms"
+        )
     })
 }
 
